@@ -137,14 +137,14 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         (
             ("list", "--project", "p", "--endpoint", "http://tpu.example.com"),
             (
-                "the endpoint `http://tpu.example.com` cannot be used: "
+                "invalid endpoint `http://tpu.example.com`: "
                 "plain http is only allowed for this machine (localhost, 127.0.0.0/8, ::1)"
             ),
             "write it like `https://HOST` or `http://localhost:PORT`",
         ),
         (
             ("list", "--project", "p", "--endpoint", "garbage"),
-            "the endpoint `garbage` cannot be used: it is a single word, not a URL",
+            "invalid endpoint `garbage`: it is a single word, not a URL",
             "write it like `https://HOST` or `http://localhost:PORT`",
         ),
         (

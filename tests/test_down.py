@@ -49,9 +49,7 @@ def test_delete_is_strict_and_all_or_nothing(tpuctl: Console, sandbox: Sandbox) 
 
     assert tpuctl("delete", "demo", "other", "--yes") == (
         "",
-        said(
-            f"error: {absent}", "  hint: `--ignore-not-found` makes this a success; `tpuctl list` shows all nodes"
-        ),
+        said(f"error: {absent}", "  hint: `--ignore-not-found` makes this a success; `tpuctl list` shows all nodes"),
         3,
     )
     assert sandbox.changes() == []
@@ -247,8 +245,7 @@ def test_down_of_a_name_that_is_node_and_request_lists_both(tpuctl: Console, san
         "",
         said(
             f"error: there are 2 resources `demo`: {ZONE}/demo, the queued resource {ZONE}/demo (WAITING_FOR_RESOURCES)",
-            "  hint: use a full name: "
-            f"`tpuctl down {at}/nodes/demo` or `tpuctl down {at}/queuedResources/demo`",
+            f"  hint: use a full name: `tpuctl down {at}/nodes/demo` or `tpuctl down {at}/queuedResources/demo`",
         ),
         8,
     )

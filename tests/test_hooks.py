@@ -148,10 +148,7 @@ def test_two_hooks_of_one_node_run_one_after_the_other(tmp_path: Path) -> None:
         (
             "no-such-program-here 2>&-",
             127,
-            (
-                "the hook for `preempted` ended with exit code 127 (command not found): "
-                "no-such-program-here 2>&-"
-            ),
+            ("the hook for `preempted` ended with exit code 127 (command not found): no-such-program-here 2>&-"),
         ),
         ("if", 2, "the hook for `preempted` ended with exit code 2: if"),
         ("kill -TERM $$", -15, "the hook for `preempted` was terminated by SIGTERM: kill -TERM $$"),

@@ -104,7 +104,9 @@ def test_of_what_is_not_there_only_up_makes_one() -> None:
     assert look(_AGAIN, None, **alive) == "create: another client deleted it"
     assert look(replace(_AGAIN, may_create=False), None, **alive) == gone
     assert (
-        look(_AGAIN, None, **alive, held_by="ann") == look(WAIT, None, held_by="ann") == "wait 2: it is being repaired by ann"
+        look(_AGAIN, None, **alive, held_by="ann")
+        == look(WAIT, None, held_by="ann")
+        == "wait 2: it is being repaired by ann"
     )
     going = "not_found: `trainer` in us-central2-b is being deleted by another client"
     assert look(UP, node("DELETING"), **alive) == look(WAIT, node("DELETING"), **alive) == going

@@ -23,7 +23,9 @@ REBOOT = [
 RESTART = ["restarting it: it is READY but UNHEALTHY_TENSORFLOW", "STOPPING", "STOPPED", "starting it: it is STOPPED"]
 CREATE = ["creating v4-8 with tpu-ubuntu2204-base: there is none yet", "CREATING"]
 SILENT = "its worker does not answer ssh"
-REMEDY = "  hint: `tpuctl reset demo --mode recreate --zone us-central2-b` deletes and recreates it (its boot disk is lost)"
+REMEDY = (
+    "  hint: `tpuctl reset demo --mode recreate --zone us-central2-b` deletes and recreates it (its boot disk is lost)"
+)
 
 
 @pytest.fixture
@@ -284,10 +286,7 @@ def test_a_node_that_somebody_deletes_is_not_made_again(
     assert told(err)[2:] == [
         "DELETING",
         "error: `demo` in us-central2-b is being deleted by another client",
-        (
-            "  hint: it was not created again; `tpuctl up demo --type v4-8 --zone us-central2-b` "
-            "creates it"
-        ),
+        ("  hint: it was not created again; `tpuctl up demo --type v4-8 --zone us-central2-b` creates it"),
     ]
 
 

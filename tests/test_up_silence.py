@@ -75,8 +75,8 @@ def test_an_api_that_never_answers_is_waited_for_until_the_deadline(
         *CREATE,
         *["API not answering for …"] * 4,  # once a minute
         (
-            "error: the API has not answered for … (UNAVAILABLE: The service is currently unavailable.); it is unknown whether `demo` is "
-            "usable by ssh; its last known state is CREATING"
+            "error: the API has not answered for … (UNAVAILABLE: The service is currently unavailable.); "
+            "it is unknown whether `demo` is usable by ssh; its last known state is CREATING"
         ),
         "  hint: no change was undone; check it with `tpuctl status demo --zone us-central2-b`",
     ]
@@ -110,8 +110,8 @@ def test_a_zone_that_cannot_be_reached_is_not_an_empty_one(tpuctl: Console, sand
         [
             *["API not answering for …"] * 2,
             (
-                "error: the API has not answered for … (UNAVAILABLE: The location us-central2-b is unreachable.); it is unknown whether "
-                "`demo` is usable by ssh; its state is unknown"
+                "error: the API has not answered for … (UNAVAILABLE: The location us-central2-b is unreachable.); "
+                "it is unknown whether `demo` is usable by ssh; its state is unknown"
             ),
             "  hint: no change was undone; check it with `tpuctl status demo --zone us-central2-b`",
         ],

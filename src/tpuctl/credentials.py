@@ -1,6 +1,6 @@
 """Find the credentials for API calls: in a file, from the metadata server, or from gcloud.
 
-google-auth's own search is not used: with a user's file it starts `gcloud` to learn a project that nobody needs here.
+google-auth's own search is not used: with a user's file it starts `gcloud` to learn a project that is not needed here.
 No program is started while a file names the credentials. Importing this costs 85 ms, so who needs no cloud does not.
 """
 

@@ -186,7 +186,10 @@ def test_token_that_never_comes_ends_with_the_exchange_it_is_for() -> None:
         with pytest.raises(NotSentError, match="cannot fetch an access token"):
             http.request("https://tpu.googleapis.com/v2/x")
         assert len(server.received) <= 1
-        with lock, pytest.raises(NotSentError, match="cannot fetch an access token"):  # another thread waits for its token
+        with (
+            lock,
+            pytest.raises(NotSentError, match="cannot fetch an access token"),
+        ):  # another thread waits for its token
             http.request("https://tpu.googleapis.com/v2/x")
 
 

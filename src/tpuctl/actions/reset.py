@@ -109,8 +109,7 @@ def stop(context: Context, node: Node, *, anyway: bool = False) -> Pending | Non
     return Pending(Verb.STOP, context.cloud.stop_node(node.name), node.id)
 
 
-def _check_answers(context: Context, node: Node) -> None:
-    """Raise `ConflictError` unless every worker accepts ssh, which a reboot from inside needs."""
+def _reboot(context: Context, node: Node, policy: Policy, *, steal: bool) -> Outcome:
     workers = context.workers.survey(node, inspect=False, probe=None, timeout=_SURVEY)
     if any(worker.answer is not Answer.YES for worker in workers):
         name, why_not = node.name.node_id, node.why_not_restartable()
@@ -119,10 +118,6 @@ def _check_answers(context: Context, node: Node) -> None:
             f"`{name}` cannot be rebooted from inside: {describe_answers([worker.answer for worker in workers])}",
             hint=f"{others}`tpuctl reset {name} --mode recreate` deletes and recreates it (its boot disk is lost)",
         )
-
-
-def _reboot(context: Context, node: Node, policy: Policy, *, steal: bool) -> Outcome:
-    _check_answers(context, node)
     with changing(context, node.name, "reset", steal=steal, keep=True):
         _note_down(context, node, "reboot")
         _tell(context, node, "rebooting every worker", verb="reboot")

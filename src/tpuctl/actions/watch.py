@@ -108,7 +108,12 @@ def _step(context: Context, node: Pursuit) -> TpuctlError | None:
                 # An earlier run deleted it to create it again.
                 or is_being_made_anew(context.journal, node.name)
             ):
-                return _absent(node)
+                absent = NodeNotFoundError(node.name.node_id, node.name.zone)
+                absent.hint = (
+                    f"`tpuctl up {node.name.node_id}` creates it; with `--recreate-deleted`, watch creates it from the "
+                    "spec in the journal or in tpuctl.yaml"
+                )
+                return absent
             case Create() | Start() | Restart() | Reboot() | Delete():
                 node.mark_degraded()
                 node.execute(decision)
@@ -117,15 +122,6 @@ def _step(context: Context, node: Pursuit) -> TpuctlError | None:
     except TpuctlError as error:
         return error
     return None
-
-
-def _absent(node: Pursuit) -> NodeNotFoundError:
-    error = NodeNotFoundError(node.name.node_id, node.name.zone)
-    error.hint = (
-        f"`tpuctl up {node.name.node_id}` creates it; with `--recreate-deleted`, watch creates it from the spec in the "
-        "journal or in tpuctl.yaml"
-    )
-    return error
 
 
 def _keep_usable(node: Pursuit, level: Goal, note: str | None, *, was_usable: bool) -> None:

@@ -82,8 +82,15 @@ class BucketsClient(Client):
             "fields": "items(name,size),nextPageToken",
             "userProject": user_project,
         }
+
+        def read(data: Mapping[str, Any]) -> Contents:
+            _OBJECTS.check(data)
+            items = _OBJECTS.items(data, lambda item: (str(_OBJECT.read(item)["name"]), int(item.get("size") or 0)))
+            sizes = [size for name, size in items if size or not name.endswith("/")]
+            return Contents(len(sizes), sum(sizes), not data.get("nextPageToken"))
+
         with about(_words(name), "storage.objects.list"):
-            return self._caller.attempt(self._request(name, "/o", query=query), _contents)
+            return self._caller.attempt(self._request(name, "/o", query=query), read)
 
     def caches(self, name: str, *, user_project: str | None = None) -> tuple[AnywhereCache, ...]:
         """Return the Anywhere Caches; needs storage.anywhereCaches.list."""
@@ -144,13 +151,6 @@ class BucketsClient(Client):
 
 def _words(name: str) -> str:
     return f"the bucket `gs://{name}`"
-
-
-def _contents(data: Mapping[str, Any]) -> Contents:
-    _OBJECTS.check(data)
-    items = _OBJECTS.items(data, lambda item: (str(_OBJECT.read(item)["name"]), int(item.get("size") or 0)))
-    sizes = [size for name, size in items if size or not name.endswith("/")]
-    return Contents(len(sizes), sum(sizes), not data.get("nextPageToken"))
 
 
 def _with_member(policy: Mapping[str, Any], role: str, member: str) -> dict[str, Any] | None:

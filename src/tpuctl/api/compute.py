@@ -74,7 +74,12 @@ class ComputeClient(Client):
     def project_metadata(self, project: str) -> Mapping[str, str]:
         """Return the project's commonInstanceMetadata. Raises `AccessError` without `compute.projects.get`."""
         request = self._get(project, query={"fields": "commonInstanceMetadata/items"})
-        return self._caller.call(request, _items)
+
+        def read(data: Mapping[str, Any]) -> dict[str, str]:
+            items = (_PROJECT.read(data).get("commonInstanceMetadata") or {}).get("items") or ()
+            return {str(item["key"]): str(item.get("value", "")) for item in items}
+
+        return self._caller.call(request, read)
 
     def network(self, project: str, name: str) -> Network:
         """Return a network; needs compute.networks.get."""
@@ -198,8 +203,3 @@ def _part(text: str) -> str:
 
 def _words(project: str) -> str:
     return f"the project `{project}`"
-
-
-def _items(data: Mapping[str, Any]) -> dict[str, str]:
-    items = (_PROJECT.read(data).get("commonInstanceMetadata") or {}).get("items") or ()
-    return {str(item["key"]): str(item.get("value", "")) for item in items}

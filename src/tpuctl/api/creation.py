@@ -31,34 +31,28 @@ def create_once(
     service's refusal.
     """
     with limit_calls(SystemClock(), caller.policy.deadline, grace=GRACE):
-        return _create_once(caller, name, label, send=send, find=find)
-
-
-def _create_once(
-    caller: Caller, name: NodeName, label: str, *, send: Callable[[], Operation], find: Callable[[], Node | None]
-) -> Operation:
-    failure: TransportError | RefusedError
-    try:
-        return send()
-    except (TransportError, RefusedError) as error:
-        if not is_uncertain(error):
-            raise _refused(name, error) from error
-        failure = error
-    if node := _look(caller, name, find, failure, looks=_LOOKS):
-        return _ours(name, node, label)
-    if is_late():
-        raise unknown("create", name.node_id, failure) from failure
-    try:
-        return send()
-    except (TransportError, RefusedError) as error:
-        looks = _LOOKS if is_uncertain(error) else 1
-        if node := _look(caller, name, find, error, looks=looks):
+        failure: TransportError | RefusedError
+        try:
+            return send()
+        except (TransportError, RefusedError) as error:
+            if not is_uncertain(error):
+                raise _refused(name, error) from error
+            failure = error
+        if node := _look(caller, name, find, failure, looks=_LOOKS):
             return _ours(name, node, label)
-        # The name is taken. Only the first sending can have taken it, so the node will become visible.
-        is_taken = isinstance(error, RefusedError) and error.refusal.code == 409
-        if is_uncertain(error) or is_taken:
-            raise unknown("create", name.node_id, error) from error
-        raise _refused(name, error) from error
+        if is_late():
+            raise unknown("create", name.node_id, failure) from failure
+        try:
+            return send()
+        except (TransportError, RefusedError) as error:
+            looks = _LOOKS if is_uncertain(error) else 1
+            if node := _look(caller, name, find, error, looks=looks):
+                return _ours(name, node, label)
+            # The name is taken. Only the first sending can have taken it, so the node will become visible.
+            is_taken = isinstance(error, RefusedError) and error.refusal.code == 409
+            if is_uncertain(error) or is_taken:
+                raise unknown("create", name.node_id, error) from error
+            raise _refused(name, error) from error
 
 
 def _look(

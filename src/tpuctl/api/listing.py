@@ -123,12 +123,19 @@ def fan_out(
         answers = _ask(caller, one_zone, list(dict.fromkeys(zones)))
     listed = {zone: answer for zone, answer in answers.items() if isinstance(answer, Listing)}
     failed = {zone: answer for zone, answer in answers.items() if not isinstance(answer, Listing)}
-    missing = {zone: failure for zone, failure in failed.items() if are_named or not _is_not_offered(failure)}
+    missing: dict[str, _Failure] = {}
+    for zone, failure in failed.items():
+        refusal = failure.refusal if isinstance(failure, RefusedError) else None
+        is_closed = refusal is not None and (
+            refusal.is_not_found or (refusal.code == 403 and refusal.reason == _NOT_OFFERED)
+        )
+        if are_named or not is_closed:
+            missing[zone] = failure
     if failed and not listed:
-        failure = next(iter(missing.values()), None) or next(iter(failed.values()))
-        if isinstance(failure, TpuctlError):
-            raise failure
-        raise translate(failure) from failure
+        first = next(iter(missing.values()), None) or next(iter(failed.values()))
+        if isinstance(first, TpuctlError):
+            raise first
+        raise translate(first) from first
     items = [item for zone in answers if zone in listed for item in listed[zone].items]
     unreachable = [zone for listing in listed.values() for zone in listing.unreachable]
     return Listing(tuple(items), tuple(dict.fromkeys([*unreachable, *missing])))
@@ -184,10 +191,3 @@ def side_by_side(
     for thread in threads:
         thread.join()
     return {zone: answers[zone] for zone in zones}
-
-
-def _is_not_offered(failure: _Failure) -> bool:
-    if not isinstance(failure, RefusedError):
-        return False
-    refusal = failure.refusal
-    return refusal.is_not_found or (refusal.code == 403 and refusal.reason == _NOT_OFFERED)

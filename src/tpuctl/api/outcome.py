@@ -45,33 +45,29 @@ def carry_out(caller: Caller, change: Change) -> Operation:
     time limit of one call covers everything.
     """
     with limit_calls(SystemClock(), caller.policy.deadline, grace=GRACE):
-        return _carry_out(caller, change)
-
-
-def _carry_out(caller: Caller, change: Change) -> Operation:
-    failure: TransportError | RefusedError
-    for sent in range(1, _SENDS + 1):
-        try:
-            return change.send()
-        except (TransportError, RefusedError) as error:
-            # A refusal of the second sending may mean that the first was carried out.
-            if not is_uncertain(error) and sent == 1:
-                raise translate(error) from error
-            failure = error
-        try:
-            effect = change.check()
-        except NotFoundError:
-            raise
-        except (TransportError, RefusedError, TpuctlError) as error:
-            raise unknown(change.verb, change.name, failure) from error
-        if effect is Effect.DONE:
-            return Operation.unnamed()
-        if not is_uncertain(failure) or is_late():
-            break
-        caller.clock.sleep(backoff(caller.policy, sent, caller.random))
-    if isinstance(failure, RefusedError):
-        raise translate(failure) from failure
-    raise unknown(change.verb, change.name, failure) from failure
+        failure: TransportError | RefusedError
+        for sent in range(1, _SENDS + 1):
+            try:
+                return change.send()
+            except (TransportError, RefusedError) as error:
+                # A refusal of the second sending may mean that the first was carried out.
+                if not is_uncertain(error) and sent == 1:
+                    raise translate(error) from error
+                failure = error
+            try:
+                effect = change.check()
+            except NotFoundError:
+                raise
+            except (TransportError, RefusedError, TpuctlError) as error:
+                raise unknown(change.verb, change.name, failure) from error
+            if effect is Effect.DONE:
+                return Operation.unnamed()
+            if not is_uncertain(failure) or is_late():
+                break
+            caller.clock.sleep(backoff(caller.policy, sent, caller.random))
+        if isinstance(failure, RefusedError):
+            raise translate(failure) from failure
+        raise unknown(change.verb, change.name, failure) from failure
 
 
 def is_uncertain(failure: TransportError | RefusedError) -> bool:

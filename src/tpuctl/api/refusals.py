@@ -13,7 +13,6 @@ from tpuctl.errors import AccessError, NotFoundError, ServiceUnavailableError, T
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tpuctl.api.failures import Refusal
 
 # The id that `diagnosis` gives to a missing permission. Its hints are about TPUs.
 PERMISSION_DENIED = "iam-permission-denied"
@@ -55,14 +54,10 @@ def _translated(failure: TransportError | RefusedError, what: str, permission: s
     if error.error_id is None and (cause := _OTHER_CAUSES.get(refusal.status)):
         return AccessError(f"cannot read {what}: {refusal.message}", hint=cause[1], error_id=cause[0])
     if permission and error.error_id in {None, PERMISSION_DENIED}:
-        lacking = _named_in(refusal) or permission
+        # The API may name another permission: for a request that another project pays, it is not the bucket's.
+        verdict = classify(str(refusal), where=Where.API, reason=refusal.reason or None)
+        lacking = (verdict.facts.get("permission") if verdict else None) or permission
         hint = f"ask for a role with `{lacking}` for your identity (`tpuctl config show`)"
         message = f"`{lacking}` is not allowed on {what}: {refusal.message}"
         return AccessError(message, hint=hint, error_id=error.error_id)
     return error
-
-
-def _named_in(refusal: Refusal) -> str | None:
-    """Return the permission that the API names. For a request that another project pays, it is not the bucket's."""
-    verdict = classify(str(refusal), where=Where.API, reason=refusal.reason or None)
-    return verdict.facts.get("permission") if verdict else None

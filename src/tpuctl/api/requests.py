@@ -61,7 +61,12 @@ class Requests:
 
     def patch_node(self, name: NodeName, changes: Mapping[str, Any]) -> Request:
         """Build nodes.patch; the mask names each changed field in camelCase, as Google's own Python library does."""
-        return self._nodes.patch(name=str(name), updateMask=",".join(_mask(changes)), body=dict(changes))
+        paths: list[str] = []
+        for field, value in changes.items():
+            # Only the fields of networkConfig can be changed [API v2, nodes.patch].
+            is_nested = field == "networkConfig" and isinstance(value, Mapping)
+            paths += [f"{field}.{inner}" for inner in value] if is_nested else [field]
+        return self._nodes.patch(name=str(name), updateMask=",".join(paths), body=dict(changes))
 
     def guest_attributes(self, name: NodeName, worker: int | None) -> Request:
         """Build nodes.getGuestAttributes, of one worker or of all."""
@@ -82,7 +87,7 @@ class Requests:
 
     def delete_queued_resource(self, name: str, *, force: bool, request_id: str | None) -> Request:
         """Build queuedResources.delete; the same `request_id` makes a retry harmless."""
-        return self._queued_resources.delete(name=name, force=force, requestId=request_id)
+        return self._caller.locations().queuedResources().delete(name=name, force=force, requestId=request_id)
 
     def list_locations(self, project: str, token: str | None) -> PlainRequest:
         """Build locations.list."""
@@ -115,19 +120,6 @@ class Requests:
     def _nodes(self) -> Any:
         return self._caller.locations().nodes()
 
-    @cached_property
-    def _queued_resources(self) -> Any:
-        return self._caller.locations().queuedResources()
-
 
 def _parent(project: str, zone: str) -> str:
     return f"projects/{project}/locations/{zone}"
-
-
-def _mask(changes: Mapping[str, Any]) -> list[str]:
-    """Return the paths of a change. Of networkConfig only its fields can be changed [API v2, nodes.patch]."""
-    paths: list[str] = []
-    for name, value in changes.items():
-        nested = name == "networkConfig" and isinstance(value, Mapping)
-        paths += [f"{name}.{inner}" for inner in value] if nested else [name]
-    return paths

@@ -41,7 +41,9 @@ def after_failure(policy: Policy, seen: Seen, failure: Failure) -> Decision | No
     if is_overtaken:
         return None
     error, is_scarce = failure.error, isinstance(failure.error, _SCARCE)
-    if isinstance(error, _FINAL) or not _may_repeat(policy, failure.verb) or (is_scarce and not policy.is_patient):
+    may_repeat = policy.may_start if failure.verb is Verb.START else policy.may_create
+    may_repeat = may_repeat and policy.goal.is_usable and failure.verb in _AGAIN
+    if isinstance(error, _FINAL) or not may_repeat or (is_scarce and not policy.is_patient):
         return GiveUp(error)
     if not is_scarce and failure.times > policy.internal_retries:
         return GiveUp(_with_advice(error, failure))
@@ -57,12 +59,6 @@ def after_failure(policy: Policy, seen: Seen, failure: Failure) -> Decision | No
     if left <= timedelta():
         return None
     return Wait(min(left, delay(seen)), f"{failure.verb} failed: {error.message}", Next(_AGAIN[failure.verb], left))
-
-
-def _may_repeat(policy: Policy, verb: Verb) -> bool:
-    if not policy.goal.is_usable:
-        return False
-    return policy.may_start if verb is Verb.START else policy.may_create and verb in {Verb.CREATE, Verb.DELETE}
 
 
 def _with_advice(error: TpuctlError, failure: Failure) -> TpuctlError:
