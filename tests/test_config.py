@@ -141,7 +141,7 @@ def test_path_prints_the_files_the_winner_first(offline: Console) -> None:
         (
             ("set", "endpoint", "garbage"),
             (
-                "error: the endpoint `garbage` cannot be used: it is a single word, not a URL\n"
+                "error: invalid endpoint `garbage`: it is a single word, not a URL\n"
                 "  hint: write it like `https://HOST` or `http://localhost:PORT`\n"
             ),
         ),

@@ -327,6 +327,6 @@ def test_without_a_journal_nothing_is_deleted(tpuctl: Console, sandbox: Sandbox)
     assert (out, code, sandbox.changes()) == ("", 1, [])
     lines = err.splitlines()
     assert [line.partition(": /")[0] for line in lines if not line.startswith("  hint")] == [
-        "warning: the journal cannot be read",
-        "error: the journal cannot be written",
+        "warning: cannot read the journal",
+        "error: cannot write the journal",
     ]

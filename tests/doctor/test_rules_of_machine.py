@@ -102,7 +102,7 @@ MACHINE: list[tuple[Surroundings, Said]] = [
     (with_("machine", bytes_left={"/s": 500 * MIB - 1}), [("TPU909", "warning", "499 MiB are left on its disk")]),
     (with_("machine", bytes_left={"/s": 20 * MIB}), [("TPU909", "warning", "20 MiB are left on its disk")]),
     (with_("machine", bytes_left={"/s": 20 * MIB - 1}), [("TPU909", "error", "19 MiB are left on its disk")]),
-    (with_("machine", journal=Unknown("why")), [("TPU910", "warning", "cannot read the journal: why")]),
+    (with_("machine", journal=Unknown("why")), [("TPU910", "warning", "the journal cannot be read: why")]),
     (with_("machine", journal=None), []),
     (
         with_("machine", encoding="ascii"),
