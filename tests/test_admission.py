@@ -122,11 +122,11 @@ def test_os_login_names_the_login_of_the_account_that_must_be_known(
 
     out, err, code = tpuctl("ssh", "ada@trainer", "--", "true")
     assert (out, code, argv()) == ("", 4, [])
-    assert err.startswith("error: `trainer` uses OS Login, and it is not known whose credentials these are\n")
+    assert err.startswith("error: `trainer` uses OS Login, but the account of the credentials is unknown\n")
     assert "gcloud config set account EMAIL" in err
 
     ended = tpuctl("ssh", "ada@trainer", "--", "true", CLOUDSDK_CORE_ACCOUNT=ACCOUNT)
-    chosen = f"OS Login decides the login name: `{getuser()}` in place of `ada`\n"
+    chosen = f"using the login name of OS Login, `{getuser()}`, instead of `ada`\n"
     assert ended == ("", IMPORTED + chosen, 0)
     assert f"{getuser()}@198.18.0.1" in argv()
     assert tpuctl("ssh", "trainer", "--", "true", CLOUDSDK_CORE_ACCOUNT="Bob@example.com")[2] == 0

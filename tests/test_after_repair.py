@@ -90,4 +90,4 @@ def test_a_node_that_others_made_anew_is_followed_and_not_repaired_as_ours(
     out, err, code = tpuctl(*UP)
 
     assert (out, code, sandbox.changes()) == ("", 10, ["create", "delete"])
-    assert "somebody has made it anew; following the new one" in told(err)
+    assert "another client recreated the node; following the new node" in told(err)

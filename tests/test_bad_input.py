@@ -137,14 +137,14 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         (
             ("list", "--project", "p", "--endpoint", "http://tpu.example.com"),
             (
-                "the endpoint `http://tpu.example.com` cannot be used: "
-                "plain http is only for this machine (localhost, 127.0.0.0/8, ::1)"
+                "invalid endpoint `http://tpu.example.com`: "
+                "plain http is only allowed for this machine (localhost, 127.0.0.0/8, ::1)"
             ),
             "write it like `https://HOST` or `http://localhost:PORT`",
         ),
         (
             ("list", "--project", "p", "--endpoint", "garbage"),
-            "the endpoint `garbage` cannot be used: it is one bare word, and no URL",
+            "invalid endpoint `garbage`: it is a single word, not a URL",
             "write it like `https://HOST` or `http://localhost:PORT`",
         ),
         (
@@ -231,7 +231,7 @@ def test_missing_credentials_hint_at_the_login_command(bare: Console) -> None:
     out, err, code = bare("list", "--project", "p")
 
     assert (out, code) == ("", 4)
-    assert err.startswith("error: no credentials were found; looked at GOOGLE_APPLICATION_CREDENTIALS, `")
+    assert err.startswith("error: no credentials found in GOOGLE_APPLICATION_CREDENTIALS, `")
     assert "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS" in err
 
 

@@ -141,7 +141,7 @@ def test_path_prints_files_in_order_of_precedence(offline: Console) -> None:
         (
             ("set", "endpoint", "garbage"),
             (
-                "error: the endpoint `garbage` cannot be used: it is one bare word, and no URL\n"
+                "error: invalid endpoint `garbage`: it is a single word, not a URL\n"
                 "  hint: write it like `https://HOST` or `http://localhost:PORT`\n"
             ),
         ),

@@ -47,9 +47,7 @@ def test_delete_with_a_missing_node_deletes_none(tpuctl: Console, sandbox: Sandb
 
     assert tpuctl("delete", "demo", "other", "--yes") == (
         "",
-        said(
-            f"error: {absent}", "  hint: `--ignore-not-found` makes this a success; `tpuctl list` shows what there is"
-        ),
+        said(f"error: {absent}", "  hint: `--ignore-not-found` makes this a success; `tpuctl list` shows all nodes"),
         3,
     )
     assert sandbox.changes() == []
@@ -71,8 +69,8 @@ def test_down_of_a_node_in_another_zone_names_the_zone(tpuctl: Console, sandbox:
     assert tpuctl("down", "demo", "--zone", "us-central1-a", "--yes") == (
         "",
         said(
-            "error: `demo` is not in us-central1-a, but there is us-central2-b/demo",
-            "  hint: if that is the one: `tpuctl down us-central2-b/demo`",
+            "error: `demo` is not in us-central1-a; found us-central2-b/demo",
+            "  hint: to delete that one, run `tpuctl down us-central2-b/demo`",
         ),
         8,
     )
@@ -97,7 +95,7 @@ def test_down_with_an_unreachable_zone_fails(tpuctl: Console, sandbox: Sandbox) 
     assert tpuctl("down", "demo") == (
         "",
         said(
-            "error: `demo` was not found, but europe-west4-a could not be asked: it may be there",
+            "error: `demo` was not found, but europe-west4-a did not answer and may have it",
             "  hint: try again later, or name the zone with `--zone`",
         ),
         1,
@@ -245,8 +243,7 @@ def test_down_of_a_name_that_is_node_and_request_lists_both(tpuctl: Console, san
         "",
         said(
             f"error: there are 2 resources `demo`: {ZONE}/demo, the queued resource {ZONE}/demo (WAITING_FOR_RESOURCES)",
-            "  hint: name the one you mean in full: "
-            f"`tpuctl down {at}/nodes/demo` or `tpuctl down {at}/queuedResources/demo`",
+            f"  hint: use a full name: `tpuctl down {at}/nodes/demo` or `tpuctl down {at}/queuedResources/demo`",
         ),
         8,
     )
@@ -295,7 +292,7 @@ def test_down_does_not_delete_a_recreated_node(tpuctl: Console, sandbox: Sandbox
     code = main(Invocation((*command, "demo"), tpuctl.environ, streams, tpuctl.folder, tpuctl.clock))
 
     assert (code, sandbox.changes()) == (8, [])
-    assert "error: `demo` is not the node that was looked at: somebody has made it anew\n" in stderr.getvalue()
+    assert "error: `demo` changed meanwhile: another client recreated the node\n" in stderr.getvalue()
 
 
 @pytest.mark.parametrize("lost", ["drop-before", "drop-after"])
@@ -328,6 +325,6 @@ def test_down_without_a_journal_deletes_nothing(tpuctl: Console, sandbox: Sandbo
     assert (out, code, sandbox.changes()) == ("", 1, [])
     lines = err.splitlines()
     assert [line.partition(": /")[0] for line in lines if not line.startswith("  hint")] == [
-        "warning: the journal cannot be read",
-        "error: the journal cannot be written",
+        "warning: cannot read the journal",
+        "error: cannot write the journal",
     ]

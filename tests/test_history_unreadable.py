@@ -23,6 +23,6 @@ def test_a_journal_that_cannot_be_read_is_not_an_empty_one(tpuctl: Console, brok
 
     assert (out, err.splitlines()[0], code) == (
         "",
-        f"error: the journal cannot be read: {path}: Too many levels of symbolic links",
+        f"error: cannot read the journal: {path}: Too many levels of symbolic links",
         ExitCode.FAILURE,
     )

@@ -120,7 +120,7 @@ def test_a_hook_that_neither_reads_nor_ends_holds_up_only_its_own_node(tmp_path:
     pid = int(hanging.read_text())
     assert (run.are_running, os.getsid(pid)) == (True, pid)
     os.kill(pid, signal.SIGKILL)
-    assert run.wait() == (HookFailure(NAME, EventKind.PREEMPTED, command, -9, "was ended by SIGKILL"),)
+    assert run.wait() == (HookFailure(NAME, EventKind.PREEMPTED, command, -9, "was terminated by SIGKILL"),)
     assert (run.are_running, is_there(hanging)) == (False, False)
 
 
@@ -148,13 +148,10 @@ def test_two_hooks_of_one_node_run_one_after_the_other(tmp_path: Path) -> None:
         (
             "no-such-program-here 2>&-",
             127,
-            (
-                "the hook for `preempted` ended with exit code 127, which means: command not found: "
-                "no-such-program-here 2>&-"
-            ),
+            ("the hook for `preempted` ended with exit code 127 (command not found): no-such-program-here 2>&-"),
         ),
         ("if", 2, "the hook for `preempted` ended with exit code 2: if"),
-        ("kill -TERM $$", -15, "the hook for `preempted` was ended by SIGTERM: kill -TERM $$"),
+        ("kill -TERM $$", -15, "the hook for `preempted` was terminated by SIGTERM: kill -TERM $$"),
     ],
 )
 def test_a_failure_is_told_once(command: str, code: int, words: str) -> None:
@@ -237,7 +234,7 @@ def test_news_that_piles_up_behind_a_hook_that_hangs_is_left_out_and_told(tmp_pa
         run(event(text=str(number)))
 
     assert [(failure.exit_code, failure.reason) for failure in run.poll()] == [
-        (None, "was left out, because 16 others wait for one to end")
+        (None, "was skipped, because 16 hooks are already waiting")
     ] * 2
     go.touch()
     assert run.wait() == ()

@@ -23,7 +23,7 @@ def test_at_the_end_what_waits_is_started_or_told_as_left_out(tmp_path: Path) ->
 
     left_out = run.finish(SystemClock(), patience=timedelta(seconds=0.6))
 
-    told = "the hook for `preempted` was left out, because others had not ended when the run did: "
+    told = "the hook for `preempted` was skipped, because other hooks were still running when the run ended: "
     assert [(failure.node, str(failure)) for failure in left_out] == [(NAME, f"{told}{command}$TPUCTL_REASON")]
     until(lambda: (tmp_path / "log").read_text().count("\n") == 3)
     until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().endswith("\n"))

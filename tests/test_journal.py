@@ -67,7 +67,7 @@ def test_a_line_torn_by_a_crash_is_told_of_once_and_takes_no_neighbour_with_it(t
     seen.append([entry["event"] for entry in Journal(tmp_path, warn=told.append).entries(NAME)])
 
     assert seen == [["first"], ["first"], ["first", "last"]]
-    assert told == [f"the last line of the journal is incomplete and is left out: {tmp_path / _FILE}"]
+    assert told == [f"skipped the incomplete last line of the journal: {tmp_path / _FILE}"]
 
 
 _WRITER = """
@@ -154,7 +154,7 @@ def test_a_full_disk_is_a_reason_not_to_go_on(tmp_path: Path) -> None:
     with pytest.raises(JournalError) as refused:
         Journal(tmp_path).append(NAME, "delete", AT)
 
-    assert str(refused.value) == f"the journal cannot be written: {path}: No space left on device"
+    assert str(refused.value) == f"cannot write the journal: {path}: No space left on device"
 
 
 def test_a_journal_that_cannot_be_written_says_so_before_anything_is_destroyed(tmp_path: Path) -> None:
@@ -164,10 +164,10 @@ def test_a_journal_that_cannot_be_written_says_so_before_anything_is_destroyed(t
         Journal(tmp_path).append(NAME, "delete", AT)
 
     assert (str(refused.value), refused.value.kind, refused.value.exit_code, refused.value.hint) == (
-        f"the journal cannot be written: {tmp_path / _FILE}: Not a directory",
+        f"cannot write the journal: {tmp_path / _FILE}: Not a directory",
         "journal",
         ExitCode.FAILURE,
-        "nothing was changed in the cloud; free some space or make the folder writable, or set TPUCTL_STATE_DIR",
+        "no change was made in the cloud; free some space or make the folder writable, or set TPUCTL_STATE_DIR",
     )
 
 
@@ -182,7 +182,7 @@ def test_where_nothing_can_be_written_what_is_there_is_still_read(tmp_path: Path
         journal.append(other, "delete", AT)
 
     assert (journal.entries(other), len(journal.entries(NAME))) == ([], 1)
-    assert told == [f"the journal cannot be read: {tmp_path}/p/us-central2-b/eval.jsonl: Is a directory"]
+    assert told == [f"cannot read the journal: {tmp_path}/p/us-central2-b/eval.jsonl: Is a directory"]
 
 
 def test_the_nodes_of_past_commands_are_listed_as_they_were_named(tmp_path: Path) -> None:
@@ -280,11 +280,11 @@ def test_a_bucket_that_is_not_there_destroys_nothing(storage: StorageClient, clo
         journal.append(NAME, "delete", AT)
 
     reason = f"gs://elsewhere/{_FILE}: there is no bucket `gs://elsewhere`"
-    assert str(refused.value) == f"the journal cannot be written: {reason}"
+    assert str(refused.value) == f"cannot write the journal: {reason}"
     assert (refused.value.hint or "").startswith(
-        "nothing was changed in the cloud; make it with `gcloud storage buckets"
+        "no change was made in the cloud; create it with `gcloud storage buckets"
     )
-    assert told == [f"the journal cannot be written at the moment: {reason}"]
+    assert told == [f"cannot write the journal at the moment: {reason}"]
 
 
 _MOUNTS = said(

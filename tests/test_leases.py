@@ -88,7 +88,7 @@ def test_one_holds_it_and_the_other_is_told_who(make: Maker, clock: ManualClock)
     clock.sleep(timedelta(seconds=30))
 
     assert (ada.holder(NAME), bob.holder(NAME), bob.acquire(NAME, "up")) == (None, HELD, HELD)
-    assert str(HELD) == "`watch on ada pid 1` holds it, last heard of 30s ago"
+    assert str(HELD) == "`watch on ada pid 1` holds the lease, renewed 30s ago"
     assert (bob.renew(NAME), bob.begin(NAME, "create")) == (False, False)
     bob.release(NAME)
     assert ada.begin(NAME, "create")
@@ -170,7 +170,7 @@ def test_down_gives_up_on_one_who_never_ends_acting(make: Maker, clock: ManualCl
         clock.sleep(timedelta(seconds=50))
         ada.renew(NAME)
 
-    with pytest.raises(ConflictError, match="`trainer`: `watch on ada pid 1` holds it, about to reboot"):
+    with pytest.raises(ConflictError, match="`trainer`: `watch on ada pid 1` holds the lease, about to reboot"):
         bob.end(NAME, "down", tell=go_on)
     assert ada.begin(NAME, "reboot")
 
@@ -189,7 +189,7 @@ def test_a_bucket_that_cannot_be_used_is_never_free(objects: StorageClient, cloc
 def test_what_is_no_lease_is_never_free(objects: StorageClient, shared: Maker) -> None:
     objects.write("data", "leases/p/us-central2-b/trainer.json", b"{}", generation=0)
 
-    with pytest.raises(LeaseError, match=r"trainer\.json` is not a lease that this version can read"):
+    with pytest.raises(LeaseError, match=r"cannot read `.*trainer\.json`: not a lease of this version"):
         shared(ADA).acquire(NAME, "up", steal=True)
 
 
@@ -199,7 +199,7 @@ def test_files_are_private_and_a_folder_that_cannot_be_written_is_said(tmp_path:
     assert modes == {0o600}
 
     (tmp_path / "file").write_text("")
-    with pytest.raises(LeaseError, match=": Not a directory; nothing was changed"):
+    with pytest.raises(LeaseError, match=": Not a directory; no change was made"):
         Leases(LocalStore(tmp_path / "file", ManualClock()), ManualClock(), ADA).acquire(NAME, "up")
 
 

@@ -13,8 +13,8 @@ from tests.lifecycle import ZONE, one_face, put
 
 NOTHING_IS_REAL = "sandbox: nothing here is real, and nothing is billed\n"
 INCOMPLETE = """\
-error: the list is incomplete: us-east5-a could not be asked
-  hint: there may be nodes there that are not shown; try again later
+error: the list is incomplete: us-east5-a did not answer
+  hint: nodes in these zones are not shown; try again later
 """
 AGE = timedelta(hours=3)
 
@@ -137,8 +137,8 @@ calm  us-central2-b  v4-8  READY  HEALTHY  1        3h   on-demand
     assert tpuctl("list", terminal=True, NO_COLOR="1") == (table, said + INCOMPLETE, 1)
     assert tpuctl("list", "-o", "name") == ("calm\n", INCOMPLETE, 1)
     assert tpuctl("list", "-o", "json")[1:] == (
-        '{"error": {"kind": "unavailable", "message": "the list is incomplete: us-east5-a could not be asked", '
-        '"exit_code": 1, "hint": "there may be nodes there that are not shown; try again later", '
+        '{"error": {"kind": "unavailable", "message": "the list is incomplete: us-east5-a did not answer", '
+        '"exit_code": 1, "hint": "nodes in these zones are not shown; try again later", '
         '"id": "unavailable"}' + mark + "}\n",
         1,
     )
@@ -224,7 +224,7 @@ def test_list_with_an_unknown_zone_fails(tpuctl: Console, sandbox: Sandbox) -> N
     out, err, code = tpuctl("list", "--zone", f"{ZONE},us-west4-z", "-o", "name")
 
     assert (out, code) == ("demo\n", 1)
-    assert "the list is incomplete: us-west4-z could not be asked" in err
+    assert "the list is incomplete: us-west4-z did not answer" in err
     assert "tpuctl knows no TPUs in `us-west4-z`: did you mean `us-west4-a`?" in err
 
 

@@ -133,4 +133,4 @@ def test_wait_continues_if_one_node_is_deleted(tpuctl: Console, sandbox: Sandbox
     out, err, code = tpuctl("wait", "a", "b")
 
     assert (out, code) == ("b\tREADY\n", 3)
-    assert errors(err) == [f"error: `a` in {ZONE} is being deleted (by someone else)"]
+    assert errors(err) == [f"error: `a` in {ZONE} is being deleted by another client"]

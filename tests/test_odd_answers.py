@@ -35,7 +35,7 @@ ANSWERS: dict[str, tuple[Any, str, str]] = {
     "null items": ({"nodes": [None]}, "name: missing", "nodes[0]: expected an object"),
     "another node": (
         {**node(), "name": str(NAME).replace("trainer", "other")},
-        "name: a resource that was not asked for",
+        "name: a resource that was not requested",
         "nodes: missing",
     ),
     "no address": (node(networkEndpoints=[{}, {"ipAddress": 5}]), "networkEndpoints[1].ipAddress: expected", "nodes: "),

@@ -68,7 +68,7 @@ def test_a_damaged_line_of_the_journal_is_left_out_and_named(
     out, err, code = tpuctl("history", "trainer", "--zone", "us-central2-b")
 
     assert (out.count("\n"), code) == (1, 0)
-    assert f"line 2 of the journal is not tpuctl's, or damaged, and left out: {path}\n" in err
+    assert f"skipped line 2 of the journal, damaged or not written by tpuctl: {path}\n" in err
 
 
 def journal_of(tpuctl: Console, tmp_path: Path) -> list[Path]:
@@ -122,7 +122,7 @@ def test_a_lease_that_is_damaged_is_one_error_and_never_free(content: bytes, tmp
     with pytest.raises(LeaseError) as raised:
         LocalStore(tmp_path, ManualClock()).read(NAME)
 
-    assert raised.value.message == f"`{file}` is not a lease that this version can read; nothing was changed"
+    assert raised.value.message == f"cannot read `{file}`: not a lease of this version of tpuctl; no change was made"
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
@@ -166,7 +166,7 @@ def test_a_journal_too_large_to_read_is_told_of_and_counts_as_empty(tmp_path: Pa
         file.truncate((64 << 20) + 1)
 
     assert Journal(tmp_path, warn=told.append).entries(NAME) == []
-    assert told == [f"the journal cannot be read: {path}: it is larger than 64 MiB"]
+    assert told == [f"cannot read the journal: {path}: it is larger than 64 MiB"]
 
 
 def test_a_pipe_in_the_place_of_a_file_to_append_to_holds_nobody_up(tmp_path: Path) -> None:

@@ -124,14 +124,14 @@ def test_a_reset_destroys_only_when_that_is_its_mode(found: Node, wanted: str, c
         return
     with pytest.raises(ConflictError) as refused:
         reset_mode(found, ResetMode(wanted))
-    assert "--mode recreate` deletes it and makes it anew" in (refused.value.hint or "")
+    assert "--mode recreate` deletes and recreates it" in (refused.value.hint or "")
 
 
 def test_a_node_of_a_queued_resource_is_not_made_anew_on_its_own() -> None:
     with pytest.raises(ConflictError) as refused:
         reset_mode(node("READY", queuedResource=_QUEUED), ResetMode.RECREATE)
 
-    assert str(refused.value) == "`trainer` belongs to the queued resource `q1` and cannot be made anew on its own"
+    assert str(refused.value) == "`trainer` belongs to the queued resource `q1` and cannot be recreated on its own"
 
 
 SMALL = NodeSpec(accelerator_type="v5litepod-8", runtime_version="v2-alpha-tpuv5-lite")

@@ -99,17 +99,19 @@ def test_of_what_is_not_there_only_up_makes_one() -> None:
     assert look(UP, None, tried=Tried(recreates=1)) == "create: the old one is gone"
     assert look(WAIT, None) == "not_found: no node `trainer` in us-central2-b"
     alive = {"has_vanished": True, "was_there": True, "last_alive": NOW}
-    gone = "not_found: `trainer` in us-central2-b was deleted (by someone else) at 2026-01-01T12:00:00Z"
+    gone = "not_found: `trainer` in us-central2-b was deleted by another client at 2026-01-01T12:00:00Z"
     assert look(UP, None, **alive) == look(WAIT, None, **alive) == gone
-    assert look(_AGAIN, None, **alive) == "create: somebody else deleted it"
+    assert look(_AGAIN, None, **alive) == "create: another client deleted it"
     assert look(replace(_AGAIN, may_create=False), None, **alive) == gone
     assert (
-        look(_AGAIN, None, **alive, held_by="ann") == look(WAIT, None, held_by="ann") == "wait 2: it is repaired by ann"
+        look(_AGAIN, None, **alive, held_by="ann")
+        == look(WAIT, None, held_by="ann")
+        == "wait 2: it is being repaired by ann"
     )
-    going = "not_found: `trainer` in us-central2-b is being deleted (by someone else)"
+    going = "not_found: `trainer` in us-central2-b is being deleted by another client"
     assert look(UP, node("DELETING"), **alive) == look(WAIT, node("DELETING"), **alive) == going
     assert look(_AGAIN, node("DELETING"), **alive) == "wait 2: it is being deleted"
-    assert look(WAIT, node("DELETING"), **alive, held_by="ann") == "wait 2: it is repaired by ann"
+    assert look(WAIT, node("DELETING"), **alive, held_by="ann") == "wait 2: it is being repaired by ann"
     assert look(UP, None, pending=Verb.CREATE) == "wait 2: create requested"
 
 
@@ -119,9 +121,9 @@ _REPLACE = replace(UP, replace=True)
 @pytest.mark.parametrize(
     ("policy", "seen_node", "expected"),
     [
-        (UP, node(), "conflict: `trainer` exists and differs from what is asked for:"),
-        (UP, node("STOPPED"), "conflict: `trainer` exists and differs from what is asked for:"),
-        (UP, node("CREATING"), "conflict: `trainer` exists and differs from what is asked for:"),
+        (UP, node(), "conflict: `trainer` exists and differs from the requested spec:"),
+        (UP, node("STOPPED"), "conflict: `trainer` exists and differs from the requested spec:"),
+        (UP, node("CREATING"), "conflict: `trainer` exists and differs from the requested spec:"),
         (UP, node("PREEMPTED"), "delete 7: it was preempted: only its record is left"),
         (UP, node("DELETING"), "wait 2: it is being deleted"),
         (UP, node("BRAND_NEW"), "wait 2: state BRAND_NEW is new to this version of tpuctl"),
@@ -159,9 +161,9 @@ _UNSET: dict[str, Any] = {"health": None}
         (_HEALTHY, node(), (), "reached"),
         (_HEALTHY, node(networkEndpoints=[]), (), "wait 2: 0 of 1 workers have an address"),
         (_HEALTHY, slice_(networkEndpoints=[{}]), (), "wait 2: 1 of 2 workers have an address"),
-        (_HEALTHY, node(**_UNSET), (), "wait 2: it is READY, its health is not known yet"),
+        (_HEALTHY, node(**_UNSET), (), "wait 2: it is READY, its health is not reported yet"),
         (_HEALTHY, node(**_UNSET), (YES,), "reached: its health is not reported yet"),
-        (UP, node(), (), "wait 2: it is READY, its workers have not been asked yet"),
+        (UP, node(), (), "wait 2: it is READY, its workers have not been probed yet"),
         (UP, node(), (YES,), "reached"),
         (UP, node(**_UNSET), (YES,), "reached: its health is not reported yet"),
         (UP, node(**_UNSET), (NO_KEY,), "wait 2: its worker refuses the key"),
@@ -215,7 +217,7 @@ _QUEUED_WITHOUT_ADDRESS = (
             UP,
             node(),
             0,
-            "timed_out: `trainer` is not usable by ssh after 30m: it is READY, but its workers have not been asked yet",
+            "timed_out: `trainer` is not usable by ssh after 30m: it is READY, but its workers have not been probed yet",
         ),
         (_HEALTHY, node(), -1, "reached"),
         (UP, node("STOPPED"), 1, "start: it is STOPPED"),
@@ -229,16 +231,16 @@ def test_the_deadline_ends_waiting_and_acting(policy: Policy, seen_node: Node, l
 def test_a_timeout_says_how_to_go_on_and_how_to_end_it() -> None:
     policy = replace(WAIT, timeout=timedelta())
     go_on = (
-        "nothing was undone; go on waiting with `tpuctl wait trainer --for ssh`, or end it with `tpuctl down trainer`"
+        "no change was undone; continue with `tpuctl wait trainer --for ssh`, or delete it with `tpuctl down trainer`"
     )
 
     assert asked(UP, None, pending=Verb.CREATE, waited=timedelta(hours=1)) == (
         "`trainer` did not appear within 1h",
-        "look again: `tpuctl status trainer`",
+        "check it with `tpuctl status trainer`",
     )
     assert asked(UP, None, was_there=True, waited=timedelta(hours=1)) == (
-        "`trainer` is not there and was not made within 1h",
-        "nothing bills; `tpuctl up trainer` makes it",
+        "`trainer` does not exist and was not created within 1h",
+        "nothing is billed; `tpuctl up trainer` creates it",
     )
     assert asked(policy, node("CREATING")) == (
         "`trainer` is not usable by ssh: it is CREATING",
@@ -246,7 +248,7 @@ def test_a_timeout_says_how_to_go_on_and_how_to_end_it() -> None:
     )
     assert asked(policy, node(), workers=(NO_KEY,)) == (
         "`trainer` is not usable by ssh: it is READY, but its worker refuses the key",
-        f"`tpuctl up trainer` puts your key on a node that is yours; `tpuctl ssh trainer` shows ssh's own words\n{go_on}",
+        f"`tpuctl up trainer` adds your key to a node of yours; `tpuctl ssh trainer` shows the message of ssh\n{go_on}",
     )
 
 
@@ -262,9 +264,9 @@ def _request(state: str, initiator: str = "SERVICE") -> QueuedResource:
 
 
 _TAKEN = (
-    "conflict: `trainer` was preempted: its queued resource `q1` is SUSPENDED, and it cannot be made anew on its own"
+    "conflict: `trainer` was preempted: its queued resource `q1` is SUSPENDED, and it cannot be recreated on its own"
 )
-_DELETED = "not_found: `trainer` in us-central2-b was deleted (by someone else)"
+_DELETED = "not_found: `trainer` in us-central2-b was deleted by another client"
 _PREEMPTED = replace(WAIT, goal=Goal.PREEMPTED)
 
 

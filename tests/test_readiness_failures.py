@@ -25,10 +25,10 @@ from .readiness_cases import NAME, NOW, SECOND, UP, WAIT, YES, look, node
 
 _FULL, _QUOTA, _FAULT = NoCapacityError("no room"), QuotaError("no quota"), TpuctlError("internal error")
 _ADVICE = (
-    "the service often says this when it has no capacity for that size right now: try another zone, a smaller size, "
+    "the service often reports this when it has no capacity for that size: try another zone, a smaller size, "
     "or another tier"
 )
-_UNANSWERED = "the API has not answered for 40s (no route), so whether `trainer` is usable by ssh is not known"
+_UNANSWERED = "the API has not answered for 40s (no route); it is unknown whether `trainer` is usable by ssh"
 _PATIENT = replace(UP, is_patient=True)
 
 
@@ -117,7 +117,7 @@ def test_an_internal_error_that_stays_is_explained() -> None:
             UP,
             1,
             0,
-            f"timed_out: {_UNANSWERED}; when it last did, it was PREEMPTED",
+            f"timed_out: {_UNANSWERED}; its last known state is PREEMPTED",
         ),
     ],
 )
@@ -125,5 +125,5 @@ def test_nothing_is_decided_on_silence(policy: Policy, times: int, left: int, ex
     silence = Silence(timedelta(seconds=40), times, ServiceUnavailableError("no route"))
     waited = timedelta(minutes=30) - left * SECOND
 
-    seen = {"silence": silence, "waited": waited, "failure": failed(_FAULT, times=9), "pending": Verb.CREATE}
+    seen = {"outage": silence, "waited": waited, "failure": failed(_FAULT, times=9), "pending": Verb.CREATE}
     assert look(policy, node("PREEMPTED"), **seen) == expected

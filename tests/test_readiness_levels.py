@@ -19,7 +19,7 @@ _DONE = WorkerSeen(Answer.YES, startup=Startup.DONE, chips=4)
 @pytest.mark.parametrize(
     ("policy", "seen_node", "workers", "expected"),
     [
-        (_STARTUP, node(), (YES,), "wait 2: its worker has not told whether its startup has ended"),
+        (_STARTUP, node(), (YES,), "wait 2: its worker has not reported its startup"),
         (
             _STARTUP,
             slice_(),
@@ -48,7 +48,7 @@ _DONE = WorkerSeen(Answer.YES, startup=Startup.DONE, chips=4)
             (_DONE, replace(_DONE, chips=3)),
             "wait 2: worker 1 sees 3 of 4 chips [reboot every worker in 310]",
         ),
-        (_DEVICES, node(), (replace(_DONE, chips=None),), "wait 2: its worker has not told its chips"),
+        (_DEVICES, node(), (replace(_DONE, chips=None),), "wait 2: its worker has not reported its chips"),
         (
             _DEVICES,
             node(),
@@ -59,7 +59,7 @@ _DONE = WorkerSeen(Answer.YES, startup=Startup.DONE, chips=4)
             _DEVICES,
             node(acceleratorType="v9-4"),
             (replace(_DONE, chips=3),),
-            "reached: how many chips `v9-4` has is not known, so they were not compared",
+            "reached: the number of chips of `v9-4` is unknown, so it was not compared",
         ),
         (_PROBE, node(), (replace(_DONE, chips=3),), "reached"),
         (
@@ -86,7 +86,7 @@ def test_eight_workers_are_named_and_more_are_counted() -> None:
         "wait 2: 2 of 32 workers: each sees 3 of 4 chips (3, 5) [give up in 610]"
     )
     named = ", ".join(f"worker {index} sees {index % 4} of 4 chips" for index in range(8))
-    assert look(_DEVICES, big, workers=many) == f"wait 2: {named} and 24 more fall short [give up in 610]"
+    assert look(_DEVICES, big, workers=many) == f"wait 2: {named} and 24 more [give up in 610]"
     assert look(UP, big, workers=(SILENT,) * 32) == (
         "wait 2: 32 of 32 workers do not answer ssh (0, 1, 2, 3, 4, 5, 6, 7 and 24 more)"
     )

@@ -107,7 +107,7 @@ _seen = st.builds(
     | st.none()
     | st.builds(Failure, st.sampled_from(Verb), _errors, _durations, st.integers(1, 5), st.sampled_from([None, "7"])),
     held_by=st.sampled_from([None, None, "ann"]),
-    silence=st.none() | st.none() | st.builds(Silence, _durations, st.integers(1, 99), _errors),
+    outage=st.none() | st.none() | st.builds(Silence, _durations, st.integers(1, 99), _errors),
     pace=st.builds(
         Pace,
         usual=st.lists(_durations, max_size=4).map(lambda found: tuple(sorted(found))),
@@ -126,7 +126,7 @@ def test_whatever_is_seen_the_limits_are_kept(policy: Policy, seen: Seen) -> Non
 
     if policy.timeout is not None and seen.waited >= policy.timeout:
         assert isinstance(decision, Reached | GiveUp)
-    if seen.silence:
+    if seen.outage:
         assert isinstance(decision, Wait | GiveUp)
     if seen.held_by or (there is not None and not there.state.is_known) or not policy.goal.is_usable:
         assert not isinstance(decision, _ACTS)
@@ -144,7 +144,7 @@ def test_whatever_is_seen_the_limits_are_kept(policy: Policy, seen: Seen) -> Non
 @settings(max_examples=450, deadline=None)
 @given(_policies, _seen)
 def test_whatever_is_seen_a_repair_keeps_to_its_budget_and_harms_nobody(policy: Policy, seen: Seen) -> None:
-    seen = replace(seen, silence=None, held_by=None, waited=timedelta())
+    seen = replace(seen, outage=None, held_by=None, waited=timedelta())
     decision, there, tried = decide(policy, seen, NOW), seen.node, seen.tried
     is_recreation = isinstance(decision, Delete) and decision.is_repair and not seen.differences
 

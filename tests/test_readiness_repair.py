@@ -26,12 +26,12 @@ _FORCED, _RECREATE_FORCED = replace(UP, forced=True), replace(_RECREATE, forced=
 _SLICE_TEXT = "it is a slice of 2 workers, and the service stops single-worker nodes only"
 _SPOT_TEXT = "it is a spot node, and those cannot be started again once stopped"
 _QUEUED_TEXT = "it belongs to the queued resource `q1`, whose nodes cannot be stopped"
-_ENTERED_TEXT = "it is not made anew unasked while a worker can be entered"
+_ENTERED_TEXT = "not recreated: a worker still accepts ssh (`--yes` overrides)"
 _LATE: dict[str, Any] = {"in_state": _UNANSWERED, "workers": (SILENT,)}
 _NO_ANSWER = "it is READY but its worker does not answer ssh"
 _WHY_SILENT = "its worker does not answer ssh"
 _ONCE, _TWICE, _SPENT = Tried(1), Tried(1, 2), Tried(1, 2, 1)
-_TRIED = "still so after 1 reboot and 2 restarts"
+_TRIED = "unchanged after 1 reboot and 2 restarts"
 _HELD = WorkerSeen(Answer.YES, holders=("1234 python3", "1235 python3"))
 _DEVICES, _DEVICES_TOO = replace(UP, goal=Goal.DEVICES), replace(_RECREATE, goal=Goal.DEVICES)
 _SHORT = WorkerSeen(Answer.YES, startup=Startup.DONE, chips=3)
@@ -78,7 +78,7 @@ _EVIDENCE: list[_Row] = [
     (UP, node(**SICK, **_PENDING), _OURS, f"restart: {_SICK_TEXT}"),
     (UP, node(health="BRAND_NEW"), _OURS, "wait 15: it is READY but BRAND_NEW"),
     (UP, node(health="BRAND_NEW"), _LATE | {"is_ours": True}, "wait 15: it is READY but BRAND_NEW"),
-    (UP, node(**_UNSET), _OURS, "wait 15: it is READY, its health is not known yet"),
+    (UP, node(**_UNSET), _OURS, "wait 15: it is READY, its health is not reported yet"),
     # Silence.
     (
         UP,
@@ -107,7 +107,7 @@ _EVIDENCE: list[_Row] = [
         _DEVICES_TOO,
         node(),
         _OURS | {"workers": (_SHORT,), "tried": Tried(0, 1)},
-        f"broken: `trainer`: {_SHORT_TEXT}, still so after 1 restart; {_ENTERED_TEXT}",
+        f"broken: `trainer`: {_SHORT_TEXT}, unchanged after 1 restart; {_ENTERED_TEXT}",
     ),
     (
         replace(_DEVICES_TOO, forced=True),
@@ -126,13 +126,13 @@ _EVIDENCE: list[_Row] = [
         UP,
         node(**SICK),
         _OURS | {"workers": (_HELD,)},
-        f"broken: `trainer`: {_SICK_TEXT}, and it was left alone: process 1234 python3 holds the TPU of worker 0",
+        f"broken: `trainer`: {_SICK_TEXT}; not repaired: process 1234 python3 holds the TPU of worker 0",
     ),
     (_FORCED, node(**SICK), _OURS | {"workers": (_HELD,)}, f"reboot: {_SICK_TEXT}"),
     # So is one that somebody else repairs.
-    (UP, node(**SICK), _OURS | {"held_by": "ann"}, "wait 15: it is repaired by ann"),
-    (WAIT, node(**SICK), _OURS | {"held_by": "ann"}, "wait 15: it is repaired by ann"),
-    (UP, node("STOPPED"), {"held_by": "ann"}, "wait 2: it is repaired by ann"),
+    (UP, node(**SICK), _OURS | {"held_by": "ann"}, "wait 15: it is being repaired by ann"),
+    (WAIT, node(**SICK), _OURS | {"held_by": "ann"}, "wait 15: it is being repaired by ann"),
+    (UP, node("STOPPED"), {"held_by": "ann"}, "wait 2: it is being repaired by ann"),
 ]
 
 _LADDER: list[_Row] = [
@@ -142,7 +142,7 @@ _LADDER: list[_Row] = [
         _REBOOT,
         node(**SICK),
         _OURS | {"workers": (YES,), "tried": _ONCE},
-        f"broken: `trainer`: {_SICK_TEXT}, still so after 1 reboot",
+        f"broken: `trainer`: {_SICK_TEXT}, unchanged after 1 reboot",
     ),
     (UP, node(**SICK), _OURS | {"workers": (YES,), "tried": _ONCE}, f"restart: {_SICK_TEXT}"),
     (replace(UP, max_reboots=0), node(**SICK), _OURS | {"workers": (YES,)}, f"restart: {_SICK_TEXT}"),
@@ -167,7 +167,7 @@ _LADDER: list[_Row] = [
         _RECREATE,
         node(**SICK),
         _OURS | {"tried": _SPENT},
-        f"broken: `trainer`: {_SICK_TEXT}, still so after 1 reboot, 2 restarts and 1 new creation",
+        f"broken: `trainer`: {_SICK_TEXT}, unchanged after 1 reboot, 2 restarts and 1 recreation",
     ),
     (_RECREATE, queued("READY", **SICK), _OURS | {"tried": _TWICE}, f"broken: `trainer`: {_SICK_TEXT}, {_TRIED}"),
     (

@@ -45,7 +45,7 @@ def test_each_rung_is_used_up_before_the_next(tpuctl: Console, sandbox: Sandbox)
     made = "creating v4-8 with tpu-ubuntu2204-base, on-demand: the old one is gone"
     assert acts(out) == [f"rebooting every worker: {SICK}", *again, *again, f"deleting it: {SICK}", made]
     assert (errors(err), code) == (
-        [f"error: `demo`: {SICK}, still so after 1 reboot, 2 restarts and 1 new creation"],
+        [f"error: `demo`: {SICK}, unchanged after 1 reboot, 2 restarts and 1 recreation"],
         10,
     )
     assert sandbox.changes() == ["stop", "start", "stop", "start", "delete", "create"]
@@ -102,7 +102,7 @@ def test_a_node_of_a_queued_resource_is_rebooted_at_most(tpuctl: Console, sandbo
 
     assert (acts(out), code, sandbox.changes()) == ([f"rebooting every worker: {SICK}"], 10, [])
     why = "it belongs to the queued resource `research`, whose nodes cannot be stopped"
-    assert errors(err) == [f"error: `demo`: {SICK}, still so after 1 reboot; {why}"]
+    assert errors(err) == [f"error: `demo`: {SICK}, unchanged after 1 reboot; {why}"]
 
 
 @one_face
@@ -113,7 +113,7 @@ def test_a_process_that_holds_the_tpu_is_left_alone(tpuctl: Console, sandbox: Sa
     _, err, code = tpuctl(*UP, *QUICK)
 
     assert (errors(err), code, sandbox.changes()) == (
-        [f"error: `demo`: {SICK}, and it was left alone: process 77 python3 holds the TPU of worker 0"],
+        [f"error: `demo`: {SICK}; not repaired: process 77 python3 holds the TPU of worker 0"],
         10,
         ["create"],
     )
@@ -177,7 +177,7 @@ def test_devices_missing_after_a_restart_are_not_restarted_again(
 
     _, err, code = tpuctl(*UP, "--for", "devices", "--repair", "recreate", *QUICK)
 
-    tried = "still so after 1 reboot and 1 restart; it is not made anew unasked while a worker can be entered"
+    tried = "unchanged after 1 reboot and 1 restart; not recreated: a worker still accepts ssh (`--yes` overrides)"
     assert (errors(err), code, sandbox.changes()) == (
         [f"error: `demo`: it is READY but its worker sees 3 of 4 chips, {tried}"],
         10,
@@ -211,7 +211,7 @@ def test_another_node_of_that_name_is_never_deleted(tpuctl: Console, sandbox: Sa
     out, err, code = tpuctl(*UP, **slow)
 
     assert (out, code, changes(sandbox)) == ("demo\tREADY\n", 0, [])
-    assert told(err)[1:3] == ["somebody has made it anew; following the new one", "READY HEALTHY"]
+    assert told(err)[1:3] == ["another client recreated the node; following the new node", "READY HEALTHY"]
 
 
 @one_face
@@ -245,7 +245,7 @@ def test_without_a_journal_nothing_is_destroyed_and_all_can_be_read(tpuctl: Cons
         ("reset", "sick", "--mode", "recreate", "--yes"),
     ):
         _, err, code = tpuctl(*command)
-        assert (code, "the journal cannot be written" in err) == (1, True), command
+        assert (code, "cannot write the journal" in err) == (1, True), command
     assert sandbox.changes() == []
     for line in ("list", "status demo", "wait sick --for ready", "wait demo --for preempted"):
         assert tpuctl(*line.split())[2] == 0, line

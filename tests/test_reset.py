@@ -71,7 +71,7 @@ def test_auto_without_restart_or_reboot_hints_at_recreate(
         "",
         said(
             "error: `demo` cannot be rebooted from inside: 2 of 2 workers do not answer ssh (0, 1)",
-            "  hint: `tpuctl reset demo --mode recreate` deletes it and makes it anew (its boot disk is lost)",
+            "  hint: `tpuctl reset demo --mode recreate` deletes and recreates it (its boot disk is lost)",
         ),
         8,
     )
@@ -87,22 +87,22 @@ def test_auto_without_restart_or_reboot_hints_at_recreate(
             SLICE,
             (
                 "`demo` cannot be restarted: it is a slice of 2 workers, and the service stops single-worker nodes only",
-                "`tpuctl reset demo --mode reboot` keeps it; `--mode recreate` deletes it and makes it anew",
+                "`tpuctl reset demo --mode reboot` keeps it; `--mode recreate` deletes and recreates it",
             ),
         ),
         (
             "auto",
             {"state": "PREEMPTED"},
             (
-                "`demo` is PREEMPTED, and only a READY node can be reset in place",
-                "`tpuctl reset demo --mode recreate` deletes it and makes it anew; `tpuctl up demo` waits for what is going on",
+                "`demo` is PREEMPTED, but only a READY node can be reset in place",
+                "`tpuctl reset demo --mode recreate` deletes and recreates it; `tpuctl up demo` waits until it is usable",
             ),
         ),
         (
             "recreate",
             {"queued_resource": "research"},
             (
-                "`demo` belongs to the queued resource `research` and cannot be made anew on its own",
+                "`demo` belongs to the queued resource `research` and cannot be recreated on its own",
                 "`tpuctl reset demo --mode reboot` keeps it; `tpuctl down demo` deletes it with its queued resource",
             ),
         ),
@@ -169,11 +169,11 @@ def test_reset_without_a_journal_changes_nothing(tpuctl: Console, sandbox: Sandb
     out, err, code = tpuctl("reset", "demo", "--mode", mode, "--yes")
 
     assert (out, code, sandbox.changes()) == ("", 1, [])
-    warned, _, failed = err.rpartition("error: the journal cannot be written: ")
+    warned, _, failed = err.rpartition("error: cannot write the journal: ")
     # Only to make it anew must be known what it was to run.
-    assert warned.partition(": /")[0] == ("warning: the journal cannot be read" if mode == "recreate" else "")
+    assert warned.partition(": /")[0] == ("warning: cannot read the journal" if mode == "recreate" else "")
     assert failed.splitlines()[1:] == [
-        "  hint: nothing was changed in the cloud; free some space or make the folder writable, or set TPUCTL_STATE_DIR"
+        "  hint: no change was made in the cloud; free some space or make the folder writable, or set TPUCTL_STATE_DIR"
     ]
 
 

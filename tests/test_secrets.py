@@ -234,9 +234,9 @@ def test_url_hides_secrets(url: str, shown: str) -> None:
         (("run", "demo", "--env", f"A={hidden(SECRET)}", "--", "true"),
          "`--env` number 1: the value of `A` is `<hidden: 14 bytes>`, which replaces a hidden value"),
         (("list", "--no-sandbox", "--endpoint", f"https://h.example/?key={SECRET}"),
-         "the endpoint `https://h.example/?<hidden>` cannot be used: it has a query or a fragment"),
+         "invalid endpoint `https://h.example/?<hidden>`: it has a query or a fragment"),
         (("list", "--no-sandbox", "--endpoint", f"https://ada:{SECRET}/@h.example"),
-         "the endpoint `https://<hidden>@h.example` cannot be used: host or port cannot be read"),
+         "invalid endpoint `https://<hidden>@h.example`: its host or port is invalid"),
     ],
     ids=["metadata", "from-file", "env", "env-like-a-name", "extra", "masked-metadata", "masked-env", "query", "userinfo"],
 )  # fmt: skip
@@ -250,8 +250,8 @@ def test_error_does_not_repeat_a_secret(planted: Console, arguments: tuple[str, 
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        (f"http://ada:{SECRET}/@proxy", "the proxy's URL cannot be read"),
-        (f"socks5://ada:{SECRET}@proxy", "a proxy of kind `socks5` cannot be used"),
+        (f"http://ada:{SECRET}/@proxy", "the URL of the proxy is invalid"),
+        (f"socks5://ada:{SECRET}@proxy", "unsupported proxy scheme `socks5`"),
     ],
 )
 def test_invalid_proxy_hides_its_password(planted: Console, url: str, expected: str) -> None:

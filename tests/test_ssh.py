@@ -182,7 +182,7 @@ def test_ssh_options_and_worker_are_passed_on(
         (
             ("stopped", "--", "ls"),
             "`stopped` is STOPPED: ssh cannot reach it",
-            "`tpuctl up stopped` brings it up",
+            "`tpuctl up stopped` starts it",
             8,
         ),
         (

@@ -135,7 +135,7 @@ echo 'ada@198.18.0.1: Permission denied (publickey).' >&2; exit 255"""
         "",
         [
             "adding our ssh key to the metadata of `trainer`",
-            "waiting until our new key has reached the workers, 60 s at most",
+            "waiting up to 60 s until the workers accept the new ssh key",
         ],
         0,
     )

@@ -70,7 +70,7 @@ def test_stop_of_several_nodes_requests_all_before_waiting(tpuctl: Console, sand
             {"state": "STARTING"},
             (
                 "it is STARTING",
-                "wait until it is READY: `tpuctl wait demo --for ready`; or send the request all the same: `--anyway`",
+                "wait until it is READY: `tpuctl wait demo --for ready`; or pass `--skip-validation`",
             ),
         ),
         (
@@ -78,7 +78,7 @@ def test_stop_of_several_nodes_requests_all_before_waiting(tpuctl: Console, sand
             {"state": "STOPPED", **SPOT},
             (
                 "it is a spot node, and those cannot be started again once stopped",
-                "make it anew: `tpuctl reset demo --mode recreate` (its boot disk is lost)",
+                "recreate it with `tpuctl reset demo --mode recreate` (its boot disk is lost)",
             ),
         ),
         (

@@ -135,7 +135,7 @@ def test_status_with_an_unreachable_zone_is_uncertain(tpuctl: Console, twins: Sa
     assert tpuctl("status", "lone") == (
         "",
         (
-            "error: `lone` was not found, but us-east5-a could not be asked: it may be there\n"
+            "error: `lone` was not found, but us-east5-a did not answer and may have it\n"
             "  hint: try again later, or name the zone with `--zone`\n"
         ),
         1,

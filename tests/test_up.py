@@ -62,9 +62,9 @@ def test_up_of_a_differing_node_changes_nothing(tpuctl: Console, sandbox: Sandbo
         "",
         said(
             "demo: READY HEALTHY",
-            "error: `demo` exists and differs from what is asked for:",
+            "error: `demo` exists and differs from the requested spec:",
             "  accelerator_type: wanted `v4-8`, found `v4-16`",
-            "  hint: to use it as it is, leave out what differs; to delete and recreate it, add `--replace`",
+            "  hint: to use it unchanged, leave out the options that differ; to delete and recreate it, add `--replace`",
         ),
         8,
     )
@@ -165,8 +165,8 @@ def test_timeout_of_zero_polls_once(tpuctl: Console, sandbox: Sandbox) -> None:
     assert tpuctl(*look) == (
         "",
         said(
-            "error: `demo` is not there and was not made",
-            "  hint: nothing bills; `tpuctl up demo --type v4-8 --zone us-central2-b` makes it",
+            "error: `demo` does not exist and was not created",
+            "  hint: nothing is billed; `tpuctl up demo --type v4-8 --zone us-central2-b` creates it",
         ),
         5,
     )
@@ -177,8 +177,8 @@ def test_timeout_of_zero_polls_once(tpuctl: Console, sandbox: Sandbox) -> None:
         said(
             "demo: CREATING",
             "error: `demo` is not usable by ssh: it is CREATING",
-            "  hint: nothing was undone; go on waiting with `tpuctl wait demo --for ssh --zone us-central2-b`, "
-            "or end it with `tpuctl down demo --zone us-central2-b`",
+            "  hint: no change was undone; continue with `tpuctl wait demo --for ssh --zone us-central2-b`, "
+            "or delete it with `tpuctl down demo --zone us-central2-b`",
         ),
         5,
     )

@@ -23,7 +23,9 @@ REBOOT = [
 RESTART = ["restarting it: it is READY but UNHEALTHY_TENSORFLOW", "STOPPING", "STOPPED", "starting it: it is STOPPED"]
 CREATE = ["creating v4-8 with tpu-ubuntu2204-base: there is none yet", "CREATING"]
 SILENT = "its worker does not answer ssh"
-REMEDY = "  hint: `tpuctl reset demo --mode recreate --zone us-central2-b` deletes it and makes it anew (its boot disk is lost)"
+REMEDY = (
+    "  hint: `tpuctl reset demo --mode recreate --zone us-central2-b` deletes and recreates it (its boot disk is lost)"
+)
 
 
 @pytest.fixture
@@ -76,7 +78,7 @@ def test_reboots_and_restarts_are_bounded(tpuctl: Console, sandbox: Sandbox) -> 
         "STARTING",
         SICK,
         "if nothing changes: give up in 3m",
-        "error: `demo`: it is READY but UNHEALTHY_TENSORFLOW, still so after 1 reboot and 1 restart",
+        "error: `demo`: it is READY but UNHEALTHY_TENSORFLOW, unchanged after 1 reboot and 1 restart",
         REMEDY,
     ]
 
@@ -103,7 +105,7 @@ def test_an_unhealthy_node_that_may_be_in_use_is_left_alone(tpuctl: Console, san
             "demo: if nothing changes: give up in 5m",
             "error: `demo`: it is READY but UNHEALTHY_TENSORFLOW",
             (
-                "  hint: it may be in use and was left alone; `tpuctl reset demo` restarts it, "
+                "  hint: not repaired, because it may be in use; `tpuctl reset demo` restarts it, "
                 "`tpuctl up demo --yes` repairs it"
             ),
         ),
@@ -186,8 +188,8 @@ def test_a_node_that_hangs_in_creating_is_not_deleted(tpuctl: Console, sandbox: 
         *CREATE,
         "error: `demo` is not usable by ssh after 30m: it is CREATING",
         (
-            "  hint: nothing was undone; go on waiting with `tpuctl wait demo --for ssh --zone us-central2-b`, "
-            "or end it with `tpuctl down demo --zone us-central2-b`"
+            "  hint: no change was undone; continue with `tpuctl wait demo --for ssh --zone us-central2-b`, "
+            "or delete it with `tpuctl down demo --zone us-central2-b`"
         ),
     ]
 
@@ -244,7 +246,7 @@ def test_a_create_that_fails_by_the_services_own_fault_is_tried_twice_more(tpuct
         "  hint: check for leftovers with `tpuctl status demo --zone us-central2-b`",
         "  hint: try again two or three times with pauses, then in another `--zone`",
         (
-            "  hint: tried 3 times; the service often says this when it has no capacity for that size right now: "
+            "  hint: tried 3 times; the service often reports this when it has no capacity for that size: "
             "try another zone, a smaller size, or another tier"
         ),
     ]
@@ -258,7 +260,7 @@ def test_what_a_failed_create_leaves_behind_is_named(tpuctl: Console, sandbox: S
 
     _, err, code = tpuctl(*UP)
 
-    assert (code, told(err)[2]) == (6, "its record is still there: `tpuctl down demo` deletes it")
+    assert (code, told(err)[2]) == (6, "its record still exists: `tpuctl down demo` deletes it")
     assert tpuctl("down", "demo", "--yes")[::2] == ("demo\n", 0)
 
 
@@ -283,11 +285,8 @@ def test_a_node_that_somebody_deletes_is_not_made_again(
     assert (out, code, sandbox.changes()) == ("", 3, ["create", "delete"])
     assert told(err)[2:] == [
         "DELETING",
-        "error: `demo` in us-central2-b is being deleted (by someone else)",
-        (
-            "  hint: nothing was created in its place; run `tpuctl up demo --type v4-8 --zone us-central2-b` "
-            "again if you still want it"
-        ),
+        "error: `demo` in us-central2-b is being deleted by another client",
+        ("  hint: it was not created again; `tpuctl up demo --type v4-8 --zone us-central2-b` creates it"),
     ]
 
 
@@ -301,7 +300,7 @@ def test_a_node_that_tpuctl_deletes_elsewhere_is_not_made_again_and_it_is_said_w
 
     assert (out, code, sandbox.changes()) == ("", 3, ["create", "delete"])
     assert told(err)[2] == "DELETING"
-    assert told(err)[3].startswith("error: `demo` was ended by `delete` (delete on ")
+    assert told(err)[3].startswith("error: `delete` ended `demo` (delete on ")
 
 
 @one_face
@@ -315,8 +314,8 @@ def test_a_journal_that_cannot_be_written_lets_nothing_be_destroyed(tpuctl: Cons
     assert (out, code, sandbox.changes()) == ("", 1, [])
     path = sandbox.world.path.parent / "journal" / "sandbox" / ZONE / "demo.jsonl"
     assert told(err) == [
-        f"warning: the journal cannot be read: {path}: Not a directory",
+        f"warning: cannot read the journal: {path}: Not a directory",
         "PREEMPTED: the service took it back",
-        f"error: the journal cannot be written: {path}: Not a directory",
-        "  hint: nothing was changed in the cloud; free some space or make the folder writable, or set TPUCTL_STATE_DIR",
+        f"error: cannot write the journal: {path}: Not a directory",
+        "  hint: no change was made in the cloud; free some space or make the folder writable, or set TPUCTL_STATE_DIR",
     ]

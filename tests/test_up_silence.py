@@ -75,10 +75,10 @@ def test_an_api_that_never_answers_is_waited_for_until_the_deadline(
         *CREATE,
         *["API not answering for …"] * 4,  # once a minute
         (
-            "error: the API has not answered for … (UNAVAILABLE: The service is currently unavailable.), so whether `demo` is "
-            "usable by ssh is not known; when it last did, it was CREATING"
+            "error: the API has not answered for … (UNAVAILABLE: The service is currently unavailable.); "
+            "it is unknown whether `demo` is usable by ssh; its last known state is CREATING"
         ),
-        "  hint: nothing was undone; look again with `tpuctl status demo --zone us-central2-b`",
+        "  hint: no change was undone; check it with `tpuctl status demo --zone us-central2-b`",
     ]
 
 
@@ -100,7 +100,7 @@ def test_a_zone_that_cannot_be_reached_is_not_an_empty_one(tpuctl: Console, sand
     assert tpuctl("up", "demo") == (
         "",
         said(
-            "error: `demo` was not found, but us-central2-b could not be asked: it may be there",
+            "error: `demo` was not found, but us-central2-b did not answer and may have it",
             "  hint: try again later, or name the zone with `--zone`",
         ),
         1,
@@ -110,16 +110,16 @@ def test_a_zone_that_cannot_be_reached_is_not_an_empty_one(tpuctl: Console, sand
         [
             *["API not answering for …"] * 2,
             (
-                "error: the API has not answered for … (UNAVAILABLE: The location us-central2-b is unreachable.), so whether "
-                "`demo` is usable by ssh is not known; what is there is not known"
+                "error: the API has not answered for … (UNAVAILABLE: The location us-central2-b is unreachable.); "
+                "it is unknown whether `demo` is usable by ssh; its state is unknown"
             ),
-            "  hint: nothing was undone; look again with `tpuctl status demo --zone us-central2-b`",
+            "  hint: no change was undone; check it with `tpuctl status demo --zone us-central2-b`",
         ],
         5,
     )
     at_once = said(
         "error: UNAVAILABLE: The location us-central2-b is unreachable.",
-        "  hint: the service has a fault of its own; try again in a few minutes",
+        "  hint: the service has an internal error; try again in a few minutes",
     )
     assert [tpuctl(*UP, flag) for flag in ("--no-wait", "--dry-run")] == [("", at_once, 1)] * 2
     assert sandbox.changes() == []

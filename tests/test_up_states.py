@@ -83,8 +83,8 @@ def test_an_unknown_state_is_not_ready_and_is_waited_for(tpuctl: Console, sandbo
             *new,
             f"error: `demo` is not usable by ssh after 30m: it is {found}",
             (
-                "  hint: nothing was undone; go on waiting with `tpuctl wait demo --for ssh --zone us-central2-b`, "
-                "or end it with `tpuctl down demo --zone us-central2-b`"
+                "  hint: no change was undone; continue with `tpuctl wait demo --for ssh --zone us-central2-b`, "
+                "or delete it with `tpuctl down demo --zone us-central2-b`"
             ),
         ],
         5,
@@ -142,7 +142,7 @@ def test_a_stopped_spot_node_cannot_be_started_and_nothing_is_tried(tpuctl: Cons
         said(
             "demo: STOPPED",
             "error: `demo` is STOPPED, and it is a spot node, and those cannot be started again once stopped",
-            "  hint: make it anew: `tpuctl reset demo --mode recreate`",
+            "  hint: recreate it with `tpuctl reset demo --mode recreate`",
         ),
         8,
     )
@@ -157,8 +157,8 @@ def test_a_preempted_node_of_a_queued_resource_is_not_made_anew_on_its_own(tpuct
         "",
         said(
             f"demo: {TAKEN}",
-            "error: `demo` is PREEMPTED and belongs to the queued resource `research`: it cannot be made anew on its own",
-            "  hint: `tpuctl down demo` deletes both; then `tpuctl up demo --type v4-8` makes a node",
+            "error: `demo` is PREEMPTED and belongs to the queued resource `research`: it cannot be recreated on its own",
+            "  hint: `tpuctl down demo` deletes both; then `tpuctl up demo --type v4-8` creates a node",
         ),
         8,
     )

@@ -151,6 +151,6 @@ def test_update_that_times_out_continues_in_the_cloud(clock: ManualClock) -> Non
         update(Service(clock), clock, NAME, {"labels": {}}, timeout=timedelta(seconds=4))
 
     assert (str(caught.value), caught.value.hint) == (
-        "the update of `trainer` was accepted and is not done after 4s",
-        "it goes on in the cloud; look at `tpuctl status z/trainer`",
+        "the update of `trainer` has not finished after 4s",
+        "it continues in the cloud; check it with `tpuctl status z/trainer`",
     )

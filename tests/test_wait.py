@@ -98,9 +98,9 @@ def test_wait_for_several_nodes_has_one_deadline(tpuctl: Console, sandbox: Sandb
         "a: STARTING",
         "b: STARTING",
         "error: `a` is not ready after 5m: it is STARTING",
-        "  hint: nothing was undone; go on waiting with `tpuctl wait a --for ready`, or end it with `tpuctl down a`",
+        "  hint: no change was undone; continue with `tpuctl wait a --for ready`, or delete it with `tpuctl down a`",
         "error: `b` is not ready after 5m: it is STARTING",
-        "  hint: nothing was undone; go on waiting with `tpuctl wait b --for ready`, or end it with `tpuctl down b`",
+        "  hint: no change was undone; continue with `tpuctl wait b --for ready`, or delete it with `tpuctl down b`",
     ]
 
 
@@ -116,8 +116,8 @@ def test_wait_for_a_node_that_is_deleted_fails(tpuctl: Console, sandbox: Sandbox
     assert told(err) == [
         "REPAIRING",
         "gone",
-        "error: `demo` in us-central2-b was deleted (by someone else) at 2026-01-01T00:00:08Z",
-        "  hint: nothing was created in its place; run `tpuctl up demo` again if you still want it",
+        "error: `demo` in us-central2-b was deleted by another client at 2026-01-01T00:00:08Z",
+        "  hint: it was not created again; `tpuctl up demo` creates it",
     ]
 
 

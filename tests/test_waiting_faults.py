@@ -59,7 +59,7 @@ def test_an_api_that_never_answers_says_what_was_last_known(
     (error,) = errors(err)
     assert (out.splitlines()[-1][0], code) == ("{", 5)
     assert error.startswith("error: the API has not answered for ")
-    assert error.endswith("so whether `demo` is healthy is not known; when it last did, it was STARTING")
+    assert error.endswith("it is unknown whether `demo` is healthy; its last known state is STARTING")
 
 
 @one_face
@@ -75,7 +75,7 @@ def test_credentials_that_end_end_the_wait_at_once_and_change_nothing(
     _, err, code = tpuctl(*command, "--zone", ZONE)
 
     assert (code, sandbox.changes(), clock.monotonic() < 2 * MINUTE) == (4, [], True)
-    assert "was left as it is, STARTING" in err
+    assert "was left STARTING" in err
 
 
 @one_face
@@ -96,7 +96,7 @@ def test_a_node_that_somebody_deletes_is_not_made_anew(
 
     out, err, code = tpuctl(*command, "demo")
 
-    when = "was deleted (by someone else) at 2026-01-01T00:0" if at_once else "is being deleted (by someone else)"
+    when = "was deleted by another client at 2026-01-01T00:0" if at_once else "is being deleted by another client"
     assert (out, code, sandbox.changes()) == ("", 3, ["delete"])
     assert errors(err)[0].startswith(f"error: `demo` in {ZONE} {when}")
 
@@ -113,7 +113,7 @@ def test_a_node_that_somebody_made_anew_is_followed(
     out, err, code = tpuctl(*command, "demo")
 
     assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, [])
-    assert "somebody has made it anew; following the new one" in told(err)
+    assert "another client recreated the node; following the new node" in told(err)
 
 
 @one_face

@@ -81,7 +81,7 @@ def test_preempted_queued_resource_is_reported_and_given_up(
         ("preempted", "DELETING: the service took it back"),
         (
             "gave-up",
-            "`demo` was preempted: its queued resource `research` is SUSPENDING, and it cannot be made anew on its own",
+            "`demo` was preempted: its queued resource `research` is SUSPENDING, and it cannot be recreated on its own",
         ),
     ]
     assert (errors(err), code, sandbox.changes()) == ([], 8, [])
@@ -147,7 +147,7 @@ def test_node_deleted_by_another_client_is_not_recreated(
 
     assert story(out)[1:] == [
         ("state", "gone"),
-        ("gave-up", f"`demo` in {ZONE} was deleted (by someone else) at 2026-01-01T00:01:45Z"),
+        ("gave-up", f"`demo` in {ZONE} was deleted by another client at 2026-01-01T00:01:45Z"),
     ]
     assert (code, sandbox.changes(), clock.monotonic()) == (3, ["delete"], 7 * MINUTE)
 
@@ -160,7 +160,7 @@ def test_node_deleted_by_another_client_is_recreated_with_the_flag(
 
     out, _, code = watch("--recreate-deleted", happens=lambda: somebody(sandbox, "delete"))
 
-    made = "creating v4-8 with tpu-ubuntu2204-base, on-demand: somebody else deleted it"
+    made = "creating v4-8 with tpu-ubuntu2204-base, on-demand: another client deleted it"
     assert story(out)[1:] == [("state", "DELETING"), ("state", "gone"), ("action", made), *MADE]
     assert (code, sandbox.changes()) == (0, ["delete", "create"])
 
@@ -174,7 +174,7 @@ def test_node_recreated_by_another_client_is_watched_and_not_deleted(
     out, _, code = watch("--repair", "recreate", happens=lambda: put(sandbox, health="UNHEALTHY_TENSORFLOW"))
 
     assert story(out)[1:] == [
-        ("note", "somebody has made it anew; following the new one"),
+        ("note", "another client recreated the node; following the new node"),
         ("state", "READY UNHEALTHY_TENSORFLOW"),
         ("gave-up", "it is READY but UNHEALTHY_TENSORFLOW"),
     ]

@@ -48,8 +48,8 @@ def test_two_watches_of_one_machine(tpuctl: Console, sandbox: Sandbox, meanwhile
 
     ((_, err, code),) = second
     assert (first[2], code, sandbox.changes()) == (0, 8, [])
-    assert errors(err)[0].startswith("error: `demo` is looked after already: watch on ")
-    assert "`--steal`" in err
+    assert errors(err)[0].startswith("error: `demo` is in use by watch on ")
+    assert "`--force-lease`" in err
 
 
 @one_face
@@ -73,7 +73,7 @@ def test_a_lease_in_a_bucket_keeps_another_machine_away(
 
     ((_, err, code),) = second
     assert (first[2], code, changes(sandbox)) == (0, 8, [])
-    assert errors(err)[0].startswith("error: `demo` is looked after already: watch on ")
+    assert errors(err)[0].startswith("error: `demo` is in use by watch on ")
 
 
 @two_machines
@@ -149,7 +149,7 @@ def test_after_a_down_nothing_is_created(
     out, _, code = tpuctl(*WATCH, "--recreate-deleted")
 
     assert (second[0][::2], code, "create" in sandbox.changes()) == (("demo\n", 0), 3, False)
-    assert story(out)[-1][1].startswith("`demo` was ended by `down` (down on ")
+    assert story(out)[-1][1].startswith("`down` ended `demo` (down on ")
 
 
 @one_face
@@ -224,4 +224,4 @@ def test_the_second_create_is_refused_and_the_first_one_adopted(
     out, err, code = tpuctl("up", "demo", "--type", "v4-8", "--zone", ZONE)
 
     assert (out, code) == ("demo\tREADY\n", 0)
-    assert "somebody else has just created it" in err
+    assert "another client has just created it" in err

@@ -1,6 +1,6 @@
-"""Whose name calls are made in: the credentials of a file, of the machine, or of gcloud.
+"""Find the credentials for API calls: in a file, from the metadata server, or from gcloud.
 
-google-auth's own search is not used: with a user's file it starts `gcloud` to learn a project that nobody needs here.
+google-auth's own search is not used: with a user's file it starts `gcloud` to learn a project that is not needed here.
 No program is started while a file names the credentials. Importing this costs 85 ms, so who needs no cloud does not.
 """
 
@@ -44,26 +44,34 @@ def load(
     quota_project: str | None,
     request: Any,  # a google.auth.transport.Request
 ) -> Credentials:
-    """Return the first credentials found: `GOOGLE_APPLICATION_CREDENTIALS`, `adc`, the metadata server, gcloud's token.
+    """Return the first credentials of `GOOGLE_APPLICATION_CREDENTIALS`, `adc`, the metadata server, gcloud's token.
 
-    `impersonate` is a service account, or a chain of them whose last is acted as (a string separates them by commas).
-    `request` reaches the sources of tokens; no token is fetched here but gcloud's. Raises `CredentialsError` that says where
-    was looked, and the command that helps.
+    `impersonate` is a service account, or a chain of which the last is impersonated (comma-separated in a string).
+    `request` is the transport to the sources of tokens; only gcloud's token is fetched here. Raises `CredentialsError` with
+    the searched places and a command that fixes it.
     """
     credentials = _found(environ, adc, gcloud_token, request)
     chain = tuple(part.strip() for part in impersonate.split(",")) if isinstance(impersonate, str) else impersonate
     if chain:
-        credentials = _impersonated(credentials, chain)
+        from google.auth import impersonated_credentials  # noqa: PLC0415  # only for impersonation
+
+        make: Any = impersonated_credentials.Credentials  # its signature is untyped
+        credentials = make(
+            source_credentials=credentials,
+            target_principal=chain[-1],
+            target_scopes=list(SCOPES),
+            delegates=list(chain[:-1]),
+        )
     if quota_project and hasattr(credentials, "with_quota_project"):
         credentials = credentials.with_quota_project(quota_project)
     return credentials
 
 
 def account_of(credentials: Credentials, request: Any) -> str | None:
-    """Return the e-mail address that calls are made as, where the credentials tell; those of users often do not.
+    """Return the e-mail address of the credentials; None if they do not contain it, as those of users often do not.
 
-    Those of the metadata server learn theirs with their first token, which is fetched by `request` (a
-    google.auth.transport.Request). Raises what google-auth raises where that fails.
+    Credentials of the metadata server get it with their first token, which `request` (a google.auth.transport.Request)
+    fetches. Raises what google-auth raises if that fails.
     """
     email = getattr(credentials, "service_account_email", None)
     if email == "default":
@@ -74,9 +82,9 @@ def account_of(credentials: Credentials, request: Any) -> str | None:
 
 
 class GcloudCredentials(google.auth.credentials.Credentials):
-    """The token of gcloud's account. It is asked for again every few minutes, since gcloud alone knows its age.
+    """The token of gcloud's account. It is fetched again every few minutes, because only gcloud knows its age.
 
-    Impersonation needs that: a source's token that has expired is then never met with the 401 that would renew it.
+    Impersonation needs that: an expired source token never leads to the 401 that would refresh it.
     """
 
     def __init__(self, access_token: Callable[[], str]) -> None:
@@ -85,14 +93,14 @@ class GcloudCredentials(google.auth.credentials.Credentials):
         self.refresh(None)
 
     def refresh(self, _request: object) -> None:
-        """Ask gcloud for a token again. Raises what `access_token` raises."""
+        """Fetch a token from gcloud again. Raises what `access_token` raises."""
         self.token = self._access_token()
-        # google-auth compares with the machine's time, in UTC without a time zone.
+        # google-auth compares it with the time of the machine, in UTC without a time zone.
         self.expiry = SystemClock().now().replace(tzinfo=None) + _GCLOUD_TOKEN_LIFETIME
 
 
 def is_on_google_cloud(environ: Mapping[str, str]) -> bool:
-    """Tell whether the metadata server answers, within half a second; `NO_GCE_CHECK=true` means no.
+    """Return whether the metadata server answers, within half a second; `NO_GCE_CHECK=true` means no.
 
     Source: google-auth, compute_engine/_metadata.py (the variables, and the header of the answer).
     """
@@ -122,46 +130,32 @@ def _found(environ: Mapping[str, str], adc: Path, gcloud_token: Callable[[], str
     try:
         return GcloudCredentials(gcloud_token)
     except AccessError as error:
-        looked = f"GOOGLE_APPLICATION_CREDENTIALS, `{adc}`, the metadata server and gcloud"
+        places = f"GOOGLE_APPLICATION_CREDENTIALS, `{adc}`, the metadata server and gcloud"
         hint = f"{_LOGIN}, or set GOOGLE_APPLICATION_CREDENTIALS"
         hint = f"{error.hint}\n{hint}" if error.hint else hint
-        message = f"no credentials were found; looked at {looked}: {error.message}"
+        message = f"no credentials found in {places}: {error.message}"
         raise CredentialsError(message, hint=hint, error_id=error.error_id) from error
 
 
 def _from_file(path: Path, request: Any, *, source: str) -> Credentials:
     try:
-        # google-auth would wait for the writer of a pipe, and read a device without an end.
+        # google-auth would block on a pipe, and read an endless device.
         read_file(path, longest=_LONGEST_FILE)
         with warnings.catch_warnings():
-            # Both are advice to authors of programs: check the type of a file that others gave, and name a quota project.
+            # Both are advice for developers: validate external files, and set a quota project.
             warnings.filterwarnings("ignore", message="The load_credentials_from_file method is deprecated")
             warnings.filterwarnings(
                 "ignore", message=r"\s*Your application has authenticated using end user credentials"
             )
             read: Any = google.auth.load_credentials_from_file  # its signature is untyped
-            # Given scopes, it would fetch a token for workload identity here, and ask for a project's id with it.
+            # With scopes, it would fetch a token for workload identity here, and then a project id.
             credentials, _ = read(str(path), request=request)
             scoped: Any = google.auth.credentials.with_scopes_if_required  # as above
             return scoped(credentials, list(SCOPES))
     except exceptions.DefaultCredentialsError as error:
-        said = str(error.args[0]) if error.args else "it holds no credentials"
-        raise CredentialsError(f"the credentials of {source} cannot be used: {said}", hint=_LOGIN) from error
+        said = str(error.args[0]) if error.args else "it contains no credentials"
+        raise CredentialsError(f"cannot use the credentials of {source}: {said}", hint=_LOGIN) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        # What a JSON file of another shape makes google-auth raise. The error may quote the file: it is not repeated.
-        why = error.strerror if isinstance(error, OSError) and error.strerror else "it holds no credentials"
-        raise CredentialsError(
-            f"the credentials file `{path}` of {source} cannot be used: {why}", hint=_LOGIN
-        ) from error
-
-
-def _impersonated(source: Credentials, chain: tuple[str, ...]) -> Credentials:
-    from google.auth import impersonated_credentials  # noqa: PLC0415  # only who impersonates
-
-    make: Any = impersonated_credentials.Credentials  # its signature is untyped
-    return make(
-        source_credentials=source,
-        target_principal=chain[-1],
-        target_scopes=list(SCOPES),
-        delegates=list(chain[:-1]),
-    )
+        # Raised by google-auth for a JSON file of another shape. The error may quote the file, so it is not shown.
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "it contains no credentials"
+        raise CredentialsError(f"cannot use the credentials file `{path}` of {source}: {why}", hint=_LOGIN) from error

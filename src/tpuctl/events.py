@@ -1,4 +1,4 @@
-"""What happens while tpuctl works on a node, as values: one event for each change, and one for each wait."""
+"""The events that tpuctl reports while it works on a node: one for each change and each wait."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 
 class EventKind(StrEnum):
-    """What sort of thing happened."""
+    """The kind of an event."""
 
-    STATE = "state"  # the node is seen in another state or health than before
+    STATE = "state"  # the state or health of the node has changed
     ACTION = "action"  # a change was requested
-    WAIT = "wait"  # nothing to do but to look again later
-    NOTE = "note"  # something the user should know
-    REACHED = "reached"  # the node is where it is wanted
-    SILENT = "silent"  # the API does not answer; nothing is known
-    PREEMPTED = "preempted"  # the service took the node back
+    WAIT = "wait"  # waiting until the next poll
+    NOTE = "note"  # information for the user
+    REACHED = "reached"  # the node has reached its goal
+    SILENT = "silent"  # the API does not answer; the state is unknown
+    PREEMPTED = "preempted"  # the service preempted the node
     RECOVERED = "recovered"  # the node is usable again, after a repair or by itself
     MAINTENANCE = "maintenance"  # a maintenance window was announced, or began
-    GAVE_UP = "gave-up"  # nothing more is done for this node
+    GAVE_UP = "gave-up"  # the run stops working on this node
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened to one node. `data` is for machines, `text` for people."""
+    """One event of one node. `data` is for programs, `text` for users."""
 
     kind: EventKind
     at: datetime
@@ -41,7 +41,7 @@ class Event:
     data: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as one JSON object."""
+        """Return the event as a JSON object."""
         return {
             "at": format_timestamp(self.at),
             "event": str(self.kind),
@@ -54,10 +54,10 @@ class Event:
 
 
 def to_all(*listeners: Callable[[Event], None]) -> Callable[[Event], None]:
-    """Return a listener that tells several of each event, in order."""
+    """Return a listener that passes each event to several listeners, in order."""
 
-    def tell(event: Event) -> None:
+    def broadcast(event: Event) -> None:
         for listener in listeners:
             listener(event)
 
-    return tell
+    return broadcast

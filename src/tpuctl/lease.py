@@ -1,13 +1,14 @@
-"""Who may change a node: the record that says so, and what may be done about one that was found. Pure.
+"""The lease of a node: the record of which process may change it, and the rules for taking it. Pure.
 
-One record for each node is replaced by compare-and-swap only, so that of two who want the same one gets it. Time is judged
-by the record's age as its store tells it; no time inside a record is ever compared, since machines' clocks differ.
+The record of a node is only replaced by compare-and-swap, so that one of two competing processes gets it. Expiry depends on
+the age of the record by the clock of its store; times inside a record are never compared, because the clocks of machines
+differ.
 
-- A holder renews every third of the time to live. It may renew what is expired, where nobody has taken it meanwhile.
-- Before each change of the cloud it writes what it is about to do (`acting`), and clears that afterwards. It must not act
-  where this write fails, nor when the write began longer ago than `LeasePolicy.acts_within`: it writes again first.
-- What is free or expired may be taken; with `steal` also what is held, but never while its holder is acting.
-- `down`, `delete` and `stop` put a tombstone in its place, which stays, so that no watcher makes the node again.
+- A holder renews every third of the time to live. It may renew an expired lease that no other process has taken.
+- Before each change of the cloud it writes the verb (`acting`), and clears it afterwards. It must not send the change if
+  this write fails, or began longer ago than `LeasePolicy.acts_within`: it writes again first.
+- A free or expired lease may be taken; with `steal` also a held one, but never while its holder has a change in flight.
+- `down`, `delete` and `stop` replace it by a permanent tombstone, so that no watcher creates the node again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tpuctl.errors import TpuctlError
 from tpuctl.shapes import NUMBER, TIME, Scalar, Shape, parse_json
 
 _ENDED = Shape("", {"by": str, "who": str, "at": TIME}, required=("by", "who", "at"))
-# The owner is part of the name of a file.
+# The owner is part of a file name.
 _OWNER = Scalar(
     "the name of an owner", lambda value: type(value) is str and 0 < len(value) < 200 and value.isprintable()
 )
@@ -34,43 +35,45 @@ _RECORD = Shape(
     required=("owner", "who", "purpose", "ttl"),
     nullable=True,
 )
-# Who asks by one of these for the node to be there again removes a tombstone; a watcher does not.
+# The purposes that remove a tombstone, because the user wants the node again. A watcher does not.
 _REVIVING: Final = frozenset({"up", "run", "create", "start", "reset"})
 
 
 class LeaseError(TpuctlError):
-    """The record of who may change a node cannot be read or written; nothing was changed."""
+    """The lease of a node cannot be read or written. No change was made."""
 
     kind = "lease"
 
 
 @dataclass(frozen=True, slots=True)
 class LeasePolicy:
-    """How long a holder that is not heard of keeps a node, and how much of that is left for a request under way."""
+    """The durations of leases."""
 
+    # How long a lease is valid after its last renewal.
     ttl: timedelta = timedelta(minutes=2)
+    # The part of that time which is reserved for a request in flight.
     margin: timedelta = timedelta(seconds=30)
     poll: timedelta = timedelta(seconds=2)
 
     @property
     def renews_every(self) -> timedelta:
-        """Return how old a record of one's own gets before it is written anew."""
+        """Return the age at which a holder renews its record."""
         return self.ttl / 3
 
     @property
     def acts_within(self) -> timedelta:
-        """Return how long after the beginning of its last write a holder may still send a change of the cloud."""
+        """Return how long after the beginning of its last write a holder may send a change of the cloud."""
         return self.ttl - self.margin
 
     @property
     def waits_at_most(self) -> timedelta:
-        """Return how long somebody waits for a holder that is acting."""
+        """Return how long another process waits for a change of the holder in flight."""
         return self.ttl + self.margin
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """One process. `token` is random, so that no two processes are ever taken for each other."""
+    """One process. `token` is random, so that it identifies the process uniquely."""
 
     host: str
     pid: int
@@ -78,17 +81,17 @@ class Identity:
 
     @property
     def owner(self) -> str:
-        """Return the word for this process in records, which no other process has."""
+        """Return the unique id of this process in records."""
         return f"{self.host}-{self.pid}-{self.token}"
 
     def who(self, purpose: str) -> str:
-        """Return this process in words for people."""
+        """Describe this process for users."""
         return f"{purpose} on {self.host} pid {self.pid}"
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """That the node was taken away on purpose. `at` is by that machine's clock: for people, never compared."""
+    """The end of a lease by a command. `at` is by the clock of that machine: it is shown, and never compared."""
 
     by: str
     who: str
@@ -97,17 +100,19 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is stored for a node. `acting` is a verb while a change of the cloud is under way; `ended` makes it a tombstone."""
+    """The stored record of a node."""
 
     owner: str
     who: str
     purpose: str
     ttl: timedelta
+    # The verb while a change of the cloud is in flight.
     acting: str | None = None
+    # Set in a tombstone.
     ended: Ended | None = None
 
     def to_json(self) -> bytes:
-        """Return the record as it is stored."""
+        """Return the stored form of the record."""
         document = {**asdict(self), "ttl": self.ttl.total_seconds()}
         if self.ended:
             document["ended"]["at"] = format_timestamp(self.ended.at)
@@ -115,7 +120,7 @@ class Record:
 
     @classmethod
     def from_json(cls, content: bytes, where: str) -> Record:
-        """Return the record that was stored `where`. Raises `LeaseError` for what is none: it is never taken for free."""
+        """Parse the record stored at `where`. Raises `LeaseError` for an invalid record, which never counts as free."""
         try:
             data = _RECORD.read(parse_json(content))
             ended = data.get("ended")
@@ -125,32 +130,30 @@ class Record:
                 purpose=data["purpose"],
                 ttl=timedelta(seconds=float(data["ttl"])),
                 acting=data.get("acting") or None,
-                ended=Ended(ended["by"], ended["who"], _moment(ended["at"])) if ended else None,
+                ended=Ended(ended["by"], ended["who"], _parse_moment(ended["at"])) if ended else None,
             )
         except ValueError as error:
             raise LeaseError(
-                f"`{where}` is not a lease that this version can read; nothing was changed",
-                hint="make sure that nobody works on the node, remove the file or object, and try again",
+                f"cannot read `{where}`: not a lease of this version of tpuctl; no change was made",
+                hint="make sure that no process uses the node, delete the file or object, and try again",
             ) from error
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A record as its store has it.
-
-    `version` is never used twice for a node. `is_alive` tells whether the process that wrote it lives, where the store
-    knows that; then age does not matter.
-    """
+    """A record with the information of its store."""
 
     record: Record
+    # Never used twice for a node.
     version: str
     age: timedelta
+    # Whether the process that wrote it is alive; None if the store does not know. If known, the age is ignored.
     is_alive: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Who has a node, or took it away (`ended`). `age` is the time since the holder was last heard of."""
+    """The holder of a node, or the command that ended the lease (`ended`). `age` is the time since the last renewal."""
 
     who: str
     purpose: str
@@ -163,11 +166,11 @@ class Lease:
         if self.ended:
             return f"`{self.ended.by}` ended it {ago} ({self.ended.who})"
         doing = f", about to {self.acting}" if self.acting else ""
-        return f"`{self.who}` holds it{doing}, last heard of {ago}"
+        return f"`{self.who}` holds the lease{doing}, renewed {ago}"
 
 
 class Standing(Enum):
-    """What a record that was found means for one who wants the node."""
+    """What the stored record means for a process that wants the lease."""
 
     FREE = auto()
     OURS = auto()
@@ -177,7 +180,7 @@ class Standing(Enum):
 
 
 def judge(found: Stored | None, owner: str) -> Standing:
-    """Return what a record means for `owner`. The first rule that matches wins."""
+    """Return what the stored record means for `owner`. The first rule that matches wins."""
     if found is None:
         return Standing.FREE
     if found.record.ended:
@@ -190,12 +193,12 @@ def judge(found: Stored | None, owner: str) -> Standing:
 
 
 def is_expired(found: Stored) -> bool:
-    """Tell whether the holder of a record is no longer to be reckoned with."""
+    """Return whether the lease has expired or its process is dead."""
     return found.age >= found.record.ttl if found.is_alive is None else not found.is_alive
 
 
 def may_take(standing: Standing, purpose: str, *, steal: bool) -> bool:
-    """Tell whether the node may be taken for a purpose; never from a holder that is acting."""
+    """Return whether the lease may be taken for a purpose; never while its holder has a change in flight."""
     match standing:
         case Standing.FREE | Standing.OURS:
             return True
@@ -208,23 +211,23 @@ def may_take(standing: Standing, purpose: str, *, steal: bool) -> bool:
 
 
 def held(identity: Identity, purpose: str, policy: LeasePolicy) -> Record:
-    """Return the record of one who takes a node."""
+    """Return the record of a process that takes the lease."""
     return Record(identity.owner, identity.who(purpose), purpose, policy.ttl)
 
 
 def tombstone(identity: Identity, by: str, now: datetime, policy: LeasePolicy) -> Record:
-    """Return the record of one who takes a node away."""
+    """Return the tombstone of a command that ends the lease."""
     record = held(identity, by, policy)
     return replace(record, ended=Ended(by, record.who, now.replace(microsecond=0)))
 
 
 def seen(found: Stored) -> Lease:
-    """Return what others are told about a record."""
+    """Return the part of a record that other processes show."""
     record = found.record
     return Lease(record.who, record.purpose, found.age, record.acting, record.ended)
 
 
-def _moment(text: str) -> datetime:
+def _parse_moment(text: str) -> datetime:
     moment = parse_timestamp(text)
     if moment is None:
         raise ValueError(text)

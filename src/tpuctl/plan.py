@@ -1,7 +1,6 @@
-"""Tell what a command would do, without doing it: the steps, and the gcloud commands that would do the same. Pure.
+"""Plan the steps of a command without running them, with the equivalent gcloud commands. Pure.
 
-The steps are found by letting `readiness.decide` decide against what would be there after each step, so that a dry run cannot
-differ from the run.
+`readiness.decide` decides on the state that each step would lead to, so that a dry run cannot differ from the run.
 """
 
 from __future__ import annotations
@@ -45,16 +44,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a plan, and why. A deletion goes through the queued resource (its full name) where one owns the node."""
+    """One step of a plan."""
 
     verb: Verb
     name: NodeName
     reason: str
+    # The full name of the queued resource that owns the node: the deletion goes through it.
     queued_resource: str | None = None
 
 
 class ResetMode(StrEnum):
-    """How a node is made fresh."""
+    """How a node is reset."""
 
     AUTO = "auto"
     RESTART = "restart"
@@ -63,9 +63,9 @@ class ResetMode(StrEnum):
 
 
 def reset_mode(node: Node, wanted: ResetMode) -> ResetMode:
-    """Return how to reset a node. `auto` never destroys: it restarts where that is possible, else reboots.
+    """Return how to reset a node. `auto` never deletes it: it restarts the node if that is possible, else it reboots.
 
-    Raises `ConflictError` where the wanted way is not possible, naming the others.
+    Raises `ConflictError` if the wanted mode is impossible; its hint names the others.
     """
     name = node.name.node_id
     why_not = node.why_not_restartable()
@@ -73,24 +73,26 @@ def reset_mode(node: Node, wanted: ResetMode) -> ResetMode:
         if node.queued_resource:
             owner = short(node.queued_resource)
             hint = f"`tpuctl reset {name} --mode reboot` keeps it; `tpuctl down {name}` deletes it with its queued resource"
-            text = f"`{name}` belongs to the queued resource `{owner}` and cannot be made anew on its own"
+            text = f"`{name}` belongs to the queued resource `{owner}` and cannot be recreated on its own"
             raise ConflictError(text, hint=hint)
         return wanted
     if wanted is ResetMode.RESTART and why_not:
-        hint = f"`tpuctl reset {name} --mode reboot` keeps it; `--mode recreate` deletes it and makes it anew"
+        hint = f"`tpuctl reset {name} --mode reboot` keeps it; `--mode recreate` deletes and recreates it"
         raise ConflictError(f"`{name}` cannot be restarted: {why_not}", hint=hint)
     if node.state is NodeState.READY:
         return ResetMode.REBOOT if wanted is ResetMode.REBOOT or why_not else ResetMode.RESTART
     if node.state is NodeState.STOPPED and not why_not and wanted is not ResetMode.REBOOT:
         return ResetMode.RESTART
-    hint = f"`tpuctl reset {name} --mode recreate` deletes it and makes it anew; `tpuctl up {name}` waits for what is going on"
-    raise ConflictError(f"`{name}` is {node.state}, and only a READY node can be reset in place", hint=hint)
+    hint = (
+        f"`tpuctl reset {name} --mode recreate` deletes and recreates it; `tpuctl up {name}` waits until it is usable"
+    )
+    raise ConflictError(f"`{name}` is {node.state}, but only a READY node can be reset in place", hint=hint)
 
 
 def steps(policy: Policy, seen: Seen, now: datetime) -> tuple[Step, ...]:
-    """Return what `up` would do to what was seen, were there no deadline. `now` is the service's time.
+    """Return the steps of `up` for an observed state, ignoring the timeout. `now` is the service's time.
 
-    Raises the error that it would end with.
+    Raises the error that `up` would fail with.
     """
     policy = replace(policy, timeout=None)
     planned: list[Step] = []
@@ -117,15 +119,19 @@ _VERBS: dict[type, Verb] = {
     Restart: Verb.STOP,
     Reboot: Verb.REBOOT,
 }
-# Each step settles something: silence, a failure, a change, somebody else's repair, and then the states, one by one.
+# Each step resolves one condition: an outage, a failure, a change, the repair of another client, then each state.
 _MOST_STEPS = 12
 _WOUND_DOWN = {Goal.STOPPED: "STOPPED", Goal.PREEMPTED: "PREEMPTED"}
 
 
 def _afterwards(policy: Policy, seen: Seen, verb: Verb) -> Seen:
-    """Return what would be seen once a step has worked."""
-    if verb is Verb.WAIT and (seen.silence or seen.failure or seen.held_by):
-        return _settled(seen)
+    """Return the state after a successful step."""
+    if verb is Verb.WAIT and seen.outage:
+        return replace(seen, outage=None)
+    if verb is Verb.WAIT and seen.failure:
+        return replace(seen, failure=None)
+    if verb is Verb.WAIT and seen.held_by:
+        return replace(seen, held_by=None)
     if verb is Verb.WAIT and seen.pending:
         verb = seen.pending
     seen = replace(seen, pending=None, failure=None, has_vanished=False, in_state=timedelta(), since_repair=None)
@@ -143,13 +149,6 @@ def _afterwards(policy: Policy, seen: Seen, verb: Verb) -> Seen:
     return replace(seen, node=node, workers=(worker,) * node.workers)
 
 
-def _settled(seen: Seen) -> Seen:
-    """Return what is seen once the API answers again, a failure may be repeated, and nobody else repairs the node."""
-    if seen.silence:
-        return replace(seen, silence=None)
-    return replace(seen, failure=None) if seen.failure else replace(seen, held_by=None)
-
-
 def _in_state(seen: Seen, state: str) -> Node:
     raw: dict[str, Any] = dict(seen.node.raw) if seen.node else {"name": str(seen.name)}
     workers = Node(seen.name, raw).workers
@@ -165,12 +164,11 @@ def gcloud_commands(
     *,
     account: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """Return the gcloud commands that do the same as a step, ready for bash or zsh; none for a wait.
+    """Return the gcloud commands equivalent to a step, quoted for bash or zsh; none for a wait.
 
-    `account` are gcloud's flags that say as whom, and on whose quota, the calls are made.
-
-    `changes` are the API fields that an update writes, whole. gcloud merges: it is told what differs from what is
-    `present`, or, where that is not known, to clear first.
+    `account` are gcloud's flags for the identity and the quota project. `changes` are the API fields that an update
+    replaces. gcloud merges instead: its flags contain the difference from the `present` fields or, if these are unknown,
+    clear the field first.
     """
     where = (step.name.node_id, "--zone", step.name.zone, "--project", step.name.project, *account)
     group = ("compute", "tpus", "tpu-vm")
@@ -194,7 +192,7 @@ def gcloud_commands(
 
 
 def _quoted(words: Sequence[str]) -> str:
-    """Return words for a shell. One with line ends or other control characters is quoted as bash and zsh read it, `$'…'`."""
+    """Quote words for a shell. Words with control characters are quoted as `$'…'`, for bash and zsh."""
     return " ".join(shlex.quote(word) if word.isprintable() else _escaped(word) for word in words)
 
 
@@ -246,7 +244,7 @@ def _shape_flags(spec: NodeSpec) -> list[str]:
 
 
 def _create_track(spec: NodeSpec) -> tuple[str, ...]:
-    """Return `gcloud`, or `gcloud alpha` where only that takes `--type` for the generation [gcloud 528 source]."""
+    """Return `gcloud`, or `gcloud alpha` if only that accepts `--type` for the generation [gcloud 528 source]."""
     needs_alpha = _shape_flags(spec)[0] in {"--type=v5litepod", "--type=v5p", "--type=v6e"}
     return ("gcloud", "alpha") if needs_alpha else ("gcloud",)
 
@@ -275,7 +273,7 @@ def _update_flags(changes: Mapping[str, Any], present: Mapping[str, Any] | None)
 
 
 def _pairs(values: Any) -> str:  # a mapping of strings
-    """Return `KEY=VALUE,…`, with gcloud's other delimiter where a value holds a comma [gcloud topic escaping]."""
+    """Return `KEY=VALUE,…`, with another gcloud delimiter if a value has a comma [gcloud topic escaping]."""
     pairs = [f"{key}={value}" for key, value in values.items()]
     everything = "".join(pairs)
     delimiter = next(mark for mark in chain(",:;|#~@%", map(chr, range(0x2500, 0x10000))) if mark not in everything)

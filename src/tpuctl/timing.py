@@ -1,6 +1,6 @@
-"""What past lines of the journal teach: how long states last, when a node was usable, which repairs it has had. Pure.
+"""Analyse journal entries: durations of states, times in which a node was usable, used repairs. Pure.
 
-An entry is one line of a node's journal: `at`, `event`, `by`, and the event's own data.
+An entry is one line of a node's journal: `at`, `event`, `by`, and the data of the event.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Entries = Sequence[Mapping[str, Any]]  # JSON
 
 _CREATING, _READY = "CREATING", "READY"
-# What a node passes through. How long any other state lasts tells nothing about the next node.
+# Transient states. The duration of any other state predicts nothing about other nodes.
 _PASSING = frozenset({"STARTING", "STOPPING", "RESTARTING", "REPAIRING"})
 _ACTIONS = frozenset({"create", "delete", "stop", "start", "restart", "reboot"})
 _USABLE = frozenset({"usable", "recovered"})
@@ -31,32 +31,39 @@ _REPAIRS = {"reboot": "reboots", "restart": "restarts", "delete": "recreates"}
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A time during which something held; `end` is nothing while it still holds."""
+    """A span of time. `end` is None while it has not ended."""
 
     start: datetime
     end: datetime | None = None
 
     def within(self, since: datetime, now: datetime) -> timedelta:
-        """Return how much of it lies between two times."""
+        """Return how much of the span lies between two times."""
         return max(min(self.end or now, now) - max(self.start, since), timedelta())
 
 
 def durations(nodes: Iterable[Entries], *, limit: int | None = None) -> dict[str, tuple[timedelta, ...]]:
-    """Return, for each state that a node passes through, how long it lasted, sorted; at most the `limit` most recent times.
+    """Return the sorted durations of each transient state; at most the `limit` most recent ones.
 
-    CREATING counts from the request, or from when it was first seen, until READY is first seen; STARTING, STOPPING,
-    RESTARTING and REPAIRING until the next state. Only what one writer saw from beginning to end counts.
+    CREATING lasts from the request, or from its first observation, until READY is first observed; STARTING, STOPPING,
+    RESTARTING and REPAIRING last until the next state. A state counts if one writer observed it from beginning to end.
     """
     found: dict[str, list[Span]] = {}
     for entries in nodes:
-        for of_one in _by_writer(entries):
+        by_writer: dict[str, list[tuple[datetime, Mapping[str, Any]]]] = {}
+        for at, entry in _dated(entries):
+            by_writer.setdefault(str(entry.get("by")), []).append((at, entry))
+        for of_one in by_writer.values():
             for state, span in _passages(of_one):
                 found.setdefault(state, []).append(span)
-    return {state: _lengths(spans, limit) for state, spans in found.items()}
+    lasted: dict[str, tuple[timedelta, ...]] = {}
+    for state, spans in found.items():
+        ended = sorted(((span.end, span.end - span.start) for span in spans if span.end), reverse=True)
+        lasted[state] = tuple(sorted(length for _, length in ended[:limit]))
+    return lasted
 
 
 def of_type(entries: Entries, accelerator_type: str) -> list[Mapping[str, Any]]:
-    """Return the entries from the times when a node was, by its spec, of that accelerator type."""
+    """Return the entries of the times in which the node had this accelerator type, by its spec."""
     kept, matches = [], False
     for entry in entries:
         if spec := entry.get("spec"):
@@ -67,7 +74,7 @@ def of_type(entries: Entries, accelerator_type: str) -> list[Mapping[str, Any]]:
 
 
 def usable_spans(entries: Entries) -> list[Span]:
-    """Return when the node was usable: from a line that says so until one that says otherwise."""
+    """Return the spans in which the node was usable, according to its entries."""
     spans: list[Span] = []
     since: datetime | None = None
     for at, entry in _dated(entries):
@@ -80,7 +87,7 @@ def usable_spans(entries: Entries) -> list[Span]:
 
 
 def budget(entries: Entries, *, refill: timedelta, now: datetime) -> Tried:
-    """Return the repairs since the node was last usable for `refill` in a row.
+    """Return the repairs since the node was last usable for `refill` without interruption.
 
     A delete counts as a recreation only with `repair: true`; a reboot and a restart count unless `repair` is false.
     """
@@ -96,7 +103,7 @@ def budget(entries: Entries, *, refill: timedelta, now: datetime) -> Tried:
 
 
 def is_repair(entry: Mapping[str, Any]) -> bool:
-    """Tell whether a line is about a repair that counts against a budget."""
+    """Return whether an entry is a repair that counts against a budget."""
     event = entry.get("event")
     return event in _REPAIRS and bool(entry.get("repair", event != "delete"))
 
@@ -104,15 +111,15 @@ def is_repair(entry: Mapping[str, Any]) -> bool:
 def _ends_usable(entry: Mapping[str, Any]) -> bool:
     if entry.get("event") != "state":
         return entry.get("event") in _NOT_USABLE
-    # A health that is not reported says nothing.
+    # A health that is not reported proves nothing.
     return entry.get("state") != _READY or entry.get("health") not in {None, "", "HEALTHY", "HEALTH_UNSPECIFIED"}
 
 
 def _passages(entries: Sequence[tuple[datetime, Mapping[str, Any]]]) -> Iterator[tuple[str, Span]]:
-    """Yield the states that one writer saw from beginning to end."""
+    """Yield the states that one writer observed from beginning to end."""
     begun: _Begun | None = None
     last: object = None
-    has_seen = False  # a state that a writer's first line tells may have lasted for long
+    has_seen = False  # the state in the first line of a writer may have begun long before
     for at, entry in entries:
         event, state = entry.get("event"), entry.get("state")
         if event == "create":
@@ -121,7 +128,7 @@ def _passages(entries: Sequence[tuple[datetime, Mapping[str, Any]]]) -> Iterator
             has_seen = has_seen or event in _ACTIONS
             continue
         if begun and begun.state == _CREATING and begun.node_id is None and state in {None, _CREATING}:
-            # Just after the request the node may not be there yet.
+            # Just after the request the node may not exist yet.
             begun = _Begun(_CREATING, begun.start, entry.get("id"))
         elif not has_seen or state != last:
             if begun and begun.ends_with(entry) and at >= begun.start:
@@ -133,24 +140,17 @@ def _passages(entries: Sequence[tuple[datetime, Mapping[str, Any]]]) -> Iterator
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A state whose beginning was seen, and the node's id where it was told."""
+    """A state whose beginning was observed, and the id of the node if it is known."""
 
     state: str
     start: datetime
     node_id: str | None = None
 
     def ends_with(self, entry: Mapping[str, Any]) -> bool:
-        """Tell whether the next state ends this one well, for the same node."""
+        """Return whether the next state ends this one successfully, for the same node."""
         state, node_id = entry.get("state"), entry.get("id")
         is_same_node = None in {self.node_id, node_id} or self.node_id == node_id
         return is_same_node and (state == _READY if self.state == _CREATING else state is not None)
-
-
-def _by_writer(entries: Entries) -> Iterable[list[tuple[datetime, Mapping[str, Any]]]]:
-    groups: dict[object, list[tuple[datetime, Mapping[str, Any]]]] = {}
-    for at, entry in _dated(entries):
-        groups.setdefault(str(entry.get("by")), []).append((at, entry))
-    return groups.values()
 
 
 def _dated(entries: Entries) -> Iterator[tuple[datetime, Mapping[str, Any]]]:
@@ -158,8 +158,3 @@ def _dated(entries: Entries) -> Iterator[tuple[datetime, Mapping[str, Any]]]:
         at = parse_timestamp(entry.get("at"))
         if at is not None:
             yield at, entry
-
-
-def _lengths(spans: Sequence[Span], limit: int | None) -> tuple[timedelta, ...]:
-    ended = sorted(((span.end, span.end - span.start) for span in spans if span.end), reverse=True)
-    return tuple(sorted(length for _, length in ended[:limit]))

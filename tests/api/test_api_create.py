@@ -67,7 +67,7 @@ def test_a_create_that_stays_lost_is_an_unknown_outcome() -> None:
             client.create_node(NAME, SPEC)
 
         assert service.changes == [CREATE] * 2
-        assert "it is not known" in caught.value.message
+        assert "its outcome is unknown" in caught.value.message
         assert "tpuctl status trainer" in str(caught.value.hint)
 
 

@@ -117,7 +117,7 @@ def test_no_other_failure_means_absent(answer: Any, kind: type[Exception]) -> No
         ),
         pytest.param(
             json.dumps({**node(), "name": str(NAME).replace("trainer", "other")}).encode(),
-            "name: a resource that was not asked for",
+            "name: a resource that was not requested",
             id="another node",
         ),
     ],
@@ -181,7 +181,7 @@ def test_a_list_with_ever_new_page_tokens_ends_with_an_error() -> None:
             return httplib2.Response({"status": "200"}), json.dumps({"nextPageToken": str(next(tokens))}).encode()
 
     client = TpuClient(Endless, ManualClock())
-    with pytest.raises(ServiceUnavailableError, match="the service's list has more than 1000 pages"):
+    with pytest.raises(ServiceUnavailableError, match="the list of the service has more than 1000 pages"):
         client.list_nodes("p")
 
 

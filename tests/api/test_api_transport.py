@@ -68,7 +68,7 @@ def test_a_get_on_a_new_connection_that_is_dropped_is_reported(http: Http) -> No
 
 def test_silence_is_a_lost_answer_after_the_read_time_out(http: Http) -> None:
     with ScriptedServer(lambda _: Silence()) as server:
-        with pytest.raises(AnswerLostError, match="took too long"):
+        with pytest.raises(AnswerLostError, match="timed out"):
             http.request(f"{server.url}/a", "POST")
 
         assert server.lines == ["POST /a"]
@@ -84,7 +84,7 @@ def test_a_connection_that_is_never_accepted_is_not_sent_after_the_connect_time_
             filler.connect_ex(full.getsockname())
         http = Http(slow_to_read)
 
-        with pytest.raises(NotSentError, match="took too long"):
+        with pytest.raises(NotSentError, match="timed out"):
             http.request(f"http://127.0.0.1:{full.getsockname()[1]}/", "POST")
 
 
@@ -173,7 +173,7 @@ def test_an_unknown_authority_is_named_and_a_ca_file_helps(certificate: Path) ->
 
 
 def test_an_unreadable_ca_file_is_named() -> None:
-    with pytest.raises(SettingError, match="`/none` cannot be read"):
+    with pytest.raises(SettingError, match="cannot read the authorities in `/none`"):
         Http(TransportOptions(ca_file=Path("/none"))).request("https://localhost:1/")
 
 

@@ -224,5 +224,5 @@ def test_a_missing_permission_is_named() -> None:
 
     assert (caught.value.message, caught.value.hint) == (
         "`compute.subnetworks.get` is not allowed on the subnetwork `default` of us-central2 in the project `p`: no",
-        "have a role with `compute.subnetworks.get` granted to the identity that calls are made as (`tpuctl config show`)",
+        "ask for a role with `compute.subnetworks.get` for your identity (`tpuctl config show`)",
     )

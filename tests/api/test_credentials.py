@@ -98,7 +98,7 @@ def test_each_kind_of_file_is_read_and_gcloud_never_started(
         ("pipe", "it is not a regular file"),
         ("/dev/zero", "it is not a regular file"),
         ("large", "it is larger than 1 MiB"),
-        ("deep", "it holds no credentials"),
+        ("deep", "it contains no credentials"),
         (".", "Is a directory"),
     ],
 )
@@ -108,7 +108,9 @@ def test_a_file_that_cannot_be_credentials_is_refused_at_once(tmp_path: Path, na
         file.truncate(10 << 30)
     (tmp_path / "deep").write_text("[" * 100_000)
 
-    with pytest.raises(CredentialsError, match=f"of GOOGLE_APPLICATION_CREDENTIALS cannot be used: {why}$"):
+    with pytest.raises(
+        CredentialsError, match=f"^cannot use the credentials.* of GOOGLE_APPLICATION_CREDENTIALS: {why}$"
+    ):
         loaded({"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / name)}, tmp_path / "absent")
 
 
@@ -131,7 +133,9 @@ def test_a_file_that_holds_no_credentials_is_named(tmp_path: Path, content: str 
     if content is not None:
         named.write_text(content)
 
-    with pytest.raises(AccessError, match=r"GOOGLE_APPLICATION_CREDENTIALS cannot be used") as caught:
+    with pytest.raises(
+        AccessError, match=r"^cannot use the credentials.* of GOOGLE_APPLICATION_CREDENTIALS: "
+    ) as caught:
         loaded({"GOOGLE_APPLICATION_CREDENTIALS": str(named)}, tmp_path / "none", gcloud_token=lambda: "unused")
     assert "gcloud auth application-default login" in str(caught.value.hint)
 
@@ -205,7 +209,7 @@ def test_a_token_that_the_network_keeps_away_is_no_matter_of_access(tmp_path: Pa
     error, clock = failure_of(loaded({}, key_file(tmp_path / "key", private_key)))
 
     assert type(error) is ServiceUnavailableError
-    assert "no access token could be fetched" in error.message
+    assert "cannot fetch an access token" in error.message
     assert clock.monotonic().total_seconds() > 0
 
 

@@ -17,9 +17,9 @@ def test_an_answer_is_kept_for_a_minute_by_its_key() -> None:
     answers = iter(range(9))
 
     def ask() -> int:
-        return memory.recall("p", lambda: next(answers))
+        return memory.get_or_load("p", lambda: next(answers))
 
-    first = (ask(), memory.recall("other", lambda: next(answers)), ask())
+    first = (ask(), memory.get_or_load("other", lambda: next(answers)), ask())
     clock.sleep(timedelta(seconds=59))
     second = ask()
     clock.sleep(timedelta(seconds=1))
@@ -40,7 +40,7 @@ def test_who_waits_fails_with_who_asks_and_the_next_asks_again() -> None:
 
     def work() -> None:
         try:
-            memory.recall("p", fail)
+            memory.get_or_load("p", fail)
         except LookupError as error:
             raised.append(str(error))
 
@@ -51,9 +51,9 @@ def test_who_waits_fails_with_who_asks_and_the_next_asks_again() -> None:
         thread.start()
     threading.Timer(0.05, may_end.set).start()
     with pytest.raises(LookupError):
-        memory.recall("p", fail)
+        memory.get_or_load("p", fail)
     for thread in threads:
         thread.join()
 
-    assert (raised, memory.recall("p", lambda: "up")) == (["down"] * 3, "up")
+    assert (raised, memory.get_or_load("p", lambda: "up")) == (["down"] * 3, "up")
     assert len(asks) in {1, 2}  # a thread that came after the end asks for itself

@@ -70,9 +70,9 @@ def test_who_comes_second_is_told_and_changes_nothing(storage: StorageClient) ->
     second = storage.write("data", NAME, b"2", generation=first)
 
     for generation in (0, first):
-        with pytest.raises(PreconditionFailedError, match="was changed by somebody else meanwhile"):
+        with pytest.raises(PreconditionFailedError, match="was changed by another client meanwhile"):
             storage.write("data", NAME, b"x", generation=generation)
-    with pytest.raises(PreconditionFailedError, match=r"record\.json` was changed by somebody else meanwhile"):
+    with pytest.raises(PreconditionFailedError, match=r"record\.json` was changed by another client meanwhile"):
         storage.delete("data", NAME, generation=first)
 
     assert storage.read("data", NAME) == Blob(b"2", second, timedelta())
@@ -99,7 +99,7 @@ def test_reading_goes_on_until_it_is_used_up(storage: StorageClient, sandbox: Sa
     sandbox.fault("drop-before", method="storage.*", count=0)
     with pytest.raises(ServiceUnavailableError):
         storage.read("data", NAME)
-    with pytest.raises(OutcomeUnknownError, match="it is not known whether `gs://data/a folder/"):
+    with pytest.raises(OutcomeUnknownError, match="it is unknown whether `gs://data/a folder/"):
         storage.write("data", NAME, b"2", generation=generation)
 
 
@@ -154,7 +154,7 @@ def test_a_missing_bucket_is_no_missing_object(storage: StorageClient) -> None:
         with pytest.raises(NotFoundError, match="there is no bucket `gs://missing`") as caught:
             call()
         assert caught.value.hint == (
-            "make it with `gcloud storage buckets create gs://missing --location=REGION`, or check the name"
+            "create it with `gcloud storage buckets create gs://missing --location=REGION`, or check the name"
         )
 
 
@@ -170,7 +170,7 @@ def test_a_refusal_names_the_permission(storage: StorageClient, sandbox: Sandbox
         with pytest.raises(AccessError, match=f"`{permission}` is not allowed on `gs://theirs`") as caught:
             call()
         assert caught.value.hint == (
-            "grant `roles/storage.objectUser` on the bucket to the identity that calls are made as"
+            "grant `roles/storage.objectUser` on the bucket to your identity (`tpuctl config show`)"
         )
 
 

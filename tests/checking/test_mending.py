@@ -47,7 +47,7 @@ def grant(name: str) -> str:
 REFUSED = (
     "`storage.buckets.setIamPolicy` is not allowed on the bucket `gs://data-a`: The caller does not have permission"
 )
-HINT = "have a role with `storage.buckets.setIamPolicy` granted to the identity that calls are made as (`tpuctl config show`)"
+HINT = "ask for a role with `storage.buckets.setIamPolicy` for your identity (`tpuctl config show`)"
 
 
 @pytest.mark.parametrize(("flags", "ended"), [((), 9), (("--skip-check", "TPU201"), 4)])

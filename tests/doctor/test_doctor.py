@@ -105,7 +105,7 @@ def test_doctor_invalid_config_file_is_reported_without_calls(alone: Console) ->
     ("environ", "id_", "level", "text"),
     [
         ({"HTTPS_PROXY": "socks5://h:1"}, "TPU931", "error", "`socks5`"),
-        ({"HTTPS_PROXY": "http://h:x"}, "TPU931", "error", "the proxy's URL cannot be read"),
+        ({"HTTPS_PROXY": "http://h:x"}, "TPU931", "error", "the URL of the proxy is invalid"),
         (
             {"https_proxy": NOWHERE, "HTTPS_PROXY": "http://127.0.0.1:8"},
             "TPU931",
@@ -113,7 +113,7 @@ def test_doctor_invalid_config_file_is_reported_without_calls(alone: Console) ->
             "`HTTPS_PROXY` names another",
         ),
         ({"TPUCTL_TIMEOUT": "soon"}, "TPU945", "error", "TPUCTL_TIMEOUT: `timeout` is `soon`"),
-        ({"TPUCTL_ENDPOINT": "http://example.com"}, "TPU945", "error", "plain http is only for this machine"),
+        ({"TPUCTL_ENDPOINT": "http://example.com"}, "TPU945", "error", "plain http is only allowed for this machine"),
         ({"TPUCTL_PROJETC": "p"}, "TPU947", "warning", "`TPUCTL_PROJETC` has no effect"),
         ({"TPU_LOG_DIR": "deaktiviert"}, "TPU912", "warning", "`TPU_LOG_DIR=deaktiviert`"),
         ({"CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE": "/nowhere.pem"}, "TPU935", "error", "there is no such file"),

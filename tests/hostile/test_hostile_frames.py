@@ -571,7 +571,7 @@ def test_a_worker_that_prints_without_end_is_a_finding_of_doctor(pod: HostileSli
     [
         ("ssh", [stderr(b"x" * 100_000), repeat(b"x", 1 << 40)], "1 of 4 workers do not answer ssh (0)"),
         ("devices", [send(b"tpuctl-worker startup=done about=- chips=123456 holders=-\n")],
-         "worker 0 has not told whether its startup has ended"),
+         "worker 0 has not reported its startup"),
     ],
     ids=["without end", "too many chips"],
 )  # fmt: skip

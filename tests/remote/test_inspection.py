@@ -46,8 +46,8 @@ DONE = Report(Startup.DONE, 4)
         (f"{LINE}fine\n\ntpuctl-probe exit=0\n", "p", DONE),
         (f"{LINE}1\n\x1b[31mbad\x07\n\ntpuctl-probe exit=3\n", "p", Report(Startup.DONE, 4, (), "exit 3: [31mbad")),
         (f"{LINE}\ntpuctl-probe exit=3\n", "p", Report(Startup.DONE, 4, (), "exit 3")),
-        (f"{LINE}waits\n\ntpuctl-probe exit=124\n", "p", Report(Startup.DONE, 4, (), "not done within 18 s: waits")),
-        (LINE, "p", Report(Startup.DONE, 4, (), "not done within 18 s")),
+        (f"{LINE}waits\n\ntpuctl-probe exit=124\n", "p", Report(Startup.DONE, 4, (), "timed out after 18 s: waits")),
+        (LINE, "p", Report(Startup.DONE, 4, (), "timed out after 18 s")),
         (f"{LINE}{'x' * 999}\n\ntpuctl-probe exit=1\n", "p", Report(Startup.DONE, 4, (), f"exit 1: {'x' * 200}")),
     ],
 )

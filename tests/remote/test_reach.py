@@ -161,9 +161,9 @@ def test_networks_come_from_the_metadata_server(tmp_path: Path) -> None:
         ({"health": "HEALTHY"}, None),
         ({"health": "UNHEALTHY_MAINTENANCE"}, "is READY, but it is under maintenance"),
         ({"health": "TIMEOUT"}, "is READY, but it does not respond to the service"),
-        ({"health": "UNHEALTHY_TENSORFLOW"}, "is READY, but its software for machine learning is unhealthy"),
-        ({"state": "REPAIRING"}, "is REPAIRING: the service repairs it, and ssh may fail"),
-        ({"state": "UNKNOWN"}, "is UNKNOWN: a repair of it failed, and ssh may fail"),
+        ({"health": "UNHEALTHY_TENSORFLOW"}, "is READY, but its machine learning software is unhealthy"),
+        ({"state": "REPAIRING"}, "is REPAIRING: the service is repairing it, and ssh may fail"),
+        ({"state": "UNKNOWN"}, "is UNKNOWN: its repair failed, and ssh may fail"),
         ({"state": "NEW"}, "is NEW: this version of tpuctl does not know that state, and ssh may fail"),
     ],
 )
@@ -179,13 +179,13 @@ def test_ssh_to_doubtful_node_warns(fields: dict[str, str], expected: str | None
     [
         ({"state": "CREATING"}, "tpuctl wait trainer"),
         ({"state": "STARTING"}, "tpuctl wait trainer"),
-        ({"state": "STOPPED"}, "`tpuctl up trainer` brings it up"),
+        ({"state": "STOPPED"}, "`tpuctl up trainer` starts it"),
         ({"state": "STOPPING"}, "waits until it has stopped"),
-        ({"state": "DELETING"}, "makes it anew"),
-        ({"state": "PREEMPTED"}, "took it back"),
-        ({"state": "TERMINATED"}, "makes it anew"),
+        ({"state": "DELETING"}, "recreates it"),
+        ({"state": "PREEMPTED"}, "preempted it"),
+        ({"state": "TERMINATED"}, "recreates it"),
         ({"state": "HIDDEN"}, "tpuctl status trainer"),
-        ({"apiVersion": "V1"}, "ssh to the virtual machine that uses it"),
+        ({"apiVersion": "V1"}, "log in to the virtual machine that uses it"),
     ],
 )
 def test_node_without_ssh_raises_with_a_remedy(fields: dict[str, str], words: str) -> None:

@@ -201,7 +201,7 @@ def test_a_set_up_is_repeated_only_until_it_has_begun(
     )
     assert results("exit 0") == (SetUpResult(0, 255, "the session ended before the set-up began"), 1)
     assert results("echo tpuctl-set-up-begins; echo half; exec sleep 60") == (
-        SetUpResult(0, 124, "half\nno end within 1 s"),
+        SetUpResult(0, 124, "half\ntimed out after 1 s"),
         1,
     )
 

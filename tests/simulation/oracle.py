@@ -238,7 +238,7 @@ def _budgets(truth: Truth) -> Iterator[tuple[datetime, str]]:
         for what, times, limit in (
             ("reboots", reboots, wish.max_reboots),
             ("restarts", stops, wish.max_restarts),
-            ("new creations", deletes, wish.max_recreates),
+            ("recreations", deletes, wish.max_recreates),
         ):
             # Whoever makes a node anew gives it full budgets.
             if len(times) > limit * (1 + len(anew)):

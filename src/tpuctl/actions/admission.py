@@ -1,4 +1,4 @@
-"""Who lets our key in: a node's own metadata, its project's, or OS Login, where it is imported."""
+"""Authorize our ssh key: in the metadata of a node or its project, or in OS Login."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _BLOCK = "block-project-ssh-keys"
-# A key of a profile that ends sooner is made to last: what is begun now may connect again for a while.
+# A key of a profile that expires sooner is extended, because a command may connect again for a while.
 _ENOUGH = timedelta(hours=1)
 
 
 class Projects(Protocol):
-    """Where the metadata of projects is read."""
+    """Reads the metadata of projects."""
 
     def project_metadata(self, project: str) -> Mapping[str, str]:
-        """Return the metadata that all machines of a project have."""
+        """Return the metadata of all machines of a project."""
 
 
 class Profiles(Protocol):
-    """Where the keys of OS Login are kept."""
+    """Reads and changes the keys of OS Login."""
 
     def profile(self, account: str, project: str) -> LoginProfile:
         """Return the POSIX names and keys of an account."""
@@ -47,12 +47,12 @@ class Profiles(Protocol):
         """Add a key."""
 
     def set_expiry(self, account: str, key: LoginKey, expires: datetime | None) -> None:
-        """Let a key last until another time."""
+        """Change the expiry of a key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What admission asks. `account` is the identity that calls are made as, nothing where nobody knows it."""
+    """The services of `Admission`. `account` returns the identity of the calls, None if it is unknown."""
 
     projects: Callable[[], Projects]
     profiles: Callable[[], Profiles]
@@ -62,7 +62,7 @@ class Services:
 
 
 class Keeper(StrEnum):
-    """Where a key is kept that workers take."""
+    """Where an authorized key is stored."""
 
     NODE = "node metadata"
     PROJECT = "project metadata"
@@ -71,7 +71,7 @@ class Keeper(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Where our key is known, if anywhere; the name to log in with; and when that ends, if it does."""
+    """Where our key is stored (None: nowhere), the login name, and the expiry of the key."""
 
     keeper: Keeper | None
     login: str | None
@@ -79,9 +79,9 @@ class Known:
 
 
 class Admission:
-    """Finds out, for each node, who lets our key in. `login` is the name that the user asked for, if any.
+    """Authorizes our key for nodes. `login` is the login name that the user requested, if any.
 
-    `expires` gives the time until which a key is to count, nothing for ever. `tell` is told what the user did not ask for.
+    `expires` returns the expiry of a new key, None for no expiry. `tell` gets a message for each change and exception.
     """
 
     def __init__(
@@ -98,28 +98,33 @@ class Admission:
         self._accounts: _Recent[str | None] = _Recent(services.clock)
 
     def os_login(self, node: Node, key: SshKey) -> str | None:
-        """Let OS Login know the key, and return the login name that it gives; nothing where metadata decides.
+        """Import the key into OS Login, and return its login name; None if metadata decides.
 
-        Raises `OsLoginError` where a key is not enough, and what the service raises where it cannot be imported.
+        Raises `OsLoginError` if a key is not enough, and the error of the service if the import fails.
         """
         if node.metadata.get(ENABLED, "true").strip().lower() != "true":
             return None
         project = node.name.project
-        switches = self._switches(project)
+        switches = self._metadata.peek(project)
+        if switches is None:
+            switches = self._services.remembered.of(project)
+        if switches is None:
+            switches = self._project_metadata(project)
         if not is_on(ENABLED, node.metadata, switches):
             return None
         account = self._account(node)
         check_demands(node.name.node_id, account, node.metadata, switches)
         region = node.name.zone.rpartition("-")[0]
-        return self._logins.get(
+        return self._logins.get_or_load(
             f"{project}/{region}",
-            lambda: self._chosen(account, self._admitted(account, key, project=project, region=region)),
+            lambda: self._import_key(account, key, project=project, region=region),
         )
 
     def needs_entry(self, node: Node, entry: str) -> bool:
-        """Tell whether our key is still to be put into the node's metadata.
+        """Return whether our key must be added to the metadata of the node.
 
-        Not where it is there, or in the project's, which the node heeds unless it blocks them, as gcloud does too.
+        It need not if it is already there, or in the metadata of the project and the node does not block those. gcloud
+        decides in the same way.
         """
         now = self._services.clock.now()
         if holds_key(node.metadata.get("ssh-keys", ""), entry, now=now):
@@ -129,7 +134,7 @@ class Admission:
         return not holds_key(self._project_metadata(node.name.project).get("ssh-keys", ""), entry, now=now)
 
     def where_known(self, node: Node, key: SshKey, login: str) -> Known:
-        """Return who lets our key in to a node, as things are: nothing is changed. `login` is the one for metadata."""
+        """Return where our key is stored for a node, without changing anything. `login` is the name for metadata."""
         project = node.name.project
         if is_on(ENABLED, node.metadata, switches := self._project_metadata(project)):
             account = self._account(node)
@@ -147,76 +152,69 @@ class Admission:
         return Known(None, login, None)
 
     def _account(self, node: Node) -> str:
-        account = self._accounts.get("", self._services.account)
+        account = self._accounts.get_or_load("", self._services.account)
         if account is None:
-            hint = "name it with `gcloud config set account EMAIL`, or use the credentials of a service account"
-            why = f"`{node.name.node_id}` uses OS Login, and it is not known whose credentials these are"
+            hint = "set it with `gcloud config set account EMAIL`, or use the credentials of a service account"
+            why = f"`{node.name.node_id}` uses OS Login, but the account of the credentials is unknown"
             raise OsLoginError(why, hint=hint)
         return account
 
-    def _admitted(self, account: str, key: SshKey, *, project: str, region: str) -> LoginProfile:
-        """Return the profile once it has our key for long enough."""
+    def _import_key(self, account: str, key: SshKey, *, project: str, region: str) -> str:
+        """Return the login name of the profile, once it has our key for long enough."""
         profiles, expires, now = self._services.profiles(), self._expires(), self._services.clock.now()
         profile = profiles.profile(account, project)
         found = profile.key(key.public)
         if found is None or not profile.logins:
             self._tell(f"adding our ssh key to the OS Login profile of `{account}`")
-            return profiles.import_key(account, key.public, project=project, region=region, expires=expires)
-        least = (expires - now) / 2 if expires else _ENOUGH
-        if found.expires is not None and found.expires - now < least:
-            profiles.set_expiry(account, found, expires)
-        return profile
-
-    def _chosen(self, account: str, profile: LoginProfile) -> str:
+            profile = profiles.import_key(account, key.public, project=project, region=region, expires=expires)
+        else:
+            least = (expires - now) / 2 if expires else _ENOUGH
+            if found.expires is not None and found.expires - now < least:
+                profiles.set_expiry(account, found, expires)
         if not profile.logins:
             raise OsLoginError(
                 f"OS Login has no POSIX account for `{account}`",
-                hint=f"look with `gcloud compute os-login describe-profile --account={account}`",
+                hint=f"check it with `gcloud compute os-login describe-profile --account={account}`",
             )
         if self._login in profile.logins:
             return self._login
         if self._login is not None:
-            self._tell(f"OS Login decides the login name: `{profile.logins[0]}` in place of `{self._login}`")
+            self._tell(f"using the login name of OS Login, `{profile.logins[0]}`, instead of `{self._login}`")
         return profile.logins[0]
 
-    def _switches(self, project: str) -> Mapping[str, str]:
-        known = self._metadata.peek(project)
-        if known is None:
-            known = self._services.remembered.of(project)
-        return self._project_metadata(project) if known is None else known
-
     def _project_metadata(self, project: str) -> Mapping[str, str]:
-        """Return the project's metadata; none where it may not or cannot be read."""
-        return self._metadata.get(project, lambda: self._read(project))
+        """Return the metadata of the project; empty if it cannot be read."""
 
-    def _read(self, project: str) -> Mapping[str, str]:
-        try:
-            found = self._services.projects().project_metadata(project)
-        except AccessError:
-            # The usual roles for TPUs do not include it; the node's own metadata must do then.
-            found = {}
-        except (ServiceUnavailableError, NotFoundError, QuotaError):
-            return {}
-        self._services.remembered.remember(project, found)
-        return found
+        def read() -> Mapping[str, str]:
+            try:
+                found = self._services.projects().project_metadata(project)
+            except AccessError:
+                # The usual roles for TPUs do not include the permission. The node's own metadata must suffice.
+                found = {}
+            except (ServiceUnavailableError, NotFoundError, QuotaError):
+                return {}
+            self._services.remembered.remember(project, found)
+            return found
+
+        return self._metadata.get_or_load(project, read)
 
 
 class _Recent(Generic[_T]):
-    """What was found out lately. A run may last for days, in which keys expire and switches are turned."""
+    """A cache of recent answers. A run may last for days, in which keys expire and settings change."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._found: dict[str, tuple[timedelta, _T]] = {}
 
     def peek(self, name: str) -> _T | None:
-        """Return what is known, if it is recent."""
+        """Return the cached value, or None if it is missing or too old."""
         at, found = self._found.get(name, (None, None))
         return found if at is not None and self._clock.monotonic() - at < LIFETIME else None
 
-    def get(self, name: str, find: Callable[[], _T]) -> _T:
-        """Return what is known, found out where it is not."""
-        known = self.peek(name)
-        if known is None:
-            known = find()
-            self._found[name] = (self._clock.monotonic(), known)
-        return known
+    def get_or_load(self, name: str, load: Callable[[], _T]) -> _T:
+        """Return the cached value, else the result of `load`."""
+        value = self.peek(name)
+        if value is None:
+            value = load()
+            self._found[name] = (self._clock.monotonic(), value)
+        return value

@@ -1,4 +1,4 @@
-"""Since when all is as it is, as far as it was seen. Times are the clock's monotonic ones."""
+"""Measure how long a node has been in its observed state. Times are the clock's monotonic ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Ages:
-    """How long a node has been as it is, how long what the service reports has been so, and since when a repair shows."""
+    """How long state, health and worker answers have been unchanged, and how long ago the last repair had its effect."""
 
     def __init__(self, now: timedelta) -> None:
         self._picture: object = ()
@@ -27,7 +27,7 @@ class Ages:
         self._awaits_effect = False
 
     def note(self, node: Node | None, workers: Sequence[WorkerSeen], now: timedelta, server_now: datetime) -> None:
-        """Note what is seen. A node that is CREATING when it is first seen counts from its creation, by the service's clock."""
+        """Record the observed state. A node first seen in CREATING counts from its creation, by the service's clock."""
         reported = node and (node.id, node.state, node.health)
         if reported != self._reported:
             self._reported, self._reported_since = reported, now
@@ -42,34 +42,34 @@ class Ages:
             self._repaired, self._awaits_effect = now, False
 
     def in_state(self, now: timedelta) -> timedelta:
-        """Return how long state, health and answers have been as they are."""
+        """Return how long state, health and worker answers have been unchanged."""
         return now - self._since
 
     def in_health(self, now: timedelta) -> timedelta:
-        """Return how long state and health have been as they are."""
+        """Return how long state and health have been unchanged."""
         return now - self._reported_since
 
     def since_repair(self, now: timedelta) -> timedelta | None:
-        """Return how long ago the last reboot or restart had its effect; nothing where there was none."""
+        """Return how long ago the last reboot or restart took effect; None if there was none."""
         return None if self._repaired is None else now - self._repaired
 
     def leave_out(self, unseen: timedelta) -> None:
-        """Let time in which nothing was seen count for nothing: what was so before and after need not have been so then."""
+        """Subtract the duration of an API outage: the state may have been different meanwhile."""
         self._since, self._reported_since = self._since + unseen, self._reported_since + unseen
         self._repaired = None if self._repaired is None else self._repaired + unseen
 
     def stopping(self) -> None:
-        """Await the effect of a restart once the node is READY again."""
+        """Record a restart. It takes effect once the node is READY again."""
         self._awaits_effect = True
 
     def rebooted(self, now: timedelta) -> None:
-        """Begin anew: every worker comes up afresh."""
+        """Reset all durations: every worker is rebooting."""
         self._picture, self._reported, self._repaired = (), (), now
 
     def replaced(self) -> None:
-        """Await nothing any more of a node that goes."""
+        """Record that the node is deleted or created: an earlier restart has no effect any more."""
         self._awaits_effect = False
 
     def recovered(self) -> None:
-        """Forget the last repair: all is well."""
+        """Forget the last repair: the node is usable."""
         self._repaired = None

@@ -1,4 +1,4 @@
-"""`tpuctl up` and `create`: from whatever is there to a node as wanted."""
+"""`tpuctl up` and `create`: create, start or repair nodes."""
 
 from __future__ import annotations
 
@@ -23,28 +23,31 @@ if TYPE_CHECKING:
     from tpuctl.model import Operation
     from tpuctl.names import NodeName
 
-# States in which the service takes a change of labels or metadata [observed: others are refused].
+# States in which the service accepts a change of labels or metadata [observed: it refuses others].
 _PATCHABLE = frozenset({NodeState.READY, NodeState.STOPPED})
 
 
 def bring_up(context: Context, tasks: Sequence[Task], *, once: bool = False) -> list[Outcome | TpuctlError]:
-    """Bring nodes from whatever is there to usable, all at once; with `once`, only take the next step towards it.
+    """Create, start or repair nodes in parallel until they are usable; with `once`, only take the next step.
 
-    Without a spec a node must exist, and is taken as it is. Labels, tags, metadata and description that the user named and
-    that differ are patched at the end. Returns how each ended, in the order of the tasks.
+    A node without a spec must exist. Labels, tags, metadata and description that the user named are patched at the end
+    if they differ. Return the results in the order of the tasks.
     """
     with_keys = [replace(task, spec=with_key(context, task.spec) if task.spec else None) for task in tasks]
-    endings = ensure_all(context, with_keys, once=once)
-    return [
-        _patched(context, task, ending) if isinstance(ending, Outcome) and not once else ending
-        for task, ending in zip(tasks, endings, strict=True)
-    ]
+    results = ensure_all(context, with_keys, once=once)
+    for index, (task, result) in enumerate(zip(tasks, results, strict=True)):
+        if isinstance(result, Outcome) and result.node is not None and task.spec is not None and not once:
+            try:
+                _patch(context, result.node, task.spec)
+            except TpuctlError as error:
+                results[index] = error
+    return results
 
 
 def create(context: Context, name: NodeName, spec: NodeSpec, *, steal: bool = False) -> Operation:
-    """Ask for a node, once; the spec goes to the journal first.
+    """Request a node, at most once. The spec is written to the journal first.
 
-    Raises `ConflictError` where somebody else repairs a node of that name.
+    Raises `ConflictError` if another client holds the lease of that name.
     """
     context.check(name, spec)
     with changing(context, name, "create", steal=steal):
@@ -56,7 +59,7 @@ def create(context: Context, name: NodeName, spec: NodeSpec, *, steal: bool = Fa
 
 
 def with_key(context: Context, spec: NodeSpec) -> NodeSpec:
-    """Return the spec with our ssh key in its metadata, so that no later change is needed to get in."""
+    """Return the spec with our ssh key in its metadata, so that no later change is needed to log in."""
     entry = context.workers.key_entry()
     if entry is None:
         return spec
@@ -67,7 +70,7 @@ def with_key(context: Context, spec: NodeSpec) -> NodeSpec:
 
 
 def check_type(cloud: Cloud, project: str, zone: str, spec: NodeSpec) -> None:
-    """Ask the zone for a type that the table does not list.
+    """Check with the API that the zone offers a type that the table does not list.
 
     Raises `InvalidInputError` with the nearest type that the zone offers.
     """
@@ -84,7 +87,7 @@ def check_type(cloud: Cloud, project: str, zone: str, spec: NodeSpec) -> None:
 
 
 def _nearest_size(wanted: str, offered: Sequence[str]) -> str | None:
-    """Return the type of the same generation whose size is nearest, the larger of two."""
+    """Return the type of the same generation with the nearest size; of two, the larger."""
     prefix, _, text = wanted.rpartition("-")
     size = whole_number(text)
     named = (name.rpartition("-") for name in offered)
@@ -92,16 +95,6 @@ def _nearest_size(wanted: str, offered: Sequence[str]) -> str | None:
     if not sizes or size is None:
         return None
     return f"{prefix}-{min(sizes, key=lambda found: (abs(found - size), -found))}"
-
-
-def _patched(context: Context, task: Task, outcome: Outcome) -> Outcome | TpuctlError:
-    if outcome.node is None or task.spec is None:
-        return outcome
-    try:
-        _patch(context, outcome.node, task.spec)
-    except TpuctlError as error:
-        return error
-    return outcome
 
 
 def _patch(context: Context, node: Node, spec: NodeSpec) -> None:
@@ -120,10 +113,10 @@ def _patch(context: Context, node: Node, spec: NodeSpec) -> None:
 def changes_to(node: Node, spec: NodeSpec) -> dict[str, Any]:
     """Return the labels, tags, metadata and description to set so that the node has what the user named.
 
-    What is there besides is kept.
+    Other values of the node are kept.
     """
     changes: dict[str, Any] = {}
-    # A node that this run did not create must not look as if it had: it would be deleted.
+    # The label marks a node that this run created. On another node it would lead to a deletion.
     labels = {key: value for key, value in spec.labels.items() if key != REMOVAL_LABEL}
     if any(node.labels.get(key) != value for key, value in labels.items()):
         changes["labels"] = {**node.labels, **labels}

@@ -1,4 +1,4 @@
-"""What exists where: the offers of many zones, asked at once."""
+"""Fetch the offers of many zones in parallel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """What each zone offers, and the zones that could not be asked."""
+    """The offers of each zone, and the zones that did not answer."""
 
     by_zone: Mapping[str, tuple[str, ...]]
     unreachable: tuple[str, ...]
@@ -26,10 +26,22 @@ def offered(
     project: str,
     zones: Sequence[str] = (),
 ) -> Catalogue:
-    """Return what zones offer: those named, or all of the project. A zone closed to the project offers nothing."""
+    """Return the offers of the named zones, or of all zones. A zone that is closed to the project is left out."""
     asked = list(zones) or sorted(locations(project))
     found = {}
-    for zone, answer in side_by_side(lambda zone: _ask(ask, project, zone, is_named=bool(zones)), asked).items():
+
+    def fetch(zone: str) -> tuple[str, ...] | None:
+        """Return the offers of one zone, empty if it is closed to the project, None if it did not answer."""
+        try:
+            return ask(project, zone)
+        except ServiceUnavailableError:
+            return None
+        except (AccessError, NotFoundError, InvalidRequestError):
+            if zones:
+                raise
+            return ()
+
+    for zone, answer in side_by_side(fetch, asked).items():
         if isinstance(answer, BaseException):
             raise answer
         found[zone] = answer
@@ -37,17 +49,3 @@ def offered(
         {zone: names for zone, names in found.items() if names},
         tuple(zone for zone, names in found.items() if names is None),
     )
-
-
-def _ask(
-    ask: Callable[[str, str], tuple[str, ...]], project: str, zone: str, *, is_named: bool
-) -> tuple[str, ...] | None:
-    """Return the offers of one zone, none for a zone that is not open, nothing when it did not answer."""
-    try:
-        return ask(project, zone)
-    except ServiceUnavailableError:
-        return None
-    except (AccessError, NotFoundError, InvalidRequestError):
-        if is_named:
-            raise
-        return ()

@@ -1,4 +1,4 @@
-"""What of a node is news when it is seen again: told once, and written to the journal."""
+"""Compare two snapshots of a node, and yield the events to report and to write to the journal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def news(
     before: tuple[Node | None, QueuedResource | None],
     now: tuple[Node | None, QueuedResource | None],
 ) -> Iterator[Event]:
-    """Yield an event for each thing that has changed between two looks at a node, and at the queued resource that owns it."""
+    """Yield an event for each change between two snapshots of a node and of the queued resource that owns it."""
     (old, known), (node, request) = before, now
     is_preemption = was_preempted(node, request) and not was_preempted(old, known)
     if is_preemption and (old is not None or node is not None):
@@ -46,7 +46,7 @@ def news(
 
 
 def was_preempted(node: Node | None, request: QueuedResource | None) -> bool:
-    """Tell whether there is evidence that the service took the node back [API field text: states of nodes and requests]."""
+    """Return whether there is evidence that the service preempted the node [API field text: states of nodes and requests]."""
     if node is not None and node.state is not NodeState.DELETING:
         return node.is_preempted
     return request is not None and request.was_suspended_by_service
@@ -61,5 +61,5 @@ def _state(name: NodeName, at: datetime, node: Node | None) -> Event:
 
 
 def _shown(node: Node | None) -> object:
-    """Return what of a node is worth a word when it changes."""
+    """Return the fields whose change is reported."""
     return node and (node.id, node.state, node.health)

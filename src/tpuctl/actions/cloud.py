@@ -1,4 +1,4 @@
-"""What the actions need of the world, as protocols. `api/` provides the cloud, `remote/` the workers."""
+"""The services that node actions use, as protocols. `api/` implements the cloud, `remote/` the workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class NodeListing(Protocol):
-    """Nodes, and the zones that could not be asked."""
+    """Nodes, and the zones that did not answer."""
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -33,7 +33,7 @@ class NodeListing(Protocol):
 
 
 class QueuedListing(Protocol):
-    """Queued resources, and the zones that could not be asked."""
+    """Queued resources, and the zones that did not answer."""
 
     @property
     def queued_resources(self) -> tuple[QueuedResource, ...]:
@@ -45,10 +45,10 @@ class QueuedListing(Protocol):
 
 
 class Cloud(Protocol):
-    """A service that rents TPU nodes. Every method raises a `TpuctlError` where the service does not do as asked."""
+    """The service that runs TPU nodes. Every method raises a `TpuctlError` if the service refuses or does not answer."""
 
     def find_node(self, name: NodeName) -> Node | None:
-        """Return the node, or nothing if there is none; any other failure raises."""
+        """Return the node; None only after a 404 from the API."""
 
     def list_nodes(self, project: str, zones: Sequence[str] = ()) -> NodeListing:
         """Return the nodes of some zones, or of all."""
@@ -57,10 +57,10 @@ class Cloud(Protocol):
         """Return the queued resources of some zones, or of all."""
 
     def create_node(self, name: NodeName, spec: NodeSpec) -> Operation:
-        """Ask for a node, once."""
+        """Request a node, at most once."""
 
     def delete_node(self, name: NodeName, *, expected_id: str | None = None) -> Operation:
-        """Delete a node; deleting what is gone succeeds. A repeat never hits a node with another id."""
+        """Delete a node; succeeds if it is gone. A retry never deletes a node with another id."""
 
     def start_node(self, name: NodeName) -> Operation:
         """Start a stopped node."""
@@ -72,7 +72,7 @@ class Cloud(Protocol):
         """Change labels, tags, metadata or description, by the API's field names."""
 
     def change_metadata(self, name: NodeName, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Operation:
-        """Set the metadata to what `change` makes of it, which is called again when somebody else was quicker."""
+        """Replace the metadata by the result of `change`, which is called again if another client changed it meanwhile."""
 
     def delete_queued_resource(self, name: str, *, force: bool) -> Operation:
         """Delete a queued resource; with `force` its nodes too."""
@@ -81,33 +81,33 @@ class Cloud(Protocol):
         """Return the accelerator types that a zone offers."""
 
     def get_operation(self, name: str) -> Operation:
-        """Return what has become of an operation."""
+        """Return the current state of an operation."""
 
     def operation_error(self, error: OperationError) -> TpuctlError:
         """Return the failure of an operation as an exception to raise."""
 
 
 class Workers(Protocol):
-    """The workers of a node, by ssh."""
+    """The workers of a node, over ssh."""
 
     def can_be_asked(self, node: Node | None = None) -> bool:
-        """Tell whether ssh can be used at all from here; of a node, whether its workers can be reached from here."""
+        """Return whether this machine can use ssh; for a node, whether it has a route to the workers."""
 
     def key_entry(self, node: Node | None = None) -> str | None:
-        """Return the line of `ssh-keys` metadata that lets us in; nothing where a node needs none for that."""
+        """Return our line for the `ssh-keys` metadata; None if the node does not need it."""
 
     def survey(self, node: Node, *, inspect: bool, probe: str | None, timeout: timedelta) -> tuple[WorkerSeen, ...]:
-        """Return what each worker shows of itself, within the time; `inspect` looks inside, where `probe` runs too."""
+        """Probe each worker within the timeout. With `inspect`, run the inspection script and the user's `probe` on it."""
 
     def reboot(self, node: Node) -> None:
         """Reboot every worker from inside."""
 
     def set_up(self, node: Node, script: str, *, timeout: timedelta) -> Sequence[SetUpResult]:
-        """Run shell lines once on every worker, and return how they ended."""
+        """Run shell lines once on every worker, and return the results."""
 
 
 class SetUpResult(Protocol):
-    """How the lines of a set-up ended on one worker."""
+    """The result of a set-up on one worker."""
 
     @property
     def worker(self) -> int:
@@ -119,48 +119,44 @@ class SetUpResult(Protocol):
 
     @property
     def tail(self) -> str:
-        """The last lines of what it printed."""
+        """The last lines of its output."""
 
 
 class Leases(Protocol):
-    """Who may repair which node now. Every method raises a `TpuctlError` where that cannot be told."""
+    """The leases that say which process may change a node. Every method raises a `TpuctlError` if the store fails."""
 
     def holder(self, name: NodeName) -> Lease | None:
-        """Return who else holds it, or the mark of its end; nothing when it is free or ours."""
+        """Return the lease of another holder, or the mark of its end; None if it is free or ours."""
 
     def acquire(self, name: NodeName, purpose: str, *, steal: bool = False) -> Lease | None:
-        """Take it. Returns who else has it; nothing when it is ours now."""
+        """Take the lease. Return the other holder; None if it is ours now."""
 
     def renew(self, name: NodeName) -> bool:
-        """Keep it; false when it is not ours any more."""
+        """Renew the lease; False if it is not ours any more."""
 
     def begin(self, name: NodeName, verb: str) -> bool:
-        """Announce a change; false when it must not be made."""
+        """Announce a change; False if it must not be sent."""
 
     def done(self, name: NodeName) -> None:
-        """Say that the change was made, or was not."""
+        """Record that the announced change has ended."""
 
     def release(self, name: NodeName) -> None:
-        """Let go of it, if it is ours."""
+        """Release the lease if it is ours."""
 
     def end(self, name: NodeName, by: str, *, tell: Callable[[str], None]) -> None:
-        """Take it from whoever has it, for good; returns once no change of theirs is under way."""
+        """End the lease of any holder for good; returns once the holder has no change in flight."""
 
 
 class Preflight(Protocol):
     """The check before something is created."""
 
     def check(self, name: NodeName, spec: NodeSpec, *, replaces: Node | None, tell: Callable[[Event], None]) -> None:
-        """Return if the node may be created; raise `CheckFailedError` if not. `replaces` is deleted before."""
+        """Raise `CheckFailedError` if the node must not be created. `replaces` is the node that is deleted before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What an action works with. `server_now` is the service's time, to which ages are counted.
-
-    Without a `preflight` nothing is checked before a creation. `chosen_by_file` holds what a project file says of where a node
-    is made and what it is, by the name of the setting; `project_file` is its name.
-    """
+    """The services of an action."""
 
     cloud: Cloud
     clock: Clock
@@ -168,13 +164,16 @@ class Context:
     workers: Workers
     leases: Leases
     tell: Callable[[Event], None]
+    # The time of the service's clock.
     server_now: Callable[[], datetime]
     random: Random
+    # None: nothing is checked before a creation.
     preflight: Preflight | None = None
+    # The name of the project file, and the settings of the node that come from it.
     project_file: str = ""
     chosen_by_file: Mapping[str, str] = field(default_factory=dict)
 
     def check(self, name: NodeName, spec: NodeSpec, *, replaces: Node | None = None) -> None:
-        """Raise `CheckFailedError` where a check says that the node must not be created."""
+        """Raise `CheckFailedError` if a check says that the node must not be created."""
         if self.preflight is not None:
             self.preflight.check(name, spec, replaces=replaces, tell=self.tell)

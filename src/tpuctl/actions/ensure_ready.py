@@ -1,7 +1,7 @@
-"""The loop that brings nodes where they are wanted: look, decide, do one step, tell, sleep.
+"""Reconcile nodes until each has reached its goal: fetch, decide, send one change, report, sleep.
 
-`readiness.decide` decides. The failure of an HTTP call is never evidence about a node: it is waited out until the deadline,
-except that of authentication and permission, which ends the loop.
+`decide` makes the decisions. A failed HTTP call is never evidence about a node: the loop waits until the deadline for the
+API to answer. Only an authentication or permission error ends the loop.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ARRIVED = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How it ended: the node as last seen (nothing when it is gone), how long it took, how often it was restarted."""
+    """The result for one node. `node` is its last observed state, None if it is gone; `took` is the time needed."""
 
     node: Node | None
     took: timedelta
@@ -59,113 +59,109 @@ def ensure(
     purpose: str | None = None,
     once: bool = False,
 ) -> Outcome:
-    """Bring one node where the policy wants it, and return how that went; see `ensure_all`.
+    """Bring one node to the goal of the policy and return the result; see `ensure_all`.
 
-    Raises the error that `readiness.decide` gives up with, and those of the cloud.
+    Raises the error that `decide` fails with, and those of the cloud.
     """
     task = Task(name=name, policy=policy, spec=spec, pending=pending, purpose=purpose)
-    (ending,) = ensure_all(context, [task], once=once)
-    if isinstance(ending, TpuctlError):
-        raise ending
-    return ending
+    (result,) = ensure_all(context, [task], once=once)
+    if isinstance(result, TpuctlError):
+        raise result
+    return result
 
 
 def ensure_all(context: Context, tasks: Sequence[Task], *, once: bool = False) -> list[Outcome | TpuctlError]:
-    """Bring nodes where they are wanted, all at once, and return how each ended, in the order of the tasks.
+    """Bring nodes to their goals in parallel, and return the results in the order of the tasks.
 
-    With `once` each takes one step, or none where there is only to wait.
+    With `once` at most one change is sent for each node, and nothing is waited for.
     """
-    fleet = Fleet(context, tasks)
-    endings: dict[NodeName, Outcome | TpuctlError] = {}
+    controller = Fleet(context, tasks)
+    results: dict[NodeName, Outcome | TpuctlError] = {}
     try:
-        while fleet:
-            for pursuit, error in fleet.looked_at(ask=not once):
-                ending = _step(pursuit, once=once) if error is None else given_up(pursuit, error)
-                if ending is not None:
-                    endings[pursuit.name] = ending
-                    fleet.end(pursuit)
-            fleet.rest()
+        while controller:
+            for node, error in controller.observe_due(survey=not once):
+                result = _step(node, once=once) if error is None else given_up(node, error)
+                if result is not None:
+                    results[node.name] = result
+                    controller.remove(node)
+            controller.sleep()
     finally:
-        fleet.close()
+        controller.close()
     if len(tasks) > 1:
-        for name, ending in endings.items():
-            if isinstance(ending, TpuctlError):
-                ending.node = name.node_id
-    return [endings[task.name] for task in tasks]
+        for name, result in results.items():
+            if isinstance(result, TpuctlError):
+                result.node = name.node_id
+    return [results[task.name] for task in tasks]
 
 
-def _step(pursuit: Pursuit, *, once: bool) -> Outcome | TpuctlError | None:
-    """Do the next thing for one node; returns how it ended, or nothing where it has not."""
+def _step(node: Pursuit, *, once: bool) -> Outcome | TpuctlError | None:  # noqa: PLR0912  # one case for each decision
+    """Take the next step for one node. Return its result when finished, None to be called again."""
     try:
-        with pursuit.in_time():
+        with node.within_deadline():
             if not once:
-                pursuit.let_in()
-            decision = pursuit.decide()
+                node.ensure_ssh_key()
+            decision = node.decide()
             match decision:
                 case Reached():
                     pass
                 case Wait() if once:
                     pass
                 case Wait():
-                    pursuit.wait(decision)
+                    node.requeue(decision)
                 case GiveUp(error):
-                    return given_up(pursuit, error)
+                    return given_up(node, error)
                 case Create() | Start() | Restart() | Reboot() | Delete():
-                    pursuit.act(decision)
+                    node.execute(decision)
                 case _:
                     assert_never(decision)
     except TpuctlError as error:
         if once or not isinstance(error, ServiceUnavailableError):
-            return given_up(pursuit, error)
-        return _await_leases(pursuit, error)
+            return given_up(node, error)
+        # The lease store does not answer, so nothing may be changed until it does.
+        match node.record_outage(error):
+            case Wait() as wait:
+                node.requeue(wait)
+                return None
+            case GiveUp(reason):
+                return given_up(node, reason)
     try:
         if isinstance(decision, Reached):
-            return _reached(pursuit, decision.level, decision.note)
+            return _reached(node, decision.level, decision.note)
         if not once:
             return None
-        pursuit.look_again()
+        node.refresh()
     except TpuctlError as error:
-        return given_up(pursuit, error)
-    return Outcome(pursuit.seen.node, pursuit.took, pursuit.seen.tried.restarts)
+        return given_up(node, error)
+    return Outcome(node.seen.node, node.elapsed, node.seen.tried.restarts)
 
 
-def _await_leases(pursuit: Pursuit, error: ServiceUnavailableError) -> TpuctlError | None:
-    """Wait for the store of leases: it does not answer, so that nothing may be changed. Returns why no longer."""
-    match pursuit.miss(error):
-        case Wait() as wait:
-            pursuit.wait(wait)
-            return None
-        case GiveUp(reason):
-            return given_up(pursuit, reason)
-
-
-def _reached(pursuit: Pursuit, level: Goal, note: str | None) -> Outcome:
-    took = pursuit.took
-    pursuit.set_up()
-    pursuit.arrive(level)
-    text = f"{arrived(pursuit.policy, level)} after {format_duration(took)}" + (f"; {note}" if note else "")
-    if pursuit.was_repaired:
-        pursuit.note_down(EventKind.RECOVERED, text, goal=str(level), took=took.total_seconds())
+def _reached(node: Pursuit, level: Goal, note: str | None) -> Outcome:
+    """Run the set-up, report that the node reached its goal, and return the result."""
+    took = node.elapsed
+    node.run_setup()
+    node.record_usable(level)
+    text = f"{arrived(node.policy, level)} after {format_duration(took)}" + (f"; {note}" if note else "")
+    if node.was_repaired:
+        node.report_and_journal(EventKind.RECOVERED, text, goal=str(level), took=took.total_seconds())
     else:
-        pursuit.tell(EventKind.REACHED, text, goal=str(level), took=took.total_seconds())
-    return Outcome(pursuit.seen.node, took, pursuit.seen.tried.restarts, note)
+        node.report(EventKind.REACHED, text, goal=str(level), took=took.total_seconds())
+    return Outcome(node.seen.node, took, node.seen.tried.restarts, note)
 
 
 def arrived(policy: Policy, level: Goal) -> str:
-    """Return in words what was reached."""
+    """Return in words which condition was reached."""
     return "usable, the probe passed," if level is Goal.DEVICES and policy.has_probe else _ARRIVED[level]
 
 
-def given_up(pursuit: Pursuit, error: TpuctlError) -> TpuctlError:
-    """Report that nothing more is done for a node, and return why."""
-    node = pursuit.seen.node
-    if isinstance(error, AccessError) and node is not None:
-        left = f"`{pursuit.name.node_id}` was left as it is, {node.state}: it goes on, and bills as soon as it runs"
+def given_up(node: Pursuit, error: TpuctlError) -> TpuctlError:
+    """Report that the run stops working on a node, and return the error."""
+    if isinstance(error, AccessError) and node.seen.node is not None:
+        left = (
+            f"`{node.name.node_id}` was left {node.seen.node.state}: it keeps running, and billing starts when it runs"
+        )
         error.hint = f"{error.hint}\n{left}" if error.hint else left
-    # The event names the node itself.
+    # The event has the name of the node in a field of its own.
     text, *details = error.lines
-    text = " ".join(filter(None, (text, "; ".join(map(str.strip, details))))).removeprefix(
-        f"`{pursuit.name.node_id}`: "
-    )
-    pursuit.note_down(EventKind.GAVE_UP, text, error=error.kind, hint=error.hint)
+    text = " ".join(filter(None, (text, "; ".join(map(str.strip, details))))).removeprefix(f"`{node.name.node_id}`: ")
+    node.report_and_journal(EventKind.GAVE_UP, text, error=error.kind, hint=error.hint)
     return error

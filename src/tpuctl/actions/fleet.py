@@ -1,4 +1,4 @@
-"""Several nodes on their way at once: one look serves them all, and their workers are asked side by side."""
+"""Reconcile several nodes at once: one list call serves all of them, and their workers are probed in parallel."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from tpuctl.actions.cloud import Context
     from tpuctl.actions.observation import Task
 
-# Nodes whose workers are asked at the same time.
+# Nodes whose workers are probed at the same time.
 _SURVEYS = 16
-# Nodes that are due within this time, or within their slack, are looked at together: it saves a list call for each.
+# Nodes that are due within this time, or within their slack, are fetched together: one list call serves them all.
 _TOGETHER = timedelta(seconds=1)
 _RELEASE = timedelta(seconds=5)
 
 
 class Fleet:
-    """The nodes that a run looks after, until each has come to its end."""
+    """The nodes of a run that are not finished."""
 
     def __init__(self, context: Context, tasks: Sequence[Task]) -> None:
         self._context = context
@@ -36,79 +36,78 @@ class Fleet:
     def __bool__(self) -> bool:
         return bool(self._open)
 
-    def end(self, pursuit: Pursuit) -> None:
-        """Let go of a node."""
-        self._open.pop(pursuit.name).leave()
+    def remove(self, node: Pursuit) -> None:
+        """Release a node and drop it from the run."""
+        self._open.pop(node.name).release()
 
     def close(self) -> None:
-        """Let go of all nodes. It must not take long: the run may have been interrupted, and leases expire."""
+        """Release all nodes within 5 seconds: the run may have been interrupted, and leases expire by themselves."""
         with limit_calls(SystemClock(), _RELEASE):
-            for pursuit in self:
-                self.end(pursuit)
+            for node in self:
+                self.remove(node)
 
-    def looked_at(self, *, ask: bool = True) -> Iterator[tuple[Pursuit, TpuctlError | None]]:
-        """Look, and yield the nodes that are to be decided about; with the error that no further look can mend, if any.
+    def observe_due(self, *, survey: bool = True) -> Iterator[tuple[Pursuit, TpuctlError | None]]:
+        """Fetch the nodes that are due and yield them, each with the error that a later snapshot cannot resolve, or None.
 
-        Without `ask` the workers are not asked.
+        Without `survey` no worker is probed.
         """
         now = self._context.clock.monotonic()
-        if not any(pursuit.due <= now + _TOGETHER for pursuit in self):
+        if not any(node.due <= now + _TOGETHER for node in self):
             return
-        due = [pursuit for pursuit in self if pursuit.due <= now + max(_TOGETHER, pursuit.slack)]
-        requested = [pursuit for pursuit in due if pursuit.wants_request]
-        # They are looked at together: in practice all have the same deadline.
-        with due[0].in_time():
-            failed = self._look(due, requested)
-            # One that is found to go may have been preempted: its queued resource tells, before anything is concluded.
-            late = [pursuit for pursuit in due if pursuit.wants_request and pursuit not in {*requested, *failed}]
+        due = [node for node in self if node.due <= now + max(_TOGETHER, node.slack)]
+        with_requests = [node for node in due if node.needs_queued_resource]
+        # The limit of the first serves all: in practice all nodes have the same deadline.
+        with due[0].within_deadline():
+            failed = self._observe(due, with_requests)
+            # A node that disappears may have been preempted: its queued resource says so, before any decision is made.
+            late = [node for node in due if node.needs_queued_resource and node not in {*with_requests, *failed}]
             if late:
-                failed |= self._look(late, late)
-            if ask:
-                failed |= self._survey([pursuit for pursuit in due if pursuit not in failed])
-        for pursuit in due:
-            yield pursuit, failed.get(pursuit)
+                failed |= self._observe(late, late)
+            if survey:
+                failed |= self._survey([node for node in due if node not in failed])
+        for node in due:
+            yield node, failed.get(node)
 
-    def rest(self, *, until: timedelta | None = None) -> None:
-        """Sleep until a node is due, or `until` by the monotonic clock; not at all where no node is left."""
+    def sleep(self, *, until: timedelta | None = None) -> None:
+        """Sleep until a node is due, or `until` by the monotonic clock. Return at once if no node is left."""
         if not self:
             return
         now = self._context.clock.monotonic()
-        moments = [pursuit.due for pursuit in self] + ([until] if until is not None else [])
+        moments = [node.due for node in self] + ([until] if until is not None else [])
         self._context.clock.sleep(min(moments) - now)
 
-    def _look(self, pursuits: Sequence[Pursuit], requested: Sequence[Pursuit]) -> dict[Pursuit, TpuctlError]:
-        """Look at nodes, and at the queued resources of some; returns the errors that no further look can mend."""
-        sights = look(
+    def _observe(self, nodes: Sequence[Pursuit], with_requests: Sequence[Pursuit]) -> dict[Pursuit, TpuctlError]:
+        """Fetch nodes, and the queued resources of some. Return the errors that a later snapshot cannot resolve."""
+        snapshots = look(
             self._context.cloud,
-            [pursuit.name for pursuit in pursuits],
-            present=[pursuit.name for pursuit in pursuits if pursuit.seen.node],
-            requested=[pursuit.name for pursuit in requested],
+            [node.name for node in nodes],
+            present=[node.name for node in nodes if node.seen.node],
+            requested=[node.name for node in with_requests],
         )
         failed: dict[Pursuit, TpuctlError] = {}
-        for pursuit in pursuits:
+        for node in nodes:
             try:
-                pursuit.look(sights[pursuit.name])
+                node.observe(snapshots[node.name])
             except TpuctlError as error:
-                failed[pursuit] = error
+                failed[node] = error
         return failed
 
-    def _survey(self, pursuits: Sequence[Pursuit]) -> dict[Pursuit, TpuctlError]:
+    def _survey(self, nodes: Sequence[Pursuit]) -> dict[Pursuit, TpuctlError]:
         failed: dict[Pursuit, TpuctlError] = {}
 
-        def ask(pursuit: Pursuit) -> None:
+        def survey(node: Pursuit) -> None:
             try:
-                pursuit.survey()
+                node.survey_workers()
             except TpuctlError as error:
-                failed[pursuit] = error
+                failed[node] = error
 
-        slow = [pursuit for pursuit in pursuits if pursuit.is_to_be_asked]
+        slow = {node for node in nodes if node.needs_survey}
         if len(slow) > 1:
             from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # only for several nodes
 
             with ThreadPoolExecutor(min(_SURVEYS, len(slow))) as pool:
-                list(pool.map(with_limits(ask), slow))
-        asked = set(slow) if len(slow) > 1 else set()
-        for pursuit in pursuits:
-            if pursuit not in asked:
-                ask(pursuit)
+                list(pool.map(with_limits(survey), [node for node in nodes if node in slow]))
+        for node in nodes:
+            if len(slow) == 1 or node not in slow:
+                survey(node)
         return failed

@@ -1,4 +1,4 @@
-"""Whether this run may repair a node: it holds the node's lease while it does, and leaves the node to whoever else has it."""
+"""Hold the lease of a node while it is changed, and leave the node alone while another process holds it."""
 
 from __future__ import annotations
 
@@ -17,79 +17,79 @@ if TYPE_CHECKING:
     from tpuctl.lease import Lease
     from tpuctl.names import NodeName
 
-# How often to look whether somebody else still has it.
+# How often to check whether another process still holds the lease.
 _LOOK = timedelta(seconds=20)
 
 
 class EndedError(ConflictError):
-    """Somebody stopped the node, or took it over, while this run looked after it."""
+    """Another client stopped the node, or took its lease, during this run."""
 
 
 class DeletedError(NotFoundError):
-    """Somebody had tpuctl delete the node while this run looked after it."""
+    """Another tpuctl command deleted the node during this run."""
 
 
 class Holding:
-    """The lease of one node. `purpose` nothing: never taken, since this run changes nothing."""
+    """The lease of one node. With `purpose` None it is never taken, because the run changes nothing."""
 
     def __init__(self, context: Context, name: NodeName, purpose: str | None, *, steal: bool) -> None:
         self._context, self._name, self._purpose, self._steal = context, name, purpose, steal
         self._holds = False
-        self._looked: timedelta | None = None
+        self._checked_at: timedelta | None = None
         self.held_by: str | None = None
 
     def take(self) -> bool:
-        """Take the lease if it is not taken; returns whether it is ours now.
+        """Take the lease if it is free. Return whether it is ours now.
 
-        Raises `EndedError` or `DeletedError` where somebody ended the node, and this run is not one that may begin anew.
+        Raises `EndedError` or `DeletedError` if another command ended the node and the purpose does not revive it.
         """
         if self._purpose is None:
             raise AssertionError("a run without a purpose changes nothing")
         if self._holds:
             return True
         other = self._context.leases.acquire(self._name, self._purpose, steal=self._steal)
-        self._looked = self._context.clock.monotonic()
+        self._checked_at = self._context.clock.monotonic()
         if other is not None and other.ended is not None:
             raise _ended(self._name, other)
         self._holds, self.held_by = other is None, other.who if other else None
         return self._holds
 
-    def find_out(self) -> bool:
-        """Look who else has the node before it is given up; tell whether somebody was found that was not known of.
+    def find_other_holder(self) -> bool:
+        """Return whether another process holds the lease that this run did not know of.
 
-        Raises `EndedError` or `DeletedError` where it was ours and is not any more: that says more than what was seen.
+        Raises `EndedError` or `DeletedError` if the lease was ours and is lost: that explains more than the node's state.
         """
         if self._purpose is None or self.held_by is not None:
             return False
         other = self._context.leases.holder(self._name)
         if other is not None and self._holds:
-            self.lose()
+            self.raise_lost()
         if other is None or other.ended is not None:
             return False
-        self._looked, self.held_by = self._context.clock.monotonic(), other.who
+        self._checked_at, self.held_by = self._context.clock.monotonic(), other.who
         return True
 
     def keep(self) -> None:
-        """Renew the lease where it is ours; else look, from time to time, whether whoever had it still has it.
+        """Renew our lease; if another process holds it, check from time to time whether it still does.
 
-        Raises `EndedError` or `DeletedError` where it was ours and is not any more.
+        Raises `EndedError` or `DeletedError` if the lease was ours and is lost.
         """
         now = self._context.clock.monotonic()
         if self._holds:
             if not self._context.leases.renew(self._name):
-                self.lose()
+                self.raise_lost()
             return
-        if self.held_by is not None and (self._looked is None or now - self._looked >= _LOOK):
+        if self.held_by is not None and (self._checked_at is None or now - self._checked_at >= _LOOK):
             other = self._context.leases.holder(self._name)
-            self._looked, self.held_by = now, other.who if other else None
+            self._checked_at, self.held_by = now, other.who if other else None
 
-    def lose(self) -> None:
-        """Raise an error that says who has it now."""
+    def raise_lost(self) -> None:
+        """Raise an error that names the current holder."""
         self._holds = False
         raise _ended(self._name, self._context.leases.holder(self._name))
 
     def release(self) -> None:
-        """Let go of it."""
+        """Release the lease if it is ours."""
         if self._holds:
             self._holds = False
             self._context.leases.release(self._name)
@@ -99,16 +99,16 @@ class Holding:
 def changing(
     context: Context, name: NodeName, purpose: str, *, steal: bool = False, keep: bool = False
 ) -> Iterator[None]:
-    """Hold the lease of a node while its user's change is requested; with `keep` it stays ours afterwards.
+    """Hold the lease of a node while a change is requested; with `keep` the lease stays ours afterwards.
 
-    Raises `ConflictError` where somebody else has the node.
+    Raises `ConflictError` if another client holds it.
     """
     other = context.leases.acquire(name, purpose, steal=steal)
     if other is not None or not context.leases.begin(name, purpose):
-        who = str(other) if other else "somebody else has just taken it"
+        who = str(other) if other else "another client has just taken it"
         raise ConflictError(
-            f"`{name.node_id}` is looked after by somebody else: {who}",
-            hint="let them finish, or take it over: `--steal`",
+            f"`{name.node_id}` is in use: {who}",
+            hint="wait until it has finished, or take the lease with `--force-lease`",
         )
     try:
         yield
@@ -122,7 +122,7 @@ def changing(
 
 
 def end_watch(context: Context, name: NodeName, by: str) -> None:
-    """Take a node from whoever looks after it, for good, before it is stopped or deleted."""
+    """End the lease of a node for good, before the node is stopped or deleted."""
 
     def tell(text: str) -> None:
         context.tell(Event(EventKind.NOTE, context.clock.now(), name, text))
@@ -136,11 +136,11 @@ def _ended(name: NodeName, lease: Lease | None) -> EndedError | DeletedError:
         by, who, at = lease.ended.by, lease.ended.who, lease.ended.at
         kind = EndedError if by == "stop" else DeletedError
         return kind(
-            f"`{node_id}` was ended by `{by}` ({who}, {format_timestamp(at)}), so nothing more is done for it",
-            hint=f"`tpuctl up {node_id}` brings it up again; a watch of what is there all the same: `--steal`",
+            f"`{by}` ended `{node_id}` ({who}, {format_timestamp(at)}); this run leaves it alone",
+            hint=f"`tpuctl up {node_id}` starts or creates it again; to watch it anyway, pass `--force-lease`",
         )
     taken = f" by {lease.who}" if lease else ""
     return EndedError(
-        f"`{node_id}` was taken over{taken}, so nothing more is done for it here",
-        hint="only one run at a time repairs a node; `--steal` takes it back",
+        f"`{node_id}` was taken over{taken}; this run leaves it alone",
+        hint="only one run at a time may repair a node; `--force-lease` takes it back",
     )

@@ -1,11 +1,11 @@
-"""Wait until the workers know a key that was just put on their node: the guest agent takes some seconds to learn of it."""
+"""Wait until the workers accept a key that was just added to their node: the guest agent needs some seconds."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tpuctl.remote.ssh import ProbeOutcome, ProbeResult, probe
+from tpuctl.remote.ssh import ProbeOutcome, probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,28 +21,25 @@ _AT_ONCE = 32
 
 
 def await_key(clock: Clock, members: Sequence[Member], tell: Callable[[str], None]) -> None:
-    """Return once no worker refuses our key any more, or after a minute. Nothing but `true` is run on them.
+    """Wait until no worker refuses our key, or for one minute. Only `true` is run on the workers.
 
-    A worker that cannot be reached is not waited for. Raises `SshProgramMissingError`.
+    Unreachable workers are not awaited. Raises `SshProgramMissingError`.
     """
     deadline = clock.monotonic() + _PATIENCE
     refusing = _refusing(members)
     if refusing:
-        tell(f"waiting until our new key has reached the workers, {_PATIENCE.total_seconds():g} s at most")
+        tell(f"waiting up to {_PATIENCE.total_seconds():g} s until the workers accept the new ssh key")
     while refusing and clock.monotonic() < deadline:
         clock.sleep(_INTERVAL)
         refusing = _refusing(refusing)
 
 
 def _refusing(members: Sequence[Member]) -> list[Member]:
-    results = _ask(members)
-    return [one for one, result in zip(members, results, strict=True) if result.outcome is ProbeOutcome.KEY_REFUSED]
-
-
-def _ask(members: Sequence[Member]) -> list[ProbeResult]:
     if len(members) == 1:
-        return [probe(members[0].way, _KNOCK)]
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # only for several workers
+        results = [probe(members[0].way, _KNOCK)]
+    else:
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # only for several workers
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(pool.map(lambda one: probe(one.way, _KNOCK), members))
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            results = list(pool.map(lambda one: probe(one.way, _KNOCK), members))
+    return [one for one, result in zip(members, results, strict=True) if result.outcome is ProbeOutcome.KEY_REFUSED]

@@ -1,4 +1,4 @@
-"""Find out which node a name means: where it is, or where it would be made."""
+"""Find the node that a name refers to, in one zone or in all."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 class Finder(Protocol):
-    """The reading part of a cloud."""
+    """The part of the cloud that reads nodes."""
 
     def find_node(self, name: NodeName) -> Node | None:
-        """Return the node, or nothing if there is none."""
+        """Return the node, or None if there is none."""
 
     def list_nodes(self, project: str, zones: Sequence[str] = ()) -> NodeListing:
         """Return the nodes of some zones, or of all."""
 
 
 class RequestFinder(Protocol):
-    """The part of a cloud that lists queued resources."""
+    """The part of the cloud that lists queued resources."""
 
     def list_queued_resources(self, project: str, zones: Sequence[str] = ()) -> QueuedListing:
         """Return the queued resources of some zones, or of all."""
@@ -34,13 +34,11 @@ class RequestFinder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where to look: the project, and the zone if the user named one.
-
-    `default_zone` comes from gcloud's configuration: good for creating, but it hides nothing that is elsewhere.
-    """
+    """Where to search: the project, and the zone if the user named one."""
 
     project: str
     zone: str | None = None
+    # The zone of gcloud's configuration. It is used to create nodes; it does not hide nodes of other zones.
     default_zone: str | None = None
 
     def name(self, reference: NodeReference) -> NodeName | None:
@@ -50,10 +48,10 @@ class Place:
 
 
 def locate(finder: Finder, place: Place, reference: NodeReference) -> Node:
-    """Return the one node that a name means.
+    """Return the node of a name.
 
-    Raises `NodeNotFoundError` where there is none, `ConflictError` where there are several, and
-    `ServiceUnavailableError` where a zone that might have it did not answer.
+    Raises `NodeNotFoundError` if it does not exist, `ConflictError` if there are several, and
+    `ServiceUnavailableError` if a zone that might have it did not answer.
     """
     name = place.name(reference)
     if name is not None:
@@ -68,7 +66,7 @@ def locate(finder: Finder, place: Place, reference: NodeReference) -> Node:
 
 
 def search(finder: Finder, place: Place, reference: NodeReference) -> Node | None:
-    """Return the one node of that name in all zones, or nothing where every zone answered that it has none."""
+    """Search a node in all zones; None if every zone answered that it has none."""
     listing = finder.list_nodes(reference.project or place.project)
     found = the_only(listing.nodes, reference.node_id)
     if found is None and listing.unreachable:
@@ -77,7 +75,7 @@ def search(finder: Finder, place: Place, reference: NodeReference) -> Node | Non
 
 
 def the_only(nodes: Iterable[Node], node_id: str) -> Node | None:
-    """Return the one node of a name among some, or nothing. Raises `ConflictError` where there are several."""
+    """Return the only node of a name in a list, or None. Raises `ConflictError` if there are several."""
     found = [node for node in nodes if node.name.node_id == node_id]
     if len(found) > 1:
         where = ", ".join(f"{node.name.zone}/{node.name.node_id}" for node in found)
@@ -88,7 +86,7 @@ def the_only(nodes: Iterable[Node], node_id: str) -> Node | None:
 
 
 def requests_to_mention(cloud: RequestFinder, project: str, zones: Sequence[str]) -> tuple[QueuedResource, ...]:
-    """Return the queued resources of some zones, or of all; none where they cannot be listed: nobody asked for them."""
+    """Return the queued resources of some zones, or of all. Empty if they cannot be listed: they are only extra information."""
     try:
         return cloud.list_queued_resources(project, zones).queued_resources
     except TpuctlError:
@@ -99,7 +97,7 @@ def unreachable(node_id: str, zones: Sequence[str]) -> ServiceUnavailableError:
     """Return the error for a name that was not found while some zones did not answer."""
     named = ", ".join(zones[:8]) + (f" and {len(zones) - 8} more" if len(zones) > 8 else "")
     return ServiceUnavailableError(
-        f"`{node_id}` was not found, but {named} could not be asked: it may be there",
+        f"`{node_id}` was not found, but {named} did not answer and may have it",
         hint="try again later, or name the zone with `--zone`",
     )
 
@@ -107,6 +105,6 @@ def unreachable(node_id: str, zones: Sequence[str]) -> ServiceUnavailableError:
 def incomplete(zones: Sequence[str]) -> ServiceUnavailableError:
     """Return the error for a list in which some zones are missing."""
     return ServiceUnavailableError(
-        f"the list is incomplete: {', '.join(zones)} could not be asked",
-        hint="there may be nodes there that are not shown; try again later",
+        f"the list is incomplete: {', '.join(zones)} did not answer",
+        hint="nodes in these zones are not shown; try again later",
     )

@@ -1,6 +1,6 @@
-"""What one run has seen of one node, gathered from looks that may fail, for `readiness.decide`.
+"""Track the observed state of one node during a run, as input for `readiness.decide`.
 
-Times are the clock's monotonic ones. The failure of an HTTP call is never evidence about a node: it is kept as silence.
+Times are the clock's monotonic ones. A failed HTTP call is never evidence about a node: it is recorded as an API outage.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ if TYPE_CHECKING:
     from tpuctl.actions.cloud import Context
     from tpuctl.actions.sighting import Sight
     from tpuctl.actions.steps import Pending
-    from tpuctl.model import Difference
     from tpuctl.names import NodeName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What is wanted of one node.
-
-    `spec` is what to create, and what a node that exists is compared with; `pending` is a change that was requested already;
-    `probe` is a command of the user's that decides about devices; `purpose` is what a lease is taken for, nothing where no
-    change is ever made; `steal` takes one that is another's; `tried` are repairs of earlier runs that still count;
-    `takes_less` is for a goal that the user did not name: healthy will do where the workers cannot be reached from here;
-    `since` is when its time began to count, by the monotonic clock, where that was before now.
-    """
+    """The goal for one node, and what may be done to reach it."""
 
     name: NodeName
     policy: Policy
+    # Used to create the node; an existing node is compared with it.
     spec: NodeSpec | None = None
+    # A change that was requested before the run.
     pending: Pending | None = None
+    # The user's command that decides whether devices work.
     probe: str | None = None
+    # The purpose recorded in the lease. None: the run never changes the node.
     purpose: str | None = None
+    # Take the lease from another holder.
     steal: bool = False
+    # Repairs of earlier runs that count against the budgets.
     tried: Tried = field(default_factory=Tried)
+    # The user named no goal: HEALTHY is enough if the workers cannot be reached from this machine.
     takes_less: bool = False
+    # When the timeout began to count, by the monotonic clock. None: now.
     since: timedelta | None = None
 
 
 class Observation:
-    """The facts of one node. `spec` is what it is compared with, and what it is made from."""
+    """The facts about one node. `spec` is what the node is compared with and created from."""
 
     def __init__(self, context: Context, task: Task) -> None:
         self._context, self._task, self.spec = context, task, task.spec
@@ -60,124 +60,128 @@ class Observation:
         self.history = History(context.journal, task.name)
         if task.purpose:
             self.history.read(context.clock.now())
-        self._started = self._answered = context.clock.monotonic() if task.since is None else task.since
+        self._started = self._answered_at = context.clock.monotonic() if task.since is None else task.since
         self._ages = Ages(self._started)
-        self._failed: timedelta | None = None
+        self._failed_at: timedelta | None = None
         self._was_alive = False
-        self._made: str | None = None  # the node that came of our creation, while that goes on
-        self._owner: str | None = None
+        self._created_id: str | None = None  # the node that our unfinished creation has produced
+        self._queued_resource: str | None = None
         self._throttled = 0
         is_ours = task.pending is not None and task.pending.verb in {Verb.CREATE, Verb.START, Verb.STOP}
         self.seen = Seen(name=task.name, node=None, is_ours=is_ours, tried=task.tried)
 
     @property
-    def took(self) -> timedelta:
-        """How long it has been."""
+    def elapsed(self) -> timedelta:
+        """The time since the run began to work on the node."""
         return self._context.clock.monotonic() - self._started
 
     @property
-    def wants_request(self) -> bool:
-        """Tell whether the queued resource of the node can tell more than the node: it was preempted, or deleted."""
+    def needs_queued_resource(self) -> bool:
+        """Return whether the queued resource can say why the node is not READY: preempted, or deleted."""
         node = self.seen.node
         is_odd = node is None or node.state is not NodeState.READY or self._task.policy.goal is Goal.PREEMPTED
-        return is_odd and self._owner is not None
+        return is_odd and self._queued_resource is not None
 
     @property
     def node(self) -> Node:
-        """The node as last seen, for steps that need one."""
+        """The last observed node, for changes that need one."""
         if self.seen.node is None:
-            raise AssertionError("this step needs a node that was seen")
+            raise AssertionError("this change needs a node that was observed")
         return self.seen.node
 
     def note(self, **facts: Any) -> None:  # the fields of Seen
-        """Take note of what was done."""
+        """Replace fields of the observed state."""
         self.seen = replace(self.seen, **facts)
 
-    def look(self, sight: Sight) -> None:
-        """Take in what a look has shown. Raises an error that no further look can mend."""
+    def observe(self, snapshot: Sight) -> None:
+        """Record a snapshot. Raises an error that a later snapshot cannot resolve."""
         now = self._context.clock.monotonic()
-        if sight.error is not None:
-            self.miss(sight.error)
+        if snapshot.error is not None:
+            self.record_outage(snapshot.error)
             return
-        before, node = self.seen.node, self._not_another(sight.node)
+        before, node = self.seen.node, self._without_successor(snapshot.node)
         try:
             failed = self.requested.settle(node, now)
         except (ServiceUnavailableError, QuotaError) as error:
-            self.miss(error)
+            self.record_outage(error)
             return
-        if self.seen.silence:
-            self._ages.leave_out(now - self._answered)
-        self._answered, self._throttled = now, max(0, self._throttled - 1)
-        self._follow(before, node)
-        if node and self.requested.verb is Verb.CREATE and self._made is None:
-            self._made = node.id
-        went = self._went_by_itself(before, node)
-        if failed and not (went and failed.was_cut_short):
-            # A creation that a deletion cut short: there the end of the node says more than that of the operation.
-            # A node of another id was made by somebody else meanwhile: the failure is none of its.
-            self.fail(failed.verb, failed.error, node_id=node.id if node and node.id == self._made else "")
-            went = False
+        if self.seen.outage:
+            self._ages.leave_out(now - self._answered_at)
+        self._answered_at, self._throttled = now, max(0, self._throttled - 1)
+        if before and node and before.id != node.id and self.requested.verb is None:
+            self._report(EventKind.NOTE, "another client recreated the node; following the new node", id=node.id)
+            self.note(is_ours=False, tried=Tried(), refused_stop=None)
+        if node and self.requested.verb is Verb.CREATE and self._created_id is None:
+            self._created_id = node.id
+        has_vanished = self._vanished(before, node)
+        if failed and not (has_vanished and failed.was_cut_short):
+            # If a deletion interrupted our creation, the node's end says more than the error of the operation.
+            # A node with another id was created by another client meanwhile: our failure does not concern it.
+            self.record_failure(
+                failed.verb, failed.error, node_id=node.id if node and node.id == self._created_id else ""
+            )
+            has_vanished = False
         if node:
             self._recognise(node)
-        self._tell_news(before, node, sight)
-        is_same = node is not None and before is not None and node.raw == before.raw
-        if not is_same:
+        self._report_changes(before, node, snapshot)
+        differences = self.seen.differences
+        if node is None or before is None or node.raw != before.raw:
             self._survey.forget()
-        is_back = node is not None and node.state is not NodeState.DELETING
+            differences = self.spec.differences(node) if self.spec and node else ()
+        exists = node is not None and node.state is not NodeState.DELETING
         self.note(
             node=node,
-            request=sight.request or self.seen.request,
-            differences=self._differences(node, is_same=is_same),
+            request=snapshot.request or self.seen.request,
+            differences=differences,
             was_there=self.seen.was_there or node is not None,
-            has_vanished=went or (self.seen.has_vanished and not is_back),
-            last_alive=self._context.server_now() if is_back and self._was_alive else self.seen.last_alive,
-            silence=None,
+            has_vanished=has_vanished or (self.seen.has_vanished and not exists),
+            last_alive=self._context.server_now() if exists and self._was_alive else self.seen.last_alive,
+            outage=None,
         )
 
-    def _follow(self, before: Node | None, node: Node | None) -> None:
-        """Go on with another node of that name as with one that is not ours."""
-        if before and node and before.id != node.id and self.requested.verb is None:
-            self._tell(EventKind.NOTE, "somebody has made it anew; following the new one", id=node.id)
-            self.note(is_ours=False, tried=Tried(), refused_stop=None)
-
-    def is_to_be_asked(self, *, at_rest: bool) -> bool:
-        """Tell whether the workers are to be asked now, which takes a while."""
+    def needs_survey(self, *, is_usable: bool) -> bool:
+        """Return whether the workers need to be probed now, which takes seconds."""
         node = self.seen.node
-        is_clear = node is not None and not self.seen.silence and not self.requested.pending
-        return is_clear and node is not None and self._survey.is_due(node, at_rest=at_rest)
+        is_clear = node is not None and not self.seen.outage and not self.requested.pending
+        return is_clear and node is not None and self._survey.is_due(node, is_usable=is_usable)
 
-    def aim_at(self, policy: Policy) -> None:
-        """Go for what another policy says from now on."""
+    def change_policy(self, policy: Policy) -> None:
+        """Follow another policy from now on."""
         self._task = replace(self._task, policy=policy)
         self._survey = Survey(self._context, policy, self._task.probe)
 
-    def survey(self, *, at_rest: bool) -> None:
-        """Ask the workers, where their answers can change the decision; less often where all is well."""
+    def survey_workers(self, *, is_usable: bool) -> None:
+        """Probe the workers if their answers can change the decision; less often while the node is usable."""
         node, timeout = self.seen.node, self._task.policy.timeout
-        if node is None or self.seen.silence or self.requested.pending:
+        if node is None or self.seen.outage or self.requested.pending:
             self._survey.forget()
             return
         try:
-            self._survey.take(node, at_rest=at_rest, left=None if timeout is None else timeout - self.took)
+            self._survey.run(node, is_usable=is_usable, left=None if timeout is None else timeout - self.elapsed)
         except (ServiceUnavailableError, QuotaError) as error:
-            self.miss(error)
+            self.record_outage(error)
 
-    def present(self, *, held_by: str | None, since_action: timedelta | None) -> Seen:
-        """Return all that is known now."""
-        now = self._context.clock.monotonic()
-        self._ages.note(self.seen.node, self._survey.workers, now, self._context.server_now())
+    def update(self, *, held_by: str | None, since_action: timedelta | None) -> Seen:
+        """Return the observed state with all durations as of now."""
+        now, node = self._context.clock.monotonic(), self.seen.node
+        self._ages.note(node, self._survey.workers, now, self._context.server_now())
         failure = self.seen.failure
+        usual: tuple[timedelta, ...] = ()
+        if accelerator_type := node.accelerator_type if node else self.spec.accelerator_type if self.spec else None:
+            name = self._task.name
+            by_state = self._context.journal.usual(name.project, accelerator_type, name.zone)
+            usual = by_state.get(str(node.state) if node else "CREATING", ())
         self.note(
             workers=self._survey.workers,
             in_state=self._ages.in_state(now),
             in_health=self._ages.in_health(now),
             waited=now - self._started,
             since_repair=self._ages.since_repair(now),
-            pending=self.requested.unseen(self.seen.node),
-            failure=replace(failure, ago=now - self._failed) if failure and self._failed is not None else failure,
+            pending=self.requested.invisible(node),
+            failure=replace(failure, ago=now - self._failed_at) if failure and self._failed_at is not None else failure,
             held_by=held_by,
             pace=Pace(
-                usual=self._usual_durations(self.seen.node),
+                usual=usual,
                 since_action=since_action,
                 throttled=self._throttled,
                 jitter=self._context.random.random(),
@@ -185,76 +189,71 @@ class Observation:
         )
         return self.seen
 
-    def miss(self, error: TpuctlError) -> None:
-        """Take in that nothing was seen. Raises an error that no further look can mend."""
+    def record_outage(self, error: TpuctlError) -> None:
+        """Record that the API did not answer. Raises an error that a later snapshot cannot resolve."""
         if not isinstance(error, ServiceUnavailableError | QuotaError):
             raise error
-        # A read has no quota but that of requests in a minute, which passes.
+        # Reads have only one quota, requests per minute, and that passes.
         self._throttled += isinstance(error, QuotaError)
-        times = self.seen.silence.times + 1 if self.seen.silence else 1
-        self.note(silence=Silence(self._context.clock.monotonic() - self._answered, times, error))
+        times = self.seen.outage.times + 1 if self.seen.outage else 1
+        self.note(outage=Silence(self._context.clock.monotonic() - self._answered_at, times, error))
 
-    def is_refused(self) -> bool:
-        """Tell whether a worker does not know our key."""
+    def is_key_refused(self) -> bool:
+        """Return whether a worker does not accept our ssh key."""
         return any(worker.answer is Answer.KEY_REFUSED for worker in self._survey.workers)
 
-    def created(self) -> None:
-        """Take note that the node was asked for; what was there before is none of it."""
+    def record_creation(self) -> None:
+        """Record that the node was requested. Facts about an earlier node of that name do not count any more."""
         self._was_alive = False
         self._ages.replaced()
-        self._made = None
+        self._created_id = None
         self.history.created(self._context.server_now(), self.spec.setup if self.spec else None)
         self.note(is_ours=True, has_vanished=False, refused_stop=None)
 
-    def deleted(self) -> None:
-        """Take note that the node was asked to go: its going is no wonder."""
+    def record_deletion(self) -> None:
+        """Record that the deletion was requested, so that the node is expected to disappear."""
         self._was_alive = False
         self._ages.replaced()
 
-    def stopping(self) -> None:
-        """Take note of a restart, whose effect is awaited once the node is READY again."""
+    def record_restart(self) -> None:
+        """Record a restart. Its effect shows once the node is READY again."""
         self._ages.stopping()
 
-    def rebooted(self) -> None:
-        """Take note that every worker comes up afresh."""
+    def record_reboot(self) -> None:
+        """Record that every worker is rebooting."""
         self._ages.rebooted(self._context.clock.monotonic())
         self._survey.forget()
 
-    def recovered(self) -> None:
-        """Take note that all is well: what failed before does not count any more."""
-        self._failed = None
+    def record_recovery(self) -> None:
+        """Record that the node is usable. Earlier failures do not count any more."""
+        self._failed_at = None
         self._ages.recovered()
         self.note(is_ours=False, failure=None, refused_stop=None)
 
-    def _not_another(self, node: Node | None) -> Node | None:
-        """Return the node, but for one that somebody made after that which is to be gone: it is none of ours."""
-        before, pending = self.seen.node, self.requested.pending
-        target = pending.node_id if pending and pending.node_id else before.id if before else None
-        if node is None or self._task.policy.goal is not Goal.GONE or target in {None, node.id}:
-            return node
-        self._tell(EventKind.NOTE, "somebody has made it anew; that one is left alone", id=node.id)
-        return None
-
-    def fail(self, verb: Verb, error: TpuctlError, *, node_id: str = "") -> None:
-        """Take note of a change that was not carried out, and of the node that it was made to, or has left behind."""
+    def record_failure(self, verb: Verb, error: TpuctlError, *, node_id: str = "") -> None:
+        """Record a change that was not carried out. `node_id` is the node that the failed creation left behind."""
         if verb is Verb.STOP and self._task.policy.goal.is_usable:
             self.note(refused_stop=error.message)
             return
-        before, self._failed = self.seen.failure, self._context.clock.monotonic()
+        before, self._failed_at = self.seen.failure, self._context.clock.monotonic()
         times = before.times + 1 if before and before.verb is verb else 1
         self.history.write("note", self._context.clock.now(), text=f"{verb} failed: {error.message}", error=error.kind)
         self.note(failure=Failure(verb, error, times=times, node_id=node_id))
 
-    def _differences(self, node: Node | None, *, is_same: bool) -> tuple[Difference, ...]:
-        if is_same:
-            return self.seen.differences
-        return self.spec.differences(node) if self.spec and node else ()
+    def _without_successor(self, node: Node | None) -> Node | None:
+        """Return the node. Return None for one that another client created after the node whose deletion is the goal."""
+        before, pending = self.seen.node, self.requested.pending
+        target = pending.node_id if pending and pending.node_id else before.id if before else None
+        if node is None or self._task.policy.goal is not Goal.GONE or target in {None, node.id}:
+            return node
+        self._report(EventKind.NOTE, "another client recreated the node; leaving the new node untouched", id=node.id)
+        return None
 
     def _recognise(self, node: Node) -> None:
-        """See whether the node is on its way up by our doing, or by an earlier run's that did not see the end of it."""
+        """Set `is_ours` if this run creates or starts the node, or an earlier run did and ended before it was usable."""
         deleting = self.requested.verb is Verb.DELETE or node.state is NodeState.DELETING
         self._was_alive = self._was_alive or not deleting
-        self._owner = node.queued_resource or self._owner
+        self._queued_resource = node.queued_resource or self._queued_resource
         is_new = node.state is NodeState.CREATING and self._task.policy.may_create
         is_left = self.history.is_unfinished(node.id) or self.history.was_asked_for(node)
         if self.seen.is_ours or is_new or is_left:
@@ -262,33 +261,23 @@ class Observation:
             if self._task.purpose:
                 self.history.begin(node.id, self._context.clock.now())
         if node.state is NodeState.DELETING and self._task.policy.may_create and self.spec is None:
-            self.spec = self.history.spec_as_it_is(node)  # `up` goes on where the deletion ends
+            self.spec = self.history.spec_as_it_is(node)  # `up` creates it again after the deletion
 
-    def _went_by_itself(self, before: Node | None, node: Node | None) -> bool:
-        """Tell whether a node that this run has seen alive goes, or is gone, without our doing: somebody deleted it."""
+    def _vanished(self, before: Node | None, node: Node | None) -> bool:
+        """Return whether a node that this run saw alive is being deleted, or is gone, without a request of this run."""
         is_going = node is None or node.state is NodeState.DELETING
         if before is None or before.state.is_dead or self.requested.verb is Verb.DELETE:
             return False
         return is_going and self._was_alive
 
-    def _usual_durations(self, node: Node | None) -> tuple[timedelta, ...]:
-        """Return how long nodes like it have been in its state."""
-        accelerator_type = node.accelerator_type if node else self.spec.accelerator_type if self.spec else None
-        if accelerator_type is None:
-            return ()
-        name = self._task.name
-        usual = self._context.journal.usual(name.project, accelerator_type, name.zone)
-        return usual.get(str(node.state) if node else "CREATING", ())
-
-    def _tell_news(self, before: Node | None, node: Node | None, sight: Sight) -> None:
-        known = self.seen.request
-        now = self._context.clock.now()
-        for event in news(self._task.name, now, (before, known), (node, sight.request or known)):
-            # Written before it is told: who ends us at the sight of it finds it in the journal.
+    def _report_changes(self, before: Node | None, node: Node | None, snapshot: Sight) -> None:
+        known, now = self.seen.request, self._context.clock.now()
+        for event in news(self._task.name, now, (before, known), (node, snapshot.request or known)):
+            # Written before it is reported: a process that kills us on the event finds it in the journal.
             if event.kind is EventKind.PREEMPTED:
                 self.history.write(str(EventKind.STATE), event.at, **event.data)
             self.history.write(str(event.kind), event.at, **event.data)
             self._context.tell(event)
 
-    def _tell(self, kind: EventKind, text: str, **data: object) -> None:
+    def _report(self, kind: EventKind, text: str, **data: object) -> None:
         self._context.tell(Event(kind, self._context.clock.now(), self._task.name, text, data))

@@ -1,4 +1,4 @@
-"""One node on its way: it is looked at, decided about, and changed, one step at a time."""
+"""Reconcile one node: record its state, decide, and send one change at a time."""
 
 from __future__ import annotations
 
@@ -49,133 +49,159 @@ _SLACK = 0.4
 
 
 class Pursuit:
-    """What is known of one node, and what can be done to it. `due` is when it is to be decided about again."""
+    """The state of one node during a run, and the changes that can be made to it.
+
+    `due` is the monotonic time at which the next decision about the node is made.
+    """
 
     def __init__(self, context: Context, task: Task) -> None:
         self.task, self.name, self.policy = task, task.name, task.policy
         self._context = context
         self._steps = Steps(context, task.name)
-        self._holding = Holding(context, task.name, task.purpose, steal=task.steal)
-        self._observation = Observation(context, task)
-        self._acted: timedelta | None = None
-        self._usable: timedelta | None = None
+        self._lease = Holding(context, task.name, task.purpose, steal=task.steal)
+        self._tracker = Observation(context, task)
+        self._acted_at: timedelta | None = None
+        self._usable_since: timedelta | None = None
         self._key_sent_to: str | None = None
-        self.was_repaired = self.has_faltered = False
+        self.was_repaired = self.has_degraded = False
         self.due = context.clock.monotonic()
-        # A look that is taken for others serves it too, this much before it is due.
+        # A list call made for other nodes also serves this node, up to this long before it is due.
         self.slack = timedelta()
 
     @property
     def seen(self) -> Seen:
-        """What was seen last."""
-        return self._observation.seen
+        """The last observed state."""
+        return self._tracker.seen
 
     @property
-    def took(self) -> timedelta:
-        """How long it has been."""
-        return self._observation.took
+    def elapsed(self) -> timedelta:
+        """The time since the run began to work on the node."""
+        return self._tracker.elapsed
 
-    def in_time(self) -> AbstractContextManager[None]:
-        """Let the calls of a block end with the deadline, or soon after where it has passed already."""
+    def within_deadline(self) -> AbstractContextManager[None]:
+        """Limit the calls of a block to the time left, plus a grace period after the deadline."""
         timeout = self.policy.timeout
-        left = None if timeout is None else max(timeout - self.took, timedelta())
+        left = None if timeout is None else max(timeout - self.elapsed, timedelta())
         return limit_calls(self._context.clock, left, grace=GRACE)
 
     @property
-    def wants_request(self) -> bool:
-        """Tell whether the queued resource of the node can tell more than the node."""
-        return self._observation.wants_request
+    def needs_queued_resource(self) -> bool:
+        """Return whether the queued resource of the node can say more than the node itself."""
+        return self._tracker.needs_queued_resource
 
     @property
-    def is_to_be_asked(self) -> bool:
-        """Tell whether its workers are to be asked now, which takes a while."""
-        return self._observation.is_to_be_asked(at_rest=self.is_usable)
+    def needs_survey(self) -> bool:
+        """Return whether the workers need to be probed now, which takes seconds."""
+        return self._tracker.needs_survey(is_usable=self.is_usable)
 
     @property
     def is_usable(self) -> bool:
-        """Tell whether it was usable when it was last decided about."""
-        return self._usable is not None
+        """Return whether the node was usable at the last decision."""
+        return self._usable_since is not None
 
     @property
     def was_stopped_by_us(self) -> bool:
-        """Tell whether the node is STOPPED because tpuctl restarts it."""
-        return self.seen.node is not None and self._observation.history.was_stopped(self.seen.node.id)
+        """Return whether the node is STOPPED because tpuctl is restarting it."""
+        return self.seen.node is not None and self._tracker.history.was_stopped(self.seen.node.id)
 
-    def look(self, sight: Sight) -> None:
-        """Take in what a look has shown. Raises an error that no further look can mend."""
-        self._observation.look(sight)
+    def observe(self, snapshot: Sight) -> None:
+        """Record a snapshot. Raises an error that a later snapshot cannot resolve."""
+        self._tracker.observe(snapshot)
 
-    def look_again(self) -> None:
-        """Look at this node alone. Raises what the cloud raises."""
-        self.look(Sight(self._context.cloud.find_node(self.name)))
+    def refresh(self) -> None:
+        """Fetch this node alone. Raises what the cloud raises."""
+        self.observe(Sight(self._context.cloud.find_node(self.name)))
 
-    def survey(self) -> None:
-        """Ask the workers, where their answers can change the decision."""
+    def survey_workers(self) -> None:
+        """Probe the workers if their answers can change the decision."""
         try:
-            self._observation.survey(at_rest=self.is_usable)
+            self._tracker.survey_workers(is_usable=self.is_usable)
         except NoWayError as error:
             if not self.task.takes_less or self.policy.goal is not Goal.SSH:
                 raise
             self.policy = replace(self.policy, goal=Goal.HEALTHY)
-            self._observation.aim_at(self.policy)
-            self.tell(EventKind.NOTE, f"waiting until it is healthy, not until ssh answers: {error.message}")
+            self._tracker.change_policy(self.policy)
+            self.report(EventKind.NOTE, f"waiting until it is healthy, not until ssh answers: {error.message}")
 
     def decide(self) -> Decision:
-        """Return the one thing to do next. Raises `EndedError` where somebody else has taken the node over."""
-        self._holding.keep()
-        now = self._context.clock.monotonic()
-        since_action = None if self._acted is None else now - self._acted
-        seen = self._observation.present(held_by=self._holding.held_by, since_action=since_action)
-        decision = decide(self.policy, seen, self._context.server_now())
-        if isinstance(decision, GiveUp) and self._holding.find_out():
-            # Somebody else repairs it: what this run may not do, they may.
-            seen = self._observation.present(held_by=self._holding.held_by, since_action=since_action)
-            decision = decide(self.policy, seen, self._context.server_now())
-        if not isinstance(decision, Reached) and not seen.silence:
-            self._usable = None
+        """Return the next action. Raises `EndedError` if another client took the node over."""
+        self._lease.keep()
+        since_action = None if self._acted_at is None else self._context.clock.monotonic() - self._acted_at
+        decision = self._decide(since_action)
+        if isinstance(decision, GiveUp) and self._lease.find_other_holder():
+            # Another client repairs the node: it may be allowed to do what this run is not.
+            decision = self._decide(since_action)
+        if not isinstance(decision, Reached) and not self.seen.outage:
+            self._usable_since = None
         return decision
 
-    def miss(self, error: ServiceUnavailableError) -> Wait | GiveUp:
-        """Take in that what a step needs does not answer: wait for it, or give up at the deadline."""
-        self._observation.miss(error)
-        seen = self._observation.present(held_by=self._holding.held_by, since_action=None)
-        decision = decide(self.policy, seen, self._context.server_now())
-        assert isinstance(decision, Wait | GiveUp)  # noqa: S101  # guides mypy: nothing else follows from silence
+    def _decide(self, since_action: timedelta | None) -> Decision:
+        state = self._tracker.update(held_by=self._lease.held_by, since_action=since_action)
+        return decide(self.policy, state, self._context.server_now())
+
+    def record_outage(self, error: ServiceUnavailableError) -> Wait | GiveUp:
+        """Record that a service needed for a step does not answer. Return whether to wait for it or to give up."""
+        self._tracker.record_outage(error)
+        decision = self._decide(None)
+        assert isinstance(decision, Wait | GiveUp)  # noqa: S101  # guides mypy: an outage allows nothing else
         return decision
 
-    def act(self, decision: Create | Start | Restart | Reboot | Delete) -> None:
-        """Do one step. What the service refuses is seen at the next look, or raised where no look can change it."""
-        if not self._holding.take():
+    def execute(  # noqa: PLR0912  # one case for each decision and each error
+        self, decision: Create | Start | Restart | Reboot | Delete
+    ) -> None:
+        """Send one change. A refusal shows in the next snapshot; it is raised if no later snapshot can resolve it."""
+        if not self._lease.take():
             return
+        tracker, tried = self._tracker, self.seen.tried
         try:
-            self._act(decision)
+            match decision:
+                case Create(reason):
+                    self._create(reason)
+                case Start(reason):
+                    tracker.history.begin(tracker.node.id, self._context.clock.now())
+                    tracker.note(is_ours=True)
+                    tracker.requested.begin(self._steps.start(tracker.node, reason))
+                case Restart(reason):
+                    tracker.note(tried=replace(tried, restarts=tried.restarts + 1), is_ours=True)
+                    self._restart(reason)
+                case Reboot(reason):
+                    tracker.note(tried=replace(tried, reboots=tried.reboots + 1), is_ours=True)
+                    self.was_repaired = True
+                    self._steps.reboot(tracker.node, reason)
+                    tracker.record_reboot()
+                case Delete(reason, _, is_repair):
+                    tracker.note(tried=replace(tried, recreates=tried.recreates + is_repair))
+                    self._delete(reason, is_repair=is_repair)
+                case _:
+                    assert_never(decision)
         except NotOursError:
-            self._holding.lose()
+            self._lease.raise_lost()
         except ServiceUnavailableError as error:
-            # Whether it was carried out is seen at the next look.
-            self._observation.miss(error)
+            # The next snapshot shows whether the change was carried out.
+            tracker.record_outage(error)
         except (NoCapacityError, QuotaError) as error:
             if isinstance(decision, Create | Start):
-                self._observation.fail(Verb.START if isinstance(decision, Start) else Verb.CREATE, error)
+                tracker.record_failure(Verb.START if isinstance(decision, Start) else Verb.CREATE, error)
             else:
-                # What frees capacity needs none: too many requests, which passes.
-                self._observation.miss(error)
+                # A change that frees capacity needs none. This is the limit on requests per minute, which passes.
+                tracker.record_outage(error)
         except RemoteCommandError as error:
-            # A reboot from inside that did not work: the next rung of the ladder may.
-            self.tell(EventKind.NOTE, error.message)
-        self._acted = self.due = self._context.clock.monotonic()
+            # The reboot from inside failed. The next step of the repair ladder may work.
+            self.report(EventKind.NOTE, error.message)
+        self._acted_at = self.due = self._context.clock.monotonic()
         self.slack = timedelta()
         if isinstance(decision, Reboot):
             timeout = self.policy.timeout
-            self.due += REBOOT_PAUSE if timeout is None else max(timedelta(), min(REBOOT_PAUSE, timeout - self.took))
+            pause = REBOOT_PAUSE if timeout is None else min(REBOOT_PAUSE, timeout - self.elapsed)
+            self.due += max(timedelta(), pause)
 
-    def wait(self, decision: Wait) -> None:
-        """Be due again after the wait, and say why."""
+    def requeue(self, decision: Wait) -> None:
+        """Become due again after the delay, and report why."""
         self.due, self.slack = self._context.clock.monotonic() + decision.delay, decision.delay * _SLACK
         seen, timeout = self.seen, self.policy.timeout
         usual, node, follows = seen.pace.usual, seen.node, decision.next
-        self.tell(
-            EventKind.SILENT if seen.silence else EventKind.WAIT,
+        self.report(
+            EventKind.SILENT if seen.outage else EventKind.WAIT,
             decision.reason,
             state=str(node.state) if node else None,
             health=str(node.health) if node else None,
@@ -188,129 +214,109 @@ class Pursuit:
             workers=matrix(self.policy, seen),
         )
 
-    def let_in(self) -> None:
-        """Put our ssh key into the metadata of a node that was made elsewhere, once, where this run may change things."""
+    def ensure_ssh_key(self) -> None:
+        """Add our ssh key to the metadata of a node whose workers refuse it: once, and only if changes are allowed."""
         node, may_change = self.seen.node, self.task.purpose is not None and not self.seen.differences
-        if node is None or node.id == self._key_sent_to or not may_change or not self._observation.is_refused():
+        if node is None or node.id == self._key_sent_to or not may_change or not self._tracker.is_key_refused():
             return
         if entry := self._context.workers.key_entry(node):
             self._steps.add_key(node, entry)
         self._key_sent_to = node.id
 
-    def take(self) -> str | None:
-        """Take the lease before it is needed. Returns who else has it; nothing when it is ours."""
-        self._holding.take()
-        return self._holding.held_by
+    def take_lease(self) -> str | None:
+        """Take the lease before it is needed. Return its other holder; None if it is ours."""
+        self._lease.take()
+        return self._lease.held_by
 
-    def arrive(self, level: Goal) -> None:
-        """Remember that the node was handed over as usable; after long enough the budgets of repair are full again."""
+    def record_usable(self, level: Goal) -> None:
+        """Record that the node is usable. After `policy.refill` in this state the repair budgets are full again."""
         now, node = self._context.clock.monotonic(), self.seen.node
         if node is None or not level.is_usable:
             return
-        self._observation.recovered()
-        if self._usable is None:
-            self._usable = now
-            took = self.took.total_seconds()
-            self._observation.history.finish(node.id, self._context.clock.now(), level=str(level), took=took)
-        if now - self._usable >= self.policy.refill:
-            self._observation.note(tried=Tried())
+        self._tracker.record_recovery()
+        if self._usable_since is None:
+            self._usable_since = now
+            took = self.elapsed.total_seconds()
+            self._tracker.history.finish(node.id, self._context.clock.now(), level=str(level), took=took)
+        if now - self._usable_since >= self.policy.refill:
+            self._tracker.note(tried=Tried())
 
-    def set_up(self) -> None:
-        """Run the set-up on all workers of a node that tpuctl made, once. Raises `RemoteCommandError` naming who failed."""
+    def run_setup(self) -> None:
+        """Run the set-up once on the workers of a node that tpuctl created. Raises `RemoteCommandError` if it fails."""
         node = self.seen.node
-        script = self._observation.history.setup_to_do(node) if node else None
+        script = self._tracker.history.setup_to_do(node) if node else None
         if node is None or script is None:
             return
         try:
             self._steps.set_up(node, script)
         except BaseException:
-            self._observation.history.set_up(node, self._context.clock.now(), ok=False)
+            self._tracker.history.record_setup(node, self._context.clock.now(), ok=False)
             raise
-        self._observation.history.set_up(node, self._context.clock.now(), ok=True)
+        self._tracker.history.record_setup(node, self._context.clock.now(), ok=True)
 
-    def rest(self, duration: timedelta) -> None:
-        """Be due again after that time, give or take a fifth."""
+    def pause(self, duration: timedelta) -> None:
+        """Become due again after that time, with a jitter of a fifth."""
         pause = duration * (0.8 + 0.4 * self._context.random.random())
         self.due, self.slack = self._context.clock.monotonic() + pause, pause * _SLACK
 
-    def falter(self) -> None:
-        """Remember that a node that was usable is not any more, or needs a step to become so."""
-        self.has_faltered = True
+    def mark_degraded(self) -> None:
+        """Record that the node is no longer usable, or needs a change to become usable."""
+        self.has_degraded = True
 
-    def recover(self) -> None:
-        """Forget what was wrong."""
-        self.has_faltered = self.was_repaired = False
+    def mark_recovered(self) -> None:
+        """Clear what `mark_degraded` and repairs recorded."""
+        self.has_degraded = self.was_repaired = False
 
-    def leave(self) -> None:
-        """Let go of the node. Says what a creation that failed has left behind [observed: terraform-provider-google#16147]."""
+    def release(self) -> None:
+        """Release the lease. Report the record that a failed creation left [observed: terraform-provider-google#16147]."""
         if self.seen.failure and self.seen.node and self.seen.node.state is NodeState.CREATING:
-            self.tell(EventKind.NOTE, f"its record is still there: `tpuctl down {self.name.node_id}` deletes it")
-        self._holding.release()
+            self.report(EventKind.NOTE, f"its record still exists: `tpuctl down {self.name.node_id}` deletes it")
+        self._lease.release()
 
-    def tell(self, kind: EventKind, text: str, **data: object) -> None:
+    def report(self, kind: EventKind, text: str, **data: object) -> None:
         """Report an event."""
         self._context.tell(Event(kind, self._context.clock.now(), self.name, text, data))
 
-    def note_down(self, kind: EventKind, text: str, **data: object) -> None:
+    def report_and_journal(self, kind: EventKind, text: str, **data: object) -> None:
         """Report an event, and write it to the journal."""
         if node := self.seen.node:
             data |= {"id": node.id, "state": str(node.state), "health": str(node.health)}
-        self.tell(kind, text, **data)
-        self._observation.history.write(str(kind), self._context.clock.now(), text=text, **data)
-
-    def _act(self, decision: Create | Start | Restart | Reboot | Delete) -> None:
-        observation, tried = self._observation, self.seen.tried
-        match decision:
-            case Create(reason):
-                self._create(reason)
-            case Start(reason):
-                observation.history.begin(observation.node.id, self._context.clock.now())
-                observation.note(is_ours=True)
-                observation.requested.request(self._steps.start(observation.node, reason))
-            case Restart(reason):
-                observation.note(tried=Tried(tried.reboots, tried.restarts + 1, tried.recreates), is_ours=True)
-                self._restart(reason)
-            case Reboot(reason):
-                observation.note(tried=Tried(tried.reboots + 1, tried.restarts, tried.recreates), is_ours=True)
-                self.was_repaired = True
-                self._steps.reboot(observation.node, reason)
-                observation.rebooted()
-            case Delete(reason, _, is_repair):
-                observation.note(tried=Tried(tried.reboots, tried.restarts, tried.recreates + is_repair))
-                self._delete(reason, is_repair=is_repair)
-            case _:
-                assert_never(decision)
+        self.report(kind, text, **data)
+        self._tracker.history.write(str(kind), self._context.clock.now(), text=text, **data)
 
     def _create(self, reason: str) -> None:
-        spec = self._observation.spec
+        spec = self._tracker.spec
         if spec is None:
-            raise NotFoundError(f"`{self.name.node_id}` is gone, and what it was is not known")
+            raise NotFoundError(f"`{self.name.node_id}` is gone, and its spec is unknown")
         self._context.check(self.name, spec)
         pending = self._steps.create(spec, reason)
         if pending is not None:
-            self._observation.requested.request(pending)
-            self._observation.created()
+            self._tracker.requested.begin(pending)
+            self._tracker.record_creation()
 
     def _restart(self, reason: str) -> None:
         self.was_repaired = True
-        self._observation.stopping()
-        self._observation.history.stopping(self._observation.node.id)
+        self._tracker.record_restart()
+        self._tracker.history.record_stop(self._tracker.node.id)
         try:
-            self._observation.requested.request(self._steps.restart(self._observation.node, reason))
+            self._tracker.requested.begin(self._steps.restart(self._tracker.node, reason))
         except NotOursError:
             raise
         except ConflictError as error:
-            self._observation.note(refused_stop=error.message)
-            self._observation.history.refused(f"the stop was refused: {error.message}", self._context.clock.now())
+            self._tracker.note(refused_stop=error.message)
+            self._tracker.history.record_refused_stop(
+                f"the stop was refused: {error.message}", self._context.clock.now()
+            )
 
     def _delete(self, reason: str, *, is_repair: bool) -> None:
-        node = self._observation.node
-        spec = self._observation.spec = self._observation.spec or self._observation.history.spec_as_it_is(node)
-        # Before the deletion: what could not be made again is better kept.
+        tracker = self._tracker
+        node = tracker.node
+        spec = tracker.spec = tracker.spec or tracker.history.spec_as_it_is(node)
+        # Checked before the deletion: a node that could not be created again is better kept.
         self._context.check(self.name, spec, replaces=node)
         pending = self._steps.delete(node, spec, reason, is_repair=is_repair)
         if pending is None:
-            return  # Not the node that the decision was about: look again.
+            return  # Another node has the name now: fetch it before the next decision.
         self.was_repaired = self.was_repaired or is_repair
-        self._observation.requested.request(pending)
-        self._observation.deleted()
+        tracker.requested.begin(pending)
+        tracker.record_deletion()

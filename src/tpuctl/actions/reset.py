@@ -1,4 +1,4 @@
-"""`tpuctl reset`, `start`, `stop`: change a node that exists, and see it through."""
+"""`tpuctl reset`, `start` and `stop`: change an existing node, and wait for the result."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _SURVEY = timedelta(seconds=15)
 
 
 def reset(context: Context, node: Node, mode: ResetMode, policy: Policy, *, steal: bool = False) -> Outcome:
-    """Make a node fresh in the way that `plan.reset_mode` chose, and wait until it is usable again.
+    """Reboot, restart or recreate a node, as `plan.reset_mode` chose, and wait until it is usable again.
 
-    Raises `ConflictError` where somebody else looks after the node, unless `steal`.
+    Raises `ConflictError` if another client holds the lease of the node, unless `steal`.
     """
     match mode:
         case ResetMode.RESTART:
@@ -42,9 +42,9 @@ def reset(context: Context, node: Node, mode: ResetMode, policy: Policy, *, stea
 
 
 def needs_start(node: Node, *, anyway: bool = False) -> bool:
-    """Tell whether a node is to be started; one that runs already is not.
+    """Return whether a start request is needed: not if the node already runs.
 
-    Raises `ConflictError` where the service would refuse it, unless `anyway`.
+    Raises `ConflictError` if the service would refuse it, unless `anyway`.
     """
     name = node.name.node_id
     if node.state in {NodeState.READY, NodeState.STARTING}:
@@ -54,15 +54,15 @@ def needs_start(node: Node, *, anyway: bool = False) -> bool:
         what = why_not or f"it is {node.state}"
         hint = f"`tpuctl up {name}` brings it up from any state that allows it"
         if why_not:
-            hint = f"make it anew: `tpuctl reset {name} --mode recreate` (its boot disk is lost)"
+            hint = f"recreate it with `tpuctl reset {name} --mode recreate` (its boot disk is lost)"
         raise ConflictError(f"`{name}` cannot be started: {what}", hint=hint)
     return True
 
 
 def start(context: Context, node: Node, *, anyway: bool = False, steal: bool = False) -> Pending | None:
-    """Start a stopped node; nothing is done to one that runs already.
+    """Start a stopped node. Return None if it already runs.
 
-    Raises `ConflictError` where the service would refuse it, before any call, unless `anyway`.
+    Raises `ConflictError` if the service would refuse it, before any call, unless `anyway`.
     """
     if not needs_start(node, anyway=anyway):
         return None
@@ -73,9 +73,9 @@ def start(context: Context, node: Node, *, anyway: bool = False, steal: bool = F
 
 
 def needs_stop(node: Node, *, anyway: bool = False) -> bool:
-    """Tell whether a node is to be stopped; one that is stopped is not.
+    """Return whether a stop request is needed: not if the node is already stopped.
 
-    Raises `ConflictError` where the service would refuse it, unless `anyway`.
+    Raises `ConflictError` if the service would refuse it, unless `anyway`.
     """
     name = node.name.node_id
     if node.state in {NodeState.STOPPED, NodeState.STOPPING}:
@@ -85,23 +85,22 @@ def needs_stop(node: Node, *, anyway: bool = False) -> bool:
         hint = f"`tpuctl down {name}` deletes it and ends the billing; `tpuctl reset {name} --mode reboot` reboots its workers"
         raise ConflictError(f"`{name}` cannot be stopped: {why_not}", hint=hint)
     if node.state is not NodeState.READY and not anyway:
-        hint = f"wait until it is READY: `tpuctl wait {name} --for ready`; or send the request all the same: `--anyway`"
+        hint = f"wait until it is READY: `tpuctl wait {name} --for ready`; or pass `--skip-validation`"
         raise ConflictError(f"`{name}` cannot be stopped: it is {node.state}", hint=hint)
     return True
 
 
 def stop(context: Context, node: Node, *, anyway: bool = False) -> Pending | None:
-    """Stop a node, keeping its disk; nothing is done to one that is stopped.
+    """Stop a node, keeping its boot disk. Return None if it is already stopped.
 
-    Raises `ConflictError` where the service would refuse it, before any call, unless `anyway`.
+    Raises `ConflictError` if the service would refuse it, before any call, unless `anyway`.
     """
     if not needs_stop(node, anyway=anyway):
         return None
     if not node.tier.can_start_again:
         text = f"it is a {node.tier} node: once stopped it cannot be started again"
         context.tell(Event(EventKind.NOTE, context.clock.now(), node.name, text))
-    if not node.tier.can_start_again:
-        # For such a node a stop is the end: it is written down first, or not done.
+        # A stop ends such a node for good: it is not sent unless the journal has it.
         context.journal.append(node.name, "stop", context.clock.now(), reason="asked for", id=node.id, repair=False)
     end_watch(context, node.name, "stop")
     _tell(context, node, "stopping it", verb="stop")
@@ -110,20 +109,15 @@ def stop(context: Context, node: Node, *, anyway: bool = False) -> Pending | Non
     return Pending(Verb.STOP, context.cloud.stop_node(node.name), node.id)
 
 
-def _check_answers(context: Context, node: Node) -> None:
-    """Raise `ConflictError` unless every worker lets us in, which a reboot from inside needs."""
+def _reboot(context: Context, node: Node, policy: Policy, *, steal: bool) -> Outcome:
     workers = context.workers.survey(node, inspect=False, probe=None, timeout=_SURVEY)
     if any(worker.answer is not Answer.YES for worker in workers):
         name, why_not = node.name.node_id, node.why_not_restartable()
         others = "" if why_not else f"`tpuctl reset {name} --mode restart` stops and starts it; "
         raise ConflictError(
             f"`{name}` cannot be rebooted from inside: {describe_answers([worker.answer for worker in workers])}",
-            hint=f"{others}`tpuctl reset {name} --mode recreate` deletes it and makes it anew (its boot disk is lost)",
+            hint=f"{others}`tpuctl reset {name} --mode recreate` deletes and recreates it (its boot disk is lost)",
         )
-
-
-def _reboot(context: Context, node: Node, policy: Policy, *, steal: bool) -> Outcome:
-    _check_answers(context, node)
     with changing(context, node.name, "reset", steal=steal, keep=True):
         _note_down(context, node, "reboot")
         _tell(context, node, "rebooting every worker", verb="reboot")

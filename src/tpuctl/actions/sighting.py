@@ -1,4 +1,4 @@
-"""Look at many nodes with few calls: one list for each zone, however many nodes are awaited there."""
+"""Fetch snapshots of many nodes with few calls: one list call for each zone."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ _ZONES_ONE_BY_ONE = 3
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What one look showed of a node. With an `error` nothing was seen; else no `node` means that there is none.
+    """One node as fetched at one moment."""
 
-    `request` is the queued resource of that node, where it was asked for.
-    """
-
+    # None only if the API said that the node does not exist, or with an `error`.
     node: Node | None = None
+    # Its queued resource, if that was requested.
     request: QueuedResource | None = None
     error: TpuctlError | None = None
 
@@ -34,22 +33,22 @@ class Sight:
 def look(
     cloud: Cloud, names: Collection[NodeName], *, present: Collection[NodeName], requested: Collection[NodeName]
 ) -> dict[NodeName, Sight]:
-    """Return what is seen of each node.
+    """Return a snapshot of each node.
 
-    A node that was `present` and is missing in a list is asked for by name before it is called absent. For `requested` the
-    queued resources are listed too.
+    A `present` node that is missing in a list is fetched by name before it is called absent. The queued resources of the
+    `requested` nodes are fetched too.
     """
     if len(names) == 1:
         (name,) = names
-        sights = {name: _one(cloud, name)}
+        snapshots = {name: _one(cloud, name)}
     else:
-        sights = _many(cloud, names)
+        snapshots = _many(cloud, names)
         for name in present:
-            if sights[name].node is None and sights[name].error is None:
-                sights[name] = _one(cloud, name)
-    for name, request in _owners(cloud, [name for name in requested if sights[name].error is None]).items():
-        sights[name] = request if request.error else Sight(sights[name].node, request.request)
-    return sights
+            if snapshots[name].node is None and snapshots[name].error is None:
+                snapshots[name] = _one(cloud, name)
+    for name, request in _owners(cloud, [name for name in requested if snapshots[name].error is None]).items():
+        snapshots[name] = request if request.error else Sight(snapshots[name].node, request.request)
+    return snapshots
 
 
 def _one(cloud: Cloud, name: NodeName) -> Sight:
@@ -66,8 +65,8 @@ def _many(cloud: Cloud, names: Collection[NodeName]) -> dict[NodeName, Sight]:
     found: dict[NodeName, Node] = {}
     errors: dict[tuple[str, str], TpuctlError] = {}
     for project, wanted in zones.items():
-        together: list[tuple[str, ...]] = [(zone,) for zone in sorted(wanted)]
-        for zones_asked in together if len(wanted) <= _ZONES_ONE_BY_ONE else [()]:
+        calls: list[tuple[str, ...]] = [(zone,) for zone in sorted(wanted)]
+        for zones_asked in calls if len(wanted) <= _ZONES_ONE_BY_ONE else [()]:
             try:
                 listing = cloud.list_nodes(project, zones_asked)
             except TpuctlError as error:
@@ -79,21 +78,21 @@ def _many(cloud: Cloud, names: Collection[NodeName]) -> dict[NodeName, Sight]:
 
 
 def _owners(cloud: Cloud, names: Collection[NodeName]) -> dict[NodeName, Sight]:
-    """Return the queued resources that own these nodes, or owned them."""
-    sights: dict[NodeName, Sight] = {}
+    """Return the queued resources that own, or owned, these nodes."""
+    snapshots: dict[NodeName, Sight] = {}
     for project, zone in {(name.project, name.zone) for name in names}:
         here = [name for name in names if (name.project, name.zone) == (project, zone)]
         try:
             listing = cloud.list_queued_resources(project, (zone,))
         except TpuctlError as error:
-            sights |= {name: Sight(error=error) for name in here}
+            snapshots |= {name: Sight(error=error) for name in here}
             continue
         for name in here:
             owners = (request for request in listing.queued_resources if request.owns(name.node_id))
             missing = _unreachable(zone) if zone in listing.unreachable else None
-            sights[name] = Sight(request=next(owners, None), error=missing)
-    return sights
+            snapshots[name] = Sight(request=next(owners, None), error=missing)
+    return snapshots
 
 
 def _unreachable(zone: str) -> ServiceUnavailableError:
-    return ServiceUnavailableError(f"{zone} could not be asked")
+    return ServiceUnavailableError(f"no answer from {zone}")

@@ -1,4 +1,4 @@
-"""The single changes that bring a node on its way. Each is announced by a lease, told, and written to the journal first."""
+"""Send the single changes of a node. Each is first announced in the lease, written to the journal and reported."""
 
 from __future__ import annotations
 
@@ -18,102 +18,105 @@ if TYPE_CHECKING:
     from tpuctl.actions.cloud import Context
     from tpuctl.names import NodeName
 
-# A guest takes this long to go down after `sudo reboot`; asked earlier, the old system would still answer.
+# A guest needs this long to shut down after `sudo reboot`; before that, the old system would still answer.
 REBOOT_PAUSE = timedelta(seconds=30)
-# A set-up installs packages; one that hangs must not hold everything up for ever.
+# A set-up installs packages. The limit ends one that hangs.
 _SET_UP = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A change that was requested and may not have ended; `node_id` is that of the node it is made to, once it has one."""
+    """A change that was requested and may not have ended."""
 
     verb: Verb
     operation: Operation
+    # The id of the node that is changed; None for a node that is being created.
     node_id: str | None = None
 
 
 class NotOursError(ConflictError):
-    """Somebody else repairs the node now. Nothing was done."""
+    """Another client holds the lease of the node. Nothing was done."""
 
     def __init__(self, name: NodeName) -> None:
-        super().__init__(f"`{name.node_id}` is being repaired by somebody else")
+        super().__init__(f"`{name.node_id}` is being repaired by another client")
 
 
 class Steps:
-    """The changes of one node. Each raises `NotOursError` where the lease is another's."""
+    """Sends the changes of one node. Each raises `NotOursError` if another process holds the lease."""
 
     def __init__(self, context: Context, name: NodeName) -> None:
         self._context, self._name = context, name
 
     def create(self, spec: NodeSpec, reason: str) -> Pending | None:
-        """Create the node; nothing where somebody was quicker."""
+        """Create the node. Return None if another client has just created it."""
         with self._changing(Verb.CREATE) as check:
             self._note_down("create", reason=reason, spec=spec.to_json())
             chosen = chosen_by_file(self._context, self._name, spec)
-            self.tell(f"creating {describe(spec)}{chosen}: {reason}", Verb.CREATE)
+            self.report(f"creating {describe(spec)}{chosen}: {reason}", Verb.CREATE)
             check()
             try:
                 return Pending(Verb.CREATE, self._context.cloud.create_node(self._name, spec))
             except AlreadyExistsError:
-                # The next look finds theirs and adopts it, or says how it differs.
-                self._note("somebody else has just created it", exists=True)
+                # The next snapshot shows their node: it is adopted, or the difference is reported.
+                text = "another client has just created it"
+                event = Event(EventKind.NOTE, self._context.clock.now(), self._name, text, {"exists": True})
+                self._context.tell(event)
                 return None
 
     def start(self, node: Node, reason: str) -> Pending:
         """Start the stopped node."""
         with self._changing(Verb.START) as check:
             self._note_down("start", reason=reason, id=node.id)
-            self.tell(f"starting it: {reason}", Verb.START)
+            self.report(f"starting it: {reason}", Verb.START)
             check()
             return Pending(Verb.START, self._context.cloud.start_node(self._name), node.id)
 
     def restart(self, node: Node, reason: str) -> Pending:
-        """Stop the node, to start it again. Raises `ConflictError` where the service refuses to stop it."""
+        """Stop the node, so that it can be started again. Raises `ConflictError` if the service refuses to stop it."""
         with self._changing(Verb.STOP) as check:
             self._note_down("restart", reason=reason, id=node.id)
-            self.tell(f"restarting it: {reason}", Verb.STOP)
+            self.report(f"restarting it: {reason}", Verb.STOP)
             check()
             return Pending(Verb.STOP, self._context.cloud.stop_node(self._name), node.id)
 
     def reboot(self, node: Node, reason: str) -> None:
-        """Reboot every worker from inside. Raises `RemoteCommandError` where that is not possible."""
+        """Reboot every worker from inside. Raises `RemoteCommandError` if that is not possible."""
         with self._changing(Verb.REBOOT) as check:
             self._note_down("reboot", reason=reason, id=node.id)
-            self.tell(f"rebooting every worker: {reason}", Verb.REBOOT)
+            self.report(f"rebooting every worker: {reason}", Verb.REBOOT)
             check()
             self._context.workers.reboot(node)
 
     def delete(self, node: Node, spec: NodeSpec, reason: str, *, is_repair: bool) -> Pending | None:
-        """Delete the node that was seen, and no other: its spec goes to the journal first, its id is checked again.
+        """Delete the node that was observed, and no other. Its spec is written to the journal first; its id is checked again.
 
-        Returns nothing where another node has its name by now.
+        Return None if another node has its name by now.
         """
         with self._changing(Verb.DELETE) as check:
             self._note_down("delete", reason=reason, id=node.id, spec=spec.to_json(), repair=is_repair)
-            there = self._context.cloud.find_node(self._name)
-            if there is not None and there.id != node.id:
+            current = self._context.cloud.find_node(self._name)
+            if current is not None and current.id != node.id:
                 return None
-            self.tell(f"deleting it: {reason}", Verb.DELETE, id=node.id)
+            self.report(f"deleting it: {reason}", Verb.DELETE, id=node.id)
             check()
             operation = self._context.cloud.delete_node(self._name, expected_id=node.id)
             return Pending(Verb.DELETE, operation, node.id)
 
     def add_key(self, node: Node, entry: str) -> None:
-        """Put a line of `ssh-keys` into the node's metadata, if it is not there; nothing of others is lost."""
+        """Add a line to the `ssh-keys` metadata of the node if it is missing. Other metadata is kept."""
         from tpuctl.remote.keys import with_key  # noqa: PLC0415  # starts programs, which not every action needs
 
         present = node.metadata.get("ssh-keys", "")
         if with_key(present, entry) == present:
             return
-        self.tell("adding our ssh key to its metadata", Verb.UPDATE)
+        self.report("adding our ssh key to its metadata", Verb.UPDATE)
         self._context.cloud.change_metadata(
             self._name, lambda found: {**found, "ssh-keys": with_key(found.get("ssh-keys", ""), entry)}
         )
 
     def set_up(self, node: Node, script: str) -> None:
-        """Run the set-up of the spec on every worker. Raises `RemoteCommandError` naming those on which it failed."""
-        self.tell(f"running its set-up on {node.workers} worker{'s' * (node.workers > 1)}", Verb.UPDATE)
+        """Run the set-up of the spec on every worker. Raises `RemoteCommandError` naming the workers on which it failed."""
+        self.report(f"running its set-up on {node.workers} worker{'s' * (node.workers > 1)}", Verb.UPDATE)
         results = self._context.workers.set_up(node, script, timeout=_SET_UP)
         failed = [result for result in results if result.code != 0]
         if not failed:
@@ -123,23 +126,20 @@ class Steps:
         raise RemoteCommandError(
             f"the set-up of `{self._name.node_id}` failed on worker {named}{more}",
             details=[f"  {line}" for line in failed[0].tail.splitlines()[-5:]],
-            hint=f"the node is usable; mend the set-up and run `tpuctl up {self._name.node_id}` again: it runs once more",
+            hint=f"the node is usable; fix the set-up, then run `tpuctl up {self._name.node_id}` to run it again",
         )
 
-    def tell(self, text: str, verb: Verb, **data: object) -> None:
-        """Report what is about to be done."""
+    def report(self, text: str, verb: Verb, **data: object) -> None:
+        """Report a change that is about to be sent."""
         event = Event(EventKind.ACTION, self._context.clock.now(), self._name, text, {"verb": str(verb), **data})
         self._context.tell(event)
-
-    def _note(self, text: str, **data: object) -> None:
-        self._context.tell(Event(EventKind.NOTE, self._context.clock.now(), self._name, text, data))
 
     def _note_down(self, event: str, **data: Any) -> None:
         self._context.journal.append(self._name, event, self._context.clock.now(), **data)
 
     @contextmanager
     def _changing(self, verb: Verb) -> Iterator[Callable[[], None]]:
-        """Announce a change by the lease; what is yielded makes sure, right before the request, that it still holds."""
+        """Announce a change in the lease. The yielded function checks, right before the request, that it is still ours."""
 
         def check() -> None:
             if not self._context.leases.begin(self._name, str(verb)):
@@ -153,18 +153,18 @@ class Steps:
 
 
 def check_same(context: Context, node: Node) -> None:
-    """Look right before a deletion. Raises `ConflictError` where another node has the name of the one that was looked at."""
-    there = context.cloud.find_node(node.name)
-    if there is not None and there.id != node.id:
+    """Check a node right before its deletion. Raises `ConflictError` if another node has its name."""
+    current = context.cloud.find_node(node.name)
+    if current is not None and current.id != node.id:
         raise ConflictError(
-            f"`{node.name.node_id}` is not the node that was looked at: somebody has made it anew",
-            hint=f"look at it again: `tpuctl status {node.name.node_id}`",
+            f"`{node.name.node_id}` changed meanwhile: another client recreated the node",
+            hint=f"see the new node with `tpuctl status {node.name.node_id}`",
         )
 
 
 def chosen_by_file(context: Context, name: NodeName, spec: NodeSpec) -> str:
-    """Return which of a node's place and form a project file has chosen, in parentheses; empty if it has chosen none."""
-    made = {
+    """Return the settings of the node that come from a project file, in parentheses; empty if there are none."""
+    settings = {
         "project": name.project,
         "zone": name.zone,
         "type": spec.accelerator_type,
@@ -174,12 +174,12 @@ def chosen_by_file(context: Context, name: NodeName, spec: NodeSpec) -> str:
         "subnetwork": spec.subnetwork,
         "service_account": spec.service_account,
     }
-    chosen = [f"{key} {value}" for key, value in context.chosen_by_file.items() if made.get(key) == value]
+    chosen = [f"{key} {value}" for key, value in context.chosen_by_file.items() if settings.get(key) == value]
     return f" ({', '.join(chosen)}: from {context.project_file})" if chosen else ""
 
 
 def describe(spec: NodeSpec) -> str:
-    """Return a spec in a few words: `v4-8 with tpu-ubuntu2204-base, spot`."""
+    """Describe a spec in a few words: `v4-8 with tpu-ubuntu2204-base, spot`."""
     shape = f" ({spec.topology})" if spec.topology else ""
     tier = f", {spec.tier}" if spec.tier else ""
     return f"{spec.accelerator_type}{shape} with {spec.runtime_version}{tier}"

@@ -1,4 +1,4 @@
-"""`tpuctl down` and `delete`: end a node and its billing, and never claim that what could not be seen is gone."""
+"""`tpuctl down` and `delete`: delete nodes and queued resources. What the API did not show is never called deleted."""
 
 from __future__ import annotations
 
@@ -38,31 +38,30 @@ _ASK_AGAIN = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is to be ended: a node, the queued resource that owns it, or both.
+    """A node to delete, the queued resource that owns it, or both."""
 
-    `name` is that of the node; of a queued resource's first node where the resource itself was named (`is_request_named`).
-    `node` is None where that node does not exist. `asked` is the id that the user typed.
-    """
-
+    # The node; if the user named the queued resource, its first node.
     name: NodeName
+    # None if the node does not exist.
     node: Node | None
     request: QueuedResource | None
+    # The id that the user typed.
     asked: str = ""
     is_request_named: bool = False
 
     @property
     def full_name(self) -> str:
-        """The resource name of what would be deleted first."""
+        """The resource name of what the user named."""
         return self.request.name if self.request and self.is_request_named else str(self.name)
 
     @property
     def deleted(self) -> str:
-        """The resource name of what the service is asked to delete."""
+        """The resource name in the delete request."""
         return self.request.name if self.request else str(self.name)
 
 
 def distinct(targets: Iterable[Target]) -> list[Target]:
-    """Return the targets without those that end with an earlier one: the same node, or a node of the same request."""
+    """Return the targets without those that an earlier one includes: the same node, or a node of the same queued resource."""
     first: dict[str, Target] = {}
     for target in targets:
         first.setdefault(target.deleted, target)
@@ -70,11 +69,11 @@ def distinct(targets: Iterable[Target]) -> list[Target]:
 
 
 def find_target(context: Context, place: Place, reference: NodeReference) -> Target | None:
-    """Return what a name stands for, among nodes and queued resources; None where every zone says that it has none.
+    """Return the node or queued resource of a name; None if every zone answered that it has neither.
 
-    A queued resource is found by the names of its nodes, by their prefix and by its own name. Raises `ConflictError` where
-    the name stands for several things, or for one in another zone than the one named, and `ServiceUnavailableError` where a
-    zone could not be asked.
+    A queued resource is found by the names of its nodes, by their prefix and by its own name. Raises `ConflictError` if
+    the name is ambiguous or belongs to another zone than the one named, and `ServiceUnavailableError` if a zone did not
+    answer.
     """
     project = reference.project or place.project
     name = place.name(reference)
@@ -105,11 +104,11 @@ def find_target(context: Context, place: Place, reference: NodeReference) -> Tar
 
 
 def _in_zone(context: Context, node: Node, reference: NodeReference) -> Target:
-    """Return a node with the request that owns it. Raises `ConflictError` where another request has the node's name."""
+    """Return a node with the request that owns it. Raises `ConflictError` if another request has the node's name."""
     try:
         listing = context.cloud.list_queued_resources(node.name.project, (node.name.zone,))
     except AccessError:
-        # Who may delete nodes need not be allowed to see requests; whether one owns the node says the node itself.
+        # A user who may delete nodes may lack the permission to list queued resources. The node itself names its owner.
         if node.queued_resource:
             raise
         return Target(node.name, node, None, reference.node_id)
@@ -130,7 +129,7 @@ def _in_zone(context: Context, node: Node, reference: NodeReference) -> Target:
 def _nodes_named(
     nodes: Sequence[Node], requests: Sequence[QueuedResource], reference: NodeReference, project: str
 ) -> Iterator[Target]:
-    """Return each node of a name, there or asked for, with the request that owns it, and other requests for that name."""
+    """Yield each existing or requested node of a name with the request that owns it, then other requests for that name."""
     there = {node.name: node for node in nodes if node.name.node_id == reference.node_id}
     asked_for = [request for request in requests if request.owns(reference.node_id)]
     for name in dict.fromkeys((*there, *(NodeName(project, request.zone, reference.node_id) for request in asked_for))):
@@ -145,18 +144,18 @@ def _nodes_named(
 
 
 def _owner(node: Node | None, requests: Sequence[QueuedResource]) -> tuple[QueuedResource | None, list[QueuedResource]]:
-    """Return which of the requests for a node owns it, and the others: the node says it, else the first does."""
+    """Return the request that owns a node, and the others. The node names its owner; else it is the first request."""
     named = [request for request in requests if node and _is_of(node, request)]
     owner = next(iter(named or requests), None)
     return owner, [request for request in requests if request is not owner]
 
 
 def _of_request(request: QueuedResource, nodes: Sequence[Node], reference: NodeReference, project: str) -> Target:
-    """Return a request that was itself named, with the first of its nodes that exists."""
+    """Return a queued resource as the target, with the first of its nodes that exists."""
     there = [node for node in nodes if node.name.zone == request.zone and request.owns(node.name.node_id)]
     own = [node for node in there if not node.queued_resource or _is_of(node, request)]
     node = own[0] if own else None
-    # A node that another request owns stays, and is not waited for.
+    # A node that another request owns is not deleted, so the run does not wait for it.
     others = {node.name.node_id for node in there if node not in own}
     awaited = (node_id for node_id in request.node_ids if node_id not in others)
     node_id = node.name.node_id if node else next(awaited, request.queued_resource_id)
@@ -165,20 +164,20 @@ def _of_request(request: QueuedResource, nodes: Sequence[Node], reference: NodeR
 
 
 def _is_of(node: Node, request: QueuedResource) -> bool:
-    """Tell whether the node says that it belongs to this request."""
+    """Return whether the node names this request as its owner."""
     return (node.queued_resource or "").rpartition("/")[2] == request.queued_resource_id
 
 
 def tear_down(
     context: Context, targets: Sequence[Target], policy: Policy, *, by: str, wait: bool
 ) -> list[Outcome | TpuctlError]:
-    """Delete what was found, through the queued resource where one owns it, and wait until all of it is gone.
+    """Delete the targets, through their queued resource if they have one, and wait until they are gone.
 
-    Whoever looks after a node loses it first; `by` is the command that they are told of. Call `check_whole` before. Returns
-    how each ended, in order; the failure of one does not keep the others.
+    The lease of any other holder is ended first; `by` is the command that the holder's error names. Call `check_whole`
+    before. Return the results in order; the failure of one target does not stop the others.
     """
     policy = replace(policy, goal=Goal.GONE)
-    endings: dict[str, Outcome | TpuctlError] = {}
+    results: dict[str, Outcome | TpuctlError] = {}
     tasks: dict[str, Task] = {}
     once = distinct(targets)
     for target in once:
@@ -186,28 +185,32 @@ def tear_down(
             with limit_calls(context.clock, policy.timeout if wait else None, grace=GRACE):
                 pending = _request(context, target, by=by)
         except TpuctlError as error:
-            endings[target.deleted] = error
+            results[target.deleted] = error
             continue
         tasks[target.deleted] = Task(name=target.name, policy=policy, pending=pending)
-        endings[target.deleted] = Outcome(None, timedelta(), 0)
+        results[target.deleted] = Outcome(None, timedelta(), 0)
     if wait:
-        endings |= zip(tasks, ensure_all(context, tuple(tasks.values())), strict=True)
+        results |= zip(tasks, ensure_all(context, tuple(tasks.values())), strict=True)
         for target in once:
             task = tasks.get(target.deleted)
-            if target.request and task and task.pending and isinstance(endings[target.deleted], Outcome):
+            if target.request and task and task.pending and isinstance(results[target.deleted], Outcome):
                 try:
                     _see_out(context, target.request, task.pending.operation, policy)
                 except TpuctlError as error:
-                    endings[target.deleted] = error
-    return [endings[target.deleted] for target in targets]
+                    results[target.deleted] = error
+    return [results[target.deleted] for target in targets]
 
 
 def _request(context: Context, target: Target, *, by: str) -> Pending:
-    """Ask for the deletion. Raises `ConflictError` when the node is not the one that was looked at."""
+    """Request the deletion. Raises `ConflictError` if another client recreated the node since it was fetched."""
     request = target.request
     for node_id in request.node_ids if request else (target.name.node_id,):
         end_watch(context, NodeName(target.name.project, target.name.zone, node_id), by)
-    _record(context, target)
+    data: dict[str, Any] = {}
+    if target.node:
+        spec = spec_as_it_is(context.journal, target.node, context.clock.now())
+        data = {"spec": spec.to_json(), "id": target.node.id}
+    context.journal.append(target.name, "delete", context.clock.now(), reason="asked for", **data)
     if target.node is not None:
         check_same(context, target.node)
     seen_id = target.node.id if target.node else None
@@ -221,7 +224,7 @@ def _request(context: Context, target: Target, *, by: str) -> Pending:
 
 
 def end_absent(context: Context, place: Place, reference: NodeReference, *, by: str) -> bool:
-    """Take a node that is not there from whoever looks after it, and may be about to make it; tell whether somebody did."""
+    """End the lease of a node that does not exist, so that its holder does not create it. Return whether there was a holder."""
     project = reference.project or place.project
     named = place.name(reference)
     known = [name for name in context.journal.names() if (name.project, name.node_id) == (project, reference.node_id)]
@@ -235,18 +238,18 @@ def end_absent(context: Context, place: Place, reference: NodeReference, *, by: 
 
 
 def _see_out(context: Context, request: QueuedResource, operation: Operation, policy: Policy) -> None:
-    """Wait until the queued resource is gone too: it holds quota longer than its nodes."""
+    """Wait until the queued resource is gone too: it uses quota for longer than its nodes."""
     started = context.clock.monotonic()
     while operation.name is not None and not operation.done:
         waited = context.clock.monotonic() - started
         if policy.timeout is not None and waited >= policy.timeout:
             raise TimedOutError(
                 f"the queued resource `{request.queued_resource_id}` is still being deleted after {format_duration(waited)}",
-                hint="nothing was undone; its deletion goes on in the cloud",
+                hint="no change was undone; the deletion continues in the cloud",
             )
         context.clock.sleep(_ASK_AGAIN)
         left = None if policy.timeout is None else policy.timeout - waited
-        # Asked again until the deadline.
+        # Retried until the deadline.
         with suppress(ServiceUnavailableError, QuotaError), limit_calls(context.clock, left, grace=GRACE):
             operation = context.cloud.get_operation(operation.name)
     if operation.error is not None:
@@ -254,7 +257,7 @@ def _see_out(context: Context, request: QueuedResource, operation: Operation, po
 
 
 def check_whole(target: Target, *, all_nodes: bool) -> None:
-    """Raise `ConflictError` where the deletion would take other nodes along, and nobody said that it may."""
+    """Raise `ConflictError` if the deletion includes other nodes, unless `all_nodes`."""
     request = target.request
     if request and target.is_request_named and len(request.node_ids) > 1 and not all_nodes:
         raise ConflictError(
@@ -270,45 +273,33 @@ def check_whole(target: Target, *, all_nodes: bool) -> None:
         )
 
 
-def _record(context: Context, target: Target) -> None:
-    """Write what is about to be deleted to the journal."""
-    data: dict[str, Any] = {}
-    if target.node:
-        spec = spec_as_it_is(context.journal, target.node, context.clock.now())
-        data = {"spec": spec.to_json(), "id": target.node.id}
-    context.journal.append(target.name, "delete", context.clock.now(), reason="asked for", **data)
-
-
 def _ambiguous(found: Sequence[Target], wanted: NodeName | None, reference: NodeReference) -> ConflictError:
-    """Return the error for a name that stands for something in another zone, or for several things."""
-    things = [_thing(target) for target in found]
+    """Return the error for a name that belongs to another zone, or to several resources."""
+    things = [
+        f"the queued resource {target.request.zone}/{target.request.queued_resource_id} ({target.request.state})"
+        if target.request and target.is_request_named
+        else f"{target.name.zone}/{target.name.node_id}"
+        for target in found
+    ]
     zones = {target.name.zone for target in found}
     if wanted is not None and wanted.zone not in zones:
+        first = found[0]
+        full = first.full_name if first.is_request_named else f"{first.name.zone}/{first.name.node_id}"
         return ConflictError(
-            f"`{reference.node_id}` is not in {wanted.zone}, but there is {', '.join(things)}",
-            hint=f"if that is the one: `tpuctl down {_unique(found[0])}`",
+            f"`{reference.node_id}` is not in {wanted.zone}; found {', '.join(things)}",
+            hint=f"to delete that one, run `tpuctl down {full}`",
         )
     if len(zones) == len(found):
         hint = "name the zone: `--zone ZONE` or `ZONE/NODE`"
     else:
-        hint = "name the one you mean in full: " + " or ".join(f"`tpuctl down {target.full_name}`" for target in found)
+        hint = "use a full name: " + " or ".join(f"`tpuctl down {target.full_name}`" for target in found)
     kind = "nodes" if not any(target.is_request_named for target in found) else "resources"
     return ConflictError(f"there are {len(found)} {kind} `{reference.node_id}`: {', '.join(things)}", hint=hint)
 
 
-def _thing(target: Target) -> str:
-    if target.request is None or not target.is_request_named:
-        return f"{target.name.zone}/{target.name.node_id}"
-    return f"the queued resource {target.request.zone}/{target.request.queued_resource_id} ({target.request.state})"
-
-
-def _unique(target: Target) -> str:
-    return target.full_name if target.is_request_named else f"{target.name.zone}/{target.name.node_id}"
-
-
 def absent(reference: NodeReference, place: Place) -> NodeNowhereError:
-    """Return the error of a strict `delete` for what is not there."""
-    hint = "`--ignore-not-found` makes this a success; `tpuctl list` shows what there is"
+    """Return the error of a strict `delete` for a name that does not exist."""
+    hint = "`--ignore-not-found` makes this a success; `tpuctl list` shows all nodes"
     return NodeNowhereError(reference.node_id, reference.project or place.project, hint=hint)
 
 

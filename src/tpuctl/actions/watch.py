@@ -1,6 +1,6 @@
-"""`tpuctl watch`: keep nodes usable, until told to stop.
+"""`tpuctl watch`: keep nodes usable until interrupted.
 
-It keeps nothing but the journal: a run that was killed is continued by the next one, from what it finds.
+The journal is its only memory: the next run continues from the journal and from what the API reports.
 """
 
 from __future__ import annotations
@@ -27,55 +27,54 @@ if TYPE_CHECKING:
     from tpuctl.actions.pursuit import Pursuit
     from tpuctl.names import NodeName
 
-# How often a node that is usable is looked at: one list call serves all of a zone.
+# How often a usable node is fetched: one list call serves all nodes of a zone.
 _AT_REST = timedelta(seconds=15)
 
 
 def watch(
     context: Context, tasks: Sequence[Task], *, until: timedelta | None, each_round: Callable[[], None]
 ) -> list[TpuctlError]:
-    """Keep nodes usable until `until` has passed, or nothing more can be done for any. Returns why each was given up.
+    """Keep nodes usable until `until` has passed, or nothing more can be done for any of them. Return their errors.
 
-    A node that was given up is looked at as long as there are others: it may be mended by hand. `each_round` is called
-    after each look. Raises `AccessError` as soon as the credentials do not work any more, and
-    `ConflictError` where somebody else looks after a node already.
+    A failed node is still fetched while others are watched: it may be fixed by hand. `each_round` is called after each
+    round. Raises `AccessError` as soon as the credentials stop working, and `ConflictError` if another client already
+    holds the lease of a node.
     """
     started = context.clock.monotonic()
     end = None if until is None else started + until
-    fleet = Fleet(context, [_continued(context, task) for task in tasks])
+    controller = Fleet(context, [_continued(context, task) for task in tasks])
     errors: dict[NodeName, TpuctlError] = {}
     try:
-        for pursuit in fleet:
-            _begin(pursuit)
-        while any(pursuit.name not in errors for pursuit in fleet) and (end is None or context.clock.monotonic() < end):
-            for pursuit, failure in fleet.looked_at():
-                error = failure or _step(context, pursuit)
+        for node in controller:
+            if holder := node.take_lease():
+                raise ConflictError(
+                    f"`{node.name.node_id}` is in use by {holder}",
+                    hint="only one process may repair a node; stop the other, or take the lease with `--force-lease`",
+                )
+        while any(node.name not in errors for node in controller) and (end is None or context.clock.monotonic() < end):
+            for node, failure in controller.observe_due():
+                error = failure or _step(context, node)
                 if error is None:
-                    errors.pop(pursuit.name, None)
+                    errors.pop(node.name, None)
                 else:
-                    _resign(pursuit, error, is_news=pursuit.name not in errors)
-                    errors[pursuit.name] = error
+                    if node.name not in errors:
+                        given_up(node, error)
+                    if isinstance(error, AccessError):
+                        raise error
+                    errors[node.name] = error
+                    node.mark_degraded()
+                    node.pause(_AT_REST)
                 if isinstance(error, NotFoundError | EndedError):
-                    fleet.end(pursuit)
+                    controller.remove(node)
             each_round()
-            fleet.rest(until=end)
+            controller.sleep(until=end)
     finally:
-        fleet.close()
+        controller.close()
     return list(errors.values())
 
 
-def _resign(pursuit: Pursuit, error: TpuctlError, *, is_news: bool) -> None:
-    """Say, once, that nothing more is done for a node as it is, and leave it so. Raises `AccessError`: that ends all."""
-    if is_news:
-        given_up(pursuit, error)
-    if isinstance(error, AccessError):
-        raise error
-    pursuit.falter()
-    pursuit.rest(_AT_REST)
-
-
 def _continued(context: Context, task: Task) -> Task:
-    """Return the task with what earlier runs have used up of its budgets, and with the spec of a node they were making anew."""
+    """Return the task with the repairs that earlier runs have used, and with the spec of a node that they were recreating."""
     entries = context.journal.entries(task.name)
     spec = task.spec
     if spec is None and is_being_made_anew(context.journal, task.name):
@@ -85,39 +84,39 @@ def _continued(context: Context, task: Task) -> Task:
     return replace(task, tried=tried, spec=spec)
 
 
-def _begin(pursuit: Pursuit) -> None:
-    """Take the node's lease. Raises `ConflictError` where somebody else has it."""
-    if other := pursuit.take():
-        name = pursuit.name.node_id
-        raise ConflictError(
-            f"`{name}` is looked after already: {other}",
-            hint="two watches would fight over one node; end that one, or take the node over: `--steal`",
-        )
-
-
-def _step(context: Context, pursuit: Pursuit) -> TpuctlError | None:
-    """Do the next thing for one node; returns why nothing more can be done for it, or nothing."""
+def _step(context: Context, node: Pursuit) -> TpuctlError | None:
+    """Take the next step for one node. Return the error if nothing more can be done for it, else None."""
     try:
-        pursuit.let_in()
-        was_usable = pursuit.is_usable
-        decision = pursuit.decide()
+        node.ensure_ssh_key()
+        was_usable = node.is_usable
+        decision = node.decide()
         match decision:
             case Reached(level, note):
-                _rest(pursuit, level, note, was_usable=was_usable)
+                _keep_usable(node, level, note, was_usable=was_usable)
             case Wait():
-                # What an earlier run has made and not handed over is news too once it is usable.
-                if (was_usable or pursuit.seen.is_ours) and not pursuit.seen.silence:
-                    pursuit.falter()
-                pursuit.wait(decision)
+                # A node that an earlier run created and did not finish is also reported once it is usable.
+                if (was_usable or node.seen.is_ours) and not node.seen.outage:
+                    node.mark_degraded()
+                node.requeue(decision)
             case GiveUp(error):
                 return error
-            case Start() if not pursuit.was_stopped_by_us:
-                pursuit.wait(Wait(_AT_REST, f"it is {NodeState.STOPPED}, not by our doing: it is left so"))
-            case Create() if not pursuit.seen.was_there and not _may_make(context, pursuit):
-                return _absent(pursuit)
+            case Start() if not node.was_stopped_by_us:
+                node.requeue(Wait(_AT_REST, f"it is {NodeState.STOPPED}, and tpuctl did not stop it: not started"))
+            case Create() if not (
+                node.seen.was_there
+                or node.policy.recreate_deleted
+                # An earlier run deleted it to create it again.
+                or is_being_made_anew(context.journal, node.name)
+            ):
+                absent = NodeNotFoundError(node.name.node_id, node.name.zone)
+                absent.hint = (
+                    f"`tpuctl up {node.name.node_id}` creates it; with `--recreate-deleted`, watch creates it from the "
+                    "spec in the journal or in tpuctl.yaml"
+                )
+                return absent
             case Create() | Start() | Restart() | Reboot() | Delete():
-                pursuit.falter()
-                pursuit.act(decision)
+                node.mark_degraded()
+                node.execute(decision)
             case _:
                 assert_never(decision)
     except TpuctlError as error:
@@ -125,30 +124,16 @@ def _step(context: Context, pursuit: Pursuit) -> TpuctlError | None:
     return None
 
 
-def _may_make(context: Context, pursuit: Pursuit) -> bool:
-    """Tell whether a node that this run has never seen may be made: only where an earlier run was about to."""
-    return pursuit.policy.recreate_deleted or is_being_made_anew(context.journal, pursuit.name)
-
-
-def _absent(pursuit: Pursuit) -> NodeNotFoundError:
-    error = NodeNotFoundError(pursuit.name.node_id, pursuit.name.zone)
-    error.hint = (
-        f"`tpuctl up {pursuit.name.node_id}` makes it; with `--recreate-deleted` watch does so where the journal or a "
-        "file knows what it is to be"
-    )
-    return error
-
-
-def _rest(pursuit: Pursuit, level: Goal, note: str | None, *, was_usable: bool) -> None:
-    """Leave a node alone that is usable, after what is to be done when it has just become so."""
+def _keep_usable(node: Pursuit, level: Goal, note: str | None, *, was_usable: bool) -> None:
+    """Leave a usable node alone. Run its set-up and report it first if it has just become usable."""
     if not was_usable:
-        pursuit.set_up()
-    pursuit.arrive(level)
+        node.run_setup()
+    node.record_usable(level)
     if not was_usable:
-        text = arrived(pursuit.policy, level).rstrip(",") + (f"; {note}" if note else "")
-        if pursuit.has_faltered:
-            pursuit.note_down(EventKind.RECOVERED, text)
+        text = arrived(node.policy, level).rstrip(",") + (f"; {note}" if note else "")
+        if node.has_degraded:
+            node.report_and_journal(EventKind.RECOVERED, text)
         else:
-            pursuit.tell(EventKind.REACHED, text, goal=str(level))
-        pursuit.recover()
-    pursuit.rest(_AT_REST)
+            node.report(EventKind.REACHED, text, goal=str(level))
+        node.mark_recovered()
+    node.pause(_AT_REST)

@@ -1,6 +1,6 @@
-"""Buckets as they are set up: where they are, who may use them, what is in them. Raises tpuctl's exceptions.
+"""Read the configuration of buckets: location, IAM policy, contents. Raises tpuctl's exceptions.
 
-Objects are read and written by `storage.py`. Google's library is left out here: of each answer one URL is all it would give.
+Objects are read and written by `storage.py`. Google's library is not used here: it would only build one URL for each request.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _POLICY_VERSION = 3
 
 
 class BucketsClient(Client):
-    """Calls Cloud Storage. `user_project` is charged for requests to buckets whose requester pays.
+    """Calls Cloud Storage. `user_project` is billed for requests to requester-pays buckets.
 
-    Such a bucket without it is refused as `InvalidRequestError`, whose `error_id` is `storage-requester-pays`.
+    Without it, such a bucket raises `InvalidRequestError` with the `error_id` `storage-requester-pays`.
     """
 
     api = Api("storage", "v1", "storage/v1/")
@@ -49,21 +49,21 @@ class BucketsClient(Client):
             return self._caller.attempt(request, Bucket.from_api)
 
     def layout(self, name: str, *, user_project: str | None = None) -> Placement:
-        """Return where a bucket is; needs storage.objects.list only [API storage v1, method text]."""
-        # The method has no parameter for who pays, so that a header says it [API storage v1].
+        """Return the location of a bucket; needs storage.objects.list only [API storage v1, method text]."""
+        # The method has no parameter for the billed project, so a header is used [API storage v1].
         request = self._request(name, "/storageLayout").paid_by(user_project)
         with about(_words(name), "storage.objects.list"):
             return self._caller.attempt(request, Placement.from_api)
 
     def policy(self, name: str, *, user_project: str | None = None) -> IamPolicy:
-        """Return who may do what, conditions included; needs storage.buckets.getIamPolicy."""
+        """Return the IAM policy with its conditions; needs storage.buckets.getIamPolicy."""
         with about(_words(name), "storage.buckets.getIamPolicy"):
             return self._caller.attempt(self._policy_request(name, user_project), IamPolicy.from_api)
 
     def test_permissions(
         self, name: str, permissions: Collection[str], *, user_project: str | None = None
     ) -> frozenset[str]:
-        """Return those of some permissions that the caller has; needs none."""
+        """Return which of the permissions the caller has; needs none."""
         query = {"permissions": sorted(permissions), "userProject": user_project}
         request = self._request(name, "/iam/testPermissions", query=query)
         with about(_words(name), None):
@@ -72,9 +72,9 @@ class BucketsClient(Client):
             )
 
     def contents(self, name: str, prefix: str, *, user_project: str | None = None) -> Contents:
-        """Return what the first thousand objects below a prefix come to; needs storage.objects.list.
+        """Count the first thousand objects below a prefix; needs storage.objects.list.
 
-        A folder's marker, empty and with a slash at the end of its name, is no object here.
+        A folder marker, which is empty and ends with a slash, is not counted.
         """
         query = {
             "prefix": prefix or None,
@@ -82,8 +82,15 @@ class BucketsClient(Client):
             "fields": "items(name,size),nextPageToken",
             "userProject": user_project,
         }
+
+        def read(data: Mapping[str, Any]) -> Contents:
+            _OBJECTS.check(data)
+            items = _OBJECTS.items(data, lambda item: (str(_OBJECT.read(item)["name"]), int(item.get("size") or 0)))
+            sizes = [size for name, size in items if size or not name.endswith("/")]
+            return Contents(len(sizes), sum(sizes), not data.get("nextPageToken"))
+
         with about(_words(name), "storage.objects.list"):
-            return self._caller.attempt(self._request(name, "/o", query=query), _contents)
+            return self._caller.attempt(self._request(name, "/o", query=query), read)
 
     def caches(self, name: str, *, user_project: str | None = None) -> tuple[AnywhereCache, ...]:
         """Return the Anywhere Caches; needs storage.anywhereCaches.list."""
@@ -97,9 +104,9 @@ class BucketsClient(Client):
             return all_pages(self._caller, page, _CACHES, AnywhereCache.from_api).items
 
     def grant(self, name: str, role: str, member: str, *, user_project: str | None = None) -> None:
-        """Add one member to one role, keeping all else, whoever else changes the policy meanwhile.
+        """Add one member to one role. Other changes of the policy are kept, even simultaneous ones.
 
-        What the member has without a condition is left as it is. Raises `ConflictError` where others always came first.
+        An unconditional binding of the member stays unchanged. Raises `ConflictError` after six simultaneous changes.
         """
         for attempt in range(1, _GRANTS + 1):
             with about(_words(name), "storage.buckets.getIamPolicy"):
@@ -113,11 +120,11 @@ class BucketsClient(Client):
         )
 
     def _replace_policy(self, name: str, policy: Mapping[str, Any], user_project: str | None) -> bool:
-        """Replace a policy; false where it is no longer the one that was read."""
+        """Replace a policy; False if it has changed since it was read."""
         request = self._request(name, "/iam", method="PUT", query={"userProject": user_project}, body=policy)
         with about(_words(name), "storage.buckets.setIamPolicy"):
             try:
-                # Its etag makes it harmless to send again: a second sending is refused, and the policy read anew.
+                # The etag makes a retry harmless: the service refuses it, and the policy is read again.
                 self._caller.attempt(request, lambda _: None)
             except RefusedError as error:
                 if error.refusal.code not in _CHANGED_MEANWHILE:
@@ -146,15 +153,8 @@ def _words(name: str) -> str:
     return f"the bucket `gs://{name}`"
 
 
-def _contents(data: Mapping[str, Any]) -> Contents:
-    _OBJECTS.check(data)
-    items = _OBJECTS.items(data, lambda item: (str(_OBJECT.read(item)["name"]), int(item.get("size") or 0)))
-    sizes = [size for name, size in items if size or not name.endswith("/")]
-    return Contents(len(sizes), sum(sizes), not data.get("nextPageToken"))
-
-
 def _with_member(policy: Mapping[str, Any], role: str, member: str) -> dict[str, Any] | None:
-    """Return a policy with one member more; nothing where it has the role already, whatever the circumstances."""
+    """Return the policy with the member added; None if the member already has the role without a condition."""
     bindings = [dict(binding) for binding in policy.get("bindings") or ()]
     same = [binding for binding in bindings if binding.get("role") == role and not binding.get("condition")]
     if any(member in (binding.get("members") or ()) for binding in same):

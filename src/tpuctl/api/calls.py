@@ -1,7 +1,7 @@
-"""One call of the TPU API: built by Google's library, sent by our http object, read into a noun.
+"""Build requests with Google's library, send them through our http objects, and parse the answers.
 
-The library's own `execute` is not used: it would log refusals to stderr, and raise `TypeError` for a 403 whose body is a
-JSON list. Its batch interface is never used: it ignores the endpoint and talks to the real service.
+The `execute` method of the library is not used: it logs refusals to stderr, and raises `TypeError` for a 403 whose body is
+a JSON list. Its batch interface is never used: it ignores the endpoint and calls the real service.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ Query = Mapping[str, str | int | Sequence[str] | None]
 
 PAYER = "x-goog-user-project"
 _ACCEPT = {"accept": "application/json"}
-# What a query may hold as it is [RFC 3986]; `fields` is made of it.
+# Characters that are not quoted in a query [RFC 3986]; `fields` needs them.
 _QUERY_SAFE = "/:,()"
 UNEXPECTED = "unexpected response from the service"
 
 
 @dataclass(frozen=True, slots=True)
 class RequestPreview:
-    """A request as it would be sent. `body` is nothing where the method has none."""
+    """A request that is shown and not sent. `body` is None if the method has none."""
 
     method: str
     url: str
@@ -49,7 +49,7 @@ class RequestPreview:
 
 @dataclass(frozen=True, slots=True)
 class PlainRequest:
-    """A request made without the library, which costs 90 ms to import and up to 40 ms for each API that it reads about."""
+    """A request built without the library, which takes 90 ms to import and up to 40 ms to load each API."""
 
     uri: str
     method: str = "GET"
@@ -58,7 +58,7 @@ class PlainRequest:
 
     @classmethod
     def of(cls, url: str, *, method: str = "GET", query: Query | None = None, body: Json | None = None) -> Self:
-        """Return a request; a parameter that is nothing is left out, one with several values is repeated."""
+        """Build a request. A parameter that is None is left out; one with several values is repeated."""
         given = {name: value for name, value in (query or {}).items() if value is not None}
         uri = f"{url}?{urlencode(given, doseq=True, safe=_QUERY_SAFE, quote_via=quote)}" if given else url
         if body is None:
@@ -66,13 +66,13 @@ class PlainRequest:
         return cls(uri, method, json.dumps(body), {**_ACCEPT, "content-type": "application/json"})
 
     def paid_by(self, project: str | None) -> Self:
-        """Return the request as one that a project is charged for, where one is named [documentation: x-goog-user-project]."""
+        """Return the request billed to a project, if one is given [documentation: x-goog-user-project]."""
         return replace(self, headers={**self.headers, PAYER: project}) if project else self
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One of Google's APIs, as its discovery document calls it; `path` is where an endpoint of one's own serves it."""
+    """A Google API by the name of its discovery document. `path` is its base path at a custom endpoint."""
 
     name: str
     version: str
@@ -83,7 +83,7 @@ TPU = Api("tpu", "v2")
 
 
 class Caller:
-    """Sends calls for any thread. `server_time` is that of the last answer, by the service's clock."""
+    """Sends calls from any thread. `server_time` is the time of the last answer by the service's clock."""
 
     def __init__(
         self,
@@ -100,18 +100,28 @@ class Caller:
         self.random = random or Random()  # noqa: S311  # jitter, not a secret
         self.policy = policy or RetryPolicy()
         self.server_time: datetime | None = None
-        # By project; made here, since the threads that list at the same time must find one.
+        # By project. Created here, because threads that list at the same time must share it.
         self.zones = ShortMemory[tuple[str, ...]](clock)
         self._api = api
         self._endpoint = Endpoint.parse(endpoint).url(api.path) if endpoint else None
         self._service: Any = None
         self._lock = threading.Lock()
 
-    def service(self) -> Any:  # googleapiclient makes its classes at run time
-        """Return the library's object of the API, on which requests are built."""
+    def service(self) -> Any:  # googleapiclient creates its classes at run time
+        """Return the library's object of the API, which builds requests."""
+        from googleapiclient.discovery import build  # noqa: PLC0415  # 190 ms, not needed for help
+
         with self._lock:
             if self._service is None:
-                self._service = self._build()
+                # With our http object, the library does not look for credentials.
+                self._service = build(
+                    self._api.name,
+                    self._api.version,
+                    http=self.http_factory(),
+                    static_discovery=True,
+                    cache_discovery=False,
+                    client_options={"api_endpoint": self._endpoint} if self._endpoint else None,
+                )
             return self._service
 
     def locations(self) -> Any:  # as above
@@ -119,16 +129,16 @@ class Caller:
         return self.service().projects().locations()
 
     def call(self, request: Any, read: Callable[[Json], T], *, is_safe: bool = True) -> T:
-        """Return what `read` makes of the answer; sends again as `retry.decide` says. Raises tpuctl's exceptions."""
+        """Send a request, with retries, and return the answer parsed by `read`. Raises tpuctl's exceptions."""
         with translated():
             return self.attempt(request, read, is_safe=is_safe)
 
     def attempt(self, request: Any, read: Callable[[Json], T], *, is_safe: bool = True) -> T:
-        """Do as `call` does, but raise the failures of `api/`, which say what is certain."""
+        """Do the same as `call`, but raise `TransportError` and `RefusedError`, which say what is certain."""
         return self.exchange(request, lambda _, content: read_json(content, read), is_safe=is_safe)
 
     def exchange(self, request: Any, read: Callable[[Mapping[str, str], bytes], T], *, is_safe: bool = True) -> T:
-        """Do as `attempt` does for an answer that is not JSON; `read` gets its headers, in lower case, and its bytes."""
+        """Do the same as `attempt` for an answer that is not JSON; `read` gets its lower-case headers and its bytes."""
         return retrying(
             lambda left: self._send(request, read, left),
             is_safe=is_safe,
@@ -138,18 +148,11 @@ class Caller:
         )
 
     def _send(self, request: Any, read: Callable[[Mapping[str, str], bytes], T], left: timedelta) -> T:
-        response, content = self._exchange(request, left)
-        self._note_time(response.get("date"))
-        if not 200 <= response.status < 300:
-            raise RefusedError(parse_refusal(response.status, response, content, now=self.clock.now()))
-        return read(response, content)
-
-    def _exchange(self, request: Any, left: timedelta) -> tuple[Any, bytes]:
         from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415  # loaded with the library that is in use here
         from httplib2 import HttpLib2Error  # noqa: PLC0415  # as above
 
         sender = self.http_factory()
-        # In real seconds, which those of our clock are wherever there is a socket: only the embedded sandbox has another.
+        # In real seconds, which equal those of our clock if there is a socket: only the embedded sandbox has another clock.
         sender.timeout = left.total_seconds()
         try:
             response, content = sender.request(
@@ -160,35 +163,21 @@ class Caller:
         except GoogleAuthError as error:
             raise credential_failure(error) from error
         except ConnectionRefusedError as error:
-            raise NotSentError(f"the service cannot be reached: {error}") from error
-        # An http object that is not ours: what it raises does not tell whether the request was carried out.
+            raise NotSentError(f"cannot connect to the service: {error}") from error
+        # Raised by an http object that is not ours: it does not show whether the request was carried out.
         except (OSError, http.client.HTTPException, HttpLib2Error) as error:
-            raise AnswerLostError(f"the service gave no answer: {error}") from error
-        return response, content
-
-    def _note_time(self, date: str | None) -> None:
-        if moment := parse_date(date):
+            raise AnswerLostError(f"the service did not answer: {error}") from error
+        if moment := parse_date(response.get("date")):
             self.server_time = moment
-
-    def _build(self) -> Any:
-        from googleapiclient.discovery import build  # noqa: PLC0415  # 190 ms, not needed for help
-
-        options = {"api_endpoint": self._endpoint} if self._endpoint else None
-        # With an http object of ours the library looks for no credentials of its own.
-        return build(
-            self._api.name,
-            self._api.version,
-            http=self.http_factory(),
-            static_discovery=True,
-            cache_discovery=False,
-            client_options=options,
-        )
+        if not 200 <= response.status < 300:
+            raise RefusedError(parse_refusal(response.status, response, content, now=self.clock.now()))
+        return read(response, content)
 
 
 def read_json(content: bytes, read: Callable[[Json], T]) -> T:
-    """Return what `read` makes of a JSON object. Raises `GarbledAnswerError` for anything else.
+    """Parse a JSON object with `read`. Raises `GarbledAnswerError` for anything else.
 
-    Status 200 with an error in the body is not an answer either: all that may hold an error, operations, has a name.
+    A body with an error and status 200 is not an answer either. Only operations may have an error, and those have a name.
     """
     try:
         data = parse_json(content)
@@ -204,5 +193,5 @@ def read_json(content: bytes, read: Callable[[Json], T]) -> T:
 
 
 def preview(request: Any) -> RequestPreview:
-    """Return a request for showing, without sending it."""
+    """Return a request to show, without sending it."""
     return RequestPreview(request.method, request.uri, json.loads(request.body) if request.body else None)

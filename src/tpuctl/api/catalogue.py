@@ -1,4 +1,4 @@
-"""What zones offer: the part of the Cloud TPU API that is about places, not nodes. Raises tpuctl's exceptions."""
+"""List zones and their offers with the Cloud TPU API. Raises tpuctl's exceptions."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _VERSIONS = Page("tpu.v2 ListRuntimeVersionsResponse", "runtimeVersions")
 
 
 class CatalogueClient(Client):
-    """Calls the TPU API about its zones."""
+    """Calls the methods of the TPU API for zones."""
 
     @cached_property
     def _requests(self) -> Requests:
         return Requests(self._caller, self._url)
 
     def locations(self, project: str) -> tuple[str, ...]:
-        """Return the zones that the API knows for a project: it offers TPUs, so that none at all is no answer."""
+        """Return the zones of the API for a project. Raises for an empty list, which cannot be true."""
         with translated():
             listing = all_pages(
                 self._caller,
@@ -47,7 +47,7 @@ class CatalogueClient(Client):
                 _location,
             )
             if not listing.items:
-                # Who asks zone by zone would find that nothing is there.
+                # A caller that lists each zone would report that no nodes exist.
                 raise GarbledAnswerError(f"{UNEXPECTED}: {_LOCATIONS.key}: none")
         return listing.items
 
@@ -57,12 +57,18 @@ class CatalogueClient(Client):
 
     def runtime_versions(self, project: str, zone: str) -> tuple[str, ...]:
         """Return the runtime versions that a zone offers to a project."""
-        return self._catalogue(self._requests.list_runtime_versions, _VERSIONS, _version, project, zone)
+        return self._catalogue(
+            self._requests.list_runtime_versions,
+            _VERSIONS,
+            lambda data: _named(_VERSION, data, "version"),
+            project,
+            zone,
+        )
 
     def offers(self, project: str) -> Mapping[str, tuple[str, ...]]:
-        """Return the accelerator types of every zone that answers; a zone that is not there may offer any.
+        """Return the accelerator types of every zone that answers; the offers of missing zones are unknown.
 
-        Source for the wildcard: unverified; where it is refused each zone is asked.
+        Source for the wildcard: unverified; if the service refuses it, each zone is listed.
         """
         build = self._requests.list_accelerator_types
         offered: dict[str, list[str]] = {}
@@ -87,7 +93,7 @@ class CatalogueClient(Client):
             self._caller,
             lambda zone: all_pages(self._caller, lambda token: build(project, zone, token), page, read),
             zones=zones,
-            locations=lambda: self._caller.zones.recall(project, lambda: self.locations(project)),
+            locations=lambda: self._caller.zones.get_or_load(project, lambda: self.locations(project)),
         )
 
     def _catalogue(
@@ -104,7 +110,7 @@ def _location(data: Mapping[str, Any]) -> str:
 
 
 def _offer(data: Mapping[str, Any]) -> tuple[str, str]:
-    """Return zone and type of `projects/P/locations/ZONE/acceleratorTypes/TYPE`."""
+    """Return the zone and the type of `projects/P/locations/ZONE/acceleratorTypes/TYPE`."""
     offered = _type(data)
     RESOURCE.check(data.get("name"))
     return str(data["name"]).split("/")[3], offered
@@ -114,12 +120,8 @@ def _type(data: Mapping[str, Any]) -> str:
     return _named(_TYPE, data, "type")
 
 
-def _version(data: Mapping[str, Any]) -> str:
-    return _named(_VERSION, data, "version")
-
-
 def _named(shape: Shape, data: Mapping[str, Any], field: str) -> str:
-    """Return a field, or the last part of the name where it is left out."""
+    """Return a field, or the last part of the name if the field is missing."""
     found = shape.read(data).get(field) or short(data.get("name") or "")
     if not found:
         raise ShapeError("missing", field)

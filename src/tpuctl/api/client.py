@@ -1,4 +1,4 @@
-"""What the clients of Google's APIs share: how they are made."""
+"""The base class of the clients of Google's APIs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """Calls one API through http objects that `http_factory` returns, one for each thread.
+    """Calls one API. `http_factory` returns one http object for each thread.
 
-    `endpoint` is a URL that serves the API, below its `api.path`, in place of Google's. Waits go through `clock`.
+    `endpoint` is a URL that serves the API at `api.path` instead of Google's.
     """
 
     api: ClassVar[Api] = TPU
-    # How long it goes on trying unless it is told otherwise; nothing for `retry`'s own.
+    # The default retry policy; None for the one of `retry`.
     patience: ClassVar[RetryPolicy | None] = None
 
     def __init__(
@@ -40,7 +40,7 @@ class Client:
         )
 
     def _url(self, path: str, *, service: str | None = None) -> str:
-        """Return the URL of a path at Google's host of a service (that of `api`), or at the endpoint of one's own."""
+        """Return the URL of a path at Google's host for a service (default: `api`), or at the custom endpoint."""
         if self._own_endpoint:
             return self._own_endpoint.url(path)
         return f"https://{service or self.api.name}.googleapis.com/{path}"

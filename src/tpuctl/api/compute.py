@@ -74,7 +74,12 @@ class ComputeClient(Client):
     def project_metadata(self, project: str) -> Mapping[str, str]:
         """Return the project's commonInstanceMetadata. Raises `AccessError` without `compute.projects.get`."""
         request = self._get(project, query={"fields": "commonInstanceMetadata/items"})
-        return self._caller.call(request, _items)
+
+        def read(data: Mapping[str, Any]) -> dict[str, str]:
+            items = (_PROJECT.read(data).get("commonInstanceMetadata") or {}).get("items") or ()
+            return {str(item["key"]): str(item.get("value", "")) for item in items}
+
+        return self._caller.call(request, read)
 
     def network(self, project: str, name: str) -> Network:
         """Return a network; needs compute.networks.get."""
@@ -89,7 +94,7 @@ class ComputeClient(Client):
             return self._caller.attempt(request, Subnetwork.from_api)
 
     def firewalls(self, project: str) -> tuple[FirewallRule, ...]:
-        """Return all firewall rules; needs compute.firewalls.list. Those of hierarchical policies are not among them."""
+        """Return all firewall rules, without those of hierarchical policies; needs compute.firewalls.list."""
 
         def page(token: str | None) -> PlainRequest:
             query = {"maxResults": _PAGE_SIZE, "pageToken": token, "fields": _FIREWALL_FIELDS}
@@ -101,25 +106,25 @@ class ComputeClient(Client):
     def region_quotas(self, project: str, region: str) -> Mapping[str, RegionQuota]:
         """Return the quotas of a region by metric; needs compute.regions.get.
 
-        Raises `ServiceUnavailableError` where the API has left them out, as it does when it cannot get at them.
+        Raises `ServiceUnavailableError` if the API left them out because it could not read them.
         """
         request = self._get(project, "regions", region, query={"fields": "quotas,quotaStatusWarning"})
         with about(f"the region `{region}` in {_words(project)}", "compute.regions.get"):
             data = self._caller.attempt(request, _REGION.read)
         if not data.get("quotas") and (warning := data.get("quotaStatusWarning")):
-            message = f"the quotas of {region} could not be fetched: {warning.get('message') or warning.get('code')}"
+            message = f"cannot fetch the quotas of {region}: {warning.get('message') or warning.get('code')}"
             raise ServiceUnavailableError(message, hint="try again in a few minutes")
         quotas = [RegionQuota.from_api(entry) for entry in data.get("quotas") or ()]
         return {quota.metric: quota for quota in quotas}
 
     def find_machine(self, project: str, name: str, *, zone: str | None = None) -> Machine:
-        """Return the virtual machine of that name, whatever its zone where none is named; needs compute.instances.list.
+        """Return the virtual machine of a name, in one zone or in any; needs compute.instances.list.
 
-        Raises `ConflictError` where several zones have one, `NotFoundError` only where every zone that counts has answered.
+        Raises `ConflictError` if several zones have one, `NotFoundError` only if every relevant zone has answered.
         """
 
         def page(token: str | None) -> PlainRequest:
-            # Without partial success one zone that is down would make all of them unknown.
+            # Without partial success, the failure of one zone would hide all others.
             query = {"filter": f"name={name}", "returnPartialSuccess": "true", "maxResults": _PAGE_SIZE}
             fields = "items,nextPageToken,unreachables"
             return self._get(project, "aggregated/instances", query={**query, "pageToken": token, "fields": fields})
@@ -132,13 +137,11 @@ class ComputeClient(Client):
         what = f"virtual machine `{name}` in {f'{zone} of ' if zone else ''}{_words(project)}"
         if found:
             zones = ", ".join(sorted(machine.zone for machine in found))
-            hint = f"name the one that is meant: `projects/{project}/zones/{found[0].zone}/instances/{name}`"
+            hint = f"use the full name, such as `projects/{project}/zones/{found[0].zone}/instances/{name}`"
             raise ConflictError(f"there is more than one {what}: in {zones}", hint=hint)
         if missing := [place for place in listing.unreachable if zone in {None, place}]:
-            raise ServiceUnavailableError(
-                f"whether there is a {what} is not known: {', '.join(missing)} did not answer"
-            )
-        raise NotFoundError(f"there is no {what}", hint="look with `gcloud compute instances list`")
+            raise ServiceUnavailableError(f"{what} not found, but {', '.join(missing)} did not answer")
+        raise NotFoundError(f"there is no {what}", hint="list them with `gcloud compute instances list`")
 
     def disk(self, project: str, zone: str, name: str) -> Disk:
         """Return a disk; needs compute.disks.get."""
@@ -149,13 +152,13 @@ class ComputeClient(Client):
     def open_firewall(
         self, project: str, network: str, name: str, source_ranges: Sequence[str], ports: Sequence[str]
     ) -> None:
-        """Make an ingress rule that allows tcp ports, and return once it holds; needs compute.firewalls.create.
+        """Create an ingress rule that allows tcp ports, and wait until it is active; needs compute.firewalls.create.
 
-        That takes compute.networks.updatePolicy on the network as well [documentation of Compute Engine's methods].
+        It also needs compute.networks.updatePolicy on the network [documentation of Compute Engine's methods].
 
-        Raises `AlreadyExistsError` where the name is taken, `TimedOutError` where it takes longer than three minutes.
+        Raises `AlreadyExistsError` if the name is taken, `TimedOutError` after three minutes.
         """
-        # One id for all sendings: the service carries a repeated request out once [API field text of requestId].
+        # One id for all retries: the service carries out a repeated request once [API field text of requestId].
         query = {"requestId": str(UUID(int=self._caller.random.getrandbits(128), version=4))}
         body = {
             "name": name,
@@ -172,20 +175,17 @@ class ComputeClient(Client):
             except RefusedError as error:
                 if error.refusal.code != 409:
                     raise
-                hint = f"look with `gcloud compute firewall-rules describe {name} --project={project}`"
-                raise AlreadyExistsError(f"{what} exists already", hint=hint) from error
-            self._wait(project, begun, what)
-
-    def _wait(self, project: str, begun: Mapping[str, Any], what: str) -> None:
-        look = self._get(project, "global/operations", str(begun.get("name")))
-        ended = until_done(
-            self._caller, begun, lambda: self._caller.attempt(look, _OPERATION.read), what=f"making {what}"
-        )
-        errors = (ended.get("error") or {}).get("errors") or ()
-        if errors:
-            code = int(ended.get("httpErrorStatusCode") or 500)
-            status, message = str(errors[0].get("code") or "UNKNOWN"), str(errors[0].get("message") or "")
-            raise RefusedError(Refusal(code=code, message=message, status=status))
+                hint = f"see `gcloud compute firewall-rules describe {name} --project={project}`"
+                raise AlreadyExistsError(f"{what} already exists", hint=hint) from error
+            fetch = self._get(project, "global/operations", str(begun.get("name")))
+            ended = until_done(
+                self._caller, begun, lambda: self._caller.attempt(fetch, _OPERATION.read), what=f"creating {what}"
+            )
+            errors = (ended.get("error") or {}).get("errors") or ()
+            if errors:
+                code = int(ended.get("httpErrorStatusCode") or 500)
+                status, message = str(errors[0].get("code") or "UNKNOWN"), str(errors[0].get("message") or "")
+                raise RefusedError(Refusal(code=code, message=message, status=status))
 
     def _get(
         self, project: str, collection: str = "", name: str = "", *, query: Mapping[str, Any] | None = None
@@ -203,8 +203,3 @@ def _part(text: str) -> str:
 
 def _words(project: str) -> str:
     return f"the project `{project}`"
-
-
-def _items(data: Mapping[str, Any]) -> dict[str, str]:
-    items = (_PROJECT.read(data).get("commonInstanceMetadata") or {}).get("items") or ()
-    return {str(item["key"]): str(item.get("value", "")) for item in items}

@@ -1,9 +1,9 @@
 """Http objects over httplib2 that never send a change twice.
 
-httplib2 0.32 sends a request again by itself, a POST too, when the connection ends without an answer, and its time-out
-is one for each operation of a socket, so that a server which sends a byte now and then is never given up. Both are
-changed through its own hooks: the classes of connection are ours, they raise exceptions that httplib2 does not catch,
-and each operation of a socket gets what is left of one limit for the whole exchange. Importing this costs 95 ms.
+httplib2 0.32 repeats a request, even a POST, if the connection ends without an answer. Its timeout applies to each socket
+operation, so that a server that sends a byte now and then is never timed out. Our connection classes change both through
+the hooks of httplib2: they raise exceptions that httplib2 does not catch, and each socket operation gets the time left of
+one limit for the whole exchange. Importing this module takes 95 ms.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SAFE_METHODS = frozenset({"GET", "HEAD"})
 _READING = threading.Lock()
 _BROKEN = (OSError, http.client.HTTPException, httplib2.HttpLib2Error)
 _CLOCK = SystemClock()
-# What newer versions of httplib2 raise where an answer unpacks to too much; none of it is an HttpLib2Error.
+# Raised by newer versions of httplib2 if a decompressed answer is too large. They are not HttpLib2Errors.
 _TOO_LARGE: tuple[type[Exception], ...] = (
     (httplib2.decode.DecodeLimitError, httplib2.decode.DecodeRatioError) if hasattr(httplib2, "decode") else ()
 )
@@ -58,11 +58,11 @@ Answer = tuple[httplib2.Response, bytes]
 class Http(httplib2.Http):  # type: ignore[misc]  # httplib2 ships no types
     """An http object for one thread.
 
-    Raises `NotSentError` or `AnswerLostError`, nothing else, when there is no answer. A request that may change
-    something gets a connection of its own, since what became of it on a connection that the server had already given
-    up would be uncertain. Redirects are answers, not followed.
+    Without an answer, only `NotSentError` or `AnswerLostError` is raised. A request that may change something gets a new
+    connection: on a connection that the server has already closed, its outcome would be uncertain. Redirects are not
+    followed.
 
-    `timeout` is for the next exchange, in seconds of real time, at most that of the options; None for that of the options.
+    `timeout` limits the next exchange, in seconds of real time; None or a larger value for the limit of the options.
     """
 
     def __init__(self, options: TransportOptions) -> None:
@@ -89,14 +89,14 @@ class Http(httplib2.Http):  # type: ignore[misc]  # httplib2 ships no types
         headers: Mapping[str, str] | None = None,
         **_: object,
     ) -> Answer:
-        """Send one request once and return response and body. A GET on a connection gone stale is sent once more."""
+        """Send one request once and return response and body. A GET on a stale connection is sent once more."""
         self._begin()
         return self._exchange(uri, method, body, headers)
 
     def close(self) -> None:
-        """Close the connections. Those of an exchange that another thread waits for are closed as it ends.
+        """Close the connections. Those that another thread is using are closed when its exchange ends.
 
-        Closing a stream waits for the thread that reads from it, at most as long as an exchange may take.
+        Closing a stream waits for the thread that reads from it, at most for the duration of an exchange.
         """
         self._is_closed = True
         if self._turn.acquire(blocking=False):
@@ -120,29 +120,29 @@ class Http(httplib2.Http):  # type: ignore[misc]  # httplib2 ships no types
 
     def _sent(self, uri: str, method: str, body: str | bytes | None, headers: Mapping[str, str] | None) -> Answer:
         lower = {name.lower(): value for name, value in (headers or {}).items()}
-        # A request that names who pays for it is believed.
+        # The request's own quota project takes precedence.
         lower = {**self._extra, **lower, "user-agent": _USER_AGENT}
         if method not in _SAFE_METHODS:
             self._hang_up()
         was_open = bool(self.connections)
         try:
-            return self._once(uri, method, body, lower)
+            return self._send_once(uri, method, body, lower)
         except AnswerLostError as error:
             if not was_open or isinstance(error.__cause__, TimeoutError):
                 raise
-        return self._once(uri, method, body, lower)
+        return self._send_once(uri, method, body, lower)
 
-    def _once(self, uri: str, method: str, body: str | bytes | None, headers: dict[str, str]) -> Answer:
+    def _send_once(self, uri: str, method: str, body: str | bytes | None, headers: dict[str, str]) -> Answer:
         kind = self._types[uri.partition(":")[0]]
         try:
             answer: Answer = super().request(uri, method=method, body=body, headers=dict(headers), connection_type=kind)
         except TransportError:
             self._hang_up()
             raise
-        # Connecting and sending are watched by the connection; what is left is the answer that ends too early.
+        # The connection handles failures of connecting and sending. An answer that ends too early is left.
         except TimeoutError as error:
             self._hang_up()
-            raise AnswerLostError(f"the answer is not complete: {_words(error, self._limit)}") from error
+            raise AnswerLostError(f"the answer is incomplete: {_words(error, self._limit)}") from error
         except _BROKEN as error:
             self._hang_up()
             raise AnswerLostError(f"the answer ended too early: {_words(error)}") from error
@@ -159,12 +159,12 @@ class Http(httplib2.Http):  # type: ignore[misc]  # httplib2 ships no types
         self.connections.clear()
 
     def _auth_from_challenge(self, *_: object) -> tuple[()]:
-        # httplib2 would parse WWW-Authenticate, and fail on what it does not know; tokens are renewed below.
+        # httplib2 would parse WWW-Authenticate, and fail on unknown schemes. AuthorizedHttp refreshes tokens.
         return ()
 
 
 class AuthorizedHttp(Http):
-    """An http object that adds a token, and refreshes it once when the service no longer takes it."""
+    """An http object that adds an access token, and refreshes it once if the service rejects it."""
 
     def __init__(
         self,
@@ -188,9 +188,9 @@ class AuthorizedHttp(Http):
         headers: Mapping[str, str] | None = None,
         **_: object,
     ) -> Answer:
-        """Send one request with a token; after a 401, which means that nothing was done, once more with a new one."""
+        """Send one request with a token. After a 401 it was not carried out, and is sent once more with a new token."""
         self._begin()
-        # A token must not leave for a host that nobody named.
+        # A token must not be sent to a host that the user did not name.
         if not takes_token(uri, self._endpoint):
             raise SettingError(f"no token is sent to `{uri.partition('?')[0]}`", hint="check the endpoint")
         used = self._with_token(uri, method, headers)
@@ -202,7 +202,7 @@ class AuthorizedHttp(Http):
         return self._exchange(uri, method, body, self._with_token(uri, method, headers))
 
     def close(self) -> None:
-        """Close the connections, those to the token's source too."""
+        """Close the connections, also those to the source of tokens."""
         super().close()
         self._auth.close()
 
@@ -211,12 +211,12 @@ class AuthorizedHttp(Http):
         given: MutableMapping[str, str] = dict(own)
         with self._credentials() as credentials:
             credentials.before_request(self._auth, method, uri, given)
-        # The credentials' quota project comes last.
+        # The quota project of the credentials has the lowest precedence.
         return {**given, **self._extra, **own}
 
     @contextmanager
     def _credentials(self) -> Iterator[Any]:  # google-auth ships no types
-        """Yield the credentials, for this thread alone. What they fetch is a part of the exchange, and ends with it."""
+        """Yield the credentials, locked for this thread. Their requests count against the limit of the exchange."""
         if self._limit.is_over or not self._lock.acquire(timeout=self._limit.left):
             raise _no_token()
         try:
@@ -226,16 +226,16 @@ class AuthorizedHttp(Http):
 
 
 class AuthRequest:
-    """How google-auth reaches the source of tokens: a google.auth.transport.Request.
+    """The transport of google-auth to the source of tokens: a google.auth.transport.Request.
 
-    Its failures are google-auth's own, since a token that could not be fetched means that the call itself was not sent.
-    With a `limit` all its requests are a part of one exchange. When that is over it raises `NotSentError`, which google-auth
-    does not catch: after a failure of its own class it may sleep and try again.
+    It raises google-auth's exceptions: without a token the call itself was not sent. With a `limit`, all its requests
+    are a part of one exchange. After the limit it raises `NotSentError`, which google-auth does not catch; after its own
+    exceptions google-auth may sleep and retry.
     """
 
     def __init__(self, options: TransportOptions, *, limit: _Limit | None = None) -> None:
         self._limit = limit
-        # The quota project is for the API alone; the source of tokens may not know it.
+        # The quota project is only for the API; the source of tokens may not know it.
         self._http = Http(replace(options, quota_project=None))
 
     def __call__(
@@ -246,7 +246,7 @@ class AuthRequest:
         headers: Mapping[str, str] | None = None,
         **_: object,
     ) -> _AuthResponse:
-        """Send a request of google-auth's. A time-out that it asks for is ignored in favour of the options' and the limit."""
+        """Send a request of google-auth. Its own timeout is ignored: the options and the limit decide."""
         from google.auth.exceptions import TransportError as AuthTransportError  # noqa: PLC0415  # only with credentials
 
         try:
@@ -274,13 +274,11 @@ class _AuthResponse:
 
 
 class _Limit:
-    """How long an exchange may take in all, by the real clock: a network knows no other.
+    """The time and size limits of an exchange. The time is that of the real clock, because sockets use no other."""
 
-    `response` is the last one; where its server closes the connection, it alone has the socket.
-    """
-
+    # The last response. If the server closes the connection, only the response has the socket.
     response: http.client.HTTPResponse | None = None
-    # Bytes of all exchanges of the process: dozens of threads ask at the same time, and each answer is held in memory.
+    # Bytes of all exchanges of the process: dozens of threads send requests, and each answer is kept in memory.
     _held_by_all = 0
     _counting = threading.Lock()
 
@@ -289,32 +287,32 @@ class _Limit:
         self.begin(duration)
 
     def begin(self, duration: timedelta) -> None:
-        """Count from now on."""
+        """Restart the limit."""
         self.duration, self._ends = duration, _CLOCK.monotonic() + duration
 
     def take(self, count: int, most: int) -> None:
-        """Count bytes that were received. Raises `GarbledAnswerError` where all exchanges together hold more than `most`."""
+        """Count received bytes. Raises `GarbledAnswerError` if all exchanges together have more than `most`."""
         with _Limit._counting:
             self._held += count
             _Limit._held_by_all += count
             is_too_much = _Limit._held_by_all > most
         if is_too_much:
-            raise GarbledAnswerError(f"the answers that came at the same time are larger than {most / 2**20:g} MiB")
+            raise GarbledAnswerError(f"simultaneous answers are larger than {most / 2**20:g} MiB")
 
     def give_back(self) -> None:
-        """Count the bytes of this exchange no longer."""
+        """Subtract the bytes of this exchange."""
         with _Limit._counting:
             _Limit._held_by_all -= self._held
             self._held = 0
 
     @property
     def is_over(self) -> bool:
-        """Tell whether no time is left."""
+        """Return whether no time is left."""
         return _CLOCK.monotonic() >= self._ends
 
     @property
     def left(self) -> float:
-        """The seconds that are left. Raises `TimeoutError` if there are none."""
+        """The seconds left. Raises `TimeoutError` if there are none."""
         left = (self._ends - _CLOCK.monotonic()).total_seconds()
         if left <= 0:
             raise TimeoutError
@@ -322,7 +320,7 @@ class _Limit:
 
 
 class _Limited(io.RawIOBase):
-    """What a socket receives, within the limit of the exchange and up to a number of bytes."""
+    """Reads from a socket, within the time and size limits of the exchange."""
 
     def __init__(self, raw: io.RawIOBase, sock: socket.socket, limit: _Limit, options: TransportOptions) -> None:
         self._raw, self._sock, self._limit, self._options = raw, sock, limit, options
@@ -346,7 +344,7 @@ class _Limited(io.RawIOBase):
 
 
 class _Reader(io.BufferedReader):
-    """Refuses a length that no answer has before memory is taken for it."""
+    """Rejects an impossible length before memory is allocated for it."""
 
     def __init__(self, raw: _Limited, largest: int) -> None:
         super().__init__(raw)
@@ -355,14 +353,14 @@ class _Reader(io.BufferedReader):
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > self._largest:
             raise _too_large(self._largest)
-        # http.client takes the length of a chunk with a sign, too. With -1 it asks for all that comes.
+        # http.client also accepts a chunk length with a sign. With -1 it requests everything.
         if size is not None and size < -1:
             raise GarbledAnswerError("the length of a chunk is not a number")
         return super().read(size)
 
 
 class _Response(http.client.HTTPResponse):
-    """A response that is read within the limits; `options` and `limit` are those of its connection."""
+    """A response that is read within the limits of its connection."""
 
     options: TransportOptions
     limit: _Limit
@@ -374,10 +372,7 @@ class _Response(http.client.HTTPResponse):
 
 
 class _Watched(http.client.HTTPConnection):
-    """What both kinds of connection share: limits, the proxy, and exceptions by what is certain.
-
-    A mix-in before one of httplib2's classes.
-    """
+    """A mix-in for both kinds of connection: limits, the proxy, and exceptions that say what is certain."""
 
     options: TransportOptions
     limit: _Limit
@@ -393,7 +388,7 @@ class _Watched(http.client.HTTPConnection):
 
     def _open(self, address: tuple[str, int], *_: object) -> socket.socket:
         """Return a socket that is connected to one of the addresses of a host."""
-        failure = OSError("the name has no address")
+        failure = OSError("the host name has no address")
         for family, kind, protocol, _name, place in _addresses(*address, seconds=self.limit.left):
             sock = socket.socket(family, kind, protocol)
             try:
@@ -418,7 +413,7 @@ class _Watched(http.client.HTTPConnection):
             raise UntrustedServerError(
                 f"the certificate of {self._target} is not trusted: {error.verify_message}"
             ) from error
-        # A host name that cannot be one is a UnicodeError of the resolver's; a proxy may send too much.
+        # The resolver raises UnicodeError for an invalid host name; a proxy may send too much.
         except (OSError, UnicodeError, http.client.HTTPException, TransportError) as error:
             self.close()
             raise NotSentError(f"{self._target} cannot be reached{via}: {_words(error)}") from error
@@ -429,14 +424,14 @@ class _Watched(http.client.HTTPConnection):
             yield
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise AnswerLostError(f"{self._target} gave no answer: {_words(error, self.limit)}") from error
+            raise AnswerLostError(f"{self._target} did not answer: {_words(error, self.limit)}") from error
 
     def request(self, *args: Any, **kwargs: Any) -> None:  # http.client's signature, passed on
         """Send the request."""
         with self._under_way():
             super().request(*args, **kwargs)
 
-    def send(self, data: Any) -> None:  # bytes, in all that we send
+    def send(self, data: Any) -> None:  # bytes, in all our requests
         """Send bytes within the limit. With TLS, `sendall` would restart the limit for each piece."""
         rest = memoryview(data)
         while rest:
@@ -459,24 +454,24 @@ class _PlainConnection(_Watched, httplib2.HTTPConnectionWithTimeout):  # type: i
 
 
 class _TlsConnection(_Watched, http.client.HTTPSConnection):
-    # Not httplib2's class of this: it reads the authorities anew for each connection, which takes 26 ms.
+    # Not the class of httplib2, which reads the authorities for each connection. That takes 26 ms.
     def __init__(self, authority: str, **_: object) -> None:  # httplib2 passes its own time-out and proxy
         super().__init__(authority, context=_tls(self.options.ca_file))
         self._prepare()
 
     def connect(self) -> None:
-        self._reach(self._connect)
+        def connect() -> None:
+            http.client.HTTPConnection.connect(self)
+            self.sock.settimeout(self.limit.left)  # for the whole handshake
+            self.sock = _tls(self.options.ca_file).wrap_socket(self.sock, server_hostname=self._target)
 
-    def _connect(self) -> None:
-        http.client.HTTPConnection.connect(self)
-        self.sock.settimeout(self.limit.left)  # of the handshake as a whole
-        self.sock = _tls(self.options.ca_file).wrap_socket(self.sock, server_hostname=self._target)
+        self._reach(connect)
 
 
 def _addresses(host: str, port: int, *, seconds: float) -> list[tuple[Any, ...]]:
     """Return the addresses of a host. Raises what the resolver raises, and `TimeoutError`.
 
-    The resolver cannot be interrupted, neither by a time-out nor by Ctrl-C: a thread of its own waits for it.
+    Neither a timeout nor Ctrl-C can interrupt the resolver, so that a separate thread waits for it.
     """
     found: list[list[tuple[Any, ...]] | Exception] = []
     has_ended = threading.Event()
@@ -502,11 +497,11 @@ def _too_large(largest: int) -> GarbledAnswerError:
 
 
 def _no_token() -> NotSentError:
-    return NotSentError("no access token could be fetched: it took too long")
+    return NotSentError("cannot fetch an access token: timed out")
 
 
 def _tls(ca_file: Path | None) -> ssl.SSLContext:
-    # The lock, since threads that all begin at once would each read them.
+    # Locked, because threads that begin at the same time would each read the file.
     with _READING:
         return _read_authorities(ca_file)
 
@@ -517,11 +512,11 @@ def _read_authorities(ca_file: Path | None) -> ssl.SSLContext:
     try:
         context.load_verify_locations(ca_file or httplib2.CA_CERTS)
     except OSError as error:
-        raise SettingError(f"the authorities in `{ca_file}` cannot be read: {_words(error)}") from error
+        raise SettingError(f"cannot read the authorities in `{ca_file}`: {_words(error)}") from error
     return context
 
 
 def _words(error: BaseException, limit: _Limit | None = None) -> str:
     if isinstance(error, TimeoutError):
-        return "it took too long" + (f" ({limit.duration.total_seconds():.3g} s)" if limit else "")
+        return "timed out" + (f" ({limit.duration.total_seconds():.3g} s)" if limit else "")
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""Creating a node at most once. A node's id is unique in its zone, and a label tells whose create made it."""
+"""Create a node at most once. Its id is unique in the zone, and a label identifies the request that created it."""
 
 from __future__ import annotations
 
@@ -24,55 +24,51 @@ _LOOKS = 4
 def create_once(
     caller: Caller, name: NodeName, label: str, *, send: Callable[[], Operation], find: Callable[[], Node | None]
 ) -> Operation:
-    """Return the operation that creates the node; `Operation.unnamed()` where its answer was lost and the node is ours.
+    """Return the operation that creates the node; `Operation.unnamed()` if its answer was lost and the node is ours.
 
-    After an answer that was lost, or a 5xx, the node is looked for; only if it stays absent is the request sent a
-    second and last time. All of it has the time of one call. Raises `AlreadyExistsError`, `OutcomeUnknownError`, or the
+    After a lost answer or a 5xx the node is fetched. Only if it stays absent is the request sent a second and last
+    time. The time limit of one call covers everything. Raises `AlreadyExistsError`, `OutcomeUnknownError`, or the
     service's refusal.
     """
     with limit_calls(SystemClock(), caller.policy.deadline, grace=GRACE):
-        return _create_once(caller, name, label, send=send, find=find)
-
-
-def _create_once(
-    caller: Caller, name: NodeName, label: str, *, send: Callable[[], Operation], find: Callable[[], Node | None]
-) -> Operation:
-    failure: TransportError | RefusedError
-    try:
-        return send()
-    except (TransportError, RefusedError) as error:
-        if not is_uncertain(error):
-            raise _refused(name, error) from error
-        failure = error
-    if node := _look(caller, name, find, failure, looks=_LOOKS):
-        return _ours(name, node, label)
-    if is_late():
-        raise unknown("create", name.node_id, failure) from failure
-    try:
-        return send()
-    except (TransportError, RefusedError) as error:
-        looks = _LOOKS if is_uncertain(error) else 1
-        if node := _look(caller, name, find, error, looks=looks):
+        failure: TransportError | RefusedError
+        try:
+            return send()
+        except (TransportError, RefusedError) as error:
+            if not is_uncertain(error):
+                raise _refused(name, error) from error
+            failure = error
+        if node := _look(caller, name, find, failure, looks=_LOOKS):
             return _ours(name, node, label)
-        # The name is taken, and the first sending is the only one who may have taken it: the node will show up.
-        is_taken = isinstance(error, RefusedError) and error.refusal.code == 409
-        if is_uncertain(error) or is_taken:
-            raise unknown("create", name.node_id, error) from error
-        raise _refused(name, error) from error
+        if is_late():
+            raise unknown("create", name.node_id, failure) from failure
+        try:
+            return send()
+        except (TransportError, RefusedError) as error:
+            looks = _LOOKS if is_uncertain(error) else 1
+            if node := _look(caller, name, find, error, looks=looks):
+                return _ours(name, node, label)
+            # The name is taken. Only the first sending can have taken it, so the node will become visible.
+            is_taken = isinstance(error, RefusedError) and error.refusal.code == 409
+            if is_uncertain(error) or is_taken:
+                raise unknown("create", name.node_id, error) from error
+            raise _refused(name, error) from error
 
 
 def _look(
     caller: Caller, name: NodeName, find: Callable[[], Node | None], failure: Exception, *, looks: int
 ) -> Node | None:
-    for look in range(1, looks + 1):
+    for attempt in range(1, looks + 1):
         try:
             node = find()
         except (TransportError, RefusedError, TpuctlError) as error:
             raise unknown("create", name.node_id, failure) from error
         if node is not None:
             return node
-        if look < looks:
-            caller.clock.sleep(caller.policy.first * 2 ** (look - 1) + backoff(caller.policy, look, caller.random))
+        if attempt < looks:
+            caller.clock.sleep(
+                caller.policy.first * 2 ** (attempt - 1) + backoff(caller.policy, attempt, caller.random)
+            )
     return None
 
 
@@ -90,5 +86,5 @@ def _refused(name: NodeName, failure: TransportError | RefusedError) -> TpuctlEr
 
 def _taken(name: NodeName) -> AlreadyExistsError:
     return AlreadyExistsError(
-        f"`{name.node_id}` exists already in {name.zone}", hint=f"look at it with `tpuctl status {name.node_id}`"
+        f"`{name.node_id}` already exists in {name.zone}", hint=f"see `tpuctl status {name.node_id}`"
     )

@@ -1,4 +1,4 @@
-"""Where requests go, and who may receive a token. Nothing is sent from here."""
+"""Parse endpoints, and decide which hosts may receive an access token. Nothing is sent from here."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An origin that serves all APIs under their usual paths: `/v2/…`, `/compute/v1/…`, `/storage/v1/…`.
-
-    `prefix` is the path before these, without a slash at its end; `port` is always filled in.
-    """
+    """An origin that serves all APIs under their usual paths: `/v2/…`, `/compute/v1/…`, `/storage/v1/…`."""
 
     scheme: str
     host: str
     port: int
+    # The path before the paths of the APIs, without a slash at its end.
     prefix: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Endpoint:
-        """Return the endpoint that a URL names; a bare `HOST:PORT` is https.
+        """Parse a URL; a bare `HOST:PORT` is https.
 
         Raises `InvalidInputError` for plain http to anything but this machine, for a bare word, userinfo, a query or a
         fragment.
@@ -35,19 +33,19 @@ class Endpoint:
         if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
             raise _wrong(text, "it is not an http or https URL with a host")
         if "://" not in text and port is None and "." not in parts.hostname and not is_loopback(parts.hostname):
-            raise _wrong(text, "it is one bare word, and no URL")
+            raise _wrong(text, "it is a single word, not a URL")
         if "@" in parts.netloc:
-            raise _wrong(text, "it holds a user name or password")
+            raise _wrong(text, "it contains a user name or password")
         if parts.query or parts.fragment:
             raise _wrong(text, "it has a query or a fragment")
         endpoint = cls(parts.scheme, parts.hostname, port or _DEFAULT_PORTS[parts.scheme], parts.path.rstrip("/"))
         if parts.scheme == "http" and not endpoint.is_loopback:
-            raise _wrong(text, "plain http is only for this machine (localhost, 127.0.0.0/8, ::1)")
+            raise _wrong(text, "plain http is only allowed for this machine (localhost, 127.0.0.0/8, ::1)")
         return endpoint
 
     @property
     def is_loopback(self) -> bool:
-        """Tell whether it is on this machine; no credentials are used there."""
+        """Return whether the endpoint is on this machine, where no credentials are used."""
         return is_loopback(self.host)
 
     def url(self, path: str = "") -> str:
@@ -58,7 +56,7 @@ class Endpoint:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a host name or address means this machine, without asking a name server."""
+    """Return whether a host name or address is this machine, without a DNS lookup."""
     if host == "localhost":
         return True
     try:
@@ -68,7 +66,7 @@ def is_loopback(host: str) -> bool:
 
 
 def takes_token(url: str, named: Endpoint | None) -> bool:
-    """Tell whether a token may be sent to a URL: Google's own hosts, or the origin that the user named. Only by https."""
+    """Return whether a token may be sent to a URL: Google's hosts, or the origin that the user named. Only over https."""
     try:
         parts, port = _split(url)
     except InvalidInputError:
@@ -86,16 +84,16 @@ def _split(text: str) -> tuple[SplitResult, int | None]:
     try:
         parts = urlsplit(text.strip() if "://" in text else f"https://{text.strip()}")
         port = parts.port
-        # What is no name for a name server would fail in the middle of a request.
+        # An invalid host name would fail in the middle of a request.
         (parts.hostname or "").encode("idna")
     except ValueError as error:
-        # Python's own words repeat a part, which may be one of a password.
-        raise _wrong(text, "host or port cannot be read") from error
+        # Python's message repeats a part of the URL, which may contain a password.
+        raise _wrong(text, "its host or port is invalid") from error
     return parts, port
 
 
 def _wrong(text: str, why: str) -> InvalidInputError:
     return InvalidInputError(
-        f"the endpoint `{public_url(text)}` cannot be used: {why}",
+        f"invalid endpoint `{public_url(text)}`: {why}",
         hint="write it like `https://HOST` or `http://localhost:PORT`",
     )

@@ -1,6 +1,6 @@
-"""The one place that turns failures of HTTP, of operations and of credentials into tpuctl's exceptions.
+"""Translate failures of HTTP, operations and credentials into tpuctl's exceptions. No other module does that.
 
-Message texts are read by `diagnosis` alone; where it knows nothing, the status decides.
+Only `diagnosis` reads message texts. If it does not know a text, the status decides.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from tpuctl.api.failures import (
     GarbledAnswerError,
@@ -66,19 +67,19 @@ _BY_KIND: Final[Mapping[str, type[TpuctlError]]] = MappingProxyType(
 
 _BY_CODE: Final[Mapping[int, tuple[type[TpuctlError], str]]] = MappingProxyType(
     {
-        400: (InvalidRequestError, "check the values that were given; `--dry-run` shows the request"),
+        400: (InvalidRequestError, "check the given values; `--dry-run` shows the request"),
         401: (CredentialsError, "run `gcloud auth application-default login`, then try again"),
         403: (AccessError, "ask an owner of the project for the role `roles/tpu.admin`"),
         404: (NotFoundError, "check project, zone and name; `tpuctl list` shows the nodes of all zones"),
-        407: (AccessError, "the proxy wants a user name and password: set them in `HTTPS_PROXY`"),
+        407: (AccessError, "the proxy requires a user name and password: set them in `HTTPS_PROXY`"),
         408: (ServiceUnavailableError, "try again"),
-        409: (ConflictError, "look with `tpuctl status NODE`, then try again"),
-        412: (ConflictError, "look with `tpuctl status NODE`, then try again"),
-        429: (QuotaError, "wait a minute and try again; `tpuctl list` shows what holds quota"),
+        409: (ConflictError, "check it with `tpuctl status NODE`, then try again"),
+        412: (ConflictError, "check it with `tpuctl status NODE`, then try again"),
+        429: (QuotaError, "wait a minute and try again; `tpuctl list` shows the nodes that use quota"),
     }
 )
 
-# google.rpc.Code, in the order of its numbers; an operation carries the number, HTTP answers carry the word.
+# google.rpc.Code in the order of its numbers. Operations contain the number, HTTP answers the word.
 _STATUSES: Final = (
     "OK",
     "CANCELLED",
@@ -117,7 +118,7 @@ _BY_STATUS: Final[Mapping[str, type[TpuctlError]]] = MappingProxyType(
         "DEADLINE_EXCEEDED": ServiceUnavailableError,
     }
 )
-# What only some APIs refuse: without a quota project of one's own others answer.
+# Only some APIs refuse a call without a quota project.
 _NO_QUOTA_PROJECT: Final = "auth-no-quota-project"
 _RATE_LIMITS: Final = frozenset({"quota-create-rate", "quota-rate"})
 _LONGEST: Final = 700
@@ -126,10 +127,17 @@ _EXCERPT: Final = 120
 
 
 def parse_refusal(code: int, headers: Mapping[str, str], content: bytes, *, now: datetime) -> Refusal:
-    """Return what an HTTP answer other than success says; `status` stays empty where it is not in Google's format."""
+    """Parse an HTTP answer other than success. `status` stays empty if the answer is not in Google's format."""
     wait = parse_retry_after(headers.get("retry-after"), now)
-    error = _error_body(content)
-    if error is None:
+    try:
+        data = parse_json(content)
+    except ShapeError:
+        data = None
+    # Some front ends wrap the object in a list of one.
+    if isinstance(data, list) and len(data) == 1:
+        data = data[0]
+    error = data.get("error") if isinstance(data, dict) else None
+    if not isinstance(error, dict):
         return Refusal(code=code, message=f"HTTP {code} with {excerpt(content)}", retry_after=wait)
     listed = error.get("details")
     details = [detail for detail in listed if isinstance(detail, dict)] if isinstance(listed, list) else []
@@ -137,9 +145,13 @@ def parse_refusal(code: int, headers: Mapping[str, str], content: bytes, *, now:
     localized = next(
         (str(detail["message"]) for detail in details if "LocalizedMessage" in str(detail.get("@type"))), ""
     )
-    status = str(error.get("status") or _legacy_reason(error))
+    # The older format of Compute Engine and Cloud Storage has a reason instead of a status.
+    entries = error.get("errors")
+    first = entries[0] if isinstance(entries, list) and entries else None
+    legacy = first.get("reason") if isinstance(first, dict) else None
+    status = str(error.get("status") or legacy or "")
     if not _WORD.fullmatch(status):
-        # A gateway's 404 has an error object, too, but no status: it says nothing about the resource.
+        # The 404 of a gateway also has an error object, but no status: it proves nothing about the resource.
         status = "" if code == 404 else "UNKNOWN"
     refusal = Refusal(
         code=code,
@@ -148,31 +160,34 @@ def parse_refusal(code: int, headers: Mapping[str, str], content: bytes, *, now:
         reason=reason,
         retry_after=wait,
     )
-    return _with_rate_limit(refusal)
+    if code != 429:
+        return refusal
+    verdict = _verdict(refusal)
+    return replace(refusal, is_rate_limit=verdict is not None and verdict.id in _RATE_LIMITS)
 
 
 def translate(failure: TransportError | RefusedError) -> TpuctlError:
-    """Return the exception for a request that failed for good."""
+    """Return the exception for a request that failed finally."""
     match failure:
         case RefusedError(refusal=refusal):
             error = _refused(refusal)
             if refusal.retry_after:
-                wait = f"the service asks to wait {format_duration(refusal.retry_after)} before the next attempt"
+                wait = f"wait {format_duration(refusal.retry_after)} before you try again, as the service requests"
                 error.hint = f"{wait}\n{error.hint}" if error.hint else wait
             return error
         case UntrustedServerError():
-            hint = "a proxy that inspects TLS needs its authority named: set `custom_ca_certs_file`, or bypass it by `NO_PROXY`"
+            hint = "for a proxy that inspects TLS, set its authority as `custom_ca_certs_file`, or bypass it with `NO_PROXY`"
             return ServiceUnavailableError(str(failure), hint=hint)
         case GarbledAnswerError():
             return ServiceUnavailableError(str(failure), hint="check the endpoint and the proxy, then try again")
         case NotSentError():
             return ServiceUnavailableError(str(failure), hint="check the network, the proxy and the endpoint")
         case _:
-            return ServiceUnavailableError(str(failure), hint="try again; nothing was changed")
+            return ServiceUnavailableError(str(failure), hint="try again; no change was made")
 
 
 def operation_error(error: OperationError, *, where: Where = Where.OPERATION) -> TpuctlError:
-    """Return the exception for an operation, or a queued resource, that failed."""
+    """Return the exception for a failed operation or queued resource."""
     status = _STATUSES[error.code] if 0 <= error.code < len(_STATUSES) else "UNKNOWN"
     message = _one_line(error.message)
     verdict = classify(f"{status}: {message}", where=where, reason=error.reason or None)
@@ -182,21 +197,23 @@ def operation_error(error: OperationError, *, where: Where = Where.OPERATION) ->
 
 
 def credential_failure(error: Exception) -> TpuctlError | TransportError:
-    """Return what a google-auth exception means: a `TransportError` where the network is to blame, so that it is retried.
+    """Translate a google-auth exception. Return a `TransportError` for a network failure, so that the call is retried.
 
-    A refresh that failed because of the network says nothing about the credentials.
+    A refresh that failed because of the network does not prove the credentials wrong.
     """
     from google.auth import exceptions  # noqa: PLC0415  # only with credentials; 20 ms
 
-    for cause in _causes(error):
+    cause: BaseException | None = error
+    while cause is not None:
         if isinstance(cause, UntrustedServerError):
             return cause
         if isinstance(cause, TransportError | exceptions.TransportError) or getattr(cause, "retryable", False):
-            return NotSentError(f"no access token could be fetched: {_one_line(str(error))}")
+            return NotSentError(f"cannot fetch an access token: {_one_line(str(error))}")
+        cause = cause.__cause__ or next((arg for arg in cause.args if isinstance(arg, BaseException)), None)
     message = _one_line(str(error.args[0]) if error.args else str(error))
     verdict = classify(message, where=Where.API)
     if verdict is not None and verdict.kind == AccessError.kind:
-        # Without a token no call works, also where a permission to get one is what is missing.
+        # Without a token no call works, even if only a permission to get one is missing.
         return _from_verdict(verdict, message, kind=CredentialsError)
     hint = "run `gcloud auth application-default login`; in CI set `GOOGLE_APPLICATION_CREDENTIALS`"
     return CredentialsError(f"the credentials cannot be used: {message}", hint=hint)
@@ -204,7 +221,7 @@ def credential_failure(error: Exception) -> TpuctlError | TransportError:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn the failures of `api/` into tpuctl's exceptions."""
+    """Translate `TransportError` and `RefusedError` into tpuctl's exceptions."""
     try:
         yield
     except (TransportError, RefusedError) as failure:
@@ -212,7 +229,7 @@ def translated() -> Iterator[None]:
 
 
 def excerpt(content: bytes) -> str:
-    """Return the first characters of an answer that is not the API's, on one line."""
+    """Return the first characters of an answer that is not from the API, on one line."""
     text = " ".join(content[: 4 * _EXCERPT].decode("utf-8", "replace").split())[:_EXCERPT]
     return f"`{text}`" if text else "no content"
 
@@ -223,10 +240,10 @@ def _refused(refusal: Refusal) -> TpuctlError:
         return _from_verdict(verdict, refusal.message)
     if not refusal.is_from_api and refusal.code not in {401, 403, 407, 429}:
         hint = "check the endpoint and the proxy, then try again"
-        return ServiceUnavailableError(f"the answer is not the API's: {refusal.message}", hint=hint)
+        return ServiceUnavailableError(f"the answer is not from the API: {refusal.message}", hint=hint)
     if refusal.status in {"ALREADY_EXISTS", "FAILED_PRECONDITION"}:
-        return _BY_STATUS[refusal.status](refusal.message, hint="look with `tpuctl status NODE`")
-    unavailable = (ServiceUnavailableError, "the service has a fault of its own; try again in a few minutes")
+        return _BY_STATUS[refusal.status](refusal.message, hint="check it with `tpuctl status NODE`")
+    unavailable = (ServiceUnavailableError, "the service has an internal error; try again in a few minutes")
     kind, hint = _BY_CODE.get(refusal.code, unavailable if refusal.is_fault else (TpuctlError, ""))
     return kind(f"{refusal.status or refusal.code}: {refusal.message}", hint=hint or None)
 
@@ -235,53 +252,12 @@ def _verdict(refusal: Refusal) -> Verdict | None:
     return classify(str(refusal), where=Where.API, reason=refusal.reason or None)
 
 
-def _from_verdict(verdict: Verdict, words: str, *, kind: type[TpuctlError] | None = None) -> TpuctlError:
-    message = f"{verdict.meaning}: {words}" if words else verdict.meaning
+def _from_verdict(verdict: Verdict, text: str, *, kind: type[TpuctlError] | None = None) -> TpuctlError:
+    message = f"{verdict.meaning}: {text}" if text else verdict.meaning
     if kind is None:
         is_useless = verdict.action is Action.FIX_AUTH and verdict.id != _NO_QUOTA_PROJECT
         kind = CredentialsError if is_useless else _BY_KIND.get(verdict.kind, TpuctlError)
     return kind(message, hint="\n".join(verdict.remedy) or None, error_id=verdict.id)
-
-
-def _with_rate_limit(refusal: Refusal) -> Refusal:
-    if refusal.code != 429:
-        return refusal
-    verdict = _verdict(refusal)
-    is_rate_limit = verdict is not None and verdict.id in _RATE_LIMITS
-    return Refusal(
-        code=refusal.code,
-        message=refusal.message,
-        status=refusal.status,
-        reason=refusal.reason,
-        retry_after=refusal.retry_after,
-        is_rate_limit=is_rate_limit,
-    )
-
-
-def _error_body(content: bytes) -> Mapping[str, Any] | None:
-    try:
-        data = parse_json(content)
-    except ShapeError:
-        return None
-    # Some front ends wrap the object in a list of one.
-    if isinstance(data, list) and len(data) == 1:
-        data = data[0]
-    error = data.get("error") if isinstance(data, dict) else None
-    return error if isinstance(error, dict) else None
-
-
-def _legacy_reason(error: Mapping[str, Any]) -> str:
-    """Return the word that Compute Engine's and Cloud Storage's older format has in place of a status."""
-    entries = error.get("errors")
-    first = entries[0] if isinstance(entries, list) and entries else None
-    return str(first.get("reason") or "") if isinstance(first, dict) else ""
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        seen = seen.__cause__ or next((arg for arg in seen.args if isinstance(arg, BaseException)), None)
 
 
 def _one_line(text: str) -> str:

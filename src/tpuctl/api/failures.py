@@ -1,4 +1,4 @@
-"""How a single HTTP exchange can fail, by what is certain afterwards. Only `api/` sees these; `errors.py` translates."""
+"""The failures of a single HTTP exchange, by what is certain afterwards. Used inside `api/`; `errors.py` translates them."""
 
 from __future__ import annotations
 
@@ -10,53 +10,51 @@ if TYPE_CHECKING:
 
 
 class TransportError(Exception):
-    """There was no usable answer. None of httplib2's own classes, so that httplib2 does not send again by itself."""
+    """No usable answer arrived. Not derived from httplib2's classes, so that httplib2 does not retry by itself."""
 
 
 class NotSentError(TransportError):
-    """The request never left: no name, no connection, no TLS, no token. It is certain that nothing was carried out."""
+    """The request was not sent: no DNS answer, connection, TLS or token. It is certain that it was not carried out."""
 
 
 class UntrustedServerError(NotSentError):
-    """The server's certificate is not signed by a known authority; trying again changes nothing."""
+    """The server's certificate is not signed by a known authority; a retry cannot succeed."""
 
 
 class AnswerLostError(TransportError):
-    """The request may have been carried out or not."""
+    """The request was sent, and may or may not have been carried out."""
 
 
 class GarbledAnswerError(AnswerLostError):
-    """An answer came that is not the API's: HTML, truncated JSON, JSON of another shape."""
+    """The answer is not one of the API: HTML, truncated JSON, or JSON of another shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """An HTTP answer other than success.
-
-    `status` is the API's word (`NOT_FOUND`), empty where the answer is not in Google's error format; `reason` is that
-    of google.rpc.ErrorInfo.
-    """
+    """An HTTP answer other than success."""
 
     code: int
     message: str
+    # The status of the API, such as `NOT_FOUND`; empty if the answer is not in Google's error format.
     status: str = ""
+    # The reason of google.rpc.ErrorInfo.
     reason: str = ""
     retry_after: timedelta | None = None
     is_rate_limit: bool = False
 
     @property
     def is_from_api(self) -> bool:
-        """Tell whether the API said this, not a proxy or a web server on the way."""
+        """Return whether the answer is from the API, not from a proxy or a web server in between."""
         return bool(self.status)
 
     @property
     def is_not_found(self) -> bool:
-        """Tell whether the API says that the resource is absent. A web server's 404 says nothing about it."""
+        """Return whether the API reports the resource as absent. The 404 of a web server proves nothing."""
         return self.code == 404 and self.is_from_api
 
     @property
     def is_fault(self) -> bool:
-        """Tell whether the service failed, so that the request may have been carried out or not."""
+        """Return whether the service failed, so that the request may or may not have been carried out."""
         return self.code >= 500
 
     def __str__(self) -> str:
@@ -64,7 +62,7 @@ class Refusal:
 
 
 class RefusedError(Exception):
-    """The service answered with something other than success."""
+    """The service refused the request."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(str(refusal))

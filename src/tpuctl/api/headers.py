@@ -1,4 +1,4 @@
-"""Values of HTTP headers that any server may garble."""
+"""Parse HTTP headers, which a server may have garbled."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from email.utils import parsedate_to_datetime
 
 
 def parse_date(text: str | None) -> datetime | None:
-    """Return the time that `Date` or `Retry-After` names; nothing for what is absent or garbled."""
+    """Parse the time of a `Date` or `Retry-After` header; None if it is absent or garbled."""
     try:
         moment = parsedate_to_datetime(text or "")
     except (ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Changes of a node that is there: delete, start, stop, update. Each is checked by a look when its answer was lost."""
+"""Delete, start, stop and update a node. If an answer is lost, the node is read to see whether the change took effect."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _METADATA_ATTEMPTS = 6
 
 
 class NodeChanges:
-    """Sends changes of nodes. `find` reads a node, and returns nothing only for one that is absent."""
+    """Sends changes of nodes. `find` reads a node, and returns None only after a 404 from the API."""
 
     def __init__(self, caller: Caller, requests: Requests, find: Callable[[NodeName], Node | None]) -> None:
         self._caller = caller
@@ -30,7 +30,7 @@ class NodeChanges:
         self._find = find
 
     def delete(self, name: NodeName, *, expected_id: str | None = None) -> Operation:
-        """Delete; what is gone already is deleted. A node of the name with another id is not sent a second delete."""
+        """Delete a node; succeeds if it is gone. The request is not repeated for a node with another id."""
         gone = Operation(None, done=True)
 
         def send() -> Operation:
@@ -41,14 +41,14 @@ class NodeChanges:
                     return gone
                 raise
 
-        def look() -> Effect:
+        def check() -> Effect:
             node = self._find(name)
             if node is None or node.state is NodeState.DELETING:
                 return Effect.DONE
-            # The node that was meant is gone, and somebody has already created another of its name.
+            # Another id: the node is gone, and another client has already created one of the same name.
             return Effect.NOT_YET if expected_id in {None, node.id} else Effect.DONE
 
-        return carry_out(self._caller, Change("delete", name.node_id, send, look))
+        return carry_out(self._caller, Change("delete", name.node_id, send, check))
 
     def start(self, name: NodeName) -> Operation:
         """Start a stopped node."""
@@ -62,11 +62,20 @@ class NodeChanges:
 
     def update(self, name: NodeName, changes: Mapping[str, Any]) -> Operation:
         """Set fields of a node."""
+
+        def send() -> Operation:
+            with node_of(name):
+                request = self._requests.patch_node(name, changes)
+                return self._caller.attempt(request, Operation.from_api, is_safe=False)
+
+        def check() -> Effect:
+            return Effect.DONE if _holds(self._existing(name).raw, changes) else Effect.NOT_YET
+
         with node_of(name):
-            return self._patch(name, changes)
+            return carry_out(self._caller, Change("update", name.node_id, send, check))
 
     def change_metadata(self, name: NodeName, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Operation:
-        """Set the metadata to what `change` makes of it; read again and repeated when somebody else changed the node."""
+        """Replace the metadata by the result of `change`. Retried if another client changed the node meanwhile."""
         attempt = 1
         while True:
             before = self._existing(name).metadata
@@ -75,7 +84,7 @@ class NodeChanges:
                 return Operation(None, done=True)
             try:
                 return self.update(name, {"metadata": after})
-            # Two changes at once are answered with 409 [gcloud 528 source: tpu_vm/ssh.py].
+            # The service answers simultaneous changes with 409 [gcloud 528 source: tpu_vm/ssh.py].
             except ConflictError:
                 if attempt == _METADATA_ATTEMPTS:
                     raise
@@ -87,21 +96,10 @@ class NodeChanges:
             with node_of(name):
                 return self._caller.attempt(build(name), Operation.from_api, is_safe=False)
 
-        def look() -> Effect:
+        def check() -> Effect:
             return Effect.DONE if self._existing(name).state in done else Effect.NOT_YET
 
-        return carry_out(self._caller, Change(verb, name.node_id, send, look))
-
-    def _patch(self, name: NodeName, changes: Mapping[str, Any]) -> Operation:
-        def send() -> Operation:
-            with node_of(name):
-                request = self._requests.patch_node(name, changes)
-                return self._caller.attempt(request, Operation.from_api, is_safe=False)
-
-        def look() -> Effect:
-            return Effect.DONE if _holds(self._existing(name).raw, changes) else Effect.NOT_YET
-
-        return carry_out(self._caller, Change("update", name.node_id, send, look))
+        return carry_out(self._caller, Change(verb, name.node_id, send, check))
 
     def _existing(self, name: NodeName) -> Node:
         node = self._find(name)
@@ -112,7 +110,7 @@ class NodeChanges:
 
 @contextmanager
 def node_of(name: NodeName) -> Iterator[None]:
-    """Raise `NodeNotFoundError` where the API says that the node is absent."""
+    """Raise `NodeNotFoundError` if the API says that the node is absent."""
     try:
         yield
     except RefusedError as error:
@@ -122,12 +120,12 @@ def node_of(name: NodeName) -> Iterator[None]:
 
 
 def _holds(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Tell whether the fields are as wanted. Maps are replaced as a whole, but for networkConfig; empty equals absent."""
+    """Return whether the fields have the wanted values. Only networkConfig is compared key by key; empty equals absent."""
     for key, value in wanted.items():
-        there = found.get(key)
+        current = found.get(key)
         if key == "networkConfig" and isinstance(value, Mapping):
-            if not _holds(there or {}, value):
+            if not _holds(current or {}, value):
                 return False
-        elif there != value and (there or value):
+        elif current != value and (current or value):
             return False
     return True

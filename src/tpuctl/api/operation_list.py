@@ -1,4 +1,4 @@
-"""The operations of a zone: what was asked of nodes lately, and how it ended. The API keeps them for some time (unverified)."""
+"""List the recent operations of a zone, with their results. The API keeps them for some time (unverified)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tpuctl.shapes import TIME, Page, Shape
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-# A zone may have thousands; the newest are wanted, and the order of the list is not documented.
+# A zone may have thousands. Only the newest are needed, but the order of the list is not documented.
 _MOST_PAGES = 20
 _PAGE_SIZE = 500
 _OPERATIONS = Page("tpu.v2 ListOperationsResponse", "operations")
@@ -26,7 +26,7 @@ _OPERATION = Shape("tpu.v2 Operation", {**OPERATION.fields, "metadata": _METADAT
 
 
 class OperationsClient(CatalogueClient):
-    """Asks the TPU API for operations. It does not try for long."""
+    """Lists operations of the TPU API, with few retries."""
 
     patience = SHORT_PATIENCE
 
@@ -42,7 +42,8 @@ class OperationsClient(CatalogueClient):
 
         def read(data: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str | None]:
             _OPERATIONS.check(data)
-            return _OPERATIONS.items(data, _operation), data.get("nextPageToken") or None
+            items = _OPERATIONS.items(data, lambda item: dict(_OPERATION.read(item)))
+            return items, data.get("nextPageToken") or None
 
         for _ in range(_MOST_PAGES):
             url = self._url(f"v2/projects/{project}/locations/{zone}/operations")
@@ -52,12 +53,5 @@ class OperationsClient(CatalogueClient):
             found += [one for one in page if (one.get("metadata") or {}).get("target") in targets]
             if token is None:
                 break
-        return tuple(sorted(found, key=_created, reverse=True)[:limit])
-
-
-def _operation(data: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(_OPERATION.read(data))
-
-
-def _created(operation: Mapping[str, Any]) -> str:
-    return str((operation.get("metadata") or {}).get("createTime") or "")
+        found.sort(key=lambda one: str((one.get("metadata") or {}).get("createTime") or ""), reverse=True)
+        return tuple(found[:limit])

@@ -1,4 +1,4 @@
-"""OS Login: the POSIX accounts and public keys of an account of Google's. Raises tpuctl's exceptions."""
+"""A client of OS Login: the POSIX accounts and public keys of a Google account. Raises tpuctl's exceptions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _PERMISSION_DENIED = "iam-permission-denied"
 
 @dataclass(frozen=True, slots=True)
 class LoginKey:
-    """A public key of a profile; `expires` is nothing where it lasts for ever."""
+    """A public key of a profile. `expires` is None if it does not expire."""
 
     fingerprint: str
     public: str
@@ -57,17 +57,17 @@ class LoginProfile:
     keys: tuple[LoginKey, ...]
 
     def key(self, public: str) -> LoginKey | None:
-        """Return the key with the same type and blob, whatever its comment."""
+        """Return the key with the same type and blob, ignoring its comment; None if there is none."""
         return next((key for key in self.keys if key.public.split()[:2] == public.split()[:2]), None)
 
 
 class OsLoginClient(Client):
-    """Calls OS Login. An account is an e-mail address, of a service account too, or the unique id of one."""
+    """Calls OS Login. An account is an e-mail address, also of a service account, or the unique id of one."""
 
     api = Api("oslogin", "v1")
 
     def profile(self, account: str, project: str) -> LoginProfile:
-        """Return what is known of an account; nobody's is empty."""
+        """Return the profile of an account; empty if it has none."""
         request = self._users.getLoginProfile(name=_name(account), projectId=project)
         with _translated(account):
             try:
@@ -80,27 +80,27 @@ class OsLoginClient(Client):
     def import_key(
         self, account: str, public: str, *, project: str, region: str, expires: datetime | None = None
     ) -> LoginProfile:
-        """Add a public key, until a time or for ever, and return the profile, which has a POSIX account then.
+        """Add a public key, with or without an expiry, and return the profile, which then has a POSIX account.
 
-        The answer comes once the key is known in `region` [API field text].
+        The service answers once the key is active in `region` [API field text].
         """
         body = {"key": " ".join(public.split()[:2]), **_expiry(expires)}
         request = self._users.importSshPublicKey(parent=_name(account), projectId=project, regions=[region], body=body)
         with _translated(account):
-            # Adding the same key twice adds it once, so that it may be sent again.
+            # The service adds a repeated key once, so that a retry is harmless.
             return self._caller.attempt(request, lambda data: _profile(_IMPORTED.read(data)["loginProfile"]))
 
     def set_expiry(self, account: str, key: LoginKey, expires: datetime | None) -> None:
-        """Let a key that is there last until another time; for ever with none, which is unverified."""
+        """Change the expiry of an existing key; None removes it, which is unverified."""
         name = f"{_name(account)}/sshPublicKeys/{key.fingerprint}"
         request = self._users.sshPublicKeys().patch(name=name, updateMask="expirationTimeUsec", body=_expiry(expires))
         with _translated(account):
             self._caller.attempt(request, lambda _: None)
 
     def caller(self) -> str | None:
-        """Return the e-mail address of who calls, as Google's OpenID service tells it; nothing where it does not.
+        """Return the e-mail address of the caller from Google's OpenID service; None if it does not say.
 
-        That it tells it for every kind of token with the scope cloud-platform is unverified.
+        It is unverified that it says so for every kind of token with the scope cloud-platform.
         """
         try:
             return self._caller.attempt(PlainRequest(_USER_INFO), lambda data: _USER.read(data).get("email") or None)
@@ -115,7 +115,7 @@ class OsLoginClient(Client):
 def _name(account: str) -> str:
     if not _ACCOUNT.fullmatch(account):
         raise InvalidInputError(
-            f"`{account}` cannot be an account", hint="set it with `gcloud config set account EMAIL`"
+            f"`{account}` is not a valid account", hint="set it with `gcloud config set account EMAIL`"
         )
     return f"users/{account}"
 
@@ -128,13 +128,12 @@ def _profile(data: Mapping[str, Any]) -> LoginProfile:
     _PROFILE.check(data)
     accounts = sorted(data.get("posixAccounts") or (), key=lambda account: not account.get("primary"))
     logins = tuple(str(account["username"]) for account in accounts if account.get("username"))
-    return LoginProfile(logins, tuple(_key(name, key) for name, key in (data.get("sshPublicKeys") or {}).items()))
-
-
-def _key(name: str, data: Mapping[str, Any]) -> LoginKey:
-    micros = data.get("expirationTimeUsec")
-    expires = datetime.fromtimestamp(int(micros) / 1e6, UTC) if micros else None
-    return LoginKey(str(data.get("fingerprint") or name), str(data.get("key") or ""), expires)
+    keys: list[LoginKey] = []
+    for name, key in (data.get("sshPublicKeys") or {}).items():
+        micros = key.get("expirationTimeUsec")
+        expires = datetime.fromtimestamp(int(micros) / 1e6, UTC) if micros else None
+        keys.append(LoginKey(str(key.get("fingerprint") or name), str(key.get("key") or ""), expires))
+    return LoginProfile(logins, tuple(keys))
 
 
 @contextmanager
@@ -146,8 +145,8 @@ def _translated(account: str) -> Iterator[None]:
         is_denied = isinstance(failure, RefusedError) and failure.refusal.code == 403
         if is_denied and error.error_id in {None, _PERMISSION_DENIED}:
             hint = (
-                "OS Login answers an account about itself only: is it the one that calls are made as (`tpuctl config show`)?\n"
-                "to log in it needs `roles/compute.osLogin` (`roles/compute.osAdminLogin` for sudo), and "
+                "OS Login only answers for your own account: check your identity with `tpuctl config show`\n"
+                "a login needs `roles/compute.osLogin` (`roles/compute.osAdminLogin` for sudo), and "
                 "`roles/iam.serviceAccountUser` on the node's service account"
             )
             raise AccessError(f"OS Login refuses `{account}`: {error.message}", hint=hint) from failure

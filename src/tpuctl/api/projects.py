@@ -25,7 +25,7 @@ from tpuctl.model.project import OrgPolicy, Project, QuotaLimit
 from tpuctl.shapes import ListOf, Page, Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
 _SERVICE_USAGE = "serviceusage"
 # So many can be asked for by name [API serviceusage v1, names of batchGet].
@@ -46,7 +46,7 @@ _QUOTA_FIELDS = (
 
 
 class ProjectsClient(Client):
-    """Calls the APIs that speak of projects. A project is named by its id, or its number."""
+    """Calls the APIs about projects. A project is named by its id or its number."""
 
     api = Api("cloudresourcemanager", "v3")
     patience = SHORT_PATIENCE
@@ -54,27 +54,27 @@ class ProjectsClient(Client):
     def project(self, project: str) -> Project:
         """Return a project; needs resourcemanager.projects.get.
 
-        One that does not exist is an `AccessError` too: the API tells nobody which projects there are [documentation].
+        A project that does not exist raises `AccessError` too: the API hides which projects exist [documentation].
         """
         request = self._get(f"v3/{_name(project)}")
         with about(_words(project), "resourcemanager.projects.get"):
             return self._caller.attempt(request, Project.from_api)
 
     def policy(self, project: str) -> IamPolicy:
-        """Return who may do what in it; needs resourcemanager.projects.getIamPolicy.
+        """Return the IAM policy of a project; needs resourcemanager.projects.getIamPolicy.
 
-        Roles granted on a folder or the organisation above it are not in it [documentation].
+        It does not contain roles granted on a folder or the organisation [documentation].
         """
-        # Asked for less than version 3, the service refuses policies with conditions or leaves these out [API field text].
+        # For a version below 3, the service refuses policies with conditions or omits the conditions [API field text].
         body = {"options": {"requestedPolicyVersion": 3}}
         request = PlainRequest.of(self._url(f"v3/{_name(project)}:getIamPolicy"), method="POST", body=body)
         with about(_words(project), "resourcemanager.projects.getIamPolicy"):
             return self._caller.attempt(request, IamPolicy.from_api)
 
     def test_permissions(self, project: str, permissions: Collection[str]) -> frozenset[str]:
-        """Return those of some permissions that the caller has; it takes none itself [API cloudresourcemanager v3].
+        """Return which of the permissions the caller has; needs none [API cloudresourcemanager v3].
 
-        Of a project that does not exist nobody has any, so that it is no error.
+        For a project that does not exist, the result is empty and no error is raised.
         """
         url = self._url(f"v3/{_name(project)}:testIamPermissions")
         request = PlainRequest.of(url, method="POST", body={"permissions": sorted(permissions)})
@@ -84,38 +84,47 @@ class ProjectsClient(Client):
             )
 
     def services(self, project: str, names: Collection[str]) -> Mapping[str, bool]:
-        """Return which of some services are enabled; needs serviceusage.services.get, or `.list` for more than 30.
+        """Return which of the services are enabled; needs serviceusage.services.get, or `.list` for more than 30.
 
-        That the first is what `batchGet` takes is unverified: its documentation names none.
+        The permission for `batchGet` is unverified: its documentation names none.
         """
         if not names:
             return {}
-        enabled = self._enabled(project, sorted(names))
-        return {name: name in enabled for name in names}
+        enabled = self._batch_enabled(project, sorted(names)) if len(names) <= _NAMED_AT_ONCE else None
+        if enabled is None:
+
+            def page(token: str | None) -> PlainRequest:
+                query = {"filter": "state:ENABLED", "pageSize": _SERVICES_PAGE, "pageToken": token}
+                query["fields"] = "services(name,state),nextPageToken"
+                return self._get(f"v1/{_name(project)}/services", service=_SERVICE_USAGE, query=query)
+
+            with about(_words(project), "serviceusage.services.list"):
+                enabled = all_pages(self._caller, page, _SERVICES, _service).items
+        states = dict(enabled)
+        return {name: states.get(name, False) for name in names}
 
     def enable(self, project: str, service: str) -> None:
-        """Enable a service; returns once that has ended. Needs serviceusage.services.enable.
+        """Enable a service, and wait until it is enabled; needs serviceusage.services.enable.
 
-        Raises `TimedOutError` where it takes longer than three minutes.
+        Raises `TimedOutError` after three minutes.
         """
         url = self._url(f"v1/{_name(project)}/services/{quote(service, safe='')}:enable", service=_SERVICE_USAGE)
         what = f"the service `{service}` in {_words(project)}"
         with about(what, "serviceusage.services.enable"):
-            # What is enabled already is enabled once more without harm.
+            # Enabling an enabled service is harmless.
             begun = self._caller.attempt(PlainRequest.of(url, method="POST", body={}), OPERATION.read)
-            look = self._get(f"v1/{quote(str(begun.get('name')), safe='/')}", service=_SERVICE_USAGE)
+            fetch = self._get(f"v1/{quote(str(begun.get('name')), safe='/')}", service=_SERVICE_USAGE)
             ended = until_done(
-                self._caller, begun, lambda: self._caller.attempt(look, OPERATION.read), what=f"enabling `{service}`"
+                self._caller, begun, lambda: self._caller.attempt(fetch, OPERATION.read), what=f"enabling `{service}`"
             )
         if error := Operation.from_api(ended).error:
             raise operation_error(error)
 
     def quotas(self, project: str, service: str) -> tuple[QuotaLimit, ...]:
-        """Return a service's limits; needs serviceusage.quotas.get [IAM's list; the method's documentation has `quota`].
+        """Return the limits of a service; needs serviceusage.quotas.get [IAM's list; the method's documentation has `quota`].
 
-        Places without a limit of their own are not named: the limit without places holds there [API serviceusage v1beta1].
-        gcloud 528 (`alpha services quota list`) asks the same of the same version. The API is for limits of resources and of
-        request rates alike.
+        A location without its own limit is not listed: the limit without a location applies [API serviceusage v1beta1].
+        gcloud 528 (`alpha services quota list`) uses the same method. The API has limits of resources and of request rates.
         """
 
         def page(token: str | None) -> PlainRequest:
@@ -128,15 +137,15 @@ class ProjectsClient(Client):
         return tuple(limit for limits in metrics for limit in limits)
 
     def billing(self, project: str) -> bool:
-        """Tell whether the project is billed; needs resourcemanager.projects.get [API cloudbilling v1, method text]."""
+        """Return whether the project is billed; needs resourcemanager.projects.get [API cloudbilling v1, method text]."""
         request = self._get(f"v1/{_name(project)}/billingInfo", service="cloudbilling")
         with about(f"the billing of {_words(project)}", "resourcemanager.projects.get"):
             return self._caller.attempt(request, lambda data: bool(_BILLING.read(data).get("billingEnabled")))
 
     def org_policy(self, project: str, constraint: str) -> OrgPolicy:
-        """Return what a constraint comes to, with or without `constraints/` before it; needs orgpolicy.policy.get.
+        """Return the effective policy of a constraint, named with or without `constraints/`; needs orgpolicy.policy.get.
 
-        So the permission is called in IAM's roles; the method's documentation writes `orgpolicy.policies.get`.
+        This is the name of the permission in IAM roles; the documentation of the method has `orgpolicy.policies.get`.
         """
         short = constraint.removeprefix("constraints/")
         path = f"v2/{_name(project)}/policies/{quote(short, safe='')}:getEffectivePolicy"
@@ -146,7 +155,7 @@ class ProjectsClient(Client):
     def role(self, name: str) -> frozenset[str]:
         """Return the permissions of a role, predefined (`roles/…`) or custom (`projects/P/roles/…`); needs iam.roles.get.
 
-        A role that was deleted is a `NotFoundError`: who has it has nothing [documentation].
+        A deleted role raises `NotFoundError`: it grants no permissions [documentation].
         """
         request = self._get(
             f"v1/{quote(name, safe='/:')}", service="iam", query={"fields": "includedPermissions,deleted"}
@@ -157,29 +166,23 @@ class ProjectsClient(Client):
             raise NotFoundError(f"the role `{name}` is deleted")
         return frozenset(found.get("includedPermissions") or ())
 
-    def _enabled(self, project: str, names: list[str]) -> set[str]:
-        if len(names) <= _NAMED_AT_ONCE:
-            try:
-                with about(_words(project), "serviceusage.services.get"):
-                    return self._enabled_of(project, names)
-            except TpuctlError as error:
-                if not _takes_no_batches(error):
-                    raise
-
-        def page(token: str | None) -> PlainRequest:
-            query = {"filter": "state:ENABLED", "pageSize": _SERVICES_PAGE, "pageToken": token}
-            query["fields"] = "services(name,state),nextPageToken"
-            return self._get(f"v1/{_name(project)}/services", service=_SERVICE_USAGE, query=query)
-
-        with about(_words(project), "serviceusage.services.list"):
-            found = all_pages(self._caller, page, _SERVICES, _service).items
-        return {name for name, is_enabled in found if is_enabled}
-
-    def _enabled_of(self, project: str, names: list[str]) -> set[str]:
+    def _batch_enabled(self, project: str, names: list[str]) -> Sequence[tuple[str, bool]] | None:
+        """Return the state of each service; None if the API does not support `batchGet`."""
         query = {"names": [f"{_name(project)}/services/{name}" for name in names], "fields": "services(name,state)"}
         request = self._get(f"v1/{_name(project)}/services:batchGet", service=_SERVICE_USAGE, query=query)
-        found = self._caller.attempt(request, _named_services)
-        return {name for name, is_enabled in found if is_enabled}
+
+        def read(data: Mapping[str, Any]) -> list[tuple[str, bool]]:
+            _NAMED.check(data)
+            return _NAMED.items(data, _service)
+
+        try:
+            with about(_words(project), "serviceusage.services.get"):
+                return self._caller.attempt(request, read)
+        except TpuctlError as error:
+            cause = error.__cause__
+            if isinstance(cause, RefusedError) and cause.refusal.code in _NO_BATCHES:
+                return None
+            raise
 
     def _get(self, path: str, *, service: str | None = None, query: Mapping[str, Any] | None = None) -> PlainRequest:
         return PlainRequest.of(self._url(path, service=service), query=query)
@@ -193,15 +196,5 @@ def _words(project: str) -> str:
     return f"the project `{project}`"
 
 
-def _takes_no_batches(error: TpuctlError) -> bool:
-    cause = error.__cause__
-    return isinstance(cause, RefusedError) and cause.refusal.code in _NO_BATCHES
-
-
 def _service(data: Mapping[str, Any]) -> tuple[str, bool]:
     return str(_SERVICE.read(data)["name"]).rpartition("/")[2], data.get("state") == "ENABLED"
-
-
-def _named_services(data: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    _NAMED.check(data)
-    return _NAMED.items(data, _service)

@@ -1,10 +1,9 @@
-"""Whether to send a request again, and when.
+"""Decide whether to send a request again, and when.
 
-A request that changes nothing may always be sent again. One that changes something is sent again only when it is
-certain that nothing was carried out; for all else see `outcome.py`, which looks first.
+A request that changes nothing may always be sent again. A change is sent again only if it is certain that it was not
+carried out; otherwise `outcome.py` reads its effect first.
 
-Every call has an end: it takes a minute at most with all its retries, and ends with the deadline of its command
-(`clock.limit_calls`) where that is earlier.
+Every call is limited: to one minute with all its retries, and to the deadline of its command (`clock.limit_calls`).
 """
 
 from __future__ import annotations
@@ -31,26 +30,25 @@ _SAFE_STATUSES = frozenset({429, 500, 502, 503, 504})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How patient to be. `deadline` counts from the first attempt and bounds attempts and waits together.
-
-    `rate_limit` is the least wait after a refusal for sending too often: its windows are a minute long
-    [observed: marin PR#6198, CreateNode requests per minute].
-    """
+    """The number of attempts, and the delays between them."""
 
     attempts: int = 5
     first: timedelta = timedelta(seconds=1)
     longest: timedelta = timedelta(seconds=30)
+    # The minimum delay after a rate limit: its windows are a minute long
+    # [observed: marin PR#6198, CreateNode requests per minute].
     rate_limit: timedelta = timedelta(seconds=15)
+    # The limit for all attempts and delays, from the first attempt.
     deadline: timedelta = PATIENCE
 
 
-# For what is good to know, and nothing that somebody should wait long for.
+# For optional information, which is not worth a long wait.
 SHORT_PATIENCE = RetryPolicy(attempts=2, deadline=timedelta(seconds=15))
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Send again after this long."""
+    """Send again after this delay."""
 
     delay: timedelta
 
@@ -69,17 +67,22 @@ def decide(
     left: timedelta,
     random: Random,
 ) -> Wait | GiveUp:
-    """Return whether to send again after attempt number `attempt` (from 1) failed, with so much time `left` for the call."""
+    """Return whether to send again after attempt number `attempt` (from 1) failed. `left` is the time left for the call."""
     if attempt >= policy.attempts or not _may_repeat(failure, is_safe=is_safe):
         return GiveUp()
-    delay = _delay(policy, failure, attempt=attempt, random=random)
+    delay = backoff(policy, attempt, random)
+    if isinstance(failure, RefusedError):
+        if failure.refusal.retry_after is not None:
+            delay = failure.refusal.retry_after
+        elif failure.refusal.is_rate_limit:
+            delay += policy.rate_limit
     return GiveUp() if delay > left else Wait(delay)
 
 
 def retrying(send: Callable[[timedelta], T], *, is_safe: bool, policy: RetryPolicy, clock: Clock, random: Random) -> T:
-    """Return what `send` returns, sending again as `decide` says; raises the last failure.
+    """Call `send`, and retry as `decide` says. Raises the last failure.
 
-    `send` is given the time that is left for the call. Nothing is sent after the deadline of the command.
+    `send` gets the time left for the call. Nothing is sent after the deadline of the command.
     """
     budget = time_for_call(policy.deadline)
     if not budget:
@@ -89,7 +92,7 @@ def retrying(send: Callable[[timedelta], T], *, is_safe: bool, policy: RetryPoli
         try:
             return send(start + budget - clock.monotonic())
         except (TransportError, RefusedError) as failure:
-            # Nothing is sent again after a deadline, though its last call may take longer.
+            # After the deadline nothing is sent again, although the last call may take longer.
             left = start + budget - clock.monotonic()
             if (until_deadline := time_left()) is not None:
                 left = min(left, until_deadline)
@@ -100,21 +103,21 @@ def retrying(send: Callable[[timedelta], T], *, is_safe: bool, policy: RetryPoli
                     raise
                 case never:
                     assert_never(never)
-    raise AssertionError("count() ends never")
+    raise AssertionError("count() never ends")
 
 
 def backoff(policy: RetryPolicy, attempt: int, random: Random) -> timedelta:
-    """Return a wait between nothing and a bound that doubles with each attempt (full jitter)."""
+    """Return a random delay up to a bound that doubles with each attempt (full jitter)."""
     bound: timedelta = min(policy.longest, policy.first * 2 ** (attempt - 1))
     return random.random() * bound
 
 
 def parse_retry_after(text: str | None, now: datetime) -> timedelta | None:
-    """Return the wait that a Retry-After header asks for, in seconds or as an HTTP date; nothing for what is garbled."""
+    """Return the delay of a Retry-After header, given in seconds or as an HTTP date; None if it is garbled."""
     if text is None:
         return None
     if text.strip().isdecimal():
-        # A number of more digits than a year has seconds would overflow a timedelta.
+        # More digits would overflow a timedelta.
         return timedelta(seconds=min(int(text.strip()[:9]), 10**8))
     moment = parse_date(text)
     return None if moment is None else max(moment - now, timedelta())
@@ -130,12 +133,3 @@ def _may_repeat(failure: TransportError | RefusedError, *, is_safe: bool) -> boo
             return refusal.is_rate_limit or (is_safe and refusal.code in _SAFE_STATUSES)
         case _:
             return is_safe and isinstance(failure, AnswerLostError)
-
-
-def _delay(policy: RetryPolicy, failure: TransportError | RefusedError, *, attempt: int, random: Random) -> timedelta:
-    jitter = backoff(policy, attempt, random)
-    if not isinstance(failure, RefusedError):
-        return jitter
-    if failure.refusal.retry_after is not None:
-        return failure.refusal.retry_after
-    return policy.rate_limit + jitter if failure.refusal.is_rate_limit else jitter

@@ -1,7 +1,7 @@
-"""Small objects in Cloud Storage, read and replaced whole, in the order that their generations prove.
+"""Read and replace small objects in Cloud Storage, with generations as preconditions.
 
-This is for records that several machines share, not for data sets: an object is held in memory. Safe to use from several
-threads. Raises tpuctl's exceptions, as `api/tpu.py` does.
+This is for records that several machines share, not for data sets: an object is kept in memory. Thread-safe. Raises
+tpuctl's exceptions, as `api/tpu.py` does.
 """
 
 from __future__ import annotations
@@ -52,15 +52,13 @@ _PERMISSION_DENIED = "iam-permission-denied"
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """One stored version of an object.
-
-    `generation` counts up with every write; no two versions share one, not even across a delete [API field text]. `age`
-    is the time since it was written by the service's own clock (the answer's `Date` less the object's `updated`; never
-    negative, to the second), so that the clocks of machines do not matter.
-    """
+    """One stored version of an object."""
 
     content: bytes
+    # It increases with every write, and is never used again, not even after a delete [API field text].
     generation: int
+    # The time since the write, by the clock of the service (`Date` of the answer less `updated` of the object), in whole
+    # seconds, never negative. The clocks of machines do not matter.
     age: timedelta
 
 
@@ -70,7 +68,7 @@ class StorageClient(Client):
     api = Api("storage", "v1", "storage/v1/")
 
     def read(self, bucket: str, name: str) -> Blob | None:
-        """Return the newest version; nothing only where the API itself says that the object is absent.
+        """Return the newest version; None only after a 404 from the API.
 
         Raises `NotFoundError` for a bucket that does not exist.
         """
@@ -78,7 +76,9 @@ class StorageClient(Client):
             for _ in range(_READS):
                 head = self._head(bucket, name)
                 if head is None:
-                    self._check_bucket(bucket, name)
+                    # The service also answers 404 for a missing bucket, for which this call raises.
+                    with _translated(bucket, name, "storage.objects.list"):
+                        self._caller.attempt(self._objects.list(bucket=bucket, prefix=name, maxResults=1), _names)
                     return None
                 generation, age = head
                 content = self._content(bucket, name, generation)
@@ -91,23 +91,39 @@ class StorageClient(Client):
     def write(self, bucket: str, name: str, content: bytes, *, generation: int | None) -> int:
         """Replace the object and return its new generation.
 
-        `generation` is that of the version to be replaced, 0 where there must be none, nothing for whatever is there.
-        Raises `PreconditionFailedError` where something else is there. A write whose answer was lost is looked up: a
-        newer version with this very content is taken for ours, so contents must not repeat between writers.
+        `generation` is that of the version to replace, 0 if the object must not exist, None for any version. Raises
+        `PreconditionFailedError` for another version. After a lost answer the object is read: a newer version with the
+        same content counts as ours, so that different writers must never write equal contents.
         """
-        request = self._insert(bucket, name, content, generation)
+        from googleapiclient.http import MediaInMemoryUpload  # noqa: PLC0415  # loaded with the library, 130 ms
+
+        request = self._objects.insert(
+            bucket=bucket,
+            name=name,
+            ifGenerationMatch=_text(generation),
+            media_body=MediaInMemoryUpload(content, mimetype=_CONTENT_TYPE, resumable=False),
+            media_mime_type=_CONTENT_TYPE,
+        )
+        if self._own_endpoint:
+            # The library sends uploads to Google's host, or over https, and ignores the endpoint.
+            request.uri = self._own_endpoint.url("upload/") + request.uri.partition("/upload/")[2]
         failure: RefusedError | TransportError
         with limit_calls(SystemClock(), PATIENCE, grace=GRACE), _translated(bucket, name, "storage.objects.create"):
             for sent in range(1, _SENDS + 1):
                 try:
-                    # Without a precondition the last writer wins anyway: sending again changes nothing.
+                    # Without a precondition the last writer wins anyway: a retry is harmless.
                     return self._caller.attempt(request, _generation, is_safe=generation is None)
                 except (RefusedError, TransportError) as error:
-                    # A refusal of a repeated write may only say that the first was carried out.
+                    # The refusal of a repeated write may mean that the first was carried out.
                     if generation is None or (sent == 1 and not _may_repeat(error)):
                         raise
                     failure = error
-                found = self._look(bucket, name, failure)
+                try:
+                    found = self.read(bucket, name)
+                except NotFoundError:
+                    raise
+                except TpuctlError as error:
+                    raise _unknown(bucket, name, failure) from error
                 if found is not None and found.generation != generation and found.content == content:
                     return found.generation
                 if (found.generation if found else 0) != generation:
@@ -118,9 +134,9 @@ class StorageClient(Client):
         raise _unknown(bucket, name, failure) from failure
 
     def delete(self, bucket: str, name: str, *, generation: int | None) -> None:
-        """Delete the object in that generation, or in whichever it is. What is gone already is fine.
+        """Delete the object of that generation, or of any with None; succeeds if it is gone.
 
-        Raises `PreconditionFailedError` where another version is there.
+        Raises `PreconditionFailedError` if another version is there.
         """
         request = self._objects.delete(bucket=bucket, object=name, ifGenerationMatch=_text(generation))
         with _translated(bucket, name, "storage.objects.delete"):
@@ -129,7 +145,7 @@ class StorageClient(Client):
             except RefusedError as error:
                 if error.refusal.is_not_found:
                     return
-                # The service may judge the precondition before it looks whether there is anything to delete.
+                # The service may check the precondition before it checks whether the object exists.
                 if error.refusal.code != 412 or self._head(bucket, name) is not None:
                     raise
 
@@ -137,7 +153,7 @@ class StorageClient(Client):
         """Return the names of the objects that begin with `prefix`, in the service's order."""
         found: list[str] = []
         token: str | None = None
-        seen: set[str] = set()
+        tokens: set[str] = set()
         with limit_calls(SystemClock(), PATIENCE), _translated(bucket, prefix, "storage.objects.list"):
             while True:
                 request = self._objects.list(bucket=bucket, prefix=prefix, pageToken=token)
@@ -145,55 +161,40 @@ class StorageClient(Client):
                 found += names
                 if not token:
                     return iter(found)
-                if token in seen or len(seen) >= MOST_PAGES:
+                if token in tokens or len(tokens) >= MOST_PAGES:
                     raise ServiceUnavailableError(
-                        f"the list of `gs://{bucket}/{prefix}` has no end", hint="check the endpoint and the prefix"
+                        f"the list of `gs://{bucket}/{prefix}` never ends", hint="check the endpoint and the prefix"
                     )
-                seen.add(token)
+                tokens.add(token)
 
     @property
     def _objects(self) -> Any:
         return self._caller.service().objects()
 
-    def _insert(self, bucket: str, name: str, content: bytes, generation: int | None) -> Any:
-        from googleapiclient.http import MediaInMemoryUpload  # noqa: PLC0415  # loaded with the library, 130 ms
-
-        media = MediaInMemoryUpload(content, mimetype=_CONTENT_TYPE, resumable=False)
-        request = self._objects.insert(
-            bucket=bucket,
-            name=name,
-            ifGenerationMatch=_text(generation),
-            media_body=media,
-            media_mime_type=_CONTENT_TYPE,
-        )
-        if self._own_endpoint:
-            # The library sends uploads to Google's host, or by https, whatever the endpoint is.
-            request.uri = self._own_endpoint.url("upload/") + request.uri.partition("/upload/")[2]
-        return request
-
     def _head(self, bucket: str, name: str) -> tuple[int, timedelta] | None:
-        """Return generation and age; nothing where object or bucket are absent."""
+        """Return generation and age; None if the object or the bucket is absent."""
+
+        def read(headers: Mapping[str, str], content: bytes) -> tuple[int, timedelta]:
+            generation, updated = read_json(content, lambda data: (_generation(data), data.get("updated")))
+            written = parse_timestamp(updated)
+            if written is None:
+                raise GarbledAnswerError(f"an object was updated at `{updated}`")
+            now = parse_date(headers.get("date"))
+            if now is None:
+                # With the clock of this machine, the lease of another holder could expire too early.
+                raise GarbledAnswerError("the answer does not contain the service's time")
+            return generation, max(now - written, timedelta())
+
         request = self._objects.get(bucket=bucket, object=name)
         try:
-            return self._caller.exchange(request, self._read_head)
+            return self._caller.exchange(request, read)
         except RefusedError as error:
             if error.refusal.is_not_found:
                 return None
             raise
 
-    def _read_head(self, headers: Mapping[str, str], content: bytes) -> tuple[int, timedelta]:
-        generation, updated = read_json(content, lambda data: (_generation(data), data.get("updated")))
-        written = parse_timestamp(updated)
-        if written is None:
-            raise GarbledAnswerError(f"an object was updated at `{updated}`")
-        now = parse_date(headers.get("date"))
-        if now is None:
-            # An age by this machine's clock might let a lease of another's expire too early.
-            raise GarbledAnswerError("the answer does not tell the service's time")
-        return generation, max(now - written, timedelta())
-
     def _content(self, bucket: str, name: str, generation: int) -> bytes | None:
-        """Return the bytes of one version; nothing where it was replaced or deleted meanwhile."""
+        """Return the bytes of one version; None if it was replaced or deleted meanwhile."""
         request = self._objects.get_media(bucket=bucket, object=name, generation=str(generation))
         try:
             return self._caller.exchange(request, lambda _, content: content)
@@ -202,22 +203,9 @@ class StorageClient(Client):
                 return None
             raise
 
-    def _check_bucket(self, bucket: str, name: str) -> None:
-        """Make sure that it is the object that is missing: the service answers 404 for a missing bucket too."""
-        with _translated(bucket, name, "storage.objects.list"):
-            self._caller.attempt(self._objects.list(bucket=bucket, prefix=name, maxResults=1), _names)
-
-    def _look(self, bucket: str, name: str, failure: Exception) -> Blob | None:
-        try:
-            return self.read(bucket, name)
-        except NotFoundError:
-            raise
-        except TpuctlError as error:
-            raise _unknown(bucket, name, failure) from error
-
 
 def _may_repeat(failure: TransportError | RefusedError) -> bool:
-    """Tell whether to look and send a write again: it may have been carried out, or came too soon after another."""
+    """Return whether to read the object and retry a write: its outcome is uncertain, or it came too soon after another."""
     is_too_soon = isinstance(failure, RefusedError) and failure.refusal.code == 429
     return is_too_soon or is_uncertain(failure)
 
@@ -233,24 +221,24 @@ def _translated(bucket: str, name: str, permission: str) -> Iterator[None]:
 def _translate(failure: TransportError | RefusedError, bucket: str, name: str, permission: str) -> TpuctlError:
     refusal = failure.refusal if isinstance(failure, RefusedError) else None
     if refusal is not None and refusal.is_not_found:
-        hint = f"make it with `gcloud storage buckets create gs://{bucket} --location=REGION`, or check the name"
+        hint = f"create it with `gcloud storage buckets create gs://{bucket} --location=REGION`, or check the name"
         return NotFoundError(f"there is no bucket `gs://{bucket}`", hint=hint)
     if refusal is not None and refusal.code == 412:
         return _precondition_failed(bucket, name)
     error = translate(failure)
     if refusal is not None and refusal.code == 403 and error.error_id in {None, _PERMISSION_DENIED}:
-        hint = "grant `roles/storage.objectUser` on the bucket to the identity that calls are made as"
+        hint = "grant `roles/storage.objectUser` on the bucket to your identity (`tpuctl config show`)"
         return AccessError(f"`{permission}` is not allowed on `gs://{bucket}`: {refusal.message}", hint=hint)
     return error
 
 
 def _precondition_failed(bucket: str, name: str) -> PreconditionFailedError:
-    return PreconditionFailedError(f"`gs://{bucket}/{name}` was changed by somebody else meanwhile", hint="try again")
+    return PreconditionFailedError(f"`gs://{bucket}/{name}` was changed by another client meanwhile", hint="try again")
 
 
 def _unknown(bucket: str, name: str, failure: Exception) -> OutcomeUnknownError:
     return OutcomeUnknownError(
-        f"it is not known whether `gs://{bucket}/{name}` was written: {failure}", hint="try again in a few minutes"
+        f"it is unknown whether `gs://{bucket}/{name}` was written: {failure}", hint="try again in a few minutes"
     )
 
 

@@ -1,8 +1,8 @@
-"""The Cloud TPU API, v2, in tpuctl's nouns. Safe to use from several threads.
+"""A client of the Cloud TPU API v2 that returns tpuctl's models. It is thread-safe.
 
 Every method raises tpuctl's exceptions: `AccessError`, `QuotaError`, `NoCapacityError`, `InvalidRequestError`,
-`ConflictError`, `NotFoundError`, `ServiceUnavailableError`; a change also `OutcomeUnknownError`, when it was sent and
-nobody knows what became of it. Requests that fail for a moment are sent again where that is harmless.
+`ConflictError`, `NotFoundError`, `ServiceUnavailableError`; a change also raises `OutcomeUnknownError` if it was sent and
+its outcome is unknown. Requests that fail temporarily are retried if that is harmless.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from tpuctl.api.calls import RequestPreview, preview
@@ -27,14 +27,11 @@ from tpuctl.model import REQUEST_LABEL, Node, NodeSpec, Operation, OperationErro
 from tpuctl.names import NodeName, short
 from tpuctl.shapes import ListOf, Page, Shape, ShapeError
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = ["NodeListing", "QueuedListing", "RequestPreview", "TpuClient"]
 
 T = TypeVar("T")
 
-# What the API calls the absence of guest attributes, as `diagnosis` knows it.
+# The id that `diagnosis` gives to the error for missing guest attributes.
 _NO_GUEST_ATTRIBUTES = "guest-attributes-missing"
 _NODES = Page("tpu.v2 ListNodesResponse", "nodes")
 _REQUESTS = Page("tpu.v2 ListQueuedResourcesResponse", "queuedResources")
@@ -49,7 +46,7 @@ _ATTRIBUTES = Shape("tpu.v2 GetGuestAttributesResponse", {"guestAttributes": Lis
 
 @dataclass(frozen=True, slots=True)
 class NodeListing:
-    """Nodes, and the ids of zones that could not be asked: what is there is unknown."""
+    """Nodes, and the ids of zones that did not answer, whose nodes are unknown."""
 
     nodes: tuple[Node, ...]
     unreachable: tuple[str, ...] = ()
@@ -57,7 +54,7 @@ class NodeListing:
 
 @dataclass(frozen=True, slots=True)
 class QueuedListing:
-    """Queued resources, and the ids of zones that could not be asked."""
+    """Queued resources, and the ids of zones that did not answer."""
 
     queued_resources: tuple[QueuedResource, ...]
     unreachable: tuple[str, ...] = ()
@@ -68,11 +65,11 @@ class TpuClient(CatalogueClient):
 
     @cached_property
     def _changes(self) -> NodeChanges:
-        return NodeChanges(self._caller, self._requests, self._look)
+        return NodeChanges(self._caller, self._requests, self._find)
 
     @property
     def server_time(self) -> datetime | None:
-        """The service's time, from the `Date` of its last answer; nothing before the first."""
+        """The service's time, from the `Date` header of its last answer; None before the first answer."""
         return self._caller.server_time
 
     def get_node(self, name: NodeName) -> Node:
@@ -83,14 +80,14 @@ class TpuClient(CatalogueClient):
         return node
 
     def find_node(self, name: NodeName) -> Node | None:
-        """Return a node; nothing only where the API itself says that it is absent, never for another failure."""
+        """Return a node; None only after a 404 from the API, never after another failure."""
         with translated():
-            return self._look(name)
+            return self._find(name)
 
     def list_nodes(self, project: str, zones: Sequence[str] = ()) -> NodeListing:
-        """Return the nodes of the zones, or of all zones. Raises where no zone answered at all.
+        """Return the nodes of the zones, or of all zones. Raises if no zone answered.
 
-        Source for the wildcard: used against the real service by several programs, and by `gcloud … list --zone=-`.
+        Source for the wildcard: used with the real service by several programs, and by `gcloud … list --zone=-`.
         """
         listing = self._list(self._requests.list_nodes, _NODES, Node.from_api, project, zones)
         return NodeListing(listing.items, listing.unreachable)
@@ -104,11 +101,11 @@ class TpuClient(CatalogueClient):
             name,
             label,
             send=lambda: self._caller.attempt(request, Operation.from_api, is_safe=False),
-            find=lambda: self._look(name),
+            find=lambda: self._find(name),
         )
 
     def delete_node(self, name: NodeName, *, expected_id: str | None = None) -> Operation:
-        """Delete a node. What is gone already gives an operation that is done.
+        """Delete a node. If it is gone, the returned operation is done.
 
         With `expected_id`, a delete whose answer was lost is not repeated on a newer node of the same name.
         """
@@ -127,11 +124,11 @@ class TpuClient(CatalogueClient):
         return self._changes.update(name, changes)
 
     def change_metadata(self, name: NodeName, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Operation:
-        """Set the metadata to what `change` makes of it, which is called again when somebody else was quicker."""
+        """Replace the metadata by the result of `change`, which is called again if another client changed it meanwhile."""
         return self._changes.change_metadata(name, change)
 
     def preview_create(self, name: NodeName, spec: NodeSpec) -> RequestPreview:
-        """Return the request of `create_node` without sending it; its request label is made anew for each."""
+        """Return the request of `create_node` without sending it; each has a new request label."""
         return preview(self._requests.create_node(name, self._creation(spec)[1]))
 
     def preview_delete(self, name: NodeName) -> RequestPreview:
@@ -160,13 +157,13 @@ class TpuClient(CatalogueClient):
         return self._caller.call(self._requests.get_operation(name), _only(name, Operation.from_api))
 
     def operation_error(self, error: OperationError) -> TpuctlError:
-        """Return the exception for an operation that failed."""
+        """Return the exception for a failed operation."""
         return operation_error(error)
 
     def list_queued_resources(self, project: str, zones: Sequence[str] = ()) -> QueuedListing:
         """Return the queued resources of the zones, or of all zones.
 
-        Source for the wildcard: unverified; where it is refused each zone is asked.
+        Source for the wildcard: unverified; if the service refuses it, each zone is listed.
         """
         build = self._requests.list_queued_resources
         listing = self._list(build, _REQUESTS, QueuedResource.from_api, project, zones)
@@ -178,12 +175,12 @@ class TpuClient(CatalogueClient):
         return self._caller.call(self._requests.get_queued_resource(name), _only(name, QueuedResource.from_api))
 
     def delete_queued_resource(self, name: str, *, force: bool) -> Operation:
-        """Delete a queued resource; `force` deletes its nodes first. What is gone already gives an operation that is done.
+        """Delete a queued resource; `force` deletes its nodes first. If it is gone, the operation is done.
 
-        Without `force` the service takes it only in ACCEPTED, FAILED or SUSPENDED, or without nodes [API field text].
+        Without `force` the service accepts it only in ACCEPTED, FAILED or SUSPENDED, or without nodes [API field text].
         """
         _check(name, "queuedResources")
-        # One id for all sendings: the service carries a repeated request out once [API field text of requestId].
+        # One id for all retries: the service carries out a repeated request once [API field text of requestId].
         request_id = str(UUID(int=self._caller.random.getrandbits(128), version=4))
         request = self._requests.delete_queued_resource(name, force=force, request_id=request_id)
 
@@ -195,7 +192,7 @@ class TpuClient(CatalogueClient):
                     return Operation(None, done=True)
                 raise
 
-        def look() -> Effect:
+        def check() -> Effect:
             try:
                 request = self._requests.get_queued_resource(name)
                 found = self._caller.attempt(request, _only(name, QueuedResource.from_api))
@@ -205,15 +202,25 @@ class TpuClient(CatalogueClient):
                 raise
             return Effect.DONE if found.state is QueuedState.DELETING else Effect.NOT_YET
 
-        return carry_out(self._caller, Change("delete", short(name), send, look))
+        return carry_out(self._caller, Change("delete", short(name), send, check))
 
     def guest_attributes(self, name: NodeName, worker: int | None = None) -> tuple[Mapping[str, str], ...]:
-        """Return what each worker published, as `namespace/key` → value; of one worker, or of all in their order.
+        """Return the guest attributes of one worker, or of all in their order, as `namespace/key` → value.
 
-        Empty where nothing was published, or the node is absent: the service answers `{}`, 404 or a 400 then.
+        Empty if no worker published any, or the node is absent: the service answers `{}`, 404 or 400 then.
         """
+
+        def read(data: Mapping[str, Any]) -> tuple[Mapping[str, str], ...]:
+            # An entry without queryValue is a worker that published none [gcloud 528 crashes on it].
+            entries = _ATTRIBUTES.read(data).get("guestAttributes") or ()
+            workers = [(entry.get("queryValue") or {}).get("items") or () for entry in entries]
+            return tuple(
+                {f"{item['namespace']}/{item['key']}": str(item.get("value", "")) for item in items}
+                for items in workers
+            )
+
         try:
-            return self._caller.attempt(self._requests.guest_attributes(name, worker), _guest_attributes)
+            return self._caller.attempt(self._requests.guest_attributes(name, worker), read)
         except (RefusedError, TransportError) as failure:
             error = translate(failure)
             is_absent = isinstance(failure, RefusedError) and failure.refusal.is_not_found
@@ -221,8 +228,8 @@ class TpuClient(CatalogueClient):
                 return ()
             raise error from failure
 
-    def _look(self, name: NodeName) -> Node | None:
-        """Return a node, or nothing where it is absent. Raises the failures of `api/`."""
+    def _find(self, name: NodeName) -> Node | None:
+        """Return a node; None only after a 404 from the API. Raises `TransportError` and `RefusedError`."""
         try:
             with node_of(name):
                 return self._caller.attempt(self._requests.get_node(name), _only(str(name), Node.from_api))
@@ -236,17 +243,8 @@ class TpuClient(CatalogueClient):
         return label, body
 
 
-def _guest_attributes(data: Mapping[str, Any]) -> tuple[Mapping[str, str], ...]:
-    # An entry without queryValue is a worker that published nothing [gcloud 528 crashes on it].
-    entries = _ATTRIBUTES.read(data).get("guestAttributes") or ()
-    workers = [(entry.get("queryValue") or {}).get("items") or () for entry in entries]
-    return tuple(
-        {f"{item['namespace']}/{item['key']}": str(item.get("value", "")) for item in items} for items in workers
-    )
-
-
 def _only(name: str, read: Callable[[Mapping[str, Any]], T]) -> Callable[[Mapping[str, Any]], T]:
-    """Return a reader for the resource of one name: what the service says of another one is not an answer.
+    """Return a reader that accepts only the resource of this name.
 
     Projects are not compared: a project has an id and a number, and the service may use either.
     """
@@ -254,7 +252,7 @@ def _only(name: str, read: Callable[[Mapping[str, Any]], T]) -> Callable[[Mappin
     def checked(data: Mapping[str, Any]) -> T:
         found = read(data)
         if str(data["name"]).split("/")[2:] != name.split("/")[2:]:
-            raise ShapeError("a resource that was not asked for", "name")
+            raise ShapeError("a resource that was not requested", "name")
         return found
 
     return checked

@@ -1,6 +1,6 @@
-"""How requests travel: time-outs, proxy, authorities; and a source of http objects, one for each thread.
+"""The options of HTTP connections (timeouts, proxy, authorities), and a factory of http objects, one for each thread.
 
-The http objects themselves are in `connections.py`, which costs 95 ms to import and is loaded with the first of them.
+The http objects are in `connections.py`, which takes 95 ms to import and is loaded with the first of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NEVER_BY_PROXY = frozenset({"metadata.google.internal", "169.254.169.254"})
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """An HTTP proxy that is asked to CONNECT. `bypass` holds hosts and domain suffixes that are reached directly."""
+    """An HTTP proxy that supports CONNECT. `bypass` has the hosts and domain suffixes that are reached directly."""
 
     host: str
     port: int
@@ -37,21 +37,22 @@ class Proxy:
 
     @classmethod
     def parse(cls, text: str, *, no_proxy: str = "") -> Proxy:
-        """Return the proxy of `HTTPS_PROXY`'s URL and `NO_PROXY`'s comma-separated list.
+        """Parse the URL of `HTTPS_PROXY` and the comma-separated list of `NO_PROXY`.
 
-        Raises `SettingError` for a kind of proxy that cannot be used, without repeating a password.
+        Raises `SettingError` for an unsupported kind of proxy; its message never contains a password.
         """
         try:
             parts = urlsplit(text if "://" in text else f"http://{text}")
             port = parts.port
         except ValueError as error:
-            # Python's own words repeat a part, which may be one of the password.
+            # Python's message repeats a part of the URL, which may contain the password.
             raise SettingError(
-                "the proxy's URL cannot be read", hint="percent-encode what is no letter in user name and password"
+                "the URL of the proxy is invalid", hint="percent-encode special characters in user name and password"
             ) from error
         if parts.scheme != "http" or not parts.hostname:
             raise SettingError(
-                f"a proxy of kind `{parts.scheme}` cannot be used", hint="set it like `http://HOST:PORT` (HTTP CONNECT)"
+                f"unsupported proxy scheme `{parts.scheme}`",
+                hint="set the proxy like `http://HOST:PORT` (HTTP CONNECT)",
             )
         user, password = (unquote(part) if part else None for part in (parts.username, parts.password))
         bypass = tuple(entry.strip().lower() for entry in no_proxy.split(",") if entry.strip())
@@ -59,14 +60,14 @@ class Proxy:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Proxy | None:
-        """Return the proxy that `HTTPS_PROXY` (or `ALL_PROXY`) names; lower-case names win, as in curl."""
+        """Return the proxy of `HTTPS_PROXY` (or `ALL_PROXY`), or None; lower-case names win, as in curl."""
         names = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
         url = next((environ[name] for name in names if environ.get(name)), None)
         no_proxy = environ.get("no_proxy") or environ.get("NO_PROXY") or ""
         return cls.parse(url, no_proxy=no_proxy) if url else None
 
     def applies_to(self, host: str) -> bool:
-        """Tell whether a host is reached through it. This machine and the metadata server never are."""
+        """Return whether the proxy is used for a host; never for this machine and the metadata server."""
         host = host.lower()
         if is_loopback(host) or host in _NEVER_BY_PROXY:
             return False
@@ -87,24 +88,24 @@ class Proxy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportOptions:
-    """How requests travel. `ca_file` holds the authorities to trust instead of the usual ones.
+    """The options of HTTP connections."""
 
-    `timeout` is for one exchange as a whole, from the name lookup to the last byte, in real time; `connect_timeout` for each
-    address of the server within it. `largest` bounds the bytes of a response, head and body, `together` those of all responses
-    that are being read by this process.
-    """
-
+    # The limit for connecting to one address of the server.
     connect_timeout: timedelta = timedelta(seconds=10)
+    # The limit for a whole exchange, from the DNS lookup to the last byte, in real time.
     timeout: timedelta = PATIENCE
+    # The maximum size of a response, head and body, in bytes.
     largest: int = 65 * 2**20
+    # The maximum size of all responses that this process is reading, in bytes.
     together: int = 256 * 2**20
     proxy: Proxy | None = None
+    # The authorities to trust instead of the default ones.
     ca_file: Path | None = None
     quota_project: str | None = None
 
 
 class HttpFactory:
-    """A source of http objects: each thread gets one of its own, and keeps it."""
+    """Creates one http object for each thread."""
 
     def __init__(
         self,
@@ -113,7 +114,7 @@ class HttpFactory:
         credentials: Callable[[], Any] | None = None,
         endpoint: Endpoint | None = None,
     ) -> None:
-        """`credentials` is called once, before the first request that needs a token; nothing means no token at all."""
+        """`credentials` is called once, before the first request that needs a token. None: no tokens are sent."""
         self._options = options
         self._credentials = credentials if endpoint is None or not endpoint.is_loopback else None
         self._endpoint = endpoint
@@ -125,7 +126,13 @@ class HttpFactory:
     def __call__(self) -> Any:  # httplib2 ships no types
         """Return this thread's http object."""
         if not hasattr(self._local, "http"):
-            self._local.http = self._make()
+            from tpuctl.api.connections import AuthorizedHttp, Http  # noqa: PLC0415  # httplib2 takes 95 ms to import
+
+            if self._credentials is None:
+                self._local.http = Http(self._options)
+            else:
+                # One lock for all threads: an expired token is fetched once, not once by each of them.
+                self._local.http = AuthorizedHttp(self._options, self._load, endpoint=self._endpoint, lock=self._lock)
             self._made.append(self._local.http)
         return self._local.http
 
@@ -133,14 +140,6 @@ class HttpFactory:
         """Close the connections of all threads, also of those that have ended."""
         for http in tuple(self._made):
             http.close()
-
-    def _make(self) -> Http:
-        from tpuctl.api.connections import AuthorizedHttp, Http  # noqa: PLC0415  # httplib2 costs 95 ms to import
-
-        if self._credentials is None:
-            return Http(self._options)
-        # One lock for all threads: a token that has expired is fetched once, not once by each of them.
-        return AuthorizedHttp(self._options, self._load, endpoint=self._endpoint, lock=self._lock)
 
     def _load(self) -> Any:  # google-auth ships no types
         if self._loaded is None and self._credentials is not None:

@@ -1,7 +1,7 @@
-"""Hooks: shell commands of the user that run on this machine when something happened to a node.
+"""Run hooks: shell commands of the user for events of a node, on this machine.
 
-They come from the command line only, never from a file. Nothing here waits for a hook, but `wait` and `finish`.
-A hook that fails is run again after a pause; the last failure runs the hook for `gave-up`.
+They come only from the command line, never from a file. Only `wait` and `finish` wait for hooks. A hook that fails is
+retried after a pause; its last failure runs the hook for `gave-up`.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from tpuctl.clock import Clock
     from tpuctl.names import NodeName
 
-# Hooks that wait for one of their node to end. More are a hook that hangs: the oldest news is worth least.
+# Hooks of a node that wait for a running one. More mean that it hangs: the oldest event is dropped.
 MAX_WAITING = 16
-# Hooks that run at once. A zone that takes all nodes back must not take this machine down too.
+# Hooks that run at the same time. The preemption of a whole zone must not overload this machine.
 MAX_RUNNING = 64
-# How long, when a run ends, hooks may wait for those before them, and how often it is looked whether these have ended.
+# How long waiting hooks may wait when a run ends, and how often the running ones are checked.
 PATIENCE = timedelta(minutes=1)
 _LOOK = timedelta(milliseconds=50)
-# One variable may hold 128 KiB [execve(2), MAX_ARG_STRLEN]; a person reads less. The JSON has it all.
+# A variable may have 128 KiB [execve(2), MAX_ARG_STRLEN]. The JSON has the whole text.
 _MAX_TEXT = 4000
-# Pauses before a failed hook is run again, in the time of the cloud: what it starts may need a moment (a full disk, ssh).
+# Pauses before a failed hook is retried, by the clock of the cloud: its cause may pass (a full disk, ssh).
 RETRY_PAUSES = (timedelta(seconds=10), timedelta(minutes=1))
-# Names the file (device and inode) that holds the event, so that `tpuctl` in a hook can tell it from input meant for it.
+# Names the file (device and inode) with the event, so that `tpuctl` in a hook does not read it as its own input.
 STDIN_VARIABLE = "TPUCTL_HOOK_STDIN"
-# Events after which an earlier one of the same node is out of date.
+# Events that supersede earlier ones of the same node.
 _OUTDATING = frozenset({EventKind.PREEMPTED, EventKind.GAVE_UP})
 _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
@@ -48,16 +48,15 @@ _NOT_EXECUTABLE = 126
 
 @dataclass(frozen=True, slots=True)
 class HookFailure:
-    """A hook that did not do its work.
-
-    `exit_code` is that of the shell, negative for a signal, None if it never ran. `is_final` is false where it runs again.
-    """
+    """The failure of a hook."""
 
     node: NodeName
     kind: EventKind
     command: str
+    # The exit code of the shell, negative for a signal; None if it never ran.
     exit_code: int | None
     reason: str
+    # False if it is retried.
     is_final: bool = True
 
     def __str__(self) -> str:
@@ -65,7 +64,7 @@ class HookFailure:
 
 
 class _Running(NamedTuple):
-    """A hook that runs: its process, its event, which try it is, and the file of its output where that is shown."""
+    """A running hook. `out` is the file of its output, if that is forwarded."""
 
     pid: int
     event: Event
@@ -74,7 +73,7 @@ class _Running(NamedTuple):
 
 
 class _Retry(NamedTuple):
-    """A hook that failed and runs again at `due` (monotonic)."""
+    """A failed hook that is retried at `due` (monotonic)."""
 
     event: Event
     attempt: int
@@ -82,16 +81,16 @@ class _Retry(NamedTuple):
 
 
 class Hooks:
-    """A listener for events that runs the user's command for their kind; at most one at a time for each node, in order.
+    """A listener that runs the user's command for each kind of event: one at a time for each node, in order.
 
-    A hook that fails runs again after each of `pauses`, by `clock`, unless a later event makes its own out of date. Then the
-    hook for `gave-up` runs, with the failure as its reason.
+    A failed hook is retried after each of `pauses`, by `clock`, unless a later event supersedes its own. After the last
+    failure the hook for `gave-up` runs, with the failure as its reason.
 
-    A hook gets the event as one JSON object on stdin, and `TPUCTL_*` variables. `TPUCTL_STATE`, `TPUCTL_HEALTH` and
-    `TPUCTL_NODE_ID` are `state`, `health` and `id` of the event's data, empty where it has none. `TPUCTL_PROJECT` and
-    `TPUCTL_ZONE` are settings too: `tpuctl` in a hook finds the same node. It has a session of its own, so that Ctrl-C does
-    not end it, and outlives us. `extra` are variables that say which cloud this run talks to. What a hook writes goes to our
-    stderr; or, line by line and with the node's name, to `tell`, which any thread may call, as long as we live.
+    A hook gets the event as a JSON object on stdin, and `TPUCTL_*` variables. `TPUCTL_STATE`, `TPUCTL_HEALTH` and
+    `TPUCTL_NODE_ID` are `state`, `health` and `id` of the event's data, or empty. `TPUCTL_PROJECT` and `TPUCTL_ZONE` are
+    also settings, so that `tpuctl` in a hook finds the same node. A hook runs in its own session, so that Ctrl-C does not
+    terminate it, and may outlive this process. `extra` are variables that select the cloud of this run. The output of a
+    hook goes to our stderr or, line by line with the name of the node, to `tell`, which is called from another thread.
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class Hooks:
         self._output = HookOutput(tell) if tell else None
 
     def __call__(self, event: Event) -> None:
-        """Start the hook for such an event, or put it behind the one of its node that runs. Returns at once."""
+        """Start the hook for an event, or queue it behind the running one of the node. Does not wait."""
         retry = self._retries.get(event.node)
         if retry and (event.kind in _OUTDATING or event.kind is retry.event.kind):
             del self._retries[event.node]
@@ -125,19 +124,19 @@ class Hooks:
         queue = self._waiting.setdefault(event.node, deque())
         queue.append(event)
         if len(queue) > MAX_WAITING:
-            self._fail(queue.popleft(), None, f"was left out, because {MAX_WAITING} others wait for one to end")
-        self._go_on()
+            self._fail(queue.popleft(), None, f"was skipped, because {MAX_WAITING} hooks are already waiting")
+        self._advance()
 
     def poll(self) -> tuple[HookFailure, ...]:
-        """Let go of the hooks that have ended, start those that waited for them, and return the failures not told yet."""
-        self._go_on()
+        """Collect the hooks that have ended, start waiting ones, and return the new failures."""
+        self._advance()
         failures, self._failures = self._failures, []
         return tuple(failures)
 
     def wait(self, warn: Callable[[HookFailure], None] = lambda _: None) -> tuple[HookFailure, ...]:
-        """Return when no hook runs or waits any more, however long that takes, with the failures that `poll` has not returned.
+        """Wait without a limit until no hook runs or waits. Return the failures that `poll` has not returned.
 
-        `warn` gets each of them as soon as it happens.
+        `warn` is called for each as soon as it happens.
         """
         found: list[HookFailure] = []
         while self._running or self._retries:
@@ -157,36 +156,36 @@ class Hooks:
         return (*found, *last)
 
     def finish(self, clock: Clock, *, patience: timedelta = PATIENCE) -> tuple[HookFailure, ...]:
-        """Give the hooks that wait that long to be started, and return the failures not told yet.
+        """Wait up to `patience` until the waiting hooks have started, and return the new failures.
 
-        Those that were not started are failures, and are forgotten. Those that run are left to themselves. Hooks run in
-        real time: so must the clock.
+        Hooks that were not started count as failures. Running hooks are not terminated. The clock must be a real one,
+        because hooks run in real time.
         """
         end = clock.monotonic() + patience
-        self._go_on()
+        self._advance()
         while self._waiting and (left := end - clock.monotonic()) > timedelta():
             clock.sleep(min(_LOOK, left))
-            self._go_on()
+            self._advance()
         for queue in self._waiting.values():
             for event in queue:
-                self._fail(event, None, "was left out, because others had not ended when the run did")
+                self._fail(event, None, "was skipped, because other hooks were still running when the run ended")
         self._waiting.clear()
         for retry in self._retries.values():
-            self._fail(retry.event, None, "was not run again, because the run ended")
+            self._fail(retry.event, None, "was not retried, because the run ended")
         self._retries.clear()
         return self.poll()
 
     @property
     def are_waiting(self) -> bool:
-        """Tell whether a hook waits for another to end."""
+        """Return whether a hook waits for another."""
         return bool(self._waiting)
 
     @property
     def are_running(self) -> bool:
-        """Tell whether a hook runs or waits, as far as the last `poll` saw."""
+        """Return whether a hook was running at the last `poll`."""
         return bool(self._running)
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         for node, running in tuple(self._running.items()):
             self._reap(node, running, os.WNOHANG)
         now = self._clock.monotonic()
@@ -204,7 +203,7 @@ class Hooks:
         try:
             ended, status = os.waitpid(running.pid, options)
         except ChildProcessError:
-            # Who started us ignores SIGCHLD: the system has let go of it, and its exit code with it.
+            # Our parent ignores SIGCHLD: the system has discarded the process and its exit code.
             ended, status = running.pid, 0
         if ended == 0:
             return
@@ -216,11 +215,11 @@ class Hooks:
             self._failed(running.event, running.attempt, code)
 
     def _failed(self, event: Event, attempt: int, code: int) -> None:
-        """Run a hook again that has failed, later, or run the one for `gave-up`."""
+        """Schedule the retry of a failed hook, or run the one for `gave-up`."""
         is_last = attempt > len(self._pauses)
         waiting = self._waiting.get(event.node, ())
         if any(later.kind in _OUTDATING or later.kind is event.kind for later in waiting):
-            self._fail(event, code, f"{_ending(code)}, and is not run again: a later event follows")
+            self._fail(event, code, f"{_ending(code)}, and is not retried: a later event supersedes it")
         elif not is_last:
             pause, tries = self._pauses[attempt - 1], len(self._pauses) + 1
             self._retries[event.node] = _Retry(event, attempt + 1, self._clock.monotonic() + pause)
@@ -240,7 +239,7 @@ class Hooks:
             stdin = _stdin_with(json.dumps(event.to_json()).encode() + b"\n")
             try:
                 out = self._output.open(event.node.node_id) if self._output else None
-                # In a session of its own, and with the signals that Python ignores or we handle as they are by default.
+                # In its own session, with default handlers for the signals that Python ignores or we handle.
                 pid = os.posix_spawn(
                     argv[0],
                     argv,
@@ -265,7 +264,7 @@ class Hooks:
 
 
 def holds_event(descriptor: int, environ: Mapping[str, str]) -> bool:
-    """Tell whether a descriptor is the stdin that a hook was started with: an event for the hook, no input of `tpuctl`."""
+    """Return whether a descriptor is the stdin of a hook: it has an event for the hook, and no input for `tpuctl`."""
     try:
         return environ.get(STDIN_VARIABLE) == _identity(descriptor)
     except OSError:
@@ -278,7 +277,7 @@ def _identity(descriptor: int) -> str:
 
 
 def variables(event: Event) -> dict[str, str]:
-    """Return what a hook finds of an event in its environment."""
+    """Return the environment variables of a hook for an event."""
     found = {
         "TPUCTL_EVENT": str(event.kind),
         "TPUCTL_NODE": event.node.node_id,
@@ -290,23 +289,23 @@ def variables(event: Event) -> dict[str, str]:
         "TPUCTL_REASON": event.text[:_MAX_TEXT],
         "TPUCTL_AT": format_timestamp(event.at),
     }
-    # The service's words are among it; no variable can hold a zero byte, or half of a pair of surrogates.
+    # It includes messages of the service. A variable cannot contain a zero byte or a lone surrogate.
     return {name: text.replace("\0", " ").encode("utf-8", "replace").decode() for name, text in found.items()}
 
 
 def _ending(code: int) -> str:
     if code < 0:
         with suppress(ValueError):
-            return f"was ended by {signal.Signals(-code).name}"
-        return f"was ended by signal {-code}"
-    meaning = {_NOT_FOUND: ", which means: command not found", _NOT_EXECUTABLE: ", which means: not executable"}
+            return f"was terminated by {signal.Signals(-code).name}"
+        return f"was terminated by signal {-code}"
+    meaning = {_NOT_FOUND: " (command not found)", _NOT_EXECUTABLE: " (not executable)"}
     return f"ended with exit code {code}{meaning.get(code, '')}"
 
 
 def _stdin_with(data: bytes) -> int:
-    """Return a descriptor from which all of the data can be read, whether or not anybody reads it; the caller closes it.
+    """Return a descriptor from which the data can be read, without a writer that blocks. The caller closes it.
 
-    A pipe holds an event as it usually is, and needs no disk; a file holds any.
+    A pipe has room for most events, and needs no disk; a file has room for any.
     """
     reader, writer = os.pipe()
     try:
@@ -325,7 +324,7 @@ def _stdin_with(data: bytes) -> int:
 
 
 def _stderr() -> int | None:
-    """Return our stderr, or nothing where it was closed when we began (`2>&-`)."""
+    """Return our stderr, or None if it was closed at the start (`2>&-`)."""
     try:
         return sys.__stderr__.fileno() if sys.__stderr__ else None
     except (OSError, ValueError):
@@ -333,7 +332,7 @@ def _stderr() -> int | None:
 
 
 def _streams(stdin: int, out: int | None) -> list[tuple[int, ...] | tuple[int, int, str, int, int]]:
-    """Return how a hook's streams are laid: both that it writes go to one place, or nowhere."""
+    """Return the file actions for the streams of a hook: stdout and stderr go to `out`, or are discarded."""
     if out is None:
         nowhere = [(os.POSIX_SPAWN_OPEN, target, os.devnull, os.O_WRONLY, 0) for target in (1, 2)]
         return [(os.POSIX_SPAWN_DUP2, stdin, 0), *nowhere]

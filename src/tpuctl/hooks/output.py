@@ -1,7 +1,6 @@
-"""What hooks write, told line by line with the node's name: where a screen is drawn anew nobody else may write on it.
+"""Forward the output of hooks line by line, with the name of the node: hooks must not write to a screen that is redrawn.
 
-A hook writes to a file without a name rather than to a pipe: it never waits for us, and outlives us unharmed. What it writes
-after our end is seen by nobody.
+A hook writes to an unnamed file, not to a pipe: it never blocks on us, and can outlive us. Its later output is lost.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# How often the files are looked into. Real seconds: nothing is decided by it.
+# How often the files are read, in real seconds: no decision depends on it.
 _PERIOD = 0.2
-_MOST = 65536  # bytes that are read of one hook at once, and the longest line
+_MOST = 65536  # the maximum number of bytes of one read, and of a line
 
 
 @dataclass(slots=True)
 class _Source:
-    """The file that a hook of a node writes to, and what was read of a line that has not ended."""
+    """The file that a hook writes to, and the part of an unfinished line that was read."""
 
     node: str
     device: int
@@ -31,7 +30,7 @@ class _Source:
     rest: bytes = b""
 
     def read(self, *, has_ended: bool) -> list[str]:
-        """Return the lines that are new."""
+        """Return the new lines."""
         found = []
         while chunk := os.pread(self.device, _MOST, self.offset):
             self.offset += len(chunk)
@@ -46,7 +45,7 @@ class _Source:
 
 
 class HookOutput:
-    """Tells what hooks write, soon after they wrote it. A thread of its own calls `tell` with whole lines, each an argument."""
+    """Forwards the output of hooks. A thread calls `tell` with whole lines, each as an argument."""
 
     def __init__(self, tell: Callable[..., None]) -> None:
         self._tell = tell
@@ -56,7 +55,7 @@ class HookOutput:
         self._thread: threading.Thread | None = None
 
     def open(self, node: str) -> int:
-        """Return a descriptor for the output of a hook. Raises `OSError` where there is no room for a file."""
+        """Return a descriptor for the output of a hook. Raises `OSError` if there is no room for a file."""
         with tempfile.TemporaryFile(buffering=0) as file:
             device = os.dup(file.fileno())
         with self._lock:
@@ -64,15 +63,15 @@ class HookOutput:
         if self._thread is None:
             self._thread = threading.Thread(target=self._follow, name="hook-output", daemon=True)
             self._thread.start()
-            atexit.register(self._end)  # a thread that writes while Python ends would bring it down
+            atexit.register(self._end)  # a thread that writes while Python exits would crash it
         return device
 
     def close(self, device: int) -> None:
-        """Tell the rest of what a hook wrote, now that it has ended."""
+        """Forward the remaining output of a hook that has ended."""
         with self._lock:
             source = self._sources.pop(device)
         try:
-            self._say(source.read(has_ended=True))
+            self._forward(source.read(has_ended=True))
         finally:
             os.close(device)
 
@@ -81,15 +80,15 @@ class HookOutput:
             with self._lock:
                 lines = [line for source in self._sources.values() for line in source.read(has_ended=False)]
             try:
-                self._say(lines)
+                self._forward(lines)
             except OSError:
-                return  # the screen is gone; who else writes on it says so
+                return  # the screen is gone; other writers report that
 
     def _end(self) -> None:
         self._ended.set()
         if self._thread:
             self._thread.join(1)
 
-    def _say(self, lines: list[str]) -> None:
+    def _forward(self, lines: list[str]) -> None:
         if lines:
             self._tell(*lines)

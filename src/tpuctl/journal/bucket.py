@@ -1,7 +1,7 @@
-"""The journal in Cloud Storage, for where the local disk does not last: one object for each node.
+"""The journal in Cloud Storage, for machines without a persistent disk: one object for each node.
 
-An object is read, extended and replaced with its generation as precondition, and again where somebody was quicker: no line
-of another writer is lost. Lines that need not be durable wait in memory and go with the next durable one.
+An object is read, extended and replaced with its generation as precondition, and again after a simultaneous write: no line
+of another writer is lost. Lines that are not durable wait in memory, and are written with the next durable one.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tpuctl.clock import Clock
     from tpuctl.names import BucketPath
 
-# How long a line that need not be durable may wait for company. An object takes about one write in a second
-# [docs: Cloud Storage quotas], so not every line can have one of its own.
+# How long a line that is not durable may wait. An object accepts about one write per second [docs: Cloud Storage quotas],
+# so that not every line can be written by itself.
 PATIENCE = timedelta(seconds=60)
 _ATTEMPTS = 20
 _PAUSE = timedelta(milliseconds=200)
@@ -29,7 +29,7 @@ _MOST_WAITING = 1000
 
 
 class _Stored(Protocol):
-    """An object as it was read."""
+    """One version of an object."""
 
     @property
     def content(self) -> bytes:
@@ -37,24 +37,24 @@ class _Stored(Protocol):
 
     @property
     def generation(self) -> int:
-        """Which version of it this is."""
+        """The generation of this version."""
 
 
 class Objects(Protocol):
-    """What is needed of Cloud Storage. Raises `PreconditionFailedError` where another generation is there."""
+    """The part of Cloud Storage that the journal uses. Raises `PreconditionFailedError` if another generation is there."""
 
     def read(self, bucket: str, name: str) -> _Stored | None:
-        """Return the object, or nothing where there is none."""
+        """Return the object, or None if there is none."""
 
     def write(self, bucket: str, name: str, content: bytes, *, generation: int | None) -> int:
-        """Replace that generation of the object (0: there must be none) and return the new one."""
+        """Replace that generation of the object (0: the object must not exist) and return the new one."""
 
     def list(self, bucket: str, prefix: str) -> Iterable[str]:
         """Return the names that begin with the prefix."""
 
 
 class BucketStore:
-    """The objects below one place in a bucket. `warn` is told of lines that could not be written and were not durable."""
+    """The objects below a prefix of a bucket. `warn` is called if lines that are not durable cannot be written."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class BucketStore:
         self._has_warned = False
 
     def append(self, name: NodeName, line: bytes, *, durable: bool) -> None:
-        """Write a durable line, with those that wait for company; keep any other for the next write."""
+        """Write a durable line, together with those that wait; keep any other for the next write."""
         waiting = self._waiting.get(name, [])
         if durable:
             try:
@@ -81,23 +81,23 @@ class BucketStore:
                 ) from error
             self._waiting.pop(name, None)
             return
-        # What cannot be written for long must not fill the memory: the oldest lines are given up.
+        # Lines that cannot be written must not fill the memory: the oldest are dropped.
         self._waiting[name] = [*waiting, line][-_MOST_WAITING:]
         if self._since is None:
             self._since = self._clock.monotonic()
         self.flush(only_due=True)
 
-    def read(self, name: NodeName, *, rotated: bool) -> bytes:  # noqa: ARG002  # here nothing is put aside
-        """Return what the object holds, and what waits here. Raises what the service answers."""
+    def read(self, name: NodeName, *, rotated: bool) -> bytes:  # noqa: ARG002  # nothing is rotated here
+        """Return the content of the object and the waiting lines. Raises the error of the service."""
         found = self._objects.read(self._place.bucket, self._object(name))
         return (found.content if found else b"") + b"".join(self._waiting.get(name, ()))
 
     def names(self) -> list[NodeName]:
-        """Return the nodes that have an object, sorted. Raises what the service answers."""
+        """Return the nodes that have an object, sorted. Raises the error of the service."""
         return self._names("")
 
     def recent(self, project: str, zone: str) -> list[NodeName]:
-        """Return the nodes of a project, first those of the zone: in what order they were used is not known here."""
+        """Return the nodes of a project, those of the zone first. The order of their use is unknown."""
         return sorted(self._names(f"{project}/"), key=lambda name: name.zone != zone)
 
     def where(self, name: NodeName) -> str:
@@ -105,7 +105,7 @@ class BucketStore:
         return f"gs://{self._place.bucket}/{self._object(name)}"
 
     def flush(self, *, only_due: bool) -> None:
-        """Write what waits; with `only_due` only when a line has waited for a minute. What fails goes on waiting."""
+        """Write the waiting lines; with `only_due` only if one has waited for a minute. Lines that fail keep waiting."""
         now = self._clock.monotonic()
         if self._since is None or (only_due and now - self._since < PATIENCE):
             return
@@ -114,7 +114,7 @@ class BucketStore:
                 self._extend(name, waiting)
             except TpuctlError as error:
                 if not self._has_warned:
-                    self._warn(f"the journal cannot be written at the moment: {self.where(name)}: {error.message}")
+                    self._warn(f"cannot write the journal at the moment: {self.where(name)}: {error.message}")
                 self._has_warned = True
                 continue
             del self._waiting[name]
@@ -125,7 +125,9 @@ class BucketStore:
         for attempt in range(1, _ATTEMPTS + 1):
             found = objects.read(bucket, target)
             before = found.content if found else b""
-            content = _ended(before) + b"".join(added)
+            if before and not before.endswith(b"\n"):
+                before += b"\n"
+            content = before + b"".join(added)
             if len(content) > LIMIT:
                 content = shortened(content)
             try:
@@ -133,7 +135,7 @@ class BucketStore:
             except PreconditionFailedError:
                 if attempt == _ATTEMPTS:
                     raise
-                # Whoever was quicker may be quicker again: the later, the longer the pause.
+                # Another writer may be quicker again: the pause grows with each attempt.
                 self._clock.sleep(_PAUSE * attempt)
             else:
                 return
@@ -147,7 +149,3 @@ class BucketStore:
 
     def _object(self, name: NodeName) -> str:
         return self._place.object_name(f"{name.project}/{name.zone}/{name.node_id}.jsonl")
-
-
-def _ended(content: bytes) -> bytes:
-    return content + b"\n" if content and not content.endswith(b"\n") else content

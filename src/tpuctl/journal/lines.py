@@ -1,12 +1,13 @@
-"""The lines of a journal, as bytes and as entries. Pure.
+"""Encode and decode the lines of a journal. Pure.
 
-A line is a JSON object with `at` (RFC 3339, to the millisecond), `event`, `by` (host and process that wrote it) and the
-event's own data.
+A line is a JSON object with `at` (RFC 3339, to the millisecond), `event`, `by` (host and process of the writer) and the
+data of the event.
 """
 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
@@ -32,21 +33,27 @@ _LINE = Shape(
 
 
 def encode(event: str, at: datetime, *, by: str, data: Mapping[str, Any]) -> bytes:
-    """Return one whole line, its end included."""
-    return (json.dumps({"at": _moment(at), "by": by, "event": event, **data}, sort_keys=True) + "\n").encode()
+    """Return one line with its line end."""
+    moment = at.astimezone(UTC)
+    fraction = f".{moment.microsecond // 1000:03d}" if moment.microsecond >= 1000 else ""
+    stamp = f"{moment:%Y-%m-%dT%H:%M:%S}{fraction}Z"
+    return (json.dumps({"at": stamp, "by": by, "event": event, **data}, sort_keys=True) + "\n").encode()
 
 
 def decode(content: bytes) -> tuple[list[Entry], tuple[int, ...], bool]:
-    """Return what can be read, in order; the numbers, from 1, of damaged lines; and whether the last line is torn.
+    """Return the entries in order, the numbers (from 1) of damaged lines, and whether the last line is torn.
 
-    A torn line has no end. One before the last was the last once, when that was told.
+    A torn line has no end. A torn line before the last was reported when it was the last.
     """
     entries: list[Entry] = []
     damaged: list[int] = []
     is_torn = False
     for number, line in enumerate(content.split(b"\n"), 1):
         if line.strip():
-            entry = _entry(line)
+            try:
+                entry: Entry | None = dict(_LINE.read(parse_json(line)))
+            except ShapeError:
+                entry = None
             is_torn = entry is None and not line.rstrip().endswith(b"}")
             if entry is not None:
                 entries.append(entry)
@@ -56,9 +63,10 @@ def decode(content: bytes) -> tuple[list[Entry], tuple[int, ...], bool]:
 
 
 def halves(content: bytes, *, before: bytes = b"") -> tuple[bytes, bytes]:
-    """Return the older and the newer half of what was written, cut between lines.
+    """Return the older and the newer half of a journal, split between lines.
 
-    `before` is what came earlier and is given up: where the last spec is in there, its line leads the older half.
+    `before` is the earlier content that is dropped. If the last spec is in it, its line is kept at the head of the older
+    half.
     """
     lines = _lines(content)
     first, size = len(lines), 0
@@ -70,13 +78,13 @@ def halves(content: bytes, *, before: bytes = b"") -> tuple[bytes, bytes]:
 
 
 def shortened(content: bytes) -> bytes:
-    """Return the newer half, led by the line of the last spec where that would be lost."""
+    """Return the newer half. The line of the last spec is kept at its head if it would be lost."""
     older, newer = halves(content)
     return (b"" if _spec_line(_lines(newer)) else _spec_line(_lines(older))) + newer
 
 
 def joined(older: bytes, newer: bytes) -> bytes:
-    """Return two generations as one. A crash amid a rotation leaves the older half in both: then it is taken once."""
+    """Merge two generations. A crash during a rotation leaves the older half in both: it is used once."""
     first = newer[: newer.find(b"\n") + 1]
     start = older.find(first) if first else -1
     is_repeated = start >= 0 and newer.startswith(older[start:])
@@ -84,32 +92,16 @@ def joined(older: bytes, newer: bytes) -> bytes:
 
 
 def _spec_line(lines: Sequence[bytes]) -> bytes:
-    """Return the last line that holds a spec, or nothing."""
-    return next((line for line in reversed(lines) if b'"spec"' in line and _has_spec(line)), b"")
-
-
-def _has_spec(line: bytes) -> bool:
-    """Tell whether a line holds a spec, also one that only another version of tpuctl can read."""
-    try:
-        entry = parse_json(line)
-    except ShapeError:
-        return False
-    return isinstance(entry, dict) and bool(entry.get("spec"))
+    """Return the last line with a spec, also one that only another version of tpuctl can read; empty if there is none."""
+    for line in reversed(lines):
+        if b'"spec"' in line:
+            with suppress(ShapeError):
+                entry = parse_json(line)
+                if isinstance(entry, dict) and entry.get("spec"):
+                    return line
+    return b""
 
 
 def _lines(content: bytes) -> list[bytes]:
-    # Not `splitlines`: what a crash tore may hold other bytes that end lines.
+    # Not `splitlines`: a torn line may contain other bytes that end lines.
     return [line + b"\n" for line in content.split(b"\n") if line]
-
-
-def _entry(line: bytes) -> Entry | None:
-    try:
-        return dict(_LINE.read(parse_json(line)))
-    except ShapeError:
-        return None
-
-
-def _moment(at: datetime) -> str:
-    moment = at.astimezone(UTC)
-    fraction = f".{moment.microsecond // 1000:03d}" if moment.microsecond >= 1000 else ""
-    return f"{moment:%Y-%m-%dT%H:%M:%S}{fraction}Z"

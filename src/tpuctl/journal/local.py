@@ -1,7 +1,7 @@
-"""The journal on the local disk: one file for each node, PROJECT/ZONE/NAME.jsonl, for its owner only.
+"""The journal on the local disk: one private file for each node, PROJECT/ZONE/NAME.jsonl.
 
-Every process takes the file's lock to write and to read, so a file can be rotated while others write: NAME.1.jsonl gets
-the older half. Where a file system has no locks, lines are still written whole, and nothing is rotated.
+Every process locks the file to write and to read, so that it can be rotated while others write: NAME.1.jsonl gets the
+older half. On a file system without locks, lines are still written whole, and nothing is rotated.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _FULL = "the disk is full"
 
 
 class LocalStore:
-    """The files below one folder, which is made when something is first written. `warn` is told what cannot be read."""
+    """The files below one folder, which the first write creates. `warn` is called for files that cannot be read."""
 
     def __init__(self, folder: Path, *, warn: Callable[[str], None] = lambda _: None) -> None:
         self._folder, self._warn = folder, warn
         self._safe: set[Path] = set()
 
     def append(self, name: NodeName, line: bytes, *, durable: bool) -> None:
-        """Write a line; wait until a durable one is on the disk."""
+        """Write a line. A durable line is on the disk when this returns."""
         path = self._path(name)
         try:
             make_private(path.parent)
@@ -42,14 +42,14 @@ class LocalStore:
                 size = _write(path, handle, line, may_take_back=is_locked)
                 if durable:
                     write_to_disk(handle)
-                    self._make_findable(path)
+                    self._sync_folders(path)
                 if is_locked and size > LIMIT:
                     _rotate(path, _rotated(path))
         except OSError as error:
             raise JournalError(path, error.strerror or str(error)) from error
 
     def read(self, name: NodeName, *, rotated: bool) -> bytes:
-        """Return what the files hold; a file that cannot be read is told of and counts as empty."""
+        """Return the content of the files. For a file that cannot be read, `warn` is called and nothing is returned."""
         path = self._path(name)
         try:
             with _locked(path, os.O_RDONLY, fcntl.LOCK_SH):
@@ -58,12 +58,12 @@ class LocalStore:
         except FileNotFoundError:
             return b""
         except OSError as error:
-            self._warn(f"the journal cannot be read: {path}: {error.strerror or error}")
+            self._warn(f"cannot read the journal: {path}: {error.strerror or error}")
             return b""
         return joined(older, newer)
 
     def check(self, name: NodeName | None) -> None:
-        """Raise `UnreadableJournalError` where a node's file, or with no name one of the folders, cannot be read."""
+        """Raise `UnreadableJournalError` if the file of a node, or without a name one of the folders, cannot be read."""
         place = self._path(name) if name else self._folder
         try:
             if name:
@@ -93,17 +93,17 @@ class LocalStore:
         return str(self._path(name))
 
     def flush(self, *, only_due: bool) -> None:
-        """Nothing waits to be written here."""
+        """Do nothing: every line is written at once."""
 
     def _files(self, pattern: str) -> Iterator[Path]:
-        # No name of a node holds a dot: what has one is a rotated file.
+        # A node name has no dot: a file with one is a rotated file.
         return (path for path in self._folder.glob(f"{pattern}/*.jsonl") if "." not in path.stem)
 
     def _path(self, name: NodeName) -> Path:
         return self._folder / _folder_of(name.project) / name.zone / f"{name.node_id}.jsonl"
 
-    def _make_findable(self, path: Path) -> None:
-        """Make sure, once in this process, that after a power failure the file is found in its folders."""
+    def _sync_folders(self, path: Path) -> None:
+        """Write the folders to the disk, once in this process, so that the file survives a power failure."""
         if path in self._safe:
             return
         for folder in path.relative_to(self._folder).parents:
@@ -113,9 +113,9 @@ class LocalStore:
 
 
 def _write(path: Path, handle: int, line: bytes, *, may_take_back: bool) -> int:
-    """Write the whole line or none of it; return the file's size."""
+    """Write the whole line or none of it. Return the size of the file."""
     size = os.fstat(handle).st_size
-    # A crash may have left a line without its end: the next one must not be lost with it.
+    # A crash may have left a line without its end. The next line must not be lost with it.
     is_torn = size and os.pread(handle, 1, size - 1) != b"\n"
     text = b"\n" + line if is_torn else line
     if os.write(handle, text) < len(text):
@@ -126,11 +126,11 @@ def _write(path: Path, handle: int, line: bytes, *, may_take_back: bool) -> int:
 
 
 def _rotate(path: Path, aside: Path) -> None:
-    """Put the older half aside. Where there is no room for that, or it is too large to read, the file goes on growing."""
+    """Move the older half to another file. If the disk is full or the file is too large to read, it keeps growing."""
     try:
         before = read_bounded(aside) if aside.exists() else b""
         older, newer = halves(read_bounded(path), before=before)
-        # In this order a crash in between leaves lines twice, never nowhere.
+        # In this order, a crash in between leaves lines twice, but loses none.
         for target, content in ((aside, older), (path, newer)):
             _replace(target, content)
     except OSError:
@@ -153,28 +153,24 @@ def _replace(target: Path, content: bytes) -> None:
 
 @contextmanager
 def _locked(path: Path, flags: int, kind: int) -> Iterator[tuple[int, bool]]:
-    """Open a file and wait for its lock; give the handle, and whether this file system has locks."""
+    """Open a file and wait for its lock. Yield the handle, and whether the file system has locks."""
     while True:
         # Opening a pipe for writing would block until it has a reader.
         handle = os.open(path, flags | os.O_NONBLOCK, 0o600)
         try:
             if stat.S_ISFIFO(os.fstat(handle).st_mode):
                 raise OSError(errno.EINVAL, "it is not a regular file")
-            is_locked = _lock(handle, kind)
-            # While we waited, the file may have been rotated: then the lock is that of a file which is no longer there.
+            try:
+                fcntl.flock(handle, kind)
+                is_locked = True
+            except OSError:
+                is_locked = False
+            # The file may have been rotated meanwhile. Then the lock is that of the deleted file.
             if _is_at(handle, path):
                 yield handle, is_locked
                 return
         finally:
             os.close(handle)
-
-
-def _lock(handle: int, kind: int) -> bool:
-    try:
-        fcntl.flock(handle, kind)
-    except OSError:
-        return False
-    return True
 
 
 def _is_at(handle: int, path: Path) -> bool:
@@ -185,7 +181,7 @@ def _is_at(handle: int, path: Path) -> bool:
 
 
 def _sync(folder: Path) -> None:
-    """Have a folder's entries written. Not every file system can, and not every folder above ours may be opened."""
+    """Write the entries of a folder to the disk, if the file system supports it and the folder can be opened."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -199,7 +195,7 @@ def _rotated(path: Path) -> Path:
 
 
 def _folder_of(project: str) -> str:
-    # A domain-scoped project holds a colon, which some file systems refuse. No project holds an underscore.
+    # A domain-scoped project has a colon, which some file systems reject. No project has an underscore.
     return project.replace(":", "_")
 
 

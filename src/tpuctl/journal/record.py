@@ -1,4 +1,4 @@
-"""The journal as commands use it: add a line, read the lines of a node, learn from those of many."""
+"""The journal: append entries, read those of a node, and learn durations from those of many nodes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from tpuctl.journal.store import Store
     from tpuctl.names import NodeName
 
-# What is read at most to learn how long states last: enough for years of one node, quick also for thousands of nodes.
-# What this run brings up is learned from as well, but not read again for each node.
+# Limits on what is read to learn durations: enough for years of one node, and fast for thousands of nodes. The nodes
+# that this run brings up count too, but are not read again for each of them.
 _LEARN_AGAIN = timedelta(minutes=1)
 _MOST_BYTES = 2 << 20
 _MOST_READ = 300
@@ -33,16 +33,16 @@ _MOST_FAR = 10
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """A spec from the journal, and when it was used."""
+    """A spec from the journal, and the time of its use."""
 
     spec: NodeSpec
     at: datetime | None
 
 
 class Journal:
-    """The journal in one store; a folder stands for the files below it.
+    """The journal in one store, or in the files below a folder.
 
-    `warn` is told, once for each node, of a last line that a crash left torn. `writer` marks the lines of this process.
+    `warn` is called once for each node with a torn or damaged line. `writer` marks the lines of this process.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class Journal:
         self._learned_at: datetime | None = None
 
     def append(self, name: NodeName, event: str, at: datetime, *, durable: bool = True, **data: Any) -> None:  # JSON
-        """Write one line; a durable one is on the disk, or in the bucket, when this returns.
+        """Write one line. A durable line is on the disk, or in the bucket, when this returns.
 
-        Raises `JournalError` where that is not possible: then nothing may be destroyed.
+        Raises `JournalError` if that is not possible. The caller must not delete a node then.
         """
         self._store.append(name, encode(event, at, by=self._writer, data=data), durable=durable)
         if event == "usable" and (self._learned_at is None or at - self._learned_at > _LEARN_AGAIN):
@@ -67,37 +67,37 @@ class Journal:
             self._learned_at = at
 
     def entries(self, name: NodeName, *, rotated: bool = True) -> list[Entry]:
-        """Return what was written about a node, oldest first; without `rotated` only the newer lines where there are many.
+        """Return the entries of a node, oldest first; without `rotated` only the newer half of a long journal.
 
-        A torn or damaged line is left out, and `warn` is told.
-        A file that cannot be read is empty; a bucket that cannot be read raises its error.
+        Torn and damaged lines are skipped, and `warn` is called. A file that cannot be read counts as empty; a bucket
+        that cannot be read raises its error.
         """
         entries, damaged, is_torn = decode(self._store.read(name, rotated=rotated))
         if (damaged or is_torn) and name not in self._warned:
             self._warned.add(name)
             where = self._store.where(name)
             if is_torn:
-                self._warn(f"the last line of the journal is incomplete and is left out: {where}")
+                self._warn(f"skipped the incomplete last line of the journal: {where}")
             if damaged:
                 lines = f"lines {', '.join(map(str, damaged[:3]))}{' …' if len(damaged) > 3 else ''}"
-                which = f"{lines} of the journal are" if len(damaged) > 1 else f"line {damaged[0]} of the journal is"
-                self._warn(f"{which} not tpuctl's, or damaged, and left out: {where}")
+                which = lines if len(damaged) > 1 else f"line {damaged[0]}"
+                self._warn(f"skipped {which} of the journal, damaged or not written by tpuctl: {where}")
         return entries
 
     def check(self, name: NodeName | None = None) -> None:
-        """Raise `UnreadableJournalError` where what a node left here, or with no name any of them, cannot be read.
+        """Raise `UnreadableJournalError` if the file of a node, or without a name one of the folders, cannot be read.
 
-        A bucket raises what the service answers when it is read.
+        A bucket raises the error of the service when it is read.
         """
         if isinstance(self._store, LocalStore):
             self._store.check(name)
 
     def last_spec(self, name: NodeName) -> Remembered | None:
-        """Return the spec that the node was last created from, or was seen to have before it was deleted."""
+        """Return the spec of the last creation of the node, or the one recorded before its deletion; None if there is none."""
         for entry in reversed(self.entries(name)):
             if not entry.get("spec"):
                 continue
-            with suppress(TypeError, ValueError, KeyError):  # of another version of tpuctl, or not tpuctl's at all
+            with suppress(TypeError, ValueError, KeyError):  # written by another version of tpuctl, or another program
                 return Remembered(NodeSpec.from_json(entry["spec"]), parse_timestamp(entry.get("at")))
         return None
 
@@ -108,29 +108,14 @@ class Journal:
     def usual(
         self, project: str, accelerator_type: str, zone: str, *, limit: int = 50
     ) -> Mapping[str, tuple[timedelta, ...]]:
-        """Return how long each state of nodes of that type lasted, sorted: the most recent `limit` times.
+        """Return the sorted durations of each state of nodes of this type, from the most recent `limit` times.
 
-        Those of the same zone where there are any, else those of all zones. A guess: what cannot be read is done without.
-        It is read seldom: a thousand nodes of a type ask the same at each look.
+        They are from the same zone if it has any, else from all zones. They are an estimate: unreadable journals are
+        skipped. The result is cached, because a thousand nodes of a type need it at each poll.
         """
-        asked = (project, accelerator_type, zone)
-        if asked not in self._usual:
-            self._usual[asked] = self._learned(project, accelerator_type, zone, limit=limit)
-        return self._usual[asked]
-
-    def is_lasting(self, environ: Mapping[str, str]) -> bool:
-        """Tell whether what is written here outlasts this machine, as far as can be told; a bucket does."""
-        if self._folder is None:
-            return True
-        return is_lasting(environ, filesystem=filesystem_of(self._folder), in_container=is_in_container())
-
-    def flush(self, *, only_due: bool = False) -> None:
-        """Write what waits to be written; with `only_due` only what has waited for a minute."""
-        self._store.flush(only_due=only_due)
-
-    def _learned(
-        self, project: str, accelerator_type: str, zone: str, *, limit: int
-    ) -> Mapping[str, tuple[timedelta, ...]]:
+        key = (project, accelerator_type, zone)
+        if key in self._usual:
+            return self._usual[key]
         from tpuctl.timing import durations, of_type  # noqa: PLC0415  # not needed to write
 
         near: list[Sequence[Mapping[str, Any]]] = []
@@ -144,5 +129,15 @@ class Journal:
                     (near if name.zone == zone else far).append(of_type(decode(content)[0], accelerator_type))
                 if left < 0 or len(near) >= limit // 2 or len(far) >= _MOST_FAR:
                     break
-        same = durations(near, limit=limit)
-        return {**durations(far, limit=limit), **same}
+        self._usual[key] = {**durations(far, limit=limit), **durations(near, limit=limit)}
+        return self._usual[key]
+
+    def is_lasting(self, environ: Mapping[str, str]) -> bool:
+        """Return whether the journal outlives this machine, as far as that is known; a bucket does."""
+        if self._folder is None:
+            return True
+        return is_lasting(environ, filesystem=filesystem_of(self._folder), in_container=is_in_container())
+
+    def flush(self, *, only_due: bool = False) -> None:
+        """Write the waiting lines; with `only_due` only those that have waited for a minute."""
+        self._store.flush(only_due=only_due)

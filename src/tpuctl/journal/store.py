@@ -1,4 +1,4 @@
-"""What the journal needs of the place where it lies, and how it says that it cannot be written."""
+"""The interface of the journal's storage, and its errors."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from tpuctl.errors import TpuctlError
 if TYPE_CHECKING:
     from tpuctl.names import NodeName
 
-# Beyond this many bytes a node's journal is halved.
+# The journal of a node is halved beyond this size in bytes.
 LIMIT = 1 << 20
 
 
 class JournalError(TpuctlError):
-    """The journal cannot be written, so nothing may be destroyed."""
+    """The journal cannot be written, so that no node may be deleted."""
 
     kind = "journal"
 
     def __init__(self, where: object, reason: str, *, remedy: str | None = None) -> None:
         remedy = remedy or "free some space or make the folder writable, or set TPUCTL_STATE_DIR"
         super().__init__(
-            f"the journal cannot be written: {where}: {reason}", hint=f"nothing was changed in the cloud; {remedy}"
+            f"cannot write the journal: {where}: {reason}", hint=f"no change was made in the cloud; {remedy}"
         )
 
 
 class UnreadableJournalError(TpuctlError):
-    """The journal is there and cannot be read: that nothing is found in it means nothing."""
+    """The journal exists but cannot be read, so that its entries are unknown."""
 
     kind = "journal"
 
     def __init__(self, where: object, reason: str) -> None:
         super().__init__(
-            f"the journal cannot be read: {where}: {reason}",
-            hint="make it readable, or name the folder that holds it: `TPUCTL_STATE_DIR`",
+            f"cannot read the journal: {where}: {reason}",
+            hint="make it readable, or set `TPUCTL_STATE_DIR` to its folder",
         )
 
 
 class Store(Protocol):
-    """Where the lines lie: one sequence of lines for each node, which several processes may write at once."""
+    """Stores a sequence of lines for each node. Several processes may write at the same time."""
 
     def append(self, name: NodeName, line: bytes, *, durable: bool) -> None:
-        """Add a line. A durable one is safe when this returns; `JournalError` where that is not possible."""
+        """Append a line. A durable line is stored when this returns. Raises `JournalError` if that is not possible."""
 
     def read(self, name: NodeName, *, rotated: bool) -> bytes:
-        """Return the lines, oldest first, with or without those that were put aside; nothing where there are none."""
+        """Return the lines, oldest first, with or without those that were rotated; empty if there are none."""
 
     def names(self) -> list[NodeName]:
         """Return the nodes that have lines, sorted."""
@@ -53,7 +53,7 @@ class Store(Protocol):
         """Return the nodes of a project: first those of the zone, then the others, each the most recent first."""
 
     def where(self, name: NodeName) -> str:
-        """Return where a node's lines are, in words for a person."""
+        """Return the path or URL of the lines of a node."""
 
     def flush(self, *, only_due: bool) -> None:
-        """Write what waits to be written; with `only_due` only what has waited for long enough."""
+        """Write the waiting lines; with `only_due` only those that have waited long enough."""

@@ -1,11 +1,12 @@
-"""Holding nodes, so that two processes never repair the same one at once. The rules are in `lease.py`.
+"""Hold leases on nodes, so that two processes never repair the same node. The rules are in `lease.py`.
 
-A store that cannot be reached raises; its failure is never taken for a node that is free. For one thread.
+An unreachable store raises an error; it never counts as a free node. Not thread-safe.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
@@ -33,34 +34,34 @@ if TYPE_CHECKING:
 
 __all__ = ["Identity", "Lease", "LeaseError", "LeasePolicy", "Leases", "Store"]
 
-# So often somebody else may be quicker before we give up.
+# Attempts to write a record against simultaneous writers.
 _ATTEMPTS = 5
-# In real time: the run may have been interrupted, and the user waits for its end.
+# In real time: the run may have been interrupted, and the user waits for it to end.
 _LETTING_GO = timedelta(seconds=5)
 
 
 class Store(Protocol):
-    """Where records are: one for each node, replaced only by who names the version that is there.
+    """Stores one record for each node, and replaces it by compare-and-swap.
 
-    Every method raises `LeaseError`, or the exceptions of the service, where the store cannot be used.
+    Every method raises `LeaseError`, or the exceptions of the service, if the store cannot be used.
     """
 
     def read(self, name: NodeName) -> Stored | None:
-        """Return the record of a node; nothing only where there certainly is none."""
+        """Return the record of a node; None only if it certainly does not exist."""
 
     def write(self, name: NodeName, record: Record, *, expected: str | None) -> str:
-        """Replace version `expected` (None: there must be none) and return the new version.
+        """Replace version `expected` (None: no record may exist) and return the new version.
 
-        Raises `PreconditionFailedError` where another is there.
+        Raises `PreconditionFailedError` for another version.
         """
 
     def remove(self, name: NodeName, *, expected: str) -> None:
-        """Remove version `expected`. Raises `PreconditionFailedError` where another is there; none is fine."""
+        """Remove version `expected`. Raises `PreconditionFailedError` if another is there; none is fine."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A record of ours as we know it. `written` is when its last write began, by our monotonic clock."""
+    """A record of this process. `written` is when its last write began, by our monotonic clock."""
 
     record: Record
     version: str
@@ -68,7 +69,7 @@ class _Held:
 
 
 class Leases:
-    """The nodes that this process holds, and those of others."""
+    """The leases of this process, and those of others."""
 
     def __init__(self, store: Store, clock: Clock, identity: Identity, policy: LeasePolicy | None = None) -> None:
         self.policy = policy or LeasePolicy()
@@ -78,7 +79,7 @@ class Leases:
         self._held: dict[NodeName, _Held] = {}
 
     def holder(self, name: NodeName) -> Lease | None:
-        """Return who else has the node, or took it away; nothing where it is free or ours."""
+        """Return the lease of another holder, or the mark of its end; None if the node is free or ours."""
         found = self._store.read(name)
         standing = judge(found, self._identity.owner)
         return None if found is None or standing in {Standing.FREE, Standing.OURS} else seen(found)
@@ -86,12 +87,12 @@ class Leases:
     def acquire(
         self, name: NodeName, purpose: str, *, steal: bool = False, tell: Callable[[str], None] | None = None
     ) -> Lease | None:
-        """Take the node; nothing where it is ours now, else who has it or took it away.
+        """Take the lease. Return None if it is ours now, else the other lease or the mark of its end.
 
-        With `steal` it is taken from anybody; one who is acting is waited for as in `end`.
+        With `steal` it is taken from any holder; a change of the holder in flight is awaited as in `end`.
         """
         for _ in range(_ATTEMPTS):
-            found, standing = self._idle(name, tell) if steal else self._look(name)
+            found, standing = self._idle(name, tell) if steal else self._read(name)
             if not may_take(standing, purpose, steal=steal) and found is not None:
                 return seen(found)
             if self._swap(name, held(self._identity, purpose, self.policy), found):
@@ -99,9 +100,9 @@ class Leases:
         raise self._contended(name)
 
     def renew(self, name: NodeName) -> bool:
-        """Keep the node; False where it is not ours any more. Writes only when it is due.
+        """Renew the lease if that is due. Return False if it is not ours any more.
 
-        A store that does not answer leaves it ours for now: nothing can be changed before `begin` has written.
+        If the store does not answer, the lease stays ours for now: no change is sent before `begin` has written.
         """
         ours = self._held.get(name)
         if ours is None:
@@ -114,19 +115,28 @@ class Leases:
             return True
 
     def begin(self, name: NodeName, verb: str) -> bool:
-        """Write what is about to be done; False where it must not be, since the node is not ours any more.
+        """Announce a change. Return False if it must not be sent, because the lease is not ours any more.
 
-        Call it again right before the request leaves: while the write is recent (`LeasePolicy.acts_within`) that costs
-        nothing, and otherwise it is written anew. Raises where the store cannot be used: then nothing may be done either.
+        Call it again right before the request: it writes again unless the last write is recent
+        (`LeasePolicy.acts_within`). Raises if the store cannot be used; the change must not be sent then either.
         """
         try:
-            return self._announce(name, verb)
+            for _ in range(_ATTEMPTS):
+                ours = self._held.get(name)
+                if ours is None:
+                    return False
+                if ours.record.acting == verb and self._since(ours) <= self.policy.acts_within:
+                    return True
+                if not self._rewrite(name, replace(ours.record, acting=verb)):
+                    return False
+            hint = "try again in a few minutes"
+            raise LeaseError("writing the lease takes too long; no change was made", hint=hint)
         except TpuctlError:
-            self._is_idle(name)
+            self._mark_idle(name)
             raise
 
     def done(self, name: NodeName) -> None:
-        """Write that the change has ended. Where the store does not answer, the next `renew` writes it."""
+        """Write that the change has ended. If the store does not answer, the next `renew` writes it."""
         ours = self._held.get(name)
         if ours is None or ours.record.acting is None:
             return
@@ -134,25 +144,28 @@ class Leases:
             with limit_calls(SystemClock(), _LETTING_GO):
                 self._rewrite(name, replace(ours.record, acting=None))
         except ServiceUnavailableError:
-            self._is_idle(name)
+            self._mark_idle(name)
 
     def release(self, name: NodeName) -> None:
-        """Give the node up; nothing happens where it is not ours. Where that cannot be written, it expires."""
+        """Release the lease if it is ours. If that cannot be written, the lease expires."""
         self._held.pop(name, None)
         try:
             with limit_calls(SystemClock(), _LETTING_GO):
                 for _ in range(_ATTEMPTS):
-                    found, standing = self._look(name)
-                    if found is None or standing is not Standing.OURS or self._removed(name, found):
+                    found, standing = self._read(name)
+                    if found is None or standing is not Standing.OURS:
+                        return
+                    with suppress(PreconditionFailedError):
+                        self._store.remove(name, expected=found.version)
                         return
         except TpuctlError:
             return
 
     def end(self, name: NodeName, by: str, *, tell: Callable[[str], None]) -> None:
-        """Put a tombstone in the place of whoever has the node, before `down`, `delete` or `stop` act.
+        """Replace the lease of any holder by a tombstone, before `down`, `delete` or `stop` act.
 
-        One who is acting is waited for, `LeasePolicy.waits_at_most`; `tell` gets the words for that. Raises
-        `ConflictError` where the holder goes on acting.
+        A change of the holder in flight is awaited for up to `LeasePolicy.waits_at_most`; `tell` gets a message about
+        that. Raises `ConflictError` if the change does not end.
         """
         for _ in range(_ATTEMPTS):
             found, _standing = self._idle(name, tell)
@@ -161,33 +174,22 @@ class Leases:
                 return
         raise self._contended(name)
 
-    def _announce(self, name: NodeName, verb: str) -> bool:
-        for _ in range(_ATTEMPTS):
-            ours = self._held.get(name)
-            if ours is None:
-                return False
-            if ours.record.acting == verb and self._since(ours) <= self.policy.acts_within:
-                return True
-            if not self._rewrite(name, replace(ours.record, acting=verb)):
-                return False
-        raise LeaseError("the lease takes too long to write; nothing was changed", hint="try again in a few minutes")
-
-    def _is_idle(self, name: NodeName) -> None:
-        """Keep in mind that nothing is under way; the next `renew` writes it."""
+    def _mark_idle(self, name: NodeName) -> None:
+        """Remember that no change is in flight; the next `renew` writes it."""
         if ours := self._held.get(name):
             idle = replace(ours.record, acting=None)
             self._held[name] = replace(ours, record=idle, written=ours.written - self.policy.ttl)
 
-    def _look(self, name: NodeName) -> tuple[Stored | None, Standing]:
+    def _read(self, name: NodeName) -> tuple[Stored | None, Standing]:
         found = self._store.read(name)
         return found, judge(found, self._identity.owner)
 
     def _idle(self, name: NodeName, tell: Callable[[str], None] | None) -> tuple[Stored | None, Standing]:
-        """Return what is found as soon as its holder is not acting; one that is silent for its time to live is not."""
+        """Return the record once its holder has no change in flight, or has not written for its time to live."""
         start = self._clock.monotonic()
         version, since = "", start
         while True:
-            found, standing = self._look(name)
+            found, standing = self._read(name)
             if found is None or standing is not Standing.ACTING:
                 return found, standing
             now = self._clock.monotonic()
@@ -196,20 +198,20 @@ class Leases:
                 if tell:
                     tell(f"waiting for `{found.record.who}`, which is about to {found.record.acting} `{name.node_id}`")
             elif now - since >= found.record.ttl:
-                # A process that lives but hangs: it must not act on a write as old as this.
+                # A living process that hangs: it must not act on a write this old.
                 return found, Standing.HELD
             if now - start > self.policy.waits_at_most:
                 raise ConflictError(f"`{name.node_id}`: {seen(found)}", hint="stop that process, then try again")
             self._clock.sleep(self.policy.poll)
 
     def _rewrite(self, name: NodeName, record: Record) -> bool:
-        """Replace our record; False, and forgotten, where it is not ours any more."""
+        """Replace our record. If it is not ours any more, forget it and return False."""
         for _ in range(_ATTEMPTS):
             ours = self._held[name]
             if self._swap(name, record, Stored(ours.record, ours.version, timedelta())):
                 return True
             # A write of ours whose answer was lost may have changed the version.
-            found, standing = self._look(name)
+            found, standing = self._read(name)
             if found is None or standing is not Standing.OURS:
                 break
             self._held[name] = replace(ours, version=found.version)
@@ -223,13 +225,6 @@ class Leases:
         except PreconditionFailedError:
             return False
         self._held[name] = _Held(record, version, began)
-        return True
-
-    def _removed(self, name: NodeName, found: Stored) -> bool:
-        try:
-            self._store.remove(name, expected=found.version)
-        except PreconditionFailedError:
-            return False
         return True
 
     def _since(self, ours: _Held) -> timedelta:

@@ -28,22 +28,22 @@ class Version(Protocol):
 
 
 class Objects(Protocol):
-    """What is needed of Cloud Storage; generation 0 is that of an object that does not exist."""
+    """The part of Cloud Storage that leases use. Generation 0 means that the object does not exist."""
 
     def read(self, bucket: str, name: str) -> Version | None:
-        """Return the newest version, or nothing where there certainly is none."""
+        """Return the newest version; None only after a 404 from the API."""
 
     def write(self, bucket: str, name: str, content: bytes, *, generation: int | None) -> int:
-        """Replace a generation; `PreconditionFailedError` where another is there."""
+        """Replace a generation. Raises `PreconditionFailedError` if the object has another."""
 
     def delete(self, bucket: str, name: str, *, generation: int | None) -> None:
-        """Delete a generation; `PreconditionFailedError` where another is there."""
+        """Delete a generation. Raises `PreconditionFailedError` if the object has another."""
 
 
 class BucketStore:
-    """Records below a place in Cloud Storage, at `PREFIX/PROJECT/ZONE/NODE.json`.
+    """Lease records in Cloud Storage, at `PREFIX/PROJECT/ZONE/NODE.json`.
 
-    A process that was killed is known by nothing but the age of what it wrote.
+    Only the age of its record shows that a process was killed.
     """
 
     def __init__(self, objects: Objects, path: BucketPath) -> None:

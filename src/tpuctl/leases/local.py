@@ -1,7 +1,7 @@
-"""Leases on this machine: one file for each node, and one for each process that holds any.
+"""Leases on this machine: one file for each node, and one for each process that holds a lease.
 
-A process keeps its own file locked (`flock`) as long as it lives, and the kernel unlocks it however the process ends: who
-was killed is known at once to be gone, and who lives is never taken for expired, whatever the clock says.
+A process keeps its own file locked (`flock`) while it lives, and the kernel unlocks it when the process ends in any way. A
+killed process is detected at once, and a living one never expires, even if the clock is wrong.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from tpuctl.clock import Clock
     from tpuctl.names import NodeName
 
-# No project can be called that.
+# Not a valid name of a project.
 _PROCESSES = ".processes"
 _REQUIRED = ("version", "written", "record")
 _DOCUMENT = Shape("", {"version": str, "written": TIME, "record": MapOf(ANY)}, required=_REQUIRED)
 
 
 class LocalStore:
-    """Records below a folder, at `PROJECT/ZONE/NODE.json`; folder and files are made when they are first written."""
+    """Lease records below a folder, at `PROJECT/ZONE/NODE.json`. The first write creates folders and files."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self._folder = folder
@@ -42,31 +42,31 @@ class LocalStore:
         self._alive: dict[str, int] = {}
 
     def read(self, name: NodeName) -> Stored | None:
-        """Return the record of a node, which knows whether its process lives."""
+        """Return the record of a node, with the information whether its process is alive."""
         with self._explained():
             return self._read(self._file(name))
 
     def write(self, name: NodeName, record: Record, *, expected: str | None) -> str:
-        """Replace a version; see `Store`. From the first record on this process counts as alive."""
+        """Replace a version; see `Store`. After the first record this process counts as alive."""
         version = secrets.token_hex(8)
         written = self._clock.now().isoformat()
         document = {"version": version, "written": written, "record": json.loads(record.to_json())}
         with self._explained():
-            self._live(record.owner)
-            with self._only_one(name) as file:
+            self._mark_alive(record.owner)
+            with self._locked(name) as file:
                 self._expect(file, expected)
                 _replace(file, json.dumps(document, indent=1) + "\n")
         return version
 
     def remove(self, name: NodeName, *, expected: str) -> None:
         """Remove a version; see `Store`."""
-        with self._explained(), self._only_one(name) as file:
+        with self._explained(), self._locked(name) as file:
             if file.exists():
                 self._expect(file, expected)
                 file.unlink()
 
     def close(self) -> None:
-        """Count as dead from now on, in all records."""
+        """Mark this process as dead in all its records."""
         for owner, descriptor in self._alive.items():
             self._process(owner).unlink(missing_ok=True)
             os.close(descriptor)
@@ -85,7 +85,7 @@ class LocalStore:
             version, body, written = "", b"", None
         record = Record.from_json(body, str(file))
         age = max(self._clock.now() - written, timedelta()) if written else timedelta()
-        return Stored(record, version, age, is_alive=self._lives(record.owner))
+        return Stored(record, version, age, is_alive=_is_locked(self._process(record.owner)))
 
     def _expect(self, file: Path, expected: str | None) -> None:
         found = self._read(file)
@@ -93,25 +93,25 @@ class LocalStore:
             raise PreconditionFailedError(f"`{file}` was changed by another process meanwhile", hint="try again")
 
     @contextmanager
-    def _only_one(self, name: NodeName) -> Iterator[Path]:
-        """Keep other processes from the node's file for a moment, and yield its path."""
+    def _locked(self, name: NodeName) -> Iterator[Path]:
+        """Lock the file of a node, and yield its path."""
         file = self._file(name)
-        descriptor = _open(file.with_suffix(".lock"))
+        descriptor = open_private(file.with_suffix(".lock"))
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield file
         finally:
             os.close(descriptor)
 
-    def _live(self, owner: str) -> None:
-        """Lock the file of our own process, and clear away those of processes that were killed."""
+    def _mark_alive(self, owner: str) -> None:
+        """Lock the file of our own process, and remove those of killed processes."""
         if owner in self._alive:
             return
         file = self._process(owner)
         while True:
-            descriptor = _open(file)
+            descriptor = open_private(file)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # Another process may have cleared it away before it was locked.
+            # Another process may have removed it before it was locked.
             with suppress(FileNotFoundError):
                 if file.stat().st_ino == os.fstat(descriptor).st_ino:
                     break
@@ -120,14 +120,11 @@ class LocalStore:
         for other in file.parent.iterdir():
             _is_locked(other)
 
-    def _lives(self, owner: str) -> bool:
-        return _is_locked(self._process(owner))
-
     def _file(self, name: NodeName) -> Path:
         return self._folder / name.project / name.zone / f"{name.node_id}.json"
 
     def _process(self, owner: str) -> Path:
-        # The name comes out of a file: it must not lead out of the folder.
+        # The name is read from a file: it must not lead out of the folder.
         return self._folder / _PROCESSES / f"{owner.replace('/', '_')}.lock"
 
     @contextmanager
@@ -136,20 +133,20 @@ class LocalStore:
             yield
         except OSError as error:
             raise LeaseError(
-                f"who may change the node cannot be noted in `{self._folder}`: {error.strerror or error}; nothing was changed",
+                f"cannot write the lease to `{self._folder}`: {error.strerror or error}; no change was made",
                 hint="set `TPUCTL_STATE_DIR` to a local folder that can be written, or `lease: gs://BUCKET/PREFIX`",
             ) from error
 
 
 def _is_locked(file: Path) -> bool:
-    """Tell whether the process lives whose file this is; removes the file of one that does not."""
+    """Return whether the process of this file is alive. Remove the file of a dead process."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        # While it is locked here, so that nobody comes to life in a file that goes away.
+        # Removed while it is locked here, so that no process locks a file that disappears.
         file.unlink(missing_ok=True)
     except BlockingIOError:
         return True
@@ -158,12 +155,8 @@ def _is_locked(file: Path) -> bool:
     return False
 
 
-def _open(file: Path) -> int:
-    return open_private(file)
-
-
 def _replace(file: Path, text: str) -> None:
-    """Write a file so that it is whole at any moment, also after a crash of the machine."""
+    """Replace a file atomically, also in case of a crash of the machine."""
     draft = file.with_suffix(".new")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""Decide what to do next to bring a node where it is wanted."""
+"""Decide the next action that brings a node to its goal."""
 
 from tpuctl.readiness.decisions import Create, Decision, Delete, GiveUp, Next, Reached, Reboot, Restart, Start, Wait
 from tpuctl.readiness.pacing import interval

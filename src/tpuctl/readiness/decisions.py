@@ -1,4 +1,4 @@
-"""What readiness decides: frozen values, no rule."""
+"""The decisions, as frozen values without rules."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """The node is where it is wanted; `level` is what was found. `note` says what should be known about it."""
+    """The node has reached its goal."""
 
     level: Goal
+    # A remark for the user.
     note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """What will be done if nothing changes, and in how long."""
+    """The next action if the state does not change, and the time until then."""
 
     what: str
     after: timedelta
@@ -30,7 +31,7 @@ class Next:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Look again after `delay`."""
+    """Fetch the node again after `delay`."""
 
     delay: timedelta
     reason: str
@@ -53,7 +54,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Stop the node; once it is stopped, the next decision is to start it."""
+    """Stop the node. Once it is STOPPED, the next decision is to start it."""
 
     reason: str
 
@@ -67,19 +68,17 @@ class Reboot:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete the node whose id was just seen; once it is gone, the next decision is to create it.
-
-    `is_repair` counts it against the budget: a dead record and a failed creation's do not.
-    """
+    """Delete the node with this id. Once it is gone, the next decision is to create it."""
 
     reason: str
     node_id: str
+    # Counts against the budget. The record of a dead node or a failed creation does not.
     is_repair: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Stop trying; the error says why and what can be done."""
+    """Stop with an error."""
 
     error: TpuctlError
 

@@ -1,4 +1,4 @@
-"""What to do about a change that the service accepted and then did not carry out. Pure."""
+"""Decide about a change that the service accepted and then did not carry out. Pure."""
 
 from __future__ import annotations
 
@@ -24,62 +24,49 @@ if TYPE_CHECKING:
     from tpuctl.errors import TpuctlError
     from tpuctl.readiness.values import Policy, Seen
 
-# Sending the same again changes nothing.
+# A retry cannot succeed.
 _FINAL = (AccessError, InvalidRequestError, InvalidInputError, ConflictError, NotFoundError)
 _SCARCE = (NoCapacityError, QuotaError)
 _AGAIN = {Verb.CREATE: "create it", Verb.START: "start it", Verb.DELETE: "delete it"}
 
 
 def after_failure(policy: Policy, seen: Seen, failure: Failure) -> Decision | None:
-    """Return what a failed change leads to, or nothing where what is there now decides."""
-    if _is_overtaken(seen, failure):
+    """Return the action after a failed change. None if the current state decides instead."""
+    node = seen.node
+    if failure.verb is Verb.DELETE:
+        is_overtaken = node is None
+    else:
+        is_ready = node is not None and node.state is NodeState.READY
+        is_overtaken = is_ready or (isinstance(failure.error, NotFoundError) and seen.has_vanished)
+    if is_overtaken:
         return None
     error, is_scarce = failure.error, isinstance(failure.error, _SCARCE)
-    if isinstance(error, _FINAL) or not _may_repeat(policy, failure.verb) or (is_scarce and not policy.is_patient):
+    may_repeat = policy.may_start if failure.verb is Verb.START else policy.may_create
+    may_repeat = may_repeat and policy.goal.is_usable and failure.verb in _AGAIN
+    if isinstance(error, _FINAL) or not may_repeat or (is_scarce and not policy.is_patient):
         return GiveUp(error)
     if not is_scarce and failure.times > policy.internal_retries:
         return GiveUp(_with_advice(error, failure))
-    node = seen.node
     if failure.verb is Verb.CREATE and node and node.state is NodeState.CREATING and node.id == failure.node_id != "":
         # The record of a failed creation stays and holds the name [observed: terraform-provider-google#16147].
         return Delete(f"its creation failed: {error.message}", node.id)
-    left = _pause(policy, failure, policy.backoff if is_scarce else policy.backoff / 2) - failure.ago
+    pause = min(policy.backoff if is_scarce else policy.backoff / 2, policy.longest_backoff)
+    for _ in range(failure.times - 1):
+        if not timedelta() < pause < policy.longest_backoff:
+            break
+        pause = min(policy.longest_backoff, pause * 2)
+    left = pause - failure.ago
     if left <= timedelta():
         return None
     return Wait(min(left, delay(seen)), f"{failure.verb} failed: {error.message}", Next(_AGAIN[failure.verb], left))
 
 
-def _is_overtaken(seen: Seen, failure: Failure) -> bool:
-    """Tell whether what is there now makes the failure a thing of the past."""
-    node = seen.node
-    if failure.verb is Verb.DELETE:
-        return node is None
-    if isinstance(failure.error, NotFoundError) and seen.has_vanished:
-        return True
-    return node is not None and node.state is NodeState.READY
-
-
-def _may_repeat(policy: Policy, verb: Verb) -> bool:
-    if not policy.goal.is_usable:
-        return False
-    return policy.may_start if verb is Verb.START else policy.may_create and verb in {Verb.CREATE, Verb.DELETE}
-
-
-def _pause(policy: Policy, failure: Failure, first: timedelta) -> timedelta:
-    pause = min(first, policy.longest_backoff)
-    for _ in range(failure.times - 1):
-        if not timedelta() < pause < policy.longest_backoff:
-            break
-        pause = min(policy.longest_backoff, pause * 2)
-    return pause
-
-
 def _with_advice(error: TpuctlError, failure: Failure) -> TpuctlError:
-    """Return an internal error of the service with what it often means [observed: code 13 where there is no room]."""
+    """Return an internal error with its usual cause in the hint [observed: code 13 without capacity]."""
     tried = f"tried {failure.times} times; " if failure.times > 1 else ""
     advice = (
-        f"{tried}the service often says this when it has no capacity for that size right now: try another zone, a smaller "
-        "size, or another tier"
+        f"{tried}the service often reports this when it has no capacity for that size: try another zone, a smaller size, "
+        "or another tier"
     )
     advised = copy.copy(error)
     advised.hint = f"{error.hint}\n{advice}" if error.hint else advice

@@ -1,4 +1,4 @@
-"""How a node is mended: the lowest rung of reboot, restart, recreate that is allowed, possible and not used up. Pure."""
+"""Plan the repair of a node: the least disruptive of reboot, restart and recreate that is allowed and possible. Pure."""
 
 from __future__ import annotations
 
@@ -24,50 +24,52 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """What is wrong with a node that ought to work, and how long it may last before it is mended.
-
-    `is_missing_devices` and `is_silence` tell what it is, where that matters for the way to mend it.
-    """
+    """A fault of a node that does not pass by itself."""
 
     reason: str
+    # How long the fault may last before it is repaired.
     threshold: timedelta
     is_missing_devices: bool = False
+    # No worker answers ssh.
     is_silence: bool = False
 
 
 def mend(policy: Policy, seen: Seen, node: Node, defect: Defect) -> Reboot | Restart | Delete | GiveUp:
-    """Return the rung that mends the defect, or why there is none."""
+    """Return the least disruptive repair of the defect, or the error that says why there is none."""
     name, reason = seen.name.node_id, defect.reason
     if policy.repair is Repair.NONE:
         return GiveUp(BrokenNodeError(f"`{name}`: {reason}", hint=_reset_hint(node)))
     if (user := in_use(seen)) and not policy.forced:
-        hint = f"end that process, or repair it all the same: `tpuctl up {name} --yes`"
-        return GiveUp(BrokenNodeError(f"`{name}`: {reason}, and it was left alone: {user}", hint=hint))
+        hint = f"end that process, or repair the node despite it with `tpuctl up {name} --yes`"
+        return GiveUp(BrokenNodeError(f"`{name}`: {reason}; not repaired: {user}", hint=hint))
     is_entrusted = seen.is_ours or policy.forced or (policy.is_keeper and is_idle(seen))
     if is_alive(seen) and not is_entrusted:
-        hint = f"it may be in use and was left alone; {_reset_hint(node)}, `tpuctl up {name} --yes` repairs it"
+        hint = f"not repaired, because it may be in use; {_reset_hint(node)}, `tpuctl up {name} --yes` repairs it"
         return GiveUp(BrokenNodeError(f"`{name}`: {reason}", hint=hint))
-    skipped: list[str] = []
-    rung: Reboot | Restart | Delete | None = _reboot(policy, seen, node, defect, skipped) or _restart(
-        policy, seen, node, defect, skipped
-    )
-    rung = rung or _recreate(policy, seen, node, defect, skipped)
-    if rung is not None:
-        return rung
-    hint = f"`tpuctl reset {name} --mode recreate` deletes it and makes it anew (its boot disk is lost)"
+    rejected: list[str] = []
+    for plan in (_reboot, _restart, _recreate):  # least disruptive first
+        if action := plan(policy, seen, node, defect, rejected):
+            return action
+    counts = ((seen.tried.reboots, "reboot"), (seen.tried.restarts, "restart"), (seen.tried.recreates, "recreation"))
+    done = [f"{count} {word}{'s' * (count > 1)}" for count, word in counts if count]
+    tried = [f"unchanged after {' and '.join(filter(None, (', '.join(done[:-1]), done[-1])))}"] if done else []
+    if seen.failure and seen.failure.verb is Verb.DELETE:
+        tried.append(f"its deletion failed: {seen.failure.error.message}")
+    hint = f"`tpuctl reset {name} --mode recreate` deletes and recreates it (its boot disk is lost)"
     if node.queued_resource:
         hint = f"`tpuctl down {name}` deletes it with its queued resource `{short(node.queued_resource)}`"
-    return GiveUp(BrokenNodeError(f"`{name}`: {reason}, {_tried(seen, skipped)}", hint=hint))
+    why = "; ".join(tried + rejected) or "a restart is not allowed"
+    return GiveUp(BrokenNodeError(f"`{name}`: {reason}, {why}", hint=hint))
 
 
 def _reset_hint(node: Node) -> str:
-    """Return what `tpuctl reset` does with this node: a slice cannot be restarted, nor a spot node."""
+    """Return what `tpuctl reset` does with this node: slices and spot nodes cannot be restarted."""
     does = "reboots its workers" if node.why_not_restartable() else "restarts it"
     return f"`tpuctl reset {node.name.node_id}` {does}"
 
 
 def mend_slow(policy: Policy, seen: Seen, node: Node, threshold: timedelta, now: datetime) -> Wait | Restart | Delete:
-    """Return what to do about a state that lasts too long: restart, else make anew, where that is allowed, else wait on."""
+    """Decide about a state that lasts too long: restart, else recreate if that is allowed, else wait."""
     if seen.in_state < threshold:
         planned = _unstick(policy, seen, node, "", now)
         then = None if planned is None else Next(describe_act(planned), threshold - seen.in_state)
@@ -77,20 +79,20 @@ def mend_slow(policy: Policy, seen: Seen, node: Node, threshold: timedelta, now:
 
 
 def describe_act(act: Reboot | Restart | Delete | GiveUp) -> str:
-    """Return what will be done, for a person who waits."""
+    """Describe the next action for the user."""
     match act:
         case Reboot():
             return "reboot every worker"
         case Restart():
             return "restart it"
         case Delete():
-            return "delete it and make it anew"
+            return "delete and recreate it"
         case GiveUp():
             return "give up"
 
 
 def in_use(seen: Seen) -> str | None:
-    """Return which process holds the TPU, or nothing."""
+    """Return which process holds the TPU, or None."""
     for index, worker in enumerate(seen.workers):
         if worker.holders:
             return f"process {worker.holders[0]} holds the TPU of worker {index}"
@@ -98,7 +100,7 @@ def in_use(seen: Seen) -> str | None:
 
 
 def under_maintenance(node: Node, now: datetime) -> bool:
-    """Tell whether the service is at work on it, or should be: that ends by itself [API field text of upcomingMaintenance]."""
+    """Return whether maintenance is ongoing or due: it ends by itself [API field text of upcomingMaintenance]."""
     announced = node.upcoming_maintenance
     if announced is None:
         return False
@@ -106,7 +108,7 @@ def under_maintenance(node: Node, now: datetime) -> bool:
     return announced.status == "ONGOING" or is_open
 
 
-def _reboot(policy: Policy, seen: Seen, node: Node, defect: Defect, skipped: list[str]) -> Reboot | None:
+def _reboot(policy: Policy, seen: Seen, node: Node, defect: Defect, rejected: list[str]) -> Reboot | None:
     if not policy.repair.allows(Repair.REBOOT) or seen.tried.reboots >= policy.max_reboots:
         return None
     if defect.is_missing_devices and seen.tried.restarts:
@@ -114,29 +116,29 @@ def _reboot(policy: Policy, seen: Seen, node: Node, defect: Defect, skipped: lis
     if all_answer(seen, node):
         return Reboot(defect.reason)
     if seen.workers and not defect.is_silence:
-        skipped.append(describe_answers([worker.answer for worker in seen.workers]))
+        rejected.append(describe_answers([worker.answer for worker in seen.workers]))
     return None
 
 
-def _restart(policy: Policy, seen: Seen, node: Node, defect: Defect, skipped: list[str]) -> Restart | None:
+def _restart(policy: Policy, seen: Seen, node: Node, defect: Defect, rejected: list[str]) -> Restart | None:
     if not policy.repair.allows(Repair.RESTART) or seen.tried.restarts >= policy.max_restarts:
         return None
     if defect.is_missing_devices and seen.tried.restarts:
         # After a stop and a start devices may be missing for good [observed: jax#13260, xla#4211].
         return None
     if why_not := node.why_not_restartable() or seen.refused_stop:
-        skipped.append(why_not)
+        rejected.append(why_not)
         return None
-    return Restart(_with(defect.reason, skipped))
+    return Restart(_with(defect.reason, rejected))
 
 
-def _recreate(policy: Policy, seen: Seen, node: Node, defect: Defect, skipped: list[str]) -> Delete | None:
+def _recreate(policy: Policy, seen: Seen, node: Node, defect: Defect, rejected: list[str]) -> Delete | None:
     if not _may_recreate(policy, seen, node):
         return None
     if can_be_entered(seen) and not policy.forced and not (policy.is_keeper and is_idle(seen)):
-        skipped.append("it is not made anew unasked while a worker can be entered")
+        rejected.append("not recreated: a worker still accepts ssh (`--yes` overrides)")
         return None
-    return Delete(_with(defect.reason, skipped), node.id, is_repair=True)
+    return Delete(_with(defect.reason, rejected), node.id, is_repair=True)
 
 
 def _may_recreate(policy: Policy, seen: Seen, node: Node) -> bool:
@@ -156,24 +158,8 @@ def _unstick(policy: Policy, seen: Seen, node: Node, reason: str, now: datetime)
     return None
 
 
-def _with(reason: str, skipped: list[str]) -> str:
-    return "; ".join((reason, *skipped))
-
-
-def _tried(seen: Seen, skipped: list[str]) -> str:
-    """Return what was tried, and what could not be."""
-    counts = (
-        (seen.tried.reboots, "reboot"),
-        (seen.tried.restarts, "restart"),
-        (seen.tried.recreates, "new creation"),
-    )
-    done = [f"{count} {word}{'s' * (count > 1)}" for count, word in counts if count]
-    parts = (
-        ["still so after " + " and ".join((", ".join(done[:-1]), done[-1]) if len(done) > 1 else done)] if done else []
-    )
-    if seen.failure and seen.failure.verb is Verb.DELETE:
-        parts.append(f"its deletion failed: {seen.failure.error.message}")
-    return "; ".join(parts + skipped) or "a restart is not allowed"
+def _with(reason: str, rejected: list[str]) -> str:
+    return "; ".join((reason, *rejected))
 
 
 _SLOW_STATES = {
@@ -184,11 +170,11 @@ _SLOW_STATES = {
 
 
 def slow_after(policy: Policy, node: Node) -> timedelta | None:
-    """Return how long it may be in its state before a restart may be tried; nothing for states that are only waited for."""
+    """Return how long the state may last before a restart is tried; None for a state in which tpuctl only waits."""
     name = _SLOW_STATES.get(node.state)
     return scaled(policy, node, getattr(policy.thresholds, name)) if name else None
 
 
 def scaled(policy: Policy, node: Node, threshold: timedelta) -> timedelta:
-    """Return a threshold for a node with so many workers."""
+    """Return a threshold, extended for the number of workers."""
     return threshold + policy.thresholds.per_worker * (node.workers - 1)

@@ -1,4 +1,4 @@
-"""Which levels of usable hold for a READY node, and which workers fall short of them. Pure facts, no words."""
+"""Evaluate the levels of usability of a READY node and of its workers. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 def missing_level(policy: Policy, seen: Seen, node: Node) -> Goal | None:
-    """Return the first level up to the goal that does not hold, or nothing: then the node is as usable as is wanted."""
+    """Return the first level up to the goal that the node has not reached, or None."""
     wanted = LEVELS[: LEVELS.index(policy.goal) + 1]
     return next((level for level in wanted if not _holds(policy, seen, node, level)), None)
 
 
 def short_workers(policy: Policy, seen: Seen, node: Node, level: Goal) -> tuple[int, ...]:
-    """Return the workers that are known not to have reached a level beyond `healthy`."""
+    """Return the workers that have not reached a level beyond `healthy`, or did not say."""
     promised = promised_chips(node)
     return tuple(
         index for index, worker in enumerate(seen.workers) if worker_holds(policy, worker, level, promised) is not True
@@ -26,7 +26,7 @@ def short_workers(policy: Policy, seen: Seen, node: Node, level: Goal) -> tuple[
 
 
 def worker_holds(policy: Policy, worker: WorkerSeen, level: Goal, promised: int | None) -> bool | None:
-    """Tell whether one worker has reached a level beyond `healthy`; nothing where it was not asked, or could not tell."""
+    """Return whether a worker has reached a level beyond `healthy`; None if that is unknown."""
     if level is Goal.SSH:
         return worker.answer is Answer.YES
     if worker.answer is not Answer.YES:
@@ -34,7 +34,7 @@ def worker_holds(policy: Policy, worker: WorkerSeen, level: Goal, promised: int 
     if level is Goal.STARTUP:
         return worker.startup.has_ended if worker.startup is not None else None
     if policy.has_probe:
-        # A probe runs after the script that tells the startup: without that nothing was asked.
+        # The probe runs after the script that reports the startup: without that report it did not run.
         return worker.failed is None if worker.failed or worker.startup is not None else None
     if promised is None:
         return True
@@ -42,22 +42,22 @@ def worker_holds(policy: Policy, worker: WorkerSeen, level: Goal, promised: int 
 
 
 def promised_chips(node: Node) -> int | None:
-    """Return how many chips each worker has by the accelerator type; nothing where the table does not know the type."""
+    """Return the number of chips of each worker by the accelerator type; None for an unknown type."""
     return node.accelerator.chips_per_worker if node.accelerator else None
 
 
 def all_answer(seen: Seen, node: Node) -> bool:
-    """Tell whether every worker of the node was asked and answers."""
+    """Return whether every worker answers ssh."""
     return len(seen.workers) >= node.workers and all(worker.answer is Answer.YES for worker in seen.workers)
 
 
 def is_alive(seen: Seen) -> bool:
-    """Tell whether the node may be working for somebody: a worker answers, or refuses us, or none was asked."""
+    """Return whether the node may be in use: a worker answers or refuses our key, or none was probed."""
     return not seen.workers or any(worker.answer is not Answer.UNREACHABLE for worker in seen.workers)
 
 
 def is_idle(seen: Seen) -> bool:
-    """Tell whether every worker that answers was looked into, and nothing there holds its TPU."""
+    """Return whether every worker that answers was inspected and has no process that holds its TPU."""
     return bool(seen.workers) and all(
         worker.answer is Answer.UNREACHABLE
         or (worker.answer is Answer.YES and worker.startup is not None and not worker.holders)
@@ -66,7 +66,7 @@ def is_idle(seen: Seen) -> bool:
 
 
 def can_be_entered(seen: Seen) -> bool:
-    """Tell whether some worker can be entered, and so may hold what somebody wants to keep."""
+    """Return whether a worker accepts ssh, and so may hold data that a user wants to keep."""
     return any(worker.answer is Answer.YES for worker in seen.workers)
 
 
@@ -80,7 +80,7 @@ def _holds(policy: Policy, seen: Seen, node: Node, level: Goal) -> bool:
         case Goal.READY:
             return True
         case Goal.HEALTHY:
-            # An unset health is normal for a while; it counts once every worker answers.
+            # The health is unset for a while after the creation. It counts as healthy once every worker answers.
             is_healthy = node.health is Health.HEALTHY and len(node.endpoints) >= node.workers
             return is_healthy or (node.health is Health.HEALTH_UNSPECIFIED and all_answer(seen, node))
         case _:

@@ -1,4 +1,4 @@
-"""When to look again: often where a change is likely, seldom elsewhere, never more often than once in a second. Pure."""
+"""Compute the delay until the next poll: short while a change is likely, at least one second. Pure."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _SHORTEST = timedelta(seconds=1)
 _DENSE = timedelta(seconds=1.7)
 _SHORT = timedelta(seconds=2)
 _LONGEST = timedelta(seconds=15)
-# How long after an action of ours a look costs little and shows whether it was taken up.
+# For this long after our own change, short delays show whether the change took effect.
 _FRESH = timedelta(seconds=20)
 
 
 def delay(seen: Seen) -> timedelta:
-    """Return the time until the next look: 1 to 15 seconds, with a jitter of a fifth.
+    """Return the delay until the next poll: 1 to 15 seconds, with a jitter of a fifth.
 
-    Where durations of this state are known, the looks are dense while it usually ends; else they follow its age.
+    If past durations of the state are known, the delay is short while the state usually ends; else it grows with its age.
     """
     pace = seen.pace
-    if seen.silence:
-        return _jittered(_SHORT * 1.5 ** min(seen.silence.times - 1, 9), seen)
+    if seen.outage:
+        return _jittered(_SHORT * 1.5 ** min(seen.outage.times - 1, 9), seen)
     usual = () if seen.node and seen.node.state is NodeState.READY else pace.usual
     if usual and seen.pending is None:
         begin, end = window(usual)
         if seen.in_state < begin:
-            # Without jitter: the look is to fall on the begin of the window.
+            # No jitter: the poll falls on the beginning of the window.
             return _bounded((begin - seen.in_state) * 2 ** _throttling(seen))
         if seen.in_state <= end:
             return _jittered(min(_SHORT, max(_DENSE, (end - begin) / 10)), seen)
@@ -44,14 +44,14 @@ def delay(seen: Seen) -> timedelta:
 
 
 def interval(lasted: timedelta) -> timedelta:
-    """Return how long to wait where nothing is known but how long it has lasted: a tenth, from 2 to 15 seconds."""
+    """Return the delay for a state that has lasted this long: a tenth, from 2 to 15 seconds."""
     return min(_LONGEST, max(_SHORT, lasted / 10))
 
 
 def window(usual: Sequence[timedelta]) -> tuple[timedelta, timedelta]:
-    """Return when a state usually ends, from samples of its duration, sorted: from their 5th to their 95th percentile.
+    """Return when a state usually ends: the 5th to the 95th percentile of its sorted past durations.
 
-    It is wider the fewer they are.
+    A margin widens the window; it is larger for fewer samples.
     """
     margin = usual[len(usual) // 2] * (0.15 if len(usual) < 3 else 0.08 if len(usual) < 10 else 0.02)
     return max(timedelta(), _percentile(usual, 0.05) - margin), _percentile(usual, 0.95) + margin

@@ -1,7 +1,7 @@
-"""The rules. Pure: what was seen goes in, one decision comes out; the first rule that matches wins.
+"""Decide the next action for a node. Pure: the observed state goes in, one decision comes out.
 
-They are level-based: they look only at what is there now, so that a run that was killed is continued by the next
-one. The failure of an HTTP call is never evidence about a node.
+The rules are level-based: they depend only on the current state, so that the next run can continue one that was killed.
+A failed HTTP call is never evidence about a node.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tpuctl.readiness.failures import after_failure
 from tpuctl.readiness.ladder import describe_act, mend, mend_slow, slow_after
 from tpuctl.readiness.levels import missing_level
 from tpuctl.readiness.pacing import delay
-from tpuctl.readiness.values import Goal, Policy, Seen, Silence, Verb
+from tpuctl.readiness.values import Goal, Policy, Seen, Verb
 from tpuctl.readiness.words import usable_note, why_not_usable
 
 if TYPE_CHECKING:
@@ -34,32 +34,27 @@ if TYPE_CHECKING:
 
 
 def decide(policy: Policy, seen: Seen, now: datetime) -> Decision:
-    """Return the one thing to do next. The first rule that matches wins.
+    """Return the next action. The first rule that matches wins.
 
-    `now` is the service's time. From the deadline on nothing is waited for and nothing is begun.
+    `now` is the service's time. After the deadline the rules neither wait nor begin a change.
     """
     left = None if policy.timeout is None else policy.timeout - seen.waited
     is_over = left is not None and left <= timedelta()
-    if seen.silence:
-        return _silent(policy, seen, seen.silence, left)
+    if seen.outage:
+        if is_over:
+            return GiveUp(unanswered(policy, seen, seen.outage))
+        pause = delay(seen) if left is None else min(delay(seen), left)
+        return Wait(pause, f"API not answering for {format_duration(seen.outage.lasts)}")
     decision = _decide(policy, seen, now)
     if isinstance(decision, Reached | GiveUp):
         return decision
     if is_over:
         return GiveUp(timed_out(policy, seen, decision))
-    if isinstance(decision, Wait):
-        return decision if left is None else Wait(min(decision.delay, left), decision.reason, decision.next)
-    if seen.held_by:
-        held = Wait(delay(seen), f"it is repaired by {seen.held_by}")
-        return held if left is None else Wait(min(held.delay, left), held.reason)
+    if seen.held_by and not isinstance(decision, Wait):
+        decision = _wait_for_holder(seen)
+    if isinstance(decision, Wait) and left is not None:
+        return Wait(min(decision.delay, left), decision.reason, decision.next)
     return decision
-
-
-def _silent(policy: Policy, seen: Seen, silence: Silence, left: timedelta | None) -> Decision:
-    if left is not None and left <= timedelta():
-        return GiveUp(unanswered(policy, seen, silence))
-    pause = delay(seen)
-    return Wait(pause if left is None else min(pause, left), f"API not answering for {format_duration(silence.lasts)}")
 
 
 def _decide(policy: Policy, seen: Seen, now: datetime) -> Decision:
@@ -73,7 +68,7 @@ def _decide(policy: Policy, seen: Seen, now: datetime) -> Decision:
 
 
 def shows(verb: Verb, node: Node | None) -> bool:
-    """Tell whether a change that was requested can be seen in the node, so that its state may be trusted again."""
+    """Return whether the node shows a requested change, so that its state can be trusted again."""
     match verb:
         case Verb.CREATE:
             return node is not None
@@ -90,7 +85,7 @@ def shows(verb: Verb, node: Node | None) -> bool:
 
 
 def _winding_down(policy: Policy, seen: Seen) -> Decision:
-    """Decide about a node that is to be stopped, gone or preempted: somebody else brings that about, or did."""
+    """Decide for the goals STOPPED, GONE and PREEMPTED: this run only waits until a change shows."""
     node, goal = seen.node, policy.goal
     if node is None:
         if goal is Goal.GONE or (goal is Goal.PREEMPTED and _was_taken_back(seen)):
@@ -112,15 +107,16 @@ def _winding_down(policy: Policy, seen: Seen) -> Decision:
 
 
 def _absent(policy: Policy, seen: Seen) -> Decision:
+    """Decide about a node that does not exist."""
     if _was_taken_back(seen):
         return GiveUp(taken_back(seen))
     if seen.held_by:
-        # Whoever repairs it deletes it on the way.
-        return _wait(seen, f"it is repaired by {seen.held_by}")
+        # A holder that recreates the node deletes it first.
+        return _wait_for_holder(seen)
     if seen.has_vanished and not (policy.may_create and policy.recreate_deleted):
         return GiveUp(vanished(seen))
     if seen.has_vanished:
-        return Create("somebody else deleted it")
+        return Create("another client deleted it")
     if policy.may_create:
         return Create("the old one is gone" if seen.was_there or seen.tried.recreates else "there is none yet")
     return GiveUp(NodeNotFoundError(seen.name.node_id, seen.name.zone))
@@ -131,6 +127,7 @@ def _was_taken_back(seen: Seen) -> bool:
 
 
 def _present(policy: Policy, seen: Seen, node: Node, now: datetime) -> Decision:
+    """Decide about a node that exists, by its state."""
     if node.state.is_dead:
         return _dead(policy, seen, node)
     if node.state is NodeState.DELETING:
@@ -169,7 +166,7 @@ def _deleting(policy: Policy, seen: Seen) -> Decision:
     if _was_taken_back(seen):
         return GiveUp(taken_back(seen))
     if seen.held_by:
-        return _wait(seen, f"it is repaired by {seen.held_by}")
+        return _wait_for_holder(seen)
     if seen.has_vanished and not (policy.may_create and policy.recreate_deleted):
         return GiveUp(vanished(seen))
     if policy.may_create:
@@ -183,25 +180,25 @@ def _different(policy: Policy, seen: Seen, node: Node) -> Decision:
             return GiveUp(belongs_to_a_request(node))
         if node.state in {NodeState.CREATING, NodeState.STATE_UNSPECIFIED}:
             return _wait(seen, f"it is {node.state} and will be replaced when that has ended")
-        # Counted, so that what differs again is not replaced for ever.
+        # Counts as a repair, so that a node that differs again is not replaced forever.
         return Delete("it differs: " + "; ".join(map(str, seen.differences)), node.id, is_repair=True)
     return GiveUp(
         ConflictError(
-            f"`{seen.name.node_id}` exists and differs from what is asked for:",
+            f"`{seen.name.node_id}` exists and differs from the requested spec:",
             details=[f"  {difference}" for difference in seen.differences],
-            hint="to use it as it is, leave out what differs; to delete and recreate it, add `--replace`",
+            hint="to use it unchanged, leave out the options that differ; to delete and recreate it, add `--replace`",
         )
     )
 
 
 def _stopped(policy: Policy, seen: Seen, node: Node) -> Decision:
-    why_not = node.why_not_startable()
+    name, why_not = seen.name.node_id, node.why_not_startable()
     if not policy.may_start:
-        hint = f"start it: `tpuctl start {seen.name.node_id}`"
-        return GiveUp(ConflictError(f"`{seen.name.node_id}` is STOPPED and does not start by itself", hint=hint))
+        hint = f"start it with `tpuctl start {name}`"
+        return GiveUp(ConflictError(f"`{name}` is STOPPED and does not start by itself", hint=hint))
     if why_not:
-        hint = f"make it anew: `tpuctl reset {seen.name.node_id} --mode recreate`"
-        return GiveUp(ConflictError(f"`{seen.name.node_id}` is STOPPED, and {why_not}", hint=hint))
+        hint = f"recreate it with `tpuctl reset {name} --mode recreate`"
+        return GiveUp(ConflictError(f"`{name}` is STOPPED, and {why_not}", hint=hint))
     return Start("it is STOPPED")
 
 
@@ -217,9 +214,13 @@ def _ready(policy: Policy, seen: Seen, node: Node, now: datetime) -> Decision:
     if left > timedelta():
         return Wait(delay(seen), why, Next(describe_act(act), left))
     if seen.held_by and isinstance(act, GiveUp):
-        return _wait(seen, f"it is repaired by {seen.held_by}")
+        return _wait_for_holder(seen)
     return act
 
 
 def _wait(seen: Seen, reason: str) -> Wait:
     return Wait(delay(seen), reason)
+
+
+def _wait_for_holder(seen: Seen) -> Wait:
+    return _wait(seen, f"it is being repaired by {seen.held_by}")

@@ -1,4 +1,4 @@
-"""What readiness is decided from: frozen values, no rule."""
+"""The conditions and observed states of nodes, as frozen values without rules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Goal(StrEnum):
-    """Where a node is wanted. The first five are levels of usable; each includes the ones before."""
+    """The goal for a node. The first five are levels of usability; each includes the ones before."""
 
     READY = "ready"
     HEALTHY = "healthy"
@@ -29,11 +29,11 @@ class Goal(StrEnum):
 
     @property
     def is_usable(self) -> bool:
-        """Tell whether a node that got there can be used."""
+        """Return whether a node in this condition can be used."""
         return self in LEVELS
 
     def includes(self, level: Goal) -> bool:
-        """Tell whether this level cannot be reached without that one."""
+        """Return whether reaching this level requires the other."""
         return self.is_usable and LEVELS.index(level) <= LEVELS.index(self)
 
 
@@ -41,7 +41,7 @@ LEVELS = (Goal.READY, Goal.HEALTHY, Goal.SSH, Goal.STARTUP, Goal.DEVICES)
 
 
 class Repair(StrEnum):
-    """How far a repair may go; each includes the ones before."""
+    """The most disruptive repair that is allowed; each includes the ones before."""
 
     NONE = "none"
     REBOOT = "reboot"
@@ -49,13 +49,13 @@ class Repair(StrEnum):
     RECREATE = "recreate"
 
     def allows(self, step: Repair) -> bool:
-        """Tell whether this permits a step."""
+        """Return whether a repair step is allowed."""
         ladder = list(Repair)
         return ladder.index(step) <= ladder.index(self)
 
 
 class Answer(StrEnum):
-    """What came back from a worker's ssh."""
+    """How a worker answered ssh."""
 
     YES = "answers"
     KEY_REFUSED = "refuses the key"
@@ -64,38 +64,37 @@ class Answer(StrEnum):
 
 
 class Startup(StrEnum):
-    """What has become of a worker's startup script and cloud-init."""
+    """The state of a worker's startup script and cloud-init."""
 
-    UNKNOWN = "unknown"  # nothing on the worker can tell; counts as ended
+    UNKNOWN = "unknown"  # the worker has no record of it; counts as ended
     RUNNING = "running"
     DONE = "done"
-    FAILED = "failed"  # it has ended, and not well
+    FAILED = "failed"  # ended with an error
 
     @property
     def has_ended(self) -> bool:
-        """Tell whether there is nothing to wait for."""
+        """Return whether the startup is no longer running."""
         return self is not Startup.RUNNING
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSeen:
-    """What one worker showed of itself.
-
-    `startup`, `chips` (device files of TPU chips) and `failed` (why the user's own probe did not pass) are nothing where they
-    were not asked for or could not be told. `holders` are processes that hold the TPU (`1234 python3`). `detail` has ssh's
-    own words, or what else explains it.
-    """
+    """The observed state of one worker. A field is None if it was not requested or could not be determined."""
 
     answer: Answer
     startup: Startup | None = None
+    # The number of device files of TPU chips.
     chips: int | None = None
+    # Why the user's probe did not pass.
     failed: str | None = None
+    # Processes that hold the TPU, such as `1234 python3`.
     holders: tuple[str, ...] = ()
+    # The message of ssh, or another explanation.
     detail: str = field(default="", compare=False)
 
 
 class Verb(StrEnum):
-    """What a change, or a step of a plan, does."""
+    """The kind of a change or of a step of a plan."""
 
     CREATE = "create"
     DELETE = "delete"
@@ -108,10 +107,7 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """How long something may last before it counts as stuck. tpuctl's defaults, not the service's promises.
-
-    Each grows by `per_worker` with every worker beyond the first. `recheck` is how long a repair is given to show its effect.
-    """
+    """How long a condition may last before it counts as stuck. These are tpuctl's defaults; the service promises none."""
 
     unhealthy: timedelta = timedelta(minutes=5)
     unanswered: timedelta = timedelta(minutes=10)
@@ -119,63 +115,67 @@ class Thresholds:
     starting: timedelta = timedelta(minutes=15)
     restarting: timedelta = timedelta(minutes=15)
     repairing: timedelta = timedelta(minutes=30)
+    # How long a repair has to take effect.
     recheck: timedelta = timedelta(minutes=3)
+    # Added to each threshold for every worker beyond the first.
     per_worker: timedelta = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What is wanted and what may be done for it.
-
-    `timeout` nothing means no deadline. `is_keeper` tells that the node was entrusted to this run: it is repaired unless a
-    process holds its TPU, or that cannot be told. `forced` lets a repair touch a node that may be in use. `is_patient` goes
-    on asking where there is no capacity or no quota, with pauses that double from `backoff` to `longest_backoff`.
-    `recreate_deleted` makes a node again that somebody deleted. `has_probe`: a probe of the user's decides about devices, not
-    the count of chips. `only_looks` is for one who waits for what others do: no defect ends that wait. The budgets `max_…`
-    are refilled after `refill` of being usable. `internal_retries` is for a creation that failed by a fault of the service.
-    """
+    """The goal, and what may be done to reach it."""
 
     goal: Goal = Goal.SSH
     may_create: bool = False
     may_start: bool = False
+    # Delete and recreate a node that differs from its spec.
     replace: bool = False
+    # The run keeps the node usable: it repairs the node unless a process holds its TPU or that is unknown.
     is_keeper: bool = False
+    # Repair the node even if it may be in use.
     forced: bool = False
+    # Retry while there is no capacity or quota, with pauses that double from `backoff` to `longest_backoff`.
     is_patient: bool = False
+    # Create the node again after another client deleted it.
     recreate_deleted: bool = False
+    # The user's probe decides whether devices work, not the number of chips.
     has_probe: bool = False
+    # Only wait for changes of others: a defect does not end the wait.
     only_looks: bool = False
     repair: Repair = Repair.NONE
     max_reboots: int = 1
     max_restarts: int = 2
     max_recreates: int = 1
+    # Retries of a creation that failed with an internal error of the service.
     internal_retries: int = 2
+    # The repair budgets (`max_...`) are full again after the node was usable for this long.
     refill: timedelta = timedelta(hours=2)
     backoff: timedelta = timedelta(minutes=1)
     longest_backoff: timedelta = timedelta(minutes=15)
+    # None: no deadline.
     timeout: timedelta | None = timedelta(minutes=30)
     thresholds: Thresholds = field(default_factory=Thresholds)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A change that the service accepted and then did not carry out; `times` counts such failures in a row.
-
-    `node_id` is that of the node it was made to, or that a creation left behind, where one was seen.
-    """
+    """A change that the service accepted and then did not carry out."""
 
     verb: Verb
     error: TpuctlError = field(compare=False)
     ago: timedelta = timedelta()
+    # Failures of this verb in a row.
     times: int = 1
+    # The node that was changed, or that a failed creation left behind.
     node_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """The API has not answered: how long, how often in a row, and how it failed last. No evidence about any node."""
+    """A time in which the API does not answer. It is no evidence about any node."""
 
     lasts: timedelta
+    # Failed calls in a row, and the error of the last.
     times: int
     error: TpuctlError = field(compare=False)
 
@@ -191,50 +191,55 @@ class Tried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """What the time of the next look depends on.
+    """The facts that determine the delay until the next poll."""
 
-    `usual` are past durations of the state that the node is in, of nodes like it, sorted; `since_action` is the time since
-    this run last changed something; `throttled` counts how often the API has lately refused for being asked too often;
-    `jitter` is drawn anew for each look, from 0 up to 1.
-    """
-
+    # Past durations of the node's current state, from similar nodes, sorted.
     usual: tuple[timedelta, ...] = ()
+    # The time since this run last sent a change.
     since_action: timedelta | None = None
+    # How often the API has recently refused a call because of its rate limit.
     throttled: int = 0
+    # Random, from 0 up to 1.
     jitter: float = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What was observed, and what was done so far.
-
-    `node` is nothing only where the API said that it is absent. `request` is the queued resource that owns it, or owned it.
-    `in_state` is how long state, health and the workers' answers have been as they are, `in_health` the first two; `waited`
-    is how long this run has been at it; `workers` has one entry for each worker, or none where ssh was not asked. `is_ours`
-    tells that this run, or one that did not end, created or started the node; `pending` is a change that was requested and
-    that has not ended; `failure` one that was not carried out; `refused_stop` the service's words. `was_there` tells that
-    this run saw a node, `last_alive` the last time that one was seen that was not on its way out by our doing, and
-    `has_vanished` that it went without our doing. `since_repair` is the time since the last repair had its effect. `held_by`
-    is whoever else repairs this node now. `silence` is set while the API does not answer: then all else is old.
-    """
+    """The observed state of a node, and what this run has done so far."""
 
     name: NodeName
+    # None only after a 404 from the API.
     node: Node | None
+    # The queued resource that owns, or owned, the node.
     request: QueuedResource | None = None
+    # How the node differs from its spec.
     differences: tuple[Difference, ...] = ()
+    # How long state, health and worker answers have been unchanged.
     in_state: timedelta = timedelta()
+    # How long state and health have been unchanged.
     in_health: timedelta = timedelta()
+    # How long this run has worked on the node.
     waited: timedelta = timedelta()
+    # One entry for each worker; empty if no worker was probed.
     workers: tuple[WorkerSeen, ...] = ()
+    # This run, or an earlier one that did not finish, created or started the node.
     is_ours: bool = False
     tried: Tried = field(default_factory=Tried)
+    # The time since the last repair took effect.
     since_repair: timedelta | None = None
+    # This run has observed a node of that name.
     was_there: bool = False
+    # The node was deleted, but not by this run.
     has_vanished: bool = False
+    # When the node was last observed, apart from deletions by this run.
     last_alive: datetime | None = None
+    # The message of the service that refused to stop the node.
     refused_stop: str | None = None
+    # A change that was requested and has not ended.
     pending: Verb | None = None
     failure: Failure | None = None
+    # The other process that holds the lease.
     held_by: str | None = None
-    silence: Silence | None = None
+    # Set while the API does not answer: all other fields are outdated.
+    outage: Silence | None = None
     pace: Pace = field(default_factory=Pace)

@@ -1,4 +1,4 @@
-"""How readiness is put into words: why a node is not usable, what should be known of one that is, and each worker's levels."""
+"""Describe conditions: why a node is not usable, remarks about a usable node, and the levels of each worker."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from tpuctl.readiness.values import Policy, Seen, WorkerSeen
 
-# So many workers are named; more are counted.
+# Messages name at most this many workers and count the others.
 _NAMED = 8
 
 
 def describe_answers(answers: Sequence[Answer]) -> str:
-    """Return in words which workers do not answer ssh, naming eight at most."""
+    """Describe which workers do not answer ssh; at most eight are named."""
     missing = [(index, answer) for index, answer in enumerate(answers) if answer is not Answer.YES]
     if not missing:
         return "every worker answers ssh"
@@ -33,7 +33,7 @@ def describe_answers(answers: Sequence[Answer]) -> str:
 
 
 def why_not_usable(policy: Policy, seen: Seen, node: Node) -> str:
-    """Return why a READY node is not as usable as is wanted."""
+    """Return why a READY node has not reached the goal."""
     if node.health is Health.HEALTHY and len(node.endpoints) < node.workers:
         return f"{len(node.endpoints)} of {node.workers} workers have an address"
     if node.health not in {Health.HEALTHY, Health.HEALTH_UNSPECIFIED}:
@@ -44,8 +44,8 @@ def why_not_usable(policy: Policy, seen: Seen, node: Node) -> str:
     if seen.workers:
         return describe_answers([worker.answer for worker in seen.workers])
     if node.health is Health.HEALTHY:
-        return "it is READY, its workers have not been asked yet"
-    return "it is READY, its health is not known yet"
+        return "it is READY, its workers have not been probed yet"
+    return "it is READY, its health is not reported yet"
 
 
 def why_devices_short(policy: Policy, seen: Seen, node: Node) -> str:
@@ -54,23 +54,23 @@ def why_devices_short(policy: Policy, seen: Seen, node: Node) -> str:
 
 
 def described_health(node: Node) -> str:
-    """Return its health, with the service's own words for it."""
+    """Return the health of a node, with the description of the service."""
     return f"{node.health} ({node.health_description})" if node.health_description else str(node.health)
 
 
 def usable_note(policy: Policy, seen: Seen, node: Node) -> str | None:
-    """Return what should be known about a node that is called usable, or nothing."""
+    """Return a remark about a usable node, or None."""
     notes = [health_note(node)]
     if policy.goal.includes(Goal.STARTUP) and (failed := failed_startups(seen)):
         which = "" if len(seen.workers) == 1 else f" on worker{'s' * (len(failed) > 1)} {named_workers(failed)}"
         notes.append(f"its startup script has failed{which}")
     if policy.goal is Goal.DEVICES and not policy.has_probe and promised_chips(node) is None:
-        notes.append(f"how many chips `{node.accelerator_type}` has is not known, so they were not compared")
+        notes.append(f"the number of chips of `{node.accelerator_type}` is unknown, so it was not compared")
     return "; ".join(note for note in notes if note) or None
 
 
 def health_note(node: Node) -> str | None:
-    """Return what should be known about the health of a node that is called usable, or nothing."""
+    """Return a remark about the health of a usable node, or None."""
     if node.health is Health.HEALTHY:
         return None
     if node.health is Health.HEALTH_UNSPECIFIED:
@@ -79,33 +79,35 @@ def health_note(node: Node) -> str | None:
 
 
 def named_workers(indices: Sequence[int]) -> str:
-    """Return the numbers of workers: eight at most, more are counted."""
+    """Return the numbers of the first eight workers, and the count of the others."""
     more = f" and {len(indices) - _NAMED} more" if len(indices) > _NAMED else ""
     return ", ".join(map(str, indices[:_NAMED])) + more
 
 
 def advice(seen: Seen) -> str | None:
-    """Return what to do about workers that are alive and do not let us in, or nothing where there are none."""
+    """Return a hint for workers that answer but refuse the login, or None."""
     name, answers = seen.name.node_id, {worker.answer for worker in seen.workers}
     if Answer.HOST_KEY_CHANGED in answers:
         return (
-            f"the host key is not the one that was seen before: if nobody has reinstalled `{name}`, somebody may be in "
-            f"between; `tpuctl ssh {name}` shows ssh's own words"
+            f"the host key has changed: if `{name}` was not reinstalled, the connection may be intercepted; "
+            f"`tpuctl ssh {name}` shows the message of ssh"
         )
     if Answer.KEY_REFUSED in answers:
-        return f"`tpuctl up {name}` puts your key on a node that is yours; `tpuctl ssh {name}` shows ssh's own words"
+        return f"`tpuctl up {name}` adds your key to a node of yours; `tpuctl ssh {name}` shows the message of ssh"
     return None
 
 
 def matrix(policy: Policy, seen: Seen) -> list[dict[str, Any]]:
-    """Return a row for each worker: its number, whether each level holds (nothing: not asked), and why the first does not."""
+    """Return a row for each worker: its number, whether each level is reached (None: unknown), and why the first is not."""
     node = seen.node
     if node is None or node.state is not NodeState.READY:
         return []
     promised = promised_chips(node)
     rows: list[dict[str, Any]] = []
     for index, worker in enumerate(seen.workers):
-        row: dict[str, Any] = {"worker": index, "ready": True, "healthy": _is_healthy(node, index)}
+        is_healthy = node.health is Health.HEALTHY and index < len(node.endpoints)
+        is_known = node.health is not Health.HEALTH_UNSPECIFIED
+        row: dict[str, Any] = {"worker": index, "ready": True, "healthy": is_healthy if is_known else None}
         row |= {str(level): worker_holds(policy, worker, level, promised) for level in LEVELS[2:]}
         if policy.goal is not Goal.DEVICES and worker.chips is None and not worker.failed:
             row[Goal.DEVICES] = None
@@ -114,34 +116,26 @@ def matrix(policy: Policy, seen: Seen) -> list[dict[str, Any]]:
     return rows
 
 
-def _is_healthy(node: Node, index: int) -> bool | None:
-    if node.health is Health.HEALTH_UNSPECIFIED:
-        return None
-    return node.health is Health.HEALTHY and index < len(node.endpoints)
-
-
 def _why_short(policy: Policy, seen: Seen, node: Node, level: Goal) -> str:
-    """Return which workers fall short of a level, each with its own reason where there are few."""
+    """Describe which workers have not reached a level, each with its reason if there are few."""
     short, promised = short_workers(policy, seen, node, level), promised_chips(node)
     reasons = {index: _shortfall(policy, seen.workers[index], level, promised) for index in short}
     if not reasons:
-        return f"{len(seen.workers)} of {node.workers} workers have been asked"
+        return f"{len(seen.workers)} of {node.workers} workers have been probed"
     if len(seen.workers) == 1:
         return f"its worker {reasons[0]}"
     if len(set(reasons.values())) == 1 and len(reasons) > 1:
         each = "each " if level is Goal.DEVICES and not policy.has_probe else ""
         return f"{len(short)} of {len(seen.workers)} workers: {each}{reasons[short[0]]} ({named_workers(short)})"
     named = ", ".join(f"worker {index} {reasons[index]}" for index in short[:_NAMED])
-    return named + (f" and {len(short) - _NAMED} more fall short" if len(short) > _NAMED else "")
+    return named + (f" and {len(short) - _NAMED} more" if len(short) > _NAMED else "")
 
 
 def _shortfall(policy: Policy, worker: WorkerSeen, level: Goal, promised: int | None) -> str:
     if worker.answer is not Answer.YES:
         return str(worker.answer)
     if level is Goal.STARTUP:
-        return (
-            "has not ended its startup" if worker.startup is not None else "has not told whether its startup has ended"
-        )
+        return "has not ended its startup" if worker.startup is not None else "has not reported its startup"
     if policy.has_probe:
         return f"fails the probe ({worker.failed})" if worker.failed else "has not been probed yet"
-    return f"sees {worker.chips} of {promised} chips" if worker.chips is not None else "has not told its chips"
+    return f"sees {worker.chips} of {promised} chips" if worker.chips is not None else "has not reported its chips"

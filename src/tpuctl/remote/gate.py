@@ -1,4 +1,4 @@
-"""Whether a node's workers can be logged in to at all, and what is wrong with it where they cannot. Pure."""
+"""Check whether the state of a node allows logins to its workers. Pure."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from tpuctl.model import Health, NodeState
 if TYPE_CHECKING:
     from tpuctl.model import Node
 
-# Of these gcloud only warns, or says nothing, and tries [gcloud 528 source, tpu_vm/ssh.py].
+# For these states gcloud at most warns, and tries [gcloud 528 source, tpu_vm/ssh.py].
 _UNCERTAIN = {
-    NodeState.REPAIRING: "the service repairs it",
-    NodeState.RESTARTING: "it restarts",
-    NodeState.UNHIDING: "it is being shown again",
-    NodeState.UNKNOWN: "a repair of it failed",
-    NodeState.STATE_UNSPECIFIED: "the service does not tell its state",
+    NodeState.REPAIRING: "the service is repairing it",
+    NodeState.RESTARTING: "it is restarting",
+    NodeState.UNHIDING: "the service is unhiding it",
+    NodeState.UNKNOWN: "its repair failed",
+    NodeState.STATE_UNSPECIFIED: "the service does not report its state",
 }
 _REMEDIES = {
     NodeState.CREATING: "`tpuctl wait {name}` waits until it is usable",
     NodeState.STARTING: "`tpuctl wait {name}` waits until it is usable",
     NodeState.REIMAGING: "`tpuctl wait {name}` waits until it is usable",
-    NodeState.STOPPED: "`tpuctl up {name}` brings it up",
-    NodeState.STOPPING: "`tpuctl up {name}` waits until it has stopped, and brings it up",
-    NodeState.DELETING: "`tpuctl up {name}` waits until it is gone, and makes it anew",
-    NodeState.PREEMPTED: "the service took it back, with its boot disk; `tpuctl up {name}` makes it anew",
-    NodeState.TERMINATED: "its life has ended, and its boot disk's; `tpuctl up {name}` makes it anew",
-    NodeState.HIDING: "the service hides it; see `tpuctl status {name}`",
+    NodeState.STOPPED: "`tpuctl up {name}` starts it",
+    NodeState.STOPPING: "`tpuctl up {name}` waits until it has stopped, and starts it",
+    NodeState.DELETING: "`tpuctl up {name}` waits until it is gone, and recreates it",
+    NodeState.PREEMPTED: "the service preempted it, and its boot disk is lost; `tpuctl up {name}` recreates it",
+    NodeState.TERMINATED: "the service terminated it, and its boot disk is lost; `tpuctl up {name}` recreates it",
+    NodeState.HIDING: "the service is hiding it; see `tpuctl status {name}`",
     NodeState.HIDDEN: "the service has hidden it; see `tpuctl status {name}`",
 }
 # [API v2, Node.health]
 _AILMENTS = {
     Health.TIMEOUT: "it does not respond to the service (health TIMEOUT)",
-    Health.UNHEALTHY_TENSORFLOW: "its software for machine learning is unhealthy (health UNHEALTHY_TENSORFLOW)",
-    Health.UNHEALTHY_MAINTENANCE: "it is under maintenance and may be away until the service has moved it",
+    Health.UNHEALTHY_TENSORFLOW: "its machine learning software is unhealthy (health UNHEALTHY_TENSORFLOW)",
+    Health.UNHEALTHY_MAINTENANCE: "it is under maintenance and may be unavailable until the service has moved it",
 }
 _OLD = frozenset({"V1", "V1_ALPHA1"})
 
 
 def check_state(node: Node) -> str | None:
-    """Return a warning where ssh is worth the try but may fail, and nothing where all is well.
+    """Return a warning if ssh may fail, else None.
 
-    Raises `ConflictError` where ssh would only time out: a state without running workers, or a TPU Node of the old
+    Raises `ConflictError` if ssh would only time out: a state without running workers, or a TPU Node of the old
     architecture, whose workers belong to the service [gcloud 528 source].
     """
     name = node.name.node_id
     if str(node.raw.get("apiVersion", "")) in _OLD:
         raise ConflictError(
-            f"`{name}` is a TPU Node of API v1: nobody can log in to it",
-            hint="ssh to the virtual machine that uses it; nodes that `tpuctl up` makes can be logged in to",
+            f"`{name}` is a TPU Node of API v1, which does not support logins",
+            hint="log in to the virtual machine that uses it, or create a node with `tpuctl up`",
         )
     if remedy := _REMEDIES.get(node.state):
         raise ConflictError(f"`{name}` is {node.state}: ssh cannot reach it", hint=remedy.format(name=name))

@@ -1,13 +1,13 @@
-"""What a worker tells of itself from inside: the script that runs there, and how its lines are read. No IO.
+"""Inspect a worker: build the script that runs there, and parse its report. No IO.
 
-The script is POSIX sh. It needs no Python, no framework and no root: `sudo -n` is used where it works without a password.
-Paths of devices begin at `$TPUCTL_DEVICE_ROOT`, which is empty on a real worker. Sources for what it asks:
+The script is POSIX sh. It needs no Python, no framework and no root; it uses `sudo -n` if that works without a password.
+Device paths begin at `$TPUCTL_DEVICE_ROOT`, which is empty on a real worker. Sources:
 
-- cloud-init: `cloud-init status` (its documentation); the exit codes differ between versions, so the words decide.
+- cloud-init: `cloud-init status` (its documentation); the exit codes differ between versions, so the status word decides.
 - startup script: `google-startup-scripts.service`, a oneshot unit: `activating` while the script runs (guest-agent's unit
   file; observed). A script that fails does not fail the unit: the runner logs it and ends with 0 (guest-agent's source).
-  That TPU VMs have both, as other images do, and that `Job` is set while the unit waits for its turn: unverified.
-- chips: whichever of the two kinds of device files there are more of: sources disagree for v6e.
+  Unverified: that TPU VMs have both, as other images do, and that `Job` is set while the unit is queued.
+- chips: the more frequent of the two kinds of device files, because sources disagree for v6e.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 COMMAND = "exec sh -s"
 _HOLDERS_SHOWN = 8
 _LONGEST_LINE = 200
-# Of what a worker printed only the end is read for words: a login that prints without end is not read for ever.
+# Only the end of the output is searched for messages, because a login may print without end.
 _READ = 64 * 1024
-# The exit code of coreutils' `timeout` for a command whose time was up.
+# The exit code of coreutils' `timeout` for a command that timed out.
 _TIMED_OUT = 124
 
 _SCRIPT = r"""
@@ -124,52 +124,59 @@ _PROBE_END = re.compile(r"^tpuctl-probe exit=([0-9]{1,3})\r?$", re.MULTILINE | r
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a worker told. `failed` is why the user's probe did not pass; nothing where it did, or where there was none.
-
-    `detail` names what of the startup still runs, or failed.
-    """
+    """The report of a worker."""
 
     startup: Startup
     chips: int
     holders: tuple[str, ...] = ()
+    # Why the user's probe did not pass; None if it passed, or there is none.
     failed: str | None = None
+    # The part of the startup that is still running, or failed.
     detail: str = ""
 
 
 def script(probe: str | None, timeout: timedelta) -> str:
-    """Return what `COMMAND` shall read. The probe is a shell line; it is ended on the worker before `timeout` is over.
+    """Return the input of `COMMAND`. The probe is a shell line; the worker terminates it before the timeout.
 
-    A probe that were left behind would hold the TPU against the next one.
+    A probe that kept running would hold the TPU and block the next one.
     """
     inside = _SCRIPT.replace("HOLDERS_SHOWN", str(_HOLDERS_SHOWN))
     inside = inside.replace("ACCEL_FILES", ACCEL_FILES).replace("VFIO_FILES", VFIO_FILES)
     if probe is not None:
         inside += _PROBE.replace("SECONDS", str(_patience(timeout))).replace("PROBE", shlex.quote(probe), 1)
-    # Until the last line is there, nothing runs: a connection that breaks leaves no half of it.
+    # Nothing runs before the last line has arrived, so that a broken connection never runs a half of the script.
     return f"main() {{\n{inside}\n}}\nmain\n"
 
 
 def has_begun(output: str) -> bool:
-    """Tell whether the script was started at all."""
+    """Return whether the script has started."""
     return _BEGIN.search(output) is not None
 
 
 def parse(output: str, *, probe: str | None, timeout: timedelta) -> Report | None:
-    """Return what the script told in the midst of whatever else was printed, or nothing where it did not.
+    """Parse the report of the script within other output; None if there is none.
 
-    Of a probe that has no end in the output, the time was up.
+    A probe without an exit code in the output has timed out.
     """
     match = _REPORT.search(output)
     if match is None:
         return None
     startup = Startup(match["startup"])
     holders = () if match["holders"] == "-" else tuple(one.replace(":", " ", 1) for one in match["holders"].split(","))
-    failed = _failure(output[match.end() :], timeout) if probe is not None else None
+    failed = None
+    if probe is not None:
+        rest = output[match.end() :]
+        ends = list(_PROBE_END.finditer(rest))
+        code = int(ends[-1][1]) if ends else _TIMED_OUT
+        if code != 0:
+            said = last_line(rest)
+            failed = f"timed out after {_patience(timeout)} s" if code == _TIMED_OUT else f"exit {code}"
+            failed += f": {said}" if said else ""
     return Report(startup, int(match["chips"]), holders, failed, _detail(startup, match["about"]))
 
 
 def last_line(output: str) -> str:
-    """Return the last line that says something, without what a terminal would obey, and not too long."""
+    """Return the last line with text, without control characters, and shortened."""
     lines = (
         "".join(char if char.isprintable() else " " for char in line).strip() for line in output[-_READ:].splitlines()
     )
@@ -177,18 +184,8 @@ def last_line(output: str) -> str:
     return said[-1][-_LONGEST_LINE:] if said else ""
 
 
-def _failure(output: str, timeout: timedelta) -> str | None:
-    ends = list(_PROBE_END.finditer(output))
-    code = int(ends[-1][1]) if ends else _TIMED_OUT
-    if code == 0:
-        return None
-    said = last_line(output)
-    what = f"not done within {_patience(timeout)} s" if code == _TIMED_OUT else f"exit {code}"
-    return f"{what}: {said}" if said else what
-
-
 def _patience(timeout: timedelta) -> int:
-    """Return the seconds that a probe has on the worker: a little less than the session, so that its end is heard of."""
+    """Return the timeout of a probe in seconds: shorter than the session, so that its exit code arrives."""
     return max(1, int(timeout.total_seconds()) - 2)
 
 

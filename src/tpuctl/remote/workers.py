@@ -1,4 +1,4 @@
-"""The workers of nodes, by ssh: who answers, what they tell from inside, a reboot, a set-up. All workers are asked at once."""
+"""The workers of nodes over ssh: probe, inspect, reboot and set up all workers in parallel."""
 
 from __future__ import annotations
 
@@ -41,31 +41,32 @@ _ANSWERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SshSettings:
-    """How to log in: as whom, with which key, what is known of host keys, and by which way.
-
-    `key` is the private key that the user named, nothing for gcloud's under `home`. `guest_attributes` asks the API for
-    what the workers publish; `proxy_command` gives ssh's ProxyCommand for one worker, nothing for a direct connection or a
-    tunnel; `obstacle` says what else than an ssh client is missing on this machine; `reach` chooses among a worker's addresses.
-    `os_login` lets OS Login know our key and gives the login name there, nothing where metadata decides; `needs_entry` tells
-    whether a line of `ssh-keys` has to be put on a node; `expires` is until when our key counts, nothing for ever.
-    """
+    """How to log in to workers."""
 
     login: str
     home: Path
+    # The private key that the user named; None for gcloud's key under `home`.
     key: Path | None
     known_hosts: Path
+    # Fetches the guest attributes of the workers from the API.
     guest_attributes: Callable[[NodeName, int | None], tuple[Mapping[str, str], ...]]
+    # Returns ssh's ProxyCommand for a worker; None for a direct connection or a tunnel.
     proxy_command: Callable[[Node, int], str | None]
+    # Returns what is missing on this machine besides an ssh client, or None.
     obstacle: Callable[[], str | None] = lambda: None
     timeout: timedelta = timedelta(seconds=15)
+    # Chooses among the addresses of a worker.
     reach: Reach = field(default_factory=Reach)
-    os_login: Callable[[Node, SshKey], str | None] = lambda node, key: None  # noqa: ARG005  # nobody uses OS Login
-    needs_entry: Callable[[Node, str], bool] = lambda node, entry: True  # noqa: ARG005  # nothing is known
+    # Imports our key into OS Login and returns the login name; None if metadata decides.
+    os_login: Callable[[Node, SshKey], str | None] = lambda node, key: None  # noqa: ARG005  # without OS Login
+    # Returns whether our line must be added to the `ssh-keys` of a node.
+    needs_entry: Callable[[Node, str], bool] = lambda node, entry: True  # noqa: ARG005  # always add it
+    # Returns the expiry of our key; None for no expiry.
     expires: Callable[[], datetime | None] = lambda: None
 
 
 class SshWorkers:
-    """Workers reached by OpenSSH's client."""
+    """Connects to workers with the OpenSSH client."""
 
     def __init__(self, settings: SshSettings) -> None:
         self._settings = settings
@@ -75,38 +76,38 @@ class SshWorkers:
         self._admitted: set[str] = set()
 
     def can_be_asked(self, node: Node | None = None) -> bool:
-        """Tell whether ssh can be used from here, to reach a node where one is named."""
+        """Return whether this machine can use ssh and, if a node is given, has a route to it."""
         return self.obstacle(node) is None
 
     def obstacle(self, node: Node | None = None) -> str | None:
-        """Return why ssh cannot be used from here, or nothing where it can; of a node, whether it has an address to go to."""
+        """Return why this machine cannot use ssh or, if a node is given, has no route to it; else None."""
         if shutil.which("ssh") is None:
             return "there is no `ssh` on this machine"
         return self._settings.obstacle() or self._settings.reach.obstacle(node)
 
     def obstacle_of_new(self, name: NodeName, spec: NodeSpec) -> str | None:
-        """Return why the workers of a node that is to be made cannot be reached from here, or nothing where they can."""
+        """Return why this machine will have no route to the workers of a new node, or None."""
         network = network_named(spec.network or "", name.project)
         return self._settings.reach.obstacle_in(network, name.project, has_external=not spec.internal_ips)
 
     def note_admission(self, node: Node) -> None:
-        """Remember that our key was put on a node a moment ago: its workers may refuse it for some time yet."""
+        """Remember that our key was just added to a node: its workers may still refuse it for some seconds."""
         self._admitted.add(node.id)
 
     def was_admitted_now(self, node: Node) -> bool:
-        """Tell whether this run put our key on a node."""
+        """Return whether this run added our key to a node."""
         return node.id in self._admitted
 
     def key(self) -> SshKey:
-        """Return the key to log in with, made if it is gcloud's and missing."""
+        """Return the key to log in with. Create gcloud's key if it is missing."""
         if self._key is None:
             self._key = ensure_key(self._settings.home, key=self._settings.key, login=self._settings.login)
         return self._key
 
     def key_entry(self, node: Node | None = None) -> str | None:
-        """Return the line of `ssh-keys` metadata that lets us in; nothing where there is no ssh, or a node lets us in without.
+        """Return our line for the `ssh-keys` metadata; None without ssh, or if the node already accepts our key.
 
-        Where a node uses OS Login our key is imported there. Raises what that raises.
+        If the node uses OS Login, the key is imported there. Raises what that raises.
         """
         if not self.can_be_asked():
             return None
@@ -119,13 +120,13 @@ class SshWorkers:
         return self._settings.os_login(node, self.key())
 
     def check_way(self, node: Node, worker: int) -> None:
-        """Return where a worker has an address for the way that was chosen; raise `NoWayError` where it has none."""
+        """Raise `NoWayError` if a worker has no address for the chosen route."""
         self._settings.reach.way_to(node, worker)
 
     def connection(self, node: Node, worker: int, *, makes_key: bool = True) -> Connection:
-        """Return how to reach one worker. Without `makes_key` the key is only named, whether it is there or not.
+        """Return the connection to a worker. Without `makes_key` a missing key is not created.
 
-        Raises `NoWayError` where it has no address for the way that was chosen, and what `Reach.tunnel` raises.
+        Raises `NoWayError` if the worker has no address for the chosen route, and what `Reach.tunnel` raises.
         """
         alias = host_alias(node.id or node.name.node_id, worker)
         reach = self._settings.reach
@@ -147,18 +148,18 @@ class SshWorkers:
         )
 
     def connections(self, node: Node) -> list[Connection]:
-        """Return how to reach each worker, with the host keys that the API vouches for written down."""
+        """Return the connection to each worker. The host keys from the API are written to the known hosts."""
         self.learn_host_keys(node)
         found = [self.connection(node, worker) for worker in range(len(node.endpoints))]
         remember_host_keys(found)
         return found
 
     def survey(self, node: Node, *, inspect: bool, probe: str | None, timeout: timedelta) -> tuple[WorkerSeen, ...]:
-        """Return what each worker shows of itself; each is given `timeout`, and at most 32 are asked at a time.
+        """Probe each worker within `timeout`, up to 32 at a time.
 
-        Without `inspect` that is whether it answers ssh. With it, one session with each tells of its startup, its chips and
-        who holds them; `probe` is a shell line of the user's that is run there too, with TPUCTL_WORKER and TPUCTL_NODE set, and
-        that must end with 0.
+        Without `inspect`, only whether it answers ssh. With it, one session also reports its startup, its chips and the
+        processes that hold them; the user's shell line `probe` runs there too, with TPUCTL_WORKER and TPUCTL_NODE set, and
+        must exit with 0.
         """
         if not inspect:
             return self._everywhere(node, lambda way, _: _knock(way, timeout))
@@ -173,7 +174,7 @@ class SshWorkers:
     def reboot(self, node: Node) -> None:
         """Reboot every worker from inside.
 
-        Raises `RemoteCommandError` naming the workers that do not answer, before any is rebooted, or that refused.
+        Raises `RemoteCommandError` naming the workers that do not answer, before any is rebooted, or that refused it.
         """
         limit = self._settings.timeout
         seen = self.survey(node, inspect=False, probe=None, timeout=limit)
@@ -181,15 +182,15 @@ class SshWorkers:
         if silent:
             raise _not_rebooted(node, silent, "they do not answer ssh" if len(silent) > 1 else "it does not answer ssh")
         codes = self._everywhere(node, lambda way, _: run_long(way, "sudo reboot", text="", timeout=limit).code)
-        # 255, or no end at all: the link went down with the machine, which is what was asked for.
+        # 255 or no exit code: the connection broke because the machine is rebooting, as requested.
         refused = [str(worker) for worker, code in enumerate(codes) if code not in {0, SSH_FAILED, None}]
         if refused:
             raise _not_rebooted(node, refused, "`sudo reboot` was refused; the other workers reboot")
 
     def set_up(self, node: Node, script: str, *, timeout: timedelta) -> tuple[SetUpResult, ...]:
-        """Run shell lines once on every worker, with TPUCTL_WORKER and TPUCTL_NODE set, and return how each ended.
+        """Run shell lines once on every worker within `timeout`, with TPUCTL_WORKER and TPUCTL_NODE set.
 
-        Each worker is given `timeout`. Only a session that ends before the first line has begun is tried again.
+        Only a session that ends before the first line is retried.
         """
         name = node.name.node_id
         return self._everywhere(
@@ -197,15 +198,15 @@ class SshWorkers:
         )
 
     def _everywhere(self, node: Node, act: Callable[[Connection, int], _T]) -> tuple[_T, ...]:
-        """Return what an act gives on each worker, in their order."""
+        """Call a function for each worker in parallel, and return the results in order."""
         ways = self.connections(node)
         with ThreadPoolExecutor(min(_AT_ONCE, len(ways)) or 1) as pool:
             return tuple(pool.map(act, ways, range(len(ways))))
 
     def learn_host_keys(self, node: Node) -> None:
-        """Ask the API once for the host keys and instance names that the workers publish.
+        """Fetch the host keys and instance names of the workers from the API, once.
 
-        A node that publishes no host keys is trusted at first use; its next connection asks again.
+        A node without published host keys is trusted at first use; its next connection fetches them again.
         """
         aliases = [host_alias(node.id or node.name.node_id, worker) for worker in range(len(node.endpoints))]
         if all(alias in self._host_keys for alias in aliases):
@@ -217,7 +218,7 @@ class SshWorkers:
             )
             if keys:
                 self._host_keys[alias] = keys
-            # gcloud looks for this key in any namespace [gcloud 528 source].
+            # gcloud reads this key in any namespace [gcloud 528 source].
             if name := next((value for key, value in published.items() if key.rpartition("/")[2] == "hostname"), None):
                 self._host_names[alias] = name
 
@@ -228,7 +229,7 @@ def _knock(way: Connection, timeout: timedelta) -> WorkerSeen:
 
 
 def _inspect(way: Connection, text: str, *, probe: str | None, timeout: timedelta) -> WorkerSeen:
-    """Return what a worker tells from inside. What was told counts even where the session did not end well."""
+    """Inspect a worker over ssh. Its report counts even if the session fails later."""
     try:
         ended = run(way, inspection.COMMAND, text=text, timeout=timeout)
     except UnexpectedAnswerError as error:
@@ -246,13 +247,13 @@ def _inspect(way: Connection, text: str, *, probe: str | None, timeout: timedelt
     if ended.code is None:
         within = f"within {timeout.total_seconds():g} s"
         if inspection.has_begun(ended.output):
-            return WorkerSeen(Answer.YES, detail=f"it answers ssh, but tells nothing of itself {within}")
+            return WorkerSeen(Answer.YES, detail=f"it answers ssh, but the inspection sent no report {within}")
         return WorkerSeen(Answer.UNREACHABLE, detail=f"no answer {within}")
     if ended.code == SSH_FAILED:
         result = classify(ended.code, ended.errors)
         return WorkerSeen(_ANSWERS[result.outcome], detail=result.detail)
     said = inspection.last_line(ended.output) or inspection.last_line(ended.errors)
-    detail = "it answers ssh, but tells nothing of itself" + (f": {said}" if said else "")
+    detail = "it answers ssh, but the inspection sent no report" + (f": {said}" if said else "")
     return WorkerSeen(Answer.YES, detail=detail)
 
 
@@ -260,5 +261,5 @@ def _not_rebooted(node: Node, workers: list[str], why: str) -> RemoteCommandErro
     name = node.name.node_id
     return RemoteCommandError(
         f"worker {', '.join(workers)} of `{name}` cannot be rebooted from inside: {why}",
-        hint=f"try it by hand: `tpuctl ssh {name} --worker {workers[0]} -- sudo reboot`",
+        hint=f"try it manually with `tpuctl ssh {name} --worker {workers[0]} -- sudo reboot`",
     )
