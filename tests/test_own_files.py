@@ -83,11 +83,11 @@ def test_memories_that_are_damaged_remember_nothing_and_are_written_again(conten
     path.write_bytes(content)
     checked, switches = Checked(path, clock), RememberedSwitches(path, clock)
 
-    assert (checked.recall("k"), switches.of("p")) == (None, None)
-    checked.remember("k", ["x"])
-    assert checked.recall("k") == ["x"]
+    assert (checked.get("k"), switches.of("p")) == (None, None)
+    checked.put("k", ["x"])
+    assert checked.get("k") == ["x"]
     path.write_bytes(content)
-    assert switches.remember("p", {"enable-oslogin": "TRUE", "x": "y"}) == {"enable-oslogin": "TRUE"}
+    assert switches.put("p", {"enable-oslogin": "TRUE", "x": "y"}) == {"enable-oslogin": "TRUE"}
     assert switches.of("p") == {"enable-oslogin": "TRUE"}
 
 
