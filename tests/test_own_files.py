@@ -87,7 +87,7 @@ def test_memories_that_are_damaged_remember_nothing_and_are_written_again(conten
     checked.put("k", ["x"])
     assert checked.get("k") == ["x"]
     path.write_bytes(content)
-    assert switches.put("p", {"enable-oslogin": "TRUE", "x": "y"}) == {"enable-oslogin": "TRUE"}
+    assert switches.remember("p", {"enable-oslogin": "TRUE", "x": "y"}) == {"enable-oslogin": "TRUE"}
     assert switches.of("p") == {"enable-oslogin": "TRUE"}
 
 
