@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 NAMES = ("accuracy",)
 _TEXT = """Each log of `tests/corpus` carries the verdict that an expert would give: which comes first, what follows from it,
 the worker that failed first, how sure it is. *Right* means all of that. A harmless log is right when there is no verdict.
-`python -m pytest -s tests/test_corpus.py` prints what is wrong."""
+`python -m pytest -s tests/explain/test_corpus.py` prints what is wrong."""
 
 
 def tables(_: Path, names: tuple[str, ...]) -> Iterator[Table]:
@@ -45,8 +45,8 @@ def _row(kind: str, logs: list[Labelled]) -> tuple[str, ...]:
 def _is_right(log: Labelled) -> bool:
     from tests.corpus.labelled import wrong_verdicts  # noqa: PLC0415  # as above
 
-    from tpuctl.diagnosis.conclusion import conclude  # noqa: PLC0415  # as above
-    from tpuctl.diagnosis.reader import LogReader  # noqa: PLC0415  # as above
+    from tpuctl.explain.conclusion import conclude  # noqa: PLC0415  # as above
+    from tpuctl.explain.scanner import LogReader  # noqa: PLC0415  # as above
 
     reader = LogReader()
     reader.feed(log.data)

@@ -10,12 +10,12 @@ import json
 import sys
 from pathlib import Path
 
-from tpuctl.sandbox import request_log
+from tpuctl.sandbox.request_log import read_log
 
 
 def asked(world: Path, latency: float) -> dict[str, int]:
     """Return the figures."""
-    entries = request_log.entries(world)
+    entries = read_log(world)
     rounds, last = 0, float("-inf")
     for end in sorted(entry.at.timestamp() for entry in entries):
         if end - latency >= last:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from tpuctl.sandbox.in_process import SandboxHttp
-from tpuctl.sandbox.world import World
+from tpuctl.sandbox.state import SandboxState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ def main(what: str, *words: str) -> float:
     """Return the seconds that something takes."""
     match what:
         case "get-in-process":
-            with World.open(Path(words[0])) as world:
+            with SandboxState.open(Path(words[0])) as world:
                 client = SandboxHttp(world)
                 return _median(lambda: _expect_200(int(client.request(f"https://tpu.googleapis.com{_NODE}")[0].status)))
         case "get":

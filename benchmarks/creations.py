@@ -19,25 +19,24 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.gcloud_waiter import noticed
-from tpuctl.actions.ensure_ready import ensure
-from tpuctl.api.tpu import TpuClient
-from tpuctl.cli.app import App
-from tpuctl.cli.invocation import Invocation
+from tpuctl.app.app import App, Invocation
 from tpuctl.clock import ManualClock
-from tpuctl.journal import Journal
-from tpuctl.model import NodeSpec
+from tpuctl.cloud.tpu import TpuClient
+from tpuctl.models.spec import NodeSpec
 from tpuctl.names import NodeName
-from tpuctl.output.terminal import Streams
-from tpuctl.readiness import Goal, Policy
-from tpuctl.sandbox import consequences
+from tpuctl.nodes.conditions import Condition, Policy
+from tpuctl.nodes.controller import reconcile_node
+from tpuctl.nodes.journal import Journal
+from tpuctl.output.terminal import StandardStreams
+from tpuctl.sandbox.faults import store_node
 from tpuctl.sandbox.in_process import SandboxHttp
-from tpuctl.sandbox.lifecycle import GONE, Phase
+from tpuctl.sandbox.lifecycle import GONE, LifecyclePhase
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from tpuctl.model import Operation
-    from tpuctl.sandbox.world import World
+    from tpuctl.models.operation import Operation
+    from tpuctl.sandbox.state import SandboxState
 
 PROJECT, ZONE, TYPE, VERSION = "sandbox", "us-central2-b", "v4-8", "tpu-ubuntu2204-base"
 _SHORTEST, _LONGEST = 20.0, 1200.0  # seconds
@@ -70,7 +69,7 @@ class _CountingHttp(SandboxHttp):
 class _Cloud(TpuClient):
     """The real client; what it creates takes as long as is said."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SandboxState) -> None:
         self.http = _CountingHttp(world)
         super().__init__(lambda: self.http, world.clock)
         self._world, self.length = world, 0.0
@@ -82,13 +81,13 @@ class _Cloud(TpuClient):
         return operation
 
 
-def make_last(world: World, name: NodeName, seconds: float) -> datetime:
+def make_last(world: SandboxState, name: NodeName, seconds: float) -> datetime:
     """Have a node that has just been asked for be CREATING for so long; return when it will be READY."""
     with world.write() as session:
         node = session.node(name.project, name.zone, name.node_id)
         assert node is not None
         ready = node.timeline[0].at + timedelta(seconds=seconds)
-        consequences.keep(session, node, (node.timeline[0], Phase(ready, "READY", "HEALTHY")))
+        store_node(session, node, (node.timeline[0], LifecyclePhase(ready, "READY", "HEALTHY")))
     return ready
 
 
@@ -101,7 +100,7 @@ class _Simulation:
             Invocation(
                 (),
                 {"HOME": str(folder), "TPUCTL_STATE_DIR": str(folder / "state"), "TPUCTL_SANDBOX": "1"},
-                Streams(io.StringIO(), io.StringIO(), io.StringIO()),
+                StandardStreams(io.StringIO(), io.StringIO(), io.StringIO()),
                 folder,
                 ManualClock(),
                 random,
@@ -124,10 +123,10 @@ class _Simulation:
     def _create(self, length: float, journal: Path, *, is_learned: bool) -> Creation:
         name = NodeName(PROJECT, ZONE, f"node-{next(self._number)}")
         self._cloud.length, before = length, self._cloud.http.calls
-        policy = Policy(goal=Goal.READY, may_create=True, timeout=None)
+        policy = Policy(goal=Condition.READY, may_create=True, timeout=None)
         # A run of the program reads the journal anew.
         context = replace(self._context, journal=Journal(journal))
-        ensure(context, name, policy, spec=self._spec, purpose="up")
+        reconcile_node(context, name, policy, spec=self._spec, purpose="up")
         late = (self._context.clock.now() - self._cloud.is_ready).total_seconds()
         calls = self._cloud.http.calls - before - 1  # gcloud, too, has to ask for the node once
         self._remove(name)
@@ -138,7 +137,7 @@ class _Simulation:
         with self._app.world.write() as session:
             node = session.node(name.project, name.zone, name.node_id)
             assert node is not None
-            consequences.keep(session, node, (Phase(session.now, GONE),))
+            store_node(session, node, (LifecyclePhase(session.now, GONE),))
 
     def _length(self) -> float:
         return math.exp(self._random.uniform(math.log(_SHORTEST), math.log(_LONGEST)))

@@ -17,7 +17,7 @@ from benchmarks.waiting import Table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tpuctl.diagnosis.reader import LogReader
+    from tpuctl.explain.scanner import LogReader
 
 NAMES = ("explain-speed", "explain-profile", "explain-memory", "explain")
 _SIZE, _RUNS = 6_000_000, 3
@@ -74,7 +74,7 @@ def _rate(data: bytes, read: Callable[[bytes], object]) -> float:
 
 
 def _reader() -> LogReader:
-    from tpuctl.diagnosis.reader import LogReader  # noqa: PLC0415  # after the other benchmarks
+    from tpuctl.explain.scanner import LogReader  # noqa: PLC0415  # after the other benchmarks
 
     return LogReader()
 
@@ -87,13 +87,13 @@ def _read(data: bytes) -> None:
 
 
 def _literals_alone(data: bytes) -> int:
-    from tpuctl.diagnosis.anchors import squeezed  # noqa: PLC0415  # as above
-    from tpuctl.diagnosis.messages import messages  # noqa: PLC0415  # as above
+    from tpuctl.explain.messages import known_messages  # noqa: PLC0415  # as above
+    from tpuctl.explain.scanner import without_whitespace  # noqa: PLC0415  # as above
 
-    literals = {squeezed(anchor.encode()) for message in messages() for anchor in message.anchors}
+    literals = {without_whitespace(anchor.encode()) for message in known_messages() for anchor in message.anchors}
     count = 0
     for start in range(0, len(data), 1 << 16):
-        block = squeezed(data[start : start + (1 << 16)])
+        block = without_whitespace(data[start : start + (1 << 16)])
         count += sum(literal in block for literal in literals)
     return count
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from benchmarks.explain_logs import LOGS, log
-from tpuctl.diagnosis.reader import LogReader
+from tpuctl.explain.scanner import LogReader
 
 _PIECE = 8_000_000
 

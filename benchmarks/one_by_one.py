@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tpuctl.actions.checking import asking
+from tpuctl.check.gathering import _MAX_THREADS
 from tpuctl.cli.main import entry_point
 
 if __name__ == "__main__":
-    asking._AT_ONCE = 1  # noqa: SLF001  # no user has a reason to set it
+    _MAX_THREADS = 1  # noqa: SLF001  # no user has a reason to set it
     entry_point()

@@ -18,8 +18,8 @@ from benchmarks.creations import PROJECT, TYPE, VERSION, ZONE, make_last
 from benchmarks.gcloud_waiter import noticed
 from benchmarks.stage import GCLOUD, Stage, served
 from tpuctl.names import NodeName
-from tpuctl.sandbox import request_log
-from tpuctl.sandbox.world import World
+from tpuctl.sandbox.request_log import read_log
+from tpuctl.sandbox.state import SandboxState
 
 if TYPE_CHECKING:
     from benchmarks.measurement import Program
@@ -32,7 +32,7 @@ def main(folder: Path, length: float) -> dict[str, list[float]]:
     """Return when each looked; `model` has the earliest, the median and the latest moment at which gcloud should notice."""
     quiet = Stage(folder)
     quiet.world.parent.mkdir(parents=True)
-    with World.open(quiet.world, speed=1) as world, served(quiet) as stage:
+    with SandboxState.open(quiet.world, speed=1) as world, served(quiet) as stage:
         seen = {"tpuctl": _watched(world, stage.tpuctl("up", "ours", *_SPEC, "--for", "ready"), "ours", length)}
         if GCLOUD:
             create = stage.gcloud("compute", "tpus", "tpu-vm", "create", "theirs", *_SPEC)
@@ -42,7 +42,7 @@ def main(folder: Path, length: float) -> dict[str, list[float]]:
     return {**seen, "model": [modelled[0], modelled[_DRAWS // 2], modelled[-1]]}
 
 
-def _watched(world: World, program: Program, node_id: str, length: float) -> list[float]:
+def _watched(world: SandboxState, program: Program, node_id: str, length: float) -> list[float]:
     """Run a program that creates a node, give the node its length, and return when the program looked."""
     name = NodeName(PROJECT, ZONE, node_id)
     with subprocess.Popen(
@@ -57,12 +57,12 @@ def _watched(world: World, program: Program, node_id: str, length: float) -> lis
             time.sleep(0.05)
         make_last(world, name, length)
         assert child.wait() == 0, f"{program.command[0]} ended with {child.returncode}"
-    entries = request_log.entries(world.path)
+    entries = read_log(world.path)
     created = next(entry.at for entry in entries if entry.method == "POST" and f"nodeId={node_id}" in entry.path)
     return [(entry.at - created).total_seconds() for entry in entries if entry.method == "GET" and entry.at > created]
 
 
-def _is_there(world: World, name: NodeName) -> bool:
+def _is_there(world: SandboxState, name: NodeName) -> bool:
     with world.read() as session:
         return session.node(name.project, name.zone, name.node_id) is not None
 

@@ -26,7 +26,7 @@ def main() -> int:
     with multiprocessing.Pool(asked.jobs) as pool:
         for seed, wrong in pool.imap_unordered(_judged, seeds, chunksize=4):
             for fault in wrong:
-                print(f"{fault}\n    python -m tests.simulation --seed {seed} -v", flush=True)
+                print(f"{fault}\n    python -m tests.nodes.simulation --seed {seed} -v", flush=True)
             faults += len(wrong)
     took = time.perf_counter() - started
     lives = len(seeds) * _LIVES_IN_A_WORLD
@@ -35,9 +35,9 @@ def main() -> int:
 
 
 def _judged(seed: int) -> tuple[int, list[str]]:
-    from tests.simulation.oracle import judge  # noqa: PLC0415  # in the process that leads the world
-    from tests.simulation.run import live  # noqa: PLC0415  # as above
-    from tests.simulation.schedule import draw  # noqa: PLC0415  # as above
+    from tests.nodes.simulation.oracle import judge  # noqa: PLC0415  # in the process that leads the world
+    from tests.nodes.simulation.run import live  # noqa: PLC0415  # as above
+    from tests.nodes.simulation.schedule import draw  # noqa: PLC0415  # as above
 
     return seed, judge(live(draw(seed, lives=_LIVES_IN_A_WORLD)))
 

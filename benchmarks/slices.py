@@ -10,10 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tpuctl.sandbox import admin
-from tpuctl.sandbox.nodes.workers import find_worker, node_directory
-from tpuctl.sandbox.sshd import host_key
-from tpuctl.sandbox.world import World
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.administration import DEFAULT_ZONE
+from tpuctl.sandbox.sshd.daemon import host_key
+from tpuctl.sandbox.state import SandboxState
+from tpuctl.sandbox.worker_access import find_worker, worker_directory
 
 _CHIPS_PER_WORKER = 8  # in the name of a v4 slice, which counts cores
 
@@ -22,18 +23,18 @@ def make(path: Path, login: str, public_key: Path, sizes: list[int]) -> list[dic
     """Make a READY slice with so many workers for each size; its metadata lets `login` in with the key."""
     kind, blob = public_key.read_text("ascii").split()[:2]
     metadata = {"ssh-keys": f"{login}:{kind} {blob} {login}"}
-    with World.open(path) as world:
+    with SandboxState.open(path) as world:
         return [_slice(world, size, metadata) for size in sizes]
 
 
-def _slice(world: World, size: int, metadata: dict[str, str]) -> dict[str, Any]:
+def _slice(world: SandboxState, size: int, metadata: dict[str, str]) -> dict[str, Any]:
     name, accelerator_type = f"slice-{size}", f"v4-{size * _CHIPS_PER_WORKER}"
-    node = admin.add_node(world, name, zone=admin.ZONE, acceleratorType=accelerator_type, metadata=metadata)
+    node = administration.add_node(world, name, zone=DEFAULT_ZONE, acceleratorType=accelerator_type, metadata=metadata)
     addresses = [endpoint["accessConfig"]["externalIp"] for endpoint in node["networkEndpoints"]]
     with world.read() as session:
         worker = find_worker(session, addresses[0])
     assert worker is not None
-    folder = node_directory(world.path.absolute(), worker)
+    folder = worker_directory(world.path.absolute(), worker)
     host_key(folder)
     return {"name": name, "addresses": addresses, "host_key": str(folder / "ssh_host_ed25519_key")}
 

@@ -17,18 +17,19 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from tpuctl.actions.ensure_ready import ensure_all
-from tpuctl.actions.observation import Task
-from tpuctl.cli.app import App
-from tpuctl.cli.invocation import Invocation
+from tpuctl.app.app import App, Invocation
 from tpuctl.cli.main import main as run
 from tpuctl.clock import ManualClock, SystemClock
+from tpuctl.nodes.conditions import Condition, Policy
+from tpuctl.nodes.controller import reconcile_nodes
+from tpuctl.nodes.tracker import ReconcileRequest
 from tpuctl.output.progress import Progress
-from tpuctl.output.terminal import Streams
-from tpuctl.readiness import Goal, Policy
-from tpuctl.sandbox import admin, consequences, request_log
-from tpuctl.sandbox.lifecycle import Phase
-from tpuctl.sandbox.world import World
+from tpuctl.output.terminal import StandardStreams
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.faults import store_node
+from tpuctl.sandbox.lifecycle import LifecyclePhase
+from tpuctl.sandbox.request_log import read_log
+from tpuctl.sandbox.state import SandboxState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -66,11 +67,11 @@ class _CountingClock(ManualClock):
 def fill(path: Path, count: int) -> None:
     """Make a world, at the pace of real time, with nodes in one zone that will be CREATING for a year."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with World.open(path, speed=1) as world, world.joint_write() as session:
+    with SandboxState.open(path, speed=1) as world, world.joint_write() as session:
         for number in range(count):
-            admin.add_node(world, f"node-{number:05d}", zone=ZONE, acceleratorType="v4-8", state="CREATING")
+            administration.add_node(world, f"node-{number:05d}", zone=ZONE, acceleratorType="v4-8", state="CREATING")
         for node in session.nodes():
-            consequences.keep(session, node, (node.timeline[0], Phase(session.now + timedelta(days=365), "READY")))
+            store_node(session, node, (node.timeline[0], LifecyclePhase(session.now + timedelta(days=365), "READY")))
 
 
 def calls(folder: Path) -> dict[str, float]:
@@ -81,7 +82,7 @@ def calls(folder: Path) -> dict[str, float]:
     chance = Random(1)  # noqa: S311  # a simulation
     code = run(Invocation(words, environ, _nowhere(), folder, ManualClock(SystemClock().now()), chance))
     assert code == 5, f"ended with {code}"
-    looks = Counter(entry.at for entry in request_log.entries(world) if entry.method == "GET")
+    looks = Counter(entry.at for entry in read_log(world) if entry.method == "GET")
     begin = min(looks)
     looks.pop(begin)  # where the command finds out what there is
     return {"ticks": len(looks) / _MINUTES, "most": max(looks.values()), "calls": sum(looks.values()) / _MINUTES}
@@ -96,14 +97,14 @@ def cost(url: str) -> dict[str, float]:
     names = [node.name for node in app.client.list_nodes(PROJECT, (ZONE,)).nodes]
     (name, *others) = names
     bare = _cpu(lambda: app.client.list_nodes(PROJECT, (ZONE,)) if others else app.client.find_node(name), _LISTS)
-    tasks = [Task(name=each, policy=Policy(goal=Goal.READY, timeout=None)) for each in names]
+    tasks = [ReconcileRequest(name=each, policy=Policy(goal=Condition.READY, timeout=None)) for each in names]
     return {"bare": bare, "tick": _cpu(lambda: _wait(app, tasks), 1) / _TICKS}
 
 
-def _wait(app: App, tasks: list[Task]) -> None:
+def _wait(app: App, tasks: list[ReconcileRequest]) -> None:
     try:
         with Progress(app.terminal, app.clock) as progress:
-            ensure_all(app.context(progress), tasks)
+            reconcile_nodes(app.context(progress), tasks)
     except _TicksOver:
         return
 
@@ -115,8 +116,8 @@ def _cpu(act: Callable[[], object], times: int) -> float:
     return (time.process_time() - began) / times
 
 
-def _nowhere() -> Streams:
-    return Streams(io.StringIO(), io.StringIO(), io.StringIO())
+def _nowhere() -> StandardStreams:
+    return StandardStreams(io.StringIO(), io.StringIO(), io.StringIO())
 
 
 def main(what: str, *words: str) -> Mapping[str, float]:

@@ -7,23 +7,24 @@ from datetime import timedelta
 from itertools import cycle, islice
 from pathlib import Path
 
-from tpuctl.sandbox import admin, catalog
-from tpuctl.sandbox.world import World
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.catalog import zone_names, zone_offers
+from tpuctl.sandbox.state import SandboxState
 
 _TYPES = ("v4-8", "v5litepod-8", "v6e-8", "v5p-8", "v3-8", "v2-8")
 
 
 def fill(path: Path, count: int) -> None:
     """Make a world with `count` READY nodes, dealt out to the zones that have TPUs."""
-    offered = [(zone, next(kind for kind in _TYPES if catalog.offers(zone, kind))) for zone in _zones()]
-    with World.open(path) as world:
+    offered = [(zone, next(kind for kind in _TYPES if zone_offers(zone, kind))) for zone in _zones()]
+    with SandboxState.open(path) as world:
         for number, (zone, kind) in enumerate(islice(cycle(offered), count)):
             age = timedelta(minutes=number)
-            admin.add_node(world, f"node-{number:05d}", zone=zone, acceleratorType=kind, age=age)
+            administration.add_node(world, f"node-{number:05d}", zone=zone, acceleratorType=kind, age=age)
 
 
 def _zones() -> list[str]:
-    return [zone for zone in catalog.zones() if any(catalog.offers(zone, kind) for kind in _TYPES)]
+    return [zone for zone in zone_names() if any(zone_offers(zone, kind) for kind in _TYPES)]
 
 
 if __name__ == "__main__":

@@ -18,18 +18,19 @@ import pytest
 
 from tests.row_ids import row_id
 from tests.sandbox.answers import wrong_in_world
-from tpuctl.cli.invocation import Invocation
+from tpuctl.app.app import Invocation
 from tpuctl.cli.main import main
 from tpuctl.clock import ManualClock
-from tpuctl.diagnosis.own_errors import look_up
-from tpuctl.output.terminal import Streams
-from tpuctl.sandbox import admin, faults
+from tpuctl.explain.lookup import look_up_id
+from tpuctl.output.terminal import StandardStreams
+from tpuctl.sandbox import administration, faults
+from tpuctl.sandbox.administration import list_requests
 from tpuctl.sandbox.faults import Fault, FaultKind
-from tpuctl.sandbox.server import serve
-from tpuctl.sandbox.world import World
+from tpuctl.sandbox.http_server import open_server
+from tpuctl.sandbox.state import SandboxState
 
 Result = tuple[str, str, int]
-# The last line of every error, the same everywhere: `tests/test_error_ids.py` is about it, and elsewhere it is left out.
+# The last line of every error, the same everywhere: `tests/explain/test_error_ids.py` is about it, and elsewhere it is left out.
 MORE = re.compile(r"^(?:\x1b\[2m)?  more: (?:\x1b\[0m)?tpuctl explain (?P<id>\S+)\n", re.MULTILINE)
 
 
@@ -37,15 +38,15 @@ MORE = re.compile(r"^(?:\x1b\[2m)?  more: (?:\x1b\[0m)?tpuctl explain (?P<id>\S+
 class Sandbox:
     """The world that a test prepares and looks into; nothing here goes through the client."""
 
-    world: World
+    world: SandboxState
 
     def add_node(self, name: str = "node", **fields: Any) -> dict[str, Any]:
         """Put a node into the world, in any state."""
-        return admin.add_node(self.world, name, **fields)
+        return administration.add_node(self.world, name, **fields)
 
     def add_queued_resource(self, name: str = "queued", **fields: Any) -> dict[str, Any]:
         """Put a queued resource into the world, in any state."""
-        return admin.add_queued_resource(self.world, name, **fields)
+        return administration.add_queued_resource(self.world, name, **fields)
 
     def fault(self, kind: str, **fields: Any) -> int:
         """Make something go wrong."""
@@ -58,7 +59,7 @@ class Sandbox:
 
     def changes(self) -> list[str]:
         """Return the calls that asked for a change, by the last word of their method: create, delete, stop, …"""
-        return [request.method.rpartition(".")[2] for request in admin.requests(self.world)]
+        return [request.method.rpartition(".")[2] for request in list_requests(self.world)]
 
 
 class Steady(Random):
@@ -92,7 +93,7 @@ class Console:
     ) -> Result:
         """Run it; a person types `stdin` at a terminal, or a program has `piped` something into it."""
         stdout, stderr = io.StringIO(), io.StringIO()
-        streams = Streams(
+        streams = StandardStreams(
             io.StringIO(stdin or piped),
             stdout,
             stderr,
@@ -105,7 +106,7 @@ class Console:
         invocation = Invocation(arguments, {**self.environ, **environ}, streams, self.folder, clock, Steady())
         code = main(invocation)
         said = stderr.getvalue()
-        assert [one["id"] for one in MORE.finditer(said) if look_up(one["id"]) is None] == []
+        assert [one["id"] for one in MORE.finditer(said) if look_up_id(one["id"]) is None] == []
         return stdout.getvalue(), said if self.shows_ids else MORE.sub("", said), code
 
 
@@ -118,7 +119,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def sandbox(tmp_path: Path, clock: ManualClock) -> Iterator[Sandbox]:
     """An empty world on the manual clock. What is in it at the end is shown as the discovery documents promise."""
-    with World.open(tmp_path / "state" / "sandbox" / "world.sqlite3", clock=clock) as world:
+    with SandboxState.open(tmp_path / "state" / "sandbox" / "world.sqlite3", clock=clock) as world:
         yield Sandbox(world)
         assert wrong_in_world(world) == []
 
@@ -148,7 +149,7 @@ def face(request: pytest.FixtureRequest, sandbox: Sandbox) -> Iterator[dict[str,
     if request.param == "in-process":
         yield {"TPUCTL_SANDBOX": "1"}
         return
-    with serve(sandbox.world) as server:
+    with open_server(sandbox.world) as server:
         server.start()
         yield {"TPUCTL_ENDPOINT": server.url, "TPUCTL_PROJECT": "sandbox"}
 

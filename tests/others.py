@@ -12,8 +12,9 @@ from typing import Any
 
 from tests.conftest import Console, Result, Sandbox
 from tests.lifecycle import ZONE, EventfulClock
-from tpuctl.sandbox import admin, request_log
+from tpuctl.sandbox.administration import list_requests
 from tpuctl.sandbox.in_process import SandboxHttp
+from tpuctl.sandbox.request_log import read_log
 
 _NODES = f"https://tpu.googleapis.com/v2/projects/sandbox/locations/{ZONE}/nodes"
 
@@ -61,13 +62,13 @@ def story(text: str) -> list[tuple[str, str]]:
 
 def reads(sandbox: Sandbox) -> list[str]:
     """Return the paths that were read, without their queries, oldest first."""
-    found = request_log.entries(sandbox.world.path)
+    found = read_log(sandbox.world.path)
     return [entry.path.partition("?")[0] for entry in found if entry.method == "GET"]
 
 
 def changes(sandbox: Sandbox) -> list[str]:
     """Return the calls that asked for a change of a node, by their verbs: nothing of what is in buckets."""
-    methods = [request.method for request in admin.requests(sandbox.world)]
+    methods = [request.method for request in list_requests(sandbox.world)]
     return [method.rpartition(".")[2] for method in methods if ".nodes." in method]
 
 

@@ -10,15 +10,15 @@ from typing import Any
 import click
 import knowledge
 
-from tpuctl.checkup.catalogue import CHAPTERS, OF_PROJECTS, OWN
-from tpuctl.cli.tree import root
+from tpuctl.check.ai_platform import JOB_RULES
+from tpuctl.check.findings import CheckRule, Level
+from tpuctl.check.report_rendering import FINDINGS_SCHEMA_VERSION
+from tpuctl.check.report_rendering import ZONES_SCHEMA_VERSION as ZONES_VERSION
+from tpuctl.check.rules import CATEGORIES, RULES
+from tpuctl.cli.tree import command_tree
+from tpuctl.config.schema import SETTINGS
+from tpuctl.doctor.rule_catalogue import DOCTOR_RULES, PROJECT_RULES, REFERENCE_CHAPTERS
 from tpuctl.errors import ExitCode
-from tpuctl.output.findings import SCHEMA_VERSION
-from tpuctl.output.zone_ranks import SCHEMA_VERSION as ZONES_VERSION
-from tpuctl.preflight import ai_platform
-from tpuctl.preflight.findings import Level, Rule
-from tpuctl.preflight.rules import CATEGORIES, RULES
-from tpuctl.settings import SETTINGS
 
 FOLDER = Path(__file__).resolve().parent
 _NOTE = "<!-- made by docs/reference/generate.py -->"
@@ -130,7 +130,7 @@ def _code(text: str | None) -> str:
 
 def commands() -> str:
     """Return the page of commands: the help of each."""
-    pages = "\n".join(_help_pages(root(), ("tpuctl",)))
+    pages = "\n".join(_help_pages(command_tree(), ("tpuctl",)))
     return f"{_NOTE}\n# Commands\n\n{pages}"
 
 
@@ -172,7 +172,7 @@ an error a warning and a warning a note, and stops nothing.
 
 def _check_chapters() -> Iterator[str]:
     for prefix, category in CATEGORIES.items():
-        every: tuple[Rule[Any], ...] = (*RULES, *ai_platform.RULES)
+        every: tuple[CheckRule[Any], ...] = (*RULES, *JOB_RULES)
         rules = sorted((rule for rule in every if rule.id.startswith(prefix)), key=lambda rule: rule.id)
         if rules:
             yield f"## {category}\n\n"
@@ -189,7 +189,7 @@ Fields may be added; none is removed or changes its meaning without a new `schem
 <!-- table: check-json -->
 | field | type | what |
 |---|---|---|
-| `schemaVersion` | integer | {SCHEMA_VERSION} |
+| `schemaVersion` | integer | {FINDINGS_SCHEMA_VERSION} |
 | `target` | object | what was checked |
 | `target.project` | string | the project |
 | `target.zone` | string | the zone |
@@ -255,7 +255,7 @@ With no zone, `tpuctl check` ranks zones instead:
 
 def doctor() -> str:
     """Return the page of what `tpuctl doctor` looks at."""
-    shared = ", ".join(f"[{rule.id}](checks.md)" for rule in sorted(OF_PROJECTS, key=lambda rule: rule.id))
+    shared = ", ".join(f"[{rule.id}](checks.md)" for rule in sorted(PROJECT_RULES, key=lambda rule: rule.id))
     return f"""{_NOTE}
 # What `tpuctl doctor` looks at
 
@@ -272,9 +272,9 @@ none, hands a key to the agent, and enables an API. It removes nothing.
 
 
 def _doctor_chapters() -> Iterator[str]:
-    every = sorted(OWN, key=lambda rule: rule.id)
-    starts = [*CHAPTERS, "TPU999"]
-    for (start, title), end in zip(CHAPTERS.items(), starts[1:], strict=True):
+    every = sorted(DOCTOR_RULES, key=lambda rule: rule.id)
+    starts = [*REFERENCE_CHAPTERS, "TPU999"]
+    for (start, title), end in zip(REFERENCE_CHAPTERS.items(), starts[1:], strict=True):
         yield f"## {title}\n\n"
         yield from (f"### {rule.id}: {rule.title}\n\n{rule.text}\n\n" for rule in every if start <= rule.id < end)
 
@@ -287,7 +287,7 @@ the fields that are described there, and beside them:
 <!-- table: doctor-json -->
 | field | type | what |
 |---|---|---|
-| `schemaVersion` | integer | {SCHEMA_VERSION} |
+| `schemaVersion` | integer | {FINDINGS_SCHEMA_VERSION} |
 | `target` | object | what was looked at |
 | `target.project` | string or null | the project, where one is set |
 | `target.nodeId` | string or null | the node, where one was named |

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tpuctl.diagnosis.messages import Action, CheckFirst, Message, Role, Where
-from tpuctl.diagnosis.messages import messages as every_message
-from tpuctl.diagnosis.topics import Topic, topics
+from tpuctl.explain.lookup import Topic, known_topics
+from tpuctl.explain.messages import Action, CheckFirst, Message, MessageOrigin, MessageRole
+from tpuctl.explain.messages import known_messages as every_message
 
 _PLACES = {
-    Where.TRAINING_LOG: "Logs of programs",
-    Where.API: "Refusals of the API",
-    Where.OPERATION: "Operations that failed",
-    Where.QUEUED_RESOURCE: "Queued resources",
-    Where.SSH: "ssh and gcloud",
-    Where.NODE: "The node, with `--node`",
+    MessageOrigin.TRAINING_LOG: "Logs of programs",
+    MessageOrigin.API: "Refusals of the API",
+    MessageOrigin.OPERATION: "Operations that failed",
+    MessageOrigin.QUEUED_RESOURCE: "Queued resources",
+    MessageOrigin.SSH: "ssh and gcloud",
+    MessageOrigin.NODE: "The node, with `--node`",
 }
 _INTRODUCTIONS = {
-    Where.TRAINING_LOG: "libtpu, JAX, TensorFlow, PyTorch/XLA, and the machine that they run on.",
-    Where.API: "What the Cloud TPU API and Cloud Storage answer, and what credentials and gcloud say before they ask.",
-    Where.OPERATION: "The error of an operation that was begun and did not succeed.",
-    Where.QUEUED_RESOURCE: "The state and the error of a queued resource.",
-    Where.SSH: "What OpenSSH and gcloud print where a worker cannot be reached.",
-    Where.NODE: "No message, but what the API says of the node just now.",
+    MessageOrigin.TRAINING_LOG: "libtpu, JAX, TensorFlow, PyTorch/XLA, and the machine that they run on.",
+    MessageOrigin.API: "What the Cloud TPU API and Cloud Storage answer, and what credentials and gcloud say before they ask.",
+    MessageOrigin.OPERATION: "The error of an operation that was begun and did not succeed.",
+    MessageOrigin.QUEUED_RESOURCE: "The state and the error of a queued resource.",
+    MessageOrigin.SSH: "What OpenSSH and gcloud print where a worker cannot be reached.",
+    MessageOrigin.NODE: "No message, but what the API says of the node just now.",
 }
 _ACTIONS = {
     Action.NONE: "nothing: it is harmless, or only tells of another failure",
@@ -48,12 +48,12 @@ _DONE_BY_TPUCTL = {
     Action.KILL_STALE_PROCESS: "tpuctl unstick NODE",
 }
 _ROLES = {
-    Role.CAUSE: "it says itself what is wrong",
-    Role.SYMPTOM: "what others see of a failure elsewhere",
-    Role.WRAPPER: "it carries another message, which stands near it",
-    Role.PROGRESS: "something is still being tried",
-    Role.RECOVERY: "it tells that something is over",
-    Role.HARMLESS: "nothing, whatever it looks like",
+    MessageRole.CAUSE: "it says itself what is wrong",
+    MessageRole.SYMPTOM: "what others see of a failure elsewhere",
+    MessageRole.WRAPPER: "it carries another message, which stands near it",
+    MessageRole.PROGRESS: "something is still being tried",
+    MessageRole.RECOVERY: "it tells that something is over",
+    MessageRole.HARMLESS: "nothing, whatever it looks like",
 }
 _LOOK_FIRST = {
     CheckFirst.NODE_STATE: "the node's state",
@@ -80,14 +80,14 @@ What a message usually is:
 
 | | |
 |---|---|
-{"".join(map(_role, Role))}
+{"".join(map(_role, MessageRole))}
 {"".join(_places())}## Topics
 
 Advice that belongs to no single message: `tpuctl explain --topic NAME`. Other names of a topic, and the beginning of one, will do.
 
 | topic | about |
 |---|---|
-{"".join(map(_topic, topics()))}"""
+{"".join(map(_topic, known_topics()))}"""
 
 
 def _places() -> Iterator[str]:
@@ -104,7 +104,7 @@ def _action(action: Action) -> str:
     return f"| `{action}` | {_ACTIONS[action]} | {done} |\n"
 
 
-def _role(role: Role) -> str:
+def _role(role: MessageRole) -> str:
     return f"| {role} | {_ROLES[role]} |\n"
 
 

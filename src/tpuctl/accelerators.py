@@ -13,7 +13,7 @@ from math import ceil, prod
 from typing import Any
 
 from tpuctl.errors import InvalidInputError
-from tpuctl.names import nearest
+from tpuctl.names import closest_match
 
 _WELL_FORMED = re.compile(r"([a-z][a-z0-9]*)-([1-9][0-9]{0,5})")
 
@@ -56,11 +56,11 @@ class Generation:
             return True
         if not self.multiples_of or self.largest is None or size > self.largest:
             return False
-        return size % self.multiples_of == 0 and _box(self.chips(size)) is not None
+        return size % self.multiples_of == 0 and _most_cubic_topology(self.chips(size)) is not None
 
     def topology(self, size: int) -> str | None:
         """Return the default topology of a size, None if it is unknown."""
-        return self.topologies.get(size) or (_box(self.chips(size)) if self.dimensions == 3 else None)
+        return self.topologies.get(size) or (_most_cubic_topology(self.chips(size)) if self.dimensions == 3 else None)
 
     def type_of(self, size: int) -> str:
         """Return the type name of a size."""
@@ -110,7 +110,7 @@ class AcceleratorType:
 
 
 @dataclass(frozen=True, slots=True)
-class Catalogue:
+class AcceleratorTable:
     """The whole table."""
 
     generations: dict[str, Generation]
@@ -126,7 +126,7 @@ class Catalogue:
 
 
 @cache
-def load() -> Catalogue:
+def load_accelerators() -> AcceleratorTable:
     """Return the table, read once."""
     from importlib import resources  # noqa: PLC0415  # only to read the table
 
@@ -156,7 +156,7 @@ def load() -> Catalogue:
         )
         for name, entry in data["generations"].items()
     }
-    return Catalogue(
+    return AcceleratorTable(
         generations,
         {name: {size: tuple(where) for size, where in by.items()} for name, by in data["zones"].items()},
         data["elsewhere"],
@@ -166,57 +166,59 @@ def load() -> Catalogue:
     )
 
 
-def parse(text: str) -> AcceleratorType:
+def parse_accelerator_type(text: str) -> AcceleratorType:
     """Parse a type name.
 
     Raises `InvalidInputError` for an invalid name, with the nearest valid one (`v5e-16` → `v5litepod-16`), and for a generation
     that is not in the table.
     """
     match = _WELL_FORMED.fullmatch(text)
-    generation = load().by_prefix(match[1]) if match else None
+    generation = load_accelerators().by_prefix(match[1]) if match else None
     if not match or not generation or int(match[2]) % generation.cores_per_chip:
-        raise _malformed(text)
+        raise _invalid_type_error(text)
     size = int(match[2])
     return AcceleratorType(text, generation, size, generation.topology(size))
 
 
 @lru_cache(maxsize=256)
-def find(text: str | None) -> AcceleratorType | None:
+def find_accelerator_type(text: str | None) -> AcceleratorType | None:
     """Parse a type name. None if it is invalid or not in the table."""
     try:
-        return parse(text or "")
+        return parse_accelerator_type(text or "")
     except InvalidInputError:
         return None
 
 
-def check(text: str) -> str:
+def check_accelerator_type(text: str) -> str:
     """Return the type name if the service may accept it, listed or not.
 
     Raises `InvalidInputError` for a malformed name, and for a misspelled one with the name that was probably meant.
     """
-    if find(text) is None and (not _WELL_FORMED.fullmatch(text) or _suggest(text) or sold_elsewhere(text)):
-        raise _malformed(text)
+    if find_accelerator_type(text) is None and (
+        not _WELL_FORMED.fullmatch(text) or _suggest_type(text) or find_type_of_other_service(text)
+    ):
+        raise _invalid_type_error(text)
     return text
 
 
-def of_size(text: str) -> tuple[str, ...]:
+def accelerator_types_of_size(text: str) -> tuple[str, ...]:
     """Return the known types with the size of a type name: `v2-8`, `v3-8`, … for `v99-8`."""
     match = _WELL_FORMED.fullmatch(text)
     size = int(match[2]) if match else 0
-    return tuple(one.type_of(size) for one in load().generations.values() if match and one.has(size))
+    return tuple(one.type_of(size) for one in load_accelerators().generations.values() if match and one.has(size))
 
 
-def from_config(config_type: str, topology: str) -> AcceleratorType:
+def accelerator_type_from_topology(config_type: str, topology: str) -> AcceleratorType:
     """Return the accelerator of `--type v4 --topology 2x2x2`; the type is a generation or the API's enum name.
 
     Raises `InvalidInputError` that names the invalid part.
     """
     wanted = config_type.lower().replace("_", "-")
-    for generation in load().generations.values():
+    for generation in load_accelerators().generations.values():
         if wanted in {generation.name, generation.prefix, generation.config_type.lower().replace("_", "-")}:
             break
     else:
-        known = [generation.name for generation in load().generations.values()]
+        known = [generation.name for generation in load_accelerators().generations.values()]
         raise InvalidInputError(
             f"`{config_type}` is not a TPU generation", hint=f"use one of {', '.join(known)}, or a type such as `v4-8`"
         )
@@ -231,24 +233,24 @@ def from_config(config_type: str, topology: str) -> AcceleratorType:
     return AcceleratorType(generation.type_of(size), generation, size, topology.lower())
 
 
-def zones_of(accelerator: AcceleratorType, *, single_tenant: bool = False) -> tuple[str, ...]:
+def documented_zones_of(accelerator: AcceleratorType, *, single_tenant: bool = False) -> tuple[str, ...]:
     """Return the zones that offer a type, according to the documentation."""
-    offered = load().zones.get(accelerator.generation.name, {})
+    offered = load_accelerators().zones.get(accelerator.generation.name, {})
     zones = offered.get(str(accelerator.size), ()) + offered.get("all", ())
     return zones + (offered.get("single_tenant", ()) if single_tenant else ())
 
 
-def smallest_in(zone: str) -> str | None:
+def smallest_type_in_zone(zone: str) -> str | None:
     """Return the smallest type of the first generation that a zone offers, None for a zone that is not documented."""
-    for name, offered in load().zones.items():
-        generation = load().generations[name]
+    for name, offered in load_accelerators().zones.items():
+        generation = load_accelerators().generations[name]
         for size in sorted(generation.sizes):
             if zone in (*offered.get(str(size), ()), *offered.get("all", ())):
                 return generation.type_of(size)
     return None
 
 
-def _box(chips: int) -> str | None:
+def _most_cubic_topology(chips: int) -> str | None:
     """Return the most cubic topology with this number of chips, with sides that are multiples of four. None if impossible."""
     if chips % 64:
         return None
@@ -266,20 +268,20 @@ def _box(chips: int) -> str | None:
     return "x".join(str(4 * side) for side in sorted(best))
 
 
-def sold_elsewhere(text: str) -> dict[str, str] | None:
+def find_type_of_other_service(text: str) -> dict[str, str] | None:
     """Return `name` and `through` of a type that another service offers, by its type name or own name; else None."""
     bare = re.sub(r"[^a-z0-9]", "", text.lower())
-    entries = load().elsewhere.items()
+    entries = load_accelerators().elsewhere.items()
     return next((e for prefix, e in entries if bare.startswith((prefix, e["name"].lower()))), None)
 
 
-def _malformed(text: str) -> InvalidInputError:
-    if where := sold_elsewhere(text):
+def _invalid_type_error(text: str) -> InvalidInputError:
+    if where := find_type_of_other_service(text):
         return InvalidInputError(
             f"`{text}` ({where['name']}) is not served by the Cloud TPU API",
             hint=f"it is available through {where['through']}",
         )
-    if suggestion := _suggest(text.strip().lower().replace("_", "-")):
+    if suggestion := _suggest_type(text.strip().lower().replace("_", "-")):
         return InvalidInputError(f"`{text}` is not an accelerator type", hint=f"did you mean `{suggestion}`?")
     return InvalidInputError(
         f"`{text}` is not an accelerator type",
@@ -297,8 +299,8 @@ _SPELLINGS = {
 }
 
 
-def _suggest(word: str) -> str | None:
-    table = load()
+def _suggest_type(word: str) -> str | None:
+    table = load_accelerators()
     match = re.fullmatch(r"(?:tpu-?)?(v\d+[a-z-]*?)-?(\d{1,9})?", word)
     prefix = _SPELLINGS.get(match[1].strip("-"), match[1].strip("-").replace("-", "")) if match else ""
     generation = table.by_prefix(prefix)
@@ -311,4 +313,4 @@ def _suggest(word: str) -> str | None:
     if match and not any(name.startswith(match[1][:2]) for name in table.generations):
         return None  # of a generation newer than the table
     every = [generation.type_of(size) for generation in table.generations.values() for size in generation.sizes]
-    return nearest(word, every)
+    return closest_match(word, every)

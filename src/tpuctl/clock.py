@@ -68,11 +68,11 @@ class ManualClock:
 
 
 # The limit for a call to the cloud in real time, with all its retries; also for all calls of a command without a deadline.
-PATIENCE = timedelta(seconds=60)
+CLOUD_CALL_TIMEOUT = timedelta(seconds=60)
 # Without it, a call just before a deadline would fail for lack of time, which says nothing about the service.
 _SHORTEST_CALL = timedelta(seconds=1)
 # The time after a deadline for a last fetch, for reading the outcome of a change and for releasing a lease, together.
-GRACE = timedelta(seconds=5)
+DEADLINE_GRACE = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ _DEADLINES: ContextVar[tuple[_Deadline, ...]] = ContextVar("deadlines", default=
 
 
 @contextmanager
-def limit_calls(
+def limit_cloud_calls(
     clock: Clock, timeout: timedelta | None, *, since: timedelta | None = None, grace: timedelta = timedelta()
 ) -> Iterator[None]:
     """Limit every call to the cloud in this block to `timeout` after `since`, by default after now. None sets no limit.
@@ -119,23 +119,23 @@ def limit_calls(
         _DEADLINES.reset(token)
 
 
-def time_left() -> timedelta | None:
+def time_until_deadline() -> timedelta | None:
     """Return the time until the next limit, negative after it. None if there is no limit."""
     return min((limit.left for limit in _DEADLINES.get()), default=None)
 
 
-def is_late() -> bool:
+def deadline_has_passed() -> bool:
     """Return whether a limit has passed, so that no new work may begin."""
-    left = time_left()
+    left = time_until_deadline()
     return left is not None and left <= timedelta()
 
 
-def time_for_call(longest: timedelta) -> timedelta:
+def time_for_cloud_call(longest: timedelta) -> timedelta:
     """Return how long a call that begins now may take, with all its retries. Zero if it must not begin."""
     return min((longest, *(limit.time_for_call for limit in _DEADLINES.get())))
 
 
-def with_limits(act: Callable[..., T]) -> Callable[..., T]:
+def with_current_deadlines(act: Callable[..., T]) -> Callable[..., T]:
     """Return `act` with the limits of this thread, for use in other threads."""
     found = _DEADLINES.get()
 
@@ -149,10 +149,10 @@ def with_limits(act: Callable[..., T]) -> Callable[..., T]:
     return act_in_time
 
 
-_LONGEST = timedelta(days=3650)
+_LONGEST_DURATION = timedelta(days=3650)
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
-_PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 
 
 def parse_duration(text: str) -> timedelta:
@@ -164,10 +164,10 @@ def parse_duration(text: str) -> timedelta:
     with_unit = text + "s" if re.fullmatch(r"\d+(?:\.\d+)?", text) else text
     if not _DURATION.fullmatch(with_unit):
         raise ValueError(f"`{text}` is not a duration; write it like 90s, 30m, 2h or 1h30m")
-    seconds = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(with_unit))
-    if seconds > _LONGEST.total_seconds():
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in _DURATION_PART.findall(with_unit))
+    if seconds > _LONGEST_DURATION.total_seconds():
         # Longer durations overflow dates and the clocks of other programs.
-        raise ValueError(f"`{text}` is longer than {_LONGEST.days} days")
+        raise ValueError(f"`{text}` is longer than {_LONGEST_DURATION.days} days")
     return timedelta(seconds=seconds)
 
 

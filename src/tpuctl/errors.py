@@ -36,7 +36,7 @@ class ExitCode(IntEnum):
 _SEVERITY = (4, 1, 8, 7, 6, 10, 5, 3, 11, 9)
 
 
-def worst(codes: Iterable[ExitCode]) -> ExitCode:
+def worst_exit_code(codes: Iterable[ExitCode]) -> ExitCode:
     """Return the most important exit code of several results."""
     occurred = set(codes)
     return next((ExitCode(code) for code in _SEVERITY if code in occurred), max(occurred, default=ExitCode.OK))
@@ -110,7 +110,7 @@ class NodeNotFoundError(NotFoundError):
         super().__init__(f"no node `{name}` in {zone}", hint=hint)
 
 
-class NodeNowhereError(NotFoundError):
+class NodeNotInProjectError(NotFoundError):
     """No zone of the project has a node of that name."""
 
     def __init__(

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from tpuctl.errors import InvalidInputError
 
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 # Exactly the codes that `tables.styled` writes: they can neither hide text nor move the cursor.
@@ -18,7 +21,7 @@ _UNUSUAL = re.compile(r"[^ -~]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
-def visible(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     """Return the text on one line, with unprintable characters escaped: `\\x1b`, `\\n`, `\\u202e`."""
 
     def escape(found: re.Match[str]) -> str:
@@ -32,21 +35,21 @@ def visible(text: str) -> str:
     return text if text.isprintable() else _UNUSUAL.sub(escape, text)
 
 
-def painted(line: str) -> str:
+def escape_except_colors(line: str) -> str:
     """Return a line with everything escaped but tpuctl's own color codes."""
     if line.isprintable():
         return line
-    return "".join(part if index % 2 else visible(part) for index, part in enumerate(_OWN_STYLE.split(line)))
+    return "".join(part if index % 2 else escape_unprintable(part) for index, part in enumerate(_OWN_STYLE.split(line)))
 
 
-def json_text(value: Any, *, indent: int | None = None) -> str:  # JSON
+def dump_printable_json(value: Any, *, indent: int | None = None) -> str:  # JSON
     """Return a value as JSON without unprintable characters. It decodes to the same value."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     # Unprintable characters occur in strings only, where JSON allows an escape for each.
     return "\n".join(map(_json_escaped, text.split("\n")))
 
 
-def yaml_text(value: Any) -> str:  # JSON
+def dump_printable_yaml(value: Any) -> str:  # JSON
     """Return a value as YAML without unprintable characters. A lone surrogate, which YAML does not allow, becomes U+FFFD."""
     import yaml  # noqa: PLC0415  # 12 ms
 
@@ -71,3 +74,104 @@ def _json_escaped(line: str) -> str:
         return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
 
     return line if line.isprintable() else _UNUSUAL.sub(escape, line)
+
+
+# Mask secrets whose place is known: metadata values in JSON, option values in a command line.
+
+
+# Options whose value is `KEY=VALUE` with a secret in VALUE.
+_SECRET_OPTIONS = frozenset({"--metadata", "--update-metadata", "--env"})
+# Options whose value is a URL, which may contain a password or a key.
+_URL_OPTIONS = frozenset({"--endpoint"})
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,20}://")
+_OPTIONS = _SECRET_OPTIONS | _URL_OPTIONS
+_MASK = re.compile(r"<hidden: \d{1,20} bytes?>")
+# gcloud takes `key=value,…`, or another delimiter announced as `^:^key=value:…` [gcloud topic escaping].
+GCLOUD_DELIMITER = re.compile(r"\^(?P<delimiter>[^^]+)\^")
+
+
+def mask_value(value: Any) -> str:  # JSON
+    """Return the mask that replaces a value. The form is documented."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    size = len(text.encode("utf-8", "surrogatepass"))
+    return f"<hidden: {size} byte{'' if size == 1 else 's'}>"
+
+
+def contains_mask(text: str) -> bool:
+    """Return whether a text contains a mask."""
+    return _MASK.search(text) is not None
+
+
+def check_not_masked(what: str, value: str) -> None:
+    """Raise `InvalidInputError` if a value is a mask, as in a command that was copied from masked output."""
+    if _MASK.fullmatch(value):
+        raise InvalidInputError(
+            f"the value of {what} is `{value}`, which replaces a hidden value", hint="give the value itself"
+        )
+
+
+def mask_metadata(value: Any) -> Any:  # JSON
+    """Return JSON with the metadata values of all nodes masked: in a list, a request, an operation.
+
+    The metadata of an operation has an `@type` and is not a secret.
+    """
+    if isinstance(value, (list, tuple)):
+        return [mask_metadata(entry) for entry in value]
+    if not isinstance(value, Mapping):
+        return value
+    masked = {}
+    for key, entry in value.items():
+        if key == "metadata" and isinstance(entry, Mapping) and "@type" not in entry:
+            masked[key] = {name: mask_value(text) for name, text in entry.items()}
+        else:
+            masked[key] = mask_metadata(entry)
+    return masked
+
+
+def mask_url(text: str) -> str:
+    """Return a URL with user name, password, query and fragment masked. It need not be a valid URL."""
+    scheme = found[0] if (found := _SCHEME.match(text)) else ""
+    rest = text[len(scheme) :]
+    cut = re.search(r"[?#]", rest)
+    if "@" in rest:
+        # With both, the end of user name and password is ambiguous.
+        return f"{scheme}<hidden>" if cut else f"{scheme}<hidden>@{rest.rpartition('@')[2]}"
+    return f"{scheme}{rest[: cut.start() + 1]}<hidden>" if cut else text
+
+
+def mask_command_line(arguments: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """Return a tpuctl command line with the values of `--metadata`, `--env` and `--endpoint` masked.
+
+    Words after `--` are kept. `--env NAME` is kept if `environ` has that variable; otherwise NAME may be a misplaced value.
+    """
+
+    def shown_value(option: str, text: str) -> str:
+        if option in _URL_OPTIONS:
+            return mask_url(text)
+        if option == "--env" and text in environ:
+            return text
+        # `KEY=VALUE,…`; `--env` takes one pair.
+        start, delimiter = "", "" if option == "--env" else ","
+        if delimiter and (match := GCLOUD_DELIMITER.match(text)):
+            start, delimiter = match[0], match["delimiter"]
+        masked = []
+        for part in text[len(start) :].split(delimiter) if delimiter else [text]:
+            key, equals, value = part.partition("=")
+            masked.append(f"{key}={mask_value(value)}" if equals else mask_value(part))
+        return start + delimiter.join(masked)
+
+    shown: list[str] = []
+    pending = ""
+    for number, word in enumerate(arguments):
+        option, equals, value = word.partition("=")
+        if pending:
+            shown.append(shown_value(pending, word))
+            pending = ""
+        elif word == "--":
+            return [*shown, *arguments[number:]]
+        elif option in _OPTIONS and equals:
+            shown.append(f"{option}={shown_value(option, value)}")
+        else:
+            shown.append(word)
+            pending = word if word in _OPTIONS else ""
+    return shown

@@ -73,7 +73,7 @@ class BucketPath:
         bucket, _, rest = text.removeprefix("gs://").partition("/")
         hint = "write it like `gs://BUCKET/PREFIX`"
         if not text.startswith("gs://"):
-            meant = nearly_bucket(text)
+            meant = suggest_bucket_url(text)
             hint = f"did you mean `{meant}`?" if meant else hint
             raise InvalidInputError(f"`{text}` is not a Cloud Storage URL", hint=hint)
         if not _BUCKET.fullmatch(bucket):
@@ -99,13 +99,13 @@ class BucketPath:
         return f"{self.prefix}/{name}" if self.prefix else name
 
 
-def nearly_bucket(text: str) -> str | None:
+def suggest_bucket_url(text: str) -> str | None:
     """Return the `gs://…` that was probably meant by `gs:/x`, `gs:x` or `GS://x`. None for any other text."""
     match = _NEARLY_GS.fullmatch(text)
     return f"gs://{match['rest']}" if match and not text.startswith("gs://") else None
 
 
-def parse_reference(text: str, *, allow_queued: bool = False) -> NodeReference:
+def parse_node_reference(text: str, *, allow_queued: bool = False) -> NodeReference:
     """Parse `NODE`, `ZONE/NODE`, a full resource name or its URL; with `allow_queued` also that of a queued resource.
 
     Raises `InvalidInputError` that names the invalid part.
@@ -128,7 +128,7 @@ def parse_reference(text: str, *, allow_queued: bool = False) -> NodeReference:
     return reference
 
 
-def printable(text: str) -> str:
+def escape_undecodable(text: str) -> str:
     """Return a text with NUL and bytes that are not UTF-8 escaped as `\\xff`, so that it can be encoded."""
     try:
         shown = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
@@ -177,21 +177,21 @@ def check_login(text: str) -> str:
     return text
 
 
-def region_of(zone: str) -> str:
+def region_of_zone(zone: str) -> str:
     """Return the region of a zone: `europe-west4` of `europe-west4-a`."""
     return zone.rsplit("-", 1)[0]
 
 
-def short(resource: str) -> str:
+def last_segment(resource: str) -> str:
     """Return the last segment of a resource name: `default` of `projects/p/global/networks/default`."""
     return resource.rstrip("/").rsplit("/", 1)[-1]
 
 
-def whole_number(text: str) -> int | None:
+def parse_whole_number(text: str) -> int | None:
     """Return the value of up to 18 digits, None for any other text. Python's `int` raises for thousands of digits."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
-def nearest(word: str, candidates: Iterable[str]) -> str | None:
+def closest_match(word: str, candidates: Iterable[str]) -> str | None:
     """Return the candidate that is most similar to the word, None if none is similar."""
     return next(iter(difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.6)), None)

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # The longest socket path in bytes: `sun_path` holds 104 with its final NUL on macOS, 108 on Linux. Folders may be shared.
-LONGEST_SOCKET_PATH = 103
+MAX_SOCKET_PATH_BYTES = 103
 # The number of file descriptors that every system allows a process: macOS 256, most Linux systems 1024.
-OPEN_FILES = 256
+GUARANTEED_OPEN_FILES = 256
 # sshd is seldom on the PATH of an ordinary user: Debian, macOS; Homebrew. sftp-server: Debian, Fedora, Arch, macOS; Homebrew.
 SSHD_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/opt/homebrew/opt/openssh/sbin", "/usr/bin")
 SFTP_SERVERS = (
@@ -41,7 +41,7 @@ def sshd_privilege_separation(system: str = sys.platform) -> Path | None:
     return Path("/run/sshd") if system == "linux" else None
 
 
-def write_to_disk(file: int) -> None:
+def flush_to_disk(file: int) -> None:
     """Flush the contents of a descriptor to the disk itself. Raises `OSError`.
 
     `fsync` of macOS leaves them in the cache of the disk [fcntl(2) of macOS]; not all of its file systems support more.
@@ -60,7 +60,7 @@ def enlarge_pipe(pipe: int, size: int) -> None:
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, size)
 
 
-def mount_table(proc: Path = _PROC) -> str | None:
+def read_mount_table(proc: Path = _PROC) -> str | None:
     """Return the mount table of proc(5). None on macOS, whose temporary folders are on the disk."""
     try:
         return (proc / "self" / "mounts").read_text("utf-8", errors="replace")
@@ -68,7 +68,7 @@ def mount_table(proc: Path = _PROC) -> str | None:
         return None
 
 
-def processes_with(variable: str, value: str, *, proc: Path = _PROC) -> Iterator[int]:
+def find_processes_with_variable(variable: str, value: str, *, proc: Path = _PROC) -> Iterator[int]:
     """Yield the processes of this user that were started with this value of an environment variable."""
     wanted = f"{variable}={value}".encode(errors="surrogateescape")
     if not (proc / "self").exists():
@@ -78,7 +78,7 @@ def processes_with(variable: str, value: str, *, proc: Path = _PROC) -> Iterator
             listed = subprocess.run(
                 _PS, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_PS_SECONDS, check=True
             )
-            yield from listed_with(wanted, listed.stdout)
+            yield from parse_process_list(wanted, listed.stdout)
         return
     for folder in proc.glob("[0-9]*"):
         with suppress(OSError):  # the process has ended, or belongs to another user
@@ -86,7 +86,7 @@ def processes_with(variable: str, value: str, *, proc: Path = _PROC) -> Iterator
                 yield int(folder.name)
 
 
-def listed_with(wanted: bytes, listing: bytes) -> Iterator[int]:
+def parse_process_list(wanted: bytes, listing: bytes) -> Iterator[int]:
     """Yield the process ids in the output of `ps -E` that have `NAME=value` after their command. Pure."""
     for line in listing.splitlines():
         process, _, words = line.strip().partition(b" ")

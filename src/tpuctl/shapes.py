@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any, Final, Protocol, TypeVar
 
 # API answers have at most 12 levels [discovery documents of TPU, Compute Engine and Cloud Storage].
-DEEPEST: Final = 64
+MAX_JSON_DEPTH: Final = 64
 _LONGEST_ANSWER: Final = 64 << 20
 _MOST_DIGITS: Final = 20
 _LONGEST_KEY: Final = 60
@@ -53,8 +53,8 @@ class Checker(Protocol):
 
 
 # `str` and `bool` are used directly: nearly all values have one of these types, and comparing types is the fastest check.
-Kind = type[str] | type[bool] | Checker
-Fields = Mapping[str, Kind]
+ValueShape = type[str] | type[bool] | Checker
+Fields = Mapping[str, ValueShape]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,9 @@ class Scalar:
 class ListOf:
     """A list whose items all match one shape."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: ValueShape) -> None:
         self.kind = kind
-        self._type, self._check = _prepared(kind)
+        self._type, self._check = _type_and_check(kind)
 
     def check(self, value: Any) -> None:
         """Raise `ShapeError` for a value that does not match."""
@@ -98,9 +98,9 @@ class ListOf:
 class MapOf:
     """An object with arbitrary keys, such as labels, whose values all match one shape."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: ValueShape) -> None:
         self.kind = kind
-        self._type, self._check = _prepared(kind)
+        self._type, self._check = _type_and_check(kind)
 
     def check(self, value: Any) -> None:
         """Raise `ShapeError` for a value that does not match."""
@@ -125,7 +125,7 @@ class Shape:
     def __init__(self, schema: str, fields: Fields, *, required: tuple[str, ...] = (), nullable: bool = False) -> None:
         self.schema, self.fields, self.required, self.nullable = schema, fields, required, nullable
         # A list of nodes has a hundred thousand fields: work that is the same for all of them is done once.
-        self._find = {name: _prepared(kind) for name, kind in fields.items()}.get
+        self._find = {name: _type_and_check(kind) for name, kind in fields.items()}.get
 
     def check(self, value: Any) -> None:
         """Raise `ShapeError` for a value that does not match."""
@@ -174,10 +174,10 @@ class Page:
 
     def items(self, data: Mapping[str, Any], read: Callable[[Any], T]) -> list[T]:
         """Return `read(item)` for each item of a checked page; errors have the path of the item."""
-        return each(data, self.key, read)
+        return read_items(data, self.key, read)
 
 
-def each(data: Mapping[str, Any], key: str, read: Callable[[Any], T]) -> list[T]:
+def read_items(data: Mapping[str, Any], key: str, read: Callable[[Any], T]) -> list[T]:
     """Return `read(item)` for each item of a list; errors have the path of the item."""
     found: list[T] = []
     try:
@@ -209,7 +209,7 @@ def parse_json(content: bytes | str) -> Any:
     return value
 
 
-def _prepared(kind: Kind) -> tuple[type | None, Callable[[Any], None]]:
+def _type_and_check(kind: ValueShape) -> tuple[type | None, Callable[[Any], None]]:
     """Return the type that matches without a check, and the check for values of any other type."""
     if isinstance(kind, type):
         return kind, (TEXT if kind is str else _SWITCH).check
@@ -219,7 +219,7 @@ def _prepared(kind: Kind) -> tuple[type | None, Callable[[Any], None]]:
 def _is_shallow(value: Any) -> bool:
     """Return whether a value of unknown shape has at most `DEEPEST` levels."""
     level = [value]
-    for _ in range(DEEPEST):
+    for _ in range(MAX_JSON_DEPTH):
         level = [
             inner
             for outer in level
@@ -252,7 +252,7 @@ def _is_time(value: Any) -> bool:
         return False
 
 
-def matching(pattern: str, words: str) -> Scalar:
+def text_matching(pattern: str, words: str) -> Scalar:
     """Return the shape of a text that fully matches a pattern."""
     expression = re.compile(pattern, re.ASCII)
     return Scalar(words, lambda value: type(value) is str and expression.fullmatch(value) is not None)
@@ -260,13 +260,13 @@ def matching(pattern: str, words: str) -> Scalar:
 
 _SEGMENT: Final = r"[A-Za-z0-9][A-Za-z0-9._:~-]{0,127}"
 # A part of a name enters URLs, paths of files and argvs.
-RESOURCE: Final = matching(
+RESOURCE: Final = text_matching(
     rf"projects/{_SEGMENT}/locations/{_SEGMENT}/[A-Za-z]{{1,64}}/{_SEGMENT}[0-9-]{{0,9}}", "a full resource name"
 )
-SEGMENT: Final = matching(_SEGMENT, "a name")
+SEGMENT: Final = text_matching(_SEGMENT, "a name")
 # An empty text means absent.
-NODE_ID: Final = matching(rf"(?:{_SEGMENT})?", "the name of a node")
-ADDRESS: Final = matching(r"(?:[0-9A-Fa-f.:]{2,45})?", "an IP address")
+NODE_ID: Final = text_matching(rf"(?:{_SEGMENT})?", "the name of a node")
+ADDRESS: Final = text_matching(r"(?:[0-9A-Fa-f.:]{2,45})?", "an IP address")
 TEXT: Final = Scalar("text", lambda value: type(value) is str)
 _SWITCH: Final = Scalar("true or false", lambda value: type(value) is bool, "boolean")
 TIME: Final = Scalar("a time like 2026-01-31T08:00:00Z", _is_time)
@@ -278,8 +278,10 @@ COUNT: Final = Scalar("a whole number, not negative", lambda value: _is_integer(
 NUMBER: Final = Scalar("a number", _is_number, "number")
 # The reader checks it.
 ITEM: Final = Scalar("anything", lambda _: True)
-ANY: Final = Scalar(f"at most {DEEPEST} levels", lambda value: type(value) not in {dict, list} or _is_shallow(value))
-_UNKNOWN: Final = _prepared(ANY)
+ANY: Final = Scalar(
+    f"at most {MAX_JSON_DEPTH} levels", lambda value: type(value) not in {dict, list} or _is_shallow(value)
+)
+_UNKNOWN: Final = _type_and_check(ANY)
 
 
 def _finite(text: str) -> float:

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tpuctl.cli.invocation import Invocation
+from tpuctl.app.app import Invocation
 from tpuctl.cli.main import main
-from tpuctl.output.terminal import Streams
-from tpuctl.sandbox import admin
-from tpuctl.sandbox.server import serve
-from tpuctl.sandbox.world import World
+from tpuctl.output.terminal import StandardStreams
+from tpuctl.sandbox.administration import advance_clock
+from tpuctl.sandbox.http_server import open_server
+from tpuctl.sandbox.state import SandboxState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -94,7 +94,7 @@ class GcloudProcess:
 class Service:
     """A sandbox that listens, and those who call it."""
 
-    world: World
+    world: SandboxState
     url: str
     folder: Path
     process: GcloudProcess
@@ -114,13 +114,13 @@ class Service:
         """Run tpuctl in this process against the port."""
         stdout, stderr = io.StringIO(), io.StringIO()
         environ = {"HOME": str(self.folder), "TPUCTL_STATE_DIR": str(self.folder / "state"), "TPUCTL_PROJECT": PROJECT}
-        streams = Streams(io.StringIO(), stdout, stderr)
+        streams = StandardStreams(io.StringIO(), stdout, stderr)
         code = main(Invocation(("--endpoint", self.url, "--show-metadata", *words), environ, streams, self.folder))
         return Answer(stdout.getvalue(), stderr.getvalue(), code)
 
     def settle(self) -> None:
         """Let everything that has begun end, the health of a young node too."""
-        admin.advance(self.world, timedelta(hours=1))
+        advance_clock(self.world, timedelta(hours=1))
 
     def _gcloud_environ(self) -> Mapping[str, str]:
         """Return the environment in which gcloud talks to this port alone, asks nothing and knows nobody.
@@ -173,6 +173,6 @@ def gcloud_process() -> Iterator[GcloudProcess | None]:
 def service(tmp_path_factory: pytest.TempPathFactory, gcloud_process: GcloudProcess) -> Iterator[Service]:
     """A listening sandbox for the tests of one file."""
     folder = tmp_path_factory.mktemp("service")
-    with World.open(folder / "world" / "world.sqlite3", speed=_SPEED) as world, serve(world) as server:
+    with SandboxState.open(folder / "world" / "world.sqlite3", speed=_SPEED) as world, open_server(world) as server:
         server.start()
         yield Service(world, server.url, folder, gcloud_process)

@@ -9,14 +9,14 @@ import pytest
 
 from tests.conformance.conftest import PROJECT, Service
 from tests.sandbox.wire import Wire
-from tpuctl.sandbox import provision
+from tpuctl.sandbox import administration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 pytestmark = pytest.mark.gcloud
 
-ACCOUNT = f"serviceAccount:{provision.project_number(PROJECT)}-compute@developer.gserviceaccount.com"
+ACCOUNT = f"serviceAccount:{administration.project_number(PROJECT)}-compute@developer.gserviceaccount.com"
 IAP = "35.235.240.0/20"
 P = f"/compute/v1/projects/{PROJECT}"
 SUBNETWORK = f"{P}/regions/us-central2/subnetworks/private"
@@ -68,7 +68,7 @@ def _written(binding: Mapping[str, Any]) -> str:
 
 @pytest.mark.parametrize("name", BUCKETS)
 def test_gcloud_describes_a_bucket_as_the_world_has_it(service: Service, name: str) -> None:
-    kept = provision.add_bucket(service.world, name, **BUCKETS[name])
+    kept = administration.add_bucket(service.world, name, **BUCKETS[name])
 
     answer = service.any_gcloud("storage", "buckets", "describe", f"gs://{name}", "--format=json")
 
@@ -83,11 +83,11 @@ def test_what_mends_a_bucket_and_a_service(service: Service) -> None:
         "members": [ACCOUNT],
         "condition": {"title": "t", "expression": "true"},
     }
-    provision.add_bucket(
+    administration.add_bucket(
         service.world, "mended", versioning={"enabled": True}, retentionPolicy={"retentionPeriod": MONTH}
     )
-    provision.set_iam_policy(service.world, [owner, soon], bucket="mended")
-    provision.set_services(service.world, {"tpu.googleapis.com": "DISABLED"})
+    administration.set_iam_policy(service.world, [owner, soon], bucket="mended")
+    administration.set_services(service.world, {"tpu.googleapis.com": "DISABLED"})
 
     # With a condition in the policy gcloud insists on being told that the new binding has none.
     grant = ("--role=roles/storage.objectAdmin", f"--member={ACCOUNT}", "--condition=None", "--format=json")
@@ -102,7 +102,7 @@ def test_what_mends_a_bucket_and_a_service(service: Service) -> None:
     assert sorted(policy["bindings"], key=_written) == sorted([owner, soon, added], key=_written)
     assert json.loads(granted.out)["bindings"] == policy["bindings"]
     assert of_world(wire("GET", "/storage/v1/b/mended")) == of_world({
-        **provision.add_bucket(service.world, "plain"),
+        **administration.add_bucket(service.world, "plain"),
         "versioning": {"enabled": False},
         "softDeletePolicy": {"retentionDurationSeconds": "0"},
     })  # fmt: skip
@@ -111,9 +111,9 @@ def test_what_mends_a_bucket_and_a_service(service: Service) -> None:
 
 def test_what_mends_the_class_of_objects(service: Service) -> None:
     """What has the class already is only patched, what has another is written anew."""
-    provision.add_bucket(service.world, "cold", location="US-CENTRAL2", storageClass="ARCHIVE")
-    provision.add_object(service.world, "cold", "a/frozen", b"1")
-    provision.add_object(service.world, "cold", "a/warm", b"2", storageClass="STANDARD")
+    administration.add_bucket(service.world, "cold", location="US-CENTRAL2", storageClass="ARCHIVE")
+    administration.add_object(service.world, "cold", "a/frozen", b"1")
+    administration.add_object(service.world, "cold", "a/warm", b"2", storageClass="STANDARD")
 
     answer = service.any_gcloud("storage", "objects", "update", "gs://cold/**", "--storage-class=STANDARD")
 
@@ -127,9 +127,11 @@ def test_what_mends_the_class_of_objects(service: Service) -> None:
 
 def test_what_mends_a_network(service: Service) -> None:
     wire = Wire(service.world)
-    provision.remove_network(service.world, "default")
-    provision.add_network(service.world, "own", autoCreateSubnetworks=False)
-    provision.add_subnetwork(service.world, "private", region="us-central2", network="own", ipCidrRange="10.9.0.0/20")
+    administration.remove_network(service.world, "default")
+    administration.add_network(service.world, "own", autoCreateSubnetworks=False)
+    administration.add_subnetwork(
+        service.world, "private", region="us-central2", network="own", ipCidrRange="10.9.0.0/20"
+    )
     region = ("--region=us-central2", "--enable-private-ip-google-access")
     rule = ("--network=default", "--direction=INGRESS", "--allow=tcp:22", f"--source-ranges={IAP}")
 
@@ -149,7 +151,7 @@ def test_what_mends_a_network(service: Service) -> None:
 
 
 def test_gcloud_says_what_a_policy_comes_to(service: Service) -> None:
-    provision.set_org_policy(service.world, "compute.vmExternalIpAccess", {"rules": [{"denyAll": True}]})
+    administration.set_org_policy(service.world, "compute.vmExternalIpAccess", {"rules": [{"denyAll": True}]})
 
     shown = service.any_gcloud("org-policies", "describe", "compute.vmExternalIpAccess", "--effective", "--format=json")
 

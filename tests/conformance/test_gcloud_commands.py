@@ -10,7 +10,9 @@ from urllib.request import urlopen
 import pytest
 
 from tests.conformance.conftest import ZONE, Answer, Service
-from tpuctl.sandbox import admin, catalog, provision
+from tpuctl.sandbox import administration, catalog
+from tpuctl.sandbox.administration import set_tpu_quota
+from tpuctl.sandbox.catalog import number_of_project, zone_names
 from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
 
 pytestmark = pytest.mark.gcloud
@@ -60,9 +62,11 @@ def _last(name: str) -> str:
 
 def test_nodes_are_changed(service: Service) -> None:
     gcloud = Gcloud(service, "changed")
-    node = admin.add_node(service.world, "node", project="changed", zone=ZONE, labels={"team": "vision", "old": "x"})
+    node = administration.add_node(
+        service.world, "node", project="changed", zone=ZONE, labels={"team": "vision", "old": "x"}
+    )
     disk = f"projects/changed/zones/{ZONE}/disks/data"
-    provision.add_disk(service.world, "data", zone=ZONE, project="changed")
+    administration.add_disk(service.world, "data", zone=ZONE, project="changed")
 
     words = gcloud("tpus tpu-vm update node --update-labels=run=7 --remove-labels=old --description=hers")
     attached = gcloud(f"tpus tpu-vm update node --attach-disk=source={disk},mode=read-only")
@@ -80,9 +84,9 @@ def test_nodes_are_changed(service: Service) -> None:
 def test_nodes_and_what_is_on_offer_are_listed(service: Service) -> None:
     gcloud = Gcloud(service, "listed")
     nodes = [
-        admin.add_node(service.world, "a", project="listed", zone=ZONE),
-        admin.add_node(service.world, "b", project="listed", zone="us-east5-a", acceleratorType="v5p-8"),
-        admin.add_node(service.world, "c", project="listed", zone=ZONE),
+        administration.add_node(service.world, "a", project="listed", zone=ZONE),
+        administration.add_node(service.world, "b", project="listed", zone="us-east5-a", acceleratorType="v5p-8"),
+        administration.add_node(service.world, "c", project="listed", zone=ZONE),
     ]
     names = sorted(node["name"] for node in nodes)
     parent = f"projects/listed/locations/{ZONE}"
@@ -107,7 +111,7 @@ def test_nodes_and_what_is_on_offer_are_listed(service: Service) -> None:
             f"labels:\n  cloud.googleapis.com/region: us-central2\nlocationId: {ZONE}\nname: {parent}\n",
             0,
         ),
-        (f"identity:\n  email: service-{catalog.project_number('listed')}@cloud-tpu.iam.gserviceaccount.com\n", 0),
+        (f"identity:\n  email: service-{number_of_project('listed')}@cloud-tpu.iam.gserviceaccount.com\n", 0),
         ("accelerator-type\tv4-8\nagent-worker-number\t0\n", 0),
     ]
 
@@ -123,18 +127,20 @@ def test_whole_catalogues_are_listed(service: Service) -> None:
         "2x2x1     V4    v4-8",
         "2x2x2     V4    v4-16",
     ]
-    assert [line.split()[0] for line in locations[0].splitlines()] == ["LOCATION", *sorted(catalog.zones())]
+    assert [line.split()[0] for line in locations[0].splitlines()] == ["LOCATION", *sorted(zone_names())]
     assert none == ("", 0)
 
 
 def test_the_alpha_track(service: Service) -> None:
     gcloud = Gcloud(service, "alpha")
-    node = admin.add_node(service.world, "node", project="alpha", zone=ZONE)
+    node = administration.add_node(service.world, "node", project="alpha", zone=ZONE)
     due = {"maintenanceStatus": "PENDING", "canReschedule": True, "type": "SCHEDULED"}
-    admin.add_node(service.world, "due", project="alpha", zone=ZONE, upcomingMaintenance=due)
+    administration.add_node(service.world, "due", project="alpha", zone=ZONE, upcomingMaintenance=due)
     disk = f"projects/alpha/zones/{ZONE}/disks/data"
-    provision.add_disk(service.world, "data", zone=ZONE, project="alpha")
-    admin.set_setting(service.world, "reservations", [{"name": f"projects/alpha/locations/{ZONE}/reservations/ours"}])
+    administration.add_disk(service.world, "data", zone=ZONE, project="alpha")
+    administration.set_setting(
+        service.world, "reservations", [{"name": f"projects/alpha/locations/{ZONE}/reservations/ours"}]
+    )
 
     with ThreadPoolExecutor(2) as pool:
         others = pool.map(
@@ -164,7 +170,7 @@ def test_the_alpha_track(service: Service) -> None:
 
 
 def test_tpu_nodes_of_the_first_version(service: Service) -> None:
-    admin.set_setting(service.world, "legacy_nodes", True)
+    administration.set_setting(service.world, "legacy_nodes", True)
     gcloud = Gcloud(service, "legacy")
     at = f"--zone={OLD_ZONE}"
     spec = f"--accelerator-type=v2-8 --version=2.12.0 {at}"
@@ -240,11 +246,11 @@ def test_queued_resources(service: Service) -> None:
 
 
 def test_gcloud_reads_quota_permission_and_capacity(service: Service) -> None:
-    provision.set_services(service.world, {"tpu.googleapis.com": "DISABLED"}, project="unprepared")
+    administration.set_services(service.world, {"tpu.googleapis.com": "DISABLED"}, project="unprepared")
     with service.world.write() as session:
-        admin.set_quota(session, generation="v4", tier="on-demand", limit=4, project="poor")
+        set_tpu_quota(session, generation="v4", tier="on-demand", limit=4, project="poor")
         add_fault(session, Fault(FaultKind.OPERATION_ERROR, project="crowded", code=8))
-    number = catalog.project_number("unprepared")
+    number = number_of_project("unprepared")
 
     with ThreadPoolExecutor(2) as pool:
         answers = pool.map(
@@ -267,8 +273,8 @@ def test_gcloud_reads_quota_permission_and_capacity(service: Service) -> None:
 def test_what_is_left_of_the_list_of_commands(service: Service) -> None:
     gcloud = Gcloud(service, "rest")
     for name in ("a", "b"):
-        admin.add_node(service.world, name, project="rest", zone=ZONE)
-    provision.add_bucket(service.world, "rest-bucket", project="rest", location="US-CENTRAL2")
+        administration.add_node(service.world, name, project="rest", zone=ZONE)
+    administration.add_bucket(service.world, "rest-bucket", project="rest", location="US-CENTRAL2")
 
     limited, legacy, buckets, beta, attach = gcloud.both(
         f"tpus tpu-vm list --zone={ZONE} --limit=1 --format=value(name)",

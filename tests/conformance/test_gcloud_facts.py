@@ -9,31 +9,30 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from tests.conformance.conftest import PROJECT, Service
-from tpuctl.api.buckets import BucketsClient
-from tpuctl.api.client import Client
-from tpuctl.api.compute import ComputeClient
-from tpuctl.api.endpoint import Endpoint
-from tpuctl.api.projects import ProjectsClient
-from tpuctl.api.transport import HttpFactory, TransportOptions
 from tpuctl.clock import ManualClock
-from tpuctl.model.bucket import AnywhereCache
-from tpuctl.model.iam import IamPolicy
-from tpuctl.model.network import RegionQuota
-from tpuctl.model.project import QuotaLimit
-from tpuctl.sandbox import admin, provision
+from tpuctl.cloud.compute import ComputeClient
+from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, TransportOptions
+from tpuctl.cloud.projects import ProjectsClient
+from tpuctl.cloud.requests import ApiClient
+from tpuctl.cloud.storage import BucketsClient
+from tpuctl.models.bucket import AnywhereCache
+from tpuctl.models.compute_resources import RegionQuota
+from tpuctl.models.project import IamPolicy, QuotaLimit
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.administration import set_tpu_quota
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.gcloud
 
-C = TypeVar("C", bound=Client)
+C = TypeVar("C", bound=ApiClient)
 TPU, IAP = "tpu.googleapis.com", "iap.googleapis.com"
 
 
 @contextmanager
 def client(kind: type[C], service: Service) -> Iterator[C]:
-    factory = HttpFactory(TransportOptions(), endpoint=Endpoint.parse(service.url))
+    factory = HttpFactory(TransportOptions(), endpoint=ApiEndpoint.parse(service.url))
     try:
         yield kind(factory, ManualClock(), endpoint=service.url)
     finally:
@@ -49,9 +48,9 @@ def said(service: Service, *words: str) -> Any:
 
 def test_quotas(service: Service) -> None:
     with service.world.write() as session:
-        admin.set_quota(session, limit=16, generation="v6e", tier="spot", zone="us-east5-b")
-        admin.set_quota(session, limit=0, generation="v6e", tier="spot", region="us-east5")
-        admin.set_quota(session, limit=64, generation="v4")
+        set_tpu_quota(session, limit=16, generation="v6e", tier="spot", zone="us-east5-b")
+        set_tpu_quota(session, limit=0, generation="v6e", tier="spot", region="us-east5")
+        set_tpu_quota(session, limit=64, generation="v4")
 
     listed = said(service, "alpha", "services", "quota", "list", f"--service={TPU}", f"--consumer=projects/{PROJECT}")
 
@@ -65,7 +64,7 @@ def test_quotas(service: Service) -> None:
 
 
 def test_services_that_are_enabled(service: Service) -> None:
-    provision.set_services(service.world, {IAP: "DISABLED", TPU: "ENABLED"})
+    administration.set_services(service.world, {IAP: "DISABLED", TPU: "ENABLED"})
 
     listed = said(service, "services", "list", "--enabled")
 
@@ -91,9 +90,9 @@ def test_the_quotas_of_a_region(service: Service) -> None:
 
 
 def test_caches(service: Service) -> None:
-    provision.add_bucket(service.world, "cached", location="US")
-    provision.add_cache(service.world, "cached", "us-central1-a")
-    provision.add_cache(service.world, "cached", "us-east5-a", state="DISABLED")
+    administration.add_bucket(service.world, "cached", location="US")
+    administration.add_cache(service.world, "cached", "us-central1-a")
+    administration.add_cache(service.world, "cached", "us-east5-a", state="DISABLED")
 
     listed = said(service, "storage", "buckets", "anywhere-caches", "list", "gs://cached")
 
@@ -106,8 +105,8 @@ def test_caches(service: Service) -> None:
 def test_the_policy_of_a_bucket_with_its_conditions(service: Service) -> None:
     soon = {"title": "t", "expression": "request.time < timestamp('2027-01-01T00:00:00Z')"}
     binding = {"role": "roles/storage.objectViewer", "members": ["user:ada@example.com"], "condition": soon}
-    provision.add_bucket(service.world, "guarded")
-    provision.set_iam_policy(service.world, [binding], bucket="guarded")
+    administration.add_bucket(service.world, "guarded")
+    administration.set_iam_policy(service.world, [binding], bucket="guarded")
 
     described = said(service, "storage", "buckets", "get-iam-policy", "gs://guarded")
 

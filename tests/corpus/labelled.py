@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tpuctl.diagnosis.explanation import Confidence
+from tpuctl.explain.conclusion import Confidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tpuctl.diagnosis.explanation import Conclusion, Explanation
+    from tpuctl.explain.conclusion import Conclusion, Explanation
 
 LOGS: Final = Path(__file__).parent / "logs"
 NO_VERDICT: Final = "none"

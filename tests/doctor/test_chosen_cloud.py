@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console, Sandbox
+from tests.doctor.reported import look
 from tests.doctor.seen import GOOD, remedies, said
-from tests.doctor.told import look
-from tpuctl import gcloud
-from tpuctl.checkup.surroundings.facts import Closed
 from tpuctl.clock import ManualClock
-from tpuctl.sandbox.server import serve
-from tpuctl.sandbox.world import World
+from tpuctl.config.gcloud import gcloud_may_have_login
+from tpuctl.doctor.doctor_facts import SandboxFailure
+from tpuctl.sandbox.http_server import open_server
+from tpuctl.sandbox.state import SandboxState
 
 # The program, under a hook of the interpreter's own that tells of every name looked up and every connection, and refuses it.
 WATCHED = """
@@ -45,7 +45,7 @@ def garbage(state: Path) -> None:
 
 def damaged(state: Path) -> None:
     path = state / "sandbox" / "world.sqlite3"
-    with World.open(path):
+    with SandboxState.open(path):
         pass
     path.write_bytes(path.read_bytes()[:4096].ljust(20000, b"\xff"))
 
@@ -53,7 +53,7 @@ def damaged(state: Path) -> None:
 def damaged_within(state: Path) -> None:
     """It can be opened, and its settings be read; its tables of resources cannot."""
     path = state / "sandbox" / "world.sqlite3"
-    with World.open(path):
+    with SandboxState.open(path):
         pass
     sound = path.read_bytes()
     path.write_bytes(sound[: 8 * 4096].ljust(len(sound), b"\xff"))
@@ -128,7 +128,7 @@ def test_doctor_invalid_settings_call_no_host(
 
 
 def test_doctor_unusable_sandbox_is_reported_once_with_a_remedy() -> None:
-    seen = replace(GOOD, network=replace(GOOD.network, hosts=(), closed=Closed("it is damaged", ("mend it",))))
+    seen = replace(GOOD, network=replace(GOOD.network, hosts=(), closed=SandboxFailure("it is damaged", ("mend it",))))
 
     assert [row for row in said(seen) if row[0] != "TPU934"] == [("TPU933", "error", "it is damaged")]
     assert remedies(seen, "TPU933") == [("mend it", None), ("see other solutions", "tpuctl explain sandbox")]
@@ -139,7 +139,7 @@ def test_doctor_node_without_project_is_an_error(
     alone: Console, sandbox: Sandbox, clock: ManualClock, environ: dict[str, str]
 ) -> None:
     """What keeps the node from being found is among the findings, so that they are the result."""
-    with serve(sandbox.world) as server:
+    with open_server(sandbox.world) as server:
         server.start()
         console = replace(alone, clock=clock)
         found, code = look(console, "demo", TPUCTL_ENDPOINT=server.url, **environ)
@@ -197,4 +197,4 @@ def test_may_have_login_of_each_folder(
     (tmp_path / "sdk" / "bin" / "gcloud").chmod(0o755)
     paths = {"CLOUDSDK_CONFIG": str(tmp_path / "config"), "PATH": str(tmp_path / "sdk" / "bin")}
 
-    assert gcloud.may_have_login({**paths, **environ}) is expected
+    assert gcloud_may_have_login({**paths, **environ}) is expected

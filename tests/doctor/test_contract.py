@@ -6,14 +6,20 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from tests.cli.test_docs_tables import table, words
 from tests.conftest import Console, Sandbox
 from tests.doctor.seen import GOOD, with_
 from tests.lifecycle import one_face
-from tests.test_docs_tables import table, words
-from tpuctl.checkup.catalogue import CHAPTERS, IDS, OF_PROJECTS, OF_SURROUNDINGS, OWN
-from tpuctl.checkup.surroundings.telling import to_json
-from tpuctl.preflight.fact import Absent, Known
-from tpuctl.settings import Setting, Settings, Source, SourceKind
+from tpuctl.check.facts import Absent, Known
+from tpuctl.config.resolution import ResolvedSetting, Settings, SettingSource, SourceKind
+from tpuctl.doctor.doctor_facts import environment_json
+from tpuctl.doctor.rule_catalogue import (
+    DOCTOR_RULE_IDS,
+    DOCTOR_RULES,
+    ENVIRONMENT_RULES,
+    PROJECT_RULES,
+    REFERENCE_CHAPTERS,
+)
 
 # Frozen: an id keeps its meaning for ever. Those of a node begin with TPU950, of its workers with TPU966.
 FROZEN = (
@@ -31,14 +37,18 @@ _TYPES = {bool: "boolean", int: "integer", str: "string", list: "array", dict: "
 
 def test_finding_ids_stay_the_same() -> None:
     """Those of the project are `check`'s; what `--skip` takes is all of them."""
-    assert sorted(rule.id for rule in OWN) == list(FROZEN)
-    assert sorted((*FROZEN, *(rule.id for rule in OF_PROJECTS))) == list(IDS)
+    assert sorted(rule.id for rule in DOCTOR_RULES) == list(FROZEN)
+    assert sorted((*FROZEN, *(rule.id for rule in PROJECT_RULES))) == list(DOCTOR_RULE_IDS)
 
 
 def test_each_rule_has_a_chapter_a_title_and_a_text() -> None:
-    assert [rule.id for rule in OWN if rule.id < min(CHAPTERS) or rule.title.endswith(".") or not rule.title] == []
+    assert [
+        rule.id
+        for rule in DOCTOR_RULES
+        if rule.id < min(REFERENCE_CHAPTERS) or rule.title.endswith(".") or not rule.title
+    ] == []
     # The docstring is the text of the reference.
-    assert [rule.id for rule in OWN if not rule.text.endswith((".", "]"))] == []
+    assert [rule.id for rule in DOCTOR_RULES if not rule.text.endswith((".", "]"))] == []
 
 
 def types(value: dict[str, Any], path: str = "") -> dict[str, str]:
@@ -60,12 +70,14 @@ def test_doctor_json_has_exactly_the_documented_fields(tpuctl: Console, sandbox:
 
 def test_doctor_hides_secret_settings() -> None:
     """Nor any value at all: only where each comes from."""
-    settings = Settings({"proxy_password": Setting("hunter2", Source(SourceKind.CLOUDSDK, "CLOUDSDK_PROXY_PASSWORD"))})
+    settings = Settings(
+        {"proxy_password": ResolvedSetting("hunter2", SettingSource(SourceKind.CLOUDSDK, "CLOUDSDK_PROXY_PASSWORD"))}
+    )
     seen = with_("configuration", settings=Known(settings))
 
-    told = to_json(replace(seen, machine=replace(GOOD.machine, gcloud=Absent())))
+    told = environment_json(replace(seen, machine=replace(GOOD.machine, gcloud=Absent())))
 
     assert told["settings"] == {"proxy_password": "CLOUDSDK_PROXY_PASSWORD"}
     assert (told["gcloud"], told["packages"], told["account"]) == (None, {"click": "8.2.0"}, "ada@example.com")
     assert "hunter2" not in json.dumps(told)
-    assert "hunter2" not in str([found.text for rule in OF_SURROUNDINGS for found in rule.judge(seen)])
+    assert "hunter2" not in str([found.text for rule in ENVIRONMENT_RULES for found in rule.judge(seen)])

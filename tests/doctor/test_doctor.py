@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.doctor.told import NOWHERE, found, look
+from tests.doctor.reported import NOWHERE, found, look
 from tests.lifecycle import one_face, put
 from tpuctl.clock import ManualClock
-from tpuctl.sandbox import admin, provision
-from tpuctl.sandbox.server import serve
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.administration import advance_clock
+from tpuctl.sandbox.http_server import open_server
 
 
 def test_doctor_working_sandbox_has_no_problems(tpuctl: Console) -> None:
@@ -148,7 +149,7 @@ def test_doctor_reports_bad_state_folder_and_unreadable_journal(alone: Console, 
 
 @one_face
 def test_doctor_fix_enables_a_disabled_api(tpuctl: Console, sandbox: Sandbox) -> None:
-    provision.set_services(sandbox.world, {"tpu.googleapis.com": "DISABLED"})
+    administration.set_services(sandbox.world, {"tpu.googleapis.com": "DISABLED"})
 
     before, code = look(tpuctl)
     _, err, _ = tpuctl("doctor", "--fix", "--yes", "--skip", "TPU908,TPU915,TPU918")
@@ -160,8 +161,8 @@ def test_doctor_fix_enables_a_disabled_api(tpuctl: Console, sandbox: Sandbox) ->
 
 @one_face
 def test_doctor_reports_missing_billing_and_permissions(tpuctl: Console, sandbox: Sandbox) -> None:
-    provision.add_project(sandbox.world, "sandbox", denied=("tpu.nodes.create", "tpu.nodes.list"))
-    provision.set_billing(sandbox.world, enabled=False)
+    administration.add_project(sandbox.world, "sandbox", denied=("tpu.nodes.create", "tpu.nodes.list"))
+    administration.set_billing(sandbox.world, enabled=False)
 
     out, _, code = tpuctl("doctor", "-o", "json")
 
@@ -175,9 +176,9 @@ def test_doctor_reports_missing_billing_and_permissions(tpuctl: Console, sandbox
 
 def test_doctor_notes_the_different_clock_of_an_endpoint(alone: Console, sandbox: Sandbox, clock: ManualClock) -> None:
     """The endpoint is this machine's, so that nothing is refused for it: it is only told."""
-    with serve(sandbox.world) as server:
+    with open_server(sandbox.world) as server:
         server.start()
-        admin.advance(sandbox.world, timedelta(minutes=10))
+        advance_clock(sandbox.world, timedelta(minutes=10))
         given = {"TPUCTL_ENDPOINT": server.url, "TPUCTL_PROJECT": "sandbox"}
         found_, _ = look(replace(alone, clock=clock), **given)
 
@@ -206,7 +207,7 @@ def test_doctor_node_unreachable_cloud_is_not_called_again(alone: Console) -> No
 
 @one_face
 def test_doctor_skip_accepts_findings_and_strict_fails(tpuctl: Console, sandbox: Sandbox) -> None:
-    provision.set_services(sandbox.world, {"tpu.googleapis.com": "DISABLED"})
+    administration.set_services(sandbox.world, {"tpu.googleapis.com": "DISABLED"})
 
     assert tpuctl("doctor", "--skip", "tpu501")[2] == 0
     assert tpuctl("doctor", "--skip", "tpu501", "--strict")[2] == 9

@@ -10,15 +10,22 @@ from typing import Any
 import pytest
 
 from tests.doctor.seen import ADC, FILE, GOOD, LATE, TPU, Said, remedies, said, with_
-from tpuctl.checkup.catalogue import OF_SURROUNDINGS, judge
-from tpuctl.checkup.surroundings.facts import Answer, Entry, Host, NoToken, Surroundings, Token
-from tpuctl.preflight.fact import Absent, Known, Unknown
-from tpuctl.preflight.findings import Level
+from tpuctl.check.facts import Absent, Known, Unknown
+from tpuctl.check.findings import Level
+from tpuctl.doctor.doctor_facts import AccessToken, CloudHost, EnvironmentFacts, HostAnswer, PathStatus, TokenFailure
+from tpuctl.doctor.rule_catalogue import ENVIRONMENT_RULES, evaluate_environment
 
 
 def test_rules_without_problems_yield_only_ok() -> None:
     assert said(GOOD) == []
-    assert {one.id for one in judge(GOOD)} >= {"TPU901", "TPU915", "TPU921", "TPU933", "TPU941", "TPU946"}
+    assert {one.id for one in evaluate_environment(GOOD)} >= {
+        "TPU901",
+        "TPU915",
+        "TPU921",
+        "TPU933",
+        "TPU941",
+        "TPU946",
+    }
 
 
 @pytest.mark.parametrize("part", ["machine", "keys", "identity", "network", "configuration", "cloud"])
@@ -29,7 +36,7 @@ def test_rules_never_report_unknown_facts_as_ok(part: str) -> None:
         "machine": {"gcloud": gap, "journal": gap, "packages": {"click": gap}, "programs": {"ssh": gap}},
         "keys": {"public": gap, "derived": gap, "agent": gap},
         "identity": {"file": gap, "token": gap},
-        "network": {"proxy": gap, "hosts": (Host(TPU, gap, gap),)},
+        "network": {"proxy": gap, "hosts": (CloudHost(TPU, gap, gap),)},
         "configuration": {"settings": gap},
         "cloud": {"project": gap, "permissions": gap},
     }
@@ -42,16 +49,16 @@ def test_rules_never_report_unknown_facts_as_ok(part: str) -> None:
         "cloud": {"TPU940", "TPU941"},
     }
     seen = with_(part, **unknown[part])
-    levels = {rule.id: {found.level for found in rule.judge(seen)} for rule in OF_SURROUNDINGS}
+    levels = {rule.id: {found.level for found in rule.judge(seen)} for rule in ENVIRONMENT_RULES}
 
     assert {id_: levels[id_] for id_ in blind[part] if not levels[id_] or Level.OK in levels[id_]} == {}
 
 
-def refused(**fields: Any) -> Surroundings:
-    return with_("identity", token=Known(NoToken("why", ("do this",), "auth-grant-expired")), **fields)
+def refused(**fields: Any) -> EnvironmentFacts:
+    return with_("identity", token=Known(TokenFailure("why", ("do this",), "auth-grant-expired")), **fields)
 
 
-IDENTITY: list[tuple[Surroundings, Said]] = [
+IDENTITY: list[tuple[EnvironmentFacts, Said]] = [
     (with_("identity", needed=False, file=Absent(), token=None), []),
     (
         refused(file=Absent(), gcloud_account=None),
@@ -89,7 +96,7 @@ IDENTITY: list[tuple[Surroundings, Said]] = [
         ],
     ),
     (
-        with_("identity", file=Known(replace(FILE, entry=Entry(ADC, 0o644)))),
+        with_("identity", file=Known(replace(FILE, entry=PathStatus(ADC, 0o644)))),
         [("TPU922", "warning", "other users may read the credentials (mode 0644)")],
     ),
     (
@@ -104,10 +111,10 @@ IDENTITY: list[tuple[Surroundings, Said]] = [
         [("TPU924", "unknown", "it is unknown whether Google accepts the credentials: too slow")],
     ),
     (
-        with_("identity", token=Known(Token("ada@example.com", frozenset({"https://a/b"})))),
+        with_("identity", token=Known(AccessToken("ada@example.com", frozenset({"https://a/b"})))),
         [("TPU924", "error", "the credentials of `ada@example.com` lack the scope `cloud-platform`")],
     ),
-    (with_("identity", token=Known(Token())), []),
+    (with_("identity", token=Known(AccessToken())), []),
     (
         with_("identity", gcloud_account="bob@example.com"),
         [("TPU925", "note", "tpuctl acts as `ada@example.com`, gcloud as `bob@example.com`")],
@@ -117,14 +124,14 @@ IDENTITY: list[tuple[Surroundings, Said]] = [
 ]
 
 
-def ahead(seconds: float, **fields: Any) -> Surroundings:
-    answer = Answer(404, timedelta(), timedelta(seconds=seconds))
-    return with_("network", hosts=(Host(TPU, None, Known(answer)),), **fields)
+def ahead(seconds: float, **fields: Any) -> EnvironmentFacts:
+    answer = HostAnswer(404, timedelta(), timedelta(seconds=seconds))
+    return with_("network", hosts=(CloudHost(TPU, None, Known(answer)),), **fields)
 
 
 NO_CLOCK = ("TPU934", "unknown", "the clock could not be checked: no host answered with its time")
 CLOCK = "the clock of this machine is"
-NETWORK: list[tuple[Surroundings, Said]] = [
+NETWORK: list[tuple[EnvironmentFacts, Said]] = [
     (with_("network", proxy=Known("http://h:1"), proxy_source="`HTTPS_PROXY`"), []),
     (with_("network", proxy=Unknown("why")), [("TPU931", "error", "the proxy cannot be used: why")]),
     (
@@ -137,7 +144,10 @@ NETWORK: list[tuple[Surroundings, Said]] = [
         [("TPU931", "note", "`HTTPS_PROXY` names another proxy, which is not used")],
     ),
     (
-        with_("network", hosts=(Host(TPU, Unknown("no such name"), Unknown("no such name")), Host("b", None, LATE))),
+        with_(
+            "network",
+            hosts=(CloudHost(TPU, Unknown("no such name"), Unknown("no such name")), CloudHost("b", None, LATE)),
+        ),
         [
             ("TPU932", "error", "the name cannot be resolved: no such name"),
             ("TPU933", "unknown", "no answer within 4s"),
@@ -145,12 +155,15 @@ NETWORK: list[tuple[Surroundings, Said]] = [
         ],
     ),
     (
-        with_("network", hosts=tuple(Host(name, None, Unknown(f"{name} cannot be reached: refused")) for name in "ab")),
+        with_(
+            "network",
+            hosts=tuple(CloudHost(name, None, Unknown(f"{name} cannot be reached: refused")) for name in "ab"),
+        ),
         [("TPU933", "error", "no answer: cannot be reached: refused"), NO_CLOCK],
     ),
     (with_("network", hosts=()), [NO_CLOCK]),
     (
-        with_("network", hosts=(Host(TPU, LATE, LATE),)),
+        with_("network", hosts=(CloudHost(TPU, LATE, LATE),)),
         [
             ("TPU932", "unknown", "the name was not resolved in time: no answer within 4s"),
             ("TPU933", "unknown", "no answer within 4s"),
@@ -172,16 +185,16 @@ NETWORK: list[tuple[Surroundings, Said]] = [
             )
         ],
     ),
-    (with_("network", ca_file=Entry(Path("/ca"), 0o644)), []),
+    (with_("network", ca_file=PathStatus(Path("/ca"), 0o644)), []),
     (
-        with_("network", ca_file=Entry(Path("/ca"))),
+        with_("network", ca_file=PathStatus(Path("/ca"))),
         [("TPU935", "error", "the CA certificates cannot be read: there is no such file")],
     ),
 ]
 
 
 @pytest.mark.parametrize(("seen", "expected"), [*IDENTITY, *NETWORK])
-def test_rule_yields_the_finding_of_each_case(seen: Surroundings, expected: Said) -> None:
+def test_rule_yields_the_finding_of_each_case(seen: EnvironmentFacts, expected: Said) -> None:
     assert said(seen) == expected
 
 
@@ -203,10 +216,10 @@ def test_login_remedy_only_if_a_login_helps() -> None:
 
 
 def test_unreachable_host_behind_a_proxy_suggests_checking_the_proxy() -> None:
-    def advice(seen: Surroundings) -> list[str]:
+    def advice(seen: EnvironmentFacts) -> list[str]:
         return [text.partition(":")[0] for text, _ in remedies(seen, "TPU933")]
 
-    silent = (Host(TPU, None, LATE),)
+    silent = (CloudHost(TPU, None, LATE),)
     assert advice(with_("network", hosts=silent)) == [
         "check the network and the firewall, and whether a proxy is needed"
     ]

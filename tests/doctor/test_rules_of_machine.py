@@ -10,22 +10,24 @@ from typing import Any
 import pytest
 
 from tests.doctor.seen import ADC, FILE, GOOD, KEY, LINE, MIB, OTHER, Said, said, with_
-from tpuctl.checkup.catalogue import judge
-from tpuctl.checkup.surroundings.facts import Entry, Gcloud, Program, Surroundings
-from tpuctl.preflight.fact import Absent, Known, Unknown
-from tpuctl.preflight.findings import AddToAgent, MakeSshKey, SetMode
+from tpuctl.check.facts import Absent, Known, Unknown
+from tpuctl.check.findings import AddKeyToSshAgent, CreateSshKey, SetFileMode
+from tpuctl.doctor.doctor_facts import EnvironmentFacts, GcloudInstallation, InstalledProgram, PathStatus
+from tpuctl.doctor.rule_catalogue import evaluate_environment
 
 
-def on(year: int, month: int, day: int) -> Surroundings:
+def on(year: int, month: int, day: int) -> EnvironmentFacts:
     return replace(with_("machine", python=(3, 11, 7)), now=datetime(year, month, day, tzinfo=UTC))
 
 
-def gcloud(**fields: Any) -> Surroundings:
-    return with_("machine", gcloud=Known(replace(Gcloud("/g/bin/gcloud", "/g", Known("528.0.0")), **fields)))
+def gcloud(**fields: Any) -> EnvironmentFacts:
+    return with_(
+        "machine", gcloud=Known(replace(GcloudInstallation("/g/bin/gcloud", "/g", Known("528.0.0")), **fields))
+    )
 
 
 PYTHON = "`/py`, in the virtual environment `/venv`"
-MACHINE: list[tuple[Surroundings, Said]] = [
+MACHINE: list[tuple[EnvironmentFacts, Said]] = [
     (with_("machine", python=(3, 10, 14)), [("TPU901", "error", f"Python 3.10.14 is older than 3.11: {PYTHON}")]),
     (with_("machine", python=(3, 99, 0)), []),
     (on(2027, 5, 2), []),
@@ -62,15 +64,15 @@ MACHINE: list[tuple[Surroundings, Said]] = [
         [("TPU904", "unknown", "the version of `/g/bin/gcloud` could not be read: why")],
     ),
     (
-        with_("configuration", gcloud_entry=Entry(Path("/c"), 0o600, problem="you may not read it")),
+        with_("configuration", gcloud_entry=PathStatus(Path("/c"), 0o600, problem="you may not read it")),
         [("TPU906", "warning", "the configuration `default` of gcloud cannot be read: you may not read it")],
     ),
-    (with_("configuration", gcloud_entry=Entry(Path("/c"))), []),
+    (with_("configuration", gcloud_entry=PathStatus(Path("/c"))), []),
     (
         with_(
             "configuration",
             gcloud_name="work",
-            gcloud_entry=Entry(Path("/c")),
+            gcloud_entry=PathStatus(Path("/c")),
             variables={"CLOUDSDK_ACTIVE_CONFIG_NAME": "work"},
         ),
         [("TPU906", "warning", "gcloud has no configuration `work`, which `CLOUDSDK_ACTIVE_CONFIG_NAME` names")],
@@ -82,21 +84,21 @@ MACHINE: list[tuple[Surroundings, Said]] = [
     ),
     (with_("machine", programs={"scp": Absent()}), [("TPU907", "warning", "`scp` is not on PATH")]),
     (with_("machine", programs={"rsync": Absent()}), [("TPU907", "note", "`rsync` is not on PATH")]),
-    (with_("machine", programs={"ssh": Known(Program("/ssh", Known("OpenSSH_7.6p1")))}), []),
+    (with_("machine", programs={"ssh": Known(InstalledProgram("/ssh", Known("OpenSSH_7.6p1")))}), []),
     (
-        with_("machine", programs={"ssh": Known(Program("/ssh", Known("OpenSSH_7.5p1")))}),
+        with_("machine", programs={"ssh": Known(InstalledProgram("/ssh", Known("OpenSSH_7.5p1")))}),
         [("TPU907", "warning", "`/ssh` is OpenSSH_7.5p1, older than OpenSSH 7.6")],
     ),
     (
-        with_("machine", folders={"state": Entry(Path("/s"), problem="it is no folder")}),
+        with_("machine", folders={"state": PathStatus(Path("/s"), problem="it is no folder")}),
         [("TPU908", "error", "the state folder cannot be used: it is no folder")],
     ),
     (
-        with_("machine", folders={"config": Entry(Path("/s"), problem="it is no folder")}),
+        with_("machine", folders={"config": PathStatus(Path("/s"), problem="it is no folder")}),
         [("TPU908", "warning", "the configuration folder cannot be used: it is no folder")],
     ),
     (
-        with_("machine", folders={"state": Entry(Path("/s"), 0o750)}),
+        with_("machine", folders={"state": PathStatus(Path("/s"), 0o750)}),
         [("TPU908", "note", "other users may read the state folder (mode 0750)")],
     ),
     (with_("machine", bytes_left={"/s": 500 * MIB - 1}), [("TPU909", "warning", "its disk has 499 MiB left")]),
@@ -117,26 +119,26 @@ PAIR_UNKNOWN = (
     "unknown",
     "the ssh keys could not be compared: the private key has a passphrase",
 )
-KEYS: list[tuple[Surroundings, Said]] = [
+KEYS: list[tuple[EnvironmentFacts, Said]] = [
     (
-        with_("keys", private=Entry(KEY, 0o640)),
+        with_("keys", private=PathStatus(KEY, 0o640)),
         [("TPU915", "error", "other users may read the private key (mode 0640)")],
     ),
-    (with_("keys", private=Entry(KEY, 0o400)), []),
-    (with_("keys", private=Entry(KEY, 0o644, is_own=False)), []),
+    (with_("keys", private=PathStatus(KEY, 0o400)), []),
+    (with_("keys", private=PathStatus(KEY, 0o644, is_own=False)), []),
     (
-        with_("keys", private=Entry(KEY, 0o600, problem="it is a folder")),
+        with_("keys", private=PathStatus(KEY, 0o600, problem="it is a folder")),
         [("TPU915", "error", "the private key cannot be read: it is a folder")],
     ),
     (
-        with_("keys", private=Entry(KEY), public=Absent(), derived=None),
+        with_("keys", private=PathStatus(KEY), public=Absent(), derived=None),
         [("TPU915", "note", "no ssh key exists yet; `tpuctl up` and `tpuctl ssh` create it when they need it")],
     ),
     (
-        with_("keys", private=Entry(KEY), public=Absent(), derived=None, home=None),
+        with_("keys", private=PathStatus(KEY), public=Absent(), derived=None, home=None),
         [("TPU915", "error", "the key does not exist, and no agent holds it")],
     ),
-    (with_("keys", private=Entry(KEY), derived=None, home=None, agent=Known(frozenset({LINE}))), []),
+    (with_("keys", private=PathStatus(KEY), derived=None, home=None, agent=Known(frozenset({LINE}))), []),
     (
         with_("keys", derived=Known(OTHER)),
         [("TPU916", "error", "the public key does not belong to the private key")],
@@ -171,29 +173,29 @@ KEYS: list[tuple[Surroundings, Said]] = [
         with_("keys", agent=Unknown("nobody listens")),
         [("TPU917", "note", "the agent of `SSH_AUTH_SOCK` does not answer: nobody listens")],
     ),
-    (with_("keys", folder=Entry(KEY.parent, 0o755)), [("TPU918", "note", "other users may read it (mode 0755)")]),
+    (with_("keys", folder=PathStatus(KEY.parent, 0o755)), [("TPU918", "note", "other users may read it (mode 0755)")]),
     (
-        with_("keys", folder=Entry(KEY.parent, 0o770)),
+        with_("keys", folder=PathStatus(KEY.parent, 0o770)),
         [("TPU918", "warning", "other users may write to it (mode 0770)")],
     ),
-    (with_("keys", folder=Entry(Path("/"), 0o755)), []),
+    (with_("keys", folder=PathStatus(Path("/"), 0o755)), []),
     (
-        with_("keys", folder=Entry(Path("/tmp"), 0o1777)),
+        with_("keys", folder=PathStatus(Path("/tmp"), 0o1777)),
         [("TPU918", "warning", "other users may write to it (mode 1777)")],
     ),
     (
-        with_("keys", known_hosts=(Entry(Path("/h/known"), 0o664),)),
+        with_("keys", known_hosts=(PathStatus(Path("/h/known"), 0o664),)),
         [("TPU918", "warning", "other users may write to it (mode 0664)")],
     ),
     (
-        with_("keys", known_hosts=(Entry(Path("/h/known"), 0o600, problem="it is a folder"),)),
+        with_("keys", known_hosts=(PathStatus(Path("/h/known"), 0o600, problem="it is a folder"),)),
         [("TPU918", "warning", "it cannot be used: it is a folder")],
     ),
 ]
 
 
 @pytest.mark.parametrize(("seen", "expected"), [*MACHINE, *KEYS])
-def test_rule_yields_the_finding_of_each_case(seen: Surroundings, expected: Said) -> None:
+def test_rule_yields_the_finding_of_each_case(seen: EnvironmentFacts, expected: Said) -> None:
     assert said(seen) == expected
 
 
@@ -201,7 +203,7 @@ def test_gcloud_update_command_is_that_of_its_package_manager() -> None:
     texts = [
         one.found.text
         for packaging in (None, "apt", "snap", "other")
-        for one in judge(gcloud(packaging=packaging))
+        for one in evaluate_environment(gcloud(packaging=packaging))
         if one.id == "TPU905"
     ]
 
@@ -216,43 +218,50 @@ def test_gcloud_update_command_is_that_of_its_package_manager() -> None:
 
 def test_fixes_are_local_and_remove_nothing() -> None:
     seen = replace(
-        with_("machine", folders={"state": Entry(Path("/s"), 0o755)}),
-        keys=replace(GOOD.keys, private=Entry(KEY, 0o644), folder=Entry(KEY.parent, 0o777)),
-        identity=replace(GOOD.identity, file=Known(replace(FILE, entry=Entry(ADC, 0o666)))),
+        with_("machine", folders={"state": PathStatus(Path("/s"), 0o755)}),
+        keys=replace(GOOD.keys, private=PathStatus(KEY, 0o644), folder=PathStatus(KEY.parent, 0o777)),
+        identity=replace(GOOD.identity, file=Known(replace(FILE, entry=PathStatus(ADC, 0o666)))),
     )
     # Folders that may be there for others too are left alone, whatever they were named for.
     shared = replace(
-        with_("machine", folders={"state": Entry(Path("/tmp"), 0o1777)}),
-        keys=replace(GOOD.keys, folder=Entry(Path("/"), 0o777)),
+        with_("machine", folders={"state": PathStatus(Path("/tmp"), 0o1777)}),
+        keys=replace(GOOD.keys, folder=PathStatus(Path("/"), 0o777)),
         configuration=replace(GOOD.configuration, variables={"TPUCTL_STATE_DIR": "/tmp"}),
     )
-    locked, missing = with_("keys", **LOCKED), with_("keys", private=Entry(KEY), public=Absent(), derived=None)
+    locked, missing = with_("keys", **LOCKED), with_("keys", private=PathStatus(KEY), public=Absent(), derived=None)
 
     changes = [
         remedy.change
         for each in (seen, shared, locked, missing)
-        for one in judge(each)
+        for one in evaluate_environment(each)
         for remedy in one.found.remedies
         if remedy.change is not None
     ]
 
     assert changes == [
-        SetMode("/s", 0o700),
-        SetMode(str(KEY), 0o600),
-        SetMode(str(KEY.parent), 0o700),
-        SetMode(str(ADC), 0o600),
-        AddToAgent(str(KEY)),
-        MakeSshKey("/h"),
+        SetFileMode("/s", 0o700),
+        SetFileMode(str(KEY), 0o600),
+        SetFileMode(str(KEY.parent), 0o700),
+        SetFileMode(str(ADC), 0o600),
+        AddKeyToSshAgent(str(KEY)),
+        CreateSshKey("/h"),
     ]
     assert [change.command for change in changes][1::3] == [f"chmod 600 {KEY}", f"ssh-add {KEY}"]
 
 
 def test_remedy_commands_are_valid_shell() -> None:
     key = Path("/my home/key")
-    seen = with_("keys", private=Entry(key, 0o600), public_half=Entry(key.with_suffix(".pub"), 0o644), public=Absent())
+    seen = with_(
+        "keys", private=PathStatus(key, 0o600), public_half=PathStatus(key.with_suffix(".pub"), 0o644), public=Absent()
+    )
 
-    def commands(one: Surroundings) -> list[str | None]:
-        return [remedy.command for found in judge(one) for remedy in found.found.remedies if found.id == "TPU916"]
+    def commands(one: EnvironmentFacts) -> list[str | None]:
+        return [
+            remedy.command
+            for found in evaluate_environment(one)
+            for remedy in found.found.remedies
+            if found.id == "TPU916"
+        ]
 
     assert commands(replace(seen, keys=replace(seen.keys, **LOCKED))) == [
         "ssh-keygen -y -f '/my home/key' > '/my home/key.pub'"

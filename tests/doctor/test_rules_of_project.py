@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from tests.doctor.seen import GOOD, LATE, Said, remedies, said, with_
-from tpuctl.checkup.surroundings.facts import Surroundings, Token
-from tpuctl.preflight.fact import Absent, Known, Unknown
-from tpuctl.settings import ConfigEntry, ConfigFile, Setting, Settings, Source, SourceKind
+from tpuctl.check.facts import Absent, Known, Unknown
+from tpuctl.config.resolution import ConfigEntry, ConfigFile, ResolvedSetting, Settings, SettingSource, SourceKind
+from tpuctl.doctor.doctor_facts import AccessToken, EnvironmentFacts
 
 
-def lacking(*names: str) -> Surroundings:
+def lacking(*names: str) -> EnvironmentFacts:
     held = frozenset(GOOD.cloud.wanted_permissions) - set(names)
     return with_("cloud", permissions=Known(held))
 
 
-CLOUD: list[tuple[Surroundings, Said]] = [
+CLOUD: list[tuple[EnvironmentFacts, Said]] = [
     (with_("cloud", project=Absent(), permissions=None), [("TPU940", "warning", "no project is set")]),
     (
         with_("cloud", project=Absent(), permissions=None, node="demo"),
@@ -45,21 +45,21 @@ CLOUD: list[tuple[Surroundings, Said]] = [
 
 
 def setting(key: str, value: str, kind: SourceKind, place: str) -> Known[Settings]:
-    return Known(Settings({key: Setting(value, Source(kind, place))}))
+    return Known(Settings({key: ResolvedSetting(value, SettingSource(kind, place))}))
 
 
 USER_FILE = ConfigFile(Path("/c.yaml"), {"project": ConfigEntry("mine", 3)})
 BY_ENVIRONMENT = setting("project", "other", SourceKind.ENVIRONMENT, "TPUCTL_PROJECT")
 
 
-def variables(**found: str) -> Surroundings:
+def variables(**found: str) -> EnvironmentFacts:
     return with_("configuration", variables=found)
 
 
 SANDBOX = (
     "commands use the local sandbox (`TPUCTL_SANDBOX`): nothing is real or billed, and real credentials are not used"
 )
-CONFIGURATION: list[tuple[Surroundings, Said]] = [
+CONFIGURATION: list[tuple[EnvironmentFacts, Said]] = [
     (variables(TPU_LOG_DIR="disabled", TPU_MIN_LOG_LEVEL="3"), []),
     (variables(TPU_LOG_DIR="/tmp/logs"), []),
     (
@@ -132,7 +132,7 @@ CONFIGURATION: list[tuple[Surroundings, Said]] = [
 
 
 @pytest.mark.parametrize(("seen", "expected"), [*CLOUD, *CONFIGURATION])
-def test_rule_yields_the_finding_of_each_case(seen: Surroundings, expected: Said) -> None:
+def test_rule_yields_the_finding_of_each_case(seen: EnvironmentFacts, expected: Said) -> None:
     assert said(seen) == expected
 
 
@@ -141,7 +141,7 @@ def test_rule_yields_the_finding_of_each_case(seen: Surroundings, expected: Said
     [
         ({}, "user:ada@example.com"),
         ({"impersonated": "sa@p.iam.gserviceaccount.com"}, "serviceAccount:sa@p.iam.gserviceaccount.com"),
-        ({"file": Absent(), "token": Known(Token()), "gcloud_account": None}, "user:EMAIL"),
+        ({"file": Absent(), "token": Known(AccessToken()), "gcloud_account": None}, "user:EMAIL"),
     ],
 )
 def test_permission_remedy_names_the_account(identity: dict[str, Any], member: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console
-from tests.doctor.told import found, look, make_key
+from tests.doctor.reported import found, look, make_key
 
 
 def credentials(home: Path, **about: object) -> Path:

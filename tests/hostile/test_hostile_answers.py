@@ -10,19 +10,18 @@ from typing import Any, cast
 
 import pytest
 
-from tests.doctor_node.examinations import node
+from tests.doctor.node.examinations import node
 from tests.hostile.test_hostile_frames import HELD, SHARE
-from tpuctl.actions.jobs import Job
-from tpuctl.checkup.catalogue import OF_WORKERS
-from tpuctl.checkup.workers.facts import WorkerFacts, WorkersFacts
-from tpuctl.output import holders as shown_holders
-from tpuctl.output import jobs as shown_jobs
-from tpuctl.preflight.evaluation import findings_of
-from tpuctl.preflight.fact import Known
-from tpuctl.remote import examination, holders
-from tpuctl.remote.answers import UnexpectedAnswerError, parse_json
-from tpuctl.remote.jobs.values import parse_share
-from tpuctl.remote.member import Member
+from tpuctl.check.facts import Known
+from tpuctl.check.findings import run_rules
+from tpuctl.doctor.doctor_facts import AllWorkersFacts, WorkerFacts
+from tpuctl.doctor.node_probes import parse_examination
+from tpuctl.doctor.rule_catalogue import WORKER_RULES
+from tpuctl.ssh.answers import UnexpectedAnswerError, parse_answer
+from tpuctl.ssh.target import Target
+from tpuctl.ssh.tpu_holders import parse_holders
+from tpuctl.workers.tpu_release import holder_rows, holders_json
+from tpuctl.workers.worker_jobs import Job, job_json, job_row, parse_worker_job
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ODD = {
@@ -75,27 +74,27 @@ EXAMINATION: dict[str, Any] = {
     "login": {"ok": {"TPU_LOG_DIR": "/tmp/x"}},
     "jobs": [{"TPU_MIN_LOG_LEVEL": "0"}],
 }
-MEMBER = cast("Member", SimpleNamespace(label="0", worker=0, node=node()))
+MEMBER = cast("Target", SimpleNamespace(label="0", worker=0, node=node()))
 
 
 def show_share(text: str) -> str:
     """Return what `tpuctl jobs` shows of a job."""
-    job = Job("a", (parse_share(MEMBER, parse_json(text), "job"),))
-    return f"{job.command}{shown_jobs.row(job)}{json.dumps(shown_jobs.to_json(job, sandbox=False))}"
+    job = Job("a", (parse_worker_job(MEMBER, parse_answer(text), "job"),))
+    return f"{job.command}{job_row(job)}{json.dumps(job_json(job, sandbox=False))}"
 
 
 def show_holders(text: str) -> str:
     """Return what `tpuctl unstick` shows of a worker."""
-    found = holders.parse(text)
-    return f"{list(shown_holders.rows('0', found))}{json.dumps(shown_holders.to_json(0, found, None))}"
+    found = parse_holders(text)
+    return f"{list(holder_rows('0', found))}{json.dumps(holders_json(0, found, None))}"
 
 
 def show_examination(text: str) -> str:
     """Return what `tpuctl doctor` finds on a worker."""
-    told = examination.read(text, NOW, NOW + timedelta(seconds=2))
+    told = parse_examination(text, NOW, NOW + timedelta(seconds=2))
     assert isinstance(told, Known) or told.reason.startswith(("unexpected answer: ", "its answer has version "))
-    seen = WorkersFacts(node=node(), now=NOW, expected=(0,), workers=(WorkerFacts(0, told),))
-    return "".join(f"{one.found.text}{one.found.why}{one.found.remedies}" for one in findings_of(seen, OF_WORKERS))
+    seen = AllWorkersFacts(node=node(), now=NOW, expected=(0,), workers=(WorkerFacts(0, told),))
+    return "".join(f"{one.found.text}{one.found.why}{one.found.remedies}" for one in run_rules(seen, WORKER_RULES))
 
 
 def mutations(value: Any, every: int) -> Iterator[str]:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.bundle.conftest import opened
 from tests.conftest import Console, Sandbox
 from tests.hostile import HostileSlice, Steps, frame, hold, leave, send, until
 from tests.hostile.copies import (
@@ -36,7 +35,8 @@ from tests.hostile.copies import (
     tree_frame,
 )
 from tests.lifecycle import put
-from tests.sync.test_sync_faults import needs_rsync
+from tests.support.conftest import opened
+from tests.workers.sync.test_sync_faults import needs_rsync
 
 SECRET = "hunter2"
 assert len(SECRET) == len(STOLEN)

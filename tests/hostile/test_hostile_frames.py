@@ -19,7 +19,7 @@ from tests.conftest import Console, Sandbox
 from tests.hostile import MARK, HostileSlice, Step, frame, hold, leave, repeat, send, until
 from tests.hostile import err as stderr
 from tests.lifecycle import said
-from tpuctl.remote.running.frames import Told
+from tpuctl.workers.worker_session import WorkerFrame
 
 HELLO = frame(b"h", b"new")
 KNOWN = frame(b"h", b"known")
@@ -41,7 +41,13 @@ ALLOWED = {
     "starting": "STARTED CONFLICT REFUSED",
     "followed": "OUT ERR OUT_GONE ERR_GONE TAKEN EXIT LOST REFUSED",
 }
-PAYLOADS = {Told.READY: b"new", Told.EXIT: b"exit 0 1.5", Told.TAKEN: b"1", Told.OUT: b"x", Told.ERR: b"x"}
+PAYLOADS = {
+    WorkerFrame.READY: b"new",
+    WorkerFrame.EXIT: b"exit 0 1.5",
+    WorkerFrame.TAKEN: b"1",
+    WorkerFrame.OUT: b"x",
+    WorkerFrame.ERR: b"x",
+}
 
 
 def out_of_order() -> dict[str, tuple[list[Step], str]]:
@@ -52,8 +58,8 @@ def out_of_order() -> dict[str, tuple[list[Step], str]]:
             f"a frame `{kind.name}` {where}",
         )
         for stage, (steps, where) in STAGES.items()
-        for kind in Told
-        if kind.name not in ALLOWED[stage].split() and (stage, kind) != ("hello", Told.MISSING)
+        for kind in WorkerFrame
+        if kind.name not in ALLOWED[stage].split() and (stage, kind) != ("hello", WorkerFrame.MISSING)
     }
 
 
@@ -559,8 +565,7 @@ def test_a_worker_that_prints_without_end_is_a_finding_of_doctor(pod: HostileSli
         "the answer.began: expected 0 to 2.21845e+11, got 1e+300",
     )
     found = [
-        ["TPU967", f"worker {at}", f"it sent no report: unexpected answer: {what}"]
-        for at, what in enumerate(whats)
+        ["TPU967", f"worker {at}", f"it sent no report: unexpected answer: {what}"] for at, what in enumerate(whats)
     ]
     assert [row for row in rows if row[0] == "TPU967"] == found
     assert ("Traceback" in err, code) == (False, 0)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.sandbox.calls import Call
-from tpuctl.sandbox.discovery import load
+from tpuctl.sandbox.api_calls import Call
+from tpuctl.sandbox.discovery import check_response_body, load_document
 from tpuctl.sandbox.lifecycle import GONE, STATES
-from tpuctl.sandbox.methods import METHODS
-from tpuctl.sandbox.schema import check_response
+from tpuctl.sandbox.service import METHODS
 
 if TYPE_CHECKING:
-    from tpuctl.sandbox.world import World
+    from tpuctl.sandbox.state import SandboxState
 
 VERSIONS = ("v1", "v1alpha1", "v2", "v2alpha1")
 STATUSES = {
@@ -27,12 +26,12 @@ _PACKAGE = "type.googleapis.com/google.cloud.tpu."
 
 def wrong_with(version: str, method: str, answer: Any) -> list[str]:
     """Return the errors in a successful response of a TPU API method."""
-    found = next(known for known in load("tpu", version).methods if known.id == method)
+    found = next(known for known in load_document("tpu", version).methods if known.id == method)
     assert found.response is not None
     return _wrong(version, found.response, answer)
 
 
-def wrong_in_world(world: World) -> list[str]:
+def wrong_in_world(world: SandboxState) -> list[str]:
     """Return the errors in the nodes, queued resources and operations of all projects, as every version shows them.
 
     A state that no version has was put there by a test, to see what a client makes of it.
@@ -47,7 +46,7 @@ def wrong_in_world(world: World) -> list[str]:
         projects |= {record.project for record in session.queued_resources()}
         for version, collection in product(VERSIONS, ("nodes", "operations", "queuedResources")):
             method = f"tpu.projects.locations.{collection}.list"
-            if any(listed.id == method for listed in load("tpu", version).methods):
+            if any(listed.id == method for listed in load_document("tpu", version).methods):
                 for parent in (f"projects/{project}/locations/-" for project in projects):
                     call = Call(version, method, {"parent": parent, "name": parent, "pageSize": 1000}, {})
                     complaints += wrong_with(version, method, METHODS[method](session, call))
@@ -55,7 +54,7 @@ def wrong_in_world(world: World) -> list[str]:
 
 
 def _wrong(version: str, schema: str, answer: Any) -> list[str]:
-    complaints = check_response(version, schema, answer)
+    complaints = check_response_body(version, schema, answer)
     operations = [answer] if schema == "Operation" else answer.get("operations", [])
     for operation in operations:
         for packed in (operation["metadata"], operation.get("response", {})):
@@ -71,9 +70,9 @@ def _wrong_with_packed(version: str, packed: dict[str, Any]) -> list[str]:
     if not packed or kind == "type.googleapis.com/google.protobuf.Empty":
         return []
     packed_by, _, schema = kind.removeprefix(_PACKAGE).partition(".")
-    if packed_by != version and (packed_by not in VERSIONS or schema in load("tpu", version).schemas):
+    if packed_by != version and (packed_by not in VERSIONS or schema in load_document("tpu", version).schemas):
         return [f"{kind} in an answer of {version}"]
-    return check_response(packed_by, schema, {name: value for name, value in packed.items() if name != "@type"})
+    return check_response_body(packed_by, schema, {name: value for name, value in packed.items() if name != "@type"})
 
 
 def is_googles_error(status: int, body: Any) -> bool:

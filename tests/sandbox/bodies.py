@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
-from tpuctl.sandbox.discovery import load
+from tpuctl.sandbox.discovery import load_document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,7 +59,7 @@ def value(version: str, spec: Mapping[str, Any], name: str, depth: int = 6) -> S
 
 def message(version: str, schema_name: str, depth: int = 6) -> SearchStrategy[dict[str, Any]]:
     """Return messages of a schema: all required fields, each other field sometimes."""
-    schema = load("tpu", version).schemas[schema_name]
+    schema = load_document("tpu", version).schemas[schema_name]
     properties: Mapping[str, Any] = schema.get("properties", {})
     if depth == 0:
         return st.just({})

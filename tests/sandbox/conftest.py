@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.sandbox.answers import wrong_in_world, wrong_with
 
+from tests.sandbox.answers import wrong_in_world, wrong_with
 from tpuctl.clock import ManualClock
-from tpuctl.sandbox import admin
-from tpuctl.sandbox.calls import ApiError, Call
-from tpuctl.sandbox.methods import METHODS
-from tpuctl.sandbox.world import World
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.api_calls import ApiError, Call
+from tpuctl.sandbox.service import METHODS
+from tpuctl.sandbox.state import SandboxState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,7 @@ class Api:
     zone = "projects/sandbox/locations/us-central2-b"
     body: dict[str, Any] = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}  # noqa: RUF012  # never changed
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SandboxState) -> None:
         self._world = world
 
     def __call__(
@@ -61,15 +61,15 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def world(tmp_path: Path, clock: ManualClock) -> Iterator[World]:
+def world(tmp_path: Path, clock: ManualClock) -> Iterator[SandboxState]:
     """Yield an empty sandbox in which a READY node is HEALTHY at once; at the end all resources must fit the schema."""
-    with World.open(tmp_path / "sandbox" / "world.db", clock=clock) as world:
-        admin.set_setting(world, "health_lag", [0, 0])
+    with SandboxState.open(tmp_path / "sandbox" / "world.db", clock=clock) as world:
+        administration.set_setting(world, "health_lag", [0, 0])
         yield world
         assert wrong_in_world(world) == []
 
 
 @pytest.fixture
-def api(world: World) -> Api:
+def api(world: SandboxState) -> Api:
     """Return the API of the sandbox."""
     return Api(world)

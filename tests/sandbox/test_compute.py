@@ -6,19 +6,19 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.sandbox.wire import Wire
 
-from tpuctl.sandbox import admin, provision
+from tests.sandbox.wire import Wire
+from tpuctl.sandbox import administration
 
 if TYPE_CHECKING:
-    from tpuctl.sandbox.world import World
+    from tpuctl.sandbox.state import SandboxState
 
 P = "/compute/v1/projects/sandbox"
 LINK = "https://www.googleapis.com/compute/v1/projects/sandbox"
 
 
 @pytest.fixture
-def wire(world: World) -> Wire:
+def wire(world: SandboxState) -> Wire:
     return Wire(world)
 
 
@@ -86,11 +86,11 @@ def test_lists_have_pages_and_accept_gclouds_parameters(wire: Wire) -> None:
 
 
 def test_region_quotas_count_the_addresses_of_workers(wire: Wire) -> None:
-    admin.add_node(wire.world, "slice", acceleratorType="v4-32")
-    admin.add_node(wire.world, "stopped", state="STOPPED")
-    admin.add_node(wire.world, "inside", networkConfig={"enableExternalIps": False})
-    provision.set_region_quota(wire.world, "us-central2", "IN_USE_ADDRESSES", limit=8)
-    provision.set_region_quota(wire.world, "us-central2", "CPUS", limit=24, usage=20)
+    administration.add_node(wire.world, "slice", acceleratorType="v4-32")
+    administration.add_node(wire.world, "stopped", state="STOPPED")
+    administration.add_node(wire.world, "inside", networkConfig={"enableExternalIps": False})
+    administration.set_region_quota(wire.world, "us-central2", "IN_USE_ADDRESSES", limit=8)
+    administration.set_region_quota(wire.world, "us-central2", "CPUS", limit=24, usage=20)
 
     region = wire("GET", f"{P}/regions/us-central2")
 
@@ -105,9 +105,9 @@ def test_project_has_the_default_network_with_its_subnetworks(wire: Wire) -> Non
     assert wire("GET", f"{P}/global/networks")["items"] == [network]
     assert f"{LINK}/regions/us-central2/subnetworks/default" in network["subnetworks"]
 
-    provision.add_subnetwork(wire.world, "default", region="us-central2", privateIpGoogleAccess=True)
-    provision.add_network(wire.world, "own", autoCreateSubnetworks=False)
-    provision.add_subnetwork(wire.world, "part", region="us-east1", network="own", ipCidrRange="10.0.0.0/24")
+    administration.add_subnetwork(wire.world, "default", region="us-central2", privateIpGoogleAccess=True)
+    administration.add_network(wire.world, "own", autoCreateSubnetworks=False)
+    administration.add_subnetwork(wire.world, "part", region="us-east1", network="own", ipCidrRange="10.0.0.0/24")
 
     changed = wire("GET", f"{P}/regions/us-central2/subnetworks/default")
     assert (changed["privateIpGoogleAccess"], changed["network"]) == (True, f"{LINK}/global/networks/default")
@@ -126,7 +126,7 @@ def test_create_node_in_an_existing_network_succeeds(wire: Wire) -> None:
     body = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base", "networkConfig": {"network": "own"}}
 
     assert wire("POST", nodes, body)[:2] == (400, "INVALID_ARGUMENT")
-    provision.add_network(wire.world, "own")
+    administration.add_network(wire.world, "own")
     assert wire("POST", nodes, body)["done"] is False
 
 
@@ -159,12 +159,12 @@ def test_firewall_rules_are_added_and_removed_default_ones_too(wire: Wire) -> No
 
 def test_disks_and_machines_are_those_added(wire: Wire) -> None:
     zone = f"{P}/zones/us-central2-b"
-    disk = provision.add_disk(wire.world, "data", users=[f"{LINK}/zones/us-central2-b/instances/vm"])
-    machine = provision.add_instance(wire.world, "vm", status="TERMINATED", machineType="n2-standard-8")
+    disk = administration.add_disk(wire.world, "data", users=[f"{LINK}/zones/us-central2-b/instances/vm"])
+    machine = administration.add_instance(wire.world, "vm", status="TERMINATED", machineType="n2-standard-8")
 
     assert [wire("GET", f"{zone}/disks/data")] == wire("GET", f"{zone}/disks")["items"] == [disk]
     assert [wire("GET", f"{zone}/instances/vm")] == wire("GET", f"{zone}/instances")["items"] == [machine]
-    account = f"{provision.project_number('sandbox')}-compute@developer.gserviceaccount.com"
+    account = f"{administration.project_number('sandbox')}-compute@developer.gserviceaccount.com"
     assert (machine["status"], machine["serviceAccounts"][0]["email"], machine["machineType"].rpartition("/")[2]) == (
         "TERMINATED",
         account,

@@ -10,24 +10,23 @@ from urllib.parse import quote
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+
 from tests.sandbox.answers import VERSIONS, is_googles_error, wrong_in_world, wrong_with
 from tests.sandbox.bodies import ZONE, message, value
-
 from tpuctl.clock import ManualClock
-from tpuctl.sandbox import admin
-from tpuctl.sandbox.calls import Request, Response
-from tpuctl.sandbox.discovery import load
-from tpuctl.sandbox.methods import METHODS, NOT_SERVED
-from tpuctl.sandbox.service import respond
-from tpuctl.sandbox.world import World
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.api_calls import Request, Response
+from tpuctl.sandbox.discovery import load_document
+from tpuctl.sandbox.service import METHODS, NOT_SERVED, answer_request
+from tpuctl.sandbox.state import SandboxState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tpuctl.sandbox.discovery import Method
+    from tpuctl.sandbox.discovery import ApiMethod
 
-ALL = [(version, method) for version in VERSIONS for method in load("tpu", version).methods]
+ALL = [(version, method) for version in VERSIONS for method in load_document("tpu", version).methods]
 IDS = [f"{version} {method.id.removeprefix('tpu.projects.locations.')}" for version, method in ALL]
 OPERATION = f"{ZONE}/operations/operation-1"
 BODY = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
@@ -48,42 +47,44 @@ STATE_OF = {"start": "STOPPED"}  # by verb: where the node must be; elsewhere RE
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path) -> Iterator[SandboxState]:
     """A sandbox with resources of every kind, in which API v1 may create nodes."""
-    with World.open(tmp_path / "world.db", clock=ManualClock()) as world:
-        admin.set_setting(world, "legacy_nodes", value=True)
+    with SandboxState.open(tmp_path / "world.db", clock=ManualClock()) as world:
+        administration.set_setting(world, "legacy_nodes", value=True)
         usage = {"capacityUnits": "CHIPS", "resourceType": "v4-8", "size": 4, "usage": {"total": "0"}}
         reservation = {"name": f"{ZONE}/reservations/mine", "state": "ACTIVE", "standard": usage}
-        admin.set_setting(world, "reservations", [reservation])
+        administration.set_setting(world, "reservations", [reservation])
         yield world
 
 
-def furnish(world: World, verb: str = "") -> str:
+def furnish(world: SandboxState, verb: str = "") -> str:
     """Restore the resources of the requests, and return the name of an operation."""
     version: dict[str, Any] = {"apiVersion": "V1"} if verb == "reimage" else {}
     announced = {"maintenanceStatus": "PENDING", "canReschedule": True, "type": "SCHEDULED"}
-    admin.add_node(world, state=STATE_OF.get(verb, "READY"), upcomingMaintenance=announced, **version)
-    admin.add_node(world, "owned", queued_resource="queued", upcomingMaintenance=announced)
-    admin.add_queued_resource(world, node_ids=("owned",))
-    admin.add_node(world, "spare")
+    administration.add_node(world, state=STATE_OF.get(verb, "READY"), upcomingMaintenance=announced, **version)
+    administration.add_node(world, "owned", queued_resource="queued", upcomingMaintenance=announced)
+    administration.add_queued_resource(world, node_ids=("owned",))
+    administration.add_node(world, "spare")
     _, operation = send(world, "DELETE", f"/v2/{ZONE}/nodes/spare")
     return str(operation["name"])
 
 
-def send(world: World, verb: str, path: str, query: dict[str, str] | None = None, body: Any = None) -> tuple[int, Any]:
+def send(
+    world: SandboxState, verb: str, path: str, query: dict[str, str] | None = None, body: Any = None
+) -> tuple[int, Any]:
     content = b"" if body is None else json.dumps(body).encode()
-    answer = respond(world, Request(verb, quote(path, safe="/:~"), tuple((query or {}).items()), {}, content))
+    answer = answer_request(world, Request(verb, quote(path, safe="/:~"), tuple((query or {}).items()), {}, content))
     assert isinstance(answer, Response)
     return answer.status, json.loads(answer.body)
 
 
-def path_of(method: Method, version: str, name: str) -> str:
+def path_of(method: ApiMethod, version: str, name: str) -> str:
     """Return the path of a method with a resource name in it: `v2/{+name}:start`."""
     before, _, after = method.template.partition("{")
     return f"/{version}/{before}{name}{after.partition('}')[2]}"
 
 
-def named(method: Method, operation: str) -> str:
+def named(method: ApiMethod, operation: str) -> str:
     """Return the name of an existing resource for a method."""
     pattern = method.parameters["name" if "name" in method.parameters else "parent"]["pattern"].strip("^$")
     words = pattern.replace("[^/]+", "*").split("/")[4:]
@@ -92,7 +93,7 @@ def named(method: Method, operation: str) -> str:
     return {"": ZONE, "operations/*": operation}.get("/".join(words)) or THERE.get("/".join(words), ZONE)
 
 
-def smallest(method: Method, version: str) -> tuple[dict[str, str], Any]:
+def smallest(method: ApiMethod, version: str) -> tuple[dict[str, str], Any]:
     """Return the query and the body of the smallest valid request."""
     if method.id.endswith("nodes.create"):
         return {"nodeId": "new"}, LEGACY if version.startswith("v1") else BODY
@@ -114,7 +115,7 @@ def test_every_method_is_served_or_listed_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize(("version", "method"), ALL, ids=IDS)
-def test_smallest_request_gets_an_answer_in_the_schema(world: World, version: str, method: Method) -> None:
+def test_smallest_request_gets_an_answer_in_the_schema(world: SandboxState, version: str, method: ApiMethod) -> None:
     operation = furnish(world, method.id.rpartition(".")[2])
     query, body = smallest(method, version)
     name = named(method, operation)
@@ -128,7 +129,7 @@ def test_smallest_request_gets_an_answer_in_the_schema(world: World, version: st
 
 @pytest.mark.parametrize(("version", "method"), ALL, ids=IDS)
 def test_valid_requests_get_an_answer_in_the_schema_or_googles_error(
-    world: World, version: str, method: Method
+    world: SandboxState, version: str, method: ApiMethod
 ) -> None:
     operation = furnish(world)
     here = named(method, operation)

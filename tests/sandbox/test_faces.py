@@ -17,14 +17,15 @@ from googleapiclient.errors import HttpError
 
 from tpuctl.clock import ManualClock
 from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
+from tpuctl.sandbox.http_server import SandboxServer, open_server
 from tpuctl.sandbox.in_process import SandboxHttp
-from tpuctl.sandbox.server import SandboxServer, serve
-from tpuctl.sandbox.world import World
+from tpuctl.sandbox.state import SandboxState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+if TYPE_CHECKING:
     Answer = tuple[int, dict[str, str], Any]
     Send = Callable[..., Answer]
 
@@ -38,27 +39,27 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def world(tmp_path: Path, clock: ManualClock) -> World:
-    return World.open(tmp_path / "world.db", clock=clock, speed=1)
+def world(tmp_path: Path, clock: ManualClock) -> SandboxState:
+    return SandboxState.open(tmp_path / "world.db", clock=clock, speed=1)
 
 
 @pytest.fixture
-def server(world: World) -> Iterator[SandboxServer]:
-    with serve(world).start() as running:
+def server(world: SandboxState) -> Iterator[SandboxServer]:
+    with open_server(world).start() as running:
         yield running
 
 
 @pytest.fixture(params=["in process", "over http"])
-def send(request: pytest.FixtureRequest, world: World) -> Iterator[Send]:
+def send(request: pytest.FixtureRequest, world: SandboxState) -> Iterator[Send]:
     """Send one request and return status, headers and decoded body; a broken connection raises ConnectionError."""
     if request.param == "in process":
         yield lambda *call: _in_process(world, *call)
         return
-    with serve(world).start() as running:
+    with open_server(world).start() as running:
         yield lambda *call: _over_http(running.url, *call)
 
 
-def _in_process(world: World, method: str, path: str, body: Any = None) -> Answer:
+def _in_process(world: SandboxState, method: str, path: str, body: Any = None) -> Answer:
     content = body if isinstance(body, bytes) else json.dumps(body) if body is not None else None
     response, answer = SandboxHttp(world).request(f"https://www.googleapis.com{path}", method, content)
     return response.status, dict(response), _decoded(answer)
@@ -83,7 +84,7 @@ def _decoded(content: bytes) -> Any:
     return json.loads(content) if content.startswith(b"{") else content.decode()
 
 
-def _disturb(world: World, fault: Fault) -> None:
+def _disturb(world: SandboxState, fault: Fault) -> None:
     with world.write() as session:
         add_fault(session, fault)
 
@@ -142,7 +143,9 @@ def test_unknown_path_gets_an_html_page(send: Send, method: str, path: str) -> N
 
 
 @pytest.mark.parametrize(("kind", "status_after"), [(FaultKind.DROP_BEFORE, 404), (FaultKind.DROP_AFTER, 200)])
-def test_dropped_create_takes_effect_only_after(send: Send, world: World, kind: FaultKind, status_after: int) -> None:
+def test_dropped_create_takes_effect_only_after(
+    send: Send, world: SandboxState, kind: FaultKind, status_after: int
+) -> None:
     _disturb(world, Fault(kind, method="*.nodes.create"))
 
     with pytest.raises(ConnectionError):
@@ -151,7 +154,7 @@ def test_dropped_create_takes_effect_only_after(send: Send, world: World, kind: 
     assert send("GET", f"/v2/{ZONE}/nodes/x")[0] == status_after
 
 
-def test_call_faults_reach_the_caller(send: Send, world: World, clock: ManualClock) -> None:
+def test_call_faults_reach_the_caller(send: Send, world: SandboxState, clock: ManualClock) -> None:
     _disturb(world, Fault(FaultKind.HTTP_ERROR, status=429, retry_after=7))
     busy = send("GET", f"/v2/{ZONE}/nodes")
     _disturb(world, Fault(FaultKind.UNAUTHENTICATED))
@@ -169,7 +172,7 @@ def test_call_faults_reach_the_caller(send: Send, world: World, clock: ManualClo
     assert (late[0], clock.now() - started) == (200, timedelta(seconds=90))
 
 
-def test_googles_client_works_on_both_interfaces(world: World, server: SandboxServer) -> None:
+def test_googles_client_works_on_both_interfaces(world: SandboxState, server: SandboxServer) -> None:
     anonymous = AnonymousCredentials()  # type: ignore[no-untyped-call]  # google-auth types only part of itself
     authorized = google_auth_httplib2.AuthorizedHttp(anonymous, http=SandboxHttp(world))
     endpoint = {"api_endpoint": server.url}
@@ -201,11 +204,11 @@ def test_bug_is_an_exception_in_process_and_a_500_over_http(tmp_path: Path) -> N
         def read(self) -> NoReturn:
             raise ZeroDivisionError
 
-    broken = cast("World", Broken())
+    broken = cast("SandboxState", Broken())
     with pytest.raises(ZeroDivisionError):
         SandboxHttp(broken).request(f"https://tpu.googleapis.com/v2/{ZONE}/nodes")
     seen: list[str] = []
-    with serve(broken, log=seen.append).start() as running:
+    with open_server(broken, log=seen.append).start() as running:
         answer = _over_http(running.url, "GET", f"/v2/{ZONE}/nodes")
 
     assert (answer[0], answer[2]["error"]["message"]) == (500, "Internal error encountered.")

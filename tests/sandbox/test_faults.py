@@ -8,28 +8,30 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tpuctl.errors import InvalidInputError
-from tpuctl.sandbox import admin
-from tpuctl.sandbox.calls import Call, Request, Response
-from tpuctl.sandbox.faults import CallFault, CallFaultKind, Fault, FaultKind, add_fault, call_fault, list_faults
-from tpuctl.sandbox.nodes.workers import find_worker
-from tpuctl.sandbox.service import respond
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.api_calls import Call, Request, Response
+from tpuctl.sandbox.faults import CallFault, CallFaultKind, Fault, FaultKind, add_fault, list_faults, take_call_fault
+from tpuctl.sandbox.service import answer_request
+from tpuctl.sandbox.worker_access import find_worker
 
 if TYPE_CHECKING:
     from tpuctl.clock import ManualClock
-    from tpuctl.sandbox.world import World
+    from tpuctl.sandbox.state import SandboxState
 
 ZONE = "projects/sandbox/locations/us-central2-b"
 BODY = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
 MINUTE = timedelta(minutes=1)
 
 
-def set_fault(world: World, kind: FaultKind, **values: Any) -> int:
+def set_fault(world: SandboxState, kind: FaultKind, **values: Any) -> int:
     """Add a fault."""
     with world.write() as session:
         return add_fault(session, Fault(kind, **values))
 
 
-def test_restart_after_the_last_unhealthy_fault_fixes_the_node(world: World, api: Any, clock: ManualClock) -> None:
+def test_restart_after_the_last_unhealthy_fault_fixes_the_node(
+    world: SandboxState, api: Any, clock: ManualClock
+) -> None:
     set_fault(world, FaultKind.UNHEALTHY, node="nod?", count=2)
     api.create()
     clock.sleep(10 * MINUTE)
@@ -45,15 +47,15 @@ def test_restart_after_the_last_unhealthy_fault_fixes_the_node(world: World, api
         assert list_faults(session) == []
 
 
-def test_unhealthy_fault_affects_an_existing_node_once(world: World, api: Any) -> None:
-    admin.add_node(world, "a")
-    admin.add_node(world, "b")
+def test_unhealthy_fault_affects_an_existing_node_once(world: SandboxState, api: Any) -> None:
+    administration.add_node(world, "a")
+    administration.add_node(world, "b")
     set_fault(world, FaultKind.UNHEALTHY, health="TIMEOUT")
 
     assert [api.health(node_id) for node_id in ("a", "b")] == ["TIMEOUT", "HEALTHY"]
 
 
-def test_hang_delays_the_node_and_its_operation(world: World, api: Any, clock: ManualClock) -> None:
+def test_hang_delays_the_node_and_its_operation(world: SandboxState, api: Any, clock: ManualClock) -> None:
     set_fault(world, FaultKind.HANG, node="ever")
     set_fault(world, FaultKind.HANG, node="while", duration=timedelta(hours=1))
     operations = [api.create(node_id) for node_id in ("ever", "while", "free")]
@@ -80,7 +82,9 @@ def test_hang_delays_the_node_and_its_operation(world: World, api: Any, clock: M
         (13, "an internal error has occurred"),
     ],
 )
-def test_failed_create_leaves_no_record(world: World, api: Any, clock: ManualClock, code: int, text: str) -> None:
+def test_failed_create_leaves_no_record(
+    world: SandboxState, api: Any, clock: ManualClock, code: int, text: str
+) -> None:
     set_fault(world, FaultKind.OPERATION_ERROR, code=code)
 
     operation = api.create()
@@ -93,8 +97,8 @@ def test_failed_create_leaves_no_record(world: World, api: Any, clock: ManualClo
     assert "name" in api.create()
 
 
-def test_start_without_capacity_ends_stopped(world: World, api: Any, clock: ManualClock) -> None:
-    admin.add_node(world, state="STOPPED")
+def test_start_without_capacity_ends_stopped(world: SandboxState, api: Any, clock: ManualClock) -> None:
+    administration.add_node(world, state="STOPPED")
     set_fault(world, FaultKind.OPERATION_ERROR, method="*.nodes.start")
 
     operation = api("nodes.start", name=f"{ZONE}/nodes/node")
@@ -103,8 +107,10 @@ def test_start_without_capacity_ends_stopped(world: World, api: Any, clock: Manu
     assert (api.state(), api("operations.get", name=operation["name"])["error"]["code"]) == ("STOPPED", 8)
 
 
-def test_preemption_keeps_the_node_and_suspends_the_queued_resource(world: World, api: Any, clock: ManualClock) -> None:
-    admin.add_node(world)
+def test_preemption_keeps_the_node_and_suspends_the_queued_resource(
+    world: SandboxState, api: Any, clock: ManualClock
+) -> None:
+    administration.add_node(world)
     spec = {"parent": ZONE, "nodeId": "owned", "node": BODY}
     api("queuedResources.create", {"spot": {}, "tpu": {"nodeSpec": [spec]}}, parent=ZONE, queuedResourceId="queued")
     clock.sleep(15 * MINUTE)
@@ -121,8 +127,8 @@ def test_preemption_keeps_the_node_and_suspends_the_queued_resource(world: World
     ]
 
 
-def test_maintenance_is_announced_then_ongoing_then_over(world: World, api: Any, clock: ManualClock) -> None:
-    admin.add_node(world)
+def test_maintenance_is_announced_then_ongoing_then_over(world: SandboxState, api: Any, clock: ManualClock) -> None:
+    administration.add_node(world)
     set_fault(world, FaultKind.MAINTENANCE, after=timedelta(minutes=30))
     seen = []
     for _ in range(3):
@@ -137,8 +143,8 @@ def test_maintenance_is_announced_then_ongoing_then_over(world: World, api: Any,
     ]
 
 
-def test_late_ssh_key_is_missing_before_its_time(world: World, api: Any, clock: ManualClock) -> None:
-    admin.add_node(world, metadata={"ssh-keys": "old"})
+def test_late_ssh_key_is_missing_before_its_time(world: SandboxState, api: Any, clock: ManualClock) -> None:
+    administration.add_node(world, metadata={"ssh-keys": "old"})
     set_fault(world, FaultKind.SSH_KEY_LATE, duration=timedelta(minutes=1))
     clock.sleep(10 * MINUTE)
     api("nodes.patch", {"metadata": {"ssh-keys": "new"}}, name=f"{ZONE}/nodes/node", updateMask="metadata")
@@ -152,31 +158,31 @@ def test_late_ssh_key_is_missing_before_its_time(world: World, api: Any, clock: 
     assert seen == ["old", "new"]
 
 
-def test_quota_fault_rejects_the_given_number_of_calls(world: World) -> None:
+def test_quota_fault_rejects_the_given_number_of_calls(world: SandboxState) -> None:
     """An error rolls back the call's changes, but not the use of the fault."""
     set_fault(world, FaultKind.QUOTA, node="n")
     body = b'{"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}'
     create = Request("POST", "/v2/projects/p/locations/us-central2-b/nodes", (("nodeId", "n"),), {}, body)
 
-    answers = [respond(world, create) for _ in range(2)]
+    answers = [answer_request(world, create) for _ in range(2)]
 
     assert [answer.status for answer in answers if isinstance(answer, Response)] == [429, 200]
 
 
-def test_quota_fault_rejects_the_call(world: World, api: Any) -> None:
+def test_quota_fault_rejects_the_call(world: SandboxState, api: Any) -> None:
     set_fault(world, FaultKind.QUOTA, limit=4)
 
     text = "Quota limit 'TPUV4sPodPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 4 in zone us-central2-b."
     assert (api.create(), "name" in api.create()) == ((429, text), True)
 
 
-def test_call_fault_affects_matching_calls_and_is_used_up(world: World) -> None:
+def test_call_fault_affects_matching_calls_and_is_used_up(world: SandboxState) -> None:
     set_fault(world, FaultKind.DROP_AFTER, method="*.nodes.create", node="train*")
     set_fault(world, FaultKind.HTTP_ERROR, method="*.nodes.get", status=429, retry_after=7)
     create = Call("v2", "tpu.projects.locations.nodes.create", {"parent": ZONE, "nodeId": "trainer"}, {})
     get = Call("v2", "tpu.projects.locations.nodes.get", {"name": f"{ZONE}/nodes/a"}, {})
 
-    assert [call_fault(world, call) for call in (create, create, get, get)] == [
+    assert [take_call_fault(world, call) for call in (create, create, get, get)] == [
         CallFault(CallFaultKind.DROP_AFTER),
         None,
         CallFault(CallFaultKind.HTTP_ERROR, 429, 7),
@@ -184,23 +190,23 @@ def test_call_fault_affects_matching_calls_and_is_used_up(world: World) -> None:
     ]
 
 
-def test_unreachable_zone_answers_503_and_lists_report_it(world: World, api: Any) -> None:
-    admin.add_node(world)
-    admin.add_node(world, "far", acceleratorType="v6e-8", zone="us-east5-a")
+def test_unreachable_zone_answers_503_and_lists_report_it(world: SandboxState, api: Any) -> None:
+    administration.add_node(world)
+    administration.add_node(world, "far", acceleratorType="v6e-8", zone="us-east5-a")
     set_fault(world, FaultKind.UNREACHABLE, zone="us-central2-b")
     get = Call("v2", "tpu.projects.locations.nodes.get", {"name": f"{ZONE}/nodes/node"}, {})
     everywhere = Call("v2", "tpu.projects.locations.nodes.list", {"parent": "projects/sandbox/locations/-"}, {})
 
-    statuses = [fault and fault.status for fault in (call_fault(world, get), call_fault(world, get))]
+    statuses = [fault and fault.status for fault in (take_call_fault(world, get), take_call_fault(world, get))]
     listed = api("nodes.list", parent="projects/sandbox/locations/-")
 
     assert statuses == [503, 503]
-    assert call_fault(world, everywhere) is None
+    assert take_call_fault(world, everywhere) is None
     assert listed["unreachable"] == [ZONE]
     assert [node["name"].rpartition("/")[2] for node in listed["nodes"]] == ["far"]
 
 
-def test_invalid_fault_is_rejected(world: World) -> None:
+def test_invalid_fault_is_rejected(world: SandboxState) -> None:
     with pytest.raises(InvalidInputError, match="`SLEEPING` is not a state"):
         set_fault(world, FaultKind.HANG, state="SLEEPING")
 
@@ -215,20 +221,20 @@ def test_invalid_fault_is_rejected(world: World) -> None:
         "cloudbilling.projects.getBillingInfo",
     ],
 )
-def test_permanent_fault_affects_every_call_of_every_api(world: World, method: str) -> None:
+def test_permanent_fault_affects_every_call_of_every_api(world: SandboxState, method: str) -> None:
     set_fault(world, FaultKind.SLOW, count=0, duration=timedelta(seconds=0.1))
 
-    met = [call_fault(world, Call("v1", method, {}, {})) for _ in range(2)]
+    met = [take_call_fault(world, Call("v1", method, {}, {})) for _ in range(2)]
 
     assert met == [CallFault(CallFaultKind.SLOW, delay=timedelta(seconds=0.1))] * 2
     with world.read() as session:
         assert [fault.count for _, fault in list_faults(session)] == [0]
 
 
-def test_unreachable_zone_does_not_answer_for_its_disks(world: World) -> None:
+def test_unreachable_zone_does_not_answer_for_its_disks(world: SandboxState) -> None:
     set_fault(world, FaultKind.UNREACHABLE, zone="us-central2-b")
     get = Call("v1", "compute.disks.get", {"project": "sandbox", "zone": "us-central2-b", "disk": "d"}, {})
 
-    assert call_fault(world, get) == CallFault(
+    assert take_call_fault(world, get) == CallFault(
         CallFaultKind.HTTP_ERROR, 503, message="The location us-central2-b is unreachable."
     )

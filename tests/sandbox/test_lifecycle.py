@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tpuctl.sandbox import admin, schema
-from tpuctl.sandbox.lifecycle import STATES, Pace, create, phase_at
-from tpuctl.sandbox.nodes.workers import find_worker
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.discovery import check_response_body
+from tpuctl.sandbox.lifecycle import STATES, PhaseDurations, create_timeline, phase_at
+from tpuctl.sandbox.worker_access import find_worker
 
 if TYPE_CHECKING:
     from tpuctl.clock import ManualClock
-    from tpuctl.sandbox.world import World
+    from tpuctl.sandbox.state import SandboxState
 
 ZONE = "projects/sandbox/locations/us-central2-b"
 BODY = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
@@ -35,8 +36,10 @@ TABLE = {
     ("verb", "found", "allowed"),
     [(verb, found, cell == "y") for verb, row in TABLE.items() for found, cell in zip(STATES, row, strict=True)],
 )
-def test_state_allows_the_verbs_of_the_table(world: World, api: Any, verb: str, found: str, *, allowed: bool) -> None:
-    admin.add_node(world, state=found)
+def test_state_allows_the_verbs_of_the_table(
+    world: SandboxState, api: Any, verb: str, found: str, *, allowed: bool
+) -> None:
+    administration.add_node(world, state=found)
 
     answer = api(f"nodes.{verb}", {"description": "x"}, name=f"{ZONE}/nodes/node", updateMask="description")
 
@@ -45,11 +48,11 @@ def test_state_allows_the_verbs_of_the_table(world: World, api: Any, verb: str, 
     assert (answer if isinstance(answer, tuple) else "operation" in answer["name"]) == (allowed or refusal)
 
 
-def test_setting_overrides_only_unverified_rules(world: World, api: Any) -> None:
-    admin.add_node(world, "young", state="CREATING")
-    admin.add_node(world, "dead", state="PREEMPTED")
+def test_setting_overrides_only_unverified_rules(world: SandboxState, api: Any) -> None:
+    administration.add_node(world, "young", state="CREATING")
+    administration.add_node(world, "dead", state="PREEMPTED")
     for name in ("allow_stop_while_creating", "allow_stop_while_preempted"):
-        admin.set_setting(world, name, value=True)
+        administration.set_setting(world, name, value=True)
 
     answers = [api("nodes.stop", name=f"{ZONE}/nodes/{name}") for name in ("young", "dead")]
 
@@ -75,15 +78,15 @@ def test_node_from_create_to_404_fits_the_schema(api: Any, clock: ManualClock) -
     ]
     assert [operation["done"] for operation in operations] == [True] * 4
     assert [operation["response"].get("state") for operation in operations] == ["READY", "STOPPED", "READY", None]
-    assert [schema.check_response("v2", "Operation", operation) for operation in operations] == [[]] * 4
+    assert [check_response_body("v2", "Operation", operation) for operation in operations] == [[]] * 4
 
 
-def test_node_fits_the_schema_of_every_version(world: World, api: Any) -> None:
-    admin.add_node(world, acceleratorType="v4-16", labels={"a": "b"}, schedulingConfig={"spot": True})
+def test_node_fits_the_schema_of_every_version(world: SandboxState, api: Any) -> None:
+    administration.add_node(world, acceleratorType="v4-16", labels={"a": "b"}, schedulingConfig={"spot": True})
 
     for version in ("v1", "v1alpha1", "v2", "v2alpha1"):
         node = api("nodes.get", name=f"{ZONE}/nodes/node", version=version)
-        assert schema.check_response(version, "Node", node) == []
+        assert check_response_body(version, "Node", node) == []
         assert len(node["networkEndpoints"]) == 2
 
 
@@ -120,8 +123,8 @@ def test_invalid_create_gives_the_error_of_the_service(
 
 
 @pytest.mark.parametrize("found", ["READY", "PREEMPTED", "DELETING"])
-def test_create_of_an_existing_name_is_rejected_in_every_state(world: World, api: Any, found: str) -> None:
-    admin.add_node(world, state=found)
+def test_create_of_an_existing_name_is_rejected_in_every_state(world: SandboxState, api: Any, found: str) -> None:
+    administration.add_node(world, state=found)
 
     answer = api("nodes.create", BODY, parent=ZONE, nodeId="node")
 
@@ -142,9 +145,9 @@ def test_create_of_an_existing_name_is_rejected_in_every_state(world: World, api
     ],
 )
 def test_stop_and_start_of_unsupported_nodes_are_rejected(
-    world: World, api: Any, fields: Any, verb: str, refusal: str
+    world: SandboxState, api: Any, fields: Any, verb: str, refusal: str
 ) -> None:
-    admin.add_node(world, **fields)
+    administration.add_node(world, **fields)
 
     code, message = api(f"nodes.{verb}", name=f"{ZONE}/nodes/node")
 
@@ -153,18 +156,18 @@ def test_stop_and_start_of_unsupported_nodes_are_rejected(
 
 def test_same_key_gives_the_same_durations() -> None:
     start = datetime(2026, 1, 1, tzinfo=UTC)
-    timeline = create(start, Pace("0/node/1"), workers=1, preemptible=True)
+    timeline = create_timeline(start, PhaseDurations("0/node/1"), workers=1, preemptible=True)
 
-    assert timeline == create(start, Pace("0/node/1"), workers=1, preemptible=True)
-    assert timeline != create(start, Pace("0/node/2"), workers=1, preemptible=True)
+    assert timeline == create_timeline(start, PhaseDurations("0/node/1"), workers=1, preemptible=True)
+    assert timeline != create_timeline(start, PhaseDurations("0/node/2"), workers=1, preemptible=True)
     assert 1.5 * MINUTE <= timeline[1].at - start <= 4 * MINUTE
     end = timeline[1].at + timedelta(hours=24)
     states = [phase.state for at in (end - MINUTE, end) if (phase := phase_at(timeline, at))]
     assert states == ["READY", "PREEMPTED"]
 
 
-def test_patch_sets_the_fields_of_the_mask_and_clears_missing_ones(world: World, api: Any) -> None:
-    admin.add_node(world, labels={"a": "b"}, description="old", tags=["kept"])
+def test_patch_sets_the_fields_of_the_mask_and_clears_missing_ones(world: SandboxState, api: Any) -> None:
+    administration.add_node(world, labels={"a": "b"}, description="old", tags=["kept"])
 
     operation = api(
         "nodes.patch",
@@ -185,7 +188,7 @@ def test_queued_resource_waits_then_creates_and_deletes_its_node(api: Any, clock
     seen = []
     for _ in range(40):
         found = api("queuedResources.get", name=f"{ZONE}/queuedResources/queued")
-        assert schema.check_response("v2", "QueuedResource", found) == []
+        assert check_response_body("v2", "QueuedResource", found) == []
         pair = (found["state"]["state"], api.state())
         seen += [pair] if pair not in seen else []
         clock.sleep(timedelta(seconds=15))
@@ -204,9 +207,9 @@ def test_queued_resource_waits_then_creates_and_deletes_its_node(api: Any, clock
     assert (gone, api("operations.get", name=operation["name"])["done"]) == ((404, 404), True)
 
 
-def test_lists_page_through_all_zones_in_order(world: World, api: Any) -> None:
+def test_lists_page_through_all_zones_in_order(world: SandboxState, api: Any) -> None:
     for index, accelerator_type in enumerate(["v4-8", "v6e-8", "v5litepod-4", "v4-16", "v6e-1"]):
-        admin.add_node(world, f"n{index}", acceleratorType=accelerator_type)
+        administration.add_node(world, f"n{index}", acceleratorType=accelerator_type)
     names: list[str] = []
     token = ""
     while True:
@@ -222,9 +225,9 @@ def test_lists_page_through_all_zones_in_order(world: World, api: Any) -> None:
     assert api("nodes.list", parent=ZONE, pageSize=-1)[0] == 400
 
 
-def test_worker_is_found_by_address_and_by_name(world: World) -> None:
-    admin.add_node(world, "other")
-    node = admin.add_node(world, "slice", acceleratorType="v4-32", metadata={"k": "v"})
+def test_worker_is_found_by_address_and_by_name(world: SandboxState) -> None:
+    administration.add_node(world, "other")
+    node = administration.add_node(world, "slice", acceleratorType="v4-32", metadata={"k": "v"})
     second = node["networkEndpoints"][1]
 
     with world.read() as session:

@@ -17,10 +17,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from tpuctl.clock import ManualClock
-from tpuctl.sandbox import admin, request_log
+from tpuctl.sandbox.administration import advance_clock, read_status, set_tpu_quota
 from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
-from tpuctl.sandbox.server import SandboxServer, serve
-from tpuctl.sandbox.world import World
+from tpuctl.sandbox.http_server import SandboxServer, open_server
+from tpuctl.sandbox.request_log import read_log
+from tpuctl.sandbox.state import SandboxState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,14 +36,14 @@ BODY = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with World.open(tmp_path / "world.sqlite3", clock=ManualClock()) as world:
+def world(tmp_path: Path) -> Iterator[SandboxState]:
+    with SandboxState.open(tmp_path / "world.sqlite3", clock=ManualClock()) as world:
         yield world
 
 
 @pytest.fixture
-def server(world: World) -> Iterator[SandboxServer]:
-    with serve(world) as running:
+def server(world: SandboxState) -> Iterator[SandboxServer]:
+    with open_server(world) as running:
         yield running.start()
 
 
@@ -75,12 +76,12 @@ def _at_once(server: SandboxServer, visit: Callable[[Client, int], T], *, client
         return list(pool.map(go, range(clients)))
 
 
-def _allow(world: World, nodes: int) -> None:
+def _allow(world: SandboxState, nodes: int) -> None:
     with world.write() as session:
-        admin.set_quota(session, generation="v4", tier="on-demand", limit=nodes * 8)  # TensorCores
+        set_tpu_quota(session, generation="v4", tier="on-demand", limit=nodes * 8)  # TensorCores
 
 
-def test_200_clients_create_and_read_their_nodes(world: World, server: SandboxServer) -> None:
+def test_200_clients_create_and_read_their_nodes(world: SandboxState, server: SandboxServer) -> None:
     _allow(world, MANY)
 
     def visit(client: Client, number: int) -> tuple[int, int, str]:
@@ -89,7 +90,7 @@ def test_200_clients_create_and_read_their_nodes(world: World, server: SandboxSe
         return created, read, str(node.get("name"))
 
     seen = _at_once(server, visit)
-    admin.advance(world, timedelta(hours=1))
+    advance_clock(world, timedelta(hours=1))
     with closing(Client(server)) as client:
         nodes = client("GET", f"{NODES}?pageSize=1000")[1]["nodes"]
 
@@ -99,7 +100,7 @@ def test_200_clients_create_and_read_their_nodes(world: World, server: SandboxSe
     assert len({end["ipAddress"] for node in nodes for end in node["networkEndpoints"]}) == MANY
 
 
-def test_200_clients_get_as_many_nodes_as_the_quota_allows(world: World, server: SandboxServer) -> None:
+def test_200_clients_get_as_many_nodes_as_the_quota_allows(world: SandboxState, server: SandboxServer) -> None:
     _allow(world, 25)
 
     statuses = _at_once(server, lambda client, n: client("POST", f"{NODES}?nodeId=node-{n}", BODY)[0])
@@ -164,14 +165,14 @@ def test_clients_with_half_a_request_do_not_block_others(server: SandboxServer) 
 
 def test_state_can_be_closed_after_the_server(tmp_path: Path) -> None:
     """A response in progress ends first. A thread that used a closed connection crashed the interpreter."""
-    with World.open(tmp_path / "world.sqlite3", speed=1) as world, serve(world) as running:
+    with SandboxState.open(tmp_path / "world.sqlite3", speed=1) as world, open_server(world) as running:
         with world.write() as session:
             add_fault(session, Fault(FaultKind.SLOW, duration=timedelta(milliseconds=500)))
         address = urlsplit(running.start().url)
         with socket.create_connection((address.hostname, address.port), timeout=10) as client:
             client.sendall(f"GET {NODES} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-            while admin.status(world).faults:  # until the request has met it
+            while read_status(world).faults:  # until the request has met it
                 time.sleep(0.01)
             running.close()
 
-        assert [(entry.path, entry.status) for entry in request_log.entries(world.path)] == [(NODES, 200)]
+        assert [(entry.path, entry.status) for entry in read_log(world.path)] == [(NODES, 200)]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.sandbox.wire import Wire
 
-from tpuctl.sandbox import provision, seeding
+from tests.sandbox.wire import Wire
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.seeding import apply_seed, read_seed
 
 if TYPE_CHECKING:
-    from tpuctl.sandbox.world import World
+    from tpuctl.sandbox.state import SandboxState
 
 P = "/compute/v1/projects/sandbox"
 LINK = "https://www.googleapis.com/compute/v1/projects/sandbox"
@@ -18,12 +19,12 @@ SUBNETWORK = f"{P}/regions/us-central2/subnetworks/default"
 
 
 @pytest.fixture
-def wire(world: World) -> Wire:
+def wire(world: SandboxState) -> Wire:
     return Wire(world)
 
 
 def test_recreated_default_network_has_no_firewall_rules(wire: Wire) -> None:
-    seeding.plant(wire.world, seeding.read("networks: [{name: default, absent: true}]", "s.yaml"))
+    apply_seed(wire.world, read_seed("networks: [{name: default, absent: true}]", "s.yaml"))
     assert wire("GET", f"{P}/global/networks/default")[0] == 404
     assert "items" not in wire("GET", f"{P}/global/firewalls")
 
@@ -35,7 +36,7 @@ def test_recreated_default_network_has_no_firewall_rules(wire: Wire) -> None:
 
 
 def test_legacy_network_has_no_subnetworks(wire: Wire) -> None:
-    provision.add_network(wire.world, "ancient", IPv4Range="10.240.0.0/16")
+    administration.add_network(wire.world, "ancient", IPv4Range="10.240.0.0/16")
 
     network = wire("GET", f"{P}/global/networks/ancient")
 
@@ -54,7 +55,7 @@ def test_private_google_access_is_set_by_a_regional_operation(wire: Wire) -> Non
 
 
 def test_service_account_can_change_while_the_machine_is_stopped(wire: Wire) -> None:
-    provision.add_instance(wire.world, "vm")
+    administration.add_instance(wire.world, "vm")
     machine = f"{P}/zones/us-central2-b/instances/vm"
     account = {"email": "default", "scopes": ["https://www.googleapis.com/auth/cloud-platform"]}
     assert wire("POST", f"{machine}/setServiceAccount", account)[:2] == (400, "resourceNotReady")
@@ -65,7 +66,7 @@ def test_service_account_can_change_while_the_machine_is_stopped(wire: Wire) -> 
     wire("POST", f"{machine}/start")
 
     found = wire("GET", machine)
-    email = f"{provision.project_number('sandbox')}-compute@developer.gserviceaccount.com"
+    email = f"{administration.project_number('sandbox')}-compute@developer.gserviceaccount.com"
     assert (found["status"], found["serviceAccounts"]) == ("RUNNING", [{**account, "email": email}])
 
 
@@ -85,7 +86,7 @@ def test_service_account_can_change_while_the_machine_is_stopped(wire: Wire) -> 
 )
 def test_list_is_filtered_by_name(wire: Wire, given: str, found: set[str]) -> None:
     for name, zone in (("vm", "us-central1-a"), ("vm-2", "us-central2-b"), ("other", "us-central2-b")):
-        provision.add_instance(wire.world, name, zone=zone)
+        administration.add_instance(wire.world, name, zone=zone)
 
     items = wire("GET", f"{P}/aggregated/instances?filter={given}")["items"]
 
@@ -97,8 +98,8 @@ def test_list_with_an_invalid_filter_is_rejected(wire: Wire) -> None:
 
 
 def test_firewall_rules_can_deny_and_have_priorities(wire: Wire) -> None:
-    provision.add_firewall(wire.world, "no", denied=[{"IPProtocol": "all"}], priority=10, disabled=True)
-    provision.remove_firewall(wire.world, "default-allow-ssh")
+    administration.add_firewall(wire.world, "no", denied=[{"IPProtocol": "all"}], priority=10, disabled=True)
+    administration.remove_firewall(wire.world, "default-allow-ssh")
 
     rules = {rule["name"]: rule for rule in wire("GET", f"{P}/global/firewalls")["items"]}
 

@@ -15,18 +15,18 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from googleapiclient.discovery import build
 from googleapiclient.http import MediaInMemoryUpload, MediaIoBaseDownload, MediaIoBaseUpload
-from tests.sandbox.wire import Wire
 
-from tpuctl.sandbox import provision
+from tests.sandbox.wire import Wire
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.http_server import open_server
 from tpuctl.sandbox.in_process import SandboxHttp
-from tpuctl.sandbox.server import serve
-from tpuctl.sandbox.uploads import parts
+from tpuctl.sandbox.uploads import multipart_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tpuctl.clock import ManualClock
-    from tpuctl.sandbox.world import World
+    from tpuctl.sandbox.state import SandboxState
 
 B = "/storage/v1/b"
 UP = "/upload/storage/v1/b/data/o?uploadType=media"
@@ -34,21 +34,21 @@ FAILED = (412, "conditionNotMet", "At least one of the pre-conditions you specif
 
 
 @pytest.fixture
-def wire(world: World) -> Wire:
-    provision.add_bucket(world, "data", location="us-central2")
+def wire(world: SandboxState) -> Wire:
+    administration.add_bucket(world, "data", location="us-central2")
     return Wire(world)
 
 
 @pytest.fixture(params=["in process", "over http"])
-def storage(request: pytest.FixtureRequest, world: World) -> Iterator[Any]:
+def storage(request: pytest.FixtureRequest, world: SandboxState) -> Iterator[Any]:
     """Google's client on both interfaces."""
-    provision.add_bucket(world, "data", location="us-central2")
+    administration.add_bucket(world, "data", location="us-central2")
     anonymous = AnonymousCredentials()  # type: ignore[no-untyped-call]  # google-auth types only part of itself
     if request.param == "in process":
         http = google_auth_httplib2.AuthorizedHttp(anonymous, http=SandboxHttp(world))
         yield build("storage", "v1", static_discovery=True, http=http)
         return
-    with serve(world).start() as server:
+    with open_server(world).start() as server:
         endpoint = {"api_endpoint": f"{server.url}/storage/v1/"}
         # Uploads ignore the endpoint: they go to the document's root unless it is replaced.
         client = build("storage", "v1", static_discovery=True, credentials=anonymous, client_options=endpoint)
@@ -88,7 +88,7 @@ def test_googles_client_uploads_and_downloads_with_every_protocol(storage: Any) 
 
 
 def test_checksums_of_known_contents_are_right(wire: Wire) -> None:
-    stored = provision.add_object(wire.world, "data", "o", b"123456789")
+    stored = administration.add_object(wire.world, "data", "o", b"123456789")
 
     # The check values of the algorithms' specifications.
     assert (stored["crc32c"], stored["md5Hash"]) == ("4waSgw==", "JfnnlDI7RTiF9RgfG2JNCw==")
@@ -108,7 +108,7 @@ def test_checksums_of_known_contents_are_right(wire: Wire) -> None:
     ],
 )
 def test_insert_checks_its_preconditions(wire: Wire, condition: str, absent: bool, present: bool) -> None:
-    there = provision.add_object(wire.world, "data", "there", b"old")
+    there = administration.add_object(wire.world, "data", "there", b"old")
     outcomes = []
     for name in ("new", "there"):
         answer = wire("POST", f"{UP}&name={name}&" + condition.format(**there), b"x")
@@ -135,7 +135,9 @@ def test_each_insert_gets_a_new_generation_at_the_same_time(wire: Wire, clock: M
 
 def test_patch_object_changes_metadata_and_keeps_the_bytes(wire: Wire, clock: ManualClock) -> None:
     path = f"{B}/data/o/o"
-    first = provision.add_object(wire.world, "data", "o", b"x", metadata={"a": "1", "b": "2"}, cacheControl="no-store")
+    first = administration.add_object(
+        wire.world, "data", "o", b"x", metadata={"a": "1", "b": "2"}, cacheControl="no-store"
+    )
     clock.sleep(timedelta(seconds=1))
 
     change = {"metadata": {"a": None, "c": "3"}, "cacheControl": None, "storageClass": "NEARLINE"}
@@ -163,8 +165,8 @@ def test_patch_object_changes_metadata_and_keeps_the_bytes(wire: Wire, clock: Ma
 
 
 def test_change_of_an_object_without_permission_is_rejected(wire: Wire) -> None:
-    provision.add_bucket(wire.world, "shut", denied=["storage.objects.update"])
-    provision.add_object(wire.world, "shut", "o", b"x")
+    administration.add_bucket(wire.world, "shut", denied=["storage.objects.update"])
+    administration.add_object(wire.world, "shut", "o", b"x")
 
     assert [wire(method, f"{B}/shut/o/o", {})[0] for method in ("PATCH", "PUT")] == [403, 403]
 
@@ -172,9 +174,9 @@ def test_change_of_an_object_without_permission_is_rejected(wire: Wire) -> None:
 _COUNTER = """
 import json, sys
 from pathlib import Path
-from tpuctl.sandbox.calls import Request
+from tpuctl.sandbox.api_calls import Request
 from tpuctl.sandbox.service import respond
-from tpuctl.sandbox.world import World
+from tpuctl.sandbox.state import World
 world = World.open(Path(sys.argv[1]))
 def send(method, path, query=(), body=b""):
     return respond(world, Request(method, path, query, {}, body))
@@ -213,7 +215,7 @@ def test_four_processes_lose_no_update_under_preconditions(wire: Wire) -> None:
 def test_range_download_returns_a_part(
     wire: Wire, wanted: str, status: int, body: bytes, content_range: str | None
 ) -> None:
-    provision.add_object(wire.world, "data", "o", "abcd")
+    administration.add_object(wire.world, "data", "o", "abcd")
 
     answer = wire.send("GET", "/download/storage/v1/b/data/o/o?alt=media", range=wanted)
 
@@ -255,7 +257,7 @@ def test_multipart_body_is_split_exactly(newline: bytes) -> None:
         b"--x--",
     ]
 
-    metadata, media = parts(newline.join(lines), 'multipart/related; boundary="x"')
+    metadata, media = multipart_parts(newline.join(lines), 'multipart/related; boundary="x"')
 
     assert (metadata, media.content, media.content_type) == (b"{}", content, "t/u")
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.sandbox.wire import Wire
 
-from tpuctl.sandbox import provision
+from tests.sandbox.wire import Wire
+from tpuctl.sandbox import administration
 
 if TYPE_CHECKING:
-    from tpuctl.sandbox.world import World
+    from tpuctl.sandbox.state import SandboxState
 
 POLICIES = "/v2/projects/sandbox/policies"
-NUMBER = provision.project_number("sandbox")
+NUMBER = administration.project_number("sandbox")
 NODES = "/v2/projects/sandbox/locations/us-central2-b/nodes?nodeId=n"
 BODY = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
 EXTERNAL = {"networkConfig": {"enableExternalIps": True}}
@@ -23,7 +23,7 @@ DENY_ALL: dict[str, Any] = {"rules": [{"denyAll": True}]}
 
 
 @pytest.fixture
-def wire(world: World) -> Wire:
+def wire(world: SandboxState) -> Wire:
     return Wire(world)
 
 
@@ -57,7 +57,7 @@ def wire(world: World) -> Wire:
 )
 def test_effective_policy_is_the_set_one_or_the_default(wire: Wire, constraint: str, spec: Any, effective: Any) -> None:
     if spec:
-        provision.set_org_policy(wire.world, constraint, spec)
+        administration.set_org_policy(wire.world, constraint, spec)
 
     assert wire("GET", f"{POLICIES}/{constraint}:getEffectivePolicy") == {
         "name": f"projects/{NUMBER}/policies/{constraint}",
@@ -99,7 +99,7 @@ def test_policy_is_created_read_patched_and_deleted(wire: Wire) -> None:
 def test_create_node_against_a_policy_is_rejected(
     wire: Wire, constraint: str, spec: Any, change: Any, refused: bool
 ) -> None:
-    provision.set_org_policy(wire.world, constraint, spec)
+    administration.set_org_policy(wire.world, constraint, spec)
 
     answer = wire("POST", NODES, {**BODY, **change})
 
@@ -111,7 +111,7 @@ def test_create_node_against_a_policy_is_rejected(
 
 
 def test_create_queued_resource_against_a_policy_is_rejected(wire: Wire) -> None:
-    provision.set_org_policy(wire.world, "compute.requireShieldedVm", {"rules": [{"enforce": True}]})
+    administration.set_org_policy(wire.world, "compute.requireShieldedVm", {"rules": [{"enforce": True}]})
     spec = {"parent": "projects/sandbox/locations/us-central2-b", "nodeId": "n", "node": BODY}
     path = "/v2/projects/sandbox/locations/us-central2-b/queuedResources?queuedResourceId=q"
 

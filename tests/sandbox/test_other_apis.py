@@ -7,17 +7,18 @@ import sqlite3
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.sandbox.wire import Wire
 
-from tpuctl.sandbox import admin, provision
+from tests.sandbox.wire import Wire
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.administration import read_status, set_tpu_quota
 from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
-from tpuctl.sandbox.world import World, WorldTooNewError
+from tpuctl.sandbox.state import NewerStateError, SandboxState
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 NODES = "/v2/projects/sandbox/locations/us-central2-b/nodes"
-NUMBER = provision.project_number("sandbox")
+NUMBER = administration.project_number("sandbox")
 P = "/compute/v1/projects/sandbox"
 KEY = {"key": "ssh-ed25519 AAAA me"}
 PERMISSIONS = {"permissions": ["tpu.nodes.get", "tpu.nodes.create"]}
@@ -29,7 +30,7 @@ _V3_DENIED = (
 
 
 @pytest.fixture
-def wire(world: World) -> Wire:
+def wire(world: SandboxState) -> Wire:
     return Wire(world)
 
 
@@ -43,7 +44,7 @@ def test_unimplemented_method_is_an_error_with_its_name(wire: Wire) -> None:
 
 
 def test_http_error_has_the_form_of_its_api(wire: Wire) -> None:
-    provision.add_bucket(wire.world, "b")
+    administration.add_bucket(wire.world, "b")
     with wire.world.write() as session:
         add_fault(session, Fault(FaultKind.HTTP_ERROR, method="storage.*", status=503, message="Busy."))
         add_fault(session, Fault(FaultKind.UNAUTHENTICATED, method="compute.*"))
@@ -54,7 +55,7 @@ def test_http_error_has_the_form_of_its_api(wire: Wire) -> None:
 
 
 def test_disabled_service_error_names_the_console_page(wire: Wire) -> None:
-    provision.set_services(wire.world, {"tpu.googleapis.com": "DISABLED"})
+    administration.set_services(wire.world, {"tpu.googleapis.com": "DISABLED"})
     url = f"https://console.developers.google.com/apis/api/tpu.googleapis.com/overview?project={NUMBER}"
 
     message = (
@@ -91,7 +92,7 @@ def test_disabled_service_error_names_the_console_page(wire: Wire) -> None:
 
 
 def test_calls_without_billing_are_rejected(wire: Wire) -> None:
-    provision.set_billing(wire.world, enabled=False)
+    administration.set_billing(wire.world, enabled=False)
 
     for path in (NODES, P):
         code, _, message = wire("GET", path)
@@ -128,15 +129,15 @@ def test_calls_without_billing_are_rejected(wire: Wire) -> None:
 )
 def test_unknown_project_gives_the_error_of_each_api(wire: Wire, method: str, path: str, answer: Any) -> None:
     assert not isinstance(wire(method, path), tuple) or "storage" in path
-    provision.add_project(wire.world, "sandbox")
+    administration.add_project(wire.world, "sandbox")
 
     assert wire(method, path) == answer
     assert not isinstance(wire(method, path.replace("typo", "sandbox")), tuple)
 
 
 def test_project_is_found_by_id_and_number(wire: Wire) -> None:
-    provision.add_project(wire.world, "mine", displayName="Mine", labels={"a": "b"}, denied=["tpu.nodes.create"])
-    number = provision.project_number("mine")
+    administration.add_project(wire.world, "mine", displayName="Mine", labels={"a": "b"}, denied=["tpu.nodes.create"])
+    number = administration.project_number("mine")
 
     assert wire("GET", f"/v1/projects/{number}") == {
         "projectNumber": number,
@@ -155,7 +156,7 @@ def test_set_project_policy_with_an_old_etag_is_rejected(wire: Wire) -> None:
     account = f"serviceAccount:{NUMBER}-compute@developer.gserviceaccount.com"
     assert {"role": "roles/editor", "members": [account]} in before["bindings"]
 
-    provision.set_iam_policy(wire.world, OWN["policy"]["bindings"])
+    administration.set_iam_policy(wire.world, OWN["policy"]["bindings"])
 
     refused = wire("POST", "/v1/projects/sandbox:setIamPolicy", {"policy": before})
     assert refused[:2] == (409, "ABORTED")
@@ -184,9 +185,9 @@ def test_imported_key_is_in_the_login_profile(wire: Wire) -> None:
 def test_quotas_are_listed_as_metrics(wire: Wire) -> None:
     """One metric has a limit by zone and one by region; a number that is 0 is omitted."""
     with wire.world.write() as session:
-        admin.set_quota(session, limit=16, generation="v5e serving", tier="spot", zone="us-west4-a")
-        admin.set_quota(session, limit=0, generation="v5e serving", tier="spot", region="us-west4")
-        admin.set_quota(session, limit=64, generation="v6e")
+        set_tpu_quota(session, limit=16, generation="v5e serving", tier="spot", zone="us-west4-a")
+        set_tpu_quota(session, limit=0, generation="v5e serving", tier="spot", region="us-west4")
+        set_tpu_quota(session, limit=64, generation="v6e")
     path = "services/tpu.googleapis.com/consumerQuotaMetrics"
 
     small, v6e = wire("GET", f"/v1beta1/projects/sandbox/{path}")["metrics"]
@@ -210,19 +211,19 @@ def test_quotas_are_listed_as_metrics(wire: Wire) -> None:
 
 def test_older_layout_is_migrated_and_newer_layout_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "world.db"
-    with World.open(path) as world:
-        admin.add_node(world, "kept")
+    with SandboxState.open(path) as world:
+        administration.add_node(world, "kept")
     with sqlite3.connect(path) as database:
         for table in ("resources", "contents", "events"):
             database.execute(f"DROP TABLE {table}")
         database.execute("PRAGMA user_version=1")
     database.close()
 
-    with World.open(path) as world:
-        assert provision.add_bucket(world, "b")["name"] == "b"
-        assert admin.status(world).states == {"sandbox": {"READY": 1}}
+    with SandboxState.open(path) as world:
+        assert administration.add_bucket(world, "b")["name"] == "b"
+        assert read_status(world).states == {"sandbox": {"READY": 1}}
     with sqlite3.connect(path) as database:
         database.execute("PRAGMA user_version=99")
     database.close()
-    with pytest.raises(WorldTooNewError, match="has layout 99"):
-        World.open(path)
+    with pytest.raises(NewerStateError, match="has layout 99"):
+        SandboxState.open(path)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.sandbox.wire import Wire
 
-from tpuctl.sandbox import provision
-from tpuctl.sandbox.methods import METHODS
-from tpuctl.sandbox.permissions import needed
+from tests.sandbox.wire import Wire
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.service import METHODS, needed_permission
 
 if TYPE_CHECKING:
-    from tpuctl.sandbox.world import World
+    from tpuctl.sandbox.state import SandboxState
 
-NUMBER = provision.project_number("sandbox")
+NUMBER = administration.project_number("sandbox")
 P = "/compute/v1/projects/sandbox"
 POLICY = "/v2/projects/sandbox/policies/compute.requireOsLogin:getEffectivePolicy"
 TPU = "projects/sandbox/locations/us-central2-b"
@@ -26,9 +25,9 @@ NO_POLICY = (
 
 
 @pytest.fixture
-def wire(world: World) -> Wire:
-    provision.add_instance(world, "vm", zone="us-central1-a")
-    provision.add_role(world, "reader")
+def wire(world: SandboxState) -> Wire:
+    administration.add_instance(world, "vm", zone="us-central1-a")
+    administration.add_role(world, "reader")
     return Wire(world)
 
 
@@ -102,13 +101,13 @@ def _of_rpc(message: str) -> tuple[int, str, str]:
 )
 def test_missing_permission_gives_the_error_of_the_api(wire: Wire, permission: str, path: str, answer: Any) -> None:
     assert not (isinstance(found := wire("GET", path), tuple) and found[0] == 403)
-    provision.add_project(wire.world, "sandbox", denied=[permission])
+    administration.add_project(wire.world, "sandbox", denied=[permission])
 
     assert wire("GET", path) == answer
 
 
 def test_missing_create_permission_error_names_the_new_resource(wire: Wire) -> None:
-    provision.add_project(wire.world, "sandbox", denied=["compute.firewalls.create", "tpu.nodes.create"])
+    administration.add_project(wire.world, "sandbox", denied=["compute.firewalls.create", "tpu.nodes.create"])
     rule = {"name": "ssh", "allowed": [{"IPProtocol": "tcp"}]}
     node = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
 
@@ -135,7 +134,7 @@ def test_missing_create_permission_error_names_the_new_resource(wire: Wire) -> N
 def test_every_api_rejects_calls_until_its_service_is_enabled(wire: Wire, api: str, path: str) -> None:
     service = f"{api}.googleapis.com"
     assert not isinstance(wire("GET", path), tuple)
-    provision.set_services(wire.world, {service: "DISABLED"})
+    administration.set_services(wire.world, {service: "DISABLED"})
 
     refused = wire("GET", path)
 
@@ -145,7 +144,7 @@ def test_every_api_rejects_calls_until_its_service_is_enabled(wire: Wire, api: s
 
 
 def test_batch_get_returns_services(wire: Wire) -> None:
-    provision.set_services(wire.world, {"tpu.googleapis.com": "DISABLED"})
+    administration.set_services(wire.world, {"tpu.googleapis.com": "DISABLED"})
     path = "/v1/projects/sandbox/services:batchGet"
     names = [f"names=projects/sandbox/services/{api}.googleapis.com" for api in ("tpu", "compute")]
 
@@ -177,18 +176,18 @@ def test_batch_get_returns_services(wire: Wire) -> None:
     ],
 )
 def test_permission_is_named_after_the_method_or_listed(method: str, permission: str) -> None:
-    assert (needed(method), method in METHODS) == (permission, True)
+    assert (needed_permission(method), method in METHODS) == (permission, True)
 
 
 def test_tpu_permissions_exist_in_iam(wire: Wire) -> None:
     """The role TPU Admin has every permission of the service that IAM knows."""
     there_are = {*wire("GET", "/v1/roles/tpu.admin")["includedPermissions"], ""}
 
-    assert {needed(method) for method in METHODS if method.startswith("tpu.")} <= there_are
+    assert {needed_permission(method) for method in METHODS if method.startswith("tpu.")} <= there_are
 
 
 def test_billing_is_linked_and_disabled(wire: Wire) -> None:
-    provision.set_billing(wire.world, enabled=False)
+    administration.set_billing(wire.world, enabled=False)
     path = "/v1/projects/sandbox/billingInfo"
     (account,) = wire("GET", "/v1/billingAccounts")["billingAccounts"]
 
@@ -199,7 +198,7 @@ def test_billing_is_linked_and_disabled(wire: Wire) -> None:
 
 
 def test_project_is_undeleted(wire: Wire) -> None:
-    provision.add_project(wire.world, "sandbox", state="DELETE_REQUESTED", denied=["tpu.nodes.create"])
+    administration.add_project(wire.world, "sandbox", state="DELETE_REQUESTED", denied=["tpu.nodes.create"])
 
     assert wire("POST", "/v1/projects/sandbox:undelete", {}) == {}
     listed = [(entry["projectId"], entry["lifecycleState"]) for entry in wire("GET", "/v1/projects")["projects"]]
@@ -207,7 +206,7 @@ def test_project_is_undeleted(wire: Wire) -> None:
 
 
 def test_custom_role_is_read_by_project_id_and_number(wire: Wire) -> None:
-    provision.add_role(wire.world, "reader", includedPermissions=["storage.objects.get"])
+    administration.add_role(wire.world, "reader", includedPermissions=["storage.objects.get"])
 
     role = wire("GET", f"/v1/projects/{NUMBER}/roles/reader")
 

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tpuctl.errors import InvalidInputError
-from tpuctl.sandbox import admin, quotas
-from tpuctl.sandbox.afflictions import Fault, FaultKind
-from tpuctl.sandbox.capacity import Demand, Tier
-from tpuctl.sandbox.faults import add_fault
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.administration import set_tpu_quota
+from tpuctl.sandbox.capacity import CapacityTier, Demand, quota_metrics, quota_usage
+from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
 
 if TYPE_CHECKING:
     from tests.sandbox.conftest import Api
-
     from tpuctl.clock import ManualClock
-    from tpuctl.sandbox.world import World
+    from tpuctl.sandbox.state import SandboxState
 
 HOME = "projects/sandbox/locations"
 V6E = f"{HOME}/us-east5-b"
@@ -29,14 +28,14 @@ BODY: dict[str, Any] = {
 }
 
 
-def set_quota(world: World, **what: Any) -> None:
+def set_quota(world: SandboxState, **what: Any) -> None:
     with world.write() as session:
-        admin.set_quota(session, **what)
+        set_tpu_quota(session, **what)
 
 
-def stock_out(world: World, **what: Any) -> None:
+def stock_out(world: SandboxState, **what: Any) -> None:
     with world.write() as session:
-        admin.add_stockout(session, **what)
+        administration.add_stockout(session, **what)
 
 
 def create(api: Api, node_id: str, zone: str = V6E, **change: Any) -> Any:
@@ -55,33 +54,33 @@ def queued_state(api: Api, name: str = "q") -> str:
 @pytest.mark.parametrize(
     ("accelerator_type", "tier", "metric", "size"),
     [
-        ("v2-8", Tier.ON_DEMAND, "TPUV2s", 8),
-        ("v2-32", Tier.PREEMPTIBLE, "TPUV2sPreemptiblePod", 32),
-        ("v3-32", Tier.ON_DEMAND, "TPUV3sPod", 32),
-        ("v4-16", Tier.PREEMPTIBLE, "TPUV4sPreemptiblePod", 16),
-        ("v5litepod-8", Tier.ON_DEMAND, "TPUV5sLitepodServing", 8),
-        ("v5litepod-16", Tier.PREEMPTIBLE, "TPUV5sPreemptibleLitepod", 16),
-        ("v5p-8", Tier.RESERVED, "TPUV5P", 8),
-        ("v6e-1", Tier.PREEMPTIBLE, "TPUV6EPreemptible", 1),
+        ("v2-8", CapacityTier.ON_DEMAND, "TPUV2s", 8),
+        ("v2-32", CapacityTier.PREEMPTIBLE, "TPUV2sPreemptiblePod", 32),
+        ("v3-32", CapacityTier.ON_DEMAND, "TPUV3sPod", 32),
+        ("v4-16", CapacityTier.PREEMPTIBLE, "TPUV4sPreemptiblePod", 16),
+        ("v5litepod-8", CapacityTier.ON_DEMAND, "TPUV5sLitepodServing", 8),
+        ("v5litepod-16", CapacityTier.PREEMPTIBLE, "TPUV5sPreemptibleLitepod", 16),
+        ("v5p-8", CapacityTier.RESERVED, "TPUV5P", 8),
+        ("v6e-1", CapacityTier.PREEMPTIBLE, "TPUV6EPreemptible", 1),
     ],
 )
 def test_type_and_tier_count_against_two_metrics(
-    world: World, accelerator_type: str, tier: Tier, metric: str, size: int
+    world: SandboxState, accelerator_type: str, tier: CapacityTier, metric: str, size: int
 ) -> None:
     """In the unit of the type's name: cores of v2 to v4 and v5p, chips of v5e and v6e."""
-    places = quotas.metrics(Demand("p", "us-east5-b", accelerator_type, tier))
+    places = quota_metrics(Demand("p", "us-east5-b", accelerator_type, tier))
 
     assert places == (
         (f"{metric}PerProjectPerRegionForTPUAPI", "us-east5"),
         (f"{metric}PerProjectPerZoneForTPUAPI", "us-east5-b"),
     )
-    scheduling = {Tier.PREEMPTIBLE: {"spot": True}, Tier.RESERVED: {"reserved": True}}.get(tier, {})
-    admin.add_node(world, acceleratorType=accelerator_type, schedulingConfig=scheduling)
+    scheduling = {CapacityTier.PREEMPTIBLE: {"spot": True}, CapacityTier.RESERVED: {"reserved": True}}.get(tier, {})
+    administration.add_node(world, acceleratorType=accelerator_type, schedulingConfig=scheduling)
     with world.read() as session:
-        assert set(quotas.usage(session, "sandbox").values()) == {size}
+        assert set(quota_usage(session, "sandbox").values()) == {size}
 
 
-def test_exceeded_region_or_zone_quota_gives_the_error_of_the_service(world: World, api: Api) -> None:
+def test_exceeded_region_or_zone_quota_gives_the_error_of_the_service(world: SandboxState, api: Api) -> None:
     set_quota(world, limit=32, generation="v6e", tier="spot", region="us-east5")
     set_quota(world, limit=16, metric="TPUV6EPreemptiblePerProjectPerZoneForTPUAPI", zone="us-east5-b")
 
@@ -105,7 +104,7 @@ def test_exceeded_region_or_zone_quota_gives_the_error_of_the_service(world: Wor
     assert "name" in create(api, "f", schedulingConfig={})  # another tier, another metric
 
 
-def test_limit_of_zero_without_a_place_applies_everywhere(world: World, api: Api) -> None:
+def test_limit_of_zero_without_a_place_applies_everywhere(world: SandboxState, api: Api) -> None:
     set_quota(world, limit=0, generation="v6e", tier="spot")
 
     text = "Quota limit 'TPUV6EPreemptiblePerProjectPerRegionForTPUAPI' has been exceeded. Limit: 0 in region us-east5."
@@ -113,12 +112,14 @@ def test_limit_of_zero_without_a_place_applies_everywhere(world: World, api: Api
 
 
 @pytest.mark.parametrize("state", ["SUSPENDED", "FAILED"])
-def test_dead_records_count_against_quota_until_deleted(world: World, api: Api, clock: ManualClock, state: str) -> None:
+def test_dead_records_count_against_quota_until_deleted(
+    world: SandboxState, api: Api, clock: ManualClock, state: str
+) -> None:
     """Observed: marin#87, skypilot PR#1483."""
     set_quota(world, limit=32, generation="v6e", tier="spot", region="us-east5")
-    admin.add_node(world, "dead", zone="us-east5-b", state="PREEMPTED", **BODY)
+    administration.add_node(world, "dead", zone="us-east5-b", state="PREEMPTED", **BODY)
     spec = {"parent": V6E, "nodeId": "gone", "node": BODY}
-    admin.add_queued_resource(
+    administration.add_queued_resource(
         world, "husk", zone="us-east5-b", state=state, node_ids=("gone",), tpu={"nodeSpec": [spec]}
     )
 
@@ -130,12 +131,12 @@ def test_dead_records_count_against_quota_until_deleted(world: World, api: Api, 
     assert ("name" in create(api, "new"), "name" in request(api, "q")) == (True, True)
 
 
-def test_queued_resource_and_its_node_count_once(world: World, api: Api, clock: ManualClock) -> None:
+def test_queued_resource_and_its_node_count_once(world: SandboxState, api: Api, clock: ManualClock) -> None:
     request(api, "q")
     seen = []
     for _ in range(2):
         with world.read() as session:
-            seen.append(quotas.usage(session, "sandbox"))
+            seen.append(quota_usage(session, "sandbox"))
         clock.sleep(15 * MINUTE)
 
     stem = "TPUV6EPreemptiblePerProjectPer"
@@ -151,7 +152,7 @@ def test_queued_resource_and_its_node_count_once(world: World, api: Api, clock: 
     ],
 )
 def test_stockout_fails_creates_in_their_operation_until_it_ends(
-    world: World, api: Api, clock: ManualClock, scheduling: dict[str, bool], text: str
+    world: SandboxState, api: Api, clock: ManualClock, scheduling: dict[str, bool], text: str
 ) -> None:
     stock_out(world, zone="us-east5-*", accelerator_type="v6e-*", duration=20 * MINUTE)
     ends = []
@@ -166,8 +167,8 @@ def test_stockout_fails_creates_in_their_operation_until_it_ends(
     assert "name" in create(api, "elsewhere", f"{HOME}/us-east1-d")
 
 
-def test_start_of_a_stopped_node_needs_capacity(world: World, api: Api, clock: ManualClock) -> None:
-    admin.add_node(world, state="STOPPED")
+def test_start_of_a_stopped_node_needs_capacity(world: SandboxState, api: Api, clock: ManualClock) -> None:
+    administration.add_node(world, state="STOPPED")
     stock_out(world, tier="on-demand")
     operation = api("nodes.start", name=f"{api.zone}/nodes/node")
     clock.sleep(2 * MINUTE)
@@ -177,7 +178,7 @@ def test_start_of_a_stopped_node_needs_capacity(world: World, api: Api, clock: M
 
 @pytest.mark.parametrize("comes", ["before", "after"])
 def test_queued_resource_waits_for_the_end_of_a_stockout(
-    world: World, api: Api, clock: ManualClock, comes: str
+    world: SandboxState, api: Api, clock: ManualClock, comes: str
 ) -> None:
     for step in sorted(("stockout", "request"), reverse=comes == "before"):
         if step == "stockout":
@@ -192,19 +193,21 @@ def test_queued_resource_waits_for_the_end_of_a_stockout(
     assert seen == ["WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"]
 
 
-def test_stockout_without_an_end_can_be_removed(world: World, api: Api, clock: ManualClock) -> None:
+def test_stockout_without_an_end_can_be_removed(world: SandboxState, api: Api, clock: ManualClock) -> None:
     stock_out(world)
     request(api, "q")
     clock.sleep(timedelta(days=30))
     before = queued_state(api)
     with world.write() as session:
-        count = admin.end_stockouts(session)
+        count = administration.end_stockouts(session)
     clock.sleep(15 * MINUTE)
 
     assert (before, count, queued_state(api)) == ("WAITING_FOR_RESOURCES", 1, "ACTIVE")
 
 
-def test_stockout_does_not_change_failing_or_hanging_requests(world: World, api: Api, clock: ManualClock) -> None:
+def test_stockout_does_not_change_failing_or_hanging_requests(
+    world: SandboxState, api: Api, clock: ManualClock
+) -> None:
     with world.write() as session:
         add_fault(session, Fault(FaultKind.HANG, node="stuck", state="WAITING_FOR_RESOURCES"))
         add_fault(session, Fault(FaultKind.OPERATION_ERROR, node="doomed", method="*.queuedResources.create"))
@@ -227,6 +230,6 @@ def test_stockout_does_not_change_failing_or_hanging_requests(world: World, api:
         {"limit": 1, "metric": "TPUV6EPerProjectPerZoneForTPUAPI", "region": "us-east5"},
     ],
 )
-def test_invalid_quota_is_rejected(world: World, what: dict[str, Any]) -> None:
+def test_invalid_quota_is_rejected(world: SandboxState, what: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError):
         set_quota(world, **what)

@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tpuctl.sandbox import Sandbox, SeedError, admin, forecast, request_log, scenarios
-from tpuctl.sandbox.calls import Request
-from tpuctl.sandbox.faults import Fault, FaultKind
-from tpuctl.sandbox.service import respond
+from tpuctl.sandbox.administration import read_status
+from tpuctl.sandbox.api_calls import Request
+from tpuctl.sandbox.embedding import Sandbox
+from tpuctl.sandbox.faults import Fault, FaultKind, describe_fault
+from tpuctl.sandbox.request_log import FULL_SIZE, follow_log, log_call, log_path, read_log
+from tpuctl.sandbox.scenarios import play_scenario, read_scenario
+from tpuctl.sandbox.seeding import SeedError
+from tpuctl.sandbox.service import answer_request
 
 if TYPE_CHECKING:
     from tpuctl.clock import ManualClock
-    from tpuctl.sandbox.world import World
+    from tpuctl.sandbox.state import SandboxState
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples" / "scenarios").glob("*.yaml"))
 WRITTEN = "write it like 90s, 30m, 2h or 1h30m"
@@ -39,15 +43,15 @@ steps:
 """
 
 
-def log(world: World) -> list[tuple[str, str, str, int]]:
+def log(world: SandboxState) -> list[tuple[str, str, str, int]]:
     """Return the log as (time of day, method, path, status)."""
-    found = request_log.entries(world.path)
+    found = read_log(world.path)
     return [(f"{entry.at:%H:%M}", entry.method, entry.path, entry.status) for entry in found]
 
 
-def test_scenario_without_requests_happens_at_its_times(world: World, api: Any, clock: ManualClock) -> None:
-    scenario = scenarios.read(NIGHT, "night.yaml")
-    scenarios.play(world, scenario)
+def test_scenario_without_requests_happens_at_its_times(world: SandboxState, api: Any, clock: ManualClock) -> None:
+    scenario = read_scenario(NIGHT, "night.yaml")
+    play_scenario(world, scenario)
     before = api.state("trainer")
 
     clock.sleep(60 * MINUTE)
@@ -57,7 +61,7 @@ def test_scenario_without_requests_happens_at_its_times(world: World, api: Any, 
     assert before == "READY"
     assert node is not None
     assert [(f"{phase.at:%H:%M}", phase.state) for phase in node.timeline][-1] == ("00:10", "PREEMPTED")
-    assert admin.status(world).faults == ()
+    assert read_status(world).faults == ()
     assert log(world) == [
         ("00:00", "EVENT", "added: nodes trainer", 0),
         ("00:10", "EVENT", "trainer is preempted, once", 0),
@@ -68,12 +72,12 @@ def test_scenario_without_requests_happens_at_its_times(world: World, api: Any, 
     ]
 
 
-def test_step_takes_effect_for_readers_at_its_time(world: World, clock: ManualClock) -> None:
-    scenarios.play(world, scenarios.read("steps: [{at: 10m, fault: http-error, status: 500, times: 1}]", "s.yaml"))
+def test_step_takes_effect_for_readers_at_its_time(world: SandboxState, clock: ManualClock) -> None:
+    play_scenario(world, read_scenario("steps: [{at: 10m, fault: http-error, status: 500, times: 1}]", "s.yaml"))
     request = Request("GET", "/v2/projects/sandbox/locations/us-central2-b/nodes", headers={"user-agent": "curl/8 (x)"})
     statuses = []
     for _ in range(3):
-        answer = respond(world, request)
+        answer = answer_request(world, request)
         statuses.append(getattr(answer, "status", 0))
         clock.sleep(6 * MINUTE)
 
@@ -96,20 +100,20 @@ def test_step_takes_effect_for_readers_at_its_time(world: World, clock: ManualCl
 )  # fmt: skip
 def test_invalid_scenario_is_an_error_with_its_line(text: str, complaint: str, hint: str | None) -> None:
     with pytest.raises(SeedError) as caught:
-        scenarios.read(text, "s.yaml")
+        read_scenario(text, "s.yaml")
 
     assert (caught.value.message, caught.value.hint) == (complaint, hint)
 
 
-def test_scenario_with_a_rejected_step_plans_no_event(world: World) -> None:
+def test_scenario_with_a_rejected_step_plans_no_event(world: SandboxState) -> None:
     text = "steps:\n- at: 1m\n  seed: {nodes: [{name: a, zone: us-central2-b, acceleratorType: v6e-8}]}\n- preempt: b"
 
     with pytest.raises(SeedError, match=r"s.yaml line 3: Cloud TPU received a bad request"):
-        scenarios.play(world, scenarios.read(text, "s.yaml"))
+        play_scenario(world, read_scenario(text, "s.yaml"))
 
     with world.read() as session:
         events = session.events()
-    assert (events, admin.status(world).faults, log(world)) == ([], (), [])
+    assert (events, read_status(world).faults, log(world)) == ([], (), [])
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -122,37 +126,37 @@ def test_examples_run_without_failed_steps(path: Path) -> None:
 
 @pytest.mark.parametrize("kind", list(FaultKind))
 def test_every_fault_kind_has_a_description(kind: FaultKind) -> None:
-    words = forecast.event(Fault(kind, node="trainer", count=3))
+    words = describe_fault(Fault(kind, node="trainer", count=3))
 
     assert words.endswith(", 3 times")
     assert kind is FaultKind.UNREACHABLE or "trainer" in words
 
 
-def fill(world: World) -> None:
+def fill(world: SandboxState) -> None:
     """Fill the log except for a line or two."""
-    path = request_log.current(world.path)
-    path.write_bytes(b"torn\n" * (request_log.FULL // 5))
+    path = log_path(world.path)
+    path.write_bytes(b"torn\n" * (FULL_SIZE // 5))
 
 
-def test_log_drops_the_oldest_entries_and_stores_no_token(world: World) -> None:
+def test_log_drops_the_oldest_entries_and_stores_no_token(world: SandboxState) -> None:
     request = Request("GET", "/v2/x", (("access_token", "secret"), ("alt", "json")), {"user-agent": "curl/8.5.0"})
     for status in (200, 201):
         fill(world)
-        request_log.note(world.path, request, status, world.clock.now())
-    request_log.note(world.path, request, 202, world.clock.now())
+        log_call(world.path, request, status, world.clock.now())
+    log_call(world.path, request, 202, world.clock.now())
 
-    kept = [(entry.path, entry.status, entry.client) for entry in request_log.entries(world.path)]
+    kept = [(entry.path, entry.status, entry.client) for entry in read_log(world.path)]
 
     assert kept == [("/v2/x?access_token=...&alt=json", status, "curl/8.5.0") for status in (201, 202)]
 
 
-def test_follow_log_sees_all_entries_across_a_rotation(world: World) -> None:
+def test_follow_log_sees_all_entries_across_a_rotation(world: SandboxState) -> None:
     fill(world)
-    coming, seen = request_log.follow(world.path), []
+    coming, seen = follow_log(world.path), []
     next(coming)
 
     for status in range(200, 240):
-        request_log.note(world.path, Request("GET", "/v2/x"), status, world.clock.now())
+        log_call(world.path, Request("GET", "/v2/x"), status, world.clock.now())
         if status % 3 == 0:
             seen += [entry.status for entry in next(coming)]
 

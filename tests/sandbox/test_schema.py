@@ -7,18 +7,23 @@ from typing import Any
 import pytest
 from google.cloud import tpu_v1, tpu_v2, tpu_v2alpha1
 
-from tpuctl.sandbox.calls import ApiError, Call
-from tpuctl.sandbox.discovery import load, route, snake_case
-from tpuctl.sandbox.payload import decode
-from tpuctl.sandbox.scalars import enum_numbers
-from tpuctl.sandbox.schema import check_request, check_response
+from tpuctl.sandbox.api_calls import ApiError, Call
+from tpuctl.sandbox.discovery import (
+    check_request,
+    check_response_body,
+    decode_json,
+    enum_numbers,
+    load_document,
+    route_request,
+    snake_case,
+)
 
 ZONE = "/v2/projects/p/locations/us-central2-b"
 CREATE = f"{ZONE}/nodes"
 
 
 def check(method: str, path: str, query: tuple[tuple[str, str], ...] = (), body: Any = None) -> Call:
-    found = route(method, path)
+    found = route_request(method, path)
     assert found is not None
     return check_request(found, query, body)
 
@@ -62,7 +67,7 @@ def refusals(
     ],
 )
 def test_path_means_a_method_of_one_version(method: str, path: str, expected: tuple[str, str] | None) -> None:
-    found = route(method, path)
+    found = route_request(method, path)
 
     assert (found and (found.document.service.version, found.method.id)) == expected
 
@@ -70,9 +75,9 @@ def test_path_means_a_method_of_one_version(method: str, path: str, expected: tu
 def test_every_tpu_method_is_found_under_its_path() -> None:
     lost = []
     for version in ("v1", "v1alpha1", "v2", "v2alpha1"):
-        for method in load("tpu", version).methods:
+        for method in load_document("tpu", version).methods:
             path = "/".join("thing" + part.partition("}")[2] if part[0] == "{" else part for part in method.flat_path)
-            found = route(method.http_method, f"/{version}/{path}")
+            found = route_request(method.http_method, f"/{version}/{path}")
             if found is None or (found.method, found.document.service.version) != (method, version):
                 lost.append((version, method.id))
 
@@ -219,7 +224,7 @@ def test_body_must_be_an_object() -> None:
 )
 def test_broken_json_is_an_error_with_its_position(body: bytes, complaint: str) -> None:
     with pytest.raises(ApiError) as caught:
-        decode(body)
+        decode_json(body)
 
     error = caught.value
     assert (error.code, error.message, error.details) == (400, f"Invalid JSON payload received. {complaint}", ())
@@ -227,15 +232,15 @@ def test_broken_json_is_an_error_with_its_position(body: bytes, complaint: str) 
 
 def test_too_deep_nesting_is_rejected() -> None:
     with pytest.raises(ApiError, match="Message too deep"):
-        decode(b"[" * 100_000)
+        decode_json(b"[" * 100_000)
 
 
 def test_response_outside_the_schema_is_described() -> None:
     good = {"name": "projects/p/locations/z/nodes/x", "state": "READY", "id": "1", "networkEndpoints": [{"port": 8470}]}
     bad = {"name": 1, "state": "GONE", "id": 1, "networkEndpoints": {"port": 1}, "zone": "z", "labels": {"a": 1}}
 
-    assert check_response("v2", "Node", good) == []
-    assert [text.removeprefix("Invalid value at ") for text in check_response("v2", "Node", bad)] == [
+    assert check_response_body("v2", "Node", good) == []
+    assert [text.removeprefix("Invalid value at ") for text in check_response_body("v2", "Node", bad)] == [
         "'name' (string), 1",
         "'state' (type.googleapis.com/google.cloud.tpu.v2.Node.State), \"GONE\"",
         "'id' (string), 1",
@@ -248,7 +253,7 @@ def test_response_outside_the_schema_is_described() -> None:
 @pytest.mark.parametrize(("version", "library"), [("v1", tpu_v1), ("v2", tpu_v2), ("v2alpha1", tpu_v2alpha1)])
 def test_enum_numbers_are_those_of_googles_library(version: str, library: Any) -> None:
     checked, differing = 0, {}
-    for name, schema in load("tpu", version).schemas.items():
+    for name, schema in load_document("tpu", version).schemas.items():
         fields = getattr(library, name).meta.fields if hasattr(library, name) else {}
         for field, spec in schema.get("properties", {}).items():
             declared = fields.get(snake_case(field)) or fields.get(f"{snake_case(field)}_")

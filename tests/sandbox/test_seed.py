@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.sandbox.wire import Wire
 
-from tpuctl.sandbox import SeedError, admin, provision, seeding
+from tests.sandbox.wire import Wire
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.administration import read_status
 from tpuctl.sandbox.faults import list_faults
+from tpuctl.sandbox.seeding import SeedError, apply_seed, read_seed
 
 if TYPE_CHECKING:
-    from tpuctl.sandbox.world import World
+    from tpuctl.sandbox.state import SandboxState
 
 ZONE = "projects/sandbox/locations/us-central2-b"
 COMPUTE = "/compute/v1/projects/sandbox"
@@ -54,8 +56,8 @@ nodes:
 """
 
 
-def test_seed_adds_entries_of_every_kind(world: World, api: Any) -> None:
-    seeding.plant(world, seeding.read(EVERYTHING, "team.yaml"))
+def test_seed_adds_entries_of_every_kind(world: SandboxState, api: Any) -> None:
+    apply_seed(world, read_seed(EVERYTHING, "team.yaml"))
 
     trainer, spot = (api("nodes.get", name=f"{ZONE}/nodes/{name}") for name in ("trainer", "spot"))
     dead = api("queuedResources.get", name=f"{ZONE}/queuedResources/dead")
@@ -100,29 +102,29 @@ def test_seed_adds_entries_of_every_kind(world: World, api: Any) -> None:
 )  # fmt: skip
 def test_invalid_seed_is_an_error_with_its_line(text: str, complaint: str, hint: str | None) -> None:
     with pytest.raises(SeedError) as caught:
-        seeding.read(text, "s.yaml")
+        read_seed(text, "s.yaml")
 
     assert (caught.value.message, caught.value.hint) == (complaint, hint)
 
 
 def test_unknown_state_is_an_error_with_the_known_states() -> None:
     with pytest.raises(SeedError) as caught:
-        seeding.read("nodes:\n- name: a\n  state: RUNNING", "s.yaml")
+        read_seed("nodes:\n- name: a\n  state: RUNNING", "s.yaml")
 
     assert caught.value.message == "s.yaml line 3: `state` cannot be `RUNNING`"
     assert "CREATING, READY" in str(caught.value.hint)
 
 
-def test_seed_with_a_rejected_entry_adds_none(world: World, api: Any) -> None:
+def test_seed_with_a_rejected_entry_adds_none(world: SandboxState, api: Any) -> None:
     text = (
         "faults:\n- kind: preempt\nnodes:\n- name: good\n- name: bad\n  zone: us-central2-b\n  acceleratorType: v6e-8"
     )
 
     with pytest.raises(SeedError) as caught:
-        seeding.plant(world, seeding.read(text, "s.yaml"))
+        apply_seed(world, read_seed(text, "s.yaml"))
 
     assert caught.value.message.startswith("s.yaml line 5: Cloud TPU received a bad request. The requested accelerator")
-    assert (api.state("good"), admin.status(world).faults) == (404, ())
+    assert (api.state("good"), read_status(world).faults) == (404, ())
 
 
 @pytest.mark.parametrize(
@@ -144,29 +146,29 @@ def test_seed_with_a_rejected_entry_adds_none(world: World, api: Any) -> None:
         ("192.168.5", True),
     ],
 )
-def test_bucket_name_is_checked(world: World, name: str, is_one: bool) -> None:
-    entries = seeding.read(f"buckets:\n- name: {name}", "s.yaml")
+def test_bucket_name_is_checked(world: SandboxState, name: str, is_one: bool) -> None:
+    entries = read_seed(f"buckets:\n- name: {name}", "s.yaml")
     if is_one:
-        seeding.plant(world, entries)
+        apply_seed(world, entries)
         return
     with pytest.raises(SeedError) as caught:
-        seeding.plant(world, entries)
+        apply_seed(world, entries)
     assert caught.value.message == f"s.yaml line 2: Invalid bucket name: '{name}'"
 
 
-def test_seed_replaces_resources_of_the_same_name(world: World, api: Any) -> None:
-    admin.add_node(world, "trainer", state="STOPPED", age=timedelta(days=2))
+def test_seed_replaces_resources_of_the_same_name(world: SandboxState, api: Any) -> None:
+    administration.add_node(world, "trainer", state="STOPPED", age=timedelta(days=2))
 
-    seeding.plant(world, seeding.read("nodes: [{name: trainer, zone: us-central2-b, state: READY}]", "s.yaml"))
+    apply_seed(world, read_seed("nodes: [{name: trainer, zone: us-central2-b, state: READY}]", "s.yaml"))
 
     assert api.state("trainer") == "READY"
 
 
-def test_misplaced_project_example_has_every_problem_once(world: World) -> None:
+def test_misplaced_project_example_has_every_problem_once(world: SandboxState) -> None:
     """All its resources exist after it is added once, and after it is added twice."""
-    entries = seeding.read(MISPLACED.read_text("utf-8"), MISPLACED.name)
+    entries = read_seed(MISPLACED.read_text("utf-8"), MISPLACED.name)
     for _ in range(2):
-        seeding.plant(world, entries)
+        apply_seed(world, entries)
 
     wire = Wire(world)
     buckets = [wire("GET", f"/storage/v1/b/{entry.name}/storageLayout") for entry in entries if entry.kind == "buckets"]
@@ -175,7 +177,7 @@ def test_misplaced_project_example_has_every_problem_once(world: World) -> None:
     rules = [rule["name"] for rule in wire("GET", f"{COMPUTE}/global/firewalls")["items"]]
     reservations = wire("GET", f"/v2alpha1/{ZONE}/reservations")["reservations"]
     effective = wire("GET", "/v2/projects/sandbox/policies/compute.vmExternalIpAccess:getEffectivePolicy")
-    account = f"{provision.project_number('sandbox')}-compute@developer.gserviceaccount.com"
+    account = f"{administration.project_number('sandbox')}-compute@developer.gserviceaccount.com"
     shared = wire("GET", "/storage/v1/b/read-mostly/iam")["bindings"][1]
     assert kinds == {"region", "dual-region", "multi-region", "zone"}
     assert sorted(refused) == [400, 403]  # requester pays; another owner's

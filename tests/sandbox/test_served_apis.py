@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+
 from tests.sandbox.wire import Wire
-
-from tpuctl.sandbox import provision
-from tpuctl.sandbox.methods import METHODS
-from tpuctl.sandbox.world import World
-
-if TYPE_CHECKING:
-    pass
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.service import METHODS
+from tpuctl.sandbox.state import SandboxState
 
 NODES = "/v2/projects/sandbox/locations/us-central2-b/nodes"
-NUMBER = provision.project_number("sandbox")
+NUMBER = administration.project_number("sandbox")
 P = "/compute/v1/projects/sandbox"
 KEY = {"key": "ssh-ed25519 AAAA me"}
 FINGERPRINT = hashlib.sha256(KEY["key"].encode()).hexdigest()
@@ -140,20 +137,20 @@ SERVED: dict[str, list[tuple[str, str, Any]]] = {
 
 
 @pytest.fixture(scope="module")
-def stocked(tmp_path_factory: pytest.TempPathFactory) -> World:
-    world = World.open(tmp_path_factory.mktemp("stocked") / "world.db")
-    provision.add_bucket(world, "b")
-    provision.add_object(world, "b", "o", "content")
-    provision.add_disk(world, "d")
-    provision.add_instance(world, "i")
-    provision.add_cache(world, "b", "us-central1-a")
-    provision.add_role(world, "reader", includedPermissions=["storage.objects.get"])
-    provision.set_org_policy(world, "compute.requireOsLogin", {"rules": [{"enforce": True}]})
+def stocked(tmp_path_factory: pytest.TempPathFactory) -> SandboxState:
+    world = SandboxState.open(tmp_path_factory.mktemp("stocked") / "world.db")
+    administration.add_bucket(world, "b")
+    administration.add_object(world, "b", "o", "content")
+    administration.add_disk(world, "d")
+    administration.add_instance(world, "i")
+    administration.add_cache(world, "b", "us-central1-a")
+    administration.add_role(world, "reader", includedPermissions=["storage.objects.get"])
+    administration.set_org_policy(world, "compute.requireOsLogin", {"rules": [{"enforce": True}]})
     return world
 
 
 @pytest.mark.parametrize("method", SERVED)
-def test_served_method_answers_in_its_schema(stocked: World, method: str) -> None:
+def test_served_method_answers_in_its_schema(stocked: SandboxState, method: str) -> None:
     wire = Wire(stocked)
     names = {
         "OPERATION": wire("POST", f"{P}/setCommonInstanceMetadata", {})["name"],

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl.remote.keys import ensure_key, metadata_entry
-from tpuctl.remote.known_hosts import remember_host_keys
-from tpuctl.remote.ssh import Connection, ProbeOutcome, ProbeResult, argv, host_alias, probe, trust_options
-from tpuctl.sandbox.calls import Json, Request, Response
-from tpuctl.sandbox.service import respond
-from tpuctl.sandbox.sshd import host_key, proxy_command
-from tpuctl.sandbox.sshd.server import authorized_keys
-from tpuctl.sandbox.world import World
+from tpuctl.sandbox.api_calls import Json, Request, Response
+from tpuctl.sandbox.service import answer_request
+from tpuctl.sandbox.sshd import proxy_command
+from tpuctl.sandbox.sshd.daemon import authorized_keys, host_key
+from tpuctl.sandbox.state import SandboxState
+from tpuctl.ssh.connection import Connection, ProbeOutcome, ProbeResult, host_alias, probe_ssh, ssh_argv, trust_options
+from tpuctl.ssh.keys import ensure_key, metadata_key_line
+from tpuctl.ssh.known_hosts import save_host_keys
 
 NODES = "/v2/projects/sandbox/locations/us-central2-b/nodes"
 PATIENCE = timedelta(seconds=15)
@@ -38,12 +38,12 @@ def missing_programs() -> list[str]:
 class Slice:
     """A READY node of four workers, and the connections of a client to them."""
 
-    world: World
+    world: SandboxState
     home: Path
 
     def call(self, method: str, path: str, body: Json | None = None, **query: str) -> Json:
         sent = b"" if body is None else json.dumps(body).encode()
-        answer = respond(self.world, Request(method, path, tuple(query.items()), body=sent))
+        answer = answer_request(self.world, Request(method, path, tuple(query.items()), body=sent))
         assert isinstance(answer, Response)
         assert answer.status == 200, answer.body
         return dict(json.loads(answer.body))
@@ -66,8 +66,8 @@ class Slice:
 
     def run(self, worker: int, *command: str) -> tuple[str, int]:
         connection = self.connection(worker)
-        remember_host_keys([connection])
-        words = argv(connection, command)
+        save_host_keys([connection])
+        words = ssh_argv(connection, command)
         done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         return done.stdout, done.returncode
 
@@ -79,13 +79,13 @@ def pod(tmp_path: Path) -> Slice:
         assert os.environ.get("CI") != "true", message
         pytest.skip(message)
     # A space and a percent sign are the hardest cases for the quoting of ssh and sshd.
-    pod = Slice(World.open(tmp_path / "a 100% world" / "world.sqlite", speed=1), tmp_path / "home")
+    pod = Slice(SandboxState.open(tmp_path / "a 100% world" / "world.sqlite", speed=1), tmp_path / "home")
     key = ensure_key(pod.home, login=getuser())
     node = {
         "acceleratorType": "v4-32",
         "runtimeVersion": "tpu-ubuntu2204-base",
         "networkConfig": {"enableExternalIps": True},
-        "metadata": {"ssh-keys": metadata_entry(getuser(), key)},
+        "metadata": {"ssh-keys": metadata_key_line(getuser(), key)},
     }
     pod.call("POST", NODES, node, nodeId="pod")
     pod.world.advance(timedelta(minutes=20))
@@ -107,10 +107,10 @@ def test_command_runs_in_the_workers_home_and_returns_its_exit_code(pod: Slice) 
 @pytest.mark.sshd
 def test_eight_connections_at_once_succeed(pod: Slice) -> None:
     connections = [pod.connection(index % 4) for index in range(8)]
-    remember_host_keys(connections)
+    save_host_keys(connections)
 
     with ThreadPoolExecutor(8) as pool:
-        results = list(pool.map(lambda one: probe(one, PATIENCE), connections))
+        results = list(pool.map(lambda one: probe_ssh(one, PATIENCE), connections))
 
     assert results == [ProbeResult(ProbeOutcome.ANSWERED)] * 8
 
@@ -119,7 +119,7 @@ def test_eight_connections_at_once_succeed(pod: Slice) -> None:
 def test_scp_copies_to_the_workers_home(pod: Slice, tmp_path: Path) -> None:
     (tmp_path / "data").write_text("payload")
     connection = pod.connection(1)
-    remember_host_keys([connection])
+    save_host_keys([connection])
     for source, target in (("data", "sent"), ("data", "~/sent in home")):
         words = ["scp", "-q", *trust_options(connection), source, f"{connection.login}@{connection.address}:{target}"]
         subprocess.run(words, cwd=tmp_path, stdin=subprocess.DEVNULL, check=True)
@@ -134,14 +134,14 @@ def test_failed_connection_reports_its_reason(pod: Slice, tmp_path: Path) -> Non
     other_host = replace(good, host_keys=(f"ssh-ed25519 {host_key(tmp_path / 'other host')}",))
     unknown = replace(good, proxy_command=proxy_command(pod.world.path, "198.18.200.1"))
 
-    remember_host_keys([other_host])
-    changed = probe(other_host, PATIENCE).outcome
-    remember_host_keys([good])
-    refused = probe(replace(good, identity=stranger.path), PATIENCE).outcome
-    nothing = probe(unknown, PATIENCE)
-    answered = probe(good, PATIENCE)
+    save_host_keys([other_host])
+    changed = probe_ssh(other_host, PATIENCE).outcome
+    save_host_keys([good])
+    refused = probe_ssh(replace(good, identity=stranger.path), PATIENCE).outcome
+    nothing = probe_ssh(unknown, PATIENCE)
+    answered = probe_ssh(good, PATIENCE)
     pod.call("DELETE", f"{NODES}/pod")
-    deleting = probe(good, PATIENCE)
+    deleting = probe_ssh(good, PATIENCE)
 
     assert (changed, refused) == (ProbeOutcome.HOST_KEY_CHANGED, ProbeOutcome.KEY_REFUSED)
     assert nothing == ProbeResult(
@@ -158,7 +158,7 @@ def test_guest_reboot_ends_processes_and_finishes(pod: Slice) -> None:
     # A killed process may stay visible as a zombie, so the job shows that it runs by writing.
     pod.run(0, "setsid sh -c 'while :; do date +%N >beat; sleep 0.1; done' >/dev/null 2>&1 & sleep 0.2")
     rebooted = pod.run(0, "sudo -n /sbin/reboot; echo not reached")
-    while_booting = probe(pod.connection(0), PATIENCE)
+    while_booting = probe_ssh(pod.connection(0), PATIENCE)
     other_worker = pod.run(1, "true")
     pod.world.advance(timedelta(minutes=1))
     alive = pod.run(0, 'seen=$(cat beat); sleep 0.3; [ "$seen" = "$(cat beat)" ] && echo ended')

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tpuctl.sandbox import admin
-from tpuctl.sandbox.afflictions import Fault, FaultKind
-from tpuctl.sandbox.faults import add_fault
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
 
 if TYPE_CHECKING:
     from tests.sandbox.conftest import Api
-
     from tpuctl.clock import ManualClock
-    from tpuctl.sandbox.world import World
+    from tpuctl.sandbox.state import SandboxState
 
 ZONE = "projects/sandbox/locations/us-central2-b"
 NAME = f"{ZONE}/queuedResources/queued"
@@ -61,11 +59,11 @@ TABLE = [
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row[1]} while {row[0]} ({row[3]})")
 def test_queued_resource_state_allows_the_calls_of_the_table(
-    world: World, api: Api, row: tuple[str, str, object, str]
+    world: SandboxState, api: Api, row: tuple[str, str, object, str]
 ) -> None:
     found, call, result, _ = row
-    admin.add_queued_resource(world, state=found)
-    admin.add_node(world, queued_resource="queued")
+    administration.add_queued_resource(world, state=found)
+    administration.add_node(world, queued_resource="queued")
     verb, _, force = call.partition(" ")
 
     answer = api(f"queuedResources.{verb}", name=NAME, force=bool(force))
@@ -97,7 +95,7 @@ WAITING = [("CREATING", ""), ("ACCEPTED", ""), ("WAITING_FOR_RESOURCES", "")]
 
 
 def test_active_queued_resource_is_suspended_when_its_node_is_preempted(
-    world: World, api: Api, clock: ManualClock
+    world: SandboxState, api: Api, clock: ManualClock
 ) -> None:
     """Observed: WAITING, PROVISIONING, ACTIVE within minutes; SUSPENDING, SUSPENDED by the service, then no new node."""
     with world.write() as session:
@@ -114,7 +112,7 @@ def test_active_queued_resource_is_suspended_when_its_node_is_preempted(
 
 
 def test_unprovisionable_queued_resource_fails_with_the_error_of_the_service(
-    world: World, api: Api, clock: ManualClock
+    world: SandboxState, api: Api, clock: ManualClock
 ) -> None:
     """Observed: PROVISIONING, SUSPENDING by the service, FAILED with code 13 within five minutes."""
     with world.write() as session:

@@ -7,18 +7,16 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.sandbox.answers import VERSIONS
 
-from tpuctl.sandbox import admin
-from tpuctl.sandbox.afflictions import Fault, FaultKind
-from tpuctl.sandbox.discovery import load
-from tpuctl.sandbox.faults import add_fault
+from tests.sandbox.answers import VERSIONS
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.discovery import load_document
+from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
 
 if TYPE_CHECKING:
     from tests.sandbox.conftest import Api
-
     from tpuctl.clock import ManualClock
-    from tpuctl.sandbox.world import World
+    from tpuctl.sandbox.state import SandboxState
 
 ZONE = "projects/sandbox/locations/us-central2-b"
 NODE, QUEUED = f"{ZONE}/nodes/node", f"{ZONE}/queuedResources/queued"
@@ -29,7 +27,7 @@ SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 class Story:
     """The calls of a client and of a sandbox user that reach a state. Every step returns the story."""
 
-    def __init__(self, world: World, api: Api, clock: ManualClock) -> None:
+    def __init__(self, world: SandboxState, api: Api, clock: ManualClock) -> None:
         self.world, self.api, self.clock = world, api, clock
 
     def create(self) -> Story:
@@ -39,7 +37,7 @@ class Story:
 
     def node(self, *verbs: str, **fields: Any) -> Story:
         """Add a node, and call methods on it."""
-        admin.add_node(self.world, **fields)
+        administration.add_node(self.world, **fields)
         for verb in verbs:
             assert "name" in self.api(f"nodes.{verb}", name=NODE, version="v1" if verb == "reimage" else "v2")
         return self
@@ -114,14 +112,14 @@ ENUMS = {"Node.state": NODE_STATES, "Node.health": HEALTHS, "QueuedResourceState
 def test_every_enum_value_has_a_row_or_a_reason(version: str) -> None:
     for place, rows in ENUMS.items():
         schema, _, field = place.partition(".")
-        if schema in load("tpu", version).schemas:
-            values = load("tpu", version).schemas[schema]["properties"][field]["enum"]
+        if schema in load_document("tpu", version).schemas:
+            values = load_document("tpu", version).schemas[schema]["properties"][field]["enum"]
             assert set(values) == {*rows, *(value for value in NEVER_SHOWN if value in values)}, place
 
 
 @pytest.mark.parametrize(("field", "wanted"), [(f, v) for f, rows in ENUMS.items() for v in rows if "Node" in f])
 def test_node_reaches_the_value_in_every_version(
-    world: World, api: Api, clock: ManualClock, field: str, wanted: str
+    world: SandboxState, api: Api, clock: ManualClock, field: str, wanted: str
 ) -> None:
     ENUMS[field][wanted](Story(world, api, clock))
 
@@ -131,7 +129,7 @@ def test_node_reaches_the_value_in_every_version(
 
 @pytest.mark.parametrize("wanted", QUEUED_STATES)
 def test_queued_resource_reaches_the_value_in_both_versions(
-    world: World, api: Api, clock: ManualClock, wanted: str
+    world: SandboxState, api: Api, clock: ManualClock, wanted: str
 ) -> None:
     QUEUED_STATES[wanted](Story(world, api, clock))
 

@@ -6,14 +6,14 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.sandbox.wire import Wire
 
-from tpuctl.sandbox import provision
-from tpuctl.sandbox.storage.buckets import location_type
-from tpuctl.sandbox.storage.listing import Selection
+from tests.sandbox.wire import Wire
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.storage_buckets import location_type
+from tpuctl.sandbox.storage_objects import ObjectSelection
 
 if TYPE_CHECKING:
-    from tpuctl.sandbox.world import World
+    from tpuctl.sandbox.state import SandboxState
 
 B = "/storage/v1/b"
 UP = "/upload/storage/v1/b/data/o?uploadType=media"
@@ -21,8 +21,8 @@ FAILED = (412, "conditionNotMet", "At least one of the pre-conditions you specif
 
 
 @pytest.fixture
-def wire(world: World) -> Wire:
-    provision.add_bucket(world, "data", location="us-central2")
+def wire(world: SandboxState) -> Wire:
+    administration.add_bucket(world, "data", location="us-central2")
     return Wire(world)
 
 
@@ -32,7 +32,7 @@ def test_bucket_needs_only_a_name_and_a_location(wire: Wire) -> None:
         "id": "data",
         "name": "data",
         "selfLink": "https://www.googleapis.com/storage/v1/b/data",
-        "projectNumber": provision.project_number("sandbox"),
+        "projectNumber": administration.project_number("sandbox"),
         "generation": "1767225600000000",
         "metageneration": "1",
         "location": "US-CENTRAL2",
@@ -66,12 +66,12 @@ def test_location_type_follows_from_the_name(location: str, is_placed: bool, kin
 
 def test_list_buckets_returns_the_projects_buckets_in_pages(wire: Wire) -> None:
     for name in ("b", "a"):
-        provision.add_bucket(wire.world, name, labels={"of": name})
-    provision.add_bucket(wire.world, "elsewhere", project="other")
-    provision.add_bucket(wire.world, "strange", denied=["*"])
+        administration.add_bucket(wire.world, name, labels={"of": name})
+    administration.add_bucket(wire.world, "elsewhere", project="other")
+    administration.add_bucket(wire.world, "strange", denied=["*"])
 
     first = wire("GET", f"{B}?project=sandbox&maxResults=2")
-    second = wire("GET", f"{B}?project={provision.project_number('sandbox')}&pageToken={first['nextPageToken']}")
+    second = wire("GET", f"{B}?project={administration.project_number('sandbox')}&pageToken={first['nextPageToken']}")
 
     pages = [[bucket["name"] for bucket in page["items"]] for page in (first, second)]
     assert (pages, "nextPageToken" in second) == ([["a", "b"], ["data"]], False)
@@ -88,10 +88,10 @@ def _denied(permission: str, thing: str) -> tuple[int, str, str]:
 
 
 def test_errors_have_the_messages_of_the_service(wire: Wire) -> None:
-    provision.add_bucket(wire.world, "strange", denied=["*"])
-    provision.add_bucket(wire.world, "full", denied=["storage.objects.create"])
-    provision.add_bucket(wire.world, "unpaid", project="poor")
-    provision.set_billing(wire.world, enabled=False, project="poor")
+    administration.add_bucket(wire.world, "strange", denied=["*"])
+    administration.add_bucket(wire.world, "full", denied=["storage.objects.create"])
+    administration.add_bucket(wire.world, "unpaid", project="poor")
+    administration.set_billing(wire.world, enabled=False, project="poor")
 
     assert wire("GET", f"{B}/none") == (404, "notFound", "The specified bucket does not exist.")
     assert wire("GET", f"{B}/data/o/a%2Fb") == (404, "notFound", "No such object: data/a/b")
@@ -110,14 +110,14 @@ def test_errors_have_the_messages_of_the_service(wire: Wire) -> None:
 
 
 def test_requester_pays_bucket_needs_a_project_to_bill(wire: Wire) -> None:
-    provision.add_bucket(wire.world, "paid", billing={"requesterPays": True})
+    administration.add_bucket(wire.world, "paid", billing={"requesterPays": True})
     error = (400, "required", "Bucket is requester pays bucket but no user project provided.")
 
     assert wire("GET", f"{B}/paid") == error
     assert wire("GET", f"{B}/paid?userProject=mine")["billing"] == {"requesterPays": True}
     assert wire("GET", f"{B}/paid", x_goog_user_project="mine")["name"] == "paid"
 
-    provision.add_project(wire.world, "mine", denied=["serviceusage.services.use"])
+    administration.add_project(wire.world, "mine", denied=["serviceusage.services.use"])
     assert wire("GET", f"{B}/paid?userProject=mine")[::2] == (
         403,
         "user@example.com does not have serviceusage.services.use access to the Google Cloud project.",
@@ -141,7 +141,7 @@ def test_set_bucket_policy_with_an_old_etag_is_rejected(wire: Wire) -> None:
 
 
 def test_test_iam_permissions_returns_the_callers_permissions(wire: Wire) -> None:
-    provision.add_bucket(wire.world, "full", denied=["storage.objects.create"])
+    administration.add_bucket(wire.world, "full", denied=["storage.objects.create"])
     asked = "iam/testPermissions?permissions=storage.objects.get&permissions=storage.objects.create"
 
     assert wire("GET", f"{B}/data/{asked}")["permissions"] == ["storage.objects.get", "storage.objects.create"]
@@ -168,7 +168,7 @@ def test_list_objects_selects_names_and_has_the_same_entries_in_pages(
     wire: Wire, query: str, items: list[str], prefixes: list[str]
 ) -> None:
     for name in ("a/d", "a", "a/", "e.txt", "a/b/c"):
-        provision.add_object(wire.world, "data", name)
+        administration.add_object(wire.world, "data", name)
     seen: tuple[list[str], list[str]] = ([], [])
     token = ""
     for _ in range(9):
@@ -183,4 +183,4 @@ def test_list_objects_selects_names_and_has_the_same_entries_in_pages(
 
 
 def test_invalid_glob_matches_itself() -> None:
-    assert [Selection(glob=glob).matches("a[") for glob in ("a[", "a*", "[z-a]")] == [True, True, False]
+    assert [ObjectSelection(glob=glob).matches("a[") for glob in ("a[", "a*", "[z-a]")] == [True, True, False]

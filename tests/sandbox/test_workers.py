@@ -10,22 +10,23 @@ from typing import Any
 
 import pytest
 
-from tpuctl.sandbox import Sandbox, admin
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.embedding import Sandbox
 from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
-from tpuctl.sandbox.nodes.workers import find_worker
-from tpuctl.sandbox.shims import environment
-from tpuctl.sandbox.sshd.identity import identify
-from tpuctl.sandbox.world import World
+from tpuctl.sandbox.shims import gcloud_environment
+from tpuctl.sandbox.sshd.guest import identify_guest
+from tpuctl.sandbox.state import SandboxState
+from tpuctl.sandbox.worker_access import find_worker
 
 ZONE = "projects/sandbox/locations/us-central2-b"
 LAST = "sandbox/us-central2-b/node/3"
 
 
-def devices(world: World, address: str) -> tuple[str, ...]:
+def devices(world: SandboxState, address: str) -> tuple[str, ...]:
     with world.read() as session:
         worker = find_worker(session, address)
     assert worker is not None
-    return identify(worker, "host").devices
+    return identify_guest(worker, "host").devices
 
 
 @pytest.mark.parametrize(
@@ -37,20 +38,20 @@ def devices(world: World, address: str) -> tuple[str, ...]:
         ("v6e-8", "dev/vfio/0 dev/vfio/1 dev/vfio/2 dev/vfio/3 dev/vfio/4 dev/vfio/5 dev/vfio/6 dev/vfio/7 dev/vfio/vfio"),
     ],
 )  # fmt: skip
-def test_worker_has_the_devices_of_its_type(world: World, accelerator_type: str, expected: str) -> None:
-    node = admin.add_node(world, "node", acceleratorType=accelerator_type)
+def test_worker_has_the_devices_of_its_type(world: SandboxState, accelerator_type: str, expected: str) -> None:
+    node = administration.add_node(world, "node", acceleratorType=accelerator_type)
 
     zone = node["name"].split("/")[3]
     assert " ".join(devices(world, f"sandbox/{zone}/node/0")) == expected
 
 
-def test_metadata_files_have_the_values_of_the_metadata_server(world: World) -> None:
-    admin.add_node(world, "node", zone="us-central2-b", acceleratorType="v4-32")
+def test_metadata_files_have_the_values_of_the_metadata_server(world: SandboxState) -> None:
+    administration.add_node(world, "node", zone="us-central2-b", acceleratorType="v4-32")
     with world.read() as session:
         worker = find_worker(session, LAST)
     assert worker is not None
 
-    identity = identify(worker, "t1v-n-1-w-3")
+    identity = identify_guest(worker, "t1v-n-1-w-3")
 
     attributes = {key.rpartition("/")[2]: text for key, text in identity.metadata.items() if "attributes" in key}
     assert attributes == {
@@ -71,8 +72,8 @@ def test_metadata_files_have_the_values_of_the_metadata_server(world: World) -> 
     }
 
 
-def test_guest_attributes_identify_the_worker(world: World, api: Any) -> None:
-    admin.add_node(world, "node", zone="us-central2-b", acceleratorType="v4-32")
+def test_guest_attributes_identify_the_worker(world: SandboxState, api: Any) -> None:
+    administration.add_node(world, "node", zone="us-central2-b", acceleratorType="v4-32")
 
     answer = api("nodes.getGuestAttributes", {"workerIds": ["2"], "queryPath": "tpu/"}, name=f"{ZONE}/nodes/node")
 
@@ -83,8 +84,8 @@ def test_guest_attributes_identify_the_worker(world: World, api: Any) -> None:
     assert answer == {"guestAttributes": [{"queryPath": "tpu", "queryValue": {"items": items}}]}
 
 
-def test_missing_chip_lasts_until_a_restart(world: World, api: Any) -> None:
-    admin.add_node(world, "node", zone="us-central2-b", acceleratorType="v4-8")
+def test_missing_chip_lasts_until_a_restart(world: SandboxState, api: Any) -> None:
+    administration.add_node(world, "node", zone="us-central2-b", acceleratorType="v4-8")
     address = "sandbox/us-central2-b/node/0"
     with world.write() as session:
         add_fault(session, Fault(FaultKind.MISSING_CHIP, node="node"))
@@ -116,7 +117,7 @@ def test_shim_ssh_accepts_a_project_key_and_leaves_other_hosts_unchanged(
         address = nodes.partition('"externalIp": "')[2].partition('"')[0]
         environ = {
             **os.environ,
-            **environment(
+            **gcloud_environment(
                 tmp_path / "a 100% world" / "world.sqlite3", "http://x", project="p", zone="z", environ=os.environ
             ),
         }

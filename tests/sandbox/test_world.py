@@ -18,18 +18,26 @@ import pytest
 
 from tpuctl.clock import ManualClock
 from tpuctl.errors import InvalidInputError
-from tpuctl.sandbox import admin
-from tpuctl.sandbox.calls import Call
-from tpuctl.sandbox.methods import METHODS
-from tpuctl.sandbox.nodes.creation import prepare
-from tpuctl.sandbox.world import NotAWorldError, World, WorldCorruptError, WorldForeignError, WorldUnusableError
-from tpuctl.sandbox.world.clock import Rate, WorldClock
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.administration import advance_clock, list_requests, read_status, reset_sandbox
+from tpuctl.sandbox.api_calls import Call
+from tpuctl.sandbox.service import METHODS
+from tpuctl.sandbox.state import (
+    ClockRate,
+    CorruptStateError,
+    ForeignStateError,
+    NotASandboxError,
+    SandboxClock,
+    SandboxState,
+    UnusableStateError,
+)
+from tpuctl.sandbox.tpu_nodes import prepare_node
 
 WRITER = """
 import sys
 from pathlib import Path
 from tpuctl.sandbox import admin
-from tpuctl.sandbox.world import World
+from tpuctl.sandbox.state import World
 world = World.open(Path(sys.argv[1]))
 for index in range(int(sys.argv[3])):
     admin.add_node(world, f"{sys.argv[2]}-{index}")
@@ -49,7 +57,7 @@ def test_four_processes_lose_no_change(tmp_path: Path) -> None:
     writers = [writer(path, f"w{index}", 50) for index in range(4)]
     ends = [(process.communicate(), process.returncode)[1] for process in writers]
 
-    with World.open(path) as world, world.read() as session:
+    with SandboxState.open(path) as world, world.read() as session:
         nodes = list(session.nodes())
     assert ends == [0] * 4
     assert len(nodes) == len({node.first_address for node in nodes}) == len({node.number for node in nodes}) == 200
@@ -65,9 +73,9 @@ def test_killed_writer_leaves_a_consistent_state(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
 
-    with World.open(path) as world:
-        admin.add_node(world, "after")
-        assert admin.status(world).states["sandbox"]["READY"] >= 21
+    with SandboxState.open(path) as world:
+        administration.add_node(world, "after")
+        assert read_status(world).states["sandbox"]["READY"] >= 21
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     connection.close()
@@ -75,20 +83,20 @@ def test_killed_writer_leaves_a_consistent_state(tmp_path: Path) -> None:
 
 def test_damaged_file_is_an_error_that_reset_fixes(tmp_path: Path) -> None:
     path = tmp_path / "world.db"
-    with World.open(path) as world:
-        admin.add_node(world)
+    with SandboxState.open(path) as world:
+        administration.add_node(world)
     path.write_bytes(b"not a database at all" * 500)
 
-    with pytest.raises(WorldCorruptError) as caught:
-        World.open(path)
+    with pytest.raises(CorruptStateError) as caught:
+        SandboxState.open(path)
 
     assert (str(path) in caught.value.message, caught.value.hint) == (
         True,
         "run `tpuctl sandbox reset` to start with an empty sandbox",
     )
-    assert admin.reset(path)
-    with World.open(path) as world:
-        assert admin.status(world).states == {}
+    assert reset_sandbox(path)
+    with SandboxState.open(path) as world:
+        assert read_status(world).states == {}
 
 
 @pytest.mark.parametrize(
@@ -107,48 +115,48 @@ def test_damaged_file_is_an_error_that_reset_fixes(tmp_path: Path) -> None:
 )
 def test_damaged_record_is_an_error_with_the_reason(tmp_path: Path, statement: str, reason: str) -> None:
     path = tmp_path / "world.db"
-    with World.open(path) as world:
-        admin.add_node(world)
+    with SandboxState.open(path) as world:
+        administration.add_node(world)
     connection = sqlite3.connect(path)
     connection.execute(statement)
     connection.commit()
     connection.close()
 
-    with pytest.raises(WorldCorruptError, match=f"a record cannot be read: {reason}"), World.open(path) as world:
-        admin.status(world)
-    assert admin.reset(path)
+    with pytest.raises(CorruptStateError, match=f"a record cannot be read: {reason}"), SandboxState.open(path) as world:
+        read_status(world)
+    assert reset_sandbox(path)
 
 
 def test_reset_removes_only_files_of_the_sandbox(tmp_path: Path) -> None:
     thesis = tmp_path / "thesis.txt"
     thesis.write_text("years of work")
-    with pytest.raises(NotAWorldError):
-        admin.reset(thesis)
-    with pytest.raises(WorldForeignError):
-        World.open(thesis)
-    with pytest.raises(NotAWorldError):
-        admin.reset(thesis)
+    with pytest.raises(NotASandboxError):
+        reset_sandbox(thesis)
+    with pytest.raises(ForeignStateError):
+        SandboxState.open(thesis)
+    with pytest.raises(NotASandboxError):
+        reset_sandbox(thesis)
     assert thesis.read_text() == "years of work"
 
     path = tmp_path / "sandbox" / "world.db"
-    World.open(path).close()
+    SandboxState.open(path).close()
     (path.parent / "workers" / "p").mkdir(parents=True)
-    assert (admin.reset(path), list(path.parent.iterdir()), admin.reset(path)) == (True, [], False)
+    assert (reset_sandbox(path), list(path.parent.iterdir()), reset_sandbox(path)) == (True, [], False)
 
 
 def test_directory_in_place_of_the_file_is_an_error_with_the_path(tmp_path: Path) -> None:
-    with pytest.raises(WorldUnusableError, match=str(tmp_path)):
-        World.open(tmp_path)
+    with pytest.raises(UnusableStateError, match=str(tmp_path)):
+        SandboxState.open(tmp_path)
 
 
-def _change_and_fail(world: World) -> None:
+def _change_and_fail(world: SandboxState) -> None:
     with world.write() as session:
         session.set_setting("networks", ["other"])
         raise ZeroDivisionError
 
 
 def test_failed_write_is_rolled_back(tmp_path: Path) -> None:
-    with World.open(tmp_path / "world.db") as world:
+    with SandboxState.open(tmp_path / "world.db") as world:
         with pytest.raises(ZeroDivisionError):
             _change_and_fail(world)
         with world.read() as session:
@@ -157,24 +165,24 @@ def test_failed_write_is_rolled_back(tmp_path: Path) -> None:
 
 def test_clock_runs_at_its_speed_and_advance_applies_to_all(tmp_path: Path) -> None:
     path = tmp_path / "world.db"
-    with World.open(path, speed=1000) as world, World.open(path, speed=1) as other:
+    with SandboxState.open(path, speed=1000) as world, SandboxState.open(path, speed=1) as other:
         before, real = world.clock.now(), time.monotonic()
         world.clock.sleep(timedelta(seconds=100))
         assert 0.09 < time.monotonic() - real < 1
         assert (other.speed, world.clock.now() - before >= timedelta(seconds=100)) == (1000, True)
-        moved = admin.advance(other, timedelta(days=2))
+        moved = advance_clock(other, timedelta(days=2))
         assert moved - before > timedelta(days=2)
         assert world.clock.now() >= moved
         with pytest.raises(InvalidInputError):
-            admin.advance(world, timedelta(seconds=-1))
+            advance_clock(world, timedelta(seconds=-1))
 
 
 def test_injected_clock_can_be_advanced(tmp_path: Path) -> None:
     clock = ManualClock()
-    with World.open(tmp_path / "world.db", clock=clock) as world:
+    with SandboxState.open(tmp_path / "world.db", clock=clock) as world:
         start, counted = world.clock.now(), world.clock.monotonic()
         world.clock.sleep(timedelta(minutes=1))
-        admin.advance(world, timedelta(hours=1))
+        advance_clock(world, timedelta(hours=1))
 
         passed = timedelta(hours=1, minutes=1)
         assert (world.clock.now() - start, world.clock.monotonic() - counted) == (passed, passed)
@@ -184,7 +192,7 @@ def test_injected_clock_can_be_advanced(tmp_path: Path) -> None:
 
 def test_monotonic_never_goes_back_with_the_machines_clock() -> None:
     real = ManualClock()
-    clock = WorldClock(lambda: Rate(datetime(2026, 1, 1, tzinfo=UTC), timedelta(), 60.0), real)
+    clock = SandboxClock(lambda: ClockRate(datetime(2026, 1, 1, tzinfo=UTC), timedelta(), 60.0), real)
     real.sleep(timedelta(seconds=2))
     first = clock.monotonic()
     real._now -= timedelta(seconds=1)
@@ -193,10 +201,10 @@ def test_monotonic_never_goes_back_with_the_machines_clock() -> None:
 
 
 def test_ten_thousand_nodes_are_listed_to_the_last_page(tmp_path: Path) -> None:
-    with World.open(tmp_path / "world.db") as world:
+    with SandboxState.open(tmp_path / "world.db") as world:
         with world.write() as session:
             body = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
-            node = prepare(session, "sandbox", "us-central2-b", "n", body=body)
+            node = prepare_node(session, "sandbox", "us-central2-b", "n", body=body)
             for index in range(10_000):
                 session.put_node(replace(node, node_id=f"n{index}", first_address=index + 1))
         count, token = 0, ""
@@ -213,15 +221,15 @@ def test_ten_thousand_nodes_are_listed_to_the_last_page(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files in /proc")
 def test_ended_threads_leave_no_files_open(tmp_path: Path) -> None:
-    with World.open(tmp_path / "world.db") as world:
+    with SandboxState.open(tmp_path / "world.db") as world:
         counts = []
         for index in range(20):
-            thread = Thread(target=admin.add_node, args=(world, f"n{index}"))
+            thread = Thread(target=administration.add_node, args=(world, f"n{index}"))
             thread.start()
             thread.join()
             counts.append(len(list(Path("/proc/self/fd").iterdir())))
 
-        assert (counts[-1] - counts[2] <= 1, admin.status(world).states) == (True, {"sandbox": {"READY": 20}})
+        assert (counts[-1] - counts[2] <= 1, read_status(world).states) == (True, {"sandbox": {"READY": 20}})
 
 
 def test_connection_of_a_thread_working_at_close_is_closed_with_the_state(tmp_path: Path) -> None:
@@ -231,9 +239,9 @@ def test_connection_of_a_thread_working_at_close_is_closed_with_the_state(tmp_pa
         return sum(link.is_symlink() and link.readlink().is_relative_to(tmp_path) for link in links)
 
     has_begun, may_end = Event(), Event()
-    world = World.open(tmp_path / "world.db")
+    world = SandboxState.open(tmp_path / "world.db")
 
-    def work(world: World) -> None:
+    def work(world: SandboxState) -> None:
         with world.read() as session:
             has_begun.set()
             assert may_end.wait(10)
@@ -253,22 +261,22 @@ def test_connection_of_a_thread_working_at_close_is_closed_with_the_state(tmp_pa
 
 
 def test_writes_are_logged(tmp_path: Path) -> None:
-    with World.open(tmp_path / "world.db", clock=ManualClock()) as world:
+    with SandboxState.open(tmp_path / "world.db", clock=ManualClock()) as world:
         zone, method = "projects/p/locations/us-central2-b", "tpu.projects.locations.nodes.create"
         body = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
         with world.write() as session:
             METHODS[method](session, Call("v2", method, {"parent": zone, "nodeId": "a"}, body))
 
-        logged = [(request.method, request.name) for request in admin.requests(world)]
+        logged = [(request.method, request.name) for request in list_requests(world)]
         assert logged == [(method, f"{zone}/nodes/a")]
 
 
 def test_log_survives_another_process(tmp_path: Path) -> None:
     """SQLite removes its log with the last user; a process that has dropped its locks does not count as one."""
     path = tmp_path / "world.db"
-    program = "import sys, pathlib; from tpuctl.sandbox.world import World; w = World.open(pathlib.Path(sys.argv[1]))\n"
+    program = "import sys, pathlib; from tpuctl.sandbox.state import World; w = World.open(pathlib.Path(sys.argv[1]))\n"
     program += "with w.write() as s: s.set_setting('x', 1)\nw.close()"
-    with World.open(path) as world, World.open(path) as second:
+    with SandboxState.open(path) as world, SandboxState.open(path) as second:
         for each in (world, second):
             with each.write() as session:
                 session.set_setting("y", 1)

@@ -6,20 +6,19 @@ import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
-from tpuctl.sandbox.calls import Request, Response
-from tpuctl.sandbox.discovery import route
-from tpuctl.sandbox.schema import check_response
-from tpuctl.sandbox.service import respond
-from tpuctl.sandbox.uploads import split
+from tpuctl.sandbox.api_calls import Request, Response
+from tpuctl.sandbox.discovery import check_response_body, route_request
+from tpuctl.sandbox.service import answer_request
+from tpuctl.sandbox.uploads import split_upload_path
 
 if TYPE_CHECKING:
-    from tpuctl.sandbox.world import World
+    from tpuctl.sandbox.state import SandboxState
 
 
 class Wire:
     """A sandbox, called with method, path and body."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SandboxState) -> None:
         self.world = world
 
     def send(self, method: str, path: str, body: Any = None, **headers: str) -> Response:
@@ -28,7 +27,7 @@ class Wire:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         query = tuple(parse_qsl(parts.query, keep_blank_values=True))
-        answer = respond(self.world, Request(method, parts.path, query, named, content))
+        answer = answer_request(self.world, Request(method, parts.path, query, named, content))
         assert isinstance(answer, Response)
         return answer
 
@@ -43,9 +42,9 @@ class Wire:
                 error["message"],
             )
         value = json.loads(answer.body) if answer.body else None
-        found = route("POST" if "upload_id" in path else method, split(urlsplit(path).path)[1])
+        found = route_request("POST" if "upload_id" in path else method, split_upload_path(urlsplit(path).path)[1])
         assert found is not None
         if found.method.response and value is not None:
             service = found.document.service
-            assert check_response(service.version, found.method.response, value, api=service.api) == []
+            assert check_response_body(service.version, found.method.response, value, api=service.api) == []
         return value

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpuctl.cli.options import OF_THE_CLOUD, cli_command
+from tpuctl.app.options import CLOUD_OPTIONS, cli_command
 
 if TYPE_CHECKING:
-    from tpuctl.cli.app import App
+    from tpuctl.app.app import App
 
 
-@cli_command("completion", asks_trust=False, without=(*OF_THE_CLOUD, "output"))
+@cli_command("completion", asks_trust=False, without=(*CLOUD_OPTIONS, "output"))
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(app: App, *, shell: str) -> None:
     """Print a shell script that completes commands, options and node names.

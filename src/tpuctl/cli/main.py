@@ -8,14 +8,14 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from tpuctl.cli.signals import TerminatedError
+from tpuctl.app.signals import TerminatedError
 from tpuctl.errors import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType, TracebackType
 
-    from tpuctl.cli.invocation import Invocation
+    from tpuctl.app.app import Invocation
 
 _CODES = {signal.SIGINT: ExitCode.INTERRUPTED, signal.SIGTERM: ExitCode.TERMINATED}
 

@@ -12,43 +12,43 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpuctl.cli.invocation import Invocation, asked_for_json
-from tpuctl.cli.signals import TerminatedError, undisturbed
-from tpuctl.cli.usage import show_usage
+from tpuctl.app.app import Invocation, asked_for_json
+from tpuctl.app.options import show_usage_error
+from tpuctl.app.signals import TerminatedError, signals_ignored
 from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError
-from tpuctl.names import printable
-from tpuctl.output.terminal import Format, StdoutClosedError, Streams
+from tpuctl.names import escape_undecodable
+from tpuctl.output.terminal import OutputFormat, StandardStreams, StdoutClosedError
 
 if TYPE_CHECKING:
-    from tpuctl.cli.app import App
+    from tpuctl.app.app import App
 
 # The exit status that a shell reports for a process terminated by SIGPIPE.
 _PIPE_CLOSED = 141
 # click completes a command line if this variable is set; the scripts of `tpuctl completion` set it.
 COMPLETION_VARIABLE = "_TPUCTL_COMPLETE"
 # Failures of the machine that users can fix themselves. No bug of ours raises one of these.
-_OF_THE_MACHINE = frozenset(
+_MACHINE_ERRNOS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR}
     | {errno.ELOOP, errno.ENAMETOOLONG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
 )
 # Variables that tpuctl reads and puts into paths, requests and files.
 _READ_VARIABLES = ("TPUCTL_", "CLOUDSDK_", "GOOGLE_", "XDG_", "HOME", "LOGNAME", "TMPDIR", "USER")
 # Checks and threads of `up` need about 30 open files and connections; the rest is for ssh.
-_LEAST_FILES = 64
-_USUAL_FILES = 1024
+_MIN_OPEN_FILES = 64
+_WANTED_OPEN_FILES = 1024
 
 
 class TooManyFilesError(TpuctlError):
     """The limit on open files is too low for the command."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(text, hint=f"raise it with `ulimit -n {_USUAL_FILES}`")
+        super().__init__(text, hint=f"raise it with `ulimit -n {_WANTED_OPEN_FILES}`")
 
 
 def invocation_of_process() -> Invocation:
     """Return what this process was started with. Exits with a message if its working directory was removed."""
     if "TPUCTL_HOOK_STDIN" in os.environ:
-        from tpuctl.hooks import holds_event  # noqa: PLC0415  # only inside hooks
+        from tpuctl.nodes.hooks import holds_event  # noqa: PLC0415  # only inside hooks
 
         if holds_event(0, os.environ):
             # The event on stdin is for the hook. A command must not take it for its own input or send it to a worker.
@@ -59,7 +59,7 @@ def invocation_of_process() -> Invocation:
     except FileNotFoundError:
         # Any other directory could have a different project file: the cloud could be used instead of the sandbox.
         sys.exit("error: the working directory was removed\n  hint: change to an existing directory and try again")
-    return Invocation(tuple(sys.argv[1:]), os.environ, Streams.of_process(), folder)
+    return Invocation(tuple(sys.argv[1:]), os.environ, StandardStreams.of_process(), folder)
 
 
 def flush(invocation: Invocation) -> None:
@@ -71,7 +71,7 @@ def flush(invocation: Invocation) -> None:
 
 def run(invocation: Invocation) -> int:
     """Run one command and return its exit code. A bug keeps its traceback."""
-    from tpuctl.cli.app import App  # noqa: PLC0415  # not needed while signals are set up
+    from tpuctl.app.app import App  # noqa: PLC0415  # not needed while signals are set up
 
     app = App(invocation)
     try:
@@ -82,15 +82,15 @@ def run(invocation: Invocation) -> int:
             return _run(app)
     except click.ClickException as error:
         as_json = asked_for_json(invocation.arguments, invocation.environ)
-        show_usage(error, app.terminal, form=Format.JSON if as_json else Format.TABLE)
+        show_usage_error(error, app.terminal, form=OutputFormat.JSON if as_json else OutputFormat.TABLE)
         return ExitCode.USAGE
     except KeyboardInterrupt:
-        with undisturbed():
+        with signals_ignored():
             app.terminal.end_line()
             app.interrupted("interrupted")
         return ExitCode.INTERRUPTED
     except TerminatedError:
-        with undisturbed():
+        with signals_ignored():
             app.interrupted("terminated")
         return ExitCode.TERMINATED
     except BrokenPipeError:
@@ -101,7 +101,7 @@ def run(invocation: Invocation) -> int:
     except TpuctlError as error:
         return _show_failure(app, error)
     except OSError as error:
-        if error.errno not in _OF_THE_MACHINE and not isinstance(error, StdoutClosedError):
+        if error.errno not in _MACHINE_ERRNOS and not isinstance(error, StdoutClosedError):
             raise
         return _show_failure(app, _machine_error(error))
     finally:
@@ -110,16 +110,17 @@ def run(invocation: Invocation) -> int:
 
 def _run(app: App) -> int:
     """Run the command, or complete the line. click's own `main` hides a closed pipe and exits with 1."""
-    from tpuctl.cli.tree import root  # noqa: PLC0415  # only here
+    from tpuctl.cli.tree import command_tree  # noqa: PLC0415  # only here
 
-    tree, invocation = root(), app.invocation
+    tree, invocation = command_tree(), app.invocation
     app.command_tree = tree
     if instruction := invocation.environ.get(COMPLETION_VARIABLE):
         return _complete(tree, app, instruction)
     for name, value in invocation.environ.items():
-        if name.startswith(_READ_VARIABLES) and not value.isascii() and printable(value) != value:
+        if name.startswith(_READ_VARIABLES) and not value.isascii() and escape_undecodable(value) != value:
             raise InvalidInputError(
-                f"`{name}` is not UTF-8 text: `{printable(value)}`", hint=f"set `{name}` to UTF-8 text, or unset it"
+                f"`{name}` is not UTF-8 text: `{escape_undecodable(value)}`",
+                hint=f"set `{name}` to UTF-8 text, or unset it",
             )
     _raise_file_limit()
     try:
@@ -133,9 +134,9 @@ def _run(app: App) -> int:
 
 def _show_failure(app: App, error: TpuctlError) -> int:
     """Print an error, with hints that depend on how tpuctl was called. Return its exit code."""
-    from tpuctl.cli.remedies import remedies  # noqa: PLC0415  # only for failures
+    from tpuctl.app.hints import call_hints  # noqa: PLC0415  # only for failures
 
-    error.hint = "\n".join([*remedies(app, error), *([error.hint] if error.hint else [])]) or None
+    error.hint = "\n".join([*call_hints(app, error), *([error.hint] if error.hint else [])]) or None
     app.show_error(error)
     return error.exit_code
 
@@ -151,7 +152,7 @@ def _complete(tree: click.Command, app: App, instruction: str) -> int:
     )
     if get_completion_class(shell) is None or not is_from_shell:
         raise InvalidInputError(
-            f"`{COMPLETION_VARIABLE}` is `{printable(instruction)}`, but no shell is completing a command line",
+            f"`{COMPLETION_VARIABLE}` is `{escape_undecodable(instruction)}`, but no shell is completing a command line",
             hint=f"unset it: only the scripts of `tpuctl completion SHELL` set `{COMPLETION_VARIABLE}`",
         )
     return shell_complete(tree, {"obj": app}, "tpuctl", COMPLETION_VARIABLE, instruction)
@@ -173,14 +174,14 @@ def _raise_file_limit() -> None:
     A run that met the limit halfway would leave a node behind that it cannot follow.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= _USUAL_FILES:
+    if soft == resource.RLIM_INFINITY or soft >= _WANTED_OPEN_FILES:
         return
-    wanted = _USUAL_FILES if hard == resource.RLIM_INFINITY else min(hard, _USUAL_FILES)
+    wanted = _WANTED_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _WANTED_OPEN_FILES)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
-    if max(soft, wanted) < _LEAST_FILES:
+    if max(soft, wanted) < _MIN_OPEN_FILES:
         raise TooManyFilesError(
-            f"too few open files: the limit is {_file_limit()} (`ulimit -n`), and {_LEAST_FILES} are needed"
+            f"too few open files: the limit is {_file_limit()} (`ulimit -n`), and {_MIN_OPEN_FILES} are needed"
         )
 
 

@@ -7,58 +7,61 @@ from typing import Any
 import click
 
 from tpuctl import __version__
-from tpuctl.cli.groups import Tree
+from tpuctl.app.options import LazyGroup
 
 # title: {command: (module that defines `command`, line for `tpuctl --help`)}
 _SECTIONS = {
     "Nodes": {
-        "up": ("tpuctl.cli.up", "Create, start or repair nodes, and wait until they are usable."),
-        "down": ("tpuctl.cli.down", "Delete nodes and queued resources; succeeds if they are gone."),
-        "list": ("tpuctl.cli.list_nodes", "List nodes in all zones."),
-        "status": ("tpuctl.cli.status", "Show all details of nodes."),
-        "check": ("tpuctl.cli.check", "Check type, quota, data and permissions before a node costs money."),
-        "explain": ("tpuctl.cli.explain", "Find the cause of a failure in a log or message, and its fix."),
-        "wait": ("tpuctl.cli.wait", "Wait until nodes are usable, stopped or deleted."),
-        "watch": ("tpuctl.cli.watch", "Keep nodes usable: recreate preempted ones, repair broken ones."),
-        "history": ("tpuctl.cli.history", "Show the states, repairs and preemptions of a node."),
-        "reset": ("tpuctl.cli.reset", "Restart a node, keeping its boot disk."),
-        "start": ("tpuctl.cli.start", "Start stopped nodes."),
-        "stop": ("tpuctl.cli.stop", "Stop nodes, keeping their boot disks."),
-        "create": ("tpuctl.cli.create", "Create a node; fails if it exists."),
-        "delete": ("tpuctl.cli.delete", "Delete nodes; fails if they do not exist."),
-        "update": ("tpuctl.cli.update", "Change a node's labels, tags, metadata or description."),
+        "up": ("tpuctl.nodes.commands.up", "Create, start or repair nodes, and wait until they are usable."),
+        "down": ("tpuctl.nodes.commands.down", "Delete nodes and queued resources; succeeds if they are gone."),
+        "list": ("tpuctl.nodes.commands.list_nodes", "List nodes in all zones."),
+        "status": ("tpuctl.nodes.commands.status", "Show all details of nodes."),
+        "check": ("tpuctl.check.commands.check", "Check type, quota, data and permissions before a node costs money."),
+        "explain": ("tpuctl.explain.command", "Find the cause of a failure in a log or message, and its fix."),
+        "wait": ("tpuctl.nodes.commands.wait", "Wait until nodes are usable, stopped or deleted."),
+        "watch": ("tpuctl.nodes.commands.watch", "Keep nodes usable: recreate preempted ones, repair broken ones."),
+        "history": ("tpuctl.nodes.commands.history", "Show the states, repairs and preemptions of a node."),
+        "reset": ("tpuctl.nodes.commands.reset", "Restart a node, keeping its boot disk."),
+        "start": ("tpuctl.nodes.commands.start", "Start stopped nodes."),
+        "stop": ("tpuctl.nodes.commands.stop", "Stop nodes, keeping their boot disks."),
+        "create": ("tpuctl.nodes.commands.create", "Create a node; fails if it exists."),
+        "delete": ("tpuctl.nodes.commands.delete", "Delete nodes; fails if they do not exist."),
+        "update": ("tpuctl.nodes.commands.update", "Change a node's labels, tags, metadata or description."),
     },
     "Workers": {
-        "ssh": ("tpuctl.cli.ssh", "Open a shell on a worker, or run a command on it."),
-        "run": ("tpuctl.cli.run", "Run a command on all workers at once."),
-        "scp": ("tpuctl.cli.scp", "Copy files to or from all workers of a node."),
-        "sync": ("tpuctl.cli.sync", "Copy the files of a working tree to every worker."),
-        "env": ("tpuctl.cli.env", "Print environment variables for training scripts (shell syntax)."),
-        "unstick": ("tpuctl.cli.unstick", "Find and terminate processes that hold the TPU on workers."),
-        "ssh-config": ("tpuctl.cli.ssh_config", "Configure ssh, rsync and editors to reach workers."),
-        "ssh-key": ("tpuctl.cli.ssh_key", "Show or renew the ssh key that workers accept."),
+        "ssh": ("tpuctl.workers.commands.ssh", "Open a shell on a worker, or run a command on it."),
+        "run": ("tpuctl.workers.commands.run", "Run a command on all workers at once."),
+        "scp": ("tpuctl.workers.commands.scp", "Copy files to or from all workers of a node."),
+        "sync": ("tpuctl.workers.commands.sync", "Copy the files of a working tree to every worker."),
+        "env": ("tpuctl.workers.commands.env", "Print environment variables for training scripts (shell syntax)."),
+        "unstick": ("tpuctl.workers.commands.unstick", "Find and terminate processes that hold the TPU on workers."),
+        "ssh-config": (
+            "tpuctl.workers.commands.ssh_config_command",
+            "Configure ssh, rsync and editors to reach workers.",
+        ),
+        "ssh-key": ("tpuctl.workers.commands.ssh_key", "Show or renew the ssh key that workers accept."),
     },
     "Jobs on workers": {
-        "jobs": ("tpuctl.cli.jobs", "List the jobs of a node and their exit codes."),
-        "logs": ("tpuctl.cli.logs", "Print the output of a job on its workers."),
-        "attach": ("tpuctl.cli.attach", "Follow the output of a job until it ends."),
-        "kill": ("tpuctl.cli.kill", "Send a signal to a job's processes on all workers."),
+        "jobs": ("tpuctl.workers.commands.jobs", "List the jobs of a node and their exit codes."),
+        "logs": ("tpuctl.workers.commands.logs", "Print the output of a job on its workers."),
+        "attach": ("tpuctl.workers.commands.attach", "Follow the output of a job until it ends."),
+        "kill": ("tpuctl.workers.commands.kill", "Send a signal to a job's processes on all workers."),
     },
     "More": {
-        "doctor": ("tpuctl.cli.doctor", "Find problems on this machine, in the project, and on a node."),
-        "bundle": ("tpuctl.cli.bundle", "Collect a support bundle in one file, without secrets."),
-        "types": ("tpuctl.cli.types", "List the accelerator types offered in each zone."),
-        "versions": ("tpuctl.cli.versions", "List the runtime versions offered in a zone."),
-        "config": ("tpuctl.cli.config", "Show and change settings."),
-        "trust": ("tpuctl.cli.trust", "Review a project's tpuctl.yaml and trust it."),
-        "sandbox": ("tpuctl.cli.sandbox", "Try tpuctl locally: no account, no network, no costs."),
+        "doctor": ("tpuctl.doctor.command", "Find problems on this machine, in the project, and on a node."),
+        "bundle": ("tpuctl.support.command", "Collect a support bundle in one file, without secrets."),
+        "types": ("tpuctl.nodes.commands.types", "List the accelerator types offered in each zone."),
+        "versions": ("tpuctl.nodes.commands.versions", "List the runtime versions offered in a zone."),
+        "config": ("tpuctl.cli.config_command", "Show and change settings."),
+        "trust": ("tpuctl.app.trust", "Review a project's tpuctl.yaml and trust it."),
+        "sandbox": ("tpuctl.cli.sandbox_command", "Try tpuctl locally: no account, no network, no costs."),
         "completion": ("tpuctl.cli.completion", "Print a shell completion script."),
         "version": ("tpuctl.cli.version", "Print the version."),
     },
 }
 _ALIASES = {"ls": "list", "rm": "delete", "describe": "status", "exec": "ssh"}
 # Commands of other tools, and ours.
-_ELSEWHERE = {
+_FOREIGN_COMMANDS = {
     "pause": "stop",
     "resume": "start",
     "restart": "reset --mode restart",
@@ -84,20 +87,20 @@ Try it without an account: `export TPUCTL_SANDBOX=1`. A NODE is a name, ZONE/NOD
 """
 
 
-def root() -> Tree:
+def command_tree() -> LazyGroup:
     """Return the whole tree."""
-    from tpuctl.cli.options import GLOBAL_OPTIONS, take_globals  # noqa: PLC0415  # not needed to name commands
+    from tpuctl.app.options import GLOBAL_OPTIONS, apply_global_options  # noqa: PLC0415  # not needed to name commands
 
     @click.pass_context
     def callback(ctx: click.Context, /, **options: Any) -> None:  # click's own signature
-        take_globals(ctx, options)
+        apply_global_options(ctx, options)
 
-    tree = Tree(
+    tree = LazyGroup(
         {name: entry for commands in _SECTIONS.values() for name, entry in commands.items()},
         name="tpuctl",
         sections=_SECTIONS,
         aliases=_ALIASES,
-        elsewhere=_ELSEWHERE,
+        elsewhere=_FOREIGN_COMMANDS,
         help=_HELP,
         epilog="Exit codes: 0 done, 2 usage, 3 not found, 4 not allowed, 5 timed out, 6 no capacity, 7 quota, 8 conflict, "
         "9 check failed, 10 broken, 11 remote command failed.",

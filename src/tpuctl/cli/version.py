@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tpuctl import __version__
-from tpuctl.cli.options import OF_THE_CLOUD, cli_command
-from tpuctl.output.terminal import Format
+from tpuctl.app.options import CLOUD_OPTIONS, cli_command
+from tpuctl.output.terminal import OutputFormat
 
 if TYPE_CHECKING:
-    from tpuctl.cli.app import App
+    from tpuctl.app.app import App
 
 
-@cli_command("version", asks_trust=False, without=OF_THE_CLOUD)
+@cli_command("version", asks_trust=False, without=CLOUD_OPTIONS)
 def command(app: App) -> None:
     """Print the version of tpuctl; with -o json also those of its main dependencies.
 
@@ -20,7 +20,7 @@ def command(app: App) -> None:
     Examples:
       tpuctl version -o json
     """
-    if app.format in {Format.JSON, Format.YAML}:
+    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
         import platform  # noqa: PLC0415  # only here
         from importlib.metadata import version  # noqa: PLC0415  # 20 ms
 
@@ -30,4 +30,4 @@ def command(app: App) -> None:
             app.format,
         )
         return
-    app.terminal.write(__version__ if app.format is Format.NAME else f"tpuctl {__version__}")
+    app.terminal.write(__version__ if app.format is OutputFormat.NAME else f"tpuctl {__version__}")

@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import sys
+import unicodedata
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,19 +14,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tpuctl.errors import InvalidInputError
-from tpuctl.escaping import json_text, painted, visible, yaml_text
-from tpuctl.masking import without_metadata_values
-from tpuctl.output.tables import Cell, columns, tabs
+from tpuctl.escaping import (
+    dump_printable_json,
+    dump_printable_yaml,
+    escape_except_colors,
+    escape_unprintable,
+    mask_metadata,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from _typeshed import ReadableBuffer
 
     from tpuctl.errors import TpuctlError
 
 
-class Format(StrEnum):
+class OutputFormat(StrEnum):
     """The output format of data. `table` prints tabs without a header if stdout is not a terminal."""
 
     TABLE = "table"
@@ -35,7 +40,7 @@ class Format(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Streams:
+class StandardStreams:
     """The three standard streams, whether each is a terminal, and the width of the terminal."""
 
     stdin: TextIO
@@ -47,13 +52,13 @@ class Streams:
     width: int = 100
 
     @classmethod
-    def of_process(cls) -> Streams:
+    def of_process(cls) -> StandardStreams:
         """Return the streams of this process. A closed stdin or stderr is replaced by /dev/null."""
         import shutil  # noqa: PLC0415  # not needed by --version and --help
 
         stdin = sys.stdin or _devnull()
         # A closed stdout raises an error for any write, so that no data is lost silently.
-        stdout = sys.stdout or io.TextIOWrapper(_Closed(os.devnull, "w"), encoding="utf-8", write_through=True)
+        stdout = sys.stdout or io.TextIOWrapper(_ClosedFile(os.devnull, "w"), encoding="utf-8", write_through=True)
         if sys.stderr is None:
             stderr = _devnull()
         else:
@@ -106,7 +111,7 @@ class StdoutClosedError(OSError):
         super().__init__(errno.EBADF, "it is closed")
 
 
-class _Closed(io.FileIO):
+class _ClosedFile(io.FileIO):
     """A file that refuses every write. It occupies the file descriptor, so that no other file gets it."""
 
     def write(self, data: object, /) -> int:  # noqa: ARG002  # the signature of a file
@@ -122,7 +127,7 @@ class Terminal:
     """
 
     def __init__(
-        self, streams: Streams, environ: Mapping[str, str], *, quiet: bool = False, shows_metadata: bool = False
+        self, streams: StandardStreams, environ: Mapping[str, str], *, quiet: bool = False, shows_metadata: bool = False
     ) -> None:
         self.streams = streams
         self.quiet = quiet
@@ -147,16 +152,16 @@ class Terminal:
 
     def names(self, names: Iterable[str]) -> None:
         """Write one name on each line."""
-        self.streams.stdout.writelines(visible(name) + "\n" for name in names)
+        self.streams.stdout.writelines(escape_unprintable(name) + "\n" for name in names)
 
     def page(self, lines: Iterable[str]) -> None:
         """Write lines of our own layout, with their colors."""
-        self.streams.stdout.writelines(painted(line) + "\n" for line in lines)
+        self.streams.stdout.writelines(escape_except_colors(line) + "\n" for line in lines)
 
     def document(self, text: str) -> None:
         """Write a text of several lines, such as a script or a file. Tabs are kept, other control characters escaped."""
         for line in text.removesuffix("\n").split("\n"):
-            self.streams.stdout.write("\t".join(map(visible, line.split("\t"))) + "\n")
+            self.streams.stdout.write("\t".join(map(escape_unprintable, line.split("\t"))) + "\n")
 
     def flush(self) -> None:
         """Flush stdout."""
@@ -165,38 +170,38 @@ class Terminal:
     def table(self, header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
         """Write a table: columns with a header on a terminal, tabs without one elsewhere."""
         width, colored = self.streams.width, self.colors_out
-        lines = columns(header, rows, width=width, colored=colored) if self.is_interactive else tabs(rows)
+        lines = column_lines(header, rows, width=width, colored=colored) if self.is_interactive else tab_lines(rows)
         self._lay_out(lines)
 
     def details(self, rows: Iterable[tuple[str, str, str]]) -> None:
         """Write details of one object, each with label, text and style."""
         cells = [(Cell(label), Cell(text, style=style)) for label, text, style in rows]
         if self.is_interactive:
-            lines = list(columns(("", ""), cells, width=None, colored=self.colors_out))[1:]
+            lines = list(column_lines(("", ""), cells, width=None, colored=self.colors_out))[1:]
         else:
-            lines = list(tabs(cells))
+            lines = list(tab_lines(cells))
         self._lay_out(lines)
 
     def rows(self, rows: Iterable[Sequence[Cell]]) -> None:
         """Write rows with tabs, also to a terminal: for a table whose rows arrive over time."""
-        self._lay_out(tabs(rows))
+        self._lay_out(tab_lines(rows))
 
-    def data(self, value: Any, form: Format) -> None:  # JSON
+    def data(self, value: Any, form: OutputFormat) -> None:  # JSON
         """Write a value as JSON or YAML."""
         masked = self.masked(value)
-        if form is Format.YAML:
-            self.streams.stdout.write(yaml_text(masked))
+        if form is OutputFormat.YAML:
+            self.streams.stdout.write(dump_printable_yaml(masked))
         else:
-            self.streams.stdout.write(json_text(masked, indent=2 if self.is_interactive else None) + "\n")
+            self.streams.stdout.write(dump_printable_json(masked, indent=2 if self.is_interactive else None) + "\n")
 
     def record(self, value: Any) -> None:  # JSON
         """Write a value as one line of JSON and flush: for values that arrive over time."""
-        self.streams.stdout.write(json_text(self.masked(value)) + "\n")
+        self.streams.stdout.write(dump_printable_json(self.masked(value)) + "\n")
         self.flush()
 
     def masked(self, value: Any) -> Any:  # JSON
         """Return JSON with hidden metadata values, unless the user asked to show them."""
-        return value if self.shows_metadata else without_metadata_values(value)
+        return value if self.shows_metadata else mask_metadata(value)
 
     def note(self, *lines: str) -> None:
         """Print information for the user, unless quiet."""
@@ -207,14 +212,14 @@ class Terminal:
         """Print a warning, also if quiet."""
         self._print(lines, label="warning: ", code="33")
 
-    def error(self, error: TpuctlError, *, form: Format = Format.TABLE, sandbox: bool = False) -> None:
+    def error(self, error: TpuctlError, *, form: OutputFormat = OutputFormat.TABLE, sandbox: bool = False) -> None:
         """Print an error: message, hints and the `explain` command, or one JSON object if the format is JSON or YAML."""
-        if form in {Format.JSON, Format.YAML}:  # JSON is YAML
+        if form in {OutputFormat.JSON, OutputFormat.YAML}:  # JSON is YAML
             body: dict[str, Any] = {"kind": error.kind, "message": error.message, "exit_code": int(error.exit_code)}
             body |= {"node": error.node} if error.node else {}
             body |= {"hint": error.hint} if error.hint else {}
             body |= {"id": error.id}
-            self._print((json_text({"error": body} | ({"sandbox": True} if sandbox else {})),))
+            self._print((dump_printable_json({"error": body} | ({"sandbox": True} if sandbox else {})),))
             return
         about = f"{error.node}: " if error.node and f"`{error.node}`" not in error.message else ""
         self._print((about + error.lines[0], *error.lines[1:]), label="error: ", code="1;31")
@@ -226,7 +231,7 @@ class Terminal:
 
     def redraw(self, text: str = "") -> None:
         """Replace the status line on stderr, or remove it. Call it only if `is_redrawn`."""
-        self.streams.stderr.write(f"\r\x1b[K{visible(text)}")
+        self.streams.stderr.write(f"\r\x1b[K{escape_unprintable(text)}")
         self.streams.stderr.flush()
 
     def help(self, text: str) -> None:
@@ -262,7 +267,7 @@ class Terminal:
                 hint="nothing was done; pass `--yes` to confirm (`--quiet` does not)",
             )
         with self.aside:
-            self.streams.stderr.write(f"{visible(question)} [y/N] ")
+            self.streams.stderr.write(f"{escape_unprintable(question)} [y/N] ")
             self.streams.stderr.flush()
             return self.streams.stdin.readline().strip().lower() in {"y", "yes"}
 
@@ -273,5 +278,95 @@ class Terminal:
     def _print(self, lines: Sequence[str], *, label: str = "", code: str = "") -> None:
         painted_label = f"\x1b[{code}m{label}\x1b[0m" if label and self.colors_err else label
         with self.aside:
-            self.streams.stderr.write(painted_label + "\n".join(map(visible, lines)) + "\n")
+            self.streams.stderr.write(painted_label + "\n".join(map(escape_unprintable, lines)) + "\n")
             self.streams.stderr.flush()
+
+
+# Tables: columns for a terminal, tabs for a pipe. Fast for thousands of rows, unlike rich's Table.
+
+
+_COLUMN_GAP = "  "
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell: its text on a terminal, its text in a pipe if that differs, and its style on a terminal."""
+
+    text: str
+    plain: str | None = None
+    style: str = ""
+
+
+def tab_lines(rows: Iterable[Sequence[Cell]]) -> Iterator[str]:
+    """Yield a line for each row, with tabs between the cells. Tabs and newlines in a cell are escaped."""
+    for row in rows:
+        yield "\t".join(escape_unprintable(cell.text if cell.plain is None else cell.plain) for cell in row)
+
+
+def column_lines(
+    header: Sequence[str], rows: Sequence[Sequence[Cell]], *, width: int | None, colored: bool
+) -> Iterator[str]:
+    """Yield a header and a line for each row, in columns.
+
+    Columns that are empty in every row are omitted. The last column is truncated at `width`; the others never are.
+    """
+    used = (
+        [index for index in range(len(header)) if any(row[index].text for row in rows)] if rows else range(len(header))
+    )
+    texts = [[escape_unprintable(row[index].text) for index in used] for row in rows]
+    titles = [header[index] for index in used]
+    widths = [max(map(text_width, column)) for column in zip(titles, *texts, strict=True)]
+    yield styled(_line(titles, widths, width), "bold", colored=colored)
+    for row, cells in zip(rows, texts, strict=True):
+        if not colored:
+            yield _line(cells, widths, width)
+            continue
+        styles = [row[index].style for index in used]
+        yield _line(cells, widths, width, styles)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], width: int | None, styles: Sequence[str] = ()) -> str:
+    parts = []
+    room = width
+    for index, cell in enumerate(cells):
+        is_last = index == len(cells) - 1
+        shown = cell
+        # Only the last column is truncated. The terminal wraps a column that would be too narrow to read.
+        if is_last and room is not None and room >= 12 and text_width(cell) > room:
+            beginning = cell[: room - 1]
+            while text_width(beginning) > room - 1:
+                beginning = beginning[:-1]
+            shown = beginning + "…"
+        padding = "" if is_last else " " * (widths[index] - text_width(cell)) + _COLUMN_GAP
+        parts.append((styled(shown, styles[index], colored=True) if styles else shown) + padding)
+        if room is not None:
+            room -= widths[index] + len(_COLUMN_GAP)
+    return "".join(parts).rstrip()
+
+
+_STYLE_CODES = {
+    "bold": "1",
+    "dim": "2",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "blue": "34",
+    "magenta": "35",
+    "cyan": "36",
+}
+
+
+def styled(text: str, style: str, *, colored: bool) -> str:
+    """Return the text in a style (`bold`, `red`, …) if colored; control characters and newlines in it are escaped."""
+    return (
+        f"\x1b[{_STYLE_CODES[style]}m{escape_unprintable(text)}\x1b[0m"
+        if colored and style and text
+        else escape_unprintable(text)
+    )
+
+
+def text_width(text: str) -> int:
+    """Return how many columns of a terminal the text occupies."""
+    if text.isascii():
+        return len(text)
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else not unicodedata.combining(char) for char in text)

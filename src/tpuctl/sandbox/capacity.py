@@ -8,28 +8,37 @@ The effect of a stock-out is observed: create and start fail in their operation,
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from tpuctl import accelerators
+from tpuctl.accelerators import accelerator_type_from_topology, parse_accelerator_type
 from tpuctl.errors import InvalidInputError
-from tpuctl.sandbox import paging, resource_names
-from tpuctl.sandbox.refusals import error_id, invalid, invalid_field, no_capacity
+from tpuctl.sandbox import api_calls
+from tpuctl.sandbox.api_calls import (
+    ApiError,
+    error_id,
+    invalid,
+    invalid_field,
+    no_capacity,
+    page_of,
+    parse_resource_name,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-    from tpuctl.sandbox.calls import Call, Json
-    from tpuctl.sandbox.world import Session
+    from tpuctl.sandbox.api_calls import Call, Json
+    from tpuctl.sandbox.state_session import StateSession
 
-_SETTING = "stockouts"
-_FAR = timedelta(days=36_500)  # stands for "no end"
+_STOCKOUTS_SETTING = "stockouts"
+_FAR_FUTURE = timedelta(days=36_500)  # stands for "no end"
 
 
-class Tier(StrEnum):
+class CapacityTier(StrEnum):
     """The provisioning tier. Spot and preemptible nodes share one pool and one quota (documentation)."""
 
     ON_DEMAND = "on-demand"
@@ -37,7 +46,7 @@ class Tier(StrEnum):
     RESERVED = "reserved"
 
     @classmethod
-    def of(cls, scheduling: Json) -> Tier:
+    def of(cls, scheduling: Json) -> CapacityTier:
         """Return the tier of a node's `schedulingConfig`; flex-start counts as preemptible (documentation)."""
         if scheduling.get("reserved") or scheduling.get("reservationName"):
             return cls.RESERVED
@@ -49,7 +58,7 @@ class Tier(StrEnum):
         return cls.PREEMPTIBLE if is_cheap else cls.ON_DEMAND
 
     @classmethod
-    def named(cls, word: str) -> Tier:
+    def named(cls, word: str) -> CapacityTier:
         """Return the tier of a name; `spot` is an alias. Raises `InvalidInputError`."""
         try:
             return cls("preemptible" if word == "spot" else word)
@@ -76,11 +85,11 @@ class Demand:
     project: str
     zone: str
     accelerator_type: str
-    tier: Tier
+    tier: CapacityTier
 
 
 def put_stockout(
-    session: Session,
+    session: StateSession,
     *,
     zone: str = "*",
     accelerator_type: str = "*",
@@ -95,31 +104,31 @@ def put_stockout(
     """
     if after < timedelta() or (duration is not None and duration <= timedelta()):
         raise InvalidInputError("a stock-out cannot end before it starts")
-    tier = tier if tier == "*" else Tier.named(tier)
+    tier = tier if tier == "*" else CapacityTier.named(tier)
     begin = session.now + after
-    end = begin + min(duration or _FAR, _FAR)
+    end = begin + min(duration or _FAR_FUTURE, _FAR_FUTURE)
     stockout = Stockout(begin, end, zone, accelerator_type, tier, project)
-    session.set_setting(_SETTING, [*map(_dump, list_stockouts(session)), _dump(stockout)])
+    session.set_setting(_STOCKOUTS_SETTING, [*map(_dump, list_stockouts(session)), _dump(stockout)])
     return stockout
 
 
-def remove_stockouts(session: Session) -> int:
+def remove_stockouts(session: StateSession) -> int:
     """Remove all stock-outs, planned ones too, and return their number."""
     known = list_stockouts(session)
-    session.set_setting(_SETTING, None)
+    session.set_setting(_STOCKOUTS_SETTING, None)
     return len(known)
 
 
-def list_stockouts(session: Session) -> list[Stockout]:
+def list_stockouts(session: StateSession) -> list[Stockout]:
     """Return the stock-outs that have not ended, in the order in which they were added."""
     stockouts = []
-    for entry in session.setting(_SETTING, []):
+    for entry in session.setting(_STOCKOUTS_SETTING, []):
         times = {name: datetime.fromtimestamp(entry[name], UTC) for name in ("begin", "end")}
         stockouts.append(Stockout(**{**entry, **times}))
     return [stockout for stockout in stockouts if stockout.end > session.now]
 
 
-def available_at(session: Session, demand: Demand, at: datetime) -> datetime:
+def available_at(session: StateSession, demand: Demand, at: datetime) -> datetime:
     """Return the first time, from `at` on, with capacity; about a hundred years later if no end is known."""
     found = [
         stockout
@@ -135,30 +144,30 @@ def available_at(session: Session, demand: Demand, at: datetime) -> datetime:
     return at
 
 
-def shortage(session: Session, demand: Demand) -> Json | None:
+def find_shortage(session: StateSession, demand: Demand) -> Json | None:
     """Return the google.rpc.Status of an operation that needs capacity now. None if there is capacity."""
     if available_at(session, demand, session.now) == session.now:
         return None
-    return {"code": 8, "message": shortage_text(demand.zone, demand.tier)}
+    return {"code": 8, "message": describe_shortage(demand.zone, demand.tier)}
 
 
-def shortage_text(zone: str, tier: Tier) -> str:
+def describe_shortage(zone: str, tier: CapacityTier) -> str:
     """Return the service's message for no capacity (observed; for reservations: skypilot#4579)."""
-    if tier is not Tier.RESERVED:
+    if tier is not CapacityTier.RESERVED:
         return no_capacity(zone)
     text = "Insufficient reserved capacity. Contact customer support to increase your reservation."
     return f"{text} {error_id(text)}"
 
 
-def list_reservations(session: Session, call: Call) -> Json:
+def list_reservations(session: StateSession, call: Call) -> Json:
     """Answer reservations.list (v2alpha1) with the sandbox setting `reservations`, a list of the API's own objects."""
-    where = resource_names.parse(str(call.params["parent"]))
+    where = parse_resource_name(str(call.params["parent"]))
     reservations = []
     for entry in session.setting("reservations", []):
-        name = resource_names.parse(str(entry.get("name")))
-        if name.project == where.project and where.zone in {resource_names.ANYWHERE, name.zone}:
+        name = parse_resource_name(str(entry.get("name")))
+        if name.project == where.project and where.zone in {api_calls.ANYWHERE, name.zone}:
             reservations.append(dict(entry))
-    shown, next_token = paging.page(call, reservations)
+    shown, next_token = page_of(call, reservations)
     answer: Json = {"reservations": list(shown)} if shown else {}
     return {**answer, "nextPageToken": next_token} if next_token else answer
 
@@ -173,8 +182,8 @@ def node_demand(project: str, zone: str, body: Json) -> Demand:
     config = body.get("acceleratorConfig") or {}
     name = str(body.get("acceleratorType") or "")
     if not name:
-        name = accelerators.from_config(str(config.get("type", "")), str(config.get("topology", ""))).name
-    return Demand(project, zone, name, Tier.of(body.get("schedulingConfig") or {}))
+        name = accelerator_type_from_topology(str(config.get("type", "")), str(config.get("topology", ""))).name
+    return Demand(project, zone, name, CapacityTier.of(body.get("schedulingConfig") or {}))
 
 
 def requested_nodes(document: Json) -> dict[str, Json]:
@@ -220,3 +229,158 @@ def requested_nodes(document: Json) -> dict[str, Json]:
 def node_demands(project: str, zone: str, nodes: Iterable[Json]) -> list[Demand]:
     """Return the demands of nodes in a zone."""
     return [node_demand(project, zone, body) for body in nodes]
+
+
+# Quotas: the number of cores or chips that a project may hold in a region and in a zone. There is no limit by default.
+#
+# Observed: the names below without a mark; that region and zone limits both count; that dead records (PREEMPTED nodes,
+# SUSPENDED and FAILED queued resources) count until they are deleted; and the error messages.
+
+
+_QUOTAS_SETTING = "quotas"
+_REGION, _ZONE = "PerProjectPerRegionForTPUAPI", "PerProjectPerZoneForTPUAPI"
+# On demand (and reserved: unverified) and preemptible, by generation.
+_STEMS = {
+    "v2": ("TPUV2s", "TPUV2sPreemptible"),  # unverified for a single worker
+    "v2 pod": ("TPUV2sPod", "TPUV2sPreemptiblePod"),  # the second observed: skypilot source
+    "v3": ("TPUV3s", "TPUV3sPreemptible"),  # unverified
+    "v3 pod": ("TPUV3sPod", "TPUV3sPreemptiblePod"),  # unverified
+    "v4": ("TPUV4sPod", "TPUV4sPreemptiblePod"),  # the second observed: marin#87
+    "v5e": ("TPUV5sLitepod", "TPUV5sPreemptibleLitepod"),  # observed: marin#87, published quota lists
+    "v5e serving": ("TPUV5sLitepodServing", "TPUV5sPreemptibleLitepodServing"),  # the second unverified
+    "v5p": ("TPUV5P", "TPUV5PPreemptible"),  # observed: users' logs
+    "v6e": ("TPUV6E", "TPUV6EPreemptible"),  # observed: marin#1612
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TpuQuota:
+    """A limit, in the unit of the number in type names: cores up to v4 and for v5p, chips for v5e and v6e.
+
+    `place` is a region or a zone, as the metric says, or `*` for each.
+    """
+
+    metric: str
+    place: str
+    limit: int
+    project: str
+
+
+def put_quota(
+    session: StateSession,
+    *,
+    limit: int,
+    metric: str = "",
+    generation: str = "",
+    tier: str = CapacityTier.ON_DEMAND,
+    region: str = "",
+    zone: str = "",
+    project: str = "sandbox",
+) -> TpuQuota:
+    """Store a limit, replacing an earlier one for the same metric and place, and return it.
+
+    The subject is given by the service's `metric`, or by a `generation` with a `tier`: `v6e`, …, `v2 pod` and `v3 pod` for
+    slices, `v5e serving` for v5litepod-1, -4 and -8. With neither region nor zone it applies to each region (or zone, as the
+    metric says). Raises `InvalidInputError` for an unknown metric, generation or tier.
+    """
+    if limit < 0:
+        raise InvalidInputError(f"the limit of a quota cannot be {limit}", hint="give 0 or more")
+    if region and zone:
+        raise InvalidInputError("a quota is for a region or for a zone", hint="set two")
+    if not metric:
+        metric = _metric_stem(generation, CapacityTier.named(tier)) + (_ZONE if zone else _REGION)
+    if metric not in _known_metrics():
+        raise InvalidInputError(f"`{metric}` is not a quota of the TPU API", hint=f"such as {_known_metrics()[-1]}")
+    if (zone and metric.endswith(_REGION)) or (region and metric.endswith(_ZONE)):
+        raise InvalidInputError(f"`{metric}` is not counted in `{zone or region}`")
+    quota = TpuQuota(metric, region or zone or "*", limit, project)
+    others = [known for known in list_quotas(session) if _quota_key(known) != _quota_key(quota)]
+    session.set_setting(_QUOTAS_SETTING, [asdict(known) for known in (*others, quota)])
+    return quota
+
+
+def list_quotas(session: StateSession) -> list[TpuQuota]:
+    """Return the limits of all projects."""
+    return [TpuQuota(**entry) for entry in session.setting(_QUOTAS_SETTING, [])]
+
+
+def check_quotas(session: StateSession, demands: Iterable[Demand], *, is_queued: bool = False) -> None:
+    """Raise `ApiError` 429 if the demands and the usage together exceed a limit; regions first (unverified)."""
+    quotas = {_quota_key(quota): quota for quota in list_quotas(session)}
+    if not quotas:
+        return
+    wanted = _total_demand(demands)
+    held = _total_demand(_demands_in_use(session, {project for project, _, _ in wanted}))
+    for (project, metric, place), amount in sorted(wanted.items(), key=lambda item: item[0][1].endswith(_ZONE)):
+        quota = quotas.get((project, metric, place)) or quotas.get((project, metric, "*"))
+        if quota and held[project, metric, place] + amount > quota.limit:
+            raise quota_refusal(metric, place, limit=quota.limit, is_queued=is_queued)
+
+
+def quota_refusal(metric: str, place: str, *, limit: int, is_queued: bool = False) -> ApiError:
+    """Return the 429 of the service (observed: marin#1612 for nodes, marin#87 for queued resources)."""
+    where = f"{'zone' if metric.endswith(_ZONE) else 'region'} {place}"
+    if not is_queued:
+        text = f"Quota limit '{metric}' has been exceeded. Limit: {limit} in {where}."
+        return ApiError(429, "RESOURCE_EXHAUSTED", text)
+    text = f"Quota '{metric}' exhausted. Limit {limit} in {where}"
+    violation = {
+        "subject": metric,
+        "description": text,
+    }  # the detail is observed (skypilot source), its subject unverified
+    detail = {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]}
+    return ApiError(429, "RESOURCE_EXHAUSTED", text, detail)
+
+
+def quota_usage(session: StateSession, project: str) -> dict[tuple[str, str], int]:
+    """Return the usage of a project, by metric and place."""
+    return {
+        (metric, place): amount
+        for (_, metric, place), amount in _total_demand(_demands_in_use(session, {project})).items()
+    }
+
+
+def quota_metrics(demand: Demand) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Return the metric and place that a node counts against, in the region and in the zone."""
+    accelerator = parse_accelerator_type(demand.accelerator_type)
+    generation = accelerator.generation.name
+    if generation in {"v2", "v3"} and accelerator.is_slice:
+        generation += " pod"
+    elif generation == "v5e" and accelerator.size in accelerator.generation.single:
+        generation += " serving"  # observed: users' logs; pull request marin#6198
+    stem = _metric_stem(generation, demand.tier)
+    return (stem + _REGION, demand.zone.rpartition("-")[0]), (stem + _ZONE, demand.zone)
+
+
+def _metric_stem(generation: str, tier: CapacityTier) -> str:
+    if generation not in _STEMS:
+        raise InvalidInputError(f"`{generation}` has no quota", hint=f"use one of {', '.join(_STEMS)}")
+    return _STEMS[generation][tier is CapacityTier.PREEMPTIBLE]
+
+
+def _known_metrics() -> tuple[str, ...]:
+    return tuple(stem + scope for stems in _STEMS.values() for stem in stems for scope in (_REGION, _ZONE))
+
+
+def _quota_key(quota: TpuQuota) -> tuple[str, str, str]:
+    return quota.project, quota.metric, quota.place
+
+
+def _total_demand(demands: Iterable[Demand]) -> Counter[tuple[str, str, str]]:
+    total: Counter[tuple[str, str, str]] = Counter()
+    for demand in demands:
+        for metric, place in quota_metrics(demand):
+            total[demand.project, metric, place] += parse_accelerator_type(demand.accelerator_type).size
+    return total
+
+
+def _demands_in_use(session: StateSession, projects: set[str]) -> Iterator[Demand]:
+    """Yield the demand of every record: of a queued resource its nodes, in any state, and of each other node itself."""
+    for project in projects:
+        requests = session.queued_resources(project)
+        owners = {record.name for record in requests}
+        for record in requests:
+            yield from node_demands(record.project, record.zone, requested_nodes(record.document).values())
+        for node in session.nodes(project):
+            if session.exists(node) and node.queued_resource not in owners:
+                yield node_demand(node.project, node.zone, node.document)

@@ -8,15 +8,27 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from tpuctl import accelerators
+from tpuctl.accelerators import (
+    accelerator_type_from_topology,
+    documented_zones_of,
+    load_accelerators,
+    parse_accelerator_type,
+)
 from tpuctl.errors import InvalidInputError
-from tpuctl.sandbox import paging, resource_names
-from tpuctl.sandbox.refusals import bad_request, invalid_field, not_found, unknown_location
+from tpuctl.sandbox import api_calls
+from tpuctl.sandbox.api_calls import (
+    bad_request,
+    invalid_field,
+    not_found,
+    page_of,
+    parse_resource_name,
+    unknown_location,
+)
 
 if TYPE_CHECKING:
     from tpuctl.accelerators import AcceleratorType
-    from tpuctl.sandbox.calls import Call, Json
-    from tpuctl.sandbox.world import Session
+    from tpuctl.sandbox.api_calls import Call, Json
+    from tpuctl.sandbox.state_session import StateSession
 
 # Zones without TPUs of this API.
 _NEIGHBOURS = (
@@ -49,12 +61,12 @@ TENSORFLOW_VERSIONS = tuple(sorted((*RUNTIME_VERSIONS, *_TENSORFLOW, "nightly", 
 @cache
 def _offers() -> dict[str, tuple[AcceleratorType, ...]]:
     """Return the accelerator types of each zone with TPUs, by size within a generation."""
-    table = accelerators.load()
+    table = load_accelerators()
     offers: dict[str, list[AcceleratorType]] = {}
     for generation in table.generations.values():
         for size in sorted({*generation.sizes, *generation.topologies}):
-            accelerator = accelerators.parse(generation.type_of(size))
-            zones = accelerators.zones_of(accelerator)
+            accelerator = parse_accelerator_type(generation.type_of(size))
+            zones = documented_zones_of(accelerator)
             if accelerator.name in {"v2-8", "v3-8"}:  # the types of research grants (documentation)
                 zones += (table.research_zone,)
             for zone in dict.fromkeys(zones):
@@ -62,17 +74,17 @@ def _offers() -> dict[str, tuple[AcceleratorType, ...]]:
     return {zone: tuple(offers[zone]) for zone in sorted(offers)}
 
 
-def zones() -> tuple[str, ...]:
+def zone_names() -> tuple[str, ...]:
     """Return the zones that host TPUs."""
     return tuple(_offers())
 
 
-def places() -> tuple[str, ...]:
+def location_names() -> tuple[str, ...]:
     """Return all zones, with and without TPUs."""
     return tuple(sorted({*_offers(), *_NEIGHBOURS}))
 
 
-def offers(zone: str, accelerator_type: str) -> bool:
+def zone_offers(zone: str, accelerator_type: str) -> bool:
     """Return whether a zone's list contains a type."""
     return any(offer.name == accelerator_type for offer in _offers().get(zone, ()))
 
@@ -83,14 +95,14 @@ def check_location(project: str, zone: str) -> None:
         raise unknown_location(project, zone)
 
 
-def check_zone(project: str, zone: str) -> None:
+def check_tpu_zone(project: str, zone: str) -> None:
     """Raise `ApiError` for a zone without TPUs: 403 if it is unknown, else 400 (both observed)."""
     check_location(project, zone)
     if zone not in _offers():
         raise bad_request(f'The requested zone "{zone}" is not supported.')
 
 
-def accelerator(body: Json, zone: str) -> AcceleratorType:
+def resolve_accelerator(body: Json, zone: str) -> AcceleratorType:
     """Return the accelerator that a request body names by type or by configuration.
 
     Raises `ApiError` 400 if it names both and they differ, if the zone does not offer it (observed message), and if it names
@@ -101,8 +113,8 @@ def accelerator(body: Json, zone: str) -> AcceleratorType:
     if not name and not config:
         raise invalid_field("AcceleratorType", "")
     try:
-        by_name = accelerators.parse(name) if name else None
-        by_config = accelerators.from_config(str(config.get("type", "")), wanted) if config else None
+        by_name = parse_accelerator_type(name) if name else None
+        by_config = accelerator_type_from_topology(str(config.get("type", "")), wanted) if config else None
     except InvalidInputError as error:
         raise _not_offered(name or f"{config.get('type')}:{wanted}", zone) from error
     if by_name and by_config and (by_name.name != by_config.name):
@@ -117,7 +129,7 @@ def is_offered(wanted: AcceleratorType, zone: str) -> bool:
     """Return whether a zone has a type; large slices are offered where their generation is."""
     offers = _offers().get(zone, ())
     listed = any(offer.name == wanted.name for offer in offers)
-    return listed or (wanted.is_listed and zone in accelerators.zones_of(wanted))
+    return listed or (wanted.is_listed and zone in documented_zones_of(wanted))
 
 
 def check_runtime_version(version: str) -> None:
@@ -132,94 +144,94 @@ def check_tensorflow_version(version: str) -> None:
         raise invalid_field("TensorflowVersion", version)
 
 
-def get_location(session: Session, call: Call) -> Json:
+def get_location(session: StateSession, call: Call) -> Json:
     """Answer locations.get. Zones without TPUs are not locations of this API."""
     del session
-    where = resource_names.parse(str(call.params["name"]))
+    where = parse_resource_name(str(call.params["name"]))
     if where.zone not in _offers():
         raise unknown_location(where.project, where.zone)
     return _location(where.project, where.zone)
 
 
-def list_locations(session: Session, call: Call) -> Json:
+def list_locations(session: StateSession, call: Call) -> Json:
     """Answer locations.list; the filter is ignored."""
     del session
     project = str(call.params["name"]).split("/")[1]
-    shown, next_token = paging.page(call, zones())
+    shown, next_token = page_of(call, zone_names())
     answer: Json = {"locations": [_location(project, zone) for zone in shown]}
     return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
-def get_accelerator_type(session: Session, call: Call) -> Json:
+def get_accelerator_type(session: StateSession, call: Call) -> Json:
     """Answer acceleratorTypes.get."""
     del session
-    where = resource_names.parse(str(call.params["name"]))
-    check_zone(where.project, where.zone)
+    where = parse_resource_name(str(call.params["name"]))
+    check_tpu_zone(where.project, where.zone)
     for offer in _offers()[where.zone]:
         if offer.name == where.resource_id:
             return _accelerator_type(where.project, where.zone, offer, call.version)
     raise not_found(str(call.params["name"]))
 
 
-def list_accelerator_types(session: Session, call: Call) -> Json:
+def list_accelerator_types(session: StateSession, call: Call) -> Json:
     """Answer acceleratorTypes.list for a zone or for all; filter and order are ignored."""
     del session
-    where = resource_names.parse(str(call.params["parent"]))
+    where = parse_resource_name(str(call.params["parent"]))
     offers = [(zone, offer) for zone in _zones_named(where) for offer in _offers()[zone]]
-    shown, next_token = paging.page(call, offers)
+    shown, next_token = page_of(call, offers)
     types = [_accelerator_type(where.project, zone, offer, call.version) for zone, offer in shown]
     answer: Json = {"acceleratorTypes": types}
     return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
-def get_runtime_version(session: Session, call: Call) -> Json:
+def get_runtime_version(session: StateSession, call: Call) -> Json:
     """Answer runtimeVersions.get, and tensorflowVersions.get of v1."""
     del session
     name = str(call.params["name"])
-    where = resource_names.parse(name)
-    check_zone(where.project, where.zone)
+    where = parse_resource_name(name)
+    check_tpu_zone(where.project, where.zone)
     known = TENSORFLOW_VERSIONS if "/tensorflowVersions/" in name else RUNTIME_VERSIONS
     if where.resource_id not in known:
         raise not_found(name)
     return {"name": name, "version": where.resource_id}
 
 
-def list_runtime_versions(session: Session, call: Call) -> Json:
+def list_runtime_versions(session: StateSession, call: Call) -> Json:
     """Answer runtimeVersions.list."""
     return _versions(session, call, "runtimeVersions", RUNTIME_VERSIONS)
 
 
-def list_tensorflow_versions(session: Session, call: Call) -> Json:
+def list_tensorflow_versions(session: StateSession, call: Call) -> Json:
     """Answer tensorflowVersions.list of v1."""
     return _versions(session, call, "tensorflowVersions", TENSORFLOW_VERSIONS)
 
 
-def generate_service_identity(session: Session, call: Call) -> Json:
+def generate_service_identity(session: StateSession, call: Call) -> Json:
     """Answer generateServiceIdentity; the account's name has the form of Google's service agents."""
     del session
-    where = resource_names.parse(str(call.params["parent"]))
+    where = parse_resource_name(str(call.params["parent"]))
     check_location(where.project, where.zone)
-    return {"identity": {"email": f"service-{project_number(where.project)}@cloud-tpu.iam.gserviceaccount.com"}}
+    return {"identity": {"email": f"service-{number_of_project(where.project)}@cloud-tpu.iam.gserviceaccount.com"}}
 
 
-def project_number(project: str) -> int:
+def number_of_project(project: str) -> int:
     """Return a project's number: twelve digits that follow from its name."""
     return 100_000_000_000 + int.from_bytes(project.encode(), "big") % 899_999_999_999
 
 
-def _versions(session: Session, call: Call, collection: str, versions: tuple[str, ...]) -> Json:
+def _versions(session: StateSession, call: Call, collection: str, versions: tuple[str, ...]) -> Json:
     del session
-    where = resource_names.parse(str(call.params["parent"]))
+    where = parse_resource_name(str(call.params["parent"]))
     names = [f"projects/{where.project}/locations/{z}/{collection}/{v}" for z in _zones_named(where) for v in versions]
-    shown, next_token = paging.page(call, names)
+    shown, next_token = page_of(call, names)
     answer: Json = {collection: [{"name": name, "version": name.rpartition("/")[2]} for name in shown]}
     return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
-def _zones_named(where: resource_names.ResourceName) -> tuple[str, ...]:
-    if where.zone == resource_names.ANYWHERE:
-        return zones()
-    check_zone(where.project, where.zone)
+def _zones_named(where: api_calls.ResourceName) -> tuple[str, ...]:
+    if where.zone == api_calls.ANYWHERE:
+        return zone_names()
+    check_tpu_zone(where.project, where.zone)
     return (where.zone,)
 
 

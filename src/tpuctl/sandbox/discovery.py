@@ -6,6 +6,8 @@ googleapiclient itself is never imported here (130-200 ms): only its files are r
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import re
 import threading
@@ -13,17 +15,19 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import unquote
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+from tpuctl.sandbox.api_calls import ApiError, Call
 
-    from tpuctl.sandbox.calls import Json
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from tpuctl.sandbox.api_calls import Json
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class ApiService:
     """One version of one API: the path under which it is served, and the proto package of its messages.
 
     `resource_field` is the request field that holds a body which is a resource. None: the field has the name of the
@@ -38,32 +42,34 @@ class Service:
 
 
 # Several services share a base such as `/v1/` on one origin: the first that has the path wins.
-_SERVICES = (
-    *(Service("tpu", v, f"/{v}/", f"google.cloud.tpu.{v}") for v in ("v2", "v2alpha1", "v1", "v1alpha1")),
-    Service("compute", "v1", "/compute/v1/", "google.cloud.compute.v1", "resource"),
-    Service("compute", "alpha", "/compute/alpha/", "google.cloud.compute.alpha", "resource"),
-    Service("storage", "v1", "/storage/v1/", "google.storage.v1", ""),
-    Service("serviceusage", "v1", "/v1/", "google.api.serviceusage.v1"),
-    Service("serviceusage", "v1beta1", "/v1beta1/", "google.api.serviceusage.v1beta1"),
-    Service("cloudresourcemanager", "v3", "/v3/", "google.cloud.resourcemanager.v3"),
-    Service("cloudresourcemanager", "v1", "/v1/", "google.cloud.resourcemanager.v1"),
-    Service("oslogin", "v1", "/v1/", "google.cloud.oslogin.v1"),
-    Service("oslogin", "v1alpha", "/v1alpha/", "google.cloud.oslogin.v1alpha"),
-    Service("iamcredentials", "v1", "/v1/", "google.iam.credentials.v1"),
-    Service("iam", "v1", "/v1/", "google.iam.admin.v1"),
-    Service("cloudbilling", "v1", "/v1/", "google.cloud.billing.v1"),
-    Service("orgpolicy", "v2", "/v2/", "google.cloud.orgpolicy.v2", "policy"),
+API_SERVICES = (
+    *(ApiService("tpu", v, f"/{v}/", f"google.cloud.tpu.{v}") for v in ("v2", "v2alpha1", "v1", "v1alpha1")),
+    ApiService("compute", "v1", "/compute/v1/", "google.cloud.compute.v1", "resource"),
+    ApiService("compute", "alpha", "/compute/alpha/", "google.cloud.compute.alpha", "resource"),
+    ApiService("storage", "v1", "/storage/v1/", "google.storage.v1", ""),
+    ApiService("serviceusage", "v1", "/v1/", "google.api.serviceusage.v1"),
+    ApiService("serviceusage", "v1beta1", "/v1beta1/", "google.api.serviceusage.v1beta1"),
+    ApiService("cloudresourcemanager", "v3", "/v3/", "google.cloud.resourcemanager.v3"),
+    ApiService("cloudresourcemanager", "v1", "/v1/", "google.cloud.resourcemanager.v1"),
+    ApiService("oslogin", "v1", "/v1/", "google.cloud.oslogin.v1"),
+    ApiService("oslogin", "v1alpha", "/v1alpha/", "google.cloud.oslogin.v1alpha"),
+    ApiService("iamcredentials", "v1", "/v1/", "google.iam.credentials.v1"),
+    ApiService("iam", "v1", "/v1/", "google.iam.admin.v1"),
+    ApiService("cloudbilling", "v1", "/v1/", "google.cloud.billing.v1"),
+    ApiService("orgpolicy", "v2", "/v2/", "google.cloud.orgpolicy.v2", "policy"),
 )
 
 # Every list method of compute accepts it (gcloud 528 sends it); the documents of v1 mention it only in descriptions.
-_UNLISTED: Mapping[str, Json] = {"compute": {"returnPartialSuccess": {"type": "boolean", "location": "query"}}}
+_UNLISTED_PARAMETERS: Mapping[str, Json] = {
+    "compute": {"returnPartialSuccess": {"type": "boolean", "location": "query"}}
+}
 
-_READING = threading.Lock()
-APIS = frozenset(service.api for service in _SERVICES)
+_READ_LOCK = threading.Lock()
+APIS = frozenset(service.api for service in API_SERVICES)
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class ApiMethod:
     """A method of a document. `parameters` are its path and query parameters as the document declares them.
 
     `takes_media`: its request may upload bytes. `gives_media`: its response may be the bytes of the resource.
@@ -101,39 +107,39 @@ class Method:
         return True
 
 
-class Document:
+class DiscoveryDocument:
     """One discovery document."""
 
-    def __init__(self, service: Service, content: Json) -> None:
+    def __init__(self, service: ApiService, content: Json) -> None:
         self.service = service
         self.schemas: Mapping[str, Json] = content["schemas"]
         # The parameters that every method accepts: `alt`, `key`, `fields`, `prettyPrint`, ...
-        self.parameters: Mapping[str, Json] = {**content["parameters"], **_UNLISTED.get(service.api, {})}
+        self.parameters: Mapping[str, Json] = {**content["parameters"], **_UNLISTED_PARAMETERS.get(service.api, {})}
         self._resources: Json = content
 
     @cached_property
-    def methods(self) -> tuple[Method, ...]:
+    def methods(self) -> tuple[ApiMethod, ...]:
         """Return the methods; those with a custom verb (`:start`) come before plain paths."""
         found = [_parse_method(raw, self.service) for raw in _raw_methods(self._resources)]
         return tuple(sorted(found, key=lambda method: ":" not in method.flat_path[-1]))
 
-    def match(self, http_method: str, path: str) -> Route | None:
+    def match(self, http_method: str, path: str) -> ApiRoute | None:
         """Return the route of a path, as it was sent, below this document's base. None if no method has it."""
         segments = path.split("/")
         for method in self.methods:
             if method.http_method == http_method and method.has_path(segments):
                 values = _template_expression(method.template).fullmatch(path)
                 if values is not None:
-                    return Route(self, method, {name: unquote(value) for name, value in values.groupdict().items()})
+                    return ApiRoute(self, method, {name: unquote(value) for name, value in values.groupdict().items()})
         return None
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class ApiRoute:
     """The method that a request means, and the values of its path parameters."""
 
-    document: Document
-    method: Method
+    document: DiscoveryDocument
+    method: ApiMethod
     path_params: Mapping[str, str]
 
     @property
@@ -150,37 +156,37 @@ class Route:
         return snake_case(schema) if declared is None else declared
 
 
-def route(http_method: str, path: str, *, api: str | None = None) -> Route | None:
+def route_request(http_method: str, path: str, *, api: str | None = None) -> ApiRoute | None:
     """Return the method that a request means. None for an unknown path, or a known path with the wrong verb.
 
     `path` starts with `/` and is percent-encoded, as sent. `api` (`tpu`, `compute`, ...) narrows the search if the
     host name determines the API.
     """
-    for service in _SERVICES:
+    for service in API_SERVICES:
         if path.startswith(service.base) and api in (None, service.api):
-            found = load(service.api, service.version).match(http_method, path.removeprefix(service.base))
+            found = load_document(service.api, service.version).match(http_method, path.removeprefix(service.base))
             if found is not None:
                 return found
     return None
 
 
-def load(api: str, version: str) -> Document:
+def load_document(api: str, version: str) -> DiscoveryDocument:
     """Return a document. Raises `LookupError` if the sandbox does not serve it."""
     # Without the lock, threads that start at once would each read it: compute's takes 35 ms.
-    with _READING:
-        return _read(api, version)
+    with _READ_LOCK:
+        return _read_document(api, version)
 
 
 @cache
-def _read(api: str, version: str) -> Document:
-    service = next((s for s in _SERVICES if (s.api, s.version) == (api, version)), None)
+def _read_document(api: str, version: str) -> DiscoveryDocument:
+    service = next((s for s in API_SERVICES if (s.api, s.version) == (api, version)), None)
     if service is None:
         raise LookupError(f"{api} {version} is not served by the sandbox")
     package = find_spec("googleapiclient")
     if package is None or package.origin is None:
         raise LookupError("google-api-python-client is not installed")
     folder = Path(package.origin).parent / "discovery_cache" / "documents"
-    return Document(service, json.loads((folder / f"{api}.{version}.json").read_bytes()))
+    return DiscoveryDocument(service, json.loads((folder / f"{api}.{version}.json").read_bytes()))
 
 
 def snake_case(name: str) -> str:
@@ -194,12 +200,12 @@ def _raw_methods(resource: Json) -> Iterator[Json]:
         yield from _raw_methods(child)
 
 
-def _parse_method(raw: Json, service: Service) -> Method:
+def _parse_method(raw: Json, service: ApiService) -> ApiMethod:
     # tpu's paths begin with the version, compute's and storage's are relative to a base path that has it.
     prefix = "" if service.base.startswith(f"/{service.api}/") else service.base.strip("/") + "/"
     path: str = raw["path"]
     flat: str = raw.get("flatPath", path)
-    return Method(
+    return ApiMethod(
         id=raw["id"],
         http_method=raw["httpMethod"],
         flat_path=tuple(flat.removeprefix(prefix).split("/")),
@@ -219,3 +225,450 @@ def _template_expression(path: str) -> re.Pattern[str]:
     for reserved, name, literal in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
         expression += [f"(?P<{name}>{'.+' if reserved else '[^/]+'})", re.escape(literal)]
     return re.compile("".join(expression))
+
+
+# Check JSON against the discovery document. Requests are rejected with the messages of Google's JSON transcoding.
+#
+# Source of the messages: error bodies that users of Google's APIs have published, and protobuf's JSON parser; the error for a
+# missing required field is unverified.
+
+
+# Field (absent at the root of the message) and description, as in `google.rpc.BadRequest`.
+Violation = tuple[str | None, str]
+
+_JSON_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "boolean": bool,
+    "integer": int,
+    "number": (int, float),
+    "string": str,
+}
+
+
+def check_request(route: ApiRoute, query: Iterable[tuple[str, str]], body: Any = None) -> Call:
+    """Return the call that a request means, its values in the document's types and names.
+
+    `body` is the decoded JSON, `None` if none was sent. Accepted as the service does: snake_case names, enum numbers,
+    integers as strings, null for absent, output-only fields. Raises `ApiError` 400 INVALID_ARGUMENT.
+    """
+    document, method = route.document, route.method
+    # Storage's patch has no mask: null removes (documentation of its partial updates).
+    reader = _SchemaReader(document, keeps_null=method.http_method == "PATCH" and document.service.api == "storage")
+    params = reader.read_query(route, query)
+    content: Json = {}
+    if not isinstance(body, dict) and body is not None:
+        reader.unknown("", "", "Root element must be a message.")
+    elif method.request is not None:
+        content = reader.read_object(method.request, body or {}, path=route.body_field)
+    else:
+        for name in body or {}:
+            reader.unknown(name, "", "Cannot find field.")
+    if reader.violations:
+        raise schema_bad_request(*reader.violations)
+    # A patch names only what changes.
+    if reader.missing and method.http_method != "PATCH":
+        raise schema_bad_request(*reader.missing)
+    return Call(document.service.version, method.id, {**route.path_params, **params}, content)
+
+
+def check_response_body(version: str, schema_name: str, value: Any, *, api: str = "tpu") -> list[str]:
+    """Return the errors in a response: unknown fields, wrong types, unknown enum names. For tests."""
+    reader = _SchemaReader(load_document(api, version), strict=True)
+    reader.read_value({"$ref": schema_name}, value, owner="", name=schema_name, path="")
+    return [description for _, description in reader.violations]
+
+
+def schema_bad_request(*violations: Violation) -> ApiError:
+    """Return the 400 that lists violations in `google.rpc.BadRequest`."""
+    listed = [
+        {"description": description} if not field else {"field": field, "description": description}
+        for field, description in violations
+    ]
+    detail = {"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": listed}
+    return ApiError(400, "INVALID_ARGUMENT", "\n".join(description for _, description in violations), detail)
+
+
+class _SchemaReader:
+    """Reads one message, collecting all its errors.
+
+    `strict` is for the sandbox's own output: only the document's spelling and JSON types. With `keeps_null` null is
+    kept, else it is the same as absent.
+    """
+
+    def __init__(self, document: DiscoveryDocument, *, strict: bool = False, keeps_null: bool = False) -> None:
+        self._document = document
+        self._strict = strict
+        self._keeps_null = keeps_null
+        self.violations: list[Violation] = []
+        self.missing: list[Violation] = []
+
+    def unknown(self, name: str, path: str, reason: str) -> None:
+        """Add the error for an unknown name. `path` is the message that contains it."""
+        place = f" at '{path}'" if path else ""
+        text = f"Invalid JSON payload received. Unknown name {quoted(name)}{place}: {reason}"
+        self.violations.append((path or None, text))
+
+    def read_query(self, route: ApiRoute, query: Iterable[tuple[str, str]]) -> Json:
+        """Return the method's own parameters; those that every method accepts are checked and dropped."""
+        declared = route.method.query_parameters
+        spellings = {**{snake_case(name): name for name in declared}, **{name: name for name in declared}}
+        everywhere = {*self._document.parameters, "alt"}
+        params: Json = {}
+        for given, text in query:
+            name = spellings.get(given)
+            if name is None:
+                # System parameters may be written `$alt`, as Google's Python library does.
+                if given not in everywhere and given.removeprefix("$") not in everywhere:
+                    reason = f"Cannot bind query parameter. Field '{given}' could not be found in request message."
+                    self.unknown(given, "", reason)
+                continue
+            try:
+                value = read_query_value(declared[name], text, field=name)
+            except ScalarError as error:
+                self._invalid(snake_case(name), str(error))
+                continue
+            params[name] = [*params.get(name, []), value] if declared[name].get("repeated") else value
+        for name, spec in declared.items():
+            if spec.get("required") and name not in params:
+                self.missing.append((name, f"Required parameter: {name}"))
+        return params
+
+    def read_object(self, schema_name: str, value: Json, *, path: str) -> Json:
+        """Return a message under the document's field names, without what is null."""
+        schema = self._document.schemas[schema_name]
+        return self._read_members(schema.get("properties", {}), value, owner=schema_name, path=path)
+
+    def read_value(self, spec: Json, value: Any, *, owner: str, name: str, path: str) -> Any:
+        """Return one field's value. `owner` is the schema and `name` the field that has it."""
+        if "$ref" in spec:
+            schema = self._document.schemas[spec["$ref"]]
+            if schema.get("type") == "object":
+                return self._read_message(spec["$ref"], schema, value, name=name, path=path)
+            spec = schema
+        kind = spec.get("type")
+        if kind == "any":
+            return value
+        if kind == "array":
+            if not isinstance(value, list) and self._strict:
+                self._invalid(path, f"(array), {quoted(value)}")
+            elements = value if isinstance(value, list) else [value]
+            return [
+                self.read_value(spec["items"], element, owner=owner, name=name, path=f"{path}[{index}]")
+                for index, element in enumerate(elements)
+            ]
+        if kind == "object":
+            return self._read_message(owner, spec, value, name=name, path=path)
+        if isinstance(value, list | dict):
+            self._wrong_shape(value, name=name, path=path)
+            return None
+        names = spec.get("enum", [])
+        numbers: Mapping[str, int] = {}
+        if names and self._document.service.api == "tpu" and not self._strict:
+            numbers = enum_numbers(owner, name, names)
+        # `DISK_MODE_UNSPECIFIED` is the first name of the proto enum `DiskMode`.
+        stem, _, unspecified = names[0].rpartition("_") if names else ("", "", "")
+        words = stem if unspecified == "UNSPECIFIED" else snake_case(name)
+        enum_name = "".join(word.capitalize() for word in words.split("_"))
+        if self._strict:
+            expected = _JSON_TYPES.get(spec.get("type", ""), object)
+            if not isinstance(value, expected) or (isinstance(value, bool) and spec.get("type") != "boolean"):
+                self._invalid(path, f"({spec.get('type')}), {quoted(value)}")
+                return None
+        try:
+            enum_type = f"{self._document.service.package}.{owner}.{enum_name}"
+            return read_scalar(spec, value, field=name, enum_type=enum_type, numbers=numbers)
+        except ScalarError as error:
+            self._invalid(path, str(error))
+            return None
+
+    def _read_message(self, type_name: str, schema: Json, value: Any, *, name: str, path: str) -> Any:
+        if isinstance(value, list):
+            self._wrong_shape(value, name=name, path=path)
+        elif not isinstance(value, dict):
+            self._invalid(path, f"(type.googleapis.com/{self._document.service.package}.{type_name}), {quoted(value)}")
+        elif "additionalProperties" in schema:
+            entry = schema["additionalProperties"]
+            return {
+                key: None
+                if element is None and self._keeps_null
+                else self.read_value(entry, element, owner=type_name, name="value", path=f"{path}[{index}].value")
+                for index, (key, element) in enumerate(value.items())
+            }
+        else:
+            return self._read_members(schema.get("properties", {}), value, owner=type_name, path=path)
+        return None
+
+    def _read_members(self, properties: Mapping[str, Json], value: Json, *, owner: str, path: str) -> Json:
+        spellings = {name: name for name in properties}
+        if not self._strict:
+            spellings = {**{snake_case(name): name for name in properties}, **spellings}
+        content: Json = {}
+        for given, member in value.items():
+            name = spellings.get(given)
+            if name is None:
+                self.unknown(given, path, "Cannot find field.")
+            elif member is None and self._keeps_null:
+                content[name] = None
+            elif member is not None or self._strict:
+                place = f"{path}.{snake_case(name)}" if path else snake_case(name)
+                content[name] = self.read_value(properties[name], member, owner=owner, name=name, path=place)
+        for name, spec in properties.items():
+            if spec.get("description", "").startswith("Required.") and content.get(name) in (None, ""):
+                field = f"{path}.{snake_case(name)}" if path else snake_case(name)
+                title = name[:1].upper() + name[1:]
+                text = f'Cloud TPU received an invalid argument. The field "{title}" cannot be "".'
+                if self._document.service.api != "tpu":
+                    text = f"Required field {field} is not set."
+                self.missing.append((field, text))
+        return content
+
+    def _wrong_shape(self, value: Any, *, name: str, path: str) -> None:
+        reason = "Starting an object on a scalar field"
+        if isinstance(value, list):
+            reason = "Proto field is not repeating, cannot start list."
+        self.unknown(name, path.rpartition(".")[0], reason)
+
+    def _invalid(self, path: str, complaint: str) -> None:
+        self.violations.append((path, f"Invalid value at '{path}' {complaint}"))
+
+
+# Read single values as Google's JSON transcoding does: accepted forms, and the names of enum numbers.
+#
+# Source: the proto3 JSON mapping, and protobuf's JSON parser for what it accepts beyond that.
+
+
+_RANGES = {
+    "int32": (-(2**31), 2**31 - 1),
+    "uint32": (0, 2**32 - 1),
+    "int64": (-(2**63), 2**63 - 1),
+    "uint64": (0, 2**64 - 1),
+}
+_TYPE_NAMES = {"byte": "TYPE_BYTES", "float": "TYPE_FLOAT", "double": "TYPE_DOUBLE"}
+_WELL_KNOWN = {
+    "google-datetime": ("google.protobuf.Timestamp", "timestamp"),
+    "google-duration": ("google.protobuf.Duration", "duration"),
+}
+_TIMESTAMP = re.compile(
+    r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)"
+)
+_DURATION = re.compile(r"-?\d{1,12}(\.\d{1,9})?s")
+_BAD_TIMESTAMP = "Illegal timestamp format; timestamps must end with 'Z' or have a valid timezone offset."
+_BAD_DURATION = "Illegal duration format; duration must end with 's'"
+
+# Enum numbers that are not the position of the name in the document. Source: the enums of google-cloud-tpu 1.28.
+_STATES = ["CREATING", "READY", "RESTARTING", "REIMAGING", "DELETING", "REPAIRING"]
+_LATER_STATES = [
+    "STOPPED",
+    "STOPPING",
+    "STARTING",
+    "PREEMPTED",
+    "TERMINATED",
+    "HIDING",
+    "HIDDEN",
+    "UNHIDING",
+    "UNKNOWN",
+]
+_NUMBERS: Mapping[tuple[str, str], Mapping[str, int]] = {
+    ("AcceleratorConfig", "type"): {"V2": 2, "V3": 4, "V4": 7, "V5LITE_POD": 9, "V5P": 10, "V6E": 11},
+    ("Node", "state"): {
+        **{name: number for number, name in enumerate(_STATES, start=1)},
+        **{name: number for number, name in enumerate(_LATER_STATES, start=8)},
+    },
+    ("Node", "health"): {
+        "HEALTHY": 1,
+        "DEPRECATED_UNHEALTHY": 2,
+        "TIMEOUT": 3,
+        "UNHEALTHY_TENSORFLOW": 4,
+        "UNHEALTHY_MAINTENANCE": 5,
+    },
+    ("Reservation", "state"): {
+        "APPROVED": 3,
+        "PROVISIONING": 4,
+        "ACTIVE": 5,
+        "DEPROVISIONING": 6,
+        "EXPIRED": 7,
+        "FAILED": 8,
+    },
+}
+
+
+class ScalarError(ValueError):
+    """A value that the field cannot hold; the text follows `Invalid value at '<path>' `."""
+
+
+def enum_numbers(message: str, field: str, names: list[str]) -> Mapping[str, int]:
+    """Return the number of each name of an enum of the TPU API (source: google-cloud-tpu 1.28).
+
+    Enums of messages that the library lacks are counted from 0 in the document's order, as protobuf files nearly always are.
+    """
+    known = _NUMBERS.get((message, field), {})
+    return {name: known.get(name, position) for position, name in enumerate(names)}
+
+
+def read_scalar(
+    spec: Json, value: Any, *, field: str, enum_type: str = "", numbers: Mapping[str, int] | None = None
+) -> Any:
+    """Return a value in the form that handlers expect: enum names, int32 as int, int64 as digits, bytes as sent.
+
+    `spec` is the document's declaration. `enum_type` is the full name of the enum's proto type, `numbers` the meaning of
+    integers in it. Raises `ScalarError`.
+    """
+    if "enum" in spec:
+        return _read_enum(spec["enum"], value, enum_type=enum_type, numbers=numbers or {})
+    kind, form = spec.get("type"), spec.get("format")
+    if kind == "any":
+        return value
+    if form in _WELL_KNOWN:
+        type_name, word = _WELL_KNOWN[form]
+        prefix = f"(type.googleapis.com/{type_name}), Field '{field}', "
+        if not isinstance(value, str):
+            raise ScalarError(f"{prefix}Invalid data type for {word}, value is {quoted(value)}")
+        pattern, complaint = (_TIMESTAMP, _BAD_TIMESTAMP) if word == "timestamp" else (_DURATION, _BAD_DURATION)
+        if not pattern.fullmatch(value):
+            raise ScalarError(prefix + complaint)
+        return value
+    if form in _RANGES:
+        number = _read_integer(form, value)
+        return str(number) if kind == "string" else number
+    if kind == "integer":
+        return _read_integer("int32", value)
+    if form == "byte":
+        return _read_bytes(value)
+    if kind == "boolean":
+        return _read_boolean(value)
+    if kind == "number":
+        return _read_float(value)
+    if not isinstance(value, str):
+        raise ScalarError(f"(TYPE_STRING), {quoted(value)}")
+    return value
+
+
+def read_query_value(spec: Json, text: str, *, field: str) -> Any:
+    """Return a query parameter's value with the document's type; booleans in any case, as gcloud sends `True`."""
+    if spec.get("type") == "boolean":
+        return _read_boolean(text.lower(), shown=text)
+    return read_scalar(spec, text, field=field, enum_type=field)
+
+
+def quoted(value: Any) -> str:
+    """Return a value as it appears in the service's error message."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _read_enum(names: list[str], value: Any, *, enum_type: str, numbers: Mapping[str, int]) -> str:
+    if isinstance(value, str) and value in names:
+        return value
+    wanted = int(value) if isinstance(value, str) and re.fullmatch(r"-?\d{1,10}", value) else value
+    if isinstance(wanted, int) and not isinstance(wanted, bool):
+        for name, number in numbers.items():
+            if number == wanted:
+                return name
+    raise ScalarError(f"(type.googleapis.com/{enum_type}), {quoted(value)}")
+
+
+def _read_integer(form: str, value: Any) -> int:
+    number: int | None = None
+    if isinstance(value, str):
+        number = int(value) if re.fullmatch(r"-?\d{1,20}", value) else None
+    elif isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1:
+        number = int(value)
+    low, high = _RANGES[form]
+    if number is None or not low <= number <= high:
+        raise ScalarError(f"(TYPE_{form.upper()}), {quoted(value)}")
+    return number
+
+
+def _read_boolean(value: Any, *, shown: Any = None) -> bool:
+    if isinstance(value, bool):
+        return value
+    if value in ("true", "false"):
+        return bool(value == "true")
+    raise ScalarError(f"(TYPE_BOOL), {quoted(value if shown is None else shown)}")
+
+
+def _read_float(value: Any) -> float:
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError as error:
+            raise ScalarError(f"(TYPE_DOUBLE), {quoted(value)}") from error
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ScalarError(f"(TYPE_DOUBLE), {quoted(value)}")
+    return value
+
+
+def _read_bytes(value: Any) -> str:
+    text = value.rstrip("=").replace("-", "+").replace("_", "/") if isinstance(value, str) else "*"
+    try:
+        base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ScalarError(f"({_TYPE_NAMES['byte']}), Base64 decoding failed for {quoted(value)}") from error
+    return str(value)
+
+
+# Decode a request's body as JSON, with the errors of Google's JSON transcoding.
+#
+# Source of the messages: published error bodies, and protobuf's JSON stream parser.
+
+
+_CONTEXT = 20
+
+
+def decode_json(body: bytes) -> Any:
+    """Return the JSON value of a body, `None` for an empty one. Raises `ApiError` 400 INVALID_ARGUMENT for invalid JSON."""
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _refusal("Encountered non UTF-8 code points.", "", error.start) from error
+    if not text.strip():
+        return None
+    try:
+        value = json.loads(text, strict=False, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        raise _refusal(_reason(error), text, error.pos) from error
+    except RecursionError as error:
+        raise ApiError(400, "INVALID_ARGUMENT", "Message too deep. Max recursion depth reached.") from error
+    except ValueError as error:  # an integer of thousands of digits
+        raise _refusal("Unable to parse number.", "", 0) from error
+    if "\\u" in text:
+        # Half of a surrogate pair (`\ud800`) is a string to Python, but cannot be stored or sent.
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise _refusal("Invalid unicode code point.", "", 0) from error
+    return value
+
+
+def _reason(error: json.JSONDecodeError) -> str:
+    at_end = not error.doc[error.pos :].strip()
+    if error.msg.startswith("Unterminated string"):
+        return "Closing quote expected in string."
+    if error.msg == "Extra data":
+        return "Parsing terminated before end of input."
+    # Find the innermost open bracket: remove strings, then cancel pairs from the inside.
+    outline = re.sub(r'"(?:\\.|[^"\\])*"', "", error.doc[: error.pos])
+    outline = re.sub(r"[^\[\]{}]", "", outline)
+    while outline != (shorter := outline.replace("{}", "").replace("[]", "")):
+        outline = shorter
+    bracket = "Expected , or ] after array value." if outline.endswith("[") else "Expected , or } after key:value pair."
+    for start, reason in (
+        ("Expecting value", "Expected a value." if at_end else ""),
+        ("Expecting property name", "Expected an object key or }."),
+        ("Illegal trailing comma before end of object", "Expected an object key or }."),
+        ("Expecting ':'", "Expected : between key:value pair."),
+        ("Expecting ','", bracket),
+    ):
+        if error.msg.startswith(start) and reason:
+            return f"Unexpected end of string. {reason}" if at_end else reason
+    return "Invalid escape sequence." if "escape" in error.msg else "Unexpected token."
+
+
+def _refusal(reason: str, text: str, position: int) -> ApiError:
+    message = f"Invalid JSON payload received. {reason}"
+    if text:
+        start = max(0, position - _CONTEXT)
+        message += f"\n{text[start : position + _CONTEXT]}\n{' ' * (position - start)}^"
+    return ApiError(400, "INVALID_ARGUMENT", message)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise _refusal("Unexpected token.", name, 0)

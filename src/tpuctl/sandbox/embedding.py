@@ -14,16 +14,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.clock import Clock, ManualClock, parse_duration
-from tpuctl.sandbox import admin, faults, request_log, scenarios, seeding, server, shims
-from tpuctl.sandbox.seeding import wishes
-from tpuctl.sandbox.world import World
+from tpuctl.sandbox import faults, http_server
+from tpuctl.sandbox.administration import DEFAULT_PROJECT, DEFAULT_ZONE
+from tpuctl.sandbox.http_server import open_server
+from tpuctl.sandbox.request_log import read_log
+from tpuctl.sandbox.scenarios import play_scenario, read_scenario
+from tpuctl.sandbox.seeding import apply_seed, parse_fault, read_seed
+from tpuctl.sandbox.shims import gcloud_environment, record_served_address, remove_served_address
+from tpuctl.sandbox.state import SandboxState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import timedelta
 
     from tpuctl.sandbox.in_process import SandboxHttp
-    from tpuctl.sandbox.request_log import Entry
+    from tpuctl.sandbox.request_log import LoggedCall
 
 
 class Sandbox:
@@ -36,8 +41,10 @@ class Sandbox:
     def __init__(self, folder: Path | None = None, *, speed: float | None = None, clock: Clock | None = None) -> None:
         self._own_folder = None if folder else Path(tempfile.mkdtemp(prefix="tpuctl-sandbox-"))
         chosen = clock or (None if speed else ManualClock())
-        self._state = World.open((folder or self._own_folder or Path()) / "world.sqlite3", clock=chosen, speed=speed)
-        self._server: server.SandboxServer | None = None
+        self._state = SandboxState.open(
+            (folder or self._own_folder or Path()) / "world.sqlite3", clock=chosen, speed=speed
+        )
+        self._server: http_server.SandboxServer | None = None
 
     def start(self, port: int = 0) -> str:
         """Listen on a loopback port (0: a free one) and return the URL, `http://127.0.0.1:PORT`.
@@ -45,8 +52,8 @@ class Sandbox:
         Raises `OSError` if the port is in use.
         """
         if self._server is None:
-            self._server = server.serve(self._state, port).start()
-            shims.note_served(self._state.path, self._server.url)
+            self._server = open_server(self._state, port).start()
+            record_served_address(self._state.path, self._server.url)
         return self._server.url
 
     def http(self) -> SandboxHttp:
@@ -55,20 +62,20 @@ class Sandbox:
 
         return SandboxHttp(self._state)
 
-    def environment(self, *, project: str = admin.PROJECT, zone: str = admin.ZONE) -> dict[str, str]:
+    def environment(self, *, project: str = DEFAULT_PROJECT, zone: str = DEFAULT_ZONE) -> dict[str, str]:
         """Return the variables with which gcloud uses this sandbox and reaches its workers. Calls `start`.
 
         Merge them into the environment of a process. Give it a separate HOME too: gcloud stores its ssh key there.
         """
-        return shims.environment(self._state.path, self.start(), project=project, zone=zone, environ=os.environ)
+        return gcloud_environment(self._state.path, self.start(), project=project, zone=zone, environ=os.environ)
 
     def seed(self, seed: str | Path | Mapping[str, Any]) -> None:
         """Add the resources of a seed: YAML text, a file, or a mapping. All or none. Raises `SeedError` naming line and key."""
-        seeding.plant(self._state, seeding.read(*_text(seed)))
+        apply_seed(self._state, read_seed(*_yaml_text(seed)))
 
     def scenario(self, scenario: str | Path | Mapping[str, Any]) -> None:
         """Plan the events of a scenario from now on: YAML text, a file, or a mapping. Raises `SeedError`."""
-        scenarios.play(self._state, scenarios.read(*_text(scenario)))
+        play_scenario(self._state, read_scenario(*_yaml_text(scenario)))
 
     def fault(self, kind: str, **words: str | float) -> int:
         """Add a fault, with the options of `tpuctl sandbox fault`, and return its number for `remove_fault`.
@@ -76,7 +83,7 @@ class Sandbox:
         `sandbox.fault("hang", node="trainer", state="CREATING", duration="20m", times=2)`. Raises `InvalidInputError`.
         """
         with self._state.write() as session:
-            return faults.add_fault(session, wishes.fault({"kind": kind, **words}))
+            return faults.add_fault(session, parse_fault({"kind": kind, **words}))
 
     def remove_fault(self, number: int) -> bool:
         """Remove a fault. Return whether it existed."""
@@ -87,14 +94,14 @@ class Sandbox:
         """Advance its clock by `10m` or a timedelta. Raises `ValueError` for an invalid duration."""
         self._state.advance(parse_duration(duration) if isinstance(duration, str) else duration)
 
-    def requests(self) -> list[Entry]:
+    def requests(self) -> list[LoggedCall]:
         """Return the requests that it received, oldest first: `method`, `path`, `status`, `client`, `at`."""
-        return request_log.entries(self._state.path)
+        return read_log(self._state.path)
 
     def close(self) -> None:
         """Stop listening; remove a temporary folder. A second call does nothing."""
         if self._server is not None:
-            shims.forget_served(self._state.path, self._server.url)
+            remove_served_address(self._state.path, self._server.url)
             self._server.close()
             self._server = None
         self._state.close()
@@ -108,7 +115,7 @@ class Sandbox:
         self.close()
 
 
-def _text(given: str | Path | Mapping[str, Any]) -> tuple[str, str]:
+def _yaml_text(given: str | Path | Mapping[str, Any]) -> tuple[str, str]:
     """Return YAML text, and a name for it in errors."""
     if isinstance(given, Path):
         return given.read_text("utf-8"), str(given)

@@ -8,16 +8,16 @@ from urllib.parse import parse_qsl, urlsplit
 
 import httplib2
 
-from tpuctl.sandbox.calls import Dropped, Request
-from tpuctl.sandbox.service import respond
+from tpuctl.sandbox.api_calls import DroppedConnection, Request
+from tpuctl.sandbox.service import answer_request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tpuctl.sandbox.world import World
+    from tpuctl.sandbox.state import SandboxState
 
 
-class _Readable(Protocol):
+class _ReadableBody(Protocol):
     """A body that is not bytes: a file, or the chunk of one that googleapiclient uploads."""
 
     def read(self) -> bytes:
@@ -31,7 +31,7 @@ class SandboxHttp:
     only the path counts. A bug of the sandbox propagates from `request`.
     """
 
-    def __init__(self, sandbox: World) -> None:
+    def __init__(self, sandbox: SandboxState) -> None:
         self._state = sandbox
         # google_auth_httplib2 exposes these attributes; they have no effect here.
         self.connections: dict[str, object] = {}
@@ -43,7 +43,7 @@ class SandboxHttp:
         self,
         uri: str,
         method: str = "GET",
-        body: bytes | str | _Readable | None = None,
+        body: bytes | str | _ReadableBody | None = None,
         headers: Mapping[str, str] | None = None,
         redirections: int = httplib2.DEFAULT_MAX_REDIRECTS,  # noqa: ARG002  # there are no redirects
         connection_type: object = None,  # noqa: ARG002  # there are no connections
@@ -62,8 +62,8 @@ class SandboxHttp:
                 content = body.read()
         query = tuple(parse_qsl(parts.query, keep_blank_values=True))
         received = {"host": parts.hostname or "", **given}
-        answer = respond(self._state, Request(method, parts.path, query, received, content))
-        if isinstance(answer, Dropped):
+        answer = answer_request(self._state, Request(method, parts.path, query, received, content))
+        if isinstance(answer, DroppedConnection):
             raise ConnectionResetError("a fault of the sandbox dropped the connection")
         response = httplib2.Response({"status": str(answer.status), **answer.headers})
         response["content-length"] = str(len(answer.body))

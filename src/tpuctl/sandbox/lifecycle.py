@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from datetime import datetime
 
-    from tpuctl.sandbox.calls import Json
+    from tpuctl.sandbox.api_calls import Json
 
 GONE = "GONE"  # not a state of the API: from here on the record answers 404
 STATES = (
@@ -29,7 +29,7 @@ PREEMPTIBLE_LIFE = timedelta(hours=24)  # documented for preemptible nodes; spot
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class LifecyclePhase:
     """A state from `at` on. Only queued resources use `initiator`; `lacks_chip` is the index of a worker with a missing chip.
 
     `startup_delay`: seconds by which startup scripts run longer; negative: forever. `startup_fails`: they fail.
@@ -46,10 +46,10 @@ class Phase:
     startup_fails: bool = False
 
 
-Timeline = tuple[Phase, ...]
+Timeline = tuple[LifecyclePhase, ...]
 
 
-class Verb(StrEnum):
+class NodeVerb(StrEnum):
     """A change that a client may request; the value is the service's word in error messages."""
 
     START = "start"
@@ -60,7 +60,7 @@ class Verb(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class PhaseDurations:
     """The durations for one incarnation of one node: the same key gives the same durations."""
 
     key: str
@@ -96,7 +96,7 @@ class Pace:
         return self.draw("health", *self.health_lag)
 
 
-def phase_at(timeline: Timeline, now: datetime) -> Phase | None:
+def phase_at(timeline: Timeline, now: datetime) -> LifecyclePhase | None:
     """Return the phase at a time. None before the first phase and after the end of the record."""
     current = None
     for phase in timeline:
@@ -106,7 +106,7 @@ def phase_at(timeline: Timeline, now: datetime) -> Phase | None:
     return None if current is None or current.state == GONE else current
 
 
-def since(timeline: Timeline, now: datetime) -> datetime | None:
+def state_since(timeline: Timeline, now: datetime) -> datetime | None:
     """Return when the state at a time began, ignoring other changes in it.
 
     None if there is no phase, and if the timeline begins with that state: the record was added in it.
@@ -120,81 +120,85 @@ def since(timeline: Timeline, now: datetime) -> datetime | None:
     return began
 
 
-def until(timeline: Timeline, now: datetime) -> Timeline:
+def timeline_until(timeline: Timeline, now: datetime) -> Timeline:
     """Return the phases up to a time, without planned ones; at most the last 24."""
     return tuple(phase for phase in timeline if phase.at <= now)[-24:]
 
 
-def first(timeline: Timeline, state: str, *, since: datetime) -> datetime | None:
+def first_time_in(timeline: Timeline, state: str, *, since: datetime) -> datetime | None:
     """Return when a state is first reached at or after a time, if ever."""
     return next((phase.at for phase in timeline if phase.state == state and phase.at >= since), None)
 
 
-def end_of(timeline: Timeline) -> datetime | None:
+def end_of_timeline(timeline: Timeline) -> datetime | None:
     """Return when the record disappears. None if that is not planned."""
     return timeline[-1].at if timeline and timeline[-1].state == GONE else None
 
 
-def create(now: datetime, pace: Pace, *, workers: int, preemptible: bool) -> Timeline:
+def create_timeline(now: datetime, pace: PhaseDurations, *, workers: int, preemptible: bool) -> Timeline:
     """Return the timeline of a new node without faults."""
-    return (Phase(now, "CREATING"), *_ready(now + pace.create(workers), pace, preemptible=preemptible))
+    return (LifecyclePhase(now, "CREATING"), *_ready_phases(now + pace.create(workers), pace, preemptible=preemptible))
 
 
-def start(timeline: Timeline, now: datetime, pace: Pace) -> Timeline:
+def start_timeline(timeline: Timeline, now: datetime, pace: PhaseDurations) -> Timeline:
     """Return the timeline after a start that succeeds."""
-    return (*until(timeline, now), Phase(now, "STARTING"), *_ready(now + pace.start(), pace))
+    return (*timeline_until(timeline, now), LifecyclePhase(now, "STARTING"), *_ready_phases(now + pace.start(), pace))
 
 
-def restart(timeline: Timeline, now: datetime, pace: Pace) -> Timeline:
+def restart_timeline(timeline: Timeline, now: datetime, pace: PhaseDurations) -> Timeline:
     """Return the timeline after the service itself restarts the node."""
-    return (*until(timeline, now), Phase(now, "RESTARTING"), *_ready(now + pace.start(), pace))
+    return (*timeline_until(timeline, now), LifecyclePhase(now, "RESTARTING"), *_ready_phases(now + pace.start(), pace))
 
 
-def stop(timeline: Timeline, now: datetime, pace: Pace) -> Timeline:
+def stop_timeline(timeline: Timeline, now: datetime, pace: PhaseDurations) -> Timeline:
     """Return the timeline after a stop that succeeds."""
-    return (*until(timeline, now), Phase(now, "STOPPING"), Phase(now + pace.stop(), "STOPPED"))
+    return (
+        *timeline_until(timeline, now),
+        LifecyclePhase(now, "STOPPING"),
+        LifecyclePhase(now + pace.stop(), "STOPPED"),
+    )
 
 
-def reimage(timeline: Timeline, now: datetime, pace: Pace) -> Timeline:
+def reimage_timeline(timeline: Timeline, now: datetime, pace: PhaseDurations) -> Timeline:
     """Return the timeline after a reimage, which takes as long as a start (unverified)."""
-    return (*until(timeline, now), Phase(now, "REIMAGING"), *_ready(now + pace.start(), pace))
+    return (*timeline_until(timeline, now), LifecyclePhase(now, "REIMAGING"), *_ready_phases(now + pace.start(), pace))
 
 
-def delete(timeline: Timeline, now: datetime, pace: Pace) -> Timeline:
+def delete_timeline(timeline: Timeline, now: datetime, pace: PhaseDurations) -> Timeline:
     """Return the timeline after a delete. A delete that is in progress is not started again."""
     current = phase_at(timeline, now)
     if current is None:
-        return (*until(timeline, now), Phase(now, GONE))
+        return (*timeline_until(timeline, now), LifecyclePhase(now, GONE))
     if current.state == "DELETING":
         return timeline
-    return (*until(timeline, now), Phase(now, "DELETING"), Phase(now + pace.delete(), GONE))
+    return (*timeline_until(timeline, now), LifecyclePhase(now, "DELETING"), LifecyclePhase(now + pace.delete(), GONE))
 
 
-def fail(timeline: Timeline, now: datetime, pace: Pace, *, during: str, then: str) -> Timeline:
+def failed_timeline(timeline: Timeline, now: datetime, pace: PhaseDurations, *, during: str, then: str) -> Timeline:
     """Return the timeline of an operation that fails: `during` for a while, then `then` (perhaps `GONE`)."""
-    return (*until(timeline, now), Phase(now, during), Phase(now + pace.failure(), then))
+    return (*timeline_until(timeline, now), LifecyclePhase(now, during), LifecyclePhase(now + pace.failure(), then))
 
 
-def preempt(timeline: Timeline, at: datetime, pace: Pace, *, owned: bool) -> Timeline:
+def preempted_timeline(timeline: Timeline, at: datetime, pace: PhaseDurations, *, owned: bool) -> Timeline:
     """Return the timeline of a node that is preempted at a time.
 
     The record of a node stays, PREEMPTED (documented); the service deletes the node of a queued resource (observed).
     """
     before = tuple(phase for phase in timeline if phase.at <= at)
     if owned:
-        return (*before, Phase(at, "DELETING"), Phase(at + pace.delete(), GONE))
-    return (*before, Phase(at, "PREEMPTED"))
+        return (*before, LifecyclePhase(at, "DELETING"), LifecyclePhase(at + pace.delete(), GONE))
+    return (*before, LifecyclePhase(at, "PREEMPTED"))
 
 
-def _ready(at: datetime, pace: Pace, *, preemptible: bool = False) -> Iterator[Phase]:
-    yield Phase(at, "READY")
-    yield Phase(at + pace.health(), "READY", "HEALTHY")
+def _ready_phases(at: datetime, pace: PhaseDurations, *, preemptible: bool = False) -> Iterator[LifecyclePhase]:
+    yield LifecyclePhase(at, "READY")
+    yield LifecyclePhase(at + pace.health(), "READY", "HEALTHY")
     if preemptible:
-        yield Phase(at + PREEMPTIBLE_LIFE, "PREEMPTED")
+        yield LifecyclePhase(at + PREEMPTIBLE_LIFE, "PREEMPTED")
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class TransitionRule:
     """Whether a state allows a verb, and the source."""
 
     is_allowed: bool
@@ -206,34 +210,34 @@ class Rule:
         return self.source != "unverified"
 
 
-_YES, _NO = Rule(is_allowed=True, source="unverified"), Rule(is_allowed=False, source="unverified")
+_YES, _NO = TransitionRule(is_allowed=True, source="unverified"), TransitionRule(is_allowed=False, source="unverified")
 
 
-def _rules() -> dict[tuple[Verb, str], Rule]:
+def _build_rules() -> dict[tuple[NodeVerb, str], TransitionRule]:
     """Return the whole table. Unobserved combinations are refused, except delete, which cleans up everything."""
-    table = {(verb, state): _YES if verb is Verb.DELETE else _NO for verb in Verb for state in STATES}
+    table = {(verb, state): _YES if verb is NodeVerb.DELETE else _NO for verb in NodeVerb for state in STATES}
     documented = replace(_YES, source="API field text")
-    table[Verb.DELETE, "READY"] = table[Verb.STOP, "READY"] = table[Verb.START, "STOPPED"] = documented
-    table[Verb.UPDATE, "READY"] = documented
-    table[Verb.DELETE, "STOPPED"] = table[Verb.DELETE, "TERMINATED"] = documented
-    table[Verb.REIMAGE, "READY"] = _YES
-    table[Verb.DELETE, "PREEMPTED"] = replace(_YES, source="observed: skypilot#129")
-    table[Verb.UPDATE, "PREEMPTED"] = replace(_NO, source="observed: skypilot source")
-    for verb in (Verb.START, Verb.STOP):
+    table[NodeVerb.DELETE, "READY"] = table[NodeVerb.STOP, "READY"] = table[NodeVerb.START, "STOPPED"] = documented
+    table[NodeVerb.UPDATE, "READY"] = documented
+    table[NodeVerb.DELETE, "STOPPED"] = table[NodeVerb.DELETE, "TERMINATED"] = documented
+    table[NodeVerb.REIMAGE, "READY"] = _YES
+    table[NodeVerb.DELETE, "PREEMPTED"] = replace(_YES, source="observed: skypilot#129")
+    table[NodeVerb.UPDATE, "PREEMPTED"] = replace(_NO, source="observed: skypilot source")
+    for verb in (NodeVerb.START, NodeVerb.STOP):
         table[verb, "PREEMPTED"] = replace(_NO, source="gcloud 528 help")
     # Metadata may be patched on a node that is being created; its labels may not (observed: skypilot source).
-    table[Verb.UPDATE, "CREATING"] = table[Verb.UPDATE, "STOPPED"] = _YES
+    table[NodeVerb.UPDATE, "CREATING"] = table[NodeVerb.UPDATE, "STOPPED"] = _YES
     return table
 
 
-RULES: Mapping[tuple[Verb, str], Rule] = _rules()
+TRANSITION_RULES: Mapping[tuple[NodeVerb, str], TransitionRule] = _build_rules()
 
 
-def is_allowed(verb: Verb, state: str, settings: Mapping[str, object]) -> bool:
+def is_verb_allowed(verb: NodeVerb, state: str, settings: Mapping[str, object]) -> bool:
     """Return whether a state allows a verb.
 
     The sandbox setting `allow_<verb>_while_<state>` (`allow_stop_while_creating`) overrides an unverified rule.
     """
-    rule = RULES.get((verb, state), _NO)
+    rule = TRANSITION_RULES.get((verb, state), _NO)
     override = None if rule.is_verified else settings.get(f"allow_{verb}_while_{state.lower()}")
     return rule.is_allowed if override is None else bool(override)

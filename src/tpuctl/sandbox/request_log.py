@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tpuctl.sandbox.calls import Request
+    from tpuctl.sandbox.api_calls import Request
 
-KEPT = 20_000
+REQUESTS_KEPT = 20_000
 # A line takes 150 to 500 bytes. Longer values are cut: an append of a short line is one atomic write.
-FULL = 8 * 1024 * 1024  # bytes
+FULL_SIZE = 8 * 1024 * 1024  # bytes
 _LONGEST = 300
-_SECRET = frozenset({"access_token", "oauth_token", "key", "upload_id"})
-EVENT = "EVENT"
+_SECRET_PARAMETERS = frozenset({"access_token", "oauth_token", "key", "upload_id"})
+EVENT_METHOD = "EVENT"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LoggedCall:
     """A request, at the sandbox time of its answer. `status` 0: the connection broke without one.
 
     `path` includes the query. `client` is the User-Agent. `method` is `EVENT` for a planned event that happened, with its text
@@ -47,73 +47,79 @@ class Entry:
     client: str
 
 
-def note(state_path: Path, request: Request, status: int, now: datetime) -> None:
+def log_call(state_path: Path, request: Request, status: int, now: datetime) -> None:
     """Log a request and the status of its response. A write error loses the line, not the response."""
-    query = urlencode([(name, "..." if name in _SECRET else value) for name, value in request.query], safe="$/:,*=;@")
+    query = urlencode(
+        [(name, "..." if name in _SECRET_PARAMETERS else value) for name, value in request.query], safe="$/:,*=;@"
+    )
     path = f"{request.path}?{query}" if query else request.path
-    _append(state_path, Entry(now, request.method, path, status, request.headers.get("user-agent", "")))
+    _append_entry(state_path, LoggedCall(now, request.method, path, status, request.headers.get("user-agent", "")))
 
 
-def note_event(state_path: Path, text: str, now: datetime) -> None:
+def log_event(state_path: Path, text: str, now: datetime) -> None:
     """Log a planned event that happened."""
-    _append(state_path, Entry(now, EVENT, text, 0, ""))
+    _append_entry(state_path, LoggedCall(now, EVENT_METHOD, text, 0, ""))
 
 
-def entries(state_path: Path, *, since: datetime | None = None) -> list[Entry]:
+def read_log(state_path: Path, *, since: datetime | None = None) -> list[LoggedCall]:
     """Return the last `KEPT` log entries, oldest first, from a sandbox time on."""
-    text = b"".join(_read(path, 0) for path in (_old(state_path), current(state_path)))
+    text = b"".join(_read_from(path, 0) for path in (_old_log_path(state_path), log_path(state_path)))
     lines = text.decode("utf-8", "replace").splitlines()
-    return [entry for line in lines[-KEPT:] if (entry := _entry(line)) and (since is None or entry.at >= since)]
+    return [
+        entry
+        for line in lines[-REQUESTS_KEPT:]
+        if (entry := _parse_entry(line)) and (since is None or entry.at >= since)
+    ]
 
 
-def follow(state_path: Path) -> Iterator[list[Entry]]:
+def follow_log(state_path: Path) -> Iterator[list[LoggedCall]]:
     """Yield, on each iteration, the entries logged since the last one; the first time since this call."""
-    path, offset = current(state_path), 0
-    identity = _identity(path)
+    path, offset = log_path(state_path), 0
+    identity = _file_identity(path)
     if path.exists():
         offset = path.stat().st_size
     rest = b""
     while True:
-        now = _identity(path)
+        now = _file_identity(path)
         text = b""
         if now != identity:
             text = (
-                _read(_old(state_path), offset)
-                if identity is not None and _identity(_old(state_path)) == identity
+                _read_from(_old_log_path(state_path), offset)
+                if identity is not None and _file_identity(_old_log_path(state_path)) == identity
                 else b""
             )
             identity, offset = now, 0
-        new = _read(path, offset)
+        new = _read_from(path, offset)
         offset += len(new)
         *whole, rest = (rest + text + new).split(b"\n")
-        yield [entry for line in whole if (entry := _entry(line.decode("utf-8", "replace")))]
+        yield [entry for line in whole if (entry := _parse_entry(line.decode("utf-8", "replace")))]
 
 
-def _append(state_path: Path, entry: Entry) -> None:
+def _append_entry(state_path: Path, entry: LoggedCall) -> None:
     line = json.dumps(
         [round(entry.at.timestamp(), 3), entry.method, entry.path[:_LONGEST], entry.status, entry.client[:_LONGEST]]
     )
-    path = current(state_path)
+    path = log_path(state_path)
     try:
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
         try:
             os.write(file, line.encode() + b"\n")
-            is_full = os.fstat(file).st_size > FULL
+            is_full = os.fstat(file).st_size > FULL_SIZE
         finally:
             os.close(file)
-        if is_full and path.stat().st_size > FULL:  # unless another process was quicker
-            path.replace(_old(state_path))
+        if is_full and path.stat().st_size > FULL_SIZE:  # unless another process was quicker
+            path.replace(_old_log_path(state_path))
     except OSError:
         return
 
 
-def _entry(line: str) -> Entry | None:
+def _parse_entry(line: str) -> LoggedCall | None:
     """Return the entry of a line. None for a line that is damaged or was cut by the end of a process."""
     try:
         at, method, path, status, client = found = parse_json(line)
         if [type(value) for value in found[1:]] != [str, str, int, str]:
             return None
-        return Entry(datetime.fromtimestamp(at, UTC), method, path, status, client)
+        return LoggedCall(datetime.fromtimestamp(at, UTC), method, path, status, client)
     except (ValueError, TypeError, OverflowError, OSError):
         return None
 
@@ -125,7 +131,7 @@ def client_name(client: str) -> str:
     return client.split(" ", maxsplit=1)[0].split("(", maxsplit=1)[0] or "-"
 
 
-def _read(path: Path, offset: int) -> bytes:
+def _read_from(path: Path, offset: int) -> bytes:
     try:
         with path.open("rb") as file:
             file.seek(offset)
@@ -134,7 +140,7 @@ def _read(path: Path, offset: int) -> bytes:
         return b""
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _file_identity(path: Path) -> tuple[int, int] | None:
     try:
         found = path.stat()
     except OSError:
@@ -142,10 +148,10 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def current(state_path: Path) -> Path:
+def log_path(state_path: Path) -> Path:
     """Return the path of the current log file."""
     return state_path.with_name(state_path.name + "-requests")
 
 
-def _old(state_path: Path) -> Path:
+def _old_log_path(state_path: Path) -> Path:
     return state_path.with_name(state_path.name + "-requests.old")

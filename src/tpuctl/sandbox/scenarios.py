@@ -15,22 +15,30 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.clock import parse_duration
 from tpuctl.errors import InvalidInputError, TpuctlError
-from tpuctl.sandbox import admin, afflictions, faults, forecast, request_log, seeding
-from tpuctl.sandbox.afflictions import Fault, FaultKind
-from tpuctl.sandbox.seeding import wishes
-from tpuctl.sandbox.seeding.lines import Document, SeedError
-from tpuctl.sandbox.seeding.lines import read as read_lines
+from tpuctl.sandbox import administration, faults, seeding
+from tpuctl.sandbox.faults import Fault, FaultKind, describe_fault, dump_fault, load_fault
+from tpuctl.sandbox.request_log import log_event
+from tpuctl.sandbox.seeding import (
+    SeedDocument,
+    SeedEntry,
+    SeedError,
+    apply_seed,
+    check_keys,
+    parse_entries,
+    parse_fault,
+    parse_fault_kind,
+)
+from tpuctl.sandbox.seeding import parse_seed_yaml as read_lines
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from tpuctl.sandbox.calls import Json
-    from tpuctl.sandbox.seeding import Entry
-    from tpuctl.sandbox.seeding.lines import Path
-    from tpuctl.sandbox.world import Session, World
-    from tpuctl.sandbox.world.records import Event
+    from tpuctl.sandbox.api_calls import Json
+    from tpuctl.sandbox.seeding import KeyPath
+    from tpuctl.sandbox.state import SandboxState
+    from tpuctl.sandbox.state_session import PlannedEvent, StateSession
 
-_FAULT_WORDS = {key: kind for key, kind in wishes.FAULT_KEYS.items() if key != "kind"}
+_FAULT_WORDS = {key: kind for key, kind in seeding.FAULT_KEYS.items() if key != "kind"}
 _PREEMPT_WORDS = {key: _FAULT_WORDS[key] for key in ("zone", "project")}
 _REMOVE_WORDS = {key: _FAULT_WORDS[key] for key in ("node", "zone", "project", "call")}
 # The actions of a step, with the further keys of each.
@@ -45,7 +53,7 @@ _ACTIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ScenarioStep:
     """One event, `at` after the start. `document` is what the sandbox stores, `text` the description."""
 
     at: timedelta
@@ -58,10 +66,10 @@ class Scenario:
     """A description and steps in order of time."""
 
     description: str
-    steps: tuple[Step, ...]
+    steps: tuple[ScenarioStep, ...]
 
 
-def read(text: str, source: str) -> Scenario:
+def read_scenario(text: str, source: str) -> Scenario:
     """Parse a scenario file. Raises `SeedError` naming file, line and key."""
     document = read_lines(text, source)
     value = document.value
@@ -70,20 +78,20 @@ def read(text: str, source: str) -> Scenario:
     for key in value:
         if key not in {"description", "steps"}:
             raise document.unknown((key,), ("description", "steps"))
-    steps = [_step(document, ("steps", index), item) for index, item in enumerate(value["steps"])]
+    steps = [_parse_step(document, ("steps", index), item) for index, item in enumerate(value["steps"])]
     ordered = sorted(steps, key=lambda step: step.at)  # stable: steps at the same time keep their order
     return Scenario(str(value.get("description") or "").strip(), tuple(ordered))
 
 
-def play(sandbox: World, scenario: Scenario) -> datetime:
+def play_scenario(sandbox: SandboxState, scenario: Scenario) -> datetime:
     """Plan all steps from now on and return the start time; steps that are due now have happened on return.
 
     All or none. Raises `SeedError` if the sandbox would refuse a step: all are tried first.
     """
-    with suppress(_TriedError), sandbox.joint_write() as trial:
+    with suppress(_RollbackError), sandbox.joint_write() as trial:
         for step in scenario.steps:
-            _carry_out(sandbox, trial, step.document)
-        raise _TriedError
+            _run_action(sandbox, trial, step.document)
+        raise _RollbackError
     with sandbox.write() as session:
         for step in scenario.steps:
             session.plan_event(session.now + step.at, {**step.document, "text": step.text})
@@ -92,13 +100,13 @@ def play(sandbox: World, scenario: Scenario) -> datetime:
         return begin
 
 
-def plan_fault(session: Session, fault: Fault, after: timedelta) -> None:
+def plan_fault(session: StateSession, fault: Fault, after: timedelta) -> None:
     """Plan a fault that starts `after` from now."""
-    document = {"do": "fault", "fault": afflictions.dump(fault), "text": forecast.event(fault)}
+    document = {"do": "fault", "fault": dump_fault(fault), "text": describe_fault(fault)}
     session.plan_event(session.now + after, document)
 
 
-def happen(sandbox: World, event: Event) -> bool:
+def run_due_events(sandbox: SandboxState, event: PlannedEvent) -> bool:
     """Run a planned event in the transaction that this thread holds. Return whether it succeeded.
 
     The event is logged in the request log, with the reason if it failed.
@@ -106,22 +114,22 @@ def happen(sandbox: World, event: Event) -> bool:
     text = str(event.document.get("text", ""))
     try:
         with sandbox.write() as session:
-            _carry_out(sandbox, session, event.document)
+            _run_action(sandbox, session, event.document)
     except TpuctlError as error:
-        request_log.note_event(sandbox.path, f"failed: {text}: {error.message}", event.at)
+        log_event(sandbox.path, f"failed: {text}: {error.message}", event.at)
         return False
-    request_log.note_event(sandbox.path, text, event.at)
+    log_event(sandbox.path, text, event.at)
     return True
 
 
-class _TriedError(Exception):
+class _RollbackError(Exception):
     """Raised to roll back a trial run in which all steps succeeded."""
 
 
-def _carry_out(sandbox: World, session: Session, document: Json) -> None:
+def _run_action(sandbox: SandboxState, session: StateSession, document: Json) -> None:
     match document["do"]:
         case "fault":
-            faults.add_fault(session, afflictions.load(document["fault"]))
+            faults.add_fault(session, load_fault(document["fault"]))
         case "remove-fault":
             wanted = document["fault"]
             for fault_id, fault in faults.list_faults(session):
@@ -130,12 +138,12 @@ def _carry_out(sandbox: World, session: Session, document: Json) -> None:
                 if same and wanted["kind"] in {"*", str(fault.kind)}:
                     faults.remove_fault(session, fault_id)
         case "seed":
-            seeding.plant(sandbox, [seeding.Entry(**entry) for entry in document["entries"]])
+            apply_seed(sandbox, [SeedEntry(**entry) for entry in document["entries"]])
         case _:
-            admin.end_stockouts(session)
+            administration.end_stockouts(session)
 
 
-def _step(document: Document, path: Path, item: Any) -> Step:  # JSON
+def _parse_step(document: SeedDocument, path: KeyPath, item: Any) -> ScenarioStep:  # JSON
     if not isinstance(item, dict):
         raise document.error(path, "each step must be a mapping, such as `at: 10m` with `preempt: trainer`")
     actions = [key for key in item if key in _ACTIONS]
@@ -149,42 +157,42 @@ def _step(document: Document, path: Path, item: Any) -> Step:  # JSON
     for key in words:
         if key not in _ACTIONS[action]:
             raise document.unknown((*path, key), ("at", action, *_ACTIONS[action]))
-    seeding.check_words(document, path, {"at": "duration", **_ACTIONS[action]}, {**words, "at": item.get("at", "0s")})
+    check_keys(document, path, {"at": "duration", **_ACTIONS[action]}, {**words, "at": item.get("at", "0s")})
     at = parse_duration(str(item.get("at", "0s")))
     try:
-        made, text = _action(document, (*path, action), action, item[action], words)
+        made, text = _parse_action(document, (*path, action), action, item[action], words)
     except SeedError:
         raise
     except InvalidInputError as error:
         raise SeedError(f"{document.place(*path, action)}: {error.message}", hint=error.hint) from error
-    return Step(at, made, text)
+    return ScenarioStep(at, made, text)
 
 
-def _action(document: Document, path: Path, action: str, value: Any, words: Json) -> tuple[Json, str]:
+def _parse_action(document: SeedDocument, path: KeyPath, action: str, value: Any, words: Json) -> tuple[Json, str]:
     """Return what the sandbox stores of a step, and its description."""
     match action:
         case "fault":
-            return _fault(wishes.fault({"kind": str(value), **words}))
+            return _fault_action(parse_fault({"kind": str(value), **words}))
         case "preempt":
-            return _fault(Fault(FaultKind.PREEMPT, node=str(value), **words))
+            return _fault_action(Fault(FaultKind.PREEMPT, node=str(value), **words))
         case "remove-fault":
-            kind = "*" if value == "*" else str(wishes.kind(str(value)))
+            kind = "*" if value == "*" else str(parse_fault_kind(str(value)))
             about = "".join(f" {key} {word}" for key, word in words.items())
             return {"do": action, "fault": {"kind": kind, **words}}, f"faults of kind {kind}{about} are removed"
         case "end-stockouts":
             return {"do": action}, "all stock-outs end"
         case "stockout":
-            return _seed(seeding.entries(document, path[:-1], {"stockouts": [value or {}]}))
+            return _seed_action(parse_entries(document, path[:-1], {"stockouts": [value or {}]}))
         case _:
-            return _seed(seeding.entries(document, path, value))
+            return _seed_action(parse_entries(document, path, value))
 
 
-def _fault(fault: Fault) -> tuple[Json, str]:
+def _fault_action(fault: Fault) -> tuple[Json, str]:
     # `after` beside `at` counts from the time of the step.
-    return {"do": "fault", "fault": afflictions.dump(fault)}, forecast.event(fault)
+    return {"do": "fault", "fault": dump_fault(fault)}, describe_fault(fault)
 
 
-def _seed(found: list[Entry]) -> tuple[Json, str]:
+def _seed_action(found: list[SeedEntry]) -> tuple[Json, str]:
     document: Json = {"do": "seed", "entries": [asdict(entry) for entry in found]}
     kinds: dict[str, list[str]] = {}
     for entry in found:

@@ -12,19 +12,115 @@ from email.utils import format_datetime
 from typing import TYPE_CHECKING, assert_never
 from urllib.parse import parse_qsl
 
-from tpuctl.sandbox import admission, request_log, uploads
-from tpuctl.sandbox.calls import ApiError, Dropped, Request, Response
-from tpuctl.sandbox.discovery import APIS, route
-from tpuctl.sandbox.faults import CallFaultKind, call_fault
-from tpuctl.sandbox.methods import METHODS
-from tpuctl.sandbox.payload import decode
-from tpuctl.sandbox.schema import check_request
+from tpuctl.sandbox import (
+    capacity,
+    catalog,
+    compute_engine,
+    compute_networks,
+    resource_manager,
+    tpu_nodes,
+    tpu_queued_resources,
+    worker_access,
+)
+from tpuctl.sandbox.api_calls import ApiError, DroppedConnection, Request, Response
+from tpuctl.sandbox.catalog import number_of_project
+from tpuctl.sandbox.compute_engine import (
+    get_compute_operation,
+    get_compute_project,
+    set_instance_service_account,
+    start_instance,
+    stop_instance,
+)
+from tpuctl.sandbox.compute_networks import delete_firewall, get_firewall, insert_firewall, list_firewalls
+from tpuctl.sandbox.discovery import APIS, check_request, decode_json, route_request
+from tpuctl.sandbox.faults import CallFaultKind, take_call_fault
+from tpuctl.sandbox.org_policy import (
+    create_org_policy,
+    delete_org_policy,
+    get_effective_org_policy,
+    get_org_policy,
+    list_org_policies,
+    patch_org_policy,
+)
+from tpuctl.sandbox.request_log import log_call
+from tpuctl.sandbox.resource_manager import (
+    billing_disabled_error,
+    denied_permissions,
+    get_project,
+    get_project_iam_policy,
+    is_billing_enabled,
+    is_known_project,
+    is_permission_denied,
+    list_billing_accounts,
+    list_projects,
+    resolve_project,
+    set_project_iam_policy,
+    test_project_iam_permissions,
+    undelete_project,
+)
+from tpuctl.sandbox.service_usage import (
+    batch_enable_services,
+    batch_get_services,
+    disable_service,
+    enable_service,
+    get_service,
+    get_service_operation,
+    is_service_enabled,
+    list_quota_metrics,
+    list_services,
+    service_disabled_error,
+)
+from tpuctl.sandbox.storage_buckets import (
+    get_bucket,
+    get_bucket_iam_policy,
+    get_cache,
+    get_storage_layout,
+    insert_bucket,
+    insert_cache,
+    list_buckets,
+    list_caches,
+    patch_bucket,
+    set_bucket_iam_policy,
+    test_bucket_iam_permissions,
+)
+from tpuctl.sandbox.storage_objects import (
+    delete_object,
+    get_object,
+    insert_object,
+    list_objects,
+    patch_object,
+    rewrite_object,
+    update_object,
+)
+from tpuctl.sandbox.tpu_nodes import (
+    create_node,
+    delete_node,
+    get_node,
+    list_nodes,
+    patch_node,
+    perform_node_maintenance,
+    reimage_node,
+    start_node,
+    stop_node,
+)
+from tpuctl.sandbox.tpu_operations import cancel_operation, delete_operation, get_operation, list_operations
+from tpuctl.sandbox.tpu_queued_resources import (
+    create_queued_resource,
+    delete_queued_resource,
+    get_queued_resource,
+    list_queued_resources,
+    perform_queued_maintenance,
+    reset_queued_resource,
+)
+from tpuctl.sandbox.uploads import is_upload_continued, partial_content, read_upload, receive_chunk, split_upload_path
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
-    from tpuctl.sandbox.calls import Call
-    from tpuctl.sandbox.world import World
+    from tpuctl.sandbox.api_calls import Call, Json
+    from tpuctl.sandbox.state import SandboxState
+    from tpuctl.sandbox.state_session import StateSession
 
 # Source of the texts: answers of Google's APIs that users have published.
 _STATUSES = {
@@ -41,7 +137,7 @@ _STATUSES = {
 _CHALLENGE = {"www-authenticate": 'Bearer realm="https://accounts.google.com/", error="invalid_token"'}
 
 
-def respond(sandbox: World, request: Request) -> Response | Dropped:
+def answer_request(sandbox: SandboxState, request: Request) -> Response | DroppedConnection:
     """Return the response to a request. A write that is answered is committed.
 
     The `Date` header carries the sandbox time. An exception that is not an `ApiError` is a bug of the sandbox and
@@ -52,18 +148,18 @@ def respond(sandbox: World, request: Request) -> Response | Dropped:
     if request.method == "POST" and request.headers.get("x-http-method-override") == "GET":
         query = (*request.query, *parse_qsl(request.body.decode("latin-1"), keep_blank_values=True))
         effective = Request("GET", request.path, query, request.headers)
-    answer: Response | Dropped
+    answer: Response | DroppedConnection
     try:
         answer = _answer(sandbox, effective)
     except ApiError as error:
         challenge = _CHALLENGE if error.code == 401 else None
         answer = error.response(challenge, with_reasons=_has_reasons(request))
     now = sandbox.clock.now()
-    request_log.note(sandbox.path, request, 0 if isinstance(answer, Dropped) else answer.status, now)
-    return answer if isinstance(answer, Dropped) else dated(sandbox, answer, now)
+    log_call(sandbox.path, request, 0 if isinstance(answer, DroppedConnection) else answer.status, now)
+    return answer if isinstance(answer, DroppedConnection) else dated(sandbox, answer, now)
 
 
-def dated(sandbox: World, response: Response, now: datetime | None = None) -> Response:
+def dated(sandbox: SandboxState, response: Response, now: datetime | None = None) -> Response:
     """Return a response with the `Date` header, from which clients compute ages."""
     date = format_datetime(now or sandbox.clock.now(), usegmt=True)
     return Response(response.status, response.body, {"date": date, **response.headers})
@@ -77,13 +173,13 @@ def error_of(status: int, message: str = "") -> ApiError:
     return ApiError(status, name, message or general)
 
 
-def _answer(sandbox: World, request: Request) -> Response | Dropped:
-    direction, path = uploads.split(request.path)
+def _answer(sandbox: SandboxState, request: Request) -> Response | DroppedConnection:
+    direction, path = split_upload_path(request.path)
     is_upload = direction == "upload"
-    method = "POST" if is_upload and uploads.is_continued(request) else request.method
+    method = "POST" if is_upload and is_upload_continued(request) else request.method
     # The host name determines the API; on the loopback port all APIs share one origin.
     name, _, domain = request.headers.get("host", "").partition(".")
-    found = route(method, path, api=name if domain == "googleapis.com" and name in APIS else None)
+    found = route_request(method, path, api=name if domain == "googleapis.com" and name in APIS else None)
     transfers = found and {"upload": found.method.takes_media, "download": found.method.gives_media}.get(
         direction, True
     )
@@ -96,20 +192,20 @@ def _answer(sandbox: World, request: Request) -> Response | Dropped:
             "<ins>That\N{RIGHT SINGLE QUOTATION MARK}s all we know.</ins>\n"
         )
         return Response(404, page.encode(), {"content-type": "text/html; charset=UTF-8"})
-    call = uploads.read(found, request) if is_upload else check_request(found, request.query, decode(request.body))
-    fault = call_fault(sandbox, call)
+    call = read_upload(found, request) if is_upload else check_request(found, request.query, decode_json(request.body))
+    fault = take_call_fault(sandbox, call)
     call = _with_headers(call, request)
     if fault is None:
-        return _carry_out(sandbox, call, request)
+        return _run_handler(sandbox, call, request)
     match fault.kind:
         case CallFaultKind.DROP_BEFORE:
-            return Dropped()
+            return DroppedConnection()
         case CallFaultKind.DROP_AFTER:
-            _carry_out(sandbox, call, request)
-            return Dropped()
+            _run_handler(sandbox, call, request)
+            return DroppedConnection()
         case CallFaultKind.SLOW:
             sandbox.clock.sleep(fault.delay)
-            return _carry_out(sandbox, call, request)
+            return _run_handler(sandbox, call, request)
         case CallFaultKind.HTTP_ERROR:
             wait = {} if fault.retry_after is None else {"retry-after": str(fault.retry_after)}
             return error_of(fault.status, fault.message).response(wait, with_reasons=_has_reasons(request))
@@ -129,16 +225,16 @@ def _with_headers(call: Call, request: Request) -> Call:
     return replace(call, wants_media=wants_media)
 
 
-def _carry_out(sandbox: World, call: Call, request: Request) -> Response:
+def _run_handler(sandbox: SandboxState, call: Call, request: Request) -> Response:
     handler = METHODS.get(call.method)
     if handler is None:
         raise error_of(501, f"{_STATUSES[501][1]} The sandbox does not serve {call.method}.")
-    is_upload = uploads.split(request.path)[0] == "upload"
+    is_upload = split_upload_path(request.path)[0] == "upload"
     refusal: ApiError | None = None
     with sandbox.read() if request.method == "GET" else sandbox.write() as session:
-        admission.check(session, call)
+        check_admission(session, call)
         try:
-            value = uploads.carry_out(session, request, call, handler) if is_upload else handler(session, call)
+            value = receive_chunk(session, request, call, handler) if is_upload else handler(session, call)
         except ApiError as error:
             if not error.commits:
                 raise
@@ -146,12 +242,12 @@ def _carry_out(sandbox: World, call: Call, request: Request) -> Response:
     if refusal is not None:
         raise refusal
     answer = value if isinstance(value, Response) else Response.of(value)
-    return uploads.partial(answer, request.headers.get("range", "")) if call.wants_media else answer
+    return partial_content(answer, request.headers.get("range", "")) if call.wants_media else answer
 
 
 def _has_reasons(request: Request) -> bool:
     """Return whether the request is for an API with error bodies of the older form."""
-    return uploads.split(request.path)[1].startswith(("/compute/", "/storage/"))
+    return split_upload_path(request.path)[1].startswith(("/compute/", "/storage/"))
 
 
 def _unauthenticated() -> ApiError:
@@ -162,3 +258,317 @@ def _unauthenticated() -> ApiError:
     info = "type.googleapis.com/google.rpc.ErrorInfo"
     detail = {"@type": info, "reason": "ACCESS_TOKEN_EXPIRED", "domain": "googleapis.com"}
     return ApiError(401, "UNAUTHENTICATED", message, detail)
+
+
+# The handler of each method of the discovery documents. A method without one is not implemented.
+
+
+_LOCATION_METHODS = "tpu.projects.locations"
+
+METHODS: Mapping[str, Callable[[StateSession, Call], Json | Response]] = {
+    f"{_LOCATION_METHODS}.get": catalog.get_location,
+    f"{_LOCATION_METHODS}.list": catalog.list_locations,
+    f"{_LOCATION_METHODS}.generateServiceIdentity": catalog.generate_service_identity,
+    f"{_LOCATION_METHODS}.acceleratorTypes.get": catalog.get_accelerator_type,
+    f"{_LOCATION_METHODS}.acceleratorTypes.list": catalog.list_accelerator_types,
+    f"{_LOCATION_METHODS}.runtimeVersions.get": catalog.get_runtime_version,
+    f"{_LOCATION_METHODS}.runtimeVersions.list": catalog.list_runtime_versions,
+    f"{_LOCATION_METHODS}.tensorflowVersions.get": catalog.get_runtime_version,
+    f"{_LOCATION_METHODS}.tensorflowVersions.list": catalog.list_tensorflow_versions,
+    f"{_LOCATION_METHODS}.nodes.create": create_node,
+    f"{_LOCATION_METHODS}.nodes.get": get_node,
+    f"{_LOCATION_METHODS}.nodes.list": list_nodes,
+    f"{_LOCATION_METHODS}.nodes.delete": delete_node,
+    f"{_LOCATION_METHODS}.nodes.start": start_node,
+    f"{_LOCATION_METHODS}.nodes.stop": stop_node,
+    f"{_LOCATION_METHODS}.nodes.patch": patch_node,
+    f"{_LOCATION_METHODS}.nodes.performMaintenance": perform_node_maintenance,
+    f"{_LOCATION_METHODS}.nodes.reimage": reimage_node,
+    f"{_LOCATION_METHODS}.nodes.simulateMaintenanceEvent": tpu_nodes.simulate_maintenance_event,
+    f"{_LOCATION_METHODS}.nodes.getGuestAttributes": worker_access.get_guest_attributes,
+    f"{_LOCATION_METHODS}.operations.get": get_operation,
+    f"{_LOCATION_METHODS}.operations.list": list_operations,
+    f"{_LOCATION_METHODS}.operations.cancel": cancel_operation,
+    f"{_LOCATION_METHODS}.operations.delete": delete_operation,
+    f"{_LOCATION_METHODS}.queuedResources.create": create_queued_resource,
+    f"{_LOCATION_METHODS}.queuedResources.get": get_queued_resource,
+    f"{_LOCATION_METHODS}.queuedResources.list": list_queued_resources,
+    f"{_LOCATION_METHODS}.queuedResources.delete": delete_queued_resource,
+    f"{_LOCATION_METHODS}.queuedResources.getMaintenanceInfo": tpu_queued_resources.get_maintenance_info,
+    f"{_LOCATION_METHODS}.queuedResources.performMaintenanceQueuedResource": perform_queued_maintenance,
+    f"{_LOCATION_METHODS}.queuedResources.reset": reset_queued_resource,
+    f"{_LOCATION_METHODS}.reservations.list": capacity.list_reservations,
+    "compute.projects.get": get_compute_project,
+    "compute.projects.setCommonInstanceMetadata": compute_engine.set_common_instance_metadata,
+    **{
+        f"compute.{scope}Operations.{verb}": get_compute_operation
+        for scope in ("global", "region", "zone")
+        for verb in ("get", "wait")
+    },
+    "compute.zones.get": compute_engine.get_zone,
+    "compute.zones.list": compute_engine.list_zones,
+    "compute.regions.get": compute_engine.get_region,
+    "compute.regions.list": compute_engine.list_regions,
+    "compute.networks.get": compute_networks.get_network,
+    "compute.networks.list": compute_networks.list_networks,
+    "compute.networks.insert": compute_networks.insert_network,
+    "compute.subnetworks.get": compute_networks.get_subnetwork,
+    "compute.subnetworks.list": compute_networks.list_subnetworks,
+    "compute.subnetworks.aggregatedList": compute_networks.aggregate_subnetworks,
+    "compute.subnetworks.setPrivateIpGoogleAccess": compute_networks.set_private_ip_google_access,
+    "compute.firewalls.get": get_firewall,
+    "compute.firewalls.list": list_firewalls,
+    "compute.firewalls.insert": insert_firewall,
+    "compute.firewalls.delete": delete_firewall,
+    "compute.disks.get": compute_engine.get_disk,
+    "compute.disks.list": compute_engine.list_disks,
+    "compute.disks.aggregatedList": compute_engine.aggregate_disks,
+    "compute.instances.get": compute_engine.get_instance,
+    "compute.instances.list": compute_engine.list_instances,
+    "compute.instances.aggregatedList": compute_engine.aggregate_instances,
+    "compute.instances.setServiceAccount": set_instance_service_account,
+    "compute.instances.start": start_instance,
+    "compute.instances.stop": stop_instance,
+    "storage.buckets.get": get_bucket,
+    "storage.buckets.list": list_buckets,
+    "storage.buckets.insert": insert_bucket,
+    "storage.buckets.patch": patch_bucket,
+    "storage.buckets.getIamPolicy": get_bucket_iam_policy,
+    "storage.buckets.setIamPolicy": set_bucket_iam_policy,
+    "storage.buckets.testIamPermissions": test_bucket_iam_permissions,
+    "storage.buckets.getStorageLayout": get_storage_layout,
+    "storage.anywhereCaches.get": get_cache,
+    "storage.anywhereCaches.insert": insert_cache,
+    "storage.anywhereCaches.list": list_caches,
+    "storage.objects.get": get_object,
+    "storage.objects.list": list_objects,
+    "storage.objects.insert": insert_object,
+    "storage.objects.patch": patch_object,
+    "storage.objects.update": update_object,
+    "storage.objects.rewrite": rewrite_object,
+    "storage.objects.delete": delete_object,
+    "serviceusage.services.get": get_service,
+    "serviceusage.services.list": list_services,
+    "serviceusage.services.enable": enable_service,
+    "serviceusage.services.disable": disable_service,
+    "serviceusage.services.batchEnable": batch_enable_services,
+    "serviceusage.services.batchGet": batch_get_services,
+    "serviceusage.services.consumerQuotaMetrics.list": list_quota_metrics,
+    "serviceusage.operations.get": get_service_operation,
+    "cloudresourcemanager.projects.get": get_project,
+    "cloudresourcemanager.projects.list": list_projects,
+    "cloudresourcemanager.projects.undelete": undelete_project,
+    "cloudresourcemanager.projects.getIamPolicy": get_project_iam_policy,
+    "cloudresourcemanager.projects.setIamPolicy": set_project_iam_policy,
+    "cloudresourcemanager.projects.testIamPermissions": test_project_iam_permissions,
+    "iam.roles.get": resource_manager.get_role,
+    "iam.projects.roles.get": resource_manager.get_custom_role,
+    "orgpolicy.projects.policies.get": get_org_policy,
+    "orgpolicy.projects.policies.list": list_org_policies,
+    "orgpolicy.projects.policies.getEffectivePolicy": get_effective_org_policy,
+    "orgpolicy.projects.policies.create": create_org_policy,
+    "orgpolicy.projects.policies.patch": patch_org_policy,
+    "orgpolicy.projects.policies.delete": delete_org_policy,
+    "oslogin.users.getLoginProfile": worker_access.get_login_profile,
+    "oslogin.users.importSshPublicKey": worker_access.import_ssh_public_key,
+    "oslogin.users.sshPublicKeys.patch": worker_access.patch_ssh_public_key,
+    "cloudbilling.projects.getBillingInfo": resource_manager.get_billing_info,
+    "cloudbilling.projects.updateBillingInfo": resource_manager.update_billing_info,
+    "cloudbilling.billingAccounts.list": list_billing_accounts,
+}
+
+# Methods of the TPU API, in any of its versions, that are not implemented, with the reason. They answer 501. There are none.
+NOT_SERVED: Mapping[str, str] = {}
+
+
+# Reject calls that the real service rejects before its API sees them: unknown project, disabled service, no billing.
+
+
+# These APIs manage projects, or most of their calls name none. They answer calls about unknown projects themselves, with
+# their own errors, and they work without billing.
+_PROJECT_APIS = frozenset(
+    {"serviceusage", "cloudresourcemanager", "cloudbilling", "iam", "oslogin", "iamcredentials", "storage"}
+)
+_APIS_WITHOUT_BILLING = _PROJECT_APIS | {"orgpolicy"}
+# These calls must work while Service Usage itself is disabled, or no call could enable it. The real service checks the project
+# that the caller bills; for gcloud that is gcloud's own.
+_ALWAYS_ALLOWED = frozenset({"serviceusage.services.enable", "serviceusage.services.batchEnable"})
+
+
+def check_admission(session: StateSession, call: Call) -> None:
+    """Raise `ApiError` if a call may not reach its project.
+
+    The project is unknown, has disabled the called service, has no billing, or denies the caller the needed permission.
+    The APIs that manage projects reject unknown projects themselves.
+    """
+    api = call.method.partition(".")[0]
+    params = call.params
+    resource = str(params.get("name") or params.get("parent") or params.get("resource") or "")
+    named = (
+        resource.split("/")[1] if resource.startswith("projects/") else params.get("project") or params.get("projectId")
+    )
+    project = resolve_project(session, str(named or ""))
+    if not project or project == "-":
+        return
+    if not is_known_project(session, project):
+        if api in _PROJECT_APIS:
+            return
+        if api == "compute":
+            # Compute answers before its frontends check the owner (observed: errors that gcloud and terraform users quote).
+            raise ApiError(404, "NOT_FOUND", f"The resource 'projects/{project}' was not found")
+        raise permission_denied(project, api)
+    service = f"{api}.googleapis.com"
+    if call.method not in _ALWAYS_ALLOWED and api != "storage" and not is_service_enabled(session, project, service):
+        raise service_disabled_error(project, service)
+    if api not in _APIS_WITHOUT_BILLING and not is_billing_enabled(session, project):
+        raise billing_disabled_error(project, service)
+    check_permissions(session, call, project)
+
+
+def permission_denied(project: str, api: str) -> ApiError:
+    """Return the error for a project that does not exist or is not the caller's (observed: gemini-cli#1808)."""
+    message = f"Permission denied on resource project {project}."
+    metadata = {"service": f"{api}.googleapis.com", "consumer": f"projects/{project}", "containerInfo": project}
+    return ApiError(
+        403,
+        "PERMISSION_DENIED",
+        message,
+        {
+            "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+            "reason": "CONSUMER_INVALID",
+            "domain": "googleapis.com",
+            "metadata": metadata,
+        },
+        {"@type": "type.googleapis.com/google.rpc.LocalizedMessage", "locale": "en-US", "message": message},
+        {
+            "@type": "type.googleapis.com/google.rpc.Help",
+            "links": [{"description": "Google developers console", "url": "https://console.developers.google.com"}],
+        },
+    )
+
+
+# The permission that each call needs on its project, and each API's error if the caller lacks it.
+#
+# The caller has every permission except those that a project denies. Cloud Storage and Resource Manager check permissions
+# themselves: Cloud Storage also checks buckets, Resource Manager has its own errors.
+
+
+# Permissions that are not named after the method. Source: the API's documentation of each method. The reference of
+# Organization Policy v2 names `orgpolicy.policies.get`, which IAM's list of permissions does not have. The reference of Service
+# Usage does not mention `batchGet` (unverified), and has `serviceusage.quota.get` in one table and `serviceusage.quotas.get` in
+# another: IAM has the second.
+_NAMED: Mapping[str, str] = {
+    "cloudbilling.projects.getBillingInfo": "resourcemanager.projects.get",
+    "iam.projects.roles.get": "iam.roles.get",
+    "orgpolicy.projects.policies.create": "orgpolicy.policies.create",
+    "orgpolicy.projects.policies.delete": "orgpolicy.policies.delete",
+    "orgpolicy.projects.policies.get": "orgpolicy.policy.get",
+    "orgpolicy.projects.policies.getEffectivePolicy": "orgpolicy.policy.get",
+    "orgpolicy.projects.policies.list": "orgpolicy.policies.list",
+    "orgpolicy.projects.policies.patch": "orgpolicy.policies.update",
+    "serviceusage.services.batchEnable": "serviceusage.services.enable",
+    "serviceusage.services.batchGet": "serviceusage.services.get",
+    "serviceusage.services.consumerQuotaMetrics.list": "serviceusage.quotas.get",
+    # Unknown: IAM's list has no permission for these.
+    "tpu.projects.locations.generateServiceIdentity": "",
+    "tpu.projects.locations.operations.cancel": "",
+    "tpu.projects.locations.operations.delete": "",
+}
+_VERBS = {"aggregatedList": "list", "insert": "create", "patch": "update", "wait": "get"}
+# IAM's list of permissions (documentation: the role TPU Admin has all of them) has none for queued resources, reservations
+# and guest attributes; that those of nodes apply is unverified.
+_OF_NODES = frozenset({"queuedresources", "reservations"})
+_TPU_VERBS = {
+    **_VERBS,
+    "getGuestAttributes": "get",
+    "getMaintenanceInfo": "get",
+    "performMaintenanceQueuedResource": "performMaintenance",
+}
+
+
+def check_permissions(session: StateSession, call: Call, project: str) -> None:
+    """Raise `ApiError` 403 if the caller lacks the permission that a call needs on a project."""
+    denied = denied_permissions(session, project)
+    permission = needed_permission(call.method) if denied else ""
+    if not permission or not is_permission_denied(permission, denied):
+        return
+    match call.method.partition(".")[0]:
+        case "compute":
+            raise _compute_denied(call, project, permission)
+        case "orgpolicy":
+            # Observed for a create: terraform-google-org-policy#101.
+            resource = f"//cloudresourcemanager.googleapis.com/projects/{project}"
+            message = f"Permission '{permission}' denied on resource '{resource}' (or it may not exist)."
+            info = _error_info(permission, project, "orgpolicy.googleapis.com")
+            raise ApiError(403, "PERMISSION_DENIED", message, info)
+        case "serviceusage":
+            raise _service_usage_denied(call, project, permission)
+        case "tpu":
+            # Observed: tensorflow/tpu#296.
+            name = str(call.params.get("name") or call.params.get("parent") or f"projects/{project}")
+            node = f"/nodes/{call.params['nodeId']}" if call.params.get("nodeId") else ""
+            raise ApiError(403, "PERMISSION_DENIED", f"Permission '{permission}' denied on '{name}{node}'")
+        case "iam":
+            message = f"You don't have permission to get the role at {call.params['name']}."  # unverified words
+            raise ApiError(403, "PERMISSION_DENIED", message)
+        case "cloudbilling":
+            raise ApiError(403, "PERMISSION_DENIED", "The caller does not have permission")  # observed: users of gcloud
+        case api:
+            raise AssertionError(f"no permission check for {api}")
+
+
+def needed_permission(method: str) -> str:
+    """Return the permission that a method needs on its project.
+
+    It is empty if the API itself checks permissions, and if none is needed or known.
+    """
+    if method in _NAMED:
+        return _NAMED[method]
+    api, *collections, verb = method.split(".")
+    match api:
+        case "compute":
+            return f"compute.{collections[-1]}.{_VERBS.get(verb, verb)}"
+        case "tpu":
+            kind = collections[-1].lower()
+            return f"tpu.{'nodes' if kind in _OF_NODES else kind}.{_TPU_VERBS.get(verb, verb)}"
+        case "serviceusage" if collections[-1] == "services":
+            return f"serviceusage.services.{verb}"
+        case _:
+            return ""
+
+
+def _compute_denied(call: Call, project: str, permission: str) -> ApiError:
+    """Return the error of Compute Engine (observed: alexandarp/terraform-gke#2, hashicorp/terraform#18873)."""
+    collection = call.method.split(".")[-2]
+    name = str(call.params.get(collection.removesuffix("s")) or call.body.get("name") or "")
+    path = f"projects/{project}"  # lists need the permission on the project
+    if name and collection in {"zones", "regions"}:
+        path += f"/{collection}/{name}"
+    elif name and collection != "projects":
+        scope = next((f"{word}s/{call.params[word]}" for word in ("zone", "region") if word in call.params), "global")
+        path += f"/{scope}/{collection}/{name}"
+    return ApiError(403, "PERMISSION_DENIED", f"Required '{permission}' permission for '{path}'")
+
+
+def _service_usage_denied(call: Call, project: str, permission: str) -> ApiError:
+    """Return the error of Service Usage (observed for a list: aquasecurity/cloudsploit#1606; the others unverified)."""
+    container = f"consumer container [projects/{number_of_project(project)}]"
+    name = str(call.params.get("name") or "").rpartition("/services/")[2]
+    verb = call.method.rpartition(".")[2]
+    if permission == "serviceusage.quotas.get":
+        message = f"Permission denied to get quota information for {container}"
+    elif name:
+        message = f"Permission denied to {verb} service [{name}]"
+    else:
+        message = f"Permission denied to {'enable' if verb == 'batchEnable' else 'list'} services for {container}"
+    info = {**_error_info(permission, project, "serviceusage.googleapis.com"), "reason": "AUTH_PERMISSION_DENIED"}
+    return ApiError(403, "PERMISSION_DENIED", message, info)
+
+
+def _error_info(permission: str, project: str, domain: str) -> Json:
+    return {
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": "IAM_PERMISSION_DENIED",
+        "domain": domain,
+        "metadata": {"permission": permission, "resource": f"projects/{project}"},
+    }

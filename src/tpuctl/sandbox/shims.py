@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from tpuctl.errors import NotFoundError
-from tpuctl.sandbox.sshd import SshdUnavailableError, proxy_command
-from tpuctl.sandbox.sshd.folders import make_private_folder, write_private_file
+from tpuctl.sandbox.sshd import proxy_command
+from tpuctl.sandbox.sshd.daemon import SshdUnavailableError, make_private_folder, write_private_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,7 +78,9 @@ def make_shims(state_path: Path) -> Path:
     return folder
 
 
-def environment(state_path: Path, url: str, *, project: str, zone: str, environ: Mapping[str, str]) -> dict[str, str]:
+def gcloud_environment(
+    state_path: Path, url: str, *, project: str, zone: str, environ: Mapping[str, str]
+) -> dict[str, str]:
     """Return the variables with which an unmodified gcloud uses a served sandbox and contacts no other service.
 
     PATH and NO_PROXY extend those of `environ`. gcloud keeps its key and host keys in `~/.ssh` as usual: only
@@ -109,25 +111,25 @@ def environment(state_path: Path, url: str, *, project: str, zone: str, environ:
     }
 
 
-def exports(variables: Mapping[str, str]) -> str:
+def shell_exports(variables: Mapping[str, str]) -> str:
     """Return variables as lines that a POSIX shell sources."""
     return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
 
 
-def note_served(state_path: Path, url: str) -> None:
+def record_served_address(state_path: Path, url: str) -> None:
     """Record the address at which a sandbox is served, for `served_at`."""
-    write_private_file(_served(state_path), url)
+    write_private_file(_address_file(state_path), url)
 
 
-def forget_served(state_path: Path, url: str) -> None:
+def remove_served_address(state_path: Path, url: str) -> None:
     """Remove the record of `note_served`, unless another server has replaced it."""
-    if _read(state_path) == url:
-        _served(state_path).unlink(missing_ok=True)
+    if _read_address(state_path) == url:
+        _address_file(state_path).unlink(missing_ok=True)
 
 
-def served_at(state_path: Path) -> str:
+def read_served_address(state_path: Path) -> str:
     """Return the URL at which a sandbox is served now. Raises `NotServedError`."""
-    url = _read(state_path)
+    url = _read_address(state_path)
     try:
         parts = urlsplit(url)
         if not parts.hostname or not parts.port:
@@ -139,12 +141,12 @@ def served_at(state_path: Path) -> str:
     return url
 
 
-def _read(state_path: Path) -> str:
+def _read_address(state_path: Path) -> str:
     try:
-        return _served(state_path).read_text("utf-8", "replace")
+        return _address_file(state_path).read_text("utf-8", "replace")
     except FileNotFoundError:
         return ""
 
 
-def _served(state_path: Path) -> Path:
+def _address_file(state_path: Path) -> Path:
     return state_path.with_name(state_path.name + "-served")

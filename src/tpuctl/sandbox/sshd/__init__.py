@@ -10,14 +10,12 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from tpuctl.sandbox.sshd.folders import Folders
-from tpuctl.sandbox.sshd.host_keys import SshdUnavailableError, host_key
-from tpuctl.sandbox.sshd.server import find_sshd
+from tpuctl.sandbox.sshd.daemon import SshdUnavailableError, WorkerFolders, find_sshd, host_key
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Folders", "SshdUnavailableError", "find_sshd", "host_key", "proxy_command"]
+__all__ = ["WorkerFolders", "SshdUnavailableError", "find_sshd", "host_key", "proxy_command"]
 
 
 def proxy_command(state_path: Path, address: str) -> str:

@@ -10,20 +10,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import TpuctlError
-from tpuctl.sandbox import oslogin
-from tpuctl.sandbox.nodes.workers import find_worker, host_name, node_directory
-from tpuctl.sandbox.sshd import guest, server
-from tpuctl.sandbox.sshd.folders import Folders
-from tpuctl.sandbox.sshd.host_keys import host_key
-from tpuctl.sandbox.sshd.identity import identify
-from tpuctl.sandbox.sshd.reboots import DURATION, end_processes, is_rebooting, last_reboot, note_reboot
-from tpuctl.sandbox.sshd.startup import how_far
-from tpuctl.sandbox.world import World
+from tpuctl.sandbox.sshd import daemon
+from tpuctl.sandbox.sshd.daemon import WorkerFolders, configure_sshd, host_key
+from tpuctl.sandbox.sshd.guest import (
+    REBOOT_DURATION,
+    end_processes,
+    identify_guest,
+    is_rebooting,
+    last_reboot,
+    note_reboot,
+    prepare_guest,
+    startup_progress,
+)
+from tpuctl.sandbox.state import SandboxState
+from tpuctl.sandbox.worker_access import (
+    find_worker,
+    is_os_login_enforced,
+    os_login_keys,
+    worker_directory,
+    worker_host_name,
+)
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from tpuctl.sandbox.nodes.workers import Worker
+    from tpuctl.sandbox.worker_access import GuestWorker
 
 _UNREACHABLE = 255
 
@@ -38,7 +49,7 @@ def main(arguments: list[str]) -> int:
     try:
         if options == ["--reboot"]:
             worker, now, _, _ = _look_up(Path(state_path), address)
-            folders = _folders(Path(state_path), worker)
+            folders = _worker_folders(Path(state_path), worker)
             note_reboot(folders, now)
             end_processes(folders)
         else:
@@ -52,63 +63,63 @@ def main(arguments: list[str]) -> int:
 
 def _connect(state_path: Path, address: str) -> None:
     worker, now, speed, profile_keys = _look_up(state_path, address)
-    folders = _folders(state_path, worker)
+    folders = _worker_folders(state_path, worker)
     if worker.state != "READY" or is_rebooting(folders, now):
         raise _UnreachableError("Connection refused")
     # The API reports TIMEOUT for a worker that does not respond.
     if worker.health == "TIMEOUT":
         raise _UnreachableError("Connection timed out")
-    sshd = server.find_sshd()
+    sshd = daemon.find_sshd()
     host_key(folders.node)
     domain = f"{worker.zone}.c.{worker.project}.internal"
-    name = host_name(worker.id, worker.index)
+    name = worker_host_name(worker.id, worker.index)
     rebooted = last_reboot(folders)
-    session = guest.furnish(
+    session = prepare_guest(
         folders,
-        identify(worker, name),
-        how_far(worker, rebooted + DURATION if rebooted else None, now, speed),
+        identify_guest(worker, name),
+        startup_progress(worker, rebooted + REBOOT_DURATION if rebooted else None, now, speed),
         state_path=state_path,
         address=address,
         host_name=name,
         domain=domain,
     )
-    login = server.own_login()
+    login = daemon.own_login()
     keys = _os_login_keys(worker, profile_keys)
     if keys is None:
         # Keys of the node, and of its project unless the node blocks those [Compute Engine documentation].
         lists = [worker.metadata.get("ssh-keys", "")]
         if worker.metadata.get("block-project-ssh-keys", "").lower() != "true":
             lists.append(worker.project_metadata.get("ssh-keys", ""))
-        keys = server.authorized_keys(login, *lists, now=now)
-    server.become_sshd(sshd, server.configure(folders, session, keys, login=login))
+        keys = daemon.authorized_keys(login, *lists, now=now)
+    daemon.become_sshd(sshd, configure_sshd(folders, session, keys, login=login))
 
 
-def _look_up(state_path: Path, address: str) -> tuple[Worker, datetime, float, list[str]]:
+def _look_up(state_path: Path, address: str) -> tuple[GuestWorker, datetime, float, list[str]]:
     """Return the worker, the sandbox time, its speed, and the keys in the OS Login profile of the sandbox's user."""
     if not state_path.exists():  # opening would create it
         raise _UnreachableError("No route to host")
-    with World.open(state_path) as sandbox, sandbox.read() as session:
+    with SandboxState.open(state_path) as sandbox, sandbox.read() as session:
         worker = find_worker(session, address)
         if worker is None:
             raise _UnreachableError("No route to host")
-        return worker, session.now, sandbox.speed, oslogin.keys_of_owner(session, session.now)
+        return worker, session.now, sandbox.speed, os_login_keys(session, session.now)
 
 
-def _os_login_keys(worker: Worker, profile_keys: list[str]) -> str | None:
+def _os_login_keys(worker: GuestWorker, profile_keys: list[str]) -> str | None:
     """Return the authorized keys of OS Login, which override those of the metadata. None if OS Login is off.
 
     There are none if a second factor, a certificate or a security key is required: this sshd cannot ask for them.
     """
-    if not oslogin.is_in_force(worker.metadata, worker.project_metadata):
+    if not is_os_login_enforced(worker.metadata, worker.project_metadata):
         return None
     more = ("enable-oslogin-2fa", "enable-oslogin-certificates", "enable-oslogin-sk")
-    if any(oslogin.is_in_force(worker.metadata, worker.project_metadata, key) for key in more):
+    if any(is_os_login_enforced(worker.metadata, worker.project_metadata, key) for key in more):
         return ""
     return "".join(f"{key}\n" for key in profile_keys)
 
 
-def _folders(state_path: Path, worker: Worker) -> Folders:
-    return Folders(node_directory(state_path.absolute(), worker), worker.index)
+def _worker_folders(state_path: Path, worker: GuestWorker) -> WorkerFolders:
+    return WorkerFolders(worker_directory(state_path.absolute(), worker), worker.index)
 
 
 if __name__ == "__main__":

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shlex
 import shutil
+import signal
 import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from math import ceil
 from typing import TYPE_CHECKING
 
-from tpuctl.sandbox.sshd.folders import Folders, make_private_folder, write_private_file
+from tpuctl.accelerators import parse_accelerator_type
+from tpuctl.clock import parse_timestamp
+from tpuctl.platforms import find_processes_with_variable
+from tpuctl.sandbox.sshd.daemon import WorkerFolders, make_private_folder, write_private_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
     from pathlib import Path
 
-    from tpuctl.sandbox.sshd.identity import Identity
-    from tpuctl.sandbox.sshd.startup import Startup
+    from tpuctl.sandbox.worker_access import GuestWorker
 
 # Processes of a worker carry this variable with the worker's folder, so that a reboot finds them all.
-MARK = "TPUCTL_SANDBOX_WORKER"
+GUEST_MARK = "TPUCTL_SANDBOX_WORKER"
 
 _SESSION = """\
 #!/bin/sh
@@ -194,10 +203,10 @@ _PROGRAMS = {
 }
 
 
-def furnish(
-    folders: Folders,
-    identity: Identity,
-    startup: Startup,
+def prepare_guest(
+    folders: WorkerFolders,
+    identity: GuestIdentity,
+    startup: StartupProgress,
     *,
     state_path: Path,
     address: str,
@@ -221,7 +230,7 @@ def furnish(
         "address": address,
         "state_path": str(state_path.absolute()),
         "python": sys.executable,
-        "mark": MARK,
+        "mark": GUEST_MARK,
         "startup": startup.ends_as,
         "runs_for": str(startup.runs_for),
     }
@@ -253,3 +262,164 @@ def _keep_files(root: Path, wanted: Mapping[str, str]) -> None:
     for name, text in wanted.items():
         make_private_folder((root / name).parent)
         write_private_file(root / name, text)
+
+
+# The identity of a worker: its metadata, environment and device files. Pure.
+#
+# There is no metadata server on a sandbox worker: `metadata.google.internal` belongs to the machine on which it runs.
+# The values of a TPU VM are files instead, under the folder of TPUCTL_METADATA_ROOT, with the
+# server's own paths. The names of the attributes and the form of their values: observed (marin's published log of a
+# v5p-8, JAX's and torch_xla's source).
+
+
+# The topology of a worker's chips; the first and third observed, the second in test data of JAX users.
+_CHIP_BOUNDS = {4: (2, 2, 1), 8: (2, 4, 1), 1: (1, 1, 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class GuestIdentity:
+    """The identity of a worker.
+
+    `environment` are variables of a session. `metadata` are files by their path at the metadata server, below
+    `computeMetadata/v1`. `devices` are paths of device files without the leading slash.
+    """
+
+    environment: Mapping[str, str]
+    metadata: Mapping[str, str]
+    devices: tuple[str, ...]
+
+
+def identify_guest(worker: GuestWorker, host_name: str) -> GuestIdentity:
+    """Return the identity of a worker."""
+    accelerator = parse_accelerator_type(worker.accelerator_type)
+    chips = accelerator.chips_per_worker
+    bounds = _CHIP_BOUNDS.get(chips, (chips, 1, 1))
+    # The topology of the workers; a row if the slice's topology is not a multiple of the worker's.
+    sides = [int(side) for side in (worker.topology or accelerator.topology or "").split("x") if side.isdecimal()]
+    sides += [1] * (3 - len(sides))
+    hosts = tuple(max(side // bound, 1) for side, bound in zip(sides, bounds, strict=False))
+    if hosts[0] * hosts[1] * hosts[2] != accelerator.workers:
+        hosts = (1, 1, accelerator.workers)
+    zone = f"projects/{worker.project_number}/zones/{worker.zone}"
+    # Up to v4 `/dev/accel0` on, from v5e `/dev/vfio/0` on and `/dev/vfio/vfio` (observed).
+    pattern = accelerator.generation.devices.lstrip("/")
+    devices = tuple(pattern.replace("*", str(chip)) for chip in range(chips - worker.lacks_chip))
+    if "vfio" in pattern:
+        devices = (*devices, pattern.replace("*", "vfio"))
+    tpu_env = {
+        "ACCELERATOR_TYPE": worker.accelerator_type,
+        "CHIPS_PER_HOST_BOUNDS": _comma_separated(bounds),
+        "HOST_BOUNDS": _comma_separated(hosts),
+        "NODE_ID": worker.node_id,
+        "TOPOLOGY": worker.topology,
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": _comma_separated(bounds),
+        "TPU_PROCESS_BOUNDS": _comma_separated(hosts),
+        "WORKER_ID": str(worker.index),
+        "ZONE": worker.zone,
+    }
+    return GuestIdentity(
+        _environment(worker, bounds=_comma_separated(bounds), hosts=_comma_separated(hosts)),
+        {
+            "instance/attributes/accelerator-type": worker.accelerator_type,
+            "instance/attributes/agent-worker-number": str(worker.index),
+            "instance/attributes/worker-network-endpoints": ",".join(
+                f"unknown:unknown:{ip}" for ip in worker.addresses
+            ),
+            "instance/attributes/tpu-env": "".join(f"{key}: '{value}'\n" for key, value in tpu_env.items() if value),
+            "instance/description": worker.node_id,
+            "instance/hostname": f"{host_name}.{worker.zone}.c.{worker.project}.internal",
+            "instance/name": host_name,
+            "instance/zone": zone,
+            "project/project-id": worker.project,
+            "project/numeric-project-id": str(worker.project_number),
+        },
+        devices,
+    )
+
+
+def _environment(worker: GuestWorker, *, bounds: str, hosts: str) -> dict[str, str]:
+    """Return the variables that libtpu uses in place of the metadata server [JAX source; observed: marin].
+
+    A real TPU VM does not set these for a session (observed: marin); here a program has no other source.
+    """
+    return {
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_WORKER_ID": str(worker.index),
+        "TPU_WORKER_HOSTNAMES": ",".join(worker.addresses),
+        "TPU_ACCELERATOR_TYPE": worker.accelerator_type,
+        "TPU_CHIPS_PER_HOST_BOUNDS": bounds,
+        "TPU_HOST_BOUNDS": hosts,
+    }
+
+
+def _comma_separated(numbers: tuple[int, ...]) -> str:
+    return ",".join(map(str, numbers))
+
+
+# The progress of a worker's startup scripts. Pure. They do not really run: the worker's programs report their progress.
+
+
+# The sandbox's own choice, in sandbox time.
+STARTUP_LENGTH = timedelta(seconds=20)
+_LONG_AGO = timedelta(days=365)
+_FOR_EVER = 10 * _LONG_AGO
+
+
+@dataclass(frozen=True, slots=True)
+class StartupProgress:
+    """The progress at the start of a session: `runs_for` more seconds of real time (0: finished), then `done` or `failed`."""
+
+    runs_for: int
+    ends_as: str
+
+
+def startup_progress(worker: GuestWorker, rebooted: datetime | None, now: datetime, speed: float) -> StartupProgress:
+    """Return the progress of a worker's startup. `rebooted` is when it last came up after a reboot from inside, if ever."""
+    ends_as = "failed" if worker.startup_fails else "done"
+    length = STARTUP_LENGTH + worker.startup_delay if worker.startup_delay is not None else _FOR_EVER
+    boots = (boot for boot in (worker.up_since, rebooted) if boot is not None)
+    began = max(boots, default=now - _LONG_AGO)
+    left = max(timedelta(), began + length - now)
+    return StartupProgress(ceil(left.total_seconds() / speed), ends_as)
+
+
+# Reboots in the guest: for a short time the worker does not answer, and its processes have ended.
+
+
+# Unverified: a plausible time for a VM to boot, in sandbox time.
+REBOOT_DURATION = timedelta(seconds=40)
+
+
+def note_reboot(folders: WorkerFolders, now: datetime) -> None:
+    """Record that the worker reboots now, in sandbox time."""
+    write_private_file(folders.last_reboot, now.isoformat())
+
+
+def last_reboot(folders: WorkerFolders) -> datetime | None:
+    """Return the sandbox time of the last reboot from inside. None if there was none."""
+    try:
+        return parse_timestamp(folders.last_reboot.read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+
+
+def is_rebooting(folders: WorkerFolders, now: datetime) -> bool:
+    """Return whether the worker reboots at this sandbox time."""
+    since = last_reboot(folders)
+    return since is not None and since <= now < since + REBOOT_DURATION
+
+
+def end_processes(folders: WorkerFolders) -> None:
+    """Kill the worker's processes, the caller's own session last; empty its `/tmp`.
+
+    Does not return when called on the worker.
+    """
+    for file in folders.temporary.glob("*"):
+        if file.is_file():
+            file.unlink(missing_ok=True)
+    for process in find_processes_with_variable(GUEST_MARK, str(folders.control)):
+        if process != os.getpid():
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGKILL)
+    if os.environ.get(GUEST_MARK) == str(folders.control):
+        os.killpg(os.getpgid(0), signal.SIGKILL)

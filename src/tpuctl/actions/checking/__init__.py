@@ -1,1 +1,0 @@
-"""Checks before money is spent: gather facts in parallel, evaluate the rules of `preflight`, apply safe fixes."""

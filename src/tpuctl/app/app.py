@@ -1,0 +1,554 @@
+"""The App: everything a command works with, created on first use. The only place that chooses between cloud and sandbox."""
+
+from __future__ import annotations
+
+import re
+import stat
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from tpuctl.clock import SystemClock
+from tpuctl.errors import CheckFailedError, InvalidInputError, SettingError, TpuctlError
+from tpuctl.escaping import contains_mask, mask_command_line
+from tpuctl.names import check_project, check_zone, parse_node_reference
+from tpuctl.output.terminal import OutputFormat, Terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from datetime import datetime, timedelta
+    from random import Random
+
+    import click
+
+    from tpuctl.check.findings import CheckReport
+    from tpuctl.clock import Clock
+    from tpuctl.cloud.storage import StorageClient
+    from tpuctl.cloud.tpu import TpuClient
+    from tpuctl.config.resolution import ConfigFile, Settings
+    from tpuctl.models.events import NodeEvent
+    from tpuctl.models.node import Node
+    from tpuctl.names import NodeReference
+    from tpuctl.nodes.context import ActionContext, CreationCheck
+    from tpuctl.nodes.journal import Journal
+    from tpuctl.nodes.lease import LeaseKeeper
+    from tpuctl.nodes.locate import SearchPlace
+    from tpuctl.nodes.ssh_workers import SshWorkers
+    from tpuctl.output.progress import Progress
+    from tpuctl.output.terminal import StandardStreams
+    from tpuctl.sandbox.state import SandboxState
+
+# Options whose setting has another name, and options that add to a setting instead of replacing it.
+_SETTING_OF_OPTION = {"data_disk": "data_disks", "setup_script": "setup"} | dict.fromkeys(
+    ("spot", "preemptible", "reserved", "on_demand"), "tier"
+)
+_MERGED_OPTIONS = frozenset({"metadata", "metadata_from_file"})
+
+
+class App:
+    """One run of the program. Everything in it is created on first use: `tpuctl --help` creates nothing."""
+
+    def __init__(self, invocation: Invocation) -> None:
+        self.invocation = invocation
+        self._flags: dict[str, Any] = {}
+        self._in_flight: InFlightWork | None = None
+        self._named: set[str] = set()
+        self._overridden: frozenset[str] = frozenset()
+        self._on_close: list[Callable[[], None]] = []
+        # The whole command tree: hints copy the options that a command accepts. Set before a command runs.
+        self.command_tree: click.Command | None = None
+        # If True, stdout has events only, one JSON object on each line.
+        self.shows_events = False
+        # Since when (monotonic) the API has not answered while nodes were looked up: a deadline counts from then.
+        self.silent_since: timedelta | None = None
+
+    def set_options(self, options: dict[str, Any]) -> App:
+        """Set the shared options that were given; options after the command override those before it."""
+        self._flags |= {name: value for name, value in options.items() if value not in (None, ())}
+        self.__dict__.pop("settings", None)
+        return self
+
+    @cached_property
+    def terminal(self) -> Terminal:
+        """The terminal that everything is written to."""
+        return Terminal(
+            self.invocation.streams,
+            self.invocation.environ,
+            quiet=bool(self._flags.get("quiet")),
+            shows_metadata=bool(self._flags.get("show_metadata")),
+        )
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Every setting, with its source. Raises `SettingError` for a file that cannot be parsed."""
+        settings = self.settings_with({})
+        # Read now: an unknown output format must fail before a change is made, not after it.
+        settings.text("output")
+        return settings
+
+    def settings_with(self, flags: dict[str, Any]) -> Settings:
+        """Return the settings, with a command's own flags included."""
+        from tpuctl.config.gcloud import read_gcloud_properties
+        from tpuctl.config.resolution import resolve_settings  # noqa: PLC0415  # not needed by --help
+
+        environ = self.invocation.environ
+        return resolve_settings(
+            {**self._shared, **flags},
+            environ,
+            self.project_file,
+            self._user_file,
+            read_gcloud_properties(environ),
+            is_trusted=self.trusts_project_file,
+        )
+
+    @cached_property
+    def project_file(self) -> ConfigFile | None:
+        """The project file, read once, so that the trusted content is the content in use. None if there is none."""
+        from tpuctl.config import config_file  # noqa: PLC0415  # not needed by --help
+
+        path = self.project_path
+        return (
+            config_file.load_project_file(path, self.invocation.environ, any_owner=self._trusts_all) if path else None
+        )
+
+    @property
+    def project_path(self) -> Path | None:
+        """The project file named by the command, else the nearest `tpuctl.yaml` here or above, else None."""
+        from tpuctl.config import config_file  # noqa: PLC0415  # not needed by --help
+
+        home = self.invocation.environ.get("HOME")
+        found = self._flags.get("spec_file")
+        return found or config_file.find_project_file(self.invocation.folder, home=Path(home) if home else None)
+
+    @property
+    def names_project_file(self) -> bool:
+        """Return whether the command names its project file, so that no `tpuctl.yaml` is searched."""
+        return "spec_file" in self._flags
+
+    @cached_property
+    def trusts_project_file(self) -> bool:
+        """Return whether all keys of the project file apply: none requires trust, or the user trusted its present content."""
+        from tpuctl.config.trusted_files import TrustedFiles  # noqa: PLC0415  # most project files need no trust
+
+        file = self.project_file
+        if file is None or not file.trusted_keys or self._trusts_all:
+            return True
+        return TrustedFiles(trusted_folder(self.invocation.environ)).has(file.digest)
+
+    def require_trust(self) -> None:
+        """Ask the user to trust the project file, if it is untrusted and one of its keys would apply.
+
+        A key that a flag or a variable overrides needs no trust. Raises `UntrustedFileError` without a terminal,
+        `NotConfirmedError` if the user refuses.
+        """
+        keys = self.settings.untrusted - self._overridden
+        if not keys:
+            return
+        from tpuctl.app.trust import ask_trust  # noqa: PLC0415  # only for untrusted files
+
+        ask_trust(self, keys)
+        self.__dict__["trusts_project_file"] = True
+        self.__dict__.pop("settings", None)
+
+    def note_overrides(self, options: Mapping[str, Any]) -> None:
+        """Note which settings the command's own options override."""
+        given = {name for name, value in options.items() if value not in (None, (), False)}
+        self._overridden |= {_SETTING_OF_OPTION.get(name, name) for name in given - _MERGED_OPTIONS}
+
+    @property
+    def _trusts_all(self) -> bool:
+        from tpuctl.config.resolution import resolve_settings  # noqa: PLC0415  # not needed by --help
+
+        without_files = resolve_settings(self._shared, self.invocation.environ, None, None, {})
+        return without_files.is_on("trust_project_file")
+
+    @cached_property
+    def _user_file(self) -> ConfigFile:
+        from tpuctl.config.config_file import load_config_file, user_config_path  # noqa: PLC0415  # not needed by --help
+
+        return load_config_file(user_config_path(self.invocation.environ))
+
+    @property
+    def _shared(self) -> dict[str, Any]:
+        """The shared options, as settings."""
+        from tpuctl.config import schema  # noqa: PLC0415  # not needed by --help
+
+        shared = {name: value for name, value in self._flags.items() if name in schema.SETTINGS and name != "zone"}
+        shared |= {name: str(value).lower() for name, value in shared.items() if isinstance(value, bool)}
+        if zones := self._zone_flags():
+            shared["zone"] = zones[0]
+        return shared
+
+    @cached_property
+    def is_sandbox(self) -> bool:
+        """Return whether the sandbox is used instead of the cloud."""
+        return self.settings.is_on("sandbox")
+
+    @cached_property
+    def format(self) -> OutputFormat:
+        """The output format."""
+        return OutputFormat(self.settings.text("output") or "table")
+
+    @cached_property
+    def clock(self) -> Clock:
+        """The clock of the cloud in use: the sandbox has its own."""
+        if self.is_sandbox:
+            return self.world.clock
+        return self.invocation.clock or SystemClock()
+
+    def now(self) -> datetime:
+        """Return the current time for ages: the server's, if an answer had it, else the clock's."""
+        return (None if self.is_sandbox else self.client.server_time) or self.clock.now()
+
+    @property
+    def sandbox_path(self) -> Path:
+        """The file that holds the state of the sandbox."""
+        return sandbox_state_file(self.invocation.environ)
+
+    @cached_property
+    def world(self) -> SandboxState:
+        """The sandbox, created if there is none."""
+        from tpuctl.app.connect import open_sandbox  # noqa: PLC0415  # only for the sandbox
+
+        return open_sandbox(self)
+
+    @cached_property
+    def client(self) -> TpuClient:
+        """The client of the TPU API: of the sandbox in this process, of another endpoint, or of Google."""
+        from tpuctl.app.connect import tpu_client  # noqa: PLC0415  # imports the client
+
+        return tpu_client(self)
+
+    @cached_property
+    def storage(self) -> StorageClient:
+        """The client of Cloud Storage, which may hold the journal and the leases."""
+        from tpuctl.app.connect import storage_client  # noqa: PLC0415  # most commands use no bucket
+
+        return storage_client(self)
+
+    @cached_property
+    def journal(self) -> Journal:
+        """The journal of states and actions, on this machine or in a bucket."""
+        from tpuctl.app.connect import open_journal  # noqa: PLC0415  # not needed by --help
+
+        return open_journal(self)
+
+    @cached_property
+    def leases(self) -> LeaseKeeper:
+        """The leases: which run of tpuctl may change which node."""
+        from tpuctl.app.connect import lease_service  # noqa: PLC0415  # most commands change nothing
+
+        return lease_service(self)
+
+    @cached_property
+    def workers(self) -> SshWorkers:
+        """The ssh access to workers of nodes."""
+        from tpuctl.app.connect import ssh_workers  # noqa: PLC0415  # imports the ssh side
+
+        return ssh_workers(self)
+
+    @cached_property
+    def project(self) -> str:
+        """The project; in the sandbox `sandbox` if none is named."""
+        setting = self.settings["project"]
+        if self.is_sandbox and (setting is None or setting.source.kind == "gcloud"):
+            return "sandbox"
+        return check_project(self.settings.required("project"))
+
+    @property
+    def zones(self) -> tuple[str, ...]:
+        """The zones given by flag; `list` searches only these."""
+        return tuple(check_zone(zone) for zone in self._zone_flags())
+
+    @cached_property
+    def place(self) -> SearchPlace:
+        """The project and zone in which nodes are looked up by name. Raises `InvalidInputError` for several zones."""
+        from tpuctl.nodes.locate import SearchPlace  # noqa: PLC0415  # not needed by --help
+
+        if len(self._zone_flags()) > 1:
+            raise InvalidInputError("`--zone` names several zones", hint="this command works in one zone: name one")
+        setting = self.settings["zone"]
+        zone = check_zone(self.settings.required("zone")) if setting else None
+        if setting and setting.source.kind in {"gcloud", "cloudsdk environment"}:
+            return SearchPlace(self.project, default_zone=zone)
+        return SearchPlace(self.project, zone)
+
+    def find(self, text: str) -> Node:
+        """Return the one node of a name. Raises `NotFoundError` or `ConflictError` if it is not exactly one."""
+        from tpuctl.nodes.locate import locate_node  # noqa: PLC0415  # not needed by --help
+
+        return locate_node(self.client, self.place, self.reference(text))
+
+    def reference(self, text: str, *, allow_queued: bool = False) -> NodeReference:
+        """Parse the reference of a node; with `allow_queued` also that of a queued resource."""
+        self._named.add(text)
+        return parse_node_reference(text, allow_queued=allow_queued)
+
+    @contextmanager
+    def progress(self, *, events: str | None = None, lasting: bool = False) -> Iterator[Progress]:
+        """Show events during a block; also append them to the file `events`, or write them to stdout if that is `-`.
+
+        With `lasting` also show that a node was given up, for work that ends without an error about it. Raises
+        `InvalidInputError` if the file cannot be written.
+        """
+        from tpuctl.files import expand_user_path  # noqa: PLC0415  # as above
+        from tpuctl.output.event_lines import EventFile  # noqa: PLC0415  # as above
+        from tpuctl.output.progress import Progress  # noqa: PLC0415  # only for long work
+
+        self.shows_events = events == "-"
+        stream: TextIO | EventFile | None = sys.stdout if self.shows_events else None
+        if events is not None and not self.shows_events:
+            try:
+                stream = EventFile(self.invocation.folder / expand_user_path(Path(events)), events)
+            except OSError as error:
+                raise InvalidInputError(f"`--events {events}` cannot be written: {error.strerror}") from error
+        with Progress(self.terminal, self.clock, events=stream, lasting=lasting) as progress:
+            yield progress
+
+    def context(self, tell: Callable[[NodeEvent], None], *, preflight: CreationCheck | None = None) -> ActionContext:
+        """Return the context of actions; `tell` receives each event, `preflight` checks nodes before they are created."""
+        from random import Random  # noqa: PLC0415  # only for long work
+
+        from tpuctl.config.resolution import SourceKind  # noqa: PLC0415  # as above
+        from tpuctl.nodes.context import ActionContext  # noqa: PLC0415  # as above
+
+        # The keys that describe a node and have their value from the project file, not from a flag or variable.
+        keys = ("project", "zone", "type", "version", "tier", "network", "subnetwork", "service_account")
+        found = {spec.key: setting for spec, setting in self.settings if setting and spec.key not in self._overridden}
+        chosen_by_file = {
+            key: str(found[key].value)
+            for key in keys
+            if key in found and found[key].source.kind is SourceKind.PROJECT_FILE
+        }
+        return ActionContext(
+            cloud=self.client,
+            clock=self.clock,
+            journal=self.journal,
+            workers=self.workers,
+            leases=self.leases,
+            tell=tell,
+            server_now=self.now,
+            random=self.invocation.random or Random(),  # noqa: S311  # jitter, not a secret
+            preflight=preflight,
+            project_file=self.project_file.path.name if self.project_file else "",
+            chosen_by_file=chosen_by_file,
+        )
+
+    @contextmanager
+    def in_flight(self, what: str | Callable[[], str], *, resume: str, undo: str | None = None) -> Iterator[None]:
+        """Note the work that a block does in the cloud, so that an interruption can report it."""
+        before, self._in_flight = self._in_flight, InFlightWork(what, resume, undo)
+        yield
+        self._in_flight = before
+
+    def interrupted(self, how: str) -> None:
+        """Report the work in flight, and the commands that resume and undo it."""
+        if self._in_flight is None:
+            self.terminal.note(how)
+            return
+        text = what if isinstance(what := self._in_flight.what, str) else what()
+        not_undone = "; nothing was undone" if self._in_flight.undo else ""
+        lines = [f"{how}: {text}{not_undone}", f"  resume: {self._as_typed(self._in_flight.resume)}"]
+        lines += [f"  undo:   {self._as_typed(self._in_flight.undo)}"] if self._in_flight.undo else []
+        if contains_mask(self._in_flight.resume):
+            lines.append("  hidden values are not repeated here: add them to the command")
+        self.terminal.warn(*lines)
+
+    def _as_typed(self, command: str) -> str:
+        """Return a command for the user to type next, with the options of this run that it needs."""
+        from tpuctl.app.hints import with_typed_options  # noqa: PLC0415  # only for interrupts
+
+        return with_typed_options(f"`{command}`", self._shown_arguments, self.command_tree).strip("`")
+
+    @property
+    def _shown_arguments(self) -> Sequence[str]:
+        return mask_command_line(self.invocation.arguments, self.invocation.environ)
+
+    def show_error(self, error: TpuctlError) -> None:
+        """Print an error in the chosen output format."""
+        try:
+            form, sandbox = self.format, self.is_sandbox
+        except (SettingError, ValueError):
+            # The settings are broken: only the command line and the environment can say.
+            is_json = asked_for_json(self.invocation.arguments, self.invocation.environ)
+            form, sandbox = OutputFormat.JSON if is_json else OutputFormat.TABLE, False
+        node = error.node or (next(iter(self._named)) if len(self._named) == 1 else None)
+        if error.hint and node:
+            # Hints of known messages use the word NODE, as in `tpuctl status NODE`.
+            error.hint = re.sub(r"(?<=[ `])NODE(?=[` ])", lambda _: node, error.hint)
+        if error.hint:
+            from tpuctl.app.hints import with_typed_options  # noqa: PLC0415  # only for failures
+
+            error.hint = with_typed_options(error.hint, self._shown_arguments, self.command_tree)
+        if isinstance(error, CheckFailedError):
+            from tpuctl.app.hints import with_typed_options  # noqa: PLC0415  # as above
+
+            typed, tree = self._shown_arguments, self.command_tree
+            error.lines = tuple(with_typed_options(line, typed, tree, is_complete=True) for line in error.lines)
+            error.message = "\n".join(error.lines)
+        self.terminal.error(error, form=form, sandbox=sandbox)
+
+    def as_typed(self, report: CheckReport) -> CheckReport:
+        """Return the findings, whose commands then have the options of this run that they need."""
+        from tpuctl.app.hints import report_with_typed_options  # noqa: PLC0415  # only after a check
+
+        return report_with_typed_options(report, self._shown_arguments, self.command_tree)
+
+    def with_options(self, options: dict[str, Any]) -> App:
+        """Return another app of the same run, with these shared options too. The caller closes it."""
+        app = App(self.invocation).set_options(self._flags | options)
+        app.command_tree = self.command_tree
+        return app
+
+    def close(self) -> None:
+        """Close everything that was opened, the last first."""
+        while self._on_close:
+            self._on_close.pop()()
+
+    def on_close(self, close: Callable[[], None]) -> None:
+        """Call a function when the run ends."""
+        self._on_close.append(close)
+
+    def log_in_as(self, login: str) -> None:
+        """Use this login name on the workers."""
+        self._flags["user"] = login
+        self.__dict__.pop("settings", None)
+
+    def use_project_file(self, path: Path) -> None:
+        """Read settings from this file instead of `tpuctl.yaml`, and require that the user trusts it."""
+        self.read_project_file(path)
+        self.require_trust()
+
+    def read_project_file(self, path: Path) -> None:
+        """Read settings from this file instead of `tpuctl.yaml`, without a question about trust."""
+        self._flags["spec_file"] = path
+        for name in ("settings", "project_file", "trusts_project_file"):
+            self.__dict__.pop(name, None)
+
+    def command_line(self) -> str:
+        """Return the command as typed, ready to be pasted; values that may be secrets are hidden."""
+        return self.invocation.command_line()
+
+    @property
+    def is_verbose(self) -> bool:
+        """Return whether API requests are printed."""
+        return bool(self._flags.get("verbose"))
+
+    @property
+    def state_folder(self) -> Path:
+        """The folder of all state, of the sandbox if that is in use."""
+        folder = state_folder(self.invocation.environ)
+        return folder / "sandbox" if self.is_sandbox else folder
+
+    def _zone_flags(self) -> tuple[str, ...]:
+        return tuple(zone for text in self._flags.get("zone", ()) for zone in text.split(",") if zone)
+
+    # Names of other modules' calls until these are renamed.
+    take, going_on, again = set_options, in_flight, with_options
+
+
+# What a run of the program is started with, and what to report if it is interrupted.
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """What a run of the program is started with. Only tests pass a clock and a source of randomness."""
+
+    arguments: tuple[str, ...]
+    environ: Mapping[str, str]
+    streams: StandardStreams
+    folder: Path  # the working directory
+    clock: Clock | None = None
+    random: Random | None = None
+
+    def command_line(self) -> str:
+        """Return the command as typed, ready to be pasted; values that may be secrets are hidden."""
+        import shlex  # noqa: PLC0415  # only for messages
+
+        return shlex.join(("tpuctl", *mask_command_line(self.arguments, self.environ)))
+
+
+@dataclass(frozen=True, slots=True)
+class InFlightWork:
+    """Work in the cloud that continues if this process ends now, and the commands for that case."""
+
+    what: str | Callable[[], str]
+    resume: str
+    undo: str | None = None
+
+
+def asked_for_json(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Return whether the user asked for JSON, for command lines and settings that could not be parsed as a whole."""
+    before = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
+    if any(word in {"-ojson", "--output=json"} for word in before):
+        return True
+    if any(pair in {("-o", "json"), ("--output", "json")} for pair in pairwise(before)):
+        return True
+    has_option = any(word.startswith(("-o", "--output")) for word in before)
+    return not has_option and environ.get("TPUCTL_OUTPUT") == "json"
+
+
+# Paths of the files that tpuctl stores on this machine: journal, sandbox state, trusted project files.
+
+
+def state_folder(environ: Mapping[str, str]) -> Path:
+    """Return the folder of all state on this machine. Raises `InvalidInputError` if no home directory is known."""
+    if named := environ.get("TPUCTL_STATE_DIR"):
+        return Path(named)
+    # The XDG specification says to ignore relative paths.
+    if (base := environ.get("XDG_STATE_HOME", "")).startswith("/"):
+        return Path(base) / "tpuctl"
+    try:
+        home = Path(environ.get("HOME") or Path.home())
+    except RuntimeError:
+        raise InvalidInputError("HOME is not set", hint="set HOME or TPUCTL_STATE_DIR to a folder") from None
+    return home / ".local" / "state" / "tpuctl"
+
+
+def check_state_folder(environ: Mapping[str, str]) -> None:
+    """Raise `InvalidInputError`, naming the variable, if the state folder or a parent of it is not a directory."""
+    folder = state_folder(environ)
+    variables = ("TPUCTL_STATE_DIR", "XDG_STATE_HOME", "HOME")
+    named = next((f"{name}={value}" for name in variables if (value := environ.get(name))), str(folder))
+    for place in (folder, *folder.parents):
+        try:
+            mode = place.stat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (OSError, ValueError) as error:
+            reason = (error.strerror if isinstance(error, OSError) and error.strerror else str(error)).lower()
+            raise InvalidInputError(f"`{named}` is not a directory: {reason}") from error
+        if not stat.S_ISDIR(mode):
+            raise InvalidInputError(
+                f"`{named}`: `{place}` is not a directory", hint="set it to a directory that you can write to"
+            )
+        return
+
+
+def journal_folder(environ: Mapping[str, str], *, sandbox: bool) -> Path:
+    """Return the folder of the journal; the sandbox has its own."""
+    return state_folder(environ) / ("sandbox/journal" if sandbox else "journal")
+
+
+def journal_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the folders of both journals: of the cloud and of the sandbox."""
+    return journal_folder(environ, sandbox=False), journal_folder(environ, sandbox=True)
+
+
+def preflight_cache_file(environ: Mapping[str, str], *, sandbox: bool) -> Path:
+    """Return the file that stores the results of recent checks."""
+    return state_folder(environ) / ("sandbox/checked.json" if sandbox else "checked.json")
+
+
+def trusted_folder(environ: Mapping[str, str]) -> Path:
+    """Return the folder that stores which project files are trusted, for the sandbox too."""
+    return state_folder(environ) / "trusted"
+
+
+def sandbox_state_file(environ: Mapping[str, str]) -> Path:
+    """Return the file that holds the state of the sandbox."""
+    return state_folder(environ) / "sandbox" / "world.sqlite3"

@@ -1,0 +1,494 @@
+"""Options that several commands share, and the decorator that passes a command its `App`."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial, update_wrapper
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from tpuctl.app.app import check_state_folder
+from tpuctl.clock import CLOUD_CALL_TIMEOUT, SystemClock, limit_cloud_calls, parse_duration
+from tpuctl.errors import InvalidInputError
+from tpuctl.names import closest_match, escape_undecodable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from click.shell_completion import CompletionItem
+
+    from tpuctl.app.app import App
+    from tpuctl.output.terminal import OutputFormat, Terminal
+
+FORMATS = ("table", "json", "yaml", "name")
+
+
+class DurationType(click.ParamType[timedelta | str]):
+    """A duration such as 90s, 30m or 2h, or the word `forever`."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta | str:
+        """Return the duration, or the word `forever`."""
+        if not isinstance(value, str) or value == "forever":
+            return value  # type: ignore[no-any-return]  # converted before, or the word
+        try:
+            return parse_duration(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class TpuctlCommand(click.Command):
+    """A command that suggests our option for one of another tool.
+
+    With `takes_command` the words after `--` are a remote command: the parameter `remote_command`.
+    """
+
+    takes_command = False
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse, and suggest our option for one of another tool."""
+        words: tuple[str, ...] = ()
+        if self.takes_command and "--" in args:
+            at = args.index("--")
+            args, words = args[:at], tuple(args[at + 1 :])
+        with suggesting_options(self, ctx):
+            left = super().parse_args(ctx, args)
+            check_parameter_text(self, ctx)
+        if self.takes_command:
+            ctx.params["remote_command"] = words
+        return left
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the command's own options, then those that every command accepts."""
+        own: list[tuple[str, str]] = []
+        shared: list[tuple[str, str]] = []
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
+            if record is not None:
+                (shared if param.name in _GLOBAL_NAMES or "--help" in param.opts else own).append(record)
+        for title, records in (("Options", own), ("Options of every command", shared)):
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+class RenamedOption(click.Option):
+    """An option that the parser also accepts under its old name. Help and completion show the new one only."""
+
+    def __init__(self, *args: Any, old_name: str, **kwargs: Any) -> None:  # click's own signature
+        super().__init__(*args, **kwargs)
+        self.old_name = old_name
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:  # click's private parser
+        """Add the option to the parser, under both names."""
+        shown = self.opts
+        self.opts = [*shown, self.old_name]
+        try:
+            super().add_to_parser(parser, ctx)
+        finally:
+            self.opts = shown
+
+
+# The group and each command accept these, so that they may be given before or after the command's name.
+GLOBAL_OPTIONS: tuple[Callable[[], click.Option], ...] = (
+    partial(click.Option, ["--project"], metavar="ID", help="Google Cloud project of the nodes."),
+    partial(click.Option, ["--zone"], metavar="ZONE", multiple=True, help="Zone; list and types accept several (a,b)."),
+    partial(click.Option, ["--sandbox/--no-sandbox"], default=None, help="Use the local sandbox instead of the cloud."),
+    partial(click.Option, ["--endpoint"], metavar="URL", help="Base URL of another server of the TPU API."),
+    partial(
+        click.Option,
+        ["--impersonate-service-account"],
+        metavar="EMAIL",
+        help="Service account to impersonate for all API calls.",
+    ),
+    partial(
+        click.Option, ["--quota-project"], metavar="ID", help="Project whose API quota is used for calls.", hidden=True
+    ),
+    partial(click.Option, ["--journal"], metavar="URL", help="Where the journal is stored (gs://BUCKET/PREFIX)."),
+    partial(click.Option, ["--lease"], metavar="URL", help="Where leases are stored (gs://BUCKET/PREFIX)."),
+    partial(click.Option, ["--user"], metavar="LOGIN", help="Login name on the workers."),
+    partial(click.Option, ["--ssh-key"], metavar="FILE", help="Private key for ssh."),
+    partial(
+        click.Option,
+        ["--ssh-key-expire-after"],
+        metavar="TIME",
+        help="Lifetime of the ssh key in metadata or OS Login, such as 8h.",
+        hidden=True,
+    ),
+    partial(
+        click.Option,
+        ["--trust-project-file"],
+        is_flag=True,
+        default=None,
+        help="Use all keys of tpuctl.yaml without asking for trust.",
+    ),
+    partial(click.Option, ["--output", "-o"], type=click.Choice(FORMATS), help="Output format."),
+    partial(click.Option, ["--quiet", "-q"], is_flag=True, default=None, help="Print only results and errors."),
+    partial(
+        click.Option,
+        ["--show-metadata"],
+        is_flag=True,
+        default=None,
+        help="Show metadata values, which may be secrets.",
+    ),
+    partial(click.Option, ["--verbose", "-v"], is_flag=True, default=None, help="Print each API request on stderr."),
+)
+_GLOBAL_NAMES = tuple(option().name for option in GLOBAL_OPTIONS)
+# Those that have no meaning for a command that makes no API calls.
+CLOUD_OPTIONS = (
+    "project", "zone", "user", "ssh_key", "ssh_key_expire_after", "endpoint", "impersonate_service_account", "quota_project",
+    "sandbox", "journal", "lease", "trust_project_file",
+)  # fmt: skip
+
+
+def apply_global_options(ctx: click.Context, options: dict[str, Any], *, without: Collection[str] = ()) -> App:
+    """Pass the shared options to the app, and remove them from the command's own; those in `without` are the command's own."""
+    from tpuctl.app.app import App  # noqa: PLC0415  # not needed by --help
+
+    app = ctx.find_object(App)
+    if app is None:
+        raise AssertionError("main puts the app into the context")
+    app.set_options({name: options.pop(name, None) for name in _GLOBAL_NAMES if name and name not in without})
+    return app
+
+
+def cli_command(name: str, **attributes: Any) -> Callable[[Callable[..., int | None]], TpuctlCommand]:  # click's
+    """Make a command of a function whose first parameter is the `App`; add the shared options after its own.
+
+    The function returns the exit code, or None for 0. With `takes_command` it also gets `remote_command`: the words after
+    `--`. The command requires a trusted project file before it runs. Pass `asks_trust=False` only for a command that makes no
+    API call and uses no setting of a project file, or that calls `App.require_trust` itself. With `is_short` all its calls to
+    the cloud end within a minute.
+    """
+    patience = CLOUD_CALL_TIMEOUT if attributes.pop("is_short", False) else None
+    skipped = attributes.pop("without", ())
+    takes_command = attributes.pop("takes_command", False)
+    asks_trust = attributes.pop("asks_trust", True)
+
+    def decorate(function: Callable[..., int | None]) -> TpuctlCommand:
+        def callback(**options: Any) -> int | None:  # click's own signature
+            app = apply_global_options(click.get_current_context(), options, without=skipped)
+            if name != "doctor":  # it reports this as a finding
+                check_state_folder(app.invocation.environ)
+            app.note_overrides(options)
+            if asks_trust:
+                app.require_trust()
+            with limit_cloud_calls(SystemClock(), patience):
+                return function(app, **options)
+
+        update_wrapper(callback, function)
+        made = click.command(name, cls=TpuctlCommand, **attributes)(callback)
+        made.takes_command = takes_command
+        made.params += [option() for option in GLOBAL_OPTIONS if option().name not in skipped]
+        return made
+
+    return decorate
+
+
+def complete_node(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001  # click's own signature
+    """Complete a node's name from the journals of past commands, without a request."""
+    from tpuctl.app.app import journal_folders  # noqa: PLC0415  # only for completion
+    from tpuctl.nodes.journal import Journal  # noqa: PLC0415  # as above
+
+    found = {name.node_id for folder in journal_folders(os.environ) for name in Journal(folder).names()}
+    # A name with a newline would become two suggestions.
+    return sorted(name for name in found if name.startswith(incomplete) and name.isprintable())
+
+
+node_argument = click.argument("node", metavar="NODE", shell_complete=complete_node)
+nodes_argument = click.argument("nodes", metavar="NODE...", nargs=-1, required=True, shell_complete=complete_node)
+worker_option = click.option(
+    "--worker", metavar="SET", default="all", show_default=True, help="Worker indices, such as 0 or 1,3-5; or all."
+)
+selector_option = click.option(
+    "-l", "--selector", metavar="KEY=VALUE", multiple=True, help="Select nodes by label; may be repeated."
+)
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Print the steps, API requests and gcloud commands, and change nothing."
+)
+timeout_option = click.option(
+    "--timeout",
+    type=DurationType(),
+    metavar="TIME",
+    help="Time limit of the command: 90s, 30m, 2h or forever. [default: 30m]",
+)
+events_option = click.option(
+    "--events", metavar="FILE", help="File to append events to, one JSON object on each line; - for stdout."
+)
+force_lease_option = click.option(
+    "--force-lease",
+    cls=RenamedOption,
+    old_name="--steal",
+    is_flag=True,
+    help="Take over a node that another run of tpuctl holds.",
+)
+skip_validation_option = click.option(
+    "--skip-validation",
+    cls=RenamedOption,
+    old_name="--anyway",
+    is_flag=True,
+    help="Send the request even if tpuctl expects the API to reject it.",
+)
+
+
+def fanout_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add `--fanout`. `what` names in the plural what runs at once on all workers after its ssh handshake."""
+    return click.option(
+        "--fanout",
+        type=click.IntRange(min=1),
+        metavar="N",
+        default=64,
+        show_default=True,
+        help=f"Limit of simultaneous ssh handshakes; {what} themselves all run at once.",
+    )
+
+
+def selecting_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `NODE...`, `--all` and `-l`. The command checks that exactly one is given."""
+    function = selector_option(function)
+    function = click.option("--all", "all_nodes", is_flag=True, help="Select all nodes of the project, or of --zone.")(
+        function
+    )
+    return click.argument("nodes", metavar="[NODE...]", nargs=-1, shell_complete=complete_node)(function)
+
+
+def no_wait_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--no-wait`, also under gcloud's name `--async`."""
+    return click.option(
+        "--no-wait", "--async", "no_wait", is_flag=True, help="Return as soon as the API accepts the request."
+    )(function)
+
+
+# Groups of commands: import a command only when it is called, and suggest the one that was probably meant.
+
+
+# Options of other tools, and what to use in tpuctl, or why there is no such option.
+FOREIGN_OPTIONS = {
+    "--format": "`-o json`, `-o yaml` or `-o name`",
+    "--json": "`-o json`",
+    "--filter": "`-o json` and jq",
+    "--limit": "`head`",
+    "--force": "`--yes`",
+    "--yes": "not needed: this command never asks",
+    "--quiet-confirm": "`--yes`",
+    "--region": "`--zone`",
+    "--all-zones": "not needed: all zones are searched unless `--zone` is given",
+    "--tpu": "the node's name as an argument",
+    "--name": "the node's name as an argument",
+    "--tpu-name": "the node's name as an argument",
+    "--accelerator": "`--type`",
+    "--runtime": "`--version`",
+    "--image": "`--version`",
+    "--verbosity": "`-v`",
+    "--ssh-key-file": "`--ssh-key`",
+    "--force-key-file-overwrite": "`tpuctl ssh-key renew`",
+    "--output-directory": "`tpuctl run --log-dir`",
+    "--strict-host-key-checking": "not needed: host keys are always checked",
+    "--compress": "`Compression yes` in `~/.ssh/config`",
+}
+
+
+@contextmanager
+def suggesting_options(command: click.Command, ctx: click.Context) -> Iterator[None]:
+    """Replace click's error for an unknown option by one that suggests ours. Other usage errors get the context."""
+    try:
+        yield
+    except click.NoSuchOption as error:
+        name = error.option_name.split("=")[0]
+        params = command.get_params(ctx)
+        known = [option for param in params for option in (*param.opts, *param.secondary_opts) if option[:2] == "--"]
+        near = name if name in FOREIGN_OPTIONS else closest_match(name, known) or closest_match(name, FOREIGN_OPTIONS)
+        if near and FOREIGN_OPTIONS.get(near) == "`--yes`" and "--yes" not in known:
+            near = "--yes"
+        if near == "--yes" and isinstance(command, click.Group):
+            hint = "put `--yes` after the command"
+        elif near in FOREIGN_OPTIONS and near not in known:
+            ours = FOREIGN_OPTIONS[near]
+            hint = f"use {ours}" if ours.startswith("`") else ours
+        else:
+            hint = f"did you mean `{near}`?" if near else f"see `{ctx.command_path} --help`"
+        raise UnknownWordError(f"`{ctx.command_path}` has no option `{name}`", hint=hint, ctx=ctx) from None
+    except click.UsageError as error:
+        error.ctx = error.ctx or ctx
+        raise
+
+
+# Options whose empty value has a meaning: no description, an empty list.
+_MAY_BE_EMPTY = frozenset(
+    {"description", "prefix", "labels", "tags", "metadata", "metadata_from_file", "skip_checks", "topic"}
+    | {"remove_labels", "remove_tags", "remove_metadata"}
+)
+
+
+def check_parameter_text(command: click.Command, ctx: click.Context) -> None:
+    """Raise `click.BadParameter` for an empty value (an unset variable), for bytes that are not UTF-8, and for NUL.
+
+    Parameters of the type `click.UNPROCESSED` may be any bytes: names of local files, words of remote commands.
+    """
+    for param in command.get_params(ctx):
+        value = ctx.params.get(param.name or "")
+        if param.type is click.UNPROCESSED or value is None:
+            continue
+        for text in value if isinstance(value, tuple) else (value,):
+            if not isinstance(text, str):
+                continue
+            is_option = isinstance(param, click.Option) and param.name not in _MAY_BE_EMPTY
+            if not text and is_option and ctx.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE:
+                raise click.BadParameter("`` is empty", ctx=ctx, param=param)
+            if escape_undecodable(text) != text:
+                raise click.BadParameter(f"`{escape_undecodable(text)}` is not UTF-8 text", ctx=ctx, param=param)
+
+
+class CommandGroup(click.Group):
+    """A group that lists its commands in the order in which they were added, and suggests the one that was meant."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's own signature
+        """Return the commands, in the order in which they were added."""
+        return list(self.commands)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse, and suggest our option for an unknown one."""
+        with suggesting_options(self, ctx):
+            left = super().parse_args(ctx, args)
+            check_parameter_text(self, ctx)
+            return left
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command. Raises `WrongWordError` with the command that was probably meant."""
+        word = args[0]
+        if ctx.resilient_parsing or word.startswith("-") or self.get_command(ctx, word) is not None:
+            name, command, rest = super().resolve_command(ctx, args)
+            # Messages use the full name of a command, also for an alias such as `ls`.
+            return (command.name if command else name), command, rest
+        suggestion = self.suggest(ctx, word)
+        hint = f"did you mean `{ctx.command_path} {suggestion}`?" if suggestion else f"see `{ctx.command_path} --help`"
+        raise UnknownWordError(f"there is no command `{ctx.command_path} {word}`", hint=hint, ctx=ctx)
+
+    def suggest(self, ctx: click.Context, word: str) -> str | None:
+        """Return the command that was probably meant, None if no name is similar."""
+        return closest_match(word, self.list_commands(ctx))
+
+
+class LazyGroup(CommandGroup):
+    """A group that imports each command when it is called, and knows the words of other tools.
+
+    `commands` has for each name the module that defines `command`, and the line for `--help`.
+    """
+
+    def __init__(
+        self,
+        commands: Mapping[str, tuple[str, str]],
+        *args: Any,  # click's own signature
+        sections: Mapping[str, Collection[str]] | None = None,
+        aliases: Mapping[str, str] | None = None,
+        elsewhere: Mapping[str, str] | None = None,
+        **kwargs: Any,  # click's own signature
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._table, self._aliases, self._elsewhere = commands, aliases or {}, elsewhere or {}
+        self._sections = sections or {"Commands": commands}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's own signature
+        """Return the commands, in the order of the table."""
+        return list(self._table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  # as above
+        """Import and return a command, by its name or an alias; None if there is no such command."""
+        entry = self._table.get(self._aliases.get(cmd_name, cmd_name))
+        if entry is None:
+            return None
+        # The sandbox's table still has names relative to tpuctl.cli.
+        module = entry[0] if entry[0].startswith("tpuctl.") else f"tpuctl.cli.{entry[0]}"
+        command = import_module(module).command
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{module} has no command")
+        return command
+
+    def suggest(self, ctx: click.Context, word: str) -> str | None:  # noqa: ARG002  # as above
+        """Return the command that was probably meant by a word of another tool, or a mistyped one."""
+        return self._elsewhere.get(word) or closest_match(word, [*self._table, *self._aliases])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the name of a command without importing it, or an option."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
+
+        names = [(name, text) for name, (_, text) in self._table.items() if name.startswith(incomplete)]
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [*(CompletionItem(name, help=text) for name, text in names), *options]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # as above
+        """Write the table of commands, section by section, without importing them."""
+        width = max(map(len, self._table))
+        for title, names in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:<{width}}", self._table[name][1]) for name in names])
+
+
+# Errors of the command line that click raises, printed in the same form as all other errors.
+
+
+# The beginning of click's message that repeats the extra arguments.
+_UNEXPECTED_ARGUMENT = re.compile(r"Got unexpected extra argument")
+
+
+class CommandLineError(InvalidInputError):
+    """The command line could not be parsed; nothing was done."""
+
+    kind = "usage"
+
+
+class UnknownWordError(click.UsageError):
+    """An unknown command or option, perhaps of another tool. `hint` names ours."""
+
+    def __init__(self, message: str, *, hint: str, ctx: click.Context) -> None:
+        super().__init__(message, ctx)
+        self.hint = hint
+
+
+def show_usage_error(error: click.ClickException, terminal: Terminal, *, form: OutputFormat) -> None:
+    """Print what is wrong with the command line. A group that was called without a command prints its help."""
+    # Newer versions of click raise this, older ones print the help and exit with 0.
+    if type(error).__name__ == "NoArgsIsHelpError":
+        terminal.help(error.format_message())
+        return
+    path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "tpuctl"
+    hint = f"see `{path} --help`"
+    match error:
+        case UnknownWordError():
+            message, hint = error.message, error.hint
+        case click.MissingParameter() if error.param is not None:
+            is_argument = isinstance(error.param, click.Argument)
+            name = error.param.make_metavar(error.ctx) if is_argument and error.ctx else error.param.opts[-1]
+            message = f"`{path}` needs {name}"
+        case click.BadParameter():
+            message = _restyled(error.format_message())
+            if error.param is not None and isinstance(error.param.type, click.Choice):
+                wrong = re.match(r"'([^']*)'", error.message)
+                if choice := closest_match(wrong[1], map(str, error.param.type.choices)) if wrong else None:
+                    hint = f"did you mean `{choice}`?"
+        case click.UsageError() if (
+            _UNEXPECTED_ARGUMENT.match(error.message)
+            and error.ctx is not None
+            and any(error.ctx.params.get(name) for name in ("metadata", "env"))
+        ):
+            message = "too many arguments; they are not shown, because they may be part of a secret value"
+            hint = "quote a value of `--metadata` or `--env` that contains spaces"
+        case _:
+            message = _restyled(error.format_message())
+    terminal.error(CommandLineError(message, hint=hint), form=form)
+
+
+def _restyled(message: str) -> str:
+    """Return click's message in our style: lower case, backticks, no full stop."""
+    text = re.sub(r"'([^']*)'", r"`\1`", message).rstrip(".")
+    return text[:1].lower() + text[1:]

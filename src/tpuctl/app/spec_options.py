@@ -1,0 +1,265 @@
+"""The options that describe a node, and the `NodeSpec` made of them and the settings.
+
+They have the names of `gcloud compute tpus tpu-vm create`, and two short ones: `--type` and `--version`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tpuctl.accelerators import (
+    accelerator_type_from_topology,
+    accelerator_types_of_size,
+    check_accelerator_type,
+    find_accelerator_type,
+)
+from tpuctl.errors import InvalidInputError
+from tpuctl.escaping import GCLOUD_DELIMITER, check_not_masked
+from tpuctl.files import METADATA_VALUE_LIMIT, expand_user_path, read_user_text
+from tpuctl.models.node import Tier
+from tpuctl.models.spec import DataDisk, NodeSpec, check_labels, check_tags
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tpuctl.app.app import App
+    from tpuctl.config.resolution import Settings
+
+_SPEC_OPTIONS = (
+    click.option(
+        "--type",
+        "--accelerator-type",
+        "type",
+        metavar="TYPE",
+        help="Accelerator type, such as v4-8, v5litepod-16 or v6e-8.",
+    ),
+    click.option("--topology", metavar="AxB[xC]", help="Topology of a generation: --type v4 --topology 2x2x2."),
+    click.option(
+        "--version",
+        "--runtime-version",
+        "version",
+        metavar="VERSION",
+        help="Runtime version (image). [default: by type]",
+    ),
+    click.option("--spot", is_flag=True, help="Use spot capacity: cheaper, can be preempted at any time."),
+    click.option("--preemptible", is_flag=True, help="Use preemptible capacity: like --spot, for at most 24 h."),
+    click.option("--reserved", is_flag=True, help="Use capacity of your reservation."),
+    click.option("--on-demand", is_flag=True, help="Use on-demand capacity; overrides tpuctl.yaml."),
+    click.option("--network", metavar="NAME", help="VPC network of the workers."),
+    click.option("--subnetwork", metavar="NAME", help="Subnetwork of the workers."),
+    click.option("--internal-ips", is_flag=True, default=None, help="Create workers without external IP addresses."),
+    click.option("--range", "cidr_block", metavar="CIDR", help="IP address range of the workers."),
+    click.option("--queue-count", type=click.IntRange(min=1), help="Number of network queues of each worker."),
+    click.option("--service-account", metavar="EMAIL", help="Service account of the workers."),
+    click.option("--scopes", metavar="SCOPE,...", help="OAuth scopes of the workers' service account."),
+    click.option("--labels", metavar="KEY=VALUE,...", multiple=True, help="Labels of the node."),
+    click.option("--tags", metavar="TAG,...", multiple=True, help="Network tags of the workers."),
+    click.option("--metadata", metavar="KEY=VALUE,...", multiple=True, help="Metadata of the workers."),
+    click.option(
+        "--metadata-from-file", metavar="KEY=FILE,...", multiple=True, help="Metadata with values from files."
+    ),
+    click.option("--startup-script", metavar="FILE", help="Script that every worker runs at each boot."),
+    click.option(
+        "--data-disk",
+        metavar="source=DISK[,mode=MODE]",
+        multiple=True,
+        help="Persistent disk to attach; may be repeated.",
+    ),
+    click.option(
+        "--shielded-secure-boot", is_flag=True, default=None, help="Enable Secure Boot: boot only signed software."
+    ),
+    click.option("--description", metavar="TEXT", help="Description of the node."),
+    click.option(
+        "--setup", metavar="CMD", help="Shell commands that every worker of a new node runs once it is usable."
+    ),
+    click.option("--setup-script", metavar="FILE", help="File with shell commands for --setup."),
+)
+_SPEC_NAMES = (
+    "type", "topology", "version", "spot", "preemptible", "reserved", "on_demand",
+    "network", "subnetwork", "internal_ips", "cidr_block", "queue_count",
+    "service_account", "scopes", "labels", "tags", "metadata", "metadata_from_file", "startup_script", "data_disk",
+    "shielded_secure_boot", "description", "setup", "setup_script",
+)  # fmt: skip
+# Options that are settings too, with the same name and meaning.
+_SPEC_SETTINGS = (
+    "type", "version", "tier", "network", "subnetwork", "service_account", "scopes", "startup_script", "description",
+    "setup",
+)  # fmt: skip
+_DISK_MODES = {"read-write": "READ_WRITE", "read-only": "READ_ONLY"}
+
+
+def spec_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that describe a node."""
+    for option in reversed(_SPEC_OPTIONS):
+        function = option(function)
+    return function
+
+
+def take_spec(options: dict[str, Any]) -> dict[str, Any]:
+    """Remove the options that describe a node from a command's options, and return those that were given.
+
+    Raises `InvalidInputError` for two kinds of capacity.
+    """
+    taken = {name: options.pop(name) for name in _SPEC_NAMES}
+    tiers = [str(tier) for tier in Tier if taken.pop(str(tier).replace("-", "_"), False)]
+    if len(tiers) > 1:
+        both = " and ".join(f"`--{tier}`" for tier in tiers)
+        raise InvalidInputError(f"cannot combine {both}", hint="choose one")
+    taken |= {"tier": tiers[0]} if tiers else {}
+    return {name: value for name, value in taken.items() if value not in (None, ())}
+
+
+def build_spec(app: App, given: dict[str, Any], *, skip_validation: bool = False) -> NodeSpec | None:
+    """Return the spec of flags and settings, None if they name no accelerator type.
+
+    Raises `InvalidInputError` for an invalid value; with `skip_validation` an unknown accelerator type is accepted.
+    """
+    if "setup_script" in given:
+        if "setup" in given:
+            raise InvalidInputError("cannot combine `--setup` and `--setup-script`", hint="remove one of them")
+        setup = _read(app, "--setup-script", given["setup_script"])
+        given = {name: value for name, value in given.items() if name != "setup_script"} | {"setup": setup}
+    in_settings: dict[str, Any] = {name: given[name] for name in _SPEC_SETTINGS if name in given}
+    if "internal_ips" in given:
+        in_settings["internal_ips"] = "true"
+    settings = app.settings_with(in_settings)
+    wanted = settings.text("type")
+    if wanted is None:
+        if "topology" in given:
+            raise InvalidInputError("`--topology` needs a generation", hint="add one, such as `--type v4`")
+        if given:
+            flags = " and ".join(f"`--{name.replace('_', '-')}`" for name in sorted(given))
+            hint = "add `--type TYPE`; for an existing node its own type"
+            raise InvalidInputError(f"no accelerator type given for {flags}", hint=hint)
+        return None
+    accelerator_type, topology, default_version = _accelerator(
+        wanted, given.get("topology"), skip_validation=skip_validation
+    )
+    version = settings.text("version") or default_version
+    if version is None:
+        similar = ", ".join(f"`{name}`" for name in accelerator_types_of_size(wanted))
+        raise InvalidInputError(
+            f"no runtime version is known for `{wanted}`",
+            hint="name one: `--version VERSION`" + (f"\nknown types of that size are {similar}" if similar else ""),
+        )
+    tier = settings.text("tier")
+    spec = NodeSpec(
+        accelerator_type=accelerator_type,
+        topology=topology,
+        runtime_version=version,
+        tier=Tier(tier) if tier else None,
+        network=settings.text("network"),
+        subnetwork=settings.text("subnetwork"),
+        internal_ips=settings.is_on("internal_ips") if settings["internal_ips"] else None,
+        cidr_block=given.get("cidr_block"),
+        queue_count=given.get("queue_count"),
+        service_account=settings.text("service_account"),
+        scopes=settings.items("scopes"),
+        labels=check_labels({**settings.pairs("labels"), **parse_pairs("--labels", given.get("labels", ()))}, kept=1),
+        tags=check_tags(parse_items(given.get("tags", ())) or settings.items("tags")),
+        metadata=_metadata(app, settings, given),
+        data_disks=tuple(map(_disk, given.get("data_disk", ()) or settings.items("data_disks"))),
+        shielded_secure_boot=given.get("shielded_secure_boot"),
+        description=settings.text("description"),
+        setup=settings.text("setup"),
+    )
+    soft = {"named", "labels", "tags", "metadata", "description", "setup"}  # a node may differ in these
+    named = {
+        entry.name
+        for entry in fields(spec)
+        if entry.name not in soft and getattr(spec, entry.name) not in (None, (), {})
+    }
+    if settings["version"] is None:
+        named.discard("runtime_version")
+    return replace(spec, named=frozenset(named))
+
+
+def metadata_from_files(app: App, texts: tuple[str, ...]) -> dict[str, str]:
+    """Return metadata with values read from files; paths are relative to the working directory."""
+    named = parse_pairs("--metadata-from-file", texts)
+    return {key: _read(app, "--metadata-from-file", path) for key, path in named.items()}
+
+
+def _accelerator(wanted: str, topology: str | None, *, skip_validation: bool) -> tuple[str, str | None, str | None]:
+    """Return the name of the type, the topology if one was given, and the default runtime version if one is known."""
+    if topology:
+        generation = wanted.rsplit("-", 1)[0] if find_accelerator_type(wanted) else wanted
+        shaped = accelerator_type_from_topology(generation, topology)
+        if wanted not in {generation, shaped.name}:
+            raise InvalidInputError(
+                f"type `{wanted}` does not have the topology `{topology}`",
+                hint=f"`{topology}` is `{shaped.name}`; remove one of the options",
+            )
+        return shaped.name, shaped.topology, shaped.runtime_version
+    name = wanted if skip_validation else check_accelerator_type(wanted)
+    known = find_accelerator_type(name)
+    return name, None, known.runtime_version if known else None
+
+
+def _metadata(app: App, settings: Settings, given: dict[str, Any]) -> dict[str, str]:
+    metadata = {**settings.pairs("metadata"), **parse_pairs("--metadata", given.get("metadata", ()))}
+    metadata |= metadata_from_files(app, given.get("metadata_from_file", ()))
+    setting, script = settings["startup_script"], settings.path("startup_script")
+    if setting is not None and script is not None:
+        if "startup-script" in metadata:
+            raise InvalidInputError(
+                "`startup-script` is set twice, in metadata and by `--startup-script`", hint="remove one of them"
+            )
+        # A script of a project file was read with that file, so that the trusted content is sent.
+        content = _read(app, "--startup-script", script) if setting.content is None else setting.content
+        metadata["startup-script"] = content
+    return metadata
+
+
+def _read(app: App, flag: str, path: str | Path) -> str:
+    # Setup commands are sent over ssh; the limit of a startup script is enough for them.
+    place = app.invocation.folder / expand_user_path(Path(path))
+    return read_user_text(place, limit=METADATA_VALUE_LIMIT, what=f"`{flag} {path}`")
+
+
+def _disk(text: str) -> DataDisk:
+    values = parse_pairs("--data-disk", (text,)) if "=" in text else {"source": text}
+    unknown = set(values) - {"source", "mode"}
+    mode = _DISK_MODES.get(values.get("mode", "read-write").lower().replace("_", "-"))
+    if unknown or mode is None or not values.get("source"):
+        raise InvalidInputError(
+            f"`--data-disk {text}` is not a disk",
+            hint="write it like `source=projects/P/zones/Z/disks/D,mode=read-only`; modes: read-write, read-only",
+        )
+    return DataDisk(values["source"], mode)
+
+
+# Lists and pairs in the syntax of gcloud's options.
+
+
+def parse_pairs(flag: str, texts: tuple[str, ...]) -> dict[str, str]:
+    """Parse the values of an option `KEY=VALUE,…`, in gcloud's syntax.
+
+    Raises `InvalidInputError`, which names a wrong item by its position if values may be secret.
+    """
+    found: dict[str, str] = {}
+    for place, text in enumerate(texts, start=1):
+        match = GCLOUD_DELIMITER.match(text)
+        parts = text[match.end() :].split(match["delimiter"]) if match else text.split(",")
+        for number, part in enumerate(filter(None, parts), start=1):
+            key, sign, value = part.partition("=")
+            if not sign or not key:
+                # It may be a part of a secret.
+                is_secret = flag.startswith("--metadata")
+                given = f"item {number} of `{flag}` number {place}" if is_secret else f"`{flag} {part}`"
+                raise InvalidInputError(
+                    f"{given} is not KEY=VALUE",
+                    hint="for a value with a comma choose another delimiter: `^:^KEY=a,b:OTHER=c`",
+                )
+            check_not_masked(f"`{key.strip()}`", value)
+            found[key.strip()] = value
+    return found
+
+
+def parse_items(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Parse the values of an option `A,B,…` that may be repeated."""
+    return tuple(item.strip() for text in texts for item in text.split(",") if item.strip())

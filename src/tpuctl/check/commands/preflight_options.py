@@ -1,0 +1,230 @@
+"""The options of the checks: what a node works with and what may be billed; and the gate with these options."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tpuctl.app.app import preflight_cache_file
+from tpuctl.config.resolution import SourceKind
+from tpuctl.errors import InvalidInputError, SettingError
+from tpuctl.names import closest_match
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tpuctl.app.app import App
+    from tpuctl.check.facts import BucketUse, CheckSettings, Purpose
+    from tpuctl.check.gate import PreflightCheck
+    from tpuctl.check.gathering import Sources
+    from tpuctl.config.resolution import Settings
+
+_CHECK_OPTIONS = (
+    click.option(
+        "--bucket", "buckets", metavar="URL", multiple=True, help="gs:// location that the node reads and writes."
+    ),
+    click.option(
+        "--data-bucket", "data_buckets", metavar="URL", multiple=True, help="gs:// location that the node only reads."
+    ),
+    click.option(
+        "--checkpoint-bucket",
+        "checkpoint_buckets",
+        metavar="URL",
+        multiple=True,
+        help="Checkpoint bucket (gs://); write access is checked.",
+    ),
+    click.option("--dataset-size", metavar="SIZE", help="Size of the data read in one epoch, like 1.2TB."),
+    click.option("--billing-project", metavar="ID", help="Project that pays for requester-pays buckets."),
+    click.option(
+        "--no-billing-outside-grants",
+        is_flag=True,
+        default=None,
+        help="Create only nodes that a grant covers (up, create, run --up; not start and watch).",
+    ),
+    click.option(
+        "--skip-check",
+        "skip_checks",
+        metavar="ID",
+        multiple=True,
+        help="Checks whose errors are ignored, like TPU101,TPU401, or all.",
+    ),
+    click.option("--check-timeout", metavar="TIME", help="Timeout of all requests of the checks. [default: 15s]"),
+)
+_CHECK_OPTION_NAMES = (
+    "buckets", "data_buckets", "checkpoint_buckets", "dataset_size", "billing_project", "no_billing_outside_grants",
+    "skip_checks", "check_timeout",
+)  # fmt: skip
+
+
+# Only the user who pays may skip these.
+_NOT_FOR_A_PROJECT_FILE = frozenset({"all", "TPU405"})
+
+
+def check_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of the checks; each is a setting too."""
+    for option in reversed(_CHECK_OPTIONS):
+        function = option(function)
+    return function
+
+
+def take_check_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Remove these options from a command's options and return those that were given."""
+    taken = {name: options.pop(name) for name in _CHECK_OPTION_NAMES}
+    return {name: value for name, value in taken.items() if value not in (None, ())}
+
+
+def preflight_check(
+    app: App, given: dict[str, Any], *, purpose: Purpose | None = None, machine: str | None = None
+) -> PreflightCheck:
+    """Return the gate for these options and the settings.
+
+    Raises `InvalidInputError` for an invalid bucket and for an unknown check id.
+    """
+    from tpuctl.check.facts import parse_bucket_use  # noqa: PLC0415  # as above
+    from tpuctl.check.gate import (
+        CheckCache,  # noqa: PLC0415  # as above
+        PreflightCheck,  # noqa: PLC0415  # completion and --help need not wait for it
+    )
+    from tpuctl.clock import SystemClock  # noqa: PLC0415  # as above
+
+    for name in ("buckets", "data_buckets", "checkpoint_buckets"):
+        for text in given.get(name, ()):
+            parse_bucket_use(text)  # also an empty text, which would not count as a value
+    settings = app.settings_with({name: _as_setting(name, value) for name, value in given.items()})
+    # The flags of the checks do not change who is asking.
+    user = app.settings
+    place = "sandbox" if app.is_sandbox else user.text("endpoint") or "google"
+    return PreflightCheck(
+        lambda: check_sources(app),
+        _check_settings(settings, purpose, machine),
+        CheckCache(preflight_cache_file(app.invocation.environ, sandbox=app.is_sandbox), app.clock),
+        accepted=_accepted_ids(settings),
+        timeout=settings.duration("check_timeout"),
+        # A network takes real time, even if the clock of the sandbox is simulated.
+        real=app.invocation.clock or SystemClock(),
+        now=app.now,
+        identity=f"{place} {user.text('account')} {user.text('impersonate_service_account')}",
+    )
+
+
+def accepted_checks(app: App, given: tuple[str, ...]) -> frozenset[str]:
+    """Return the ids of `--skip-check`, else of the settings. Raises `InvalidInputError` for an unknown id."""
+    flags = {"skip_checks": _as_setting("skip_checks", given)} if given else {}
+    return _accepted_ids(app.settings_with(flags))
+
+
+def check_sources(app: App) -> Sources:
+    """Return the API clients of the checks. Sends no request."""
+    from tpuctl.app.connect import http_access  # noqa: PLC0415  # as above
+    from tpuctl.check.gathering import Sources  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.cloud import transport  # noqa: F401, PLC0415  # 60 ms, for which starting threads would queue
+    from tpuctl.cloud.compute import ComputeClient  # noqa: PLC0415  # as above
+    from tpuctl.cloud.projects import ProjectsClient  # noqa: PLC0415  # as above
+    from tpuctl.cloud.retry import SHORT_PATIENCE  # noqa: PLC0415  # as above
+    from tpuctl.cloud.storage import BucketsClient  # noqa: PLC0415  # as above
+    from tpuctl.cloud.tpu import TpuClient  # noqa: PLC0415  # as above
+
+    factory, endpoint = http_access(app)
+    return Sources(
+        # Not the app's own client, which retries for half a minute: the checks are optional.
+        tpu=TpuClient(factory, app.clock, endpoint=endpoint, policy=SHORT_PATIENCE),
+        buckets=BucketsClient(factory, app.clock, endpoint=endpoint),
+        compute=ComputeClient(factory, app.clock, endpoint=endpoint),
+        projects=ProjectsClient(factory, app.clock, endpoint=endpoint),
+    )
+
+
+def _check_settings(settings: Settings, purpose: Purpose | None, machine: str | None) -> CheckSettings:
+    from tpuctl.check.facts import CheckSettings, Purpose  # noqa: PLC0415  # as above
+    from tpuctl.models.grants import Grant  # noqa: PLC0415  # completion and --help need not wait for it
+
+    uses = (
+        *_parse_buckets(settings, "buckets"),
+        *_parse_buckets(settings, "data_buckets", writes=False),
+        *_parse_buckets(settings, "checkpoint_buckets", reads=False),
+    )
+    return CheckSettings(
+        purpose=purpose or Purpose.TRAIN,
+        buckets=tuple(dict.fromkeys(uses)),
+        machine=machine,
+        dataset_size=settings.size("dataset_size"),
+        billing_project=settings.text("billing_project"),
+        iap=settings.is_on("iap"),
+        internal_ip=settings.is_on("internal_ip"),
+        grants=tuple(Grant.parse(record) for record in settings.records("grants")),
+        no_billing_outside_grants=settings.is_on("no_billing_outside_grants"),
+        egress_prices=_egress_prices(settings),
+    )
+
+
+def _egress_prices(settings: Settings) -> dict[str, str]:
+    prices = settings.pairs("egress_prices")
+    if not prices:
+        return prices
+    from tpuctl.check.colocation import own_prices  # noqa: PLC0415  # few users have their own prices
+
+    try:
+        own_prices(prices)
+    except ValueError as error:
+        raise SettingError(f"{_setting_source(settings, 'egress_prices')}: {error}") from None
+    return prices
+
+
+def _setting_source(settings: Settings, key: str) -> str:
+    """Return the source of a setting, and its name."""
+    setting = settings[key]
+    return f"{setting.source}: `{key}`" if setting else f"`{key}`"
+
+
+def _parse_buckets(settings: Settings, key: str, **use: bool) -> tuple[BucketUse, ...]:
+    from tpuctl.check.facts import parse_bucket_use  # noqa: PLC0415  # completion and --help need not wait for it
+
+    try:
+        return tuple(parse_bucket_use(text, **use) for text in settings.items(key))
+    except InvalidInputError as error:
+        raise SettingError(f"{_setting_source(settings, key)}: {error.message}", hint=error.hint) from None
+
+
+def _accepted_ids(settings: Settings) -> frozenset[str]:
+    from tpuctl.check.findings import ALL_CHECKS  # noqa: PLC0415  # completion and --help need not wait for it
+
+    given = frozenset(
+        text.upper() if text.lower() != ALL_CHECKS else ALL_CHECKS for text in settings.items("skip_checks")
+    )
+    setting, refused = settings["skip_checks"], sorted(given & _NOT_FOR_A_PROJECT_FILE)
+    if setting and setting.source.kind is SourceKind.PROJECT_FILE and refused:
+        raise SettingError(
+            f"{setting.source}: `skip_checks` of a project file cannot name {' and '.join(f'`{id_}`' for id_ in refused)}",
+            hint="it may come from another author: use the flag `--skip-check`, or your own settings file",
+        )
+    if given <= {ALL_CHECKS}:
+        return given
+    from tpuctl.check.rules import RULES  # noqa: PLC0415  # 20 ms, and few skip a check by its id
+
+    if wrong := sorted(given - {rule.id for rule in RULES} - {ALL_CHECKS}):
+        _check_rule_ids(wrong, settings)
+    return given
+
+
+def _check_rule_ids(given: list[str], settings: Settings) -> None:
+    """Return if these are ids of checks of AI Platform jobs; else raise `InvalidInputError` with the source of the id."""
+    from tpuctl.check.ai_platform import JOB_RULES  # noqa: PLC0415  # few users have such a job
+    from tpuctl.check.rules import RULES  # noqa: PLC0415  # 20 ms, and few skip a check by its id
+
+    known = [*(rule.id for rule in RULES), *(rule.id for rule in JOB_RULES)]
+    setting = settings["skip_checks"]
+    for text in given:
+        if text not in known:
+            near = closest_match(text, known[: len(RULES)]) or closest_match(text, known)
+            hint = f"did you mean `{near}`?" if near else "`tpuctl check --all` shows the ids; `all` skips every check"
+            if setting is None or setting.source.kind is SourceKind.FLAG:
+                raise InvalidInputError(f"`--skip-check {text}`: there is no such check", hint=hint)
+            raise SettingError(f"{setting.source}: `skip_checks`: there is no check `{text}`", hint=hint)
+
+
+def _as_setting(name: str, value: Any) -> Any:  # click's value, as the settings take it
+    if value is True:
+        return "true"
+    # Only ids are split at commas; a bucket name may have one.
+    return tuple(part.strip() for text in value for part in text.split(",")) if name == "skip_checks" else value

@@ -1,0 +1,101 @@
+"""`tpuctl check --ai-platform FILE`: read a job of AI Platform Training, report findings, write a `tpuctl.yaml`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpuctl.check.ai_platform import translate_job
+from tpuctl.check.commands.preflight_options import accepted_checks
+from tpuctl.check.findings import Level
+from tpuctl.check.report_rendering import FINDINGS_SCHEMA_VERSION, finding_to_json, findings_page, report_summary
+from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError
+from tpuctl.files import expand_user_path, read_text_stream, read_user_text
+from tpuctl.output.terminal import OutputFormat
+
+if TYPE_CHECKING:
+    from tpuctl.app.app import App
+    from tpuctl.check.ai_platform import JobTranslation
+
+_DEFAULT_TARGET = "tpuctl.yaml"
+_SUFFIXES = (".yaml", ".yml")
+_STDIN_NAME = "-"
+
+
+def translate_job_file(
+    app: App,
+    name: str,
+    *,
+    write: str | None = None,
+    yes: bool = False,
+    strict: bool = False,
+    skip_checks: tuple[str, ...] = (),
+) -> int:
+    """Convert a job to a `tpuctl.yaml`, written to `write`, else to stdout. Return the exit code.
+
+    Findings go to stderr, as stdout has the file; with `write` stdout has the command that replaces the job. An existing file
+    is overwritten only with `yes` or after confirmation. No request is sent. Raises `InvalidInputError` for an unknown check
+    id and for a file that cannot be read or has no job with a TPU, `NotConfirmedError` if the user declines.
+    """
+    target = write or _DEFAULT_TARGET
+    if not target.endswith(_SUFFIXES):
+        raise InvalidInputError(
+            f"`--write {target}`: `tpuctl run --up` needs the ending `.yaml` or `.yml`",
+            hint=f"write to `{target}.yaml`",
+        )
+    accepted = accepted_checks(app, skip_checks)
+    if name == _STDIN_NAME:
+        text, source = read_text_stream(app.invocation.streams.stdin), "stdin"
+    else:
+        text, source = (
+            read_user_text(app.invocation.folder / expand_user_path(Path(name)), what=f"`--ai-platform {name}`"),
+            name,
+        )
+    translation = translate_job(text, source, target=target, accepted=accepted)
+    if write is not None and translation.file is not None:
+        _write_settings_file(app, app.invocation.folder / expand_user_path(Path(write)), translation.file, yes=yes)
+    _show_translation(app, translation, is_written=write is not None)
+    return ExitCode.CHECK_FAILED if translation.report.fails(strict=strict) else ExitCode.OK
+
+
+def _show_translation(app: App, translation: JobTranslation, *, is_written: bool) -> None:
+    terminal, report = app.terminal, app.as_typed(translation.report)
+    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
+        counts = {str(level): len(report.of(level)) for level in Level}
+        findings = [finding_to_json(finding) for finding in report.findings]
+        body = {
+            "schemaVersion": FINDINGS_SCHEMA_VERSION,
+            **translation.to_json(),
+            "summary": counts,
+            "findings": findings,
+        }
+        terminal.data(body, app.format)
+        return
+    if app.format is OutputFormat.NAME:
+        terminal.names(dict.fromkeys(finding.id for finding in report.findings if finding.level is not Level.OK))
+        return
+    width = terminal.streams.width
+    terminal.note(*findings_page(report, width=width, colored=False, verbose=app.is_verbose))
+    terminal.note(report_summary(report))
+    if translation.file is None:
+        terminal.warn("no tpuctl.yaml was written, because of the errors")
+    elif is_written and translation.command:
+        terminal.write(translation.command)
+    else:
+        terminal.document(translation.file)
+
+
+def _write_settings_file(app: App, path: Path, text: str, *, yes: bool) -> None:
+    """Write the file. An identical file is not written again."""
+    try:
+        if not path.exists():
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+        elif not path.is_file():
+            raise InvalidInputError(f"cannot write {path}: it is not a regular file")
+        elif path.stat().st_size != len(text.encode()) or path.read_bytes() != text.encode():
+            if not app.terminal.confirm(f"overwrite {path}?", yes=yes):
+                raise NotConfirmedError(f"{path} was not changed", hint="name another file with `--write`")
+            path.write_text(text, "utf-8")
+    except OSError as error:
+        raise InvalidInputError(f"cannot write {path}: {error.strerror or error}") from error

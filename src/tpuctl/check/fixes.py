@@ -1,0 +1,197 @@
+"""`--fix` of `tpuctl check` and `tpuctl doctor`: show the fixes of the findings, ask, apply them, and report the result."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, assert_never
+
+from tpuctl.check.commands.preflight_options import check_sources
+from tpuctl.check.findings import (
+    AddKeyToSshAgent,
+    CreateSshKey,
+    EnableService,
+    GrantBucketRole,
+    Level,
+    LocalFix,
+    OpenFirewall,
+    SetFileMode,
+)
+from tpuctl.errors import CredentialsError, ExitCode, TpuctlError, worst_exit_code
+from tpuctl.output.terminal import OutputFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tpuctl.app.app import App
+    from tpuctl.check.findings import CheckReport, Fix
+    from tpuctl.check.gathering import Sources
+
+
+def check_and_fix(
+    app: App, check: Callable[[], CheckReport], show: Callable[[CheckReport], None], *, yes: bool, form: OutputFormat
+) -> tuple[CheckReport, ExitCode]:
+    """Check, show the report, apply fixes, check again. Return the last report and the exit code of the fixes.
+
+    A format for programs is written once, with the last report. Raises what `mend` raises.
+    """
+    report = check()
+    if form is OutputFormat.TABLE:
+        show(report)
+    fixes = run_fixes(app, report, yes=yes)
+    if fixes is not None:
+        report = check()
+    if fixes is not None or form is not OutputFormat.TABLE:
+        show(report)
+    if fixes is None:
+        return report, ExitCode.OK
+    report_failed_fixes(app, fixes)
+    return report, fix_exit_code(fixes)
+
+
+def run_fixes(app: App, report: CheckReport, *, yes: bool) -> FixRunner | None:
+    """Apply the safe fixes after confirmation. Return None if none was applied; the result has the errors of the API.
+
+    Raises `CredentialsError`. If that or a signal interrupts it, the applied and the remaining fixes have been reported.
+    """
+    planned = available_fixes(report)
+    if not planned:
+        app.terminal.note("`--fix` has nothing to do")
+        return None
+    app.terminal.note("`--fix` would run:", *(f"  {change.command}" for change in planned))
+    if not app.terminal.confirm(f"do {'this' if len(planned) == 1 else 'these'}?", yes=yes):
+        app.terminal.note("nothing was changed")
+        return None
+    fixes = FixRunner(list(planned))
+    try:
+        fixes.run(_apply_function(app, planned), app.terminal.note)
+    except BaseException:  # also signals: the applied changes must be reported
+        from tpuctl.app.signals import signals_ignored  # noqa: PLC0415  # rarely needed
+
+        with signals_ignored():
+            lines = ["`--fix` was interrupted"]
+            lines += [f"  done: {change.command}" for change in fixes.done]
+            lines += [f"  failed: {change.command}: {error.message}" for change, error in fixes.failed]
+            lines += [f"  started, may be done: {change.command}" for change in fixes.waiting[:1]]
+            lines += [f"  not done: {change.command}" for change in fixes.waiting[1:]]
+            app.terminal.warn(*lines)
+        raise
+    return fixes
+
+
+def _apply_function(app: App, planned: Iterable[Fix]) -> Callable[[Fix], None]:
+    """Return the function that applies a change. If all are on this machine, it needs no cloud and no settings."""
+    if all(isinstance(change, LocalFix) for change in planned):
+        return apply_local_fix  # type: ignore[return-value]  # all are local
+    cloud = check_sources(app)
+    return lambda change: apply_fix(cloud, change)
+
+
+def report_failed_fixes(app: App, fixes: FixRunner) -> None:
+    """Report which changes were applied and which failed, with their commands; nothing if none failed."""
+    if not fixes.failed:
+        return
+    lines = [f"`--fix` did {len(fixes.done)} of {len(fixes.done) + len(fixes.failed)} changes"]
+    lines += [f"  done: {change.command}" for change in fixes.done]
+    for change, error in fixes.failed:
+        lines += [f"  failed: {change.command}", f"    {error.message}"]
+        lines += [f"    hint: {line}" for line in (error.hint or "").splitlines()]
+    app.terminal.warn(*lines)
+
+
+def fix_exit_code(fixes: FixRunner) -> ExitCode:
+    """Return the exit code of the failed changes, 0 if none failed."""
+    return worst_exit_code(error.exit_code for _, error in fixes.failed)
+
+
+# Apply the fixes of findings that are safe: none of them creates, moves or deletes data.
+
+
+def available_fixes(report: CheckReport) -> tuple[Fix, ...]:
+    """Return the fixes for errors, warnings and unknown findings, each once, the worst first.
+
+    For notes only fixes that change this machine, unless the user has accepted the note.
+    """
+    found = [
+        remedy.change
+        for finding in report.of(Level.ERROR, Level.WARNING, Level.UNKNOWN, Level.NOTE)
+        for remedy in finding.found.remedies
+        if remedy.change is not None
+        and (finding.level is not Level.NOTE or (isinstance(remedy.change, LocalFix) and not finding.accepted))
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+@dataclass(slots=True)
+class FixRunner:
+    """Applies changes. `waiting` are not applied yet; the first of them may have been started."""
+
+    waiting: list[Fix]
+    done: list[Fix] = field(default_factory=list)
+    failed: list[tuple[Fix, TpuctlError]] = field(default_factory=list)
+
+    def run(self, apply: Callable[[Fix], None], notify: Callable[[str], None]) -> None:
+        """Apply the waiting changes one after the other with `apply`. A failure does not stop the others.
+
+        Raises `CredentialsError`, as all others would fail too.
+        """
+        while self.waiting:
+            change = self.waiting[0]
+            try:
+                apply(change)
+            except CredentialsError:
+                raise
+            except TpuctlError as error:
+                self.failed.append((change, error))
+                notify(f"failed: {change.command}: {error.message}")
+            else:
+                self.done.append(change)
+                notify(f"done: {change.command}")
+            del self.waiting[0]
+
+
+def apply_fix(sources: Sources, change: Fix) -> None:
+    """Apply one change and wait until the API reports it as done. Raises the errors of the API."""
+    match change:
+        case EnableService(project, service):
+            sources.projects.enable(project, service)
+        case GrantBucketRole(bucket, role, member, user_project):
+            sources.buckets.grant(bucket, role, member, user_project=user_project)
+        case OpenFirewall(project, network, name, ranges, ports):
+            sources.compute.open_firewall(project, network, name, ranges, ports)
+        case SetFileMode() | CreateSshKey() | AddKeyToSshAgent():
+            apply_local_fix(change)
+        case _:
+            assert_never(change)
+
+
+# Apply the fixes of `--fix` on this machine: modes of files, a missing key, a key for the agent. No fix removes anything.
+
+
+def apply_local_fix(change: LocalFix) -> None:
+    """Apply one fix. Raises `TpuctlError` with the error of the system."""
+    match change:
+        case SetFileMode(path, mode):
+            try:
+                # Only bits are removed: a file that its owner may not write stays so.
+                Path(path).chmod(Path(path).stat().st_mode & mode)
+            except OSError as error:
+                raise TpuctlError(f"the mode of `{path}` cannot be changed: {error.strerror}") from error
+        case CreateSshKey(home):
+            from tpuctl.ssh.keys import ensure_key, login_name  # noqa: PLC0415  # rarely used
+
+            ensure_key(Path(home), login=login_name(os.environ))
+        case AddKeyToSshAgent(path):
+            import subprocess  # noqa: PLC0415  # rarely used
+
+            try:
+                # With the terminal, since it asks for the passphrase.
+                code = subprocess.run(["ssh-add", path], check=False).returncode
+            except OSError as error:
+                raise TpuctlError(f"`ssh-add` cannot be started: {error.strerror}") from error
+            if code != 0:
+                hint = "run it yourself: it asks for the passphrase at a terminal, and needs a running agent"
+                raise TpuctlError(f"`ssh-add` failed with exit code {code}", hint=hint)
+        case _:
+            assert_never(change)

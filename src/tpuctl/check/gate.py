@@ -1,0 +1,310 @@
+"""The check right before a node is created: errors prevent it, warnings are shown, and no query is sent twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from contextlib import suppress
+from dataclasses import fields
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tpuctl import __version__
+from tpuctl.check.facts import CheckSettings
+from tpuctl.check.findings import (
+    ALL_CHECKS,
+    CheckReport,
+    Finding,
+    Level,
+    RuleResult,
+    evaluate_rules,
+    finding_headline,
+    warning_line,
+)
+from tpuctl.clock import format_timestamp, parse_timestamp
+from tpuctl.errors import CheckFailedError
+from tpuctl.files import make_private_folder, read_own_file
+from tpuctl.models.events import EventKind, NodeEvent
+from tpuctl.shapes import ANY, TIME, Fields, ListOf, MapOf, Scalar, Shape, ShapeError, parse_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
+    from pathlib import Path
+
+    from tpuctl.check.facts import CheckFacts, Fact, WantedNode
+    from tpuctl.check.findings import CheckRule
+    from tpuctl.check.gathering import FactGatherer, Sources
+    from tpuctl.check.zone_ranking import ZoneRanking
+    from tpuctl.clock import Clock
+    from tpuctl.models.node import Node
+    from tpuctl.models.spec import NodeSpec
+    from tpuctl.names import NodeName
+    from tpuctl.nodes.context import NodeListingLike
+
+# Answers serve all nodes of one run, but not for longer than they are cached between runs.
+_ANSWERS_LAST = timedelta(minutes=10)
+_SHOWN_LEVELS = (Level.WARNING, Level.UNKNOWN)
+
+
+class CheckMemory(Protocol):
+    """A cache of recent checks without errors."""
+
+    def get(self, key: str) -> Any:  # JSON
+        """Return the cached value; None if it is missing or too old."""
+
+    def put(self, key: str, value: Any) -> None:  # JSON
+        """Store a value."""
+
+    def clear(self, *, keep: str = "") -> None:
+        """Remove all entries, except that of the key `keep`."""
+
+
+class PreflightCheck:
+    """Checks each node of one run before it is created. `real` is the real clock, as a network takes real time."""
+
+    def __init__(
+        self,
+        sources: Callable[[], Sources],
+        wishes: CheckSettings,
+        memory: CheckMemory,
+        *,
+        accepted: frozenset[str],
+        timeout: timedelta,
+        real: Clock,
+        now: Callable[[], datetime],
+        identity: str,
+    ) -> None:
+        self._sources, self._wishes, self._memory = sources, wishes, memory
+        self._accepted, self._timeout, self._real, self._now = accepted, timeout, real, now
+        self._identity = identity
+        self._gathering: tuple[FactGatherer, datetime] | None = None
+        self._passed: dict[NodeName, datetime] = {}
+        self.siblings: Mapping[NodeName, NodeSpec] = {}
+
+    def check(
+        self, name: NodeName, spec: NodeSpec, *, replaces: Node | None, tell: Callable[[NodeEvent], None]
+    ) -> None:
+        """Return if the node may be created. `replaces` is the node that is deleted first.
+
+        Raises `CheckFailedError` with the errors and how to fix them, `CredentialsError`.
+        """
+        now = self._now()
+        if ALL_CHECKS in self._accepted or (name in self._passed and now - self._passed[name] < _ANSWERS_LAST):
+            return
+        others = tuple(spec for other, spec in self.siblings.items() if other != name)
+        wanted = self._wishes.wanted(name.project, name.zone, spec, name=name, replaces=replaces, siblings=others)
+        key = check_key(wanted, self._accepted, self._identity)
+        remembered = self._memory.get(key)
+        findings = _findings_from_cache(remembered)
+        if findings is None:
+            report = self.report(wanted)
+            if errors := report.of(Level.ERROR):
+                raise check_failed_error(errors, wanted.what)
+            findings = report.of(*_SHOWN_LEVELS)
+        self._passed[name] = now
+        # The node that is created now uses quota and grants, so that cached results for other nodes are outdated.
+        self._memory.clear(keep=key)
+        for line in warning_lines(findings):
+            tell(NodeEvent(EventKind.NOTE, now, name, line, {"check": True}))
+
+    @property
+    def wishes(self) -> CheckSettings:
+        """What the user says about every node."""
+        return self._wishes
+
+    @property
+    def has_answer(self) -> bool:
+        """Return whether the cloud has answered any query of the last report."""
+        return self._gathering is not None and self._gathering[0].has_answer
+
+    def discard_answers(self) -> None:
+        """Discard all answers, as something was changed; the next report sends its queries again."""
+        self._gathering = None
+
+    def ranking(self, project: str, spec: NodeSpec, zones: tuple[str, ...]) -> ZoneRanking:
+        """Return the zones that offer the type of a spec, or those of `zones` that do, the best first."""
+        from tpuctl.check.zone_ranking import rank_zones  # noqa: PLC0415  # only needed without a zone
+
+        wishes, now = self._wishes, self._now()
+        found = self._new_gathering().everywhere(wishes.wanted(project, "", spec))
+        return rank_zones(
+            spec,
+            project=project,
+            today=now.date(),
+            zones=zones,
+            offers=found.offers,
+            buckets=found.buckets,
+            quotas=found.quotas,
+            held=found.held,
+            grants=wishes.grants,
+            egress_prices=wishes.egress_prices,
+        )
+
+    def nodes(self, project: str) -> Fact[NodeListingLike]:
+        """Return the nodes of all zones. The next report shares their deadline and does not list them again."""
+        self._gathering = self._new_gathering(), self._now()
+        return self._gathering[0].nodes(project)
+
+    def report(self, wanted: WantedNode) -> CheckReport:
+        """Run the rules on the current facts and return the report; cache it if it has no errors. Raises `CredentialsError`."""
+        now = self._now()
+        if self._gathering is None or now - self._gathering[1] > _ANSWERS_LAST:
+            self._gathering = self._new_gathering(), now
+        facts = self._gathering[0].facts(wanted, now, meanwhile=_load_rules)
+        report = evaluate_rules(facts, _load_rules(), accepted=self._accepted)
+        if report.of(Level.ERROR):
+            # The situation has changed, and other cached results may be wrong too.
+            self._memory.clear()
+        elif report.is_lasting:
+            key = check_key(wanted, self._accepted, self._identity)
+            said = [
+                {
+                    "id": finding.id,
+                    "accepted": finding.accepted,
+                    "level": str(finding.found.level),
+                    "subject": finding.found.subject,
+                    "text": finding.found.text,
+                    "why": finding.found.why,
+                }
+                for finding in report.of(*_SHOWN_LEVELS)
+            ]
+            self._memory.put(key, said)
+        return report
+
+    def _new_gathering(self) -> FactGatherer:
+        from tpuctl.check.gathering import FactGatherer  # noqa: PLC0415  # 20 ms, and most runs create nothing
+
+        return FactGatherer(self._sources(), self._real, self._timeout)
+
+
+def check_key(wanted: WantedNode, accepted: frozenset[str], identity: str) -> str:
+    """Return the cache key of a check: a hash of everything that rules read, and of the identity of the caller."""
+    wishes = {entry.name: getattr(wanted, entry.name) for entry in fields(CheckSettings)}
+    about = [
+        *(__version__, identity, wanted.project, wanted.zone, str(wanted.name)),
+        # Fewer rules apply to an existing node, so that its result does not permit to create it.
+        *(wanted.creates, wanted.replaces and wanted.replaces.id),
+        *(_relevant_spec(wanted.spec), [_relevant_spec(other) for other in wanted.siblings], sorted(accepted), wishes),
+    ]
+    return hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _relevant_spec(spec: NodeSpec) -> dict[str, Any]:
+    """Return the parts of a spec that rules read."""
+    unseen = {"metadata", "labels", "description", "setup", "named"}
+    return {name: value for name, value in spec.to_json().items() if name not in unseen}
+
+
+def check_failed_error(errors: tuple[Finding, ...], what: str) -> CheckFailedError:
+    """Return the error with all findings and their remedies."""
+    count = f"{what} was not created: the check found {len(errors)} error{'s' * (len(errors) > 1)}"
+    lines = []
+    for finding in errors:
+        lines.append(f"  {finding_headline(finding)}")
+        lines += [f"    {finding.found.why}"] if finding.found.why else []
+        lines += [
+            f"    → {remedy.text}" + (f": `{remedy.command}`" if remedy.command else "")
+            for remedy in finding.found.remedies
+        ]
+    skip = " ".join(f"--skip-check {id_}" for id_ in dict.fromkeys(finding.id for finding in errors))
+    return CheckFailedError(count, details=lines, hint=f"fix it, or continue with `{skip}`")
+
+
+def warning_lines(findings: tuple[Finding, ...]) -> list[str]:
+    """Return a line for each warning, and one line for everything that could not be read."""
+    lines = [warning_line(finding) for finding in findings if finding.level is Level.WARNING]
+    unknown = dict.fromkeys(finding.id for finding in findings if finding.level is Level.UNKNOWN)
+    if unknown:
+        lines.append(f"not checked, because it could not be read: {', '.join(unknown)} (`tpuctl check` says why)")
+    return lines
+
+
+def _load_rules() -> tuple[CheckRule[CheckFacts], ...]:
+    from tpuctl.check.rules import RULES  # noqa: PLC0415  # 20 ms, which pass while queries are running
+
+    return RULES
+
+
+_CACHED_FIELDS: Fields = {
+    **dict.fromkeys(("id", "subject", "text", "why"), str),
+    "accepted": bool,
+    "level": Scalar("a level", lambda value: value in list(Level)),
+}
+_CACHED_FINDINGS = ListOf(
+    Shape("", _CACHED_FIELDS, required=("id", "level", "subject", "text", "accepted"), nullable=True)
+)
+
+
+def _findings_from_cache(remembered: Any) -> tuple[Finding, ...] | None:  # written by `report`
+    """Return the cached findings; None if the value does not have the form that `report` writes."""
+    try:
+        _CACHED_FINDINGS.check(remembered)
+    except ShapeError:
+        return None
+    return tuple(
+        Finding(
+            entry["id"],
+            "",
+            RuleResult(level=Level(entry["level"]), subject=entry["subject"], text=entry["text"], why=entry.get("why")),
+            accepted=entry["accepted"],
+        )
+        for entry in remembered
+    )
+
+
+# A cache file of recent checks without errors, readable by its owner only. The same check is not repeated for ten minutes.
+
+
+_CACHE_LASTS = timedelta(minutes=10)
+_MAX_ENTRIES = 100
+_CACHE_SHAPE = MapOf(Shape("", {"at": TIME, "said": ANY}, required=("at", "said")))
+
+
+class CheckCache:
+    """Keeps entries for ten minutes by `clock`. A file that cannot be read or written is ignored."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._path, self._clock = path, clock
+
+    def get(self, key: str) -> Any:  # JSON, as it was stored
+        """Return the cached value; None if it is missing or too old."""
+        entry = self._entries().get(key)
+        return entry["said"] if entry else None
+
+    def put(self, key: str, value: Any) -> None:  # JSON
+        """Store a value and remove entries that are too old."""
+        entries = {**self._entries(), key: {"at": format_timestamp(self._clock.now()), "said": value}}
+        self._write(dict(list(entries.items())[-_MAX_ENTRIES:]))
+
+    def clear(self, *, keep: str = "") -> None:
+        """Remove all entries, except that of the key `keep`."""
+        entries = self._entries()
+        if kept := {key: entry for key, entry in entries.items() if key == keep}:
+            self._write(kept)
+        elif entries:
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
+
+    def _write(self, kept: dict[str, Any]) -> None:
+        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        with suppress(OSError):
+            make_private_folder(self._path.parent)
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump(kept, file)
+            temporary.replace(self._path)
+
+    def _entries(self) -> dict[str, Any]:
+        try:
+            found = parse_json(read_own_file(self._path))
+            _CACHE_SHAPE.check(found)
+        except (OSError, ShapeError):
+            return {}
+        now, fresh = self._clock.now(), {}
+        for key, entry in found.items():
+            moment = parse_timestamp(entry["at"])
+            if moment is not None and timedelta() <= now - moment < _CACHE_LASTS:
+                fresh[key] = entry
+        return fresh

@@ -1,0 +1,475 @@
+"""How findings are shown: on a terminal, in a pipe and as JSON. Their text comes from the rules."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.check.colocation import Relation
+from tpuctl.check.findings import ACCEPTED_MARK, Level, is_downgraded
+from tpuctl.escaping import escape_unprintable
+from tpuctl.output.terminal import Cell, OutputFormat, column_lines, styled, text_width
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from decimal import Decimal
+
+    from tpuctl.check.facts import WantedNode
+    from tpuctl.check.findings import CheckReport, Finding
+    from tpuctl.check.zone_ranking import BucketProximity, ZoneRank, ZoneRanking
+    from tpuctl.output.terminal import Terminal
+
+# Version of the JSON. Within a version fields may be added; none is removed or changes its meaning.
+FINDINGS_SCHEMA_VERSION = 1
+
+_LEVEL_STYLES = {
+    Level.ERROR: "red",
+    Level.WARNING: "yellow",
+    Level.UNKNOWN: "magenta",
+    Level.NOTE: "dim",
+    Level.OK: "green",
+}
+_LEVEL_PLURALS = {Level.ERROR: "errors", Level.WARNING: "warnings", Level.NOTE: "notes"}
+_LEVEL_WIDTH = max(map(len, Level))
+# Up to this many subjects are named for which the text is the same.
+_MAX_SUBJECTS = 5
+# Longer lines are hard to read, shorter ones hard to wrap.
+_MAX_WIDTH, _MIN_WIDTH = 100, 40
+# Words, and commands in backticks, which must stay on one line to be copied.
+_WORDS_AND_COMMANDS = re.compile(r"(?:`[^`]*`|\S)+")
+
+
+def show_findings(
+    terminal: Terminal,
+    report: CheckReport,
+    form: OutputFormat,
+    *,
+    wanted: WantedNode | None = None,
+    about: Mapping[str, Any] | None = None,
+    elapsed: timedelta | None = None,
+    verbose: bool = False,
+    can_fix: bool = False,
+    sandbox: bool = False,
+) -> None:
+    """Show a report on stdout; for a table also a summary on stderr.
+
+    JSON always has the checks that are ok, other formats only with `verbose`. `can_fix`: the current command has `--fix`.
+    `about` has additional JSON fields that describe what was checked; for a node they are its `target`.
+    """
+    if form in {OutputFormat.JSON, OutputFormat.YAML}:
+        target = {"target": wanted_to_json(wanted)} if wanted else {}
+        terminal.data(report_to_json(report, {**target, **(about or {})}, sandbox=sandbox), form)
+        return
+    if form is OutputFormat.NAME:
+        terminal.names(dict.fromkeys(finding.id for finding in report.findings if finding.level is not Level.OK))
+        return
+    if terminal.is_interactive:
+        width, colored = terminal.streams.width, terminal.colors_out
+        terminal.page(findings_page(report, width=width, colored=colored, verbose=verbose, can_fix=can_fix))
+    else:
+        terminal.table(
+            (), [_finding_row(finding) for finding in report.findings if verbose or finding.level is not Level.OK]
+        )
+    terminal.note(report_summary(report, elapsed))
+
+
+def findings_page(
+    report: CheckReport, *, width: int, colored: bool, verbose: bool = False, can_fix: bool = False
+) -> Iterator[str]:
+    """Yield the lines for a terminal: the worst first, findings of one subject together, one line for all that are ok."""
+    shown = [finding for finding in report.findings if finding.level is not Level.OK]
+    subjects = list(dict.fromkeys(finding.found.subject for finding in shown))
+    in_order = sorted(shown, key=lambda one: (one.level.rank, subjects.index(one.found.subject)))
+    for finding, *others in _fold_findings(in_order):
+        yield from finding_lines(finding, width=width, colored=colored, can_fix=can_fix)
+        if others:
+            # The subject of the block counts as named.
+            names = [other.found.subject for other in others]
+            named, more = ", ".join(names[: _MAX_SUBJECTS - 1]), len(names) - _MAX_SUBJECTS + 1
+            text = f"the same is true of {named}" + (f" and {more} more" if more > 0 else "")
+            yield from wrap_text(text, first="  ", rest="    ", width=width)
+        yield ""
+    fine = report.of(Level.OK)
+    if verbose:
+        for finding in fine:
+            yield f"{_finding_header(finding, colored=colored)}  {escape_unprintable(finding.found.text)}"
+    elif fine:
+        yield styled(f"{len(fine)} check{'' if len(fine) == 1 else 's'} ok", _LEVEL_STYLES[Level.OK], colored=colored)
+
+
+def _fold_findings(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """Return groups of findings with the same text for many subjects, and single findings, in their order.
+
+    Findings worse than a note are not grouped if they have a command, as each command must be shown.
+    """
+    alike: dict[Any, list[Finding]] = {}
+    for finding in findings:
+        alike.setdefault(_finding_gist(finding), []).append(finding)
+    groups: list[list[Finding]] = []
+    for finding in findings:
+        same = alike[_finding_gist(finding)]
+        has_command = any(remedy.command for remedy in finding.found.remedies)
+        if len(same) <= _MAX_SUBJECTS or (has_command and finding.level is not Level.NOTE):
+            groups.append([finding])
+        elif finding is same[0]:
+            groups.append(same)
+    return groups
+
+
+def _finding_gist(finding: Finding) -> tuple[object, ...]:
+    """Return the text of a finding without the name of its subject."""
+    found = finding.found
+    bucket = found.subject.removeprefix("gs://").partition("/")[0]
+    texts = (found.text, found.why or "", *(remedy.text for remedy in found.remedies))
+    gist = tuple(text.replace(found.subject, "").replace(f"gs://{bucket}", "") for text in texts)
+    return (finding.id, finding.level, finding.accepted, *gist)
+
+
+def finding_lines(finding: Finding, *, width: int, colored: bool, can_fix: bool = False) -> Iterator[str]:
+    """Yield the lines of one finding: level, id and subject; text; reason; remedies.
+
+    Text is wrapped. A command has its own unbroken line, so that it can be copied.
+    """
+    found = finding.found
+    yield _finding_header(finding, colored=colored)
+    yield from wrap_text(found.text, first="  ", rest="  ", width=width)
+    if found.why:
+        yield from wrap_text(found.why, first="  why: ", rest="       ", width=width)
+    for remedy in found.remedies:
+        colon = ":" if remedy.command else ""
+        yield from wrap_text(
+            (f"{remedy.text} (`--fix` does this)" if can_fix and remedy.change else remedy.text) + colon,
+            first="  → ",
+            rest="    ",
+            width=width,
+        )
+        if remedy.command:
+            yield "      " + styled(escape_unprintable(remedy.command), "cyan", colored=colored)
+
+
+def report_summary(report: CheckReport, elapsed: timedelta | None = None) -> str:
+    """Return the counts of a report: `2 errors, 1 warning, 3 unknown, 1 note, 17 ok in 0.6 s`."""
+    counts = [(level, len(report.of(level))) for level in Level]
+    words = [f"{count} {_LEVEL_PLURALS.get(level, level) if count > 1 else level}" for level, count in counts if count]
+    took = f" in {elapsed.total_seconds():.1f} s" if elapsed is not None else ""
+    return (", ".join(words) or "nothing was checked") + took
+
+
+def check_to_json(report: CheckReport, wanted: WantedNode, *, sandbox: bool) -> dict[str, Any]:
+    """Return the report on a wanted node for scripts, as `report_to_json` does."""
+    return report_to_json(report, {"target": wanted_to_json(wanted)}, sandbox=sandbox)
+
+
+def report_to_json(report: CheckReport, about: Mapping[str, Any], *, sandbox: bool) -> dict[str, Any]:
+    """Return a report for scripts. Every field is always present; null or empty without a value."""
+    return {
+        "schemaVersion": FINDINGS_SCHEMA_VERSION,
+        **about,
+        "summary": {str(level): len(report.of(level)) for level in Level},
+        "findings": [finding_to_json(finding) for finding in report.findings],
+        **({"sandbox": True} if sandbox else {}),
+    }
+
+
+def wanted_to_json(wanted: WantedNode) -> dict[str, Any]:
+    """Return the target of the check. `nodeId` is null if no node was named."""
+    spec = wanted.spec
+    return {
+        "project": wanted.project,
+        "zone": wanted.zone,
+        "nodeId": wanted.name.node_id if wanted.name else None,
+        "acceleratorType": spec.accelerator_type,
+        "topology": spec.topology,
+        "runtimeVersion": spec.runtime_version,
+        "tier": str(spec.tier) if spec.tier else None,
+        "creates": wanted.creates,
+        "purpose": str(wanted.purpose),
+        "buckets": [use.url for use in wanted.buckets],
+        "machine": wanted.machine,
+    }
+
+
+def finding_to_json(finding: Finding) -> dict[str, Any]:
+    """Return one finding for scripts; every field is always present."""
+    found = finding.found
+    return {
+        "id": finding.id,
+        "title": finding.title,
+        "level": str(finding.level),
+        "accepted": is_downgraded(finding),
+        "subject": found.subject,
+        "text": found.text,
+        "why": found.why,
+        "remedies": [
+            {"text": remedy.text, "command": remedy.command, "fixable": remedy.change is not None}
+            for remedy in found.remedies
+        ],
+        "facts": json.loads(json.dumps(dict(found.facts))),
+    }
+
+
+def _finding_row(finding: Finding) -> tuple[Cell, ...]:
+    """Return all of the finding in one row, as the log of a CI job may be the only source of information."""
+    found = finding.found
+    text = f"{found.text} {ACCEPTED_MARK}" if is_downgraded(finding) else found.text
+    advice = [remedy.text + (f": `{remedy.command}`" if remedy.command else "") for remedy in found.remedies]
+    return tuple(map(Cell, (str(finding.level), finding.id, found.subject, text, found.why or "", "; ".join(advice))))
+
+
+def _finding_header(finding: Finding, *, colored: bool) -> str:
+    level = styled(f"{finding.level:{_LEVEL_WIDTH}}", _LEVEL_STYLES[finding.level], colored=colored)
+    about = styled(f"{finding.id}  {escape_unprintable(finding.found.subject)}", "bold", colored=colored)
+    return f"{level}  {about}" + (f"  {ACCEPTED_MARK}" if is_downgraded(finding) else "")
+
+
+def wrap_text(text: str, *, first: str, rest: str, width: int) -> Iterator[str]:
+    """Yield the text in lines of readable width. Words and quoted commands are never broken, even if they are longer."""
+    room = min(max(width, _MIN_WIDTH), _MAX_WIDTH)
+    line, words = first, _WORDS_AND_COMMANDS.findall(escape_unprintable(text))
+    for index, word in enumerate(words):
+        if index and text_width(line) + text_width(word) > room:
+            yield line.rstrip()
+            line = rest
+        line += word + " "
+    yield line.rstrip()
+
+
+# How the ranking of zones is shown: table, JSON and notes.
+
+
+ZONE_HEADER = ("ZONE", "BUCKETS", "TO READ 1 TB", "NOTES")
+# Version of the JSON. Within a version fields may be added; none is removed or changes its meaning.
+ZONES_SCHEMA_VERSION = 1
+
+_RELATION_WORDS = {
+    Relation.SAME_ZONE: "same zone",
+    Relation.SAME_REGION: "same region",
+    Relation.DUAL_REGION: "in its dual-region",
+    Relation.MULTI_REGION: "in its multi-region",
+    Relation.SAME_AREA: "same continent",
+    Relation.OTHER_AREA: "other continent",
+    Relation.UNKNOWN: "unknown",
+}
+_RELATION_STYLES = {
+    Relation.MULTI_REGION: "yellow",
+    Relation.SAME_AREA: "red",
+    Relation.OTHER_AREA: "red",
+    Relation.UNKNOWN: "magenta",
+}
+# Up to this many buckets are named; more are counted by relation.
+_MAX_BUCKETS = 2
+# Up to this many regions are named with their co-located bucket locations.
+_MAX_REGIONS = 3
+
+
+def show_zone_ranking(terminal: Terminal, ranking: ZoneRanking, form: OutputFormat, *, sandbox: bool = False) -> None:
+    """Show the zones on stdout, the best first, and notes on stderr."""
+    if form in {OutputFormat.JSON, OutputFormat.YAML}:
+        terminal.data(ranking_to_json(ranking, sandbox=sandbox), form)
+        return
+    if form is OutputFormat.NAME:
+        terminal.names(zone.zone for zone in ranking.zones)
+        return
+    rows = [zone_row(zone) for zone in ranking.zones]
+    if not terminal.is_interactive:
+        terminal.table(ZONE_HEADER, rows)
+    elif rows:
+        terminal.page(zones_page(rows, width=terminal.streams.width, colored=terminal.colors_out))
+    for note in ranking_notes(ranking):
+        lines = (
+            wrap_text(note, first="", rest="  ", width=terminal.streams.width) if terminal.is_interactive else (note,)
+        )
+        terminal.note(*lines)
+
+
+def zone_row(zone: ZoneRank) -> tuple[Cell, ...]:
+    """Return the table row of one zone."""
+    style = _RELATION_STYLES.get(zone.worst, "green") if zone.worst else ""
+    # For a pipe each location of each bucket; for a single one only the relation.
+    words = [(seen.use.url, _relation_words(seen)) for seen in zone.buckets]
+    listed = words[0][1] if len(words) == 1 else ", ".join(f"{url} {where}" for url, where in words)
+    return (
+        Cell(zone.zone),
+        Cell(_buckets_words(zone), listed, style),
+        Cell(_price_words(zone)),
+        Cell("; ".join(_zone_notes(zone))),
+    )
+
+
+def zones_page(rows: Sequence[Sequence[Cell]], *, width: int, colored: bool) -> Iterator[str]:
+    """Yield the lines for a terminal: columns if they fit, else notes below their row, else each zone on its own lines.
+
+    Words are never broken, at any width.
+    """
+    if _columns_fit(ZONE_HEADER, rows, width):
+        yield from column_lines(ZONE_HEADER, rows, width=None, colored=colored)
+        return
+    shorter = [each[:-1] for each in rows]
+    if _columns_fit(ZONE_HEADER[:-1], shorter, width):
+        header, *lines = column_lines(ZONE_HEADER[:-1], shorter, width=None, colored=colored)
+        yield header
+        for line, each in zip(lines, rows, strict=True):
+            yield line
+            yield from _lines_below(each[-1:], width)
+        return
+    for zone, where, price, further in rows:
+        yield styled(escape_unprintable(zone.text), "bold", colored=colored)
+        to_read = Cell(f"to read 1 TB: {price.text}" if price.text else "")
+        yield from _lines_below((where, to_read, further), width)
+
+
+def _columns_fit(header: Sequence[str], rows: Sequence[Sequence[Cell]], width: int) -> bool:
+    return all(text_width(line) <= width for line in column_lines(header, rows, width=None, colored=False))
+
+
+def _lines_below(cells: Iterable[Cell], width: int) -> Iterator[str]:
+    for cell in cells:
+        if cell.text:
+            yield from wrap_text(cell.text, first="  ", rest="    ", width=width)
+
+
+def ranking_notes(ranking: ZoneRanking) -> Iterator[str]:
+    """Yield notes about the whole ranking: what is unknown, and which bucket locations would be co-located."""
+    what = ranking.accelerator_type
+    for bucket in ranking.unplaced:
+        missing = f"; reading it takes the permission `{bucket.permission}`" if bucket.permission else ""
+        yield f"`gs://{bucket.use.bucket}` is ignored: {bucket.reason}{missing}"
+    if ranking.offline is not None:
+        yield f"the zones are from the documentation, and may be outdated: {ranking.offline}"
+    if not ranking.zones:
+        yield f"no known zone offers {what}; `tpuctl types` lists all types"
+        return
+    if all(zone.is_apart for zone in ranking.zones):
+        regions = {zone.zone.rpartition("-")[0]: " or ".join(zone.locations) for zone in ranking.zones}
+        places = [f"{locations} for {region}" for region, locations in regions.items()][:_MAX_REGIONS]
+        yield f"no zone with {what} is near every bucket; co-located buckets would be in {', '.join(places)}"
+
+
+def ranking_to_json(ranking: ZoneRanking, *, sandbox: bool) -> dict[str, Any]:
+    """Return the ranking for scripts. Every field is always present; null or empty without a value."""
+    return {
+        "schemaVersion": ZONES_SCHEMA_VERSION,
+        "acceleratorType": ranking.accelerator_type,
+        "zones": [_zone_to_json(zone) for zone in ranking.zones],
+        "unplaced": [
+            {"bucket": bucket.use.url, "reason": bucket.reason, "permission": bucket.permission}
+            for bucket in ranking.unplaced
+        ],
+        "offline": ranking.offline,
+        **({"sandbox": True} if sandbox else {}),
+    }
+
+
+def _zone_to_json(zone: ZoneRank) -> dict[str, Any]:
+    low, high = zone.span or (None, None)
+    return {
+        "zone": zone.zone,
+        "region": zone.zone.rpartition("-")[0],
+        "relation": str(zone.worst) if zone.worst else None,
+        "pricePerTBLow": _as_float(low),
+        "pricePerTBHigh": _as_float(high),
+        "singleTenant": zone.single_tenant,
+        "grants": [str(grant) for grant in zone.grants],
+        "quotaLimit": zone.quota.limit if zone.quota else None,
+        "quotaLeft": zone.quota.left if zone.quota else None,
+        "quotaSuffices": zone.quota.suffices if zone.quota else None,
+        "coLocated": list(zone.locations),
+        "buckets": [
+            {
+                "bucket": seen.use.url,
+                "location": seen.placement.location if seen.placement else None,
+                "relation": str(seen.relation),
+                "pricePerTBLow": _as_float(seen.price.cost(10**12)[0]) if seen.price else None,
+                "pricePerTBHigh": _as_float(seen.price.cost(10**12)[1]) if seen.price else None,
+                "priceDate": seen.price.seen if seen.price else None,
+            }
+            for seen in zone.buckets
+        ],
+    }
+
+
+def _buckets_words(zone: ZoneRank) -> str:
+    """Return the relation of the buckets to the zone: of a single one, of two with names, else counts, the nearest first.
+
+    Several locations in one bucket count once.
+    """
+    places = {seen.use.bucket: seen for seen in zone.buckets}
+    if len(places) > _MAX_BUCKETS:
+        relations = sorted((seen.relation for seen in places.values()), key=lambda relation: relation.rank)
+        counts = Counter("co-located" if each.is_colocated else _RELATION_WORDS[each] for each in relations)
+        return ", ".join(f"{count} {group}" for group, count in counts.items())
+    words = [_relation_words(seen) for seen in places.values()]
+    if len(words) == 1:
+        return words[0]
+    return ", ".join(f"gs://{name} {where}" for name, where in zip(places, words, strict=True))
+
+
+def _relation_words(seen: BucketProximity) -> str:
+    place = f" ({seen.placement.location})" if seen.placement else ""
+    return _RELATION_WORDS[seen.relation] + place
+
+
+def _price_words(zone: ZoneRank) -> str:
+    if zone.span is None:
+        return "unknown" if zone.buckets else ""
+    low, high = zone.span
+    more = " or more" if len(zone.prices) < len(zone.buckets) else ""
+    if not high:
+        return f"free{more}"
+    billed = [price for price in zone.prices if not price.is_free]
+    basis = ", ".join(sorted({"your settings" if price.is_own else f"list of {price.seen}" for price in billed}))
+    return f"{f'${low:,}' if low == high else f'${low:,} to ${high:,}'}{more} ({basis})"
+
+
+def _zone_notes(zone: ZoneRank) -> Iterator[str]:
+    quota = zone.quota
+    if zone.grants:
+        yield f"grant: {' and '.join(map(str, zone.grants))}"
+    if quota and quota.limit == 0:
+        yield "the quota is 0"
+    elif quota and quota.limit is not None:
+        needed = f", {quota.needed} needed" if quota.suffices is False else ""
+        if quota.left is None:
+            yield f"quota of {quota.limit} {quota.unit}{needed}"
+        else:
+            yield f"{quota.left} of {quota.limit} {quota.unit} of quota left{needed}"
+    if zone.single_tenant:
+        yield "single tenant: only by agreement with Google"
+
+
+def _as_float(amount: Decimal | None) -> float | None:
+    return None if amount is None else float(amount)
+
+
+# A notice on a terminal while the cloud takes long to answer a check. Elsewhere none.
+
+
+# Shorter waits need no notice.
+_NOTICE_AFTER = timedelta(seconds=2)
+
+
+@contextmanager
+def waiting_notice(terminal: Terminal, *, after: timedelta = _NOTICE_AFTER) -> Iterator[None]:
+    """Show one notice on stderr if the block takes longer, in real time, than `after`."""
+    if not terminal.is_redrawn or terminal.quiet:
+        yield
+        return
+    is_over = threading.Event()
+
+    def notify() -> None:
+        if not is_over.wait(after.total_seconds()):
+            terminal.note("still waiting for the cloud …")
+
+    thread = threading.Thread(target=notify, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        # So that the notice never interleaves with later output.
+        thread.join()

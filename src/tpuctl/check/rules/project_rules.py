@@ -1,0 +1,306 @@
+"""The project: whether it exists and is billed, its APIs, and what its organisation forbids.
+
+Each unreadable fact is reported once: the project by TPU506, its APIs by TPU501, billing by TPU502, and all policies of the
+organisation together by TPU503.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpuctl.check.facts import (
+    COMPUTE_API,
+    EXTERNAL_IPS,
+    IAP_API,
+    OS_LOGIN,
+    SHIELDED_VM,
+    STORAGE_API,
+    TPU_API,
+    Absent,
+    Known,
+    NetworkInterface,
+    Unknown,
+    value_or_none,
+)
+from tpuctl.check.findings import EnableService, Level, Remedy, RuleResult, check_rule, unread_result
+from tpuctl.check.suggested_commands import (
+    list_billing_accounts_command,
+    list_projects_command,
+    restore_project_command,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tpuctl.check.facts import CheckFacts, WantedNode
+    from tpuctl.check.findings import CheckRule
+    from tpuctl.models.project import OrgPolicy
+
+_CONSTRAINT_WORDS = {
+    EXTERNAL_IPS: "external addresses",
+    OS_LOGIN: "OS Login",
+    SHIELDED_VM: "Secure Boot",
+}
+_DELETION_STATES = frozenset({"DELETE_REQUESTED", "DELETE_IN_PROGRESS"})
+
+
+@check_rule("TPU501", "the APIs are enabled")
+def apis_are_enabled(facts: CheckFacts) -> Iterator[RuleResult]:
+    """Check whether the project has the APIs enabled that the node needs.
+
+    It is an error if `tpu.googleapis.com`, which creates nodes, or `compute.googleapis.com`, which has their network, firewall,
+    disks and default account [documentation], is not enabled. It is a warning if `storage.googleapis.com` is not enabled and
+    buckets are used, or `iap.googleapis.com` and ssh goes through Identity-Aware Proxy: both are documented prerequisites;
+    whether they are strictly required is unverified. An API that has answered is enabled, even if the list disagrees.
+    """
+    wanted, subject = facts.wanted, _project_subject(facts)
+    has_network = isinstance(facts.network, Known) and NetworkInterface.of(wanted).project == wanted.project
+    answers = {
+        TPU_API: isinstance(facts.types, Known),
+        COMPUTE_API: has_network or isinstance(facts.region_quotas, Known),
+    }
+    answered = [name for name, has_answered in answers.items() if has_answered]
+    needed = _needed_apis(wanted)
+    match facts.services:
+        case None:
+            return
+        case Unknown() | Absent() as fact:
+            names = " and ".join(f"`{name}`" for name in answered)
+            what = "the list of enabled APIs" + (f" except {names}, which answered," if answered else "")
+            yield unread_result(fact, subject, what, permission="serviceusage.services.get", project=wanted.project)
+            fine = answered
+        case Known(enabled):
+            fine = [name for name in needed if enabled.get(name) or name in answered]
+            for name, (level, why) in needed.items():
+                if name not in fine and name in enabled:
+                    change = EnableService(wanted.project, name)
+                    yield RuleResult(
+                        level=level,
+                        subject=subject,
+                        text=f"`{name}` is not enabled in project `{wanted.project}`",
+                        why=why,
+                        remedies=(Remedy.by(change, "enable it; this may take a few minutes to take effect"),),
+                        facts={"service": name, "enabled": False},
+                    )
+    if fine:
+        words = ", ".join(f"`{name}`" for name in fine)
+        text = f"{words} {'are' if len(fine) > 1 else 'is'} enabled"
+        yield RuleResult(level=Level.OK, subject=subject, text=text, facts={"services": fine})
+
+
+@check_rule("TPU502", "the project is billed")
+def project_is_billed(facts: CheckFacts) -> Iterator[RuleResult]:
+    """Check whether the project has an open billing account.
+
+    Without one it is an error: the API refuses to create nodes (BILLING_DISABLED), even under a grant that makes them free.
+    Source: API field `billingEnabled` of Cloud Billing.
+    """
+    project, subject = facts.wanted.project, _project_subject(facts)
+    match facts.billing:
+        case None:
+            return
+        case Unknown() | Absent() as fact:
+            yield unread_result(
+                fact, subject, "whether it is billed", permission="resourcemanager.projects.get", project=project
+            )
+        case Known(True):
+            yield RuleResult(level=Level.OK, subject=subject, text="billing is on")
+        case Known(_):
+            page = f"https://console.cloud.google.com/billing/linkedaccount?project={project}"
+            link = f"`gcloud billing projects link {project} --billing-account=ACCOUNT`"
+            yield RuleResult(
+                level=Level.ERROR,
+                subject=subject,
+                text=f"billing is off in project `{project}`",
+                why="no node can be created without an open billing account",
+                remedies=(
+                    Remedy(
+                        f"link a billing account at {page}, or with {link}, where ACCOUNT is one of this list",
+                        list_billing_accounts_command(),
+                    ),
+                ),
+                facts={"billingEnabled": False},
+            )
+
+
+@check_rule("TPU503", "the organisation allows external addresses")
+def external_addresses_allowed(facts: CheckFacts) -> Iterator[RuleResult]:
+    """Check whether the organisation policy `compute.vmExternalIpAccess` allows external addresses for a new node.
+
+    It is an error if the policy denies all of them and the node requests them. It is a warning if the policy allows or denies
+    named instances only, as the names of TPU workers are unknown before they exist; and if the policy has a condition, which
+    is not evaluated. This rule also reports policies that could not be read. Source: documentation of organisation policy
+    constraints.
+    """
+    gaps = {name: fact for name, fact in facts.org_policies.items() if isinstance(fact, Unknown)}
+    if gaps:
+        # One finding for all of them, as they are refused for the same reason; preferably one that may be readable later.
+        fact = next((fact for fact in gaps.values() if fact.is_passing), next(iter(gaps.values())))
+        words = ", ".join(_CONSTRAINT_WORDS.get(name, f"`{name}`") for name in gaps)
+        what = f"whether an organisation policy forbids it ({words})"
+        yield unread_result(
+            fact, _project_subject(facts), what, permission="orgpolicy.policy.get", project=facts.wanted.project
+        )
+    policy, subject = value_or_none(facts.org_policies.get(EXTERNAL_IPS)), _project_subject(facts)
+    wants = facts.wanted.creates and NetworkInterface.of(facts.wanted).has_external_addresses
+    if policy is None or not wants:
+        if isinstance(facts.org_policies.get(EXTERNAL_IPS), Absent) and wants:
+            yield _no_policy_result(subject, EXTERNAL_IPS)
+        return
+    level, text = _judge_address_policy(policy)
+    remedy = Remedy("create it with `--internal-ips`, and connect from inside its network or with `--iap`")
+    yield RuleResult(
+        level=level,
+        subject=subject,
+        text=text,
+        why=None if level is Level.OK else "the service rejects a node whose workers may not have external addresses",
+        remedies=() if level is Level.OK else (remedy,),
+        facts={"constraint": EXTERNAL_IPS, "allowedValues": [*policy.allowed], "deniedValues": [*policy.denied]},
+    )
+
+
+@check_rule("TPU504", "OS Login")
+def os_login_required(facts: CheckFacts) -> Iterator[RuleResult]:
+    """Check whether the organisation policy `compute.requireOsLogin` is enforced.
+
+    It is a note: workers then ignore keys in metadata, and tpuctl adds the key to the OS Login profile instead. Source:
+    documentation of OS Login; whether the policy applies to TPU workers is unverified.
+    """
+    policy, subject = value_or_none(facts.org_policies.get(OS_LOGIN)), _project_subject(facts)
+    if isinstance(facts.org_policies.get(OS_LOGIN), Absent):
+        yield _no_policy_result(subject, OS_LOGIN)
+    elif policy is not None and (policy.enforced or policy.is_conditional):
+        condition = ", under a condition" if policy.is_conditional else ""
+        yield RuleResult(
+            level=Level.NOTE,
+            subject=subject,
+            text=f"the organisation requires OS Login (`{OS_LOGIN}`{condition}); tpuctl uses it",
+            why="workers ignore keys in metadata, and users need a role to log in",
+            remedies=(Remedy("grant users `roles/compute.osLogin` and `roles/iam.serviceAccountUser`"),),
+            facts={"constraint": OS_LOGIN, "conditional": policy.is_conditional},
+        )
+    elif policy is not None:
+        yield RuleResult(level=Level.OK, subject=subject, text=f"`{OS_LOGIN}` is not enforced")
+
+
+@check_rule("TPU505", "Secure Boot if required")
+def secure_boot_satisfied(facts: CheckFacts) -> Iterator[RuleResult]:
+    """Check whether a new node satisfies the organisation policy `compute.requireShieldedVm`.
+
+    It is an error if the policy is enforced and the node does not request Secure Boot: the API answers with
+    `Constraint constraints/compute.requireShieldedVm violated` (observed by users). It is a warning if the policy has a
+    condition, which is not evaluated.
+    """
+    policy, subject = value_or_none(facts.org_policies.get(SHIELDED_VM)), _project_subject(facts)
+    if not facts.wanted.creates:
+        return
+    if isinstance(facts.org_policies.get(SHIELDED_VM), Absent):
+        yield _no_policy_result(subject, SHIELDED_VM)
+    elif policy is None:
+        return
+    elif facts.wanted.spec.shielded_secure_boot or not (policy.enforced or policy.is_conditional):
+        text = f"`{SHIELDED_VM}` is {'satisfied: the node has Secure Boot' if policy.enforced else 'not enforced'}"
+        yield RuleResult(level=Level.OK, subject=subject, text=text)
+    else:
+        condition = " under a condition, which is not evaluated" if policy.is_conditional else ""
+        yield RuleResult(
+            level=Level.WARNING if policy.is_conditional else Level.ERROR,
+            subject=subject,
+            text=f"the organisation requires Secure Boot{condition} (`{SHIELDED_VM}`), but the node does not request it",
+            why="the service rejects a node that violates the policy",
+            remedies=(Remedy("create it with `--shielded-secure-boot`"),),
+            facts={"constraint": SHIELDED_VM, "conditional": policy.is_conditional},
+        )
+
+
+@check_rule("TPU506", "the project exists")
+def project_is_active(facts: CheckFacts) -> Iterator[RuleResult]:
+    """Check whether the project exists and is active.
+
+    It is an error if it does not exist or is being deleted, and unknown in a state that this version does not know. If it
+    could not be read, its number is unknown, and so are the default account of the workers and the owner of the buckets.
+    Source: API field text of Project (Resource Manager v3), which also answers 403 for a project that does not exist.
+    """
+    name, subject = facts.wanted.project, _project_subject(facts)
+    match facts.project:
+        case Unknown() as fact:
+            what = "the project, with its default account and its number,"
+            yield unread_result(fact, subject, what, permission="resourcemanager.projects.get", project=name)
+        case Absent():
+            yield RuleResult(
+                level=Level.ERROR,
+                subject=subject,
+                text=f"there is no project `{name}`",
+                remedies=(Remedy("use the PROJECT_ID, not the name, of one of these", list_projects_command()),),
+            )
+        case Known(value) if value.state in {"ACTIVE", ""}:
+            yield RuleResult(
+                level=Level.OK, subject=subject, text="the project is active", facts={"projectNumber": value.number}
+            )
+        case Known(value):
+            is_going = value.state in _DELETION_STATES
+            restore = Remedy("cancel its deletion", restore_project_command(name))
+            other = Remedy("check whether it is active, or use another: `--project`", list_projects_command())
+            yield RuleResult(
+                level=Level.ERROR if is_going else Level.UNKNOWN,
+                subject=subject,
+                text=f"project `{name}` is not active, but {value.state}"
+                if is_going
+                else f"project `{name}` is {value.state}, a state that this version does not know",
+                why="nothing can be created in it, and everything in it will be deleted" if is_going else None,
+                remedies=(restore if is_going else other,),
+                facts={"state": value.state, "projectNumber": value.number},
+            )
+
+
+def _project_subject(facts: CheckFacts) -> str:
+    return f"project {facts.wanted.project}"
+
+
+def _needed_apis(wanted: WantedNode) -> dict[str, tuple[Level, str]]:
+    """Return the APIs that the node needs, each with the level if it is disabled, and why."""
+    needed = {
+        TPU_API: (Level.ERROR, "nodes are created through this API"),
+        COMPUTE_API: (
+            Level.ERROR,
+            "the network, the disks and the default account of the workers belong to Compute Engine",
+        ),
+    }
+    if wanted.buckets:
+        needed[STORAGE_API] = (Level.WARNING, "buckets are used through this API")
+    if wanted.iap:
+        needed[IAP_API] = (Level.WARNING, "ssh goes through Identity-Aware Proxy")
+    return needed
+
+
+def _judge_address_policy(policy: OrgPolicy) -> tuple[Level, str]:
+    name = f"`{EXTERNAL_IPS}`"
+    if policy.is_conditional:
+        return (
+            Level.WARNING,
+            f"the organisation limits external addresses under a condition, which is not evaluated ({name})",
+        )
+    if policy.denies_all:
+        return Level.ERROR, f"the organisation forbids external addresses ({name}), and the node requests them"
+    if policy.allowed and not policy.allows_all:
+        return (
+            Level.WARNING,
+            f"the organisation allows external addresses only for named instances ({name}), not for new workers",
+        )
+    if policy.denied:
+        return Level.WARNING, f"the organisation forbids external addresses for some instances ({name})"
+    return Level.OK, f"external addresses are allowed ({name})"
+
+
+def _no_policy_result(subject: str, constraint: str) -> RuleResult:
+    return RuleResult(level=Level.OK, subject=subject, text=f"no organisation policy `{constraint}`")
+
+
+PROJECT_RULES: tuple[CheckRule[CheckFacts], ...] = (
+    apis_are_enabled,
+    project_is_billed,
+    external_addresses_allowed,
+    os_login_required,
+    secure_boot_satisfied,
+    project_is_active,
+)

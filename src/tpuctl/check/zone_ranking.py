@@ -1,0 +1,239 @@
+"""Rank the zones where a type can run close to some buckets. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from tpuctl.accelerators import documented_zones_of, find_accelerator_type, load_accelerators
+from tpuctl.check.colocation import Relation, best_locations, egress_price, placement_relation
+from tpuctl.check.facts import Absent, CheckSettings, Known, Unknown, value_or_none
+from tpuctl.check.quotas import QuotaPool, effective_limits, grant_coverage, held_capacity
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from datetime import date
+
+    from tpuctl.accelerators import AcceleratorType
+    from tpuctl.check.colocation import EgressPrice
+    from tpuctl.check.facts import BucketFacts, BucketUse, Fact, ProjectResources, WantedNode
+    from tpuctl.models.bucket import BucketPlacement
+    from tpuctl.models.grants import Grant
+    from tpuctl.models.project import QuotaLimit
+    from tpuctl.models.spec import NodeSpec
+
+
+@dataclass(frozen=True, slots=True)
+class BucketProximity:
+    """A bucket as seen from a zone. Placement and price are None if they could not be read."""
+
+    use: BucketUse
+    placement: BucketPlacement | None
+    relation: Relation
+    price: EgressPrice | None
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneQuota:
+    """The tightest limit for a type in a zone, in the `unit` (cores or chips) of the type's number.
+
+    `left` is None if current usage is unknown; `limit` is None if there is no limit.
+    """
+
+    limit: int | None
+    left: int | None
+    needed: int
+    unit: str
+
+    @property
+    def suffices(self) -> bool | None:
+        """Return whether one more node fits into the quota; None if unknown."""
+        if self.limit is None:
+            return True
+        if self.limit < self.needed:
+            return False
+        return None if self.left is None else self.left >= self.needed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZoneRank:
+    """A zone that offers the type.
+
+    `grants` cover one such node there. `quota` is None if no limit is known for the type. `locations` are bucket
+    locations that would be co-located.
+    """
+
+    zone: str
+    buckets: tuple[BucketProximity, ...] = ()
+    single_tenant: bool = False
+    grants: tuple[Grant, ...] = ()
+    quota: ZoneQuota | None = None
+    locations: tuple[str, ...] = ()
+
+    @property
+    def worst(self) -> Relation | None:
+        """The relation of the farthest bucket, `unknown` if that of any bucket is unknown; None without buckets."""
+        return max((seen.relation for seen in self.buckets), key=lambda each: each.rank, default=None)
+
+    @property
+    def is_apart(self) -> bool:
+        """Return whether any bucket is known to be elsewhere."""
+        return any(not seen.relation.is_colocated and seen.relation is not Relation.UNKNOWN for seen in self.buckets)
+
+    @property
+    def prices(self) -> tuple[EgressPrice, ...]:
+        """The known prices of its buckets."""
+        return tuple(seen.price for seen in self.buckets if seen.price is not None)
+
+    @property
+    def span(self) -> tuple[Decimal, Decimal] | None:
+        """Dollars for reading a TB (10^12 bytes): the lowest price of the cheapest bucket, the highest of the dearest."""
+        costs = [each.cost(10**12) for each in self.prices]
+        return (min(low for low, _ in costs), max(high for _, high in costs)) if costs else None
+
+
+@dataclass(frozen=True, slots=True)
+class UnplacedBucket:
+    """A bucket without known location, which does not affect the ranking, and the reason."""
+
+    use: BucketUse
+    reason: str
+    permission: str | None = None
+    is_absent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneRanking:
+    """The zones, the best first. `offline` is the reason why the documentation was used instead of the API."""
+
+    accelerator_type: str
+    zones: tuple[ZoneRank, ...]
+    unplaced: tuple[UnplacedBucket, ...] = ()
+    offline: str | None = None
+
+
+def rank_zones(
+    spec: NodeSpec,
+    *,
+    project: str,
+    today: date,
+    zones: Collection[str] = (),
+    offers: Fact[Mapping[str, tuple[str, ...]]] | None = None,
+    buckets: Sequence[BucketFacts] = (),
+    quotas: Fact[tuple[QuotaLimit, ...]] | None = None,
+    held: Fact[ProjectResources] | None = None,
+    grants: tuple[Grant, ...] = (),
+    egress_prices: Mapping[str, str] | None = None,
+) -> ZoneRanking:
+    """Return the zones that offer the type of a spec, the best first; only those in `zones` if given.
+
+    Zones with all buckets co-located come first, then multi-region, then the same continent, then the rest. Among
+    equals a quota of 0 comes last; then zones with a grant come first, then zones open to all projects, then known
+    sufficient quota before unknown before insufficient, then the price, then the name.
+
+    Raises `ValueError` if `egress_prices` is invalid.
+    """
+    accelerator = find_accelerator_type(spec.accelerator_type)
+    only: Collection[str] = ()
+    if accelerator:
+        only = load_accelerators().zones.get(accelerator.generation.name, {}).get("single_tenant", ())
+    wishes = CheckSettings(grants=grants, egress_prices=egress_prices or {})
+    offering = [zone for zone in _zones_offering(spec, accelerator, offers) if not zones or zone in zones]
+    own = wishes.egress_prices
+    ranked = [
+        ZoneRank(
+            zone=wanted.zone,
+            buckets=tuple(
+                BucketProximity(
+                    use, place, placement_relation(place, wanted.zone), egress_price(place, wanted.zone, own=own)
+                )
+                if place
+                else BucketProximity(use, None, Relation.UNKNOWN, None)
+                for use, place in ((bucket.use, bucket.placement) for bucket in buckets)
+            ),
+            single_tenant=wanted.zone in only,
+            grants=_covering_grants(wanted, held, today),
+            quota=_zone_quota(wanted, quotas, held),
+            locations=best_locations(wanted.region),
+        )
+        for wanted in (wishes.wanted(project, zone, spec) for zone in offering)
+    ]
+    unplaced = []
+    for bucket in buckets:
+        match bucket.bucket:
+            case Absent(reason=reason):
+                unplaced.append(UnplacedBucket(bucket.use, reason or "there is no such bucket", is_absent=True))
+            case Unknown(reason=reason, permission=permission) if bucket.placement is None:
+                unplaced.append(UnplacedBucket(bucket.use, reason, permission))
+    return ZoneRanking(
+        spec.accelerator_type, tuple(sorted(ranked, key=_sort_key)), tuple(unplaced), _offline_reason(offers)
+    )
+
+
+def _zones_offering(
+    spec: NodeSpec, accelerator: AcceleratorType | None, offers: Fact[Mapping[str, tuple[str, ...]]] | None
+) -> Collection[str]:
+    """Return the zones that offer the type, single-tenant zones included; with a topology, those with the generation."""
+    live = value_or_none(offers)
+    if live is None:
+        return documented_zones_of(accelerator, single_tenant=True) if accelerator else ()
+    if spec.topology and accelerator:
+        start = f"{accelerator.generation.prefix}-"
+        return [zone for zone, types in live.items() if any(name.startswith(start) for name in types)]
+    return [zone for zone, types in live.items() if spec.accelerator_type in types]
+
+
+def _offline_reason(offers: Fact[Mapping[str, tuple[str, ...]]] | None) -> str | None:
+    match offers:
+        case None:
+            return "the API was not called"
+        case Unknown(reason=reason):
+            return reason
+        case Absent(reason=reason):
+            return reason or "the API returned no zones"
+        case Known():
+            return None
+
+
+def _covering_grants(wanted: WantedNode, held: Fact[ProjectResources] | None, today: date) -> tuple[Grant, ...]:
+    """Return the grants that cover one more node in the zone; none if the current usage is unknown."""
+    accelerator, there = wanted.accelerator, value_or_none(held)
+    if accelerator is None or there is None or wanted.zone in there.unreachable:
+        return ()
+    coverage = grant_coverage(wanted, accelerator, held_capacity(there, wanted), today)
+    return coverage.grants if coverage.is_enough else ()
+
+
+def _zone_quota(
+    wanted: WantedNode, quotas: Fact[tuple[QuotaLimit, ...]] | None, held: Fact[ProjectResources] | None
+) -> ZoneQuota | None:
+    """Return the limit that leaves the least. Limits of the zone and of its region both apply."""
+    accelerator, there = wanted.accelerator, value_or_none(held)
+    if accelerator is None:
+        return None
+    pool, needed, unit = QuotaPool.of(accelerator, wanted.spec.tier), accelerator.size, accelerator.generation.unit
+    found = effective_limits(value_or_none(quotas) or (), pool, wanted.zone)
+    bounded = [(limit, limit.value) for limit in found if limit.value is not None]
+    if not bounded:
+        return ZoneQuota(None, None, needed, unit) if found else None
+    least = min(value for _, value in bounded)
+    if there is None or any(limit.holds_in(zone) for limit, _ in bounded for zone in there.unreachable):
+        return ZoneQuota(least, None, needed, unit)
+    mine = [one for one in held_capacity(there, wanted) if one.pool == pool]
+    rest = {limit: value - sum(one.size for one in mine if limit.holds_in(one.zone)) for limit, value in bounded}
+    tightest = min(rest, key=lambda limit: rest[limit])
+    return ZoneQuota(tightest.value, max(rest[tightest], 0), needed, unit)
+
+
+_RELATION_RANKS = {Relation.MULTI_REGION: 1, Relation.SAME_AREA: 2, Relation.OTHER_AREA: 3, Relation.UNKNOWN: 4}
+
+
+def _sort_key(zone: ZoneRank) -> tuple[object, ...]:
+    """Return the sort key of a zone: the farthest bucket counts most, then the next."""
+    kinds = sorted((_RELATION_RANKS.get(seen.relation, 0) for seen in zone.buckets), reverse=True)
+    quota = zone.quota
+    is_none = quota is not None and quota.limit == 0
+    doubt = {True: 0, None: 1, False: 2}[quota.suffices if quota else None]
+    low, high = zone.span or (Decimal(0), Decimal(0))
+    return (kinds, is_none, not zone.grants, zone.single_tenant, doubt, high, low, zone.zone)

@@ -1,1 +1,0 @@
-"""Rules about a node, as the API and the journal report it."""

@@ -1,1 +1,0 @@
-"""Rules about this machine, its credentials, its network and the project."""

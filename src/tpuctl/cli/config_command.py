@@ -1,0 +1,348 @@
+"""`tpuctl config`."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tpuctl.accelerators import check_accelerator_type
+from tpuctl.app.app import asked_for_json
+from tpuctl.app.hints import may_exist, near_zone
+from tpuctl.app.options import CLOUD_OPTIONS, CommandGroup, cli_command
+from tpuctl.check.facts import parse_bucket_use
+from tpuctl.cloud.endpoint import ApiEndpoint
+from tpuctl.config import config_file
+from tpuctl.config.config_file import (
+    PROJECT_FILE_NAME,
+    check_startup_script,
+    set_in_config_file,
+    unset_in_config_file,
+    user_config_path,
+)
+from tpuctl.config.resolution import as_items, as_pairs, check_setting_value, masked_value
+from tpuctl.config.schema import SETTINGS, ValueKind
+from tpuctl.errors import InvalidInputError, SettingError
+from tpuctl.models.spec import check_labels, check_tags
+from tpuctl.names import BucketPath, check_login, check_project, check_zone, closest_match
+from tpuctl.output.terminal import Cell, OutputFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tpuctl.app.app import App
+    from tpuctl.config.resolution import ConfigFile, Settings
+    from tpuctl.config.schema import SettingSpec
+
+# A command that changes a file has no output to format.
+_WITHOUT = (*CLOUD_OPTIONS, "output")
+
+
+def _complete_key(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    return [key for key in SETTINGS if key.startswith(incomplete)]
+
+
+@click.group("config", cls=CommandGroup)
+def command() -> None:
+    """Show and change settings.
+
+    The first source with a value wins: flags, TPUCTL_* variables, gcloud's variables, tpuctl.yaml (here or in a parent
+    directory), your user file, gcloud's active configuration.
+    """
+
+
+@cli_command("show", asks_trust=False, short_help="Show every setting and where its value comes from.")
+@click.argument("key", required=False, shell_complete=_complete_key)
+@click.option("--all", "show_all", is_flag=True, help="Include settings without a value.")
+def show(app: App, *, key: str | None, show_all: bool) -> None:
+    """Show every setting that has a value, its source, and the identity that makes API calls.
+
+    \b
+    Examples:
+      tpuctl config show
+      tpuctl config show zone
+      tpuctl config show project -o name
+    """
+    if key is not None:
+        _require_known(key)
+    rows: list[tuple[str, Any, str]] = []
+    settings = app.settings.shown()
+    for spec, setting in settings:
+        if key not in (None, spec.key) or (setting is None and not show_all and key is None):
+            continue
+        source = str(setting.source) if setting else "not set"
+        source += " (not trusted)" if spec.key in app.settings.untrusted else ""
+        rows.append((spec.key, _value(settings, spec, shows_metadata=app.terminal.shows_metadata), source))
+    if key is None:
+        rows.append(("identity", *_identity(app)))
+    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
+        app.terminal.data([{"key": name, "value": value, "source": source} for name, value, source in rows], app.format)
+    elif app.format is OutputFormat.NAME:
+        for _, value, _ in rows:
+            if key is None:
+                app.terminal.write(_text(value))
+            else:
+                app.terminal.document(_text(value) + "\n")  # unchanged, for scripts
+    else:
+        table = []
+        for name, value, source in rows:
+            text = _text(value)
+            lines = text.splitlines()
+            # Of several lines the first and their number; in a pipe all of them.
+            cell = Cell(f"{lines[0]} … ({len(lines)} lines)", "\\n".join(lines)) if len(lines) > 1 else Cell(text)
+            table.append((Cell(name), cell, Cell(source)))
+        app.terminal.table(("KEY", "VALUE", "SOURCE"), table)
+
+
+@cli_command(
+    "set", asks_trust=False, short_help="Set a value in your user file, or in the project file.", without=_WITHOUT
+)
+@click.argument("key", shell_complete=_complete_key)
+@click.argument("value")
+@click.option("--here", is_flag=True, help="Change the project's tpuctl.yaml, not your user file.")
+def set_(app: App, *, key: str, value: str, here: bool) -> None:
+    """Set a value in your user file, or with --here in the tpuctl.yaml of this project. Keeps the rest of the file.
+
+    \b
+    Examples:
+      tpuctl config set zone us-central2-b
+      tpuctl config set labels team=vision,run=7
+      tpuctl config set sandbox true --here
+    """
+
+    _require_known(key)
+    path = _file(app, here=here)
+    note = check_setting(key, value, file=path)
+    before = _project_file_before(app, path, here=here)
+    set_in_config_file(path, key, value)
+    _keep_trusted(app, path, before)
+    app.terminal.note(f"`{key}` is set in {path}")
+    if note:
+        app.terminal.warn(note)
+
+
+@cli_command(
+    "unset",
+    asks_trust=False,
+    short_help="Remove a value from your user file, or from the project file.",
+    without=_WITHOUT,
+)
+@click.argument("key", shell_complete=_complete_key)
+@click.option("--here", is_flag=True, help="Change the project's tpuctl.yaml, not your user file.")
+def unset(app: App, *, key: str, here: bool) -> None:
+    """Remove a value from your user file, or with --here from the tpuctl.yaml of this project.
+
+    \b
+    Examples:
+      tpuctl config unset zone
+    """
+    _require_known(key)
+    path = _file(app, here=here)
+    before = _project_file_before(app, path, here=here)
+    text = f"`{key}` was removed from {path}" if unset_in_config_file(path, key) else f"`{key}` is not set in {path}"
+    _keep_trusted(app, path, before)
+    app.terminal.note(text)
+
+
+@cli_command("path", asks_trust=False, short_help="Print the files that settings are read from.", without=CLOUD_OPTIONS)
+def path(app: App) -> None:
+    """Print the paths of the files with settings, in the order of precedence; the user file even if it does not exist.
+
+    \b
+    Examples:
+      tpuctl config path
+      $EDITOR "$(tpuctl config path | tail -n 1)"
+    """
+    environ = app.invocation.environ
+    project_file = app.project_path
+    files = {"project file": project_file, "user file": user_config_path(environ)}
+    found = [(kind, str(file), file.is_file()) for kind, file in files.items() if file]
+    try:
+        form = app.format
+    except SettingError:  # the command helps to find the broken file
+        as_json = asked_for_json(app.invocation.arguments, app.invocation.environ)
+        form = OutputFormat.JSON if as_json else OutputFormat.TABLE
+    if form in {OutputFormat.JSON, OutputFormat.YAML}:
+        app.terminal.data([{"path": path, "kind": kind, "exists": there} for kind, path, there in found], form)
+    else:
+        app.terminal.names(path for _, path, _ in found)
+
+
+for _entry in (show, set_, unset, path):
+    command.add_command(_entry)
+
+
+def _value(settings: Settings, spec: SettingSpec, *, shows_metadata: bool) -> Any:  # JSON
+    """Return the value of a setting as JSON, None if it is not set."""
+    setting = settings[spec.key]
+    if setting is None:
+        return None
+    if spec.secret and not (spec.key == "metadata" and shows_metadata):
+        return masked_value(spec, setting.value)
+    try:
+        match spec.kind:
+            case ValueKind.BOOLEAN:
+                return settings.is_on(spec.key)
+            case ValueKind.NUMBER:
+                return settings.number(spec.key)
+            case ValueKind.LIST:
+                return list(settings.items(spec.key))
+            case ValueKind.PAIRS:
+                return settings.pairs(spec.key)
+            case ValueKind.RECORDS:
+                return list(settings.records(spec.key))
+            case _:
+                return masked_value(spec, setting.value)
+    except SettingError:
+        # An invalid value fails the command that needs it; here it is shown unchanged.
+        return masked_value(spec, setting.value)
+
+
+def _text(value: Any) -> str:  # JSON
+    """Return a value in the syntax of the command line."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).lower()
+        case list() if value and isinstance(value[0], dict):
+            return ";".join(map(_text, value))
+        case list():
+            return ",".join(value)
+        case dict():
+            return ",".join(f"{key}={text}" for key, text in value.items())
+        case _:
+            return str(value)
+
+
+def _file(app: App, *, here: bool) -> Path:
+    if not here:
+        return user_config_path(app.invocation.environ)
+    return app.project_path or app.invocation.folder / PROJECT_FILE_NAME
+
+
+def _project_file_before(app: App, path: Path, *, here: bool) -> ConfigFile | None:
+    """Return the project file before a change; None for the user file, and for a file that cannot be read."""
+    try:
+        return config_file.load_project_file(path, app.invocation.environ) if here else None
+    except SettingError:
+        return None
+
+
+def _keep_trusted(app: App, path: Path, before: ConfigFile | None) -> None:
+    from tpuctl.app.trust import trust_own_change  # noqa: PLC0415  # only for changes
+
+    with suppress(SettingError):
+        trust_own_change(app, path, before=before)
+
+
+def _identity(app: App) -> tuple[str, str]:
+    """Return the identity of API calls, as far as it is known without a call, and its source."""
+    if app.is_sandbox:
+        return "none", "the sandbox needs no account"
+    from tpuctl.config import gcloud  # noqa: PLC0415  # only here
+
+    if account := app.settings["impersonate_service_account"]:
+        return str(account.value), f"impersonated: {account.source}"
+    adc = gcloud.adc_path(app.invocation.environ)
+    if adc.exists():
+        return "application default credentials", str(adc)
+    if account := app.settings["account"]:
+        return str(account.value), f"gcloud's login: {account.source}"
+    return "", "no credentials on this machine: `gcloud auth application-default login`"
+
+
+def _require_known(key: str) -> None:
+    if key not in SETTINGS:
+        near = closest_match(key, SETTINGS)
+        raise InvalidInputError(
+            f"`{key}` is not a setting", hint=f"did you mean `{near}`?" if near else "see `tpuctl config show --all`"
+        )
+
+
+# Checks of the value of a setting before it is written to a file, the same as those of the commands.
+
+
+# Service accounts of other domains exist (`…@developer.gserviceaccount.com`, domain-scoped projects): only the form is checked.
+_EMAIL = re.compile(r"[^@\s/,]+@[^@\s/,]+\.[^@\s/,]+")
+_PART_OF_A_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def check_setting(key: str, value: str, *, file: Path) -> str | None:
+    """Return a warning for an unusual value, None for a valid one.
+
+    Raises `InvalidInputError` for a value that no command accepts, with the one that was probably meant. The kind of value (a
+    number, a duration, one of several words) is checked by `settings`.
+    """
+    try:
+        check_setting_value(SETTINGS[key], value)
+    except ValueError:
+        return None  # `settings` reports that when it sets the value
+    if not value:
+        return None
+    if key == "zone":
+        check_zone(value)
+        near = near_zone(value)
+        if near is None:
+            return None
+        if may_exist(value):
+            return f"tpuctl knows no TPUs in `{value}`, but in `{near}`; `tpuctl types` asks the API"
+        raise InvalidInputError(
+            f"tpuctl knows no TPUs in `{value}`: nothing was set",
+            hint=f"did you mean `{near}`?\nfor a new zone write `zone: {value}` to {file}",
+        )
+    if key == "startup_script" and file.name == PROJECT_FILE_NAME:
+        check_startup_script(file, value)
+    if check := _CHECKS.get(key):
+        check(value)
+    return None
+
+
+def _check_name(text: str) -> None:
+    """Raise `SettingError` unless the text has the form of a name or of a resource path."""
+    if not all(_PART_OF_A_NAME.fullmatch(part) for part in text.removeprefix("https://").split("/")):
+        raise SettingError(f"`{text}` is not a name", hint="write it like `NAME` or `projects/P/…/NAME`")
+
+
+def _check_version(text: str) -> None:
+    if not _PART_OF_A_NAME.fullmatch(text.rsplit("/", 1)[-1]):
+        raise SettingError(f"`{text}` is not a runtime version", hint="see `tpuctl versions --zone ZONE`")
+
+
+def _check_email(text: str) -> None:
+    # Commas separate a chain of delegates [gcloud 528 help, --impersonate-service-account].
+    if not all(_EMAIL.fullmatch(account.strip()) for account in text.split(",")):
+        raise SettingError(
+            f"`{text}` is not a service account", hint="write it like `NAME@PROJECT.iam.gserviceaccount.com`"
+        )
+
+
+def _check_buckets(text: str) -> None:
+    for url in as_items(SETTINGS["buckets"], text):
+        parse_bucket_use(url)
+
+
+_CHECKS: dict[str, Callable[[str], object]] = {
+    "project": check_project,
+    "quota_project": check_project,
+    "endpoint": ApiEndpoint.parse,
+    "type": check_accelerator_type,
+    "version": _check_version,
+    "impersonate_service_account": _check_email,
+    # `default` is Compute Engine's word for the default account of a machine.
+    "service_account": lambda text: None if text == "default" else _check_email(text),
+    "user": check_login,
+    "network": _check_name,
+    "subnetwork": _check_name,
+    "journal": BucketPath.parse,
+    "lease": BucketPath.parse,
+    "labels": lambda text: check_labels(as_pairs(SETTINGS["labels"], text)),
+    "buckets": _check_buckets,
+    "data_buckets": _check_buckets,
+    "checkpoint_buckets": _check_buckets,
+    "billing_project": check_project,
+    "tags": lambda text: check_tags(as_items(SETTINGS["tags"], text)),
+}

@@ -1,0 +1,556 @@
+"""`tpuctl sandbox`: its commands."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tpuctl.app.app import preflight_cache_file
+from tpuctl.app.options import CLOUD_OPTIONS, DurationType, LazyGroup, cli_command, yes_option
+from tpuctl.clock import SystemClock, format_duration, format_timestamp
+from tpuctl.config.resolution import SourceKind
+from tpuctl.errors import InvalidInputError, NotConfirmedError, NotFoundError
+from tpuctl.files import MIB, expand_user_path, read_text_stream, read_user_text
+from tpuctl.models.node import Health
+from tpuctl.output.terminal import Cell, OutputFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tpuctl.app.app import App
+    from tpuctl.sandbox.faults import Fault
+    from tpuctl.sandbox.request_log import LoggedCall
+
+_SANDBOX_HELP = """Try tpuctl without an account, a network or a bill: a Cloud TPU API on this machine.
+
+`export TPUCTL_SANDBOX=1` makes every command use it. Its clock runs 60 times as fast as real time (TPUCTL_SANDBOX_SPEED,
+read when the sandbox is created); workers are real shells over real ssh.
+"""
+_SANDBOX_COMMANDS = {
+    "status": ("sandbox.status", "Show the nodes, faults and planned events of the sandbox."),
+    "reset": ("sandbox.reset", "Remove everything in the sandbox."),
+    "advance": ("sandbox.advance", "Advance the clock of the sandbox."),
+    "fault": ("sandbox.fault", "Add a fault to the sandbox, or remove one."),
+    "seed": ("sandbox.seed", "Add resources to the sandbox from a file."),
+    "scenario": ("sandbox.scenario", "Plan events in the sandbox from a file."),
+    "log": ("sandbox.log", "Show the requests that the sandbox received."),
+    "serve": ("sandbox.serve", "Serve the sandbox on a local port, for any client."),
+    "env": ("sandbox.env", "Print the environment that makes gcloud use a served sandbox."),
+}
+
+sandbox_group = LazyGroup(
+    _SANDBOX_COMMANDS,
+    name="sandbox",
+    help=_SANDBOX_HELP,
+    no_args_is_help=True,
+)
+
+
+# `tpuctl sandbox serve`.
+
+
+@cli_command("serve", asks_trust=False, without=(*CLOUD_OPTIONS, "output"))
+@click.option(
+    "--port", type=click.IntRange(0, 65535), metavar="PORT", default=0, help="Port to listen on. [default: a free one]"
+)
+def sandbox_serve(app: App, *, port: int) -> None:
+    """Serve the sandbox on a local port, for gcloud, Google's libraries and curl, until Ctrl-C.
+
+    stdout gets the URL, stderr the environment for gcloud, which `tpuctl sandbox env` prints in another terminal too.
+    For tpuctl the URL is enough: its `ssh` finds the workers of your own sandbox.
+
+    \b
+    Examples:
+      tpuctl sandbox serve --port 8090
+      eval "$(tpuctl sandbox env)" && gcloud compute tpus tpu-vm list
+      TPUCTL_ENDPOINT=http://127.0.0.1:8090 tpuctl list --project sandbox
+    """
+    from tpuctl.app.signals import TerminatedError  # noqa: PLC0415  # loaded long before
+    from tpuctl.sandbox.http_server import open_server
+    from tpuctl.sandbox.shims import record_served_address, remove_served_address  # noqa: PLC0415  # only for the sandbox
+
+    world = app.world
+    try:
+        opened = open_server(world, port, log=app.terminal.note if app.is_verbose else None)
+    except OSError as error:
+        raise InvalidInputError(
+            f"cannot listen on port {port}: {error.strerror}", hint="leave `--port` out to use a free port"
+        ) from error
+    app.terminal.write(opened.url)
+    app.terminal.flush()
+    record_served_address(world.path, opened.url)
+    try:
+        app.terminal.note(*_how_to_use(app, opened.url))
+        opened.serve_forever()
+    except (KeyboardInterrupt, TerminatedError):
+        # The normal end of a server: no message, exit code 0.
+        pass
+    finally:
+        remove_served_address(world.path, opened.url)
+        opened.close()
+
+
+def _how_to_use(app: App, url: str) -> list[str]:
+    from tpuctl.sandbox.administration import DEFAULT_PROJECT, DEFAULT_ZONE  # noqa: PLC0415  # as above
+    from tpuctl.sandbox.shims import gcloud_environment, shell_exports  # noqa: PLC0415  # only for the sandbox
+    from tpuctl.sandbox.sshd.daemon import SshdUnavailableError  # noqa: PLC0415  # as above
+
+    lines = ["for tpuctl:", f"  export TPUCTL_ENDPOINT={url} TPUCTL_PROJECT={DEFAULT_PROJECT}"]
+    try:
+        variables = gcloud_environment(
+            app.world.path, url, project=DEFAULT_PROJECT, zone=DEFAULT_ZONE, environ=app.invocation.environ
+        )
+    except SshdUnavailableError as error:
+        return [*lines, f"no environment for gcloud: {error.message}"]
+    lines += ['for gcloud (or run `eval "$(tpuctl sandbox env)"`):']
+    # For a reader the new folder of PATH is enough.
+    folder = variables.pop("PATH").partition(":")[0]
+    shown = [f"export PATH={folder}:$PATH", *shell_exports(variables).splitlines()]
+    return [*lines, *(f"  {line}" for line in shown), "press Ctrl-C to stop"]
+
+
+# `tpuctl sandbox env`.
+
+
+_UNUSED_DEFAULT = ("output", *(name for name in CLOUD_OPTIONS if name not in {"project", "zone"}))
+
+
+@cli_command("env", without=_UNUSED_DEFAULT)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="Port of `tpuctl sandbox serve`. [default: that of the running server]",
+)
+def sandbox_env(app: App, *, port: int | None) -> None:
+    """Print shell variables that make gcloud use the served sandbox, with ssh to its workers.
+
+    They put an `ssh` and a `scp` that reach the sandbox's workers first on PATH, and make gcloud ignore your accounts and
+    configurations. gcloud still stores its ssh key in ~/.ssh: set HOME too to avoid that.
+
+    \b
+    Examples:
+      eval "$(tpuctl sandbox env)"
+      gcloud compute tpus tpu-vm ssh trainer --worker=all --command=hostname
+    """
+    from tpuctl.sandbox.administration import DEFAULT_PROJECT, DEFAULT_ZONE  # noqa: PLC0415  # as above
+    from tpuctl.sandbox.shims import gcloud_environment, read_served_address, shell_exports  # noqa: PLC0415  # only for the sandbox
+
+    world = app.sandbox_path
+    url = f"http://127.0.0.1:{port}" if port else read_served_address(world)
+    variables = gcloud_environment(
+        world,
+        url,
+        project=_ours(app, "project") or DEFAULT_PROJECT,
+        zone=_ours(app, "zone") or DEFAULT_ZONE,
+        environ=app.invocation.environ,
+    )
+    app.terminal.document(shell_exports(variables))
+
+
+def _ours(app: App, key: str) -> str | None:
+    """Return a setting unless it comes from gcloud, whose project is a real one."""
+    setting = app.settings_with({"zone": app.zones[0]} if app.zones else {})[key]
+    if setting is None or setting.source.kind in {SourceKind.GCLOUD, SourceKind.CLOUDSDK}:
+        return None
+    return str(setting.value)
+
+
+# `tpuctl sandbox status`.
+
+
+@cli_command("status", asks_trust=False, without=CLOUD_OPTIONS)
+def sandbox_status(app: App) -> None:
+    """Show the sandbox: its file, time and speed, nodes, remaining faults and planned events.
+
+    \b
+    Examples:
+      tpuctl sandbox status
+      tpuctl sandbox status -o json | jq .faults
+    """
+    from tpuctl.sandbox.administration import read_status
+    from tpuctl.sandbox.faults import describe_fault  # noqa: PLC0415  # only for the sandbox
+
+    summary = read_status(app.world)
+    with app.world.read() as session:
+        events = session.events()
+    faults = []
+    for fault_id, fault in summary.faults:
+        fields = {
+            "kind": str(fault.kind),
+            "node": fault.node,
+            "zone": fault.zone,
+            "call": fault.method,
+            "times": fault.count,
+            "state": fault.state if fault.kind == "hang" else "",
+            "health": fault.health if fault.kind == "unhealthy" else "",
+            "message": fault.message,
+        }
+        # Only the values that were set.
+        faults.append({"id": fault_id, **{key: value for key, value in fields.items() if value not in {"", "*", None}}})
+    values: dict[str, Any] = {
+        "path": str(summary.path),
+        "now": format_timestamp(summary.now),
+        "speed": summary.speed,
+        "nodes": summary.states,
+        "queuedResources": summary.queued_states,
+        "faults": faults,
+        "events": [{"at": format_timestamp(event.at), "text": event.document.get("text")} for event in events],
+    }
+    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
+        app.terminal.data(values, app.format)
+        return
+    rows = [("path", values["path"]), ("now", values["now"]), ("speed", f"{summary.speed:g} times real time")]
+    rows += [(f"nodes of {project}", _format_counts(states)) for project, states in summary.states.items()]
+    rows += [
+        (f"queued resources of {project}", _format_counts(states)) for project, states in summary.queued_states.items()
+    ]
+    rows += [(f"fault {fault_id}", describe_fault(fault)) for fault_id, fault in summary.faults]
+    rows += [(event["at"], event["text"]) for event in values["events"]]
+    app.terminal.details([(label, text, "") for label, text in rows])
+
+
+def _format_counts(states: dict[str, int]) -> str:
+    return ", ".join(f"{count} {state}" for state, count in states.items())
+
+
+# `tpuctl sandbox seed`.
+
+
+# A seed may describe thousands of nodes.
+_SEED_LIMIT = 64 * MIB
+
+
+@cli_command("seed", asks_trust=False, without=(*CLOUD_OPTIONS, "output"))
+@click.argument("file", metavar="FILE")
+def sandbox_seed(app: App, *, file: str) -> None:
+    """Add the resources of a YAML file to the sandbox: all or none.
+
+    Kinds, each a list: nodes, queuedResources, buckets, objects, quotas, stockouts, faults, networks, subnetworks, firewalls,
+    disks, instances, services, projects, iamPolicies; and `settings`. Entries have the fields of the API; a node needs only a
+    name. An entry replaces an existing resource of the same name.
+
+    \b
+    Examples:
+      tpuctl sandbox seed team.yaml
+      printf 'nodes: [{name: trainer, acceleratorType: v4-8}]' | tpuctl sandbox seed -
+    """
+    from tpuctl.sandbox.seeding import apply_seed, read_seed  # noqa: PLC0415  # only for the sandbox
+
+    source, text = read_seed_source(app, file)
+    entries = read_seed(text, source)
+    apply_seed(app.world, entries)
+    counted = Counter(entry.kind for entry in entries)
+    app.terminal.note(", ".join(f"{count} {kind}" for kind, count in counted.items()) or f"{source} is empty")
+
+
+def read_seed_source(app: App, file: str) -> tuple[str, str]:
+    """Return the name and the text of a file, or of stdin for `-`. Raises `InvalidInputError`."""
+    if file == "-":
+        return "stdin", read_text_stream(app.invocation.streams.stdin, limit=_SEED_LIMIT)
+    return file, read_user_text(
+        app.invocation.folder / expand_user_path(Path(file)), limit=_SEED_LIMIT, what=f"`{file}`"
+    )
+
+
+# `tpuctl sandbox scenario`.
+
+
+@cli_command("scenario", asks_trust=False, without=(*CLOUD_OPTIONS, "output"))
+@click.argument("file", metavar="FILE")
+def sandbox_scenario(app: App, *, file: str) -> None:
+    """Plan the events of a YAML file, counted from now in sandbox time. No process needs to keep running.
+
+    Each step has `at:` and one of `fault:`, `preempt:`, `seed:`, `stockout:`, `end-stockouts:`, `remove-fault:`.
+    `tpuctl sandbox status` shows planned events, `tpuctl sandbox log` past ones.
+
+    \b
+    Examples:
+      tpuctl sandbox scenario examples/scenarios/preemption-at-night.yaml
+    """
+    from tpuctl.sandbox.faults import describe_time
+    from tpuctl.sandbox.scenarios import play_scenario, read_scenario  # noqa: PLC0415  # only for the sandbox
+
+    source, text = read_seed_source(app, file)
+    scenario = read_scenario(text, source)
+    begin = play_scenario(app.world, scenario)
+    lines = [scenario.description] if scenario.description else []
+    speed = app.world.speed
+    lines += [f"{describe_time(begin + step.at, begin, speed)}: {step.text}" for step in scenario.steps]
+    for line in lines or [f"{source} has no steps"]:
+        app.terminal.note(line)
+
+
+# `tpuctl sandbox fault`.
+
+
+# Options of some kinds only; the others would ignore them.
+_ONLY_FOR = {
+    "state": ("hang",),
+    "health": ("unhealthy",),
+    "worker": ("missing-chip",),
+    "duration": ("hang", "slow", "maintenance", "startup-slow", "ssh-key-late"),
+    "status": ("http-error",),
+    "retry_after": ("http-error",),
+    "code": ("operation-error",),
+    "message": ("operation-error", "http-error", "quota", "unauthenticated"),
+}
+
+
+@cli_command("fault", asks_trust=False, without=CLOUD_OPTIONS)
+@click.argument("kind", required=False)
+@click.option("--node", metavar="NAME", default="*", help="Node name or glob; need not exist yet. [default: all]")
+@click.option("--zone", metavar="ZONE", default="*", help="Zone name or glob. [default: all]")
+@click.option("--call", metavar="METHOD", default="*", help="API method or glob: '*.nodes.create'. [default: all]")
+@click.option("--after", type=DurationType(), metavar="TIME", help="Delay in sandbox time. [default: none]")
+@click.option("--state", metavar="STATE", help="State of the node for `hang`. [default: CREATING]")
+@click.option(
+    "--health",
+    type=click.Choice([str(health) for health in Health]),
+    metavar="HEALTH",
+    help="Reported health for `unhealthy`. [default: UNHEALTHY_TENSORFLOW]",
+)
+@click.option(
+    "--worker", type=click.IntRange(min=0), metavar="N", help="Index of the worker for `missing-chip`. [default: 0]"
+)
+@click.option(
+    "--times",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="Number of occurrences; 0: until the fault is removed.",
+)
+@click.option(
+    "--duration",
+    type=DurationType(),
+    metavar="TIME",
+    help="Duration in sandbox time. [default: hang and startup-slow forever, slow 30s, maintenance 10m, ssh-key-late 1m]",
+)
+@click.option(
+    "--status", type=click.IntRange(400, 599), metavar="N", help="HTTP status for `http-error`. [default: 503]"
+)
+@click.option(
+    "--retry-after",
+    type=click.IntRange(min=0),
+    metavar="SECONDS",
+    help="Retry-After header for `http-error`, in seconds.",
+)
+@click.option("--code", type=int, metavar="N", help="google.rpc code for `operation-error`. [default: 8, no capacity]")
+@click.option(
+    "--message", metavar="TEXT", help="Error message for operation-error, http-error, quota and unauthenticated."
+)
+@click.option("--remove", "fault_id", type=int, metavar="ID", help="Id of a fault to remove, from `sandbox status`.")
+def sandbox_fault(app: App, *, kind: str | None, fault_id: int | None, after: Any, **options: Any) -> None:
+    """Add a fault to the sandbox, to practise failures, or remove one.
+
+    KIND is one of: unhealthy, hang, preempt, maintenance, missing-chip, startup-slow, startup-fails, operation-error, quota,
+    ssh-key-late, drop-before, drop-after, http-error, slow, unauthenticated, unreachable.
+
+    \b
+    Examples:
+      tpuctl sandbox fault preempt --node trainer --after 2h
+      tpuctl sandbox fault hang --state CREATING --node 'train-*'
+      tpuctl sandbox fault drop-after --call '*.nodes.create'
+      tpuctl sandbox fault --remove 1
+    """
+    if fault_id is not None:
+        if kind is not None:
+            raise InvalidInputError(f"`{kind}` and `--remove` exclude each other", hint="leave one of them out")
+        from tpuctl.sandbox import faults
+        from tpuctl.sandbox.faults import describe_fault  # noqa: PLC0415  # only for the sandbox
+
+        with app.world.write() as session:
+            is_removed = faults.remove_fault(session, fault_id)
+            known = faults.list_faults(session)
+        if not is_removed:
+            existing = "\n".join(f"fault {number}: {describe_fault(fault)}" for number, fault in known)
+            raise NotFoundError(f"no fault {fault_id} in the sandbox", hint=existing or "the sandbox has no faults")
+        report_change(app, f"removed fault {fault_id}", id=fault_id, removed=True)
+        return
+    if after == "forever":
+        raise InvalidInputError("`--after` cannot be `forever`", hint="give a duration such as 2h")
+    number, text = _set_fault(app, _parse_options(kind, options), after or timedelta())
+    report_change(app, f"fault {number}: {text}" if number else text, id=number, text=text)
+
+
+def _set_fault(app: App, fault: Fault, after: timedelta) -> tuple[int | None, str]:
+    """Add a fault. Return its number, None if it is planned or used up already, and its description."""
+    from tpuctl.sandbox import faults, scenarios
+    from tpuctl.sandbox.faults import describe_fault, describe_time  # noqa: PLC0415  # only for the sandbox
+
+    speed = app.world.speed
+    with app.world.write() as session:
+        moment = describe_time(session.now + after, session.now, speed)
+        if after:
+            scenarios.plan_fault(session, fault, after)
+            return None, f"{moment}: {describe_fault(fault)}"
+        number = faults.add_fault(session, fault)
+        if faults.get_fault(session, number) is None:
+            return None, f"now: {describe_fault(fault)}"
+    return number, describe_fault(fault)
+
+
+def _parse_options(kind: str | None, options: dict[str, Any]) -> Fault:
+    from tpuctl.sandbox.seeding import parse_fault, parse_fault_kind  # noqa: PLC0415  # only for the sandbox
+
+    word = str(parse_fault_kind(kind or ""))
+    given = {key: value for key, value in options.items() if value is not None}
+    for key in ("node", "zone", "call"):
+        if not given[key]:
+            raise InvalidInputError(f"`--{key}` is empty and would match nothing", hint="leave it out to match all")
+    for key, kinds in _ONLY_FOR.items():
+        if key in given and word not in kinds:
+            flag = "--" + key.replace("_", "-")
+            raise InvalidInputError(f"`{word}` has no `{flag}`", hint=f"`{flag}` is for {', '.join(kinds)}")
+    if given.get("duration") == "forever":
+        # The default of hang and startup-slow; all others have a default length.
+        del given["duration"]
+        if word not in {"hang", "startup-slow"}:
+            raise InvalidInputError(f"`{word}` cannot last forever", hint="give a duration such as 10m")
+    if given.get("duration") == timedelta():
+        raise InvalidInputError("`--duration` is 0s", hint="give a duration such as 10m")
+    if "retry_after" in given:
+        given["retryAfter"] = given.pop("retry_after")
+    return parse_fault({"kind": word, **given})
+
+
+# `tpuctl sandbox advance`.
+
+
+@cli_command("advance", asks_trust=False, without=CLOUD_OPTIONS)
+@click.argument("time", type=DurationType(), metavar="TIME")
+def sandbox_advance(app: App, *, time: timedelta | str) -> None:
+    """Advance the clock of the sandbox, for every process that uses it.
+
+    \b
+    Examples:
+      tpuctl sandbox advance 10m
+    """
+    from tpuctl.sandbox.administration import advance_clock  # noqa: PLC0415  # only for the sandbox
+
+    if isinstance(time, str):
+        raise InvalidInputError("the sandbox cannot advance by `forever`", hint="give a duration such as 10m")
+    now = advance_clock(app.world, time)
+    text = f"sandbox time is now {format_timestamp(now)}, {format_duration(time)} later"
+    report_change(app, text, now=format_timestamp(now))
+
+
+# `tpuctl sandbox log`.
+
+
+_FOLLOW_INTERVAL = timedelta(milliseconds=200)
+_LOG_HEADER = ("TIME", "METHOD", "STATUS", "CLIENT", "PATH")
+
+
+@cli_command("log", asks_trust=False, without=CLOUD_OPTIONS)
+@click.option(
+    "--since", type=DurationType(), metavar="TIME", help="Age of the oldest request, in sandbox time. [default: all]"
+)
+@click.option("--follow", "-f", is_flag=True, help="Continue with new requests until Ctrl-C.")
+def sandbox_log(app: App, *, since: timedelta | str | None, follow: bool) -> None:
+    """Show the last requests to the sandbox (about 20 000), with client and response status.
+
+    Times are in sandbox time. EVENT: an event that a scenario or `fault --after` planned. Status `-`: a fault dropped the
+    connection. Headers and bodies are not stored.
+
+    \b
+    Examples:
+      tpuctl sandbox log --since 10m
+      tpuctl sandbox log --follow -o json
+    """
+    from tpuctl.app.signals import TerminatedError  # noqa: PLC0415  # loaded long before
+    from tpuctl.sandbox.request_log import follow_log, read_log  # noqa: PLC0415  # only for the sandbox
+
+    world = app.world
+    with world.read() as session:
+        begin = session.now - since if isinstance(since, timedelta) else None
+    coming = follow_log(world.path)
+    next(coming) if follow else ()
+    _show_log(app, read_log(world.path, since=begin), is_part=follow)
+    try:
+        while follow:
+            app.terminal.flush()
+            SystemClock().sleep(_FOLLOW_INTERVAL)
+            _show_log(app, next(coming), is_part=True)
+    except (KeyboardInterrupt, TerminatedError):
+        # The normal end of `--follow`.
+        return
+
+
+def _show_log(app: App, entries: Iterable[LoggedCall], *, is_part: bool) -> None:
+    """Show requests. In JSON: a list, or with `is_part` one object per line."""
+    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
+        shown: list[dict[str, Any]] = [
+            {
+                "at": format_timestamp(entry.at),
+                "method": entry.method,
+                "path": entry.path,
+                "status": entry.status or None,
+                "client": entry.client,
+            }
+            for entry in entries
+        ]
+        if not is_part:
+            app.terminal.data(shown, app.format)
+        for record in shown if is_part else ():
+            app.terminal.record(record)
+        return
+    from tpuctl.sandbox.request_log import EVENT_METHOD, client_name  # noqa: PLC0415  # only for the sandbox
+
+    rows = []
+    for entry in entries:
+        client = "-" if entry.method == EVENT_METHOD else client_name(entry.client)
+        status = str(entry.status) if entry.status else "-"
+        rows.append((format_timestamp(entry.at), entry.method, status, client, entry.path))
+    if is_part:
+        for row in rows:
+            app.terminal.rows([[Cell(text) for text in row]])
+    else:
+        app.terminal.table(_LOG_HEADER, [[Cell(text) for text in row] for row in rows])
+
+
+# `tpuctl sandbox reset`.
+
+
+@cli_command("reset", asks_trust=False, without=(*CLOUD_OPTIONS, "output"))
+@yes_option
+def sandbox_reset(app: App, *, yes: bool) -> None:
+    """Remove the sandbox: its nodes, its faults, and the files on its workers. No real resource is affected.
+
+    \b
+    Examples:
+      tpuctl sandbox reset --yes
+    """
+    from tpuctl.sandbox import shims  # noqa: PLC0415  # only for the sandbox
+    from tpuctl.sandbox.administration import reset_sandbox
+    from tpuctl.sandbox.shims import read_served_address, record_served_address
+
+    path = app.sandbox_path
+    if not app.terminal.confirm(f"remove the sandbox in {path.parent}?", yes=yes):
+        raise NotConfirmedError("nothing was removed")
+    # The results of earlier checks do not apply to a new sandbox.
+    preflight_cache_file(app.invocation.environ, sandbox=True).unlink(missing_ok=True)
+    try:
+        served_at = read_served_address(path)
+    except shims.NotServedError:
+        served_at = None
+    app.terminal.note("removed the sandbox" if reset_sandbox(path) else "there was no sandbox")
+    if served_at:
+        # The server continues with the new sandbox.
+        record_served_address(path, served_at)
+
+
+# Report a change of the sandbox: a sentence for a person, or an object in the requested format.
+
+
+def report_change(app: App, sentence: str, /, **values: Any) -> None:  # JSON
+    """Report a change: on stderr as a sentence, or on stdout as one object in the requested format."""
+    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
+        app.terminal.data(values, app.format)
+    else:
+        app.terminal.note(sentence)

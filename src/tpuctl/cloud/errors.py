@@ -1,0 +1,316 @@
+"""Translate failures of HTTP, operations and credentials into tpuctl's exceptions. No other module does that.
+
+Only `diagnosis` reads message texts. If it does not know a text, the status decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from types import MappingProxyType
+from typing import Final
+
+from tpuctl.clock import format_duration
+from tpuctl.cloud.retry import (
+    ApiRefusedError,
+    GarbledAnswerError,
+    NotSentError,
+    Refusal,
+    TransportError,
+    UntrustedServerError,
+    parse_retry_after,
+)
+from tpuctl.errors import (
+    AccessError,
+    AlreadyExistsError,
+    BrokenNodeError,
+    CheckFailedError,
+    ConflictError,
+    CredentialsError,
+    InvalidRequestError,
+    NoCapacityError,
+    NotFoundError,
+    QuotaError,
+    RemoteCommandError,
+    ServiceUnavailableError,
+    TimedOutError,
+    TpuctlError,
+)
+from tpuctl.explain.messages import Action, Classification, MessageOrigin, classify
+from tpuctl.models.operation import OperationError
+from tpuctl.shapes import ShapeError, parse_json
+
+_BY_KIND: Final[Mapping[str, type[TpuctlError]]] = MappingProxyType(
+    {
+        entry.kind: entry
+        for entry in (
+            TpuctlError,
+            AccessError,
+            AlreadyExistsError,
+            BrokenNodeError,
+            CheckFailedError,
+            ConflictError,
+            InvalidRequestError,
+            NoCapacityError,
+            NotFoundError,
+            QuotaError,
+            RemoteCommandError,
+            ServiceUnavailableError,
+            TimedOutError,
+        )
+    }
+)
+
+_BY_CODE: Final[Mapping[int, tuple[type[TpuctlError], str]]] = MappingProxyType(
+    {
+        400: (InvalidRequestError, "check the given values; `--dry-run` shows the request"),
+        401: (CredentialsError, "run `gcloud auth application-default login`, then try again"),
+        403: (AccessError, "ask an owner of the project for the role `roles/tpu.admin`"),
+        404: (NotFoundError, "check project, zone and name; `tpuctl list` shows the nodes of all zones"),
+        407: (AccessError, "the proxy requires a user name and password: set them in `HTTPS_PROXY`"),
+        408: (ServiceUnavailableError, "try again"),
+        409: (ConflictError, "check it with `tpuctl status NODE`, then try again"),
+        412: (ConflictError, "check it with `tpuctl status NODE`, then try again"),
+        429: (QuotaError, "wait a minute and try again; `tpuctl list` shows the nodes that use quota"),
+    }
+)
+
+# google.rpc.Code in the order of its numbers. Operations contain the number, HTTP answers the word.
+_STATUSES: Final = (
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+)
+_BY_STATUS: Final[Mapping[str, type[TpuctlError]]] = MappingProxyType(
+    {
+        "INVALID_ARGUMENT": InvalidRequestError,
+        "OUT_OF_RANGE": InvalidRequestError,
+        "UNIMPLEMENTED": InvalidRequestError,
+        "NOT_FOUND": NotFoundError,
+        "ALREADY_EXISTS": AlreadyExistsError,
+        "PERMISSION_DENIED": AccessError,
+        "UNAUTHENTICATED": AccessError,
+        # Code 8 in an operation is a full zone; quota is refused on the call itself [observed: skypilot, stock-outs].
+        "RESOURCE_EXHAUSTED": NoCapacityError,
+        "FAILED_PRECONDITION": ConflictError,
+        "ABORTED": ConflictError,
+        "INTERNAL": ServiceUnavailableError,
+        "UNAVAILABLE": ServiceUnavailableError,
+        "UNKNOWN": ServiceUnavailableError,
+        "DEADLINE_EXCEEDED": ServiceUnavailableError,
+    }
+)
+# Only some APIs refuse a call without a quota project.
+_NO_QUOTA_PROJECT: Final = "auth-no-quota-project"
+_RATE_LIMITS: Final = frozenset({"quota-create-rate", "quota-rate"})
+_LONGEST: Final = 700
+_WORD: Final = re.compile(r"\w{1,64}", re.ASCII)
+_EXCERPT: Final = 120
+
+
+def parse_refusal(code: int, headers: Mapping[str, str], content: bytes, *, now: datetime) -> Refusal:
+    """Parse an HTTP answer other than success. `status` stays empty if the answer is not in Google's format."""
+    wait = parse_retry_after(headers.get("retry-after"), now)
+    try:
+        data = parse_json(content)
+    except ShapeError:
+        data = None
+    # Some front ends wrap the object in a list of one.
+    if isinstance(data, list) and len(data) == 1:
+        data = data[0]
+    error = data.get("error") if isinstance(data, dict) else None
+    if not isinstance(error, dict):
+        return Refusal(code=code, message=f"HTTP {code} with {excerpt(content)}", retry_after=wait)
+    listed = error.get("details")
+    details = [detail for detail in listed if isinstance(detail, dict)] if isinstance(listed, list) else []
+    reason = next((str(detail["reason"]) for detail in details if detail.get("reason")), "")
+    localized = next(
+        (str(detail["message"]) for detail in details if "LocalizedMessage" in str(detail.get("@type"))), ""
+    )
+    # The older format of Compute Engine and Cloud Storage has a reason instead of a status.
+    entries = error.get("errors")
+    first = entries[0] if isinstance(entries, list) and entries else None
+    legacy = first.get("reason") if isinstance(first, dict) else None
+    status = str(error.get("status") or legacy or "")
+    if not _WORD.fullmatch(status):
+        # The 404 of a gateway also has an error object, but no status: it proves nothing about the resource.
+        status = "" if code == 404 else "UNKNOWN"
+    refusal = Refusal(
+        code=code,
+        message=_one_line(str(error.get("message") or localized)),
+        status=status,
+        reason=reason,
+        retry_after=wait,
+    )
+    if code != 429:
+        return refusal
+    verdict = _verdict(refusal)
+    return replace(refusal, is_rate_limit=verdict is not None and verdict.id in _RATE_LIMITS)
+
+
+def translate(failure: TransportError | ApiRefusedError) -> TpuctlError:
+    """Return the exception for a request that failed finally."""
+    match failure:
+        case ApiRefusedError(refusal=refusal):
+            error = _refusal_error(refusal)
+            if refusal.retry_after:
+                wait = f"wait {format_duration(refusal.retry_after)} before you try again, as the service requests"
+                error.hint = f"{wait}\n{error.hint}" if error.hint else wait
+            return error
+        case UntrustedServerError():
+            hint = "for a proxy that inspects TLS, set its authority as `custom_ca_certs_file`, or bypass it with `NO_PROXY`"
+            return ServiceUnavailableError(str(failure), hint=hint)
+        case GarbledAnswerError():
+            return ServiceUnavailableError(str(failure), hint="check the endpoint and the proxy, then try again")
+        case NotSentError():
+            return ServiceUnavailableError(str(failure), hint="check the network, the proxy and the endpoint")
+        case _:
+            return ServiceUnavailableError(str(failure), hint="try again; no change was made")
+
+
+def operation_error(error: OperationError, *, where: MessageOrigin = MessageOrigin.OPERATION) -> TpuctlError:
+    """Return the exception for a failed operation or queued resource."""
+    status = _STATUSES[error.code] if 0 <= error.code < len(_STATUSES) else "UNKNOWN"
+    message = _one_line(error.message)
+    verdict = classify(f"{status}: {message}", where=where, reason=error.reason or None)
+    if verdict is not None:
+        return _from_verdict(verdict, message)
+    return _BY_STATUS.get(status, TpuctlError)(message or f"the operation failed with {status}")
+
+
+def credential_error(error: Exception) -> TpuctlError | TransportError:
+    """Translate a google-auth exception. Return a `TransportError` for a network failure, so that the call is retried.
+
+    A refresh that failed because of the network does not prove the credentials wrong.
+    """
+    from google.auth import exceptions  # noqa: PLC0415  # only with credentials; 20 ms
+
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, UntrustedServerError):
+            return cause
+        if isinstance(cause, TransportError | exceptions.TransportError) or getattr(cause, "retryable", False):
+            return NotSentError(f"cannot fetch an access token: {_one_line(str(error))}")
+        cause = cause.__cause__ or next((arg for arg in cause.args if isinstance(arg, BaseException)), None)
+    message = _one_line(str(error.args[0]) if error.args else str(error))
+    verdict = classify(message, where=MessageOrigin.API)
+    if verdict is not None and verdict.kind == AccessError.kind:
+        # Without a token no call works, even if only a permission to get one is missing.
+        return _from_verdict(verdict, message, kind=CredentialsError)
+    hint = "run `gcloud auth application-default login`; in CI set `GOOGLE_APPLICATION_CREDENTIALS`"
+    return CredentialsError(f"the credentials cannot be used: {message}", hint=hint)
+
+
+@contextmanager
+def translate_errors() -> Iterator[None]:
+    """Translate `TransportError` and `RefusedError` into tpuctl's exceptions."""
+    try:
+        yield
+    except (TransportError, ApiRefusedError) as failure:
+        raise translate(failure) from failure
+
+
+def excerpt(content: bytes) -> str:
+    """Return the first characters of an answer that is not from the API, on one line."""
+    text = " ".join(content[: 4 * _EXCERPT].decode("utf-8", "replace").split())[:_EXCERPT]
+    return f"`{text}`" if text else "no content"
+
+
+def _refusal_error(refusal: Refusal) -> TpuctlError:
+    verdict = _verdict(refusal) if refusal.is_from_api else None
+    if verdict is not None:
+        return _from_verdict(verdict, refusal.message)
+    if not refusal.is_from_api and refusal.code not in {401, 403, 407, 429}:
+        hint = "check the endpoint and the proxy, then try again"
+        return ServiceUnavailableError(f"the answer is not from the API: {refusal.message}", hint=hint)
+    if refusal.status in {"ALREADY_EXISTS", "FAILED_PRECONDITION"}:
+        return _BY_STATUS[refusal.status](refusal.message, hint="check it with `tpuctl status NODE`")
+    unavailable = (ServiceUnavailableError, "the service has an internal error; try again in a few minutes")
+    kind, hint = _BY_CODE.get(refusal.code, unavailable if refusal.is_fault else (TpuctlError, ""))
+    return kind(f"{refusal.status or refusal.code}: {refusal.message}", hint=hint or None)
+
+
+def _verdict(refusal: Refusal) -> Classification | None:
+    return classify(str(refusal), where=MessageOrigin.API, reason=refusal.reason or None)
+
+
+def _from_verdict(verdict: Classification, text: str, *, kind: type[TpuctlError] | None = None) -> TpuctlError:
+    message = f"{verdict.meaning}: {text}" if text else verdict.meaning
+    if kind is None:
+        is_useless = verdict.action is Action.FIX_AUTH and verdict.id != _NO_QUOTA_PROJECT
+        kind = CredentialsError if is_useless else _BY_KIND.get(verdict.kind, TpuctlError)
+    return kind(message, hint="\n".join(verdict.remedy) or None, error_id=verdict.id)
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
+
+
+# Translate the refusal of a read: the resource does not exist, or a permission is missing, and which.
+
+
+# The id that `diagnosis` gives to a missing permission. Its hints are about TPUs.
+PERMISSION_DENIED = "iam-permission-denied"
+# Reasons of the older format for a 403 that no permission fixes [documentation: error responses of Cloud Storage; users of
+# Compute Engine], with their error id and hint. Used if their text is unknown.
+_OTHER_CAUSES = {
+    "accessNotConfigured": ("api-disabled", "enable the API in the project, and try again after some minutes"),
+    "accountDisabled": ("billing-disabled", "link an open billing account to the project that owns it"),
+}
+
+
+@contextmanager
+def query_errors(what: str, permission: str | None) -> Iterator[None]:
+    """Translate `TransportError` and `RefusedError` of a read into tpuctl's exceptions.
+
+    `what` describes the resource; `permission` is the one that the read requires, None if it requires none. Raises
+    `NotFoundError` only after a 404 from the API.
+    """
+    try:
+        yield
+    except (TransportError, ApiRefusedError) as failure:
+        raise _query_error(failure, what, permission) from failure
+
+
+def _query_error(failure: TransportError | ApiRefusedError, what: str, permission: str | None) -> TpuctlError:
+    error = translate(failure)
+    if not isinstance(failure, ApiRefusedError):
+        return error
+    if failure.refusal.is_not_found:
+        hint = "check the name and the project; `tpuctl config show` shows the project"
+        return NotFoundError(f"{what} does not exist", hint=hint)
+    refusal = failure.refusal
+    if not refusal.is_from_api and refusal.code == 403:
+        # From a proxy or from Google's front end, which do not know permissions.
+        message = f"the answer about {what} is not from the API: {refusal.message}"
+        return ServiceUnavailableError(message, hint="check the endpoint and the proxy, then try again")
+    if refusal.code != 403 or not isinstance(error, AccessError):
+        return error
+    if error.error_id is None and (cause := _OTHER_CAUSES.get(refusal.status)):
+        return AccessError(f"cannot read {what}: {refusal.message}", hint=cause[1], error_id=cause[0])
+    if permission and error.error_id in {None, PERMISSION_DENIED}:
+        # The API may name another permission: for a request that another project pays, it is not the bucket's.
+        verdict = classify(str(refusal), where=MessageOrigin.API, reason=refusal.reason or None)
+        lacking = (verdict.facts.get("permission") if verdict else None) or permission
+        hint = f"ask for a role with `{lacking}` for your identity (`tpuctl config show`)"
+        message = f"`{lacking}` is not allowed on {what}: {refusal.message}"
+        return AccessError(message, hint=hint, error_id=error.error_id)
+    return error

@@ -1,0 +1,414 @@
+"""Read and replace small objects in Cloud Storage, with generations as preconditions.
+
+This is for records that several machines share, not for data sets: an object is kept in memory. Thread-safe. Raises
+tpuctl's exceptions, as `cloud/tpu.py` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from tpuctl.clock import CLOUD_CALL_TIMEOUT, DEADLINE_GRACE, SystemClock, limit_cloud_calls, parse_timestamp
+from tpuctl.cloud.errors import query_errors, translate
+from tpuctl.cloud.requests import MOST_PAGES, ApiClient, GoogleApi, PlainRequest, all_pages, is_uncertain, read_json
+from tpuctl.cloud.retry import (
+    SHORT_PATIENCE,
+    ApiRefusedError,
+    GarbledAnswerError,
+    TransportError,
+    backoff,
+    parse_http_date,
+)
+from tpuctl.errors import (
+    AccessError,
+    ConflictError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PreconditionFailedError,
+    ServiceUnavailableError,
+    TpuctlError,
+)
+from tpuctl.models.bucket import AnywhereCache, Bucket, BucketContents, BucketPlacement
+from tpuctl.models.project import IAM_POLICY, TESTED_PERMISSIONS, IamPolicy
+from tpuctl.shapes import COUNT, TIME, Page, Scalar, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+
+# An object is held in memory.
+_SIZE = Scalar("at most 64 MiB", lambda value: COUNT.accepts(value) and int(value) <= 64 << 20, "integer")
+_BLOB = Shape("storage.v1 Object", {"generation": COUNT, "updated": TIME, "size": _SIZE}, required=("generation",))
+_BLOBS = Page("storage.v1 Objects", "items")
+_NAMED = Shape("storage.v1 Object", {"name": str}, required=("name",))
+_CONTENT_TYPE = "application/octet-stream"
+# An object that is replaced all the time may be gone, in the generation that was asked for, so many times in a row.
+_READS = 5
+# A write whose answer was lost is sent at most so often in all.
+_SENDS = 3
+# One object may be written once per second, with short bursts [documentation of quotas].
+_WRITE_PAUSE = timedelta(seconds=1)
+# What `diagnosis` calls a missing permission; its advice is about TPUs.
+_PERMISSION_DENIED = "iam-permission-denied"
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """One stored version of an object."""
+
+    content: bytes
+    # It increases with every write, and is never used again, not even after a delete [API field text].
+    generation: int
+    # The time since the write, by the clock of the service (`Date` of the answer less `updated` of the object), in whole
+    # seconds, never negative. The clocks of machines do not matter.
+    age: timedelta
+
+
+class StorageClient(ApiClient):
+    """Calls Cloud Storage."""
+
+    api = GoogleApi("storage", "v1", "storage/v1/")
+
+    def read(self, bucket: str, name: str) -> Blob | None:
+        """Return the newest version; None only after a 404 from the API.
+
+        Raises `NotFoundError` for a bucket that does not exist.
+        """
+        with _translated(bucket, name, "storage.objects.get"):
+            for _ in range(_READS):
+                head = self._head(bucket, name)
+                if head is None:
+                    # The service also answers 404 for a missing bucket, for which this call raises.
+                    with _translated(bucket, name, "storage.objects.list"):
+                        self._caller.attempt(self._objects.list(bucket=bucket, prefix=name, maxResults=1), _names)
+                    return None
+                generation, age = head
+                content = self._content(bucket, name, generation)
+                if content is not None:
+                    return Blob(content, generation, age)
+        raise ServiceUnavailableError(
+            f"`gs://{bucket}/{name}` changes faster than it can be read", hint="try again in a moment"
+        )
+
+    def write(self, bucket: str, name: str, content: bytes, *, generation: int | None) -> int:
+        """Replace the object and return its new generation.
+
+        `generation` is that of the version to replace, 0 if the object must not exist, None for any version. Raises
+        `PreconditionFailedError` for another version. After a lost answer the object is read: a newer version with the
+        same content counts as ours, so that different writers must never write equal contents.
+        """
+        from googleapiclient.http import MediaInMemoryUpload  # noqa: PLC0415  # loaded with the library, 130 ms
+
+        request = self._objects.insert(
+            bucket=bucket,
+            name=name,
+            ifGenerationMatch=_text(generation),
+            media_body=MediaInMemoryUpload(content, mimetype=_CONTENT_TYPE, resumable=False),
+            media_mime_type=_CONTENT_TYPE,
+        )
+        if self._own_endpoint:
+            # The library sends uploads to Google's host, or over https, and ignores the endpoint.
+            request.uri = self._own_endpoint.url("upload/") + request.uri.partition("/upload/")[2]
+        failure: ApiRefusedError | TransportError
+        with (
+            limit_cloud_calls(SystemClock(), CLOUD_CALL_TIMEOUT, grace=DEADLINE_GRACE),
+            _translated(bucket, name, "storage.objects.create"),
+        ):
+            for sent in range(1, _SENDS + 1):
+                try:
+                    # Without a precondition the last writer wins anyway: a retry is harmless.
+                    return self._caller.attempt(request, _generation, is_safe=generation is None)
+                except (ApiRefusedError, TransportError) as error:
+                    # The refusal of a repeated write may mean that the first was carried out.
+                    if generation is None or (sent == 1 and not _may_repeat(error)):
+                        raise
+                    failure = error
+                try:
+                    found = self.read(bucket, name)
+                except NotFoundError:
+                    raise
+                except TpuctlError as error:
+                    raise _unknown(bucket, name, failure) from error
+                if found is not None and found.generation != generation and found.content == content:
+                    return found.generation
+                if (found.generation if found else 0) != generation:
+                    raise _precondition_failed(bucket, name) from failure
+                if not _may_repeat(failure) or (sent == _SENDS and not is_uncertain(failure)):
+                    raise failure
+                self._caller.clock.sleep(_WRITE_PAUSE + backoff(self._caller.policy, sent, self._caller.random))
+        raise _unknown(bucket, name, failure) from failure
+
+    def delete(self, bucket: str, name: str, *, generation: int | None) -> None:
+        """Delete the object of that generation, or of any with None; succeeds if it is gone.
+
+        Raises `PreconditionFailedError` if another version is there.
+        """
+        request = self._objects.delete(bucket=bucket, object=name, ifGenerationMatch=_text(generation))
+        with _translated(bucket, name, "storage.objects.delete"):
+            try:
+                self._caller.exchange(request, lambda *_: None)
+            except ApiRefusedError as error:
+                if error.refusal.is_not_found:
+                    return
+                # The service may check the precondition before it checks whether the object exists.
+                if error.refusal.code != 412 or self._head(bucket, name) is not None:
+                    raise
+
+    def list(self, bucket: str, prefix: str) -> Iterator[str]:
+        """Return the names of the objects that begin with `prefix`, in the service's order."""
+        found: list[str] = []
+        token: str | None = None
+        tokens: set[str] = set()
+        with limit_cloud_calls(SystemClock(), CLOUD_CALL_TIMEOUT), _translated(bucket, prefix, "storage.objects.list"):
+            while True:
+                request = self._objects.list(bucket=bucket, prefix=prefix, pageToken=token)
+                names, token = self._caller.attempt(request, _names)
+                found += names
+                if not token:
+                    return iter(found)
+                if token in tokens or len(tokens) >= MOST_PAGES:
+                    raise ServiceUnavailableError(
+                        f"the list of `gs://{bucket}/{prefix}` never ends", hint="check the endpoint and the prefix"
+                    )
+                tokens.add(token)
+
+    @property
+    def _objects(self) -> Any:
+        return self._caller.service().objects()
+
+    def _head(self, bucket: str, name: str) -> tuple[int, timedelta] | None:
+        """Return generation and age; None if the object or the bucket is absent."""
+
+        def read(headers: Mapping[str, str], content: bytes) -> tuple[int, timedelta]:
+            generation, updated = read_json(content, lambda data: (_generation(data), data.get("updated")))
+            written = parse_timestamp(updated)
+            if written is None:
+                raise GarbledAnswerError(f"an object was updated at `{updated}`")
+            now = parse_http_date(headers.get("date"))
+            if now is None:
+                # With the clock of this machine, the lease of another holder could expire too early.
+                raise GarbledAnswerError("the answer does not contain the service's time")
+            return generation, max(now - written, timedelta())
+
+        request = self._objects.get(bucket=bucket, object=name)
+        try:
+            return self._caller.exchange(request, read)
+        except ApiRefusedError as error:
+            if error.refusal.is_not_found:
+                return None
+            raise
+
+    def _content(self, bucket: str, name: str, generation: int) -> bytes | None:
+        """Return the bytes of one version; None if it was replaced or deleted meanwhile."""
+        request = self._objects.get_media(bucket=bucket, object=name, generation=str(generation))
+        try:
+            return self._caller.exchange(request, lambda _, content: content)
+        except ApiRefusedError as error:
+            if error.refusal.is_not_found:
+                return None
+            raise
+
+
+def _may_repeat(failure: TransportError | ApiRefusedError) -> bool:
+    """Return whether to read the object and retry a write: its outcome is uncertain, or it came too soon after another."""
+    is_too_soon = isinstance(failure, ApiRefusedError) and failure.refusal.code == 429
+    return is_too_soon or is_uncertain(failure)
+
+
+@contextmanager
+def _translated(bucket: str, name: str, permission: str) -> Iterator[None]:
+    try:
+        yield
+    except (TransportError, ApiRefusedError) as failure:
+        raise _translate(failure, bucket, name, permission) from failure
+
+
+def _translate(failure: TransportError | ApiRefusedError, bucket: str, name: str, permission: str) -> TpuctlError:
+    refusal = failure.refusal if isinstance(failure, ApiRefusedError) else None
+    if refusal is not None and refusal.is_not_found:
+        hint = f"create it with `gcloud storage buckets create gs://{bucket} --location=REGION`, or check the name"
+        return NotFoundError(f"there is no bucket `gs://{bucket}`", hint=hint)
+    if refusal is not None and refusal.code == 412:
+        return _precondition_failed(bucket, name)
+    error = translate(failure)
+    if refusal is not None and refusal.code == 403 and error.error_id in {None, _PERMISSION_DENIED}:
+        hint = "grant `roles/storage.objectUser` on the bucket to your identity (`tpuctl config show`)"
+        return AccessError(f"`{permission}` is not allowed on `gs://{bucket}`: {refusal.message}", hint=hint)
+    return error
+
+
+def _precondition_failed(bucket: str, name: str) -> PreconditionFailedError:
+    return PreconditionFailedError(f"`gs://{bucket}/{name}` was changed by another client meanwhile", hint="try again")
+
+
+def _unknown(bucket: str, name: str, failure: Exception) -> OutcomeUnknownError:
+    return OutcomeUnknownError(
+        f"it is unknown whether `gs://{bucket}/{name}` was written: {failure}", hint="try again in a few minutes"
+    )
+
+
+def _generation(data: Mapping[str, Any]) -> int:
+    return int(_BLOB.read(data)["generation"])
+
+
+def _names(data: Mapping[str, Any]) -> tuple[tuple[str, ...], str | None]:
+    _BLOBS.check(data)
+    return tuple(_BLOBS.items(data, lambda item: str(_NAMED.read(item)["name"]))), data.get("nextPageToken")
+
+
+def _text(generation: int | None) -> str | None:
+    return None if generation is None else str(generation)
+
+
+# Read the configuration of buckets: location, IAM policy, contents. Raises tpuctl's exceptions.
+#
+# Objects are read and written by `storage.py`. Google's library is not used here: it would only build one URL for each request.
+
+
+_PAGE_SIZE = 1000
+_CACHES = Page("storage.v1 AnywhereCaches", "items")
+_OBJECTS = Page("storage.v1 Objects", "items")
+_OBJECT = Shape("storage.v1 Object", {"name": str, "size": COUNT}, required=("name",))
+# A policy that is changed all the time may have to be read and written so often.
+_GRANTS = 6
+_CHANGED_MEANWHILE = frozenset({409, 412})
+# Policies with conditions have this version; asked for less, the service refuses to show such a one [API field text].
+_POLICY_VERSION = 3
+
+
+class BucketsClient(ApiClient):
+    """Calls Cloud Storage. `user_project` is billed for requests to requester-pays buckets.
+
+    Without it, such a bucket raises `InvalidRequestError` with the `error_id` `storage-requester-pays`.
+    """
+
+    api = GoogleApi("storage", "v1", "storage/v1/")
+    patience = SHORT_PATIENCE
+
+    def bucket(self, name: str, *, user_project: str | None = None) -> Bucket:
+        """Return a bucket's metadata; needs storage.buckets.get."""
+        request = self._request(name, query={"userProject": user_project})
+        with query_errors(_words(name), "storage.buckets.get"):
+            return self._caller.attempt(request, Bucket.from_api)
+
+    def layout(self, name: str, *, user_project: str | None = None) -> BucketPlacement:
+        """Return the location of a bucket; needs storage.objects.list only [API storage v1, method text]."""
+        # The method has no parameter for the billed project, so a header is used [API storage v1].
+        request = self._request(name, "/storageLayout").paid_by(user_project)
+        with query_errors(_words(name), "storage.objects.list"):
+            return self._caller.attempt(request, BucketPlacement.from_api)
+
+    def policy(self, name: str, *, user_project: str | None = None) -> IamPolicy:
+        """Return the IAM policy with its conditions; needs storage.buckets.getIamPolicy."""
+        with query_errors(_words(name), "storage.buckets.getIamPolicy"):
+            return self._caller.attempt(self._policy_request(name, user_project), IamPolicy.from_api)
+
+    def test_permissions(
+        self, name: str, permissions: Collection[str], *, user_project: str | None = None
+    ) -> frozenset[str]:
+        """Return which of the permissions the caller has; needs none."""
+        query = {"permissions": sorted(permissions), "userProject": user_project}
+        request = self._request(name, "/iam/testPermissions", query=query)
+        with query_errors(_words(name), None):
+            return self._caller.attempt(
+                request, lambda data: frozenset(TESTED_PERMISSIONS.read(data).get("permissions") or ())
+            )
+
+    def contents(self, name: str, prefix: str, *, user_project: str | None = None) -> BucketContents:
+        """Count the first thousand objects below a prefix; needs storage.objects.list.
+
+        A folder marker, which is empty and ends with a slash, is not counted.
+        """
+        query = {
+            "prefix": prefix or None,
+            "maxResults": _PAGE_SIZE,
+            "fields": "items(name,size),nextPageToken",
+            "userProject": user_project,
+        }
+
+        def read(data: Mapping[str, Any]) -> BucketContents:
+            _OBJECTS.check(data)
+            items = _OBJECTS.items(data, lambda item: (str(_OBJECT.read(item)["name"]), int(item.get("size") or 0)))
+            sizes = [size for name, size in items if size or not name.endswith("/")]
+            return BucketContents(len(sizes), sum(sizes), not data.get("nextPageToken"))
+
+        with query_errors(_words(name), "storage.objects.list"):
+            return self._caller.attempt(self._request(name, "/o", query=query), read)
+
+    def caches(self, name: str, *, user_project: str | None = None) -> tuple[AnywhereCache, ...]:
+        """Return the Anywhere Caches; needs storage.anywhereCaches.list."""
+
+        def page(token: str | None) -> PlainRequest:
+            query = {"pageSize": _PAGE_SIZE, "pageToken": token}
+            # See `layout`.
+            return self._request(name, "/anywhereCaches", query=query).paid_by(user_project)
+
+        with query_errors(_words(name), "storage.anywhereCaches.list"):
+            return all_pages(self._caller, page, _CACHES, AnywhereCache.from_api).items
+
+    def grant(self, name: str, role: str, member: str, *, user_project: str | None = None) -> None:
+        """Add one member to one role. Other changes of the policy are kept, even simultaneous ones.
+
+        An unconditional binding of the member stays unchanged. Raises `ConflictError` after six simultaneous changes.
+        """
+        for attempt in range(1, _GRANTS + 1):
+            with query_errors(_words(name), "storage.buckets.getIamPolicy"):
+                policy = self._caller.attempt(self._policy_request(name, user_project), IAM_POLICY.read)
+            wanted = _with_member(policy, role, member)
+            if wanted is None or self._replace_policy(name, wanted, user_project):
+                return
+            self._caller.clock.sleep(backoff(self._caller.policy, attempt, self._caller.random))
+        raise ConflictError(
+            f"the policy of {_words(name)} changes faster than it can be replaced", hint="try again in a minute"
+        )
+
+    def _replace_policy(self, name: str, policy: Mapping[str, Any], user_project: str | None) -> bool:
+        """Replace a policy; False if it has changed since it was read."""
+        request = self._request(name, "/iam", method="PUT", query={"userProject": user_project}, body=policy)
+        with query_errors(_words(name), "storage.buckets.setIamPolicy"):
+            try:
+                # The etag makes a retry harmless: the service refuses it, and the policy is read again.
+                self._caller.attempt(request, lambda _: None)
+            except ApiRefusedError as error:
+                if error.refusal.code not in _CHANGED_MEANWHILE:
+                    raise
+                return False
+        return True
+
+    def _policy_request(self, name: str, user_project: str | None) -> PlainRequest:
+        query = {"optionsRequestedPolicyVersion": _POLICY_VERSION, "userProject": user_project}
+        return self._request(name, "/iam", query=query)
+
+    def _request(
+        self,
+        name: str,
+        path: str = "",
+        *,
+        method: str = "GET",
+        query: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> PlainRequest:
+        url = self._url(f"{self.api.path}b/{quote(name, safe='')}{path}")
+        return PlainRequest.of(url, method=method, query=query, body=body)
+
+
+def _words(name: str) -> str:
+    return f"the bucket `gs://{name}`"
+
+
+def _with_member(policy: Mapping[str, Any], role: str, member: str) -> dict[str, Any] | None:
+    """Return the policy with the member added; None if the member already has the role without a condition."""
+    bindings = [dict(binding) for binding in policy.get("bindings") or ()]
+    same = [binding for binding in bindings if binding.get("role") == role and not binding.get("condition")]
+    if any(member in (binding.get("members") or ()) for binding in same):
+        return None
+    if same:
+        same[0]["members"] = [*(same[0].get("members") or ()), member]
+    else:
+        bindings.append({"role": role, "members": [member]})
+    return {**policy, "version": _POLICY_VERSION, "bindings": bindings}

@@ -1,0 +1,578 @@
+"""Resolve settings: which value of each setting wins, where it came from, and what it means.
+
+Precedence: flag, `TPUCTL_*`, gcloud's and Google's own variables, project file, user file, gcloud's active configuration,
+default. Flags and variables are checked when they are read, file entries all at once, so that an invalid line is found before
+it matters. Readers of values raise `ValueError` with the reason; the caller adds the source and the key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from decimal import Decimal
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from tpuctl.clock import format_duration, parse_duration
+from tpuctl.config.schema import SETTINGS, FileKind, FilePolicy, SettingSpec, ValueKind
+from tpuctl.errors import SettingError
+from tpuctl.escaping import mask_url
+from tpuctl.names import closest_match
+
+if TYPE_CHECKING:
+    from tpuctl.models.grants import Grant
+
+_T = TypeVar("_T")
+
+
+class SourceKind(StrEnum):
+    """The kind of source that a value came from."""
+
+    FLAG = "flag"
+    ENVIRONMENT = "environment"
+    CLOUDSDK = "cloudsdk environment"
+    PROJECT_FILE = "project file"
+    USER_FILE = "user file"
+    GCLOUD = "gcloud"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class SettingSource:
+    """The source of a value: its kind, its exact place as text, and the path if it is a file."""
+
+    kind: SourceKind
+    place: str
+    path: Path | None = None
+
+    def __str__(self) -> str:
+        return self.place
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedSetting:
+    """A value as written, with its source.
+
+    `content` is the content of the file that a project file names, from when that was read; None for every other setting.
+    """
+
+    value: RawValue
+    source: SettingSource
+    content: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """A value in a configuration file. `line` counts from 1; `content` is that of the file that a project file names."""
+
+    value: RawValue
+    line: int
+    content: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """A parsed configuration file; an absent file has no entries.
+
+    `digest` covers the path and the content of a project file and of the files that it names.
+    """
+
+    path: Path
+    entries: Mapping[str, ConfigEntry] = field(default_factory=dict)
+    digest: str = field(default="", compare=False)
+
+    @property
+    def trusted_keys(self) -> tuple[str, ...]:
+        """The keys that take effect only if the file is trusted, in the order of their lines."""
+        keys = [key for key in self.entries if SETTINGS[key].policy is FilePolicy.TRUSTED_FILE]
+        return tuple(sorted(keys, key=lambda key: self.entries[key].line))
+
+
+@dataclass(frozen=True, slots=True)
+class GcloudProperty:
+    """A property of gcloud's active configuration, and that configuration's name."""
+
+    value: str
+    configuration: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings that have a value. Accessors raise `SettingError`, with source and value, if a value is invalid.
+
+    For an `untrusted` value they raise `UntrustedFileError`.
+    """
+
+    values: Mapping[str, ResolvedSetting]
+    untrusted: frozenset[str] = frozenset()
+    looked_at: Mapping[FileKind, Path] = field(default_factory=dict)
+    configuration: str | None = None
+    home: Path | None = None
+
+    def __getitem__(self, key: str) -> ResolvedSetting | None:
+        """Return the setting with its source, None if it is not set and has no default."""
+        setting = self.values.get(SETTINGS[key].key)
+        if setting and key in self.untrusted:
+            raise UntrustedFileError(setting.source.path, {key: setting.source})
+        return setting
+
+    def __iter__(self) -> Iterator[tuple[SettingSpec, ResolvedSetting | None]]:
+        """Iterate over all known settings in the order of the schema, with the value or None."""
+        return ((spec, self.values.get(key)) for key, spec in SETTINGS.items())
+
+    def shown(self) -> Settings:
+        """Return the settings with all values, for display only."""
+        return replace(self, untrusted=frozenset())
+
+    def text(self, key: str) -> str | None:
+        """Return a text, None if unset."""
+        return self._read(key, as_text)
+
+    def required(self, key: str) -> str:
+        """Return a text. Raises `SettingError`, with how to set it, if it is missing."""
+        text = self.text(key)
+        if text is None:
+            raise self.missing(key)
+        return text
+
+    def is_on(self, key: str) -> bool:
+        """Return whether a boolean setting is on; unset is off."""
+        return bool(self._read(key, lambda _, value: as_boolean(value)))
+
+    def number(self, key: str) -> int:
+        """Return a whole number. Raises `SettingError` if it is missing."""
+        return self._present(key, lambda _, value: as_number(value))
+
+    def duration(self, key: str) -> timedelta:
+        """Return a duration. Raises `SettingError` if it is missing."""
+        return self._present(key, as_duration)
+
+    def items(self, key: str) -> tuple[str, ...]:
+        """Return the items of a list; unset has none."""
+        return self._read(key, as_items) or ()
+
+    def pairs(self, key: str) -> dict[str, str]:
+        """Return the pairs of a mapping; unset has none."""
+        return self._read(key, as_pairs) or {}
+
+    def size(self, key: str) -> int | None:
+        """Return a number of bytes, None if unset."""
+        return self._read(key, lambda _, value: as_size(value))
+
+    def records(self, key: str) -> tuple[dict[str, str], ...]:
+        """Return the entries of a list of records; unset has none."""
+        return self._read(key, as_records) or ()
+
+    def grants(self) -> tuple[Grant, ...]:
+        """Return the grants of free TPUs; unset has none."""
+        return self._read("grants", as_grants) or ()
+
+    def path(self, key: str) -> Path | None:
+        """Return a path; one in a file is relative to that file's folder, any other to the working directory."""
+
+        def read(spec: SettingSpec, value: RawValue) -> Path:
+            source = self.values[key].source
+            return as_path(spec, value, folder=source.path.parent if source.path else None, home=self.home)
+
+        return self._read(key, read)
+
+    def missing(self, key: str) -> SettingError:
+        """Return the error for a missing setting, with the sources that were searched and how to set it."""
+        spec = SETTINGS[key]
+        sources = [source for source in (spec.flag, spec.environment, *spec.foreign) if source]
+        for kind in FileKind:
+            if kind in spec.files:
+                path = self.looked_at.get(kind)
+                absent = "tpuctl.yaml (none here or above)" if kind is FileKind.PROJECT else "the user file"
+                sources.append(str(path) if path else absent)
+        if spec.gcloud:
+            name = f"gcloud configuration `{self.configuration}`" if self.configuration else "gcloud's configuration"
+            sources.append(f"{spec.gcloud} of {name}")
+        text = f"no {key.replace('_', ' ')} is set; looked at {', '.join(sources)}"
+        return SettingError(text, hint=ways_to_set(spec))
+
+    def _read(self, key: str, reader: Callable[[SettingSpec, RawValue], _T]) -> _T | None:
+        setting, spec = self[key], SETTINGS[key]
+        if setting is None:
+            return None
+        try:
+            return reader(spec, setting.value)
+        except ValueError as error:
+            raise invalid_value_error(spec, setting.value, setting.source.place, str(error)) from None
+
+    def _present(self, key: str, reader: Callable[[SettingSpec, RawValue], _T]) -> _T:
+        read = self._read(key, reader)
+        if read is None:
+            raise self.missing(key)
+        return read
+
+
+def resolve_settings(
+    flags: Mapping[str, RawValue],
+    environ: Mapping[str, str],
+    project_file: ConfigFile | None,
+    user_file: ConfigFile | None,
+    gcloud: Mapping[str, GcloudProperty],
+    *,
+    is_trusted: bool = True,
+) -> Settings:
+    """Return every setting with the value that wins. Raises `SettingError` for an entry that its file may not have.
+
+    Unless the project file `is_trusted`, those of its settings that require trust are `untrusted`.
+    """
+    files = {
+        kind: file for kind, file in ((FileKind.PROJECT, project_file), (FileKind.USER, user_file)) if file is not None
+    }
+    for kind, file in files.items():
+        for key, entry in file.entries.items():
+            check_file_entry(kind, key, entry.value, place=f"{file.path} line {entry.line}")
+    found: dict[str, ResolvedSetting] = {}
+    for spec in SETTINGS.values():
+        if setting := next(_candidates(spec, flags, environ, files, gcloud), None):
+            found[spec.key] = setting
+    _settle_quota_project(found)
+    untrusted = frozenset(
+        key
+        for key, setting in found.items()
+        if setting.source.kind is SourceKind.PROJECT_FILE and SETTINGS[key].policy is FilePolicy.TRUSTED_FILE
+    )
+    return Settings(
+        found,
+        untrusted=frozenset() if is_trusted else untrusted,
+        looked_at={kind: file.path for kind, file in files.items()},
+        configuration=next((prop.configuration for prop in gcloud.values()), None),
+        home=Path(environ["HOME"]) if environ.get("HOME") else None,
+    )
+
+
+def check_file_entry(kind: FileKind, key: str, value: RawValue, *, place: str) -> None:
+    """Check that a file may have this entry and that its value is valid. Raises `SettingError` with the allowed sources."""
+    spec = SETTINGS[key]
+    if kind not in spec.files:
+        raise SettingError(f"{place}: `{key}` is never read from a {kind}", hint=allowed_sources_hint(spec))
+    try:
+        check_setting_value(spec, value)
+    except ValueError as error:
+        raise invalid_value_error(spec, value, place, str(error)) from None
+    if key != "sandbox":
+        return
+    # With a user-wide sandbox, `down` would succeed while a real node is billed; a cloned repository must not disable it.
+    if as_boolean(value) and kind is FileKind.USER:
+        raise SettingError(
+            f"{place}: `sandbox: true` is never read from the user file",
+            hint="pass `--sandbox`, set `TPUCTL_SANDBOX=1`, or put it in the `tpuctl.yaml` of a project",
+        )
+    if not as_boolean(value) and kind is FileKind.PROJECT:
+        raise SettingError(
+            f"{place}: `sandbox: false` is never read from a project file",
+            hint="set `TPUCTL_SANDBOX=0`; without a setting for the sandbox, commands use the real cloud",
+        )
+
+
+def _candidates(
+    spec: SettingSpec,
+    flags: Mapping[str, RawValue],
+    environ: Mapping[str, str],
+    files: Mapping[FileKind, ConfigFile],
+    gcloud: Mapping[str, GcloudProperty],
+) -> Iterator[ResolvedSetting]:
+    if spec.key in flags:
+        yield ResolvedSetting(flags[spec.key], SettingSource(SourceKind.FLAG, spec.flag or spec.key))
+    own = ((spec.environment, SourceKind.ENVIRONMENT),) if spec.environment else ()
+    for name, kind in (*own, *((name, SourceKind.CLOUDSDK) for name in spec.foreign)):
+        value = environ.get(name)
+        # An empty variable counts as unset, but an empty boolean as false.
+        if value or (value is not None and spec.kind is ValueKind.BOOLEAN):
+            yield ResolvedSetting(value, SettingSource(kind, name))
+    for file_kind, file in files.items():
+        if entry := file.entries.get(spec.key):
+            shown = file.path.name if file_kind is FileKind.PROJECT else str(file.path)
+            source = SettingSource(SourceKind(file_kind.value), f"{shown} line {entry.line}", file.path)
+            yield ResolvedSetting(entry.value, source, entry.content)
+    if spec.gcloud and (prop := gcloud.get(spec.gcloud)):
+        yield ResolvedSetting(
+            prop.value, SettingSource(SourceKind.GCLOUD, f"gcloud configuration `{prop.configuration}`")
+        )
+    if spec.default is not None:
+        yield ResolvedSetting(spec.default, SettingSource(SourceKind.DEFAULT, "default"))
+
+
+def _settle_quota_project(found: dict[str, ResolvedSetting]) -> None:
+    """Replace gcloud's special values of `billing/quota_project` by the project [gcloud 528 source]."""
+    setting, project = found.get("quota_project"), found.get("project")
+    if setting is None or setting.value not in {"CURRENT_PROJECT", "CURRENT_PROJECT_WITH_FALLBACK", "LEGACY"}:
+        return
+    if setting.value == "LEGACY" or project is None:
+        del found["quota_project"]
+    else:
+        found["quota_project"] = replace(setting, value=project.value)
+
+
+# Convert the text of a setting to its type. Raises `ValueError` with the reason; the caller adds source and key.
+
+
+# Scalars stay text as written: `version: 1.10` is not a number, `off` may be the value of a label.
+RawRecord = Mapping[str, str]
+RawValue = str | tuple[str, ...] | RawRecord | tuple[RawRecord, ...]
+
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"0", "false", "no", "off", ""})
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([kmgtp]?)(i?)b?")
+_PREFIXES = " kmgtp"
+# Control characters, two separators that some programs take for line ends, and surrogates.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# A script may have tabs, line ends and color codes, but not these.
+_NEVER = re.compile("[\x00\ud800-\udfff]")
+
+
+def check_setting_value(spec: SettingSpec, value: RawValue) -> None:
+    """Check that a value is valid for the type of the setting. Raises `ValueError` with the reason."""
+    match spec.kind:
+        case ValueKind.BOOLEAN:
+            as_boolean(value)
+        case ValueKind.NUMBER:
+            as_number(value)
+        case ValueKind.DURATION:
+            as_duration(spec, value)
+        case ValueKind.LIST:
+            as_items(spec, value)
+        case ValueKind.PAIRS:
+            as_pairs(spec, value)
+        case ValueKind.TEXT:
+            as_text(spec, value)
+        case ValueKind.PATH:
+            as_text(spec, value)
+        case ValueKind.SIZE:
+            as_size(value)
+        case ValueKind.RECORDS:
+            as_grants(spec, value)
+
+
+def check_value_form(spec: SettingSpec, value: RawValue) -> None:
+    """Check that a value in a file has the form of the setting: one value, a list or a mapping. Raises `ValueError`."""
+    if isinstance(value, Mapping) and spec.kind is not ValueKind.PAIRS:
+        raise ValueError("this is a mapping; " + _expected_form(spec))
+    if isinstance(value, tuple) and spec.kind not in {ValueKind.LIST, ValueKind.RECORDS}:
+        raise ValueError("this is a list; " + _expected_form(spec))
+    if isinstance(value, str) and spec.kind in {ValueKind.PAIRS, ValueKind.RECORDS}:
+        raise ValueError(_expected_form(spec))
+
+
+def as_text(spec: SettingSpec, value: RawValue) -> str:
+    """Return a text; one of the choices if the setting has choices."""
+    text = _scalar(value)
+    if not text and not spec.may_be_empty:
+        raise ValueError("it is empty")
+    # It may become a header, a part of a URL, an argument or a path, where these are not allowed.
+    if (_NEVER if spec.has_lines else _UNPRINTABLE).search(text):
+        raise ValueError("it has control characters")
+    if spec.choices and text not in spec.choices:
+        guess = closest_match(text, spec.choices)
+        meant = f"; did you mean `{guess}`?" if guess else ""
+        raise ValueError(f"it must be one of {', '.join(spec.choices)}{meant}")
+    return text
+
+
+def as_boolean(value: RawValue) -> bool:
+    """Return a boolean. An empty text is false."""
+    text = _scalar(value).strip().lower()
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise ValueError("it must be true or false")
+
+
+def as_number(value: RawValue) -> int:
+    """Return a whole number that is not negative."""
+    text = _scalar(value).strip()
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise ValueError("it must be a whole number, 0 or more")
+    return int(text)
+
+
+def as_duration(spec: SettingSpec, value: RawValue) -> timedelta:
+    """Return a duration, within the limits of the setting; a bare number is seconds."""
+    try:
+        duration = parse_duration(_scalar(value))
+    except (ValueError, OverflowError):
+        raise ValueError("it must be a duration like 90s, 30m, 2h or 1h30m") from None
+    if spec.shortest is not None and duration < spec.shortest:
+        raise ValueError(f"it must be at least {spec.shortest.total_seconds():g}s")
+    if spec.longest is not None and duration > spec.longest:
+        raise ValueError(f"it must be at most {format_duration(spec.longest)}")
+    return duration
+
+
+def as_items(spec: SettingSpec, value: RawValue) -> tuple[str, ...]:
+    """Return the items of a list, or of a text split by the separator of the setting."""
+    if isinstance(value, Mapping):
+        raise ValueError(_expected_form(spec))  # noqa: TRY004  # one exception class for every unreadable value
+    items = _texts(spec, value) if isinstance(value, tuple) else tuple(value.split(spec.separator))
+    return tuple(item.strip() for item in items if item.strip())
+
+
+def as_pairs(spec: SettingSpec, value: RawValue) -> dict[str, str]:
+    """Return a mapping, also from texts like `a=1,b=2`."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    pairs = {}
+    # Items of a list are whole pairs: only there may a value contain the separator.
+    for item in _texts(spec, value) if isinstance(value, tuple) else as_items(spec, value):
+        key, equals, text = item.partition("=")
+        if not equals or not key.strip():
+            raise ValueError("it must be KEY=VALUE pairs")
+        pairs[key.strip()] = text
+    return pairs
+
+
+def as_size(value: RawValue) -> int:
+    """Return a number of bytes: `1.2TB` is decimal, `500GiB` binary; a bare number is bytes."""
+    match = _SIZE.fullmatch(_scalar(value).strip().lower())
+    if not match or (match[3] and not match[2]):
+        raise ValueError("it must be a size like 1.2TB or 500GiB")
+    number, prefix, binary = match.groups()
+    return int(Decimal(number) * (1024 if binary else 1000) ** _PREFIXES.index(prefix or " "))
+
+
+def as_records(spec: SettingSpec, value: RawValue) -> tuple[dict[str, str], ...]:
+    """Return records, also from a text like `zone=a,type=b;zone=c,type=d`. Their keys are checked, not their values."""
+    if isinstance(value, Mapping):
+        raise ValueError(_expected_form(spec))  # noqa: TRY004  # one exception class for every unreadable value
+    items: tuple[str | RawRecord, ...] = value if isinstance(value, tuple) else tuple(value.split(spec.separator))
+    return tuple(as_record(spec, item) for item in items if not isinstance(item, str) or item.strip())
+
+
+def as_record(spec: SettingSpec, item: str | RawRecord) -> dict[str, str]:
+    """Return one record, from a mapping or a text like `zone=a,type=b`."""
+    record: dict[str, str] = dict(item) if isinstance(item, Mapping) else {}
+    for part in item.split(",") if isinstance(item, str) else ():
+        key, equals, text = part.partition("=")
+        if not equals or not key.strip():
+            raise ValueError(f"`{part.strip()}` is not KEY=VALUE")
+        if key.strip() in record:
+            raise ValueError(f"`{key.strip()}` is given twice")
+        record[key.strip()] = text.strip()
+    for key in record:
+        check_record_field(spec, key)
+    lacking = [f"`{key}`" for key in spec.fields if key not in {*record, *spec.optional_fields}]
+    if lacking:
+        raise ValueError(f"it lacks {', '.join(lacking)}; an entry has {', '.join(spec.fields)}")
+    return record
+
+
+def check_record_field(spec: SettingSpec, key: str) -> None:
+    """Check that a record may have this key. Raises `ValueError` with the most similar known one."""
+    if key not in spec.fields:
+        guess = closest_match(key, spec.fields)
+        raise ValueError(
+            f"unknown key `{key}`; " + (f"did you mean `{guess}`?" if guess else f"known are {', '.join(spec.fields)}")
+        )
+
+
+def as_grants(spec: SettingSpec, value: RawValue) -> tuple[Grant, ...]:
+    """Return grants."""
+    from tpuctl.models.grants import Grant  # noqa: PLC0415  # few have any
+
+    return tuple(Grant.parse(record) for record in as_records(spec, value))
+
+
+def as_path(spec: SettingSpec, value: RawValue, *, folder: Path | None, home: Path | None) -> Path:
+    """Return a path; one in a file is relative to the folder of that file, `~` is the home folder."""
+    text = as_text(spec, value)
+    if home and (text == "~" or text.startswith("~/")):
+        return home / text[2:]
+    return folder / text if folder else Path(text)
+
+
+def _texts(spec: SettingSpec, items: tuple[str, ...] | tuple[RawRecord, ...]) -> tuple[str, ...]:
+    texts = tuple(item for item in items if isinstance(item, str))
+    if len(texts) < len(items):
+        raise ValueError(_expected_form(spec))
+    return texts
+
+
+def _scalar(value: RawValue) -> str:
+    if not isinstance(value, str):
+        raise ValueError("it must be one value")  # noqa: TRY004  # one exception class for every unreadable value
+    return value
+
+
+def _expected_form(spec: SettingSpec) -> str:
+    match spec.kind:
+        case ValueKind.PAIRS:
+            return "it must be a mapping of keys to values"
+        case ValueKind.LIST:
+            return "it must be a list"
+        case ValueKind.RECORDS:
+            return f"it must be a list of entries with {', '.join(spec.fields)}"
+        case _:
+            return "it must be one value"
+
+
+# Errors and hints for settings that are missing, invalid, or in a file that may not set them.
+
+
+_NOT_SHOWN = "(set, not shown)"
+_URLS = frozenset({"endpoint", "proxy_address"})
+
+
+class UntrustedFileError(SettingError):
+    """A project file that is not trusted has settings that require trust. Nothing was done, and none of them was used."""
+
+    kind = "untrusted_file"
+
+    def __init__(
+        self,
+        path: Path | None,
+        places: Mapping[str, object],
+        *,
+        has_changed: bool = False,
+        command: str = "tpuctl trust",
+    ) -> None:
+        keys = ", ".join(f"`{key}` ({place})" for key, place in places.items())
+        state = "has changed since it was trusted" if has_changed else "is not trusted"
+        super().__init__(
+            f"{path} {state}, and it sets {keys}",
+            hint=f"`{command}` shows what that does, and asks\nwithout a terminal, for a file of your own: pass "
+            "`--trust-project-file`, or set `TPUCTL_TRUST_PROJECT_FILE=1`",
+        )
+
+
+def invalid_value_error(spec: SettingSpec, value: RawValue, place: str, reason: str) -> SettingError:
+    """Return the error for an invalid value; a possible secret is not shown."""
+    hides = spec.secret or not isinstance(value, str)
+    shown = f"`{spec.key}`" if hides else f"`{spec.key}` is `{masked_value(spec, value)}`"
+    return SettingError(f"{place}: {shown}: {reason}")
+
+
+def masked_value(spec: SettingSpec, value: RawValue) -> str:
+    """Return a value as text, with secrets masked."""
+    if spec.secret:
+        return _NOT_SHOWN
+    return mask_url(str(value)) if spec.key in _URLS else str(value)
+
+
+def ways_to_set(spec: SettingSpec) -> str:
+    """Return all ways to set a setting."""
+    example = spec.choices[0] if spec.choices else spec.key.rsplit("_", 1)[-1].upper()
+    ways = [f"pass `{spec.flag} {example}`"] if spec.flag else []
+    ways += [f"set `{name}`" for name in (spec.environment, *(() if spec.environment else spec.foreign)) if name]
+    if spec.files:
+        ways.append(f"run `tpuctl config set {spec.key} {example}`")
+    if spec.gcloud:
+        ways.append(f"run `gcloud config set {spec.gcloud} {example}`")
+    return ", ".join(ways[:-1]) + f" or {ways[-1]}" if len(ways) > 1 else ways[0]
+
+
+def allowed_sources_hint(spec: SettingSpec) -> str:
+    """Return the hint with the sources that may set a setting."""
+    places = [f"`{place}`" for place in (spec.flag, spec.environment or next(iter(spec.foreign), None)) if place]
+    if FileKind.USER in spec.files:
+        places.append("the user file ($XDG_CONFIG_HOME/tpuctl/config.yaml)")
+    if spec.gcloud:
+        places.append(f"`gcloud config set {spec.gcloud}`")
+    return "use " + ", ".join(places[:-1]) + f" or {places[-1]}"

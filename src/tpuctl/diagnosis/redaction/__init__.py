@@ -1,1 +1,0 @@
-"""Removes secrets from text that leaves this machine."""

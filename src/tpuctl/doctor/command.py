@@ -1,0 +1,53 @@
+"""`tpuctl doctor`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tpuctl.app.options import DurationType, cli_command, complete_node, yes_option
+from tpuctl.app.ssh_options import route_options
+from tpuctl.errors import ExitCode
+
+if TYPE_CHECKING:
+    from tpuctl.app.app import App
+
+
+@cli_command("doctor", asks_trust=False)
+@click.argument("node", metavar="[NODE]", required=False, shell_complete=complete_node)
+@click.option(
+    "--skip", "skipped", metavar="ID", multiple=True, help="Finding ids to accept, like TPU911,TPU923, or all."
+)
+@click.option("--all", "shows_all", is_flag=True, help="Show passed checks too.")
+@click.option("--strict", is_flag=True, help="Fail also on warnings and on checks without a result.")
+@click.option("--fix", is_flag=True, help="Apply safe fixes after confirmation; removes nothing.")
+@yes_option
+@click.option("--timeout", type=DurationType(), metavar="TIME", help="Time to wait for answers. [default: 4s]")
+@route_options
+def command(app: App, **options: Any) -> int:  # click's options
+    """Find problems with this machine, the credentials, the network and the project.
+
+    Checks Python and tpuctl, gcloud, ssh and its key, folders and disk, clock, proxy and host names, credentials, APIs,
+    billing and permissions, and the sources of settings. With NODE also the node and each of its workers. Works without a
+    network and without an account, and lists what it could not check.
+
+    \b
+    Examples:
+      tpuctl doctor
+      tpuctl doctor trainer
+      tpuctl doctor --fix
+    """
+    from tpuctl.doctor.doctor_run import DoctorRun  # noqa: PLC0415  # completion and --help do not need it
+
+    visit, fix_code = DoctorRun(app, options), ExitCode.OK
+    if options["fix"]:
+        from tpuctl.check.fixes import check_and_fix  # noqa: PLC0415  # rarely used
+
+        report, fix_code = check_and_fix(app, visit.check, visit.show, yes=options["yes"], form=visit.form)
+    else:
+        report = visit.check()
+        visit.show(report)
+    if visit.failure is not None:
+        raise visit.failure
+    return ExitCode.CHECK_FAILED if report.fails(strict=options["strict"]) else fix_code

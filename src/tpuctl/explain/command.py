@@ -1,0 +1,509 @@
+"""`tpuctl explain`."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import io
+import os
+import re
+import shlex
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import click
+
+from tpuctl.app.options import cli_command, complete_node, yes_option
+from tpuctl.app.ssh_options import route_options
+from tpuctl.errors import (
+    ConflictError,
+    ExitCode,
+    InvalidInputError,
+    NodeNotFoundError,
+    NodeNotInProjectError,
+    NotConfirmedError,
+    NotFoundError,
+    TpuctlError,
+)
+from tpuctl.explain import explanation_rendering
+from tpuctl.explain.conclusion import (
+    Confidence,
+    NodeEvidence,
+    apply_node_evidence,
+    conclude,
+    conclude_single_message,
+    merge_scans,
+)
+from tpuctl.explain.explanation_rendering import render_entry, render_topic
+from tpuctl.explain.lookup import Topic, find_topic, known_topics, look_up_id, messages_about, similar_ids
+from tpuctl.explain.messages import Action, MessageRole
+from tpuctl.explain.scanner import LogReader
+from tpuctl.models.node import Health
+from tpuctl.nodes.tracker import was_preempted
+from tpuctl.output.terminal import OutputFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from gzip import GzipFile
+
+    from tpuctl.app.app import App
+    from tpuctl.explain.conclusion import Conclusion, Explanation
+    from tpuctl.explain.log_lines import ScanResult
+    from tpuctl.models.node import Node
+    from tpuctl.models.queued import QueuedResource
+
+# The value of `--topic` without a name: list all topics.
+_ALL_TOPICS = ""
+
+
+@cli_command("explain", asks_trust=False)
+@click.argument("words", metavar="[FILE|-|TEXT|ID]...", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--node", metavar="NODE", shell_complete=complete_node, help="Node of the log; its state is checked before the log."
+)
+@click.option(
+    "--topic",
+    metavar="[NAME]",
+    is_flag=False,
+    flag_value=_ALL_TOPICS,
+    help="Advice on a topic; without NAME: list the topics.",
+)
+@click.option("--act", is_flag=True, help="Run the remedy, if tpuctl can, after confirmation; needs --node.")
+@route_options
+@yes_option
+def command(app: App, *, words: tuple[str, ...], node: str | None, topic: str | None, act: bool, yes: bool) -> int:
+    """Explain what is wrong in a log or a message, and what to do about it.
+
+    Reads logs of any size: files (.gz too), or stdin. Shows the cause first, then its symptoms; each with the line that shows
+    it, how often it occurred, the worker that logged it first, and a remedy. --node checks the state of the node before
+    training code is blamed. Several files, such as one for each worker, count as one log. Exits with 1 if the log has no
+    known message; never guesses. An ID is printed with tpuctl's own errors and findings.
+
+    \b
+    Examples:
+      tpuctl explain train.log
+      tpuctl explain --node trainer < train.log
+      tpuctl explain "Unable to enqueue when not opened"
+      tpuctl explain capacity-zone
+      tpuctl explain --topic batch-size
+      tpuctl explain train.log --node trainer --act
+    """
+    if topic is not None:
+        if words or node or act:
+            raise InvalidInputError(
+                "`--topic` cannot be combined with a log, `--node` or `--act`",
+                hint="`tpuctl explain --topic NAME` shows one topic",
+            )
+        return show_topic(app, topic) if topic != _ALL_TOPICS else show_topics(app)
+    if act and node is None:
+        raise InvalidInputError("`--act` needs `--node`", hint="name the node with `--node NODE`")
+
+    if node is not None:
+        app.reference(node)  # reject an invalid name before reading a log
+    asked = parse_request(app, words)
+    if not is_id(asked):
+        return _explain(app, asked, node, act=act, yes=yes)
+    if act:
+        raise InvalidInputError("`--act` needs a log or a message, not an id", hint="give the log")
+
+    return show_entry(app, asked.text, {"node": node} if node else {})
+
+
+def _explain(app: App, asked: ExplainRequest, node: str | None, *, act: bool, yes: bool) -> int:
+    from tpuctl.explain.explanation_rendering import explanation_rows, explanation_to_json, render_explanation  # noqa: PLC0415  # as above
+
+    if node is not None:
+        app.require_trust()
+    explanation, was_interrupted = explain_request(app, asked, node)
+    terminal, form = app.terminal, app.format
+    if form in {OutputFormat.JSON, OutputFormat.YAML}:
+        terminal.data(explanation_to_json(explanation) | ({"sandbox": True} if app.is_sandbox else {}), form)
+    elif form is OutputFormat.NAME:
+        terminal.names(one.id for one in explanation.conclusions)
+    elif terminal.is_interactive:
+        terminal.page(render_explanation(explanation, width=terminal.streams.width, colored=terminal.colors_out))
+    else:
+        terminal.table((), list(explanation_rows(explanation)))
+    exit_code = ExitCode.OK if explanation.conclusions else _report_no_verdict(app, explanation, asked)
+    if was_interrupted:
+        return ExitCode.INTERRUPTED
+    if act and node is not None and explanation.conclusions:
+        return apply_remedy(app, explanation, node, yes=yes)
+    return exit_code
+
+
+def _report_no_verdict(app: App, explanation: Explanation, asked: ExplainRequest) -> ExitCode:
+    """Report that no message was recognized, with the lines that look most like an error."""
+    from tpuctl.explain.explanation_rendering import render_suspects  # noqa: PLC0415  # completion and --help need not wait for it
+
+    terminal = app.terminal
+    if explanation.harmless and not explanation.suspicious:
+        named = ", ".join(f"`{one.id}`" for one in explanation.harmless)
+        terminal.note(f"no failure found: the messages that tpuctl recognized are harmless, or recovered ({named})")
+        return ExitCode.OK
+    count = "this line" if explanation.lines == 1 else f"these {explanation.lines} lines"
+    about = " (not text)" if explanation.is_binary else ""
+    terminal.warn(f"no known message in {count}{about}")
+    if asked.text and not asked.text.count(" "):
+        terminal.note(f"`{asked.text}` is not a file, so tpuctl read it as a message")
+    if explanation.suspicious and app.format is OutputFormat.TABLE:
+        terminal.note("the lines that look most like an error:")
+        terminal.page(render_suspects(explanation, colored=terminal.colors_out))
+    return ExitCode.FAILURE
+
+
+# The input of `tpuctl explain`: files, stdin, a message or an id; and the node that the log belongs to.
+
+
+_STDIN: Final = "-"
+_ID: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)+|TPU\d{3}")
+_UNKNOWN_NODE: Final = NodeEvidence("", None)
+_FILE: Final = re.compile(r"\S*(/|\.(log|txt|out|err|json|jsonl|gz))\S*")
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainRequest:
+    """What the words on the command line stand for."""
+
+    class Kind(StrEnum):
+        """Kind of the input; the name of a topic counts as an id."""
+
+        FILES = "files"
+        TEXT = "text"
+        ID = "id"
+
+    kind: Kind
+    text: str = ""  # a message or an id
+    files: tuple[str, ...] = ()  # names, `-` for stdin
+
+
+def is_id(asked: ExplainRequest) -> bool:
+    """Tell whether the input is an id."""
+    return asked.kind is ExplainRequest.Kind.ID
+
+
+def parse_request(app: App, words: tuple[str, ...]) -> ExplainRequest:
+    """Return what the words stand for: existing files, else an id if they look like one, else a message.
+
+    Raises `InvalidInputError` without any input, or if a file is missing.
+    """
+    if not words:
+        if app.invocation.streams.stdin_is_terminal:
+            hint = "name a log file, `-` for stdin, a message in quotes, or the id of an error"
+            raise InvalidInputError("no input to explain", hint=hint)
+        return ExplainRequest(ExplainRequest.Kind.FILES, files=(_STDIN,))
+    existing: list[str] = []
+    for word in words:
+        try:
+            if word == _STDIN or (word and _path(app, word).exists()):
+                existing.append(word)
+        except (OSError, ValueError):  # too long for a file name, as messages are
+            continue
+    missing = [word for word in words if word not in existing]
+    if existing and not missing:
+        return ExplainRequest(ExplainRequest.Kind.FILES, files=words)
+    if existing or all(_FILE.fullmatch(word) for word in words):
+        raise InvalidInputError(f"file `{missing[0]}` does not exist", hint="name a log file, or `-` for stdin")
+    text = " ".join(words)
+    if look_up_id(text) or isinstance(find_topic(text), Topic) or _ID.fullmatch(text):
+        return ExplainRequest(ExplainRequest.Kind.ID, text)
+    if not text.strip():
+        raise InvalidInputError("the message is empty", hint="give the message in quotes, or name a log file")
+    return ExplainRequest(ExplainRequest.Kind.TEXT, text)
+
+
+def explain_request(app: App, asked: ExplainRequest, node: str | None) -> tuple[Explanation, bool]:
+    """Return what is wrong, and whether the user interrupted a stream with Ctrl-C."""
+    evidence = _fetch_evidence(app, node) if node else None
+    # An unknown name appears in no command.
+    known = {"node": node} if node and evidence is not _UNKNOWN_NODE else {}
+    was_interrupted = False
+    if asked.kind is ExplainRequest.Kind.TEXT:
+        explanation = conclude_single_message(asked.text, read_text(asked.text), known=known)
+    else:
+        logs: dict[str, ScanResult] = {}
+        for name in dict.fromkeys(asked.files):
+            if name == _STDIN:
+                logs["stdin"], was_interrupted = _follow_stdin(app)
+            else:
+                logs[name] = read_file(_path(app, name), name)
+        if not any(seen.size for seen in logs.values()) and not was_interrupted:
+            names = ", ".join(f"`{name}`" for name in logs)
+            raise InvalidInputError(f"{names} is empty", hint="give a log with content")
+        explanation = conclude(next(iter(logs.values())) if len(logs) == 1 else merge_scans(logs), known=known)
+    if evidence is not None and evidence is not _UNKNOWN_NODE:
+        explanation = apply_node_evidence(explanation, evidence)
+    return explanation, was_interrupted
+
+
+def _follow_stdin(app: App) -> tuple[ScanResult, bool]:
+    """Read stdin to its end, or to Ctrl-C; on a terminal print each failure when it is found."""
+    printed: set[str] = set()
+
+    def print_new(seen: ScanResult) -> None:
+        for sighting in seen.sightings:
+            is_failure = (
+                sighting.message.role not in {MessageRole.HARMLESS, MessageRole.RECOVERY} and not sighting.is_quoted
+            )
+            if sighting.message.id not in printed and is_failure:
+                printed.add(sighting.message.id)
+                if app.terminal.is_redrawn:
+                    app.terminal.note(f"line {sighting.first.line}: {sighting.message.id}")
+
+    streams = app.invocation.streams
+    stdin = getattr(streams.stdin, "buffer", None) or io.BytesIO(streams.stdin.read().encode())
+    seen, was_interrupted = follow_stream(stdin, print_new)
+    if was_interrupted:
+        app.terminal.end_line()
+    return seen, was_interrupted
+
+
+def _fetch_evidence(app: App, text: str) -> NodeEvidence | None:
+    """Return what the API says of the node, `_NOWHERE` for an unknown name, None if the API does not answer.
+
+    Warns the user of both: a failed request is not a state.
+    """
+    from tpuctl.nodes.locate import queued_resources_or_none  # noqa: PLC0415  # only with --node
+
+    reference = app.reference(text)
+    try:
+        node = app.find(text)
+    except NotFoundError as error:
+        project = reference.project or app.project
+        requests = queued_resources_or_none(app.client, project, app.zones)
+        request = next((one for one in requests if reference.node_id in one.node_ids), None)
+        if request is None and not any(name.node_id == reference.node_id for name in app.journal.names()):
+            app.terminal.warn(f"{error.message}, so its state does not explain the log")
+            return _UNKNOWN_NODE
+        return fetch_node_evidence(text, None, request)
+    except TpuctlError as error:
+        app.terminal.warn(f"cannot read the state of `{text}`, so only the log counts: {error.message}")
+        return None
+    return fetch_node_evidence(text, node)
+
+
+def _path(app: App, name: str) -> Path:
+    return app.invocation.folder / name
+
+
+# Read logs as they arrive, and the state of the node that they belong to.
+
+
+# Bytes read at once; a pipe gives fewer.
+_PIECE_SIZE: Final = 256 * 1024
+
+
+def read_file(path: Path, name: str) -> ScanResult:
+    """Return the content of a log file; `.gz` is decompressed. `name` is the user's name for it.
+
+    Raises `InvalidInputError` if it cannot be read.
+    """
+    try:
+        _reject_endless_device(path)
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            return read_stream(stream)
+    except (OSError, EOFError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        hint = f"name the files in it, such as `{name}/*`" if path.is_dir() else "name a log file, or `-` for stdin"
+        raise InvalidInputError(f"cannot read `{name}`: {why.lower()}", hint=hint) from error
+
+
+def _reject_endless_device(path: Path) -> None:
+    """Raise `OSError` for a device such as `/dev/zero`; a terminal and `/dev/null` have an end."""
+    if path.is_char_device() and not path.samefile(os.devnull):
+        with path.open("rb") as stream:
+            if stream.isatty():
+                return
+        raise OSError(errno.EINVAL, "it is a device")
+
+
+def read_stream(stream: IO[bytes] | GzipFile) -> ScanResult:
+    """Return the content of a stream, once it has ended."""
+    reader = LogReader()
+    for piece in read_pieces(stream):
+        reader.feed(piece)
+    return reader.so_far()
+
+
+def read_text(text: str) -> ScanResult:
+    """Return the content of a message on the command line."""
+    reader = LogReader()
+    reader.feed(text.encode("utf-8", "surrogateescape"))
+    return reader.so_far()
+
+
+def follow_stream(stream: IO[bytes], found: Callable[[ScanResult], None]) -> tuple[ScanResult, bool]:
+    """Return the content of a stream until it ended or the user pressed Ctrl-C, and whether the user did.
+
+    Calls `found` with the content so far after each piece.
+    """
+    reader = LogReader()
+    try:
+        for piece in read_pieces(stream):
+            reader.feed(piece)
+            found(reader.so_far())
+    except KeyboardInterrupt:
+        return reader.so_far(), True
+    return reader.so_far(), False
+
+
+def read_pieces(stream: IO[bytes] | GzipFile) -> Iterator[bytes]:
+    """Yield the bytes of a stream as they arrive, without waiting for a full piece."""
+    read_available = getattr(stream, "read1", stream.read)
+    while piece := read_available(_PIECE_SIZE):
+        yield piece
+
+
+def fetch_node_evidence(name: str, node: Node | None, request: QueuedResource | None = None) -> NodeEvidence:
+    """Return what the API says of a node; a preempted node is PREEMPTED, however the API shows that."""
+    if was_preempted(node, request):
+        return NodeEvidence(name, "PREEMPTED", created=node.created if node else None)
+    if node is None:
+        return NodeEvidence(name, None)
+    health = None if node.health is Health.HEALTH_UNSPECIFIED else str(node.health)
+    return NodeEvidence(name, str(node.state), health, node.created)
+
+
+# `tpuctl explain` for an id, and for a topic.
+
+
+def show_entry(app: App, id_: str, known: Mapping[str, str]) -> int:
+    """Show what an id, or a topic, means; `known` fills in names, such as that of the node.
+
+    Raises `NotFoundError` for an unknown id.
+    """
+    entry = look_up_id(id_, known)
+    if entry is None and isinstance(topic := find_topic(id_), Topic):
+        return show_topic(app, topic.id)
+    if entry is None:
+        likely = ", ".join(f"`{one}`" for one in similar_ids(id_))
+        hint = f"did you mean {likely}?" if likely else "put a message into quotes: `tpuctl explain 'MESSAGE'`"
+        raise NotFoundError(f"no error, message or finding has the id `{id_}`", hint=hint)
+    return _show(app, entry.id, explanation_rendering.entry_to_json(entry), lambda **form: render_entry(entry, **form))
+
+
+def show_topic(app: App, name: str) -> int:
+    """Show the advice on a topic. Raises `NotFoundError` if there is no such topic."""
+    topic = find_topic(name)
+    if not isinstance(topic, Topic):
+        likely = ", ".join(f"`{one}`" for one in topic)
+        hint = f"did you mean {likely}?" if likely else "`tpuctl explain --topic` lists them"
+        raise NotFoundError(f"no topic `{name}`", hint=hint)
+    about = messages_about(topic)
+    return _show(
+        app,
+        topic.id,
+        explanation_rendering.topic_to_json(topic, about),
+        lambda **form: render_topic(topic, about, **form),
+    )
+
+
+def show_topics(app: App) -> int:
+    """List the topics."""
+    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
+        app.terminal.data(
+            [explanation_rendering.topic_to_json(topic, messages_about(topic)) for topic in known_topics()], app.format
+        )
+    elif app.format is OutputFormat.NAME:
+        app.terminal.names(topic.id for topic in known_topics())
+    else:
+        app.terminal.table(("TOPIC", "ABOUT"), explanation_rendering.topic_rows(known_topics()))
+    return ExitCode.OK
+
+
+def _show(app: App, name: str, data: Any, page: Callable[..., Iterator[str]]) -> int:  # JSON; what a page needs
+    terminal, form = app.terminal, app.format
+    if form in {OutputFormat.JSON, OutputFormat.YAML}:
+        terminal.data(data, form)
+    elif form is OutputFormat.NAME:
+        terminal.names([name])
+    else:
+        terminal.page(page(width=terminal.streams.width, colored=terminal.colors_out))
+    return ExitCode.OK
+
+
+# `tpuctl explain --act`: run the tpuctl command of a remedy.
+
+
+# The commands allowed for each kind of remedy; the first if the text of the remedy names none of them.
+_COMMANDS: Final[Mapping[Action, tuple[str, ...]]] = {
+    Action.WAIT: ("wait",),
+    Action.RESTART_NODE: ("reset", "start"),
+    Action.RECREATE_NODE: ("up",),
+    Action.KILL_STALE_PROCESS: ("unstick",),
+}
+_TPUCTL_COMMAND: Final = re.compile(r"`tpuctl (?P<words>[^`]{1,200})`")
+# These ask for confirmation themselves, and show what they will do.
+_ASK_THEMSELVES: Final = frozenset({"reset", "unstick"})
+_ACCEPT_YES: Final = frozenset({"reset", "unstick", "up"})
+
+
+def apply_remedy(app: App, explanation: Explanation, node: str, *, yes: bool) -> int:
+    """Run the remedy of the first cause for which tpuctl has a command. Raises `TpuctlError` if there is none.
+
+    Acts only on certain verdicts. Recreates a node only if a new read shows that it is dead; a living node is left alone.
+    """
+    conclusion = _first_actionable(explanation)
+    name, *others = words = _command(conclusion, node)
+    line = shlex.join(["tpuctl", *words])
+    app.terminal.note(f"for `{conclusion.id}`: `{line}`")
+    _check_unchanged(app, node, conclusion, must_be_dead=name == "up")
+    if name not in _ASK_THEMSELVES and not app.terminal.confirm(f"run `{line}`?", yes=yes):
+        raise NotConfirmedError("nothing was done")
+    from tpuctl.cli.tree import command_tree  # noqa: PLC0415  # built already
+
+    tree = command_tree()
+    arguments = [name, *others, *(["--yes"] if yes and name in _ACCEPT_YES else [])]
+    with tree.make_context("tpuctl", arguments, obj=app) as context:
+        return int(tree.invoke(context) or ExitCode.OK)
+
+
+def _first_actionable(explanation: Explanation) -> Conclusion:
+    for conclusion in explanation.conclusions:
+        is_certain = conclusion.confidence is Confidence.HIGH and conclusion.symptom_of is None
+        if is_certain and conclusion.sighting.message.action in _COMMANDS and conclusion.recovered is None:
+            return conclusion
+    first = explanation.conclusions[0]
+    has_command = first.sighting.message.action in _COMMANDS
+    why = f"`{first.id}` is not certain enough" if has_command else f"tpuctl has no command that fixes `{first.id}`"
+    raise TpuctlError(
+        f"`--act` does nothing: {why}",
+        hint="\n".join(filter(None, (first.why, *first.remedy))) or "no action is needed",
+    )
+
+
+def _command(conclusion: Conclusion, node: str) -> list[str]:
+    """Return the command as the remedy shows it, so that tpuctl runs what the user has read."""
+    sighting = conclusion.sighting
+    verbs = _COMMANDS[sighting.message.action]
+    options: list[str] = []
+    pid, worker = sighting.facts.get("pid"), sighting.first.worker
+    if sighting.message.action is Action.KILL_STALE_PROCESS and pid is not None and len(sighting.workers) <= 1:
+        # Limit `unstick` to the process in the log: another may hold the TPU by now, rightly.
+        options = [*(["--worker", worker] if worker and worker.isdigit() else []), "--pid", pid]
+    for line in conclusion.remedy:
+        for quoted in _TPUCTL_COMMAND.finditer(line):
+            verb, *others = shlex.split(quoted["words"])
+            if verb in verbs and others[:1] == [node] and "recreate" not in others:
+                return [verb, *others, *options]
+    return [verbs[0], node, *options]
+
+
+def _check_unchanged(app: App, node: str, conclusion: Conclusion, *, must_be_dead: bool) -> None:
+    """Read the node again. Raises `ConflictError` for a living node that would be lost, or one newer than the log."""
+    try:
+        found = app.find(node)
+    except (NodeNotFoundError, NodeNotInProjectError):
+        if must_be_dead:
+            return
+        raise
+    if must_be_dead and not found.state.is_dead:
+        raise ConflictError(
+            f"`{node}` is {found.state}, so it is not recreated: the data on its disk would be lost",
+            hint=f"to recreate it anyway: `tpuctl reset {node} --mode recreate`",
+        )
+    time = conclusion.sighting.last.time
+    if found.created is not None and time is not None and time.tzinfo is not None and time < found.created:
+        raise ConflictError(f"the log is older than `{node}`, which was recreated since", hint="nothing was done")

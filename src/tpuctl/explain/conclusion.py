@@ -1,0 +1,458 @@
+"""From the messages found in a log to what is wrong: causes before symptoms, the first failure before its consequences."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from tpuctl.explain.device_memory import memory_advice
+from tpuctl.explain.log_lines import MAX_EVIDENCE_LENGTH, LogPlace, ScanResult, Sighting
+from tpuctl.explain.messages import CheckFirst, MatchedBy, MessageOrigin, MessageRole, classify, message_by_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import datetime
+
+    from tpuctl.explain.messages import Message
+
+# A message and its wrapper stand near each other: at most a long stack trace lies between them.
+_NEARBY_LINES: Final = 400
+# Messages further apart are unrelated: a program that continued for so long has recovered.
+_MAX_GAP: Final = timedelta(hours=1)
+_MAX_GAP_LINES: Final = 50_000
+# A cause may be logged after its symptoms: other workers log sooner, and a program logs last what ended it.
+_MAX_DELAY: Final = timedelta(minutes=2)
+
+_CHECK_FIRST_REASONS: Final = MappingProxyType(
+    {
+        CheckFirst.NODE_STATE: "usually a symptom: check the state of the node first, `tpuctl status {node}`",
+        CheckFirst.NODE_HEALTH: "usually a symptom: check the health of the node first, `tpuctl status {node}`",
+        CheckFirst.OTHER_WORKERS_LOG: "usually a symptom of a failure on another worker: read the logs of the others first",
+    }
+)
+_UNEXPLAINED_REASONS: Final = MappingProxyType(
+    {
+        MessageRole.SYMPTOM: "usually a symptom of another failure, which this log does not show",
+        MessageRole.WRAPPER: "it only carries the message of another failure, and no known message stands near it",
+        MessageRole.PROGRESS: "the program was still retrying when the log ended",
+    }
+)
+_QUOTED_REASON: Final = (
+    "the log only quotes the message, as documentation, a search or a test does; it may not have occurred"
+)
+_BINARY_REASON: Final = "this is not text but a program or data, which may only contain the message"
+_NODE_CHECKS: Final = frozenset({CheckFirst.NODE_STATE, CheckFirst.NODE_HEALTH})
+_MOST_SPECIFIC_FIRST: Final = (MessageRole.CAUSE, MessageRole.SYMPTOM, MessageRole.WRAPPER, MessageRole.PROGRESS)
+
+
+@dataclass(frozen=True, slots=True)
+class _FailureTimeline:
+    """The failures in a log, and the messages that say that a failure is over."""
+
+    failures: tuple[Sighting, ...]
+    recoveries: tuple[Sighting, ...]
+    is_timed: bool  # all messages have comparable times
+
+    def recovered(self, failure: Sighting) -> LogPlace | None:
+        """Return where the log says that a failure was over for good."""
+        for recovery in self.recoveries:
+            if failure.message.id in recovery.message.ends:
+                for place in (recovery.first, recovery.last):
+                    if is_before(failure.last, place):
+                        return place
+        return None
+
+    def cause_of(self, effect: Sighting) -> Sighting | None:
+        """Return the failure that caused another one, None if the log does not show it."""
+        message = effect.message
+        # Other workers only notice that a program is gone: any of its failures may be the cause.
+        may_follow_anything = (
+            message.role is MessageRole.SYMPTOM
+            and message.where is MessageOrigin.TRAINING_LOG
+            and message.check_first is not None
+        )
+        others = [one for one in self.failures if one is not effect and message.id not in one.message.explained_by]
+        possible = [one for one in others if self._may_have_caused(one, effect)]
+        causes = [one for one in possible if one.message.role is MessageRole.CAUSE]
+        likely = [one for one in possible if one.message.id in message.explained_by or _is_lost_node(one, effect)]
+        if message.role is MessageRole.WRAPPER:
+            likely += causes
+        elif not likely and may_follow_anything:
+            likely = [one for one in causes if one.message.where is MessageOrigin.TRAINING_LOG]
+        return min(likely, key=lambda one: self.preference(one, effect), default=None)
+
+    def _may_have_caused(self, cause: Sighting, effect: Sighting) -> bool:
+        is_one_log = cause.first.source == effect.first.source
+        line = effect.first.line
+        if effect.message.role is MessageRole.WRAPPER:
+            is_near = (
+                abs(cause.first.line - line) <= _NEARBY_LINES
+                or cause.first.line <= line <= cause.last.line + _NEARBY_LINES
+            )
+            return is_one_log and is_near
+        if self._recovered_between(cause, effect):
+            return False
+        if _is_lost_node(cause, effect) and is_before(effect.first, cause.first):
+            # A person may have checked the node long after the failure.
+            return not self._recovered_between(effect, cause)
+        gap = _time_between(cause, effect)
+        if gap is not None:
+            return -_MAX_DELAY <= gap <= _MAX_GAP
+        return not is_one_log or (
+            line - cause.first.line >= -_NEARBY_LINES and line - cause.last.line <= _MAX_GAP_LINES
+        )
+
+    def _recovered_between(self, first: Sighting, second: Sighting) -> bool:
+        """Tell whether the log says, between two failures, that the program works again."""
+        places = (place for recovery in self.recoveries for place in (recovery.first, recovery.last))
+        return any(is_before(first.last, place) and is_before(place, second.first) for place in places)
+
+    def moment(self, sighting: Sighting) -> tuple[float, int]:
+        """Return the sort key for the first occurrence: a log may start with its newest line."""
+        times = [place.time.timestamp() for place in (sighting.first, sighting.last) if place.time is not None]
+        return (min(times) if self.is_timed else 0.0, sighting.first.line)
+
+    def preference(self, cause: Sighting, effect: Sighting) -> tuple[object, ...]:
+        """Return the sort key of a possible cause: causes before symptoms; for a wrapper the nearest, else the oldest."""
+        role = _MOST_SPECIFIC_FIRST.index(cause.message.role)
+        if effect.message.role is MessageRole.WRAPPER:
+            lines = [effect.first.line - place.line for place in (cause.first, cause.last)]
+            # A cause before its wrapper is nearer than one after it.
+            return (role, min(distance if distance >= 0 else -2 * distance for distance in lines))
+        return (role, *self.moment(cause))
+
+    def rank(self, conclusion: Conclusion) -> tuple[object, ...]:
+        """Return the sort key of a conclusion: real before quoted, causes before symptoms, the oldest first."""
+        message = conclusion.sighting.message
+        is_open = message.role is MessageRole.CAUSE and not _is_self_explanatory(message)
+        role = _MOST_SPECIFIC_FIRST.index(MessageRole.SYMPTOM if is_open else message.role)
+        return (
+            conclusion.confidence is Confidence.LOW,
+            conclusion.symptom_of is not None,
+            conclusion.recovered is not None,
+            role,
+            *self.moment(conclusion.sighting),
+        )
+
+
+def conclude(seen: ScanResult, *, known: Mapping[str, str] = MappingProxyType({})) -> Explanation:
+    """Return what is wrong. `known` are facts that no log names, such as `node`; the words of the log win."""
+    harmless = [
+        _conclusion(one, Confidence.HIGH, known) for one in seen.sightings if one.message.role is MessageRole.HARMLESS
+    ]
+    alarming = [one for one in seen.sightings if one.message.role not in {MessageRole.HARMLESS, MessageRole.RECOVERY}]
+    places = [place for one in alarming for place in (one.first, one.last)]
+    story = _FailureTimeline(
+        tuple(one for one in alarming if not (one.is_quoted or seen.is_binary)),
+        tuple(one for one in seen.sightings if one.message.role is MessageRole.RECOVERY and not one.is_quoted),
+        is_timed=all(place.time for place in places) and len({_is_naive(place) for place in places}) == 1,
+    )
+    conclusions: list[Conclusion] = []
+    for failure in story.failures:
+        recovered = story.recovered(failure)
+        if recovered is not None and failure.message.role in {MessageRole.SYMPTOM, MessageRole.PROGRESS}:
+            harmless.append(_recovered(failure, recovered, known))
+        else:
+            conclusions.append(_judge(failure, story, recovered, known))
+    why = _BINARY_REASON if seen.is_binary else _QUOTED_REASON
+    doubtful = [_conclusion(one, Confidence.LOW, known) for one in alarming if one.is_quoted or seen.is_binary]
+    conclusions += [replace(one, why=why) for one in doubtful]
+    return Explanation(
+        tuple(sorted(_without_circles(conclusions), key=story.rank)),
+        tuple(harmless),
+        () if conclusions else seen.suspicious,
+        seen.lines,
+        seen.size,
+        seen.is_binary,
+    )
+
+
+def is_before(one: LogPlace, other: LogPlace) -> bool:
+    """Tell whether one place is before another: by time if the log gives both times, else by line within one file."""
+    if (
+        one.time is not None
+        and other.time is not None
+        and _is_naive(one) == _is_naive(other)
+        and one.time != other.time
+    ):
+        return one.time < other.time
+    return one.source == other.source and one.line < other.line
+
+
+def _judge(
+    failure: Sighting, story: _FailureTimeline, recovered: LogPlace | None, known: Mapping[str, str]
+) -> Conclusion:
+    """Return the verdict on one failure: a symptom, recovered, a cause, or something to check first."""
+    cause, message = story.cause_of(failure), failure.message
+    if cause is not None:
+        is_certain = cause.message.id in message.explained_by or message.role is MessageRole.WRAPPER
+        why = f"it follows from `{cause.message.id}` in line {cause.first.line}"
+        conclusion = _conclusion(failure, Confidence.HIGH if is_certain else Confidence.MEDIUM, known)
+        return replace(conclusion, symptom_of=cause.message.id, why=why, recovered=recovered)
+    if recovered is not None:
+        return _recovered(failure, recovered, known)
+    if _is_self_explanatory(message):
+        return _conclusion(failure, Confidence.HIGH, known)
+    conclusion = _conclusion(failure, Confidence.MEDIUM, known)
+    if message.check_first is not None:
+        why = message.filled(_CHECK_FIRST_REASONS[message.check_first], {**known, **failure.facts})
+    else:
+        why = _UNEXPLAINED_REASONS[message.role]
+    return replace(conclusion, why=why)
+
+
+def _conclusion(sighting: Sighting, confidence: Confidence, known: Mapping[str, str]) -> Conclusion:
+    message, facts = sighting.message, {**known, **sighting.facts}
+    remedy = tuple(message.filled(line, facts) for line in message.remedy)
+    if sighting.memory is not None:
+        remedy = memory_advice(sighting.memory) or remedy
+    return Conclusion(sighting, confidence, message.filled(message.meaning, facts), remedy)
+
+
+def _recovered(failure: Sighting, place: LogPlace, known: Mapping[str, str]) -> Conclusion:
+    why = f"it recovered by itself: line {place.line} says `{place.text[:80]}`"
+    return replace(_conclusion(failure, Confidence.MEDIUM, known), recovered=place, why=why)
+
+
+def _without_circles(conclusions: Sequence[Conclusion]) -> Iterable[Conclusion]:
+    """Yield the conclusions; of two that explain each other the older one becomes a cause."""
+    by_id = {one.id: one for one in conclusions}
+    for one in conclusions:
+        path = [one.id]
+        while (cause := by_id[path[-1]].symptom_of) is not None and cause in by_id and cause not in path:
+            path.append(cause)
+        is_circle = cause == one.id and min(path, key=lambda id_: by_id[id_].sighting.first.line) == one.id
+        yield replace(one, symptom_of=None, why=None) if is_circle or cause not in {None, *by_id} else one
+
+
+def _is_self_explanatory(message: Message) -> bool:
+    """Tell whether a message alone says what is wrong, so that there is no need to check anything first."""
+    return message.role is MessageRole.CAUSE and (message.check_first is None or message.of_the_node)
+
+
+def _is_lost_node(cause: Sighting, effect: Sighting) -> bool:
+    """Tell whether one message says something of the node that explains why a program lost it."""
+    return cause.message.of_the_node and not effect.message.of_the_node and effect.message.check_first in _NODE_CHECKS
+
+
+def _time_between(cause: Sighting, effect: Sighting) -> timedelta | None:
+    """Return how long before an effect its cause occurred last, negative if only afterwards. None without times."""
+    begin, end, met = cause.first, cause.last, effect.first
+    if begin.time is None or end.time is None or met.time is None:
+        return None
+    if len({_is_naive(begin), _is_naive(end), _is_naive(met)}) > 1:
+        return None
+    if begin.time <= met.time <= end.time:
+        return timedelta()
+    return met.time - (end.time if met.time > end.time else begin.time)
+
+
+def _is_naive(place: LogPlace) -> bool:
+    return place.time is not None and place.time.tzinfo is None
+
+
+# The verdicts on a log, in order: causes first, the oldest first, then their symptoms. Values only.
+
+
+class Confidence(StrEnum):
+    """How certain a verdict is. A contract with scripts."""
+
+    HIGH = "high"  # the message says what is wrong
+    MEDIUM = "medium"  # a symptom of something that the log does not show, or over before the log ended
+    LOW = "low"  # only quoted, by documentation, a search or a test
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """One verdict on a log."""
+
+    sighting: Sighting
+    confidence: Confidence
+    meaning: str
+    remedy: tuple[str, ...]  # with all placeholders filled
+    symptom_of: str | None = None  # the id of the verdict that caused this one
+    why: str | None = None  # the reason in words
+    recovered: LogPlace | None = None  # where the log says that the failure was over
+
+    @property
+    def id(self) -> str:
+        """The id of the message."""
+        return self.sighting.message.id
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """All verdicts on a log."""
+
+    conclusions: tuple[Conclusion, ...]
+    harmless: tuple[Conclusion, ...]  # messages that only look alarming
+    suspicious: tuple[LogPlace, ...]  # the lines most like an error, if no message is known
+    lines: int
+    size: int
+    is_binary: bool = False
+
+
+# Merge several logs of one failure, such as one for each worker.
+
+
+_SUSPICIOUS_SHOWN: Final = 10
+# `run --log-dir` writes `worker-3.log`; the host name of a worker is like `t1v-n-1a2b3c4d-w-3`.
+_WORKER: Final = re.compile(r"(?:\bworker|-w)[-_.]?(?P<number>\d{1,5})(?!\d)")
+
+
+def merge_scans(logs: Mapping[str, ScanResult]) -> ScanResult:
+    """Return the content of several logs, by name, as if they were one. A line without a worker gets the one of its log."""
+    found: dict[str, Sighting] = {}
+    for name, seen in logs.items():
+        for sighting in seen.sightings:
+            named = _with_source(sighting, name)
+            known = found.get(sighting.message.id)
+            found[sighting.message.id] = _merged(known, named) if known else named
+    suspicious = [replace(place, source=name) for name, seen in logs.items() for place in seen.suspicious]
+    return ScanResult(
+        tuple(found.values()),
+        tuple(suspicious[:_SUSPICIOUS_SHOWN]),
+        sum(seen.lines for seen in logs.values()),
+        sum(seen.size for seen in logs.values()),
+        is_binary=bool(logs) and all(seen.is_binary for seen in logs.values()),
+    )
+
+
+def _with_source(sighting: Sighting, name: str) -> Sighting:
+    number = _WORKER.search(name)
+    default_worker = number["number"] if number else name
+
+    def with_source(place: LogPlace) -> LogPlace:
+        return replace(place, source=name, worker=place.worker or default_worker)
+
+    first = with_source(sighting.first)
+    workers = {worker: with_source(place) for worker, place in sighting.workers.items()} or {default_worker: first}
+    return replace(sighting, first=first, last=with_source(sighting.last), workers=workers)
+
+
+def _merged(one: Sighting, other: Sighting) -> Sighting:
+    """Merge one message of two logs. A real occurrence goes before a quote, then an older one if both logs give times."""
+    is_other_first = one.is_quoted and not other.is_quoted
+    if one.is_quoted == other.is_quoted and one.first.time is not None and other.first.time is not None:
+        has_same_form = (one.first.time.tzinfo is None) == (other.first.time.tzinfo is None)
+        is_other_first = has_same_form and other.first.time < one.first.time
+    first, second = (other, one) if is_other_first else (one, other)
+    last = second.last
+    if first.last.time and second.last.time:
+        last = max(first.last, second.last, key=lambda place: place.time.timestamp() if place.time else 0.0)
+    return replace(
+        first,
+        last=last,
+        count=first.count + second.count,
+        quoted=first.quoted + second.quoted,
+        # The places of the first log win.
+        workers={
+            **first.workers,
+            **{name: place for name, place in second.workers.items() if name not in first.workers},
+        },
+        memory=first.memory or second.memory,
+    )
+
+
+# The verdict on one message that the user gives without its log.
+
+
+# Possible origins of a message that is too short, or too general, to search logs for it.
+_FALLBACK_ORIGINS: Final = (
+    MessageOrigin.API,
+    MessageOrigin.OPERATION,
+    MessageOrigin.QUEUED_RESOURCE,
+    MessageOrigin.SSH,
+)
+
+
+def conclude_single_message(
+    text: str, seen: ScanResult, *, known: Mapping[str, str] = MappingProxyType({})
+) -> Explanation:
+    """Return what a message means. `seen` is the content of a log that holds only the message.
+
+    Quotation marks round the message are the user's: it is never treated as a quote.
+    """
+    unquoted = tuple(replace(sighting, quoted=0) for sighting in seen.sightings)
+    explanation = conclude(replace(seen, sightings=unquoted), known=known)
+    if explanation.conclusions or explanation.harmless:
+        return explanation
+    for where in _FALLBACK_ORIGINS:
+        verdict = classify(text, where=where, known=known)
+        message = message_by_id(verdict.id) if verdict else None
+        if verdict is not None and message is not None:
+            place = LogPlace(1, " ".join(text.split())[:MAX_EVIDENCE_LENGTH])
+            sighting = Sighting(message, place, place, facts={**verdict.facts})
+            confidence = Confidence.HIGH if message.by is MatchedBy.TEXT else Confidence.MEDIUM
+            why = None if message.by is MatchedBy.TEXT else "only the status of the message is known, not its words"
+            conclusion = Conclusion(sighting, confidence, verdict.meaning, verdict.remedy, why=why)
+            return replace(explanation, conclusions=(conclusion,), suspicious=())
+    return explanation
+
+
+# How the state of the node changes the verdicts on a log: a program that lost its worker may blame anything.
+
+
+_NODE_RELATED_CHECKS: Final = frozenset({CheckFirst.NODE_STATE, CheckFirst.NODE_HEALTH, CheckFirst.OTHER_WORKERS_LOG})
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvidence:
+    """What the API says of a node now. A preempted node has the state PREEMPTED here, however the API shows that."""
+
+    name: str
+    state: str | None  # None if there is no such node
+    health: str | None = None
+    created: datetime | None = None
+
+    @property
+    def words(self) -> str:
+        """The text that the messages about nodes are matched against."""
+        return f"state: {self.state or 'none'} health: {self.health or 'none'}"
+
+
+def apply_node_evidence(explanation: Explanation, evidence: NodeEvidence) -> Explanation:
+    """Apply the state of the node: it comes first if it is a failure, and the messages that it explains become symptoms."""
+    verdict = classify(evidence.words, where=MessageOrigin.NODE, known={"node": evidence.name})
+    message = message_by_id(verdict.id) if verdict else None
+    if verdict is None or message is None:
+        health = f" and {evidence.health}" if evidence.health else ""
+        why = f"`{evidence.name}` is {evidence.state}{health} now, so check its workers next"
+        conclusions = tuple(
+            replace(one, why=_recreated(one, evidence) or why) if _is_of_the_node(one) else one
+            for one in explanation.conclusions
+        )
+        return replace(explanation, conclusions=conclusions)
+    text = evidence.words.removesuffix(" health: none")
+    sighting = Sighting(message, *(LogPlace(0, text),) * 2, count=0)
+    why = f"the API reports this for `{evidence.name}` now"
+    of_the_node = Conclusion(sighting, Confidence.HIGH, verdict.meaning, verdict.remedy, why=why)
+    following: list[Conclusion] = []
+    for one in explanation.conclusions:
+        if not _is_of_the_node(one) or one.recovered:
+            following.append(one)
+        elif recreated := _recreated(one, evidence):
+            following.append(replace(one, why=recreated))
+        else:
+            why = f"it follows from `{of_the_node.id}`: the state of the node explains it"
+            following.append(replace(one, symptom_of=of_the_node.id, confidence=Confidence.HIGH, why=why))
+    following.sort(key=lambda one: (one.confidence is Confidence.LOW, one.symptom_of is not None))
+    return replace(explanation, conclusions=(of_the_node, *following), suspicious=())
+
+
+def _is_of_the_node(conclusion: Conclusion) -> bool:
+    """Tell whether the state of the node decides about a verdict."""
+    is_open = conclusion.symptom_of is None and conclusion.confidence is not Confidence.LOW
+    return is_open and conclusion.sighting.message.check_first in _NODE_RELATED_CHECKS
+
+
+def _recreated(conclusion: Conclusion, evidence: NodeEvidence) -> str | None:
+    """Return why the state now does not count: the node was recreated after the message. None if it was not."""
+    time = conclusion.sighting.last.time
+    if evidence.created is not None and time is not None and time.tzinfo is not None and time < evidence.created:
+        return "the node was recreated since, so its state now does not explain the log"
+    return None

@@ -1,0 +1,395 @@
+"""Parses messages about exhausted device memory, and advises what helps.
+
+The message and the lines that follow it give: used, limit, excess, padding, largest allocations.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from tpuctl.accelerators import load_accelerators
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Lists are sorted by size: later allocations explain little.
+_MAX_ALLOCATIONS = 20
+
+# XLA's units are powers of 1024: "529.00M ( 554,696,704 bytes)" (pytorch/xla#1735).
+_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
+_SIZE = r"(\d{1,15}(?:[.,]\d{1,12})?[KMGTP]?)(?![\d.,]{0,9}\d)"
+_GAP = r"\s{1,80}"
+# In a table of sizes, other than in a sentence, a number has its unit.
+_SIZE_IN_TABLE = rf"{_GAP}{_SIZE}(?:(?<=[KMGTP])|(?=B))"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAllocation:
+    """One of the largest allocations. Sizes are in bytes; a field is None if the log does not give it."""
+
+    size: int
+    shape: str | None = None
+    operator: str | None = None
+    label: str | None = None
+    unpadded: int | None = None
+    padding: int | None = None  # added to the tensor by the layout of the hardware
+    expansion: Fraction | None = None  # the factor by which the padding enlarged the tensor
+    source: str | None = None  # the line of the program that made it, as `FILE:LINE`
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUsage:
+    """How much of a memory was requested. Sizes are in bytes; a field is None if the log does not give it."""
+
+    space: str  # `hbm`, the memory of a core; `vmem`, a small scratch memory inside it; or `smem`
+    used: int | None = None
+    limit: int | None = None
+    over: int | None = None
+    arguments: int | None = None
+    program: int | None = None
+    allocations: tuple[MemoryAllocation, ...] = ()
+    free: int | None = None  # when a running program requested `used` more
+    unbroken: int | None = None  # the largest piece of the free memory
+    # HBM ran out in a program that seems to use JAX or PyTorch, which count a batch for each device; TensorFlow counts the
+    # whole batch.
+    is_per_device: bool = False
+
+
+def parse_memory_usage(text: str) -> MemoryUsage | None:
+    """Parse a message and the lines that follow it; None if it is not about memory.
+
+    `text` has its line ends; it may end anywhere. Sources: XLA's messages of compilation (tensorflow/tpu#385,
+    DifferentiableUniverseInitiative/flowpm#27, LargeWorldModel/LWM#60, pytorch/xla#7962), of the allocator at run time
+    (pytorch/xla#1735, huggingface/transformers#22328, googlecolab/colabtools#5126) and of scoped memory (libtpu 0.0.52).
+    """
+    for read in (_of_compilation, _of_scope, _of_allocator, _of_both_cores):
+        if use := read(text):
+            return replace(use, is_per_device=use.space == "hbm" and _is_per_device(text))
+    return None
+
+
+def parse_size(text: str) -> int | None:
+    """Parse a size as XLA writes it, like `15.48G` or `0B`, in bytes; None if it is not a size. A comma is a decimal point."""
+    found = re.fullmatch(r"(\d{1,15}(?:[.,]\d{1,12})?)\s?([KMGTP]?)i?B?", text.strip())
+    if found is None:
+        return None
+    factor: int = 1024 ** _UNITS[found[2]]
+    return round(Fraction(found[1].replace(",", ".")) * factor)
+
+
+def _is_per_device(text: str) -> bool:
+    """Tell messages of JAX and PyTorch from those of TensorFlow, which have `op_type`, or `used:` in older versions."""
+    if re.search(r'op_name="p?(?:jit|map|jvp|vmap|xmap)\(|\bjax|torch|\baten__', text, re.IGNORECASE):
+        return True
+    return not re.search(r"tensorflow|\bkeras|\[\[\{\{node|TPUReplicate|\bop_type=|;\s{1,9}used:", text)
+
+
+def _of_compilation(text: str) -> MemoryUsage | None:
+    head = re.search(
+        r"out\s{1,9}of\s{1,9}memory\s{1,9}in\s{1,9}memory\s{1,9}space\s{1,9}([a-z]{1,16})", text, re.IGNORECASE
+    )
+    if head is None:
+        return None
+    space = head[1].lower()
+    rest = text[head.end() :]
+    if scoped := _of_scope(rest):
+        return scoped
+    used = _size(rf"\bused:?{_GAP}{_SIZE}B?\s{{0,80}}(?:of|;)", rest)
+    limit = _size(rf"\bof{_GAP}{_SIZE}B?{_GAP}{space}", rest) or _size(rf"\blimit:{_GAP}{_SIZE}", rest)
+    return MemoryUsage(
+        space,
+        used,
+        limit,
+        _size(rf"\bexceeded{_GAP}{space}{_GAP}capacity{_GAP}by{_GAP}{_SIZE}", rest) or _difference(used, limit),
+        _size(rf"(?<![\w/])arguments{_SIZE_IN_TABLE}", rest),
+        _size(rf"(?<![\w/])program{_SIZE_IN_TABLE}", rest),
+        _allocations(rest),
+    )
+
+
+def _of_scope(text: str) -> MemoryUsage | None:
+    """Parse the limit of one kernel: XLA's `Scoped allocation with size`, and the check of the compiler."""
+    scoped = re.search(
+        rf"scoped{_GAP}allocation{_GAP}with{_GAP}size{_GAP}{_SIZE}{_GAP}and{_GAP}limit{_GAP}{_SIZE}"
+        rf"{_GAP}exceeded{_GAP}scoped{_GAP}(\w{{1,16}})",
+        text,
+        re.IGNORECASE,
+    )
+    checked = re.search(
+        r"Allocation\s{1,9}\(size=(\d{1,15})\)\s{1,9}would\s{1,9}exceed\s{1,9}memory\s{1,9}\(size=(\d{1,15})\)"
+        r"(?:.{0,300}?\bspace=(\w{1,16}))?",
+        text,
+        re.DOTALL,
+    )
+    if not (found := scoped or checked):
+        return None
+    used, limit = parse_size(found[1]), parse_size(found[2])
+    return MemoryUsage((found[3] or "vmem").lower(), used, limit, _difference(used, limit))
+
+
+def _of_allocator(text: str) -> MemoryUsage | None:
+    """Parse the message of the allocator at run time, which needs one contiguous piece."""
+    found = re.search(rf"attempting{_GAP}to{_GAP}(?:allocate|reserve){_GAP}{_SIZE}", text, re.IGNORECASE)
+    if found is None:
+        return None
+    rest = text[found.end() :]
+    if not re.search(rf"that{_GAP}was{_GAP}not{_GAP}possible", rest[:400], re.IGNORECASE):
+        return None
+    used = parse_size(found[1])
+    free = _size(rf"there{_GAP}are{_GAP}{_SIZE}B?{_GAP}free", rest)
+    unbroken = _size(rf"\band{_GAP}{_SIZE}B?{_GAP}reservable", rest)
+    return MemoryUsage(
+        "hbm",
+        used,
+        _size(rf"HBM{_GAP}capacity{_GAP}{_SIZE}", rest),
+        _difference(used, free if unbroken is None else unbroken),
+        _size(rf"(?<![\w/])arguments{_SIZE_IN_TABLE}", rest),
+        _size(rf"(?<![\w/])program{_SIZE_IN_TABLE}", rest),
+        _allocations(rest),
+        free,
+        unbroken,
+    )
+
+
+def _of_both_cores(text: str) -> MemoryUsage | None:
+    """Parse the sum of the TensorCore and the SparseCore (openxla/xla docs/errors/error_1000.md)."""
+    found = re.search(
+        rf"Hbm{_GAP}usage:?{_GAP}{_SIZE}B?,\s{{0,80}}SparseCore{_GAP}Hbm{_GAP}usage:?{_GAP}{_SIZE}B?,\s{{0,80}}"
+        rf"exceeding{_GAP}available{_GAP}bytes:{_GAP}{_SIZE}",
+        text,
+        re.IGNORECASE,
+    )
+    if found is None:
+        return None
+    used = (parse_size(found[1]) or 0) + (parse_size(found[2]) or 0)
+    limit = parse_size(found[3])
+    return MemoryUsage("hbm", used, limit, _difference(used, limit))
+
+
+def _allocations(text: str) -> tuple[MemoryAllocation, ...]:
+    """Parse the first list of allocations; a traceback repeats it."""
+    lists = re.split(r"Largest\s{1,9}program\s{1,9}allocations\s{1,9}in", text, maxsplit=2)
+    if len(lists) == 1:
+        return ()
+    blocks = re.split(rf"\bSize:\s{{0,80}}{_SIZE}", lists[1], maxsplit=_MAX_ALLOCATIONS + 1)
+    pairs = zip(blocks[1::2], blocks[2::2], strict=True)
+    read = [_allocation(size, block) for size, block in pairs]
+    return tuple(allocation for allocation in read if allocation is not None)[:_MAX_ALLOCATIONS]
+
+
+def _allocation(size: str, block: str) -> MemoryAllocation | None:
+    in_bytes = parse_size(size)
+    if in_bytes is None:
+        return None
+    padding = re.search(
+        rf"memory{_GAP}due{_GAP}to{_GAP}padding:{_GAP}{_SIZE}B?(?:\s{{0,80}}\((\d{{1,9}}(?:\.\d{{1,9}})?)x)?", block
+    )
+    shape = re.search(r"\bShape:\s{1,80}(\w{1,16}\[[\d,\s<=]{0,200}\])", block)
+    operator = re.search(r'\bOperator:[^\n]{0,600}?\bop_name="([^"\n]{1,300})', block)
+    source = re.search(r'\bsource_file="([^"\n]{1,300})"\s{1,9}source_line=(\d{1,9})', block)
+    label = re.search(r"\bXLA\s{1,9}label:\s{1,80}([^\n=]{1,200})", block)
+    return MemoryAllocation(
+        in_bytes,
+        "".join(shape[1].split()) if shape else None,
+        operator[1] if operator else None,
+        label[1].strip() if label else None,
+        _size(rf"\bUnpadded{_GAP}size:{_GAP}{_SIZE}", block),
+        parse_size(padding[1]) if padding else None,
+        Fraction(padding[2]) if padding and padding[2] else None,
+        f"{source[1]}:{source[2]}" if source else None,
+    )
+
+
+def _size(pattern: str, text: str) -> int | None:
+    found = re.search(pattern, text, re.IGNORECASE)
+    return parse_size(found[1].upper()) if found else None
+
+
+def _difference(used: int | None, limit: int | None) -> int | None:
+    return used - limit if used is not None and limit is not None and used > limit else None
+
+
+# What helps when a memory of the TPU is exhausted. Pure: numbers go in, sentences come out.
+
+
+_GIB = 1024**3
+# XLA reserves some: "Used 17.50G of 15.48G hbm" on chips with 16 GiB.
+_USABLE = Fraction(96, 100)
+# The guides' rule of thumb for layouts without padding: Cloud TPU documentation, troubleshooting of TensorFlow.
+_SHAPES = (
+    "make feature dimensions multiples of 128 and the batch a multiple of 64 (8 per core), "
+    "or the batch a multiple of 1024 (128 per core) and features multiples of 8"
+)
+_BATCH = "reduce the batch size: start at 1024 in total (128 per core), and go down in multiples of 64 (8 per core)"
+_SHARD = "shard the model, so that each core holds a part of the weights (model parallelism, FSDP)"
+# XLA lays an array out in tiles of 8 rows of 128; a row of two-byte numbers counts half (openxla/xla docs/tiled_layout.md).
+_TILES = "make its last dimension a multiple of 128, and the one before it a multiple of 8 (16 in bfloat16)"
+_BATCH_OF_DEVICE = (
+    "reduce the batch of each device, if possible to a multiple of 8, and accumulate gradients over microbatches"
+)
+_REMAT = (
+    "recompute activations in the backward pass: `jax.checkpoint` with a policy such as "
+    "`jax.checkpoint_policies.nothing_saveable`, or `torch_xla.utils.checkpoint`"
+)
+_SHARD_ALL = (
+    "shard weights, gradients and optimizer state over more chips: FSDP, tensor parallelism (`jax.sharding.NamedSharding`, "
+    "`torch_xla.distributed.spmd`)"
+)
+_SEQUENCES = (
+    "use shorter sequences; without a flash or splash attention kernel, attention grows with the square of their length"
+)
+# Up to v3 each core of a chip is a device of its own; later chips show as one (Cloud TPU documentation, system architecture).
+_DEVICE_IS_CORE = frozenset({"v2", "v3"})
+
+
+def memory_advice(use: MemoryUsage) -> tuple[str, ...]:
+    """Return what helps, the best first, with numbers: padding, batch size, features, bfloat16, parallelism.
+
+    Sources: Cloud TPU documentation, troubleshooting; openxla/xla docs/errors (0100, 0101, 1000); for vmem also
+    jax-ml/jax#38988 and tensorflow/tensorflow#26893.
+    """
+    if use.space == "hbm":
+        return tuple(_for_hbm(use))
+    if use.space == "smem":
+        return (
+            *_amount(use, "the kernel"),
+            "smem is a small memory for scalars in a core, not HBM: pass fewer or smaller scalar and index arguments",
+            "use a newer version of jaxlib and libtpu, or of TensorFlow and torch_xla",
+        )
+    return (
+        *_amount(use, "the compiled program"),
+        f"{use.space} is a small scratch memory inside a core, not HBM: the compiler exceeded it, for any size of the model",
+        "try a smaller batch: 512 or 256 in total has helped",
+        "use a newer version of TensorFlow, torch_xla or jaxlib, with the matching libtpu",
+        "for a kernel of your own, use smaller blocks, or set `vmem_limit_bytes` in its `pltpu.CompilerParams`",
+        "raise the limit of all kernels with `LIBTPU_INIT_ARGS=--xla_tpu_scoped_vmem_limit_kib=KIB`",
+    )
+
+
+def _for_hbm(use: MemoryUsage) -> Iterator[str]:
+    yield from _about_padding(use)
+    yield from _amount(use, "the program")
+    yield from _about_largest(use)
+    if use.free is not None:
+        yield "delete references to unused arrays, and donate inputs: `jax.jit(..., donate_argnums=...)`"
+    weights_are_most = bool(use.arguments and use.limit and use.arguments * 2 > use.limit)
+    shard = _SHARD_ALL if use.is_per_device else _SHARD
+    if weights_are_most and use.arguments:
+        yield f"weights and other arguments alone take {_format_bytes(use.arguments)} at any batch size: {shard}"
+    if use.is_per_device:
+        # Programs of JAX and PyTorch, mostly large language models.
+        yield _BATCH_OF_DEVICE
+        yield _REMAT
+        if not weights_are_most:
+            yield _SHARD_ALL
+        yield _SEQUENCES
+        yield from _about_float32(use)
+    else:
+        # The advice of the guides, which are about TensorFlow.
+        yield _BATCH
+        yield from _about_float32(use)
+        yield (
+            "recompute activations instead of keeping them: `jax.checkpoint`, `torch_xla.utils.checkpoint`, "
+            "or `tf.recompute_grad`"
+        )
+        if not weights_are_most:
+            yield _SHARD
+        yield "if the model does not fit even with a batch of 64, use fewer or smaller layers"
+    yield from _about_generations(use)
+
+
+def _about_float32(use: MemoryUsage) -> Iterator[str]:
+    if not use.allocations or any((allocation.shape or "f32").startswith("f32") for allocation in use.allocations):
+        yield "keep activations and gradients in bfloat16 instead of float32: they take half"
+
+
+def _about_padding(use: MemoryUsage) -> Iterator[str]:
+    """Blame the layout if it takes most of the missing memory, or doubles a tensor."""
+    worst = max(use.allocations, key=_padding, default=None)
+    if worst is None or not (padding := _padding(worst)):
+        return
+    total = sum(_padding(allocation) for allocation in use.allocations)
+    expansion = worst.expansion or Fraction(worst.size, max(worst.size - padding, 1))
+    explains = total * 2 >= use.over if use.over else expansion >= 2
+    if not explains:
+        return
+    name = f"`{worst.shape}`" if worst.shape else "the largest tensor"
+    times = f"{float(expansion):.1f}".removesuffix(".0")
+    plain = worst.unpadded if worst.unpadded is not None else worst.size - padding
+    sum_of_all = f" (padding takes {_format_bytes(total)} in all)" if total > padding else ""
+    shapes = _TILES if use.is_per_device else _SHAPES
+    yield f"{name} is padded {times}x: {_format_bytes(worst.size)} for {_format_bytes(plain)}{sum_of_all}; {shapes}"
+
+
+def _about_largest(use: MemoryUsage) -> Iterator[str]:
+    """Name a tensor that alone takes more than half of the memory, or whose operator is known."""
+    largest = max(use.allocations, key=lambda allocation: allocation.size, default=None)
+    if largest is None:
+        return
+    location = f" of `{largest.operator}`" if largest.operator else ""
+    location += f" at `{largest.source}`" if largest.source else ""
+    if use.limit and largest.size * 2 > use.limit:
+        name = f"`{largest.shape}`" if largest.shape else "one tensor"
+        yield f"{name}{location} alone takes {_format_bytes(largest.size)}: shard it, or check whether it must be whole on one core"
+    elif use.is_per_device and location:
+        name = f"`{largest.shape}`" if largest.shape else "a tensor"
+        yield f"the largest allocation is {_format_bytes(largest.size)}, {name}{location}: start there"
+
+
+def _amount(use: MemoryUsage, who: str) -> Iterator[str]:
+    if use.used is None:
+        if use.limit is not None:
+            yield f"{who} needs more than the available {_format_bytes(use.limit)}"
+    elif use.free is not None:
+        if use.used > use.free:
+            over = _format_bytes(use.used - use.free)
+            yield f"the program requested {_format_bytes(use.used)} more, {over} more than the free {_format_bytes(use.free)}"
+            return
+        is_fragmented = use.unbroken is not None and use.unbroken < use.used
+        largest = (
+            f": the largest piece was {_format_bytes(use.unbroken)}"
+            if is_fragmented and use.unbroken is not None
+            else ""
+        )
+        yield (
+            f"the program requested {_format_bytes(use.used)} in one piece; {_format_bytes(use.free)} were free, but fragmented{largest}; "
+            "load the largest programs and arrays first, and do not keep two models at once"
+        )
+    elif use.limit is not None and use.over is not None:
+        yield f"{who} needs {_format_bytes(use.used)}, {_format_bytes(use.over)} more than the available {_format_bytes(use.limit)}"
+    else:
+        yield f"{who} needs {_format_bytes(use.used)}"
+
+
+def _about_generations(use: MemoryUsage) -> Iterator[str]:
+    """Name the generations whose cores, or chips that show as one device, have enough memory."""
+    if use.used is None or use.free is not None:
+        return
+    needed = max(use.used, use.limit or 0)
+    fitting: list[str] = []
+    for generation in load_accelerators().generations.values():
+        cores = generation.cores_per_chip if generation.name in _DEVICE_IS_CORE else 1
+        memory = generation.hbm_gib_per_chip // cores
+        if memory * _GIB * _USABLE >= needed:
+            fitting.append(f"{generation.name} ({memory} GiB)")
+    if fitting:
+        yield f"or use a TPU with more memory for each core: {', '.join(fitting)}"
+
+
+def _padding(allocation: MemoryAllocation) -> int:
+    if allocation.padding is not None:
+        return allocation.padding
+    return max(allocation.size - allocation.unpadded, 0) if allocation.unpadded is not None else 0
+
+
+def _format_bytes(size: int) -> str:
+    """Return a size in the unit that keeps the number short, with two decimals as XLA writes them."""
+    amount, unit = Fraction(size), "bytes"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{float(amount):.2f}".rstrip("0").rstrip(".") + f" {unit}"

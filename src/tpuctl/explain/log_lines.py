@@ -1,0 +1,864 @@
+"""Lines of a log: cut from bytes, parsed, joined and searched.
+
+Bytes are cut into blocks at line ends, and into lines. Bounded: a very long line is cut too.
+"""
+
+from __future__ import annotations
+
+import codecs
+import copy
+import functools
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta, timezone
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from tpuctl.explain.device_memory import MemoryUsage
+    from tpuctl.explain.messages import Message
+
+# Bytes. A block is searched at once; a line may be longer. A JSON record up to the second size is kept whole.
+BLOCK_SIZE = 128 * 1024
+_MAX_RECORD_SIZE = 512 * 1024
+_BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF8, None),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_MAX_BYTE_ORDER_MARK = 4
+# The first bytes of files that are not text: gzip, zstd, xz, bzip2, zip, ELF, an SQLite database, a PNG.
+_BINARY_SIGNATURES = (
+    b"\x1f\x8b",
+    b"\x28\xb5\x2f\xfd",
+    b"\xfd7zXZ",
+    b"BZh",
+    b"PK\x03\x04",
+    b"\x7fELF",
+    b"SQLite format 3\0",
+    b"\x89PNG",
+)
+_CONTROL_BYTES = bytes({*range(1, 8), *range(14, 27), *range(28, 32)})
+# Shares of the bytes in a text.
+_MAX_CONTROL_SHARE = 0.04
+_MAX_NUL_SHARE = 0.3
+_TERMINAL_ESCAPES = re.compile(
+    rb"\x1b\[[0-?]{0,40}[ -/]{0,4}[@-~]?|\x1b[\]PX^_][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)?|\x1b[ -/]{0,4}[0-~]?"
+)
+
+
+class LineOrigin(NamedTuple):
+    """Facts about a line that its text does not show."""
+
+    worker: str | None = None
+    read_time: Callable[[], datetime | None] = lambda: None
+    is_glued: bool = False  # continues the line before it, which was cut
+
+
+CONTINUATION = LineOrigin(is_glued=True)
+
+
+@dataclass(slots=True)
+class LogLines:
+    """Lines of a log, in order: their texts, their numbers, and further facts about each."""
+
+    texts: list[bytes] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    origins: list[LineOrigin | None] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def add(self, text: bytes, number: int, origin: LineOrigin | None = None) -> None:
+        """Append a line."""
+        self.texts.append(text)
+        self.numbers.append(number)
+        self.origins.append(origin)
+
+    def extend(self, other: LogLines) -> None:
+        """Append lines."""
+        self.texts += other.texts
+        self.numbers += other.numbers
+        self.origins += other.origins
+
+    def __add__(self, other: LogLines) -> LogLines:
+        return LogLines(self.texts + other.texts, self.numbers + other.numbers, self.origins + other.origins)
+
+    def since(self, start: int) -> LogLines:
+        """Return the lines from that index."""
+        return LogLines(self.texts[start:], self.numbers[start:], self.origins[start:])
+
+
+@dataclass(slots=True)
+class LineSplitter:
+    """Cuts bytes into blocks, always at the same places, however the pieces are cut that it gets."""
+
+    size: int = 0
+    lines: int = 0
+    controls: int = 0
+    nuls: int = 0
+    start: bytes = b""
+    _parts: list[bytes] = field(default_factory=list)
+    _waiting: int = 0
+    _enough: int = BLOCK_SIZE
+    _decoder: codecs.IncrementalDecoder | None = None
+    _is_begun: bool = False
+    _is_inside: bool = False
+
+    def copy(self) -> LineSplitter:
+        """Return an independent copy."""
+        decoder = copy.copy(self._decoder)
+        if decoder is not None and self._decoder is not None:
+            decoder.setstate(self._decoder.getstate())
+        return replace(self, _parts=list(self._parts), _decoder=decoder)
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether the log is not text."""
+        most = max(self.size, 1)
+        return (
+            self.start.startswith(_BINARY_SIGNATURES)
+            or self.controls > most * _MAX_CONTROL_SHARE
+            or self.nuls > most * _MAX_NUL_SHARE
+        )
+
+    def feed(self, data: bytes, *, is_last: bool = False) -> Iterator[LogLines]:
+        """Yield the lines of each complete block; with `is_last` all remaining lines."""
+        self.size += len(data)
+        if len(self.start) < 64:
+            self.start += data[: 64 - len(self.start)]
+        data = self._decode(data, is_last=is_last)
+        self._parts.append(data)
+        self._waiting += len(data)
+        if self._waiting < self._enough and not is_last:
+            return
+        data, offset = b"".join(self._parts), 0
+        while end := _block_end(data, offset, is_last=is_last):
+            yield self._split(data[offset:end])
+            offset = end
+        self._parts, self._waiting = [data[offset:]], len(data) - offset
+        self._enough = self._waiting + BLOCK_SIZE if self._waiting >= BLOCK_SIZE else BLOCK_SIZE
+
+    def _decode(self, data: bytes, *, is_last: bool) -> bytes:
+        """Return the bytes as UTF-8 if the log begins with the byte order mark of another encoding."""
+        if not self._is_begun:
+            data = b"".join(self._parts) + data
+            self._parts, self._waiting = [], 0
+            if len(data) < _MAX_BYTE_ORDER_MARK and not is_last:
+                return data
+            self._is_begun = True
+            for mark, name in _BYTE_ORDER_MARKS:
+                if data.startswith(mark):
+                    data = data[len(mark) :]
+                    self._decoder = codecs.getincrementaldecoder(name)("replace") if name else None
+                    break
+        return data if self._decoder is None else self._decoder.decode(data, is_last).encode("utf-8", "replace")
+
+    def _split(self, block: bytes) -> LogLines:
+        first, is_whole = self.lines + (not self._is_inside), block.endswith(b"\n")
+        if b"\x1b" in block:
+            block = _TERMINAL_ESCAPES.sub(b"", block)
+        self.controls += len(block) - len(block.translate(None, _CONTROL_BYTES))
+        if nuls := block.count(b"\0"):
+            self.nuls += nuls
+            block = block.replace(b"\0", b"")
+        texts = block.split(b"\n")
+        if is_whole:
+            texts.pop()
+        numbers = list(range(first, first + len(texts)))
+        self.lines = first + len(texts) - 1
+        lines = LogLines(texts, numbers, [None] * len(texts))
+        if self._is_inside and lines.origins:
+            lines.origins[0] = CONTINUATION
+        self._is_inside = not is_whole
+        return _split_carriage_returns(lines) if b"\r" in block else lines
+
+
+def _block_end(data: bytes, offset: int, *, is_last: bool) -> int:
+    """Return where the next block ends, 0 if that is unknown yet."""
+    left = len(data) - offset
+    if left < BLOCK_SIZE:
+        return len(data) if is_last and left else 0
+    if found := data.rfind(b"\n", offset, offset + BLOCK_SIZE) + 1:
+        return found
+    if data[offset : offset + 1] == b"{" or b'{"' in data[offset : offset + 200]:
+        if found := data.find(b"\n", offset, offset + _MAX_RECORD_SIZE) + 1:
+            return found
+        if left < _MAX_RECORD_SIZE:
+            return len(data) if is_last else 0
+    end = offset + BLOCK_SIZE
+    while end > offset + BLOCK_SIZE - 4 and data[end - 1] & 0xC0 == 0x80:  # not inside a character
+        end -= 1
+    return end - 1 if data[end - 1] >= 0xC0 else end
+
+
+def _split_carriage_returns(lines: LogLines) -> LogLines:
+    """Return the lines without carriage returns: text that a terminal would overwrite becomes a line with the same number."""
+    found = LogLines()
+    for text, number, origin in zip(lines.texts, lines.numbers, lines.origins, strict=True):
+        if b"\r" not in text:
+            found.add(text, number, origin)
+            continue
+        states = [state for state in text.split(b"\r") if state] or [b""]
+        for index, state in enumerate(states):
+            found.add(state, number, None if index else origin)
+    return found
+
+
+# The header of a log line, which says who wrote it and when, and the message after it.
+
+
+# A header has parts such as a worker, a time, a level; further parts belong to the message.
+_MAX_HEADER_PARTS = 6
+# Characters. A worker's name is printed, so it is cut.
+_MAX_WORKER_NAME = 80
+_LEVEL = r"(?:TRACE|DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL)"
+_MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
+_DAY = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
+_ISO = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d)(?![\w.]))?"
+# Each part has a named group, which says how to use it. The fastest to reject come first: every line is matched.
+_WORKER = (
+    r"\[(?:worker|host|process|node|task|rank|default|proc)[ :#_-]?(?P<marked>\d{1,5})\]:? {0,8}",
+    r"\[\d{1,5},(?P<mpi>\d{1,5})\]<std(?:out|err|diag)>: ?",
+    r"\[pod/(?P<pod>[\w.-]{1,80})(?:/[\w.-]{1,80})?\] ?",
+    r"\[(?P<named>[a-z][a-z0-9-]{0,60}-\d{1,5})\] {1,60}",
+    r"\((?:[A-Za-z_][\w.()]{0,80} )?pid=\d{1,10}(?:, ip=(?P<ray>[\w.:-]{1,60}))?\) ?",
+    r"(?:worker|Worker)[ _-]?(?P<word>\d{1,5})(?:: | ?\| ?)",
+    r"w(?P<short>\d{1,5})\| ?",
+    r"(?P<compose>[a-z][a-z0-9_-]{0,60}[_-]\d{1,5}) {1,40}\| ",
+    r"(?P<instance>t1v-[a-z0-9-]{1,60}-w-\d{1,5})(?::? )",
+)
+# Only if most lines begin like this: otherwise they are lists, exit codes, shell jobs.
+_NUMBER = r"\[(?P<bracketed>\d{1,5})\]:? {1,6}|(?P<numbered>\d{1,5}): "
+_TIME = (
+    rf"(?:{_LEVEL}:)?[\[(]?(?P<iso>{_ISO})[\])]?:?(?:jax\.[\w.]{{1,80}}:\d{{1,6}}:)?(?: - |[ ,:|]{{1,3}}|\t|$|(?<=\])(?=\[))",
+    r"[IWEFD]0000 00:00:(?P<epoch>\d{10}\.\d{1,9}) {1,8}-?\d{1,10} [\w./+-]{1,200}:\d{1,6}\] ",
+    r"[IWEFD]\d{4} \d\d:\d\d:\d\d\.\d{1,9} {1,8}\d{1,10} [\w./+-]{1,200}:\d{1,6}\] ",
+    rf"{_MONTH} [ \d]\d \d\d:\d\d:\d\d (?P<syslog>[\w.-]{{1,80}}) [\w./@-]{{1,80}}(?:\[\d{{1,10}}\])?: ",
+    rf"\[{_DAY} (?P<dmesg>{_MONTH} [ \d]\d \d\d:\d\d:\d\d \d{{4}})\] ",
+    r"\[ {0,8}\d{1,10}\.\d{6}\] ",
+    r"\[\d\d[/:]\d\d[/:]\d\d(?: \d\d:\d\d:\d\d)?\] {1,8}",
+)
+_OTHER = (
+    r"(?:stdout|stderr) [FP] ",
+    r"\d{1,3}(?:\.\d{1,3}){3} \[(?P<addressed>\d{1,5})\] ",
+    rf"{_LEVEL}:[A-Za-z_][\w.]{{0,60}}:(?! )",
+    r"[IWEFD] (?:[\w./+-]{1,200}:\d{1,6}\] )?(?=\S)",
+    rf"- [\w./-]{{1,80}} - {_LEVEL} - ",
+    rf"(?:[\w.-]{{1,80}} - )?\[?{_LEVEL}\]? {{1,8}}(?:- )?(?:\[[\w.-]{{1,80}}\] )?(?=\S)",
+    r"[\w./@-]{1,80}\[\d{1,10}\]: ",
+    r"\[\w[\w./-]{0,80}\]\[(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\] {0,3}(?:- )?",
+)
+_LOGGER = rf"{_LEVEL}:[A-Za-z_][\w.]{{0,60}}:(?! )"
+_HEADER_START = re.compile("|".join((*_WORKER, *_TIME, _LOGGER)).encode())
+_NUMBERED_HEADER_START = re.compile("|".join((_NUMBER, *_WORKER, *_TIME, _LOGGER)).encode())
+_HEADER_NEXT = re.compile("|".join((*_WORKER, *_TIME, *_OTHER)).encode())
+_NUMBERED_HEADER_NEXT = re.compile("|".join((_NUMBER, *_WORKER, *_TIME, *_OTHER)).encode())
+# Behind a time, a larger number is a process id.
+_NUMBERED_LINE = re.compile(
+    rf"{_NUMBER}|{re.sub(r'[(][?]P<[a-z]+>', '(?:', _TIME[0])}(?:\[\d{{1,3}}\]:? |(?P<behind>\d{{1,3}}): )".encode()
+)
+_IN_NAME = re.compile(r"(?:^|-)w-(\d{1,5})(?=$|\.)|(?:worker|host|rank)[-_]?(\d{1,5})$")
+_END_OF_NAME = re.compile(r"-(\d{1,5})$")
+_ISO_PARTS = re.compile(
+    r"(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?: ?(Z|UTC|[+-]\d\d:?\d\d))?$"
+)
+# All headers of a text, to remove them.
+ANY_HEADER = re.compile(
+    re.sub(
+        r"\(\?P<\w+>",
+        "(?:",
+        rf"\n(?:{'|'.join((*_WORKER, *_TIME, _LOGGER))})(?:{'|'.join((*_WORKER, *_TIME, *_OTHER))}){{0,{_MAX_HEADER_PARTS}}}",
+    ).encode()
+)
+_TIME_GROUPS = ("iso", "epoch", "dmesg")
+_NUMBER_GROUPS = ("marked", "word", "short", "addressed", "bracketed", "numbered", "mpi")
+
+
+class LineHeader(NamedTuple):
+    """The text before a message."""
+
+    end: int = 0  # in bytes
+    worker: str | None = None
+    form: str | None = None  # the format of the time: `iso`, `epoch`, `dmesg`
+    when: bytes = b""  # the time as the log writes it
+
+    @property
+    def time(self) -> datetime | None:
+        """The time, with a zone if the log names one. None without a time, or with one that has no year."""
+        return parse_time(self.when.decode("ascii", "replace"), self.form) if self.form else None
+
+
+NO_HEADER = LineHeader()
+
+
+def parse_header(line: bytes, *, counted: bool) -> LineHeader:
+    """Return the header of a line. `counted`: in this log `[3] ` or `3: ` before a line is a worker.
+
+    Formats: Python's logging, absl and glog, TensorFlow, syslog, dmesg, container logs, and the prefixes of tools that collect
+    the output of many machines.
+    """
+    found = (_NUMBERED_HEADER_START if counted else _HEADER_START).match(line)
+    if found is None:
+        return NO_HEADER
+    worker, form, when, end = None, None, b"", 0
+    after = _NUMBERED_HEADER_NEXT if counted else _HEADER_NEXT
+    for _ in range(_MAX_HEADER_PARTS):
+        end = found.end()
+        if kind := found.lastgroup:
+            text = found[kind]
+            if kind in _TIME_GROUPS:
+                form, when = kind, text
+            else:
+                worker = worker or worker_name(text.decode("ascii", "replace"), kind)
+                after = _HEADER_NEXT
+        found = after.match(line, end)
+        if found is None or found.end() == end:
+            break
+    return LineHeader(end, worker, form, when)
+
+
+def parse_worker(line: bytes, *, counted: bool) -> tuple[bytes, int]:
+    """Return the worker in a header as the log writes it, and where that part of the header ends.
+
+    Faster than parsing all of the header: returns an empty name if its first three parts have no worker.
+    """
+    found = (_NUMBERED_HEADER_START if counted else _HEADER_START).match(line)
+    after = _NUMBERED_HEADER_NEXT if counted else _HEADER_NEXT
+    for _ in range(3):
+        if found is None:
+            break
+        kind = found.lastgroup
+        if kind is not None and kind not in _TIME_GROUPS:
+            return found[kind], found.end()
+        found = after.match(line, found.end())
+    return b"", 0
+
+
+def has_worker_numbers(lines: list[bytes]) -> bool:
+    """Tell whether most of these lines begin with a number that stands for a worker, or with a time and such a number."""
+    filled = [line for line in lines if line.strip()]
+    numbered = [found for found in map(_NUMBERED_LINE.match, filled) if found]
+    bare = [found for found in numbered if found["numbered"] or found["behind"]]
+    least = 0.8 if bare else 0.5
+    return bool(numbered) and len(numbered) >= least * len(filled) and (not bare or len(bare) > 1)
+
+
+def worker_name(name: str, kind: str = "") -> str | None:
+    """Return the number in a worker's name, else the name; None if it is not a worker's."""
+    if kind in _NUMBER_GROUPS:
+        return str(int(name))
+    if found := _IN_NAME.search(name):
+        return str(int(found[1] or found[2]))
+    if kind == "syslog":
+        return name if name.startswith(("t1v-", "worker", "host")) else None
+    if kind == "pod" and (found := _END_OF_NAME.search(name)):
+        return str(int(found[1]))
+    return name[:_MAX_WORKER_NAME] or None
+
+
+def parse_time(text: str, form: str | None = "iso") -> datetime | None:
+    """Parse a time of a log, with its zone if it names one; None if it is not a time."""
+    try:
+        if form == "epoch":
+            return datetime.fromtimestamp(float(text), UTC)
+        if form == "dmesg":
+            return datetime.strptime(" ".join(text.split()), "%b %d %H:%M:%S %Y")  # noqa: DTZ007  # dmesg names no zone
+        found = _ISO_PARTS.match(text)
+        if found is None:
+            return None
+        year, month, day, hour, minute, second = map(int, found.groups()[:6])
+        micro = int((found[7] or "").ljust(6, "0")[:6])
+        zone: timezone | None = None
+        if found[8] in {"Z", "UTC"}:
+            zone = UTC
+        elif found[8] is not None:
+            offset = timedelta(hours=int(found[8][1:3]), minutes=int(found[8][-2:]))
+            zone = timezone(-offset if found[8][0] == "-" else offset)
+        return datetime(year, month, day, hour, minute, second, micro, zone)
+    except (ValueError, OverflowError):
+        return None
+
+
+# JSON records in a log, as Cloud Logging and container logs write them: the message, the worker and the time of each.
+
+
+_MAX_RECORD_HEADER = 200
+_RECORD_ENDS = (b"}", b"}]")
+# Text that is larger is not a record over several lines.
+_MAX_RECORD_LINES = 5000
+_MAX_RECORD_BYTES = 1 << 20
+_MESSAGE_KEYS = ("textPayload", "message", "msg", "log", "MESSAGE", "text", "event", "short_message", "body")
+_EXTRA_KEYS = frozenset(
+    {"exc_info", "exc_text", "stack_trace", "stacktrace", "exception", "traceback", "error", "stack"}
+)
+_TIME_KEYS = ("timestamp", "time", "@timestamp", "ts", "asctime", "eventTime", "receiveTimestamp", "datetime")
+_ANY_MESSAGE_KEY = frozenset(_MESSAGE_KEYS)
+_PAYLOAD_KEYS = frozenset({"jsonPayload", "json", "fields", "record", "protoPayload"})
+_ORDERED_PAYLOAD_KEYS = sorted(_PAYLOAD_KEYS)
+_WORKER_KEYS = ("worker_id", "worker", "rank", "process_index", "host_id")
+_WORKER_NAME_KEYS = (
+    "compute.googleapis.com/resource_name",
+    "k8s-pod/name",
+    "pod_name",
+    "instance_name",
+    "instance",
+    "hostname",
+    "host",
+    "node_name",
+)
+
+
+@dataclass(slots=True)
+class JsonRecordReader:
+    """Replaces each record among lines by the lines of its message; other lines stay unchanged."""
+
+    _open: LogLines = field(default_factory=LogLines)
+    _size: int = 0
+    _indent: bytes = b""
+
+    def copy(self) -> JsonRecordReader:
+        """Return an independent copy."""
+        return JsonRecordReader(self._open.since(0), self._size, self._indent)
+
+    def end(self) -> LogLines:
+        """Return the lines that still wait for the end of their record."""
+        lines, self._open = self._open, LogLines()
+        return _expand_records(lines)
+
+    def read(self, lines: LogLines) -> LogLines:
+        """Return the lines of the messages. An incomplete record over several lines is kept for the next call."""
+        block = b"\n".join(lines.texts)
+        if self._open.texts or (b"{" in block and (b"{\n" in block or block.endswith(b"{"))):
+            lines = self._expand_multiline(lines)
+        return _expand_records(lines) if b"{" in block and (b'{"' in block or b'{ "' in block) else lines
+
+    def _expand_multiline(self, lines: LogLines) -> LogLines:
+        """Replace the records that span several lines."""
+        found = LogLines()
+        for text, number, origin in zip(lines.texts, lines.numbers, lines.origins, strict=True):
+            bare = text.strip()
+            if not self._open.texts:
+                if bare not in {b"{", b"[{"}:
+                    found.add(text, number, origin)
+                    continue
+                self._indent, self._size = text[: len(text) - len(text.lstrip())], 0
+            self._open.add(text, number, origin)
+            self._size += len(text)
+            is_end = bare in {b"}", b"},", b"}]", b"}, {"} and text.startswith(self._indent + b"}")
+            if is_end or len(self._open) > _MAX_RECORD_LINES or self._size > _MAX_RECORD_BYTES:
+                record, self._open = self._open, LogLines()
+                found.extend(_message_of_lines(record))
+        return found
+
+
+def _message_of_lines(lines: LogLines) -> LogLines:
+    """Return the message of a record over several lines; the lines themselves if they are not a record."""
+    records = _parse_records(b"\n".join(lines.texts).strip().removeprefix(b"[").rstrip(b"],{ \t"))
+    message = _record_message(records[0]) if records else None
+    if message is None:
+        return lines
+    number = lines.numbers[0]
+    for line, at in zip(lines.texts, lines.numbers, strict=True):
+        if line.strip().partition(b":")[0].strip(b'"').decode("ascii", "replace") in _MESSAGE_KEYS:
+            number = at
+            break
+    return _lines_of_record(
+        message, number, LineOrigin(_record_worker(records[0]), functools.partial(_record_time, records[0]))
+    )
+
+
+def _expand_records(lines: LogLines) -> LogLines:
+    """Replace the lines that are one record, perhaps behind a header, or several records in brackets."""
+    found = LogLines()
+    at_once: list[Mapping[str, Any]] = []
+    if lines.origins.count(None) == len(lines) and all(text.startswith(b"{") for text in lines.texts):
+        # All lines seem to be records: it is faster to parse them together.
+        at_once = _parse_records(b"[" + b",\n".join(lines.texts) + b"]")
+        if len(at_once) != len(lines):
+            at_once = []
+    for index, (text, number, origin) in enumerate(zip(lines.texts, lines.numbers, lines.origins, strict=True)):
+        header, records = (NO_HEADER, at_once[index : index + 1]) if at_once else _records_in(text, origin)
+        is_record = False
+        for record in records:
+            message = _record_message(record)
+            if message is None:
+                continue
+            is_record = True
+            known = LineOrigin(_record_worker(record) or header.worker, functools.partial(_time_of, record, header))
+            if "\n" in message or "\r" in message:
+                found.extend(_lines_of_record(message, number, known))
+            else:
+                found.add(message.encode("utf-8", "replace"), number, known)
+        if not is_record:
+            found.add(text, number, origin)
+    return found
+
+
+def _records_in(text: bytes, origin: LineOrigin | None) -> tuple[LineHeader, list[Mapping[str, Any]]]:
+    """Return the header of a line, and the records after it."""
+    if origin is not None or not text.rstrip().endswith(_RECORD_ENDS):
+        return NO_HEADER, []
+    start = text.find(b"{")
+    if not 0 <= start <= _MAX_RECORD_HEADER:
+        return NO_HEADER, []
+    start -= text[start - 1 : start] == b"["
+    header = parse_header(text, counted=True) if start else NO_HEADER
+    return header, _parse_records(text[start:]) if start == header.end or not text[:start].strip() else []
+
+
+def _lines_of_record(message: str, number: int, origin: LineOrigin) -> LogLines:
+    lines = LogLines()
+    for text in message.encode("utf-8", "replace").replace(b"\r", b"\n").split(b"\n"):
+        if text:
+            lines.add(text, number, origin)
+    return lines
+
+
+def _parse_records(text: bytes) -> list[Mapping[str, Any]]:
+    """Parse a record, or several in brackets. Empty for any other text."""
+    import json  # noqa: PLC0415  # most logs are not JSON
+
+    try:
+        found = json.loads(text.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return []
+    return [record for record in (found if isinstance(found, list) else [found]) if isinstance(record, dict)]
+
+
+def _record_message(record: Mapping[str, Any]) -> str | None:
+    """Return the message of a record, with its exception and stack trace; None if it has no message."""
+    message: str | None = None
+    more: list[str] = []
+    holders = [record]
+    if not _PAYLOAD_KEYS.isdisjoint(record):
+        holders += [value for key in _ORDERED_PAYLOAD_KEYS if isinstance(value := record.get(key), dict)]
+        if "protoPayload" in record:
+            holders.append(_nested_mapping(record, "protoPayload", "status"))
+    for holder in holders:
+        if message is None and not _ANY_MESSAGE_KEY.isdisjoint(holder):
+            texts = (holder.get(key) for key in _MESSAGE_KEYS)
+            message = next((text for text in texts if isinstance(text, str) and text), None)
+        if not _EXTRA_KEYS.isdisjoint(holder):
+            more.extend(value for key in _EXTRA_KEYS & holder.keys() if isinstance(value := holder[key], str) and value)
+    if not more:
+        return message
+    more = sorted(text for text in more if message is None or text not in message)
+    return "\n".join([*([message] if message else []), *more])
+
+
+def _time_of(record: Mapping[str, Any], header: LineHeader) -> datetime | None:
+    return _record_time(record) or header.time
+
+
+def _record_time(record: Mapping[str, Any]) -> datetime | None:
+    for key in _TIME_KEYS:
+        value = record.get(key)
+        if isinstance(value, str) and (found := parse_time(value.strip())):
+            return found
+        if isinstance(value, int | float) and not isinstance(value, bool) and 1e8 < value < 1e17:
+            seconds = value / 1000 if value > 1e11 else value
+            return datetime.fromtimestamp(seconds / 1000 if seconds > 1e11 else seconds, UTC)
+    return None
+
+
+def _record_worker(record: Mapping[str, Any]) -> str | None:
+    holders = [_nested_mapping(record, "resource", "labels")] if "resource" in record else []
+    holders.extend(_nested_mapping(record, key) for key in ("labels", "jsonPayload", "kubernetes") if key in record)
+    holders.append(record)
+    for keys in (_WORKER_KEYS, _WORKER_NAME_KEYS):
+        for holder in holders:
+            for key in keys:
+                if (value := holder.get(key)) is None or isinstance(value, bool):
+                    continue
+                if isinstance(value, int):
+                    return str(value)
+                if isinstance(value, str) and value:
+                    return (
+                        str(int(value))
+                        if value.isascii() and value.isdigit() and len(value) < 6
+                        else worker_name(value)
+                    )
+    return None
+
+
+def _nested_mapping(record: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
+    for key in keys:
+        value = record.get(key)
+        if not isinstance(value, dict):
+            return {}
+        record = value
+    return record
+
+
+# The known messages in a log, each once, with all its occurrences. Values only.
+
+
+# Characters. A longer line of evidence is shown in part.
+MAX_EVIDENCE_LENGTH = 400
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlace:
+    """One place in a log."""
+
+    line: int  # counted from 1, as an editor does
+    text: str  # without colours and header
+    worker: str | None = None  # the worker's number, or its name if the log gives no number
+    time: datetime | None = None  # naive if the log gives no time zone
+    source: str | None = None  # the file, if several are read
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """One known message and where it occurs.
+
+    `quoted` of the `count` occurrences only quote the message: documentation, the output of a test, a search. `first` and
+    `facts` belong to an occurrence that is not a quote, if there is one.
+    """
+
+    message: Message
+    first: LogPlace
+    last: LogPlace
+    count: int = 1
+    quoted: int = 0
+    facts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    # For each worker that logged the message the first place, in the order of the log.
+    workers: Mapping[str, LogPlace] = field(default_factory=lambda: MappingProxyType({}))
+    memory: MemoryUsage | None = None  # parsed from the lines that follow a memory message
+
+    @property
+    def is_quoted(self) -> bool:
+        """Whether all occurrences are quotes."""
+        return self.quoted == self.count
+
+
+@dataclass(frozen=True, slots=True)
+class ScanResult:
+    """The content of a log: the known messages by first occurrence, and a few lines that look like errors."""
+
+    sightings: tuple[Sighting, ...]
+    suspicious: tuple[LogPlace, ...]
+    lines: int
+    size: int  # bytes of the log
+    is_binary: bool = False  # not text
+
+
+# Neighbouring lines of one worker, joined so that a wrapped message is whole, and searched for known messages.
+
+
+# Characters. A longer text is searched in parts of this size that overlap.
+_MAX_SEARCHED = 64 * 1024
+_SEARCH_OVERLAP = 4096
+# A line that a terminal wrapped is as long as the terminal is wide.
+_MIN_TERMINAL_WIDTH = 40
+_NEIGHBOUR_ROWS = 12
+_MAX_FOLLOWING = 16 * 1024
+# Characters of a long line that decide whether a message in it is a quotation.
+_NEARBY_CHARACTERS = 600
+# Characters of a long line before the message in the evidence.
+_EVIDENCE_BEFORE = 120
+
+
+class ParsedLine(NamedTuple):
+    """A parsed line."""
+
+    position: int
+    data: bytes
+    raw: str
+    is_indented: bool
+    text: str  # of `raw`, without the header and with single spaces
+    header: LineHeader
+    origin: LineOrigin | None
+    number: int
+
+    def near(self, column: int) -> tuple[str, int]:
+        """Return the line without its header, in part if it is long, and where a column of its text is in that."""
+        start = max(0, column - _NEARBY_CHARACTERS)
+        if start or len(self.raw) > column + 2 * _NEARBY_CHARACTERS:
+            return self.text[start : column + 2 * _NEARBY_CHARACTERS], column - start
+        body = self.body
+        before = column - self.text.count(" ", 0, column)
+        at = 0
+        while at < len(body) and (before or body[at].isspace()):
+            before -= not body[at].isspace()
+            at += 1
+        return body, at
+
+    @property
+    def body(self) -> str:
+        """The line without its header, otherwise unchanged."""
+        return self.raw[self.header.end :]
+
+    @property
+    def worker(self) -> str | None:
+        """The worker that wrote the line."""
+        return self.header.worker or (self.origin.worker if self.origin else None)
+
+    @property
+    def has_header(self) -> bool:
+        """Whether a logging program wrote something before it, or a record held it."""
+        return (
+            self.header.form is not None
+            or (self.header.end > 0 and self.header.worker is None)
+            or self.origin is not None
+        )
+
+    def place(self, column: int, *, worker: str | None) -> LogPlace:
+        """Return the place of the line; a long line in part, around the column."""
+        text = self.text
+        if len(text) > MAX_EVIDENCE_LENGTH:
+            start = max(0, min(column - _EVIDENCE_BEFORE, len(text) - MAX_EVIDENCE_LENGTH))
+            text = text[start : start + MAX_EVIDENCE_LENGTH]
+        time = self.header.time or (self.origin.read_time() if self.origin else None)
+        return LogPlace(self.number, text, self.worker or worker, time)
+
+
+def parse_line(lines: LogLines, index: int, *, counted: bool) -> ParsedLine:
+    """Return one parsed line."""
+    raw, origin = lines.texts[index], lines.origins[index]
+    header = (
+        NO_HEADER if origin is not None and origin.is_glued else parse_header(raw, counted=counted and origin is None)
+    )
+    text = raw.decode("utf-8", "replace")
+    body = text[header.end :]
+    return ParsedLine(
+        index, raw, text, body[:1].isspace(), " ".join(body.split()), header, origin, lines.numbers[index]
+    )
+
+
+class PatternMatch(NamedTuple):
+    """A match of a pattern. `start` and `end` are the index of a row in the window and a column of its text."""
+
+    match: re.Match[str]
+    start: tuple[int, int]
+    end: tuple[int, int]
+
+
+@dataclass(slots=True)
+class SearchWindow:
+    """Rows joined by spaces; rows that may be wrapped in the middle of a word are joined without a space as well."""
+
+    rows: Sequence[ParsedLine]
+    _spaced: _JoinedText = field(init=False)
+    _wrapped: _JoinedText | None = field(init=False)
+    _taken: bytearray = field(init=False)
+
+    def __post_init__(self) -> None:
+        glued = [row.origin is not None and row.origin.is_glued for row in self.rows]
+        self._spaced = _join_rows(self.rows, glued)
+        cut = _find_wrapped_rows(self.rows)
+        self._wrapped = _join_rows(self.rows, [a or b for a, b in zip(glued, cut, strict=True)]) if any(cut) else None
+        self._taken = bytearray(len(self._spaced.text) + 1)
+
+    def take_until(self, row: int, column: int) -> None:
+        """Exclude the text before this position, which was searched already."""
+        end = self._spaced.starts[row] + column
+        self._taken[:end] = b"\1" * end
+
+    def search(self, pattern: re.Pattern[str]) -> Iterator[PatternMatch]:
+        """Yield all matches that do not overlap an earlier match, and mark them as taken."""
+        spaced, wrapped, taken = self._spaced, self._wrapped, self._taken
+        if wrapped is not None:
+            for match in _iter_matches(pattern, wrapped.text):
+                if not wrapped.crosses(*match.span()):
+                    continue
+                found = wrapped.found(match)
+                start = spaced.starts[found.start[0]] + found.start[1]
+                end = spaced.starts[found.end[0]] + found.end[1] + 1
+                if taken.find(1, start, end) < 0:
+                    taken[start:end] = b"\1" * (end - start)
+                    yield found
+        for match in _iter_matches(pattern, spaced.text):
+            start, end = match.span()
+            if end > start and taken.find(1, start, end) < 0:
+                taken[start:end] = b"\1" * (end - start)
+                yield spaced.found(match)
+
+    def following(self, found: PatternMatch, behind: Sequence[ParsedLine]) -> str:
+        """Return the text from the start of a match, with line ends except in the middle of words."""
+        rows = [*self.rows, *behind]
+        row, column = found.start
+        parts = [rows[row].text[column:]]
+        cut = _find_wrapped_rows(rows[row:])
+        for index, one in enumerate(rows[row + 1 :], 1):
+            parts.append(("" if cut[index] else "\n") + one.text)
+        return "".join(parts)[:_MAX_FOLLOWING]
+
+
+@dataclass(frozen=True, slots=True)
+class _JoinedText:
+    """The text of joined rows."""
+
+    text: str
+    starts: list[int]  # of each row
+    seams: list[int]  # starts of rows that are joined without a space
+
+    def found(self, match: re.Match[str]) -> PatternMatch:
+        starts, (start, end) = self.starts, match.span()
+        first = bisect_right(starts, start) - 1
+        last = bisect_right(starts, end - 1, first) - 1
+        return PatternMatch(match, (first, start - starts[first]), (last, end - 1 - starts[last]))
+
+    def crosses(self, start: int, end: int) -> bool:
+        index = bisect_right(self.seams, start)
+        return index < len(self.seams) and self.seams[index] < end
+
+
+def _join_rows(rows: Sequence[ParsedLine], glued: Sequence[bool]) -> _JoinedText:
+    """Join rows; a glued row follows without a space. Empty rows add no text."""
+    parts: list[str] = []
+    starts: list[int] = []
+    seams: list[int] = []
+    offset = 0
+    for row, is_glued in zip(rows, glued, strict=True):
+        text = row.text
+        if text and offset:
+            if is_glued:
+                seams.append(offset)
+            else:
+                parts.append(" ")
+                offset += 1
+        starts.append(offset)
+        parts.append(text)
+        offset += len(text)
+    return _JoinedText("".join(parts), starts, seams)
+
+
+def _find_wrapped_rows(rows: Sequence[ParsedLine]) -> list[bool]:
+    """Tell for each row whether it may continue a word: the row before it is as wide as any of its neighbours."""
+    widths = [len(row.raw) for row in rows]
+    cut = [False] * len(rows)
+    widest = max(widths, default=0)
+    if widest < _MIN_TERMINAL_WIDTH:
+        return cut
+    for index in range(1, len(rows)):
+        width = widths[index - 1]
+        if (
+            width < _MIN_TERMINAL_WIDTH
+            or rows[index].origin is not None
+            or rows[index].is_indented
+            or not rows[index].text
+        ):
+            continue
+        if rows[index - 1].raw[-1:].isspace() or widths[index] > width:
+            continue
+        if width == widest or width >= max(widths[max(0, index - _NEIGHBOUR_ROWS) : index + _NEIGHBOUR_ROWS]):
+            cut[index] = True
+    return cut
+
+
+def _iter_matches(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+    """Yield the matches in a text; a long text is searched in parts."""
+    if len(text) <= _MAX_SEARCHED:
+        yield from pattern.finditer(text)
+        return
+    step = _MAX_SEARCHED - _SEARCH_OVERLAP
+    for start in range(0, len(text), step):
+        for match in pattern.finditer(text, start, start + _MAX_SEARCHED):
+            if match.start() < start + step:
+                yield match

@@ -1,0 +1,212 @@
+"""Look up what an id or a topic means: known messages, tpuctl's own errors, findings, exit codes, and advice on training.
+
+The texts of tpuctl's own errors are package data, `data/own_errors.yaml`; messages are in `data/messages/`, findings in their
+rules.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.explain.messages import Message, known_messages, message_by_id
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tpuctl.check.findings import CheckRule
+
+_EXIT_PREFIX = "exit-"
+
+
+class IdKind(StrEnum):
+    """What carries an id."""
+
+    MESSAGE = "message"
+    ERROR = "error"
+    FINDING = "finding"
+    EXIT_CODE = "exit-code"
+
+
+@dataclass(frozen=True, slots=True)
+class IdEntry:
+    """The explanation of one id. All placeholders are filled."""
+
+    id: str
+    origin: IdKind
+    meaning: str
+    causes: tuple[str, ...] = ()  # the usual causes of one of tpuctl's own errors
+    remedy: tuple[str, ...] = ()
+    exit_code: int | None = None  # of the process, if it is always the same
+    title: str | None = None  # of a finding
+    message: Message | None = None
+    related: tuple[str, ...] = ()  # ids that may also be meant
+
+
+def look_up_id(id_: str, known: Mapping[str, str] = MappingProxyType({})) -> IdEntry | None:
+    """Return the explanation of an id, None if it is unknown.
+
+    Accepts the spelling of JSON and of users: `no_capacity`, `tpu101` and `exit 7`. `known` fills placeholders, such as
+    `node`; an unknown placeholder becomes its name in capitals. A message goes before an error of tpuctl with the same id.
+    """
+    id_ = _normalize_id(id_)
+    message = message_by_id(id_)
+    if message is None:
+        return _own_entries(known).get(id_) or _finding_entries().get(id_)
+    own = _own_texts().get(message.kind.replace("_", "-")) if message.kind != "failure" else None
+    return IdEntry(
+        id=message.id,
+        origin=IdKind.MESSAGE,
+        meaning=message.filled(message.meaning, known),
+        remedy=tuple(message.filled(line, known) for line in message.remedy),
+        exit_code=own["exit_code"] if own else None,
+        message=message,
+        related=tuple(sorted(message.explained_by)),
+    )
+
+
+def similar_ids(id_: str, count: int = 3) -> tuple[str, ...]:
+    """Return the known ids that are most similar to an unknown one, the most similar first."""
+    by_lower = {known.lower(): known for known in known_ids()}
+    similar = difflib.get_close_matches(_normalize_id(id_).lower(), by_lower, n=count, cutoff=0.6)
+    return tuple(by_lower[word] for word in similar)
+
+
+def known_ids() -> tuple[str, ...]:
+    """Return every id that can be looked up: messages, own errors, exit codes, findings."""
+    own = _own_entries(MappingProxyType({}))
+    return tuple(dict.fromkeys((*(message.id for message in known_messages()), *own, *_finding_entries())))
+
+
+def _normalize_id(id_: str) -> str:
+    word = "-".join(id_.strip().replace("_", "-").lower().split())
+    return word.upper() if word.startswith("tpu") and word[3:].isdigit() else word
+
+
+def _own_entries(known: Mapping[str, str]) -> dict[str, IdEntry]:
+    """Return tpuctl's own errors and exit codes by id; an exit code is related to the errors that end with it."""
+    entries: dict[str, IdEntry] = {}
+    errors = [text for text in _own_texts().values() if not text["id"].startswith(_EXIT_PREFIX)]
+    for id_, text in _own_texts().items():
+        remedy = text.get("remedy", ())
+        for name in ("node", "job"):
+            remedy = [line.replace(f"{{{name}}}", known.get(name, name.upper())) for line in remedy]
+        code, is_code = text["exit_code"], id_.startswith(_EXIT_PREFIX)
+        entries[id_] = IdEntry(
+            id=id_,
+            origin=IdKind.EXIT_CODE if is_code else IdKind.ERROR,
+            meaning=text["meaning"],
+            causes=tuple(text.get("causes", ())),
+            remedy=tuple(remedy),
+            exit_code=code,
+            related=tuple(error["id"] for error in errors if error["exit_code"] == code) if is_code else (),
+        )
+    return entries
+
+
+@functools.cache
+def _own_texts() -> Mapping[str, Mapping[str, Any]]:
+    from importlib import resources  # noqa: PLC0415  # needed only to look up an id
+
+    import yaml  # noqa: PLC0415  # as above
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    text = resources.files("tpuctl.data").joinpath("own_errors.yaml").read_text("utf-8")
+    return {entry["id"]: entry for entry in yaml.load(text, Loader=loader)}  # noqa: S506  # a safe loader, in C if available
+
+
+@functools.cache
+def _finding_entries() -> Mapping[str, IdEntry]:
+    from tpuctl.check import rules  # noqa: PLC0415  # as above
+    from tpuctl.check.ai_platform import JOB_RULES
+    from tpuctl.doctor.rule_catalogue import DOCTOR_RULES  # noqa: PLC0415  # 60 ms, needed only for the ids of findings
+
+    known: tuple[CheckRule[Any], ...] = (*rules.RULES, *JOB_RULES, *DOCTOR_RULES)
+    return {rule.id: IdEntry(rule.id, IdKind.FINDING, rule.text, title=rule.title) for rule in known}
+
+
+# Advice on training with TPUs that belongs to no single message: speed, memory, accuracy, ways of working.
+#
+# Package data, `data/topics.yaml`. A message names the topics that say more about it; a topic names related topics.
+
+
+# The number of similar names that are suggested.
+_MAX_SUGGESTIONS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """Advice on one subject."""
+
+    id: str
+    title: str
+    words: tuple[str, ...]  # other names by which the topic is found
+    text: tuple[str, ...]  # paragraphs
+    advice: tuple[str, ...]  # the best first
+    commands: tuple[str, ...]  # complete but for words in capitals, such as NODE
+    see: tuple[str, ...]  # ids of topics and of messages
+    source: str  # who has said so; "unverified" is our reading alone
+
+
+@functools.cache
+def known_topics() -> tuple[Topic, ...]:
+    """Return every topic, in reading order."""
+    from importlib import resources  # noqa: PLC0415  # needed only to look up a topic
+
+    import yaml  # noqa: PLC0415  # as above
+
+    load = functools.partial(yaml.load, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    entries = load(resources.files("tpuctl.data").joinpath("topics.yaml").read_text("utf-8"))
+    return tuple(
+        Topic(
+            id=entry["id"],
+            title=entry["title"],
+            words=tuple(entry["words"]),
+            text=tuple(entry["text"]),
+            advice=tuple(entry.get("advice", ())),
+            commands=tuple(entry.get("commands", ())),
+            see=tuple(entry.get("see", ())),
+            source=entry["source"],
+        )
+        for entry in entries
+    )
+
+
+def find_topic(name: str) -> Topic | tuple[str, ...]:
+    """Return the topic with that name, else up to five similar ids, the most similar first.
+
+    Ignores case, and the difference between blanks, `_` and `-`. A name is the id or one of the topic's `words`, or the
+    beginning of the names of exactly one topic.
+    """
+    wanted = _normalize_topic_name(name)
+    known = {_normalize_topic_name(word): topic for topic in known_topics() for word in (*topic.words, topic.id)}
+    if wanted in known:
+        return known[wanted]
+    begun = {topic.id: topic for word, topic in known.items() if wanted and word.startswith(wanted)}
+    if len(begun) == 1:
+        return next(iter(begun.values()))
+    from difflib import get_close_matches  # noqa: PLC0415  # needed only for an unknown name
+
+    starting = sorted(begun, key=lambda id_: not id_.startswith(wanted))
+    similar = [known[word].id for word in get_close_matches(wanted, known, n=5, cutoff=0.7)]
+    containing = [topic.id for word, topic in known.items() if len(wanted) > 3 and wanted in word]
+    return tuple(dict.fromkeys((*starting, *similar, *containing)))[:_MAX_SUGGESTIONS]
+
+
+def messages_about(topic: Topic) -> tuple[Message, ...]:
+    """Return the messages that name a topic, and those that the topic names."""
+    return tuple(message for message in known_messages() if topic.id in message.topics or message.id in topic.see)
+
+
+def topics_of(message: Message) -> tuple[Topic, ...]:
+    """Return the topics that say more about a message, in the order of the message."""
+    by_id = {topic.id: topic for topic in known_topics()}
+    return tuple(by_id[id_] for id_ in message.topics)
+
+
+def _normalize_topic_name(name: str) -> str:
+    return "-".join(name.replace("_", " ").replace("-", " ").casefold().split())

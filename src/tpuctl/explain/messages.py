@@ -1,0 +1,245 @@
+"""The messages that tpuctl knows: how to recognize one, what it means, what helps. Package data under `data/messages/`.
+
+One source for all: refusals of the API, failed operations, stderr of ssh, and the logs of training programs. `classify` decides
+what a single message means.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+# Within a file, and from one file to the next, specific comes before generic.
+MESSAGE_FILES = (
+    "storage",
+    "api",
+    "operations",
+    "ssh",
+    "gcloud",
+    "memory",
+    "libtpu",
+    "jax",
+    "torch_xla",
+    "tensorflow",
+    "host",
+    "node",
+)
+
+
+class MessageOrigin(StrEnum):
+    """Where a message comes from; `node` is the current state of the node. A contract with scripts."""
+
+    API = "api"
+    OPERATION = "operation"
+    QUEUED_RESOURCE = "queued-resource"
+    SSH = "ssh"
+    TRAINING_LOG = "training-log"
+    NODE = "node"
+
+
+class MatchedBy(StrEnum):
+    """How a message is recognized, the most reliable way first."""
+
+    TEXT = "text"
+    WORD = "word"
+    STATUS = "status"
+
+
+class Action(StrEnum):
+    """The kind of remedy. A contract with scripts."""
+
+    NONE = "none"
+    WAIT = "wait"
+    FIX_AUTH = "fix-auth"
+    FIX_IAM = "fix-iam"
+    ENABLE_API = "enable-api"
+    FIX_REQUEST = "fix-request"
+    QUOTA = "quota"
+    CAPACITY_TRY_ELSEWHERE = "capacity-try-elsewhere"
+    RESTART_NODE = "restart-node"
+    RECREATE_NODE = "recreate-node"
+    HOST_MEMORY = "host-memory"
+    FIX_TRAINING_CODE = "fix-training-code"
+    FIX_BUCKET = "fix-bucket"
+    KILL_STALE_PROCESS = "kill-stale-process"
+    FIX_SSH_KEY = "fix-ssh-key"
+
+
+class MessageRole(StrEnum):
+    """What a message usually is in the course of a failure."""
+
+    CAUSE = "cause"
+    SYMPTOM = "symptom"  # what others see of a failure elsewhere
+    WRAPPER = "wrapper"  # only carries another message, which stands near it
+    PROGRESS = "progress"  # something is still being tried
+    RECOVERY = "recovery"  # the messages in its `ends` are over
+    HARMLESS = "harmless"  # needs no remedy, even if it looks alarming
+
+
+class CheckFirst(StrEnum):
+    """Where to look before acting on a message that is usually a symptom."""
+
+    NODE_STATE = "node-state"
+    NODE_HEALTH = "node-health"
+    OTHER_WORKERS_LOG = "other-workers-log"
+
+
+class Detail(StrEnum):
+    """What can be parsed from the lines that follow a message."""
+
+    MEMORY = "memory"
+    TASKS = "tasks"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A known message."""
+
+    id: str
+    where: MessageOrigin
+    match: str  # a pattern, searched in text whose white space is collapsed
+    kind: str
+    meaning: str
+    remedy: tuple[str, ...]
+    action: Action
+    retriable: bool
+    source: str  # who has met the message; "unverified" is our reading alone
+    reasons: frozenset[str] = frozenset()
+    by: MatchedBy = MatchedBy.TEXT
+    # Literals of which every match holds at least one, in upper or lower case and across wrapped lines. A message without
+    # anchors is not searched for in logs.
+    anchors: tuple[str, ...] = ()
+    role: MessageRole = MessageRole.CAUSE
+    check_first: CheckFirst | None = None
+    explained_by: frozenset[str] = frozenset()  # ids of the messages that usually cause this one
+    ends: frozenset[str] = frozenset()
+    latest: frozenset[str] = frozenset()  # facts of which the last occurrence counts; of others the first
+    detail: Detail | None = None
+    of_the_node: bool = False  # the node itself has changed, which explains every program that lost it
+    topics: tuple[str, ...] = ()
+
+    def filled(self, text: str, facts: Mapping[str, str]) -> str:
+        """Return a text with its `{name}` placeholders filled from the facts; an unknown name becomes capitals."""
+        return re.sub(r"\{(\w+)\}", lambda placeholder: facts.get(placeholder[1], placeholder[1].upper()), text)
+
+
+@functools.cache
+def known_messages() -> tuple[Message, ...]:
+    """Return every known message, specific before generic."""
+    from importlib import resources  # noqa: PLC0415  # needed only after an error
+
+    import yaml  # noqa: PLC0415  # as above
+
+    load = functools.partial(yaml.load, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    folder = resources.files("tpuctl.data").joinpath("messages")
+    files = (folder.joinpath(f"{name}.yaml").read_text("utf-8") for name in MESSAGE_FILES)
+    return tuple(
+        Message(
+            id=entry["id"],
+            where=MessageOrigin(entry["where"]),
+            match=entry["match"],
+            kind=entry.get("kind", "failure"),
+            meaning=entry["meaning"],
+            remedy=tuple(entry["remedy"]),
+            action=Action(entry["action"]),
+            retriable=entry["retriable"],
+            source=entry["source"],
+            reasons=frozenset(entry.get("reasons", ())),
+            by=MatchedBy(entry.get("by", MatchedBy.TEXT)),
+            anchors=tuple(entry.get("anchors", ())),
+            role=MessageRole(entry.get("role", MessageRole.CAUSE)),
+            check_first=CheckFirst(entry["check_first"]) if "check_first" in entry else None,
+            explained_by=frozenset(entry.get("explained_by", ())),
+            ends=frozenset(entry.get("ends", ())),
+            latest=frozenset(entry.get("latest", ())),
+            detail=Detail(entry["detail"]) if "detail" in entry else None,
+            of_the_node=entry.get("of_the_node", False),
+            topics=tuple(entry.get("topics", ())),
+        )
+        for text in files
+        for entry in load(text)
+    )
+
+
+def message_by_id(id_: str) -> Message | None:
+    """Return the message with that id, None if there is none."""
+    return next((message for message in known_messages() if message.id == id_), None)
+
+
+# What one message of the service, or of ssh, means. Pure: a text goes in, a verdict comes out.
+
+
+# A message is a few lines; a longer text is a page of HTML, whose end says nothing.
+_MAX_MESSAGE_LENGTH = 8000
+
+
+@dataclass(frozen=True, slots=True)
+class Classification:
+    """What a message means."""
+
+    id: str
+    kind: str  # the word of the exception class in `errors`
+    meaning: str
+    remedy: tuple[str, ...]
+    action: Action
+    retriable: bool  # the same request may succeed later; not: send it again at once
+    facts: Mapping[str, str]  # the words that the message named
+
+
+# A queued resource carries the errors of its operations, an operation those of the API, and the reverse.
+_SEARCHED_ORIGINS: Mapping[MessageOrigin, tuple[MessageOrigin, ...]] = MappingProxyType(
+    {
+        MessageOrigin.API: (MessageOrigin.API, MessageOrigin.OPERATION),
+        MessageOrigin.OPERATION: (MessageOrigin.OPERATION, MessageOrigin.API),
+        MessageOrigin.QUEUED_RESOURCE: (MessageOrigin.QUEUED_RESOURCE, MessageOrigin.OPERATION, MessageOrigin.API),
+        MessageOrigin.SSH: (MessageOrigin.SSH,),
+        MessageOrigin.TRAINING_LOG: (MessageOrigin.TRAINING_LOG,),
+        MessageOrigin.NODE: (MessageOrigin.NODE,),
+    }
+)
+
+
+def classify(
+    text: str, *, where: MessageOrigin, reason: str | None = None, known: Mapping[str, str] = MappingProxyType({})
+) -> Classification | None:
+    """Return what a message means, None if it is not known.
+
+    `text` is `STATUS: message`; for ssh it is the stderr of ssh. `reason` is `google.rpc.ErrorInfo.reason`: a known reason
+    beats the text, which then only chooses among the messages that share the reason. `known` are facts that the message need
+    not name; the words of the message win.
+    """
+    collapsed = " ".join(text[:_MAX_MESSAGE_LENGTH].split())
+    by_reason = [message for message in known_messages() if reason is not None and reason in message.reasons]
+    in_order = [
+        message
+        for by in MatchedBy
+        for origin in _SEARCHED_ORIGINS[where]
+        for message in known_messages()
+        if message.where is origin and message.by is by
+    ]
+    for candidates in (by_reason, in_order):
+        for message in candidates:
+            if match := re.search(message.match, collapsed):
+                return _classification(
+                    message, {**known, **{key: value for key, value in match.groupdict().items() if value}}
+                )
+        # Specific comes before generic: the last message that shares the reason assumes least.
+        if by_reason:
+            return _classification(by_reason[-1], known)
+    return None
+
+
+def _classification(message: Message, facts: Mapping[str, str]) -> Classification:
+    return Classification(
+        message.id,
+        message.kind,
+        message.filled(message.meaning, facts),
+        tuple(message.filled(line, facts) for line in message.remedy),
+        message.action,
+        message.retriable,
+        MappingProxyType(dict(facts)),
+    )

@@ -1,0 +1,802 @@
+"""Finds the known messages in the lines of a log, block by block, each occurrence once, in bounded memory.
+
+Most blocks hold none of the literals (anchors) of known messages, and need no more work. A block that holds one is searched
+with patterns, and so is the beginning of the next block, in which a message at the end of a block may continue.
+
+Anchors are compared by their letters alone: white space, colours and numbers, and so wrapped lines and times before each
+line, do not separate the parts of a message. Only anchors whose words occur are searched for.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import accumulate, pairwise
+from operator import itemgetter
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from tpuctl.explain.log_lines import (
+    ANY_HEADER,
+    JsonRecordReader,
+    LineSplitter,
+    LogLines,
+    ParsedLine,
+    PatternMatch,
+    ScanResult,
+    SearchWindow,
+    Sighting,
+    has_worker_numbers,
+    parse_header,
+    parse_line,
+    parse_worker,
+)
+from tpuctl.explain.messages import Detail, MatchedBy, known_messages
+from tpuctl.explain.quoting import QuoteDetector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tpuctl.explain.log_lines import LogPlace
+    from tpuctl.explain.messages import Message
+
+_LETTERS = bytes(range(ord("a"), ord("z") + 1))
+_LOWER = bytes(range(256)).lower()
+_NO_LETTERS = bytes(sorted(set(range(256)) - set(_LETTERS) - set(_LETTERS.upper())))
+_NO_LETTERS_OR_ENDS = _NO_LETTERS.replace(b"\n", b"")
+# Separates parts of a text that do not belong together.
+TEXT_BREAK = b"\n\x1e\n"
+_NO_LETTERS_OR_BREAKS = _NO_LETTERS.replace(b"\x1e", b"")
+_WORD_TABLE = bytes(code if code in (*_LETTERS, ord("\n")) else ord(" ") for code in _LOWER)
+_WHITESPACE = b" \t\r\n\f\v"
+# An anchor with fewer letters is ambiguous without its digits and signs.
+_MIN_LETTERS = 8
+
+
+def letters_only(text: bytes) -> bytes:
+    """Return only the letters of a text, in lower case."""
+    return text.translate(_LOWER, _NO_LETTERS)
+
+
+def letters_by_line(text: bytes) -> bytes:
+    """Return the letters of a text in lower case, and its line ends."""
+    return text.translate(_LOWER, _NO_LETTERS_OR_ENDS)
+
+
+def without_whitespace(text: bytes) -> bytes:
+    """Return a text in lower case and without white space."""
+    return text.translate(_LOWER, _WHITESPACE)
+
+
+@dataclass(frozen=True, slots=True)
+class AnchorLiteral:
+    """The letters of an anchor, and the words that a text must have to contain it."""
+
+    letters: bytes
+    inner: frozenset[bytes]  # whole words
+    edges: frozenset[bytes]  # the end of the first and the beginning of the last word; of a single word any part
+
+
+@dataclass(frozen=True, slots=True)
+class AnchorIndex:
+    """The literals to search for, and the messages of each, by their index in the order of all messages."""
+
+    loose: Sequence[AnchorLiteral]
+    exact: Sequence[bytes]  # literals that need their digits or signs: searched for in `squeezed` text
+    owners: Mapping[bytes, frozenset[int]]
+
+    def found(self, text: bytes) -> tuple[list[bytes], bytes]:
+        """Return the literals in a text, in which `BREAK` separates unrelated parts; and the letters of the text."""
+        flat = text.translate(_LOWER, _NO_LETTERS_OR_BREAKS)
+        in_words = text.translate(_WORD_TABLE)
+        # A word that a line end cuts in two counts as a whole word too.
+        lines = [line.strip(b" ") for line in in_words.split(b"\n")]
+        joined = {before.rpartition(b" ")[2] + after.partition(b" ")[0] for before, after in pairwise(lines)}
+        words = joined.union(in_words.split())
+        all_words = b" ".join([b"", *words, b""])
+        return [
+            literal.letters
+            for literal in self.loose
+            if literal.inner <= words and all(edge in all_words for edge in literal.edges) and literal.letters in flat
+        ], flat
+
+    def found_exactly(self, text: bytes) -> list[bytes]:
+        """Return the literals in a squeezed text."""
+        return [anchor for anchor in self.exact if anchor in text]
+
+
+def index_anchors(messages: Sequence[Message]) -> AnchorIndex:
+    """Return the anchors of messages. A message without anchors is left out."""
+    owners: dict[bytes, set[int]] = {}
+    literals: dict[bytes, AnchorLiteral] = {}
+    exact: set[bytes] = set()
+    for index, message in enumerate(messages):
+        for anchor in message.anchors:
+            key = letters_only(anchor.encode())
+            if len(key) < _MIN_LETTERS:
+                key = without_whitespace(anchor.encode())
+                exact.add(key)
+            else:
+                words = anchor.encode().translate(_WORD_TABLE).split()
+                # The first and the last word may be a part of a longer one.
+                edges = frozenset((words[0] + b" ", b" " + words[-1]) if len(words) > 1 else words)
+                inner = frozenset(words[1:-1])
+                if same := literals.get(key):
+                    inner, edges = same.inner & inner, same.edges & edges
+                literals[key] = AnchorLiteral(key, inner, edges)
+            if key:
+                owners.setdefault(key, set()).add(index)
+    # An anchor that contains a shorter one is not searched for: the shorter one stands for it.
+    loose: list[AnchorLiteral] = []
+    for key, literal in sorted(literals.items(), key=lambda item: (len(item[0]), item[0])):
+        inside = next((shorter.letters for shorter in loose if shorter.letters in key), None)
+        if inside is None:
+            loose.append(literal)
+        else:
+            owners[inside] |= owners[key]
+    return AnchorIndex(
+        loose=loose,
+        exact=sorted(exact - {b""}),
+        owners={anchor: frozenset(indices) for anchor, indices in owners.items()},
+    )
+
+
+# The lines of a log by worker, so that messages of several workers that interleave are read one by one.
+
+
+# Lines of a block that are examined for workers, or numbers, before each line.
+_SAMPLE_LINES = 32
+# Bytes. No header is longer.
+_MAX_HEADER = 600
+# Per block. The lines of further workers are read as one stream.
+_MAX_WORKER_STREAMS = 512
+_MAX_KNOWN_HEADERS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStream:
+    """The lines of one worker."""
+
+    worker: str | None
+    indices: Sequence[int]  # of the lines in the block
+    texts: Sequence[bytes]  # some without a part of their headers
+
+    @property
+    def by_line(self) -> list[bytes]:
+        """The letters of each line, including its header."""
+        return letters_by_line(b"\n".join(self.texts)).split(b"\n")
+
+    def without_headers(self, parts: Sequence[tuple[int, int]]) -> bytes:
+        """Return ranges of lines without headers. The first line is 1: 0 is the end of the previous block."""
+        text = TEXT_BREAK.join(b"\n".join(self.texts[max(0, start - 1) : max(0, end - 1)]) for start, end in parts)
+        return ANY_HEADER.sub(b"\n", b"\n" + text)[1:]
+
+    def end(self, size: int, count: int) -> bytes:
+        """Return the last `size` bytes of the last `count` lines, without their headers."""
+        return ANY_HEADER.sub(b"\n", b"\n".join([b"", *self.texts[-count:]]))[-size:]
+
+    @property
+    def messages_by_line(self) -> list[bytes]:
+        """The letters of each line, without its header."""
+        return letters_by_line(ANY_HEADER.sub(b"\n", b"\n".join([b"", *self.texts]))[1:]).split(b"\n")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStreams:
+    """The lines of a block by worker."""
+
+    each: Sequence[WorkerStream]
+    counted: bool  # a number before a line is a worker
+
+
+def split_by_worker(lines: LogLines, *, last_worker: str | None = None) -> WorkerStreams:
+    """Return the lines by worker. A first line that continues the previous block belongs to `last_worker`."""
+    sample = [line[:_MAX_HEADER] for line in lines.texts[:: max(1, len(lines) // _SAMPLE_LINES)]]
+    counted = has_worker_numbers(sample)
+    if any(parse_header(line, counted=counted).worker for line in sample) or any(
+        origin.worker for origin in lines.origins if origin is not None
+    ):
+        return WorkerStreams(_group_by_worker(lines, counted=counted, last_worker=last_worker), counted)
+    return WorkerStreams([WorkerStream(None, range(len(lines)), lines.texts)] if len(lines) else [], counted)
+
+
+def _group_by_worker(lines: LogLines, *, counted: bool, last_worker: str | None) -> list[WorkerStream]:
+    gathered: dict[str | None, tuple[list[int], list[bytes]]] = {}
+    known: dict[bytes, tuple[list[int], list[bytes]]] = {}
+    worker = last_worker
+    for index, (text, origin) in enumerate(zip(lines.texts, lines.origins, strict=True)):
+        if origin is not None:
+            if not origin.is_glued:
+                worker = origin.worker if origin.worker in gathered or len(gathered) < _MAX_WORKER_STREAMS else None
+        else:
+            name, end = parse_worker(text, counted=counted)
+            # A log repeats a few names: their full headers are parsed once.
+            if name and (place := known.get(name)):
+                place[0].append(index)
+                place[1].append(text[end:])
+                continue
+            header = parse_header(text, counted=counted)
+            worker = header.worker if header.worker in gathered or len(gathered) < _MAX_WORKER_STREAMS else None
+            if worker and name and len(known) < _MAX_KNOWN_HEADERS:
+                known[name] = gathered.setdefault(worker, ([], []))
+        place = gathered.get(worker) or gathered.setdefault(worker, ([], []))
+        place[0].append(index)
+        place[1].append(text)
+    return [WorkerStream(name, *place) for name, place in gathered.items()]
+
+
+# Skips lines that were searched before: logs repeat themselves, only with other numbers.
+#
+# Compares the letters of a line and of the line before it, so that a message across two lines is searched when these two meet
+# for the first time.
+
+
+# Pairs of lines remembered, as numbers: about 5 MiB.
+_MAX_PAIRS = 60_000
+# If most pairs are new, it is faster to search all lines, and not to compare the next blocks at all.
+_NEW_SHARE = 0.5
+_SKIPPED_BLOCKS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class UnseenParts:
+    """Ranges of lines to search, and for each the pairs of lines to remember if it holds no literal."""
+
+    parts: Sequence[tuple[int, int]]
+    pairs: Sequence[Sequence[int]]
+
+
+@dataclass(slots=True)
+class LineDeduplicator:
+    """Remembers which pairs of lines hold no literal."""
+
+    _empty: set[int] = field(default_factory=set)
+    _skipped: int = 0
+
+    def copy(self) -> LineDeduplicator:
+        """Return an independent copy."""
+        return LineDeduplicator(set(self._empty), self._skipped)
+
+    def of(self, count: int, read: Callable[[], Sequence[bytes]]) -> UnseenParts:
+        """Return the new parts among `count` lines, whose letters `read` returns.
+
+        A part has two more lines on each side of a new pair: a literal may span them.
+        """
+        if self._skipped:
+            self._skipped -= 1
+            return UnseenParts([(0, count)], [()])
+        pairs = list(map(hash, pairwise(read())))
+        new = [index for index, pair in enumerate(pairs) if pair not in self._empty]
+        if not new:
+            return UnseenParts((), ())
+        if len(new) > _NEW_SHARE * len(pairs):
+            self._skipped = _SKIPPED_BLOCKS if len(self._empty) > _MAX_PAIRS // 6 else 0
+            return UnseenParts([(0, count)], [pairs])
+        runs: list[tuple[int, int]] = []
+        for index in new:
+            if runs and index <= runs[-1][1] + 4:
+                runs[-1] = (runs[-1][0], index)
+            else:
+                runs.append((index, index))
+        parts = [(max(0, first - 2), last + 4) for first, last in runs]
+        return UnseenParts(parts, [pairs[first : last + 1] for first, last in runs])
+
+    def remember(self, novel: UnseenParts, read: Callable[[tuple[int, int]], bytes], hits: Sequence[bytes]) -> None:
+        """Remember the pairs of the parts without any of the literals that were found; `read` returns the text of a part."""
+        if len(self._empty) > _MAX_PAIRS:
+            self._empty.clear()
+        for part, pairs in zip(novel.parts, novel.pairs, strict=True):
+            if not pairs:
+                continue
+            text = read(part) if hits else b""
+            if not any(hit in text for hit in hits):
+                self._empty.update(pairs)
+
+
+# Which lines of a worker are searched with patterns, and for which messages.
+
+
+# How much is searched around a literal: bytes and lines before and after it.
+_BYTES_BEFORE, _LINES_BEFORE = 2048, 24
+_BYTES_AFTER, _LINES_AFTER = 6144, 48
+_MAX_FOLLOWING = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Some lines of a stream that hold an anchor."""
+
+    stream: WorkerStream
+    lines: LogLines
+    counted: bool  # a number before a line is a worker
+    first: int
+    last: int  # exclusive
+    owners: frozenset[int]  # the messages to search for, by their index
+
+    def rows(self) -> list[ParsedLine]:
+        """Return its lines, parsed."""
+        texts, numbers, origins = self.lines.texts, self.lines.numbers, self.lines.origins
+        known: dict[bytes, ParsedLine] = {}
+        rows: list[ParsedLine] = []
+        for index in self.stream.indices[self.first : self.last]:
+            # Repeated lines are often identical.
+            row = known.get(texts[index]) if origins[index] is None else None
+            if row is None:
+                row = parse_line(self.lines, index, counted=self.counted)
+                if origins[index] is None:
+                    known[texts[index]] = row
+            else:
+                row = ParsedLine(index, row.data, row.raw, row.is_indented, row.text, row.header, None, numbers[index])
+            rows.append(row)
+        return rows
+
+    def rows_behind(self) -> list[ParsedLine]:
+        """Return the lines of the stream that follow, as many as may explain a message."""
+        rows: list[ParsedLine] = []
+        size = 0
+        for index in self.stream.indices[self.last :]:
+            rows.append(parse_line(self.lines, index, counted=self.counted))
+            size += len(rows[-1].text)
+            if size > _MAX_FOLLOWING:
+                break
+        return rows
+
+
+# The line of the stream in which a literal begins, and the messages that have it.
+_Hit = tuple[int, frozenset[int]]
+
+
+def find_candidates(
+    stream: WorkerStream, lines: LogLines, anchors: AnchorIndex, wanted: frozenset[bytes], *, counted: bool
+) -> list[Candidate]:
+    """Return the passages of a stream that hold any of the wanted literals."""
+    exact = wanted.intersection(anchors.exact)
+    hits = [*_find_anchors(stream.messages_by_line, anchors, wanted - exact)]
+    if exact:
+        hits += _find_anchors([without_whitespace(lines.texts[index]) for index in stream.indices], anchors, exact)
+    hits.sort(key=itemgetter(0))
+    return [Candidate(stream, lines, counted, *span) for span in (_spans(hits, stream, lines) if hits else ())]
+
+
+def _find_anchors(by_line: Sequence[bytes], anchors: AnchorIndex, wanted: frozenset[bytes]) -> Iterator[_Hit]:
+    flat = b"".join(by_line)
+    starts: list[int] = []
+    for anchor in wanted:
+        at = flat.find(anchor)
+        if at >= 0 and not starts:
+            starts = [0, *accumulate(map(len, by_line))]
+        line, owners = 0, anchors.owners[anchor]
+        while at >= 0:
+            line = bisect_right(starts, at, line)
+            yield line - 1, owners
+            at = flat.find(anchor, at + 1)
+
+
+def _spans(hits: Sequence[_Hit], stream: WorkerStream, lines: LogLines) -> list[tuple[int, int, frozenset[int]]]:
+    """Return the ranges of lines to search, and for which messages: one around each hit, merged if they overlap."""
+    spans: list[tuple[int, int, frozenset[int]]] = []
+    most = len(stream.indices)
+    # Where each line ends, in bytes.
+    ends = list(accumulate(len(lines.texts[index]) + 1 for index in stream.indices))
+    first, last, done = 0, 0, -1
+    owners: frozenset[int] = frozenset()
+    for line, new_owners in hits:
+        at = min(line, most - 1)
+        if at != done:
+            if at >= last:
+                before = ends[at - 1] if at else 0
+                start = max(0, at - _LINES_BEFORE, min(at, bisect_right(ends, before - _BYTES_BEFORE)))
+                if start >= last:
+                    if owners:
+                        spans.append((first, last, owners))
+                    first, owners = start, frozenset()
+            last = min(most, at + _LINES_AFTER, bisect_right(ends, ends[at] + _BYTES_AFTER, at) + 1)
+            done = at
+        if not new_owners <= owners:
+            owners |= new_owners
+    if owners:
+        spans.append((first, last, owners))
+    return spans
+
+
+# Counts how often each known message occurs, and keeps the first and the last place.
+
+
+_MAX_WORKERS = 8192
+# The list of tasks stands right behind its message; source: jax-ml/jax, errors of the coordination service.
+_TASK = re.compile(r"/job:[\w.-]{1,80}/(?:replica:\d{1,6}/)?task:(\d{1,6})")
+_BLAMED = re.compile(r"timed out task names:", re.IGNORECASE)
+_TASK_LIST_LENGTH = 4096
+
+
+@dataclass(slots=True)
+class _OccurrenceCount:
+    """The real occurrences of a message, or its quotes."""
+
+    count: int = 0
+    first: LogPlace | None = None
+    last: Callable[[], LogPlace] | None = None
+    facts: dict[str, str] = field(default_factory=dict)
+    workers: dict[str, LogPlace] = field(default_factory=dict)
+    following: str | None = None
+
+    def copy(self) -> _OccurrenceCount:
+        return replace(self, facts=dict(self.facts), workers=dict(self.workers))
+
+
+@dataclass(slots=True)
+class MessageCounter:
+    """All occurrences of one message."""
+
+    message: Message
+    real: _OccurrenceCount = field(default_factory=_OccurrenceCount)
+    quoted: _OccurrenceCount = field(default_factory=_OccurrenceCount)
+
+    def copy(self) -> MessageCounter:
+        """Return an independent copy."""
+        return MessageCounter(self.message, self.real.copy(), self.quoted.copy())
+
+    def add(
+        self,
+        found: re.Match[str],
+        *,
+        is_quoted: bool,
+        worker: str | None,
+        place: Callable[[], LogPlace],
+        following: Callable[[], str],
+    ) -> None:
+        """Count an occurrence. `place` and `following` are expensive, and called only if needed."""
+        half = self.quoted if is_quoted else self.real
+        half.count += 1
+        half.last = place
+        if half.first is None:
+            half.first = place()
+            half.facts = {name: text for name, text in found.groupdict().items() if text}
+            if self.message.detail is not None:
+                half.following = following()
+        else:
+            for name in self.message.latest:
+                if text := found[name]:
+                    half.facts[name] = text
+        if worker is not None and worker not in half.workers and len(half.workers) < _MAX_WORKERS:
+            half.workers[worker] = place()
+
+    def settle(self) -> None:
+        """Release the text that holds the last place."""
+        for half in (self.real, self.quoted):
+            if half.last is not None:
+                half.last = _constant(half.last())
+
+    def sighting(self) -> Sighting:
+        """Return the occurrences so far."""
+        half = self.real if self.real.count else self.quoted
+        assert half.first is not None and half.last is not None  # noqa: S101, PT018  # a tally begins with an occurrence
+        facts, memory = dict(half.facts), None
+        if half.following is not None and self.message.detail is Detail.MEMORY:
+            from tpuctl.explain.device_memory import parse_memory_usage  # noqa: PLC0415  # few logs are about memory
+
+            memory = parse_memory_usage(half.following)
+        if half.following is not None and self.message.detail is Detail.TASKS:
+            # A message about a barrier names the task that arrived first, too, before those that did not arrive.
+            blamed = _BLAMED.split(half.following[:_TASK_LIST_LENGTH], maxsplit=1)[-1]
+            if tasks := ", ".join(dict.fromkeys(_TASK.findall(blamed))):
+                facts["tasks"] = tasks
+        return Sighting(
+            self.message,
+            half.first,
+            half.last(),
+            self.real.count + self.quoted.count,
+            self.quoted.count,
+            MappingProxyType(facts),
+            MappingProxyType(dict(half.workers)),
+            memory,
+        )
+
+
+def _constant(place: LogPlace) -> Callable[[], LogPlace]:
+    return lambda: place
+
+
+# The lines that look most like an error, for a log without a known message. Bounded in number and in cost.
+
+
+_MAX_SUSPECTS = 8
+# Lines examined for each word in a block. Kinds of lines remembered, and letters that make a kind.
+_PER_WORD = 30
+_KINDS, _KIND = 600, 200
+_MAX_SCORED_LENGTH = 1000
+_ERROR_WORDS = (b"error", b"exception", b"fatal", b"failed", b"aborted", b"panic", b"denied", b"killed")
+_SCORES = (
+    (re.compile(r"^(?:\w{1,80}\.){0,12}[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Exit)\b(?::|$)"), 9),
+    (
+        re.compile(
+            r"Check fail(?:ed|ure)|Segmentation fault|core dumped|\bpanic:|\bFATAL\b|Fatal Python error|terminate called"
+        ),
+        8,
+    ),
+    (re.compile(r"\b[A-Z]\w{0,80}(?:Error|Exception): "), 7),
+    (re.compile(r"^(?:CRITICAL|E\d{4})\b|\bERROR\b|^fatal: |^error: "), 6),
+    (re.compile(r"(?i)\b(?:permission denied|connection refused|no such file|command not found|killed|aborted)\b"), 5),
+    (re.compile(r"(?i)\b(?:failed|failure|cannot|unable to|could not|timed out)\b"), 4),
+    (re.compile(r"(?i)\b(?:error|invalid|not found|exception)\b"), 2),
+)
+_BEST_SCORE = _SCORES[0][1]
+# Wordings that look alarming but are harmless.
+_HARMLESS_WORDING = re.compile(
+    r"(?i)\b(?:0|no|zero|without|any) (?:errors?|failures?|failed)\b|error[_ ]rate|mean[ _]\w{1,20}[ _]error|\bmse\b|\brmse\b|"
+    r"\berrors?[=: ]{1,3}(?:0\b|none\b|\d[\d.]{0,20}(?:e-?\d{1,3})?(?:\s|,|$))|\bfailed[=: ]{1,3}0\b|^\s{0,40}File \"|"
+    r"^\s{0,40}(?:raise|except) "
+)
+
+
+@dataclass(slots=True)
+class SuspectLines:
+    """Keeps the lines that look most like an error, of each kind of line the first."""
+
+    _kept: list[tuple[int, int, LogPlace]] = field(default_factory=list)
+    _kinds: set[int] = field(default_factory=set)
+    _taken: int = 0
+
+    def copy(self) -> SuspectLines:
+        """Return an independent copy."""
+        return SuspectLines(list(self._kept), set(self._kinds), self._taken)
+
+    @property
+    def places(self) -> tuple[LogPlace, ...]:
+        """The lines with the highest scores, the highest first; of equals the first in the log."""
+        return tuple(place for _, _, place in self._kept)
+
+    def may_be_in(self, text: bytes) -> bool:
+        """Tell whether a text may hold a line to keep. Only the letters of the text are given."""
+        if len(self._kinds) >= _KINDS or (len(self._kept) == _MAX_SUSPECTS and self._kept[-1][0] <= -_BEST_SCORE):
+            return False
+        return any(word in text for word in _ERROR_WORDS)
+
+    def candidates(self, lines: bytes) -> list[int]:
+        """Return the indices of the lines to score; of each line the letters are given."""
+        found: set[int] = set()
+        for word in _ERROR_WORDS:
+            at = lines.find(word)
+            for _ in range(_PER_WORD):
+                if at < 0:
+                    break
+                start, end = lines.rfind(b"\n", 0, at) + 1, lines.find(b"\n", at)
+                kind = hash(lines[start : end if end >= 0 else None][:_KIND])
+                if kind not in self._kinds:
+                    self._kinds.add(kind)
+                    found.add(lines.count(b"\n", 0, at))
+                at = lines.find(word, end) if end >= 0 else -1
+        return sorted(found)
+
+    def take(self, place: LogPlace) -> None:
+        """Keep a line if it looks more like an error than one of those kept."""
+        if points := error_score(place.text):
+            self._taken += 1
+            self._kept = sorted([*self._kept, (-points, self._taken, place)], key=lambda kept: kept[:2])[:_MAX_SUSPECTS]
+
+
+def error_score(line: str) -> int:
+    """Return how much a line looks like an error: 0 not at all, 9 like the last line of a traceback."""
+    if _HARMLESS_WORDING.search(line[:_MAX_SCORED_LENGTH]):
+        return 0
+    return next((points for pattern, points in _SCORES if pattern.search(line[:_MAX_SCORED_LENGTH])), 0)
+
+
+# Searches blocks of lines for known messages. What starts at the end of a block is left for the next one.
+
+
+# Bytes of a log that wait for the next block: of one worker, and of all together.
+_HELD, _MOST_HELD = 16 * 1024, 128 * 1024
+# Bytes before that, which decide whether a message is a quotation.
+_CONTEXT_BYTES = 2 * 1024
+_MAX_REMEMBERED_STREAMS = 4096
+# Bytes, and lines, of a worker's last output that its next line may continue.
+_LINE_ENDINGS_KEPT = (500, 4)
+
+
+@dataclass(slots=True)
+class LogScanner:
+    """Searches a log for messages. Of two that overlap the first wins. Lines are counted from the start of the log."""
+
+    messages: Sequence[Message]
+    anchors: AnchorIndex
+    suspects: SuspectLines = field(default_factory=SuspectLines)
+    tallies: dict[int, MessageCounter] = field(default_factory=dict)
+    _patterns: dict[int, re.Pattern[str]] = field(default_factory=dict)
+    # The lines that wait, the number of the first, how many of them are finished and only context of the others, and the
+    # literals in them, each with its last line.
+    _held: LogLines = field(default_factory=LogLines)
+    _first: int = 0
+    _start: int = 0
+    _hits: list[tuple[int, frozenset[bytes]]] = field(default_factory=list)
+    # Of each worker: its last output, and up to where the waiting lines were searched: line, column.
+    _ends: dict[str | None, bytes] = field(default_factory=dict)
+    _covered: dict[str | None, tuple[int, int]] = field(default_factory=dict)
+    _last_worker: str | None = None
+    _judge: QuoteDetector = field(default_factory=QuoteDetector)
+    _novelty: LineDeduplicator = field(default_factory=LineDeduplicator)
+
+    def copy(self) -> LogScanner:
+        """Return an independent copy."""
+        return LogScanner(
+            self.messages,
+            self.anchors,
+            self.suspects.copy(),
+            {index: tally.copy() for index, tally in self.tallies.items()},
+            self._patterns,
+            self._held,
+            self._first,
+            self._start,
+            list(self._hits),
+            dict(self._ends),
+            dict(self._covered),
+            self._last_worker,
+            self._judge.copy(),
+            self._novelty.copy(),
+        )
+
+    def scan(self, lines: LogLines, *, is_last: bool = False) -> None:
+        """Take the next lines; with `is_last` nothing comes after them."""
+        streams = split_by_worker(lines, last_worker=self._last_worker)
+        hits = self._hits_in(streams, lines)
+        everything = self._held + lines if len(self._held) else lines
+        end = self._first + len(everything)
+        self._judge.read(lines, end - len(lines))
+        keep = 0
+        if not is_last:
+            # The last line always waits, and at most half of the lines.
+            keep = _count_back(everything.texts, min(_MOST_HELD, _HELD * max(1, len(streams.each))))
+            keep = max(1, keep) if keep < len(everything) else (len(everything) + 1) // 2
+        boundary = max(self._start, len(everything) - keep)
+        if wanted := hits.union(*(anchors for _, anchors in self._hits)):
+            all_streams = split_by_worker(everything)
+            for stream in all_streams.each:
+                for passage in find_candidates(stream, everything, self.anchors, wanted, counted=all_streams.counted):
+                    self._search(passage, boundary)
+            for tally in self.tallies.values():
+                tally.settle()
+        if hits:
+            self._hits.append((end, hits))
+        self._hits = [(until, anchors) for until, anchors in self._hits if until > self._first + boundary]
+        self._start = min(
+            boundary, _count_back(everything.texts[:boundary], _CONTEXT_BYTES * max(1, len(streams.each)))
+        )
+        self._held, self._first = everything.since(boundary - self._start), self._first + boundary - self._start
+        self._covered = {worker: end for worker, end in self._covered.items() if end[0] >= self._first}
+        self._judge.forget(self._first)
+
+    def _hits_in(self, streams: WorkerStreams, lines: LogLines) -> frozenset[bytes]:
+        """Return the literals in the lines, or across the end of the previous block. Keep lines that look like an error."""
+        found: list[tuple[WorkerStream, UnseenParts]] = []
+        texts: list[bytes] = []
+        for stream in streams.each:
+            before = self._ends.pop(stream.worker, b"")
+            # The first line is the end of the previous block.
+            novel = self._novelty.of(len(stream.texts) + 1, partial(_letters_by_line, before, stream))
+            found.append((stream, novel))
+            start = b""
+            if novel.parts and novel.parts[0][0] == 0:
+                origin = lines.origins[stream.indices[0]]
+                start = before if origin is not None and origin.is_glued else before + b"\n"
+            texts.append(start + stream.without_headers(novel.parts))
+            self._ends[stream.worker] = stream.end(*_LINE_ENDINGS_KEPT)
+            if len(self._ends) > _MAX_REMEMBERED_STREAMS:
+                del self._ends[next(iter(self._ends))]
+        if streams.each:
+            self._last_worker = max(streams.each, key=lambda stream: stream.indices[-1]).worker
+        hits, text = self.anchors.found(TEXT_BREAK.join(filter(None, texts)))
+        is_one = sum(len(novel.parts) for _, novel in found) == 1
+        for stream, novel in found:
+            self._novelty.remember(novel, (lambda _: text) if is_one else partial(_letters_of, stream), hits)
+        if self.suspects.may_be_in(text):
+            by_line = b"\n".join(b"\n".join(stream.by_line) for stream in streams.each)
+            if places := self.suspects.candidates(by_line):
+                indices = [(index, stream.worker) for stream in streams.each for index in stream.indices]
+                for index, worker in sorted((indices[place] for place in places), key=lambda known: known[0]):
+                    self.suspects.take(parse_line(lines, index, counted=streams.counted).place(0, worker=worker))
+        if self.anchors.exact:
+            hits += self.anchors.found_exactly(without_whitespace(b"\n".join([*self._held.texts[-1:], *lines.texts])))
+        return frozenset(hits)
+
+    def _search(self, passage: Candidate, boundary: int) -> None:
+        """Search a passage with patterns; count the messages that start before the boundary."""
+        rows = passage.rows()
+        worker = passage.stream.worker
+        window = SearchWindow(rows)
+        line, column = self._covered.get(worker, (-1, 0))
+        if line >= self._first + rows[0].position:
+            row = bisect_right([row.position for row in rows], line - self._first) - 1
+            window.take_until(row, column if rows[row].position == line - self._first else len(rows[row].text))
+        for order in sorted(passage.owners):
+            pattern = self._patterns.get(order)
+            if pattern is None:
+                pattern = self._patterns[order] = re.compile(self.messages[order].match)
+            for found in window.search(pattern):
+                if self._start <= rows[found.start[0]].position < boundary:
+                    self._count(order, found, window, passage)
+                    end = rows[found.end[0]].position
+                    if end >= boundary:
+                        self._covered[worker] = max(
+                            self._covered.get(worker, (-1, 0)), (self._first + end, found.end[1] + 1)
+                        )
+
+    def _count(self, order: int, found: PatternMatch, window: SearchWindow, passage: Candidate) -> None:
+        tally = self.tallies.get(order) or self.tallies.setdefault(order, MessageCounter(self.messages[order]))
+        row, column = window.rows[found.start[0]], found.start[1]
+        worker = row.worker or passage.stream.worker
+        tally.add(
+            found.match,
+            is_quoted=self._judge.is_quoted(found, window.rows, self._first),
+            worker=worker,
+            place=lambda: row.place(column, worker=worker),
+            following=lambda: window.following(found, passage.rows_behind()),
+        )
+
+
+def _letters_by_line(before: bytes, stream: WorkerStream) -> list[bytes]:
+    return [letters_only(before), *stream.by_line]
+
+
+def _letters_of(stream: WorkerStream, part: tuple[int, int]) -> bytes:
+    return letters_only(stream.without_headers([part]))
+
+
+def _count_back(texts: Sequence[bytes], most: int) -> int:
+    """Return how many of the last lines fit into `most` bytes."""
+    size = 0
+    for count, text in enumerate(reversed(texts)):
+        size += len(text) + 1
+        if size > most:
+            return count
+    return len(texts)
+
+
+# Reads a log as it arrives, in bounded memory, and keeps the known messages in it.
+
+
+_RANKS = list(MatchedBy)
+
+
+class LogReader:
+    """Takes a log in pieces of any size. Pure: neither opens files nor reads a clock.
+
+    Never fails on any bytes. Takes time linear in their number, and memory that does not depend on it. `known` are the
+    messages to search for, specific before generic: of two that share a part of the text the first wins.
+    """
+
+    def __init__(self, known: Sequence[Message] | None = None) -> None:
+        self._cutter, self._records = LineSplitter(), JsonRecordReader()
+        self._scanner = LogScanner(*(_all_known() if known is None else _searchable(known)))
+
+    def feed(self, data: bytes) -> None:
+        """Take the next piece; it may end in the middle of a line or of a character."""
+        for lines in self._cutter.feed(data):
+            self._scanner.scan(self._records.read(lines))
+
+    def so_far(self) -> ScanResult:
+        """Return the content until now, as if the log ended here; more may be fed afterwards."""
+        cutter, records, scanner = self._cutter.copy(), self._records.copy(), self._scanner.copy()
+        rest = LogLines()
+        for lines in cutter.feed(b"", is_last=True):
+            rest.extend(records.read(lines))
+        rest.extend(records.end())
+        scanner.scan(rest, is_last=True)
+        sightings = sorted(
+            (tally.sighting() for tally in scanner.tallies.values()), key=lambda sighting: sighting.first.line
+        )
+        return ScanResult(tuple(sightings), scanner.suspects.places, cutter.lines, cutter.size, cutter.is_binary)
+
+
+@functools.cache
+def _all_known() -> tuple[list[Message], AnchorIndex]:
+    return _searchable(known_messages())
+
+
+def _searchable(known: Sequence[Message]) -> tuple[list[Message], AnchorIndex]:
+    """Return the messages that logs are searched for, the most reliable first, and their anchors."""
+    wanted = sorted((message for message in known if message.anchors), key=lambda message: _RANKS.index(message.by))
+    return wanted, index_anchors(wanted)

@@ -1,0 +1,364 @@
+"""Read files within limits of size and time, parse YAML within limits of size and depth, and write private files.
+
+A path from the user may be a pipe (`--env-file <(generate)`), a device, a directory, or larger than the memory: it is read
+within the limits, or raises an `InvalidInputError` (exit 2) with the file and the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import select
+import stat
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO
+
+from tpuctl.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+# The largest value of one metadata key [Compute Engine documentation, "Metadata entries"].
+METADATA_VALUE_LIMIT: Final = 256 * KIB
+# Enough for configurations that people write by hand.
+TEXT_FILE_LIMIT: Final = 4 * MIB
+# The time for a writer to open a pipe that has none.
+_WRITER_SECONDS: Final = 2.0
+# The total time for reading a pipe: `<(gcloud secrets versions access …)` takes seconds.
+_PIPE_SECONDS: Final = 60.0
+_POLL_SECONDS: Final = 0.02
+# Reopening one of these after its writer has exited gives a pipe at its end, not one without a writer.
+_INHERITED: Final = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
+
+
+def read_user_text(path: Path, *, limit: int = TEXT_FILE_LIMIT, what: str | None = None) -> str:
+    """Return the text of a UTF-8 file with line ends as `\\n`, as `Path.read_text` does.
+
+    `what` names the file in errors (default: its path). Raises the errors of `read_bytes`, and `InvalidInputError` with the
+    line if the text is not UTF-8.
+    """
+    return decode_user_text(read_user_bytes(path, limit=limit, what=what), what or f"`{path}`")
+
+
+def read_user_bytes(path: Path, *, limit: int = TEXT_FILE_LIMIT, what: str | None = None) -> bytes:
+    """Return the content of a regular file, a pipe, or `/dev/null`; `~` is expanded.
+
+    A pipe without a writer fails after 2 seconds, one that has not ended after 60. Raises `InvalidInputError` for other kinds
+    of file, for more than `limit` bytes, and if it cannot be opened or read; its cause is `FileNotFoundError` if there is no
+    file.
+    """
+    name = what or f"`{path}`"
+    try:
+        # Without O_NONBLOCK opening a pipe waits for a writer.
+        file = os.open(expand_user_path(path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        raise _unreadable_error(name, _reason(error)) from error
+    try:
+        status = os.fstat(file)
+        if stat.S_ISREG(status.st_mode):
+            if status.st_size > limit:
+                raise _too_large_error(name, limit, status.st_size)
+            return _read_to_end(lambda: os.read(file, MIB), limit=limit, name=name)
+        if stat.S_ISFIFO(status.st_mode):
+            is_inherited = str(path).startswith(_INHERITED)
+            return _read_to_end(_PipeReader(file, name, has_had_writer=is_inherited).read, limit=limit, name=name)
+        if stat.S_ISCHR(status.st_mode) and status.st_rdev == Path(os.devnull).stat().st_rdev:
+            return b""
+        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "a device or a socket"
+        raise _unreadable_error(name, f"it is {kind}", hint="name a regular file")
+    except OSError as error:
+        raise _unreadable_error(name, _reason(error)) from error
+    finally:
+        os.close(file)
+
+
+def read_text_stream(stream: TextIO, *, limit: int = TEXT_FILE_LIMIT, what: str = "stdin") -> str:
+    """Return the text of stdin, at most `limit` characters. Raises `InvalidInputError`."""
+    try:
+        text = stream.read(limit + 1)
+    except UnicodeDecodeError as error:
+        raise _unreadable_error(what, f"not UTF-8 text (byte 0x{error.object[error.start]:02x})") from None
+    except OSError as error:
+        raise _unreadable_error(what, _reason(error)) from error
+    if len(text) > limit:
+        raise _too_large_error(what, limit)
+    return text
+
+
+def decode_user_text(content: bytes, what: str) -> str:
+    """Decode UTF-8 text, with line ends as `\\n`. Raises `InvalidInputError` with the line."""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        column = error.start - (content.rfind(b"\n", 0, error.start) + 1) + 1
+        place = f"line {line}, byte {column} (0x{content[error.start]:02x})"
+        raise _unreadable_error(what, f"not UTF-8 text: {place}") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def expand_user_path(path: Path) -> Path:
+    """Return a path with `~` expanded; the file need not exist. Raises `InvalidInputError` for an invalid path."""
+    try:
+        expanded = path.expanduser()
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            expanded.lstat()
+    except RuntimeError:
+        raise InvalidInputError(f"`{path}`: no such user", hint=f"write `./{path}` for a file of that name") from None
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(f"`{path}` is not a path: {_reason(error).lower()}") from error
+    return expanded
+
+
+def _read_to_end(read: Callable[[], bytes], *, limit: int, name: str) -> bytes:
+    content = bytearray()
+    while piece := read():
+        content += piece
+        if len(content) > limit:
+            raise _too_large_error(name, limit)
+    return bytes(content)
+
+
+class _PipeReader:
+    """Reads a non-blocking pipe for a limited time."""
+
+    def __init__(self, file: int, name: str, *, has_had_writer: bool) -> None:
+        self._file, self._name, self._has_had_writer = file, name, has_had_writer
+        self._begin = time.monotonic()
+
+    def read(self) -> bytes:
+        """Return the next bytes, `b""` at the end."""
+        while True:
+            passed = time.monotonic() - self._begin
+            try:
+                piece = os.read(self._file, MIB)
+            except BlockingIOError:
+                self._has_had_writer = True
+                if passed > _PIPE_SECONDS:
+                    text = f"the pipe has not ended after {_PIPE_SECONDS:.0f} seconds"
+                    raise _unreadable_error(self._name, text, hint="write to a file first, and name that") from None
+                select.select([self._file], [], [], 1.0)
+                continue
+            if piece or self._has_had_writer:
+                self._has_had_writer = True
+                return piece
+            if passed > _WRITER_SECONDS:
+                text = f"it is a pipe, and no program opened it for writing within {_WRITER_SECONDS:.0f} seconds"
+                raise _unreadable_error(self._name, text, hint="name a regular file")
+            time.sleep(_POLL_SECONDS)
+
+
+def _reason(error: OSError | ValueError) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    # System calls refuse such a path [the message of CPython depends on its version].
+    return "a path must not contain a zero byte" if "null" in str(error) else str(error)
+
+
+def _unreadable_error(name: str, reason: str, *, hint: str | None = None) -> InvalidInputError:
+    return InvalidInputError(f"{name} cannot be read: {reason}", hint=hint)
+
+
+def _too_large_error(name: str, limit: int, size: int | None = None) -> InvalidInputError:
+    found = f"{_size(size)}" if size is not None else f"more than {_size(limit)}"
+    return InvalidInputError(f"{name} is too large: {found}; the limit is {_size(limit)}")
+
+
+def _size(size: int) -> str:
+    for unit, name in ((1024**3, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.4g} {name}"
+    return f"{size} bytes"
+
+
+# Read untrusted files and YAML within limits of size, depth and number of values.
+#
+# YAML is parsed into PyYAML's nodes, which have line numbers; no objects are constructed.
+
+
+# PyYAML builds nodes by recursion, in C: a few thousand levels crash the process. No real document is this deep.
+YAML_MAX_DEPTH = 32
+YAML_MAX_LENGTH = 4 << 20
+YAML_MAX_VALUES = 100_000
+# libyaml compares each directive with all before it.
+_MAX_DIRECTIVES = 16
+_YamlNode = Any  # PyYAML's node; with the C loader its types do not say what marks hold
+
+
+def read_regular_file(path: Path, *, longest: int) -> tuple[bytes, os.stat_result]:
+    """Return the content and the status of a regular file, without blocking, and at most `longest` bytes.
+
+    Raises `OSError` if it cannot be read, is not a regular file (a pipe, a device, a folder) or is longer.
+    """
+    # `open` would wait for a writer of a pipe.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            kind = "Is a directory" if stat.S_ISDIR(status.st_mode) else "it is not a regular file"
+            raise OSError(errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL, kind, str(path))
+        content = file.read(longest + 1)
+    if len(content) > longest:
+        raise OSError(
+            errno.EFBIG,
+            f"it is larger than {longest >> 20} MiB" if longest >> 20 else f"it is larger than {longest >> 10} KiB",
+            str(path),
+        )
+    return content, status
+
+
+def compose_yaml(
+    text: str,
+    source: str,
+    *,
+    error: type[InvalidInputError] = InvalidInputError,
+    longest: int = YAML_MAX_LENGTH,
+    most: int = YAML_MAX_VALUES,
+) -> _YamlNode | None:
+    """Return the root node of a YAML document; None if it is empty.
+
+    Raises `error`, with `source` and the line, if it is not YAML, has more than `MAX_DEPTH` levels, has more than `most` values
+    with aliases expanded, or contains itself.
+    """
+    if not text:
+        return None
+    if len(text) > longest:
+        raise error(f"{source}: larger than {longest >> 10} KiB of text")
+    if text.startswith("%") + text.count("\n%") > _MAX_DIRECTIVES:
+        raise error(f"{source}: more than {_MAX_DIRECTIVES} YAML directives")
+    import yaml  # noqa: PLC0415  # most commands read no YAML
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        if excess := _find_excess(yaml.parse(text, Loader=loader), most=most):
+            raise error(f"{source} {excess}")
+        return yaml.compose(text, Loader=loader)
+    except yaml.MarkedYAMLError as wrong:
+        mark = wrong.problem_mark or wrong.context_mark
+        where = f" line {mark.line + 1} column {mark.column + 1}" if mark else ""
+        raise error(f"{source}{where}: not valid YAML: {wrong.problem or wrong.context}") from None
+    except yaml.YAMLError as wrong:
+        raise error(f"{source}: not valid YAML: {' '.join(str(wrong).split())}") from None
+    except UnicodeError:
+        raise error(f"{source}: not valid YAML: it holds characters that are not Unicode") from None
+
+
+def _find_excess(events: Iterable[Any], *, most: int) -> str | None:
+    """Return where and how a document exceeds the limits, None if it does not. Reads no further than that."""
+    import yaml  # noqa: PLC0415  # imported by the caller
+
+    # For each open collection: its anchor, its number of values, its depth.
+    levels: list[tuple[str | None, int, int]] = [(None, 0, 0)]
+    # Values and depth of each anchor; None while its collection is open.
+    anchors: dict[str | None, tuple[int, int] | None] = {}
+    for event in events:
+        if isinstance(event, yaml.CollectionStartEvent):
+            levels.append((event.anchor, 1, 1))
+            values, height, anchors[event.anchor] = 1, 1, None
+        elif isinstance(event, yaml.AliasEvent):
+            expanded = anchors.get(event.anchor, (1, 1))
+            if expanded is None:
+                return f"{_line_of_event(event)}: the alias `*{event.anchor}` is inside its own anchor"
+            values, height = expanded
+        elif isinstance(event, yaml.ScalarEvent):
+            values, height = anchors[event.anchor] = 1, 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, values, height = levels.pop()
+            anchors[anchor] = values, height
+        else:
+            continue
+        if len(levels) - 1 + height > YAML_MAX_DEPTH + 1:
+            return f"{_line_of_event(event)}: nested deeper than {YAML_MAX_DEPTH} levels"
+        if isinstance(event, yaml.CollectionStartEvent):
+            continue
+        outer, before, deepest = levels[-1]
+        levels[-1] = (outer, before + values, max(deepest, height + 1))
+        if before + values > most:
+            return f"{_line_of_event(event)}: more than {most} values"
+    return None
+
+
+def _line_of_event(event: Any) -> str:  # as `_YamlNode`
+    return f"line {event.start_mark.line + 1}"
+
+
+# Folders and lock files that only their owner may read, regardless of the umask; files that no symlink redirects.
+
+
+# Far more than tpuctl ever writes: a larger file is not its own, and could exhaust the memory.
+_OWN_FILE_LIMIT = 64 << 20
+
+
+def read_own_file(path: Path) -> bytes:
+    """Return the content of a file. Raises `OSError`, also if it is not a regular file or has more than 64 MiB."""
+    return read_regular_file(path, longest=_OWN_FILE_LIMIT)[0]
+
+
+def make_private_folder(folder: Path) -> None:
+    """Create a folder and its missing parents, all with mode 0700."""
+    if folder.is_dir():
+        return
+    # `Path.mkdir(parents=True)` sets the mode of the last folder only.
+    for missing in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
+        try:
+            missing.mkdir(mode=0o700)
+        except FileExistsError:
+            if not missing.is_dir():
+                raise
+        else:
+            missing.chmod(0o700)  # independent of the umask
+
+
+def open_private_file(path: Path) -> int:
+    """Open a file for reading and writing, with mode 0600; create it and its folder if missing. Return its descriptor.
+
+    The mode of an own file that is readable for others (older versions wrote such) is corrected.
+    """
+    make_private_folder(path.parent)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    status = os.fstat(descriptor)
+    if status.st_mode & 0o077 and status.st_uid == os.geteuid():
+        os.fchmod(descriptor, 0o600)
+    return descriptor
+
+
+def create_unlinked_file(path: Path) -> BinaryIO:
+    """Open a file for writing, replacing its content.
+
+    A repository may contain symlinks: only those to a device such as `/dev/null` are followed. Raises `OSError`, also if it is
+    neither a regular file nor such a device.
+    """
+    is_link = path.is_symlink()
+    if is_link and not path.is_char_device():
+        raise OSError(errno.ELOOP, f"`{path.name}` is a symlink")
+
+    def opened(name: str, _: int) -> int:
+        flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        return os.open(name, flags if is_link else flags | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+
+    file = open(path, "wb", opener=opened)  # noqa: SIM115  # pathlib has no opener; the caller closes it
+    mode = os.fstat(file.fileno()).st_mode
+    if stat.S_ISREG(mode) and not is_link:
+        file.truncate(0)
+    elif not stat.S_ISCHR(mode):
+        file.close()
+        raise OSError(errno.EINVAL, f"`{path.name}` is no regular file")
+    os.set_blocking(file.fileno(), True)
+    return file
+
+
+@contextmanager
+def file_lock(path: Path) -> Iterator[None]:
+    """Hold the lock of a file that serves only as a lock."""
+    descriptor = open_private_file(path)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

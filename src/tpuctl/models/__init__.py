@@ -1,0 +1,1 @@
+"""Frozen values for the resources of the API, parsed from its JSON. They make no decision and no call."""

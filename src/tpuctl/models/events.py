@@ -1,0 +1,63 @@
+"""The events that tpuctl reports while it works on a node: one for each change and each wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.clock import format_timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
+
+    from tpuctl.names import NodeName
+
+
+class EventKind(StrEnum):
+    """The kind of an event."""
+
+    STATE = "state"  # the state or health of the node has changed
+    ACTION = "action"  # a change was requested
+    WAIT = "wait"  # waiting until the next poll
+    NOTE = "note"  # information for the user
+    REACHED = "reached"  # the node has reached its goal
+    SILENT = "silent"  # the API does not answer; the state is unknown
+    PREEMPTED = "preempted"  # the service preempted the node
+    RECOVERED = "recovered"  # the node is usable again, after a repair or by itself
+    MAINTENANCE = "maintenance"  # a maintenance window was announced, or began
+    GAVE_UP = "gave-up"  # the run stops working on this node
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvent:
+    """One event of one node. `data` is for programs, `text` for users."""
+
+    kind: EventKind
+    at: datetime
+    node: NodeName
+    text: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the event as a JSON object."""
+        return {
+            "at": format_timestamp(self.at),
+            "event": str(self.kind),
+            "node": self.node.node_id,
+            "zone": self.node.zone,
+            "project": self.node.project,
+            "text": self.text,
+            **self.data,
+        }
+
+
+def broadcast(*listeners: Callable[[NodeEvent], None]) -> Callable[[NodeEvent], None]:
+    """Return a listener that passes each event to several listeners, in order."""
+
+    def broadcast(event: NodeEvent) -> None:
+        for listener in listeners:
+            listener(event)
+
+    return broadcast

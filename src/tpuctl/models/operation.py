@@ -1,0 +1,56 @@
+"""A long-running operation of the API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.names import last_segment
+from tpuctl.shapes import ANY, INTEGER, ListOf, MapOf, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+STATUS = Shape("tpu.v2 Status", {"code": INTEGER, "message": str, "details": ListOf(MapOf(ANY))})
+OPERATION = Shape(
+    "tpu.v2 Operation", {"name": str, "done": bool, "error": STATUS, "metadata": MapOf(ANY)}, required=("name",)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OperationError:
+    """Why an operation failed: a google.rpc.Status. The code alone does not identify the reason."""
+
+    code: int
+    message: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation, in progress or done. `name` is None if the answer to the request was lost."""
+
+    name: str | None
+    done: bool = False
+    error: OperationError | None = None
+
+    @classmethod
+    def from_api(cls, data: Mapping[str, Any]) -> Operation:
+        """Parse an Operation. Raises `ShapeError`."""
+        status = OPERATION.read(data).get("error")
+        error = None
+        if status:
+            reasons = [detail.get("reason", "") for detail in status.get("details") or ()]
+            reason = str(next(filter(None, reasons), ""))
+            error = OperationError(int(status.get("code", 2)), status.get("message", ""), reason)
+        return cls(data.get("name"), bool(data.get("done")), error)
+
+    @classmethod
+    def unnamed(cls) -> Operation:
+        """Return the operation of a change that took effect although its answer was lost."""
+        return cls(None)
+
+    @property
+    def short_name(self) -> str:
+        """The last part of its name."""
+        return last_segment(self.name) if self.name else "(its name was lost with the answer)"

@@ -1,0 +1,326 @@
+"""The requested spec of a node, its comparison with an existing node, and valid labels and tags."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.accelerators import find_accelerator_type
+from tpuctl.errors import InvalidInputError
+from tpuctl.models.node import Node, Tier
+from tpuctl.names import last_segment
+from tpuctl.shapes import ANY, INTEGER, ListOf, MapOf, Scalar, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# The label that identifies a create request if its answer is lost. Never part of a comparison.
+REQUEST_LABEL = "tpuctl-request"
+# The label of a node that is deleted at the end of its run (`run --up --rm`). Its value identifies the spec of the run.
+REMOVAL_LABEL = "tpuctl-rm"
+_OWN_LABELS = frozenset({REQUEST_LABEL, REMOVAL_LABEL})
+
+
+@dataclass(frozen=True, slots=True)
+class DataDisk:
+    """A persistent disk to attach. `mode` is READ_WRITE or READ_ONLY."""
+
+    source: str
+    mode: str = "READ_WRITE"
+
+
+_KEPT = Shape(
+    "",
+    {"networkConfig": MapOf(ANY), "networkConfigs": ListOf(MapOf(ANY)), "bootDiskConfig": MapOf(ANY)},
+)
+_DISK = Scalar(
+    "a disk and its mode", lambda value: isinstance(value, list) and [type(one) for one in value] == [str, str]
+)
+# A spec in the journal.
+JOURNALED_SPEC = Shape(
+    "",
+    {
+        **dict.fromkeys(("accelerator_type", "runtime_version", "topology", "network", "subnetwork"), str),
+        **dict.fromkeys(("cidr_block", "service_account", "description", "setup"), str),
+        **dict.fromkeys(("internal_ips", "shielded_secure_boot"), bool),
+        **dict.fromkeys(("labels", "metadata"), MapOf(str)),
+        **dict.fromkeys(("scopes", "tags", "named"), ListOf(str)),
+        "tier": Scalar("a tier", lambda value: value in list(Tier)),
+        "queue_count": INTEGER,
+        "data_disks": ListOf(_DISK),
+        "kept": _KEPT,
+    },
+    required=("accelerator_type", "runtime_version"),
+    nullable=True,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSpec:
+    """The requested spec of a node. Fields that are None or empty are left to the service, and are not compared.
+
+    `accelerator_type` and `topology` together request a topology; `tier` is None if the user did not choose one. `named` are
+    the fields that the user set, by flag or file: only these are compared. `kept` are API fields without an option, from an
+    existing node, for its replacement. `setup` are tpuctl's own shell commands, which every worker of a new node runs once when
+    it is usable; the API never sees them.
+    """
+
+    accelerator_type: str
+    runtime_version: str
+    topology: str | None = None
+    tier: Tier | None = None
+    network: str | None = None
+    subnetwork: str | None = None
+    internal_ips: bool | None = None
+    queue_count: int | None = None
+    cidr_block: str | None = None
+    service_account: str | None = None
+    scopes: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    data_disks: tuple[DataDisk, ...] = ()
+    shielded_secure_boot: bool | None = None
+    description: str | None = None
+    setup: str | None = None
+    kept: Mapping[str, Any] = field(default_factory=dict)
+    named: frozenset[str] = frozenset()
+
+    @property
+    def workers(self) -> int:
+        """The number of workers; 1 if the type is unknown."""
+        accelerator = find_accelerator_type(self.accelerator_type)
+        return accelerator.workers if accelerator else 1
+
+    def to_api(self) -> dict[str, Any]:
+        """Return the Node for a create request."""
+        body: dict[str, Any] = {"runtimeVersion": self.runtime_version}
+        accelerator = find_accelerator_type(self.accelerator_type)
+        if self.topology and accelerator:
+            body["acceleratorConfig"] = {"type": accelerator.generation.config_type, "topology": self.topology}
+        else:
+            body["acceleratorType"] = self.accelerator_type
+        network = _without_none(
+            network=self.network,
+            subnetwork=self.subnetwork,
+            # The field is off when absent [API v2, NetworkConfig]; every other client asks for external addresses.
+            enableExternalIps=not self.internal_ips,
+            queueCount=self.queue_count,
+        )
+        body["networkConfig"] = network
+        if self.tier in {Tier.SPOT, Tier.PREEMPTIBLE, Tier.RESERVED}:
+            body["schedulingConfig"] = {str(self.tier): True}
+        if self.service_account or self.scopes:
+            body["serviceAccount"] = _without_none(email=self.service_account, scope=list(self.scopes) or None)
+        if self.data_disks:
+            body["dataDisks"] = [{"sourceDisk": disk.source, "mode": disk.mode} for disk in self.data_disks]
+        if self.shielded_secure_boot is not None:
+            body["shieldedInstanceConfig"] = {"enableSecureBoot": self.shielded_secure_boot}
+        body |= _without_none(
+            labels=dict(self.labels) or None,
+            tags=list(self.tags) or None,
+            metadata=dict(self.metadata) or None,
+            description=self.description,
+            cidrBlock=self.cidr_block,
+        )
+        if not self.kept:
+            return body
+        body |= self.kept
+        body["networkConfig"] = {**network, **self.kept.get("networkConfig", {})}
+        if "networkConfigs" in self.kept:
+            del body["networkConfig"]  # a node has the one or the other [API v2, Node]
+        return body
+
+    def differences(self, node: Node) -> tuple[SpecDifference, ...]:
+        """Return the fields in which a node differs from what the user set. Labels, tags, metadata, description never count."""
+        return tuple(
+            SpecDifference(name, wanted, found)
+            for name, wanted, found in self._comparable(node)
+            if name in self.named and wanted != found
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the spec as JSON for the journal."""
+        data: dict[str, Any] = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        data["data_disks"] = [[disk.source, disk.mode] for disk in self.data_disks]
+        return data | {
+            "named": sorted(self.named),
+            "tier": self.tier and str(self.tier),
+            "labels": _without_own_labels(self.labels),
+            "metadata": dict(self.metadata),
+            "kept": dict(self.kept),
+            "scopes": list(self.scopes),
+            "tags": list(self.tags),
+        }
+
+    def to_be_removed(self) -> NodeSpec:
+        """Return the spec with the label of a node that is deleted at the end of the run that created it."""
+        text = json.dumps(self.to_json(), sort_keys=True, default=str)
+        return replace(self, labels={**self.labels, REMOVAL_LABEL: hashlib.sha256(text.encode()).hexdigest()[:16]})
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> NodeSpec:
+        """Parse the result of `to_json`, without fields of other versions of tpuctl. Raises `ShapeError`."""
+        JOURNALED_SPEC.check(data)
+        known = {entry.name for entry in fields(cls)}
+        values = {name: value for name, value in data.items() if name in known}
+        values["data_disks"] = tuple(DataDisk(*disk) for disk in data.get("data_disks", ()))
+        values["tier"] = Tier(data["tier"]) if data.get("tier") else None
+        values["named"] = frozenset(data.get("named", ()))
+        values |= {name: tuple(data.get(name, ())) for name in ("scopes", "tags")}
+        return cls(**values)
+
+    @classmethod
+    def from_node(cls, node: Node) -> NodeSpec:
+        """Return the spec to recreate this node. None of its fields counts as set by the user."""
+        network = node.raw.get("networkConfig") or {}
+        account = node.raw.get("serviceAccount") or {}
+        secure = (node.raw.get("shieldedInstanceConfig") or {}).get("enableSecureBoot")
+        accelerator = node.accelerator
+        # Fields that no option sets.
+        kept = {name: node.raw[name] for name in ("networkConfigs", "bootDiskConfig") if node.raw.get(name)}
+        if network.get("canIpForward"):
+            kept["networkConfig"] = {"canIpForward": True}
+        shape = (node.raw.get("acceleratorConfig") or {}).get("topology")
+        return cls(
+            accelerator_type=node.accelerator_type,
+            topology=shape if accelerator is None or shape != accelerator.topology else None,
+            runtime_version=node.runtime_version,
+            tier=node.tier,
+            network=network.get("network"),
+            subnetwork=network.get("subnetwork"),
+            internal_ips=not network.get("enableExternalIps", False),
+            queue_count=network.get("queueCount"),
+            cidr_block=None,  # the service chooses a new one
+            service_account=account.get("email"),
+            scopes=tuple(account.get("scope") or ()),
+            labels=_without_own_labels(node.labels),
+            tags=tuple(node.raw.get("tags") or ()),
+            metadata=dict(node.metadata),
+            data_disks=tuple(
+                DataDisk(disk["sourceDisk"], disk.get("mode", "READ_WRITE")) for disk in node.raw.get("dataDisks") or ()
+            ),
+            shielded_secure_boot=secure,
+            description=node.raw.get("description"),
+            kept=kept,
+        )
+
+    def _comparable(self, node: Node) -> tuple[tuple[str, Any, Any], ...]:
+        """Return name, requested and actual value of each field that is compared, in canonical form."""
+        network = node.raw.get("networkConfig") or {}
+        account = node.raw.get("serviceAccount") or {}
+        default = find_accelerator_type(self.accelerator_type)
+        found_type = find_accelerator_type(node.accelerator_type)
+        wanted_shape = self.topology or (default.topology if default else None)
+        found_shape = (node.raw.get("acceleratorConfig") or {}).get("topology") or (found_type and found_type.topology)
+        return (
+            ("accelerator_type", self.accelerator_type, node.accelerator_type),
+            ("topology", wanted_shape, found_shape),
+            ("runtime_version", last_segment(self.runtime_version), last_segment(node.runtime_version)),
+            ("tier", self.tier, node.tier),
+            ("network", last_segment(self.network or "default"), last_segment(network.get("network") or "default")),
+            ("subnetwork", last_segment(self.subnetwork or ""), last_segment(network.get("subnetwork") or "")),
+            ("internal_ips", bool(self.internal_ips), not network.get("enableExternalIps", False)),
+            ("queue_count", self.queue_count, network.get("queueCount")),
+            ("cidr_block", self.cidr_block, node.raw.get("cidrBlock")),
+            ("service_account", self.service_account, account.get("email")),
+            ("scopes", tuple(sorted(self.scopes)), tuple(sorted(account.get("scope") or ()))),
+            ("data_disks", _disks(self.data_disks), _disks(NodeSpec.from_node(node).data_disks)),
+            (
+                "shielded_secure_boot",
+                bool(self.shielded_secure_boot),
+                bool((node.raw.get("shieldedInstanceConfig") or {}).get("enableSecureBoot")),
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SpecDifference:
+    """One field in which a node differs from its requested spec."""
+
+    field: str
+    wanted: Any
+    found: Any
+
+    def __str__(self) -> str:
+        return f"{self.field}: wanted {_shown(self.wanted)}, found {_shown(self.found)}"
+
+
+def _shown(value: Any) -> str:  # any field of a spec
+    if isinstance(value, tuple):
+        return f"`{', '.join(map(str, value))}`" if value else "none"
+    return "none" if value in (None, "") else f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _disks(disks: tuple[DataDisk, ...]) -> tuple[str, ...]:
+    return tuple(sorted(f"{last_segment(disk.source)} ({disk.mode})" for disk in disks))
+
+
+def _without_none(**values: Any) -> dict[str, Any]:  # API JSON
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _without_own_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels without tpuctl's own, which belong to one node, not to its replacement."""
+    return {key: value for key, value in labels.items() if key not in _OWN_LABELS}
+
+
+# Validate labels and network tags before a request is sent. Pure.
+#
+# Source of the rule for labels: Resource Manager documentation, "Requirements for labels": at most 64; keys of 1 to 63
+# characters, values of 0 to 63; lower-case letters, digits, `_`, `-` and international characters; a key begins with a letter or
+# an international character. For tags: Compute API v1, Tags.items: 1 to 63 characters, RFC 1035; their number (64) is from
+# Compute Engine's documentation. Where these rules are silent, any value is accepted, and the service decides.
+
+
+MAX_LABELS = 64
+MAX_LABEL_LENGTH = 63
+_TAG = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
+_LABEL_RULE = (
+    "keys and values have up to 63 lower-case letters, digits, `_` and `-`; letters of other scripts are fine; "
+    "a key begins with a letter"
+)
+_TAG_RULE = (
+    "a tag is up to 63 lower-case letters, digits and hyphens, begins with a letter and does not end with a hyphen"
+)
+
+
+def check_labels(labels: Mapping[str, str], *, kept: int = 0) -> dict[str, str]:
+    """Return the labels, or raise `InvalidInputError` with the rule and the most similar valid label.
+
+    `kept` is the number of labels that tpuctl adds itself.
+    """
+    if len(labels) > MAX_LABELS - kept:
+        own = f", {kept} of them tpuctl's own" if kept else ""
+        raise InvalidInputError(f"{len(labels)} labels are too many", hint=f"a node has at most {MAX_LABELS}{own}")
+    for key, value in labels.items():
+        name = _nearest_label_text(key)
+        while name and not name[0].isalpha() and name[0].isascii():
+            name = name[1:]
+        good = name, _nearest_label_text(value)
+        if good != (key, value):
+            meant = f"; did you mean `{good[0]}={good[1]}`?" if good[0] else ""
+            raise InvalidInputError(f"`{key}={value}` is not a valid label", hint=_LABEL_RULE + meant)
+    return dict(labels)
+
+
+def check_tags(tags: Sequence[str]) -> tuple[str, ...]:
+    """Return the network tags, or raise `InvalidInputError` with the rule and the most similar valid tag."""
+    if len(set(tags)) > MAX_LABELS:
+        raise InvalidInputError(f"{len(set(tags))} network tags are too many", hint=f"a node has at most {MAX_LABELS}")
+    for tag in tags:
+        if not _TAG.fullmatch(tag):
+            good = re.sub(r"^[^a-z]+", "", re.sub(r"[^a-z0-9]+", "-", tag.lower()))[:MAX_LABEL_LENGTH].rstrip("-")
+            meant = f"; did you mean `{good}`?" if good else ""
+            raise InvalidInputError(f"`{tag}` is not a valid network tag", hint=_TAG_RULE + meant)
+    return tuple(tags)
+
+
+def _nearest_label_text(text: str) -> str:
+    """Return the most similar valid key or value. Only ASCII, and upper case of any script, is validated."""
+    lower = text if text == text.lower() else text.lower()
+    return re.sub(r"[\x00-\x2c./:-@\[-^`{-\x7f]+", "-", lower)[:MAX_LABEL_LENGTH]

@@ -1,0 +1,328 @@
+"""`tpuctl up` and `create`: create, start or repair nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tpuctl.accelerators import find_accelerator_type
+from tpuctl.clock import format_duration
+from tpuctl.errors import ConflictError, InvalidInputError, NotFoundError, TimedOutError, TpuctlError
+from tpuctl.models.events import EventKind, NodeEvent
+from tpuctl.models.node import Node, NodeState
+from tpuctl.models.spec import REMOVAL_LABEL, NodeSpec
+from tpuctl.names import closest_match, parse_whole_number
+from tpuctl.nodes.actuator import REBOOT_PAUSE, RequestedChange, check_same_node, describe_file_choices, describe_spec
+from tpuctl.nodes.conditions import Policy, SshAnswer, Verb, describe_answers
+from tpuctl.nodes.controller import NodeResult, reconcile_node, reconcile_nodes
+from tpuctl.nodes.journal import JournalError, current_spec
+from tpuctl.nodes.lease import end_lease, hold_lease
+from tpuctl.nodes.plan import ResetMode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tpuctl.clock import Clock
+    from tpuctl.models.operation import Operation, OperationError
+    from tpuctl.names import NodeName
+    from tpuctl.nodes.context import ActionContext, NodeCloud
+    from tpuctl.nodes.tracker import ReconcileRequest
+
+# States in which the service accepts a change of labels or metadata [observed: it refuses others].
+_PATCHABLE = frozenset({NodeState.READY, NodeState.STOPPED})
+
+
+def bring_up_nodes(
+    context: ActionContext, tasks: Sequence[ReconcileRequest], *, once: bool = False
+) -> list[NodeResult | TpuctlError]:
+    """Create, start or repair nodes in parallel until they are usable; with `once`, only take the next step.
+
+    A node without a spec must exist. Labels, tags, metadata and description that the user named are patched at the end
+    if they differ. Return the results in the order of the tasks.
+    """
+    with_keys = [replace(task, spec=spec_with_ssh_key(context, task.spec) if task.spec else None) for task in tasks]
+    results = reconcile_nodes(context, with_keys, once=once)
+    for index, (task, result) in enumerate(zip(tasks, results, strict=True)):
+        if isinstance(result, NodeResult) and result.node is not None and task.spec is not None and not once:
+            try:
+                _patch(context, result.node, task.spec)
+            except TpuctlError as error:
+                results[index] = error
+    return results
+
+
+def create_node(context: ActionContext, name: NodeName, spec: NodeSpec, *, steal: bool = False) -> Operation:
+    """Request a node, at most once. The spec is written to the journal first.
+
+    Raises `ConflictError` if another client holds the lease of that name.
+    """
+    context.check(name, spec)
+    with hold_lease(context, name, "create", steal=steal):
+        context.journal.append(name, "create", context.clock.now(), spec=spec.to_json())
+        if chosen := describe_file_choices(context, name, spec):
+            text = f"creating {describe_spec(spec)}{chosen}"
+            context.tell(NodeEvent(EventKind.ACTION, context.clock.now(), name, text, {"verb": str(Verb.CREATE)}))
+        return context.cloud.create_node(name, spec_with_ssh_key(context, spec))
+
+
+def spec_with_ssh_key(context: ActionContext, spec: NodeSpec) -> NodeSpec:
+    """Return the spec with our ssh key in its metadata, so that no later change is needed to log in."""
+    entry = context.workers.key_entry()
+    if entry is None:
+        return spec
+    from tpuctl.ssh.keys import add_metadata_key  # noqa: PLC0415  # starts programs, which not every action needs
+
+    present = spec.metadata.get("ssh-keys", "")
+    return replace(spec, metadata={**spec.metadata, "ssh-keys": add_metadata_key(present, entry)})
+
+
+def check_accelerator_type(cloud: NodeCloud, project: str, zone: str, spec: NodeSpec) -> None:
+    """Check with the API that the zone offers a type that the table does not list.
+
+    Raises `InvalidInputError` with the nearest type that the zone offers.
+    """
+    accelerator = find_accelerator_type(spec.accelerator_type)
+    if spec.topology or (accelerator and accelerator.is_listed):
+        return
+    offered = cloud.accelerator_types(project, zone)
+    if offered and spec.accelerator_type not in offered:
+        near = _nearest_size(spec.accelerator_type, offered) or closest_match(spec.accelerator_type, offered)
+        raise InvalidInputError(
+            f"{zone} does not offer `{spec.accelerator_type}`",
+            hint=(f"did you mean `{near}`? " if near else "") + f"see `tpuctl types --zone {zone}`",
+        )
+
+
+def _nearest_size(wanted: str, offered: Sequence[str]) -> str | None:
+    """Return the type of the same generation with the nearest size; of two, the larger."""
+    prefix, _, text = wanted.rpartition("-")
+    size = parse_whole_number(text)
+    named = (name.rpartition("-") for name in offered)
+    sizes = [
+        found for before, _, after in named if before == prefix and (found := parse_whole_number(after)) is not None
+    ]
+    if not sizes or size is None:
+        return None
+    return f"{prefix}-{min(sizes, key=lambda found: (abs(found - size), -found))}"
+
+
+def _patch(context: ActionContext, node: Node, spec: NodeSpec) -> None:
+    changes = spec_changes(node, spec)
+    if not changes:
+        return
+    what = ", ".join(changes)
+    if node.state not in _PATCHABLE:
+        text, kind = f"{what} differ and cannot be changed while it is {node.state}", EventKind.NOTE
+    else:
+        context.cloud.update_node(node.name, changes)
+        text, kind = f"{what} updated", EventKind.ACTION
+    context.tell(NodeEvent(kind, context.clock.now(), node.name, text, {"fields": list(changes)}))
+
+
+def spec_changes(node: Node, spec: NodeSpec) -> dict[str, Any]:
+    """Return the labels, tags, metadata and description to set so that the node has what the user named.
+
+    Other values of the node are kept.
+    """
+    changes: dict[str, Any] = {}
+    # The label marks a node that this run created. On another node it would lead to a deletion.
+    labels = {key: value for key, value in spec.labels.items() if key != REMOVAL_LABEL}
+    if any(node.labels.get(key) != value for key, value in labels.items()):
+        changes["labels"] = {**node.labels, **labels}
+    if any(node.metadata.get(key) != value for key, value in spec.metadata.items() if key != "ssh-keys"):
+        wanted = {key: value for key, value in spec.metadata.items() if key != "ssh-keys"}
+        changes["metadata"] = {**node.metadata, **wanted}
+    tags = node.raw.get("tags") or []
+    if not set(spec.tags) <= set(tags):
+        changes["tags"] = [*tags, *(tag for tag in spec.tags if tag not in tags)]
+    if spec.description is not None and spec.description != (node.raw.get("description") or ""):
+        changes["description"] = spec.description
+    return changes
+
+
+# `tpuctl reset`, `start` and `stop`: change an existing node, and wait for the result.
+
+
+_RESET_SURVEY_TIMEOUT = timedelta(seconds=15)
+
+
+def reset_node(
+    context: ActionContext, node: Node, mode: ResetMode, policy: Policy, *, steal: bool = False
+) -> NodeResult:
+    """Reboot, restart or recreate a node, as `plan.reset_mode` chose, and wait until it is usable again.
+
+    Raises `ConflictError` if another client holds the lease of the node, unless `steal`.
+    """
+    match mode:
+        case ResetMode.RESTART:
+            return _restart(context, node, replace(policy, may_start=True), steal=steal)
+        case ResetMode.REBOOT:
+            return _reboot(context, node, policy, steal=steal)
+        case ResetMode.RECREATE:
+            return _recreate(context, node, replace(policy, may_start=True, may_create=True), steal=steal)
+        case ResetMode.AUTO:
+            raise AssertionError("plan.reset_mode returns a definite mode")
+
+
+def needs_start(node: Node, *, anyway: bool = False) -> bool:
+    """Return whether a start request is needed: not if the node already runs.
+
+    Raises `ConflictError` if the service would refuse it, unless `anyway`.
+    """
+    name = node.name.node_id
+    if node.state in {NodeState.READY, NodeState.STARTING}:
+        return False
+    why_not = node.why_not_startable()
+    if (node.state is not NodeState.STOPPED or why_not) and not anyway:
+        what = why_not or f"it is {node.state}"
+        hint = f"`tpuctl up {name}` brings it up from any state that allows it"
+        if why_not:
+            hint = f"recreate it with `tpuctl reset {name} --mode recreate` (its boot disk is lost)"
+        raise ConflictError(f"`{name}` cannot be started: {what}", hint=hint)
+    return True
+
+
+def start_node(
+    context: ActionContext, node: Node, *, anyway: bool = False, steal: bool = False
+) -> RequestedChange | None:
+    """Start a stopped node. Return None if it already runs.
+
+    Raises `ConflictError` if the service would refuse it, before any call, unless `anyway`.
+    """
+    if not needs_start(node, anyway=anyway):
+        return None
+    with hold_lease(context, node.name, "start", steal=steal):
+        _tell(context, node, "starting it", verb="start")
+        _note_down(context, node, "start")
+        return RequestedChange(Verb.START, context.cloud.start_node(node.name), node.id)
+
+
+def needs_stop(node: Node, *, anyway: bool = False) -> bool:
+    """Return whether a stop request is needed: not if the node is already stopped.
+
+    Raises `ConflictError` if the service would refuse it, unless `anyway`.
+    """
+    name = node.name.node_id
+    if node.state in {NodeState.STOPPED, NodeState.STOPPING}:
+        return False
+    why_not = node.why_not_stoppable()
+    if why_not and not anyway:
+        hint = f"`tpuctl down {name}` deletes it and ends the billing; `tpuctl reset {name} --mode reboot` reboots its workers"
+        raise ConflictError(f"`{name}` cannot be stopped: {why_not}", hint=hint)
+    if node.state is not NodeState.READY and not anyway:
+        hint = f"wait until it is READY: `tpuctl wait {name} --for ready`; or pass `--skip-validation`"
+        raise ConflictError(f"`{name}` cannot be stopped: it is {node.state}", hint=hint)
+    return True
+
+
+def stop_node(context: ActionContext, node: Node, *, anyway: bool = False) -> RequestedChange | None:
+    """Stop a node, keeping its boot disk. Return None if it is already stopped.
+
+    Raises `ConflictError` if the service would refuse it, before any call, unless `anyway`.
+    """
+    if not needs_stop(node, anyway=anyway):
+        return None
+    if not node.tier.can_start_again:
+        text = f"it is a {node.tier} node: once stopped it cannot be started again"
+        context.tell(NodeEvent(EventKind.NOTE, context.clock.now(), node.name, text))
+        # A stop ends such a node for good: it is not sent unless the journal has it.
+        context.journal.append(node.name, "stop", context.clock.now(), reason="asked for", id=node.id, repair=False)
+    end_lease(context, node.name, "stop")
+    _tell(context, node, "stopping it", verb="stop")
+    if node.tier.can_start_again:
+        _note_down(context, node, "stop")
+    return RequestedChange(Verb.STOP, context.cloud.stop_node(node.name), node.id)
+
+
+def _reboot(context: ActionContext, node: Node, policy: Policy, *, steal: bool) -> NodeResult:
+    workers = context.workers.survey(node, inspect=False, probe=None, timeout=_RESET_SURVEY_TIMEOUT)
+    if any(worker.answer is not SshAnswer.YES for worker in workers):
+        name, why_not = node.name.node_id, node.why_not_restartable()
+        others = "" if why_not else f"`tpuctl reset {name} --mode restart` stops and starts it; "
+        raise ConflictError(
+            f"`{name}` cannot be rebooted from inside: {describe_answers([worker.answer for worker in workers])}",
+            hint=f"{others}`tpuctl reset {name} --mode recreate` deletes and recreates it (its boot disk is lost)",
+        )
+    with hold_lease(context, node.name, "reset", steal=steal, keep=True):
+        _note_down(context, node, "reboot")
+        _tell(context, node, "rebooting every worker", verb="reboot")
+        context.workers.reboot(node)
+    context.clock.sleep(REBOOT_PAUSE)
+    return reconcile_node(context, node.name, policy, purpose="reset")
+
+
+def _restart(context: ActionContext, node: Node, policy: Policy, *, steal: bool) -> NodeResult:
+    pending = None
+    if node.state is not NodeState.STOPPED:
+        with hold_lease(context, node.name, "reset", steal=steal, keep=True):
+            context.journal.append(node.name, "restart", context.clock.now(), reason="reset", id=node.id, repair=False)
+            _tell(context, node, "stopping it, to start it again", verb="stop")
+            pending = RequestedChange(Verb.STOP, context.cloud.stop_node(node.name), node.id)
+    return reconcile_node(context, node.name, policy, pending=pending, purpose="reset")
+
+
+def _recreate(context: ActionContext, node: Node, policy: Policy, *, steal: bool) -> NodeResult:
+    spec = spec_with_ssh_key(context, current_spec(context.journal, node, context.clock.now()))
+    with hold_lease(context, node.name, "reset", steal=steal, keep=True):
+        now = context.clock.now()
+        context.journal.append(node.name, "delete", now, reason="reset", id=node.id, spec=spec.to_json())
+        check_same_node(context, node)
+        _tell(context, node, "deleting it, to create it again", verb="delete", id=node.id)
+        pending = RequestedChange(Verb.DELETE, context.cloud.delete_node(node.name, expected_id=node.id), node.id)
+    return reconcile_node(context, node.name, policy, spec=spec, pending=pending, purpose="reset")
+
+
+def _note_down(context: ActionContext, node: Node, event: str) -> None:
+    try:
+        context.journal.append(node.name, event, context.clock.now(), reason="asked for", id=node.id, repair=False)
+    except JournalError as error:  # nothing is destroyed
+        context.tell(NodeEvent(EventKind.NOTE, context.clock.now(), node.name, error.message))
+
+
+def _tell(context: ActionContext, node: Node, text: str, **data: object) -> None:
+    context.tell(NodeEvent(EventKind.ACTION, context.clock.now(), node.name, text, data))
+
+
+# `tpuctl update`: change fields of a node, and see that the service has done it.
+
+
+_UPDATE_INTERVAL = timedelta(seconds=2)
+
+
+class NodeUpdater(Protocol):
+    """The part of the cloud that changes fields of nodes."""
+
+    def update_node(self, name: NodeName, changes: Mapping[str, Any]) -> Operation:
+        """Change labels, tags, metadata or description, by the API's field names."""
+
+    def get_operation(self, name: str) -> Operation:
+        """Return the current state of an operation."""
+
+    def operation_error(self, error: OperationError) -> TpuctlError:
+        """Return the failure of an operation as an exception to raise."""
+
+
+def update_node(
+    cloud: NodeUpdater, clock: Clock, name: NodeName, changes: Mapping[str, Any], *, timeout: timedelta | None
+) -> None:
+    """Change fields, by the API's names, and wait until the operation has ended.
+
+    Raises the error of the operation, and `TimedOutError` after the timeout.
+    """
+    operation = cloud.update_node(name, changes)
+    started = clock.monotonic()
+    while operation.name is not None and not operation.done:
+        if timeout is not None and clock.monotonic() - started >= timeout:
+            raise TimedOutError(
+                f"the update of `{name.node_id}` has not finished after {format_duration(timeout)}",
+                hint=f"it continues in the cloud; check it with `tpuctl status {name.zone}/{name.node_id}`",
+            )
+        clock.sleep(_UPDATE_INTERVAL)
+        try:
+            operation = cloud.get_operation(operation.name)
+        except NotFoundError:
+            # The service forgets operations after a while: this one has ended.
+            return
+    if operation.error is not None:
+        raise cloud.operation_error(operation.error)

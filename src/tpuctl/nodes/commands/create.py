@@ -1,0 +1,112 @@
+"""`tpuctl create`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.app.options import (
+    cli_command,
+    dry_run_option,
+    events_option,
+    force_lease_option,
+    no_wait_option,
+    node_argument,
+    skip_validation_option,
+    timeout_option,
+)
+from tpuctl.app.spec_options import build_spec, spec_options, take_spec
+from tpuctl.check.commands.preflight_options import check_options, preflight_check, take_check_options
+from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
+from tpuctl.errors import AlreadyExistsError, InvalidInputError
+from tpuctl.names import NodeName
+from tpuctl.nodes.actions import check_accelerator_type, create_node
+from tpuctl.nodes.actuator import RequestedChange
+from tpuctl.nodes.commands.dry_run import show_plan
+from tpuctl.nodes.commands.policy_options import deadline, within_deadline
+from tpuctl.nodes.conditions import Condition, Policy, Verb
+from tpuctl.nodes.controller import reconcile_node
+from tpuctl.nodes.plan import PlanStep
+from tpuctl.nodes.rendering import show_node
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from tpuctl.app.app import App
+
+
+@cli_command("create")
+@node_argument
+@spec_options
+@timeout_option
+@no_wait_option
+@check_options
+@skip_validation_option
+@force_lease_option
+@events_option
+@dry_run_option
+def command(  # click's options
+    app: App,
+    *,
+    node: str,
+    timeout: timedelta | str | None,
+    no_wait: bool,
+    skip_validation: bool,
+    force_lease: bool,
+    events: str | None,
+    dry_run: bool,
+    **options: Any,  # click's options
+) -> None:
+    """Create a node and wait until it is READY. Fails if a node of that name exists, even a preempted one.
+
+    \b
+    Examples:
+      tpuctl create trainer --type v4-8 --zone us-central2-b
+      tpuctl create trainer --type v6e-8 --spot --no-wait
+    """
+    preflight = preflight_check(app, take_check_options(options))
+    spec = build_spec(app, take_spec(options), skip_validation=skip_validation)
+    if spec is None:
+        raise InvalidInputError("no accelerator type given", hint="name one: `--type v4-8`; see `tpuctl types`")
+    name = _free_name(app, node)
+    if not skip_validation:
+        check_accelerator_type(app.client, name.project, name.zone, spec)
+    if dry_run:
+        show_plan(app, (PlanStep(Verb.CREATE, name, "requested"),), spec=spec, node=None)
+        with app.progress() as progress:
+            preflight.check(name, spec, replaces=None, tell=progress)
+        return
+    full_name = f"{name.zone}/{name.node_id}"
+    with (
+        app.progress(events=events) as progress,
+        app.in_flight(
+            f"`{name.node_id}` in {name.zone} is being created, and bills as soon as it runs",
+            resume=f"tpuctl wait {full_name} --for ready",
+            undo=f"tpuctl down {full_name}",
+        ),
+    ):
+        context = app.context(progress, preflight=preflight)
+        policy = Policy(goal=Condition.READY, timeout=deadline(app, timeout))
+        with limit_cloud_calls(app.clock, None if no_wait else policy.timeout, grace=DEADLINE_GRACE):
+            pending = RequestedChange(Verb.CREATE, create_node(context, name, spec, steal=force_lease))
+        outcome = reconcile_node(context, name, policy, pending=pending, once=no_wait)
+    if spec.setup:
+        app.terminal.note(f"the setup commands have not run: `tpuctl up {node}` runs them once the node is usable")
+    if outcome.node is not None:
+        show_node(app, outcome.node)
+
+
+def _free_name(app: App, text: str) -> NodeName:
+    """Return the full name of the new node. Raises `SettingError` without a zone, `AlreadyExistsError` if the name is taken."""
+    reference, place = app.reference(text), app.place
+    zone = reference.zone or place.zone or place.default_zone
+    if zone is None:
+        raise app.settings.missing("zone")
+    name = NodeName(reference.project or place.project, zone, reference.node_id)
+    with within_deadline(app, None):
+        found = app.client.find_node(name)
+    if found is not None:
+        hint = f"`tpuctl up {text}` continues with it; `tpuctl delete {text}` deletes it"
+        raise AlreadyExistsError(
+            f"node `{name.node_id}` already exists in {zone}; its state is {found.state}", hint=hint
+        )
+    return name

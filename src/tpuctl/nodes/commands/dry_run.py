@@ -1,0 +1,108 @@
+"""Output of `--dry-run`: the steps, the API requests, and the equivalent gcloud commands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.escaping import contains_mask, dump_printable_json, mask_value
+from tpuctl.models.spec import NodeSpec
+from tpuctl.nodes.conditions import Verb
+from tpuctl.nodes.plan import PlanStep, gcloud_commands
+from tpuctl.output.terminal import OutputFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tpuctl.app.app import App
+    from tpuctl.cloud.requests import RequestPreview
+    from tpuctl.models.node import Node
+
+
+def show_plan(
+    app: App,
+    steps: tuple[PlanStep, ...],
+    *,
+    spec: NodeSpec | None,
+    node: Node | None,
+    changes: Mapping[str, Any] | None = None,
+) -> None:
+    """Show what a command would do. Sends no request."""
+    spec = spec or (NodeSpec.from_node(node) if node else None)
+    present = node.raw if node else {}
+    planned = [_described(app, step, spec, changes or {}, present) for step in steps]
+    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
+        app.terminal.data(planned, app.format)
+        return
+    if not planned:
+        app.terminal.write("nothing to do")
+    for number, entry in enumerate(planned, start=1):
+        app.terminal.write(f"{number}. {entry['step']} {entry['node']} in {entry['zone']}: {entry['reason']}")
+        if request := entry.get("request"):
+            app.terminal.write(f"   {request['method']} {request['url']}")
+            if request.get("body"):
+                app.terminal.write("   " + dump_printable_json(app.terminal.masked(request["body"])))
+        for line in entry.get("gcloud", ()):
+            app.terminal.write(f"   $ {line}")
+    app.terminal.note("dry run: nothing was changed")
+    if spec and spec.setup and any(entry["step"] == Verb.CREATE for entry in planned):
+        app.terminal.note("the setup commands run over ssh once the node is usable; gcloud has no equivalent")
+    if app.settings["endpoint"] and not app.is_sandbox and any("gcloud" in entry for entry in planned):
+        app.terminal.note("gcloud uses Google's endpoint unless CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU names this one")
+    if any(contains_mask(line) for entry in planned for line in entry.get("gcloud", ())):
+        app.terminal.note("metadata values are hidden: add `--show-metadata` for commands that can be run unchanged")
+
+
+def _described(
+    app: App, step: PlanStep, spec: NodeSpec | None, changes: Mapping[str, Any], present: Mapping[str, Any]
+) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "step": str(step.verb),
+        "node": step.name.node_id,
+        "zone": step.name.zone,
+        "project": step.name.project,
+        "reason": step.reason,
+    }
+    if preview := _preview(app, step, spec, changes):
+        entry["request"] = {"method": preview.method, "url": preview.url}
+        if preview.body is not None:
+            entry["request"]["body"] = preview.body
+    if not app.terminal.shows_metadata:
+        # Metadata may hold secrets, and users paste a dry run into tickets.
+        spec = replace(spec, metadata=_hidden_values(spec.metadata)) if spec else None
+        if "metadata" in changes:
+            wanted, before = changes["metadata"], present.get("metadata") or {}
+            # Values that stay the same are kept, so that no command is printed for them.
+            unchanged = {key: value for key, value in wanted.items() if before.get(key) == value}
+            changes = {**changes, "metadata": {**_hidden_values(wanted), **unchanged}}
+    # gcloud's flags for the account and the quota project of tpuctl's calls.
+    flags = {"--impersonate-service-account": "impersonate_service_account", "--billing-project": "quota_project"}
+    account = [f"{flag}={value}" for flag, key in flags.items() if (value := app.settings.text(key))]
+    if commands := gcloud_commands(step, spec, changes, present, account=account):
+        entry["gcloud"] = list(commands)
+    if app.is_sandbox:
+        entry["sandbox"] = True
+    return entry
+
+
+def _preview(app: App, step: PlanStep, spec: NodeSpec | None, changes: Mapping[str, Any]) -> RequestPreview | None:
+    client = app.client
+    match step.verb:
+        case Verb.CREATE:
+            return client.preview_create(step.name, spec) if spec else None
+        case Verb.DELETE:
+            if step.queued_resource:
+                return client.preview_delete_queued_resource(step.queued_resource)
+            return client.preview_delete(step.name)
+        case Verb.START:
+            return client.preview_start(step.name)
+        case Verb.STOP:
+            return client.preview_stop(step.name)
+        case Verb.UPDATE:
+            return client.preview_update(step.name, changes)
+        case Verb.REBOOT | Verb.WAIT:
+            return None
+
+
+def _hidden_values(metadata: Mapping[str, str]) -> dict[str, str]:
+    return {key: mask_value(value) for key, value in metadata.items()}

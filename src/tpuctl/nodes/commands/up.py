@@ -1,0 +1,208 @@
+"""`tpuctl up`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tpuctl.app.options import (
+    cli_command,
+    dry_run_option,
+    events_option,
+    force_lease_option,
+    no_wait_option,
+    nodes_argument,
+    skip_validation_option,
+    timeout_option,
+    yes_option,
+)
+from tpuctl.app.spec_options import build_spec, spec_options, take_spec
+from tpuctl.app.ssh_options import route_options, with_reachable_goal
+from tpuctl.check.commands.preflight_options import check_options, preflight_check, take_check_options
+from tpuctl.errors import ExitCode, NotConfirmedError
+from tpuctl.models.events import EventKind, broadcast
+from tpuctl.models.node import NodeState
+from tpuctl.models.spec import NodeSpec
+from tpuctl.nodes.commands.policy_options import (
+    build_hooks,
+    deadline,
+    hook_options,
+    level_option,
+    probe_option,
+    repair_options,
+    repair_policy,
+    retry_until_answered,
+    within_deadline,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import timedelta
+
+    from tpuctl.app.app import App
+    from tpuctl.check.gate import PreflightCheck
+    from tpuctl.models.node import Node
+    from tpuctl.names import NodeName
+    from tpuctl.nodes.conditions import Policy
+    from tpuctl.nodes.tracker import ReconcileRequest
+    from tpuctl.output.progress import Progress
+
+T = TypeVar("T")
+
+
+@cli_command("up")
+@nodes_argument
+@spec_options
+@level_option
+@probe_option
+@click.option("--replace", is_flag=True, help="Delete and recreate a node that differs from the given options.")
+@repair_options
+@hook_options(EventKind.RECOVERED)
+@check_options
+@route_options
+@timeout_option
+@no_wait_option
+@skip_validation_option
+@force_lease_option
+@events_option
+@dry_run_option
+@yes_option
+def command(
+    app: App, *, nodes: tuple[str, ...], dry_run: bool, no_wait: bool, **options: Any
+) -> int:  # click's options
+    """Create, start or repair nodes, and wait until they are usable.
+
+    Creates missing nodes, starts stopped ones, recreates preempted ones, and repairs those that come up broken. Run it again
+    at any time: it continues from the present state.
+
+    \b
+    Examples:
+      tpuctl up trainer --type v4-8 --zone us-central2-b
+      tpuctl up trainer --type v5litepod-16 --spot --timeout 2h
+      tpuctl up worker-0 worker-1 worker-2 --type v4-8 --for devices
+      tpuctl up trainer          (with the spec it had before)
+    """
+    from tpuctl.nodes.actions import bring_up_nodes  # noqa: PLC0415  # not needed by --help and completion
+    from tpuctl.nodes.rendering import show_results  # noqa: PLC0415  # as above
+
+    preflight = preflight_check(app, take_check_options(options))
+    spec = build_spec(app, take_spec(options), skip_validation=options["skip_validation"])
+    policy = repair_policy(app, options, replace=options["replace"], timeout=deadline(app, options["timeout"]))
+    hooks = build_hooks(app, options)
+    names = tuple(dict.fromkeys(nodes))
+    waits = not (dry_run or no_wait)
+    located = [
+        _locate(app, text, spec, options, dry_run=dry_run, waits=waits, timeout=policy.timeout) for text in names
+    ]
+    preflight.siblings = {name: spec for name, found, spec in located if found is None and spec is not None}
+    if dry_run:
+        _show_plans(app, located, policy, preflight)
+        return 0
+    tasks = [_task(app, *entry, policy=policy, options=options) for entry in located]
+    undo = "tpuctl down " + " ".join(f"{task.name.zone}/{task.name.node_id}" for task in tasks)
+    with (
+        app.progress(events=options["events"]) as progress,
+        app.in_flight(lambda: _billing(tasks, progress), resume=app.command_line(), undo=undo),
+    ):
+        outcomes = bring_up_nodes(app.context(broadcast(progress, hooks), preflight=preflight), tasks, once=no_wait)
+    failures = hooks.wait(lambda failure: app.terminal.warn(str(failure)))
+    has_failed = any(failure.is_final for failure in failures)
+    return show_results(app, outcomes) or (ExitCode.FAILURE if has_failed else ExitCode.OK)
+
+
+def _locate(
+    app: App,
+    text: str,
+    spec: NodeSpec | None,
+    options: dict[str, Any],
+    *,
+    dry_run: bool,
+    waits: bool,
+    timeout: timedelta | None,
+) -> tuple[NodeName, Node | None, NodeSpec | None]:
+    """Return the name of a node, the node if it exists, and its spec; None for the spec to accept the node unchanged.
+
+    If it `waits`, retry while the API does not answer.
+    """
+    from tpuctl.nodes.actions import check_accelerator_type  # noqa: PLC0415  # not needed by --help and completion
+    from tpuctl.nodes.commands.node_lookup import locate_for_create, remembered_spec  # noqa: PLC0415  # as above
+    from tpuctl.nodes.journal import current_spec  # noqa: PLC0415  # as above
+
+    def ask(function: Callable[[], T]) -> T:
+        if waits:
+            return retry_until_answered(app, function, timeout=timeout, since=app.silent_since)
+        with within_deadline(app, None):
+            return function()
+
+    name, found = ask(lambda: locate_for_create(app, text, spec, is_patient=waits and spec is not None))
+    if spec is None and found is not None and found.state is NodeState.DELETING:
+        # The node may be gone in the next poll, and its spec with it.
+        spec = current_spec(app.journal, found, app.clock.now())
+    if spec is None and found is None:
+        spec = remembered_spec(app, name, yes=options["yes"] or dry_run)
+    if found is None and spec is not None and not options["skip_validation"]:
+        wanted = spec
+        ask(lambda: check_accelerator_type(app.client, name.project, name.zone, wanted))
+    return name, found, spec
+
+
+def _task(
+    app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *, policy: Policy, options: dict[str, Any]
+) -> ReconcileRequest:
+    """Return the task of one node. Asks before a replacement; raises `NotConfirmedError` if the user refuses."""
+    from tpuctl.nodes.tracker import ReconcileRequest  # noqa: PLC0415  # not needed by --help and completion
+
+    differences = spec.differences(found) if spec and found else ()
+    # A node that could not be compared now must not be replaced later: the user has not confirmed that.
+    policy = dataclasses.replace(policy, replace=policy.replace and bool(differences))
+    policy = with_reachable_goal(app, policy, name, goal=options["goal"], node=found, spec=spec)
+    if policy.replace:
+        what = "; ".join(map(str, differences))
+        question = f"delete `{name.node_id}` and its boot disk, and recreate it ({what})?"
+        if not app.terminal.confirm(question, yes=options["yes"]):
+            raise NotConfirmedError("nothing was done")
+    return ReconcileRequest(
+        name=name,
+        policy=policy,
+        spec=spec,
+        probe=options["probe"],
+        purpose="up",
+        steal=options["force_lease"],
+        takes_less=options["goal"] is None,
+        since=app.silent_since,
+    )
+
+
+def _show_plans(
+    app: App,
+    located: Sequence[tuple[NodeName, Node | None, NodeSpec | None]],
+    policy: Policy,
+    preflight: PreflightCheck,
+) -> None:
+    """Show the plan for each node, and run the checks that come before a creation."""
+    from tpuctl.nodes.commands.dry_run import show_plan  # noqa: PLC0415  # not needed by --help and completion
+    from tpuctl.nodes.conditions import ObservedState, Verb  # noqa: PLC0415  # as above
+    from tpuctl.nodes.plan import plan_steps  # noqa: PLC0415  # as above
+
+    for name, found, spec in located:
+        differences = spec.differences(found) if spec and found else ()
+        planned = plan_steps(policy, ObservedState(name=name, node=found, differences=differences), app.now())
+        show_plan(app, planned, spec=spec, node=found)
+        wanted = spec or (NodeSpec.from_node(found) if found else None)
+        if wanted and planned and planned[0].verb in {Verb.CREATE, Verb.DELETE}:
+            with app.progress() as progress:
+                preflight.check(name, wanted, replaces=found, tell=progress)
+
+
+def _billing(tasks: Sequence[ReconcileRequest], progress: Progress) -> str:
+    """Return what an interruption leaves in the cloud, and whether it bills."""
+    if len(tasks) > 1:
+        names = ", ".join(f"`{task.name.node_id}`" for task in tasks[:8]) + (" …" if len(tasks) > 8 else "")
+        return f"{names} bill as soon as they run"
+    name, last = tasks[0].name, progress.last
+    status = f"last status: {last.text.removeprefix('it is ')}" if last else "no request was sent yet"
+    is_ready = last is not None and last.data.get("state") == str(NodeState.READY)
+    bills = "bills" if is_ready else "bills as soon as it runs"
+    return f"`{name.node_id}` in {name.zone} {bills} ({status})"

@@ -1,0 +1,77 @@
+"""`tpuctl wait`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tpuctl.app.options import cli_command, events_option, selecting_options, timeout_option
+from tpuctl.app.ssh_options import route_options
+from tpuctl.nodes.commands.policy_options import choose_goal, deadline, probe_option, retry_until_answered
+from tpuctl.nodes.conditions import Condition, Policy
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from tpuctl.app.app import App
+    from tpuctl.names import NodeName
+
+
+@cli_command("wait")
+@selecting_options
+@click.option(
+    "--for", "goal", type=click.Choice([str(goal) for goal in Condition]), help="Condition to wait for. [default: ssh]"
+)
+@probe_option
+@route_options
+@timeout_option
+@events_option
+def command(
+    app: App,
+    *,
+    nodes: tuple[str, ...],
+    all_nodes: bool,
+    selector: tuple[str, ...],
+    goal: str | None,
+    probe: str | None,
+    timeout: timedelta | str | None,
+    events: str | None,
+) -> int:
+    """Wait until nodes are usable, stopped, gone or preempted. Changes nothing.
+
+    Conditions, each including those before it: ready (the state is READY), healthy (the health too, and each worker has an
+    address), ssh (each worker answers), startup (its startup script has ended), devices (it sees all chips of its type).
+
+    \b
+    Examples:
+      tpuctl wait trainer
+      tpuctl wait trainer --for healthy --timeout 2h
+      tpuctl wait --all --for devices
+      tpuctl wait trainer-0 trainer-1 --for gone
+    """
+    from tpuctl.nodes.commands.node_lookup import (
+        locate_for_wait,  # noqa: PLC0415  # as above
+        select_nodes,  # noqa: PLC0415  # as above
+    )
+    from tpuctl.nodes.controller import reconcile_nodes  # noqa: PLC0415  # not needed by --help and completion
+    from tpuctl.nodes.rendering import show_results  # noqa: PLC0415  # as above
+    from tpuctl.nodes.tracker import ReconcileRequest  # noqa: PLC0415  # as above
+
+    wanted = choose_goal(app, goal, probe=probe)
+    policy = Policy(goal=wanted, has_probe=probe is not None, only_looks=True, timeout=deadline(app, timeout))
+    since = app.clock.monotonic()
+
+    def find_names() -> list[NodeName]:
+        chosen = select_nodes(app, nodes, all_nodes=all_nodes, labels=selector)
+        found = chosen if chosen is not None else [locate_for_wait(app, text, goal=wanted) for text in nodes]
+        return [name for name in dict.fromkeys(found) if name is not None]
+
+    names = retry_until_answered(app, find_names, timeout=policy.timeout, since=since)
+    with app.progress(events=events) as progress, app.in_flight("nothing was changed", resume=app.command_line()):
+        tasks = [
+            ReconcileRequest(name=name, policy=policy, probe=probe, takes_less=goal is None, since=since)
+            for name in names
+        ]
+        outcomes = reconcile_nodes(app.context(progress), tasks)
+    return show_results(app, outcomes)

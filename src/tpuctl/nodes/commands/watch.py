@@ -1,0 +1,196 @@
+"""`tpuctl watch`."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tpuctl.app.options import cli_command, events_option, force_lease_option, selecting_options
+from tpuctl.app.signals import TerminatedError
+from tpuctl.app.spec_options import build_spec, spec_options, take_spec
+from tpuctl.app.ssh_options import route_options
+from tpuctl.clock import SystemClock, format_duration, parse_duration, parse_timestamp
+from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError, worst_exit_code
+from tpuctl.models.events import broadcast
+from tpuctl.nodes.commands.policy_options import (
+    build_hooks,
+    hook_options,
+    level_option,
+    probe_option,
+    repair_options,
+    repair_policy,
+    retry_until_answered,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tpuctl.app.app import App
+    from tpuctl.names import NodeName
+    from tpuctl.nodes.hooks import HookFailure, Hooks
+
+
+class MomentType(click.ParamType["timedelta | datetime"]):
+    """A duration from now, or a time: `8h`, `18:30` (local), `2026-01-31T18:30:00Z`."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta | datetime:
+        """Return the duration, or the time with its zone."""
+        if not isinstance(value, str):
+            return value  # type: ignore[no-any-return]  # converted before
+        try:
+            return parse_duration(value)
+        except ValueError:
+            pass
+        if "T" in value and (moment := parse_timestamp(value)):
+            return moment
+        try:
+            clock = datetime.strptime(value, "%H:%M")  # noqa: DTZ007  # a time of day has no zone
+        except ValueError:
+            self.fail(f"`{value}` is not a time; write 8h, 18:30 or 2026-01-31T18:30:00Z", param, ctx)
+        today = datetime.now().astimezone()  # local time
+        moment = today.replace(hour=clock.hour, minute=clock.minute, second=0, microsecond=0)
+        return moment if moment > today else moment + timedelta(days=1)
+
+
+@cli_command("watch")
+@selecting_options
+@spec_options
+@level_option
+@probe_option
+@click.option("--until", type=MomentType(), metavar="TIME", help="End of the watch: 8h, 18:30, or a time in RFC 3339.")
+@repair_options
+@click.option("--recreate-deleted", is_flag=True, help="Recreate a node that another client deleted.")
+@hook_options()
+@route_options
+@force_lease_option
+@events_option
+@click.option("--yes", "-y", is_flag=True, help="Also repair nodes that may be in use.")
+def command(
+    app: App, *, nodes: tuple[str, ...], until: timedelta | datetime | None, events: str | None, **options: Any
+) -> int:  # click's options
+    """Keep nodes usable until stopped: recreate preempted ones, repair broken ones, report maintenance.
+
+    Prints a line for each change, and retries while there is no capacity. If it gives up a node it says why, and continues
+    with the others. Its only state is the journal: it can be stopped, and started again on any machine.
+
+    \b
+    Examples:
+      tpuctl watch trainer
+      tpuctl watch trainer-0 trainer-1 --repair recreate --until 18:30
+      tpuctl watch trainer --on-recover 'tpuctl run "$TPUCTL_NODE" --detach -- ./train.sh --resume'
+    """
+    from tpuctl.nodes.commands.node_lookup import (
+        locate_for_watch,  # noqa: PLC0415  # as above
+        select_nodes,  # noqa: PLC0415  # as above
+    )
+    from tpuctl.nodes.controller import watch_nodes  # noqa: PLC0415  # as above
+    from tpuctl.nodes.tracker import ReconcileRequest  # noqa: PLC0415  # not needed by --help and completion
+
+    spec = build_spec(app, take_spec(options))
+    policy = repair_policy(
+        app,
+        options,
+        is_keeper=True,
+        is_patient=True,
+        recreate_deleted=options["recreate_deleted"],
+        timeout=None,
+    )
+    hooks = build_hooks(app, options)
+
+    def find_names() -> Sequence[NodeName]:
+        chosen = select_nodes(app, nodes, all_nodes=options["all_nodes"], labels=options["selector"])
+        return chosen if chosen is not None else [locate_for_watch(app, text) for text in dict.fromkeys(nodes)]
+
+    names = retry_until_answered(app, find_names, timeout=None)
+    tasks = [
+        ReconcileRequest(
+            name=name,
+            policy=policy,
+            spec=spec,
+            probe=options["probe"],
+            purpose="watch",
+            steal=options["force_lease"],
+            takes_less=options["goal"] is None,
+        )
+        for name in names
+    ]
+
+    def each_round() -> None:
+        _warn(app, hooks.poll())
+        app.journal.flush(only_due=True)
+
+    listed = " ".join(f"{name.zone}/{name.node_id}" for name in names)
+    try:
+        with (
+            app.progress(events=events, lasting=True) as progress,
+            app.in_flight(f"{listed} is not watched now", resume=app.command_line()),
+        ):
+            if spec is None:
+                _require_lasting_journal(app)
+            context = app.context(broadcast(progress, hooks))
+            with _finishing_hooks(app, hooks):
+                errors = watch_nodes(context, tasks, until=_duration(app, until), each_round=each_round)
+                if len(errors) == len(tasks):
+                    # No node is left to watch. A container ends with this process, so its hooks must finish first.
+                    hooks.wait(lambda failure: app.terminal.warn(str(failure)))
+    except TerminatedError:
+        # This is how a service is stopped: not a failure, even if the note cannot be written.
+        with suppress(OSError):
+            app.terminal.note("terminated: the watch has ended, the nodes keep running")
+        return ExitCode.OK
+    return worst_exit_code(error.exit_code for error in errors) if errors else ExitCode.OK
+
+
+def _require_lasting_journal(app: App) -> None:
+    """Raise `InvalidInputError` if the journal may be lost with this machine: a recreation reads the node's spec from it.
+
+    The sandbox is stored beside its journal: neither outlives the other.
+    """
+    if not app.is_sandbox and not app.journal.is_lasting(app.invocation.environ):
+        raise InvalidInputError(
+            "the journal does not outlive this machine: the spec of a node could be lost during a recreation",
+            hint="store it in a bucket (`TPUCTL_JOURNAL=gs://BUCKET/PREFIX`), or give the spec of the nodes: "
+            "`--type TYPE`, or a `tpuctl.yaml` in the working directory",
+        )
+
+
+def _duration(app: App, until: timedelta | datetime | None) -> timedelta | None:
+    """Return how long to watch, None for ever. Raises `InvalidInputError` for a time in the past."""
+    if not isinstance(until, datetime):
+        return until
+    left = until.astimezone(UTC) - app.clock.now()
+    if left <= timedelta():
+        raise InvalidInputError(
+            f"`--until {until.isoformat()}` is in the past", hint="name a time in the future, or a duration"
+        )
+    return left
+
+
+@contextmanager
+def _finishing_hooks(app: App, hooks: Hooks) -> Iterator[None]:
+    """Start waiting hooks at the end, also if an error ends the watch, and report those that got no time.
+
+    Not after a signal: its sender does not wait.
+    """
+    failure: TpuctlError | None = None
+    try:
+        yield
+    except TpuctlError as error:
+        failure = error
+    from tpuctl.nodes.hooks import HOOK_PATIENCE  # noqa: PLC0415  # not needed by --help and completion
+
+    if hooks.are_waiting:
+        app.terminal.note(f"the watch ends; waiting hooks have up to {format_duration(HOOK_PATIENCE)} to start")
+    _warn(app, hooks.finish(SystemClock()))  # hooks run in real time, not in the sandbox's time
+    if failure:
+        raise failure
+
+
+def _warn(app: App, failures: Sequence[HookFailure]) -> None:
+    for failure in failures:
+        app.terminal.warn(str(failure))

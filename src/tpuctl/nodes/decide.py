@@ -1,0 +1,407 @@
+"""Decide the next action for a node. Pure: the observed state goes in, one decision comes out.
+
+The rules are level-based: they depend only on the current state, so that the next run can continue one that was killed.
+A failed HTTP call is never evidence about a node.
+"""
+
+from __future__ import annotations
+
+import copy
+from datetime import timedelta
+from typing import TYPE_CHECKING, assert_never
+
+from tpuctl.clock import format_duration, format_timestamp
+from tpuctl.errors import (
+    AccessError,
+    BrokenNodeError,
+    ConflictError,
+    InvalidInputError,
+    InvalidRequestError,
+    NoCapacityError,
+    NodeNotFoundError,
+    NotFoundError,
+    QuotaError,
+    TimedOutError,
+)
+from tpuctl.models.node import Node, NodeState
+from tpuctl.names import last_segment
+from tpuctl.nodes.conditions import (
+    Condition,
+    Create,
+    Decision,
+    Delete,
+    Done,
+    Fail,
+    FailedChange,
+    NextStep,
+    ObservedState,
+    Policy,
+    Requeue,
+    Start,
+    Verb,
+    explain_not_usable,
+    first_missing_condition,
+    ssh_advice,
+    usable_note,
+)
+from tpuctl.nodes.polling import poll_delay
+from tpuctl.nodes.repair import (
+    describe_repair,
+    find_defect,
+    has_lasted,
+    plan_repair,
+    plan_slow_state_repair,
+    slow_after,
+)
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from tpuctl.errors import TpuctlError
+    from tpuctl.nodes.conditions import ApiOutage, Reboot, Restart
+
+
+def decide(policy: Policy, seen: ObservedState, now: datetime) -> Decision:
+    """Return the next action. The first rule that matches wins.
+
+    `now` is the service's time. After the deadline the rules neither wait nor begin a change.
+    """
+    left = None if policy.timeout is None else policy.timeout - seen.waited
+    is_over = left is not None and left <= timedelta()
+    if seen.outage:
+        if is_over:
+            return Fail(outage_error(policy, seen, seen.outage))
+        pause = poll_delay(seen) if left is None else min(poll_delay(seen), left)
+        return Requeue(pause, f"API not answering for {format_duration(seen.outage.lasts)}")
+    decision = _decide_by_state(policy, seen, now)
+    if isinstance(decision, Done | Fail):
+        return decision
+    if is_over:
+        return Fail(timeout_error(policy, seen, decision))
+    if seen.held_by and not isinstance(decision, Requeue):
+        decision = _wait_for_holder(seen)
+    if isinstance(decision, Requeue) and left is not None:
+        return Requeue(min(decision.delay, left), decision.reason, decision.next)
+    return decision
+
+
+def _decide_by_state(policy: Policy, seen: ObservedState, now: datetime) -> Decision:
+    if seen.failure and (decision := decide_after_failure(policy, seen, seen.failure)):
+        return decision
+    if seen.pending and not change_is_visible(seen.pending, seen.node):
+        return _wait(seen, f"{seen.pending} requested")
+    if not policy.goal.is_usable:
+        return _winding_down(policy, seen)
+    return _absent(policy, seen) if seen.node is None else _present(policy, seen, seen.node, now)
+
+
+def change_is_visible(verb: Verb, node: Node | None) -> bool:
+    """Return whether the node shows a requested change, so that its state can be trusted again."""
+    match verb:
+        case Verb.CREATE:
+            return node is not None
+        case Verb.DELETE:
+            return node is None
+        case Verb.STOP:
+            return node is None or node.state is NodeState.STOPPED
+        case Verb.START:
+            return node is None or node.state is not NodeState.STOPPED
+        case Verb.REBOOT | Verb.UPDATE | Verb.WAIT:
+            return True
+        case _:
+            assert_never(verb)
+
+
+def _winding_down(policy: Policy, seen: ObservedState) -> Decision:
+    """Decide for the goals STOPPED, GONE and PREEMPTED: this run only waits until a change shows."""
+    node, goal = seen.node, policy.goal
+    if node is None:
+        if goal is Condition.GONE or (goal is Condition.PREEMPTED and _was_taken_back(seen)):
+            return Done(goal)
+        return Fail(vanished_error(seen) if seen.has_vanished else NodeNotFoundError(seen.name.node_id, seen.name.zone))
+    if goal is Condition.STOPPED and node.state is NodeState.STOPPED:
+        return Done(goal)
+    if goal is Condition.STOPPED and seen.has_vanished:
+        return Fail(vanished_error(seen))
+    if goal is Condition.PREEMPTED and (node.is_preempted or _was_taken_back(seen)):
+        return Done(goal)
+    cannot = {
+        Condition.STOPPED: node.state.is_dead or node.state is NodeState.DELETING,
+        Condition.PREEMPTED: node.state is NodeState.TERMINATED,
+    }
+    if cannot.get(goal):
+        return Fail(ConflictError(f"`{seen.name.node_id}` is {node.state} and will not be {goal.upper()}"))
+    return _wait(seen, f"it is {node.state}")
+
+
+def _absent(policy: Policy, seen: ObservedState) -> Decision:
+    """Decide about a node that does not exist."""
+    if _was_taken_back(seen):
+        return Fail(preempted_error(seen))
+    if seen.held_by:
+        # A holder that recreates the node deletes it first.
+        return _wait_for_holder(seen)
+    if seen.has_vanished and not (policy.may_create and policy.recreate_deleted):
+        return Fail(vanished_error(seen))
+    if seen.has_vanished:
+        return Create("another client deleted it")
+    if policy.may_create:
+        return Create("the old one is gone" if seen.was_there or seen.tried.recreates else "there is none yet")
+    return Fail(NodeNotFoundError(seen.name.node_id, seen.name.zone))
+
+
+def _was_taken_back(seen: ObservedState) -> bool:
+    return seen.request is not None and seen.request.was_suspended_by_service
+
+
+def _present(policy: Policy, seen: ObservedState, node: Node, now: datetime) -> Decision:
+    """Decide about a node that exists, by its state."""
+    if node.state.is_dead:
+        return _dead(policy, seen, node)
+    if node.state is NodeState.DELETING:
+        return _deleting(policy, seen)
+    if not node.state.is_known:
+        return _wait(seen, f"state {node.state} is new to this version of tpuctl")
+    if seen.differences and (policy.may_create or policy.replace):
+        return _different(policy, seen, node)
+    if node.state in {NodeState.HIDDEN, NodeState.UNKNOWN}:
+        return Fail(broken_node_error(node))
+    if node.state is NodeState.STOPPED:
+        return _stopped(policy, seen, node)
+    if node.state is NodeState.READY:
+        return _ready(policy, seen, node, now)
+    threshold = slow_after(policy, node)
+    if threshold is None:
+        return _wait(seen, f"it is {node.state}")
+    return plan_slow_state_repair(policy, seen, node, threshold, now)
+
+
+def _dead(policy: Policy, seen: ObservedState, node: Node) -> Decision:
+    if policy.may_create:
+        if node.queued_resource:
+            return Fail(queued_resource_error(node))
+        word = "was preempted" if node.is_preempted else f"is {node.state}"
+        return Delete(f"it {word}: only its record is left", node.id)
+    return Fail(
+        ConflictError(
+            f"`{seen.name.node_id}` is {node.state} and cannot be used again",
+            hint=f"`tpuctl up {seen.name.node_id}` deletes the record and creates it again",
+        )
+    )
+
+
+def _deleting(policy: Policy, seen: ObservedState) -> Decision:
+    if _was_taken_back(seen):
+        return Fail(preempted_error(seen))
+    if seen.held_by:
+        return _wait_for_holder(seen)
+    if seen.has_vanished and not (policy.may_create and policy.recreate_deleted):
+        return Fail(vanished_error(seen))
+    if policy.may_create:
+        return _wait(seen, "it is being deleted")
+    return Fail(ConflictError(f"`{seen.name.node_id}` is being deleted"))
+
+
+def _different(policy: Policy, seen: ObservedState, node: Node) -> Decision:
+    if policy.replace and not seen.tried.recreates:
+        if node.queued_resource:
+            return Fail(queued_resource_error(node))
+        if node.state in {NodeState.CREATING, NodeState.STATE_UNSPECIFIED}:
+            return _wait(seen, f"it is {node.state} and will be replaced when that has ended")
+        # Counts as a repair, so that a node that differs again is not replaced forever.
+        return Delete("it differs: " + "; ".join(map(str, seen.differences)), node.id, is_repair=True)
+    return Fail(
+        ConflictError(
+            f"`{seen.name.node_id}` exists and differs from the requested spec:",
+            details=[f"  {difference}" for difference in seen.differences],
+            hint="to use it unchanged, leave out the options that differ; to delete and recreate it, add `--replace`",
+        )
+    )
+
+
+def _stopped(policy: Policy, seen: ObservedState, node: Node) -> Decision:
+    name, why_not = seen.name.node_id, node.why_not_startable()
+    if not policy.may_start:
+        hint = f"start it with `tpuctl start {name}`"
+        return Fail(ConflictError(f"`{name}` is STOPPED and does not start by itself", hint=hint))
+    if why_not:
+        hint = f"recreate it with `tpuctl reset {name} --mode recreate`"
+        return Fail(ConflictError(f"`{name}` is STOPPED, and {why_not}", hint=hint))
+    return Start("it is STOPPED")
+
+
+def _ready(policy: Policy, seen: ObservedState, node: Node, now: datetime) -> Decision:
+    if first_missing_condition(policy, seen, node) is None:
+        return Done(policy.goal, usable_note(policy, seen, node))
+    found = None if policy.goal is Condition.READY or policy.only_looks else find_defect(policy, seen, node, now)
+    why = explain_not_usable(policy, seen, node)
+    if found is None:
+        return _wait(seen, why)
+    act = plan_repair(policy, seen, node, found)
+    left = found.threshold - has_lasted(seen)
+    if left > timedelta():
+        return Requeue(poll_delay(seen), why, NextStep(describe_repair(act), left))
+    if seen.held_by and isinstance(act, Fail):
+        return _wait_for_holder(seen)
+    return act
+
+
+def _wait(seen: ObservedState, reason: str) -> Requeue:
+    return Requeue(poll_delay(seen), reason)
+
+
+def _wait_for_holder(seen: ObservedState) -> Requeue:
+    return _wait(seen, f"it is being repaired by {seen.held_by}")
+
+
+# Decide about a change that the service accepted and then did not carry out. Pure.
+
+
+# A retry cannot succeed.
+_FINAL_FAILURES = (AccessError, InvalidRequestError, InvalidInputError, ConflictError, NotFoundError)
+_CAPACITY_FAILURES = (NoCapacityError, QuotaError)
+_RETRY_PAUSE = {Verb.CREATE: "create it", Verb.START: "start it", Verb.DELETE: "delete it"}
+
+
+def decide_after_failure(policy: Policy, seen: ObservedState, failure: FailedChange) -> Decision | None:
+    """Return the action after a failed change. None if the current state decides instead."""
+    node = seen.node
+    if failure.verb is Verb.DELETE:
+        is_overtaken = node is None
+    else:
+        is_ready = node is not None and node.state is NodeState.READY
+        is_overtaken = is_ready or (isinstance(failure.error, NotFoundError) and seen.has_vanished)
+    if is_overtaken:
+        return None
+    error, is_scarce = failure.error, isinstance(failure.error, _CAPACITY_FAILURES)
+    may_repeat = policy.may_start if failure.verb is Verb.START else policy.may_create
+    may_repeat = may_repeat and policy.goal.is_usable and failure.verb in _RETRY_PAUSE
+    if isinstance(error, _FINAL_FAILURES) or not may_repeat or (is_scarce and not policy.is_patient):
+        return Fail(error)
+    if not is_scarce and failure.times > policy.internal_retries:
+        return Fail(_with_advice(error, failure))
+    if failure.verb is Verb.CREATE and node and node.state is NodeState.CREATING and node.id == failure.node_id != "":
+        # The record of a failed creation stays and holds the name [observed: terraform-provider-google#16147].
+        return Delete(f"its creation failed: {error.message}", node.id)
+    pause = min(policy.backoff if is_scarce else policy.backoff / 2, policy.longest_backoff)
+    for _ in range(failure.times - 1):
+        if not timedelta() < pause < policy.longest_backoff:
+            break
+        pause = min(policy.longest_backoff, pause * 2)
+    left = pause - failure.ago
+    if left <= timedelta():
+        return None
+    return Requeue(
+        min(left, poll_delay(seen)),
+        f"{failure.verb} failed: {error.message}",
+        NextStep(_RETRY_PAUSE[failure.verb], left),
+    )
+
+
+def _with_advice(error: TpuctlError, failure: FailedChange) -> TpuctlError:
+    """Return an internal error with its usual cause in the hint [observed: code 13 without capacity]."""
+    tried = f"tried {failure.times} times; " if failure.times > 1 else ""
+    advice = (
+        f"{tried}the service often reports this when it has no capacity for that size: try another zone, a smaller size, "
+        "or another tier"
+    )
+    advised = copy.copy(error)
+    advised.hint = f"{error.hint}\n{advice}" if error.hint else advice
+    return advised
+
+
+# The errors that end a run: the state of the node, and how to continue.
+
+
+_CONDITION_WORDS = {
+    Condition.SSH: "usable by ssh",
+    Condition.STARTUP: "usable with its startup ended",
+    Condition.DEVICES: "usable with all its chips",
+}
+
+
+def timeout_error(
+    policy: Policy, seen: ObservedState, left: Requeue | Create | Start | Restart | Reboot | Delete
+) -> TimedOutError:
+    """Return the timeout error: the state of the node, the next action (`left`), and how to continue or to delete the node."""
+    name = seen.name.node_id
+    after = f" after {format_duration(seen.waited)}" if policy.timeout else ""
+    if seen.node is None:
+        within = f" within {format_duration(seen.waited)}" if policy.timeout else ""
+        if isinstance(left, Requeue) and not seen.was_there and not seen.failure:
+            return TimedOutError(f"`{name}` did not appear{within}", hint=f"check it with `tpuctl status {name}`")
+        why = f": {left.reason}" if isinstance(left, Requeue) else ""
+        return TimedOutError(
+            f"`{name}` does not exist and was not created{within}{why}",
+            hint=f"nothing is billed; `tpuctl up {name}` creates it",
+        )
+    state = str(seen.node.state)
+    if seen.node.state is NodeState.READY and policy.goal.is_usable:
+        why = explain_not_usable(policy, seen, seen.node)
+        state = "READY, but " + why.removeprefix("it is READY, ").removeprefix("it is READY but ")
+    elif isinstance(left, Requeue) and (seen.failure or seen.held_by):
+        state += f"; {left.reason}"
+    owner = seen.node.queued_resource
+    queued = f" (it belongs to the queued resource `{last_segment(owner)}`)" if owner else ""
+    again = f"`tpuctl wait {name} --for {policy.goal}`" if isinstance(left, Requeue) else f"`tpuctl up {name}`"
+    again = "the same command" if policy.has_probe else again
+    hint = f"no change was undone; continue with {again}, or delete it with `tpuctl down {name}`"
+    if policy.goal.is_usable and (more := ssh_advice(seen)):
+        hint = f"{more}\n{hint}"
+    return TimedOutError(f"`{name}` is not {_wanted(policy)}{after}: it is {state}{queued}", hint=hint)
+
+
+def outage_error(policy: Policy, seen: ObservedState, outage: ApiOutage) -> TimedOutError:
+    """Return the error of a deadline that passed while the API did not answer."""
+    name = seen.name.node_id
+    known = f"its last known state is {seen.node.state}" if seen.node else "its state is unknown"
+    return TimedOutError(
+        f"the API has not answered for {format_duration(outage.lasts)} ({outage.error.message}); it is unknown whether "
+        f"`{name}` is {_wanted(policy)}; {known}",
+        hint=f"no change was undone; check it with `tpuctl status {name}`",
+    )
+
+
+def vanished_error(seen: ObservedState) -> NotFoundError:
+    """Return the error for a node that another client deleted during the run; there is no evidence of a preemption."""
+    name = seen.name.node_id
+    when = f" at {format_timestamp(seen.last_alive)}" if seen.last_alive and not seen.node else ""
+    return NotFoundError(
+        f"`{name}` in {seen.name.zone} {'is being' if seen.node else 'was'} deleted by another client{when}",
+        hint=f"it was not created again; `tpuctl up {name}` creates it",
+    )
+
+
+def preempted_error(seen: ObservedState) -> ConflictError:
+    """Return the error for a node that the service preempted together with its queued resource."""
+    name = seen.name.node_id
+    owner = f"`{seen.request.queued_resource_id}` is {seen.request.state}" if seen.request else "is gone"
+    return ConflictError(
+        f"`{name}` was preempted: its queued resource {owner}, and it cannot be recreated on its own",
+        hint=f"`tpuctl down {name}` deletes the queued resource; then `tpuctl up {name}` creates a node",
+    )
+
+
+def broken_node_error(node: Node) -> BrokenNodeError:
+    """Return the error for a node that the service cannot repair."""
+    what = {
+        NodeState.HIDDEN: "is HIDDEN: the service has withdrawn it",
+        NodeState.UNKNOWN: "is in the state UNKNOWN, which follows a failed repair",
+    }[node.state]
+    return BrokenNodeError(
+        f"`{node.name.node_id}` {what}",
+        hint=f"delete it with `tpuctl delete {node.name.node_id}`, then create it again",
+    )
+
+
+def queued_resource_error(node: Node) -> ConflictError:
+    """Return the error for a node that must be recreated, but that a queued resource owns."""
+    name, owner = node.name.node_id, last_segment(node.queued_resource or "")
+    return ConflictError(
+        f"`{name}` is {node.state} and belongs to the queued resource `{owner}`: it cannot be recreated on its own",
+        hint=f"`tpuctl down {name}` deletes both; then `tpuctl up {name} --type {node.accelerator_type}` creates a node",
+    )
+
+
+def _wanted(policy: Policy) -> str:
+    return _CONDITION_WORDS.get(policy.goal, str(policy.goal))

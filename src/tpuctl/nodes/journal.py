@@ -1,0 +1,713 @@
+"""The journal: append entries, read those of a node, and learn durations from those of many nodes."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tpuctl.clock import parse_timestamp
+from tpuctl.errors import BrokenNodeError, PreconditionFailedError, TpuctlError
+from tpuctl.files import make_private_folder, read_own_file
+from tpuctl.models.spec import REQUEST_LABEL, NodeSpec
+from tpuctl.names import NodeName
+from tpuctl.nodes.journal_entries import (
+    JournalEntry,
+    decode_entries,
+    encode_entry,
+    merge_journals,
+    shorten_journal,
+    split_halves,
+)
+from tpuctl.platforms import flush_to_disk, read_mount_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from tpuctl.clock import Clock
+    from tpuctl.models.node import Node
+    from tpuctl.names import BucketPath
+
+# Limits on what is read to learn durations: enough for years of one node, and fast for thousands of nodes. The nodes
+# that this run brings up count too, but are not read again for each of them.
+_LEARN_AGAIN = timedelta(minutes=1)
+_MOST_BYTES = 2 << 20
+_MOST_READ = 300
+_MOST_FAR = 10
+
+
+@dataclass(frozen=True, slots=True)
+class RememberedNode:
+    """A spec from the journal, and the time of its use."""
+
+    spec: NodeSpec
+    at: datetime | None
+
+
+class Journal:
+    """The journal in one store, or in the files below a folder.
+
+    `warn` is called once for each node with a torn or damaged line. `writer` marks the lines of this process.
+    """
+
+    def __init__(
+        self, store: JournalStore | Path, *, warn: Callable[[str], None] = lambda _: None, writer: str | None = None
+    ) -> None:
+        self._folder = store if isinstance(store, Path) else None
+        self._store: JournalStore = LocalJournalStore(store, warn=warn) if isinstance(store, Path) else store
+        self._warn = warn
+        self._writer = writer or f"{os.uname().nodename} {os.getpid()}"
+        self._warned: set[NodeName] = set()
+        self._usual: dict[tuple[str, str, str], Mapping[str, tuple[timedelta, ...]]] = {}
+        self._learned_at: datetime | None = None
+
+    def append(self, name: NodeName, event: str, at: datetime, *, durable: bool = True, **data: Any) -> None:  # JSON
+        """Write one line. A durable line is on the disk, or in the bucket, when this returns.
+
+        Raises `JournalError` if that is not possible. The caller must not delete a node then.
+        """
+        self._store.append(name, encode_entry(event, at, by=self._writer, data=data), durable=durable)
+        if event == "usable" and (self._learned_at is None or at - self._learned_at > _LEARN_AGAIN):
+            self._usual.clear()
+            self._learned_at = at
+
+    def entries(self, name: NodeName, *, rotated: bool = True) -> list[JournalEntry]:
+        """Return the entries of a node, oldest first; without `rotated` only the newer half of a long journal.
+
+        Torn and damaged lines are skipped, and `warn` is called. A file that cannot be read counts as empty; a bucket
+        that cannot be read raises its error.
+        """
+        entries, damaged, is_torn = decode_entries(self._store.read(name, rotated=rotated))
+        if (damaged or is_torn) and name not in self._warned:
+            self._warned.add(name)
+            where = self._store.where(name)
+            if is_torn:
+                self._warn(f"skipped the incomplete last line of the journal: {where}")
+            if damaged:
+                lines = f"lines {', '.join(map(str, damaged[:3]))}{' …' if len(damaged) > 3 else ''}"
+                which = lines if len(damaged) > 1 else f"line {damaged[0]}"
+                self._warn(f"skipped {which} of the journal, damaged or not written by tpuctl: {where}")
+        return entries
+
+    def check(self, name: NodeName | None = None) -> None:
+        """Raise `UnreadableJournalError` if the file of a node, or without a name one of the folders, cannot be read.
+
+        A bucket raises the error of the service when it is read.
+        """
+        if isinstance(self._store, LocalJournalStore):
+            self._store.check(name)
+
+    def last_spec(self, name: NodeName) -> RememberedNode | None:
+        """Return the spec of the last creation of the node, or the one recorded before its deletion; None if there is none."""
+        for entry in reversed(self.entries(name)):
+            if not entry.get("spec"):
+                continue
+            with suppress(TypeError, ValueError, KeyError):  # written by another version of tpuctl, or another program
+                return RememberedNode(NodeSpec.from_json(entry["spec"]), parse_timestamp(entry.get("at")))
+        return None
+
+    def names(self) -> list[NodeName]:
+        """Return the nodes that have a journal, sorted."""
+        return self._store.names()
+
+    def usual(
+        self, project: str, accelerator_type: str, zone: str, *, limit: int = 50
+    ) -> Mapping[str, tuple[timedelta, ...]]:
+        """Return the sorted durations of each state of nodes of this type, from the most recent `limit` times.
+
+        They are from the same zone if it has any, else from all zones. They are an estimate: unreadable journals are
+        skipped. The result is cached, because a thousand nodes of a type need it at each poll.
+        """
+        key = (project, accelerator_type, zone)
+        if key in self._usual:
+            return self._usual[key]
+        from tpuctl.nodes.journal_entries import entries_of_type, state_durations  # noqa: PLC0415  # not needed to write
+
+        near: list[Sequence[Mapping[str, Any]]] = []
+        far: list[Sequence[Mapping[str, Any]]] = []
+        wanted, left = f'"{accelerator_type}"'.encode(), _MOST_BYTES
+        with suppress(TpuctlError):
+            for name in self._store.recent(project, zone)[:_MOST_READ]:
+                content = self._store.read(name, rotated=False)
+                left -= len(content)
+                if wanted in content and b'"CREATING"' in content:
+                    (near if name.zone == zone else far).append(
+                        entries_of_type(decode_entries(content)[0], accelerator_type)
+                    )
+                if left < 0 or len(near) >= limit // 2 or len(far) >= _MOST_FAR:
+                    break
+        self._usual[key] = {**state_durations(far, limit=limit), **state_durations(near, limit=limit)}
+        return self._usual[key]
+
+    def is_lasting(self, environ: Mapping[str, str]) -> bool:
+        """Return whether the journal outlives this machine, as far as that is known; a bucket does."""
+        if self._folder is None:
+            return True
+        return is_persistent(environ, filesystem=filesystem_of(self._folder), in_container=is_in_container())
+
+    def flush(self, *, only_due: bool = False) -> None:
+        """Write the waiting lines; with `only_due` only those that have waited for a minute."""
+        self._store.flush(only_due=only_due)
+
+
+# The interface of the journal's storage, and its errors.
+
+
+# The journal of a node is halved beyond this size in bytes.
+JOURNAL_SIZE_LIMIT = 1 << 20
+
+
+class JournalError(TpuctlError):
+    """The journal cannot be written, so that no node may be deleted."""
+
+    kind = "journal"
+
+    def __init__(self, where: object, reason: str, *, remedy: str | None = None) -> None:
+        remedy = remedy or "free some space or make the folder writable, or set TPUCTL_STATE_DIR"
+        super().__init__(
+            f"cannot write the journal: {where}: {reason}", hint=f"no change was made in the cloud; {remedy}"
+        )
+
+
+class UnreadableJournalError(TpuctlError):
+    """The journal exists but cannot be read, so that its entries are unknown."""
+
+    kind = "journal"
+
+    def __init__(self, where: object, reason: str) -> None:
+        super().__init__(
+            f"cannot read the journal: {where}: {reason}",
+            hint="make it readable, or set `TPUCTL_STATE_DIR` to its folder",
+        )
+
+
+class JournalStore(Protocol):
+    """Stores a sequence of lines for each node. Several processes may write at the same time."""
+
+    def append(self, name: NodeName, line: bytes, *, durable: bool) -> None:
+        """Append a line. A durable line is stored when this returns. Raises `JournalError` if that is not possible."""
+
+    def read(self, name: NodeName, *, rotated: bool) -> bytes:
+        """Return the lines, oldest first, with or without those that were rotated; empty if there are none."""
+
+    def names(self) -> list[NodeName]:
+        """Return the nodes that have lines, sorted."""
+
+    def recent(self, project: str, zone: str) -> list[NodeName]:
+        """Return the nodes of a project: first those of the zone, then the others, each the most recent first."""
+
+    def where(self, name: NodeName) -> str:
+        """Return the path or URL of the lines of a node."""
+
+    def flush(self, *, only_due: bool) -> None:
+        """Write the waiting lines; with `only_due` only those that have waited long enough."""
+
+
+# The journal on the local disk: one private file for each node, PROJECT/ZONE/NAME.jsonl.
+#
+# Every process locks the file to write and to read, so that it can be rotated while others write: NAME.1.jsonl gets the
+# older half. On a file system without locks, lines are still written whole, and nothing is rotated.
+
+
+_FULL = "the disk is full"
+
+
+class LocalJournalStore:
+    """The files below one folder, which the first write creates. `warn` is called for files that cannot be read."""
+
+    def __init__(self, folder: Path, *, warn: Callable[[str], None] = lambda _: None) -> None:
+        self._folder, self._warn = folder, warn
+        self._safe: set[Path] = set()
+
+    def append(self, name: NodeName, line: bytes, *, durable: bool) -> None:
+        """Write a line. A durable line is on the disk when this returns."""
+        path = self._path(name)
+        try:
+            make_private_folder(path.parent)
+            with _locked(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, fcntl.LOCK_EX) as (handle, is_locked):
+                size = _write(path, handle, line, may_take_back=is_locked)
+                if durable:
+                    flush_to_disk(handle)
+                    self._sync_folders(path)
+                if is_locked and size > JOURNAL_SIZE_LIMIT:
+                    _rotate(path, _rotated(path))
+        except OSError as error:
+            raise JournalError(path, error.strerror or str(error)) from error
+
+    def read(self, name: NodeName, *, rotated: bool) -> bytes:
+        """Return the content of the files. For a file that cannot be read, `warn` is called and nothing is returned."""
+        path = self._path(name)
+        try:
+            with _locked(path, os.O_RDONLY, fcntl.LOCK_SH):
+                newer = read_own_file(path)
+                older = read_own_file(_rotated(path)) if rotated and _rotated(path).exists() else b""
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            self._warn(f"cannot read the journal: {path}: {error.strerror or error}")
+            return b""
+        return merge_journals(older, newer)
+
+    def check(self, name: NodeName | None) -> None:
+        """Raise `UnreadableJournalError` if the file of a node, or without a name one of the folders, cannot be read."""
+        place = self._path(name) if name else self._folder
+        try:
+            if name:
+                read_own_file(place)
+                return
+            for place in (self._folder, *self._folder.glob("*/"), *self._folder.glob("*/*/")):
+                list(place.iterdir())
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise UnreadableJournalError(place, error.strerror or str(error)) from error
+
+    def names(self) -> list[NodeName]:
+        """Return the nodes that have a file, sorted."""
+        return sorted(_name(path) for path in self._files("*/*"))
+
+    def recent(self, project: str, zone: str) -> list[NodeName]:
+        """Return the nodes of a project: first those of the zone, then the others, each the most recent first."""
+        dated = []
+        for path in self._files(f"{_folder_of(project)}/*"):
+            with suppress(OSError):
+                dated.append((path.parent.name == zone, path.stat().st_mtime_ns, path))
+        return [_name(path) for _, _, path in sorted(dated, reverse=True)]
+
+    def where(self, name: NodeName) -> str:
+        """Return the path of a node's file."""
+        return str(self._path(name))
+
+    def flush(self, *, only_due: bool) -> None:
+        """Do nothing: every line is written at once."""
+
+    def _files(self, pattern: str) -> Iterator[Path]:
+        # A node name has no dot: a file with one is a rotated file.
+        return (path for path in self._folder.glob(f"{pattern}/*.jsonl") if "." not in path.stem)
+
+    def _path(self, name: NodeName) -> Path:
+        return self._folder / _folder_of(name.project) / name.zone / f"{name.node_id}.jsonl"
+
+    def _sync_folders(self, path: Path) -> None:
+        """Write the folders to the disk, once in this process, so that the file survives a power failure."""
+        if path in self._safe:
+            return
+        for folder in path.relative_to(self._folder).parents:
+            _sync(self._folder / folder)
+        _sync(self._folder.parent)
+        self._safe.add(path)
+
+
+def _write(path: Path, handle: int, line: bytes, *, may_take_back: bool) -> int:
+    """Write the whole line or none of it. Return the size of the file."""
+    size = os.fstat(handle).st_size
+    # A crash may have left a line without its end. The next line must not be lost with it.
+    is_torn = size and os.pread(handle, 1, size - 1) != b"\n"
+    text = b"\n" + line if is_torn else line
+    if os.write(handle, text) < len(text):
+        if may_take_back:
+            os.ftruncate(handle, size)
+        raise JournalError(path, _FULL)
+    return size + len(text)
+
+
+def _rotate(path: Path, aside: Path) -> None:
+    """Move the older half to another file. If the disk is full or the file is too large to read, it keeps growing."""
+    try:
+        before = read_own_file(aside) if aside.exists() else b""
+        older, newer = split_halves(read_own_file(path), before=before)
+        # In this order, a crash in between leaves lines twice, but loses none.
+        for target, content in ((aside, older), (path, newer)):
+            _replace(target, content)
+    except OSError:
+        return
+
+
+def _replace(target: Path, content: bytes) -> None:
+    temporary = target.with_name(f".{target.name}.new")
+    try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            flush_to_disk(file.fileno())
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync(target.parent)
+
+
+@contextmanager
+def _locked(path: Path, flags: int, kind: int) -> Iterator[tuple[int, bool]]:
+    """Open a file and wait for its lock. Yield the handle, and whether the file system has locks."""
+    while True:
+        # Opening a pipe for writing would block until it has a reader.
+        handle = os.open(path, flags | os.O_NONBLOCK, 0o600)
+        try:
+            if stat.S_ISFIFO(os.fstat(handle).st_mode):
+                raise OSError(errno.EINVAL, "it is not a regular file")
+            try:
+                fcntl.flock(handle, kind)
+                is_locked = True
+            except OSError:
+                is_locked = False
+            # The file may have been rotated meanwhile. Then the lock is that of the deleted file.
+            if _is_at(handle, path):
+                yield handle, is_locked
+                return
+        finally:
+            os.close(handle)
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _sync(folder: Path) -> None:
+    """Write the entries of a folder to the disk, if the file system supports it and the folder can be opened."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            flush_to_disk(handle)
+        finally:
+            os.close(handle)
+
+
+def _rotated(path: Path) -> Path:
+    return path.with_name(f"{path.stem}.1.jsonl")
+
+
+def _folder_of(project: str) -> str:
+    # A domain-scoped project has a colon, which some file systems reject. No project has an underscore.
+    return project.replace(":", "_")
+
+
+def _name(path: Path) -> NodeName:
+    project, zone, node_id = path.with_suffix("").parts[-3:]
+    return NodeName(project.replace("_", ":"), zone, node_id)
+
+
+# The journal in Cloud Storage, for machines without a persistent disk: one object for each node.
+#
+# An object is read, extended and replaced with its generation as precondition, and again after a simultaneous write: no line
+# of another writer is lost. Lines that are not durable wait in memory, and are written with the next durable one.
+
+
+# How long a line that is not durable may wait. An object accepts about one write per second [docs: Cloud Storage quotas],
+# so that not every line can be written by itself.
+JOURNAL_PATIENCE = timedelta(seconds=60)
+_ATTEMPTS = 20
+_PAUSE = timedelta(milliseconds=200)
+_MOST_WAITING = 1000
+
+
+class _StoredJournal(Protocol):
+    """One version of an object."""
+
+    @property
+    def content(self) -> bytes:
+        """Its bytes."""
+
+    @property
+    def generation(self) -> int:
+        """The generation of this version."""
+
+
+class JournalObjects(Protocol):
+    """The part of Cloud Storage that the journal uses. Raises `PreconditionFailedError` if another generation is there."""
+
+    def read(self, bucket: str, name: str) -> _StoredJournal | None:
+        """Return the object, or None if there is none."""
+
+    def write(self, bucket: str, name: str, content: bytes, *, generation: int | None) -> int:
+        """Replace that generation of the object (0: the object must not exist) and return the new one."""
+
+    def list(self, bucket: str, prefix: str) -> Iterable[str]:
+        """Return the names that begin with the prefix."""
+
+
+class BucketJournalStore:
+    """The objects below a prefix of a bucket. `warn` is called if lines that are not durable cannot be written."""
+
+    def __init__(
+        self,
+        objects: JournalObjects,
+        place: BucketPath,
+        clock: Clock,
+        *,
+        warn: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._objects, self._place, self._clock, self._warn = objects, place, clock, warn
+        self._waiting: dict[NodeName, list[bytes]] = {}
+        self._since: timedelta | None = None
+        self._has_warned = False
+
+    def append(self, name: NodeName, line: bytes, *, durable: bool) -> None:
+        """Write a durable line, together with those that wait; keep any other for the next write."""
+        waiting = self._waiting.get(name, [])
+        if durable:
+            try:
+                self._extend(name, [*waiting, line])
+            except TpuctlError as error:
+                raise JournalError(
+                    self.where(name), error.message, remedy=error.hint or "make the bucket writable"
+                ) from error
+            self._waiting.pop(name, None)
+            return
+        # Lines that cannot be written must not fill the memory: the oldest are dropped.
+        self._waiting[name] = [*waiting, line][-_MOST_WAITING:]
+        if self._since is None:
+            self._since = self._clock.monotonic()
+        self.flush(only_due=True)
+
+    def read(self, name: NodeName, *, rotated: bool) -> bytes:  # noqa: ARG002  # nothing is rotated here
+        """Return the content of the object and the waiting lines. Raises the error of the service."""
+        found = self._objects.read(self._place.bucket, self._object(name))
+        return (found.content if found else b"") + b"".join(self._waiting.get(name, ()))
+
+    def names(self) -> list[NodeName]:
+        """Return the nodes that have an object, sorted. Raises the error of the service."""
+        return self._names("")
+
+    def recent(self, project: str, zone: str) -> list[NodeName]:
+        """Return the nodes of a project, those of the zone first. The order of their use is unknown."""
+        return sorted(self._names(f"{project}/"), key=lambda name: name.zone != zone)
+
+    def where(self, name: NodeName) -> str:
+        """Return the URL of a node's object."""
+        return f"gs://{self._place.bucket}/{self._object(name)}"
+
+    def flush(self, *, only_due: bool) -> None:
+        """Write the waiting lines; with `only_due` only if one has waited for a minute. Lines that fail keep waiting."""
+        now = self._clock.monotonic()
+        if self._since is None or (only_due and now - self._since < JOURNAL_PATIENCE):
+            return
+        for name, waiting in list(self._waiting.items()):
+            try:
+                self._extend(name, waiting)
+            except TpuctlError as error:
+                if not self._has_warned:
+                    self._warn(f"cannot write the journal at the moment: {self.where(name)}: {error.message}")
+                self._has_warned = True
+                continue
+            del self._waiting[name]
+        self._since = now if self._waiting else None
+
+    def _extend(self, name: NodeName, added: list[bytes]) -> None:
+        objects, bucket, target = self._objects, self._place.bucket, self._object(name)
+        for attempt in range(1, _ATTEMPTS + 1):
+            found = objects.read(bucket, target)
+            before = found.content if found else b""
+            if before and not before.endswith(b"\n"):
+                before += b"\n"
+            content = before + b"".join(added)
+            if len(content) > JOURNAL_SIZE_LIMIT:
+                content = shorten_journal(content)
+            try:
+                objects.write(bucket, target, content, generation=found.generation if found else 0)
+            except PreconditionFailedError:
+                if attempt == _ATTEMPTS:
+                    raise
+                # Another writer may be quicker again: the pause grows with each attempt.
+                self._clock.sleep(_PAUSE * attempt)
+            else:
+                return
+
+    def _names(self, below: str) -> list[NodeName]:
+        prefix = self._place.object_name(below)
+        start = len(self._place.object_name(""))
+        found = self._objects.list(self._place.bucket, prefix)
+        parts = [name[start:].removesuffix(".jsonl").split("/") for name in found if name.endswith(".jsonl")]
+        return sorted(NodeName(*part) for part in parts if len(part) == 3)
+
+    def _object(self, name: NodeName) -> str:
+        return self._place.object_name(f"{name.project}/{name.zone}/{name.node_id}.jsonl")
+
+
+# Determine whether a folder is persistent: not on a CI runner, in a Kubernetes pod, or in memory.
+
+
+_MARKERS = ("/run/.containerenv", "/.dockerenv")
+_IN_MEMORY = frozenset({"tmpfs", "ramfs"})
+
+
+def is_persistent(environ: Mapping[str, str], *, filesystem: str | None = None, in_container: bool = False) -> bool:
+    """Return whether files outlive this machine, as far as that is known. Pure.
+
+    `filesystem` is the type of the file system of the folder. The layer of a container (overlay) is deleted with it. The
+    volume of a pod may or may not be persistent, so that a pod counts as not persistent.
+    """
+    if environ.get("KUBERNETES_SERVICE_HOST") or environ.get("CI"):
+        return False
+    return filesystem not in _IN_MEMORY and not (in_container and filesystem == "overlay")
+
+
+def is_in_container() -> bool:
+    """Return whether this process runs in Docker or Podman."""
+    return any(Path(marker).exists() for marker in _MARKERS)
+
+
+def filesystem_of(folder: Path) -> str | None:
+    """Return the type of the file system of a folder, which may not exist yet; None if it is unknown."""
+    table = read_mount_table()
+    return None if table is None else mounted_at(table, folder.resolve())
+
+
+def mounted_at(table: str, folder: Path) -> str | None:
+    """Return the type of the file system of a folder from a mount table [proc(5)]. Pure."""
+    found, depth = None, -1
+    for line in table.splitlines():
+        _, _, rest = line.partition(" ")
+        point, _, rest = rest.partition(" ")
+        mount = Path(point.replace("\\040", " "))
+        # Of two mounts at the same path, the later covers the earlier.
+        if len(mount.parts) >= depth and folder.is_relative_to(mount):
+            found, depth = rest.partition(" ")[0], len(mount.parts)
+    return found
+
+
+# Read and write the journal of one node while it is reconciled.
+#
+# A node that tpuctl created or started and never saw usable is not in use yet, so that a repair interrupts no work; any other
+# node may be in use. A set-up that has not succeeded on a node that tpuctl created runs again.
+
+
+# After this time, a user may have begun to work on the node.
+_RECENT = timedelta(hours=1)
+_BEGINNINGS = frozenset({"bringing-up", "reboot", "restart", "start"})
+# The maximum difference between the clocks of this machine and the service.
+_SKEW = timedelta(minutes=5)
+
+
+class NodeHistory:
+    """The journal of one node. A line that cannot be written is skipped: none of them is needed to undo a deletion."""
+
+    def __init__(self, journal: Journal, name: NodeName) -> None:
+        self._journal = journal
+        self._name = name
+        self._unfinished: str | None = None
+        self._stopped: str | None = None
+        self._asked: datetime | None = None
+        self._set_up: set[str] = set()
+        self._created: tuple[datetime, str | None] | None = None
+
+    def read(self, now: datetime) -> None:
+        """Read the entries of earlier runs."""
+        for entry in self._journal.entries(self._name):
+            at, event = parse_timestamp(entry.get("at")), entry.get("event")
+            if event in {"restart", "usable"}:
+                self._stopped = entry.get("id") if event == "restart" else None
+            if event in _BEGINNINGS and at is not None and now - at < _RECENT:
+                self._unfinished = entry.get("id")
+            elif event == "usable" or (event == "gave-up" and entry.get("error") == BrokenNodeError.kind):
+                # After any other end, such as a timeout, the next run continues with the node.
+                self._unfinished = self._asked = None
+            elif event == "note" and entry.get("refused") == "stop":
+                self._stopped = None
+            elif event == "create" and at is not None:
+                self.created(at, (entry.get("spec") or {}).get("setup"))
+                # `tpuctl create` gives no reason: it does not wait until the node is usable.
+                self._asked = at if entry.get("reason") and now - at < _RECENT else None
+            elif event == "delete":
+                self._asked = None
+            elif event == "setup" and entry.get("ok"):
+                self._set_up.add(str(entry.get("id")))
+
+    def created(self, at: datetime, setup: str | None) -> None:
+        """Remember that a node was requested, and the set-up that its workers run once it is usable."""
+        self._created = (at, setup)
+
+    @property
+    def setup(self) -> str | None:
+        """The set-up of the node that tpuctl created last."""
+        return self._created[1] if self._created else None
+
+    def spec_as_it_is(self, node: Node) -> NodeSpec:
+        """Return the spec of an existing node, with its set-up, which only the journal knows."""
+        return replace(NodeSpec.from_node(node), setup=self.setup)
+
+    def setup_to_do(self, node: Node) -> str | None:
+        """Return the set-up that has not run yet on a node that tpuctl created; None for any other node."""
+        if self._created is None or node.id in self._set_up:
+            return None
+        at, setup = self._created
+        return setup if setup and node.created is not None and node.created >= at - _SKEW else None
+
+    def record_setup(self, node: Node, now: datetime, *, ok: bool) -> None:
+        """Write the result of the set-up of a node."""
+        self.write("setup", now, id=node.id, ok=ok)
+        if ok:
+            self._set_up.add(node.id)
+
+    def is_unfinished(self, node_id: str) -> bool:
+        """Return whether tpuctl created or started this node and has not seen it usable since."""
+        return self._unfinished == node_id
+
+    def was_asked_for(self, node: Node) -> bool:
+        """Return whether an earlier run requested this node and ended before it observed it."""
+        is_of_tpuctl = REQUEST_LABEL in node.labels
+        return (
+            is_of_tpuctl
+            and self._asked is not None
+            and node.created is not None
+            and node.created >= self._asked - _SKEW
+        )
+
+    def record_stop(self, node_id: str) -> None:
+        """Remember that tpuctl stops this node in order to start it again."""
+        self._stopped = node_id
+
+    def record_refused_stop(self, text: str, now: datetime) -> None:
+        """Write that the service refused to stop the node, so that no later run starts it again."""
+        self._stopped = None
+        self.write("note", now, text=text, refused="stop")
+
+    def was_stopped(self, node_id: str) -> bool:
+        """Return whether tpuctl stopped this node in order to start it again, and has not seen it usable since."""
+        return self._stopped == node_id
+
+    def begin(self, node_id: str, now: datetime) -> None:
+        """Write that a run is bringing the node up."""
+        if not self.is_unfinished(node_id):
+            self.write("bringing-up", now, id=node_id)
+        self._unfinished = node_id
+
+    def finish(self, node_id: str, now: datetime, **data: Any) -> None:  # JSON
+        """Write that the node that a run was bringing up is usable."""
+        self._stopped = None
+        if self.is_unfinished(node_id):
+            self.write("usable", now, id=node_id, **data)
+            self._unfinished = None
+
+    def write(self, event: str, now: datetime, **data: Any) -> None:  # JSON
+        """Write an entry."""
+        with suppress(JournalError):
+            self._journal.append(self._name, event, now, durable=False, **data)
+
+
+def is_being_recreated(journal: Journal, name: NodeName) -> bool:
+    """Return whether an earlier run deleted the node in order to create it again, and ended before it did."""
+    is_between = False
+    for entry in journal.entries(name):
+        if entry.get("event") == "delete":
+            is_between = entry.get("reason") != "asked for"
+        elif entry.get("event") in {"bringing-up", "usable", "gave-up"}:
+            is_between = False
+    return is_between
+
+
+def current_spec(journal: Journal, node: Node, now: datetime) -> NodeSpec:
+    """Return the spec of an existing node, with its set-up, which only the journal knows."""
+    history = NodeHistory(journal, node.name)
+    history.read(now)
+    return history.spec_as_it_is(node)

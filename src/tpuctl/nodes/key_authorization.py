@@ -1,0 +1,262 @@
+"""Authorize our ssh key: in the metadata of a node or its project, or in OS Login."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from tpuctl.errors import AccessError, NotFoundError, QuotaError, ServiceUnavailableError
+from tpuctl.ssh.connection import ProbeOutcome, probe_ssh
+from tpuctl.ssh.keys import (
+    OS_LOGIN_CACHE_LIFETIME,
+    OS_LOGIN_ENABLED,
+    OsLoginError,
+    check_os_login_requirements,
+    find_key_expiry,
+    has_metadata_key,
+    is_switch_on,
+    metadata_key_line,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tpuctl.clock import Clock
+    from tpuctl.cloud.compute import LoginKey, LoginProfile
+    from tpuctl.models.node import Node
+    from tpuctl.ssh.keys import OsLoginCache, SshKey
+    from tpuctl.ssh.target import Target
+
+_T = TypeVar("_T")
+_BLOCK_PROJECT_KEYS = "block-project-ssh-keys"
+# A key of a profile that expires sooner is extended, because a command may connect again for a while.
+_SHORTEST_VALIDITY = timedelta(hours=1)
+
+
+class ProjectMetadataSource(Protocol):
+    """Reads the metadata of projects."""
+
+    def project_metadata(self, project: str) -> Mapping[str, str]:
+        """Return the metadata of all machines of a project."""
+
+
+class LoginProfiles(Protocol):
+    """Reads and changes the keys of OS Login."""
+
+    def profile(self, account: str, project: str) -> LoginProfile:
+        """Return the POSIX names and keys of an account."""
+
+    def import_key(
+        self, account: str, public: str, *, project: str, region: str, expires: datetime | None = None
+    ) -> LoginProfile:
+        """Add a key."""
+
+    def set_expiry(self, account: str, key: LoginKey, expires: datetime | None) -> None:
+        """Change the expiry of a key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyServices:
+    """The services of `Admission`. `account` returns the identity of the calls, None if it is unknown."""
+
+    projects: Callable[[], ProjectMetadataSource]
+    profiles: Callable[[], LoginProfiles]
+    account: Callable[[], str | None]
+    remembered: OsLoginCache
+    clock: Clock
+
+
+class KeyPlace(StrEnum):
+    """Where an authorized key is stored."""
+
+    NODE = "node metadata"
+    PROJECT = "project metadata"
+    OS_LOGIN = "OS Login"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownKey:
+    """Where our key is stored (None: nowhere), the login name, and the expiry of the key."""
+
+    keeper: KeyPlace | None
+    login: str | None
+    expires: datetime | None
+
+
+class KeyAuthorizer:
+    """Authorizes our key for nodes. `login` is the login name that the user requested, if any.
+
+    `expires` returns the expiry of a new key, None for no expiry. `tell` gets a message for each change and exception.
+    """
+
+    def __init__(
+        self,
+        services: KeyServices,
+        *,
+        login: str | None,
+        expires: Callable[[], datetime | None],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._services, self._login, self._expires, self._tell = services, login, expires, tell
+        self._metadata: _TTLCache[Mapping[str, str]] = _TTLCache(services.clock)
+        self._logins: _TTLCache[str] = _TTLCache(services.clock)
+        self._accounts: _TTLCache[str | None] = _TTLCache(services.clock)
+
+    def os_login(self, node: Node, key: SshKey) -> str | None:
+        """Import the key into OS Login, and return its login name; None if metadata decides.
+
+        Raises `OsLoginError` if a key is not enough, and the error of the service if the import fails.
+        """
+        if node.metadata.get(OS_LOGIN_ENABLED, "true").strip().lower() != "true":
+            return None
+        project = node.name.project
+        switches = self._metadata.peek(project)
+        if switches is None:
+            switches = self._services.remembered.of(project)
+        if switches is None:
+            switches = self._project_metadata(project)
+        if not is_switch_on(OS_LOGIN_ENABLED, node.metadata, switches):
+            return None
+        account = self._account(node)
+        check_os_login_requirements(node.name.node_id, account, node.metadata, switches)
+        region = node.name.zone.rpartition("-")[0]
+        return self._logins.get_or_load(
+            f"{project}/{region}",
+            lambda: self._import_key(account, key, project=project, region=region),
+        )
+
+    def needs_entry(self, node: Node, entry: str) -> bool:
+        """Return whether our key must be added to the metadata of the node.
+
+        It need not if it is already there, or in the metadata of the project and the node does not block those. gcloud
+        decides in the same way.
+        """
+        now = self._services.clock.now()
+        if has_metadata_key(node.metadata.get("ssh-keys", ""), entry, now=now):
+            return False
+        if node.metadata.get(_BLOCK_PROJECT_KEYS, "").strip().lower() == "true":
+            return True
+        return not has_metadata_key(self._project_metadata(node.name.project).get("ssh-keys", ""), entry, now=now)
+
+    def where_known(self, node: Node, key: SshKey, login: str) -> KnownKey:
+        """Return where our key is stored for a node, without changing anything. `login` is the name for metadata."""
+        project = node.name.project
+        if is_switch_on(OS_LOGIN_ENABLED, node.metadata, switches := self._project_metadata(project)):
+            account = self._account(node)
+            check_os_login_requirements(node.name.node_id, account, node.metadata, switches)
+            profile = self._services.profiles().profile(account, project)
+            name, found = next(iter(profile.logins), None), profile.key(key.public)
+            return KnownKey(KeyPlace.OS_LOGIN if found else None, name, found.expires if found else None)
+        entry = metadata_key_line(login, key)
+        blocks = node.metadata.get(_BLOCK_PROJECT_KEYS, "").strip().lower() == "true"
+        lists = ((KeyPlace.NODE, node.metadata), (KeyPlace.PROJECT, {} if blocks else switches))
+        for keeper, metadata in lists:
+            is_there, expires = find_key_expiry(metadata.get("ssh-keys", ""), entry)
+            if is_there:
+                return KnownKey(keeper, login, expires)
+        return KnownKey(None, login, None)
+
+    def _account(self, node: Node) -> str:
+        account = self._accounts.get_or_load("", self._services.account)
+        if account is None:
+            hint = "set it with `gcloud config set account EMAIL`, or use the credentials of a service account"
+            why = f"`{node.name.node_id}` uses OS Login, but the account of the credentials is unknown"
+            raise OsLoginError(why, hint=hint)
+        return account
+
+    def _import_key(self, account: str, key: SshKey, *, project: str, region: str) -> str:
+        """Return the login name of the profile, once it has our key for long enough."""
+        profiles, expires, now = self._services.profiles(), self._expires(), self._services.clock.now()
+        profile = profiles.profile(account, project)
+        found = profile.key(key.public)
+        if found is None or not profile.logins:
+            self._tell(f"adding our ssh key to the OS Login profile of `{account}`")
+            profile = profiles.import_key(account, key.public, project=project, region=region, expires=expires)
+        else:
+            least = (expires - now) / 2 if expires else _SHORTEST_VALIDITY
+            if found.expires is not None and found.expires - now < least:
+                profiles.set_expiry(account, found, expires)
+        if not profile.logins:
+            raise OsLoginError(
+                f"OS Login has no POSIX account for `{account}`",
+                hint=f"check it with `gcloud compute os-login describe-profile --account={account}`",
+            )
+        if self._login in profile.logins:
+            return self._login
+        if self._login is not None:
+            self._tell(f"using the login name of OS Login, `{profile.logins[0]}`, instead of `{self._login}`")
+        return profile.logins[0]
+
+    def _project_metadata(self, project: str) -> Mapping[str, str]:
+        """Return the metadata of the project; empty if it cannot be read."""
+
+        def read() -> Mapping[str, str]:
+            try:
+                found = self._services.projects().project_metadata(project)
+            except AccessError:
+                # The usual roles for TPUs do not include the permission. The node's own metadata must suffice.
+                found = {}
+            except (ServiceUnavailableError, NotFoundError, QuotaError):
+                return {}
+            self._services.remembered.remember(project, found)
+            return found
+
+        return self._metadata.get_or_load(project, read)
+
+
+class _TTLCache(Generic[_T]):
+    """A cache of recent answers. A run may last for days, in which keys expire and settings change."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._found: dict[str, tuple[timedelta, _T]] = {}
+
+    def peek(self, name: str) -> _T | None:
+        """Return the cached value, or None if it is missing or too old."""
+        at, found = self._found.get(name, (None, None))
+        return found if at is not None and self._clock.monotonic() - at < OS_LOGIN_CACHE_LIFETIME else None
+
+    def get_or_load(self, name: str, load: Callable[[], _T]) -> _T:
+        """Return the cached value, else the result of `load`."""
+        value = self.peek(name)
+        if value is None:
+            value = load()
+            self._found[name] = (self._clock.monotonic(), value)
+        return value
+
+
+# Wait until the workers accept a key that was just added to their node: the guest agent needs some seconds.
+
+
+# "Wait up to 60 s after the metadata update" [Google's troubleshooting guide for Cloud TPU].
+_KEY_PATIENCE = timedelta(seconds=60)
+_KEY_INTERVAL = timedelta(seconds=2)
+_KEY_PROBE_TIMEOUT = timedelta(seconds=15)
+_KEY_PROBES = 32
+
+
+def await_key(clock: Clock, members: Sequence[Target], tell: Callable[[str], None]) -> None:
+    """Wait until no worker refuses our key, or for one minute. Only `true` is run on the workers.
+
+    Unreachable workers are not awaited. Raises `SshProgramMissingError`.
+    """
+    deadline = clock.monotonic() + _KEY_PATIENCE
+    refusing = _members_refusing_key(members)
+    if refusing:
+        tell(f"waiting up to {_KEY_PATIENCE.total_seconds():g} s until the workers accept the new ssh key")
+    while refusing and clock.monotonic() < deadline:
+        clock.sleep(_KEY_INTERVAL)
+        refusing = _members_refusing_key(refusing)
+
+
+def _members_refusing_key(members: Sequence[Target]) -> list[Target]:
+    if len(members) == 1:
+        results = [probe_ssh(members[0].way, _KEY_PROBE_TIMEOUT)]
+    else:
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # only for several workers
+
+        with ThreadPoolExecutor(_KEY_PROBES) as pool:
+            results = list(pool.map(lambda one: probe_ssh(one.way, _KEY_PROBE_TIMEOUT), members))
+    return [one for one, result in zip(members, results, strict=True) if result.outcome is ProbeOutcome.KEY_REFUSED]

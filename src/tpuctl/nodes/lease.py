@@ -1,0 +1,796 @@
+"""The lease of a node: the record of which process may change it, and the rules for taking it. Pure.
+
+The record of a node is only replaced by compare-and-swap, so that one of two competing processes gets it. Expiry depends on
+the age of the record by the clock of its store; times inside a record are never compared, because the clocks of machines
+differ.
+
+- A holder renews every third of the time to live. It may renew an expired lease that no other process has taken.
+- Before each change of the cloud it writes the verb (`acting`), and clears it afterwards. It must not send the change if
+  this write fails, or began longer ago than `LeasePolicy.acts_within`: it writes again first.
+- A free or expired lease may be taken; with `steal` also a held one, but never while its holder has a change in flight.
+- `down`, `delete` and `stop` replace it by a permanent tombstone, so that no watcher creates the node again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from enum import Enum, auto
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from tpuctl.clock import SystemClock, format_duration, format_timestamp, limit_cloud_calls, parse_timestamp
+from tpuctl.errors import ConflictError, NotFoundError, PreconditionFailedError, ServiceUnavailableError, TpuctlError
+from tpuctl.files import open_private_file, read_own_file
+from tpuctl.models.events import EventKind, NodeEvent
+from tpuctl.platforms import flush_to_disk
+from tpuctl.shapes import ANY, NUMBER, TIME, MapOf, Scalar, Shape, ShapeError, parse_json
+
+if TYPE_CHECKING:
+    from tpuctl.clock import Clock
+    from tpuctl.names import BucketPath, NodeName
+    from tpuctl.nodes.context import ActionContext
+
+_ENDED = Shape("", {"by": str, "who": str, "at": TIME}, required=("by", "who", "at"))
+# The owner is part of a file name.
+_OWNER = Scalar(
+    "the name of an owner", lambda value: type(value) is str and 0 < len(value) < 200 and value.isprintable()
+)
+_TTL = Scalar("a number of seconds", lambda value: NUMBER.accepts(value) and 0 <= float(value) < 10**9)
+_RECORD = Shape(
+    "",
+    {"owner": _OWNER, "who": str, "purpose": str, "ttl": _TTL, "acting": str, "ended": _ENDED},
+    required=("owner", "who", "purpose", "ttl"),
+    nullable=True,
+)
+# The purposes that remove a tombstone, because the user wants the node again. A watcher does not.
+_REVIVING: Final = frozenset({"up", "run", "create", "start", "reset"})
+
+
+class LeaseError(TpuctlError):
+    """The lease of a node cannot be read or written. No change was made."""
+
+    kind = "lease"
+
+
+@dataclass(frozen=True, slots=True)
+class LeasePolicy:
+    """The durations of leases."""
+
+    # How long a lease is valid after its last renewal.
+    ttl: timedelta = timedelta(minutes=2)
+    # The part of that time which is reserved for a request in flight.
+    margin: timedelta = timedelta(seconds=30)
+    poll: timedelta = timedelta(seconds=2)
+
+    @property
+    def renews_every(self) -> timedelta:
+        """Return the age at which a holder renews its record."""
+        return self.ttl / 3
+
+    @property
+    def acts_within(self) -> timedelta:
+        """Return how long after the beginning of its last write a holder may send a change of the cloud."""
+        return self.ttl - self.margin
+
+    @property
+    def waits_at_most(self) -> timedelta:
+        """Return how long another process waits for a change of the holder in flight."""
+        return self.ttl + self.margin
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseOwner:
+    """One process. `token` is random, so that it identifies the process uniquely."""
+
+    host: str
+    pid: int
+    token: str
+
+    @property
+    def owner(self) -> str:
+        """Return the unique id of this process in records."""
+        return f"{self.host}-{self.pid}-{self.token}"
+
+    def who(self, purpose: str) -> str:
+        """Describe this process for users."""
+        return f"{purpose} on {self.host} pid {self.pid}"
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseEnd:
+    """The end of a lease by a command. `at` is by the clock of that machine: it is shown, and never compared."""
+
+    by: str
+    who: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    """The stored record of a node."""
+
+    owner: str
+    who: str
+    purpose: str
+    ttl: timedelta
+    # The verb while a change of the cloud is in flight.
+    acting: str | None = None
+    # Set in a tombstone.
+    ended: LeaseEnd | None = None
+
+    def to_json(self) -> bytes:
+        """Return the stored form of the record."""
+        document = {**asdict(self), "ttl": self.ttl.total_seconds()}
+        if self.ended:
+            document["ended"]["at"] = format_timestamp(self.ended.at)
+        return json.dumps(document, sort_keys=True, indent=1).encode() + b"\n"
+
+    @classmethod
+    def from_json(cls, content: bytes, where: str) -> LeaseRecord:
+        """Parse the record stored at `where`. Raises `LeaseError` for an invalid record, which never counts as free."""
+        try:
+            data = _RECORD.read(parse_json(content))
+            ended = data.get("ended")
+            return cls(
+                owner=data["owner"],
+                who=data["who"],
+                purpose=data["purpose"],
+                ttl=timedelta(seconds=float(data["ttl"])),
+                acting=data.get("acting") or None,
+                ended=LeaseEnd(ended["by"], ended["who"], _parse_moment(ended["at"])) if ended else None,
+            )
+        except ValueError as error:
+            raise LeaseError(
+                f"cannot read `{where}`: not a lease of this version of tpuctl; no change was made",
+                hint="make sure that no process uses the node, delete the file or object, and try again",
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLease:
+    """A record with the information of its store."""
+
+    record: LeaseRecord
+    # Never used twice for a node.
+    version: str
+    age: timedelta
+    # Whether the process that wrote it is alive; None if the store does not know. If known, the age is ignored.
+    is_alive: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The holder of a node, or the command that ended the lease (`ended`). `age` is the time since the last renewal."""
+
+    who: str
+    purpose: str
+    age: timedelta
+    acting: str | None = None
+    ended: LeaseEnd | None = None
+
+    def __str__(self) -> str:
+        ago = f"{format_duration(self.age)} ago"
+        if self.ended:
+            return f"`{self.ended.by}` ended it {ago} ({self.ended.who})"
+        doing = f", about to {self.acting}" if self.acting else ""
+        return f"`{self.who}` holds the lease{doing}, renewed {ago}"
+
+
+class LeaseStanding(Enum):
+    """What the stored record means for a process that wants the lease."""
+
+    FREE = auto()
+    OURS = auto()
+    HELD = auto()
+    ACTING = auto()
+    ENDED = auto()
+
+
+def judge_lease(found: StoredLease | None, owner: str) -> LeaseStanding:
+    """Return what the stored record means for `owner`. The first rule that matches wins."""
+    if found is None:
+        return LeaseStanding.FREE
+    if found.record.ended:
+        return LeaseStanding.ENDED
+    if found.record.owner == owner:
+        return LeaseStanding.OURS
+    if is_expired(found):
+        return LeaseStanding.FREE
+    return LeaseStanding.ACTING if found.record.acting else LeaseStanding.HELD
+
+
+def is_expired(found: StoredLease) -> bool:
+    """Return whether the lease has expired or its process is dead."""
+    return found.age >= found.record.ttl if found.is_alive is None else not found.is_alive
+
+
+def may_take(standing: LeaseStanding, purpose: str, *, steal: bool) -> bool:
+    """Return whether the lease may be taken for a purpose; never while its holder has a change in flight."""
+    match standing:
+        case LeaseStanding.FREE | LeaseStanding.OURS:
+            return True
+        case LeaseStanding.ENDED:
+            return steal or purpose in _REVIVING
+        case LeaseStanding.HELD:
+            return steal
+        case LeaseStanding.ACTING:
+            return False
+
+
+def held_record(identity: LeaseOwner, purpose: str, policy: LeasePolicy) -> LeaseRecord:
+    """Return the record of a process that takes the lease."""
+    return LeaseRecord(identity.owner, identity.who(purpose), purpose, policy.ttl)
+
+
+def tombstone_record(identity: LeaseOwner, by: str, now: datetime, policy: LeasePolicy) -> LeaseRecord:
+    """Return the tombstone of a command that ends the lease."""
+    record = held_record(identity, by, policy)
+    return replace(record, ended=LeaseEnd(by, record.who, now.replace(microsecond=0)))
+
+
+def lease_of(found: StoredLease) -> Lease:
+    """Return the part of a record that other processes show."""
+    record = found.record
+    return Lease(record.who, record.purpose, found.age, record.acting, record.ended)
+
+
+def _parse_moment(text: str) -> datetime:
+    moment = parse_timestamp(text)
+    if moment is None:
+        raise ValueError(text)
+    return moment
+
+
+# Hold leases on nodes, so that two processes never repair the same node. The rules are in `lease.py`.
+#
+# An unreachable store raises an error; it never counts as a free node. Not thread-safe.
+
+
+# Attempts to write a record against simultaneous writers.
+_ATTEMPTS = 5
+# In real time: the run may have been interrupted, and the user waits for it to end.
+_RELEASE_TIMEOUT = timedelta(seconds=5)
+
+
+class LeaseStore(Protocol):
+    """Stores one record for each node, and replaces it by compare-and-swap.
+
+    Every method raises `LeaseError`, or the exceptions of the service, if the store cannot be used.
+    """
+
+    def read(self, name: NodeName) -> StoredLease | None:
+        """Return the record of a node; None only if it certainly does not exist."""
+
+    def write(self, name: NodeName, record: LeaseRecord, *, expected: str | None) -> str:
+        """Replace version `expected` (None: no record may exist) and return the new version.
+
+        Raises `PreconditionFailedError` for another version.
+        """
+
+    def remove(self, name: NodeName, *, expected: str) -> None:
+        """Remove version `expected`. Raises `PreconditionFailedError` if another is there; none is fine."""
+
+
+@dataclass(frozen=True, slots=True)
+class _HeldLease:
+    """A record of this process. `written` is when its last write began, by our monotonic clock."""
+
+    record: LeaseRecord
+    version: str
+    written: timedelta
+
+
+class LeaseKeeper:
+    """The leases of this process, and those of others."""
+
+    def __init__(
+        self, store: LeaseStore, clock: Clock, identity: LeaseOwner, policy: LeasePolicy | None = None
+    ) -> None:
+        self.policy = policy or LeasePolicy()
+        self._store = store
+        self._clock = clock
+        self._identity = identity
+        self._held: dict[NodeName, _HeldLease] = {}
+
+    def holder(self, name: NodeName) -> Lease | None:
+        """Return the lease of another holder, or the mark of its end; None if the node is free or ours."""
+        found = self._store.read(name)
+        standing = judge_lease(found, self._identity.owner)
+        return None if found is None or standing in {LeaseStanding.FREE, LeaseStanding.OURS} else lease_of(found)
+
+    def acquire(
+        self, name: NodeName, purpose: str, *, steal: bool = False, tell: Callable[[str], None] | None = None
+    ) -> Lease | None:
+        """Take the lease. Return None if it is ours now, else the other lease or the mark of its end.
+
+        With `steal` it is taken from any holder; a change of the holder in flight is awaited as in `end`.
+        """
+        for _ in range(_ATTEMPTS):
+            found, standing = self._idle(name, tell) if steal else self._read(name)
+            if not may_take(standing, purpose, steal=steal) and found is not None:
+                return lease_of(found)
+            if self._swap(name, held_record(self._identity, purpose, self.policy), found):
+                return None
+        raise self._contended(name)
+
+    def renew(self, name: NodeName) -> bool:
+        """Renew the lease if that is due. Return False if it is not ours any more.
+
+        If the store does not answer, the lease stays ours for now: no change is sent before `begin` has written.
+        """
+        ours = self._held.get(name)
+        if ours is None:
+            return False
+        if self._since(ours) < self.policy.renews_every:
+            return True
+        try:
+            return self._rewrite(name, ours.record)
+        except ServiceUnavailableError:
+            return True
+
+    def begin(self, name: NodeName, verb: str) -> bool:
+        """Announce a change. Return False if it must not be sent, because the lease is not ours any more.
+
+        Call it again right before the request: it writes again unless the last write is recent
+        (`LeasePolicy.acts_within`). Raises if the store cannot be used; the change must not be sent then either.
+        """
+        try:
+            for _ in range(_ATTEMPTS):
+                ours = self._held.get(name)
+                if ours is None:
+                    return False
+                if ours.record.acting == verb and self._since(ours) <= self.policy.acts_within:
+                    return True
+                if not self._rewrite(name, replace(ours.record, acting=verb)):
+                    return False
+            hint = "try again in a few minutes"
+            raise LeaseError("writing the lease takes too long; no change was made", hint=hint)
+        except TpuctlError:
+            self._mark_idle(name)
+            raise
+
+    def done(self, name: NodeName) -> None:
+        """Write that the change has ended. If the store does not answer, the next `renew` writes it."""
+        ours = self._held.get(name)
+        if ours is None or ours.record.acting is None:
+            return
+        try:
+            with limit_cloud_calls(SystemClock(), _RELEASE_TIMEOUT):
+                self._rewrite(name, replace(ours.record, acting=None))
+        except ServiceUnavailableError:
+            self._mark_idle(name)
+
+    def release(self, name: NodeName) -> None:
+        """Release the lease if it is ours. If that cannot be written, the lease expires."""
+        self._held.pop(name, None)
+        try:
+            with limit_cloud_calls(SystemClock(), _RELEASE_TIMEOUT):
+                for _ in range(_ATTEMPTS):
+                    found, standing = self._read(name)
+                    if found is None or standing is not LeaseStanding.OURS:
+                        return
+                    with suppress(PreconditionFailedError):
+                        self._store.remove(name, expected=found.version)
+                        return
+        except TpuctlError:
+            return
+
+    def end(self, name: NodeName, by: str, *, tell: Callable[[str], None]) -> None:
+        """Replace the lease of any holder by a tombstone, before `down`, `delete` or `stop` act.
+
+        A change of the holder in flight is awaited for up to `LeasePolicy.waits_at_most`; `tell` gets a message about
+        that. Raises `ConflictError` if the change does not end.
+        """
+        for _ in range(_ATTEMPTS):
+            found, _standing = self._idle(name, tell)
+            if self._swap(name, tombstone_record(self._identity, by, self._clock.now(), self.policy), found):
+                self._held.pop(name, None)
+                return
+        raise self._contended(name)
+
+    def _mark_idle(self, name: NodeName) -> None:
+        """Remember that no change is in flight; the next `renew` writes it."""
+        if ours := self._held.get(name):
+            idle = replace(ours.record, acting=None)
+            self._held[name] = replace(ours, record=idle, written=ours.written - self.policy.ttl)
+
+    def _read(self, name: NodeName) -> tuple[StoredLease | None, LeaseStanding]:
+        found = self._store.read(name)
+        return found, judge_lease(found, self._identity.owner)
+
+    def _idle(self, name: NodeName, tell: Callable[[str], None] | None) -> tuple[StoredLease | None, LeaseStanding]:
+        """Return the record once its holder has no change in flight, or has not written for its time to live."""
+        start = self._clock.monotonic()
+        version, since = "", start
+        while True:
+            found, standing = self._read(name)
+            if found is None or standing is not LeaseStanding.ACTING:
+                return found, standing
+            now = self._clock.monotonic()
+            if found.version != version:
+                version, since = found.version, now
+                if tell:
+                    tell(f"waiting for `{found.record.who}`, which is about to {found.record.acting} `{name.node_id}`")
+            elif now - since >= found.record.ttl:
+                # A living process that hangs: it must not act on a write this old.
+                return found, LeaseStanding.HELD
+            if now - start > self.policy.waits_at_most:
+                raise ConflictError(f"`{name.node_id}`: {lease_of(found)}", hint="stop that process, then try again")
+            self._clock.sleep(self.policy.poll)
+
+    def _rewrite(self, name: NodeName, record: LeaseRecord) -> bool:
+        """Replace our record. If it is not ours any more, forget it and return False."""
+        for _ in range(_ATTEMPTS):
+            ours = self._held[name]
+            if self._swap(name, record, StoredLease(ours.record, ours.version, timedelta())):
+                return True
+            # A write of ours whose answer was lost may have changed the version.
+            found, standing = self._read(name)
+            if found is None or standing is not LeaseStanding.OURS:
+                break
+            self._held[name] = replace(ours, version=found.version)
+        self._held.pop(name, None)
+        return False
+
+    def _swap(self, name: NodeName, record: LeaseRecord, found: StoredLease | None) -> bool:
+        began = self._clock.monotonic()
+        try:
+            version = self._store.write(name, record, expected=found.version if found else None)
+        except PreconditionFailedError:
+            return False
+        self._held[name] = _HeldLease(record, version, began)
+        return True
+
+    def _since(self, ours: _HeldLease) -> timedelta:
+        return self._clock.monotonic() - ours.written
+
+    def _contended(self, name: NodeName) -> ConflictError:
+        return ConflictError(f"too many processes want `{name.node_id}` at the same time", hint="try again in a moment")
+
+
+# Leases on this machine: one file for each node, and one for each process that holds a lease.
+#
+# A process keeps its own file locked (`flock`) while it lives, and the kernel unlocks it when the process ends in any way. A
+# killed process is detected at once, and a living one never expires, even if the clock is wrong.
+
+
+# Not a valid name of a project.
+_PROCESSES = ".processes"
+_REQUIRED = ("version", "written", "record")
+_DOCUMENT = Shape("", {"version": str, "written": TIME, "record": MapOf(ANY)}, required=_REQUIRED)
+
+
+class LocalLeaseStore:
+    """Lease records below a folder, at `PROJECT/ZONE/NODE.json`. The first write creates folders and files."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._alive: dict[str, int] = {}
+
+    def read(self, name: NodeName) -> StoredLease | None:
+        """Return the record of a node, with the information whether its process is alive."""
+        with self._explained():
+            return self._read(self._file(name))
+
+    def write(self, name: NodeName, record: LeaseRecord, *, expected: str | None) -> str:
+        """Replace a version; see `Store`. After the first record this process counts as alive."""
+        version = secrets.token_hex(8)
+        written = self._clock.now().isoformat()
+        document = {"version": version, "written": written, "record": json.loads(record.to_json())}
+        with self._explained():
+            self._mark_alive(record.owner)
+            with self._locked(name) as file:
+                self._expect(file, expected)
+                _replace_file(file, json.dumps(document, indent=1) + "\n")
+        return version
+
+    def remove(self, name: NodeName, *, expected: str) -> None:
+        """Remove a version; see `Store`."""
+        with self._explained(), self._locked(name) as file:
+            if file.exists():
+                self._expect(file, expected)
+                file.unlink()
+
+    def close(self) -> None:
+        """Mark this process as dead in all its records."""
+        for owner, descriptor in self._alive.items():
+            self._process(owner).unlink(missing_ok=True)
+            os.close(descriptor)
+        self._alive.clear()
+
+    def _read(self, file: Path) -> StoredLease | None:
+        try:
+            content = read_own_file(file)
+        except FileNotFoundError:
+            return None
+        try:
+            document = _DOCUMENT.read(parse_json(content))
+            version, body = document["version"], json.dumps(document["record"]).encode()
+            written = parse_timestamp(document["written"])
+        except ShapeError:
+            version, body, written = "", b"", None
+        record = LeaseRecord.from_json(body, str(file))
+        age = max(self._clock.now() - written, timedelta()) if written else timedelta()
+        return StoredLease(record, version, age, is_alive=_is_locked(self._process(record.owner)))
+
+    def _expect(self, file: Path, expected: str | None) -> None:
+        found = self._read(file)
+        if (found.version if found else None) != expected:
+            raise PreconditionFailedError(f"`{file}` was changed by another process meanwhile", hint="try again")
+
+    @contextmanager
+    def _locked(self, name: NodeName) -> Iterator[Path]:
+        """Lock the file of a node, and yield its path."""
+        file = self._file(name)
+        descriptor = open_private_file(file.with_suffix(".lock"))
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield file
+        finally:
+            os.close(descriptor)
+
+    def _mark_alive(self, owner: str) -> None:
+        """Lock the file of our own process, and remove those of killed processes."""
+        if owner in self._alive:
+            return
+        file = self._process(owner)
+        while True:
+            descriptor = open_private_file(file)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # Another process may have removed it before it was locked.
+            with suppress(FileNotFoundError):
+                if file.stat().st_ino == os.fstat(descriptor).st_ino:
+                    break
+            os.close(descriptor)
+        self._alive[owner] = descriptor
+        for other in file.parent.iterdir():
+            _is_locked(other)
+
+    def _file(self, name: NodeName) -> Path:
+        return self._folder / name.project / name.zone / f"{name.node_id}.json"
+
+    def _process(self, owner: str) -> Path:
+        # The name is read from a file: it must not lead out of the folder.
+        return self._folder / _PROCESSES / f"{owner.replace('/', '_')}.lock"
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise LeaseError(
+                f"cannot write the lease to `{self._folder}`: {error.strerror or error}; no change was made",
+                hint="set `TPUCTL_STATE_DIR` to a local folder that can be written, or `lease: gs://BUCKET/PREFIX`",
+            ) from error
+
+
+def _is_locked(file: Path) -> bool:
+    """Return whether the process of this file is alive. Remove the file of a dead process."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        # Removed while it is locked here, so that no process locks a file that disappears.
+        file.unlink(missing_ok=True)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _replace_file(file: Path, text: str) -> None:
+    """Replace a file atomically, also in case of a crash of the machine."""
+    draft = file.with_suffix(".new")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        flush_to_disk(stream.fileno())
+    draft.replace(file)
+
+
+# Leases in Cloud Storage, for processes on several machines: one object for each node, replaced by its generation.
+
+
+class ObjectVersion(Protocol):
+    """One version of an object. `age` is by the service's own clock."""
+
+    @property
+    def content(self) -> bytes:
+        """Return its bytes."""
+
+    @property
+    def generation(self) -> int:
+        """Return its number, which no other version has."""
+
+    @property
+    def age(self) -> timedelta:
+        """Return how long ago it was written."""
+
+
+class LeaseObjects(Protocol):
+    """The part of Cloud Storage that leases use. Generation 0 means that the object does not exist."""
+
+    def read(self, bucket: str, name: str) -> ObjectVersion | None:
+        """Return the newest version; None only after a 404 from the API."""
+
+    def write(self, bucket: str, name: str, content: bytes, *, generation: int | None) -> int:
+        """Replace a generation. Raises `PreconditionFailedError` if the object has another."""
+
+    def delete(self, bucket: str, name: str, *, generation: int | None) -> None:
+        """Delete a generation. Raises `PreconditionFailedError` if the object has another."""
+
+
+class BucketLeaseStore:
+    """Lease records in Cloud Storage, at `PREFIX/PROJECT/ZONE/NODE.json`.
+
+    Only the age of its record shows that a process was killed.
+    """
+
+    def __init__(self, objects: LeaseObjects, path: BucketPath) -> None:
+        self._objects = objects
+        self._path = path
+
+    def read(self, name: NodeName) -> StoredLease | None:
+        """Return the record of a node."""
+        blob = self._objects.read(self._path.bucket, self._object(name))
+        if blob is None:
+            return None
+        record = LeaseRecord.from_json(blob.content, f"gs://{self._path.bucket}/{self._object(name)}")
+        return StoredLease(record, str(blob.generation), blob.age)
+
+    def write(self, name: NodeName, record: LeaseRecord, *, expected: str | None) -> str:
+        """Replace a version; see `Store`."""
+        generation = int(expected) if expected else 0
+        return str(self._objects.write(self._path.bucket, self._object(name), record.to_json(), generation=generation))
+
+    def remove(self, name: NodeName, *, expected: str) -> None:
+        """Remove a version; see `Store`."""
+        self._objects.delete(self._path.bucket, self._object(name), generation=int(expected))
+
+    def _object(self, name: NodeName) -> str:
+        return self._path.object_name(f"{name.project}/{name.zone}/{name.node_id}.json")
+
+
+# Hold the lease of a node while it is changed, and leave the node alone while another process holds it.
+
+
+# How often to check whether another process still holds the lease.
+_HOLDER_CHECK_INTERVAL = timedelta(seconds=20)
+
+
+class TakenOverError(ConflictError):
+    """Another client stopped the node, or took its lease, during this run."""
+
+
+class DeletedByOtherError(NotFoundError):
+    """Another tpuctl command deleted the node during this run."""
+
+
+class LeaseGuard:
+    """The lease of one node. With `purpose` None it is never taken, because the run changes nothing."""
+
+    def __init__(self, context: ActionContext, name: NodeName, purpose: str | None, *, steal: bool) -> None:
+        self._context, self._name, self._purpose, self._steal = context, name, purpose, steal
+        self._holds = False
+        self._checked_at: timedelta | None = None
+        self.held_by: str | None = None
+
+    def take(self) -> bool:
+        """Take the lease if it is free. Return whether it is ours now.
+
+        Raises `EndedError` or `DeletedError` if another command ended the node and the purpose does not revive it.
+        """
+        if self._purpose is None:
+            raise AssertionError("a run without a purpose changes nothing")
+        if self._holds:
+            return True
+        other = self._context.leases.acquire(self._name, self._purpose, steal=self._steal)
+        self._checked_at = self._context.clock.monotonic()
+        if other is not None and other.ended is not None:
+            raise _ended_error(self._name, other)
+        self._holds, self.held_by = other is None, other.who if other else None
+        return self._holds
+
+    def find_other_holder(self) -> bool:
+        """Return whether another process holds the lease that this run did not know of.
+
+        Raises `EndedError` or `DeletedError` if the lease was ours and is lost: that explains more than the node's state.
+        """
+        if self._purpose is None or self.held_by is not None:
+            return False
+        other = self._context.leases.holder(self._name)
+        if other is not None and self._holds:
+            self.raise_lost()
+        if other is None or other.ended is not None:
+            return False
+        self._checked_at, self.held_by = self._context.clock.monotonic(), other.who
+        return True
+
+    def keep(self) -> None:
+        """Renew our lease; if another process holds it, check from time to time whether it still does.
+
+        Raises `EndedError` or `DeletedError` if the lease was ours and is lost.
+        """
+        now = self._context.clock.monotonic()
+        if self._holds:
+            if not self._context.leases.renew(self._name):
+                self.raise_lost()
+            return
+        if self.held_by is not None and (self._checked_at is None or now - self._checked_at >= _HOLDER_CHECK_INTERVAL):
+            other = self._context.leases.holder(self._name)
+            self._checked_at, self.held_by = now, other.who if other else None
+
+    def raise_lost(self) -> None:
+        """Raise an error that names the current holder."""
+        self._holds = False
+        raise _ended_error(self._name, self._context.leases.holder(self._name))
+
+    def release(self) -> None:
+        """Release the lease if it is ours."""
+        if self._holds:
+            self._holds = False
+            self._context.leases.release(self._name)
+
+
+@contextmanager
+def hold_lease(
+    context: ActionContext, name: NodeName, purpose: str, *, steal: bool = False, keep: bool = False
+) -> Iterator[None]:
+    """Hold the lease of a node while a change is requested; with `keep` the lease stays ours afterwards.
+
+    Raises `ConflictError` if another client holds it.
+    """
+    other = context.leases.acquire(name, purpose, steal=steal)
+    if other is not None or not context.leases.begin(name, purpose):
+        who = str(other) if other else "another client has just taken it"
+        raise ConflictError(
+            f"`{name.node_id}` is in use: {who}",
+            hint="wait until it has finished, or take the lease with `--force-lease`",
+        )
+    try:
+        yield
+    except BaseException:
+        context.leases.release(name)
+        raise
+    if keep:
+        context.leases.done(name)
+    else:
+        context.leases.release(name)
+
+
+def end_lease(context: ActionContext, name: NodeName, by: str) -> None:
+    """End the lease of a node for good, before the node is stopped or deleted."""
+
+    def tell(text: str) -> None:
+        context.tell(NodeEvent(EventKind.NOTE, context.clock.now(), name, text))
+
+    context.leases.end(name, by, tell=tell)
+
+
+def _ended_error(name: NodeName, lease: Lease | None) -> TakenOverError | DeletedByOtherError:
+    node_id = name.node_id
+    if lease is not None and lease.ended is not None:
+        by, who, at = lease.ended.by, lease.ended.who, lease.ended.at
+        kind = TakenOverError if by == "stop" else DeletedByOtherError
+        return kind(
+            f"`{by}` ended `{node_id}` ({who}, {format_timestamp(at)}); this run leaves it alone",
+            hint=f"`tpuctl up {node_id}` starts or creates it again; to watch it anyway, pass `--force-lease`",
+        )
+    taken = f" by {lease.who}" if lease else ""
+    return TakenOverError(
+        f"`{node_id}` was taken over{taken}; this run leaves it alone",
+        hint="only one run at a time may repair a node; `--force-lease` takes it back",
+    )

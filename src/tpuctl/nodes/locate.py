@@ -1,0 +1,111 @@
+"""Find the node that a name refers to, in one zone or in all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from tpuctl.errors import ConflictError, NodeNotFoundError, NodeNotInProjectError, ServiceUnavailableError, TpuctlError
+from tpuctl.names import NodeName, NodeReference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tpuctl.models.node import Node
+    from tpuctl.models.queued import QueuedResource
+    from tpuctl.nodes.context import NodeListingLike, QueuedListingLike
+
+
+class NodeFinder(Protocol):
+    """The part of the cloud that reads nodes."""
+
+    def find_node(self, name: NodeName) -> Node | None:
+        """Return the node, or None if there is none."""
+
+    def list_nodes(self, project: str, zones: Sequence[str] = ()) -> NodeListingLike:
+        """Return the nodes of some zones, or of all."""
+
+
+class RequestFinder(Protocol):
+    """The part of the cloud that lists queued resources."""
+
+    def list_queued_resources(self, project: str, zones: Sequence[str] = ()) -> QueuedListingLike:
+        """Return the queued resources of some zones, or of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPlace:
+    """Where to search: the project, and the zone if the user named one."""
+
+    project: str
+    zone: str | None = None
+    # The zone of gcloud's configuration. It is used to create nodes; it does not hide nodes of other zones.
+    default_zone: str | None = None
+
+    def name(self, reference: NodeReference) -> NodeName | None:
+        """Return the full name of a node whose zone the user named."""
+        zone = reference.zone or self.zone
+        return NodeName(reference.project or self.project, zone, reference.node_id) if zone else None
+
+
+def locate_node(finder: NodeFinder, place: SearchPlace, reference: NodeReference) -> Node:
+    """Return the node of a name.
+
+    Raises `NodeNotFoundError` if it does not exist, `ConflictError` if there are several, and
+    `ServiceUnavailableError` if a zone that might have it did not answer.
+    """
+    name = place.name(reference)
+    if name is not None:
+        node = finder.find_node(name)
+        if node is None:
+            raise NodeNotFoundError(name.node_id, name.zone)
+        return node
+    node = search_node(finder, place, reference)
+    if node is None:
+        raise NodeNotInProjectError(reference.node_id, reference.project or place.project)
+    return node
+
+
+def search_node(finder: NodeFinder, place: SearchPlace, reference: NodeReference) -> Node | None:
+    """Search a node in all zones; None if every zone answered that it has none."""
+    listing = finder.list_nodes(reference.project or place.project)
+    found = only_node(listing.nodes, reference.node_id)
+    if found is None and listing.unreachable:
+        raise unreachable_zones_error(reference.node_id, listing.unreachable)
+    return found
+
+
+def only_node(nodes: Iterable[Node], node_id: str) -> Node | None:
+    """Return the only node of a name in a list, or None. Raises `ConflictError` if there are several."""
+    found = [node for node in nodes if node.name.node_id == node_id]
+    if len(found) > 1:
+        where = ", ".join(f"{node.name.zone}/{node.name.node_id}" for node in found)
+        raise ConflictError(
+            f"there are {len(found)} nodes `{node_id}`: {where}", hint="name the zone: `--zone ZONE` or `ZONE/NODE`"
+        )
+    return found[0] if found else None
+
+
+def queued_resources_or_none(cloud: RequestFinder, project: str, zones: Sequence[str]) -> tuple[QueuedResource, ...]:
+    """Return the queued resources of some zones, or of all. Empty if they cannot be listed: they are only extra information."""
+    try:
+        return cloud.list_queued_resources(project, zones).queued_resources
+    except TpuctlError:
+        return ()
+
+
+def unreachable_zones_error(node_id: str, zones: Sequence[str]) -> ServiceUnavailableError:
+    """Return the error for a name that was not found while some zones did not answer."""
+    named = ", ".join(zones[:8]) + (f" and {len(zones) - 8} more" if len(zones) > 8 else "")
+    return ServiceUnavailableError(
+        f"`{node_id}` was not found, but {named} did not answer and may have it",
+        hint="try again later, or name the zone with `--zone`",
+    )
+
+
+def incomplete_list_error(zones: Sequence[str]) -> ServiceUnavailableError:
+    """Return the error for a list in which some zones are missing."""
+    return ServiceUnavailableError(
+        f"the list is incomplete: {', '.join(zones)} did not answer",
+        hint="nodes in these zones are not shown; try again later",
+    )

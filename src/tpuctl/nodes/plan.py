@@ -1,0 +1,285 @@
+"""Plan the steps of a command without running them, with the equivalent gcloud commands. Pure.
+
+`readiness.decide` decides on the state that each step would lead to, so that a dry run cannot differ from the run.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import StrEnum
+from itertools import chain
+from typing import TYPE_CHECKING, Any, assert_never
+
+from tpuctl.accelerators import find_accelerator_type
+from tpuctl.errors import ConflictError
+from tpuctl.models.node import Node, NodeState, Tier
+from tpuctl.models.spec import NodeSpec
+from tpuctl.names import last_segment
+from tpuctl.nodes.conditions import (
+    Condition,
+    Create,
+    Delete,
+    Done,
+    Fail,
+    ObservedState,
+    Policy,
+    Reboot,
+    Requeue,
+    Restart,
+    SshAnswer,
+    Start,
+    StartupState,
+    Verb,
+    WorkerSnapshot,
+)
+from tpuctl.nodes.decide import decide
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from tpuctl.names import NodeName
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStep:
+    """One step of a plan."""
+
+    verb: Verb
+    name: NodeName
+    reason: str
+    # The full name of the queued resource that owns the node: the deletion goes through it.
+    queued_resource: str | None = None
+
+
+class ResetMode(StrEnum):
+    """How a node is reset."""
+
+    AUTO = "auto"
+    RESTART = "restart"
+    REBOOT = "reboot"
+    RECREATE = "recreate"
+
+
+def reset_mode(node: Node, wanted: ResetMode) -> ResetMode:
+    """Return how to reset a node. `auto` never deletes it: it restarts the node if that is possible, else it reboots.
+
+    Raises `ConflictError` if the wanted mode is impossible; its hint names the others.
+    """
+    name = node.name.node_id
+    why_not = node.why_not_restartable()
+    if wanted is ResetMode.RECREATE:
+        if node.queued_resource:
+            owner = last_segment(node.queued_resource)
+            hint = f"`tpuctl reset {name} --mode reboot` keeps it; `tpuctl down {name}` deletes it with its queued resource"
+            text = f"`{name}` belongs to the queued resource `{owner}` and cannot be recreated on its own"
+            raise ConflictError(text, hint=hint)
+        return wanted
+    if wanted is ResetMode.RESTART and why_not:
+        hint = f"`tpuctl reset {name} --mode reboot` keeps it; `--mode recreate` deletes and recreates it"
+        raise ConflictError(f"`{name}` cannot be restarted: {why_not}", hint=hint)
+    if node.state is NodeState.READY:
+        return ResetMode.REBOOT if wanted is ResetMode.REBOOT or why_not else ResetMode.RESTART
+    if node.state is NodeState.STOPPED and not why_not and wanted is not ResetMode.REBOOT:
+        return ResetMode.RESTART
+    hint = (
+        f"`tpuctl reset {name} --mode recreate` deletes and recreates it; `tpuctl up {name}` waits until it is usable"
+    )
+    raise ConflictError(f"`{name}` is {node.state}, but only a READY node can be reset in place", hint=hint)
+
+
+def plan_steps(policy: Policy, seen: ObservedState, now: datetime) -> tuple[PlanStep, ...]:
+    """Return the steps of `up` for an observed state, ignoring the timeout. `now` is the service's time.
+
+    Raises the error that `up` would fail with.
+    """
+    policy = replace(policy, timeout=None)
+    planned: list[PlanStep] = []
+    while len(planned) < _MOST_STEPS:
+        decision = decide(policy, seen, now)
+        match decision:
+            case Done():
+                return tuple(planned)
+            case Fail(error):
+                raise error
+            case Requeue() | Create() | Delete() | Start() | Restart() | Reboot():
+                planned.append(PlanStep(_VERBS[type(decision)], seen.name, decision.reason))
+            case _:
+                assert_never(decision)
+        seen = _afterwards(policy, seen, planned[-1].verb)
+    raise AssertionError(f"a plan without an end: {planned}")
+
+
+_VERBS: dict[type, Verb] = {
+    Requeue: Verb.WAIT,
+    Create: Verb.CREATE,
+    Delete: Verb.DELETE,
+    Start: Verb.START,
+    Restart: Verb.STOP,
+    Reboot: Verb.REBOOT,
+}
+# Each step resolves one condition: an outage, a failure, a change, the repair of another client, then each state.
+_MOST_STEPS = 12
+_WOUND_DOWN = {Condition.STOPPED: "STOPPED", Condition.PREEMPTED: "PREEMPTED"}
+
+
+def _afterwards(policy: Policy, seen: ObservedState, verb: Verb) -> ObservedState:
+    """Return the state after a successful step."""
+    if verb is Verb.WAIT and seen.outage:
+        return replace(seen, outage=None)
+    if verb is Verb.WAIT and seen.failure:
+        return replace(seen, failure=None)
+    if verb is Verb.WAIT and seen.held_by:
+        return replace(seen, held_by=None)
+    if verb is Verb.WAIT and seen.pending:
+        verb = seen.pending
+    seen = replace(seen, pending=None, failure=None, has_vanished=False, in_state=timedelta(), since_repair=None)
+    state = seen.node.state if seen.node else None
+    gone = policy.goal is Condition.GONE or state is NodeState.DELETING
+    if verb is Verb.DELETE or (verb is Verb.WAIT and gone):
+        return replace(seen, node=None, differences=(), workers=())
+    if verb is Verb.STOP or (verb is Verb.WAIT and state is NodeState.STOPPING):
+        return replace(seen, node=_in_state(seen, "STOPPED"), workers=())
+    if verb is Verb.WAIT and policy.goal in _WOUND_DOWN:
+        return replace(seen, node=_in_state(seen, _WOUND_DOWN[policy.goal]), workers=())
+    node = _in_state(seen, "READY")
+    chips = node.accelerator.chips_per_worker if node.accelerator else None
+    worker = WorkerSnapshot(SshAnswer.YES, startup=StartupState.DONE, chips=chips)
+    return replace(seen, node=node, workers=(worker,) * node.workers)
+
+
+def _in_state(seen: ObservedState, state: str) -> Node:
+    raw: dict[str, Any] = dict(seen.node.raw) if seen.node else {"name": str(seen.name)}
+    workers = Node(seen.name, raw).workers
+    raw |= {"state": state, "health": "HEALTHY", "networkConfigs": [], "networkEndpoints": [{}] * workers}
+    return Node(seen.name, raw)
+
+
+def gcloud_commands(
+    step: PlanStep,
+    spec: NodeSpec | None,
+    changes: Mapping[str, Any] | None = None,
+    present: Mapping[str, Any] | None = None,
+    *,
+    account: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """Return the gcloud commands equivalent to a step, quoted for bash or zsh; none for a wait.
+
+    `account` are gcloud's flags for the identity and the quota project. `changes` are the API fields that an update
+    replaces. gcloud merges instead: its flags contain the difference from the `present` fields or, if these are unknown,
+    clear the field first.
+    """
+    where = (step.name.node_id, "--zone", step.name.zone, "--project", step.name.project, *account)
+    group = ("compute", "tpus", "tpu-vm")
+    base = ("gcloud", *group)
+    match step.verb:
+        case Verb.CREATE:
+            return (
+                (_shell_join((*_create_track(spec), *group, "create", *where, *_create_flags(spec))),) if spec else ()
+            )
+        case Verb.DELETE if step.queued_resource:
+            owner = (last_segment(step.queued_resource), *where[1:])
+            return (
+                _shell_join(("gcloud", "compute", "tpus", "queued-resources", "delete", *owner, "--force", "--quiet")),
+            )
+        case Verb.DELETE:
+            return (_shell_join((*base, "delete", *where, "--quiet")),)
+        case Verb.START | Verb.STOP:
+            return (_shell_join((*base, step.verb, *where)),)
+        case Verb.REBOOT:
+            return (_shell_join((*base, "ssh", *where, "--worker=all", "--command=sudo reboot")),)
+        case Verb.UPDATE:
+            return (_shell_join((*base, "update", *where, *_update_flags(changes or {}, present))),)
+        case Verb.WAIT:
+            return ()
+
+
+def _shell_join(words: Sequence[str]) -> str:
+    """Quote words for a shell. Words with control characters are quoted as `$'…'`, for bash and zsh."""
+    return " ".join(shlex.quote(word) if word.isprintable() else _quote_control_characters(word) for word in words)
+
+
+def _quote_control_characters(word: str) -> str:
+    escaped = word.replace("\\", r"\\").replace("'", r"\'").replace("\n", r"\n").replace("\t", r"\t")
+    return (
+        "$'"
+        + "".join(
+            mark if mark.isprintable() else "".join(f"\\x{byte:02x}" for byte in mark.encode()) for mark in escaped
+        )
+        + "'"
+    )
+
+
+def _create_flags(spec: NodeSpec) -> list[str]:
+    flags = _shape_flags(spec)
+    flags.append(f"--version={spec.runtime_version}")
+    if spec.tier and spec.tier is not Tier.ON_DEMAND:
+        flags.append(f"--{spec.tier}")
+    flags += [
+        f"--{name}={value}"
+        for name, value in (
+            ("network", spec.network),
+            ("subnetwork", spec.subnetwork),
+            ("range", spec.cidr_block),
+            ("queue-count", spec.queue_count),
+            ("service-account", spec.service_account),
+            ("scopes", ",".join(spec.scopes)),
+            ("labels", _gcloud_pairs(spec.labels)),
+            ("tags", ",".join(spec.tags)),
+            ("metadata", _gcloud_pairs(spec.metadata)),
+            ("description", spec.description),
+        )
+        if value
+    ]
+    flags += ["--internal-ips"] if spec.internal_ips else []
+    flags += ["--shielded-secure-boot"] if spec.shielded_secure_boot else []
+    flags += [
+        f"--data-disk=source={disk.source},mode={disk.mode.lower().replace('_', '-')}" for disk in spec.data_disks
+    ]
+    return flags
+
+
+def _shape_flags(spec: NodeSpec) -> list[str]:
+    accelerator = find_accelerator_type(spec.accelerator_type)
+    if accelerator is None or spec.topology in {None, accelerator.topology}:
+        return [f"--accelerator-type={spec.accelerator_type}"]
+    return [f"--type={accelerator.generation.prefix}", f"--topology={spec.topology}"]
+
+
+def _create_track(spec: NodeSpec) -> tuple[str, ...]:
+    """Return `gcloud`, or `gcloud alpha` if only that accepts `--type` for the generation [gcloud 528 source]."""
+    needs_alpha = _shape_flags(spec)[0] in {"--type=v5litepod", "--type=v5p", "--type=v6e"}
+    return ("gcloud", "alpha") if needs_alpha else ("gcloud",)
+
+
+def _update_flags(changes: Mapping[str, Any], present: Mapping[str, Any] | None) -> list[str]:
+    flags: list[str] = []
+    for field in ("labels", "metadata"):
+        if field in changes and present is not None:
+            old, new = present.get(field) or {}, changes[field]
+            changed = {key: value for key, value in new.items() if old.get(key) != value}
+            flags += [f"--update-{field}={_gcloud_pairs(changed)}"] if changed else []
+            flags += [f"--remove-{field}={','.join(key for key in old if key not in new)}"] if old.keys() - new else []
+        elif field in changes:
+            flags.append(f"--clear-{field}")
+            flags += [f"--update-{field}={_gcloud_pairs(changes[field])}"] if changes[field] else []
+    if "tags" in changes and present is not None:
+        old, new = present.get("tags") or [], changes["tags"]
+        flags += [f"--add-tags={','.join(tag for tag in new if tag not in old)}"] if set(new) - set(old) else []
+        flags += [f"--remove-tags={','.join(tag for tag in old if tag not in new)}"] if set(old) - set(new) else []
+    elif "tags" in changes:
+        flags.append("--clear-tags")
+        flags += [f"--add-tags={','.join(changes['tags'])}"] if changes["tags"] else []
+    if "description" in changes:
+        flags.append(f"--description={changes['description']}")
+    return flags
+
+
+def _gcloud_pairs(values: Any) -> str:  # a mapping of strings
+    """Return `KEY=VALUE,…`, with another gcloud delimiter if a value has a comma [gcloud topic escaping]."""
+    pairs = [f"{key}={value}" for key, value in values.items()]
+    everything = "".join(pairs)
+    delimiter = next(mark for mark in chain(",:;|#~@%", map(chr, range(0x2500, 0x10000))) if mark not in everything)
+    return ("" if delimiter == "," else f"^{delimiter}^") + delimiter.join(pairs)

@@ -1,0 +1,255 @@
+"""Plan the repair of a node: the least disruptive of reboot, restart and recreate that is allowed and possible. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from tpuctl.clock import format_duration
+from tpuctl.errors import BrokenNodeError
+from tpuctl.models.node import Health, Node, NodeState
+from tpuctl.names import last_segment
+from tpuctl.nodes.conditions import (
+    Condition,
+    Delete,
+    Fail,
+    NextStep,
+    Reboot,
+    Repair,
+    Requeue,
+    Restart,
+    SshAnswer,
+    Verb,
+    all_answer,
+    describe_answers,
+    describe_health,
+    explain_missing_devices,
+    first_missing_condition,
+    has_reachable_worker,
+    is_alive,
+    is_idle,
+    promised_chips,
+    worker_meets,
+)
+from tpuctl.nodes.polling import poll_delay
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from tpuctl.nodes.conditions import ObservedState, Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """A fault of a node that does not pass by itself."""
+
+    reason: str
+    # How long the fault may last before it is repaired.
+    threshold: timedelta
+    is_missing_devices: bool = False
+    # No worker answers ssh.
+    is_silence: bool = False
+
+
+def plan_repair(policy: Policy, seen: ObservedState, node: Node, defect: Defect) -> Reboot | Restart | Delete | Fail:
+    """Return the least disruptive repair of the defect, or the error that says why there is none."""
+    name, reason = seen.name.node_id, defect.reason
+    if policy.repair is Repair.NONE:
+        return Fail(BrokenNodeError(f"`{name}`: {reason}", hint=_reset_hint(node)))
+    if (user := tpu_holder(seen)) and not policy.forced:
+        hint = f"end that process, or repair the node despite it with `tpuctl up {name} --yes`"
+        return Fail(BrokenNodeError(f"`{name}`: {reason}; not repaired: {user}", hint=hint))
+    is_entrusted = seen.is_ours or policy.forced or (policy.is_keeper and is_idle(seen))
+    if is_alive(seen) and not is_entrusted:
+        hint = f"not repaired, because it may be in use; {_reset_hint(node)}, `tpuctl up {name} --yes` repairs it"
+        return Fail(BrokenNodeError(f"`{name}`: {reason}", hint=hint))
+    rejected: list[str] = []
+    for plan in (_plan_reboot, _plan_restart, _plan_recreate):  # least disruptive first
+        if action := plan(policy, seen, node, defect, rejected):
+            return action
+    counts = ((seen.tried.reboots, "reboot"), (seen.tried.restarts, "restart"), (seen.tried.recreates, "recreation"))
+    done = [f"{count} {word}{'s' * (count > 1)}" for count, word in counts if count]
+    tried = [f"unchanged after {' and '.join(filter(None, (', '.join(done[:-1]), done[-1])))}"] if done else []
+    if seen.failure and seen.failure.verb is Verb.DELETE:
+        tried.append(f"its deletion failed: {seen.failure.error.message}")
+    hint = f"`tpuctl reset {name} --mode recreate` deletes and recreates it (its boot disk is lost)"
+    if node.queued_resource:
+        hint = f"`tpuctl down {name}` deletes it with its queued resource `{last_segment(node.queued_resource)}`"
+    why = "; ".join(tried + rejected) or "a restart is not allowed"
+    return Fail(BrokenNodeError(f"`{name}`: {reason}, {why}", hint=hint))
+
+
+def _reset_hint(node: Node) -> str:
+    """Return what `tpuctl reset` does with this node: slices and spot nodes cannot be restarted."""
+    does = "reboots its workers" if node.why_not_restartable() else "restarts it"
+    return f"`tpuctl reset {node.name.node_id}` {does}"
+
+
+def plan_slow_state_repair(
+    policy: Policy, seen: ObservedState, node: Node, threshold: timedelta, now: datetime
+) -> Requeue | Restart | Delete:
+    """Decide about a state that lasts too long: restart, else recreate if that is allowed, else wait."""
+    if seen.in_state < threshold:
+        planned = _unstick(policy, seen, node, "", now)
+        then = None if planned is None else NextStep(describe_repair(planned), threshold - seen.in_state)
+        return Requeue(poll_delay(seen), f"it is {node.state}", then)
+    reason = f"it has been {node.state} for {format_duration(seen.in_state)}"
+    return _unstick(policy, seen, node, reason, now) or Requeue(poll_delay(seen), reason)
+
+
+def describe_repair(act: Reboot | Restart | Delete | Fail) -> str:
+    """Describe the next action for the user."""
+    match act:
+        case Reboot():
+            return "reboot every worker"
+        case Restart():
+            return "restart it"
+        case Delete():
+            return "delete and recreate it"
+        case Fail():
+            return "give up"
+
+
+def tpu_holder(seen: ObservedState) -> str | None:
+    """Return which process holds the TPU, or None."""
+    for index, worker in enumerate(seen.workers):
+        if worker.holders:
+            return f"process {worker.holders[0]} holds the TPU of worker {index}"
+    return None
+
+
+def is_under_maintenance(node: Node, now: datetime) -> bool:
+    """Return whether maintenance is ongoing or due: it ends by itself [API field text of upcomingMaintenance]."""
+    announced = node.upcoming_maintenance
+    if announced is None:
+        return False
+    is_open = announced.start is not None and announced.end is not None and announced.start <= now < announced.end
+    return announced.status == "ONGOING" or is_open
+
+
+def _plan_reboot(policy: Policy, seen: ObservedState, node: Node, defect: Defect, rejected: list[str]) -> Reboot | None:
+    if not policy.repair.allows(Repair.REBOOT) or seen.tried.reboots >= policy.max_reboots:
+        return None
+    if defect.is_missing_devices and seen.tried.restarts:
+        return None
+    if all_answer(seen, node):
+        return Reboot(defect.reason)
+    if seen.workers and not defect.is_silence:
+        rejected.append(describe_answers([worker.answer for worker in seen.workers]))
+    return None
+
+
+def _plan_restart(
+    policy: Policy, seen: ObservedState, node: Node, defect: Defect, rejected: list[str]
+) -> Restart | None:
+    if not policy.repair.allows(Repair.RESTART) or seen.tried.restarts >= policy.max_restarts:
+        return None
+    if defect.is_missing_devices and seen.tried.restarts:
+        # After a stop and a start devices may be missing for good [observed: jax#13260, xla#4211].
+        return None
+    if why_not := node.why_not_restartable() or seen.refused_stop:
+        rejected.append(why_not)
+        return None
+    return Restart(_with(defect.reason, rejected))
+
+
+def _plan_recreate(
+    policy: Policy, seen: ObservedState, node: Node, defect: Defect, rejected: list[str]
+) -> Delete | None:
+    if not _may_recreate(policy, seen, node):
+        return None
+    if has_reachable_worker(seen) and not policy.forced and not (policy.is_keeper and is_idle(seen)):
+        rejected.append("not recreated: a worker still accepts ssh (`--yes` overrides)")
+        return None
+    return Delete(_with(defect.reason, rejected), node.id, is_repair=True)
+
+
+def _may_recreate(policy: Policy, seen: ObservedState, node: Node) -> bool:
+    is_allowed = policy.repair.allows(Repair.RECREATE) and policy.may_create and not node.queued_resource
+    return is_allowed and seen.tried.recreates < policy.max_recreates
+
+
+def _unstick(policy: Policy, seen: ObservedState, node: Node, reason: str, now: datetime) -> Restart | Delete | None:
+    if not policy.forced and (is_under_maintenance(node, now) or tpu_holder(seen)):
+        return None
+    why_not = node.why_not_restartable() or seen.refused_stop
+    may_restart = policy.repair.allows(Repair.RESTART) and seen.tried.restarts < policy.max_restarts
+    if may_restart and not why_not:
+        return Restart(reason)
+    if _may_recreate(policy, seen, node):
+        return Delete(_with(reason, [why_not] if why_not else []), node.id, is_repair=True)
+    return None
+
+
+def _with(reason: str, rejected: list[str]) -> str:
+    return "; ".join((reason, *rejected))
+
+
+_SLOW_STATES = {
+    NodeState.STARTING: "starting",
+    NodeState.RESTARTING: "restarting",
+    NodeState.REPAIRING: "repairing",
+}
+
+
+def slow_after(policy: Policy, node: Node) -> timedelta | None:
+    """Return how long the state may last before a restart is tried; None for a state in which tpuctl only waits."""
+    name = _SLOW_STATES.get(node.state)
+    return scale_threshold(policy, node, getattr(policy.thresholds, name)) if name else None
+
+
+def scale_threshold(policy: Policy, node: Node, threshold: timedelta) -> timedelta:
+    """Return a threshold, extended for the number of workers."""
+    return threshold + policy.thresholds.per_worker * (node.workers - 1)
+
+
+# Find the defect of a READY node: evidence that it will not become usable by itself. Pure.
+
+
+# UNHEALTHY_MAINTENANCE is not among them: the service reschedules it by itself [API field text].
+_DEFECTIVE_HEALTH = frozenset({Health.TIMEOUT, Health.UNHEALTHY_TENSORFLOW})
+
+
+def find_defect(policy: Policy, seen: ObservedState, node: Node, now: datetime) -> Defect | None:
+    """Return the defect. None if there is no evidence, or the service is repairing the node itself."""
+    if node.health is Health.UNHEALTHY_MAINTENANCE or not node.health.is_known or is_under_maintenance(node, now):
+        return None
+    if node.health in _DEFECTIVE_HEALTH:
+        return Defect(f"it is READY but {describe_health(node)}", _patience(policy, seen, node, "unhealthy"))
+    answers = [worker.answer for worker in seen.workers]
+    if SshAnswer.UNREACHABLE in answers:
+        # A firewall that blocks ssh looks the same: it is evidence only on a node that tpuctl created or started.
+        if not seen.is_ours and not policy.forced:
+            return None
+        reason = f"it is READY but {describe_answers(answers)}"
+        return Defect(reason, _patience(policy, seen, node, "unanswered"), is_silence=True)
+    # A worker that could not count its chips is no evidence.
+    promised = promised_chips(node)
+    is_short = any(worker_meets(policy, worker, Condition.DEVICES, promised) is False for worker in seen.workers)
+    if (
+        policy.goal is Condition.DEVICES
+        and first_missing_condition(policy, seen, node) is Condition.DEVICES
+        and is_short
+    ):
+        reason = f"it is READY but {explain_missing_devices(policy, seen, node)}"
+        return Defect(reason, _patience(policy, seen, node, "devices"), is_missing_devices=True)
+    return None
+
+
+def has_lasted(seen: ObservedState) -> timedelta:
+    """Return how long a defect has lasted, for comparison with its threshold.
+
+    For a health reported by the service, an answer of a worker in between does not restart the count.
+    """
+    is_reported = seen.node is not None and seen.node.health in _DEFECTIVE_HEALTH
+    lasts = max(seen.in_state, seen.in_health) if is_reported else seen.in_state
+    return lasts if seen.since_repair is None else min(lasts, seen.since_repair)
+
+
+def _patience(policy: Policy, seen: ObservedState, node: Node, first: str) -> timedelta:
+    """Return the threshold of a defect; after a repair, the time that the repair has to take effect."""
+    thresholds = policy.thresholds
+    return scale_threshold(
+        policy, node, getattr(thresholds, first) if seen.since_repair is None else thresholds.recheck
+    )

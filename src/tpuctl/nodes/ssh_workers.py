@@ -1,0 +1,352 @@
+"""The workers of nodes over ssh: probe, inspect, reboot and set up all workers in parallel."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from tpuctl.errors import RemoteCommandError
+from tpuctl.nodes.conditions import SshAnswer, WorkerSnapshot
+from tpuctl.nodes.inspection import (
+    INSPECTION_COMMAND,
+    inspection_has_begun,
+    inspection_script,
+    last_printed_line,
+    parse_inspection,
+)
+from tpuctl.ssh.answers import UnexpectedAnswerError
+from tpuctl.ssh.connection import (
+    SSH_FAILED,
+    CommandResult,
+    Connection,
+    ProbeOutcome,
+    classify_exit,
+    host_alias,
+    probe_ssh,
+    run_long_ssh_command,
+    run_ssh_command,
+)
+from tpuctl.ssh.keys import ensure_key, metadata_key_line
+from tpuctl.ssh.known_hosts import save_host_keys
+from tpuctl.ssh.routes import Route, Router, resolve_network
+
+if TYPE_CHECKING:
+    from tpuctl.models.node import Node
+    from tpuctl.models.spec import NodeSpec
+    from tpuctl.names import NodeName
+    from tpuctl.ssh.keys import SshKey
+
+# Handshakes under way at once: enough for a slice, few enough for one machine.
+_MAX_SESSIONS = 32
+_T = TypeVar("_T")
+
+_ANSWERS = {
+    ProbeOutcome.ANSWERED: SshAnswer.YES,
+    ProbeOutcome.COMMAND_FAILED: SshAnswer.YES,
+    ProbeOutcome.KEY_REFUSED: SshAnswer.KEY_REFUSED,
+    ProbeOutcome.HOST_KEY_CHANGED: SshAnswer.HOST_KEY_CHANGED,
+    ProbeOutcome.UNREACHABLE: SshAnswer.UNREACHABLE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SshSettings:
+    """How to log in to workers."""
+
+    login: str
+    home: Path
+    # The private key that the user named; None for gcloud's key under `home`.
+    key: Path | None
+    known_hosts: Path
+    # Fetches the guest attributes of the workers from the API.
+    guest_attributes: Callable[[NodeName, int | None], tuple[Mapping[str, str], ...]]
+    # Returns ssh's ProxyCommand for a worker; None for a direct connection or a tunnel.
+    proxy_command: Callable[[Node, int], str | None]
+    # Returns what is missing on this machine besides an ssh client, or None.
+    obstacle: Callable[[], str | None] = lambda: None
+    timeout: timedelta = timedelta(seconds=15)
+    # Chooses among the addresses of a worker.
+    reach: Router = field(default_factory=Router)
+    # Imports our key into OS Login and returns the login name; None if metadata decides.
+    os_login: Callable[[Node, SshKey], str | None] = lambda node, key: None  # noqa: ARG005  # without OS Login
+    # Returns whether our line must be added to the `ssh-keys` of a node.
+    needs_entry: Callable[[Node, str], bool] = lambda node, entry: True  # noqa: ARG005  # always add it
+    # Returns the expiry of our key; None for no expiry.
+    expires: Callable[[], datetime | None] = lambda: None
+
+
+class SshWorkers:
+    """Connects to workers with the OpenSSH client."""
+
+    def __init__(self, settings: SshSettings) -> None:
+        self._settings = settings
+        self._key: SshKey | None = None
+        self._host_keys: dict[str, tuple[str, ...]] = {}
+        self._host_names: dict[str, str] = {}
+        self._admitted: set[str] = set()
+
+    def can_be_asked(self, node: Node | None = None) -> bool:
+        """Return whether this machine can use ssh and, if a node is given, has a route to it."""
+        return self.obstacle(node) is None
+
+    def obstacle(self, node: Node | None = None) -> str | None:
+        """Return why this machine cannot use ssh or, if a node is given, has no route to it; else None."""
+        if shutil.which("ssh") is None:
+            return "there is no `ssh` on this machine"
+        return self._settings.obstacle() or self._settings.reach.obstacle(node)
+
+    def obstacle_of_new(self, name: NodeName, spec: NodeSpec) -> str | None:
+        """Return why this machine will have no route to the workers of a new node, or None."""
+        network = resolve_network(spec.network or "", name.project)
+        return self._settings.reach.obstacle_in(network, name.project, has_external=not spec.internal_ips)
+
+    def note_admission(self, node: Node) -> None:
+        """Remember that our key was just added to a node: its workers may still refuse it for some seconds."""
+        self._admitted.add(node.id)
+
+    def was_admitted_now(self, node: Node) -> bool:
+        """Return whether this run added our key to a node."""
+        return node.id in self._admitted
+
+    def key(self) -> SshKey:
+        """Return the key to log in with. Create gcloud's key if it is missing."""
+        if self._key is None:
+            self._key = ensure_key(self._settings.home, key=self._settings.key, login=self._settings.login)
+        return self._key
+
+    def key_entry(self, node: Node | None = None) -> str | None:
+        """Return our line for the `ssh-keys` metadata; None without ssh, or if the node already accepts our key.
+
+        If the node uses OS Login, the key is imported there. Raises what that raises.
+        """
+        if not self.can_be_asked():
+            return None
+        entry = metadata_key_line(self._settings.login, self.key(), expires=self._settings.expires())
+        if node is not None and (self._os_login(node) is not None or not self._settings.needs_entry(node, entry)):
+            return None
+        return entry
+
+    def _os_login(self, node: Node) -> str | None:
+        return self._settings.os_login(node, self.key())
+
+    def check_way(self, node: Node, worker: int) -> None:
+        """Raise `NoWayError` if a worker has no address for the chosen route."""
+        self._settings.reach.way_to(node, worker)
+
+    def connection(self, node: Node, worker: int, *, makes_key: bool = True) -> Connection:
+        """Return the connection to a worker. Without `makes_key` a missing key is not created.
+
+        Raises `NoWayError` if the worker has no address for the chosen route, and what `Reach.tunnel` raises.
+        """
+        alias = host_alias(node.id or node.name.node_id, worker)
+        reach = self._settings.reach
+        way = reach.way_to(node, worker)
+        tunnel = None
+        if way is Route.IAP:
+            if alias not in self._host_names:
+                self.learn_host_keys(node)
+            tunnel = reach.tunnel(node, worker, self._host_names.get(alias))
+        endpoint, folder = node.endpoints[worker], self._settings.home / ".ssh"
+        return Connection(
+            login=(self._os_login(node) if makes_key else None) or self._settings.login,
+            address=(endpoint.external if way is Route.EXTERNAL else endpoint.internal) or endpoint.address or "",
+            host_alias=alias,
+            known_hosts=(self._settings.known_hosts, folder / "google_compute_known_hosts"),
+            identity=self.key().path if makes_key else self._settings.key or folder / "google_compute_engine",
+            proxy_command=self._settings.proxy_command(node, worker) or tunnel,
+            host_keys=self._host_keys.get(alias, ()),
+        )
+
+    def connections(self, node: Node) -> list[Connection]:
+        """Return the connection to each worker. The host keys from the API are written to the known hosts."""
+        self.learn_host_keys(node)
+        found = [self.connection(node, worker) for worker in range(len(node.endpoints))]
+        save_host_keys(found)
+        return found
+
+    def survey(self, node: Node, *, inspect: bool, probe: str | None, timeout: timedelta) -> tuple[WorkerSnapshot, ...]:
+        """Probe each worker within `timeout`, up to 32 at a time.
+
+        Without `inspect`, only whether it answers ssh. With it, one session also reports its startup, its chips and the
+        processes that hold them; the user's shell line `probe` runs there too, with TPUCTL_WORKER and TPUCTL_NODE set, and
+        must exit with 0.
+        """
+        if not inspect:
+            return self._everywhere(node, lambda way, _: _probe_worker(way, timeout))
+        text = inspection_script(probe, timeout)
+
+        def inspect_one(way: Connection, worker: int) -> WorkerSnapshot:
+            names = f"export TPUCTL_WORKER={worker} TPUCTL_NODE={node.name.node_id}\n"
+            return _inspect_worker(way, names + text, probe=probe, timeout=timeout)
+
+        return self._everywhere(node, inspect_one)
+
+    def reboot(self, node: Node) -> None:
+        """Reboot every worker from inside.
+
+        Raises `RemoteCommandError` naming the workers that do not answer, before any is rebooted, or that refused it.
+        """
+        limit = self._settings.timeout
+        seen = self.survey(node, inspect=False, probe=None, timeout=limit)
+        silent = [str(worker) for worker, one in enumerate(seen) if one.answer is not SshAnswer.YES]
+        if silent:
+            raise _reboot_error(node, silent, "they do not answer ssh" if len(silent) > 1 else "it does not answer ssh")
+        codes = self._everywhere(
+            node, lambda way, _: run_long_ssh_command(way, "sudo reboot", text="", timeout=limit).code
+        )
+        # 255 or no exit code: the connection broke because the machine is rebooting, as requested.
+        refused = [str(worker) for worker, code in enumerate(codes) if code not in {0, SSH_FAILED, None}]
+        if refused:
+            raise _reboot_error(node, refused, "`sudo reboot` was refused; the other workers reboot")
+
+    def set_up(self, node: Node, script: str, *, timeout: timedelta) -> tuple[SetupResult, ...]:
+        """Run shell lines once on every worker within `timeout`, with TPUCTL_WORKER and TPUCTL_NODE set.
+
+        Only a session that ends before the first line is retried.
+        """
+        name = node.name.node_id
+        return self._everywhere(
+            node, lambda way, worker: run_setup(way, script, worker=worker, node=name, timeout=timeout)
+        )
+
+    def _everywhere(self, node: Node, act: Callable[[Connection, int], _T]) -> tuple[_T, ...]:
+        """Call a function for each worker in parallel, and return the results in order."""
+        ways = self.connections(node)
+        with ThreadPoolExecutor(min(_MAX_SESSIONS, len(ways)) or 1) as pool:
+            return tuple(pool.map(act, ways, range(len(ways))))
+
+    def learn_host_keys(self, node: Node) -> None:
+        """Fetch the host keys and instance names of the workers from the API, once.
+
+        A node without published host keys is trusted at first use; its next connection fetches them again.
+        """
+        aliases = [host_alias(node.id or node.name.node_id, worker) for worker in range(len(node.endpoints))]
+        if all(alias in self._host_keys for alias in aliases):
+            return
+        attributes = self._settings.guest_attributes(node.name, None)
+        for alias, published in zip(aliases, attributes, strict=False):
+            keys = tuple(
+                f"{key.rpartition('/')[2]} {value}" for key, value in published.items() if key.startswith("hostkeys/")
+            )
+            if keys:
+                self._host_keys[alias] = keys
+            # gcloud reads this key in any namespace [gcloud 528 source].
+            if name := next((value for key, value in published.items() if key.rpartition("/")[2] == "hostname"), None):
+                self._host_names[alias] = name
+
+
+def _probe_worker(way: Connection, timeout: timedelta) -> WorkerSnapshot:
+    result = probe_ssh(way, timeout)
+    return WorkerSnapshot(_ANSWERS[result.outcome], detail=result.detail)
+
+
+def _inspect_worker(way: Connection, text: str, *, probe: str | None, timeout: timedelta) -> WorkerSnapshot:
+    """Inspect a worker over ssh. Its report counts even if the session fails later."""
+    try:
+        ended = run_ssh_command(way, INSPECTION_COMMAND, text=text, timeout=timeout)
+    except UnexpectedAnswerError as error:
+        return WorkerSnapshot(SshAnswer.UNREACHABLE, detail=f"unexpected answer: {error.what}")
+    report = parse_inspection(ended.output, probe=probe, timeout=timeout)
+    if report is not None:
+        return WorkerSnapshot(
+            SshAnswer.YES,
+            startup=report.startup,
+            chips=report.chips,
+            failed=report.failed,
+            holders=report.holders,
+            detail=report.detail,
+        )
+    if ended.code is None:
+        within = f"within {timeout.total_seconds():g} s"
+        if inspection_has_begun(ended.output):
+            return WorkerSnapshot(SshAnswer.YES, detail=f"it answers ssh, but the inspection sent no report {within}")
+        return WorkerSnapshot(SshAnswer.UNREACHABLE, detail=f"no answer {within}")
+    if ended.code == SSH_FAILED:
+        result = classify_exit(ended.code, ended.errors)
+        return WorkerSnapshot(_ANSWERS[result.outcome], detail=result.detail)
+    said = last_printed_line(ended.output) or last_printed_line(ended.errors)
+    detail = "it answers ssh, but the inspection sent no report" + (f": {said}" if said else "")
+    return WorkerSnapshot(SshAnswer.YES, detail=detail)
+
+
+def _reboot_error(node: Node, workers: list[str], why: str) -> RemoteCommandError:
+    name = node.name.node_id
+    return RemoteCommandError(
+        f"worker {', '.join(workers)} of `{name}` cannot be rebooted from inside: {why}",
+        hint=f"try it manually with `tpuctl ssh {name} --worker {workers[0]} -- sudo reboot`",
+    )
+
+
+# Run the set-up script once on a worker: send it completely, and interpret its exit code.
+
+
+_BEGUN = "tpuctl-set-up-begins"
+_END = "# tpuctl-set-up-ends"
+_TRIES = 4
+_TIMED_OUT = 124
+_TAIL_LINES = 20
+
+# The script is read completely before its first line runs: a broken connection never runs a half of it, and no line can
+# read the next from stdin.
+_LOADER = f"""\
+text=$(cat)
+case $text in *"{_END}") ;; *) exit 255 ;; esac
+echo; echo {_BEGUN}
+exec </dev/null 2>&1
+eval "$text"
+"""
+_CHOICE = 'command -v bash >/dev/null 2>&1 && exec bash -c "$1"; exec sh -c "$1"'
+
+
+@dataclass(frozen=True, slots=True)
+class SetupResult:
+    """The exit code of the set-up on one worker, and the last 20 lines of its output.
+
+    Code 255 means that ssh failed, 124 that the set-up timed out. The reason is then the last line of `tail`.
+    """
+
+    worker: int
+    code: int
+    tail: str
+
+
+def run_setup(way: Connection, script: str, *, worker: int, node: str, timeout: timedelta) -> SetupResult:
+    """Run shell lines on one worker, with bash if it is installed, else with sh.
+
+    A session that fails before the first line is retried up to three times; one that has begun is never retried.
+    """
+    text = f"{script}\n{_END}\n"
+    for _ in range(_TRIES):
+        ended = run_long_ssh_command(way, setup_command(worker, node), text=text, timeout=timeout)
+        if ended.code != SSH_FAILED or _has_begun(ended):
+            break
+        if classify_exit(SSH_FAILED, ended.errors).outcome is not ProbeOutcome.UNREACHABLE:
+            break
+    lines = ended.output.rpartition(f"{_BEGUN}\n")[2].splitlines()
+    if ended.code is None:
+        code, why = _TIMED_OUT, f"timed out after {timeout.total_seconds():g} s"
+    elif not _has_begun(ended):
+        # A login shell that exits at once ends with 0 and runs no line.
+        code, why = (
+            SSH_FAILED,
+            classify_exit(SSH_FAILED, ended.errors).detail or "the session ended before the set-up began",
+        )
+    else:
+        code, why = ended.code, classify_exit(ended.code, ended.errors).detail if ended.code == SSH_FAILED else ""
+    return SetupResult(worker, code, "\n".join([*lines, *([why] if why else [])][-_TAIL_LINES:]))
+
+
+def setup_command(worker: int, node: str) -> str:
+    """Return the command that reads the script from stdin and runs it."""
+    environment = (f"TPUCTL_WORKER={worker}", f"TPUCTL_NODE={node}")
+    return "exec " + shlex.join(["env", *environment, "sh", "-c", _CHOICE, "sh", _LOADER])
+
+
+def _has_begun(ended: CommandResult) -> bool:
+    return f"{_BEGUN}\n" in ended.output

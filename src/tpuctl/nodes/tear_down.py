@@ -1,0 +1,316 @@
+"""`tpuctl down` and `delete`: delete nodes and queued resources. What the API did not show is never called deleted."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.clock import DEADLINE_GRACE, format_duration, limit_cloud_calls
+from tpuctl.errors import (
+    AccessError,
+    ConflictError,
+    NodeNotInProjectError,
+    QuotaError,
+    ServiceUnavailableError,
+    TimedOutError,
+    TpuctlError,
+)
+from tpuctl.models.events import EventKind, NodeEvent
+from tpuctl.models.node import Node
+from tpuctl.models.operation import Operation
+from tpuctl.models.queued import QueuedResource
+from tpuctl.names import NodeName, NodeReference
+from tpuctl.nodes.actuator import RequestedChange, check_same_node
+from tpuctl.nodes.conditions import Condition, Policy, Verb
+from tpuctl.nodes.controller import NodeResult, reconcile_nodes
+from tpuctl.nodes.journal import current_spec
+from tpuctl.nodes.lease import end_lease
+from tpuctl.nodes.locate import SearchPlace, unreachable_zones_error
+from tpuctl.nodes.tracker import ReconcileRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from tpuctl.nodes.context import ActionContext
+
+_DELETION_INTERVAL = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionTarget:
+    """A node to delete, the queued resource that owns it, or both."""
+
+    # The node; if the user named the queued resource, its first node.
+    name: NodeName
+    # None if the node does not exist.
+    node: Node | None
+    request: QueuedResource | None
+    # The id that the user typed.
+    asked: str = ""
+    is_request_named: bool = False
+
+    @property
+    def full_name(self) -> str:
+        """The resource name of what the user named."""
+        return self.request.name if self.request and self.is_request_named else str(self.name)
+
+    @property
+    def deleted(self) -> str:
+        """The resource name in the delete request."""
+        return self.request.name if self.request else str(self.name)
+
+
+def distinct_targets(targets: Iterable[DeletionTarget]) -> list[DeletionTarget]:
+    """Return the targets without those that an earlier one includes: the same node, or a node of the same queued resource."""
+    first: dict[str, DeletionTarget] = {}
+    for target in targets:
+        first.setdefault(target.deleted, target)
+    return list(first.values())
+
+
+def find_deletion_target(context: ActionContext, place: SearchPlace, reference: NodeReference) -> DeletionTarget | None:
+    """Return the node or queued resource of a name; None if every zone answered that it has neither.
+
+    A queued resource is found by the names of its nodes, by their prefix and by its own name. Raises `ConflictError` if
+    the name is ambiguous or belongs to another zone than the one named, and `ServiceUnavailableError` if a zone did not
+    answer.
+    """
+    project = reference.project or place.project
+    name = place.name(reference)
+    if name is not None and reference.kind != "queuedResources":
+        node = context.cloud.find_node(name)
+        if node is not None:
+            return _in_zone(context, node, reference)
+    nodes = context.cloud.list_nodes(project)
+    queued = context.cloud.list_queued_resources(project)
+    found: list[DeletionTarget] = []
+    if reference.kind != "queuedResources":
+        found += _nodes_named(nodes.nodes, queued.queued_resources, reference, project)
+    if reference.kind != "nodes":
+        named = [request for request in queued.queued_resources if request.is_named(reference.node_id)]
+        owners = {target.request.name for target in found if target.request}
+        found += [
+            _of_request(request, nodes.nodes, reference, project) for request in named if request.name not in owners
+        ]
+    here = [target for target in found if name is None or target.name.zone == name.zone]
+    if len(here) == 1 and (name is not None or len(found) == 1):
+        return here[0]
+    if found:
+        raise _ambiguous(here or found, name, reference)
+    blind = tuple(dict.fromkeys((*nodes.unreachable, *queued.unreachable)))
+    if blind:
+        raise unreachable_zones_error(reference.node_id, blind)
+    return None
+
+
+def _in_zone(context: ActionContext, node: Node, reference: NodeReference) -> DeletionTarget:
+    """Return a node with the request that owns it. Raises `ConflictError` if another request has the node's name."""
+    try:
+        listing = context.cloud.list_queued_resources(node.name.project, (node.name.zone,))
+    except AccessError:
+        # A user who may delete nodes may lack the permission to list queued resources. The node itself names its owner.
+        if node.queued_resource:
+            raise
+        return DeletionTarget(node.name, node, None, reference.node_id)
+    requests = listing.queued_resources
+    owner, others = _owner(node, [request for request in requests if request.owns(node.name.node_id)])
+    if owner is None and node.queued_resource and listing.unreachable:
+        raise unreachable_zones_error(node.name.node_id, listing.unreachable)
+    target = DeletionTarget(node.name, node, owner, reference.node_id)
+    others += [
+        request for request in requests if request.is_named(reference.node_id) and request not in (owner, *others)
+    ]
+    if others and reference.kind is None:
+        requested = (_of_request(request, (node,), reference, node.name.project) for request in others)
+        raise _ambiguous([target, *requested], None, reference)
+    return target
+
+
+def _nodes_named(
+    nodes: Sequence[Node], requests: Sequence[QueuedResource], reference: NodeReference, project: str
+) -> Iterator[DeletionTarget]:
+    """Yield each existing or requested node of a name with the request that owns it, then other requests for that name."""
+    there = {node.name: node for node in nodes if node.name.node_id == reference.node_id}
+    asked_for = [request for request in requests if request.owns(reference.node_id)]
+    for name in dict.fromkeys((*there, *(NodeName(project, request.zone, reference.node_id) for request in asked_for))):
+        node = there.get(name)
+        owner, others = _owner(node, [request for request in asked_for if request.zone == name.zone])
+        if node or not others:
+            yield DeletionTarget(name, node, owner, reference.node_id)
+        elif owner:
+            others = [owner, *others]
+        for request in others:
+            yield _of_request(request, nodes, reference, project)
+
+
+def _owner(node: Node | None, requests: Sequence[QueuedResource]) -> tuple[QueuedResource | None, list[QueuedResource]]:
+    """Return the request that owns a node, and the others. The node names its owner; else it is the first request."""
+    named = [request for request in requests if node and _is_of(node, request)]
+    owner = next(iter(named or requests), None)
+    return owner, [request for request in requests if request is not owner]
+
+
+def _of_request(
+    request: QueuedResource, nodes: Sequence[Node], reference: NodeReference, project: str
+) -> DeletionTarget:
+    """Return a queued resource as the target, with the first of its nodes that exists."""
+    there = [node for node in nodes if node.name.zone == request.zone and request.owns(node.name.node_id)]
+    own = [node for node in there if not node.queued_resource or _is_of(node, request)]
+    node = own[0] if own else None
+    # A node that another request owns is not deleted, so the run does not wait for it.
+    others = {node.name.node_id for node in there if node not in own}
+    awaited = (node_id for node_id in request.node_ids if node_id not in others)
+    node_id = node.name.node_id if node else next(awaited, request.queued_resource_id)
+    name = NodeName(project, request.zone, node_id)
+    return DeletionTarget(name, node, request, reference.node_id, is_request_named=True)
+
+
+def _is_of(node: Node, request: QueuedResource) -> bool:
+    """Return whether the node names this request as its owner."""
+    return (node.queued_resource or "").rpartition("/")[2] == request.queued_resource_id
+
+
+def tear_down(
+    context: ActionContext, targets: Sequence[DeletionTarget], policy: Policy, *, by: str, wait: bool
+) -> list[NodeResult | TpuctlError]:
+    """Delete the targets, through their queued resource if they have one, and wait until they are gone.
+
+    The lease of any other holder is ended first; `by` is the command that the holder's error names. Call `check_whole`
+    before. Return the results in order; the failure of one target does not stop the others.
+    """
+    policy = replace(policy, goal=Condition.GONE)
+    results: dict[str, NodeResult | TpuctlError] = {}
+    tasks: dict[str, ReconcileRequest] = {}
+    once = distinct_targets(targets)
+    for target in once:
+        try:
+            with limit_cloud_calls(context.clock, policy.timeout if wait else None, grace=DEADLINE_GRACE):
+                pending = _request(context, target, by=by)
+        except TpuctlError as error:
+            results[target.deleted] = error
+            continue
+        tasks[target.deleted] = ReconcileRequest(name=target.name, policy=policy, pending=pending)
+        results[target.deleted] = NodeResult(None, timedelta(), 0)
+    if wait:
+        results |= zip(tasks, reconcile_nodes(context, tuple(tasks.values())), strict=True)
+        for target in once:
+            task = tasks.get(target.deleted)
+            if target.request and task and task.pending and isinstance(results[target.deleted], NodeResult):
+                try:
+                    _await_request_deletion(context, target.request, task.pending.operation, policy)
+                except TpuctlError as error:
+                    results[target.deleted] = error
+    return [results[target.deleted] for target in targets]
+
+
+def _request(context: ActionContext, target: DeletionTarget, *, by: str) -> RequestedChange:
+    """Request the deletion. Raises `ConflictError` if another client recreated the node since it was fetched."""
+    request = target.request
+    for node_id in request.node_ids if request else (target.name.node_id,):
+        end_lease(context, NodeName(target.name.project, target.name.zone, node_id), by)
+    data: dict[str, Any] = {}
+    if target.node:
+        spec = current_spec(context.journal, target.node, context.clock.now())
+        data = {"spec": spec.to_json(), "id": target.node.id}
+    context.journal.append(target.name, "delete", context.clock.now(), reason="asked for", **data)
+    if target.node is not None:
+        check_same_node(context, target.node)
+    seen_id = target.node.id if target.node else None
+    if request:
+        _report(context, target.name, f"deleting its queued resource `{request.queued_resource_id}`")
+        operation = context.cloud.delete_queued_resource(request.name, force=True)
+    else:
+        _report(context, target.name, "deleting it")
+        operation = context.cloud.delete_node(target.name, expected_id=seen_id)
+    return RequestedChange(Verb.DELETE, operation, seen_id)
+
+
+def end_absent_node(context: ActionContext, place: SearchPlace, reference: NodeReference, *, by: str) -> bool:
+    """End the lease of a node that does not exist, so that its holder does not create it. Return whether there was a holder."""
+    project = reference.project or place.project
+    named = place.name(reference)
+    known = [name for name in context.journal.names() if (name.project, name.node_id) == (project, reference.node_id)]
+    found = False
+    for name in dict.fromkeys([named] if named else known):
+        holder = context.leases.holder(name)
+        if holder is not None and holder.ended is None:
+            end_lease(context, name, by)
+            found = True
+    return found
+
+
+def _await_request_deletion(
+    context: ActionContext, request: QueuedResource, operation: Operation, policy: Policy
+) -> None:
+    """Wait until the queued resource is gone too: it uses quota for longer than its nodes."""
+    started = context.clock.monotonic()
+    while operation.name is not None and not operation.done:
+        waited = context.clock.monotonic() - started
+        if policy.timeout is not None and waited >= policy.timeout:
+            raise TimedOutError(
+                f"the queued resource `{request.queued_resource_id}` is still being deleted after {format_duration(waited)}",
+                hint="no change was undone; the deletion continues in the cloud",
+            )
+        context.clock.sleep(_DELETION_INTERVAL)
+        left = None if policy.timeout is None else policy.timeout - waited
+        # Retried until the deadline.
+        with (
+            suppress(ServiceUnavailableError, QuotaError),
+            limit_cloud_calls(context.clock, left, grace=DEADLINE_GRACE),
+        ):
+            operation = context.cloud.get_operation(operation.name)
+    if operation.error is not None:
+        raise context.cloud.operation_error(operation.error)
+
+
+def check_whole_request(target: DeletionTarget, *, all_nodes: bool) -> None:
+    """Raise `ConflictError` if the deletion includes other nodes, unless `all_nodes`."""
+    request = target.request
+    if request and target.is_request_named and len(request.node_ids) > 1 and not all_nodes:
+        raise ConflictError(
+            f"the queued resource `{request.queued_resource_id}` has {len(request.node_ids)} nodes: "
+            f"{', '.join(request.node_ids)}",
+            hint="add `--all-nodes` to delete them all",
+        )
+    if request and len(request.node_ids) > 1 and not all_nodes:
+        others = ", ".join(node_id for node_id in request.node_ids if node_id != target.name.node_id)
+        raise ConflictError(
+            f"`{target.name.node_id}` belongs to the queued resource `{request.queued_resource_id}`, which also has {others}",
+            hint="add `--all-nodes` to delete them all",
+        )
+
+
+def _ambiguous(found: Sequence[DeletionTarget], wanted: NodeName | None, reference: NodeReference) -> ConflictError:
+    """Return the error for a name that belongs to another zone, or to several resources."""
+    things = [
+        f"the queued resource {target.request.zone}/{target.request.queued_resource_id} ({target.request.state})"
+        if target.request and target.is_request_named
+        else f"{target.name.zone}/{target.name.node_id}"
+        for target in found
+    ]
+    zones = {target.name.zone for target in found}
+    if wanted is not None and wanted.zone not in zones:
+        first = found[0]
+        full = first.full_name if first.is_request_named else f"{first.name.zone}/{first.name.node_id}"
+        return ConflictError(
+            f"`{reference.node_id}` is not in {wanted.zone}; found {', '.join(things)}",
+            hint=f"to delete that one, run `tpuctl down {full}`",
+        )
+    if len(zones) == len(found):
+        hint = "name the zone: `--zone ZONE` or `ZONE/NODE`"
+    else:
+        hint = "use a full name: " + " or ".join(f"`tpuctl down {target.full_name}`" for target in found)
+    kind = "nodes" if not any(target.is_request_named for target in found) else "resources"
+    return ConflictError(f"there are {len(found)} {kind} `{reference.node_id}`: {', '.join(things)}", hint=hint)
+
+
+def absent_error(reference: NodeReference, place: SearchPlace) -> NodeNotInProjectError:
+    """Return the error of a strict `delete` for a name that does not exist."""
+    hint = "`--ignore-not-found` makes this a success; `tpuctl list` shows all nodes"
+    return NodeNotInProjectError(reference.node_id, reference.project or place.project, hint=hint)
+
+
+def _report(context: ActionContext, name: NodeName, text: str) -> None:
+    context.tell(NodeEvent(EventKind.ACTION, context.clock.now(), name, text, {"verb": "delete"}))

@@ -1,0 +1,658 @@
+"""Track the observed state of one node during a run, as input for `readiness.decide`.
+
+Times are the clock's monotonic ones. A failed HTTP call is never evidence about a node: it is recorded as an API outage.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.clock import format_timestamp
+from tpuctl.errors import NotFoundError, QuotaError, ServiceUnavailableError, TpuctlError
+from tpuctl.models.events import EventKind, NodeEvent
+from tpuctl.models.node import Health, Node, NodeState
+from tpuctl.models.operation import Operation
+from tpuctl.models.spec import NodeSpec
+from tpuctl.nodes.conditions import (
+    ApiOutage,
+    Condition,
+    FailedChange,
+    ObservedState,
+    Policy,
+    PollState,
+    Repair,
+    RepairAttempts,
+    SshAnswer,
+    Verb,
+    WorkerSnapshot,
+)
+from tpuctl.nodes.decide import change_is_visible
+from tpuctl.nodes.journal import NodeHistory
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+    from datetime import datetime
+
+    from tpuctl.models.queued import QueuedResource
+    from tpuctl.names import NodeName
+    from tpuctl.nodes.actuator import RequestedChange
+    from tpuctl.nodes.context import ActionContext, NodeCloud
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconcileRequest:
+    """The goal for one node, and what may be done to reach it."""
+
+    name: NodeName
+    policy: Policy
+    # Used to create the node; an existing node is compared with it.
+    spec: NodeSpec | None = None
+    # A change that was requested before the run.
+    pending: RequestedChange | None = None
+    # The user's command that decides whether devices work.
+    probe: str | None = None
+    # The purpose recorded in the lease. None: the run never changes the node.
+    purpose: str | None = None
+    # Take the lease from another holder.
+    steal: bool = False
+    # Repairs of earlier runs that count against the budgets.
+    tried: RepairAttempts = field(default_factory=RepairAttempts)
+    # The user named no goal: HEALTHY is enough if the workers cannot be reached from this machine.
+    takes_less: bool = False
+    # When the timeout began to count, by the monotonic clock. None: now.
+    since: timedelta | None = None
+
+
+class NodeTracker:
+    """The facts about one node. `spec` is what the node is compared with and created from."""
+
+    def __init__(self, context: ActionContext, task: ReconcileRequest) -> None:
+        self._context, self._task, self.spec = context, task, task.spec
+        self.requested = PendingOperation(context.cloud, task.pending)
+        self._survey = WorkerSurvey(context, task.policy, task.probe)
+        self.history = NodeHistory(context.journal, task.name)
+        if task.purpose:
+            self.history.read(context.clock.now())
+        self._started = self._answered_at = context.clock.monotonic() if task.since is None else task.since
+        self._ages = StateAges(self._started)
+        self._failed_at: timedelta | None = None
+        self._was_alive = False
+        self._created_id: str | None = None  # the node that our unfinished creation has produced
+        self._queued_resource: str | None = None
+        self._throttled = 0
+        is_ours = task.pending is not None and task.pending.verb in {Verb.CREATE, Verb.START, Verb.STOP}
+        self.seen = ObservedState(name=task.name, node=None, is_ours=is_ours, tried=task.tried)
+
+    @property
+    def elapsed(self) -> timedelta:
+        """The time since the run began to work on the node."""
+        return self._context.clock.monotonic() - self._started
+
+    @property
+    def needs_queued_resource(self) -> bool:
+        """Return whether the queued resource can say why the node is not READY: preempted, or deleted."""
+        node = self.seen.node
+        is_odd = node is None or node.state is not NodeState.READY or self._task.policy.goal is Condition.PREEMPTED
+        return is_odd and self._queued_resource is not None
+
+    @property
+    def node(self) -> Node:
+        """The last observed node, for changes that need one."""
+        if self.seen.node is None:
+            raise AssertionError("this change needs a node that was observed")
+        return self.seen.node
+
+    def note(self, **facts: Any) -> None:  # the fields of Seen
+        """Replace fields of the observed state."""
+        self.seen = replace(self.seen, **facts)
+
+    def observe(self, snapshot: NodeSnapshot) -> None:
+        """Record a snapshot. Raises an error that a later snapshot cannot resolve."""
+        now = self._context.clock.monotonic()
+        if snapshot.error is not None:
+            self.record_outage(snapshot.error)
+            return
+        before, node = self.seen.node, self._without_successor(snapshot.node)
+        try:
+            failed = self.requested.settle(node, now)
+        except (ServiceUnavailableError, QuotaError) as error:
+            self.record_outage(error)
+            return
+        if self.seen.outage:
+            self._ages.leave_out(now - self._answered_at)
+        self._answered_at, self._throttled = now, max(0, self._throttled - 1)
+        if before and node and before.id != node.id and self.requested.verb is None:
+            self._report(EventKind.NOTE, "another client recreated the node; following the new node", id=node.id)
+            self.note(is_ours=False, tried=RepairAttempts(), refused_stop=None)
+        if node and self.requested.verb is Verb.CREATE and self._created_id is None:
+            self._created_id = node.id
+        has_vanished = self._vanished(before, node)
+        if failed and not (has_vanished and failed.was_cut_short):
+            # If a deletion interrupted our creation, the node's end says more than the error of the operation.
+            # A node with another id was created by another client meanwhile: our failure does not concern it.
+            self.record_failure(
+                failed.verb, failed.error, node_id=node.id if node and node.id == self._created_id else ""
+            )
+            has_vanished = False
+        if node:
+            self._recognise(node)
+        self._report_changes(before, node, snapshot)
+        differences = self.seen.differences
+        if node is None or before is None or node.raw != before.raw:
+            self._survey.forget()
+            differences = self.spec.differences(node) if self.spec and node else ()
+        exists = node is not None and node.state is not NodeState.DELETING
+        self.note(
+            node=node,
+            request=snapshot.request or self.seen.request,
+            differences=differences,
+            was_there=self.seen.was_there or node is not None,
+            has_vanished=has_vanished or (self.seen.has_vanished and not exists),
+            last_alive=self._context.server_now() if exists and self._was_alive else self.seen.last_alive,
+            outage=None,
+        )
+
+    def needs_survey(self, *, is_usable: bool) -> bool:
+        """Return whether the workers need to be probed now, which takes seconds."""
+        node = self.seen.node
+        is_clear = node is not None and not self.seen.outage and not self.requested.pending
+        return is_clear and node is not None and self._survey.is_due(node, is_usable=is_usable)
+
+    def change_policy(self, policy: Policy) -> None:
+        """Follow another policy from now on."""
+        self._task = replace(self._task, policy=policy)
+        self._survey = WorkerSurvey(self._context, policy, self._task.probe)
+
+    def survey_workers(self, *, is_usable: bool) -> None:
+        """Probe the workers if their answers can change the decision; less often while the node is usable."""
+        node, timeout = self.seen.node, self._task.policy.timeout
+        if node is None or self.seen.outage or self.requested.pending:
+            self._survey.forget()
+            return
+        try:
+            self._survey.run(node, is_usable=is_usable, left=None if timeout is None else timeout - self.elapsed)
+        except (ServiceUnavailableError, QuotaError) as error:
+            self.record_outage(error)
+
+    def update(self, *, held_by: str | None, since_action: timedelta | None) -> ObservedState:
+        """Return the observed state with all durations as of now."""
+        now, node = self._context.clock.monotonic(), self.seen.node
+        self._ages.note(node, self._survey.workers, now, self._context.server_now())
+        failure = self.seen.failure
+        usual: tuple[timedelta, ...] = ()
+        if accelerator_type := node.accelerator_type if node else self.spec.accelerator_type if self.spec else None:
+            name = self._task.name
+            by_state = self._context.journal.usual(name.project, accelerator_type, name.zone)
+            usual = by_state.get(str(node.state) if node else "CREATING", ())
+        self.note(
+            workers=self._survey.workers,
+            in_state=self._ages.in_state(now),
+            in_health=self._ages.in_health(now),
+            waited=now - self._started,
+            since_repair=self._ages.since_repair(now),
+            pending=self.requested.invisible(node),
+            failure=replace(failure, ago=now - self._failed_at) if failure and self._failed_at is not None else failure,
+            held_by=held_by,
+            pace=PollState(
+                usual=usual,
+                since_action=since_action,
+                throttled=self._throttled,
+                jitter=self._context.random.random(),
+            ),
+        )
+        return self.seen
+
+    def record_outage(self, error: TpuctlError) -> None:
+        """Record that the API did not answer. Raises an error that a later snapshot cannot resolve."""
+        if not isinstance(error, ServiceUnavailableError | QuotaError):
+            raise error
+        # Reads have only one quota, requests per minute, and that passes.
+        self._throttled += isinstance(error, QuotaError)
+        times = self.seen.outage.times + 1 if self.seen.outage else 1
+        self.note(outage=ApiOutage(self._context.clock.monotonic() - self._answered_at, times, error))
+
+    def is_key_refused(self) -> bool:
+        """Return whether a worker does not accept our ssh key."""
+        return any(worker.answer is SshAnswer.KEY_REFUSED for worker in self._survey.workers)
+
+    def record_creation(self) -> None:
+        """Record that the node was requested. Facts about an earlier node of that name do not count any more."""
+        self._was_alive = False
+        self._ages.replaced()
+        self._created_id = None
+        self.history.created(self._context.server_now(), self.spec.setup if self.spec else None)
+        self.note(is_ours=True, has_vanished=False, refused_stop=None)
+
+    def record_deletion(self) -> None:
+        """Record that the deletion was requested, so that the node is expected to disappear."""
+        self._was_alive = False
+        self._ages.replaced()
+
+    def record_restart(self) -> None:
+        """Record a restart. Its effect shows once the node is READY again."""
+        self._ages.stopping()
+
+    def record_reboot(self) -> None:
+        """Record that every worker is rebooting."""
+        self._ages.rebooted(self._context.clock.monotonic())
+        self._survey.forget()
+
+    def record_recovery(self) -> None:
+        """Record that the node is usable. Earlier failures do not count any more."""
+        self._failed_at = None
+        self._ages.recovered()
+        self.note(is_ours=False, failure=None, refused_stop=None)
+
+    def record_failure(self, verb: Verb, error: TpuctlError, *, node_id: str = "") -> None:
+        """Record a change that was not carried out. `node_id` is the node that the failed creation left behind."""
+        if verb is Verb.STOP and self._task.policy.goal.is_usable:
+            self.note(refused_stop=error.message)
+            return
+        before, self._failed_at = self.seen.failure, self._context.clock.monotonic()
+        times = before.times + 1 if before and before.verb is verb else 1
+        self.history.write("note", self._context.clock.now(), text=f"{verb} failed: {error.message}", error=error.kind)
+        self.note(failure=FailedChange(verb, error, times=times, node_id=node_id))
+
+    def _without_successor(self, node: Node | None) -> Node | None:
+        """Return the node. Return None for one that another client created after the node whose deletion is the goal."""
+        before, pending = self.seen.node, self.requested.pending
+        target = pending.node_id if pending and pending.node_id else before.id if before else None
+        if node is None or self._task.policy.goal is not Condition.GONE or target in {None, node.id}:
+            return node
+        self._report(EventKind.NOTE, "another client recreated the node; leaving the new node untouched", id=node.id)
+        return None
+
+    def _recognise(self, node: Node) -> None:
+        """Set `is_ours` if this run creates or starts the node, or an earlier run did and ended before it was usable."""
+        deleting = self.requested.verb is Verb.DELETE or node.state is NodeState.DELETING
+        self._was_alive = self._was_alive or not deleting
+        self._queued_resource = node.queued_resource or self._queued_resource
+        is_new = node.state is NodeState.CREATING and self._task.policy.may_create
+        is_left = self.history.is_unfinished(node.id) or self.history.was_asked_for(node)
+        if self.seen.is_ours or is_new or is_left:
+            self.note(is_ours=True)
+            if self._task.purpose:
+                self.history.begin(node.id, self._context.clock.now())
+        if node.state is NodeState.DELETING and self._task.policy.may_create and self.spec is None:
+            self.spec = self.history.spec_as_it_is(node)  # `up` creates it again after the deletion
+
+    def _vanished(self, before: Node | None, node: Node | None) -> bool:
+        """Return whether a node that this run saw alive is being deleted, or is gone, without a request of this run."""
+        is_going = node is None or node.state is NodeState.DELETING
+        if before is None or before.state.is_dead or self.requested.verb is Verb.DELETE:
+            return False
+        return is_going and self._was_alive
+
+    def _report_changes(self, before: Node | None, node: Node | None, snapshot: NodeSnapshot) -> None:
+        known, now = self.seen.request, self._context.clock.now()
+        for event in node_events(self._task.name, now, (before, known), (node, snapshot.request or known)):
+            # Written before it is reported: a process that kills us on the event finds it in the journal.
+            if event.kind is EventKind.PREEMPTED:
+                self.history.write(str(EventKind.STATE), event.at, **event.data)
+            self.history.write(str(event.kind), event.at, **event.data)
+            self._context.tell(event)
+
+    def _report(self, kind: EventKind, text: str, **data: object) -> None:
+        self._context.tell(NodeEvent(kind, self._context.clock.now(), self._task.name, text, data))
+
+
+# Measure how long a node has been in its observed state. Times are the clock's monotonic ones.
+
+
+class StateAges:
+    """How long state, health and worker answers have been unchanged, and how long ago the last repair had its effect."""
+
+    def __init__(self, now: timedelta) -> None:
+        self._picture: object = ()
+        self._since = now
+        self._reported: object = ()
+        self._reported_since = now
+        self._repaired: timedelta | None = None
+        self._awaits_effect = False
+
+    def note(self, node: Node | None, workers: Sequence[WorkerSnapshot], now: timedelta, server_now: datetime) -> None:
+        """Record the observed state. A node first seen in CREATING counts from its creation, by the service's clock."""
+        reported = node and (node.id, node.state, node.health)
+        if reported != self._reported:
+            self._reported, self._reported_since = reported, now
+        answers = tuple((worker.answer, worker.startup, worker.chips, worker.failed is None) for worker in workers)
+        picture = node and (reported, answers, len(node.endpoints))
+        if picture == self._picture:
+            return
+        is_first, self._picture, self._since = self._picture == (), picture, now
+        if node and is_first and node.state is NodeState.CREATING and node.created:
+            self._since = now - max(timedelta(), server_now - node.created)
+        if node and node.state is NodeState.READY and self._awaits_effect:
+            self._repaired, self._awaits_effect = now, False
+
+    def in_state(self, now: timedelta) -> timedelta:
+        """Return how long state, health and worker answers have been unchanged."""
+        return now - self._since
+
+    def in_health(self, now: timedelta) -> timedelta:
+        """Return how long state and health have been unchanged."""
+        return now - self._reported_since
+
+    def since_repair(self, now: timedelta) -> timedelta | None:
+        """Return how long ago the last reboot or restart took effect; None if there was none."""
+        return None if self._repaired is None else now - self._repaired
+
+    def leave_out(self, unseen: timedelta) -> None:
+        """Subtract the duration of an API outage: the state may have been different meanwhile."""
+        self._since, self._reported_since = self._since + unseen, self._reported_since + unseen
+        self._repaired = None if self._repaired is None else self._repaired + unseen
+
+    def stopping(self) -> None:
+        """Record a restart. It takes effect once the node is READY again."""
+        self._awaits_effect = True
+
+    def rebooted(self, now: timedelta) -> None:
+        """Reset all durations: every worker is rebooting."""
+        self._picture, self._reported, self._repaired = (), (), now
+
+    def replaced(self) -> None:
+        """Record that the node is deleted or created: an earlier restart has no effect any more."""
+        self._awaits_effect = False
+
+    def recovered(self) -> None:
+        """Forget the last repair: the node is usable."""
+        self._repaired = None
+
+
+# Compare two snapshots of a node, and yield the events to report and to write to the journal.
+
+
+def node_events(
+    name: NodeName,
+    at: datetime,
+    before: tuple[Node | None, QueuedResource | None],
+    now: tuple[Node | None, QueuedResource | None],
+) -> Iterator[NodeEvent]:
+    """Yield an event for each change between two snapshots of a node and of the queued resource that owns it."""
+    (old, known), (node, request) = before, now
+    is_preemption = was_preempted(node, request) and not was_preempted(old, known)
+    if is_preemption and (old is not None or node is not None):
+        state = _state_event(name, at, node)
+        identity = {"id": old.id} if node is None and old else {}
+        yield replace(
+            state,
+            kind=EventKind.PREEMPTED,
+            text=f"{state.text}: the service took it back",
+            data={**state.data, **identity},
+        )
+    elif _compared_fields(old) != _compared_fields(node):
+        yield _state_event(name, at, node)
+    announced = node.upcoming_maintenance if node else None
+    if node and announced and announced != (old.upcoming_maintenance if old else None):
+        when = f" from {format_timestamp(announced.start)}" if announced.start else ""
+        until = f" to {format_timestamp(announced.end)}" if announced.end else ""
+        text = f"maintenance is {announced.status}{when}{until}"
+        yield NodeEvent(
+            EventKind.MAINTENANCE, at, name, text, {**_state_event(name, at, node).data, "status": announced.status}
+        )
+
+
+def was_preempted(node: Node | None, request: QueuedResource | None) -> bool:
+    """Return whether there is evidence that the service preempted the node [API field text: states of nodes and requests]."""
+    if node is not None and node.state is not NodeState.DELETING:
+        return node.is_preempted
+    return request is not None and request.was_suspended_by_service
+
+
+def _state_event(name: NodeName, at: datetime, node: Node | None) -> NodeEvent:
+    if node is None:
+        return NodeEvent(EventKind.STATE, at, name, "gone", {"state": None})
+    health = "" if node.health is Health.HEALTH_UNSPECIFIED else str(node.health)
+    text = f"{node.state} {health}".strip() if node.state is NodeState.READY else str(node.state)
+    return NodeEvent(
+        EventKind.STATE, at, name, text, {"state": str(node.state), "health": health or None, "id": node.id}
+    )
+
+
+def _compared_fields(node: Node | None) -> object:
+    """Return the fields whose change is reported."""
+    return node and (node.id, node.state, node.health)
+
+
+# Track the change that was requested of a node until it has ended: whether it is visible yet, and whether it failed.
+
+
+# The node itself shows a change. Only a failure shows in the operation alone, which is fetched less often.
+_OPERATION_INTERVAL = timedelta(seconds=20)
+# A node may show a change some time after its operation has ended [unverified]. Without this pause, a change that the
+# service reports as done but that is not visible would be sent again dozens of times per second.
+_VISIBILITY_LAG = timedelta(seconds=20)
+_FINAL_STATES = {Verb.CREATE: NodeState.READY, Verb.START: NodeState.READY, Verb.STOP: NodeState.STOPPED}
+
+# CANCELLED and ABORTED: another change interrupted it.
+_INTERRUPTED_CODES = frozenset({1, 10})
+
+
+@dataclass(frozen=True, slots=True)
+class FailedOperation:
+    """A change that was not carried out."""
+
+    verb: Verb
+    error: TpuctlError
+    # Another change interrupted it.
+    was_cut_short: bool
+
+
+class PendingOperation:
+    """At most one unfinished change of one node."""
+
+    def __init__(self, cloud: NodeCloud, pending: RequestedChange | None) -> None:
+        self._cloud = cloud
+        self._fetched_at: timedelta | None = None
+        self._ended_at: timedelta | None = None
+        self.pending = pending
+
+    def begin(self, pending: RequestedChange | None) -> None:
+        """Track a change that was requested; None to stop tracking."""
+        self.pending, self._fetched_at, self._ended_at = pending, None, None
+
+    @property
+    def verb(self) -> Verb | None:
+        """The verb of the unfinished change."""
+        return self.pending.verb if self.pending else None
+
+    def invisible(self, node: Node | None) -> Verb | None:
+        """Return the verb of a change that the node does not show yet, so that its state cannot be trusted."""
+        return self.pending.verb if self.pending and not _is_visible(self.pending, node) else None
+
+    def settle(self, node: Node | None, now: timedelta) -> FailedOperation | None:
+        """Return the change if it has failed, else None. Raises what the cloud raises."""
+        pending = self.pending
+        if pending is None:
+            return None
+        is_final = node is not None and node.state is _FINAL_STATES.get(pending.verb)
+        if is_final or _is_other_node(pending, node):
+            self.begin(None)
+            return None
+        if pending.operation.name is None:
+            self._end(pending, node, now)
+            return None
+        if _is_visible(pending, node) and self._fetched_at is not None and now - self._fetched_at < _OPERATION_INTERVAL:
+            return None
+        try:
+            operation = self._cloud.get_operation(pending.operation.name)
+        except NotFoundError:
+            # The service forgets operations after a while; the node itself shows the result.
+            operation = Operation(pending.operation.name, done=True)
+        self._fetched_at = now
+        if not operation.done:
+            return None
+        if operation.error is None:
+            self._end(pending, node, now)
+            return None
+        self.begin(None)
+        return FailedOperation(
+            pending.verb, self._cloud.operation_error(operation.error), operation.error.code in _INTERRUPTED_CODES
+        )
+
+    def _end(self, pending: RequestedChange, node: Node | None, now: timedelta) -> None:
+        """Stop tracking a change that has ended without an error, once it is visible or had the time to become so."""
+        self._ended_at = now if self._ended_at is None else self._ended_at
+        if _is_visible(pending, node) or now - self._ended_at >= _VISIBILITY_LAG:
+            self.begin(None)
+
+
+def _is_visible(pending: RequestedChange, node: Node | None) -> bool:
+    return change_is_visible(pending.verb, node) or _is_other_node(pending, node)
+
+
+def _is_other_node(pending: RequestedChange, node: Node | None) -> bool:
+    """Return whether the deleted node is gone and another node has its name."""
+    return pending.verb is Verb.DELETE and node is not None and pending.node_id not in {None, node.id}
+
+
+# Probe the workers of a node if their answers can change a decision, and no more often than that needs.
+
+
+# The limit for one round of ssh, and how often the workers of a usable node are probed.
+_SURVEY_TIMEOUT = timedelta(seconds=15)
+_SURVEY_INTERVAL_WHEN_USABLE = timedelta(minutes=1)
+# A handshake needs at least this long: a shorter silence would prove nothing.
+_SHORTEST_SURVEY = timedelta(seconds=5)
+# The user's probe may load a framework.
+_PROBE_TIMEOUT = timedelta(minutes=2)
+_DEFECTIVE_HEALTH = frozenset({Health.TIMEOUT, Health.UNHEALTHY_TENSORFLOW})
+
+
+class WorkerSurvey:
+    """The last answers of a node's workers. `probe` is the user's command that decides whether devices work."""
+
+    def __init__(self, context: ActionContext, policy: Policy, probe: str | None) -> None:
+        self._context, self._policy, self._probe = context, policy, probe
+        self._probed_at: timedelta | None = None
+        self.workers: tuple[WorkerSnapshot, ...] = ()
+
+    def forget(self) -> None:
+        """Drop the answers: the node is another one, or has changed."""
+        self.workers = ()
+
+    def run(self, node: Node, *, is_usable: bool, left: timedelta | None) -> None:
+        """Probe the workers if that is due, within the time left until the deadline. Raises what the cloud raises."""
+        if not self._matters(node):
+            self.forget()
+        if not self.is_due(node, is_usable=is_usable):
+            return
+        inspect = self._policy.goal.includes(Condition.STARTUP) or (
+            node.health in _DEFECTIVE_HEALTH and self._policy.repair is not Repair.NONE
+        )
+        patience = _PROBE_TIMEOUT if inspect and self._probe else _SURVEY_TIMEOUT
+        # A timeout of zero allows one probe, with the time that a probe takes.
+        limit = patience if left is None or left <= timedelta() else max(_SHORTEST_SURVEY, min(patience, left))
+        self.workers = self._context.workers.survey(node, inspect=inspect, probe=self._probe, timeout=limit)
+        self._probed_at = self._context.clock.monotonic()
+
+    def is_due(self, node: Node, *, is_usable: bool) -> bool:
+        """Return whether to probe the workers now; less often while the node is usable."""
+        if not self._matters(node):
+            return False
+        all_answered = bool(self.workers) and all(worker.answer is SshAnswer.YES for worker in self.workers)
+        is_recent = (
+            self._probed_at is not None
+            and self._context.clock.monotonic() - self._probed_at < _SURVEY_INTERVAL_WHEN_USABLE
+        )
+        return not (is_usable and all_answered and is_recent)
+
+    def _matters(self, node: Node) -> bool:
+        goal = self._policy.goal
+        is_relevant = goal.includes(Condition.SSH) or (
+            goal is Condition.HEALTHY
+            and (node.health is Health.HEALTH_UNSPECIFIED or self._policy.repair is not Repair.NONE)
+        )
+        has_addresses = node.state is NodeState.READY and len(node.endpoints) >= node.workers
+        # A run that waits for ssh reports why it can never answer. For other goals, unreachable workers prove nothing.
+        about = None if goal.includes(Condition.SSH) else node
+        return is_relevant and has_addresses and self._context.workers.can_be_asked(about)
+
+
+# Fetch snapshots of many nodes with few calls: one list call for each zone.
+
+
+# Beyond this many zones one call for all of them is cheaper.
+_ZONES_ONE_BY_ONE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSnapshot:
+    """One node as fetched at one moment."""
+
+    # None only if the API said that the node does not exist, or with an `error`.
+    node: Node | None = None
+    # Its queued resource, if that was requested.
+    request: QueuedResource | None = None
+    error: TpuctlError | None = None
+
+
+def fetch_snapshots(
+    cloud: NodeCloud, names: Collection[NodeName], *, present: Collection[NodeName], requested: Collection[NodeName]
+) -> dict[NodeName, NodeSnapshot]:
+    """Return a snapshot of each node.
+
+    A `present` node that is missing in a list is fetched by name before it is called absent. The queued resources of the
+    `requested` nodes are fetched too.
+    """
+    if len(names) == 1:
+        (name,) = names
+        snapshots = {name: _fetch_one(cloud, name)}
+    else:
+        snapshots = _fetch_many(cloud, names)
+        for name in present:
+            if snapshots[name].node is None and snapshots[name].error is None:
+                snapshots[name] = _fetch_one(cloud, name)
+    for name, request in _fetch_owners(cloud, [name for name in requested if snapshots[name].error is None]).items():
+        snapshots[name] = request if request.error else NodeSnapshot(snapshots[name].node, request.request)
+    return snapshots
+
+
+def _fetch_one(cloud: NodeCloud, name: NodeName) -> NodeSnapshot:
+    try:
+        return NodeSnapshot(cloud.find_node(name))
+    except TpuctlError as error:
+        return NodeSnapshot(error=error)
+
+
+def _fetch_many(cloud: NodeCloud, names: Collection[NodeName]) -> dict[NodeName, NodeSnapshot]:
+    zones: defaultdict[str, set[str]] = defaultdict(set)
+    for name in names:
+        zones[name.project].add(name.zone)
+    found: dict[NodeName, Node] = {}
+    errors: dict[tuple[str, str], TpuctlError] = {}
+    for project, wanted in zones.items():
+        calls: list[tuple[str, ...]] = [(zone,) for zone in sorted(wanted)]
+        for zones_asked in calls if len(wanted) <= _ZONES_ONE_BY_ONE else [()]:
+            try:
+                listing = cloud.list_nodes(project, zones_asked)
+            except TpuctlError as error:
+                errors |= {(project, zone): error for zone in zones_asked or wanted}
+                continue
+            found |= {node.name: node for node in listing.nodes}
+            errors |= {(project, zone): _zone_unreachable_error(zone) for zone in listing.unreachable}
+    return {name: NodeSnapshot(found.get(name), error=errors.get((name.project, name.zone))) for name in names}
+
+
+def _fetch_owners(cloud: NodeCloud, names: Collection[NodeName]) -> dict[NodeName, NodeSnapshot]:
+    """Return the queued resources that own, or owned, these nodes."""
+    snapshots: dict[NodeName, NodeSnapshot] = {}
+    for project, zone in {(name.project, name.zone) for name in names}:
+        here = [name for name in names if (name.project, name.zone) == (project, zone)]
+        try:
+            listing = cloud.list_queued_resources(project, (zone,))
+        except TpuctlError as error:
+            snapshots |= {name: NodeSnapshot(error=error) for name in here}
+            continue
+        for name in here:
+            owners = (request for request in listing.queued_resources if request.owns(name.node_id))
+            missing = _zone_unreachable_error(zone) if zone in listing.unreachable else None
+            snapshots[name] = NodeSnapshot(request=next(owners, None), error=missing)
+    return snapshots
+
+
+def _zone_unreachable_error(zone: str) -> ServiceUnavailableError:
+    return ServiceUnavailableError(f"no answer from {zone}")

@@ -1,1 +1,0 @@
-"""Jobs that `tpuctl run` left on workers: their state, their output, signals to them."""

@@ -1,1 +1,0 @@
-"""Queued resources: handlers of `tpu.projects.locations.queuedResources`, and their planning."""

@@ -1,0 +1,387 @@
+"""Cloud Resource Manager v1 and v3: projects and their IAM policies."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.sandbox.api_calls import ApiError, page_of
+from tpuctl.sandbox.catalog import number_of_project
+from tpuctl.sandbox.representation import millisecond_timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tpuctl.sandbox.api_calls import Call, Json
+    from tpuctl.sandbox.state_session import StateSession
+
+_DEFAULT_CREATE_TIME = "2026-01-01T00:00:00.000Z"
+
+
+def get_project(session: StateSession, call: Call) -> Json:
+    """Answer projects.get."""
+    return _project_document(
+        session, _checked_project(session, call, permission="resourcemanager.projects.get"), call.version
+    )
+
+
+def list_projects(session: StateSession, call: Call) -> Json:
+    """Answer projects.list with the caller's projects: those that were added, by default `sandbox`. Filters are ignored."""
+    found = list_known_projects(session) or ("sandbox",)
+    mine = [
+        _project_document(session, project, call.version)
+        for project in found
+        if not is_permission_denied("resourcemanager.projects.get", denied_permissions(session, project))
+    ]
+    shown, next_token = page_of(call, mine)
+    answer: Json = {"projects": list(shown)} if shown else {}
+    return {**answer, "nextPageToken": next_token} if next_token else answer
+
+
+def undelete_project(session: StateSession, call: Call) -> Json:
+    """Answer projects.undelete."""
+    project = _checked_project(session, call, permission="resourcemanager.projects.undelete")
+    session.log_request(call.method, f"projects/{project}")
+    denied = denied_permissions(session, project)
+    put_project(session, project, fields={**describe_project(session, project), "state": "ACTIVE"}, denied=denied)
+    return {} if call.version == "v1" else {"done": True, "response": _project_document(session, project, call.version)}
+
+
+def _project_document(session: StateSession, project: str, version: str) -> Json:
+    about = describe_project(session, project)
+    number, created = str(number_of_project(project)), about.get("createTime", _DEFAULT_CREATE_TIME)
+    if version == "v1":
+        shown: Json = {"projectNumber": number, "projectId": project, "name": about.get("displayName", project)}
+        shown |= {"lifecycleState": about.get("state", "ACTIVE"), "createTime": created}
+    else:
+        shown = {"name": f"projects/{number}", "projectId": project, "displayName": about.get("displayName", project)}
+        shown |= {"state": about.get("state", "ACTIVE"), "createTime": created, "etag": 'W/"0123456789abcdef"'}
+        if parent := about.get("parent"):
+            shown["parent"] = parent
+    return {**shown, "labels": about["labels"]} if about.get("labels") else shown
+
+
+def get_project_iam_policy(session: StateSession, call: Call) -> Json:
+    """Answer projects.getIamPolicy."""
+    project = _checked_project(session, call, permission="resourcemanager.projects.getIamPolicy")
+    asked = int((call.body.get("options") or {}).get("requestedPolicyVersion") or 1)
+    return visible_policy(
+        read_iam_policy(session, "project", project, default=default_project_policy(project), version=asked)
+    )
+
+
+def set_project_iam_policy(session: StateSession, call: Call) -> Json:
+    """Answer projects.setIamPolicy: 409 if the etag is not the current one."""
+    project = _checked_project(session, call, permission="resourcemanager.projects.setIamPolicy")
+    session.log_request(call.method, f"projects/{project}")
+    wanted = call.body.get("policy") or {}
+    kept = replace_iam_policy(session, "project", project, wanted, default=default_project_policy(project))
+    if kept is None:
+        # Observed: the words that terraform and gcloud users quote.
+        message = (
+            "There were concurrent policy changes. Please retry the whole read-modify-write with exponential backoff."
+        )
+        raise ApiError(409, "ABORTED", message)
+    return visible_policy(kept)
+
+
+def test_project_iam_permissions(session: StateSession, call: Call) -> Json:
+    """Answer projects.testIamPermissions with the requested permissions that the caller has."""
+    project = resolve_project(session, str(call.params["resource"]).removeprefix("projects/"))
+    lacking = denied_permissions(session, project) if is_known_project(session, project) else ("*",)
+    granted = allowed_permissions(call.body.get("permissions", []), lacking)
+    return {"permissions": granted} if granted else {}
+
+
+def default_project_policy(project: str) -> Json:
+    """Return the initial policy of a project: its owner, the default service account as editor, the TPU service agent."""
+    number = number_of_project(project)
+    return {
+        "bindings": [
+            {"role": "roles/editor", "members": [f"serviceAccount:{number}-compute@developer.gserviceaccount.com"]},
+            {"role": "roles/owner", "members": ["user:owner@example.com"]},
+            {
+                "role": "roles/tpu.serviceAgent",
+                "members": [f"serviceAccount:service-{number}@cloud-tpu.iam.gserviceaccount.com"],
+            },
+        ]
+    }
+
+
+def _checked_project(session: StateSession, call: Call, *, permission: str) -> str:
+    given = str(call.params.get("projectId") or call.params.get("resource") or call.params.get("name"))
+    project = resolve_project(session, given.removeprefix("projects/"))
+    if is_known_project(session, project) and not is_permission_denied(
+        permission, denied_permissions(session, project)
+    ):
+        return project
+    if call.version == "v1":
+        raise ApiError(403, "PERMISSION_DENIED", "The caller does not have permission")  # observed, for v1
+    resource = f"//cloudresourcemanager.googleapis.com/projects/{project}"
+    # Observed: falcon-integration-gateway#98.
+    message = f"Permission '{permission}' denied on resource '{resource}' (or it may not exist)."
+    info: Json = {
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": "IAM_PERMISSION_DENIED",
+        "domain": "cloudresourcemanager.googleapis.com",
+        "metadata": {"permission": permission, "resource": f"projects/{project}"},
+    }
+    raise ApiError(403, "PERMISSION_DENIED", message, info)
+
+
+# The projects of a sandbox.
+#
+# Every project is known once it is used. If projects were added (`add`), only those are known.
+
+
+PROJECT_KIND = "cloudresourcemanager.project"
+
+
+def put_project(session: StateSession, project: str, *, fields: Json, denied: tuple[str, ...]) -> Json:
+    """Store a project, with the permissions that the caller lacks on it. Return it as cloudresourcemanager v3 shows it."""
+    fields = {key: value for key, value in fields.items() if key not in {"projectNumber", "projectId"}}
+    created = millisecond_timestamp(session.now)
+    session.resources.put(
+        PROJECT_KIND, "", project, {"fields": {"createTime": created, **fields}, "denied": list(denied)}
+    )
+    return {"name": f"projects/{number_of_project(project)}", "projectId": project, "state": "ACTIVE", **fields}
+
+
+def describe_project(session: StateSession, project: str) -> Json:
+    """Return the fields that were given when a project was added; empty for a project that is known by use."""
+    found = session.resources.get(PROJECT_KIND, "", project)
+    return dict(found["fields"]) if found else {}
+
+
+def denied_permissions(session: StateSession, project: str) -> tuple[str, ...]:
+    """Return the permissions that the caller lacks on a project."""
+    found = session.resources.get(PROJECT_KIND, "", project)
+    return tuple(found["denied"]) if found else ()
+
+
+def list_known_projects(session: StateSession) -> tuple[str, ...]:
+    """Return the projects that were added."""
+    return tuple(found.name for found in session.resources.list_records(PROJECT_KIND, ""))
+
+
+def is_known_project(session: StateSession, project: str) -> bool:
+    """Return whether a project exists."""
+    return not (names := list_known_projects(session)) or project in names
+
+
+def resolve_project(session: StateSession, text: str) -> str:
+    """Return the id of a project given by id or number; the number itself if no project in use has it."""
+    if not text.isdecimal():
+        return text
+    used = {*list_known_projects(session), "sandbox", *(node.project for node in session.nodes())}
+    used |= {bucket.parent for bucket in session.resources.list_records("storage.bucket")}
+    return next((project for project in used if str(number_of_project(project)) == text), text)
+
+
+# IAM: the policies of projects and buckets, and the roles that they grant.
+#
+# The caller owns the sandbox and has every permission except those that the resource lists as `denied`.
+
+
+ROLE_KIND = "iam.role"
+_WITH_CONDITIONS = 3  # API field text of Policy.version
+
+
+def read_iam_policy(
+    session: StateSession, kind: str, name: str, *, default: Json, version: int = _WITH_CONDITIONS
+) -> Json:
+    """Return a resource's policy with its etag; `default` is the initial policy.
+
+    Only `version` 3 shows conditions. An older version omits the condition, and the role's name shows that there is one
+    (documentation: troubleshooting `withcond`).
+    """
+    found = session.resources.get("iam.policy", kind, name) or default
+    bindings = found.get("bindings") or []
+    is_conditional = any(binding.get("condition") for binding in bindings)
+    digest = hashlib.blake2b(json.dumps(found, sort_keys=True).encode(), digest_size=6).digest()
+    etag = base64.b64encode(b"\x07" + digest[:5] + b"\x00\x01").decode()
+    shown: Json = {**found, "version": _WITH_CONDITIONS if is_conditional else 1, "etag": etag}
+    if is_conditional and version < _WITH_CONDITIONS:
+        plain = []
+        for binding in bindings:
+            if condition := binding.get("condition"):
+                suffix = hashlib.blake2b(json.dumps(condition, sort_keys=True).encode(), digest_size=10).hexdigest()
+                plain.append({"role": f"{binding['role']}_withcond_{suffix}", "members": binding["members"]})
+            else:
+                plain.append(binding)
+        shown |= {"version": 1, "bindings": plain}
+    return shown
+
+
+def replace_iam_policy(session: StateSession, kind: str, name: str, wanted: Json, *, default: Json) -> Json | None:
+    """Replace a policy and return it. None if its etag is not the current one."""
+    current = read_iam_policy(session, kind, name, default=default)
+    # gcloud sends bytes back in the URL-safe alphabet.
+    given = str(wanted.get("etag") or "").replace("-", "+").replace("_", "/")
+    if given not in {"", current["etag"]}:
+        return None
+    conditional = any(binding.get("condition") for binding in wanted.get("bindings") or [])
+    if conditional and int(wanted.get("version") or 0) < _WITH_CONDITIONS:
+        # API field text of Policy.version: a policy with conditions must specify 3; the message is unverified.
+        raise ApiError(400, "INVALID_ARGUMENT", "A policy with conditions must specify version 3.")
+    put_iam_policy(session, kind, name, wanted)
+    return read_iam_policy(session, kind, name, default=default)
+
+
+def put_iam_policy(session: StateSession, kind: str, name: str, wanted: Json) -> None:
+    """Store a policy, replacing the current one."""
+    kept = {key: value for key, value in wanted.items() if key in {"version", "bindings", "auditConfigs"} and value}
+    # Each set changes the etag, even if it restores an earlier policy.
+    kept["serial"] = session.next_incarnation(f"iam.policy/{kind}/{name}")
+    session.resources.put("iam.policy", kind, name, kept)
+
+
+def visible_policy(document: Json) -> Json:
+    """Return a policy without the sandbox's internal fields."""
+    return {key: value for key, value in document.items() if key != "serial"}
+
+
+def allowed_permissions(asked: Iterable[str], denied: Iterable[str]) -> list[str]:
+    """Return the permissions that the caller has."""
+    return [permission for permission in asked if not is_permission_denied(permission, denied)]
+
+
+def is_permission_denied(permission: str, denied: Iterable[str]) -> bool:
+    """Return whether a permission is denied; `denied` may contain patterns."""
+    return any(fnmatchcase(permission, pattern) for pattern in denied)
+
+
+def put_role(session: StateSession, project: str, name: str, *, fields: Json) -> Json:
+    """Store a custom role of a project and return it; `name` is its id, or its full name."""
+    role = name.rpartition("/")[2]
+    document = {
+        "name": f"projects/{project}/roles/{role}",
+        "title": role,
+        "stage": "GA",
+        "etag": "BwUjMhCsNvY=",
+        **{key: value for key, value in fields.items() if key != "name"},
+    }
+    session.resources.put(ROLE_KIND, project, role, document)
+    return document
+
+
+def get_custom_role(session: StateSession, call: Call) -> Json:
+    """Answer projects.roles.get."""
+    name = str(call.params["name"])
+    _, given, _, role = name.split("/")
+    project = resolve_project(session, given)
+    if not is_known_project(session, project):
+        raise ApiError(403, "PERMISSION_DENIED", f"You don't have permission to get the role at {name}.")  # unverified
+    found = session.resources.get(ROLE_KIND, project, role)
+    if found is None:
+        raise ApiError(404, "NOT_FOUND", f"The role named {name} was not found.")
+    return found
+
+
+def get_role(session: StateSession, call: Call) -> Json:
+    """Answer roles.get with the permissions that matter to TPU clients: a part of the real role's."""
+    del session
+    name = str(call.params["name"])
+    role = _load_roles().get(name.removeprefix("roles/"))
+    if role is None:
+        # Observed: what `gcloud iam roles describe` prints.
+        raise ApiError(404, "NOT_FOUND", f"The role named {name} was not found.")
+    return {
+        "name": name,
+        "title": role["title"],
+        "stage": role.get("stage", "GA"),
+        "etag": "AA==",
+        "includedPermissions": sorted(_role_permissions(name.removeprefix("roles/"))),
+    }
+
+
+@cache
+def _load_roles() -> dict[str, Any]:
+    import yaml  # noqa: PLC0415  # only for roles.get: 20 ms
+
+    text = files("tpuctl.data").joinpath("roles.yaml").read_bytes()
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return dict(yaml.load(text, Loader=loader))  # noqa: S506  # both are the safe loader
+
+
+def _role_permissions(role: str) -> set[str]:
+    found = _load_roles()[role]
+    included = (_role_permissions(other) for other in found.get("includes", []))
+    return set(found.get("permissions", [])).union(*included)
+
+
+# Cloud Billing: whether a project is billed, and to which account. There is one account.
+
+
+BILLING_KIND = "cloudbilling.info"
+BILLING_ACCOUNT = "billingAccounts/000000-000000-000000"
+
+
+def put_billing(session: StateSession, project: str, *, enabled: bool, account: str = BILLING_ACCOUNT) -> None:
+    """Enable or disable billing."""
+    session.resources.put(BILLING_KIND, "", project, {"enabled": enabled, "account": account})
+
+
+def is_billing_enabled(session: StateSession, project: str) -> bool:
+    """Return whether a project is billed; the default is true."""
+    found = session.resources.get(BILLING_KIND, "", project)
+    return bool(found["enabled"]) if found else True
+
+
+def billing_disabled_error(project: str, service: str) -> ApiError:
+    """Return the error of a service in a project without billing (observed: published error bodies of several services)."""
+    number = number_of_project(project)
+    url = f"https://console.developers.google.com/billing/enable?project={number}"
+    message = (
+        f"This API method requires billing to be enabled. Please enable billing on project #{number} by visiting {url} then "
+        "retry. If you enabled billing for this project recently, wait a few minutes for the action to propagate to our "
+        "systems and retry."
+    )
+    links = [{"description": "Google developers console billing", "url": url}]
+    metadata = {"service": service, "consumer": f"projects/{number}"}
+    info: Json = {"reason": "BILLING_DISABLED", "domain": "googleapis.com", "metadata": metadata}
+    return ApiError(
+        403,
+        "PERMISSION_DENIED",
+        message,
+        {"@type": "type.googleapis.com/google.rpc.Help", "links": links},
+        {"@type": "type.googleapis.com/google.rpc.ErrorInfo", **info},
+    )
+
+
+def get_billing_info(session: StateSession, call: Call) -> Json:
+    """Answer projects.getBillingInfo."""
+    project = resolve_project(session, str(call.params["name"]).partition("/")[2])
+    if not is_known_project(session, project):
+        raise ApiError(403, "PERMISSION_DENIED", "The caller does not have permission")
+    found = session.resources.get(BILLING_KIND, "", project) or {"enabled": True, "account": BILLING_ACCOUNT}
+    return {
+        "name": f"projects/{project}/billingInfo",
+        "projectId": project,
+        # API field text: empty if the project has none. Whether the name of a closed account stays is unverified.
+        "billingAccountName": found["account"],
+        "billingEnabled": bool(found["enabled"]),
+    }
+
+
+def update_billing_info(session: StateSession, call: Call) -> Json:
+    """Answer projects.updateBillingInfo: an empty account name disables billing (API method text)."""
+    project = resolve_project(session, str(call.params["name"]).partition("/")[2])
+    if not is_known_project(session, project):
+        raise ApiError(403, "PERMISSION_DENIED", "The caller does not have permission")
+    session.log_request(call.method, f"projects/{project}")
+    account = str(call.body.get("billingAccountName") or "")
+    put_billing(session, project, enabled=bool(account), account=account)
+    return get_billing_info(session, call)
+
+
+def list_billing_accounts(session: StateSession, call: Call) -> Json:
+    """Answer billingAccounts.list: the one that bills every project."""
+    del session, call
+    account = {"name": BILLING_ACCOUNT, "open": True, "displayName": "Sandbox", "currencyCode": "USD"}
+    return {"billingAccounts": [account]}

@@ -1,0 +1,269 @@
+"""Service Usage: the enabled services of a project, and its quotas."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from tpuctl.sandbox import capacity
+from tpuctl.sandbox.api_calls import ApiError, not_found, page_of
+from tpuctl.sandbox.catalog import location_names, number_of_project
+from tpuctl.sandbox.compute_engine import region_names
+from tpuctl.sandbox.resource_manager import is_known_project, resolve_project
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tpuctl.sandbox.api_calls import Call, Json
+    from tpuctl.sandbox.capacity import TpuQuota
+    from tpuctl.sandbox.state_session import StateSession
+
+SERVICE_KIND = "serviceusage.service"
+# The services that are enabled by default: the APIs that the sandbox serves.
+SERVICE_TITLES = {
+    "cloudbilling.googleapis.com": "Cloud Billing API",
+    "cloudresourcemanager.googleapis.com": "Cloud Resource Manager API",
+    "compute.googleapis.com": "Compute Engine API",
+    "iam.googleapis.com": "Identity and Access Management (IAM) API",
+    "orgpolicy.googleapis.com": "Organization Policy API",
+    "oslogin.googleapis.com": "Cloud OS Login API",
+    "serviceusage.googleapis.com": "Service Usage API",
+    "storage.googleapis.com": "Cloud Storage API",
+    "tpu.googleapis.com": "Cloud TPU API",
+}
+_AT_ONCE = 20  # API field text of BatchEnableServicesRequest
+_READ_AT_ONCE = 30  # API field text of services.batchGet
+_CONSOLE = "https://console.developers.google.com"
+
+
+def put_service_state(session: StateSession, project: str, name: str, *, enabled: bool) -> None:
+    """Enable or disable a service."""
+    session.resources.put(SERVICE_KIND, project, name, {"state": "ENABLED" if enabled else "DISABLED"})
+
+
+def is_service_enabled(session: StateSession, project: str, name: str) -> bool:
+    """Return whether a service is enabled."""
+    found = session.resources.get(SERVICE_KIND, project, name)
+    return found["state"] == "ENABLED" if found else name in SERVICE_TITLES
+
+
+def service_disabled_error(project: str, service: str) -> ApiError:
+    """Return the error of a disabled service (observed: published error bodies of the Cloud TPU API)."""
+    number = number_of_project(project)
+    url = f"{_CONSOLE}/apis/api/{service}/overview?project={number}"
+    message = (
+        f"{SERVICE_TITLES.get(service, service)} has not been used in project {number} before or it is disabled. Enable it by "
+        f"visiting {url} then retry. If you enabled this API recently, wait a few minutes for the action to propagate to "
+        "our systems and retry."
+    )
+    links = [{"description": "Google developers console API activation", "url": url}]
+    metadata = {"service": service, "consumer": f"projects/{number}"}
+    info: Json = {"reason": "SERVICE_DISABLED", "domain": "googleapis.com", "metadata": metadata}
+    return ApiError(
+        403,
+        "PERMISSION_DENIED",
+        message,
+        {"@type": "type.googleapis.com/google.rpc.Help", "links": links},
+        {"@type": "type.googleapis.com/google.rpc.ErrorInfo", **info},
+        reason="accessNotConfigured",
+    )
+
+
+def get_service(session: StateSession, call: Call) -> Json:
+    """Answer services.get."""
+    project, name = parse_service_parent(session, str(call.params["name"]))
+    return _service_document(session, project, name)
+
+
+def list_services(session: StateSession, call: Call) -> Json:
+    """Answer services.list; the supported filters are `state:ENABLED` and `state:DISABLED`."""
+    project = _resolve_parent(session, str(call.params["parent"]))
+    wanted = str(call.params.get("filter") or "").replace(" ", "").upper()
+    if wanted not in {"", "STATE:ENABLED", "STATE:DISABLED"}:
+        raise ApiError(400, "INVALID_ARGUMENT", "Invalid filter string.")  # unverified
+    names = sorted({*SERVICE_TITLES, *(found.name for found in session.resources.list_records(SERVICE_KIND, project))})
+    found = [_service_document(session, project, name) for name in names]
+    found = [service for service in found if not wanted or wanted == f"STATE:{service['state']}"]
+    shown, next_token = page_of(call, found)
+    answer: Json = {"services": list(shown)}
+    return {**answer, "nextPageToken": next_token} if next_token else answer
+
+
+def enable_service(session: StateSession, call: Call) -> Json:
+    """Answer services.enable with a finished operation."""
+    project, name = parse_service_parent(session, str(call.params["name"]))
+    session.log_request(call.method, str(call.params["name"]))
+    put_service_state(session, project, name, enabled=True)
+    response = {"service": _service_document(session, project, name)}
+    return _finished_operation(session, call.version, "EnableServiceResponse", response, names=[name])
+
+
+def disable_service(session: StateSession, call: Call) -> Json:
+    """Answer services.disable with a finished operation."""
+    project, name = parse_service_parent(session, str(call.params["name"]))
+    session.log_request(call.method, str(call.params["name"]))
+    put_service_state(session, project, name, enabled=False)
+    response = {"service": _service_document(session, project, name)}
+    return _finished_operation(session, call.version, "DisableServiceResponse", response, names=[name])
+
+
+def batch_enable_services(session: StateSession, call: Call) -> Json:
+    """Answer services.batchEnable: all or none."""
+    project = _resolve_parent(session, str(call.params["parent"]))
+    session.log_request(call.method, str(call.params["parent"]))
+    names = [str(name) for name in call.body.get("serviceIds", [])]
+    if not 0 < len(names) <= _AT_ONCE:
+        raise ApiError(400, "INVALID_ARGUMENT", f"A batch enables 1 to {_AT_ONCE} services.")  # unverified words
+    for name in names:
+        _check_service_name(name)
+        put_service_state(session, project, name, enabled=True)
+    response = {"services": [_service_document(session, project, name) for name in names]}
+    return _finished_operation(session, call.version, "BatchEnableServicesResponse", response, names=names)
+
+
+def batch_get_services(session: StateSession, call: Call) -> Json:
+    """Answer services.batchGet."""
+    project = _resolve_parent(session, str(call.params["parent"]))
+    names = [str(name) for name in call.params.get("names") or []]
+    if not 0 < len(names) <= _READ_AT_ONCE:
+        message = f"The number of services must be between 1 and {_READ_AT_ONCE}."  # unverified words
+        raise ApiError(400, "INVALID_ARGUMENT", message)
+    found = []
+    for full in names:
+        parent, name = parse_service_parent(session, full)
+        if parent != project:
+            raise ApiError(400, "INVALID_ARGUMENT", "All services must have the same parent.")  # unverified words
+        found.append(_service_document(session, project, name))
+    return {"services": found}
+
+
+def get_service_operation(session: StateSession, call: Call) -> Json:
+    """Answer operations.get."""
+    found = session.resources.get("serviceusage.operation", "", str(call.params["name"]))
+    if found is None:
+        raise not_found(str(call.params["name"]))
+    return found
+
+
+def _finished_operation(
+    session: StateSession, version: str, kind: str, response: Json, *, names: Sequence[str]
+) -> Json:
+    digest = hashlib.blake2b(str((session.now, names)).encode(), digest_size=8).hexdigest()
+    count = session.next_incarnation("serviceusage.operation")
+    operation: Json = {
+        "name": f"operations/acf.p2-{count:08d}-{digest}",
+        "metadata": {
+            "@type": f"type.googleapis.com/google.api.serviceusage.{version}.OperationMetadata",
+            "resourceNames": [f"services/{name}" for name in names],
+        },
+        "done": True,
+        "response": {"@type": f"type.googleapis.com/google.api.serviceusage.{version}.{kind}", **response},
+    }
+    session.resources.put("serviceusage.operation", "", operation["name"], operation)
+    session.resources.trim("serviceusage.operation", "", keep=1000)
+    return operation
+
+
+def _service_document(session: StateSession, project: str, name: str) -> Json:
+    parent = f"projects/{number_of_project(project)}"
+    return {
+        "name": f"{parent}/services/{name}",
+        "parent": parent,
+        "config": {"name": name, "title": SERVICE_TITLES.get(name, name)},
+        "state": "ENABLED" if is_service_enabled(session, project, name) else "DISABLED",
+    }
+
+
+def parse_service_parent(session: StateSession, full: str) -> tuple[str, str]:
+    """Return project and service of a resource name. Raises `ApiError` if one is unknown."""
+    parent, _, name = full.partition("/services/")
+    _check_service_name(name)
+    return _resolve_parent(session, parent), name
+
+
+def _check_service_name(name: str) -> None:
+    if not name.endswith(".googleapis.com"):
+        # Observed: what `gcloud services enable` prints for a misspelt name.
+        raise ApiError(404, "NOT_FOUND", f"Not found or permission denied for service(s): {name}.")
+
+
+def _resolve_parent(session: StateSession, parent: str) -> str:
+    project = resolve_project(session, parent.partition("/")[2])
+    if not is_known_project(session, project):
+        message = f"Project '{project}' not found or permission denied."  # observed: the catalogue of gcloud's messages
+        raise ApiError(403, "PERMISSION_DENIED", message)
+    return project
+
+
+# Service Usage v1beta1: the quotas of the TPU API as metrics with limits, each with the regions or zones that differ.
+
+
+_SERVICE = "tpu.googleapis.com"
+_ENDS = {"PerProjectPerRegionForTPUAPI": "region", "PerProjectPerZoneForTPUAPI": "zone"}
+_UNLIMITED = -1  # API field text of QuotaOverride.overrideValue
+
+
+def list_quota_metrics(session: StateSession, call: Call) -> Json:
+    """Answer consumerQuotaMetrics.list with the limits of the sandbox; services other than the TPU API have none here.
+
+    Observed in code that reads this API: the metrics `tpu-v5s-litepod`, `tpu-v5s-litepod-serving` and `tpu-v6e`, these and
+    `tpu-v5p` with the suffix `-preemptible`; the others follow their form (sources disagree on v4). Also observed: one metric
+    has a limit by zone and one by region, and a limit of 0 is omitted, as a number that is 0 always is.
+    """
+    project, service = parse_service_parent(session, str(call.params["parent"]))
+    found: dict[str, dict[str, list[TpuQuota]]] = {}
+    for quota in capacity.list_quotas(session) if service == _SERVICE else []:
+        if quota.project == project:
+            dimension = next(word for end, word in _ENDS.items() if quota.metric.endswith(end))
+            stem = quota.metric.partition("PerProject")[0]
+            words = re.findall(r"TPU|V\d\w?(?![a-z])|[A-Z][a-z]+", stem.replace("Preemptible", ""))
+            suffix = ["preemptible"] if "Preemptible" in stem else []
+            metric = f"{_SERVICE}/{'-'.join([*(word.lower() for word in words), *suffix])}"
+            found.setdefault(metric, {}).setdefault(dimension, []).append(quota)
+    parent = f"projects/{number_of_project(project)}/services/{service}/consumerQuotaMetrics"
+    shown, next_token = page_of(
+        call, [_metric_document(parent, metric, limits) for metric, limits in sorted(found.items())]
+    )
+    answer: Json = {"metrics": list(shown)}
+    return {**answer, "nextPageToken": next_token} if next_token else answer
+
+
+def _metric_document(parent: str, metric: str, limits: Mapping[str, list[TpuQuota]]) -> Json:
+    name = f"{parent}/{quote(metric, safe='')}"
+    return {
+        "name": name,
+        "metric": metric,
+        # The real display names are unknown.
+        "displayName": metric.rpartition("/")[2],
+        "consumerQuotaLimits": [
+            _limit_document(name, metric, word, limits[word]) for word in sorted(limits, reverse=True)
+        ],
+        "unit": "1",
+    }
+
+
+def _limit_document(parent: str, metric: str, dimension: str, limits: list[TpuQuota]) -> Json:
+    everywhere = next((quota.limit for quota in limits if quota.place == "*"), _UNLIMITED)
+    somewhere = [
+        {**_quota_bucket(quota.limit, everywhere), "dimensions": {dimension: quota.place}}
+        for quota in limits
+        if quota.place != "*"
+    ]
+    return {
+        "name": f"{parent}/limits/{quote(f'/project/{dimension}', safe='')}",
+        "metric": metric,
+        "unit": f"1/{{project}}/{{{dimension}}}",
+        "isPrecise": True,
+        # API field text: the least specific comes first.
+        "quotaBuckets": [_quota_bucket(everywhere, everywhere), *somewhere],
+        # API field text: all locations; here those of the sandbox.
+        "supportedLocations": list(location_names() if dimension == "zone" else region_names()),
+    }
+
+
+def _quota_bucket(effective: int, default: int) -> Json:
+    """Return the values of a bucket, without zeros."""
+    values = {"effectiveLimit": effective, "defaultLimit": default}
+    return {name: str(value) for name, value in values.items() if value}

@@ -1,0 +1,516 @@
+"""The sandbox's state: resources, their history, and the clock. SQLite, shared by any number of processes.
+
+There is no daemon: nothing runs between two requests, states follow from stored times. It must know nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+import weakref
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from tpuctl.clock import Clock, SystemClock
+from tpuctl.errors import InvalidInputError, TpuctlError
+from tpuctl.files import make_private_folder
+from tpuctl.sandbox.state_session import StateSession, parse_stored
+from tpuctl.shapes import NUMBER, Scalar, Shape, ShapeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+# More seconds would exceed the range of `datetime`.
+_STORED_SPAN = Scalar("a number of seconds", lambda value: abs(value) < 10**11)
+_META_KEYS = Shape(
+    "",
+    {
+        "anchor": _STORED_SPAN,
+        "offset": _STORED_SPAN,
+        "speed": Scalar("a speed", lambda value: value > 0),
+        "seed": _STORED_SPAN,
+    },
+    required=("anchor", "offset", "speed"),
+)
+
+
+_LATEST_TIME = timedelta(days=3650)
+DEFAULT_SPEED = 60.0  # a minute of sandbox time is a second
+
+
+class SandboxState:
+    """The open state of a sandbox. Threads may share it: each gets its own connection. `clock` is the sandbox time."""
+
+    def __init__(self, path: Path, clock: Clock | None) -> None:
+        self.path = path
+        self._local = threading.local()
+        # By thread: the connection, and the identity of the file for which it was opened.
+        self._connections: dict[threading.Thread, tuple[sqlite3.Connection, object]] = {}
+        # A working thread keeps a reference to this object; the finalizer closes connections of threads that ended after
+        # `close`. At exit nothing is closed, since such threads may still run.
+        weakref.finalize(self, _close_all, self._connections).atexit = False
+        self._lock = threading.Lock()
+        self._turn = threading.RLock()
+        self._injected = clock
+        # Number of `advance` calls in this process; SQLite's `data_version` shows writes of other processes.
+        self._moves = 0
+        self._speed = DEFAULT_SPEED
+        self.clock: Clock = SystemClock()
+
+    @classmethod
+    def open(cls, path: Path, *, clock: Clock | None = None, speed: float | None = None) -> SandboxState:
+        """Open the state in a file, and create it if it does not exist.
+
+        `speed` is sandbox time per real time (default 60) and applies only to a new sandbox. With a clock, the sandbox
+        follows it at its own pace. Raises `WorldError` subclasses, and `InvalidInputError` for a speed that is
+        not positive.
+        """
+        if speed is not None and not 0 < speed <= 1e6:
+            raise InvalidInputError(
+                f"`{speed:g}` cannot be the speed of the sandbox", hint="give a number above 0, such as 60"
+            )
+        sandbox = cls(path.absolute(), clock)
+        sandbox._speed = speed or DEFAULT_SPEED
+        sandbox._connect()
+        sandbox.clock = OffsetClock(sandbox._rate, clock) if clock else SandboxClock(sandbox._rate)
+        return sandbox
+
+    @contextmanager
+    def read(self) -> Iterator[StateSession]:
+        """Open a read transaction. Raises `WorldError` subclasses."""
+        if (session := self._joint_session) is not None:
+            yield session
+            return
+        self._connect()
+        with translated_errors(self.path):
+            has_due_event = StateSession(self._connection, self.clock.now(), self.path).is_event_due()
+        if has_due_event:
+            with self.write():  # runs the event before the read
+                pass
+        with translated_errors(self.path), open_transaction(self._connection, immediate=False):
+            yield StateSession(self._connection, self.clock.now(), self.path)
+
+    @contextmanager
+    def write(self) -> Iterator[StateSession]:
+        """Open a write transaction: committed at the end, rolled back if an exception passes.
+
+        Raises `WorldError` subclasses; `WorldLockedError` if other processes hold the lock for 10 s.
+        """
+        if (session := self._joint_session) is not None:
+            yield session
+            return
+        # Threads queue here: with SQLite's own random retries one of 200 threads times out after 10 s.
+        with self._turn, translated_errors(self.path), open_transaction(self._connect(), immediate=True):
+            now = self.clock.now()
+            self._run_due_events(now)
+            yield StateSession(self._connection, now, self.path)
+
+    @contextmanager
+    def joint_write(self) -> Iterator[StateSession]:
+        """Open a write transaction of several parts: all reads and writes of this thread meanwhile join it.
+
+        It is committed at the end, rolled back if an exception passes. Raises as `write` does.
+        """
+        with self.write() as session, self._join(session):
+            yield session
+
+    def advance(self, duration: timedelta) -> datetime:
+        """Advance the clock for all processes and return the new time. Raises `InvalidInputError` if negative."""
+        if duration < timedelta():
+            raise InvalidInputError("the sandbox cannot advance by a negative time", hint="give a duration such as 10m")
+        if duration > _LATEST_TIME:
+            raise InvalidInputError("the sandbox cannot advance by more than 3650d at once", hint="give 3650d at most")
+        with self.write():
+            offset = self._rate().offset + duration
+            self._connection.execute(
+                "UPDATE meta SET value = ? WHERE key = 'offset'", (json.dumps(offset.total_seconds()),)
+            )
+            self._moves += 1
+        return self.clock.now()
+
+    @property
+    def speed(self) -> float:
+        """Sandbox time per real time; 1 with an injected clock."""
+        return 1.0 if self._injected else self._rate().speed
+
+    def close(self) -> None:
+        """Close the connections of this thread and of threads that have ended.
+
+        A working thread keeps its connection, because SQLite crashes if a connection is closed during its use. It is closed
+        when a thread opens the next one, or together with this object.
+        """
+        mine = threading.current_thread()
+        with self._lock:
+            for thread in [each for each in self._connections if each is mine or not each.is_alive()]:
+                self._connections.pop(thread)[0].close()
+            self._local = threading.local()
+
+    def __enter__(self) -> SandboxState:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        found: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        return found or self._connect()
+
+    def _connect(self) -> sqlite3.Connection:
+        """Return this thread's connection; a new one if there is none, or if the file was replaced."""
+        thread = threading.current_thread()
+        # Also after `close`, which does not close the connections of working threads.
+        connection, opened_for = self._connections.get(thread, (None, None))
+        if connection is not None and not connection.in_transaction and file_identity(self.path) != opened_for:
+            # `tpuctl sandbox reset` removed the file that a server has open; this call belongs to a new sandbox.
+            connection.close()
+            connection = None
+        if connection is not None:
+            self._local.connection = connection
+            return connection
+        connection = self._local.connection = connect_database(self.path)
+        with self._lock:
+            for ended in [each for each in self._connections if not each.is_alive()]:
+                self._connections.pop(ended)[0].close()  # a server has a thread for every client
+            self._connections[thread] = (connection, file_identity(self.path))
+        # A new sandbox: store the values that never change.
+        values = {"anchor": SystemClock().now().timestamp(), "offset": 0.0, "speed": self._speed, "seed": 0}
+        with translated_errors(self.path):
+            if not connection.execute("SELECT 1 FROM meta WHERE key = 'seed'").fetchone():
+                rows = [(key, json.dumps(value)) for key, value in values.items()]
+                with open_transaction(connection, immediate=True):
+                    connection.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", rows)
+        return connection
+
+    @property
+    def _joint_session(self) -> StateSession | None:
+        session: StateSession | None = getattr(self._local, "joint_session", None)
+        return session
+
+    @contextmanager
+    def _join(self, session: StateSession) -> Iterator[None]:
+        before = self._joint_session
+        self._local.joint_session = session
+        try:
+            yield
+        finally:
+            self._local.joint_session = before
+
+    def _run_due_events(self, now: datetime) -> None:
+        """Run due planned events in order, each at its own time; one that fails changes nothing."""
+        while event := StateSession(self._connection, now, self.path).take_event():
+            from tpuctl.sandbox.scenarios import run_due_events  # noqa: PLC0415  # most sandboxes have no events
+
+            session = StateSession(self._connection, event.at, self.path)
+            self._connection.execute("SAVEPOINT event")
+            with self._join(session):
+                if not run_due_events(self, event):
+                    self._connection.execute("ROLLBACK TO event")
+            self._connection.execute("RELEASE event")
+
+    def _rate(self) -> ClockRate:
+        """Return the rate of the sandbox time. Called for every reading of the clock; it seldom changes."""
+        connection = self._connection
+        with translated_errors(self.path):
+            (version,) = connection.execute("PRAGMA data_version").fetchone()
+        cache_key = (connection, version, self._moves)
+        known: tuple[object, ClockRate] | None = getattr(self._local, "rate", None)
+        if known is None or known[0] != cache_key:
+            text = "SELECT key, value FROM meta WHERE key IN ('anchor', 'offset', 'speed', 'seed')"
+            with translated_errors(self.path):
+                meta = {key: float(parse_stored(value, NUMBER)) for key, value in connection.execute(text)}
+                _META_KEYS.check(meta)
+            anchor = datetime.fromtimestamp(meta["anchor"], UTC)
+            known = self._local.rate = (cache_key, ClockRate(anchor, timedelta(seconds=meta["offset"]), meta["speed"]))
+        return known[1]
+
+
+def _close_all(connections: dict[threading.Thread, tuple[sqlite3.Connection, object]]) -> None:
+    while connections:
+        connections.popitem()[1][0].close()
+
+
+# The sandbox's clocks: time that runs faster than real time and can be advanced, the same for all processes.
+
+
+class ClockRate(NamedTuple):
+    """How sandbox time follows real time: equal at `anchor`, `speed` times as fast since, advanced by `offset`."""
+
+    anchor: datetime
+    offset: timedelta
+    speed: float
+
+
+class SandboxClock:
+    """Sandbox time computed from the machine's: anchor + offset + (real - anchor) * speed."""
+
+    def __init__(self, rate: Callable[[], ClockRate], real: Clock | None = None) -> None:
+        self._rate = rate
+        self._real = real or SystemClock()
+        self._start = self.now()
+        self._latest = timedelta()
+        self._lock = threading.Lock()
+
+    def now(self) -> datetime:
+        """Return the sandbox time."""
+        rate = self._rate()
+        return rate.anchor + rate.offset + (self._real.now() - rate.anchor) * rate.speed
+
+    def monotonic(self) -> timedelta:
+        """Return the sandbox time since this clock was created; it stands still while the machine's clock is set back."""
+        with self._lock:
+            self._latest = max(self._latest, self.now() - self._start)
+            return self._latest
+
+    def sleep(self, duration: timedelta) -> None:
+        """Sleep for a duration of sandbox time: in real time `duration` / speed, less if the clock is advanced meanwhile."""
+        rate = self._rate()
+        end = self._real.monotonic() * rate.speed + rate.offset + duration
+        while True:
+            rate = self._rate()
+            left = (end - rate.offset) / rate.speed - self._real.monotonic()
+            if left <= timedelta():
+                return
+            self._real.sleep(min(left, timedelta(milliseconds=250)))
+
+
+class OffsetClock:
+    """An injected clock, plus the time by which the sandbox was advanced."""
+
+    def __init__(self, rate: Callable[[], ClockRate], clock: Clock) -> None:
+        self._rate = rate
+        self._clock = clock
+
+    def now(self) -> datetime:
+        """Return the injected clock's time and the offset."""
+        return self._clock.now() + self._rate().offset
+
+    def monotonic(self) -> timedelta:
+        """Return the injected clock's count and the offset, which never shrinks."""
+        return self._clock.monotonic() + self._rate().offset
+
+    def sleep(self, duration: timedelta) -> None:
+        """Sleep by the injected clock."""
+        self._clock.sleep(duration)
+
+
+# The sandbox's SQLite file: opening it, its tables, and its errors.
+
+
+LOCK_TIMEOUT = timedelta(seconds=10)
+
+_FIRST_LAYOUT = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE nodes (
+  project TEXT, zone TEXT, node_id TEXT, number TEXT, first_address INTEGER, workers INTEGER, gone REAL, record TEXT,
+  PRIMARY KEY (project, zone, node_id));
+CREATE INDEX nodes_address ON nodes (first_address);
+CREATE INDEX nodes_gone ON nodes (gone) WHERE gone IS NOT NULL;
+CREATE TABLE queued (
+  project TEXT, zone TEXT, queued_resource_id TEXT, gone REAL, record TEXT,
+  PRIMARY KEY (project, zone, queued_resource_id));
+CREATE TABLE operations (
+  serial INTEGER PRIMARY KEY, name TEXT UNIQUE, project TEXT, zone TEXT, target TEXT, request_id TEXT, ended REAL, record TEXT);
+CREATE INDEX operations_target ON operations (target, ended);
+CREATE INDEX operations_request ON operations (request_id) WHERE request_id != '';
+CREATE TABLE incarnations (name TEXT PRIMARY KEY, count INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE faults (id INTEGER PRIMARY KEY AUTOINCREMENT, record TEXT NOT NULL);
+CREATE TABLE projects (project TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE requests (serial INTEGER PRIMARY KEY AUTOINCREMENT, at REAL, method TEXT, name TEXT);
+"""
+# Resources of the other APIs. A parent is a project, or the bucket of an object; contents are uploaded bytes.
+_RESOURCES = """
+CREATE TABLE resources (
+  kind TEXT, parent TEXT, name TEXT, record TEXT NOT NULL, PRIMARY KEY (kind, parent, name)) WITHOUT ROWID;
+CREATE INDEX resources_name ON resources (kind, name);
+CREATE TABLE contents (name TEXT PRIMARY KEY, content BLOB NOT NULL);
+"""
+# Planned events of scenarios.
+_EVENTS = """
+CREATE TABLE events (id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, record TEXT NOT NULL);
+CREATE INDEX events_at ON events (at);
+"""
+# Each step migrates the previous layout: older files are migrated when they are opened. Only append.
+_LAYOUT_STEPS = (_FIRST_LAYOUT, _RESOURCES, _EVENTS)
+LAYOUT = len(_LAYOUT_STEPS)
+
+
+def connect_database(path: Path) -> sqlite3.Connection:
+    """Return a connection to the file at a path; create the file, readable by its owner only, if it does not exist.
+
+    Raises `WorldError` subclasses if it cannot be opened.
+    """
+    with translated_errors(path):
+        make_private_folder(path.parent)
+        if not path.exists():
+            # Only for a new file: closing one that SQLite has open would drop this process's locks on it (POSIX).
+            with suppress(FileExistsError):
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        connection = sqlite3.connect(
+            # Used by one thread; other threads may only close it.
+            path,
+            timeout=LOCK_TIMEOUT.total_seconds(),
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        try:
+            _prepare(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    if _version(connection) == LAYOUT and marker_path(path).is_file():
+        connection.execute("PRAGMA synchronous=NORMAL")
+        return
+    # The marker is created before the tables become visible. Databases of other programs are not changed.
+    if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] and not marker_path(path).is_file():
+        raise ForeignStateError(path, "it is the database of another program")
+    _switch_to_wal(connection)
+    connection.execute("PRAGMA synchronous=NORMAL")
+    with open_transaction(connection, immediate=True):
+        version = _version(connection)
+        if version > LAYOUT:
+            raise NewerStateError(path, version)
+        for step in _LAYOUT_STEPS[version:]:
+            for statement in step.split(";"):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version={LAYOUT}")
+        marker_path(path).touch(mode=0o600)
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _switch_to_wal(connection: sqlite3.Connection) -> None:
+    """Switch the journal, waiting for other processes: SQLite's timeout does not apply to this statement."""
+    clock = SystemClock()
+    deadline = clock.monotonic() + LOCK_TIMEOUT
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError:
+            if clock.monotonic() > deadline:
+                raise
+            clock.sleep(timedelta(milliseconds=20))
+        else:
+            return
+
+
+@contextmanager
+def open_transaction(connection: sqlite3.Connection, *, immediate: bool) -> Iterator[None]:
+    """Open a transaction: committed at the end, rolled back if an exception passes."""
+    connection.execute("BEGIN IMMEDIATE" if immediate else "BEGIN")
+    try:
+        yield
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+@contextmanager
+def translated_errors(path: Path) -> Iterator[None]:
+    """Translate SQLite's errors into `WorldError` subclasses."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+            raise LockedStateError(path, LOCK_TIMEOUT.total_seconds()) from error
+        raise UnusableStateError(path, error) from error
+    except sqlite3.DatabaseError as error:
+        # `tpuctl sandbox reset` removes only files with the marker, so the hint must not name it for others.
+        kind = CorruptStateError if marker_path(path).is_file() else ForeignStateError
+        raise kind(path, error) from error
+    except ShapeError as error:
+        raise CorruptStateError(path, f"a record cannot be read: {error}") from error
+    except OSError as error:
+        raise UnusableStateError(path, error.strerror) from error
+
+
+def file_identity(path: Path) -> tuple[int, int] | None:
+    """Return the identity of a file, which differs from a later file at the same path. None if there is no file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def marker_path(path: Path) -> Path:
+    """Return the path of the marker beside the file: it shows that the sandbox created the file, even if that is damaged."""
+    return path.with_name(path.name + "-world")
+
+
+# The database with its companions; the log of requests; the address at which it is served.
+_SUFFIXES = ("", "-wal", "-shm", "-journal", "-requests", "-requests.old", "-served")
+
+
+def state_files(path: Path) -> tuple[Path, ...]:
+    """Return the paths of all files that belong to a sandbox."""
+    return (*(path.with_name(path.name + suffix) for suffix in _SUFFIXES), marker_path(path))
+
+
+# Errors of the sandbox's file.
+
+
+_RESET = "run `tpuctl sandbox reset` to start with an empty sandbox"
+
+
+class SandboxStateError(TpuctlError):
+    """The sandbox's file cannot be used."""
+
+    kind = "sandbox"
+
+
+class CorruptStateError(SandboxStateError):
+    """The sandbox created the file, and it is damaged."""
+
+    def __init__(self, path: Path, reason: object) -> None:
+        super().__init__(f"the sandbox in `{path}` is damaged: {reason}", hint=_RESET)
+
+
+class ForeignStateError(SandboxStateError):
+    """Another program created the file. It is not changed."""
+
+    def __init__(self, path: Path, reason: object) -> None:
+        hint = "move the file away, or set `TPUCTL_STATE_DIR` to another folder"
+        super().__init__(f"`{path}` is not a file of the sandbox: {reason}", hint=hint)
+
+
+class NewerStateError(SandboxStateError):
+    """Another version of tpuctl created the file, with another layout."""
+
+    def __init__(self, path: Path, version: int) -> None:
+        super().__init__(f"the sandbox in `{path}` has layout {version}: this tpuctl cannot read it", hint=_RESET)
+
+
+class LockedStateError(SandboxStateError):
+    """Another process holds the lock of the file for too long."""
+
+    def __init__(self, path: Path, seconds: float) -> None:
+        message = f"timed out after {seconds:g} s: another process holds the lock of the sandbox in `{path}`"
+        super().__init__(message, hint=f"stop that process and try again; if there is none, {_RESET}")
+
+
+class UnusableStateError(SandboxStateError):
+    """The file cannot be opened or written: permissions, a full disk, a directory in its place."""
+
+    def __init__(self, path: Path, reason: object) -> None:
+        super().__init__(f"cannot use the sandbox in `{path}`: {reason}", hint="check the path and its permissions")
+
+
+class NotASandboxError(SandboxStateError):
+    """The file to remove was not created by the sandbox."""
+
+    def __init__(self, path: Path) -> None:
+        hint = "nothing was removed; check the path, or remove the file yourself"
+        super().__init__(f"`{path}` is not a file of the sandbox", hint=hint)

@@ -1,0 +1,597 @@
+"""One transaction's view of the stored records, at one time."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tpuctl.sandbox.lifecycle import LifecyclePhase, Timeline, end_of_timeline, phase_at
+from tpuctl.shapes import INTEGER, ITEM, Checker, Fields, ListOf, Scalar, Shape, ShapeError, parse_json
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tpuctl.sandbox.api_calls import Json
+
+_NODE_COLUMNS = "project, zone, node_id, number, first_address, workers, record"
+_QUEUED_COLUMNS = "project, zone, queued_resource_id, record"
+_REQUESTS_KEPT = 20_000
+_OPERATIONS_KEPT = 50_000
+
+
+class StateSession:
+    """The access of a handler to the stored records. `now` is constant within the transaction."""
+
+    def __init__(self, connection: sqlite3.Connection, now: datetime, path: Path) -> None:
+        self._connection = connection
+        self.now = now
+        self.path = path
+
+    # Settings
+
+    def setting(self, name: str, default: Any = None) -> Any:
+        """Return a setting of the sandbox, or the default."""
+        row = self._row("SELECT value FROM meta WHERE key = ?", f"setting.{name}")
+        return parse_stored(row[0]) if row else default
+
+    @property
+    def seed(self) -> int:
+        """The seed of all random numbers."""
+        row = self._row("SELECT value FROM meta WHERE key = 'seed'")
+        return int(parse_stored(row[0], INTEGER)) if row else 0
+
+    def settings(self) -> dict[str, object]:
+        """Return all settings that differ from their defaults."""
+        rows = self._connection.execute("SELECT key, value FROM meta WHERE key LIKE 'setting.%'")
+        return {key.removeprefix("setting."): parse_stored(value) for key, value in rows}
+
+    def set_setting(self, name: str, value: object) -> None:
+        """Store a setting; None restores the default."""
+        self._write("DELETE FROM meta WHERE key = ?", f"setting.{name}")
+        if value is not None:
+            self._write("INSERT INTO meta VALUES (?, ?)", f"setting.{name}", json.dumps(value))
+
+    def next_incarnation(self, name: str) -> int:
+        """Increment and return the number of times that a name was used."""
+        text = (
+            "INSERT INTO incarnations VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET count = count + 1 RETURNING count"
+        )
+        row = self._row(text, name)
+        return int(row[0]) if row else 1
+
+    # Nodes
+
+    def node(self, project: str, zone: str, node_id: str) -> NodeRecord | None:
+        """Return a node, a planned one too. None if it is gone."""
+        text = f"SELECT {_NODE_COLUMNS} FROM nodes WHERE project = ? AND zone = ? AND node_id = ? AND (gone IS NULL OR gone > ?)"  # noqa: S608  # a constant
+        row = self._row(text, project, zone, node_id, self.now.timestamp())
+        return load_node(row) if row else None
+
+    def nodes(
+        self, project: str | None = None, *, zone: str | None = None, after: tuple[str, str] = ("", ""), limit: int = -1
+    ) -> Iterator[NodeRecord]:
+        """Yield nodes by zone and name, planned ones included; after a (zone, node id), at most `limit` (-1: all)."""
+        text = (
+            f"SELECT {_NODE_COLUMNS} FROM nodes WHERE (:project IS NULL OR project = :project) AND (:zone IS NULL OR zone = :zone)"  # noqa: S608  # a constant
+            " AND (zone, node_id) > (:after_zone, :after_id) AND (gone IS NULL OR gone > :now)"
+            " ORDER BY zone, node_id LIMIT :limit"
+        )
+        values = {"project": project, "zone": zone, "after_zone": after[0], "after_id": after[1]}
+        rows = self._connection.execute(text, {**values, "now": self.now.timestamp(), "limit": limit})
+        return map(load_node, rows)
+
+    def node_at(self, address: int) -> NodeRecord | None:
+        """Return the node that owns an address, given by its number in the pool. None if no node owns it."""
+        text = f"SELECT {_NODE_COLUMNS} FROM nodes WHERE first_address <= ? AND (gone IS NULL OR gone > ?) ORDER BY first_address DESC LIMIT 1"  # noqa: S608, E501  # a constant
+        row = self._row(text, address, self.now.timestamp())
+        node = load_node(row) if row else None
+        return node if node and address < node.first_address + node.workers else None
+
+    def put_node(self, record: NodeRecord) -> None:
+        """Store a node, replacing the one of its name."""
+        self._write(
+            "INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            *(record.project, record.zone, record.node_id, record.number, record.first_address, record.workers),
+            *(_timestamp_or_none(end_of_timeline(record.timeline)), dump_node(record)),
+        )
+
+    def free_addresses(self, count: int, *, pool: int) -> int:
+        """Return the first of `count` consecutive free numbers below `pool`; 0 if there are none."""
+        self._write("DELETE FROM nodes WHERE gone <= ?", self.now.timestamp())
+        candidate, has_wrapped = int(self.setting("next_address", 1)), False
+        while True:
+            if candidate + count > pool:
+                if has_wrapped:
+                    return 0
+                candidate, has_wrapped = 1, True
+            # Nodes' ranges are disjoint: only the last range that begins before the candidate's end can overlap it.
+            text = (
+                "SELECT first_address + workers FROM nodes WHERE first_address < ? ORDER BY first_address DESC LIMIT 1"
+            )
+            row = self._row(text, candidate + count)
+            if row is None or row[0] <= candidate:
+                self.set_setting("next_address", candidate + count)
+                return candidate
+            candidate = row[0]
+
+    # Queued resources
+
+    def queued_resource(self, project: str, zone: str, queued_resource_id: str) -> QueuedRecord | None:
+        """Return a queued resource. None if it is gone."""
+        found = self.queued_resources(project, zone=zone, only=queued_resource_id)
+        return next(iter(found), None)
+
+    def queued_resources(
+        self, project: str | None = None, *, zone: str | None = None, only: str | None = None
+    ) -> list[QueuedRecord]:
+        """Return queued resources by zone and name."""
+        text = (
+            f"SELECT {_QUEUED_COLUMNS} FROM queued WHERE (:project IS NULL OR project = :project) AND (:zone IS NULL OR zone = :zone)"  # noqa: S608  # a constant
+            " AND (:only IS NULL OR queued_resource_id = :only) AND (gone IS NULL OR gone > :now)"
+            " ORDER BY zone, queued_resource_id"
+        )
+        values = {"project": project, "zone": zone, "only": only, "now": self.now.timestamp()}
+        rows = self._connection.execute(text, values)
+        return [load_queued(row) for row in rows]
+
+    def put_queued_resource(self, record: QueuedRecord) -> None:
+        """Store a queued resource, replacing the one of its name."""
+        self._write(
+            "INSERT OR REPLACE INTO queued VALUES (?, ?, ?, ?, ?)",
+            *(record.project, record.zone, record.queued_resource_id),
+            *(_timestamp_or_none(end_of_timeline(record.timeline)), dump_queued(record)),
+        )
+
+    # Operations
+
+    def operation(self, name: str) -> OperationRecord | None:
+        """Return an operation by its full name."""
+        row = self._row("SELECT record FROM operations WHERE name = ?", name)
+        return load_operation(row[0]) if row else None
+
+    def operation_of_request(self, request_id: str) -> OperationRecord | None:
+        """Return the operation that a request id started. None if there is none."""
+        row = self._row("SELECT record FROM operations WHERE request_id = ? AND request_id != ''", request_id)
+        return load_operation(row[0]) if row else None
+
+    def operations(
+        self, project: str, zone: str | None, *, after: int = 0, limit: int
+    ) -> list[tuple[int, OperationRecord]]:
+        """Return operations in the order of their starts, each with its serial number."""
+        text = (
+            "SELECT serial, record FROM operations WHERE project = :project AND (:zone IS NULL OR zone = :zone)"
+            " AND serial > :after LIMIT :limit"
+        )
+        values = {"project": project, "zone": zone, "after": after, "limit": limit}
+        rows = self._connection.execute(text, values)
+        return [(serial, load_operation(record)) for serial, record in rows]
+
+    def pending_operations(self, target: str) -> list[OperationRecord]:
+        """Return the unfinished operations on a resource."""
+        text = "SELECT record FROM operations WHERE target = ? AND (ended IS NULL OR ended > ?) ORDER BY serial"
+        rows = self._connection.execute(text, (target, self.now.timestamp()))
+        return [load_operation(record) for (record,) in rows]
+
+    def put_operation(self, record: OperationRecord) -> None:
+        """Store an operation and delete the oldest beyond the limit."""
+        text = (
+            "INSERT INTO operations (name, project, zone, target, request_id, ended, record) VALUES (?, ?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT (name) DO UPDATE SET ended = excluded.ended, record = excluded.record"
+        )
+        ended = _timestamp_or_none(record.ended)
+        target = (record.name, record.project, record.zone, record.target)
+        self._write(text, *target, record.request_id, ended, dump_operation(record))
+        self._write("DELETE FROM operations WHERE serial <= (SELECT max(serial) FROM operations) - ?", _OPERATIONS_KEPT)
+
+    def delete_operation(self, name: str) -> None:
+        """Delete an operation; its effect continues."""
+        self._write("DELETE FROM operations WHERE name = ?", name)
+
+    # Resources of the other APIs
+
+    @property
+    def resources(self) -> ResourceStore:
+        """The resources of the APIs beside the TPU API."""
+        return ResourceStore(self._connection)
+
+    # Planned events
+
+    def plan_event(self, at: datetime, document: Json) -> None:
+        """Store an event for a time."""
+        self._write("INSERT INTO events (at, record) VALUES (?, ?)", at.timestamp(), json.dumps(document))
+
+    def events(self) -> list[PlannedEvent]:
+        """Return the planned events, soonest first."""
+        rows = self._connection.execute("SELECT at, record FROM events ORDER BY at, id")
+        return [PlannedEvent(parse_moment(at), parse_stored_object(text)) for at, text in rows]
+
+    def is_event_due(self) -> bool:
+        """Return whether a planned event is due."""
+        return self._row("SELECT 1 FROM events WHERE at <= ? LIMIT 1", self.now.timestamp()) is not None
+
+    def take_event(self) -> PlannedEvent | None:
+        """Remove and return the first planned event that is due. None if none is due."""
+        text = "SELECT id, at, record FROM events WHERE at <= ? ORDER BY at, id LIMIT 1"
+        row = self._row(text, self.now.timestamp())
+        if row is None:
+            return None
+        self._write("DELETE FROM events WHERE id = ?", row[0])
+        return PlannedEvent(parse_moment(row[1]), parse_stored_object(row[2]))
+
+    # Faults, projects, the log of writes
+
+    def faults(self) -> list[tuple[int, Json]]:
+        """Return the faults with their ids, oldest first."""
+        return [
+            (i, parse_stored_object(text))
+            for i, text in self._connection.execute("SELECT id, record FROM faults ORDER BY id")
+        ]
+
+    def put_fault(self, document: Json, *, fault_id: int | None = None) -> int:
+        """Store a fault, new or in place of an existing one, and return its id."""
+        row = self._row("INSERT OR REPLACE INTO faults VALUES (?, ?) RETURNING id", fault_id, json.dumps(document))
+        return int(row[0]) if row else 0
+
+    def delete_fault(self, fault_id: int) -> bool:
+        """Delete a fault. Return whether it existed."""
+        return self._connection.execute("DELETE FROM faults WHERE id = ?", (fault_id,)).rowcount > 0
+
+    def project(self, project: str) -> Json:
+        """Return the stored data of a project (its Compute Engine metadata); empty at first."""
+        row = self._row("SELECT record FROM projects WHERE project = ?", project)
+        return parse_stored_object(row[0]) if row else {}
+
+    def put_project(self, project: str, document: Json) -> None:
+        """Store the data of a project."""
+        self._write("INSERT OR REPLACE INTO projects VALUES (?, ?)", project, json.dumps(document))
+
+    def log_request(self, method: str, name: str) -> None:
+        """Record a call that writes, for tests that count them; delete the oldest beyond the limit."""
+        row = self._row(
+            "INSERT INTO requests (at, method, name) VALUES (?, ?, ?) RETURNING serial",
+            self.now.timestamp(),
+            method,
+            name,
+        )
+        self._write("DELETE FROM requests WHERE serial <= ?", (row[0] if row else 0) - _REQUESTS_KEPT)
+
+    def requests(self) -> list[tuple[datetime, str, str]]:
+        """Return time, method id and resource name of the calls that write, oldest first."""
+        rows = self._connection.execute("SELECT at, method, name FROM requests ORDER BY serial")
+        return [(parse_moment(at), method, name) for at, method, name in rows]
+
+    def exists(self, record: NodeRecord | QueuedRecord) -> bool:
+        """Return whether a record is visible now."""
+        return phase_at(record.timeline, self.now) is not None
+
+    def _row(self, text: str, *values: object) -> Any:
+        return self._connection.execute(text, values).fetchone()
+
+    def _write(self, text: str, *values: object) -> None:
+        self._connection.execute(text, values)
+
+
+def _timestamp_or_none(moment: datetime | None) -> float | None:
+    return moment.timestamp() if moment else None
+
+
+# The stored records: nodes, queued resources and operations, each with the data that determines its state at any time.
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """A node. `document` is the API's v2 JSON without the fields that depend on time.
+
+    `number` is the API's numeric id, `first_address` the first of the consecutive addresses of its workers.
+    `keys_before` is the `ssh-keys` metadata that was replaced at `keys_changed`.
+    """
+
+    project: str
+    zone: str
+    node_id: str
+    number: str
+    incarnation: int
+    document: Json
+    timeline: Timeline
+    workers: int
+    first_address: int
+    queued_resource: str = ""
+    keys_before: str = ""
+    keys_changed: datetime | None = None
+
+    @property
+    def name(self) -> str:
+        """The full resource name."""
+        return f"projects/{self.project}/locations/{self.zone}/nodes/{self.node_id}"
+
+    def phase(self, now: datetime) -> LifecyclePhase | None:
+        """Return the phase at a time. None if the node does not exist then."""
+        return phase_at(self.timeline, now)
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedRecord:
+    """A queued resource. `node_ids` are the nodes that it creates; `error` is the reason of a FAILED state."""
+
+    project: str
+    zone: str
+    queued_resource_id: str
+    incarnation: int
+    document: Json
+    timeline: Timeline
+    node_ids: tuple[str, ...]
+    error: Json | None = None
+
+    @property
+    def name(self) -> str:
+        """The full resource name."""
+        return f"projects/{self.project}/locations/{self.zone}/queuedResources/{self.queued_resource_id}"
+
+    def phase(self, now: datetime) -> LifecyclePhase | None:
+        """Return the phase at a time. None if the queued resource does not exist then."""
+        return phase_at(self.timeline, now)
+
+
+@dataclass(frozen=True, slots=True)
+class OperationRecord:
+    """A long-running operation: it ends when its target reaches `goal`, or at `ended` with `error`.
+
+    `ended` may lie in the future; None: no end is planned. `snapshot` is the target at the start of the operation,
+    for the result after the target is gone.
+    """
+
+    name: str
+    project: str
+    zone: str
+    verb: str
+    target: str
+    incarnation: int
+    created: datetime
+    goal: str
+    version: str
+    snapshot: Json
+    ended: datetime | None = None
+    error: Json | None = None
+    request_id: str = ""
+    cancel_requested: bool = False
+
+    def is_done(self, now: datetime) -> bool:
+        """Return whether it has ended at a time."""
+        return self.ended is not None and self.ended <= now
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedEvent:
+    """A planned event. `document` describes it in the format of `scenarios`."""
+
+    at: datetime
+    document: Json
+
+
+def _is_time(value: object) -> bool:
+    return type(value) in {int, float} and 0 <= float(value) < 10**11  # type: ignore[arg-type]  # a number here
+
+
+_OBJECT = Scalar("an object", lambda value: isinstance(value, dict))
+_PHASE = Scalar(
+    "a phase", lambda row: isinstance(row, list) and 2 <= len(row) <= 9 and _is_time(row[0]) and type(row[1]) is str
+)
+_TIMELINE = ListOf(_PHASE)
+_TIME = Scalar("a time", _is_time)
+_COMMON: Fields = {"incarnation": INTEGER, "document": _OBJECT, "timeline": _TIMELINE}
+_NODE_RECORD = Shape(
+    "",
+    {**_COMMON, "queued_resource": str, "keys_before": str, "keys_changed": _TIME},
+    required=(*_COMMON, "queued_resource", "keys_before"),
+    nullable=True,
+)
+_QUEUED_RECORD = Shape(
+    "", {**_COMMON, "node_ids": ListOf(str), "error": _OBJECT}, required=(*_COMMON, "node_ids"), nullable=True
+)
+_TEXTS = ("name", "project", "zone", "verb", "target", "goal", "version")
+_OPERATION = Shape(
+    "",
+    {
+        **dict.fromkeys((*_TEXTS, "request_id"), str),
+        **dict.fromkeys(("created", "ended"), _TIME),
+        **dict.fromkeys(("snapshot", "error"), _OBJECT),
+        "incarnation": INTEGER,
+        "cancel_requested": bool,
+    },
+    required=(*_TEXTS, "created", "snapshot", "incarnation"),
+    nullable=True,
+)
+
+
+def parse_stored(text: object, kind: Checker = ITEM) -> Any:
+    """Parse stored JSON. Raises `ShapeError` if it is damaged, which becomes `WorldCorruptError`."""
+    if not isinstance(text, str):
+        raise ShapeError("not text")
+    found = parse_json(text)
+    kind.check(found)
+    return found
+
+
+def parse_stored_object(text: object) -> Json:
+    """Parse a stored JSON object, as `stored` does."""
+    found: Json = parse_stored(text, _OBJECT)
+    return found
+
+
+def dump_timeline(timeline: Timeline) -> list[list[object]]:
+    """Return a timeline as JSON."""
+    return [
+        [
+            *(p.at.timestamp(), p.state, p.health, p.description, p.maintenance, p.initiator, p.lacks_chip),
+            *(p.startup_delay, p.startup_fails),
+        ]
+        for p in timeline
+    ]
+
+
+def load_timeline(rows: list[list[object]]) -> Timeline:
+    """Return a timeline read from JSON."""
+    return tuple(LifecyclePhase(parse_moment(row[0]), *row[1:]) for row in rows)  # type: ignore[arg-type]  # the inverse of dump
+
+
+def parse_moment(seconds: object) -> datetime:
+    """Return the time of a number of seconds since 1970."""
+    assert isinstance(seconds, int | float)  # noqa: S101  # written by ourselves; guides mypy
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def dump_node(record: NodeRecord) -> str:
+    """Return the part of a node record that has no columns."""
+    return json.dumps(
+        {
+            "incarnation": record.incarnation,
+            "document": record.document,
+            "timeline": dump_timeline(record.timeline),
+            "queued_resource": record.queued_resource,
+            "keys_before": record.keys_before,
+            "keys_changed": record.keys_changed.timestamp() if record.keys_changed else None,
+        }
+    )
+
+
+def load_node(row: tuple[str, str, str, str, int, int, str]) -> NodeRecord:
+    """Return the node of a database row."""
+    project, zone, node_id, number, first_address, workers, text = row
+    rest = parse_stored(text, _NODE_RECORD)
+    return NodeRecord(
+        project=project,
+        zone=zone,
+        node_id=node_id,
+        number=number,
+        incarnation=rest["incarnation"],
+        document=rest["document"],
+        timeline=load_timeline(rest["timeline"]),
+        workers=workers,
+        first_address=first_address,
+        queued_resource=rest["queued_resource"],
+        keys_before=rest["keys_before"],
+        keys_changed=parse_moment(rest["keys_changed"]) if rest.get("keys_changed") is not None else None,
+    )
+
+
+def dump_queued(record: QueuedRecord) -> str:
+    """Return the part of a queued resource that has no columns."""
+    return json.dumps(
+        {
+            "incarnation": record.incarnation,
+            "document": record.document,
+            "timeline": dump_timeline(record.timeline),
+            "node_ids": record.node_ids,
+            "error": record.error,
+        }
+    )
+
+
+def load_queued(row: tuple[str, str, str, str]) -> QueuedRecord:
+    """Return the queued resource of a database row."""
+    project, zone, queued_resource_id, text = row
+    rest = parse_stored(text, _QUEUED_RECORD)
+    return QueuedRecord(
+        project,
+        zone,
+        queued_resource_id,
+        rest["incarnation"],
+        rest["document"],
+        load_timeline(rest["timeline"]),
+        tuple(rest["node_ids"]),
+        rest.get("error"),
+    )
+
+
+def dump_operation(record: OperationRecord) -> str:
+    """Return an operation as JSON."""
+    values = {field: getattr(record, field) for field in OperationRecord.__slots__}
+    for field in ("created", "ended"):
+        values[field] = values[field].timestamp() if values[field] else None
+    return json.dumps(values)
+
+
+def load_operation(text: str) -> OperationRecord:
+    """Return an operation read from JSON."""
+    values = parse_stored(text, _OPERATION)
+    values["created"] = parse_moment(values["created"])
+    values["ended"] = parse_moment(values["ended"]) if values.get("ended") is not None else None
+    return OperationRecord(**{field: values[field] for field in OperationRecord.__slots__ if field in values})
+
+
+# Records of any kind: JSON documents by kind, parent and name, and bytes that belong to some of them.
+#
+# For the APIs beside the TPU API, whose resources have no life cycle. A kind is the API's word with its service
+# (`storage.bucket`); a parent is a project, or the bucket of an object.
+
+
+class StoredResource(NamedTuple):
+    """One record."""
+
+    parent: str
+    name: str
+    document: Json
+
+
+class ResourceStore:
+    """The records of one transaction."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def get(self, kind: str, parent: str, name: str) -> Json | None:
+        """Return a document. None if there is none."""
+        text = "SELECT record FROM resources WHERE kind = ? AND parent = ? AND name = ?"
+        row = self._connection.execute(text, (kind, parent, name)).fetchone()
+        return parse_stored_object(row[0]) if row else None
+
+    def find(self, kind: str, name: str) -> StoredResource | None:
+        """Return the record of a name that is unique among all parents, such as a bucket's. None if there is none."""
+        text = "SELECT parent, name, record FROM resources WHERE kind = ? AND name = ?"
+        row = self._connection.execute(text, (kind, name)).fetchone()
+        return StoredResource(row[0], row[1], parse_stored_object(row[2])) if row else None
+
+    def list_records(self, kind: str, parent: str | None = None, *, prefix: str = "") -> Iterator[StoredResource]:
+        """Yield the records of a parent (None: of all parents) by name, those whose name begins with a prefix."""
+        text = (
+            "SELECT parent, name, record FROM resources WHERE kind = :kind AND (:parent IS NULL OR parent = :parent)"
+            " AND name >= :prefix AND substr(name, 1, length(:prefix)) = :prefix ORDER BY parent, name"
+        )
+        for row in self._connection.execute(text, {"kind": kind, "parent": parent, "prefix": prefix}):
+            yield StoredResource(row[0], row[1], parse_stored_object(row[2]))
+
+    def put(self, kind: str, parent: str, name: str, document: Json) -> None:
+        """Store a document, replacing the current one."""
+        self._write("INSERT OR REPLACE INTO resources VALUES (?, ?, ?, ?)", kind, parent, name, json.dumps(document))
+
+    def delete(self, kind: str, parent: str, name: str) -> None:
+        """Delete a document, if it exists."""
+        self._write("DELETE FROM resources WHERE kind = ? AND parent = ? AND name = ?", kind, parent, name)
+
+    def trim(self, kind: str, parent: str, *, keep: int) -> None:
+        """Delete the records of a parent except the last `keep` by name."""
+        text = (
+            "DELETE FROM resources WHERE kind = ? AND parent = ? AND name <= (SELECT name FROM resources"
+            " WHERE kind = ? AND parent = ? ORDER BY name DESC LIMIT 1 OFFSET ?)"
+        )
+        self._write(text, kind, parent, kind, parent, keep)
+
+    def content(self, name: str) -> bytes:
+        """Return the stored bytes of a name; empty if there are none."""
+        row = self._connection.execute("SELECT content FROM contents WHERE name = ?", (name,)).fetchone()
+        return bytes(row[0]) if row else b""
+
+    def put_content(self, name: str, content: bytes) -> None:
+        """Store bytes, replacing the current ones."""
+        self._write("INSERT OR REPLACE INTO contents VALUES (?, ?)", name, content)
+
+    def delete_content(self, name: str) -> None:
+        """Delete bytes, if they exist."""
+        self._write("DELETE FROM contents WHERE name = ?", name)
+
+    def _write(self, text: str, *values: object) -> None:
+        self._connection.execute(text, values)

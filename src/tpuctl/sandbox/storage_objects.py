@@ -1,0 +1,390 @@
+"""Objects: one generation each, replaced or deleted under exact preconditions, for any number of writers."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from tpuctl.sandbox import storage_buckets
+from tpuctl.sandbox.api_calls import Media, Response, page_position, page_size, page_token
+from tpuctl.sandbox.representation import millisecond_timestamp
+from tpuctl.sandbox.storage_buckets import BUCKET_KIND as BUCKET
+from tpuctl.sandbox.storage_buckets import (
+    bucket_not_found,
+    merge_patch,
+    object_not_found,
+    open_bucket,
+    storage_invalid,
+    storage_page,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tpuctl.sandbox.api_calls import Call, Json
+    from tpuctl.sandbox.state_session import StateSession
+
+OBJECT_KIND = "storage.object"
+_OBJECT_LINK = "https://www.googleapis.com/storage/v1/b"
+_DOWNLOAD = "https://storage.googleapis.com/download/storage/v1/b"
+_LONGEST_NAME = 1024  # documentation: bytes of UTF-8
+# The fields that a client may set.
+_INSERT_FIELDS = (
+    *("cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "contentType", "customTime"),
+    *("metadata", "storageClass", "eventBasedHold", "temporaryHold"),
+)
+
+
+def insert_object(session: StateSession, call: Call) -> Json:
+    """Answer objects.insert."""
+    bucket, name = str(call.params["bucket"]), str(call.params.get("name") or call.body.get("name") or "")
+    session.log_request(call.method, f"{bucket}/{name}")
+    open_bucket(session, call, "storage.objects.create")
+    if call.media is None:
+        raise storage_buckets.wrong_upload_url()
+    if not name:
+        raise storage_invalid("Required")  # unverified words
+    if len(name.encode()) > _LONGEST_NAME:
+        raise storage_invalid("The maximum object length is 1024 characters, but got a name with more.")
+    current = session.resources.get(OBJECT_KIND, bucket, name)
+    check_preconditions(call, current)
+    if current is not None:
+        open_bucket(session, call, "storage.objects.delete")  # documentation: replacing an object needs it
+    calculated = md5_digest(call.media.content)
+    if call.body.get("md5Hash") not in {None, calculated}:
+        raise storage_invalid(f'Provided MD5 hash "{call.body["md5Hash"]}" doesn\'t match calculated MD5 hash.')
+    given, crc32c = call.body.get("crc32c"), crc32c_digest(call.media.content)
+    if given is not None and crc32c is not None and given != crc32c:
+        raise storage_invalid(f'Provided CRC32C "{given}" doesn\'t match calculated CRC32C "{crc32c}".')
+    return store_object(session, bucket, name, media=call.media, fields=call.body)
+
+
+def store_object(session: StateSession, bucket: str, name: str, *, media: Media, fields: Json) -> Json:
+    """Store an object as a new generation and return it. Raises `ApiError` 404 for a bucket that does not exist."""
+    found = session.resources.find(BUCKET, bucket)
+    if found is None:
+        raise bucket_not_found()
+    current = session.resources.get(OBJECT_KIND, bucket, name)
+    moment = int(session.now.timestamp() * 1_000_000)
+    # Greater than every earlier one, even if the clock stands still, and not reused after a delete.
+    generation = max(moment, int(session.setting("storage.generation", 0)) + 1)
+    session.set_setting("storage.generation", generation)
+    now = millisecond_timestamp(session.now)
+    document: Json = {
+        "kind": "storage#object",
+        "id": f"{bucket}/{name}/{generation}",
+        "selfLink": f"{_OBJECT_LINK}/{bucket}/o/{quote(name, safe='')}",
+        "mediaLink": f"{_DOWNLOAD}/{bucket}/o/{quote(name, safe='')}?generation={generation}&alt=media",
+        "name": name,
+        "bucket": bucket,
+        "generation": str(generation),
+        "metageneration": "1",
+        "contentType": media.content_type or "application/octet-stream",
+        "storageClass": found.document["document"].get("storageClass", "STANDARD"),
+        "size": str(len(media.content)),
+        "md5Hash": md5_digest(media.content),
+        "etag": base64.b64encode(generation.to_bytes(8, "big")).decode(),
+        **dict.fromkeys(("timeCreated", "updated", "timeFinalized", "timeStorageClassUpdated"), now),
+        **{field: fields[field] for field in _INSERT_FIELDS if fields.get(field) is not None},
+    }
+    if checksum := crc32c_digest(media.content):
+        document["crc32c"] = checksum
+    if current is not None:
+        session.resources.delete_content(object_key(bucket, current))
+    session.resources.put(OBJECT_KIND, bucket, name, document)
+    session.resources.put_content(object_key(bucket, document), media.content)
+    return document
+
+
+def get_object(session: StateSession, call: Call) -> Json | Response:
+    """Answer objects.get with the object's JSON, or with its bytes for `alt=media`."""
+    open_bucket(session, call, "storage.objects.get")
+    bucket, name = str(call.params["bucket"]), str(call.params["object"])
+    document = find_object(session, call)
+    check_preconditions(call, document)
+    if document is None:
+        raise object_not_found(bucket, name)
+    if not call.wants_media:
+        return document
+    hashes = ",".join(
+        f"{kind}={document[key]}" for kind, key in (("crc32c", "crc32c"), ("md5", "md5Hash")) if key in document
+    )
+    headers = {
+        "content-type": document["contentType"],
+        "etag": document["etag"],
+        "x-goog-generation": document["generation"],
+        "x-goog-metageneration": document["metageneration"],
+        "x-goog-hash": hashes,
+        "x-goog-stored-content-length": document["size"],
+        "x-goog-stored-content-encoding": document.get("contentEncoding", "identity"),
+    }
+    return Response(200, session.resources.content(object_key(bucket, document)), headers)
+
+
+def list_objects(session: StateSession, call: Call) -> Json:
+    """Answer objects.list. `versions` and `softDeleted` add nothing: replaced and deleted objects are gone."""
+    open_bucket(session, call, "storage.objects.list")
+    bucket, params = str(call.params["bucket"]), call.params
+    selection = ObjectSelection(
+        prefix=str(params.get("prefix") or ""),
+        delimiter=str(params.get("delimiter") or ""),
+        start=str(params.get("startOffset") or ""),
+        end=str(params.get("endOffset") or ""),
+        glob=str(params.get("matchGlob") or ""),
+        shows_marker=bool(params.get("includeTrailingDelimiter")),
+    )
+    found: dict[str, Json] = {}
+    if not params.get("softDeleted"):
+        entries_found = session.resources.list_records(OBJECT_KIND, bucket, prefix=selection.prefix)
+        found = {entry.name: entry.document for entry in entries_found}
+    after = page_position(call)
+    entries = [entry for entry in selection.grouped(found) if not after or entry > (after[0], after[-1] == "prefix")]
+    size = page_size(storage_page(call))
+    shown = entries[:size]
+    answer: Json = {"kind": "storage#objects"}
+    if prefixes := [name for name, is_prefix in shown if is_prefix]:
+        answer["prefixes"] = prefixes
+    if items := [found[name] for name, is_prefix in shown if not is_prefix]:
+        answer["items"] = items
+    if len(entries) > size:
+        answer["nextPageToken"] = page_token(shown[-1][0], "prefix" if shown[-1][1] else "object")
+    return answer
+
+
+def delete_object(session: StateSession, call: Call) -> Json | Response:
+    """Answer objects.delete: 204 without a body."""
+    bucket, name = str(call.params["bucket"]), str(call.params["object"])
+    session.log_request(call.method, f"{bucket}/{name}")
+    open_bucket(session, call, "storage.objects.delete")
+    document = find_object(session, call)
+    check_preconditions(call, document)
+    if document is None:
+        raise object_not_found(bucket, name)
+    session.resources.delete(OBJECT_KIND, bucket, name)
+    session.resources.delete_content(object_key(bucket, document))
+    return Response(204, b"")
+
+
+def check_preconditions(call: Call, current: Json | None) -> None:
+    """Raise `ApiError` 412 unless a call's preconditions hold; a missing object has generation 0.
+
+    A read of an unchanged object (`ifGenerationNotMatch`) is a 304 (documentation).
+    """
+    for field in ("generation", "metageneration"):
+        present = int(current[field]) if current else 0
+        parameter = f"if{field.capitalize()}"
+        wanted, unwanted = call.params.get(f"{parameter}Match"), call.params.get(f"{parameter}NotMatch")
+        if wanted is not None and int(wanted) != present:
+            raise storage_buckets.condition_not_met()
+        if unwanted is not None and int(unwanted) == present:
+            raise (
+                storage_buckets.not_modified()
+                if call.method == "storage.objects.get"
+                else storage_buckets.condition_not_met()
+            )
+
+
+def find_object(session: StateSession, call: Call) -> Json | None:
+    """Return the object of a call. None if it, or the requested generation, does not exist."""
+    found = session.resources.get(OBJECT_KIND, str(call.params["bucket"]), str(call.params["object"]))
+    wanted = call.params.get("generation")
+    return None if found is None or (wanted and str(wanted) != found["generation"]) else found
+
+
+def object_key(bucket: str, document: Json) -> str:
+    """Return the name under which the bytes of an object are stored."""
+    return f"{bucket}/{document['name']}#{document['generation']}"
+
+
+# Changes of an object's metadata; its bytes, and so its generation, stay.
+
+
+# Documentation of objects.patch and objects.update. They do not include the storage class: a rewrite changes it, and a patch
+# of it is ignored (unverified; gcloud 528 sends the current one).
+_PATCH_FIELDS = (
+    *("cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "contentType", "customTime"),
+    *("metadata", "eventBasedHold", "temporaryHold"),
+)
+
+
+def patch_object(session: StateSession, call: Call) -> Json:
+    """Answer objects.patch: null removes a field, metadata are merged, all other values are replaced (documentation)."""
+    current = _open_object(session, call)
+    change = merge_patch(current, {key: call.body[key] for key in _PATCH_FIELDS if key in call.body})
+    return _store_metadata(session, current, {**current, **change})
+
+
+def update_object(session: StateSession, call: Call) -> Json:
+    """Answer objects.update: fields that the request omits are removed (documentation: a full update)."""
+    current = _open_object(session, call)
+    rest = {key: value for key, value in current.items() if key not in _PATCH_FIELDS}
+    return _store_metadata(
+        session, current, {**rest, **{key: call.body[key] for key in _PATCH_FIELDS if key in call.body}}
+    )
+
+
+def _open_object(session: StateSession, call: Call) -> Json:
+    """Return the object. Raises `ApiError` unless the caller may change it, it exists, and preconditions hold."""
+    bucket, name = str(call.params["bucket"]), str(call.params["object"])
+    session.log_request(call.method, f"{bucket}/{name}")
+    open_bucket(session, call, "storage.objects.update")
+    found = find_object(session, call)
+    check_preconditions(call, found)
+    if found is None:
+        raise object_not_found(bucket, name)
+    return found
+
+
+def _store_metadata(session: StateSession, current: Json, changed: Json) -> Json:
+    metageneration = int(current["metageneration"]) + 1
+    etag = base64.b64encode(int(current["generation"]).to_bytes(8, "big") + metageneration.to_bytes(4, "big")).decode()
+    document = {
+        "contentType": "application/octet-stream",
+        **{key: value for key, value in changed.items() if value is not None},
+        "metageneration": str(metageneration),
+        "etag": etag,
+        "updated": millisecond_timestamp(session.now),
+    }
+    session.resources.put(OBJECT_KIND, document["bucket"], document["name"], document)
+    return document
+
+
+# Copies of objects within the service, to another bucket or over themselves.
+
+
+# Metadata that a copy inherits unless the request sets them.
+_COPIED_FIELDS = ("cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "customTime", "metadata")
+
+
+def rewrite_object(session: StateSession, call: Call) -> Json:
+    """Answer objects.rewrite: complete in one call for every size."""
+    source, name = str(call.params["sourceBucket"]), str(call.params["sourceObject"])
+    target, new_name = str(call.params["destinationBucket"]), str(call.params["destinationObject"])
+    session.log_request(call.method, f"{target}/{new_name}")
+    _check_bucket(session, call, source, "storage.objects.get")
+    _check_bucket(session, call, target, "storage.objects.create")
+    found = session.resources.get(OBJECT_KIND, source, name)
+    wanted = call.params.get("sourceGeneration")
+    if found is None or (wanted and str(wanted) != found["generation"]):
+        raise object_not_found(source, name)
+    current = session.resources.get(OBJECT_KIND, target, new_name)
+    check_preconditions(call, current)
+    if current is not None:
+        _check_bucket(session, call, target, "storage.objects.delete")  # documentation: replacing an object needs it
+    content = session.resources.content(object_key(source, found))
+    fields = {**{key: found[key] for key in _COPIED_FIELDS if key in found}, **call.body}
+    media = Media(content, str(call.body.get("contentType") or found["contentType"]))
+    document = store_object(session, target, new_name, media=media, fields=fields)
+    sizes = dict.fromkeys(("totalBytesRewritten", "objectSize"), document["size"])
+    return {"kind": "storage#rewriteResponse", **sizes, "done": True, "resource": document}
+
+
+def _check_bucket(session: StateSession, call: Call, bucket: str, permission: str) -> None:
+    open_bucket(session, replace(call, params={**call.params, "bucket": bucket}), permission)
+
+
+# The objects and prefixes of a list. Pure: names in, names out.
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectSelection:
+    """The parameters of a list. Source: API field texts of objects.list."""
+
+    prefix: str = ""
+    delimiter: str = ""
+    start: str = ""
+    end: str = ""
+    glob: str = ""
+    shows_marker: bool = False
+
+    def matches(self, name: str) -> bool:
+        """Return whether an object's name is selected, before names are grouped into prefixes."""
+        return (
+            name.startswith(self.prefix)
+            and name >= self.start
+            and (not self.end or name < self.end)
+            and (not self.glob or _glob_expression(self.glob).fullmatch(name) is not None)
+        )
+
+    def grouped(self, names: Iterable[str]) -> list[tuple[str, bool]]:
+        """Return the entries of the list in order, each with whether it is a prefix.
+
+        With `shows_marker` an object whose name ends at the delimiter is listed beside its prefix.
+        """
+        entries: dict[tuple[str, bool], None] = {}
+        for name in sorted(filter(self.matches, names)):
+            head, found, tail = name[len(self.prefix) :].partition(self.delimiter or "\0")
+            if not found:
+                entries[name, False] = None
+                continue
+            entries[self.prefix + head + found, True] = None
+            if self.shows_marker and not tail:
+                entries[name, False] = None
+        return sorted(entries)
+
+
+@cache
+def _glob_expression(glob: str) -> re.Pattern[str]:
+    """Return the regular expression of a glob: `**` crosses slashes, `*` and `?` do not; `{a,b}` is either."""
+    parts = re.split(r"(\*\*|\*|\?|\[[^\]]+\]|[{},])", glob)
+    depth, expression = 0, ""
+    for part in parts:
+        match part:
+            case "**":
+                expression += ".*"
+            case "*":
+                expression += "[^/]*"
+            case "?":
+                expression += "[^/]"
+            case "{":
+                expression, depth = expression + "(?:", depth + 1
+            case "}" if depth:
+                expression, depth = expression + ")", depth - 1
+            case "," if depth:
+                expression += "|"
+            case _ if part.startswith("[") and len(part) > 2:
+                expression += "[" + part[1:-1].replace("\\", r"\\").replace("!", "^", 1 if part[1] == "!" else 0) + "]"
+            case _:
+                expression += re.escape(part)
+    try:
+        return re.compile(expression + ")" * depth, re.DOTALL)
+    except re.error:
+        return re.compile(re.escape(glob))
+
+
+# The checksums of objects. Pure.
+
+
+_POLYNOMIAL = 0x82F63B78  # Castagnoli's, its bits reversed
+_LONGEST = 1 << 20  # 1 MiB takes 100 ms here
+
+
+def md5_digest(content: bytes) -> str:
+    """Return the MD5 hash in base64."""
+    return base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
+
+
+def crc32c_digest(content: bytes) -> str | None:
+    """Return the CRC32C, big-endian in base64. None for more than a megabyte, which would take too long."""
+    if len(content) > _LONGEST:
+        return None
+    table, remainder = _crc_table(), 0xFFFFFFFF
+    for byte in content:
+        remainder = table[(remainder ^ byte) & 0xFF] ^ (remainder >> 8)
+    return base64.b64encode((remainder ^ 0xFFFFFFFF).to_bytes(4, "big")).decode()
+
+
+@cache
+def _crc_table() -> tuple[int, ...]:
+    table = []
+    for byte in range(256):
+        value = byte
+        for _ in range(8):
+            value = (value >> 1) ^ (_POLYNOMIAL if value & 1 else 0)
+        table.append(value)
+    return tuple(table)

@@ -1,0 +1,536 @@
+"""Nodes: handlers of `tpu.projects.locations.nodes`, and the workers that ssh reaches."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import re
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from tpuctl.sandbox import api_calls, capacity, catalog, faults
+from tpuctl.sandbox.api_calls import (
+    already_exists,
+    bad_request,
+    failed_precondition,
+    invalid,
+    invalid_field,
+    not_found,
+    page_position,
+    page_size,
+    page_token,
+    parse_resource_name,
+)
+from tpuctl.sandbox.capacity import CapacityTier, check_quotas, find_shortage, quota_metrics, quota_refusal
+from tpuctl.sandbox.catalog import check_tpu_zone, number_of_project, resolve_accelerator, zone_names
+from tpuctl.sandbox.compute_networks import network_exists
+from tpuctl.sandbox.faults import (
+    Fault,
+    FaultKind,
+    FaultTarget,
+    apply_fault,
+    apply_faults,
+    durations_of,
+    durations_of_new,
+    operation_failure,
+    store_node,
+    take_fault,
+)
+from tpuctl.sandbox.lifecycle import (
+    GONE,
+    NodeVerb,
+    Timeline,
+    create_timeline,
+    delete_timeline,
+    failed_timeline,
+    is_verb_allowed,
+    reimage_timeline,
+    start_timeline,
+    stop_timeline,
+)
+from tpuctl.sandbox.org_policy import is_constraint_enforced, org_policy_denies_all
+from tpuctl.sandbox.representation import ADDRESS_COUNT, nanosecond_timestamp, render_node
+from tpuctl.sandbox.state_session import NodeRecord
+from tpuctl.sandbox.tpu_operations import begin_operation, repeated_operation, settle_operations
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from tpuctl.accelerators import AcceleratorType
+    from tpuctl.sandbox.api_calls import Call, Json
+    from tpuctl.sandbox.state_session import StateSession
+
+# Creation of nodes: validation, defaults, and duration.
+
+
+_NODE_ID = re.compile(r"[A-Za-z0-9_.~+%-]+")  # API field text of NodeSpec.nodeId
+_SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
+_CHOSEN = (
+    *("description", "labels", "tags", "metadata", "dataDisks", "bootDiskConfig", "networkConfig", "networkConfigs"),
+    *("serviceAccount", "schedulingConfig", "shieldedInstanceConfig", "runtimeVersion", "autocheckpointEnabled"),
+)
+
+
+def create_node(session: StateSession, call: Call) -> Json:
+    """Answer nodes.create: the node exists at once, CREATING, or the request is rejected with 4xx.
+
+    A failure of the service itself (no capacity) comes later, in the operation (observed).
+    """
+    if repeated := repeated_operation(session, call):
+        return repeated
+    where = parse_resource_name(str(call.params["parent"]))
+    node_id = str(call.params.get("nodeId") or "")
+    session.log_request(call.method, f"{call.params['parent']}/nodes/{node_id}")
+    is_legacy = call.version.startswith("v1")
+    body = accept_legacy_body(session, call) if is_legacy else client_fields(call.body)
+    check_node(session, where.project, where.zone, node_id, body=body)
+    target = FaultTarget(call.method, where.project, where.zone, node_id)
+    wanted = capacity.node_demand(where.project, where.zone, body)
+    if fault := take_fault(session, FaultKind.QUOTA, target):
+        metric, place = quota_metrics(wanted)[1]
+        raise quota_refusal(metric, place, limit=fault.limit).committing()
+    check_quotas(session, [wanted])
+    node = prepare_node(session, where.project, where.zone, node_id, body=body)
+    fault = take_fault(session, FaultKind.OPERATION_ERROR, target)
+    if error := operation_failure(fault, target, wanted.tier) if fault else find_shortage(session, wanted):
+        return fail_create(session, node, call, error)
+    node = replace(node, timeline=apply_faults(session, node, node.timeline, durations_of(session, node)))
+    session.put_node(node)
+    answer = begin_operation(session, node, "create", call, goal="READY")
+    settle_operations(session, node.name, node.timeline)
+    return answer
+
+
+def client_fields(body: Json) -> Json:
+    """Return the fields that a client may set; all others are output only and ignored, as proto3 APIs do."""
+    fields = (*_CHOSEN, "acceleratorType", "acceleratorConfig")
+    return {field: copy.deepcopy(body[field]) for field in fields if body.get(field) is not None}
+
+
+def check_node(session: StateSession, project: str, zone: str, node_id: str, *, body: Json) -> None:
+    """Raise `ApiError` unless the node could be created now."""
+    check_tpu_zone(project, zone)
+    if not _NODE_ID.fullmatch(node_id):
+        raise invalid_field("NodeId", node_id)
+    resolve_accelerator(body, zone)
+    if "apiVersion" not in body:
+        catalog.check_runtime_version(str(body.get("runtimeVersion", "")))
+    if body.get("networkConfig") and body.get("networkConfigs"):
+        raise invalid("Only one of network_config and network_configs may be set.")  # API field text
+    _check_policies(session, project, zone, node_id, body=body)
+    for config in body.get("networkConfigs") or [body.get("networkConfig") or {}]:
+        network = str(config.get("network") or "default")
+        if not network_exists(session, project, network):
+            raise invalid_field("Network", network.rpartition("/")[2])
+    if session.node(project, zone, node_id) is not None:
+        raise already_exists(f"projects/{project}/locations/{zone}/nodes/{node_id}")
+
+
+def _check_policies(session: StateSession, project: str, zone: str, node_id: str, *, body: Json) -> None:
+    """Raise `ApiError` 400 if an organisation policy forbids the node."""
+    configs = body.get("networkConfigs") or [body.get("networkConfig") or {}]
+    has_addresses = any(config.get("enableExternalIps") for config in configs)
+    if has_addresses and org_policy_denies_all(session, project, "compute.vmExternalIpAccess"):
+        # Compute Engine's message for its instances (observed: googlecodelabs/feedback#695); that the TPU API returns it is
+        # unverified.
+        raise bad_request(
+            f"Constraint constraints/compute.vmExternalIpAccess violated for project {number_of_project(project)}. Add "
+            f"instance projects/{project}/zones/{zone}/instances/{node_id} to the constraint to use external IP with it."
+        )
+    boots_securely = (body.get("shieldedInstanceConfig") or {}).get("enableSecureBoot")
+    if not boots_securely and is_constraint_enforced(session, project, "compute.requireShieldedVm"):
+        # Observed: google/fully-homomorphic-encryption#103.
+        raise bad_request(
+            "Constraint constraints/compute.requireShieldedVm violated. Please create TPUs with Secure Boot enabled"
+        )
+
+
+def prepare_node(
+    session: StateSession,
+    project: str,
+    zone: str,
+    node_id: str,
+    *,
+    body: Json,
+    begin: timedelta = timedelta(),  # immutable
+    queued_resource: str = "",
+) -> NodeRecord:
+    """Return a new node that will be CREATING in `begin`, without faults; it is not stored yet."""
+    name = f"projects/{project}/locations/{zone}/nodes/{node_id}"
+    incarnation = session.next_incarnation(name)
+    accelerator = resolve_accelerator(body, zone)
+    first = session.free_addresses(accelerator.workers, pool=ADDRESS_COUNT)
+    if first == 0:
+        raise invalid("the sandbox has no free addresses: delete nodes, or run `tpuctl sandbox reset`")
+    # A numeric id of nineteen digits, like the service's.
+    digest = hashlib.blake2b(f"{session.seed}/{name}/{incarnation}".encode(), digest_size=8).digest()
+    number_text = str(10**18 + int.from_bytes(digest, "big") % (8 * 10**18))
+    document = _node_document(body, accelerator, project=project, zone=zone)
+    document |= {"name": name, "id": number_text, "createTime": nanosecond_timestamp(session.now + begin)}
+    if queued_resource:
+        document["queuedResource"] = queued_resource
+    timeline = create_timeline(
+        session.now + begin,
+        durations_of_new(session, name, incarnation, 0),
+        workers=accelerator.workers,
+        preemptible=bool(document["schedulingConfig"].get("preemptible")),
+    )
+    return NodeRecord(
+        project,
+        zone,
+        node_id,
+        number_text,
+        incarnation,
+        document,
+        timeline,
+        accelerator.workers,
+        first,
+        queued_resource,
+    )
+
+
+def _node_document(body: Json, accelerator: AcceleratorType, *, project: str, zone: str) -> Json:
+    """Return the document of a node: the given fields and the service's defaults."""
+    document = {field: copy.deepcopy(body[field]) for field in _CHOSEN if body.get(field) is not None}
+    config = body.get("acceleratorConfig") or {}
+    document["acceleratorType"] = accelerator.name
+    document["acceleratorConfig"] = {
+        "type": accelerator.generation.config_type,
+        "topology": str(config.get("topology") or accelerator.topology or "").lower(),
+    }
+    if "networkConfigs" in document:
+        document["networkConfigs"] = [_network_config(entry, project, zone) for entry in document["networkConfigs"]]
+    else:
+        document["networkConfig"] = _network_config(document.get("networkConfig") or {}, project, zone)
+    account = document.get("serviceAccount") or {}
+    email = account.get("email") or f"{number_of_project(project)}-compute@developer.gserviceaccount.com"
+    document["serviceAccount"] = {"email": email, "scope": account.get("scope") or list(_SCOPES)}
+    scheduling = dict(document.get("schedulingConfig") or {})
+    if scheduling.get("provisioningModel") == "SPOT":
+        scheduling["spot"] = True
+    document["schedulingConfig"] = {key: value for key, value in scheduling.items() if value}
+    document.setdefault("shieldedInstanceConfig", {})
+    for disk in document.get("dataDisks", []):
+        disk.setdefault("mode", "READ_WRITE")  # API field text
+    document["cidrBlock"] = str(body.get("cidrBlock") or "10.128.0.0/20")
+    document["apiVersion"] = "V2"
+    if "apiVersion" in body:  # a TPU Node, of API v1
+        document |= {key: body[key] for key in ("apiVersion", "useServiceNetworking") if key in body}
+    return document
+
+
+def _network_config(config: Json, project: str, zone: str) -> Json:
+    region = zone.rpartition("-")[0]
+    network, subnetwork = str(config.get("network") or "default"), str(config.get("subnetwork") or "default")
+    full = {"network": f"projects/{project}/global/networks/{network}"} if "/" not in network else {"network": network}
+    if "/" not in subnetwork:
+        subnetwork = f"projects/{project}/regions/{region}/subnetworks/{subnetwork}"
+    return {
+        **config,
+        **full,
+        "subnetwork": subnetwork,
+        # Absent means false, as for every field of proto3; clients that want addresses request them.
+        "enableExternalIps": bool(config.get("enableExternalIps", False)),
+    }
+
+
+def fail_create(session: StateSession, node: NodeRecord, call: Call, error: Json) -> Json:
+    """Store a node whose creation fails, and return its operation.
+
+    The record disappears with the failure; with the sandbox setting `keep_failed_nodes` it stays in CREATING (both are
+    reported, neither is documented).
+    """
+    pace = durations_of(session, node)
+    timeline: Timeline = failed_timeline((), session.now, pace, during="CREATING", then=GONE)
+    ended = timeline[-1].at
+    if session.setting("keep_failed_nodes", default=False):
+        timeline = timeline[:1]
+    node = replace(node, timeline=timeline)
+    session.put_node(node)
+    return begin_operation(session, node, "create", call, goal="READY", ended=ended, error=error)
+
+
+# Changes of nodes: start, stop, delete, patch, reimage, if the node's state allows it.
+
+
+def stop_node(session: StateSession, call: Call) -> Json:
+    """Answer nodes.stop. Rejected for slices (API field text) and for nodes of queued resources (observed)."""
+    node = begin_change(session, call)
+    if node.queued_resource:
+        raise failed_precondition("StopNode is not supported for queued resources")
+    if node.workers > 1:
+        raise bad_request("This operation is only available with single TPU nodes.")
+    check_verb_allowed(session, NodeVerb.STOP, node)
+    pace = durations_of(session, node)
+    if error := _operation_error(session, call, node):
+        node = store_with_faults(
+            session, node, failed_timeline(node.timeline, session.now, pace, during="STOPPING", then="READY")
+        )
+        return _begin_failed(session, node, call, error)
+    node = store_with_faults(session, node, stop_timeline(node.timeline, session.now, pace))
+    return begin_operation(session, node, "stop", call, goal="STOPPED")
+
+
+def start_node(session: StateSession, call: Call) -> Json:
+    """Answer nodes.start. Rejected for spot and preemptible nodes (gcloud's help); may fail for lack of capacity (observed)."""
+    node = begin_change(session, call)
+    scheduling = node.document["schedulingConfig"]
+    if scheduling.get("preemptible"):
+        raise bad_request("Preemptible TPUs cannot be restarted.")
+    if scheduling.get("spot"):
+        raise bad_request("Spot VM TPUs cannot be restarted, and must be recreated again.")
+    check_verb_allowed(session, NodeVerb.START, node)
+    pace = durations_of(session, node)
+    error = _operation_error(session, call, node) or find_shortage(
+        session, capacity.node_demand(node.project, node.zone, node.document)
+    )
+    if error:
+        node = store_with_faults(
+            session, node, failed_timeline(node.timeline, session.now, pace, during="STARTING", then="STOPPED")
+        )
+        return _begin_failed(session, node, call, error)
+    node = store_with_faults(session, node, start_timeline(node.timeline, session.now, pace))
+    return begin_operation(session, node, "start", call, goal="READY")
+
+
+def delete_node(session: StateSession, call: Call) -> Json:
+    """Answer nodes.delete, in any state. A repeat while DELETING starts another operation with the same end (unverified)."""
+    if repeated := repeated_operation(session, call):
+        return repeated
+    node = begin_change(session, call)
+    check_verb_allowed(session, NodeVerb.DELETE, node)
+    pace = durations_of(session, node)
+    if error := _operation_error(session, call, node):
+        state = getattr(node.phase(session.now), "state", "READY")
+        node = store_with_faults(
+            session, node, failed_timeline(node.timeline, session.now, pace, during="DELETING", then=state)
+        )
+        return _begin_failed(session, node, call, error)
+    timeline = delete_timeline(node.timeline, session.now, pace)
+    node = store_with_faults(session, node, timeline, initiator="USER")
+    return begin_operation(session, node, "delete", call, goal=GONE)
+
+
+def reimage_node(session: StateSession, call: Call) -> Json:
+    """Answer nodes.reimage (v1, v1alpha1): REIMAGING, then READY with the requested version, by default the current one.
+
+    Rejected for TPU VMs, whose API has no such method; that, and the states in which it is allowed, are unverified.
+    """
+    node = begin_change(session, call)
+    if node.document.get("apiVersion") not in LEGACY_API_VERSIONS.values():
+        raise bad_request("reimage is not supported for TPU VMs.")  # unverified words
+    version = str(call.body.get("tensorflowVersion") or node.document["runtimeVersion"])
+    catalog.check_tensorflow_version(version)
+    check_verb_allowed(session, NodeVerb.REIMAGE, node)
+    timeline = reimage_timeline(node.timeline, session.now, durations_of(session, node))
+    node = replace(node, document={**node.document, "runtimeVersion": version})
+    node = store_with_faults(session, node, timeline)
+    return begin_operation(session, node, "reimage", call, goal="READY")
+
+
+_SNAKE = re.compile(r"_([a-z])")
+_PATCHABLE = ("description", "tags", "labels", "metadata", "networkConfig.enableExternalIps", "dataDisks")
+
+
+def patch_node(session: StateSession, call: Call) -> Json:
+    """Answer nodes.patch: set the fields of the mask to the values of the body, at once.
+
+    The allowed fields are those of the API's field text, and `dataDisks`, which gcloud sends.
+    """
+    node = begin_change(session, call)
+    paths = [
+        _SNAKE.sub(lambda m: m[1].upper(), path.strip()) for path in str(call.params.get("updateMask") or "").split(",")
+    ]
+    unknown = [path for path in paths if path not in _PATCHABLE]
+    if unknown:
+        raise invalid(f"Invalid update mask: the field {unknown[0]!r} cannot be updated.")  # unverified
+    check_verb_allowed(session, NodeVerb.UPDATE, node)
+    state = getattr(node.phase(session.now), "state", "")
+    if state == "CREATING" and "labels" in paths and not session.setting("allow_labels_while_creating", default=False):
+        raise _state_error(NodeVerb.UPDATE, state)  # observed: labels cannot be set on pending nodes
+    document = copy.deepcopy(node.document)
+    for path in paths:
+        if path == "networkConfig.enableExternalIps":
+            wanted = bool((call.body.get("networkConfig") or {}).get("enableExternalIps", False))
+            for config in document.get("networkConfigs") or [document["networkConfig"]]:
+                config["enableExternalIps"] = wanted
+        elif value := copy.deepcopy(call.body.get(path)):
+            document[path] = value
+        else:
+            document.pop(path, None)  # in the mask but not in the body: cleared
+    for disk in document.get("dataDisks", []):
+        disk.setdefault("mode", "READ_WRITE")
+    if document.get("metadata", {}).get("ssh-keys") != node.document.get("metadata", {}).get("ssh-keys"):
+        before = str(node.document.get("metadata", {}).get("ssh-keys", ""))
+        node = replace(node, keys_before=before, keys_changed=session.now)
+    node = replace(node, document=document)
+    session.put_node(node)
+    return begin_operation(session, node, "update", call, goal="", ended=session.now)
+
+
+def begin_change(session: StateSession, call: Call) -> NodeRecord:
+    """Record a call that changes a node, and return the node."""
+    session.log_request(call.method, str(call.params["name"]))
+    return find_node(session, str(call.params["name"]))
+
+
+def check_verb_allowed(session: StateSession, verb: NodeVerb, node: NodeRecord) -> None:
+    """Raise `ApiError` 400 unless the node's state allows a verb."""
+    phase = node.phase(session.now)
+    if phase and not is_verb_allowed(verb, phase.state, session.settings()):
+        raise _state_error(verb, phase.state)
+
+
+def _state_error(verb: NodeVerb, state: str) -> Exception:
+    return bad_request(f"{verb} is not supported while in state {state}")
+
+
+def _operation_error(session: StateSession, call: Call, node: NodeRecord) -> Json | None:
+    target = FaultTarget(call.method, node.project, node.zone, node.node_id)
+    fault = take_fault(session, FaultKind.OPERATION_ERROR, target)
+    return operation_failure(fault, target, CapacityTier.of(node.document["schedulingConfig"])) if fault else None
+
+
+def _begin_failed(session: StateSession, node: NodeRecord, call: Call, error: Json) -> Json:
+    verb = call.method.rpartition(".")[2]
+    return begin_operation(session, node, verb, call, goal="", ended=node.timeline[-1].at, error=error)
+
+
+def store_with_faults(
+    session: StateSession, node: NodeRecord, timeline: Timeline, *, initiator: str = "USER"
+) -> NodeRecord:
+    """Store a node with a new timeline and matching faults applied, and return it."""
+    timeline = apply_faults(session, node, timeline, durations_of(session, node))
+    return store_node(session, node, timeline, initiator=initiator)
+
+
+# Reading nodes: get and list.
+
+
+def get_node(session: StateSession, call: Call) -> Json:
+    """Answer nodes.get."""
+    return render_node(find_node(session, str(call.params["name"])), session.now, call.version)
+
+
+def find_node(session: StateSession, name: str) -> NodeRecord:
+    """Return an existing node. Raises `ApiError` 404, or 403 for an unknown zone."""
+    where = parse_resource_name(name)
+    catalog.check_location(where.project, where.zone)
+    node = session.node(*where)
+    if node is None or not session.exists(node):
+        raise not_found(name)
+    return node
+
+
+def list_nodes(session: StateSession, call: Call) -> Json:
+    """Answer nodes.list for a zone, or for all with `locations/-`, ordered by zone and name.
+
+    Every page names the unreachable zones in `unreachable`.
+    """
+    where = parse_resource_name(str(call.params["parent"]))
+    everywhere = where.zone == api_calls.ANYWHERE
+    if not everywhere:
+        catalog.check_location(where.project, where.zone)
+    place = page_position(call)
+    if place and len(place) != 2:
+        raise invalid("The page token is not valid.")
+    limit = page_size(call)
+    unreachable = faults.unreachable_zones(session, where.project, zone_names()) if everywhere else ()
+    after = (place[0], place[1]) if place else ("", "")
+    rows = session.nodes(where.project, zone=None if everywhere else where.zone, after=after, limit=limit + 1)
+    shown: list[Json] = []
+    last, next_token = after, ""
+    for count, node in enumerate(rows):
+        if count == limit:
+            next_token = page_token(*last)
+            break
+        last = (node.zone, node.node_id)
+        if node.zone not in unreachable and session.exists(node):
+            shown.append(render_node(node, session.now, call.version))
+    answer: Json = {"nodes": shown} if shown else {}
+    if unreachable:
+        answer["unreachable"] = [f"projects/{where.project}/locations/{zone}" for zone in unreachable]
+    return {**answer, "nextPageToken": next_token} if next_token else answer
+
+
+# TPU Nodes: the architecture of API v1 and v1alpha1, which Google has closed; a sandbox setting enables it.
+#
+# Such a node is stored like every other, with the field names of v2 and an `apiVersion` that distinguishes it.
+
+
+_MIGRATION_GUIDE = "https://cloud.google.com/tpu/docs/system-architecture-tpu-vm#from-tpu-node-to-tpu-vm"
+LEGACY_API_VERSIONS = {"v1": "V1", "v1alpha1": "V1_ALPHA1"}
+
+
+def accept_legacy_body(session: StateSession, call: Call) -> Json:
+    """Return the body of a v1 create with the field names of v2.
+
+    Raises `ApiError` 400, verbatim (observed: skypilot#5593), unless the sandbox setting `legacy_nodes` is true.
+    """
+    if not session.setting("legacy_nodes", default=False):
+        raise failed_precondition(
+            "Your request to provision TPU Node has been denied. Please migrate to TPU VM Architecture or contact Cloud TPU "
+            f"team to gain TPU Node access. {_MIGRATION_GUIDE}"
+        )
+    catalog.check_tensorflow_version(str(call.body.get("tensorflowVersion", "")))
+    same = ("acceleratorType", "description", "labels", "schedulingConfig", "cidrBlock", "useServiceNetworking")
+    body = {field: call.body[field] for field in same if field in call.body}
+    body["runtimeVersion"] = call.body.get("tensorflowVersion", "")
+    body["networkConfig"] = {"network": str(call.body.get("network") or "default")}
+    body["apiVersion"] = LEGACY_API_VERSIONS[call.version]
+    return body
+
+
+# Maintenance that a customer starts (v2alpha1): a simulated event, and announced maintenance at once.
+#
+# The node's state during maintenance (READY and UNHEALTHY_MAINTENANCE) is unverified.
+
+
+def simulate_maintenance_event(session: StateSession, call: Call) -> Json:
+    """Answer nodes.simulateMaintenanceEvent: ten minutes of maintenance on the first named worker.
+
+    The default is worker 0 (API field text).
+    """
+    node = begin_change(session, call)
+    worker = next((str(index) for index in call.body.get("workerIds") or ()), "0")
+    if not worker.isdecimal() or int(worker) >= node.workers:
+        raise invalid(f'Cloud TPU received an invalid argument. The "WorkerId" value "{worker}" was not found.')
+    _require_ready(node, session.now, "simulateMaintenanceEvent")
+    ended = _maintain(session, node)
+    return begin_operation(session, node, "simulateMaintenanceEvent", call, goal="", ended=ended)
+
+
+def perform_node_maintenance(session: StateSession, call: Call) -> Json:
+    """Answer nodes.performMaintenance: announced maintenance starts now; the operation ends with it."""
+    node = begin_change(session, call)
+    ended = begin_maintenance(session, node, call)
+    return begin_operation(session, node, "performMaintenance", call, goal="", ended=ended)
+
+
+def begin_maintenance(session: StateSession, node: NodeRecord, call: Call) -> datetime:
+    """Start a node's announced maintenance now, and return its end.
+
+    Raises `ApiError` 400 if none is pending, or only Google may start it (`canReschedule`, API field text; words unverified).
+    """
+    _require_ready(node, session.now, call.method.rpartition(".")[2])
+    phase = node.phase(session.now)
+    announced = (phase.maintenance if phase else None) or {}
+    if announced.get("maintenanceStatus") != "PENDING" or not announced.get("canReschedule"):
+        raise failed_precondition(f"The node {node.node_id} has no pending maintenance that can be performed now.")
+    return _maintain(session, node)
+
+
+def _maintain(session: StateSession, node: NodeRecord) -> datetime:
+    """Start maintenance now, replacing announced maintenance; return its end."""
+    pace, owned = durations_of(session, node), bool(node.queued_resource)
+    timeline = apply_fault(node.timeline, Fault(FaultKind.MAINTENANCE), session.now, pace, owned=owned, is_new=False)
+    node = store_node(session, node, timeline or node.timeline)
+    return next((p.at for p in node.timeline if p.at > session.now and not p.maintenance), session.now)
+
+
+def _require_ready(node: NodeRecord, now: datetime, verb: str) -> None:
+    phase = node.phase(now)
+    if phase is None or phase.state != "READY":
+        state = phase.state if phase else "DELETING"
+        raise bad_request(f"{verb} is not supported while in state {state}")

@@ -1,0 +1,194 @@
+"""Runs on a worker: the small files of a job, and the locks on them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LONGEST_SMALL_FILE = 64 * 1024
+RESERVED = 64
+# With less free space than this, a file system may have no block left.
+SPARE = 64 * 1024
+
+
+def is_locked(path: str) -> bool:
+    """Return whether a process holds a lock on a file."""
+    try:
+        # On NFS an exclusive lock needs a file open for writing.
+        file = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False
+
+
+def read(path: str) -> bytes | None:
+    """Return the content of a small file, None if it does not exist."""
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        return os.read(file, LONGEST_SMALL_FILE)
+    finally:
+        os.close(file)
+
+
+def write(path: str, data: bytes) -> None:
+    """Write a small file that only its owner can read."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        while data:
+            data = data[os.write(file, data) :]
+    finally:
+        os.close(file)
+
+
+def touch(path: str) -> None:
+    """Create an empty file, if possible."""
+    try:
+        write(path, b"")
+    except OSError:
+        pass
+
+
+def reserve(folder: str, name: str) -> None:
+    """Reserve disk space for a small file that must be written later, even on a full disk."""
+    write("%s/%s.new" % (folder, name), b" " * RESERVED)
+
+
+def fill_reserved(folder: str, name: str, data: bytes) -> None:
+    """Write a reserved file; it appears atomically."""
+    path = "%s/%s.new" % (folder, name)
+    file = os.open(path, os.O_WRONLY)
+    try:
+        os.pwrite(file, data, 0)
+        os.ftruncate(file, len(data))
+    finally:
+        os.close(file)
+    os.rename(path, "%s/%s" % (folder, name))
+
+
+def is_full(folder: str) -> bool:
+    """Return whether the disk under a folder has no room for output."""
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize < SPARE
+
+
+def remove_job(folder: str) -> None:
+    """Remove a job's folder, which has no subfolders, if it exists."""
+    gone = "%s/.gone.%d.%s" % (os.path.dirname(folder), os.getpid(), os.path.basename(folder).lstrip("."))
+    try:
+        # Of two processes that remove it one succeeds, and no process sees half of it.
+        os.rename(folder, gone)
+    except FileNotFoundError:
+        return
+    for name in os.listdir(gone):
+        os.unlink(os.path.join(gone, name))
+    os.rmdir(gone)
+
+
+# Runs on a worker: frees the disk space of output that the client has received.
+#
+# Only for followed jobs: all output of a detached job is kept. Files keep their length, so that offsets stay valid; the file
+# `trimmed` has the offsets of the first bytes that still exist. Works on Linux only; elsewhere no space is freed.
+
+
+# The smallest amount worth a system call.
+WORTHWHILE = 64 * 1024 * 1024
+# FALLOC_FL_KEEP_SIZE and FALLOC_FL_PUNCH_HOLE.
+PUNCH = 0x01 | 0x02
+
+
+def trimmed(folder: str) -> list[int]:
+    """Return the offsets of the first stored bytes of stdout and of stderr."""
+    words = (read(folder + "/trimmed") or b"0 0").split()
+    return [int(word) for word in words] if len(words) == 2 else [0, 0]
+
+
+def trim(folder: str, offsets: Sequence[int]) -> None:
+    """Free the disk space below these offsets, if possible."""
+    before = trimmed(folder)
+    if all(new - old < WORTHWHILE for new, old in zip(offsets, before)):
+        return
+    try:
+        import ctypes  # noqa: PLC0415  # 10 ms, and rarely needed
+
+        fallocate = ctypes.CDLL(None, use_errno=True).fallocate
+        fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+        # Readers must know about the holes before they exist.
+        write(folder + "/trimmed", b"%d %d" % tuple(map(max, offsets, before)))
+        for name, offset in zip(("/out", "/err"), offsets):
+            if offset:
+                file = os.open(folder + name, os.O_WRONLY)
+                fallocate(file, PUNCH, 0, offset)
+                os.close(file)
+    except (ImportError, OSError, AttributeError):
+        pass
+
+
+# Runs on a worker: the connection to the client, as frames: a letter, four bytes of length, the payload.
+
+
+JOB_MARK = b"\n\0tpuctl-job\n"
+FRAME_BLOCK = 64 * 1024
+
+
+class ClientLink:
+    """The connection: frames to the client on stdout, frames from it on stdin."""
+
+    def __init__(self) -> None:
+        self.waiting = b""
+        self.is_open = True
+        write_all(1, JOB_MARK)
+
+    def send(self, kind: bytes, payload: bytes = b"") -> None:
+        """Send a frame; blocks while the client reads nothing."""
+        write_all(1, kind + len(payload).to_bytes(4, "big") + payload)
+
+    def frames(self) -> list[tuple[bytes, bytes]]:
+        """Return the frames received so far; clear `is_open` at the end of the connection."""
+        data = os.read(0, FRAME_BLOCK)
+        self.is_open = bool(data)
+        self.waiting += data
+        found = []
+        while len(self.waiting) >= 5:
+            end = 5 + int.from_bytes(self.waiting[1:5], "big")
+            if len(self.waiting) < end:
+                break
+            found.append((self.waiting[:1], self.waiting[5:end]))
+            self.waiting = self.waiting[end:]
+        return found
+
+    def wait_for_go(self) -> list[tuple[bytes, bytes]] | None:
+        """Wait for GO; return the frames that arrived with it. None: the client has gone, and nothing may start."""
+        while self.is_open:
+            frames = self.frames()
+            if any(kind == b"g" for kind, _ in frames):
+                return frames
+        return None
+
+
+def write_all(file: int, data: bytes) -> None:
+    """Write all of `data`; exit quietly if the client has gone."""
+    try:
+        while data:
+            data = data[os.write(file, data) :]
+    except BrokenPipeError:
+        if file == 1:
+            sys.exit(0)
+        raise

@@ -1,0 +1,270 @@
+"""Runs on a worker: lists jobs, reads their output, signals them, removes those that have ended.
+
+A job is a folder, `~/.tpuctl/jobs/NAME.WORKER` (job.py describes its files). A home may be shared, so the jobs of other workers
+may lie beside it; they are ignored. An answer is one frame: `x` with JSON, `m` if the job does not exist, `!` with an error.
+It must run under Python 3.8 and import little.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from tpuctl.ssh.agent.job_files import FRAME_BLOCK, ClientLink, is_locked, read, remove_job, touch, trimmed
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+POLL_INTERVAL = 0.02
+FILES = ((b"o", "/out"), (b"e", "/err"))
+TERM = 15
+
+
+def answer(order: dict[str, Any]) -> None:
+    """Execute a request, and answer."""
+    link = ClientLink()
+    do = {"list": list_jobs, "read": read_output, "signal": signal_one, "remove": remove_some}[order["do"]]
+    try:
+        do(link, order)
+    except OSError as error:
+        text = "%s: %s" % (error.filename, error.strerror) if error.filename else str(error)
+        link.send(b"!", text.encode("utf-8", "replace"))
+
+
+def place() -> str:
+    """Return the folder of all jobs."""
+    return os.path.join(os.environ.get("HOME") or os.path.expanduser("~"), ".tpuctl", "jobs")
+
+
+def folder_of(order: dict[str, Any], name: str) -> str:
+    """Return a job's folder. The client has validated the name."""
+    return os.path.join(place(), "%s.%d" % (name, order["worker"]))
+
+
+def list_jobs(link: ClientLink, order: dict[str, Any]) -> None:
+    """Send the newest jobs, or those that are named."""
+    found = jobs_here(order["worker"])
+    if order["names"]:
+        found = [one for one in found if one[1] in order["names"]]
+    jobs = [describe(folder_of(order, name), name, order["tail"]) for _, name in found[: order["limit"]]]
+    send_value(link, {"total": len(found), "jobs": [one for one in jobs if one is not None]})
+
+
+def jobs_here(worker: int) -> list[tuple[float, str]]:
+    """Return the start and the name of each job of this worker, the newest first."""
+    try:
+        entries = os.listdir(place())
+    except FileNotFoundError:
+        return []
+    end = ".%d" % worker
+    found = []
+    for entry in entries:
+        if entry.endswith(end) and not entry.startswith("."):
+            try:
+                # Written once, before the start of the command.
+                began = os.stat(os.path.join(place(), entry, "token")).st_mtime
+            except OSError:  # not a job, or one that was just removed
+                continue
+            found.append((began, entry[: -len(end)]))
+    return sorted(found, reverse=True)
+
+
+def describe(folder: str, name: str, tail: int | None) -> dict[str, Any] | None:
+    """Return the description of a job, None if it is gone. Times are in seconds."""
+    try:
+        began = os.stat(folder + "/token").st_mtime
+        about = read(folder + "/about") or b""
+        end = read(folder + "/exit")
+        is_running = end is None and is_locked(folder + "/lock")
+        if end is None and not is_running:
+            # It may have ended between the two checks.
+            end = read(folder + "/exit")
+        sizes = [size_of(folder + file) for _, file in FILES]
+        starts = [
+            0 if tail is None else tail_of(folder + file, floor, size, tail)
+            for (_, file), floor, size in zip(FILES, trimmed(folder), sizes)
+        ]
+        return {
+            "name": name,
+            "began": began,
+            "age": time.time() - began,
+            "state": "running" if is_running else "ended" if end is not None else "lost",
+            "end": (end or b"").decode("utf-8", "replace"),
+            "about": about.decode("utf-8", "replace"),
+            "followed": is_locked(folder + "/attached"),
+            "sizes": sizes,
+            "starts": starts,
+        }
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def size_of(path: str) -> int:
+    """Return the size of a file, 0 if it does not exist."""
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
+
+
+def tail_of(path: str, floor: int, size: int, lines: int) -> int:
+    """Return the offset of the last lines of a file, not below `floor`. Reads from the end, as little as possible."""
+    if size <= floor or not lines:
+        return size
+    file = os.open(path, os.O_RDONLY)
+    try:
+        # A newline at the end begins no line.
+        at = size - 1
+        while at > floor:
+            begin = max(floor, at - FRAME_BLOCK)
+            block = os.pread(file, at - begin, begin)
+            found = len(block)
+            while lines and found >= 0:
+                found = block.rfind(b"\n", 0, found)
+                lines -= found >= 0
+            if not lines:
+                return begin + found + 1
+            at = begin
+        return floor
+    finally:
+        os.close(file)
+
+
+def read_output(link: ClientLink, order: dict[str, Any]) -> None:
+    """Send parts of the output of a job: `o` and `e` frames, then `x`."""
+    folder = folder_of(order, order["name"])
+    if read(folder + "/token") is None:
+        link.send(b"m")
+        return
+    for (kind, _), (at, end) in zip(FILES, order["parts"]):
+        if at < end:
+            read_part(link, folder, kind, at, end)
+    link.send(b"x")
+
+
+def read_part(link: ClientLink, folder: str, kind: bytes, at: int, end: int) -> None:
+    """Send a part of a file; if its beginning is no longer stored, send the size of that."""
+    file = os.open(folder + dict(FILES)[kind], os.O_RDONLY)
+    try:
+        while at < end:
+            data = os.pread(file, min(FRAME_BLOCK, end - at), at)
+            # Checked after the read: a hole that existed by then is known now.
+            kept_from = min(end, trimmed(folder)[kind == b"e"])
+            if kept_from > at:
+                link.send(kind.upper(), b"%d" % (kept_from - at))
+                at = kept_from
+            elif data:
+                link.send(kind, data)
+                at += len(data)
+            else:
+                break
+    finally:
+        os.close(file)
+
+
+def signal_one(link: ClientLink, order: dict[str, Any]) -> None:
+    """Send a signal to a job's processes if it runs, and send its state afterwards."""
+    folder = folder_of(order, order["name"])
+    before = describe(folder, order["name"], None)
+    if before is None:
+        link.send(b"m")
+        return
+    sent = before["state"] == "running" and send(folder, order["number"])
+    until = time.monotonic() + order["wait"]
+    while sent and read(folder + "/exit") is None and time.monotonic() < until:
+        time.sleep(POLL_INTERVAL)
+    send_value(link, {"sent": sent, "job": describe(folder, order["name"], None) or before})
+
+
+def send(folder: str, number: int) -> bool:
+    """Send a signal to all processes of a job's group; return whether there were any."""
+    words: list[bytes] = []
+    # The file is written just after the start of the command.
+    for _ in range(200):
+        words = (read(folder + "/pid") or b"").split()
+        if len(words) == 2 or read(folder + "/exit") is not None:
+            break
+        time.sleep(0.005)
+    if len(words) != 2 or read(folder + "/exit") is not None:
+        return False
+    group, supervisor = map(int, words)
+    if not is_child(group, supervisor):
+        raise OSError("its processes are not on this machine")
+    if number == TERM:
+        # All processes must end, also those that outlive the shell: the supervisor ensures it.
+        touch(folder + "/ending")
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def is_child(pid: int, parent: int) -> bool:
+    """Return whether a pid still belongs to the same process: pids are reused, and homes may be shared."""
+    text = read("/proc/%d/stat" % pid)
+    if text is None:
+        return not os.path.exists("/proc/self/stat")  # macOS: no way to know
+    # The name is in parentheses and may contain any character, including these.
+    return int(text[text.rfind(b")") + 2 :].split()[1]) == parent
+
+
+def remove_some(link: ClientLink, order: dict[str, Any]) -> None:
+    """Remove the jobs that are named, or all that ended long enough ago, except those that run or are followed.
+
+    With `only_looks` only report: the client asks all workers before the first removes anything.
+    """
+    outcomes = {}
+    if order["names"]:
+        names: Iterable[str] = order["names"]
+    else:
+        names = [name for _, name in jobs_here(order["worker"])]
+    for name in names:
+        folder = folder_of(order, name)
+        about = describe(folder, name, None)
+        if about is None:
+            outcomes[name] = "missing"
+        elif about["state"] == "running" or about["followed"]:
+            outcomes[name] = "running" if about["state"] == "running" else "followed"
+        elif order["names"] or ended_ago(folder) >= order["older"]:
+            if not order["only_looks"]:
+                remove_job(folder)
+            outcomes[name] = "ended" if order["only_looks"] else "removed"
+    send_value(link, outcomes)
+
+
+def ended_ago(folder: str) -> float:
+    """Return how many seconds ago a job ended, or for a lost job, last printed."""
+    try:
+        return time.time() - os.stat(folder + "/exit").st_mtime
+    except FileNotFoundError:
+        return time.time() - os.stat(folder + "/out").st_mtime
+
+
+def send_value(link: ClientLink, value: Any) -> None:
+    """Answer with JSON."""
+    link.send(b"x", to_json(value).encode())
+
+
+def to_json(value: Any) -> str:
+    """Return JSON, in ASCII. Importing the standard library's module would cost more than the rest of the program."""
+    if isinstance(value, str):
+        return '"%s"' % "".join(map(escaped, value))
+    if isinstance(value, dict):
+        return "{%s}" % ",".join("%s:%s" % (to_json(name), to_json(one)) for name, one in value.items())
+    if isinstance(value, (list, tuple)):
+        return "[%s]" % ",".join(map(to_json, value))
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else "true" if value else "false"
+    return repr(value)
+
+
+def escaped(char: str) -> str:
+    """Return a character as written in a JSON string."""
+    if " " <= char <= "~" and char not in '"\\':
+        return char
+    units = char.encode("utf-16-be", "surrogatepass").hex()
+    return "".join("\\u" + units[at : at + 4] for at in range(0, len(units), 4))

@@ -1,0 +1,456 @@
+"""Runs on a worker: sends what support needs. It changes nothing, and follows no link.
+
+First facts about the machine, then the output of tpuctl's jobs, then libtpu's logs, the newest first, as long as there is room.
+Paths begin at $TPUCTL_DEVICE_ROOT, which is empty on a real worker. Python 3.8, the standard library.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+import time
+
+from tpuctl.ssh.agent.holders import HOLDERS_MARK, status, user_name
+from tpuctl.ssh.agent.job_files import trimmed
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+JOBS = 5
+FILES = 300
+MOST_ENTRIES = 20000
+DEEPEST = 6
+SMALL = 64 * 1024
+
+
+def gather(order: dict[str, Any]) -> None:
+    """Send all of it, within `room` bytes and `seconds`; at most `each` bytes of a file; `since`: seconds, or None."""
+    report = EvidenceReport(order["room"], order["seconds"])
+    root = os.environ.get("TPUCTL_DEVICE_ROOT", "")
+    try:
+        report_machine(report, order["since"], is_sandbox=bool(root))
+        report_processes(report, root)
+        report_devices(report, root, order["devices"])
+        report_holders(report, order["holders"])
+        report_packages(report)
+        report_jobs(report, order)
+        report_logs(report, order, root)
+    except Exception as error:  # noqa: BLE001  # keep what was sent by then
+        report.lacks("", "%s: %s" % (type(error).__name__, error))
+    put_frame(b"z", b"")
+
+
+def report_jobs(report: EvidenceReport, order: dict[str, Any]) -> None:
+    """Send the newest jobs of this worker, how they ended, and their output, in half of the room."""
+    place = os.path.join(os.environ.get("HOME") or os.path.expanduser("~"), ".tpuctl", "jobs")
+    end = ".%d" % order["worker"]
+    try:
+        names = [name for name in os.listdir(place) if name.endswith(end) and not name.startswith(".")]
+    except OSError:
+        return
+    dated = sorted(((modified_at(os.path.join(place, name, "token")), name) for name in names), reverse=True)
+    recent = [(at, name) for at, name in dated if not order["since"] or time.time() - at <= order["since"] or not at]
+    if len(recent) > JOBS:
+        report.lacks("jobs", "%d older jobs are left out" % (len(recent) - JOBS))
+    floor = report.room // 2
+    for _, name in recent[:JOBS]:
+        folder = os.path.join(place, name)
+        starts = dict(zip(("out", "err"), trimmed(folder)))
+        for part in ("about", "exit", "out", "err"):
+            source = os.path.join(folder, part)
+            if not os.path.lexists(source):
+                continue
+            most = SMALL if part in ("about", "exit") else min(order["each"], report.room - floor)
+            try_send_file(
+                report, "jobs/%s/%s" % (name[: -len(end)], part), os.fsencode(source), most, starts.get(part, 0)
+            )
+
+
+def report_logs(report: EvidenceReport, order: dict[str, Any], root: str) -> None:
+    """Send libtpu's logs, the newest first."""
+    named = os.environ.get("TPU_LOG_DIR", "")
+    folders = [root + order["logs"]] + ([named] if os.path.isabs(named) else [])
+    for number, folder in enumerate(dict.fromkeys(os.path.normpath(folder) for folder in folders)):
+        name = "tpu_logs" if not number else "tpu_log_dir"
+        if os.path.islink(folder) or not os.path.isdir(folder):
+            is_there = os.path.lexists(folder)
+            report.lacks(name, "%s %s" % (folder, "is not a plain folder" if is_there else "does not exist"))
+            continue
+        sent, left_out, odd = 0, 0, 0
+        files = []
+        for path, about in below(os.fsencode(folder)):
+            if about is None:
+                odd += 1
+            elif not order["since"] or time.time() - about.st_mtime <= order["since"]:
+                files.append((about.st_mtime, path))
+        for _, path in sorted(files, reverse=True):
+            if sent >= FILES or report.room < SMALL or not report.time_left():
+                left_out += 1
+                continue
+            inside = os.path.relpath(os.fsdecode(path), folder)
+            try_send_file(report, name + "/" + inside, path, min(order["each"], report.room), 0)
+            sent += 1
+        if left_out:
+            report.lacks(name, "%d older files are left out: the limit of size or time was reached" % left_out)
+        if odd:
+            report.lacks(name, "%d links, pipes or devices are left out" % odd)
+
+
+def try_send_file(report: EvidenceReport, path: str, source: bytes, most: int, start: int) -> None:
+    """Send a file, or why that failed."""
+    try:
+        send_file(report, path, source, most, start)
+    except OSError as error:
+        report.lacks(path, (error.strerror or str(error)).lower())
+
+
+def below(
+    folder: bytes, depth: int = 0, budget: list[int] | None = None
+) -> Iterator[tuple[bytes, os.stat_result | None]]:
+    """Yield the plain files below a folder with their status, and None for other entries. No link is followed."""
+    left = [MOST_ENTRIES] if budget is None else budget
+    try:
+        with os.scandir(folder) as entries:
+            found = []
+            for entry in entries:
+                left[0] -= 1
+                if left[0] < 0:
+                    break
+                found.append(entry)
+    except OSError:
+        return
+    for entry in found:
+        try:
+            about = entry.stat(follow_symlinks=False)
+        except OSError:
+            continue
+        if stat.S_ISREG(about.st_mode):
+            yield entry.path, about
+        elif stat.S_ISDIR(about.st_mode):
+            if depth < DEEPEST:
+                yield from below(entry.path, depth + 1, left)
+        else:
+            yield entry.path, None
+
+
+def modified_at(path: str) -> float:
+    """Return when a file was modified, 0 if it does not exist."""
+    try:
+        return os.lstat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+# Runs on a worker: sends evidence as frames: a letter, four bytes of length, the payload. Within limits of size and time.
+#
+# f: a file begins, as JSON: its path below the worker's folder, its source, its size, its modification time. d: bytes of it.
+# c: number of bytes left out here. e: it ends. n: what is missing and why, as JSON. z: the end. The output of a login shell comes
+# before the mark. Python 3.8, the standard library.
+
+
+EVIDENCE_MARK = b"\n\0tpuctl-evidence\n"
+PIECE = 64 * 1024
+# If a part begins in the middle of a file, the rest of its line is left out: it may be the end of a secret.
+LONGEST_REST = 64 * 1024
+
+
+class EvidenceReport:
+    """Sends evidence within the limits of size and time."""
+
+    def __init__(self, room: int, seconds: float) -> None:
+        self.room = room
+        self.until = time.monotonic() + seconds
+        put_all(EVIDENCE_MARK)
+
+    def time_left(self) -> float:
+        """Return the remaining seconds, 0 after the deadline."""
+        return max(0.0, self.until - time.monotonic())
+
+    def lacks(self, what: str, why: str) -> None:
+        """Report what is missing."""
+        put_frame(b"n", json.dumps({"path": what, "why": why[:500]}).encode("ascii"))
+
+    def text(self, path: str, source: str, data: bytes, most: int) -> None:
+        """Send the output of a program; of a long one the beginning and the end."""
+        self.begin(path, source, len(data), None)
+        most = min(most, self.room)
+        if len(data) <= most:
+            self.put(data)
+        else:
+            head, tail = data[: most // 4], data[len(data) - (most - most // 4) :]
+            tail = after_break(tail)
+            self.put(head[: head.rfind(b"\n") + 1] or head)
+            left_out = len(data) - len(head) - len(tail)
+            put_frame(b"c", b"%d" % left_out)
+            self.put(tail)
+        put_frame(b"e", b"")
+
+    def begin(self, path: str, source: str, size: int | None, modified: float | None) -> None:
+        """Begin a file."""
+        about: dict[str, Any] = {"path": path, "source": source, "size": size, "modified": modified}
+        put_frame(b"f", json.dumps(about).encode("ascii"))
+
+    def put(self, data: bytes) -> None:
+        """Send bytes of the current file."""
+        self.room -= len(data)
+        for at in range(0, len(data), PIECE):
+            put_frame(b"d", data[at : at + PIECE])
+
+
+def send_file(report: EvidenceReport, path: str, source: bytes, most: int, start: int = 0) -> None:
+    """Send a plain file from `start` on; of a long one the beginning and the end. Raises `OSError`."""
+    import stat  # noqa: PLC0415  # `os` has loaded it
+
+    # Follow no link, wait for no pipe.
+    file = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        about = os.fstat(file)
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(0, "not a plain file")
+        size = max(0, about.st_size - start)
+        report.begin(path, os.fsdecode(source), about.st_size, about.st_mtime)
+        if size <= most:
+            send_part(report, file, start, about.st_size)
+        else:
+            head = most // 4
+            data = os.pread(file, head, start)
+            data = data[: data.rfind(b"\n") + 1] or data
+            report.put(data)
+            begin = about.st_size - (most - head)
+            rest = os.pread(file, LONGEST_REST, begin)
+            begin += len(rest) - len(after_break(rest))
+            put_frame(b"c", b"%d" % (begin - start - len(data)))
+            send_part(report, file, begin, about.st_size)
+        put_frame(b"e", b"")
+    finally:
+        os.close(file)
+
+
+def send_part(report: EvidenceReport, file: int, at: int, end: int) -> None:
+    """Send bytes of a file while there is time; bytes that no longer exist are left out."""
+    while at < end:
+        data = os.pread(file, min(PIECE, end - at), at) if report.time_left() else b""
+        if not data:
+            put_frame(b"c", b"%d" % (end - at))
+            return
+        report.put(data)
+        at += len(data)
+
+
+def after_break(data: bytes) -> bytes:
+    """Return what follows the first newline, or else the first blank or quote; empty without any."""
+    end = data.find(b"\n", 0, LONGEST_REST)
+    if end < 0:
+        found = [at for at in (data.find(mark, 0, LONGEST_REST) for mark in (b" ", b'"', b"'", b",")) if at >= 0]
+        end = min(found) if found else len(data[:LONGEST_REST]) - 1
+    return data[end + 1 :]
+
+
+def put_frame(kind: bytes, payload: bytes) -> None:
+    """Send a frame; blocks while the client reads nothing."""
+    put_all(kind + len(payload).to_bytes(4, "big") + payload)
+
+
+def put_all(data: bytes) -> None:
+    """Write to stdout; exit quietly if the client has gone."""
+    try:
+        while data:
+            data = data[os.write(1, data) :]
+    except BrokenPipeError:
+        sys.exit(0)
+
+
+# Runs on a worker: sends facts about the machine. Programs run with a time limit, and as root only if sudo needs no password.
+#
+# Processes are read from /proc, which keeps the words of a command line apart. Python 3.8, the standard library.
+
+
+PROGRAM_TIMEOUT = 10.0
+PRINTED = 256 * 1024
+PROCESSES = 2000
+LONGEST_LINE = 4096
+UNIT = "google-startup-scripts.service"
+# Prints the packages that a Python finds.
+VERSIONS = """
+import sys
+print("#", sys.executable, sys.version.split()[0])
+try:
+    from importlib.metadata import distributions
+except ImportError:
+    sys.exit("it has no importlib.metadata")
+found = {(d.metadata["Name"] or "?", d.version) for d in distributions()}
+for name, version in sorted(found, key=lambda one: (str(one[0]).lower(), str(one[1]))):
+    print(name + "==" + str(version))
+"""
+
+
+def report_machine(report: EvidenceReport, since: float | None, *, is_sandbox: bool) -> None:
+    """Send disk, memory, kernel, system and startup. A sandbox worker has no kernel of its own."""
+    sudo = as_root()
+    after = ["--since", "-%ds" % since] if since else []
+    programs = [
+        ("system.txt", [["uname", "-a"], ["cat", "/etc/os-release"]]),
+        ("uptime.txt", [["uptime"]]),
+        ("disk.txt", [["df", "-h"], ["df", "-i"]]),
+        ("memory.txt", [["free", "-m"]]),
+        ("cloud-init.txt", [["cloud-init", "status", "--long"]]),
+        ("startup-script.txt", [["systemctl", "show", UNIT, "-p", "LoadState,ActiveState,Result,ExecMainStatus"]]),
+        (
+            "startup-script.log",
+            [[*sudo, "journalctl", "-u", UNIT, "-b", "-o", "short-iso", "-n", "2000", "--no-pager", *after]],
+        ),
+    ]
+    if is_sandbox:
+        report.lacks("dmesg.txt", "a sandbox's worker has no kernel of its own")
+    else:
+        programs.append(("dmesg.txt", [[*sudo, "dmesg", "-T"]]))
+    for path, commands in programs:
+        report_programs(report, path, commands)
+
+
+def report_programs(report: EvidenceReport, path: str, commands: list[list[str]]) -> None:
+    """Send the output of programs, one after the other."""
+    printed, source = [], "; ".join(shlex.join(words) for words in commands)
+    for words in commands:
+        output, why = output_of(report, words)
+        if why:
+            report.lacks(path, "`%s` %s" % (shlex.join(words), why))
+        if output and len(commands) > 1:
+            printed.append(b"$ " + shlex.join(words).encode("utf-8", "replace") + b"\n")
+        printed.append(output)
+    if any(printed):
+        report.text(path, source, b"".join(printed), PRINTED)
+
+
+def output_of(report: EvidenceReport, words: list[str]) -> tuple[bytes, str]:
+    """Return the output of a program, and why it is incomplete, empty if it is complete."""
+    if shutil.which(words[0]) is None:
+        return b"", "is not installed"
+    patience = min(PROGRAM_TIMEOUT, report.time_left())
+    try:
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=patience, check=False,
+            env=dict(os.environ, LC_ALL="C"),
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as late:
+        return late.stdout or b"", "timed out after %d s" % patience
+    except OSError as error:
+        return b"", "could not be run: %s" % error.strerror
+    if done.returncode and not done.stdout.strip():
+        return b"", "ended with %d" % done.returncode
+    return done.stdout, ""
+
+
+def as_root() -> list[str]:
+    """Return the prefix that runs a program as root, empty if that needs a password."""
+    return ["sudo", "-n"] if is_quiet(["sudo", "-n", "true"]) else []
+
+
+def is_quiet(words: list[str]) -> bool:
+    """Return whether a program succeeds without input."""
+    try:
+        null = subprocess.DEVNULL
+        done = subprocess.run(words, stdin=null, stdout=null, stderr=null, timeout=PROGRAM_TIMEOUT, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def report_processes(report: EvidenceReport, root: str) -> None:
+    """Send the processes with their memory and age; of a sandbox worker only its own."""
+    lines, ticks = [], os.sysconf("SC_CLK_TCK")
+    try:
+        with open("/proc/uptime", encoding="ascii") as file:
+            up = float(file.read().split()[0])
+        pids = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+    except OSError as error:
+        report.lacks("processes.txt", (error.strerror or str(error)).lower())
+        return
+    for pid in pids:
+        facts = status(pid)
+        words = words_of(pid)
+        if facts is None or not words or (root and not belongs(pid, root)):
+            continue
+        try:
+            owner = user_name(os.stat("/proc/%d" % pid).st_uid)
+            with open("/proc/%d/statm" % pid, encoding="ascii") as file:
+                memory = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // (1024 * 1024)
+        except (OSError, ValueError, IndexError):
+            continue
+        line = shlex.join(words)
+        line = "".join(char if char.isprintable() else " " for char in line)
+        cut = line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + "…"
+        age = max(0, int(up - facts["start"] / ticks))
+        lines.append("%-12s %7d %7d %s %8d %9d  %s\n" % (owner, pid, facts["parent"], facts["state"], memory, age, cut))
+    if len(lines) > PROCESSES:
+        report.lacks("processes.txt", "%d processes are left out" % (len(lines) - PROCESSES))
+    head = "%-12s %7s %7s %s %8s %9s  %s\n" % ("USER", "PID", "PARENT", "S", "RSS/MiB", "AGE/s", "COMMAND")
+    report.text("processes.txt", "/proc", (head + "".join(lines[-PROCESSES:])).encode("utf-8", "replace"), 4 * PRINTED)
+
+
+def words_of(pid: int) -> list[str]:
+    """Return the command line of a process, empty for kernel threads and after its end."""
+    try:
+        with open("/proc/%d/cmdline" % pid, "rb") as file:
+            return file.read(64 * 1024).rstrip(b"\0").decode("utf-8", "replace").split("\0")
+    except OSError:
+        return []
+
+
+def belongs(pid: int, root: str) -> bool:
+    """Return whether a process was started on this sandbox worker."""
+    try:
+        with open("/proc/%d/environ" % pid, "rb") as file:
+            return b"TPUCTL_DEVICE_ROOT=" + os.fsencode(root) in file.read().split(b"\0")
+    except OSError:
+        return False
+
+
+def report_devices(report: EvidenceReport, root: str, patterns: list[str]) -> None:
+    """Send the device files with their owner and mode."""
+    lines = []
+    for path in sorted(path for pattern in patterns for path in glob.glob(glob.escape(root) + pattern)):
+        about = os.lstat(path)
+        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(about.st_mtime))
+        lines.append("%s %s %s %s\n" % (stat.filemode(about.st_mode), user_name(about.st_uid), when, path[len(root) :]))
+    if lines:
+        report.text("devices.txt", " ".join(patterns), "".join(lines).encode("utf-8", "replace"), PRINTED)
+    else:
+        report.lacks("devices.txt", "no device files of a TPU")
+
+
+def report_holders(report: EvidenceReport, program: str) -> None:
+    """Send what holds the TPU, as reported by the program of `holders`."""
+    root = os.environ.get("TPUCTL_DEVICE_ROOT", "")
+    words = [*as_root(), "env", "TPUCTL_DEVICE_ROOT=" + root, sys.executable, "-ISc", program]
+    output, why = output_of(report, words)
+    reports = [line for line in output.splitlines() if line.startswith(HOLDERS_MARK.encode())]
+    if reports:
+        report.text("holders.json", "/proc", reports[-1][len(HOLDERS_MARK) :] + b"\n", PRINTED)
+    else:
+        report.lacks("holders.json", "examination failed: the program " + (why or "printed nothing"))
+
+
+def report_packages(report: EvidenceReport) -> None:
+    """Send the packages of each Python that a user may have started."""
+    found: dict[str, str] = {}
+    for path in (shutil.which("python3"), "/usr/bin/python3"):
+        if path and os.path.exists(path):
+            found.setdefault(os.path.realpath(path), path)
+    printed = []
+    for path in found.values():
+        output, why = output_of(report, [path, "-c", VERSIONS])
+        printed.append(output)
+        if why:
+            report.lacks("packages.txt", "%s %s" % (path, why))
+    if any(printed):
+        report.text("packages.txt", " ".join(found.values()), b"\n".join(printed), PRINTED)

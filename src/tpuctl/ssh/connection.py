@@ -1,0 +1,449 @@
+"""OpenSSH's client: the argv of `ssh`, and the meaning of its exit code and stderr."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import selectors
+import shlex
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Self
+
+from tpuctl.clock import format_duration
+from tpuctl.errors import InvalidInputError
+from tpuctl.ssh.answers import MAX_LOGIN_BANNER, UnexpectedAnswerError
+from tpuctl.ssh.keys import SshProgramMissingError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+_LOGIN = re.compile(r"[A-Za-z_][A-Za-z0-9._-]*")
+_ADDRESS = re.compile(r"[A-Za-z0-9:][A-Za-z0-9.:_-]*")
+_ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+CONNECT_TIMEOUT = timedelta(seconds=20)
+KEEPALIVE_INTERVAL = timedelta(seconds=15)
+# For a session that tests whether a worker is reachable now: no shared connection, not even one of the user's configuration.
+NEW_CONNECTION = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
+SSH_FAILED = 255
+# ssh prints the reason last; before that a worker may print a message of any length.
+_KEPT_ERRORS = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How ssh reaches one worker. Raises `InvalidInputError` for values that ssh could parse as an option."""
+
+    login: str
+    address: str
+    # The name of its host key in the known_hosts files (`host_alias()`).
+    host_alias: str
+    # tpuctl's file, which ssh writes, and gcloud's, which it only reads.
+    known_hosts: tuple[Path, Path]
+    identity: Path
+    # The value of ssh's option, with `%` doubled.
+    proxy_command: str | None = None
+    # The keys that the API publishes (`ssh-ed25519 BASE64`); empty if unknown.
+    host_keys: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        checks = (
+            ("login", self.login, _LOGIN),
+            ("address", self.address, _ADDRESS),
+            ("alias", self.host_alias, _ALIAS),
+        )
+        for what, value, pattern in checks:
+            if not pattern.fullmatch(value):
+                raise InvalidInputError(f"`{value}` is not a valid {what} for an ssh connection")
+        for path in (self.identity, *self.known_hosts):
+            if re.search(r'["\n]', str(path)):
+                raise InvalidInputError(f"ssh cannot use the path `{path}`", hint="use a path without quotes")
+
+
+class ProbeOutcome(StrEnum):
+    """What happened when ssh tried to log in to a worker."""
+
+    ANSWERED = "answered"
+    COMMAND_FAILED = "command-failed"
+    KEY_REFUSED = "key-refused"
+    HOST_KEY_CHANGED = "host-key-changed"
+    UNREACHABLE = "unreachable"
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """The outcome of a login, and ssh's message if it failed."""
+
+    outcome: ProbeOutcome
+    detail: str = ""
+
+
+def host_alias(incarnation: str, worker: int) -> str:
+    """Return the name for a worker's host key: gcloud's name without its key suffix [gcloud 528 source].
+
+    It contains the node's numeric id, so a recreated node has a new one. Write it only to tpuctl's own file: gcloud treats an
+    alias as known if it is part of any line of its file, and would then refuse to connect.
+    """
+    return f"tpu.{incarnation}-{worker}"
+
+
+def ssh_argv(
+    connection: Connection, command: tuple[str, ...] = (), *, tty: bool = False, options: tuple[str, ...] = ()
+) -> list[str]:
+    """Return the whole argv of ssh. Without a command ssh opens a login shell.
+
+    `options` are the user's options for ssh (`-L`, `8080:localhost:8080`, …). They override timeouts, but not `trust_options`.
+    A command of one word is a shell line and is sent unchanged; several words are an argv, quoted for the remote shell.
+    """
+    connect, alive = round(CONNECT_TIMEOUT.total_seconds()), round(KEEPALIVE_INTERVAL.total_seconds())
+    timeouts = ("-o", f"ConnectTimeout={connect}", "-o", f"ServerAliveInterval={alive}")
+    words = ["ssh", "-t" if tty else "-T", *trust_options(connection), *options, *timeouts]
+    return [*words, f"{connection.login}@{connection.address}", *_remote_command(command)]
+
+
+def trust_options(connection: Connection) -> list[str]:
+    """Return the options for ssh and scp that set the identity, the proxy and the trusted host keys."""
+    files = " ".join(f'"{_escaped(path)}"' for path in connection.known_hosts)
+    settings = {
+        "IdentityFile": f'"{_escaped(connection.identity)}"',
+        "IdentitiesOnly": "yes",
+        "HostKeyAlias": connection.host_alias,
+        "UserKnownHostsFile": files,
+        "StrictHostKeyChecking": "yes" if connection.host_keys else "accept-new",
+        "CheckHostIP": "no",
+        "HashKnownHosts": "no",
+        "UpdateHostKeys": "no",
+    }
+    if connection.proxy_command is not None:
+        settings["ProxyCommand"] = connection.proxy_command
+    return [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
+
+
+def plain_ssh_argv(
+    connection: Connection, command: tuple[str, ...] = (), *, tty: bool = False, options: tuple[str, ...] = ()
+) -> list[str]:
+    """Return an argv that leaves the keys and the host keys to the user's own ssh configuration."""
+    proxy = [] if connection.proxy_command is None else ["-o", f"ProxyCommand={connection.proxy_command}"]
+    words = ["ssh", "-t" if tty else "-T", *proxy, *options, f"{connection.login}@{connection.address}"]
+    return [*words, *_remote_command(command)]
+
+
+def probe_ssh(connection: Connection, timeout: timedelta) -> ProbeResult:
+    """Run `true` on a worker without prompts, and return the outcome.
+
+    A worker that does not answer within the timeout, or prints too much, is unreachable. Raises `SshProgramMissingError`.
+    """
+    try:
+        code, stderr = try_login(connection, timeout)
+    except UnexpectedAnswerError as error:
+        return ProbeResult(ProbeOutcome.UNREACHABLE, f"unexpected answer: {error.what}")
+    if code is None:
+        return ProbeResult(ProbeOutcome.UNREACHABLE, f"no answer within {timeout.total_seconds():g} s")
+    return classify_exit(code, stderr)
+
+
+def try_login(connection: Connection, timeout: timedelta) -> tuple[int | None, str]:
+    """Run `true` on a worker without prompts. Return the exit code of ssh, None after a timeout, and its stderr.
+
+    Raises `SshProgramMissingError`, and `UnexpectedAnswerError` for too much output.
+    """
+    seconds = timeout.total_seconds()
+    options = (*NEW_CONNECTION, "-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(seconds))}")
+    words = ssh_argv(connection, ("true",), options=options)
+    null, pipe = subprocess.DEVNULL, subprocess.PIPE
+    try:
+        process = subprocess.Popen(words, bufsize=0, stdin=null, stdout=pipe, stderr=pipe)
+    except FileNotFoundError as error:
+        raise SshProgramMissingError("ssh") from error
+    errors = BoundedBuffer(head=0, tail=_KEPT_ERRORS)
+    with process:
+        try:
+            has_ended = exchange_pipes(
+                process, b"", BoundedBuffer(head=0, tail=0), errors, timeout, most=MAX_LOGIN_BANNER
+            )
+        finally:
+            terminate_process(process)
+    return process.returncode if has_ended else None, bytes(errors).decode(errors="replace")
+
+
+def classify_exit(code: int, stderr: str) -> ProbeResult:
+    """Classify the end of an ssh that ran `true`. ssh has one exit code for all its failures, so its stderr decides."""
+    if code == 0:
+        return ProbeResult(ProbeOutcome.ANSWERED)
+    if code != SSH_FAILED:
+        return ProbeResult(ProbeOutcome.COMMAND_FAILED, f"`true` exited with {code}")
+    from tpuctl.ssh.ssh_errors import HOST_KEY_CHANGED_IDS, KEY_REFUSED_IDS, classify_stderr, significant_line  # noqa: PLC0415  # only for failures
+
+    found, detail = classify_stderr(stderr), significant_line(stderr)
+    if found is not None and found.id in HOST_KEY_CHANGED_IDS:
+        return ProbeResult(ProbeOutcome.HOST_KEY_CHANGED, detail)
+    if found is not None and found.id in KEY_REFUSED_IDS:
+        return ProbeResult(ProbeOutcome.KEY_REFUSED, detail)
+    return ProbeResult(ProbeOutcome.UNREACHABLE, detail)
+
+
+def _remote_command(command: tuple[str, ...]) -> list[str]:
+    return ["--", command[0] if len(command) == 1 else shlex.join(command)] if command else []
+
+
+def _escaped(path: Path) -> str:
+    return str(path).replace("%", "%%")
+
+
+# Run one command on a worker through ssh, with a timeout and without prompts.
+#
+# The output that is kept is bounded, however much a worker sends.
+
+
+# How many bytes of the start and of the end are kept of a long command's output, and of ssh's stderr.
+_KEPT_OUTPUT = 64 * 1024
+# The longest answer, including what a login shell prints before it.
+_MAX_OUTPUT = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """The result of a command. `code` is the exit code of ssh, None after a timeout; 255 is a failure of ssh itself."""
+
+    code: int | None
+    output: str
+    errors: str
+
+
+def run_ssh_command(connection: Connection, command: str, *, text: str = "", timeout: timedelta) -> CommandResult:
+    """Run a shell line with `text` as stdin, and return all its output, also after a timeout.
+
+    Raises `SshProgramMissingError`, and `UnexpectedAnswerError` once it has printed more than 4 MiB.
+    """
+    process = _start(connection, command, connect_timeout=timeout)
+    output = BoundedBuffer(head=_MAX_OUTPUT, tail=0)
+    return _finish(process, text, output, timeout, most=_MAX_OUTPUT)
+
+
+def run_long_ssh_command(connection: Connection, command: str, *, text: str, timeout: timedelta) -> CommandResult:
+    """Run a shell line that may print much: of stdout only the first and the last 64 KiB are kept. stderr is that of ssh.
+
+    Raises `SshProgramMissingError`.
+    """
+    return _finish(_start(connection, command), text, BoundedBuffer(head=_KEPT_OUTPUT, tail=_KEPT_OUTPUT), timeout)
+
+
+def _finish(
+    process: subprocess.Popen[bytes], text: str, output: BoundedBuffer, timeout: timedelta, *, most: int | None = None
+) -> CommandResult:
+    errors = BoundedBuffer(head=_KEPT_OUTPUT, tail=_KEPT_OUTPUT)
+    with process:
+        try:
+            has_ended = exchange_pipes(process, text.encode(), output, errors, timeout, most=most)
+        finally:
+            terminate_process(process)
+    code = process.returncode
+    if code < 0:  # a signal
+        code = 128 - code
+    texts = (bytes(kept).decode(errors="replace") for kept in (output, errors))
+    return CommandResult(code if has_ended else None, *texts)
+
+
+def _start(
+    connection: Connection, command: str, *, connect_timeout: timedelta | None = None
+) -> subprocess.Popen[bytes]:
+    seconds = max(1, round(connect_timeout.total_seconds())) if connect_timeout else None
+    connecting = ("-o", f"ConnectTimeout={seconds}") if seconds else ()
+    words = ssh_argv(connection, (command,), options=(*NEW_CONNECTION, "-o", "BatchMode=yes", *connecting))
+    pipe = subprocess.PIPE
+    try:
+        return subprocess.Popen(words, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe)
+    except FileNotFoundError as error:
+        raise SshProgramMissingError("ssh") from error
+
+
+# The pipes of an ssh process. Output is kept up to a limit, and every wait has a timeout.
+
+
+# Seconds for ssh to end after SIGTERM: it terminates its ProxyCommand first.
+_TERMINATE_TIMEOUT = 1.0
+_BLOCK = 64 * 1024
+# Seconds between checks whether ssh has ended; output is noticed at once.
+_POLL, _FAST_POLL = 0.25, 0.01
+# How long the program of a copy or a sync may take to start: Python on a busy worker, after a slow login shell.
+START_TIMEOUT = timedelta(minutes=2)
+# How many bytes of the start and of the end of stderr are kept, and how many blocks a pipe can hold.
+_KEPT_STDERR = 64 * 1024
+_MAX_BLOCKS = 16
+
+
+class BoundedBuffer:
+    """The first and the last bytes of a stream. `size` is the length of the whole stream."""
+
+    def __init__(self, *, head: int, tail: int) -> None:
+        self.size = 0
+        self._max_head, self._max_tail = head, tail
+        self._head, self._tail = bytearray(), bytearray()
+
+    def add(self, data: bytes) -> None:
+        """Append bytes of the stream."""
+        self.size += len(data)
+        room = self._max_head - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:]
+        del self._tail[: max(0, len(self._tail) - self._max_tail)]
+
+    def __bytes__(self) -> bytes:
+        return bytes(self._head + self._tail)
+
+
+def exchange_pipes(
+    process: subprocess.Popen[bytes],
+    text: bytes,
+    output: BoundedBuffer,
+    errors: BoundedBuffer,
+    timeout: timedelta,
+    *,
+    most: int | None = None,
+) -> bool:
+    """Write stdin of a process and keep its output until it ends. Return False if it is still running after the timeout.
+
+    Raises `UnexpectedAnswerError` if it prints more than `most` bytes; the process is not terminated then.
+    """
+    until = time.monotonic() + timeout.total_seconds()
+    waiting = memoryview(text)
+    with selectors.DefaultSelector() as selector:
+        for stream, kept in ((process.stdout, output), (process.stderr, errors)):
+            if stream is not None:
+                selector.register(stream, selectors.EVENT_READ, kept)
+        if process.stdin is not None:
+            os.set_blocking(process.stdin.fileno(), False)
+            selector.register(process.stdin, selectors.EVENT_WRITE)
+        while (left := until - time.monotonic()) > 0:
+            # Child processes of ssh may keep its pipes open, so the end of ssh itself counts.
+            has_ended = process.poll() is not None
+            streams = selector.get_map()
+            is_ending = not streams or (process.stdout is not None and process.stdout not in streams)
+            ready = selector.select(0 if has_ended else min(left, _FAST_POLL if is_ending else _POLL))
+            if has_ended and not ready:
+                return True
+            for key, _ in ready:
+                if key.fileobj is process.stdin:
+                    waiting = _write_some(key.fd, waiting)
+                    if not waiting:
+                        selector.unregister(process.stdin)
+                        process.stdin.close()
+                elif data := os.read(key.fd, _BLOCK):
+                    key.data.add(data)
+                    if most is not None and output.size > most:
+                        raise UnexpectedAnswerError(f"more than {most} bytes")
+                else:
+                    selector.unregister(key.fileobj)
+    return process.poll() is not None
+
+
+def _write_some(file: int, waiting: memoryview) -> memoryview:
+    """Write a part and return the rest, which is empty if the reader is gone."""
+    try:
+        return waiting[os.write(file, waiting[:_BLOCK]) :]
+    except BlockingIOError:
+        return waiting
+    except BrokenPipeError:
+        return waiting[:0]
+
+
+def terminate_process(process: subprocess.Popen[bytes]) -> None:
+    """Terminate a running process, and kill it after a second. ssh needs that time to terminate its ProxyCommand."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_TERMINATE_TIMEOUT)
+        return
+    process.kill()
+    process.wait()
+
+
+class StartDeadline:
+    """Kills an ssh if the program on the worker does not answer in time. A hanging worker accepts logins and stays silent.
+
+    `has_passed` is True after it killed ssh. Call `cancel` when the answer starts or is no longer needed.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], limit: timedelta) -> None:
+        self.has_passed = False
+        self._process, self._limit = process, limit
+        self._timer = threading.Timer(limit.total_seconds(), self._kill)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def cancel(self) -> None:
+        """Cancel the deadline."""
+        self._timer.cancel()
+
+    def __str__(self) -> str:
+        return f"it accepted the login, but did not answer within {format_duration(self._limit)}"
+
+    def _kill(self) -> None:
+        self.has_passed = True
+        self._process.kill()
+
+
+class StderrPipe:
+    """A pipe that keeps the first and the last 64 KiB. Use it as a context manager, or call `close`.
+
+    `writer` is for `Popen`. A ControlMaster that ssh leaves behind keeps the pipe open, so do not wait for its end.
+    """
+
+    def __init__(self) -> None:
+        self._reader, self.writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        self._kept = BoundedBuffer(head=_KEPT_STDERR, tail=_KEPT_STDERR)
+        self._lock = threading.Lock()
+        self._is_closed = False
+        threading.Thread(target=self._drain, name="stderr", daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def text(self) -> str:
+        """Return the output so far; all of it after the program has ended."""
+        with self._lock:
+            # A pipe holds no more than this.
+            for _ in range(_MAX_BLOCKS):
+                if self._is_closed or not self._take():
+                    break
+            return bytes(self._kept).decode(errors="replace")
+
+    def close(self) -> None:
+        """Stop reading. Without this call the reading thread stays."""
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                os.close(self.writer)
+
+    def _drain(self) -> None:
+        poll = select.poll()
+        poll.register(self._reader, select.POLLIN)
+        while True:
+            poll.poll(1000)
+            with self._lock:
+                if self._is_closed:
+                    os.close(self._reader)
+                    return
+                self._take()
+
+    def _take(self) -> bool:
+        with suppress(BlockingIOError):
+            if data := os.read(self._reader, _BLOCK):
+                self._kept.add(data)
+                return True
+        return False

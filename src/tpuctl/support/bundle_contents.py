@@ -1,0 +1,357 @@
+"""The files of a bundle: written to a temporary folder as they arrive, without secrets, and packed into one file.
+
+File names come from workers and are not trusted.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import tarfile
+import tempfile
+from collections import Counter
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from posixpath import splitext
+from threading import Lock
+from typing import IO, TYPE_CHECKING, Any
+
+from tpuctl.errors import ConflictError, TpuctlError
+from tpuctl.support.redaction import Redactor, hide_metadata, hide_suspicious_values, redact
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from tpuctl.support.redaction import AccountAliases
+
+# Bytes reserved for the files that describe the bundle.
+RESERVED_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BundleEntry:
+    """A file of the bundle. Sizes are in bytes."""
+
+    path: str
+    file: Path  # where it is stored until it is packed
+    size: int
+    sha256: str
+    source: str = ""
+    original_size: int | None = None  # before redaction and truncation, if known
+    modified: datetime | None = None
+    is_truncated: bool = False
+    redactions: Mapping[str, int] = field(default_factory=dict)  # removed secrets by kind
+
+
+@dataclass(frozen=True, slots=True)
+class MissingItem:
+    """An item that is missing in the bundle, and why."""
+
+    path: str
+    why: str
+
+
+class BundleContents:
+    """The files of one bundle. Safe for several threads."""
+
+    def __init__(self, folder: Path, *, room: int, accounts: AccountAliases | None = None) -> None:
+        self._folder, self._accounts = folder, accounts
+        self._left = room - RESERVED_BYTES
+        self._entries: list[BundleEntry] = []
+        self._lacks: dict[MissingItem, None] = {}
+        self._paths = UniquePaths()
+        self._number = 0
+        self._lock = Lock()
+
+    @property
+    def entries(self) -> tuple[BundleEntry, ...]:
+        """The files, in the order of their paths."""
+        with self._lock:
+            return tuple(sorted(self._entries, key=lambda entry: entry.path))
+
+    @property
+    def lacks(self) -> tuple[MissingItem, ...]:
+        """The missing items, in the order of their paths."""
+        with self._lock:
+            return tuple(sorted(self._lacks, key=lambda lack: lack.path))
+
+    @property
+    def room(self) -> int:
+        """The number of bytes that may still be added."""
+        with self._lock:
+            return max(0, self._left)
+
+    @property
+    def accounts(self) -> AccountAliases | None:
+        """The aliases for addresses; None if addresses are not hidden."""
+        return self._accounts
+
+    def lacks_of(self, path: str, why: str) -> None:
+        """Record a missing item."""
+        with self._lock:
+            self._lacks[MissingItem(self._clean(path), self._clean(why))] = None
+
+    def begin(
+        self, path: str, *, source: str = "", original_size: int | None = None, modified: datetime | None = None
+    ) -> BundleFileWriter:
+        """Begin a file; its path becomes safe and unique."""
+        with self._lock:
+            self._number += 1
+            file = self._folder / str(self._number)
+            safe = self._paths.take(self._clean(path))
+        return BundleFileWriter(
+            self, safe, file, source=self._clean(source), original_size=original_size, modified=modified
+        )
+
+    def add(self, path: str, data: bytes) -> None:
+        """Add a small file, beyond the size limit if necessary."""
+        writing = self.begin(path)
+        writing.take(data, is_vital=True)
+        writing.end()
+
+    def add_json(self, path: str, value: Any) -> None:  # JSON
+        """Add a small document, without the values of metadata."""
+        shown = hide_metadata(value)
+        text = _dumped(shown)
+        try:
+            json.loads(redact(text))
+        except ValueError:
+            # Redaction would break the JSON: a secret that is not a string, or a name that only looks like that of a secret.
+            text = _dumped(hide_suspicious_values(shown))
+        self.add(path, text)
+
+    def add_own(self, path: str, data: bytes) -> None:
+        """Add a file that tpuctl wrote about the contents: it has no secrets, and words such as `password` are harmless."""
+        writing = self.begin(path)
+        writing.take_own(data)
+        writing.end()
+
+    def claim(self, size: int) -> int:
+        """Reserve room for `size` bytes; return the number granted."""
+        with self._lock:
+            granted = max(0, min(size, self._left))
+            self._left -= granted
+            return granted
+
+    def settle(self, entry: BundleEntry) -> None:
+        """Add a finished file."""
+        with self._lock:
+            self._entries.append(entry)
+
+    def _clean(self, text: str) -> str:
+        return redact(text.encode("utf-8", "replace"), self._accounts).decode("utf-8", "replace")
+
+
+def _dumped(value: Any) -> bytes:  # JSON
+    return json.dumps(value, indent=2, ensure_ascii=False, default=str).encode("utf-8", "replace") + b"\n"
+
+
+class BundleFileWriter:
+    """Writes one file, without its secrets."""
+
+    def __init__(
+        self,
+        contents: BundleContents,
+        path: str,
+        file: Path,
+        *,
+        source: str,
+        original_size: int | None,
+        modified: datetime | None,
+    ) -> None:
+        self._contents, self.path, self._path = contents, path, file
+        self._source, self._original_size, self._modified = source, original_size, modified
+        self._file: IO[bytes] = file.open("xb")
+        self._redactor = Redactor(contents.accounts)
+        self._counts: Counter[str] = Counter()
+        self._digest = hashlib.sha256()
+        self._size = self._taken = 0
+        self._is_truncated = self._is_vital = False
+
+    def take(self, data: bytes, *, is_vital: bool = False) -> None:
+        """Write bytes without their secrets, up to the size limit unless `is_vital`."""
+        self._taken += len(data)
+        self._is_vital |= is_vital
+        is_full = self._is_truncated and self._contents.room == 0
+        if is_full and not is_vital:
+            return
+        self._keep(self._redactor.feed(data), is_vital=is_vital)
+
+    def take_own(self, data: bytes) -> None:
+        """Write bytes that have no secrets."""
+        self._taken += len(data)
+        self._keep(data, is_vital=True)
+
+    def skip(self, size: int) -> None:
+        """Record that bytes are omitted here."""
+        self._close_part()
+        self._is_truncated = True
+        self._taken += max(0, size)
+        self._keep(f"\n[... {size} bytes omitted ...]\n".encode(), is_vital=True)
+
+    def end(self) -> None:
+        """Finish the file."""
+        self._close_part()
+        self._file.close()
+        original = self._taken if self._original_size is None else self._original_size
+        self._contents.settle(
+            BundleEntry(
+                self.path,
+                self._path,
+                self._size,
+                self._digest.hexdigest(),
+                source=self._source,
+                original_size=original,
+                modified=self._modified,
+                is_truncated=self._is_truncated,
+                redactions=dict(sorted(self._counts.items())),
+            )
+        )
+
+    def _close_part(self) -> None:
+        self._keep(self._redactor.close(), is_vital=self._is_vital)
+        self._counts += self._redactor.counts
+        # The text after a gap is unrelated to the text before it.
+        self._redactor = Redactor(self._contents.accounts)
+
+    def _keep(self, data: bytes, *, is_vital: bool = False) -> None:
+        granted = len(data) if is_vital else self._contents.claim(len(data))
+        if granted < len(data):
+            self._is_truncated = True
+            data = data[:granted]
+        self._file.write(data)
+        self._digest.update(data)
+        self._size += len(data)
+
+
+# The path of a file in a bundle. Names come from workers and are not trusted. Pure.
+
+
+_LONGEST_PART = 120
+_DEEPEST = 10
+
+
+def safe_path(path: str) -> str:
+    """Return a relative path without `..`, control characters, and characters invalid on other systems; never empty."""
+    parts = [_safe_part(part) for part in path.replace("\\", "/").split("/") if part not in {"", "."}]
+    if len(parts) > _DEEPEST:
+        parts = [*parts[: _DEEPEST - 1], parts[-1]]
+    return "/".join(parts) or "unnamed"
+
+
+class UniquePaths:
+    """Makes paths safe and unique."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._folders: set[str] = set()
+
+    def take(self, path: str) -> str:
+        """Return a safe path that no other file has, ignoring case."""
+        safe = safe_path(path)
+        # A file cannot be a folder too.
+        while above := min(_above(safe.lower()) & self._taken, key=len, default=""):
+            safe = f"{safe[: len(above)]}_{safe[len(above) + 1 :]}"
+        stem, suffix = splitext(safe)
+        number, candidate = 1, safe
+        while candidate.lower() in self._taken or candidate.lower() in self._folders:
+            number += 1
+            candidate = f"{stem}~{number}{suffix}"
+        self._taken.add(candidate.lower())
+        self._folders |= _above(candidate.lower())
+        return candidate
+
+
+def _above(path: str) -> set[str]:
+    return {path[:at] for at, char in enumerate(path) if char == "/"}
+
+
+def _safe_part(part: str) -> str:
+    plain = "".join(char if char.isprintable() and char not in '<>:"|?*' else "_" for char in part)
+    plain = plain.strip(" ")
+    if set(plain) <= {"."}:
+        plain = "_" * max(1, len(plain))
+    while len(plain.encode("utf-8", "replace")) > _LONGEST_PART:
+        # The end of a name is more useful than its middle.
+        half = len(plain) // 2
+        plain = plain[: half - 2] + "~" + plain[half + 2 :]
+    return plain.encode("utf-8", "replace").decode()
+
+
+# Pack a bundle into one file, which appears complete or not at all.
+
+
+# Text shrinks to a tenth; a higher level takes longer than it saves.
+_EFFORT = 6
+
+
+class BundleExistsError(ConflictError):
+    """A file with that name exists."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"`{path}` already exists", hint="name another with `--file FILE`, or replace it with `--force`"
+        )
+
+
+class BundleNotWrittenError(TpuctlError):
+    """The bundle could not be written to the disk of this machine: the disk is full, or not writable."""
+
+    def __init__(self, error: OSError, folder: str) -> None:
+        why = (error.strerror or str(error)).lower()
+        where = f" `{error.filename}`" if error.filename else ""
+        super().__init__(
+            f"cannot write the bundle:{where} {why}",
+            hint=f"its parts are stored in `{folder}` (set `TMPDIR`); `--file` names another place, `--max-size` a limit",
+        )
+
+
+def write_archive(entries: Sequence[BundleEntry], file: IO[bytes], *, folder: str, created: datetime) -> None:
+    """Write the files as a gzip-compressed tar archive, below one folder."""
+    when = int(created.timestamp())
+    with (
+        gzip.GzipFile(filename="", mode="wb", compresslevel=_EFFORT, fileobj=file, mtime=when) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for entry in entries:
+            about = tarfile.TarInfo(f"{folder}/{entry.path}")
+            about.size, about.mode = entry.size, 0o600
+            about.mtime = max(0, int(entry.modified.timestamp())) if entry.modified else when
+            with entry.file.open("rb") as content:
+                archive.addfile(about, content)
+
+
+@contextmanager
+def replace_atomically(path: Path, *, replaces: bool) -> Iterator[IO[bytes]]:
+    """Yield a temporary file that gets its name at the end; an error or an interrupt removes it.
+
+    Only its owner may read it. Raises `FileExistsAlreadyError` if the name exists by then, unless `replaces`, and `OSError` if
+    the folder is not writable.
+    """
+    handle, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".part", dir=path.parent)
+    scratch = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if replaces:
+            scratch.replace(path)
+            return
+        try:
+            # A rename would replace a file that appeared meanwhile.
+            os.link(scratch, path)
+        except FileExistsError as error:
+            raise BundleExistsError(path) from error
+        except OSError:
+            # A file system without links.
+            if path.exists():
+                raise BundleExistsError(path) from None
+            scratch.replace(path)
+    finally:
+        with suppress(FileNotFoundError):
+            scratch.unlink()

@@ -1,0 +1,125 @@
+"""`tpuctl bundle`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tpuctl.app.options import FORMATS, DurationType, UnknownWordError, cli_command, node_argument, worker_option
+from tpuctl.app.ssh_options import route_options
+from tpuctl.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from tpuctl.app.app import App
+
+_TIMEOUT = timedelta(minutes=2)
+_SIZE = "100M"
+_LEAST = 2_000_000
+_ARCHIVES = (".tar.gz", ".tgz", ".tar", ".gz", ".zip")
+
+
+class _OutputFormat(click.Choice[str]):
+    """The output format. In other programs `--output` names a file."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the format. Raises `WrongWordError` for a file name."""
+        if (
+            isinstance(value, str)
+            and value not in FORMATS
+            and (value.endswith(_ARCHIVES) or "/" in value or value == "-")
+        ):
+            raise UnknownWordError(
+                f"`--output` is an output format, not a file: `{value}`",
+                hint=f"use `--file {value}`",
+                ctx=ctx or click.get_current_context(),
+            )
+        return super().convert(value, param, ctx)
+
+
+@cli_command("bundle")
+@node_argument
+@click.option(
+    "--file",
+    "place",
+    metavar="FILE",
+    help="File to write; - is stdout. [default: tpuctl-bundle-NODE-TIME.tar.gz in the working directory]",
+)
+@click.option("--force", is_flag=True, help="Replace an existing FILE.")
+@worker_option
+@click.option("--no-workers", is_flag=True, help="Skip the workers; use only the API, the journal and this machine.")
+@click.option(
+    "--since",
+    type=DurationType(),
+    metavar="TIME",
+    help="Maximum age of log lines, such as 90m or 2h. [default: no limit]",
+)
+@click.option(
+    "--max-size",
+    metavar="SIZE",
+    default=_SIZE,
+    show_default=True,
+    help="Maximum size of all files together, before compression.",
+)
+@click.option("--timeout", type=DurationType(), metavar="TIME", help="Maximum duration, such as 5m. [default: 2m]")
+@click.option("--redact-accounts", is_flag=True, help="Replace e-mail and IP addresses by aliases too.")
+@route_options
+def command(
+    app: App,
+    *,
+    node: str,
+    place: str | None,
+    force: bool,
+    worker: str,
+    no_workers: bool,
+    since: timedelta | str | None,
+    max_size: str,
+    timeout: timedelta | str | None,
+    redact_accounts: bool,
+) -> None:
+    """Collect the evidence that support asks for in one .tar.gz file, and print the verdict on its logs.
+
+    Contains the node, its operations and queued resource, the journal, settings, the findings of `tpuctl doctor`; for each
+    worker the logs of libtpu, jobs, processes, kernel, disk and versions. Tokens, keys, passwords and metadata are removed:
+    review the file before you share it. Missing parts are listed, and are not a failure. Changes nothing, in the cloud or on
+    workers.
+
+    \b
+    Examples:
+      tpuctl bundle trainer
+      tpuctl bundle trainer --worker 3 --since 2h --redact-accounts
+      tpuctl bundle trainer --file - | ssh elsewhere 'cat > evidence.tar.gz'
+    """
+    from tpuctl.support.bundle import BundleBuilder, BundleOptions  # noqa: PLC0415  # completion and --help need not wait for it
+
+    if isinstance(timeout, str) or isinstance(since, str):
+        raise InvalidInputError("a bundle needs a time limit, not `forever`", hint="give a duration, such as `5m`")
+    choice = BundleOptions(
+        place=place,
+        replaces=force,
+        workers=None if no_workers else worker,
+        since=since,
+        room=_parse_max_size(max_size),
+        patience=_TIMEOUT if timeout is None else timeout,
+        hides_accounts=redact_accounts,
+    )
+    BundleBuilder(app, choice).run(node)
+
+
+def _parse_max_size(text: str) -> int:
+    """Return the maximum size of a bundle in bytes. Raises `InvalidInputError`."""
+    from tpuctl.config.resolution import as_size  # noqa: PLC0415  # completion and --help need not wait for it
+
+    try:
+        room = as_size(text)
+    except ValueError as error:
+        raise InvalidInputError(f"`--max-size {text}`: {error}", hint="give a size, such as `200M`") from None
+    if room < _LEAST:
+        raise InvalidInputError("`--max-size` is too small for a bundle", hint="give at least `2M`")
+    return room
+
+
+for _option in command.params:
+    if _option.name == "output":
+        _option.type = _OutputFormat(FORMATS)

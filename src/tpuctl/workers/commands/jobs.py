@@ -1,0 +1,176 @@
+"""`tpuctl jobs`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tpuctl.app.options import DurationType, cli_command, complete_node, selector_option, worker_option
+from tpuctl.app.ssh_options import route_options
+from tpuctl.errors import InvalidInputError, worst_exit_code
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tpuctl.app.app import App
+    from tpuctl.errors import TpuctlError
+    from tpuctl.workers.worker_jobs import JobClient, JobListing
+
+# The workers and the job that `jobs`, `logs`, `attach` and `kill` act on.
+
+
+@dataclass(frozen=True, slots=True)
+class JobChoice:
+    """The workers to ask, the job named by the user, if any, and the nodes as written on a command line."""
+
+    workers: JobClient
+    job: str | None
+    nodes: str
+
+
+def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `NODE... [JOB]`, `-l`, `--worker` and the routes to workers."""
+    function = worker_options(function)
+    return click.argument("words", metavar="NODE... [JOB]", nargs=-1, shell_complete=complete_node)(function)
+
+
+def worker_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `-l`, `--worker` and the routes to workers."""
+    return selector_option(worker_option(route_options(function)))
+
+
+def choose_targets_and_job(app: App, words: Sequence[str], selector: Sequence[str], worker: str) -> JobChoice:
+    """Return the workers and the job: the last of several words is the job, with `-l` also a single one.
+
+    Raises `InvalidInputError`, and the errors of `members`.
+    """
+    from tpuctl.workers.worker_jobs import check_job_name  # noqa: PLC0415  # completion and --help need not wait for it
+
+    has_job = len(words) > (0 if selector else 1)
+    nodes, job = (words[:-1], words[-1]) if has_job else (words, None)
+    if not nodes and not selector:
+        raise InvalidInputError("no node given", hint="name one, or use `-l KEY=VALUE`; a job may follow")
+    if job is not None:
+        check_job_name(job)
+    return job_targets(app, nodes, selector, worker, job=job)
+
+
+def job_targets(
+    app: App, nodes: Sequence[str], selector: Sequence[str], worker: str, *, job: str | None = None
+) -> JobChoice:
+    """Return the workers of these nodes. Raises the errors of `members`."""
+    from tpuctl.app.ssh_options import shared_connection_options  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.clock import SystemClock  # noqa: PLC0415  # as above
+    from tpuctl.models.node import WorkerSet  # noqa: PLC0415  # as above
+    from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # as above
+    from tpuctl.workers.worker_jobs import JobClient  # noqa: PLC0415  # as above
+
+    numbers = WorkerSet.parse(worker)
+    found = find_targets(app, find_nodes(app, nodes, selector), numbers)
+    await_key(app, found)
+    return JobChoice(
+        JobClient(found, shared_connection_options(app), SystemClock()),
+        job,
+        " ".join([*nodes, *(f"-l {one}" for one in selector)]),
+    )
+
+
+def show_errors(app: App, errors: Sequence[TpuctlError]) -> int:
+    """Show errors, and return the worst of their exit codes."""
+    for error in errors:
+        app.show_error(error)
+    return worst_exit_code(error.exit_code for error in errors)
+
+
+@cli_command("jobs")
+@click.argument("nodes", metavar="NODE...", nargs=-1, shell_complete=complete_node)
+@worker_options
+@click.option(
+    "--last", type=click.IntRange(1), default=100, metavar="N", help="Number of newest jobs to show. [default: 100]"
+)
+@click.option("--remove", multiple=True, metavar="JOB", help="Job to remove, with its output; it must have ended.")
+@click.option("--prune", is_flag=True, help="Remove old jobs that have ended, with their output.")
+@click.option(
+    "--older-than",
+    type=DurationType(),
+    metavar="TIME",
+    help="With --prune: minimum time since their end. [default: 7d]",
+)
+def command(
+    app: App,
+    *,
+    nodes: tuple[str, ...],
+    selector: tuple[str, ...],
+    worker: str,
+    last: int,
+    remove: tuple[str, ...],
+    prune: bool,
+    older_than: timedelta | str | None,
+) -> int:
+    """List the jobs of nodes and their results. The workers store both, with the output.
+
+    A job is a command started by `tpuctl run --detach`, or any other command of `tpuctl run` while it runs or after its client
+    has gone. A job is lost if it does not run and has no recorded exit code: the worker was rebooted, or out of memory.
+
+    \b
+    Examples:
+      tpuctl jobs trainer
+      tpuctl jobs trainer -o json | jq '.[0].workers[] | select(.exitCode != 0)'
+      tpuctl jobs trainer --prune --older-than 1d
+    """
+    from tpuctl.workers.worker_jobs import (
+        check_job_name,  # noqa: PLC0415  # as above
+        list_jobs,  # noqa: PLC0415  # completion and --help need not wait for it
+    )
+
+    if older_than is not None and not (prune and isinstance(older_than, timedelta)):
+        raise InvalidInputError("`--older-than` needs `--prune`", hint="add it: `--prune --older-than 7d`")
+    if prune and remove:
+        raise InvalidInputError("`--prune` and `--remove` exclude each other", hint="leave one of them out")
+    for name in remove:
+        check_job_name(name)
+    choice = job_targets(app, nodes, selector, worker)
+    if prune or remove:
+        older = older_than if isinstance(older_than, timedelta) else timedelta(days=7)
+        return _remove(app, choice.workers, remove, older, choice.nodes)
+    listing = list_jobs(choice.workers, limit=last)
+    _show(app, listing, choice.nodes)
+    return show_errors(app, listing.errors)
+
+
+def _show(app: App, listing: JobListing, nodes: str) -> None:
+    from tpuctl.output.terminal import OutputFormat  # noqa: PLC0415  # as above
+    from tpuctl.workers.worker_jobs import JOB_HEADER, job_json, job_row  # noqa: PLC0415  # completion and --help need not wait for it
+
+    terminal = app.terminal
+    match app.format:
+        case OutputFormat.JSON | OutputFormat.YAML:
+            terminal.data([job_json(job, sandbox=app.is_sandbox) for job in listing.jobs], app.format)
+        case OutputFormat.NAME:
+            terminal.names(job.name for job in listing.jobs)
+        case OutputFormat.TABLE if listing.jobs or not terminal.is_interactive:
+            terminal.table(JOB_HEADER, [job_row(job) for job in listing.jobs])
+        case OutputFormat.TABLE if not listing.silent:
+            terminal.note(f"no jobs on `{nodes}`")
+    if listing.left_out:
+        terminal.note(
+            f"{listing.left_out} older jobs not shown: list more with `--last N`, remove old ones with `--prune`"
+        )
+
+
+def _remove(app: App, workers: JobClient, names: Sequence[str], older: timedelta, nodes: str) -> int:
+    """Remove jobs; show which were removed, and why others were not."""
+    from tpuctl.output.terminal import OutputFormat  # noqa: PLC0415  # as above
+    from tpuctl.workers.worker_jobs import remove_jobs  # noqa: PLC0415  # completion and --help need not wait for it
+
+    removal = remove_jobs(workers, names, older=older, nodes=nodes)
+    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
+        app.terminal.data([{"job": name} for name in removal.removed], app.format)
+    else:
+        app.terminal.names(removal.removed)
+    if not removal.removed and not removal.errors:
+        app.terminal.note("no jobs to remove")
+    return show_errors(app, removal.errors)

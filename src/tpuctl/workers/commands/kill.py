@@ -1,0 +1,113 @@
+"""`tpuctl kill`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from tpuctl.app.options import DurationType, cli_command, yes_option
+from tpuctl.errors import InvalidInputError, NotConfirmedError, TimedOutError
+from tpuctl.workers.commands.jobs import choose_targets_and_job, job_options, show_errors
+
+if TYPE_CHECKING:
+    from tpuctl.app.app import App
+    from tpuctl.workers.commands.jobs import JobChoice
+    from tpuctl.workers.worker_jobs import JobSignalResult
+
+# Most programs end by then, and the state shown is their last.
+_MOMENT = timedelta(seconds=1)
+
+
+@cli_command("kill")
+@job_options
+@click.option(
+    "--signal",
+    "-s",
+    "name",
+    metavar="NAME",
+    default="TERM",
+    show_default=True,
+    help="Signal: TERM, INT, QUIT, KILL, …, or a number.",
+)
+@click.option("--wait", is_flag=True, help="Wait until the job has ended on all workers.")
+@click.option(
+    "--timeout", type=DurationType(), default="60s", show_default=True, metavar="TIME", help="With --wait: time limit."
+)
+@yes_option
+def command(
+    app: App,
+    *,
+    words: tuple[str, ...],
+    selector: tuple[str, ...],
+    worker: str,
+    name: str,
+    wait: bool,
+    timeout: timedelta | str,
+    yes: bool,
+) -> int:
+    """Send a signal to all processes of a job, on all its workers; succeeds if the job has already ended.
+
+    Without JOB it is the one that runs; of several the newest, after a confirmation. The last of several words is the job.
+    A process that has started its own session is not reached: see `tpuctl unstick`.
+
+    \b
+    Examples:
+      tpuctl kill trainer
+      tpuctl kill trainer nightly --signal INT --wait
+      tpuctl kill trainer nightly -s KILL --worker 3
+    """
+    from tpuctl.workers.worker_jobs import (  # noqa: PLC0415  # as above
+        parse_signal,
+        signal_job,  # noqa: PLC0415  # completion and --help need not wait for it
+        signal_name,
+    )
+
+    number = parse_signal(name)
+    if not isinstance(timeout, timedelta):
+        raise InvalidInputError(
+            "`--timeout forever` is longer than a session may last", hint="give a time, such as `10m`"
+        )
+    choice = choose_targets_and_job(app, words, selector, worker)
+    job = choice.job or _newest_job(app, choice, signal_name(number), yes=yes)
+    done = signal_job(choice.workers, job, number, wait=timeout if wait else _MOMENT, nodes=choice.nodes)
+    _show(app, done, signal_name(number))
+    errors = done.errors
+    if wait and done.job.is_running:
+        hint = f"kill it: `tpuctl kill {choice.nodes} {job} --signal KILL`"
+        errors.append(TimedOutError(f"job `{job}` still runs after {timeout.total_seconds():g} s", hint=hint))
+    return show_errors(app, errors)
+
+
+def _newest_job(app: App, choice: JobChoice, signal: str, *, yes: bool) -> str:
+    """Return the job to signal when none is named. Raises `NotConfirmedError` if the user refuses."""
+    from tpuctl.workers.worker_jobs import choose_job, list_jobs  # noqa: PLC0415  # completion and --help need not wait for it
+
+    listing = list_jobs(choice.workers)
+    job = choose_job(listing, None, choice.nodes, running_first=True)
+    running = sum(one.is_running for one in listing.jobs)
+    question = f"{running} jobs run on `{choice.nodes}`; send {signal} to the newest, `{job.name}` ({job.command})?"
+    if running > 1 and not app.terminal.confirm(question, yes=yes):
+        raise NotConfirmedError("nothing was done", hint=f"name the job; list them: `tpuctl jobs {choice.nodes}`")
+    return job.name
+
+
+def _show(app: App, done: JobSignalResult, signal: str) -> None:
+    from tpuctl.output.terminal import (
+        Cell,  # noqa: PLC0415  # as above
+        OutputFormat,  # noqa: PLC0415  # as above
+    )
+    from tpuctl.workers.worker_jobs import job_json, job_state, worker_names  # noqa: PLC0415  # completion and --help need not wait for it
+
+    if done.sent:
+        app.terminal.note(f"{signal} sent to job `{done.job.name}` on {worker_names(done.sent, len(done.job.shares))}")
+    else:
+        app.terminal.note(f"job `{done.job.name}` is not running: no signal was sent")
+    match app.format:
+        case OutputFormat.JSON | OutputFormat.YAML:
+            app.terminal.data(job_json(done.job, sandbox=app.is_sandbox), app.format)
+        case OutputFormat.NAME:
+            app.terminal.names([done.job.name])
+        case OutputFormat.TABLE:
+            app.terminal.table(("JOB", "STATE"), [(Cell(done.job.name), Cell(job_state(done.job.shares)))])

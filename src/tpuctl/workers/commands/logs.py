@@ -1,0 +1,113 @@
+"""`tpuctl logs`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tpuctl.app.options import cli_command
+from tpuctl.errors import ExitCode, RemoteCommandError
+from tpuctl.escaping import escape_unprintable
+from tpuctl.workers.commands.jobs import choose_targets_and_job, job_options, show_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpuctl.app.app import App
+    from tpuctl.ssh.target import Target
+    from tpuctl.workers.commands.jobs import JobChoice
+    from tpuctl.workers.worker_jobs import Job, JobListing
+    from tpuctl.workers.worker_session import WorkerResult
+
+
+@cli_command("logs", without=("output",))
+@job_options
+@click.option(
+    "--follow", "-f", is_flag=True, help="Continue until the job has ended; reconnects when a connection breaks."
+)
+@click.option("--tail", "-n", type=click.IntRange(0), metavar="N", help="Number of last lines to print of each worker.")
+def command(
+    app: App, *, words: tuple[str, ...], selector: tuple[str, ...], worker: str, follow: bool, tail: int | None
+) -> int:
+    """Print the output of a job on its workers; without JOB that of the newest.
+
+    The last of several words is the job. With several workers each line is marked with its worker; the workers follow one
+    another, or with --follow their lines appear as they arrive. The exit code is 0 even if the job failed: see `tpuctl attach`.
+    A detached job's stdout and stderr are one stream; of other jobs stderr follows stdout. Ctrl-C never reaches the job.
+
+    \b
+    Examples:
+      tpuctl logs trainer -f
+      tpuctl logs trainer 0412-093001-5e1f --worker 3 --tail 100
+      tpuctl logs -l team=vision nightly
+    """
+    from tpuctl.workers.worker_jobs import (  # noqa: PLC0415  # completion and --help need not wait for it
+        Job,
+        choose_job,
+        job_state,  # noqa: PLC0415  # as above
+        list_jobs,
+    )
+
+    choice = choose_targets_and_job(app, words, selector, worker)
+    if follow and choice.job and tail is None:
+        # Asking for the state of the job first would double the time.
+        return _follow(app, choice, Job(choice.job, ()), choice.workers.members)
+    listing = list_jobs(choice.workers, names=[choice.job] if choice.job else (), tail=tail)
+    job = choose_job(listing, choice.job, choice.nodes)
+    if choice.job is None and app.terminal.is_interactive:
+        app.terminal.note(f"job {job.name} ({job_state(job.shares)}): {job.command}")
+    if follow:
+        return _follow(app, choice, job, [one.member for one in listing.silent])
+    return _read(app, choice, listing, job)
+
+
+def _read(app: App, choice: JobChoice, listing: JobListing, job: Job) -> int:
+    from tpuctl.clock import SystemClock  # noqa: PLC0415  # as above
+    from tpuctl.output.worker_streams import WorkerOutputStreams  # noqa: PLC0415  # as above
+    from tpuctl.workers.execution import (  # noqa: PLC0415  # completion and --help need not wait for it
+        OutputTail,
+        diagnose_output,
+        show_diagnosis,  # noqa: PLC0415  # as above
+    )
+    from tpuctl.workers.worker_jobs import (
+        JobOutputReader,  # noqa: PLC0415  # as above
+        explain_no_answers,  # noqa: PLC0415  # as above
+    )
+
+    with WorkerOutputStreams(app.terminal, [share.member for share in job.shares]) as streams:
+        tail = OutputTail(streams, len(job.shares))
+        silent = JobOutputReader(tail, choice.workers.ssh_options, SystemClock()).read(job.shares)
+    endings = [share.ending for share in job.shares]
+    _warn(app, endings)
+    code = show_errors(app, explain_no_answers([*listing.silent, *silent]))
+    show_diagnosis(app, diagnose_output(endings, tail))
+    return code
+
+
+def _warn(app: App, endings: Sequence[WorkerResult]) -> None:
+    from tpuctl.workers.execution import run_warnings  # noqa: PLC0415  # completion and --help need not wait for it
+
+    for text in run_warnings(endings, tells_ends=False):
+        app.terminal.warn(text)
+
+
+def _follow(app: App, choice: JobChoice, job: Job, others: Sequence[Target]) -> int:
+    from tpuctl.workers.execution import (
+        follow_job,  # noqa: PLC0415  # as above
+        show_diagnosis,  # noqa: PLC0415  # as above
+        worker_labels,  # noqa: PLC0415  # as above
+    )
+    from tpuctl.workers.worker_jobs import job_not_found  # noqa: PLC0415  # completion and --help need not wait for it
+
+    result = follow_job(app, choice, job, others)
+    if not result.endings:
+        raise job_not_found(job.name, choice.nodes)
+    _warn(app, result.endings)
+    show_diagnosis(app, result.diagnosis)
+    cut = [ending for ending in result.endings if ending.code is None]
+    if not cut:
+        return ExitCode.OK
+    whys = dict.fromkeys(ending.explain(ending.member.label) for ending in cut)
+    text = f"job `{job.name}` could not be followed to its end on worker {worker_labels(cut)}"
+    return show_errors(app, [RemoteCommandError(text, hint="\n".join(map(escape_unprintable, whys)))])

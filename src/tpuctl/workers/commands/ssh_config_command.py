@@ -1,0 +1,86 @@
+"""`tpuctl ssh-config`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tpuctl.app.options import cli_command, complete_node, yes_option
+from tpuctl.app.ssh_options import route_options
+from tpuctl.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from tpuctl.app.app import App
+
+
+@cli_command("ssh-config")
+@click.argument("nodes", metavar="[NODE...]", nargs=-1, shell_complete=complete_node)
+@click.option("--all", "all_nodes", is_flag=True, help="All nodes of the project (or of --zone) that ssh can reach.")
+@click.option("--prefix", default=None, metavar="PREFIX", help="Prefix for the host names. [default: none]")
+@click.option(
+    "--remove", is_flag=True, help="Remove the entries of these nodes; with --all, all entries of this cloud."
+)
+@click.option("--print", "prints", is_flag=True, help="Print the entries instead of writing them.")
+@click.option(
+    "--file", metavar="FILE", default=None, help="File to write instead of ~/.ssh/tpuctl_config, for `ssh -F FILE`."
+)
+@route_options
+@yes_option
+def command(
+    app: App,
+    *,
+    nodes: tuple[str, ...],
+    all_nodes: bool,
+    prefix: str | None,
+    remove: bool,
+    prints: bool,
+    file: str | None,
+    yes: bool,
+) -> None:
+    """Write ssh host entries for workers, for plain ssh, rsync and editors: NODE and NODE-0 are worker 0, NODE-3 is worker 3.
+
+    The entries are in ~/.ssh/tpuctl_config. ~/.ssh/config includes that file with one line at its top, which is added when you
+    agree. `up` refreshes the entries, `down` and `delete` remove them. Without a node: show the existing entries.
+
+    \b
+    Examples:
+      tpuctl ssh-config trainer && ssh trainer-3 hostname
+      tpuctl ssh-config --all --prefix tpu-
+      tpuctl ssh-config trainer --print >> my_config
+      tpuctl ssh-config trainer --file ./hosts && rsync -e 'ssh -F hosts' -a data trainer:
+    """
+    if nodes and all_nodes:
+        raise InvalidInputError("cannot combine node names with `--all`", hint="use one of them")
+    if not nodes and not all_nodes and (remove or prints):
+        raise InvalidInputError("no node is named", hint="name the nodes, or use `--all`")
+    from pathlib import Path  # noqa: PLC0415  # completion and --help do not need it
+
+    from tpuctl.app.ssh_options import entries_file  # noqa: PLC0415  # as above
+    from tpuctl.files import expand_user_path  # noqa: PLC0415  # as above
+    from tpuctl.ssh.ssh_config import check_prefix, read_ssh_config  # noqa: PLC0415  # as above
+    from tpuctl.workers.commands.ssh_config_writing import (  # noqa: PLC0415  # as above
+        new_entries,
+        offer_include,
+        remove_entries,
+        show_entries,
+        write_entries,
+    )
+
+    path = entries_file(app) if file is None else app.invocation.folder / expand_user_path(Path(file))
+    if not nodes and not all_nodes:
+        show_entries(app, read_ssh_config(path).entries)
+        return
+    if remove:
+        remove_entries(app, path, nodes)
+        return
+    old = () if prints else read_ssh_config(path).entries
+    entries = new_entries(app, nodes, prefix=None if prefix is None else check_prefix(prefix), old=old)
+    if prints:
+        for entry in entries:
+            app.terminal.document(entry.text())
+        return
+    write_entries(app, path, entries)
+    if file is None:
+        offer_include(app, path, yes=yes)
+    show_entries(app, entries)

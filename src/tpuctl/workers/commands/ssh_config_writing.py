@@ -1,0 +1,144 @@
+"""The actions of `tpuctl ssh-config`: build, write, remove and show entries, and offer the Include line."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from tpuctl.app.ssh_options import account_ssh_folder, cloud_label, entries_file, make_entry, ssh_folder
+from tpuctl.errors import ConflictError, NotFoundError
+from tpuctl.models.node import ALL_WORKERS
+from tpuctl.names import parse_node_reference
+from tpuctl.output.terminal import Cell, OutputFormat
+from tpuctl.ssh.ssh_config import (
+    UserHosts,
+    add_include,
+    change_ssh_config,
+    check_host_conflicts,
+    include_line,
+    is_included,
+    read_ssh_config,
+)
+from tpuctl.workers.targets import find_nodes, find_targets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from tpuctl.app.app import App
+    from tpuctl.names import NodeName
+    from tpuctl.ssh.ssh_config import SshConfigEntry, SshConfigText
+
+
+def new_entries(
+    app: App, nodes: Sequence[str], *, prefix: str | None, old: Iterable[SshConfigEntry]
+) -> list[SshConfigEntry]:
+    """Return the entries for the named nodes, or for all nodes that ssh can reach. Nodes in `old` keep their prefix.
+
+    Raises the error of a named node. Without names, unreachable nodes are skipped with a note.
+    """
+    from tpuctl.nodes.commands.node_lookup import select_nodes  # noqa: PLC0415  # only to write
+
+    chosen = None if nodes else select_nodes(app, (), all_nodes=True, labels=())
+    texts = [f"{name.zone}/{name.node_id}" for name in chosen] if chosen is not None else nodes
+    prefixes = {entry.name: entry.prefix for entry in old if entry.cloud == cloud_label(app)}
+    entries = []
+    for node in find_nodes(app, list(dict.fromkeys(texts))):
+        try:
+            connections = [member.way for member in find_targets(app, [node], ALL_WORKERS)]
+        except ConflictError as error:
+            if nodes:
+                raise
+            app.terminal.note(f"skipped: {error.message}")
+            continue
+        kept = prefixes.get(node.name, "") if prefix is None else prefix
+        entries.append(make_entry(app, node, connections, prefix=kept))
+    return entries
+
+
+def write_entries(app: App, path: Path, entries: Sequence[SshConfigEntry]) -> None:
+    """Write entries, which replace those of the same nodes. Raises `NameTakenError` before anything is written."""
+    is_own = path == entries_file(app)
+    files = (path.with_name("config"), path) if is_own else (path,)
+    taken = UserHosts.read(*files, folder=ssh_folder(app.invocation.environ))
+
+    def with_entries(text: SshConfigText) -> SshConfigText:
+        check_host_conflicts(entries, text.entries, taken)
+        return text.changed(new=entries)
+
+    change_ssh_config(path, with_entries)
+
+
+def remove_entries(app: App, path: Path, nodes: Sequence[str]) -> None:
+    """Remove the entries of nodes, which need not exist any more; without names, all entries of this cloud.
+
+    Makes no request. Raises `NotFoundError` for a name without an entry, before anything is removed.
+    """
+    cloud = cloud_label(app)
+    entries = [entry for entry in read_ssh_config(path).entries if entry.cloud == cloud]
+    gone: dict[NodeName, SshConfigEntry] = {}
+    for text in nodes or [str(entry.name) for entry in entries]:
+        meant = parse_node_reference(text)
+        found = [
+            entry
+            for entry in entries
+            if entry.name.node_id == meant.node_id
+            and (meant.zone or app.place.zone) in {None, entry.name.zone}
+            and (meant.project or app.project) == entry.name.project
+        ]
+        if not found:
+            hint = "`tpuctl ssh-config` lists the entries"
+            raise NotFoundError(f"`{path}` has no entry for `{meant.node_id}`", hint=hint)
+        gone |= {entry.name: entry for entry in found}
+    change_ssh_config(path, lambda text: text.changed(without=gone.values()))
+    show_entries(app, list(gone.values()))
+
+
+def offer_include(app: App, path: Path, *, yes: bool) -> None:
+    """Add the Include line to `~/.ssh/config` if it is missing and the user agrees; else print the line."""
+    config, plain = path.with_name("config"), account_ssh_folder()
+    is_plain = config.parent.resolve() == plain.resolve()
+    if not is_included(config, path):
+        line = include_line(path, home=plain.parent if is_plain else None)
+        streams = app.invocation.streams
+        may_ask = streams.stdin_is_terminal and not app.invocation.environ.get("CI")
+        if (yes or may_ask) and app.terminal.confirm(f"add `{line}` at the top of {config}?", yes=yes):
+            add_include(config, line)
+        else:
+            app.terminal.warn(
+                f"{config} does not include the entries: add this as its first line, or repeat with `--yes`",
+                f"  {line}",
+            )
+    if not is_plain:
+        app.terminal.warn(
+            f"HOME is not the home of this account, so plain ssh reads {plain}/config: use `ssh -F {shlex.quote(str(path))}`"
+        )
+
+
+def show_entries(app: App, entries: Sequence[SshConfigEntry]) -> None:
+    """Show entries with their hosts and nodes."""
+    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
+        values = [
+            {
+                "nodeId": entry.name.node_id,
+                "zone": entry.name.zone,
+                "project": entry.name.project,
+                "id": entry.id,
+                "cloud": entry.cloud,
+                "hosts": list(entry.hosts),
+            }
+            for entry in entries
+        ]
+        app.terminal.data(values, app.format)
+    elif app.format is OutputFormat.NAME:
+        app.terminal.names(host for entry in entries for host in entry.hosts)
+    elif entries or not app.terminal.is_interactive:
+        header = ("HOST", "WORKERS", "NODE", "ZONE", "PROJECT", "CLOUD")
+        rows = []
+        for entry in entries:
+            name, cloud = entry.name, entry.cloud.partition(" ")[0]
+            texts = (entry.hosts[0], str(entry.workers), name.node_id, name.zone, name.project, cloud)
+            rows.append(tuple(map(Cell, texts)))
+        app.terminal.table(header, rows)
+    else:
+        app.terminal.note("no entries; write one with `tpuctl ssh-config NODE`")

@@ -1,0 +1,105 @@
+"""`tpuctl ssh-key`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tpuctl.app.options import CommandGroup, cli_command, complete_node, yes_option
+from tpuctl.errors import NotConfirmedError
+from tpuctl.output.terminal import OutputFormat
+
+if TYPE_CHECKING:
+    from tpuctl.app.app import App
+
+
+@click.group("ssh-key", cls=CommandGroup)
+def command() -> None:
+    """Show or replace the ssh key that logs in to workers."""
+
+
+@cli_command("show", short_help="Show the key, and where it is registered for a node.")
+@click.argument("node", metavar="[NODE]", required=False, shell_complete=complete_node)
+def show(app: App, *, node: str | None) -> None:
+    """Show the key pair: file, fingerprint, ssh agent. With NODE, also where it is registered for that node. Changes nothing.
+
+    \b
+    Examples:
+      tpuctl ssh-key show
+      tpuctl ssh-key show trainer
+      ssh -i $(tpuctl ssh-key show -o name) ada@203.0.113.9
+    """
+    from tpuctl.app.connect import key_authorization, key_folder, metadata_login  # noqa: PLC0415  # --help does not need it
+    from tpuctl.clock import format_timestamp  # noqa: PLC0415  # as above
+    from tpuctl.ssh.keys import (
+        ensure_key,  # noqa: PLC0415  # as above
+        key_fingerprint,  # noqa: PLC0415  # as above
+    )
+    from tpuctl.workers.targets import find_nodes  # noqa: PLC0415  # as above
+
+    key = ensure_key(key_folder(app), key=app.settings.path("ssh_key"), makes=False)
+    shown: dict[str, Any] = {"path": str(key.path), "publicKey": key.public, "fingerprint": key_fingerprint(key)}
+    if key.is_in_agent:
+        shown["inAgent"] = True
+    if node is not None:
+        (found,) = find_nodes(app, [node])
+        known = key_authorization(app).where_known(found, key, metadata_login(app))
+        shown |= {"node": found.name.node_id, "login": known.login, "knownBy": known.keeper and str(known.keeper)}
+        if known.expires is not None:
+            shown["expires"] = format_timestamp(known.expires)
+    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
+        app.terminal.data(shown | ({"sandbox": True} if app.is_sandbox else {}), app.format)
+    elif app.format is OutputFormat.NAME:
+        app.terminal.names([str(key.path)])
+    else:
+        labels = {"path": "file", "publicKey": "public key", "inAgent": "private half", "knownBy": "known by"}
+        texts = {**shown, **({"inAgent": "in the ssh agent"} if key.is_in_agent else {})}
+        rows = [
+            (labels.get(name, name), "not registered" if text is None else str(text), "")
+            for name, text in texts.items()
+        ]
+        app.terminal.details(rows)
+
+
+@cli_command("renew", short_help="Rename the key pair and create a new one.", without=("output",))
+@yes_option
+def renew(app: App, *, yes: bool) -> None:
+    """Rename the key pair that tpuctl shares with gcloud, and create a new one. Use this if workers refuse the key.
+
+    The old pair is kept as old-google_compute_engine. The next tpuctl ssh, run or up registers the new key for its nodes.
+
+    \b
+    Examples:
+      tpuctl ssh-key renew
+      tpuctl ssh-key renew --yes
+    """
+    from tpuctl.app.connect import key_folder, metadata_login  # noqa: PLC0415  # --help does not need it
+    from tpuctl.errors import InvalidInputError  # noqa: PLC0415  # as above
+    from tpuctl.ssh.keys import (
+        default_key_path,  # noqa: PLC0415  # as above
+        key_fingerprint,  # noqa: PLC0415  # as above
+    )
+    from tpuctl.ssh.keys import renew_key as replace_key  # noqa: PLC0415  # as above
+
+    named = app.settings.path("ssh_key")
+    if named is not None:
+        hint = f"create it with `ssh-keygen -t ed25519 -f {named}`, or remove the setting `ssh_key`"
+        raise InvalidInputError(f"`{named}` is your own key: tpuctl never replaces it", hint=hint)
+    path = default_key_path(key_folder(app))
+    # The sandbox has its own pair.
+    users = "" if app.is_sandbox else ", which gcloud uses too,"
+    if path.exists() and not app.terminal.confirm(
+        f"rename the key pair `{path}`{users} and create a new one?", yes=yes
+    ):
+        raise NotConfirmedError("nothing was done", hint="`tpuctl ssh-key show` shows the key")
+    key, moved = replace_key(key_folder(app), login=metadata_login(app))
+    if moved is not None:
+        app.terminal.note(f"the old pair is now `{moved}`; for machines that accept only that key: `ssh -i {moved}`")
+    app.terminal.note(
+        f"created `{key.path}`, {key_fingerprint(key)}; the next `tpuctl ssh`, `run` or `up` registers it"
+    )
+
+
+command.add_command(show)
+command.add_command(renew)

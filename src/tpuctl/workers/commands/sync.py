@@ -1,0 +1,102 @@
+"""`tpuctl sync`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tpuctl.app.options import cli_command, complete_node, worker_option
+from tpuctl.app.ssh_options import route_options
+from tpuctl.errors import InvalidInputError
+from tpuctl.files import expand_user_path
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from click.shell_completion import CompletionItem
+
+    from tpuctl.app.app import App
+    from tpuctl.ssh.target import Target
+
+
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the node first, then the folder."""
+    from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
+
+    if ctx.params.get("words"):
+        return [CompletionItem(incomplete, type="dir")]
+    return [CompletionItem(name) for name in complete_node(ctx, param, incomplete)]
+
+
+@cli_command("sync")
+@click.argument("words", metavar="[NODE] [DIR]", nargs=-1, type=click.UNPROCESSED, shell_complete=_complete)
+@click.option("--to", "folder", metavar="PATH", help="Folder on the workers. [default: ~/NAME-OF-DIR]")
+@click.option(
+    "-l",
+    "--selector",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Sync all nodes with this label, instead of NODE. Repeatable.",
+)
+@worker_option
+@click.option(
+    "--delete", is_flag=True, help="Delete files that an earlier sync put on the workers and DIR no longer has."
+)
+@click.option("--watch", is_flag=True, help="Keep running, and sync after every change.")
+@click.option("--dry-run", is_flag=True, help="List the files to send and to delete, and change nothing.")
+@click.option(
+    "--via",
+    type=click.Choice(["auto", "rsync", "ssh"]),
+    default="auto",
+    show_default=True,
+    help="How files are sent; auto: with rsync from 1 MB on, if both sides have it.",
+)
+@route_options
+def command(app: App, *, words: tuple[str, ...], selector: tuple[str, ...], worker: str, **options: Any) -> int:
+    """Sync the files of DIR (default: the current folder) to every worker; only differences are sent.
+
+    In a git tree, only files that git tracks or would track are sent: not .git, and no file that .gitignore names. Elsewhere,
+    all files are sent. Symlinks stay symlinks; empty folders are skipped. Files are replaced atomically. Files that no sync put
+    on a worker are never deleted; if one is replaced, a copy stays below ~/.tpuctl/sync.
+
+    \b
+    Examples:
+      tpuctl sync trainer
+      tpuctl sync trainer src --to '~/code/src' --delete
+      tpuctl sync -l team=vision --watch
+    """
+    from tpuctl.models.node import WorkerSet  # noqa: PLC0415  # as above
+    from tpuctl.workers.commands.sync_rendering import SyncOptions, sync_continuously, sync_once  # noqa: PLC0415  # as above
+    from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # --help does not need it
+
+    if options["watch"] and options["dry_run"]:
+        raise InvalidInputError("`--watch` and `--dry-run` exclude each other", hint="remove one of them")
+    nodes, source = _parse_words(app, words, selector)
+    workers, request = WorkerSet.parse(worker), SyncOptions.of(app, source, options)
+
+    def find() -> Sequence[Target]:
+        found = find_targets(app, find_nodes(app, nodes, selector), workers, only_looks=options["dry_run"])
+        await_key(app, found)
+        return found
+
+    return sync_continuously(app, find, request) if options["watch"] else sync_once(app, find, request)
+
+
+def _parse_words(app: App, words: tuple[str, ...], selector: tuple[str, ...]) -> tuple[tuple[str, ...], Path]:
+    """Return the named node (none with `-l`), and the folder."""
+    nodes, rest = ((), words) if selector else (words[:1], words[1:])
+    if not selector and not nodes:
+        raise InvalidInputError(
+            "no node is named", hint="use `tpuctl sync NODE [DIR]`, or `-l KEY=VALUE` for several nodes"
+        )
+    if len(rest) > 1:
+        raise InvalidInputError(
+            "`tpuctl sync` takes one folder",
+            hint="use `tpuctl sync NODE [DIR]`, or `tpuctl sync -l KEY=VALUE [DIR]` for several nodes",
+        )
+    source = app.invocation.folder / expand_user_path(Path(rest[0])) if rest else app.invocation.folder
+    if not source.exists():
+        raise InvalidInputError(f"no such folder: `{source}`", hint="choose several nodes with `-l KEY=VALUE`")
+    return nodes, source

@@ -1,0 +1,125 @@
+"""`tpuctl unstick`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from tpuctl.app.options import DurationType, cli_command, node_argument, worker_option, yes_option
+from tpuctl.app.ssh_options import route_options
+from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError, worst_exit_code
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpuctl.app.app import App
+    from tpuctl.workers.tpu_release import HolderReport
+
+_GRACE = timedelta(seconds=10)
+_SIGNALS = ("HUP", "INT", "QUIT", "TERM", "KILL")
+
+
+@cli_command("unstick")
+@node_argument
+@worker_option
+@click.option(
+    "--signal",
+    type=click.Choice(_SIGNALS, case_sensitive=False),
+    default="TERM",
+    metavar="NAME",
+    help="First signal: HUP, INT, QUIT, TERM or KILL. [default: TERM]",
+)
+@click.option(
+    "--grace", type=DurationType(), metavar="TIME", help="Time between the first signal and KILL. [default: 10s]"
+)
+@click.option("--pid", type=click.IntRange(2), metavar="PID", help="Terminate only this process, if it holds the TPU.")
+@click.option("--dry-run", is_flag=True, help="Show what holds the TPU, and change nothing.")
+@route_options
+@yes_option
+def command(
+    app: App,
+    *,
+    node: str,
+    worker: str,
+    signal: str,
+    grace: timedelta | str | None,
+    pid: int | None,
+    dry_run: bool,
+    yes: bool,
+) -> int:
+    """Terminate the processes that hold the TPU ("The TPU is already in use by process with pid 1234").
+
+    These have the TPU's device files or /tmp/libtpu_lockfile open. The lock file is removed only if no process holds it.
+    Processes that have only loaded libtpu are shown, and not terminated. Processes of other users and of containers need sudo
+    without a password on the workers. In a pipe, ages are in seconds.
+
+    \b
+    Examples:
+      tpuctl unstick trainer
+      tpuctl unstick trainer --worker 3 --signal INT --grace 60s --yes
+      tpuctl unstick trainer --dry-run -o json
+    """
+    from tpuctl.models.node import WorkerSet  # noqa: PLC0415  # as above
+    from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # as above
+    from tpuctl.workers.tpu_release import find_holders, release_errors, release_notes, release_tpu  # noqa: PLC0415  # completion and --help need not wait for it
+
+    (found,) = find_nodes(app, [node])
+    if isinstance(grace, str):
+        raise InvalidInputError("`--grace forever` would never kill a process", hint="give a time, such as `30s`")
+    asked = find_targets(app, [found], WorkerSet.parse(worker), only_looks=dry_run)
+    await_key(app, asked)
+    sites = find_holders(asked, only=pid)
+    node_id, is_to_act = found.name.node_id, not dry_run and any(site.is_stuck for site in sites)
+    # A script gets one document, at the end; a person sees the list before the question.
+    if not _is_json(app):
+        _show(app, node_id, sites)
+    if is_to_act:
+        _confirm(app, node_id, sites, yes=yes)
+        sites = release_tpu(sites, signal=signal, grace=_GRACE if grace is None else grace)
+    if _is_json(app):
+        _show(app, node_id, sites)
+    for note in release_notes(node_id, sites, signal=signal):
+        app.terminal.note(note)
+    errors = release_errors(node_id, sites)
+    for error in errors:
+        app.show_error(error)
+    return worst_exit_code(error.exit_code for error in errors) if errors else ExitCode.OK
+
+
+def _confirm(app: App, node_id: str, sites: Sequence[HolderReport], *, yes: bool) -> None:
+    """Ask for confirmation. Raises `NotConfirmedError` for a no; if stdin is no terminal, the list is shown as well."""
+    from tpuctl.workers.tpu_release import release_question  # noqa: PLC0415  # as above
+
+    try:
+        is_wanted = app.terminal.confirm(release_question(node_id, sites), yes=yes)
+    except InvalidInputError:
+        if _is_json(app):
+            _show(app, node_id, sites)
+        raise
+    if not is_wanted:
+        raise NotConfirmedError("nothing was done")
+
+
+def _is_json(app: App) -> bool:
+    from tpuctl.output.terminal import OutputFormat  # noqa: PLC0415  # as above
+
+    return app.format in {OutputFormat.JSON, OutputFormat.YAML}
+
+
+def _show(app: App, node_id: str, sites: Sequence[HolderReport]) -> None:
+    """Show what holds the TPU on each worker; an empty list is shown only to scripts."""
+    from tpuctl.output.terminal import OutputFormat  # noqa: PLC0415  # as above
+    from tpuctl.workers.tpu_release import HOLDER_HEADER, holder_rows, holders_json  # noqa: PLC0415  # as above
+
+    if _is_json(app):
+        workers = [holders_json(site.member.worker, site.seen, site.after) for site in sites]
+        body = {"node": node_id, "workers": workers} | ({"sandbox": True} if app.is_sandbox else {})
+        app.terminal.data(body, app.format)
+        return
+    table = [row for site in sites for row in holder_rows(site.member.label, site.seen)]
+    if app.format is OutputFormat.NAME:
+        app.terminal.names(str(one.pid) for site in sites for one in site.to_end)
+    elif table:
+        app.terminal.table(HOLDER_HEADER, table)

@@ -1,0 +1,546 @@
+"""A command on workers, from the request to what is shown: for `run`, and for `ssh` with several workers."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import shlex
+import signal
+import stat
+import struct
+import termios
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from tpuctl.app.ssh_options import shared_connection_options
+from tpuctl.clock import SystemClock
+from tpuctl.errors import ExitCode, InvalidInputError, RemoteCommandError, TimedOutError, TpuctlError
+from tpuctl.escaping import escape_unprintable
+from tpuctl.output.terminal import OutputFormat
+from tpuctl.output.worker_streams import WorkerOutputStreams
+from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failures
+from tpuctl.workers.environment import EnvironmentOptions, environment_warning, job_variables
+from tpuctl.workers.runner import RemoteCommand, StdinSource, StopReason, follow_on_workers, job_name, run_on_workers
+from tpuctl.workers.worker_session import RunLimits, WorkerOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from tpuctl.app.app import App
+    from tpuctl.models.node import Node
+    from tpuctl.ssh.ssh_errors import SshFailedError
+    from tpuctl.ssh.target import Target
+    from tpuctl.workers.commands.jobs import JobChoice
+    from tpuctl.workers.runner import RunResult
+    from tpuctl.workers.worker_jobs import Job
+    from tpuctl.workers.worker_session import OutputSink, WorkerResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """What the user wants to run. `line` goes to the workers' login shells unchanged."""
+
+    line: str
+    limits: RunLimits = field(default_factory=RunLimits)
+    environment: EnvironmentOptions = field(default_factory=lambda: EnvironmentOptions({}))
+    job: str | None = None
+    folder: str | None = None
+    log_folder: Path | None = None
+    detach: bool = False
+    takes_stdin: bool = True
+    passes_signals: bool = True
+
+
+def shell_line(words: Sequence[str]) -> str:
+    """Return the shell line for the words after `--`: one word unchanged, several as an argument vector."""
+    return words[0] if len(words) == 1 else shlex.join(words)
+
+
+def run_and_show(app: App, members: Sequence[Target], wish: RunRequest) -> int:
+    """Run a command on workers, show its output, then its results; return the exit code."""
+    return show_result(app, run_command(app, members, wish), detached=wish.detach)
+
+
+def run_command(app: App, members: Sequence[Target], wish: RunRequest) -> RunResult:
+    """Run a command on workers, show its output, and return the results."""
+    # Connections and commands live in real time, although the clock of the cloud may be the sandbox's.
+    clock = SystemClock()
+    warn_about_environment(app, wish.environment, [member.node for member in members])
+    source = _stdin_source(app, members, wish)
+    to_stderr = app.format in {OutputFormat.JSON, OutputFormat.YAML}
+    with WorkerOutputStreams(app.terminal, members, to_stderr=to_stderr, folder=wish.log_folder) as streams:
+        tail = OutputTail(streams, len(members))
+        result = run_on_workers(
+            members,
+            RemoteCommand(
+                line=wish.line,
+                folder=wish.folder,
+                detach=wish.detach,
+                source=source,
+                passes_signals=wish.passes_signals,
+            ),
+            wish.limits,
+            job=wish.job or job_name(clock.now()),
+            environment=lambda member: job_variables(wish.environment, member.node, member.worker, member.node.workers),
+            clock=clock,
+            audience=tail,
+            inquire=lambda member: why_gone(app, member),
+            ssh_options=shared_connection_options(app),
+        )
+    return with_diagnosis(result, tail)
+
+
+def warn_about_environment(app: App, wish: EnvironmentOptions, nodes: Sequence[Node]) -> None:
+    """Warn once, before commands run on these nodes, about an effect of their environment on TPU libraries."""
+    largest = max(nodes, key=lambda node: node.workers)
+    if text := environment_warning(job_variables(wish, largest, 0, largest.workers), largest.workers):
+        app.terminal.warn(text)
+
+
+def with_diagnosis(result: RunResult, said: OutputTail) -> RunResult:
+    """Return the result with the diagnosis of the failed command's output; Ctrl-C and TERM need no diagnosis."""
+    if result.stopped in {StopReason.INTERRUPTED, StopReason.TERMINATED}:
+        return result
+    return replace(result, diagnosis=diagnose_output(result.endings, said))
+
+
+def show_result(app: App, result: RunResult, *, detached: bool = False) -> int:
+    """Show the results of a run, failures last. Return the exit code."""
+    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
+        app.terminal.data({**run_json(result), **({"sandbox": True} if app.is_sandbox else {})}, app.format)
+    elif detached and any(ending.is_good for ending in result.endings):
+        app.terminal.write(result.job)
+        nodes = " ".join(dict.fromkeys(ending.member.node.name.node_id for ending in result.endings))
+        if app.terminal.is_interactive:
+            app.terminal.note(f"the job continues: `tpuctl logs {nodes} {result.job} -f`, `tpuctl jobs {nodes}`")
+    for text in run_warnings(result.endings):
+        app.terminal.warn(text)
+    reasons = ssh_errors(result)
+    if reasons and len(result.endings) == 1:
+        raise reasons[0]
+    for reason in reasons:
+        app.show_error(reason)
+    if error := run_error(result):
+        app.show_error(error)
+        show_diagnosis(app, result.diagnosis)
+        return error.exit_code
+    if result.stopped in {StopReason.INTERRUPTED, StopReason.TERMINATED}:
+        app.terminal.note(str(result.stopped))
+    return result.exit_code if result.stopped else ExitCode.OK
+
+
+def show_diagnosis(app: App, diagnosis: RunDiagnosis | None) -> None:
+    """Show a diagnosis in one line, unless it is part of the JSON."""
+    if diagnosis is not None and app.format not in {OutputFormat.JSON, OutputFormat.YAML}:
+        app.terminal.note(diagnosis.line)
+
+
+def why_gone(app: App, member: Target) -> str | None:
+    """Return why a worker cannot be running any more according to the API; None if it may, or if the API fails."""
+    from tpuctl.nodes.conditions import check_login_state  # noqa: PLC0415  # only when a connection is down
+
+    try:
+        node = app.client.find_node(member.node.name)
+    except TpuctlError:
+        return None
+    if node is None or node.id != member.node.id:
+        return "the node is gone"
+    try:
+        check_login_state(node)
+    except TpuctlError as error:
+        return error.message
+    return None
+
+
+def check_detached(app: App, options: Mapping[str, Any]) -> None:
+    """Raise `InvalidInputError` for options that `--detach` excludes, and for data on stdin."""
+    for name in ("batch", "fail_fast", "log_dir"):
+        if options[name]:
+            flag = f"--{name.replace('_', '-')}"
+            raise InvalidInputError(
+                f"`{flag}` needs a followed command, and `--detach` leaves it running",
+                hint="leave one of them out; `tpuctl logs NODE JOB` shows the output, `tpuctl kill NODE JOB` ends the job",
+            )
+    found = None if options["no_stdin"] else _stdin(app)
+    if found is not None and _has_data(*found):
+        raise InvalidInputError(
+            "a detached command cannot read stdin",
+            hint="ignore stdin with `--no-stdin`; `tpuctl scp` copies a file to all workers",
+        )
+
+
+def _stdin_source(app: App, members: Sequence[Target], wish: RunRequest) -> StdinSource | None:
+    """Return stdin for the command of a single worker, which ssh passes on too; None if it reads none.
+
+    Raises `InvalidInputError` if there is data on stdin and several workers.
+    """
+    found = _stdin(app) if wish.takes_stdin and not wish.detach else None
+    if found is None:
+        return None
+    if len(members) == 1:
+        return StdinSource(found[0])
+    if _has_data(*found):
+        raise InvalidInputError(
+            f"stdin can be passed to one worker, not to {len(members)}",
+            hint="choose one with `--worker`, or ignore stdin with `--no-stdin`; `tpuctl scp` copies a file to all",
+        )
+    return None
+
+
+def _stdin(app: App) -> tuple[int, int] | None:
+    """Return descriptor and mode of stdin; None for a terminal, a device or a closed stdin."""
+    streams = app.terminal.streams
+    if streams.stdin_is_terminal:
+        return None
+    try:
+        file = streams.stdin.fileno()
+        mode = os.fstat(file).st_mode
+    except (io.UnsupportedOperation, ValueError, OSError):  # there is none, or it is closed
+        return None
+    return None if stat.S_ISCHR(mode) else (file, mode)
+
+
+def _has_data(file: int, mode: int) -> bool:
+    if stat.S_ISREG(mode):
+        return os.fstat(file).st_size > os.lseek(file, 0, os.SEEK_CUR)
+    try:
+        return bool(struct.unpack("i", fcntl.ioctl(file, termios.FIONREAD, b"\0\0\0\0"))[0])
+    except OSError:
+        return False
+
+
+# The results of a run, as JSON, warnings and errors.
+
+
+_SHOWN = 8
+# What TPU users see behind these exit codes of a shell (128 and the signal).
+_MEANINGS = {
+    126: "cannot be executed",
+    127: "no such command",
+    134: "aborted; often a failed check in libtpu",
+    137: "killed; often out of memory",
+    139: "segmentation fault",
+    143: "terminated by TERM",
+}
+# The signals that --fail-fast sends to the other workers.
+_OURS = (signal.SIGTERM, signal.SIGKILL)
+_ABSENT = (WorkerOutcome.UNREACHABLE, WorkerOutcome.REFUSED)
+
+
+def run_json(result: RunResult) -> dict[str, Any]:
+    """Return the report for scripts."""
+    return {
+        "job": result.job,
+        **({"stopped": str(result.stopped)} if result.stopped else {}),
+        "workers": [
+            {
+                "nodeId": ending.member.node.name.node_id,
+                "zone": ending.member.node.name.zone,
+                "worker": ending.member.worker,
+                "outcome": str(ending.outcome),
+                "exitCode": ending.code,
+                "signal": ending.signal,
+                "seconds": ending.duration.total_seconds() if ending.duration is not None else None,
+                "stdoutBytes": ending.out_size,
+                "stderrBytes": ending.err_size,
+                **(
+                    {"error": f"unexpected answer: {ending.why}" if ending.is_unexpected else ending.why}
+                    if ending.why
+                    else {}
+                ),
+                **{name: True for name, is_so in _remarks(ending).items() if is_so},
+            }
+            for ending in result.endings
+        ],
+        "diagnosis": result.diagnosis.to_json() if result.diagnosis else None,
+    }
+
+
+def run_warnings(endings: Sequence[WorkerResult], *, tells_ends: bool = True) -> list[str]:
+    """Return what the user has to know about commands that have ended, one line for all workers that share it.
+
+    Without `tells_ends` also that the workers terminated them, for callers that do not show it elsewhere.
+    """
+    texts = {
+        "diskFull": "the disk of {} was full: output may be incomplete",
+        "outlived": "processes of the command still run on {}: their further output is not shown",
+        **({} if tells_ends else {"timedOut": "timed out: the command was terminated on {}"}),
+    }
+    found = {name: [ending for ending in endings if _remarks(ending)[name]] for name in texts}
+    return [text.format(f"worker {worker_labels(found[name])}") for name, text in texts.items() if found[name]]
+
+
+def _remarks(ending: WorkerResult) -> dict[str, bool]:
+    return {"timedOut": ending.was_late, "diskFull": ending.disk_was_full, "outlived": ending.is_outlived}
+
+
+def run_error(result: RunResult) -> TpuctlError | None:
+    """Return what failed and on which workers; None if the run succeeded or the user stopped it."""
+    bad = [ending for ending in result.endings if not ending.is_good]
+    if not bad or result.stopped in {StopReason.INTERRUPTED, StopReason.TERMINATED}:
+        return None
+    total = len(result.endings)
+    if result.stopped is StopReason.TIMED_OUT or all(ending.was_late for ending in bad):
+        never_started = all(ending.outcome is WorkerOutcome.NOT_STARTED for ending in bad)
+        what = "command not started on" if never_started else "command terminated on"
+        text = f"timed out: {what} {_count(bad, total)}: {worker_labels(bad)}"
+        return TimedOutError(text, hint=_reasons(ending for ending in bad if not ending.was_late))
+    absent = [ending for ending in bad if ending.outcome in _ABSENT]
+    if absent and all(not ending.is_good and ending.code is None for ending in result.endings):
+        return _not_started_error(absent, total)
+    stopped = [
+        one
+        for one in bad
+        if result.stopped is StopReason.FAILED and (one.signal in _OURS or one.outcome is WorkerOutcome.NOT_STARTED)
+    ]
+    if stopped and len(stopped) < len(bad):
+        bad = [one for one in bad if one not in stopped]
+    groups: defaultdict[str, list[WorkerResult]] = defaultdict(list)
+    for ending in bad:
+        groups[_describe_result(ending)].append(ending)
+    what = "; ".join(f"{worker_labels(group)} ({how})" for how, group in groups.items())
+    # The workers on which --fail-fast stopped it.
+    spared = [ending for ending in stopped if ending.outcome is WorkerOutcome.NOT_STARTED]
+    terminated = [ending for ending in stopped if ending.outcome is not WorkerOutcome.NOT_STARTED]
+    what += f"; terminated on {worker_labels(terminated)}" if terminated else ""
+    what += f"; not started on {worker_labels(spared)}" if spared else ""
+    where = f"{_count(bad, total)}: {what}" if total > 1 else f"worker {what}"
+    return RemoteCommandError(f"the command failed on {where}", hint=_reasons(bad))
+
+
+def ssh_errors(result: RunResult) -> list[SshFailedError]:
+    """Return why ssh failed on workers, one error for all that share a cause."""
+    failed = [(ending.member, ending.ssh_said) for ending in result.endings if ending.ssh_said is not None]
+    if not failed:
+        return []
+    got_in = len(failed) < len(result.endings)
+    return explain_ssh_failures(failed, collect_failure_context(failed[0][0], accepted_elsewhere=got_in))
+
+
+def worker_labels(endings: Iterable[WorkerResult]) -> str:
+    """Return the labels of workers, consecutive numbers as a range: `0-3,5`."""
+    names = [ending.member.label for ending in endings]
+    if not all(name.isdigit() for name in names):
+        return ", ".join(names)
+    parts: list[list[int]] = []
+    for number in sorted(map(int, names)):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)
+
+
+def _not_started_error(absent: Sequence[WorkerResult], total: int) -> TpuctlError:
+    """Return the error of a command that was started nowhere, because workers are absent."""
+    cannot = "cannot be reached" if all(one.outcome is WorkerOutcome.UNREACHABLE for one in absent) else "cannot run it"
+    text = f"{_count(absent, total)} {cannot}, so the command was not started on any worker: {worker_labels(absent)}"
+    if total == 1:
+        text = f"worker {worker_labels(absent)} {cannot}; the command was not started"
+    partial = "start it on the others: `--allow-unreachable`" if total > len(absent) else None
+    return RemoteCommandError(text, hint="\n".join(filter(None, [_reasons(absent), partial])) or None)
+
+
+def _count(endings: Sequence[WorkerResult], total: int) -> str:
+    return f"{len(endings)} of {total} workers"
+
+
+def _describe_result(ending: WorkerResult) -> str:
+    """Return how the command ended on a worker, in a few words."""
+    if ending.is_unexpected:
+        return "unexpected answer"
+    if ending.code is None:
+        return {WorkerOutcome.NOT_STARTED: "not started", WorkerOutcome.LOST: "lost"}.get(
+            ending.outcome, str(ending.outcome)
+        )
+    if ending.was_late:
+        return "timed out"
+    meaning = _MEANINGS.get(ending.code)
+    return f"exit {ending.code}: {meaning}" if meaning else f"exit {ending.code}"
+
+
+def _reasons(endings: Iterable[WorkerResult]) -> str | None:
+    """Return the reasons, one line for each with the workers that share it."""
+    whys: defaultdict[tuple[bool, str], list[WorkerResult]] = defaultdict(list)
+    for ending in endings:
+        if ending.why and ending.ssh_said is None and ending.outcome is not WorkerOutcome.NOT_STARTED:
+            whys[ending.is_unexpected, ending.why].append(ending)
+    lines = [group[0].explain(worker_labels(group)) for group in list(whys.values())[:_SHOWN]]
+    return "\n".join(map(escape_unprintable, lines)) or None
+
+
+# The meaning of a failed command's output: the end of each worker's output is kept, and read after a failure.
+
+
+# Bytes that are kept of each worker's stdout and of its stderr, and of all workers together.
+_TAIL_BYTES: Final = 64 * 1024
+_TOTAL_TAIL_BYTES: Final = 8 * 1024 * 1024
+_MIN_TAIL_BYTES: Final = 4 * 1024
+# Of a large slice only the workers that failed first are read: the others mostly report that those are missing.
+_MAX_DIAGNOSED: Final = 16
+_FAILED: Final = frozenset({WorkerOutcome.EXITED, WorkerOutcome.SIGNALED, WorkerOutcome.LOST})
+
+
+@dataclass(frozen=True, slots=True)
+class RunDiagnosis:
+    """The most likely cause, in one line for people and as JSON for scripts.
+
+    `id` is that of a known message, `worker` the label of the first worker that printed it.
+    """
+
+    id: str
+    worker: str
+    action: str
+    confidence: str
+    meaning: str
+    remedy: tuple[str, ...]
+
+    @property
+    def line(self) -> str:
+        """One line: the message, the worker, the meaning and the best remedy."""
+        advice = f"; {self.remedy[0]}" if self.remedy else ""
+        return (
+            f"diagnosis: {self.id} on worker {self.worker}: {self.meaning}{advice} (more: `tpuctl explain {self.id}`)"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form for scripts."""
+        return {
+            "id": self.id,
+            "worker": self.worker,
+            "action": self.action,
+            "confidence": self.confidence,
+            "meaning": self.meaning,
+            "remedy": list(self.remedy),
+        }
+
+
+class OutputTail:
+    """Passes everything on to a sink, and keeps the end of each worker's output, in bounded memory."""
+
+    def __init__(self, audience: OutputSink, count: int) -> None:
+        self._audience = audience
+        self._most = max(_MIN_TAIL_BYTES, min(_TAIL_BYTES, _TOTAL_TAIL_BYTES // (2 * max(count, 1))))
+        self._tails: dict[tuple[str, bool], bytearray] = {}
+        self._cut: set[tuple[str, bool]] = set()
+
+    def output(self, member: Target, data: bytes, *, is_error: bool) -> None:
+        """Keep and pass on output of a command."""
+        self._audience.output(member, data, is_error=is_error)
+        key = member.label, is_error
+        tail = self._tails.get(key)
+        if tail is None:
+            tail = self._tails[key] = bytearray()
+        tail += data
+        # Cut rarely: each byte is moved at most once.
+        if len(tail) > 2 * self._most:
+            del tail[: -self._most]
+            self._cut.add(key)
+
+    def ended(self, ending: WorkerResult) -> None:
+        """Pass on the result of one worker."""
+        self._audience.ended(ending)
+
+    def gathering(self, there: int, total: int) -> None:
+        """Pass on how many workers are connected."""
+        self._audience.gathering(there, total)
+
+    def pressed(self) -> None:
+        """Pass on a Ctrl-C."""
+        self._audience.pressed()
+
+    def note(self, member: Target | None, text: str) -> None:
+        """Pass on a note for the user."""
+        self._audience.note(member, text)
+
+    def of(self, member: Target) -> Iterable[bytes]:
+        """Return the last whole lines of a worker's stdout, then of its stderr."""
+        for is_error in (False, True):
+            tail = bytes(self._tails.get((member.label, is_error), b""))
+            # The first line of a cut tail is not whole.
+            yield tail.partition(b"\n")[2] if (member.label, is_error) in self._cut else tail
+
+
+def diagnose_output(endings: Sequence[WorkerResult], said: OutputTail) -> RunDiagnosis | None:
+    """Return the most likely cause of a failed command; None if it printed no known message, or only quoted one.
+
+    Reads only the kept output, and never fails.
+    """
+    failed = [ending for ending in endings if not ending.is_good and ending.outcome in _FAILED]
+    if not failed:
+        return None
+    try:
+        return _conclude(failed, said)
+    except Exception:  # noqa: BLE001  # it only accompanies the failure, which has to be shown in any case
+        return None
+
+
+def _conclude(failed: Sequence[WorkerResult], said: OutputTail) -> RunDiagnosis | None:
+    from tpuctl.explain.conclusion import (
+        Confidence,  # noqa: PLC0415  # as above
+        conclude,  # noqa: PLC0415  # 180 ms with the messages, and only after a failure
+        merge_scans,  # noqa: PLC0415  # as above
+    )
+    from tpuctl.explain.scanner import LogReader  # noqa: PLC0415  # as above
+
+    first = sorted(failed, key=lambda one: (one.duration is None, one.duration.total_seconds() if one.duration else 0))
+    logs = {}
+    for ending in first[:_MAX_DIAGNOSED]:
+        words = [text for text in said.of(ending.member) if text.strip()]
+        if words:
+            reader = LogReader()
+            for text in words:
+                reader.feed(text if text.endswith(b"\n") else text + b"\n")
+            logs[ending.member.label] = reader.so_far()
+    nodes = {ending.member.node.name.node_id for ending in failed}
+    explained = conclude(merge_scans(logs), known={"node": nodes.pop()} if len(nodes) == 1 else {})
+    for conclusion in explained.conclusions:
+        if conclusion.confidence in {Confidence.HIGH, Confidence.MEDIUM}:
+            place = conclusion.sighting.first
+            return RunDiagnosis(
+                id=conclusion.id,
+                worker=place.source or place.worker or "",
+                action=str(conclusion.sighting.message.action),
+                confidence=str(conclusion.confidence),
+                meaning=conclusion.meaning,
+                remedy=conclusion.remedy,
+            )
+    return None
+
+
+# Follow a job from the command line: for `logs -f` and `attach`.
+
+
+_LASTING = {True: "continues", False: "continues as long as a client follows it", None: "is left running"}
+
+
+def follow_job(
+    app: App, choice: JobChoice, job: Job, others: Sequence[Target], *, passes_signals: bool = False
+) -> RunResult:
+    """Show the output of a job until it has ended, also of `others` that may have it.
+
+    When a signal ends this process, say what happens to the job and how to follow it again.
+    """
+    members = [*(share.member for share in job.shares), *others]
+    what = f"job `{job.name}` {_LASTING[job.is_detached]}"
+    resume, undo = f"tpuctl logs {choice.nodes} {job.name} -f", f"tpuctl kill {choice.nodes} {job.name}"
+    to_stderr = app.format in {OutputFormat.JSON, OutputFormat.YAML}
+    with (
+        WorkerOutputStreams(app.terminal, members, to_stderr=to_stderr) as streams,
+        app.going_on(what, resume=resume, undo=undo),
+    ):
+        tail = OutputTail(streams, len(members))
+        result = follow_on_workers(
+            job,
+            others,
+            # Connections and commands live in real time, although the clock of the cloud may be the sandbox's.
+            clock=SystemClock(),
+            audience=tail,
+            inquire=lambda member: why_gone(app, member),
+            ssh_options=choice.workers.ssh_options,
+            passes_signals=passes_signals,
+        )
+    return with_diagnosis(result, tail)

@@ -1,0 +1,419 @@
+"""`tpuctl run --up SPEC`: bring a node up, sync, run, collect files, delete the node: a whole CI job."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.app.signals import TerminatedError, sighup_terminates, signals_ignored
+from tpuctl.app.spec_options import build_spec
+from tpuctl.app.ssh_options import shared_connection_options
+from tpuctl.check.commands.preflight_options import preflight_check
+from tpuctl.clock import SystemClock
+from tpuctl.errors import ConflictError, ExitCode, InvalidInputError, NotFoundError, RemoteCommandError, TpuctlError
+from tpuctl.escaping import escape_unprintable
+from tpuctl.files import create_unlinked_file
+from tpuctl.models.events import EventKind, broadcast
+from tpuctl.models.node import NodeState
+from tpuctl.models.spec import REMOVAL_LABEL
+from tpuctl.names import NodeReference
+from tpuctl.nodes.actions import bring_up_nodes
+from tpuctl.nodes.commands.node_lookup import locate_for_create
+from tpuctl.nodes.commands.policy_options import deadline, repair_policy
+from tpuctl.nodes.conditions import Condition, Policy
+from tpuctl.nodes.locate import SearchPlace
+from tpuctl.nodes.tear_down import find_deletion_target, tear_down
+from tpuctl.nodes.tracker import ReconcileRequest
+from tpuctl.output.status_line import TransferLine
+from tpuctl.ssh.answers import UnexpectedAnswerError
+from tpuctl.workers.commands.sync_rendering import SyncOptions, sync_summary
+from tpuctl.workers.copying import CopyOptions as Copy
+from tpuctl.workers.copying import CopyProgress, download
+from tpuctl.workers.runner import job_name
+from tpuctl.workers.syncing import sync_workers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from tpuctl.app.app import App
+    from tpuctl.models.events import NodeEvent
+    from tpuctl.models.node import Node, WorkerSet
+    from tpuctl.names import NodeName
+    from tpuctl.nodes.context import ActionContext, NodeCloud
+    from tpuctl.ssh.target import Target
+    from tpuctl.workers.copying import CopyResult
+    from tpuctl.workers.execution import RunRequest
+
+_FILES = (".yaml", ".yml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneOffRequest:
+    """What to do around a command. `given` are the options of the spec, `checks` those of the checks before the creation.
+
+    `sync` is the folder to sync to the workers.
+    """
+
+    up: str
+    given: dict[str, Any]
+    checks: dict[str, Any]
+    remove: bool
+    exclusive: bool
+    sync: Path | None
+    collect: tuple[str, ...]
+    workers: WorkerSet
+
+    @property
+    def names_file(self) -> bool:
+        """Whether a file, in place of `tpuctl.yaml`, says what to bring up."""
+        return self.up.endswith(_FILES)
+
+
+def run_one_off(app: App, node: str | None, job: OneOffRequest, wish: RunRequest) -> int:
+    """Do the whole job and return its exit code; with `--rm` the node that this run created is deleted in any case."""
+
+    one_off = OneOffNode(*_reconcile_request(app, node, job), removes=job.remove)
+    name = one_off.name
+    if one_off.was_taken_over:
+        app.terminal.note(
+            f"using `{name.node_id}`, which an earlier run of this spec with `--rm` left behind; it is deleted at the end"
+        )
+    if job.sync is not None:
+        check_sync_source(app, job.sync)
+    if wish.log_folder is None and (job.remove or job.collect):
+        wish = replace(wish, log_folder=default_log_folder(app, name.node_id))
+    if wish.log_folder is not None:
+        make_log_folder(wish.log_folder)
+    if not job.remove:
+        return _bring_up_and_run(app, one_off, name, job, wish)
+    with sighup_terminates():
+        try:
+            return _run_and_delete_node(app, one_off, name, job, replace(wish, passes_signals=False))
+        except (KeyboardInterrupt, TerminatedError):
+            # Also during a deletion: its request may not have been sent, and sending it twice does no harm.
+            with signals_ignored():
+                _delete_node(app, one_off, name, wait=False)
+            where, resume = f"{name.zone}/{name.node_id}", app.command_line()
+            if one_off.was_deleted:
+                state, resume = "is being deleted", f"tpuctl wait {where} --for gone"
+            elif one_off.is_removed:
+                state = "does not exist"
+            elif one_off.was_made:
+                state, resume = "could not be deleted and is still billed", f"tpuctl down {where}"
+            else:
+                state = "existed before this run and is not deleted" if one_off.was_there else "was not created"
+            with app.going_on(f"`{where}` {state}", resume=resume):
+                raise
+
+
+def _run_and_delete_node(app: App, one_off: OneOffNode, name: NodeName, job: OneOffRequest, wish: RunRequest) -> int:
+    """Do the work, then delete the node that this run created, also if the work has failed."""
+
+    def show_log_folder() -> None:
+        if wish.log_folder is not None and wish.log_folder.is_dir() and any(wish.log_folder.iterdir()):
+            app.terminal.note(f"logs: `{wish.log_folder}`")
+
+    try:
+        code = _bring_up_and_run(app, one_off, name, job, wish)
+    except Exception as error:
+        _delete_node(app, one_off, name, wait=True)
+        show_log_folder()
+        if isinstance(error, TpuctlError) and one_off.was_deleted:
+            # Its hint was about a node that still exists.
+            error.hint = f"the node that this run created, `{name.node_id}`, is deleted"
+        raise
+    left = _delete_node(app, one_off, name, wait=True)
+    show_log_folder()
+    return left or code
+
+
+def _reconcile_request(app: App, node: str | None, job: OneOffRequest) -> tuple[ReconcileRequest, Node | None]:
+    """Return what to bring up, and the node that exists now. Raises `ConflictError` if `--exclusive` forbids that node."""
+    given = job.given
+    if job.names_file:
+        path = app.invocation.folder / job.up
+        if not path.is_file():
+            raise InvalidInputError(f"there is no file `{job.up}`", hint="`--up` takes an accelerator type, or a file")
+        app.use_project_file(path)
+    else:
+        given = {**given, "type": job.up}
+    spec = build_spec(app, given)
+    if spec is None:
+        raise InvalidInputError(f"`{job.up}` names no accelerator type", hint="add a line like `type: v4-8`")
+    text = node or f"run-{job_name(SystemClock().now())}"
+    name, found = locate_for_create(app, text, spec)
+    if found is not None and job.exclusive:
+        raise ConflictError(
+            f"`{name.node_id}` already exists, and `--exclusive` needs a new node",
+            hint="leave NODE out to use a generated name",
+        )
+    options: dict[str, Any] = {"goal": None, "probe": None, "yes": False}
+    policy = repair_policy(app, options, timeout=deadline(app, None))
+    return ReconcileRequest(name=name, policy=policy, spec=spec, purpose="run"), found
+
+
+def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOffRequest, wish: RunRequest) -> int:
+    """Bring the node up, sync, run the command, and collect its files. Return the exit code of the run."""
+    from tpuctl.workers.execution import run_command, show_result  # noqa: PLC0415  # as above
+    from tpuctl.workers.targets import await_key, find_targets  # noqa: PLC0415  # as above
+
+    def origin() -> str:
+        made = "was created by this run" if one_off.was_made else "existed before this run"
+        if one_off.was_taken_over:
+            made = "was left behind by an earlier run with `--rm`"
+        return f"`{name.node_id}` in {name.zone} {made}"
+
+    undo = None if job.remove else f"tpuctl down {name.zone}/{name.node_id}"
+    with app.going_on(origin, resume=app.command_line(), undo=undo):
+        with app.progress() as progress:
+            ready = one_off.bring_up(partial(app.context, preflight=preflight_check(app, job.checks)), progress)
+        if job.exclusive and not one_off.was_made:
+            raise ConflictError(f"another client has just created `{name.node_id}`, and `--exclusive` needs a new node")
+        found = find_targets(app, [ready], job.workers)
+        await_key(app, found)
+        if one_off.was_taken_over and _is_in_use(app, found):
+            one_off.leave()
+            app.terminal.warn(f"another run uses `{name.node_id}`: it is not deleted at the end of this one")
+        if job.sync is not None and not wish.folder:
+            there = sync_source(app, found, job.sync)
+            # The folder on the workers that corresponds to the current directory.
+            here = app.invocation.folder
+            below = here.relative_to(job.sync).as_posix() if here.is_relative_to(job.sync) else "."
+            wish = replace(wish, folder=there if below == "." else f"{there}/{below}")
+        result = run_command(app, found, wish)
+        code = show_result(app, result, detached=wish.detach)
+        # Of a worker without a result there is nothing to collect, or no connection: trying would cost money.
+        ended = [ending.member for ending in result.endings if ending.code is not None]
+        if wish.log_folder is not None and ended:
+            collect_files(app, ended, job.collect, wish.log_folder)
+    return code
+
+
+def _is_in_use(app: App, members: list[Target]) -> bool:
+    """Return whether a detached or followed job runs on any of the workers, or a worker does not answer."""
+    from tpuctl.workers.worker_jobs import (  # noqa: PLC0415  # as above
+        JobClient,
+        JobState,  # noqa: PLC0415  # as above
+        WorkerJobList,
+    )
+
+    answers = JobClient(members, shared_connection_options(app), SystemClock()).jobs(limit=20)
+    shares = [share for answer in answers if isinstance(answer, WorkerJobList) for share in answer.shares]
+    is_silent = any(not isinstance(answer, WorkerJobList) for answer in answers)
+    return is_silent or any(
+        share.state is JobState.RUNNING and (share.is_followed or share.is_detached) for share in shares
+    )
+
+
+def _delete_node(app: App, one_off: OneOffNode, name: NodeName, *, wait: bool) -> int:
+    """Delete the node if this run created it; return 0, or the exit code of the error that prevented the deletion."""
+    if not one_off.was_made:
+        if one_off.was_there and wait:
+            if one_off.is_left(app.client) is False:
+                app.terminal.warn(
+                    f"`{name.node_id}` existed before this run, and another client has deleted it meanwhile"
+                )
+            else:
+                app.terminal.note(f"`{name.node_id}` existed before this run and is not deleted")
+        return ExitCode.OK
+    policy = Policy(goal=Condition.GONE, timeout=deadline(app, None))
+    try:
+        with app.progress() as progress:
+            one_off.remove(app.context(progress), SearchPlace(name.project, name.zone), policy=policy, wait=wait)
+    except TpuctlError as error:
+        app.show_error(error)
+        app.terminal.warn(
+            f"`{name.node_id}` in {name.zone} may still be billed",
+            f"  delete it: tpuctl down {name.zone}/{name.node_id}",
+        )
+        return error.exit_code
+    return ExitCode.OK
+
+
+# A node for one run: created before it, and deleted after it in any case if this run created the node.
+
+
+class OneOffNode:
+    """The node of one run. It records whether this run created the node: only then may the run delete it.
+
+    `was_taken_over`: an earlier run of the same spec with `--rm` created it and did not delete it; this run counts as its
+    creator. `is_removed`: the node does not exist, or soon will not; `was_deleted`: because this run deleted it.
+    """
+
+    def __init__(self, task: ReconcileRequest, found: Node | None, *, removes: bool) -> None:
+        spec = task.spec.to_be_removed() if task.spec and removes else task.spec
+        self._task = replace(task, spec=spec)
+        self._node: Node | None = None
+        self.was_there = found is not None
+        mark = spec.labels.get(REMOVAL_LABEL) if spec else None
+        self.was_taken_over = found is not None and mark is not None and found.labels.get(REMOVAL_LABEL) == mark
+        self.was_made = self.was_taken_over
+        self.is_removed = False
+        self.was_deleted = False
+
+    @property
+    def name(self) -> NodeName:
+        """The node's full name."""
+        return self._task.name
+
+    def note(self, event: NodeEvent) -> None:
+        """Record a creation by this run, or that another client created the node first; a listener for the run's events."""
+        if event.kind is EventKind.ACTION and event.data.get("verb") == "create":
+            self.was_made = True
+        elif event.data.get("exists"):
+            self.leave()
+
+    def leave(self) -> None:
+        """Leave the node to another run, which created it or uses it."""
+        self.was_made = self.was_taken_over = False
+
+    def bring_up(
+        self, context: Callable[[Callable[[NodeEvent], None]], ActionContext], tell: Callable[[NodeEvent], None]
+    ) -> Node:
+        """Bring the node up and return it. Raises why it is not usable."""
+        (ending,) = bring_up_nodes(context(broadcast(self.note, tell)), [self._task])
+        if isinstance(ending, TpuctlError):
+            raise ending
+        if ending.node is None:
+            raise ConflictError(f"`{self._task.name.node_id}` no longer exists")
+        self._node = ending.node
+        return ending.node
+
+    def remove(self, context: ActionContext, place: SearchPlace, *, policy: Policy, wait: bool) -> None:
+        """Delete the node that this run created, and set `is_removed`.
+
+        With `wait`, return only when the deletion is complete. Raises why the node is not deleted: then it is still billed.
+        """
+        name = self._task.name
+        target = find_deletion_target(context, place, NodeReference(name.node_id, name.zone, name.project))
+        if target is None:
+            self.is_removed = True
+            return
+        if self._node is not None and target.node is not None and target.node.id != self._node.id:
+            raise ConflictError(
+                f"another client recreated `{name.node_id}`; leaving the new node untouched",
+                hint=f"see `tpuctl status {name.node_id}`",
+            )
+        (ending,) = tear_down(context, [target], policy, by="run", wait=wait)
+        if isinstance(ending, TpuctlError):
+            raise ending
+        self.is_removed = self.was_deleted = True
+
+    def is_left(self, cloud: NodeCloud) -> bool | None:
+        """Return whether the node of this run still exists and is not being deleted; None if the API does not answer."""
+        try:
+            node = cloud.find_node(self._task.name)
+        except TpuctlError:
+            return None
+        return (
+            node is not None
+            and node.state is not NodeState.DELETING
+            and (self._node is None or node.id == self._node.id)
+        )
+
+
+# The files of a whole job: those synced to the workers before it, and those collected after it.
+
+
+# The default folder of libtpu's logs (Cloud TPU's troubleshooting guide).
+_LIBTPU_LOGS = ("/tmp/tpu_logs",)  # noqa: S108  # on the worker
+
+
+def check_sync_source(app: App, source: Path) -> None:
+    """Raise what is wrong with a folder to sync, before a node is created for it."""
+    _sync_request(app, source).read()
+
+
+def make_log_folder(log_folder: Path) -> None:
+    """Create the folder for logs, before the node. Raises `InvalidInputError` if it is not writable."""
+    try:
+        log_folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _log_folder_error(log_folder, (error.strerror or str(error)).lower()) from error
+    if not os.access(log_folder, os.W_OK | os.X_OK):
+        raise _log_folder_error(log_folder, "permission denied")
+
+
+def default_log_folder(app: App, node: str) -> Path:
+    """Return the default log folder of a node; git and sync ignore it. Raises `InvalidInputError`."""
+    parent = app.invocation.folder / "tpuctl-logs"
+    for path in (parent, parent / node):
+        # In a cloned repository the link may lead anywhere, and the user did not choose its target.
+        if path.is_symlink():
+            raise _log_folder_error(path, "it is a symlink")
+    try:
+        parent.mkdir(exist_ok=True)
+        with create_unlinked_file(parent / ".gitignore") as file:
+            file.write(b"*\n")
+    except OSError as error:
+        raise _log_folder_error(parent, (error.strerror or str(error)).lower()) from error
+    return parent / node
+
+
+def sync_source(app: App, members: Sequence[Target], folder: Path) -> str:
+    """Sync a folder to the workers, and return its path there. Raises `RemoteCommandError` if it failed on one."""
+    wish = _sync_request(app, folder)
+    tree, clock = wish.read(), SystemClock()
+    with TransferLine(app.terminal, clock) as meter:
+        synced = sync_workers(
+            members, tree, wish.order, clock=clock, tell=meter, ssh_options=shared_connection_options(app)
+        )
+    if synced.failed:
+        names = ", ".join(member.label for member, _ in synced.failed)
+        reasons = "\n".join(sorted({escape_unprintable(error.message) for _, error in synced.failed}))
+        raise RemoteCommandError(f"syncing `{tree.folder}` failed on worker {names}", hint=reasons)
+    if said := sync_summary(synced, dry_run=False):
+        app.terminal.note(said)
+    return wish.order.folder
+
+
+def collect_files(app: App, members: Sequence[Target], paths: Sequence[str], folder: Path) -> None:
+    """Copy libtpu's logs and these paths from every worker. A failure is only a warning."""
+    for path in (*_LIBTPU_LOGS, *paths):
+        try:
+            copied = download(
+                members,
+                (path,),
+                app.invocation.folder,
+                str(folder),
+                wish=Copy(recurse=True, preserve=True),
+                tallies=[CopyProgress() for _ in members],
+                clock=SystemClock(),
+            )
+        except TpuctlError as error:
+            app.terminal.warn(f"`{path}` was not collected: {error.message}")
+            continue
+        if any(one.files for one in copied):
+            app.terminal.note(f"collected `{path}` into `{folder}`")
+        is_unexpected = any(isinstance(one.error, UnexpectedAnswerError) for one in copied)
+        if (path in paths or is_unexpected) and (why := _why_incomplete(copied)):
+            app.terminal.warn(f"`{path}` was not collected: {why}")
+    for member in members:
+        # Created for files that did not exist.
+        with suppress(OSError):
+            (folder / member.label).rmdir()
+
+
+def _why_incomplete(copied: Sequence[CopyResult]) -> str | None:
+    """Return why a path was not copied completely; a path that only some workers have is no reason."""
+    wrong = [one for one in copied if one.error and not isinstance(one.error, NotFoundError)]
+    if wrong:
+        labels = ", ".join(one.member.label for one in wrong)
+        return f"{wrong[0].error.message if wrong[0].error else ''} (worker {labels})"
+    if any(one.files for one in copied):
+        return None
+    return "no worker has it" if any(one.error for one in copied) else "it has no files"
+
+
+def _sync_request(app: App, folder: Path) -> SyncOptions:
+    return SyncOptions.of(app, folder, {"folder": None, "delete": True, "dry_run": False, "via": "auto"})
+
+
+def _log_folder_error(folder: Path, why: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"no logs can be written to `{folder}`: {why}", hint="name another folder with `--log-dir`"
+    )

@@ -1,0 +1,69 @@
+"""The targets of a command: its nodes, their workers, and the connection to each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpuctl.app.connect import authorize_key
+from tpuctl.nodes.commands.node_lookup import select_nodes
+from tpuctl.nodes.conditions import check_login_state
+from tpuctl.ssh.known_hosts import save_host_keys
+from tpuctl.ssh.target import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpuctl.app.app import App
+    from tpuctl.models.node import Node, WorkerSet
+
+
+def find_nodes(app: App, nodes: Sequence[str], labels: Sequence[str] = ()) -> list[Node]:
+    """Return the nodes with these names (`USER@NODE`: USER is the login on all nodes), or with these labels."""
+    names = []
+    for text in nodes:
+        login, _, name = text.rpartition("@")
+        if login:
+            app.log_in_as(login)
+        names.append(name)
+    chosen = select_nodes(app, names, all_nodes=None, labels=labels)
+    if chosen is None:
+        return [app.find(name) for name in dict.fromkeys(names)]
+    return [app.find(f"{name.zone}/{name.node_id}") for name in chosen]
+
+
+def find_targets(app: App, nodes: Sequence[Node], workers: WorkerSet, *, only_looks: bool = False) -> list[Target]:
+    """Return a target for each of the workers, in their order, after authorizing our key on each node.
+
+    With `only_looks` nothing is changed: no key is made or authorized, no host key stored. Raises instead of letting ssh time
+    out: `ConflictError` for a state without ssh, or a worker without an address for the chosen route; `InvalidInputError` for
+    a worker that a node does not have.
+    """
+    chosen = [(node, workers.of(node.name.node_id, node.workers)) for node in nodes]
+    for node, _ in chosen:
+        if warning := check_login_state(node):
+            app.terminal.warn(warning)
+    ways = app.workers
+    # Check all of them first: if one worker cannot be reached, no node is changed.
+    for node, numbers in chosen:
+        for number in numbers:
+            ways.check_way(node, number)
+    found = []
+    for node, numbers in chosen:
+        if not only_looks:
+            authorize_key(app, node)
+        ways.learn_host_keys(node)
+        for number in numbers:
+            label = str(number) if len(nodes) == 1 else f"{node.name.node_id}-{number}"
+            found.append(Target(node, number, ways.connection(node, number, makes_key=not only_looks), label))
+    if not only_looks:
+        save_host_keys([member.way for member in found])
+    return found
+
+
+def await_key(app: App, found: Sequence[Target]) -> None:
+    """Wait for workers on which this command has just authorized our key: they may refuse it for some seconds."""
+    fresh = [member for member in found if app.workers.was_admitted_now(member.node)]
+    if fresh:
+        from tpuctl.nodes import key_authorization  # noqa: PLC0415  # most nodes know the key already
+
+        key_authorization.await_key(app.clock, fresh, app.terminal.note)

@@ -1,0 +1,29 @@
+"""The clients through which checks ask, of a sandbox in the same process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.conftest import Sandbox
+from tpuctl.check.gathering import Sources
+from tpuctl.cloud.compute import ComputeClient
+from tpuctl.cloud.projects import ProjectsClient
+from tpuctl.cloud.storage import BucketsClient
+from tpuctl.cloud.tpu import TpuClient
+from tpuctl.sandbox.in_process import SandboxHttp
+from tpuctl.sandbox.state import SandboxState
+
+
+def sources(sandbox: Sandbox, kind: Callable[[SandboxState], SandboxHttp] = SandboxHttp) -> Sources:
+    """Return the clients; `kind` is what carries their requests."""
+    world = sandbox.world
+
+    def http() -> SandboxHttp:
+        return kind(world)
+
+    return Sources(
+        tpu=TpuClient(http, world.clock),
+        buckets=BucketsClient(http, world.clock),
+        compute=ComputeClient(http, world.clock),
+        projects=ProjectsClient(http, world.clock),
+    )

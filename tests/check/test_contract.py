@@ -1,0 +1,144 @@
+"""What scripts rely on: the ids of the checks, and the fields of the JSON with their types, as the reference has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pytest
+
+from tests.cli.test_docs_tables import table, words
+from tpuctl.check.ai_platform import JOB_RULES
+from tpuctl.check.facts import Absent, BucketFacts, BucketUse, CheckFacts, Known, ProjectResources, Unknown, WantedNode
+from tpuctl.check.findings import CheckRule, EnableService, Level, Remedy, RuleResult, evaluate_rules
+from tpuctl.check.report_rendering import ZONES_SCHEMA_VERSION, check_to_json, ranking_to_json
+from tpuctl.check.rules import CATEGORIES
+from tpuctl.check.rules import RULES as OF_NODES
+from tpuctl.check.zone_ranking import rank_zones
+from tpuctl.models.bucket import BucketPlacement
+from tpuctl.models.grants import Grant
+from tpuctl.models.node import Tier
+from tpuctl.models.project import QuotaLimit
+from tpuctl.models.spec import NodeSpec
+from tpuctl.names import NodeName
+
+PAGE = "reference/checks.md"
+RULES: tuple[CheckRule[Any], ...] = (*OF_NODES, *JOB_RULES)
+
+# Frozen: an id keeps its meaning for ever. A new check gets a new one; none is renamed, removed or used again.
+IDS = (
+    *("TPU101", "TPU102", "TPU103", "TPU104", "TPU105", "TPU106", "TPU107", "TPU108"),
+    *("TPU201", "TPU202", "TPU203", "TPU204"),
+    *("TPU301", "TPU302", "TPU303", "TPU304", "TPU305", "TPU306"),
+    *("TPU401", "TPU402", "TPU403", "TPU404", "TPU405", "TPU406", "TPU407"),
+    *("TPU501", "TPU502", "TPU503", "TPU504", "TPU505", "TPU506"),
+    *("TPU601", "TPU602", "TPU603", "TPU604", "TPU605"),
+    *("TPU701", "TPU702", "TPU703", "TPU704"),
+    *(f"TPU{number}" for number in range(801, 821)),
+)
+
+
+def test_check_ids_are_never_renamed_or_removed() -> None:
+    assert sorted(rule.id for rule in RULES) == sorted(IDS)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_every_check_has_id_title_and_text(rule: CheckRule[Any]) -> None:
+    assert re.fullmatch(r"TPU\d{3}", rule.id)
+    assert rule.id[:4] in CATEGORIES
+    assert rule.title
+    assert not rule.title.endswith(".")
+    assert rule.text.endswith((".", "]")), "the docstring is the text of the reference"
+
+
+@pytest.mark.parametrize("prefix", CATEGORIES)
+def test_every_category_has_checks(prefix: str) -> None:
+    assert any(rule.id.startswith(prefix) for rule in RULES)
+
+
+def types(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the path and the type of each field. What is in `facts` is each check's own."""
+    for key, each in value.items():
+        here = f"{path}{key}"
+        yield here, _type(each)
+        if isinstance(each, dict) and here not in {"findings[].facts", "summary"}:
+            yield from types(each, f"{here}.")
+        for entry in each if isinstance(each, list) else ():
+            if isinstance(entry, dict):
+                yield from types(entry, f"{here}[].")
+
+
+def _type(value: Any) -> str:
+    names = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+    return "null" if value is None else names[type(value)]
+
+
+def documented(name: str) -> dict[str, set[str]]:
+    return {words(row[0])[0]: set(row[1].split(" or ")) for row in table(PAGE, name)}
+
+
+def seen(*values: dict[str, Any]) -> dict[str, set[str]]:
+    """Return the types that each field has in some of the values."""
+    found: dict[str, set[str]] = {}
+    for path, kind in (pair for value in values for pair in types(value)):
+        found.setdefault(path, set()).add(kind)
+    return found
+
+
+BARE = WantedNode(project="p", zone="z-a", spec=NodeSpec(accelerator_type="v4-8", runtime_version="r"))
+FULL = WantedNode(
+    project="p",
+    zone="z-a",
+    spec=NodeSpec(accelerator_type="v4-8", runtime_version="r", tier=Tier.SPOT, topology="2x2x1"),
+    name=NodeName("p", "z-a", "n"),
+    buckets=(BucketUse("b"),),
+    machine="vm",
+)
+SAID = RuleResult(
+    level=Level.ERROR,
+    subject="s",
+    text="t",
+    why="w",
+    remedies=(Remedy("r"), Remedy.by(EnableService("p", "a"), "r")),
+    facts={"any": None},
+)
+
+
+def test_report_json_matches_reference() -> None:
+    facts = CheckFacts(now=datetime(2026, 1, 1, tzinfo=UTC), wanted=BARE, project=Absent())
+    found = evaluate_rules(
+        facts, [CheckRule("TPU101", "t", "", lambda _: [SAID, RuleResult(level=Level.OK, subject="s", text="t")])]
+    )
+
+    full, bare = check_to_json(found, FULL, sandbox=True), check_to_json(found, BARE, sandbox=False)
+
+    assert seen(full, bare) == documented("check-json")
+    assert full.keys() - bare.keys() == {"sandbox"}
+    assert [each.keys() for each in full["findings"]] == [full["findings"][0].keys()] * 2
+    assert list(full["summary"]) == [str(level) for level in Level] == ["error", "warning", "unknown", "note", "ok"]
+    assert (full["schemaVersion"], ZONES_SCHEMA_VERSION) == (1, 1)
+
+
+def test_ranking_json_matches_reference() -> None:
+    spec = NodeSpec(accelerator_type="v4-8", runtime_version="r")
+    far, hidden = Known({"z-a": ("v4-8",)}), BucketFacts(use=BucketUse("c"), bucket=Unknown("why", "permission"))
+    gone = BucketFacts(use=BucketUse("d"), bucket=Absent())
+    placed = BucketFacts(use=BucketUse("b"), bucket=Unknown("why"), layout=Known(BucketPlacement("US-EAST1", "region")))
+    grant = Grant("us-central2-b", "v4", "on-demand", 8, None)
+    quotas = Known((QuotaLimit("", "TPUV4PerProjectPerZoneForTPUAPI", "1/{project}/{zone}", 8),))
+    full = rank_zones(
+        spec,
+        grants=(grant,),
+        project="p",
+        today=date(2026, 1, 1),
+        buckets=[placed, hidden, gone],
+        quotas=quotas,
+        held=Known(ProjectResources()),
+    )
+    bare = rank_zones(spec, project="p", today=date(2026, 1, 1), offers=far)
+
+    found = seen(*(ranking_to_json(each, sandbox=each is full) for each in (full, bare)))
+
+    assert found == documented("zones-json")

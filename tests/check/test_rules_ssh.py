@@ -1,0 +1,208 @@
+"""Rules about ssh through the firewall: from outside, from inside, through Identity-Aware Proxy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.check.cases import REFUSED, REGION, allow, deny, facts, found, said
+from tpuctl.check.facts import Absent, Known
+from tpuctl.check.findings import Level, OpenFirewall, Remedy, RuleResult
+from tpuctl.check.rules.network_rules import firewall_allows_iap, firewall_allows_ssh
+from tpuctl.models.compute_resources import Subnetwork
+
+HOST = "projects/host/global/networks/shared"
+HOST_SUBNET = f"projects/host/regions/{REGION}/subnetworks/tpus"
+INTERNAL = {"spec": {"internal_ips": True}}
+OWN = allow("own", "10.128.0.0/9")
+BASTION = allow("bastion", source_ranges=(), source_tags=("bastion",))
+NONE_OUTSIDE = "warning network default: no firewall rule of network `default` allows ssh (tcp:22) from outside"
+NONE_INSIDE = "warning network default: no firewall rule of network `default` allows ssh (tcp:22) from inside it"
+
+
+@pytest.mark.parametrize(
+    ("want", "firewalls", "lines"),
+    [
+        ({}, None, []),
+        (
+            {},
+            REFUSED,
+            [
+                (
+                    "unknown network default: the firewall rules, which decide whether ssh is allowed, could not be read: "
+                    "permission denied"
+                ),
+            ],
+        ),
+        ({}, [allow("open")], ["ok network default: ssh is allowed from everywhere (`open`)"]),
+        ({}, [], [NONE_OUTSIDE]),
+        ({}, [OWN, BASTION, allow("iap", "35.235.240.0/20")], [NONE_OUTSIDE]),
+        ({}, [allow("open", target_tags=("web",))], [NONE_OUTSIDE]),
+        (
+            {"spec": {"tags": ("web",)}},
+            [allow("open", target_tags=("web",))],
+            ["ok network default: ssh is allowed from everywhere (`open`)"],
+        ),
+        ({}, [allow("open"), deny("shut")], [f"{NONE_OUTSIDE}; `shut` denies it"]),
+        (
+            {},
+            [allow("office", "198.51.100.0/24")],
+            ["note network default: ssh is allowed only from 198.51.100.0/24; tpuctl does not know your address"],
+        ),
+        (
+            {},
+            [allow("office", *(f"198.51.100.{number}/32" for number in range(1, 12, 2)))],
+            [
+                (
+                    "note network default: ssh is allowed only from 198.51.100.1/32, 198.51.100.3/32, "
+                    "198.51.100.5/32, 198.51.100.7/32 and 2 more ranges; tpuctl does not know your address"
+                ),
+            ],
+        ),
+        # The default account of project number 7.
+        (
+            {},
+            [allow("open", target_accounts=("7-compute@developer.gserviceaccount.com",))],
+            ["ok network default: ssh is allowed from everywhere (`open`)"],
+        ),
+        ({"iap": True}, [], []),
+        ({"internal_ip": True}, [OWN], ["ok network default: ssh is allowed from inside the network (`own`)"]),
+        ({"internal_ip": True}, [], [NONE_INSIDE]),
+        (INTERNAL, [allow("open")], ["ok network default: ssh is allowed from inside the network (`open`)"]),
+        (
+            INTERNAL,
+            [BASTION],
+            ["note network default: ssh is allowed only from machines with a tag or account of `bastion`"],
+        ),
+        (INTERNAL, [allow("office", "198.51.100.0/24")], [NONE_INSIDE]),
+        (INTERNAL, [OWN, deny("shut")], [f"{NONE_INSIDE}; `shut` denies it"]),
+    ],
+)
+def test_ssh_firewall_levels(want: dict[str, Any], firewalls: Any, lines: list[str]) -> None:
+    fact = Known(tuple(firewalls)) if isinstance(firewalls, list) else firewalls
+
+    assert said(firewall_allows_ssh, facts(want=want, firewalls=fact)) == lines
+
+
+def test_ssh_unknown_account_is_silent() -> None:
+    rules = (allow("open", target_accounts=("robot@p.iam.gserviceaccount.com",)),)
+
+    assert said(firewall_allows_ssh, facts(project=REFUSED, firewalls=Known(rules))) == []
+    assert said(firewall_allows_iap, facts(project=REFUSED, firewalls=Known(rules), want={"iap": True})) == []
+    assert said(firewall_allows_ssh, facts(project=REFUSED, firewalls=Known((*rules, allow("all"))))) == [
+        "ok network default: ssh is allowed from everywhere (`all`)"
+    ]
+
+
+def test_ssh_missing_network_is_silent() -> None:
+    these = facts(network=Absent(), firewalls=Known(()), want={"iap": True})
+
+    assert said(firewall_allows_ssh, these) + said(firewall_allows_iap, these) == []
+
+
+def test_ssh_remedies_never_open_to_the_world() -> None:
+    (one,) = found(firewall_allows_ssh, facts(firewalls=Known(())))
+
+    assert one.remedies == (
+        Remedy(
+            "connect through Identity-Aware Proxy: `--iap`, and allow its range 35.235.240.0/20",
+            "gcloud compute firewall-rules create allow-ssh-from-iap --project=p --network=default --direction=INGRESS "
+            "--allow=tcp:22 --source-ranges=35.235.240.0/20",
+        ),
+        Remedy(
+            "or allow your own address: `gcloud compute firewall-rules create allow-ssh --project=p --network=default "
+            "--direction=INGRESS --allow=tcp:22 --source-ranges=YOUR_ADDRESS/32`"
+        ),
+        Remedy("or run tpuctl on a machine of the network, with `--internal-ip`"),
+    )
+
+
+TUNNELS = allow("tunnels", "35.235.240.0/20")
+NO_TUNNELS = "no firewall rule of network `default` allows tunnels of Identity-Aware Proxy (35.235.240.0/20) to port 22"
+
+
+@pytest.mark.parametrize(
+    ("want", "rules", "lines"),
+    [
+        ({}, [], []),
+        ({"iap": True}, [], [f"warning network default: {NO_TUNNELS}"]),
+        (INTERNAL, [], [f"warning network default: {NO_TUNNELS}"]),
+        (INTERNAL | {"iap": True}, [], [f"warning network default: {NO_TUNNELS}"]),
+        (INTERNAL | {"internal_ip": True}, [], []),
+        ({"iap": True}, [allow("half", "35.235.240.0/21")], [f"warning network default: {NO_TUNNELS}"]),
+        (
+            {"iap": True},
+            [TUNNELS, deny("shut", priority=10)],
+            [f"warning network default: {NO_TUNNELS}; `shut` denies it"],
+        ),
+        (
+            {"iap": True},
+            [TUNNELS],
+            ["ok network default: tunnels of Identity-Aware Proxy can reach port 22 (`tunnels`)"],
+        ),
+    ],
+)
+def test_iap_firewall_levels(want: dict[str, Any], rules: list[Any], lines: list[str]) -> None:
+    assert said(firewall_allows_iap, facts(want=want, firewalls=Known(tuple(rules)))) == lines
+
+
+@pytest.mark.parametrize(
+    ("network", "rules", "remedy"),
+    [
+        (
+            "default",
+            [],
+            Remedy.by(
+                OpenFirewall("p", "default", "allow-ssh-from-iap", ("35.235.240.0/20",)),
+                "allow its range 35.235.240.0/20",
+            ),
+        ),
+        # Names are unique in a project: one of another network, or one that is off, has it already.
+        (
+            HOST,
+            [allow("allow-ssh-from-iap")],
+            Remedy.by(
+                OpenFirewall("host", "shared", "allow-ssh-from-iap-shared", ("35.235.240.0/20",)),
+                "allow its range 35.235.240.0/20",
+            ),
+        ),
+        (
+            "default",
+            [allow("allow-ssh-from-iap", is_disabled=True), allow("allow-ssh-from-iap-default", is_disabled=True)],
+            Remedy.by(
+                OpenFirewall("p", "default", "allow-ssh-from-iap-default-2", ("35.235.240.0/20",)),
+                "allow its range 35.235.240.0/20",
+            ),
+        ),
+        # A rule that comes first would still keep them out.
+        (
+            "default",
+            [deny("shut", priority=900)],
+            Remedy("allow its range 35.235.240.0/20 by a rule with a priority before `shut`"),
+        ),
+    ],
+)
+def test_iap_remedy_creates_rule(network: str, rules: list[Any], remedy: Remedy) -> None:
+    want = {"spec": {"network": network}, "iap": True}
+
+    assert [one.remedies for one in found(firewall_allows_iap, facts(want=want, firewalls=Known(tuple(rules))))] == [
+        (remedy,)
+    ]
+
+
+def test_ssh_network_comes_from_subnetwork() -> None:
+    these = facts(
+        want={"spec": {"subnetwork": HOST_SUBNET}},
+        subnetwork=Known(Subnetwork("tpus", REGION, "shared", private_google_access=True)),
+        firewalls=Known((allow("open", network="shared"),)),
+    )
+
+    assert found(firewall_allows_ssh, these) == [
+        RuleResult(
+            level=Level.OK,
+            subject="network shared",
+            text="ssh is allowed from everywhere (`open`)",
+            facts={"network": "shared", "rules": ["open"], "sourceRanges": ["0.0.0.0/0"]},
+        )
+    ]

@@ -1,0 +1,128 @@
+"""The tables of the guides say what the code says, and what the program really writes."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import timedelta
+from pathlib import Path
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import one_face, put
+from tpuctl.clock import ManualClock, format_duration, parse_duration
+from tpuctl.config.schema import SETTINGS
+from tpuctl.errors import ExitCode
+from tpuctl.models.events import EventKind, NodeEvent
+from tpuctl.names import NodeName
+from tpuctl.nodes.conditions import Condition, Policy, Repair, Thresholds
+from tpuctl.nodes.hooks import hook_variables
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+_CODE = re.compile(r"`([^`]+)`")
+_OF_WAIT = "those of `wait`"
+_COMMON = {"at", "event", "node", "zone", "project", "text"}
+
+
+def table(page: str, name: str) -> list[list[str]]:
+    """Return the cells of the table that is marked with a name, without its head."""
+    text = (DOCS / page).read_text("utf-8")
+    found = re.search(rf"<!-- table: {name} -->\n((?:\|.*\n)+)", text)
+    assert found, f"{page} has no table {name}"
+    rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in found[1].splitlines()]
+    return rows[2:]
+
+
+def words(cell: str) -> list[str]:
+    return _CODE.findall(cell)
+
+
+def fields(page: str, name: str) -> dict[str, set[str]]:
+    """Return for each word of the first column the fields of the last."""
+    found = {words(row[0])[0]: set(words(row[-1])) for row in table(page, name)}
+    return {word: found["wait"] if named == {"wait"} else named for word, named in found.items()}
+
+
+def test_every_goal_has_its_row() -> None:
+    assert [words(row[0]) for row in table("wait.md", "goals")] == [[str(goal)] for goal in Condition]
+
+
+def test_thresholds_are_those_of_the_settings_and_of_the_policy() -> None:
+    rows = {words(row[0])[0]: (row[1], row[2]) for row in table("wait.md", "thresholds")}
+    lead = "time before repair of "
+
+    assert rows == {
+        key: (spec.default, spec.description.removeprefix(lead))
+        for key, spec in SETTINGS.items()
+        if spec.description.startswith(lead)
+    }
+    assert {key: parse_duration(value) for key, (value, _) in rows.items()} == {
+        key: getattr(Thresholds(), key.removesuffix("_after")) for key in rows
+    }
+
+
+def test_the_scale_is_computed_from_the_thresholds() -> None:
+    each, thresholds = parse_duration(SETTINGS["per_worker"].default or ""), Thresholds()
+    columns = (thresholds.unhealthy, thresholds.unanswered, thresholds.starting)
+
+    for workers, *cells in table("wait.md", "scale"):
+        assert cells == [format_duration(column + each * (int(workers) - 1)) for column in columns]
+
+
+def test_the_ladder_has_its_rungs_and_budgets() -> None:
+    rows = {words(row[0])[0]: row[2].replace("`", "").split() for row in table("wait.md", "ladder")}
+    budgets = {Repair.REBOOT: "max_reboots", Repair.RESTART: "max_restarts", Repair.RECREATE: "max_recreates"}
+
+    assert rows == {str(rung): [key, SETTINGS[key].default] for rung, key in budgets.items()}
+    assert {key: str(getattr(Policy(), key)) for key in budgets.values()} == dict(rows.values())
+    assert Policy().refill == timedelta(hours=2)
+
+
+def test_exit_codes_are_codes() -> None:
+    codes = {int(code) for row in table("wait.md", "exits") for code in row[0].split(",")}
+
+    assert codes <= {int(code) for code in ExitCode}
+
+
+def test_the_variables_of_hooks_are_all_named() -> None:
+    event = NodeEvent(EventKind.PREEMPTED, ManualClock().now(), NodeName("p", "z", "n"), "")
+    named = [name for row in table("how-to/keep-a-node-alive.md", "variables") for name in words(row[0])]
+
+    assert sorted(named) == sorted(hook_variables(event))
+
+
+@one_face
+def test_events_and_lines_of_the_journal_have_the_fields_that_are_named(tpuctl: Console, sandbox: Sandbox) -> None:
+    """A life with everything in it: what `--events` and the journal hold is in the tables, and nothing is missing."""
+    put(sandbox, schedulingConfig={"spot": True})
+    put(sandbox, "sick", health="UNHEALTHY_TENSORFLOW")
+    sandbox.fault("http-error", method="*.nodes.get", count=9)
+    sandbox.fault("maintenance", node="demo", after=timedelta(minutes=5))
+    sandbox.fault("preempt", node="demo", after=timedelta(minutes=20))
+    up = ("up", "--zone", "us-central2-b", "--events", "-", "-q")
+
+    written = [
+        *tpuctl("watch", "demo", "--until", "40m", "--events", "-", "-q")[0].splitlines(),
+        *tpuctl(*up, "sick", "--repair", "none")[0].splitlines(),
+        *tpuctl(*up, "extra", "--type", "v4-8", "--setup", "true")[0].splitlines(),
+    ]
+
+    documented = fields("wait.md", "events")
+    found: dict[str, set[str]] = {}
+    for line in map(json.loads, filter(lambda text: text.startswith("{"), written)):
+        found.setdefault(line["event"], set()).update(line.keys() - _COMMON)
+    assert documented.keys() == {str(kind) for kind in EventKind}
+    assert {event: found[event] - documented[event] for event in found} == {event: set() for event in found}
+    assert {str(kind) for kind in EventKind} - {"note"} <= found.keys()
+    assert found["wait"] == documented["wait"]
+
+    in_journal = fields("journal.md", "lines")
+    lines = [
+        json.loads(line)
+        for path in (Path(tpuctl.environ["TPUCTL_STATE_DIR"]) / "sandbox" / "journal").rglob("*.jsonl")
+        for line in path.read_text("utf-8").splitlines()
+    ]
+    unknown = {
+        line["event"]: line.keys() - {"at", "by", "event"} - in_journal.get(line["event"], set()) for line in lines
+    }
+    assert unknown == {event: set() for event in unknown}
+    assert {"create", "setup", "usable", "preempted", "recovered", "gave-up"} <= unknown.keys()

@@ -1,0 +1,178 @@
+"""Changes whose answers get lost: carried out at most once, and never a false word about what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from tests.cloud.one_node import ABSENT, FAULT, Service
+from tests.cloud.scripted_api import (
+    NAME,
+    NODE,
+    NODES,
+    Drop,
+    Received,
+    Reply,
+    client_of,
+    in_turn,
+    node,
+    operation,
+    refuse,
+)
+from tpuctl.cloud.requests import RequestPreview
+from tpuctl.cloud.tpu import TpuClient
+from tpuctl.errors import ConflictError, NodeNotFoundError, NotFoundError, OutcomeUnknownError, ServiceUnavailableError
+from tpuctl.models.operation import Operation
+from tpuctl.models.spec import REQUEST_LABEL, NodeSpec
+
+SPEC = NodeSpec(accelerator_type="v4-8", runtime_version="tpu-ubuntu2204-base", labels={"team": "a"})
+OP = Operation.from_api(operation())
+QUEUED = "projects/p/locations/us-central2-b/queuedResources/q"
+
+
+Change = Callable[[TpuClient], Operation]
+CHANGES: list[tuple[str, Change, dict[str, Any]]] = [
+    (f"POST {NODE}:stop", lambda client: client.stop_node(NAME), node("READY")),
+    (f"POST {NODE}:start", lambda client: client.start_node(NAME), node("STOPPED")),
+    (f"PATCH {NODE}", lambda client: client.update_node(NAME, {"labels": {"a": "b"}, "description": ""}), node()),
+    (f"PATCH {NODE}", lambda client: client.change_metadata(NAME, lambda old: {**old, "k": "v"}), node()),
+    (f"DELETE {NODE}", lambda client: client.delete_node(NAME), node()),
+]
+
+
+@pytest.mark.parametrize(("line", "change", "there"), CHANGES)
+@pytest.mark.parametrize("fault", [Drop(), FAULT])
+def test_a_change_whose_answer_was_lost_is_looked_at_and_not_repeated(
+    line: str, change: Change, there: dict[str, Any], fault: Reply | Drop
+) -> None:
+    service = Service(node=dict(there), faults=[fault])
+    with client_of(service) as (client, _server):
+        assert change(client) == Operation.unnamed()
+        assert service.changes == [line]
+
+
+@pytest.mark.parametrize(("line", "change", "there"), CHANGES)
+@pytest.mark.parametrize("fault", [Drop(), FAULT])
+def test_a_change_that_never_arrived_is_sent_again(
+    line: str, change: Change, there: dict[str, Any], fault: Reply | Drop
+) -> None:
+    service = Service(node=dict(there), faults=[fault], lost_before=True)
+    with client_of(service) as (client, _server):
+        assert change(client) == OP
+        assert service.changes == [line] * 2
+
+
+@pytest.mark.parametrize(("line", "change", "there"), CHANGES)
+@pytest.mark.parametrize(("fault", "kind"), [(Drop(), OutcomeUnknownError), (FAULT, ServiceUnavailableError)])
+def test_a_change_that_stays_lost_is_given_up(
+    line: str, change: Change, there: dict[str, Any], fault: Reply | Drop, kind: type[Exception]
+) -> None:
+    service = Service(node=dict(there), faults=[fault] * 9, lost_before=True)
+    with client_of(service) as (client, _server):
+        with pytest.raises(ServiceUnavailableError) as caught:
+            change(client)
+        assert type(caught.value) is kind
+        assert service.changes == [line] * 3
+
+
+@pytest.mark.parametrize(("line", "change", "_there"), CHANGES[:4])
+def test_what_is_absent_cannot_be_changed(line: str, change: Change, _there: object) -> None:
+    with client_of(Service()) as (client, _server), pytest.raises(NodeNotFoundError):
+        change(client)
+
+
+def test_deleting_what_is_gone_succeeds() -> None:
+    with client_of(Service()) as (client, _server):
+        assert client.delete_node(NAME) == Operation(None, done=True)
+
+
+@pytest.mark.parametrize(("expected_id", "deletes"), [("7", 2), ("6", 1)])
+def test_a_lost_delete_is_not_repeated_on_a_newer_node_of_the_name(expected_id: str, deletes: int) -> None:
+    service = Service(node=node(), faults=[Drop()], lost_before=True)
+    with client_of(service) as (client, _server):
+        client.delete_node(NAME, expected_id=expected_id)
+        assert service.changes == [f"DELETE {NODE}"] * deletes
+
+
+def test_a_refusal_is_the_services_word_and_not_repeated() -> None:
+    refusal = refuse(400, "FAILED_PRECONDITION", "stop is not supported while in state STARTING")
+    with client_of(lambda _: refusal) as (client, server):
+        with pytest.raises(ConflictError, match="stop is not supported while in state STARTING"):
+            client.stop_node(NAME)
+        assert server.lines == [f"POST {NODE}:stop"]
+
+
+def test_two_changes_of_metadata_at_once_both_count() -> None:
+    """The one that comes second is refused, reads what the other left and adds to that."""
+    there = node(metadata={"ssh-keys": "a"})
+
+    def script(request: Received) -> Reply:
+        if request.method == "GET":
+            return Reply(there)
+        if there["metadata"] == {"ssh-keys": "a"}:
+            there["metadata"] = {"ssh-keys": "a\nb"}
+            return refuse(409, "ABORTED")
+        there.update(request.body)
+        return Reply(operation())
+
+    def add(old: Mapping[str, str]) -> Mapping[str, str]:
+        return {**old, "ssh-keys": f"{old['ssh-keys']}\nc"}
+
+    with client_of(script) as (client, server):
+        assert client.change_metadata(NAME, add) == OP
+        assert there["metadata"] == {"ssh-keys": "a\nb\nc"}
+        assert server.received[-1] == Received(
+            "PATCH", f"{NODE}?updateMask=metadata&alt=json", body={"metadata": {"ssh-keys": "a\nb\nc"}}
+        )
+
+
+def test_metadata_that_is_as_wanted_is_not_sent() -> None:
+    with client_of(Service(node=node(metadata={"a": "b"}))) as (client, server):
+        assert client.change_metadata(NAME, dict) == Operation(None, done=True)
+        assert server.lines == [f"GET {NODE}"]
+
+
+@pytest.mark.parametrize("lost", [None, Drop(), FAULT])
+def test_a_queued_resource_is_deleted_under_one_request_id(lost: Reply | Drop | None) -> None:
+    there = {"name": QUEUED, "state": {"state": "ACTIVE"}}
+    answers = [lost, Reply(there)] if lost else []
+    with client_of(in_turn(*answers, Reply(operation()))) as (client, server):
+        assert client.delete_queued_resource(QUEUED, force=True) == OP
+
+        deletes = [request.path for request in server.received if request.method == "DELETE"]
+        assert len(deletes) == (2 if lost else 1)
+        assert len(set(deletes)) == 1
+        assert f"/v2/{QUEUED}?force=true&requestId=" in deletes[0]
+
+
+def test_a_queued_resource_that_is_gone() -> None:
+    with client_of(lambda _: ABSENT) as (client, _server):
+        assert client.delete_queued_resource(QUEUED, force=False) == Operation(None, done=True)
+        with pytest.raises(NotFoundError):
+            client.get_queued_resource(QUEUED)
+
+
+def test_previews_are_the_requests_and_send_nothing() -> None:
+    with client_of(Service()) as (client, server):
+        created = client.preview_create(NAME, SPEC)
+        assert created.body is not None
+        assert created.body["labels"].keys() == {"team", REQUEST_LABEL}
+        changes = {"labels": {"a": "b"}, "networkConfig": {"enableExternalIps": False}}
+        mask = "updateMask=labels%2CnetworkConfig.enableExternalIps"
+        base = server.url
+        assert [
+            (created.method, created.url),
+            client.preview_delete(NAME),
+            client.preview_start(NAME),
+            client.preview_stop(NAME),
+            client.preview_update(NAME, changes),
+        ] == [
+            ("POST", f"{base}{NODES}?nodeId=trainer&alt=json"),
+            RequestPreview("DELETE", f"{base}{NODE}?alt=json", None),
+            RequestPreview("POST", f"{base}{NODE}:start?alt=json", {}),
+            RequestPreview("POST", f"{base}{NODE}:stop?alt=json", {}),
+            RequestPreview("PATCH", f"{base}{NODE}?{mask}&alt=json", changes),
+        ]
+        assert server.lines == []

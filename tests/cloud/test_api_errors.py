@@ -1,0 +1,157 @@
+"""From HTTP and operation errors to what the user is told, and the exit code."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tpuctl.cloud.errors import _BY_KIND, operation_error, parse_refusal, translate
+from tpuctl.cloud.retry import AnswerLostError, ApiRefusedError, NotSentError, UntrustedServerError
+from tpuctl.errors import (
+    AccessError,
+    AlreadyExistsError,
+    ConflictError,
+    CredentialsError,
+    ExitCode,
+    InvalidRequestError,
+    NoCapacityError,
+    NotFoundError,
+    QuotaError,
+    ServiceUnavailableError,
+    TpuctlError,
+)
+from tpuctl.explain.messages import known_messages
+from tpuctl.models.operation import OperationError
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def told(code: int, status: str | None, message: str, *details: dict[str, Any]) -> TpuctlError:
+    error: dict[str, Any] = {"code": code, "message": message, "details": details}
+    content = json.dumps({"error": error if status is None else {**error, "status": status}}).encode()
+    return translate(ApiRefusedError(parse_refusal(code, {}, content, now=NOW)))
+
+
+def test_every_known_message_has_a_class() -> None:
+    assert {message.kind for message in known_messages()} <= _BY_KIND.keys()
+    assert all(kind == entry.kind for kind, entry in _BY_KIND.items())
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "kind", "exit_code"),
+    [
+        (400, "INVALID_ARGUMENT", InvalidRequestError, 2),
+        (400, "FAILED_PRECONDITION", ConflictError, 8),
+        (401, "UNAUTHENTICATED", CredentialsError, 4),
+        (403, "PERMISSION_DENIED", AccessError, 4),
+        (404, "NOT_FOUND", NotFoundError, 3),
+        (409, "ALREADY_EXISTS", AlreadyExistsError, 8),
+        (409, "ABORTED", ConflictError, 8),
+        (412, None, ConflictError, 8),
+        (429, "RESOURCE_EXHAUSTED", QuotaError, 7),
+        (500, "INTERNAL", ServiceUnavailableError, 1),
+        (503, "UNAVAILABLE", ServiceUnavailableError, 1),
+        (418, "TEAPOT", TpuctlError, 1),
+    ],
+)
+def test_without_a_known_message_the_status_decides(
+    code: int, status: str | None, kind: type[TpuctlError], exit_code: int
+) -> None:
+    error = told(code, status, "sentence of\n  the service")
+
+    assert (type(error), error.exit_code) == (kind, ExitCode(exit_code))
+    assert "sentence of the service" in error.message
+    assert "\n" not in error.message
+
+
+def test_a_known_message_keeps_the_services_words_and_says_what_helps() -> None:
+    message = "Cloud TPU API has not been used in project 12 before or it is disabled."
+    error = told(403, "PERMISSION_DENIED", message, {"@type": "x.ErrorInfo", "reason": "SERVICE_DISABLED"})
+
+    assert (type(error), error.error_id) == (AccessError, "api-disabled")
+    assert error.message.endswith(message)
+    assert error.hint
+
+
+def test_the_reason_counts_without_any_text() -> None:
+    error = told(403, "PERMISSION_DENIED", "x", {"reason": "SERVICE_DISABLED"})
+
+    assert error.error_id == "api-disabled"
+
+
+def test_a_localized_message_stands_in_for_a_missing_one() -> None:
+    error = told(
+        400, "INVALID_ARGUMENT", "", {"@type": "type.googleapis.com/google.rpc.LocalizedMessage", "message": "So!"}
+    )
+
+    assert "So!" in error.message
+
+
+def test_the_older_error_format_has_a_reason_in_place_of_a_status() -> None:
+    content = b'{"error": {"code": 404, "message": "no bucket", "errors": [{"reason": "notFound"}]}}'
+
+    refusal = parse_refusal(404, {}, content, now=NOW)
+
+    assert (refusal.status, refusal.is_not_found) == ("notFound", True)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"<html>", b"[]", b"[[[", b'{"error": 5}', b'"x"', b"null", b"[" * 100_000, b"\xff\xfe"]
+)
+@pytest.mark.parametrize("code", [302, 400, 404, 500])
+def test_what_is_not_googles_format_is_no_word_of_the_api(content: bytes, code: int) -> None:
+    refusal = parse_refusal(code, {}, content, now=NOW)
+
+    assert not refusal.is_from_api
+    assert isinstance(translate(ApiRefusedError(refusal)), ServiceUnavailableError)
+
+
+def test_a_rate_limit_is_told_from_a_quota() -> None:
+    def limited(message: str) -> bool:
+        content = json.dumps({"error": {"status": "RESOURCE_EXHAUSTED", "message": message}}).encode()
+        return parse_refusal(429, {}, content, now=NOW).is_rate_limit
+
+    assert limited("Maximum number of CreateNode requests per minute exceeded")
+    assert not limited("Quota limit 'TPUV4PerProject' has been exceeded. Limit: 0 in zone z.")
+    assert not limited("sentence of the service")
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "kind"),
+    [
+        (8, "There is no more capacity in the zone us-central2-b", NoCapacityError),
+        (8, "sentence", NoCapacityError),
+        (3, "sentence", InvalidRequestError),
+        (5, "sentence", NotFoundError),
+        (6, "sentence", AlreadyExistsError),
+        (7, "sentence", AccessError),
+        (9, "sentence", ConflictError),
+        (10, "sentence", ConflictError),
+        (13, "sentence", ServiceUnavailableError),
+        (14, "", ServiceUnavailableError),
+        (99, "", ServiceUnavailableError),
+    ],
+)
+def test_an_operation_that_failed(code: int, message: str, kind: type[TpuctlError]) -> None:
+    error = operation_error(OperationError(code, message))
+
+    assert type(error) is kind
+    assert error.message
+
+
+@pytest.mark.parametrize(
+    ("failure", "hint"),
+    [
+        (UntrustedServerError("the certificate of h is not trusted"), "NO_PROXY"),
+        (NotSentError("h cannot be reached"), "network"),
+        (AnswerLostError("h gave no answer"), "try again"),
+    ],
+)
+def test_no_answer_is_unavailable_and_says_what_to_check(failure: NotSentError | AnswerLostError, hint: str) -> None:
+    error = translate(failure)
+
+    assert (type(error), error.message) == (ServiceUnavailableError, str(failure))
+    assert hint in str(error.hint)

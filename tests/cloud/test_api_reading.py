@@ -1,0 +1,348 @@
+"""Reading: what is there, what is absent, what is unknown. Never is one taken for another."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httplib2
+import pytest
+
+from tests.cloud.scripted_api import (
+    NAME,
+    NODE,
+    Answer,
+    Drop,
+    Received,
+    Reply,
+    client_of,
+    in_turn,
+    node,
+    operation,
+    refuse,
+)
+from tpuctl.clock import ManualClock
+from tpuctl.cloud.tpu import NodeListing, QueuedListing, TpuClient
+from tpuctl.errors import AccessError, InvalidInputError, NodeNotFoundError, ServiceUnavailableError, TpuctlError
+from tpuctl.models.node import Node
+from tpuctl.models.operation import Operation, OperationError
+from tpuctl.models.queued import QueuedResource
+
+NOT_OFFERED = refuse(403, "PERMISSION_DENIED", "no", {"reason": "LOCATION_POLICY_VIOLATED"})
+
+
+def test_a_node_is_what_the_service_says() -> None:
+    date = {"Date": "Thu, 01 Jan 2026 10:00:00 GMT"}
+    with client_of(lambda _: Reply(node(), headers=date)) as (client, server):
+        assert client.get_node(NAME) == Node(NAME, node())
+        assert client.server_time == datetime(2026, 1, 1, 10, tzinfo=UTC)
+        assert server.lines == [f"GET {NODE}"]
+
+
+@pytest.mark.parametrize("date", ["soon", "Thu, 01 Jan 2026 10:00:00 +99999999999999", "Fri, 31 Dec 9999 23:59:59 GMT"])
+def test_a_date_that_is_none_is_left_out(date: str) -> None:
+    with client_of(lambda _: Reply(node(), headers={"Date": date})) as (client, _server):
+        assert client.get_node(NAME) == Node(NAME, node())
+        assert client.server_time is None
+
+
+@pytest.mark.parametrize("locations", [{}, {"locations": []}])
+def test_a_project_without_zones_is_no_answer_rather_than_an_empty_project(locations: Any) -> None:
+    def script(request: Received) -> Answer:
+        return Reply(locations) if request.line.endswith("/locations") else refuse(501, "UNIMPLEMENTED")
+
+    with client_of(script) as (client, _server), pytest.raises(ServiceUnavailableError, match="locations: none"):
+        client.list_nodes("p")
+
+
+def test_only_the_api_can_say_that_a_node_is_absent() -> None:
+    with client_of(lambda _: refuse(404, "NOT_FOUND")) as (client, _server):
+        assert client.find_node(NAME) is None
+        with pytest.raises(NodeNotFoundError, match="no node `trainer` in us-central2-b"):
+            client.get_node(NAME)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (Reply(b"<html>404 no such page</html>", 404), ServiceUnavailableError),
+        (Reply(b"", 404), ServiceUnavailableError),
+        (Reply({"error": "gone"}, 404), ServiceUnavailableError),
+        (Reply({"error": {"code": 404, "message": "no such route"}}, 404), ServiceUnavailableError),
+        (Reply({"error": {"code": 404, "status": "A\nB", "details": 5}}, 404), ServiceUnavailableError),
+        (refuse(403, "PERMISSION_DENIED"), AccessError),
+        (refuse(401, "UNAUTHENTICATED"), AccessError),
+        (refuse(503, "UNAVAILABLE"), ServiceUnavailableError),
+        (Reply([{"error": {"code": 403, "status": "PERMISSION_DENIED", "message": "x"}}], 403), AccessError),
+        (Reply([], 403), AccessError),
+        (Reply(b"<p>portal</p>", 302), ServiceUnavailableError),
+        (Drop(), ServiceUnavailableError),
+    ],
+)
+def test_no_other_failure_means_absent(answer: Any, kind: type[Exception]) -> None:
+    with client_of(lambda _: answer) as (client, _server), pytest.raises(kind):
+        client.find_node(NAME)
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        pytest.param(b"<html>hi</html>", "not JSON; it begins with `<html>hi</html>`", id="html"),
+        pytest.param(b'{"name": "pro', 'not JSON; it begins with `{"name": "pro`', id="cut off"),
+        pytest.param(b'[{"name": 1}]', 'not a JSON object; it begins with `[{"name": 1}]`', id="a list"),
+        pytest.param(b"null", "not a JSON object; it begins with `null`", id="null"),
+        pytest.param(b"", "not JSON; it begins with no content", id="empty"),
+        pytest.param(b"\xff", "not UTF-8; it begins with `\ufffd`", id="bytes"),
+        pytest.param('{"name": "ä"}'.encode("latin-1"), 'not UTF-8; it begins with `{"name": "\ufffd"}`', id="latin-1"),
+        pytest.param(
+            b'{"error": {"code": 503}}',
+            'an error with status 200; it begins with `{"error": {"code": 503}}`',
+            id="error",
+        ),
+        pytest.param(b'{"n": NaN}', 'NaN is not JSON; it begins with `{"n": NaN}`', id="NaN"),
+        pytest.param(b'{"n": 1e999}', 'a number is too large; it begins with `{"n": 1e999}`', id="infinite"),
+        pytest.param(b'{"name": "\\ud800"}', 'not UTF-8; it begins with `{"name": "\\ud800"}`', id="half a character"),
+        pytest.param(b"{}", "name: missing", id="empty object"),
+        pytest.param(b'{"name": 5}', "name: expected a full resource name", id="name of another type"),
+        pytest.param(
+            json.dumps(node(networkEndpoints={})).encode(), "networkEndpoints: expected a list", id="object for a list"
+        ),
+        pytest.param(
+            json.dumps({**node(), "name": str(NAME).replace("trainer", "other")}).encode(),
+            "name: a resource that was not requested",
+            id="another node",
+        ),
+    ],
+)
+def test_get_with_an_unexpected_answer_is_one_error_and_no_state(body: bytes, text: str) -> None:
+    with client_of(lambda _: Reply(body)) as (client, server):
+        with pytest.raises(ServiceUnavailableError) as caught:
+            client.find_node(NAME)
+
+        assert caught.value.message == f"unexpected response from the service: {text}"
+        assert len(server.lines) == 5
+
+
+def test_a_get_is_sent_again_after_retry_after() -> None:
+    clock = ManualClock()
+    busy = refuse(503, "UNAVAILABLE", Retry_After="7")
+    dated = refuse(429, "RESOURCE_EXHAUSTED", Retry_After="Thu, 01 Jan 2026 00:00:20 GMT")
+    with client_of(in_turn(busy, dated, Reply(node())), clock=clock) as (client, _server):
+        client.get_node(NAME)
+
+    assert clock.monotonic() == timedelta(seconds=20)
+
+
+def test_the_clients_of_google_log_nothing_about_a_refusal(caplog: pytest.LogCaptureFixture) -> None:
+    with client_of(lambda _: refuse(403, "PERMISSION_DENIED")) as (client, _server), pytest.raises(AccessError):
+        client.get_node(NAME)
+
+    assert caplog.records == []
+
+
+def test_all_pages_of_all_zones_in_one_list() -> None:
+    pages = {
+        "": {"nodes": [node()], "nextPageToken": "t1", "unreachable": ["projects/p/locations/eu-a"]},
+        "t1": {"nextPageToken": "t2"},
+        "t2": {"nodes": [node("STOPPED")], "unreachable": ["eu-a", "locations/eu-b"]},
+    }
+
+    def script(request: Received) -> Reply:
+        assert "pageSize=1000" in request.path
+        return Reply(pages[request.path.partition("pageToken=")[2].partition("&")[0]])
+
+    with client_of(script) as (client, server):
+        both = (Node(NAME, node()), Node(NAME, node("STOPPED")))
+        assert client.list_nodes("p") == NodeListing(both, ("eu-a", "eu-b"))
+        assert server.lines == ["GET /v2/projects/p/locations/-/nodes"] * 3
+
+
+def test_a_page_token_that_comes_again_ends_with_an_error() -> None:
+    with (
+        client_of(lambda _: Reply({"nextPageToken": "again"})) as (client, _server),
+        pytest.raises(ServiceUnavailableError, match="repeats a page"),
+    ):
+        client.list_nodes("p")
+
+
+def test_a_list_with_ever_new_page_tokens_ends_with_an_error() -> None:
+    tokens = itertools.count()
+
+    class Endless:
+        def request(self, *_: Any, **__: Any) -> tuple[Any, bytes]:
+            return httplib2.Response({"status": "200"}), json.dumps({"nextPageToken": str(next(tokens))}).encode()
+
+    client = TpuClient(Endless, ManualClock())
+    with pytest.raises(ServiceUnavailableError, match="the list of the service has more than 1000 pages"):
+        client.list_nodes("p")
+
+
+def zone_by_zone(zones: dict[str, Reply], *, wildcard: Reply) -> Any:
+    def script(request: Received) -> Reply:
+        if request.line == "GET /v2/projects/p/locations":
+            return Reply({"locations": [{"locationId": zone} for zone in zones]})
+        zone = request.path.split("/")[5]
+        return wildcard if zone == "-" else zones[zone]
+
+    return script
+
+
+@pytest.mark.parametrize(
+    "wildcard",
+    [
+        refuse(400, "INVALID_ARGUMENT"),
+        refuse(403, "PERMISSION_DENIED"),
+        refuse(404, "NOT_FOUND"),
+        refuse(501, "UNIMPLEMENTED"),
+    ],
+)
+def test_where_the_wildcard_is_refused_each_zone_is_asked(wildcard: Reply) -> None:
+    zones = {f"us-z{index}-a": Reply({"nodes": [node()]}) for index in range(20)}
+    zones |= {"us-x-a": NOT_OFFERED, "us-y-a": refuse(404, "NOT_FOUND"), "us-w-a": refuse(503, "UNAVAILABLE")}
+    with client_of(zone_by_zone(zones, wildcard=wildcard)) as (client, server):
+        assert client.list_nodes("p") == NodeListing((Node(NAME, node()),) * 20, ("us-w-a",))
+        # Threads share nothing: each has its connection, and closes it.
+        assert server.connections <= 9
+        # Google's batch interface would leave for the real service.
+        assert {line.rpartition("/")[2] for line in server.lines} == {"nodes", "locations"}
+
+
+@pytest.mark.parametrize(
+    ("zones", "kind"),
+    [
+        ({"us-a-a": refuse(503, "UNAVAILABLE"), "us-b-b": NOT_OFFERED}, ServiceUnavailableError),
+        ({"us-a-a": refuse(403, "PERMISSION_DENIED"), "us-b-b": refuse(403, "PERMISSION_DENIED")}, AccessError),
+        ({"us-a-a": NOT_OFFERED}, AccessError),
+    ],
+)
+def test_when_no_zone_answers_there_is_no_list(zones: dict[str, Reply], kind: type[Exception]) -> None:
+    refusal = refuse(403, "PERMISSION_DENIED")
+    with client_of(zone_by_zone(zones, wildcard=refusal)) as (client, _server):
+        with pytest.raises(kind):
+            client.list_nodes("p")
+        with pytest.raises(kind):
+            client.list_nodes("p", list(zones))
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "error_id"),
+    [
+        ("Cloud TPU API has not been used in project 7 before or it is disabled.", "SERVICE_DISABLED", "api-disabled"),
+        ("This API method requires billing to be enabled.", "BILLING_DISABLED", "billing-disabled"),
+        ("Permission denied on resource project p.", "CONSUMER_INVALID", "iam-project-not-found"),
+        ("Permission 'tpu.nodes.list' denied on 'projects/p/locations/-'", "", "iam-permission-denied"),
+        ("The request had insufficient scopes.", "ACCESS_TOKEN_SCOPE_INSUFFICIENT", "auth-insufficient-scopes"),
+    ],
+)
+def test_what_is_refused_to_the_project_or_the_caller_is_asked_once(message: str, reason: str, error_id: str) -> None:
+    details = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason}] if reason else []
+    with client_of(lambda _: refuse(403, "PERMISSION_DENIED", message, *details)) as (client, server):
+        for ask in (client.list_nodes, client.list_queued_resources, client.offers):
+            with pytest.raises(TpuctlError) as raised:
+                ask("p")
+            assert raised.value.error_id == error_id
+
+        assert [line.rpartition("/")[2] for line in server.lines] == ["nodes", "queuedResources", "acceleratorTypes"]
+        assert all("/locations/-/" in line for line in server.lines)
+
+
+def test_a_refusal_of_the_wildcard_alone_is_no_refusal_of_the_zones() -> None:
+    message = "Permission denied on 'locations/-' (or it may not exist)."
+    refusal = refuse(403, "PERMISSION_DENIED", message, {"reason": "LOCATION_POLICY_VIOLATED"})
+    with client_of(zone_by_zone({"us-a-a": Reply({"nodes": [node()]})}, wildcard=refusal)) as (client, _server):
+        assert client.list_nodes("p") == NodeListing((Node(NAME, node()),))
+
+
+def test_lists_of_one_moment_ask_once_which_zones_there_are() -> None:
+    clock = ManualClock()
+    zones = {"us-a-a": Reply({}), "us-b-b": Reply({})}
+    with client_of(zone_by_zone(zones, wildcard=refuse(404, "NOT_FOUND")), clock=clock) as (client, server):
+        asking = [
+            threading.Thread(target=ask, args=("p",))
+            for ask in (client.list_nodes, client.list_queued_resources, client.offers)
+        ]
+        for thread in asking:
+            thread.start()
+        for thread in asking:
+            thread.join()
+        assert server.lines.count("GET /v2/projects/p/locations") == 1
+
+        clock.sleep(timedelta(seconds=59))
+        client.list_nodes("p")
+        assert server.lines.count("GET /v2/projects/p/locations") == 1
+        clock.sleep(timedelta(seconds=1))
+        client.list_nodes("p")
+        assert server.lines.count("GET /v2/projects/p/locations") == 2
+
+
+def test_a_service_that_is_down_is_not_asked_zone_by_zone() -> None:
+    with client_of(lambda _: refuse(503, "UNAVAILABLE")) as (client, server):
+        with pytest.raises(ServiceUnavailableError):
+            client.list_nodes("p")
+
+        assert set(server.lines) == {"GET /v2/projects/p/locations/-/nodes"}
+
+
+def test_named_zones_are_asked_one_by_one() -> None:
+    zones = {"us-a-a": Reply({"nodes": [node()]}), "us-b-b": refuse(500, "INTERNAL")}
+    with client_of(zone_by_zone(zones, wildcard=Reply())) as (client, _server):
+        assert client.list_nodes("p", ["us-b-b", "us-a-a"]) == NodeListing((Node(NAME, node()),), ("us-b-b",))
+
+
+def test_queued_resources_are_listed_like_nodes() -> None:
+    queued = {"name": "projects/p/locations/us-a-a/queuedResources/q"}
+    zones = {"us-a-a": Reply({"queuedResources": [queued]}), "us-b-b": NOT_OFFERED}
+    with client_of(zone_by_zone(zones, wildcard=refuse(404, "NOT_FOUND"))) as (client, _server):
+        assert client.list_queued_resources("p") == QueuedListing((QueuedResource(queued["name"], queued),))
+
+
+def test_the_catalogue_of_a_zone() -> None:
+    answers = {
+        "locations": {"locations": [{"locationId": "us-a-a"}, {"name": "projects/p/locations/us-b-b"}]},
+        "acceleratorTypes": {"acceleratorTypes": [{"type": "v4-8"}, {"name": "x/acceleratorTypes/v4-16"}]},
+        "runtimeVersions": {"runtimeVersions": [{"version": "tpu-ubuntu2204-base"}]},
+    }
+    with client_of(lambda request: Reply(answers[request.line.split("/")[-1]])) as (client, _server):
+        assert client.locations("p") == ("us-a-a", "us-b-b")
+        assert client.accelerator_types("p", "us-a-a") == ("v4-8", "v4-16")
+        assert client.runtime_versions("p", "us-a-a") == ("tpu-ubuntu2204-base",)
+
+
+def test_an_operation_by_its_name() -> None:
+    error = {"code": 8, "message": "full", "details": [{"reason": "R"}]}
+    with client_of(lambda _: Reply(operation(done=True, error=error))) as (client, _server):
+        name = operation()["name"]
+        assert client.get_operation(name) == Operation(name, done=True, error=OperationError(8, "full", "R"))
+        with pytest.raises(InvalidInputError):
+            client.get_operation("op-1")
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (Reply({}), ()),
+        (refuse(404, "NOT_FOUND"), ()),
+        (refuse(400, "INVALID_ARGUMENT", 'The "GuestAttributes" value "x" was not found.'), ()),
+        (
+            Reply({"guestAttributes": [{"queryValue": {"items": [{"namespace": "n", "key": "k", "value": "v"}]}}, {}]}),
+            ({"n/k": "v"}, {}),
+        ),
+    ],
+)
+def test_guest_attributes_of_each_worker(answer: Reply, found: Any) -> None:
+    with client_of(lambda _: answer) as (client, server):
+        assert client.guest_attributes(NAME) == found
+        client.guest_attributes(NAME, 2)
+
+        assert [(request.line, request.body) for request in server.received] == [
+            (f"POST {NODE}:getGuestAttributes", {}),
+            (f"POST {NODE}:getGuestAttributes", {"workerIds": ["2"]}),
+        ]
+
+
+def test_guest_attributes_change_nothing_and_are_asked_again() -> None:
+    with client_of(in_turn(Drop(), Reply({}))) as (client, _server):
+        assert client.guest_attributes(NAME) == ()

@@ -1,0 +1,112 @@
+"""The client against the sandbox, in process and over a socket: one behaviour, lost answers included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tpuctl.clock import ManualClock, parse_duration
+from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, TransportOptions
+from tpuctl.cloud.tpu import TpuClient
+from tpuctl.errors import AlreadyExistsError, NodeNotFoundError
+from tpuctl.models.node import NodeState
+from tpuctl.models.operation import Operation
+from tpuctl.models.spec import NodeSpec
+from tpuctl.names import NodeName
+from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
+from tpuctl.sandbox.http_server import open_server
+from tpuctl.sandbox.in_process import SandboxHttp
+from tpuctl.sandbox.state import SandboxState
+
+NAME = NodeName("p", "us-central2-b", "trainer")
+SPEC = NodeSpec(accelerator_type="v4-8", runtime_version="tpu-ubuntu2204-base")
+FAULTS = [FaultKind.DROP_BEFORE, FaultKind.DROP_AFTER, FaultKind.HTTP_ERROR]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[SandboxState]:
+    with SandboxState.open(tmp_path / "world.db", clock=ManualClock()) as world:
+        yield world
+
+
+@pytest.fixture(params=["in process", "socket"])
+def client(world: SandboxState, request: pytest.FixtureRequest) -> Iterator[TpuClient]:
+    if request.param == "in process":
+        http = SandboxHttp(world)
+        yield TpuClient(lambda: http, world.clock)
+        return
+    with open_server(world).start() as server:
+        factory = HttpFactory(TransportOptions(), endpoint=ApiEndpoint.parse(server.url))
+        yield TpuClient(factory, world.clock, endpoint=server.url)
+        factory.close()
+
+
+def break_next(world: SandboxState, kind: FaultKind, method: str) -> None:
+    with world.write() as session:
+        add_fault(session, Fault(kind, method=f"tpu.projects.locations.nodes.{method}", status=503))
+
+
+def settled(client: TpuClient, world: SandboxState, operation: Operation) -> None:
+    """Let an operation end, by the world's time."""
+    world.clock.sleep(parse_duration("1h"))
+    if operation.name is not None:
+        ended = client.get_operation(operation.name)
+        assert (ended.done, ended.error) == (True, None)
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_life_in_which_every_answer_is_lost(client: TpuClient, world: SandboxState, kind: FaultKind) -> None:
+    """Each change counts once, whether it or its answer was lost; a repeated create would be refused."""
+    steps: list[tuple[str, Callable[[], Operation], NodeState]] = [
+        ("create", lambda: client.create_node(NAME, SPEC), NodeState.READY),
+        ("stop", lambda: client.stop_node(NAME), NodeState.STOPPED),
+        ("start", lambda: client.start_node(NAME), NodeState.READY),
+        ("patch", lambda: client.update_node(NAME, {"labels": {"a": "b"}}), NodeState.READY),
+        ("patch", lambda: client.change_metadata(NAME, lambda old: {**old, "k": "v"}), NodeState.READY),
+    ]
+    ids = set()
+    for method, change, state in steps:
+        break_next(world, kind, method)
+        settled(client, world, change())
+        found = client.get_node(NAME)
+        assert found.state is state
+        ids.add(found.id)
+
+    assert len(ids) == 1
+    assert (found.labels, found.metadata["k"]) == ({"a": "b"}, "v")
+    break_next(world, kind, "delete")
+    settled(client, world, client.delete_node(NAME, expected_id=ids.pop()))
+    with pytest.raises(NodeNotFoundError):
+        client.get_node(NAME)
+
+
+def test_lists_say_which_zones_could_not_be_asked(client: TpuClient, world: SandboxState) -> None:
+    other = NodeName("p", "europe-west4-a", "other")
+    settled(client, world, client.create_node(NAME, SPEC))
+    settled(client, world, client.create_node(other, NodeSpec(accelerator_type="v3-8", runtime_version="tpu-vm-base")))
+    with world.write() as session:
+        add_fault(session, Fault(FaultKind.UNREACHABLE, zone="europe-west4-a", count=0))
+
+    everywhere = client.list_nodes("p")
+    named = client.list_nodes("p", ["europe-west4-a", "us-central2-b"])
+
+    assert [node.name for node in everywhere.nodes] == [node.name for node in named.nodes] == [NAME]
+    assert everywhere.unreachable == named.unreachable == ("europe-west4-a",)
+    assert client.server_time is not None
+
+
+def test_a_name_is_taken_once(client: TpuClient) -> None:
+    client.create_node(NAME, SPEC)
+
+    with pytest.raises(AlreadyExistsError):
+        client.create_node(NAME, SPEC)
+
+
+def test_what_a_zone_offers(client: TpuClient) -> None:
+    assert "us-central2-b" in client.locations("p")
+    assert "v4-8" in client.accelerator_types("p", "us-central2-b")
+    assert "tpu-ubuntu2204-base" in client.runtime_versions("p", "us-central2-b")
+    assert client.guest_attributes(NAME) == ()
+    assert client.list_queued_resources("p").queued_resources == ()

@@ -1,0 +1,31 @@
+"""How patient the clients are that answer the questions of a check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.cloud.beside import older, outcome, scripted
+from tests.cloud.scripted_api import in_turn
+from tpuctl.cloud.compute import ComputeClient
+from tpuctl.cloud.projects import ProjectsClient
+from tpuctl.cloud.requests import ApiClient
+from tpuctl.cloud.storage import BucketsClient
+
+
+@pytest.mark.parametrize(
+    ("kind", "ask"),
+    [
+        (BucketsClient, lambda client: client.bucket("data")),
+        (ProjectsClient, lambda client: client.billing("p")),
+        (ComputeClient, lambda client: client.network("p", "n")),
+    ],
+)
+def test_what_is_good_to_know_is_asked_for_twice_at_most(kind: type[ApiClient], ask: Callable[[Any], object]) -> None:
+    """A check has seconds, and says at their end what was not answered."""
+    with scripted(kind, in_turn(older(503, "backendError", "down"))) as (client, server):
+        assert outcome(lambda: ask(client))[0] == "ServiceUnavailableError"
+
+    assert len(server.received) == 2

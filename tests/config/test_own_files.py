@@ -1,0 +1,180 @@
+"""Files of tpuctl's own that are damaged, or not tpuctl's: one error, a warning, or none; never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tpuctl.check.gate import CheckCache
+from tpuctl.clock import ManualClock
+from tpuctl.names import NodeName
+from tpuctl.nodes.journal import Journal, JournalError
+from tpuctl.nodes.journal import LocalJournalStore as LocalJournal
+from tpuctl.nodes.lease import LeaseError, LocalLeaseStore
+from tpuctl.sandbox.request_log import log_event, log_path, read_log
+from tpuctl.ssh.keys import OsLoginCache
+from tpuctl.ssh.ssh_config import parse_ssh_config
+
+NAME = NodeName("sandbox", "us-central2-b", "trainer")
+JOURNAL = "state/sandbox/journal/sandbox/us-central2-b/trainer.jsonl"
+AT = "2026-01-01T00:00:00Z"
+DAMAGED: dict[str, bytes] = {
+    "empty": b"",
+    "not json": b"\x00\xff\x7f",
+    "not utf-8": b'{"at": "\xff"}',
+    "a number": b"5",
+    "null": b"null",
+    "a list": b"[[[]]]",
+    "text": b'"x"',
+    "of another kind": b'{"k": 5, "at": [], "owner": {}}',
+    "nested": b'{"at": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "digits": b'{"at": %s}' % (b"7" * 5000),
+    "no number": b'{"at": NaN}',
+}
+LINES: dict[str, object] = {
+    "time": {"at": 5, "event": "state"},
+    "year": {"at": "9999-12-31T23:59:59-12:00", "event": "usable"},
+    "event": {"at": AT, "event": ["state"]},
+    "id": {"at": AT, "event": "restart", "id": {}},
+    "endless": {"at": AT, "event": "usable", "took": 1e300},
+    "spec of text": {"at": AT, "event": "create", "spec": "x"},
+    "labels": {"at": AT, "event": "create", "spec": {"accelerator_type": "v4-8", "runtime_version": "v", "labels": 5}},
+    "disks": {
+        "at": AT,
+        "event": "create",
+        "spec": {"accelerator_type": "v4-8", "runtime_version": "v", "data_disks": [1]},
+    },
+    "kept": {"at": AT, "event": "create", "spec": {"accelerator_type": "v4-8", "runtime_version": "v", "kept": [1]}},
+}
+
+
+@pytest.mark.parametrize("face", ["in-process"], indirect=True)
+@pytest.mark.parametrize("line", LINES)
+def test_a_damaged_line_of_the_journal_is_left_out_and_named(
+    line: str, tpuctl: Console, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    sandbox.add_node("trainer")
+    path = next(iter(journal_of(tpuctl, tmp_path)))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"at": AT, "event": "note", "text": "kept"}) + "\n" + json.dumps(LINES[line]) + "\n")
+
+    out, err, code = tpuctl("history", "trainer", "--zone", "us-central2-b")
+
+    assert (out.count("\n"), code) == (1, 0)
+    assert f"skipped line 2 of the journal, damaged or not written by tpuctl: {path}\n" in err
+
+
+def journal_of(tpuctl: Console, tmp_path: Path) -> list[Path]:
+    """Return the file of the journal, where the program itself puts it."""
+    tpuctl("wait", "trainer", "--zone", "us-central2-b", "--for", "ready")
+    return [*tmp_path.glob("state/**/trainer.jsonl")] or [tmp_path / JOURNAL]
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_memories_that_are_damaged_remember_nothing_and_are_written_again(content: bytes, tmp_path: Path) -> None:
+    clock, path = ManualClock(), tmp_path / "memory"
+    path.write_bytes(content)
+    checked, switches = CheckCache(path, clock), OsLoginCache(path, clock)
+
+    assert (checked.get("k"), switches.of("p")) == (None, None)
+    checked.put("k", ["x"])
+    assert checked.get("k") == ["x"]
+    path.write_bytes(content)
+    assert switches.remember("p", {"enable-oslogin": "TRUE", "x": "y"}) == {"enable-oslogin": "TRUE"}
+    assert switches.of("p") == {"enable-oslogin": "TRUE"}
+
+
+RECORD = {"owner": "h-1-t", "who": "up on h pid 1", "purpose": "up", "ttl": 120.0, "acting": None, "ended": None}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(pytest.param(content, id=name) for name, content in DAMAGED.items()),
+        *(
+            pytest.param(
+                json.dumps({"version": "1", "written": AT, "record": {**RECORD, field: value}}).encode(),
+                id=f"{field} {value}",
+            )
+            for field, value in (
+                ("owner", "a\0b"),
+                ("owner", 5),
+                ("ttl", -1),
+                ("ttl", "x"),
+                ("acting", 5),
+                ("ended", {"by": 5}),
+            )
+        ),
+    ],
+)
+def test_a_lease_that_is_damaged_is_one_error_and_never_free(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / NAME.project / NAME.zone / f"{NAME.node_id}.json"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(content)
+
+    with pytest.raises(LeaseError) as raised:
+        LocalLeaseStore(tmp_path, ManualClock()).read(NAME)
+
+    assert raised.value.message == f"cannot read `{file}`: not a lease of this version of tpuctl; no change was made"
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_damaged_lines_of_the_request_log_are_left_out(content: bytes, tmp_path: Path) -> None:
+    world = tmp_path / "world"
+    odd = [
+        b'[1, "GET", "/", 200]',
+        b'[1e300, "GET", "/", 200, "c"]',
+        b'[1, 5, "/", 200, "c"]',
+        b'[1, "GET", "/", "200", "c"]',
+    ]
+    good = b'[1767225600.0, "GET", "/v2", 200, "curl"]'
+    log_path(world).write_bytes(b"\n".join([content, *odd, good, b""]))
+
+    assert [entry.path for entry in read_log(world)] == ["/v2"]
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        pytest.param("{", id="cut off"),
+        pytest.param('{"node": 5}', id="type"),
+        pytest.param('{"node": "x"}', id="name"),
+        pytest.param(
+            '{"node": "projects/p/locations/z/nodes/n", "id": "", "cloud": "", "prefix": "", "options": 5}',
+            id="options",
+        ),
+        pytest.param('{"a":' * 100_000, id="nested"),
+    ],
+)
+def test_a_damaged_mark_in_ssh_configuration_names_the_line(mark: str) -> None:
+    with pytest.raises(Exception, match="line 2 of `config`: damaged entry"):
+        parse_ssh_config(f"Host x\n# tpuctl {mark}\n# tpuctl end\n", source="config")
+
+
+def test_a_journal_too_large_to_read_is_told_of_and_counts_as_empty(tmp_path: Path) -> None:
+    told: list[str] = []
+    path = tmp_path / "sandbox" / "us-central2-b" / "trainer.jsonl"
+    path.parent.mkdir(parents=True)
+    with path.open("wb") as file:
+        file.truncate((64 << 20) + 1)
+
+    assert Journal(tmp_path, warn=told.append).entries(NAME) == []
+    assert told == [f"cannot read the journal: {path}: it is larger than 64 MiB"]
+
+
+def test_a_pipe_in_the_place_of_a_file_to_append_to_holds_nobody_up(tmp_path: Path) -> None:
+    world, now = tmp_path / "world", ManualClock().now()
+    os.mkfifo(log_path(world))
+    log_event(world, "x", now)
+    store = LocalJournal(tmp_path / "journal")
+    store.append(NAME, b"{}\n", durable=False)
+    (file,) = (tmp_path / "journal").rglob("trainer.jsonl")
+    file.unlink()
+    os.mkfifo(file)
+
+    with pytest.raises(JournalError):
+        store.append(NAME, b"{}\n", durable=False)

@@ -1,0 +1,84 @@
+"""What healthy workers tell, to be changed in one thing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tpuctl.check.facts import Known
+from tpuctl.check.findings import CheckRule
+from tpuctl.doctor.doctor_facts import (
+    AllWorkersFacts,
+    ClockOffset,
+    FileSystemUsage,
+    InstalledPackage,
+    LogFolder,
+    LogFolderState,
+    OomKills,
+    PythonEnvironment,
+    StartupResult,
+    TpuUse,
+    TpuVariables,
+    WorkerFacts,
+    WorkerMemory,
+    WorkerReport,
+)
+from tpuctl.models.node import Node
+from tpuctl.nodes.conditions import StartupState
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+HEALTHY = WorkerReport(
+    offset=ClockOffset(timedelta(seconds=-0.1), timedelta(seconds=0.5)),
+    kernel="6.8.0",
+    python="3.10.12",
+    uptime=Known(timedelta(hours=20)),
+    disks=Known((FileSystemUsage("/", 100 << 30, 60 << 30, 40, 10),)),
+    logs=Known(LogFolder("/tmp/tpu_logs", LogFolderState.WRITABLE, 1 << 20, 3, is_complete=True)),
+    memory=Known(WorkerMemory(400 << 30, 300 << 30)),
+    kills=Known(OomKills(0)),
+    hold=Known(TpuUse()),
+    chips=Known(4),
+    ended=Known(StartupResult(StartupState.DONE)),
+    variables=Known(TpuVariables()),
+    environments=Known(()),
+    is_synchronized=Known(value=True),
+)
+
+
+def node(**fields: Any) -> Node:
+    """Return a READY v4-16 of two workers, or what the fields make of it."""
+    raw = {
+        "name": "projects/p/locations/us-central2-b/nodes/demo",
+        "id": "17",
+        "state": "READY",
+        "health": "HEALTHY",
+        "acceleratorType": "v4-16",
+        "runtimeVersion": "tpu-ubuntu2204-base",
+        "createTime": "2026-01-01T00:00:00Z",
+        "networkEndpoints": [
+            {"ipAddress": f"10.0.0.{worker}", "accessConfig": {"externalIp": f"198.18.0.{worker}"}}
+            for worker in range(2)
+        ],
+    }
+    return Node.from_api(raw | fields)
+
+
+def seen(*changes: dict[str, Any], **fields: Any) -> AllWorkersFacts:
+    """Return what workers told that differ from a healthy one in this; the fields are the node's."""
+    workers = tuple(WorkerFacts(number, Known(replace(HEALTHY, **one))) for number, one in enumerate(changes))
+    return AllWorkersFacts(node=node(**fields), now=NOW, expected=tuple(range(len(changes))), workers=workers)
+
+
+def said(rule: CheckRule[Any], facts: object) -> list[str]:
+    """Return what a rule says, a line for each finding: level, subject, text."""
+    return [f"{found.level} {found.subject}: {found.text}" for found in rule.judge(facts)]
+
+
+def python(path: str = "~/venv", version: str = "3.10", /, **packages: str) -> PythonEnvironment:
+    """Return an environment with packages, by `name=version` or `name="version requires; requires"`."""
+    found = {}
+    for name, text in packages.items():
+        number, _, requires = text.partition(" ")
+        found[name.replace("_", "-")] = InstalledPackage(number, tuple(filter(None, requires.split("|"))))
+    return PythonEnvironment("venv", path, version, found)

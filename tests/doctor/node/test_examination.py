@@ -1,0 +1,275 @@
+"""The program that looks into a worker, run for real on a folder that stands for one, and how strictly its answer is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from datetime import UTC, datetime, timedelta
+from getpass import getuser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.doctor.node.conftest import Worker
+from tests.tpu_files import running
+from tpuctl.check.facts import Absent, Known, Unknown
+from tpuctl.doctor.doctor_facts import (
+    FileSystemUsage,
+    InstalledPackage,
+    LogFolder,
+    LogFolderState,
+    OomKills,
+    PythonEnvironment,
+    StartupResult,
+    TpuHolder,
+    TpuUse,
+    TpuVariables,
+    WorkerMemory,
+    WorkerReport,
+)
+from tpuctl.doctor.node_probes import examination_program, parse_examination
+from tpuctl.nodes.conditions import StartupState
+from tpuctl.ssh.agent import bootstrap
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def look(worker: Worker, *, patience: float = 5, **environ: str) -> tuple[dict[str, Any], WorkerReport]:
+    """Run the program on a worker; return what it told, as it came and as it is read."""
+    line, program = examination_program(timedelta(seconds=patience))
+    clean = {key: value for key, value in os.environ.items() if key not in {"VIRTUAL_ENV", "CONDA_PREFIX"}}
+    paths = {
+        "TPUCTL_DEVICE_ROOT": str(worker.root),
+        "HOME": str(worker.home),
+        "PATH": f"{worker.programs}:{os.environ['PATH']}",
+        "SHELL": "/bin/sh",
+    }
+    before = datetime.now(UTC)
+    done = subprocess.run(
+        ["sh", "-c", line], input=program.encode(), capture_output=True, env=clean | paths | environ, check=True
+    )
+    (text,) = [one for one in done.stdout.decode().splitlines() if one.startswith("tpuctl-examination ")]
+    text = text.removeprefix("tpuctl-examination ")
+    told = parse_examination(text, before, datetime.now(UTC))
+    assert isinstance(told, Known)
+    return json.loads(text), told.value
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Worker:
+    return Worker(tmp_path)
+
+
+def test_examination_healthy_worker_reports_everything(worker: Worker) -> None:
+    _, told = look(worker)
+
+    assert told.disks == Known((FileSystemUsage("/", 102400, 0, 20),))
+    assert told.logs == Known(LogFolder("/tmp/tpu_logs", LogFolderState.ABSENT, 0, 0, is_complete=True))
+    assert told.memory == Known(WorkerMemory(1024000, 921600))
+    assert told.uptime == Known(timedelta(seconds=90000))
+    assert told.kills == Known(OomKills(0))
+    assert told.hold == Known(TpuUse(hidden=told.hold.value.hidden if isinstance(told.hold, Known) else -1))
+    assert (told.chips, told.ended) == (Known(4), Known(StartupResult(StartupState.DONE)))
+    assert (told.variables, told.environments) == (Known(TpuVariables()), Known(()))
+    assert told.is_synchronized == Known(value=True)
+    assert (told.kernel, told.offset.low <= timedelta() <= told.offset.high) == (os.uname().release, True)
+
+
+def test_examination_reports_each_problem(worker: Worker) -> None:
+    worker.says("dmesg", "[1] Out of memory: Killed process 7 (python3)\n[2] oom_reaper: reaped process 7\n")
+    worker.says("timedatectl", "NTPSynchronized=no\n")
+    worker.says("cloud-init", "status: error\n")
+    worker.write("tmp/tpu_logs/tpu_driver.INFO", "x" * 5000)
+    (worker.root / "dev/accel3").unlink()
+    worker.lock_file.touch()
+
+    with running("sleep", "60", path=worker.root / "dev" / "accel0") as process:
+        _, told = look(worker)
+
+    assert told.kills == Known(OomKills(1, "[2] oom_reaper: reaped process 7"))
+    assert (told.is_synchronized, told.chips) == (Known(value=False), Known(3))
+    assert told.ended == Known(StartupResult(StartupState.FAILED, "cloud-init failed"))
+    assert isinstance(told.logs, Known)
+    assert (told.logs.value.state, told.logs.value.size >= 4096, told.logs.value.files) == (
+        LogFolderState.WRITABLE,
+        True,
+        1,
+    )
+    assert isinstance(told.hold, Known)
+    (holder,) = told.hold.value.holders
+    assert (holder.pid, holder.name, told.hold.value.lock_owner) == (process.pid, "sleep", getuser())
+    assert holder == TpuHolder(process.pid, getuser(), "sleep", holder.age)
+
+
+def test_examination_reads_packages_from_metadata(worker: Worker) -> None:
+    worker.install("jax", "0.4.35", "jaxlib<=0.4.35,>=0.4.34", 'libtpu-nightly==0.1.dev1 ; extra == "tpu"', "numpy>=1")
+    worker.install("torch_xla", "2.5.0+libtpu")
+    worker.install("numpy", "2.0")
+    worker.install("flax", "0.10", place="work/.venv")
+    worker.install("tensorflow", "2.11.0", place="elsewhere")
+    system = worker.root / "usr/lib/python3/dist-packages/torch-2.5.0.dist-info"
+    system.mkdir(parents=True)
+
+    _, told = look(worker, VIRTUAL_ENV=str(worker.home / "work/.venv"))
+
+    assert told.environments == Known(
+        (
+            PythonEnvironment("system", "/usr", told.python.rpartition(".")[0], {"torch": InstalledPackage("2.5.0")}),
+            PythonEnvironment("venv", "~/work/.venv", "3.10", {"flax": InstalledPackage("0.10")}),
+            PythonEnvironment(
+                "venv",
+                "~/venv",
+                "3.10",
+                {
+                    "jax": InstalledPackage(
+                        "0.4.35",
+                        ("jaxlib <=0.4.35,>=0.4.34", 'libtpu-nightly ==0.1.dev1 ; extra == "tpu"'),
+                    ),
+                    "torch-xla": InstalledPackage("2.5.0+libtpu"),
+                },
+            ),
+            PythonEnvironment("venv", "~/elsewhere", "3.10", {"tensorflow": InstalledPackage("2.11.0")}),
+        )
+    )
+
+
+def test_examination_reports_only_known_variables(worker: Worker) -> None:
+    (worker.home / ".profile").write_text("export JAX_PLATFORMS=cpu TOKEN=secret; echo welcome\n")
+    job = worker.home / ".tpuctl/jobs/train.0"
+    job.mkdir(parents=True)
+    ended = worker.home / ".tpuctl/jobs/old.0"
+    ended.mkdir()
+    (ended / "exit").write_text("0")
+
+    with subprocess.Popen(["sleep", "60"], env={"TPU_LOG_DIR": str(worker.home), "PASSWORD": "secret"}) as process:
+        (job / "pid").write_text(f"{process.pid} 1")
+        raw, told = look(worker, PJRT_DEVICE="TPU")
+        process.kill()
+
+    session, login = {"PJRT_DEVICE": "TPU"}, {"PJRT_DEVICE": "TPU", "JAX_PLATFORMS": "cpu"}
+    assert told.variables == Known(TpuVariables(session, login, ({"TPU_LOG_DIR": str(worker.home)},)))
+    assert "secret" not in json.dumps(raw)
+    # That of the job is where libtpu's log is looked for.
+    assert told.logs == Known(LogFolder(str(worker.home), LogFolderState.LACKS_PARENT, 0, 0, is_complete=True))
+
+
+def test_examination_failed_part_does_not_affect_others(worker: Worker) -> None:
+    (worker.programs / "df").write_text("#!/bin/sh\nexec sleep 60\n")
+    worker.says("dmesg", "dmesg: read kernel buffer failed: Operation not permitted\n", code=1)
+    (worker.programs / "timedatectl").write_text("#!/bin/sh\nexit 127\n")
+    (worker.home / ".profile").write_text("exit 3\n")
+    line, program = bootstrap("examination", "examine('exit 1', 'raise SystemExit(3)', 0.5)")
+
+    done = subprocess.run(
+        ["sh", "-c", line],
+        input=program,
+        capture_output=True,
+        check=True,
+        env={
+            **os.environ,
+            "HOME": str(worker.home),
+            "PATH": f"{worker.programs}:{os.environ['PATH']}",
+            "SHELL": "/bin/sh",
+        },
+    )
+    read = parse_examination(done.stdout.decode().partition("tpuctl-examination ")[2], NOW, NOW)
+
+    assert isinstance(read, Known)
+    told = read.value
+    assert told.disks == Unknown("`df` did not end in time")
+    assert told.kills == Unknown("dmesg: read kernel buffer failed: Operation not permitted")
+    assert told.hold == Unknown("`python3` failed: exit 3")
+    assert told.chips == Unknown("`sh` failed: exit 1")
+    assert told.is_synchronized == Absent("`timedatectl` is missing")
+    assert isinstance(told.memory, Known)
+    assert isinstance(told.variables, Known)
+    assert told.variables.value.login_unread == "a login shell runs no commands: exit 3"
+
+
+def test_examination_hanging_profile_has_a_clear_reason(worker: Worker) -> None:
+    (worker.home / ".profile").write_text("exec sleep 60\n")
+    (worker.root / "proc/uptime").write_text("\n")
+
+    _, told = look(worker, patience=0.5)
+
+    waits = "a login shell did not start within 0.5 s: a command in its profile waits"
+    assert told.variables == Known(TpuVariables(login_unread=waits))
+    assert told.uptime == Unknown("unexpected content (IndexError)")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "unexpected answer: not JSON: ``"),
+        ("[]", "unexpected answer: the answer: expected an object, got a list"),
+        ("{}", "unexpected answer: the answer: `version` is missing"),
+        ('{"version": 2}', "its answer has version 2, which this tpuctl does not support"),
+        (
+            '{"version": 1, "began": "x", "ended": 1}',
+            "unexpected answer: the answer.began: expected a number, got `x`",
+        ),
+        (
+            '{"version": 1, "began": 1, "ended": 1, "kernel": 1}',
+            "unexpected answer: the answer.kernel: expected a string, got 1",
+        ),
+        (
+            '{"version": 1, "began": 1e400, "ended": 1}',
+            "unexpected answer: a number that is not finite: `1e400`",
+        ),
+    ],
+)
+def test_examination_invalid_answer_is_unknown(text: str, expected: str) -> None:
+    assert parse_examination(text, NOW, NOW) == Unknown(expected)
+
+
+def test_examination_invalid_part_is_unknown() -> None:
+    told: dict[str, Any] = {
+        "version": 1,
+        "began": NOW.timestamp() + 5,
+        "ended": NOW.timestamp() + 6,
+        "kernel": "6\x1b[2J",
+        "python": "3.10",
+        "uptime": {"ok": "x"},
+        "logs": {"ok": {"path": "/x", "state": "new", "bytes": 1, "files": 1, "isComplete": True}},
+        "memory": {"error": "it is gone"},
+        "killed": {"ok": []},
+        "environments": {"ok": [{"kind": "venv"}]},
+        "said": {
+            "holders": {"code": 0, "out": "tpuctl-holders {}"},
+            "space": [],
+            "synchronized": {"code": 0, "out": ""},
+        },
+        "session": {"JAX_PLATFORMS": 1},
+        "login": {},
+        "jobs": [],
+    }
+
+    read = parse_examination(json.dumps(told), NOW, NOW + timedelta(seconds=2))
+
+    assert isinstance(read, Known)
+    one = read.value
+    assert (one.kernel, one.offset.low, one.offset.high) == (r"6\x1b[2J", timedelta(seconds=4), timedelta(seconds=5))
+    unexpected = {
+        name: getattr(one, name).reason.removeprefix("unexpected answer: the answer.")
+        for name in ("uptime", "logs", "kills", "environments", "hold", "disks", "chips", "variables")
+    }
+    assert unexpected == {
+        "uptime": "uptime.ok: not a number",
+        "logs": "logs.ok.state: expected writable or absent or lacks-parent or refused or relative, got `new`",
+        "kills": "killed.ok: expected an object, got a list",
+        "environments": "environments.ok[0]: `packages` is missing",
+        "hold": "unexpected answer: the answer: `holders` is missing",
+        "disks": "said.space: expected an object, got a list",
+        "chips": "said: `inspection` is missing",
+        "variables": "session.JAX_PLATFORMS: expected a string, got 1",
+    }
+    assert one.memory == Unknown("it is gone")
+    # What is no version would go into a command that is advised.
+    packages = {"jax": {"version": "1; rm -rf /", "requires": []}, "flax": {"version": "1.0", "requires": []}}
+    told["environments"] = {"ok": [{"kind": "venv", "path": "~/x", "python": "3", "packages": packages}]}
+    read = parse_examination(json.dumps(told), NOW, NOW)
+    assert isinstance(read, Known)
+    assert read.value.environments == Known((PythonEnvironment("venv", "~/x", "3", {"flax": InstalledPackage("1.0")}),))
+    assert one.is_synchronized == Unknown("`timedatectl` printed no state")

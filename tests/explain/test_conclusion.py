@@ -1,0 +1,242 @@
+"""What is concluded from what a log holds: causes before symptoms, the oldest first; quotes and what was over last."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.explain.reported import message, place, seen, sighting
+from tpuctl.explain.conclusion import Confidence, conclude, merge_scans
+from tpuctl.explain.log_lines import ScanResult, Sighting
+from tpuctl.explain.messages import CheckFirst, MessageRole
+
+MEMORY = message("memory")
+DISK = message("disk")
+SOCKET = message("socket", MessageRole.SYMPTOM, explained_by=("memory",), check_first=CheckFirst.NODE_STATE)
+HEARTBEAT = message("heartbeat", MessageRole.SYMPTOM, check_first=CheckFirst.OTHER_WORKERS_LOG)
+FLUSH = message("flush", MessageRole.SYMPTOM, explained_by=("upload",))
+UPLOAD = message("upload")
+COMPILE = message("compile", MessageRole.WRAPPER)
+CANCELLED = message("cancelled", MessageRole.WRAPPER, explained_by=("compile",))
+RETRYING = message("retrying", MessageRole.PROGRESS)
+QUEUE = message("queue")
+INITIALIZED = message("initialized", MessageRole.RECOVERY, ends=("retrying", "queue", "socket"))
+BENIGN = message("benign", MessageRole.HARMLESS)
+
+
+def told(*sightings: Sighting) -> list[tuple[str, str | None, str]]:
+    """Return id, what it is a symptom of, and confidence, in order."""
+    conclusions = conclude(seen(*sightings)).conclusions
+    return [(one.id, one.symptom_of, str(one.confidence)) for one in conclusions]
+
+
+@pytest.mark.parametrize(
+    ("sightings", "expected"),
+    [
+        pytest.param((), [], id="nothing"),
+        pytest.param((sighting(MEMORY, place(5)),), [("memory", None, "high")], id="a cause"),
+        pytest.param((sighting(BENIGN, place(5)),), [], id="harmless is no verdict"),
+        pytest.param((sighting(INITIALIZED, place(5)),), [], id="a recovery is no verdict"),
+        pytest.param((sighting(SOCKET, place(5)),), [("socket", None, "medium")], id="a lone symptom"),
+        pytest.param((sighting(COMPILE, place(5)),), [("compile", None, "medium")], id="a lone wrapper"),
+        pytest.param(
+            (sighting(DISK, place(9)), sighting(MEMORY, place(5))),
+            [("memory", None, "high"), ("disk", None, "high")],
+            id="two causes, in the order of the log",
+        ),
+        pytest.param(
+            (sighting(MEMORY, place(5, minute=9)), sighting(DISK, place(9, minute=5))),
+            [("disk", None, "high"), ("memory", None, "high")],
+            id="by time where the newest line is first",
+        ),
+        pytest.param(
+            (sighting(MEMORY, place(5, minute=9)), sighting(DISK, place(9))),
+            [("memory", None, "high"), ("disk", None, "high")],
+            id="by line where only one tells the time",
+        ),
+        pytest.param(
+            (sighting(SOCKET, place(5)), sighting(MEMORY, place(9))),
+            [("memory", None, "high"), ("socket", "memory", "high")],
+            id="a cause may be told after its symptom",
+        ),
+        pytest.param(
+            (sighting(SOCKET, place(5)), sighting(MEMORY, place(406))),
+            [("memory", None, "high"), ("socket", None, "medium")],
+            id="but not far after",
+        ),
+        pytest.param(
+            (sighting(SOCKET, place(5)), sighting(MEMORY, place(405))),
+            [("memory", None, "high"), ("socket", "memory", "high")],
+            id="as far as that",
+        ),
+        pytest.param(
+            (sighting(MEMORY, place(5, minute=0)), sighting(SOCKET, place(9, minute=60))),
+            [("memory", None, "high"), ("socket", "memory", "high")],
+            id="an hour later",
+        ),
+        pytest.param(
+            (sighting(MEMORY, place(5, minute=0)), sighting(SOCKET, place(9, minute=60.1))),
+            [("memory", None, "high"), ("socket", None, "medium")],
+            id="more than an hour later",
+        ),
+        pytest.param(
+            (sighting(MEMORY, place(5, minute=0), place(8, minute=90)), sighting(SOCKET, place(9, minute=100))),
+            [("memory", None, "high"), ("socket", "memory", "high")],
+            id="an hour after the last time",
+        ),
+        pytest.param(
+            (sighting(SOCKET, place(5, minute=0)), sighting(MEMORY, place(9, minute=2))),
+            [("memory", None, "high"), ("socket", "memory", "high")],
+            id="told two minutes after",
+        ),
+        pytest.param(
+            (sighting(SOCKET, place(5, minute=0)), sighting(MEMORY, place(9, minute=2.1))),
+            [("memory", None, "high"), ("socket", None, "medium")],
+            id="told more than two minutes after",
+        ),
+        pytest.param(
+            (sighting(DISK, place(5)), sighting(HEARTBEAT, place(9))),
+            [("disk", None, "high"), ("heartbeat", "disk", "medium")],
+            id="any failure may be behind what others see of it",
+        ),
+        pytest.param(
+            (sighting(DISK, place(5)), sighting(INITIALIZED, place(7)), sighting(HEARTBEAT, place(9))),
+            [("disk", None, "high"), ("heartbeat", None, "medium")],
+            id="but not where the program worked again between them",
+        ),
+        pytest.param(
+            (sighting(DISK, place(5)), sighting(FLUSH, place(9))),
+            [("disk", None, "high"), ("flush", None, "medium")],
+            id="but not behind what has its own causes",
+        ),
+        pytest.param(
+            (sighting(CANCELLED, place(4)), sighting(MEMORY, place(5)), sighting(COMPILE, place(9))),
+            [("memory", None, "high"), ("cancelled", "memory", "high"), ("compile", "memory", "high")],
+            id="wrappers carry the cause that is near",
+        ),
+        pytest.param(
+            (sighting(MEMORY, place(5)), sighting(DISK, place(500)), sighting(COMPILE, place(510))),
+            [("memory", None, "high"), ("disk", None, "high"), ("compile", "disk", "high")],
+            id="the nearest of two",
+        ),
+        pytest.param(
+            (sighting(MEMORY, place(5), place(8)), sighting(COMPILE, place(9)), sighting(DISK, place(10))),
+            [("memory", None, "high"), ("disk", None, "high"), ("compile", "memory", "high")],
+            id="of two as near the one that was told first",
+        ),
+        pytest.param(
+            (sighting(MEMORY, place(5)), sighting(COMPILE, place(406))),
+            [("memory", None, "high"), ("compile", None, "medium")],
+            id="a wrapper far from any cause",
+        ),
+        pytest.param(
+            (sighting(RETRYING, place(5)),), [("retrying", None, "medium")], id="something that is still being tried"
+        ),
+        pytest.param((sighting(RETRYING, place(5)), sighting(INITIALIZED, place(9))), [], id="a retry that succeeded"),
+        pytest.param(
+            (sighting(INITIALIZED, place(5)), sighting(RETRYING, place(9))),
+            [("retrying", None, "medium")],
+            id="a retry after the success",
+        ),
+        pytest.param(
+            (sighting(RETRYING, place(5), place(20)), sighting(INITIALIZED, place(9))),
+            [("retrying", None, "medium")],
+            id="a success between two retries",
+        ),
+        pytest.param(
+            (sighting(QUEUE, place(5)), sighting(INITIALIZED, place(9))),
+            [("queue", None, "medium")],
+            id="a cause that was over",
+        ),
+        pytest.param(
+            (sighting(QUEUE, place(5)), sighting(INITIALIZED, place(9)), sighting(MEMORY, place(20))),
+            [("memory", None, "high"), ("queue", None, "medium")],
+            id="what was over comes after what was not",
+        ),
+        pytest.param(
+            (sighting(DISK, place(5), count=3, quoted=3),), [("disk", None, "low")], id="only quoted"
+        ),
+        pytest.param(
+            (sighting(DISK, place(5), count=3, quoted=2),), [("disk", None, "high")], id="quoted and said"
+        ),
+        pytest.param(
+            (sighting(MEMORY, place(5), quoted=1), sighting(SOCKET, place(9))),
+            [("socket", None, "medium"), ("memory", None, "low")],
+            id="a quote explains nothing",
+        ),
+    ],
+)  # fmt: skip
+def test_conclude_sorts_and_links_causes(
+    sightings: tuple[Sighting, ...], expected: list[tuple[str, str | None, str]]
+) -> None:
+    assert told(*sightings) == expected
+
+
+def test_conclude_binary_file_has_low_confidence() -> None:
+    (one,) = conclude(replace(seen(sighting(DISK, place(5))), is_binary=True)).conclusions
+    assert (str(one.confidence), one.why) == (
+        "low",
+        "this is not text but a program or data, which may only contain the message",
+    )
+
+
+def test_conclude_chain_names_first_cause() -> None:
+    known = (sighting(UPLOAD, place(5)), sighting(FLUSH, place(6)), sighting(SOCKET, place(7)))
+    assert told(*known) == [
+        ("upload", None, "high"),
+        ("flush", "upload", "high"),
+        ("socket", "upload", "medium"),
+    ]
+
+
+def test_conclude_fills_placeholders_from_known_facts_and_log() -> None:
+    disk = replace(DISK, meaning="{path} of {node} is full", remedy=("clean {path} of {node}", "add {size}"))
+    (one,) = conclude(seen(sighting(disk, place(3), facts={"path": "/tmp"})), known={"node": "trainer"}).conclusions
+    assert one.meaning == "/tmp of trainer is full"
+    assert one.remedy == ("clean /tmp of trainer", "add SIZE")
+
+
+def test_conclude_recovered_failure_names_line() -> None:
+    explanation = conclude(seen(sighting(SOCKET, place(5)), sighting(INITIALIZED, place(9))))
+    assert explanation.conclusions == ()
+    (harmless,) = explanation.harmless
+    assert (harmless.id, harmless.recovered, harmless.why) == (
+        "socket",
+        place(9),
+        "it recovered by itself: line 9 says `line 9`",
+    )
+
+
+def test_conclude_shows_suspicious_lines_only_without_verdict() -> None:
+    odd = (place(7),)
+    assert conclude(seen(suspicious=odd)).suspicious == odd
+    assert conclude(seen(sighting(DISK, place(5)), suspicious=odd)).suspicious == ()
+    assert conclude(seen(sighting(BENIGN, place(5)), suspicious=odd)).suspicious == odd
+
+
+def logs() -> dict[str, ScanResult]:
+    return {
+        "worker-0.log": seen(sighting(HEARTBEAT, place(4))),
+        "worker-1.log": seen(sighting(HEARTBEAT, place(2), place(8), count=2), sighting(DISK, place(900))),
+    }
+
+
+def test_merge_several_logs_finds_causes_across_files() -> None:
+    conclusions = conclude(merge_scans(logs())).conclusions
+    assert [(one.id, one.symptom_of) for one in conclusions] == [("disk", None), ("heartbeat", "disk")]
+    heartbeat = conclusions[1].sighting
+    assert (heartbeat.count, list(heartbeat.workers)) == (3, ["0", "1"])
+    assert conclusions[0].sighting.first == replace(place(900), source="worker-1.log", worker="1")
+
+
+def test_wrapper_has_no_cause_in_another_file() -> None:
+    known = {"a": seen(sighting(COMPILE, place(4))), "b": seen(sighting(DISK, place(4)))}
+    assert [(one.id, one.symptom_of) for one in conclude(merge_scans(known)).conclusions] == [
+        ("disk", None),
+        ("compile", None),
+    ]
+
+
+def test_confidence_values() -> None:
+    assert list(Confidence) == ["high", "medium", "low"]

@@ -1,0 +1,110 @@
+"""Messages of libtpu, JAX, PyTorch/XLA, of used-up memory and of the worker: what is known, and what only looks alike."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from tpuctl.explain.messages import Message, MessageRole, known_messages, message_by_id
+
+_FILES = ("memory", "libtpu", "jax", "torch_xla", "host")
+
+
+class Known(NamedTuple):
+    """What a text is taken for, and the facts in it."""
+
+    id: str
+    facts: Mapping[str, str]
+
+
+@functools.cache
+def _in_order() -> tuple[Message, ...]:
+    folder = resources.files("tpuctl.data").joinpath("messages")
+    ids = {
+        entry["id"]
+        for name in _FILES
+        for entry in yaml.load(folder.joinpath(f"{name}.yaml").read_text("utf-8"), yaml.CSafeLoader)
+    }
+    return tuple(message for message in known_messages() if message.id in ids)
+
+
+def _known(text: str) -> Known | None:
+    """Look for the first message that matches, as a log is read: only where the text holds one of its anchors."""
+    collapsed, squeezed = " ".join(text.split()), "".join(text.split()).lower()
+    for message in _in_order():
+        if not any("".join(anchor.split()).lower() in squeezed for anchor in message.anchors):
+            assert not re.search(message.match, collapsed), f"{message.id} matches without an anchor"
+        elif found := re.search(message.match, collapsed):
+            return Known(message.id, {name: value for name, value in found.groupdict().items() if value})
+    return None
+
+
+_EXAMPLES = yaml.load(Path(__file__).with_name("messages_of_programs.yaml").read_bytes(), yaml.CSafeLoader)
+
+
+@pytest.mark.parametrize("example", _EXAMPLES, ids=lambda example: example["id"])
+def test_message_is_recognized_with_facts(example: dict[str, Any]) -> None:
+    """The first entry that matches is the right one, whatever follows or surrounds the message."""
+    assert _known(example["text"]) == Known(example["id"], example.get("facts", {}))
+
+
+def test_every_message_has_an_example() -> None:
+    """A pattern that was never tried on a text is a guess."""
+    assert {example["id"] for example in _EXAMPLES} == {message.id for message in _in_order()}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # memory that suffices, and configurations
+        "Memory usage: hbm 14.2G of 15.48G, peak 15.1G",
+        "step 1200: hbm used 7.1GiB of 8GiB (88%)",
+        "INFO memory space hbm: 15.48G, vmem: 16.00M",
+        "xla_tpu_scoped_vmem_limit_kib: 65536",
+        "Attempting to allocate 2 workers; that was possible",
+        "Total hbm usage >= 9.60G: reserved 530.00M program 9.08G arguments 0B",
+        # the TPU, well
+        "Connecting to the TPU: device /dev/accel0 opened",
+        "I0000 pjrt_api.cc:167] The PJRT plugin has PJRT API version 0.94. The framework PJRT API version is 0.93.",
+        "JAX sees 8 TPU devices on 2 hosts; TPU initialization took 12.3 seconds",
+        "megascale_num_slices=2 megascale_abort_on_hangs=true",
+        "Port 8888 is already in use, trying another port.",
+        # workers, well
+        "heartbeat_timeout_seconds: 100",
+        "Barrier checkpoint_save passed after 0.2 s",
+        "coordination service started at 10.0.0.2:8476",
+        "Preemption sync manager: no preemption; saving a preemption checkpoint at step 100",
+        "jax.distributed.initialize() done: process 0 of 4",
+        # the machine
+        "Process finished with exit code 0",
+        "train loss 137, exit_threshold 137",
+        "processed 137 files, status 1370",
+        "Filesystem Size Used Avail Use% Mounted on /dev/sda1 97G 45G 52G 47% /",
+        "apt-get: Get:1 http://archive.ubuntu.com/ubuntu jammy InRelease",
+        "Killed 3 stale sessions",
+        "SIGTERM handler installed; a checkpoint is saved before the process ends",
+        "memory: 12.3 GiB of 334 GiB; oom_score_adj 0",
+        "No module named in the configuration, using default",
+        "Permission denied (publickey).",
+    ],
+)
+def test_similar_text_is_not_recognized(text: str) -> None:
+    """Logs that go well speak of the same things."""
+    assert _known(text) is None
+
+
+def test_tpu_failure_is_not_the_harmless_note_of_other_backends() -> None:
+    """JAX writes the same words when it merely tries what is there, and when it fails."""
+    failed = "RuntimeError: Unable to initialize backend 'tpu': INTERNAL: Failed to open libtpu.so: no such file"
+    harmless = message_by_id("jax-other-backend")
+    assert harmless is not None
+    assert harmless.role is MessageRole.HARMLESS
+    assert re.search(harmless.match, failed) is None
+    assert re.search(harmless.match, failed.removeprefix("RuntimeError: ")) is not None

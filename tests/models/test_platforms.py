@@ -1,0 +1,97 @@
+"""What differs between Linux and macOS has a way on each; that of the other system is tried with what its programs print."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tpuctl import platforms
+from tpuctl.platforms import find_processes_with_variable, flush_to_disk, parse_process_list, read_mount_table
+from tpuctl.ssh.agent.job import WAITID, end_of
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs Linux's /proc")
+
+# As `ps -A -E -ww -o pid=,command=` of macOS prints it: the variables stand behind the words of the command.
+LISTED = b"""\
+    1 /sbin/launchd
+  501 /bin/sh -c sleep 9 MARK=/state/worker 0 HOME=/Users/ada
+  502 sleep 9 HOME=/Users/ada MARK=/state/worker 0
+  503 sleep 9 MARK=/state/worker 01 HOME=/Users/ada
+  504 grep XMARK=/state/worker 0
+not a process MARK=/state/worker 0
+"""
+
+
+@pytest.fixture
+def marked() -> Iterator[int]:
+    """Yield a process with a variable of its own."""
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, "TPUCTL_MARK": "a b"}) as process:
+        yield process.pid
+        process.kill()
+
+
+@pytest.mark.parametrize(("system", "folder"), [("linux", Path("/run/sshd")), ("darwin", None)], ids=["linux", "macos"])
+def test_sshd_folder_only_on_linux(system: str, folder: Path | None) -> None:
+    assert platforms.sshd_privilege_separation(system) == folder
+
+
+def test_listed_with_finds_processes_by_variable() -> None:
+    assert [*parse_process_list(b"MARK=/state/worker 0", LISTED)] == [501, 502]
+
+
+@needs_proc
+def test_processes_with_finds_running_processes(marked: int) -> None:
+    assert [*find_processes_with_variable("TPUCTL_MARK", "a b")] == [marked]
+    assert [*find_processes_with_variable("TPUCTL_MARK", "a")] == []
+
+
+def test_processes_with_uses_ps_without_proc(tmp_path: Path) -> None:
+    """Whatever this system's `ps` makes of macOS's options."""
+    assert [*find_processes_with_variable("TPUCTL_NO_SUCH_MARK", "1", proc=tmp_path)] == []
+
+
+def test_mount_table_without_proc_is_none(tmp_path: Path) -> None:
+    assert read_mount_table(tmp_path) is None
+
+
+def test_write_to_disk_keeps_the_content(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb", buffering=0) as file:
+        file.write(b"kept")
+        flush_to_disk(file.fileno())
+
+    assert (tmp_path / "file").read_bytes() == b"kept"
+
+
+def test_enlarged_pipe_still_works() -> None:
+    readable, writable = os.pipe()
+    try:
+        platforms.enlarge_pipe(writable, 1 << 17)
+        os.write(writable, b"x")
+        assert os.read(readable, 2) == b"x"
+    finally:
+        os.close(readable)
+        os.close(writable)
+
+
+@pytest.mark.parametrize("waitid", [WAITID, None], ids=["waitid", "without-waitid"])
+@pytest.mark.parametrize(
+    ("line", "end"), [("exit 7", (b"exit", 7)), ("kill -9 $$", (b"signal", 9)), ("exit 0", (b"exit", 0))]
+)
+def test_the_end_of_a_command_is_the_same_with_and_without_waitid(
+    line: str, end: tuple[bytes, int], waitid: object
+) -> None:
+    process = subprocess.Popen(["sh", "-c", f"read x; {line}"], stdin=subprocess.PIPE)
+    assert end_of(process.pid, waitid) is None
+
+    assert process.stdin is not None
+    process.stdin.close()
+    while (found := end_of(process.pid, waitid)) is None:
+        time.sleep(0.005)
+    process.wait()
+
+    assert found == end

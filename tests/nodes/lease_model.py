@@ -1,0 +1,265 @@
+"""A world for checking the lease by its interleavings: the real `Leases`, and a store and a cloud that can stop anywhere.
+
+Every actor is a thread that runs only while it has the baton, and gives it back before and after each thing that others
+could see: a read or write of the store, a request to the cloud, a sleep. The schedule, a string of bytes, says who goes
+on, when time passes, who dies and which write of the store gets lost. So a run is repeated by its bytes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from tpuctl.errors import OutcomeUnknownError, PreconditionFailedError
+from tpuctl.names import NodeName
+from tpuctl.nodes.lease import LeaseOwner, LeasePolicy, LeaseRecord, StoredLease
+
+NAME = NodeName("p", "us-central2-b", "trainer")
+POLICY = LeasePolicy()
+_SECOND = timedelta(seconds=1)
+_START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Killed(BaseException):
+    """The process ended here, without a last word."""
+
+
+@dataclass
+class Request:
+    """A change of the cloud on its way; it takes effect within the margin, whatever becomes of its sender."""
+
+    sender: Actor
+    verb: str
+    latest: timedelta
+    is_done: bool = False
+
+
+class Actor:
+    """One process. `wake` is when it wants to go on, `waits_for` what has to happen before."""
+
+    def __init__(self, model: Model, name: str, play: Callable[[Actor], None]) -> None:
+        self.model, self.name = model, name
+        self.identity = LeaseOwner("host", len(model.actors), name)
+        self.wake = timedelta()
+        self.waits_for: Request | None = None
+        self.is_killed = self.has_ended = False
+        self.error: BaseException | None = None
+        self._go = threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, args=(play,), daemon=True)
+        self._thread.start()
+
+    @property
+    def can_go_on(self) -> bool:
+        waits = self.waits_for is not None and not self.waits_for.is_done
+        return not self.has_ended and not waits and self.wake <= self.model.time
+
+    def go_on(self) -> None:
+        """Give it the baton until it gives it back."""
+        self._go.release()
+        self.model.baton.acquire()
+        if self.has_ended:
+            self._thread.join()
+
+    def kill(self) -> None:
+        self.is_killed = True
+        if not self.has_ended:
+            self.go_on()
+
+    def pause(self) -> None:
+        """Give the baton back: others may do anything before this returns."""
+        self.model.baton.release()
+        self._go.acquire()
+        if self.is_killed:
+            raise Killed
+
+    def _run(self, play: Callable[[Actor], None]) -> None:
+        self._go.acquire()
+        try:
+            if not self.is_killed:
+                play(self)
+        except Killed:
+            pass
+        except BaseException as error:  # noqa: BLE001  # raised again by the model, in the test's thread
+            self.error = error
+        self.has_ended = True
+        self.model.baton.release()
+
+    # The actor's clock.
+    def now(self) -> datetime:
+        return _START + self.model.time
+
+    def monotonic(self) -> timedelta:
+        return self.model.time
+
+    def sleep(self, duration: timedelta) -> None:
+        self.wake = self.model.time + duration
+        self.pause()
+
+    # The actor's store.
+    def read(self, name: NodeName) -> StoredLease | None:
+        assert name == NAME
+        self.pause()
+        found = self.model.stored()
+        self.pause()
+        return found
+
+    def write(self, name: NodeName, record: LeaseRecord, *, expected: str | None) -> str:
+        assert name == NAME
+        self.pause()
+        version = self._write(record, expected)
+        self.pause()
+        return version
+
+    def remove(self, name: NodeName, *, expected: str) -> None:
+        assert name == NAME
+        self.pause()
+        self._write(None, expected)
+        self.pause()
+
+    def _write(self, record: LeaseRecord | None, expected: str | None) -> str:
+        match self.model.draw():
+            case fate if fate >= 250:
+                self.model.late.append((record, expected))
+                raise OutcomeUnknownError("on its way")
+            case fate if fate >= 245:
+                self.model.swap(record, expected)
+                raise OutcomeUnknownError("its answer was lost")
+        if not self.model.swap(record, expected):
+            raise PreconditionFailedError("somebody was quicker")
+        return str(self.model.version)
+
+    def change(self, verb: str) -> None:
+        """Send a change and wait for its answer. Nothing happens between the caller's last check and the sending."""
+        self.waits_for = self.model.send(self, verb)
+        self.pause()
+
+
+@dataclass
+class Model:
+    """Store, cloud and time. `wrong` collects what must never happen. `knows_the_dead`: as the store on one machine."""
+
+    schedule: bytes
+    knows_the_dead: bool = False
+    time: timedelta = timedelta()
+    record: LeaseRecord | None = None
+    written: timedelta = timedelta()
+    version: int = 0
+    late: list[tuple[LeaseRecord | None, str | None]] = field(default_factory=list)
+    node: str = "PREEMPTED"
+    requests: list[Request] = field(default_factory=list)
+    actors: list[Actor] = field(default_factory=list)
+    plays: dict[str, Callable[[Actor], None]] = field(default_factory=dict)
+    is_down: bool = False
+    changes: int = 0
+    wrong: list[str] = field(default_factory=list)
+    baton: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    current: Actor | None = None
+    drawn: int = 0
+
+    def draw(self) -> int:
+        """Return the next byte of the schedule; 0, which is the quiet choice, after its end."""
+        self.drawn += 1
+        return self.schedule[self.drawn - 1] if self.drawn <= len(self.schedule) else 0
+
+    def stored(self) -> StoredLease | None:
+        if self.record is None:
+            return None
+        owner = self.record.owner
+        is_alive = any(actor.identity.owner == owner and not actor.has_ended for actor in self.actors)
+        alive = is_alive if self.knows_the_dead else None
+        return StoredLease(self.record, str(self.version), self.time - self.written, alive)
+
+    def swap(self, record: LeaseRecord | None, expected: str | None) -> bool:
+        if (str(self.version) if self.record else None) != expected:
+            return False
+        self.record, self.written, self.version = record, self.time, self.version + 1
+        return True
+
+    def send(self, sender: Actor, verb: str) -> Request:
+        others = [other.sender.name for other in self.requests if other.sender is not sender]
+        if others:
+            self.wrong.append(f"{sender.name} sends {verb} while {others} are at it")
+        if self.is_down and verb == "create":
+            self.wrong.append(f"{sender.name} sends create after the down")
+        # Strictly less than the margin: at the margin's end the lease may have gone to another.
+        self.requests.append(Request(sender, verb, self.time + POLICY.margin - _SECOND))
+        return self.requests[-1]
+
+    def take_effect(self, request: Request) -> None:
+        if request.verb == "create":
+            if self.node == "READY":
+                self.wrong.append(f"{request.sender.name} creates what is there")
+            if self.is_down:
+                self.wrong.append(f"{request.sender.name} creates after the down")
+        self.node = "READY" if request.verb == "create" else "ABSENT"
+        self.changes += 1
+        request.is_done = True
+        self.requests.remove(request)
+
+    def pass_time(self, duration: timedelta) -> None:
+        """Let time pass; what is on its way takes effect in time."""
+        until = self.time + duration
+        for request in sorted(self.requests, key=lambda request: request.latest):
+            if request.latest <= until:
+                self.time = max(self.time, request.latest)
+                self.take_effect(request)
+        self.time = until
+
+    def run(self) -> list[str]:
+        """Run everything to its end; return what was wrong."""
+        for name, play in self.plays.items():
+            self.actors.append(Actor(self, name, play))
+        for _ in range(3000):
+            if all(actor.has_ended for actor in self.actors) or self.wrong:
+                break
+            self._step(self.draw())
+        else:
+            self.wrong.append("it does not end")
+        for actor in self.actors:
+            actor.kill()
+        for request in list(self.requests):
+            self.take_effect(request)
+        if self.is_down and self.node != "ABSENT":
+            self.wrong.append(f"{self.node} after the down")
+        for actor in self.actors:
+            if actor.error is not None:
+                raise actor.error
+        return self.wrong
+
+    def _step(self, choice: int) -> None:
+        able = [actor for actor in self.actors if actor.can_go_on]
+        match choice:
+            case _ if choice >= 248:
+                self._die(choice)
+            case _ if choice >= 215:
+                self.pass_time((5, 25, 95, 125, 200)[choice % 5] * _SECOND)
+            case _ if choice >= 205 and self.requests:
+                self.take_effect(self.requests[choice % len(self.requests)])
+            case _ if choice >= 198 and self.late:
+                self.swap(*self.late.pop(choice % len(self.late)))
+            case _ if choice >= 195 and self.node == "READY":
+                self.node = "PREEMPTED"
+            case _ if able:
+                # The quiet choice goes on with the same actor, so that one byte is one change of actors.
+                actor = self.current if choice == 0 and self.current in able else able[choice % len(able)]
+                self.current = actor
+                actor.go_on()
+            case _ if self.requests:
+                self.take_effect(self.requests[0])
+            case _:
+                self.time = max(self.time, min(actor.wake for actor in self.actors if not actor.has_ended))
+
+    def _die(self, choice: int) -> None:
+        """Kill a watcher, which comes back as a new process."""
+        living = [actor for actor in self.actors if actor.name != "down" and not actor.has_ended]
+        if not living or len(self.actors) > 6:
+            return
+        victim = living[choice % len(living)]
+        victim.kill()
+        if self.knows_the_dead:
+            # On one machine the dead are replaced at once: what they sent counts as arrived.
+            for request in [request for request in self.requests if request.sender is victim]:
+                self.take_effect(request)
+        self.actors.append(Actor(self, victim.name, self.plays[victim.name]))

@@ -1,0 +1,77 @@
+"""What the tests of readiness have in common: nodes to look at, and decisions in one line."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tpuctl.models.node import Node
+from tpuctl.models.spec import SpecDifference
+from tpuctl.names import NodeName
+from tpuctl.nodes.conditions import (
+    Create,
+    Decision,
+    Delete,
+    Done,
+    Fail,
+    ObservedState,
+    Policy,
+    Reboot,
+    Repair,
+    Requeue,
+    Restart,
+    SshAnswer,
+    Start,
+    WorkerSnapshot,
+)
+from tpuctl.nodes.decide import decide
+
+NAME = NodeName("p", "us-central2-b", "trainer")
+UP = Policy(may_create=True, may_start=True, repair=Repair.RESTART)
+WAIT = Policy()
+SECOND = timedelta(seconds=1)
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+YES, SILENT, NO_KEY, NO_HOST = map(
+    WorkerSnapshot, (SshAnswer.YES, SshAnswer.UNREACHABLE, SshAnswer.KEY_REFUSED, SshAnswer.HOST_KEY_CHANGED)
+)
+DIFFERENT = (SpecDifference("network", "mine", "default"),)
+SICK = {"health": "UNHEALTHY_TENSORFLOW"}
+
+
+def node(state: str = "READY", **fields: Any) -> Node:
+    """A healthy v4-8 with one address, but for the fields given."""
+    raw = {"name": str(NAME), "id": "7", "state": state, "acceleratorType": "v4-8", "health": "HEALTHY"}
+    workers = Node(NAME, raw | fields).workers
+    return Node(NAME, raw | {"networkEndpoints": [{"ipAddress": "10.0.0.2"}] * workers} | fields)
+
+
+def slice_(state: str = "READY", **fields: Any) -> Node:
+    return node(state, acceleratorType="v4-16", **fields)
+
+
+def spot(state: str, **fields: Any) -> Node:
+    return node(state, schedulingConfig={"spot": True}, **fields)
+
+
+def queued(state: str, **fields: Any) -> Node:
+    return node(state, queuedResource="projects/p/locations/us-central2-b/queuedResources/q1", **fields)
+
+
+def said(decision: Decision) -> str:
+    """A decision in one line; of an error, its kind and the first line."""
+    match decision:
+        case Done(_, note):
+            return "reached" + (f": {note}" if note else "")
+        case Fail(error):
+            return f"{error.kind}: {str(error).splitlines()[0]}"
+        case Requeue(delay, reason, then):
+            after = f" [{then.what} in {then.after.total_seconds():g}]" if then else ""
+            return f"wait {delay.total_seconds():g}: {reason}{after}"
+        case Delete(reason, node_id, is_repair):
+            return f"delete {node_id}{' to repair' * is_repair}: {reason}"
+        case Create(reason) | Start(reason) | Restart(reason) | Reboot(reason):
+            return f"{type(decision).__name__.lower()}: {reason}"
+
+
+def look(policy: Policy, seen_node: Node | None, **fields: Any) -> str:
+    return said(decide(policy, ObservedState(name=NAME, node=seen_node, **fields), NOW))

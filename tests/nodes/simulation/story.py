@@ -1,0 +1,46 @@
+"""Tell one life, line by line: what the world did, what was asked of it, what the loop said, how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from tests.nodes.simulation.plan import Life
+from tests.nodes.simulation.run import History
+from tests.nodes.simulation.truth import Truth
+
+
+def story(history: History, life: Life) -> list[str]:
+    """Return the lines of a life in the order of time."""
+    begin = history.begun[0]
+    plan = history.plan
+    head = [
+        f"--- {life.node_id} of world {plan.seed}: {life.wish}",
+        f"    {life.accelerator_type}{' spot' if life.spot else ''}, found {life.found}, creation {life.creation}",
+        f"    ssh after {life.ssh_lag}, can ask {plan.can_ask}, until {plan.until}, login ends {plan.login_ends}",
+        *(f"    planned {blow}" for blow in life.blows),
+        *(f"    planned {spell}" for spell in plan.weather),
+    ]
+    lines = sorted(_lines(history, life), key=lambda line: line[0])
+    return [*head, *(f"{(at - begin).total_seconds():9.1f}  {text}" for at, text in lines)]
+
+
+def _lines(history: History, life: Life) -> Iterator[tuple[datetime, str]]:
+    truth = Truth(history, life)
+    for number, at in enumerate(history.begun, 1):
+        yield at, f"=== run {number}"
+    for at, record in history.ledger.snapshots[life.name]:
+        ahead = [f"{p.state}{' ' + p.health if p.health else ''}@{(p.at - history.begun[0]).total_seconds():.0f}"
+                 for p in record.timeline[-4:]] if record else []  # fmt: skip
+        yield at, f"    world: {record.number[:6] + ' ' + ' > '.join(ahead) if record else 'nothing'}"
+    for happening in truth.happenings:
+        yield happening.at, f"  somebody: {happening.kind}"
+    for change in truth.changes:
+        yield change.at, f"  {change.verb} -> {change.status} at {change.answered:%H:%M:%S}, last look {change.look}"
+    for at, run in truth.reboots:
+        yield at, f"  reboot in run {run}"
+    for event in history.told:
+        if event.node.node_id == life.node_id and str(event.kind) != "wait":
+            yield event.at, f"  said: {event.kind} {event.text}"
+    ending = history.endings[life.name]
+    yield ending.at, f"  ended with {ending.code}: {ending.words}"

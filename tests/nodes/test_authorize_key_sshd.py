@@ -1,0 +1,160 @@
+"""Whose keys a sandbox worker's real sshd lets in: as the guest of a TPU VM does, by metadata and by OS Login."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from getpass import getuser
+from pathlib import Path
+
+import pytest
+
+from tpuctl.cloud.compute import OsLoginClient
+from tpuctl.sandbox import administration, faults
+from tpuctl.sandbox.faults import Fault, FaultKind
+from tpuctl.sandbox.in_process import SandboxHttp
+from tpuctl.sandbox.sshd import proxy_command
+from tpuctl.sandbox.sshd.daemon import host_key
+from tpuctl.sandbox.state import SandboxState
+from tpuctl.sandbox.worker_access import OS_LOGIN_ACCOUNT, find_worker, worker_directory
+from tpuctl.ssh.connection import Connection, ProbeOutcome, host_alias, probe_ssh
+from tpuctl.ssh.keys import SshKey, ensure_key, metadata_key_line, run_program
+from tpuctl.ssh.known_hosts import save_host_keys
+
+pytestmark = pytest.mark.sshd
+IN, OUT = ProbeOutcome.ANSWERED, ProbeOutcome.KEY_REFUSED
+
+
+@dataclass
+class Worker:
+    """A worker of a node of one, and the way to it with one key."""
+
+    world: SandboxState
+    way: Connection
+
+    def set_metadata(self, **metadata: str) -> None:
+        with self.world.write() as session:
+            (node,) = session.nodes()
+            items = {key.replace("_", "-"): value for key, value in metadata.items()}
+            session.put_node(replace(node, document={**node.document, "metadata": items}))
+
+    def knock(self, identity: Path | None = None) -> ProbeOutcome:
+        way = replace(self.way, identity=identity or self.way.identity)
+        return probe_ssh(way, timedelta(seconds=20)).outcome
+
+    def host_key(self) -> str:
+        with self.world.read() as session:
+            found = find_worker(session, self.way.address)
+        assert found is not None
+        return f"ssh-ed25519 {host_key(worker_directory(self.world.path, found))}"
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> SshKey:
+    return ensure_key(tmp_path, login=getuser())
+
+
+@pytest.fixture
+def worker(tmp_path: Path, key: SshKey) -> Iterator[Worker]:
+    with SandboxState.open(tmp_path / "sandbox" / "world.sqlite3", speed=1) as world:
+        node = administration.add_node(world, "demo", acceleratorType="v4-8")
+        address = node["networkEndpoints"][0]["accessConfig"]["externalIp"]
+        files = (tmp_path / "known_hosts", tmp_path / ".ssh" / "google_compute_known_hosts")
+        alias = host_alias(node["id"], 0)
+        yield Worker(world, Connection(getuser(), address, alias, files, key.path, proxy_command(world.path, address)))
+
+
+def test_a_metadata_key_lets_in_until_it_expires(worker: Worker, key: SshKey) -> None:
+    end = worker.world.clock.now() + timedelta(hours=1)
+    worker.set_metadata(ssh_keys=metadata_key_line(getuser(), key, expires=end))
+
+    assert worker.knock() is IN
+    worker.world.advance(timedelta(hours=1))
+    assert worker.knock() is OUT
+
+
+def test_with_os_login_only_the_keys_of_the_profile_count(worker: Worker, key: SshKey) -> None:
+    client = OsLoginClient(lambda: SandboxHttp(worker.world), worker.world.clock)
+    now = worker.world.clock.now()
+    worker.set_metadata(ssh_keys=metadata_key_line(getuser(), key), enable_oslogin="TRUE")
+    profile = client.import_key(
+        OS_LOGIN_ACCOUNT, key.public, project="sandbox", region="us-central2", expires=now + timedelta(hours=1)
+    )
+    found = profile.key(key.public)
+    assert (profile.logins, worker.knock()) == ((getuser(),), IN)
+    worker.world.advance(timedelta(hours=2))
+    # The node's metadata still has it, for ever.
+    assert worker.knock() is OUT
+
+    assert found is not None
+    client.set_expiry(OS_LOGIN_ACCOUNT, found, now + timedelta(hours=9))
+    assert worker.knock() is IN
+    worker.set_metadata(enable_oslogin="TRUE", enable_oslogin_2fa="TRUE")
+    assert worker.knock() is OUT
+
+
+def test_an_agent_opens_what_has_a_passphrase_or_is_in_no_file(
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "locked"
+    run_program(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(path)])
+    worker.set_metadata(ssh_keys=metadata_key_line(getuser(), ensure_key(tmp_path, key=path)))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    assert worker.knock(path) is OUT
+
+    ask = tmp_path / "ask"
+    ask.write_text("#!/bin/sh\necho secret\n")
+    ask.chmod(0o700)
+    # The path of a socket may have 107 characters at most.
+    socket = Path("/tmp") / f"tpuctl-agent-{os.getpid()}"
+    with subprocess.Popen(["ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.PIPE) as agent:
+        assert agent.stdout is not None
+        agent.stdout.readline()
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
+        answer = {**os.environ, "SSH_ASKPASS": str(ask), "SSH_ASKPASS_REQUIRE": "force"}
+        subprocess.run(["ssh-add", "-q", str(path)], env=answer, check=True, capture_output=True)
+
+        assert worker.knock(ensure_key(tmp_path, key=path).path) is IN
+        path.unlink()
+        assert worker.knock(ensure_key(tmp_path, key=path.with_name("locked.pub")).path) is IN
+        agent.terminate()
+
+
+def test_the_host_key_of_the_api_wins_over_what_files_say(worker: Worker, key: SshKey, tmp_path: Path) -> None:
+    worker.set_metadata(ssh_keys=metadata_key_line(getuser(), key))
+    stale = f"{worker.way.host_alias} ssh-ed25519 {host_key(tmp_path / 'other')}\n"
+    ours, of_gcloud = worker.way.known_hosts
+    ours.write_text(stale)
+    assert worker.knock() is ProbeOutcome.HOST_KEY_CHANGED
+
+    # What gcloud's file says beside it does no harm: one key that fits is enough for ssh.
+    of_gcloud.write_text(stale)
+    worker.way = replace(worker.way, host_keys=(worker.host_key(),))
+    save_host_keys([worker.way])
+    assert worker.knock() is IN
+    assert ours.read_text() == f"{worker.way.host_alias} {worker.host_key()}\n"
+
+
+def test_a_key_that_arrives_late_is_waited_for(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    with SandboxState.open(folder / "sandbox" / "world.sqlite3", speed=20) as world:
+        administration.add_node(world, "demo", acceleratorType="v4-8")
+        with world.write() as session:
+            faults.add_fault(session, Fault(FaultKind.SSH_KEY_LATE, duration=timedelta(seconds=40)))
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    environ |= {"TPUCTL_STATE_DIR": str(folder), "TPUCTL_SANDBOX": "1"}
+
+    done = subprocess.run(
+        [sys.executable, "-m", "tpuctl", "ssh", "demo", "--", "echo in"],
+        env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+    assert (done.stdout, done.returncode) == ("in\n", 0), done.stderr
+    first, *more = done.stderr.splitlines()
+    assert first == "adding our ssh key to the metadata of `demo`"
+    # On a slow machine the key has arrived before the first knock.
+    assert more in ([], ["waiting up to 60 s until the workers accept the new ssh key"])

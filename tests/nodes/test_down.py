@@ -1,0 +1,330 @@
+"""`tpuctl down` and `delete`: what is deleted, and when absence is certain."""
+
+from __future__ import annotations
+
+import io
+from datetime import timedelta
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import ZONE, one_face, put, said, told
+from tpuctl.app.app import Invocation
+from tpuctl.cli.main import main
+from tpuctl.output.terminal import StandardStreams
+
+QUESTION = "delete the v4-8 node (READY) `demo` in us-central2-b, with its boot disk?"
+HINT = "  hint: nothing was done; pass `--yes` to confirm (`--quiet` does not)"
+
+
+def test_down_is_idempotent(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+
+    first = tpuctl("down", "demo", stdin="y\n")
+    second = tpuctl("down", "demo")
+
+    assert first[::2] == ("demo\n", 0)
+    assert told(first[1].removeprefix(f"{QUESTION} [y/N] "))[:3] == ["deleting it", "DELETING", "gone"]
+    assert second == ("demo\n", "demo: already gone\n", 0)
+    assert sandbox.changes() == ["delete"]
+
+
+@one_face
+@pytest.mark.parametrize("verb", ["down", "delete", "rm"])
+def test_deletion_requires_a_confirmation(tpuctl: Console, sandbox: Sandbox, verb: str) -> None:
+    put(sandbox)
+
+    refused = f"error: cannot ask for confirmation ({QUESTION})"
+    assert tpuctl(verb, "demo") == ("", said(f"{refused}: stdin is not a terminal", HINT), 2)
+    assert tpuctl(verb, "demo", stdin="y\n", CI="true") == ("", said(f"{refused}: CI is set", HINT), 2)
+    assert tpuctl(verb, "demo", stdin="n\n") == ("", f"{QUESTION} [y/N] error: nothing was done\n", 1)
+    assert sandbox.changes() == []
+
+
+def test_delete_with_a_missing_node_deletes_none(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+    absent = "no node `other` in any zone of project sandbox"
+
+    assert tpuctl("delete", "demo", "other", "--yes") == (
+        "",
+        said(f"error: {absent}", "  hint: `--ignore-not-found` makes this a success; `tpuctl list` shows all nodes"),
+        3,
+    )
+    assert sandbox.changes() == []
+    assert tpuctl("delete", "other", "--yes", "--ignore-not-found") == ("", f"{absent}\n", 0)
+
+
+@one_face
+@pytest.mark.parametrize("state", ["PREEMPTED", "TERMINATED", "CREATING", "STOPPED", "UNKNOWN"])
+def test_down_deletes_a_node_in_any_state(tpuctl: Console, sandbox: Sandbox, state: str) -> None:
+    put(sandbox, state=state, age=timedelta())
+
+    assert tpuctl("down", "demo", "--yes", "--no-wait")[::2] == ("demo\n", 0)
+    assert sandbox.changes() == ["delete"]
+
+
+def test_down_of_a_node_in_another_zone_names_the_zone(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+
+    assert tpuctl("down", "demo", "--zone", "us-central1-a", "--yes") == (
+        "",
+        said(
+            "error: `demo` is not in us-central1-a; found us-central2-b/demo",
+            "  hint: to delete that one, run `tpuctl down us-central2-b/demo`",
+        ),
+        8,
+    )
+    assert sandbox.changes() == []
+
+
+@one_face
+def test_down_of_an_ambiguous_name_lists_both_nodes(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, zone="us-central1-a", acceleratorType="v5litepod-4")
+    put(sandbox)
+
+    _, err, code = tpuctl("down", "demo", "--yes")
+
+    assert (code, sandbox.changes()) == (8, [])
+    assert "us-central1-a/demo" in err
+    assert "us-central2-b/demo" in err
+
+
+def test_down_with_an_unreachable_zone_fails(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("unreachable", zone="europe-west4-a", count=0)
+
+    assert tpuctl("down", "demo") == (
+        "",
+        said(
+            "error: `demo` was not found, but europe-west4-a did not answer and may have it",
+            "  hint: try again later, or name the zone with `--zone`",
+        ),
+        1,
+    )
+
+
+@pytest.mark.parametrize("where", [[], ["--zone", ZONE]])
+def test_down_without_permission_fails(tpuctl: Console, sandbox: Sandbox, where: list[str]) -> None:
+    sandbox.fault("http-error", status=403, count=0)
+
+    out, err, code = tpuctl("down", "demo", *where)
+
+    assert (out, code) == ("", 4)
+    assert "gone" not in err
+
+
+def test_down_deletes_the_owning_queued_resource(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.add_queued_resource("research", node_ids=("demo",))
+    put(sandbox, queued_resource="research")
+
+    out, err, code = tpuctl("down", "demo", "--yes")
+
+    assert (out, code, sandbox.changes()) == ("demo\n", 0, ["delete"])
+    assert told(err)[:3] == ["deleting its queued resource `research`", "DELETING", "gone"]
+    assert tpuctl("down", "demo")[1] == "demo: already gone\n"
+
+
+def test_down_deletes_an_ended_queued_resource_without_a_node(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.add_queued_resource("research", state="SUSPENDED", node_ids=("demo",))
+
+    assert tpuctl("down", "demo", stdin="n\n")[1] == (
+        "delete the queued resource `research` (SUSPENDED) of `demo` in us-central2-b? [y/N] error: nothing was done\n"
+    )
+    assert tpuctl("down", "demo", "--yes")[::2] == ("demo\n", 0)
+    assert tpuctl("down", "demo")[1] == "demo: already gone\n"
+
+
+@one_face
+def test_down_of_a_request_for_several_nodes_needs_all_of_them(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.add_queued_resource("research", node_ids=("demo", "other"))
+    for name in ("demo", "other"):
+        put(sandbox, name, queued_resource="research")
+
+    assert tpuctl("down", "demo", "--yes") == (
+        "",
+        said(
+            "error: `demo` belongs to the queued resource `research`, which also has other",
+            "  hint: add `--all-nodes` to delete them all",
+        ),
+        8,
+    )
+    assert sandbox.changes() == []
+    assert tpuctl("down", "demo", "--yes", "--all-nodes")[::2] == ("demo\n", 0)
+    assert tpuctl("list") == ("", "", 0)
+
+
+@pytest.mark.parametrize("zone", [[], ["--zone", ZONE]], ids=["all-zones", "named-zone"])
+@pytest.mark.parametrize("state", ["WAITING_FOR_RESOURCES", "SUSPENDED", "FAILED"])
+def test_down_of_a_requests_own_name_deletes_the_request(
+    tpuctl: Console, sandbox: Sandbox, state: str, zone: list[str]
+) -> None:
+    sandbox.add_queued_resource("research", state=state, node_ids=("demo",))
+
+    out, err, code = tpuctl("down", "research", "--yes", *zone)
+
+    assert (out, code, sandbox.changes()) == ("research\n", 0, ["delete"])
+    assert told(err)[0] == "deleting its queued resource `research`"
+    assert tpuctl("down", "research", *zone)[1] == "research: already gone\n"
+
+
+@one_face
+def test_down_of_a_requests_own_name_deletes_its_node(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.add_queued_resource("research", node_ids=("demo",))
+    put(sandbox, queued_resource="research")
+
+    assert tpuctl("down", "research", "--yes")[::2] == ("research\n", 0)
+    assert tpuctl("list") == ("", "", 0)
+
+
+@one_face
+@pytest.mark.parametrize("name", ["research", "sweep"], ids=["own-name", "prefix"])
+def test_down_of_a_request_for_several_nodes_needs_all_nodes(tpuctl: Console, sandbox: Sandbox, name: str) -> None:
+    several = [{"multisliceParams": {"nodeCount": 2, "nodeIdPrefix": "sweep"}}]
+    spec = {"parent": f"projects/sandbox/locations/{ZONE}", "node": {"acceleratorType": "v4-8", "runtimeVersion": "x"}}
+    tpu = {"nodeSpec": [{**spec, **params} for params in several]}
+    sandbox.add_queued_resource("research", state="WAITING_FOR_RESOURCES", tpu=tpu)
+
+    assert tpuctl("down", name, "--yes") == (
+        "",
+        said(
+            "error: the queued resource `research` has 2 nodes: sweep-0, sweep-1",
+            "  hint: add `--all-nodes` to delete them all",
+        ),
+        8,
+    )
+    assert sandbox.changes() == []
+    assert tpuctl("down", name, "--yes", "--all-nodes")[::2] == (f"{name}\n", 0)
+    assert tpuctl("down", name)[1] == f"{name}: already gone\n"
+
+
+@one_face
+@pytest.mark.parametrize("flags", [[], ["--no-wait"]], ids=["wait", "no-wait"])
+def test_down_of_two_names_for_one_node_deletes_once(tpuctl: Console, sandbox: Sandbox, flags: list[str]) -> None:
+    sandbox.add_queued_resource("research", state="SUSPENDED", node_ids=("first", "second"))
+    put(sandbox)
+
+    names = ("demo", "research", "second", "first", f"{ZONE}/demo")
+    out, err, code = tpuctl("down", *names, "--yes", "--all-nodes", *flags)
+
+    assert (out.split(), code, sandbox.changes()) == (["demo", *names[1:4], "demo"], 0, ["delete", "delete"]), err
+
+
+@one_face
+@pytest.mark.parametrize("zone", [[], ["--zone", ZONE]], ids=["all-zones", "named-zone"])
+@pytest.mark.parametrize("is_there", [False, True], ids=["no-node", "node"])
+def test_down_of_a_node_that_two_requests_name_lists_both(
+    tpuctl: Console, sandbox: Sandbox, zone: list[str], *, is_there: bool
+) -> None:
+    sandbox.add_queued_resource("old", state="WAITING_FOR_RESOURCES", node_ids=("demo",))
+    sandbox.add_queued_resource("new", state="ACTIVE" if is_there else "FAILED", node_ids=("demo",))
+    if is_there:
+        put(sandbox, queued_resource="new")
+
+    out, err, code = tpuctl("down", "demo", "--yes", *zone)
+
+    assert (out, code, sandbox.changes()) == ("", 8, [])
+    assert f"the queued resource {ZONE}/old (WAITING_FOR_RESOURCES)" in err
+    assert (f"{ZONE}/demo, " if is_there else f"the queued resource {ZONE}/new (FAILED)") in err
+    at = f"projects/sandbox/locations/{ZONE}"
+    other = f"{at}/nodes/demo" if is_there else f"{at}/queuedResources/new"
+    for name in (f"{at}/queuedResources/old", other):
+        assert f"`tpuctl down {name}`" in err
+        assert tpuctl("down", name, "--yes")[2] == 0
+    assert tpuctl("down", "demo")[1] == "demo: already gone\n"
+
+
+@one_face
+@pytest.mark.parametrize("zone", [[], ["--zone", ZONE]], ids=["all-zones", "named-zone"])
+def test_down_of_a_name_that_is_node_and_request_lists_both(tpuctl: Console, sandbox: Sandbox, zone: list[str]) -> None:
+    sandbox.add_queued_resource("demo", state="WAITING_FOR_RESOURCES", node_ids=("other",))
+    put(sandbox)
+    at = f"projects/sandbox/locations/{ZONE}"
+
+    assert tpuctl("down", "demo", "--yes", *zone) == (
+        "",
+        said(
+            f"error: there are 2 resources `demo`: {ZONE}/demo, the queued resource {ZONE}/demo (WAITING_FOR_RESOURCES)",
+            f"  hint: use a full name: `tpuctl down {at}/nodes/demo` or `tpuctl down {at}/queuedResources/demo`",
+        ),
+        8,
+    )
+    assert sandbox.changes() == []
+    assert tpuctl("down", f"{at}/queuedResources/demo", "--yes")[::2] == ("demo\n", 0)
+    assert tpuctl("list", "-o", "name")[0] == "demo\n"
+    assert tpuctl("down", f"{at}/nodes/demo", "--yes")[::2] == ("demo\n", 0)
+
+
+@one_face
+def test_down_without_permission_to_list_requests_deletes_the_node(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+    sandbox.fault("http-error", status=403, method="*.queuedResources.list", count=0)
+
+    assert tpuctl("down", "demo", "--zone", ZONE, "--yes")[::2] == ("demo\n", 0)
+
+
+@one_face
+def test_full_name_of_a_request_is_accepted_only_by_down_and_delete(tpuctl: Console) -> None:
+    name = f"projects/sandbox/locations/{ZONE}/queuedResources/demo"
+
+    assert tpuctl("status", name)[1:] == (
+        said(f"error: `{name}` is a queued resource, not a node", "  hint: name a node"),
+        2,
+    )
+
+
+class _Slow(io.StringIO):
+    """A person who says yes after somebody else has made the node anew."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        super().__init__("y\n")
+        self._sandbox = sandbox
+
+    def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]  # typeshed has bytes in its base
+        put(self._sandbox)
+        return super().readline(-1 if size is None else size)
+
+
+@pytest.mark.parametrize("command", [["down"], ["reset", "--mode", "recreate"]])
+def test_down_does_not_delete_a_recreated_node(tpuctl: Console, sandbox: Sandbox, command: list[str]) -> None:
+    put(sandbox)
+    stderr = io.StringIO()
+    streams = StandardStreams(_Slow(sandbox), io.StringIO(), stderr, stdin_is_terminal=True)
+
+    code = main(Invocation((*command, "demo"), tpuctl.environ, streams, tpuctl.folder, tpuctl.clock))
+
+    assert (code, sandbox.changes()) == (8, [])
+    assert "error: `demo` changed meanwhile: another client recreated the node\n" in stderr.getvalue()
+
+
+@pytest.mark.parametrize("lost", ["drop-before", "drop-after"])
+def test_down_with_a_lost_answer_polls_the_node(tpuctl: Console, sandbox: Sandbox, lost: str) -> None:
+    put(sandbox)
+    sandbox.fault(lost, method="*.nodes.delete")
+
+    assert tpuctl("down", "demo", "--yes")[::2] == ("demo\n", 0)
+    assert sandbox.changes() == ["delete"]
+
+
+@one_face
+def test_down_with_a_hanging_deletion_times_out(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+    sandbox.fault("hang", state="DELETING")
+
+    out, err, code = tpuctl("down", "demo", "--yes", "--timeout", "10m")
+
+    assert (out, code) == ("", 5)
+    assert told(err)[2] == "error: `demo` is not gone after 10m: it is DELETING"
+
+
+def test_down_without_a_journal_deletes_nothing(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+    for folder in (sandbox.world.path.parent, sandbox.world.path.parent.parent):
+        (folder / "journal").write_text("not a folder")
+
+    out, err, code = tpuctl("down", "demo", "--yes")
+
+    assert (out, code, sandbox.changes()) == ("", 1, [])
+    lines = err.splitlines()
+    assert [line.partition(": /")[0] for line in lines if not line.startswith("  hint")] == [
+        "warning: cannot read the journal",
+        "error: cannot write the journal",
+    ]

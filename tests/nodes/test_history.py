@@ -1,0 +1,296 @@
+"""`tpuctl history`: the timeline of a node from its journal; and usual durations from many journals."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import ZONE, one_face, said
+from tpuctl.cloud.storage import StorageClient
+from tpuctl.errors import ExitCode
+from tpuctl.models.spec import NodeSpec
+from tpuctl.names import BucketPath, NodeName
+from tpuctl.nodes.conditions import RepairAttempts
+from tpuctl.nodes.journal import BucketJournalStore, Journal
+from tpuctl.nodes.journal_entries import state_durations, used_repairs
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.in_process import SandboxHttp
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+NAME = NodeName("sandbox", ZONE, "trainer")
+SPEC = NodeSpec(accelerator_type="v4-8", runtime_version="img").to_json()
+
+Told = tuple[float, str, dict[str, Any]]
+
+
+def seen(at: float, state: str | None, health: str | None = None, node_id: str = "1") -> Told:
+    return at, "state", {"state": state, "health": health, "id": node_id}
+
+
+LIFE: tuple[Told, ...] = (
+    (0, "create", {"spec": SPEC, "reason": "there is none"}),
+    (2, "bringing-up", {"id": "1"}),
+    seen(3, "CREATING"),
+    seen(200, "READY", "HEALTHY"),
+    (210, "usable", {"id": "1", "level": "ssh", "took": 210.0}),
+    seen(4000, "READY", "TIMEOUT"),
+    (4300, "restart", {"id": "1", "reason": "READY but TIMEOUT for 5m"}),
+    seen(4302.5, "STOPPING"),
+    seen(4400, "PREEMPTED"),
+    (4400, "preempted", {"id": "1"}),
+    (4401, "delete", {"id": "1", "spec": SPEC, "reason": "it was preempted"}),
+    seen(4402, None),
+    (4402, "create", {"spec": SPEC, "reason": "it was preempted"}),
+    seen(4405, "CREATING", node_id="2"),
+    seen(4700, "READY", "HEALTHY", node_id="2"),
+    (4710, "usable", {"id": "2", "level": "ssh"}),
+)
+
+
+def write(journal: Journal, life: tuple[Told, ...], name: NodeName = NAME) -> None:
+    for at, event, data in life:
+        journal.append(name, event, START + timedelta(seconds=at), durable=False, **data)
+
+
+@pytest.fixture
+def lived(tpuctl: Console) -> Console:
+    """The program two hours after a node's life began, with its journal."""
+    folder = Path(tpuctl.environ["TPUCTL_STATE_DIR"]) / "sandbox" / "journal"
+    write(Journal(folder, writer="here 1"), LIFE)
+    tpuctl("list")
+    tpuctl.clock.sleep(timedelta(hours=2))
+    return tpuctl
+
+
+@one_face
+def test_history_on_a_terminal_has_bars_and_totals(lived: Console) -> None:
+    assert lived("history", "trainer", terminal=True, width=110, NO_COLOR="1") == (
+        said(
+            "TIME (UTC)           WHAT             FOR                                       WHY",
+            "2026-01-01 00:00:00  → create                                                   there is none: v4-8 with img,…",
+            "2026-01-01 00:00:03    CREATING       3m17s   █▋",
+            "2026-01-01 00:03:20    READY HEALTHY  1h03m   ████████████████████████████████",
+            "2026-01-01 00:03:30  ✓ usable                                                   ssh, after 3m30s",
+            "2026-01-01 01:06:40    READY TIMEOUT  5m02s   ██▌",
+            "2026-01-01 01:11:40  → restart                                                  READY but TIMEOUT for 5m",
+            "2026-01-01 01:11:42    STOPPING       1m38s   ▉",
+            "2026-01-01 01:13:20    PREEMPTED      2s      ▏",
+            "2026-01-01 01:13:20  ! preempted",
+            "2026-01-01 01:13:21  → delete                                                   it was preempted",
+            "2026-01-01 01:13:22    gone",
+            "2026-01-01 01:13:22  → create                                                   it was preempted: v4-8 with i…",
+            "2026-01-01 01:13:25    CREATING       4m55s   ██▌",
+            "2026-01-01 01:18:20    READY HEALTHY  41m40s  █████████████████████             as last seen",
+            "2026-01-01 01:18:30  ✓ usable                                                   ssh, after 5m08s",
+            "",
+            "usable          1h44m of 2h (87%)",
+            "repairs         1 restart",
+            "preempted       1 time",
+            "time to usable  4m19s (median of 2)",
+        ),
+        "sandbox: nothing here is real, and nothing is billed\n",
+        0,
+    )
+
+
+@one_face
+def test_history_on_a_narrow_terminal_has_no_bars(lived: Console) -> None:
+    narrow, _, _ = lived("history", "trainer", "-n", "3", terminal=True, width=60, NO_COLOR="1")
+    colored, _, _ = lived("history", "trainer", "-n", "2", terminal=True, width=100)
+
+    assert narrow.split("\n\n")[0].splitlines() == [
+        "TIME (UTC)      WHAT             FOR     WHY",
+        "01-01 01:13:25    CREATING       4m55s",
+        "01-01 01:18:20    READY HEALTHY  41m40s  as last seen",
+        "01-01 01:18:30  ✓ usable                 ssh, after 5m08s",
+    ]
+    assert colored.splitlines()[1:3] == [
+        f"\x1b[2m2026-01-01 01:18:20\x1b[0m  \x1b[32m  READY HEALTHY\x1b[0m  41m40s  \x1b[32m{'█' * 32}\x1b[0m  as last seen",
+        f"\x1b[2m2026-01-01 01:18:30\x1b[0m  \x1b[32m✓ usable\x1b[0m{' ' * 51}ssh, after 5m08s",
+    ]
+
+
+@one_face
+def test_history_in_a_pipe_has_tabs_times_and_seconds(lived: Console) -> None:
+    assert lived("history", "trainer", "-n", "11") == (
+        said(
+            "2026-01-01T01:06:40Z\tREADY TIMEOUT\t302.5s\t",
+            "2026-01-01T01:11:40Z\trestart\t\tREADY but TIMEOUT for 5m",
+            "2026-01-01T01:11:42Z\tSTOPPING\t97.5s\t",
+            "2026-01-01T01:13:20Z\tPREEMPTED\t2s\t",
+            "2026-01-01T01:13:20Z\tpreempted\t\t",
+            "2026-01-01T01:13:21Z\tdelete\t\tit was preempted",
+            "2026-01-01T01:13:22Z\tgone\t\t",
+            "2026-01-01T01:13:22Z\tcreate\t\tit was preempted: v4-8 with img, on-demand",
+            "2026-01-01T01:13:25Z\tCREATING\t295s\t",
+            "2026-01-01T01:18:20Z\tREADY HEALTHY\t2500s\tas last seen",
+            "2026-01-01T01:18:30Z\tusable\t\tssh, after 5m08s",
+        ),
+        "",
+        0,
+    )
+    assert lived("history", f"{ZONE}/trainer", "--since", "42m", "-o", "name") == (
+        said("CREATING", "READY", "usable"), "", 0
+    )  # fmt: skip
+    assert lived("history", "trainer", "--since", "0s", "-o", "name") == (said("READY"), "", 0)
+
+
+@one_face
+def test_history_in_json_has_the_journal_entries(lived: Console) -> None:
+    out, err, code = lived("history", str(NAME), "-o", "json", "--last", "2")
+
+    assert (json.loads(out), err, code) == (
+        [
+            {
+                "at": "2026-01-01T01:18:20Z", "by": "here 1", "event": "state", "health": "HEALTHY", "id": "2",
+                "state": "READY", "sandbox": True,
+            },
+            {"at": "2026-01-01T01:18:30Z", "by": "here 1", "event": "usable", "id": "2", "level": "ssh", "sandbox": True},
+        ],
+        "",
+        0,
+    )  # fmt: skip
+
+
+@one_face
+def test_history_finds_a_node_without_a_call(lived: Console) -> None:
+    folder = Path(lived.environ["TPUCTL_STATE_DIR"]) / "sandbox" / "journal"
+    write(Journal(folder), LIFE[:1], NodeName("sandbox", "us-east5-a", "trainer"))
+
+    assert lived("history", "trainr") == (
+        "",
+        said(
+            "error: the journal has no node `trainr`",
+            "  hint: did you mean `trainer`?",
+            "  hint: `tpuctl status trainr` asks the cloud; the journal has only what tpuctl did and saw",
+        ),
+        ExitCode.NOT_FOUND,
+    )
+    assert lived("history", "trainer") == (
+        "",
+        said(
+            "error: the journal has 2 nodes `trainer`: us-central2-b/trainer, us-east5-a/trainer",
+            "  hint: name the zone: `--zone ZONE` or `ZONE/NODE`; for different projects `--project ID`",
+        ),
+        ExitCode.CONFLICT,
+    )
+    alone = ("2026-01-01T00:00:00Z\tcreate\t\tthere is none: v4-8 with img, on-demand\n", "", 0)
+    assert lived("history", "trainer", "--zone", "us-east5-a") == alone
+    assert lived("history", "trainer", TPUCTL_ZONE="us-east5-a") == alone
+    assert lived("history", "us-east5-a/trainer", "--since", "1h") == (
+        "", "the journal has no entry of `trainer` in the last 1h\n", 0
+    )  # fmt: skip
+
+
+def test_history_reads_the_journal_of_a_bucket(tpuctl: Console, sandbox: Sandbox) -> None:
+    administration.add_bucket(sandbox.world, "state")
+    storage = StorageClient(lambda: SandboxHttp(sandbox.world), tpuctl.clock)
+    elsewhere = Journal(BucketJournalStore(storage, BucketPath.parse("gs://state/us"), tpuctl.clock))
+    write(elsewhere, LIFE[:1])
+    elsewhere.flush()
+
+    assert tpuctl("history", "trainer", TPUCTL_JOURNAL="gs://elsewhere")[2] == ExitCode.NOT_FOUND
+    assert tpuctl("history", "trainer", "--journal", "gs://state", "-o", "name")[2] == ExitCode.NOT_FOUND
+    assert tpuctl("history", "trainer", "--journal", "gs://state/us", "-o", "name") == ("create\n", "", 0)
+
+
+def test_history_ignores_the_journal_of_an_untrusted_project_file(offline: Console) -> None:
+    (offline.folder / "tpuctl.yaml").write_text("journal: gs://theirs/p\n")
+
+    assert offline("history", "trainer") == (
+        "",
+        said(
+            f"error: {offline.folder}/tpuctl.yaml line 1: `journal` is never read from a project file",
+            "  hint: use `--journal`, `TPUCTL_JOURNAL` or the user file ($XDG_CONFIG_HOME/tpuctl/config.yaml)",
+        ),
+        ExitCode.USAGE,
+    )
+
+
+def entries(life: tuple[Told, ...], by: str = "here 1") -> list[dict[str, Any]]:
+    return [
+        {"at": (START + timedelta(seconds=at)).isoformat(), "event": event, "by": by, **data}
+        for at, event, data in life
+    ]  # fmt: skip
+
+
+def seconds(found: dict[str, tuple[timedelta, ...]]) -> dict[str, list[float]]:
+    return {state: [length.total_seconds() for length in lengths] for state, lengths in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("life", "learned"),
+    [
+        (LIFE, {"CREATING": [200, 298], "STOPPING": [97.5]}),
+        ((seen(0, None), seen(5, "CREATING"), seen(90, "READY")), {"CREATING": [85]}),
+        ((seen(5, "CREATING"), seen(90, "READY")), {}),  # had begun before
+        ((LIFE[0], seen(1, None), seen(2, "CREATING"), seen(50, None), seen(60, "READY")), {}),  # failed
+        ((LIFE[0], seen(100, "READY")), {"CREATING": [100]}),  # too quick to be seen creating
+        ((LIFE[0], seen(1, "CREATING"), seen(99, "READY", node_id="2")), {}),  # another node
+        ((LIFE[0], seen(9, "CREATING"), (50, *LIFE[0][1:]), seen(99, "READY")), {"CREATING": [49]}),  # asked again
+        (((0, "start", {}), seen(1, "STARTING"), seen(31, "READY"), seen(40, "READY", "HEALTHY")), {"STARTING": [30]}),
+        ((seen(0, "READY"), seen(9, "REPAIRING"), seen(19, "REPAIRING"), seen(29, "READY")), {"REPAIRING": [20]}),
+        ((seen(0, "READY"), seen(9, "RESTARTING"), seen(29, None)), {}),
+    ],
+)
+def test_usual_durations_use_only_complete_states(life: tuple[Told, ...], learned: dict[str, list[float]]) -> None:
+    assert seconds(state_durations([entries(life)])) == learned
+
+
+def test_usual_durations_ignore_halves_of_two_writers() -> None:
+    halves = [*entries((LIFE[0], seen(3, "CREATING"))), *entries((seen(90, "READY"),), by="there 2")]
+
+    assert state_durations([halves]) == {}
+
+
+def test_usual_durations_are_those_of_type_and_nearest_zone(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    for zone, took in (("us-central2-b", 100), ("us-central2-b", 80), ("us-east5-a", 500)):
+        for accelerator_type in ("v4-8", "v4-16"):
+            spec = {"spec": {**SPEC, "accelerator_type": accelerator_type}}
+            life = ((0, "create", spec), seen(1, "CREATING"), seen(took + len(accelerator_type), "READY"))
+            write(journal, life, NodeName("p", zone, f"n{accelerator_type}-{took}"))
+
+    def usual(accelerator_type: str, zone: str, limit: int = 50) -> dict[str, list[float]]:
+        return seconds(dict(journal.usual("p", accelerator_type, zone, limit=limit)))
+
+    assert usual("v4-8", "us-central2-b") == {"CREATING": [84, 104]}
+    assert usual("v4-16", "us-east5-a") == {"CREATING": [505]}
+    assert usual("v4-8", "us-west4-a") == {"CREATING": [84, 104, 504]}
+    assert usual("v5p-8", "us-central2-b") == {}
+
+
+HOUR = 3600.0
+REPAIRS: tuple[Told, ...] = (
+    (0, "usable", {}),
+    (1 * HOUR, "reboot", {}),
+    (1.1 * HOUR, "restart", {}),
+    (1.2 * HOUR, "delete", {"repair": True}),
+    (1.2 * HOUR, "delete", {}),
+    (1.3 * HOUR, "usable", {}),
+)
+
+
+@pytest.mark.parametrize(
+    ("more", "now", "tried"),
+    [
+        ((), 3.2, RepairAttempts(1, 1, 1)),
+        ((), 3.3, RepairAttempts()),
+        ((seen(2 * HOUR, "READY", "HEALTHY"), seen(2.1 * HOUR, "READY")), 3.3, RepairAttempts()),
+        ((seen(2 * HOUR, "READY", "TIMEOUT"),), 9, RepairAttempts(1, 1, 1)),
+        ((seen(2 * HOUR, "PREEMPTED"), (2.5 * HOUR, "recovered", {})), 4.4, RepairAttempts(1, 1, 1)),
+        ((seen(2 * HOUR, "PREEMPTED"), (2.5 * HOUR, "recovered", {})), 4.5, RepairAttempts()),
+        (((4 * HOUR, "restart", {}), (4.1 * HOUR, "restart", {"repair": False})), 5, RepairAttempts(restarts=1)),
+    ],
+)
+def test_repairs_expire_after_two_usable_hours(more: tuple[Told, ...], now: float, tried: RepairAttempts) -> None:
+    found = used_repairs(
+        entries(REPAIRS + more), refill=timedelta(hours=2), now=START + timedelta(hours=now)
+    )  # fmt: skip
+
+    assert found == tried

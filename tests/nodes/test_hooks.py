@@ -1,0 +1,361 @@
+"""Hooks, as real shell commands: what they get, in which order they run, and how they fail without harm to us."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.conftest import Sandbox
+from tpuctl.app.app import App, Invocation
+from tpuctl.clock import ManualClock
+from tpuctl.models.events import EventKind, NodeEvent
+from tpuctl.names import NodeName
+from tpuctl.nodes import hooks
+from tpuctl.nodes.commands.policy_options import build_hooks, hook_options
+from tpuctl.nodes.hooks import RETRY_PAUSES, HookFailure, Hooks
+from tpuctl.output.terminal import StandardStreams
+
+NAME = NodeName("vision", "us-central2-b", "trainer")
+OTHER = NodeName("vision", "us-central2-b", "other")
+
+
+def event(
+    kind: EventKind = EventKind.PREEMPTED, node: NodeName = NAME, text: str = "it was", **data: object
+) -> NodeEvent:
+    return NodeEvent(kind, datetime(2026, 1, 1, tzinfo=UTC), node, text, data)
+
+
+def hooks_for(command: str, kind: EventKind = EventKind.PREEMPTED, **environ: str) -> Hooks:
+    return Hooks({kind: command}, {"PATH": os.environ["PATH"], **environ}, extra={})
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Return when something in another process has happened."""
+    end = time.monotonic() + 5
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def is_there(pid_file: Path) -> bool:
+    """Tell whether the process whose id is in the file is there, be it as a zombie."""
+    try:
+        os.kill(int(pid_file.read_text()), 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_hook_gets_the_event_as_json_and_as_variables(tmp_path: Path) -> None:
+    hidden = "'s/=[0-9]*:[0-9]*$/=DEVICE:INODE/'"
+    command = f"cat > {tmp_path}/json; env | grep ^TPUCTL_ | sort | sed {hidden} > {tmp_path}/env"
+    run = Hooks(
+        {EventKind.PREEMPTED: command},
+        {"PATH": os.environ["PATH"], "TPUCTL_TIER": "spot", "TPUCTL_ZONE": "of the user"},
+        extra={"TPUCTL_SANDBOX": "1"},
+    )
+
+    told = event(text="taken back\0 after \ud800 2h", state="PREEMPTED", health=None, id="17")
+    run(told)
+
+    assert run.wait() == ()
+    assert json.loads((tmp_path / "json").read_text()) == told.to_json()
+    assert (tmp_path / "env").read_text().splitlines() == [
+        "TPUCTL_AT=2026-01-01T00:00:00Z",
+        "TPUCTL_EVENT=preempted",
+        "TPUCTL_HEALTH=",
+        "TPUCTL_HOOK_STDIN=DEVICE:INODE",
+        "TPUCTL_NODE=trainer",
+        "TPUCTL_NODE_ID=17",
+        "TPUCTL_PROJECT=vision",
+        "TPUCTL_REASON=taken back  after ? 2h",
+        "TPUCTL_SANDBOX=1",
+        "TPUCTL_STATE=PREEMPTED",
+        "TPUCTL_TIER=spot",
+        "TPUCTL_ZONE=us-central2-b",
+    ]
+
+
+def test_events_without_a_hook_run_nothing() -> None:
+    run = hooks_for("exit 1")
+
+    run(event(EventKind.STATE))
+
+    assert (run.are_running, run.wait()) == (False, ())
+
+
+@pytest.mark.parametrize("length", [60_000, 3_000_000])
+def test_an_event_of_any_size_arrives_whole(tmp_path: Path, length: int) -> None:
+    run = hooks_for(f"wc -c > {tmp_path}/count")
+    told = event(text="x" * length)
+
+    run(told)
+
+    assert run.wait() == ()
+    assert int((tmp_path / "count").read_text()) == len(json.dumps(told.to_json())) + 1
+
+
+def test_a_hook_that_neither_reads_nor_ends_holds_up_only_its_own_node(tmp_path: Path) -> None:
+    hanging, other = tmp_path / "hanging", tmp_path / "other"
+    command = f"[ $TPUCTL_NODE = trainer ] || exec sh -c 'echo $$ > {other}'; echo $$ > {hanging}; exec sleep 60"
+    run = hooks_for(command)
+    started = time.monotonic()
+
+    run(event(text="x" * 3_000_000))
+    run(event(node=OTHER))
+
+    assert time.monotonic() - started < 1
+    until(lambda: all(path.exists() and path.read_text() for path in (hanging, other)))
+    # What has ended is not left behind as a zombie.
+    until(lambda: run.poll() == () and not is_there(other))
+    pid = int(hanging.read_text())
+    assert (run.are_running, os.getsid(pid)) == (True, pid)
+    os.kill(pid, signal.SIGKILL)
+    assert run.wait() == (HookFailure(NAME, EventKind.PREEMPTED, command, -9, "was terminated by SIGKILL"),)
+    assert (run.are_running, is_there(hanging)) == (False, False)
+
+
+def test_two_hooks_of_one_node_run_one_after_the_other(tmp_path: Path) -> None:
+    run = Hooks(
+        {
+            EventKind.PREEMPTED: f"echo preempted >> {tmp_path}/log; sleep 0.1; echo done >> {tmp_path}/log",
+            EventKind.RECOVERED: f"echo recovered >> {tmp_path}/log",
+        },
+        os.environ,
+        extra={},
+    )
+
+    run(event())
+    run(event(EventKind.RECOVERED))
+
+    assert run.wait() == ()
+    assert (tmp_path / "log").read_text().split() == ["preempted", "done", "recovered"]
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        ("exit 3", 3, "the hook for `preempted` ended with exit code 3: exit 3"),
+        (
+            "no-such-program-here 2>&-",
+            127,
+            ("the hook for `preempted` ended with exit code 127 (command not found): no-such-program-here 2>&-"),
+        ),
+        ("if", 2, "the hook for `preempted` ended with exit code 2: if"),
+        ("kill -TERM $$", -15, "the hook for `preempted` was terminated by SIGTERM: kill -TERM $$"),
+    ],
+)
+def test_a_failure_is_told_once(command: str, code: int, words: str) -> None:
+    run = hooks_for(command)
+
+    run(event())
+
+    assert [(failure.node, failure.exit_code, str(failure)) for failure in run.wait()] == [(NAME, code, words)]
+    assert run.poll() == ()
+
+
+def _retried(tmp_path: Path, recover: str) -> tuple[Hooks, ManualClock]:
+    clock = ManualClock()
+    commands = {
+        EventKind.RECOVERED: recover,
+        EventKind.GAVE_UP: f'echo "$TPUCTL_EVENT: $TPUCTL_REASON" > {tmp_path}/end',
+    }
+    return Hooks(commands, {"PATH": os.environ["PATH"]}, extra={}, pauses=RETRY_PAUSES, clock=clock), clock
+
+
+def test_a_failed_hook_runs_again_after_pauses_then_the_give_up_hook_runs(tmp_path: Path) -> None:
+    command = f"echo >> {tmp_path}/tries; exit 2"
+    run, clock = _retried(tmp_path, command)
+    begin, warned = clock.monotonic(), list[str]()
+
+    run(event(EventKind.RECOVERED))
+    failures = run.wait(lambda failure: warned.append(str(failure)))
+
+    ended = "the hook for `recovered` ended with exit code 2"
+    assert warned == [
+        f"{ended}; try 2 of 3 in 10s: {command}",
+        f"{ended}; try 3 of 3 in 1m: {command}",
+        f"{ended}, also on try 3: {command}",
+    ]
+    assert [(str(failure), failure.is_final) for failure in failures] == list(
+        zip(warned, (False, False, True), strict=True)
+    )
+    assert ((tmp_path / "tries").read_text(), clock.monotonic() - begin) == ("\n\n\n", timedelta(seconds=70))
+    assert (tmp_path / "end").read_text() == f"gave-up: {warned[-1]}\n"
+
+
+def test_a_failed_hook_that_succeeds_on_a_retry_escalates_nothing(tmp_path: Path) -> None:
+    run, _ = _retried(tmp_path, f"mkdir {tmp_path}/first && exit 1 || exit 0")
+
+    run(event(EventKind.RECOVERED))
+
+    assert ([failure.is_final for failure in run.wait()], (tmp_path / "end").exists()) == ([False], False)
+
+
+@pytest.mark.parametrize("kind", [EventKind.PREEMPTED, EventKind.RECOVERED, EventKind.GAVE_UP])
+def test_a_failed_hook_does_not_run_again_after_a_later_event(tmp_path: Path, kind: EventKind) -> None:
+    run, clock = _retried(tmp_path, f"echo $TPUCTL_REASON >> {tmp_path}/tries; [ $TPUCTL_REASON = later ]")
+    run(event(EventKind.RECOVERED, text="first"))
+    until(lambda: bool(run.poll()))
+
+    run(event(kind, text="later"))
+    run.wait()
+    clock.sleep(timedelta(hours=1))
+
+    assert run.wait() == ()
+    assert (tmp_path / "tries").read_text() == ("first\nlater\n" if kind is EventKind.RECOVERED else "first\n")
+
+
+def test_what_cannot_be_started_is_a_failure_and_the_next_is_tried() -> None:
+    run = hooks_for("true", HUGE="x" * 3_000_000)
+
+    run(event())
+    run(event())
+
+    assert [failure.exit_code for failure in run.poll()] == [None, None]
+    run(event())
+    assert str(run.poll()[0]) == "the hook for `preempted` could not be started (Argument list too long): true"
+
+
+def test_news_that_piles_up_behind_a_hook_that_hangs_is_left_out_and_told(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    run = hooks_for(f'echo "$TPUCTL_REASON" >> {tmp_path}/log; until [ -e {go} ]; do sleep 0.01; done')
+
+    for number in range(hooks.MAX_WAITING + 3):
+        run(event(text=str(number)))
+
+    assert [(failure.exit_code, failure.reason) for failure in run.poll()] == [
+        (None, "was skipped, because 16 hooks are already waiting")
+    ] * 2
+    go.touch()
+    assert run.wait() == ()
+    assert (tmp_path / "log").read_text().split() == ["0", *map(str, range(3, hooks.MAX_WAITING + 3))]
+
+
+def test_a_zone_that_takes_every_node_back_does_not_start_every_hook_at_once(tmp_path: Path) -> None:
+    log, nodes = tmp_path / "log", [NodeName("p", "z", str(number)) for number in range(hooks.MAX_RUNNING + 2)]
+    log.touch()
+    run = hooks_for(f"echo $$ >> {log}; [ $TPUCTL_NODE -ge {hooks.MAX_RUNNING} ] || exec sleep 60")
+
+    for node in nodes:
+        run(event(node=node))
+
+    until(lambda: len(log.read_text().split()) == hooks.MAX_RUNNING)
+    assert run.poll() == ()
+    first, *others = map(int, log.read_text().split())
+    os.kill(first, signal.SIGKILL)
+    until(lambda: run.poll() is not None and len(log.read_text().split()) == len(nodes))
+    for pid in others:
+        os.kill(pid, signal.SIGKILL)
+    assert {failure.exit_code for failure in run.wait()} == {-9}
+
+
+def test_a_hook_survives_ctrl_c_and_our_end_and_writes_to_our_stderr(tmp_path: Path) -> None:
+    code = """
+import os, sys, time
+from datetime import UTC, datetime, timedelta
+from tpuctl.models.events import Event, EventKind
+from tpuctl.nodes.hooks import Hooks
+from tpuctl.names import NodeName
+run = Hooks({EventKind.GAVE_UP: sys.argv[1]}, os.environ, extra={})
+run(Event(EventKind.GAVE_UP, datetime.now(UTC), NodeName("p", "z", "n"), "why"))
+time.sleep(60)
+"""
+    command = f"echo out; echo started > {tmp_path}/started; until [ -e {tmp_path}/go ]; do sleep 0.01; done; echo end"
+    program = subprocess.Popen(
+        [sys.executable, "-c", code, command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    until((tmp_path / "started").exists)
+
+    os.killpg(program.pid, signal.SIGINT)
+    program.wait(5)
+    (tmp_path / "go").touch()
+
+    # stderr ends when the hook, which outlives the program, lets go of it too.
+    out, err = program.communicate(timeout=5)
+    assert (out, err.startswith("out\n"), err.endswith("KeyboardInterrupt\nend\n")) == ("", True, True)
+
+
+def app_with(flags: Mapping[str, object], environ: Mapping[str, str], folder: Path) -> App:
+    app = App(Invocation((), environ, StandardStreams.of_process(), folder))
+    app.take(dict(flags))
+    return app
+
+
+def test_tpuctl_in_a_hook_finds_the_node_of_the_event(sandbox: Sandbox, tmp_path: Path) -> None:
+    """The sandbox was asked for by flag, and the node is in no default zone."""
+    sandbox.add_node("trainer", zone="us-central2-b", state="PREEMPTED")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    app = app_with(
+        {"sandbox": True}, {"PATH": path, "HOME": str(tmp_path), "TPUCTL_STATE_DIR": str(tmp_path / "state")}, tmp_path
+    )
+    run = build_hooks(app, {"on_recover": f'tpuctl status "$TPUCTL_NODE" -o json > {tmp_path}/found', "on_preempt": ""})
+
+    run(event(EventKind.RECOVERED, NodeName("sandbox", "us-central2-b", "trainer")))
+
+    assert run.wait() == ()
+    found = json.loads((tmp_path / "found").read_text())
+    assert (found["name"], found["state"]) == ("projects/sandbox/locations/us-central2-b/nodes/trainer", "PREEMPTED")
+
+
+@pytest.mark.parametrize(
+    ("command", "reads"),
+    [
+        pytest.param("tpuctl explain -", "", id="event-is-not-input"),
+        pytest.param("echo Socket closed | tpuctl explain -", "tf-socket-closed", id="pipe-in-the-hook-is-input"),
+        pytest.param("(sleep 0; tpuctl explain - )", "", id="also-from-a-subshell"),
+    ],
+)
+def test_tpuctl_in_a_hook_does_not_read_the_event_as_its_input(command: str, reads: str, tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environ = {"PATH": path, "HOME": str(tmp_path)}
+    run = Hooks({EventKind.RECOVERED: f"{command} > {tmp_path}/out 2>&1; exit 0"}, environ, extra={})
+
+    run(event(EventKind.RECOVERED, text="UNAVAILABLE: Connection reset by peer"))
+
+    assert run.wait() == ()
+    said = (tmp_path / "out").read_text()
+    assert ("Connection reset" in said, reads in said) == (False, True)
+
+
+def test_a_hook_talks_to_the_cloud_of_the_run_whatever_a_project_file_says(tmp_path: Path) -> None:
+    (tmp_path / "tpuctl.yaml").write_text("sandbox: true\n")
+    flags = {"sandbox": False, "endpoint": "http://localhost:1", "user": "ada"}
+    options = {"on_give_up": f"env | grep ^TPUCTL_ | sort > {tmp_path}/env", "other": 1}
+    run = build_hooks(app_with(flags, {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}, tmp_path), options)
+
+    run(event(EventKind.GAVE_UP))
+
+    assert (run.wait(), options) == ((), {"other": 1})
+    assert {"TPUCTL_SANDBOX=0", "TPUCTL_ENDPOINT=http://localhost:1", "TPUCTL_USER=ada"} < set(
+        (tmp_path / "env").read_text().split("\n")
+    )
+
+
+def test_a_command_takes_the_hooks_that_it_can_run() -> None:
+    def nothing() -> None:
+        pass
+
+    def flags(function: Callable[..., object]) -> list[str]:
+        return [option for param in click.command()(function).params for option in param.opts]
+
+    assert flags(hook_options()(nothing)) == ["--on-preempt", "--on-recover", "--on-maintenance", "--on-give-up"]
+
+    def up() -> None:
+        pass
+
+    assert flags(hook_options(EventKind.RECOVERED)(up)) == ["--on-recover"]

@@ -1,0 +1,47 @@
+"""What becomes of hooks that wait for others when the run ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import timedelta
+from pathlib import Path
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import one_face, put
+from tests.nodes.test_hooks import NAME, OTHER, event, hooks_for, until
+from tpuctl.clock import SystemClock
+
+
+def test_at_the_end_what_waits_is_started_or_told_as_left_out(tmp_path: Path) -> None:
+    command = (
+        f"echo $TPUCTL_REASON >> {tmp_path}/log; [ $TPUCTL_NODE = other ] || echo $$ > {tmp_path}/pid; exec sleep "
+    )
+    run = hooks_for(command + "$TPUCTL_REASON")
+    for node, seconds in ((OTHER, "0.2"), (OTHER, "0.1"), (NAME, "60"), (NAME, "61")):
+        run(event(node=node, text=seconds))
+
+    left_out = run.finish(SystemClock(), patience=timedelta(seconds=0.6))
+
+    told = "the hook for `preempted` was skipped, because other hooks were still running when the run ended: "
+    assert [(failure.node, str(failure)) for failure in left_out] == [(NAME, f"{told}{command}$TPUCTL_REASON")]
+    until(lambda: (tmp_path / "log").read_text().count("\n") == 3)
+    until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().endswith("\n"))
+    assert (sorted((tmp_path / "log").read_text().split()), run.are_waiting) == (["0.1", "0.2", "60"], False)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    run.wait()
+
+
+@one_face
+def test_a_hook_that_waits_for_another_at_the_end_is_still_started(
+    tpuctl: Console, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    put(sandbox)
+    sandbox.fault("preempt")
+    log = tmp_path / "log"
+    hooks = ("--on-preempt", f"sleep 2; echo taken >> {log}", "--on-recover", f"echo back >> {log}")
+
+    _, err, code = tpuctl("watch", "demo", "--until", "15m", *hooks)
+
+    assert (err.splitlines()[-1], code) == ("the watch ends; waiting hooks have up to 1m to start", 0)
+    assert log.read_text().startswith("taken\n")

@@ -1,0 +1,309 @@
+"""The journal: what was written is there, whatever else goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Sandbox
+from tests.lifecycle import said
+from tpuctl.clock import ManualClock
+from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, TransportOptions
+from tpuctl.cloud.storage import StorageClient
+from tpuctl.errors import ExitCode
+from tpuctl.models.spec import NodeSpec
+from tpuctl.names import BucketPath, NodeName
+from tpuctl.nodes.journal import BucketJournalStore, Journal, JournalError, RememberedNode, is_persistent, mounted_at
+from tpuctl.nodes.journal_entries import merge_journals, shorten_journal, split_halves
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.http_server import open_server
+from tpuctl.sandbox.in_process import SandboxHttp
+
+NAME = NodeName("p", "us-central2-b", "trainer")
+AT = datetime(2026, 1, 2, tzinfo=UTC)
+SPEC = NodeSpec(accelerator_type="v4-8", runtime_version="img", metadata={"note": "line\nsep\u2028arator é"})
+_FILE = "p/us-central2-b/trainer.jsonl"
+
+
+def test_the_last_spec_is_remembered_with_its_time(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, writer="here 1")
+    journal.append(NAME, "create", AT, spec=NodeSpec(accelerator_type="v4-16", runtime_version="old").to_json())
+    journal.append(NAME, "delete", AT, spec=SPEC.to_json(), id="7")
+    journal.append(NAME, "restart", AT + timedelta(seconds=1.0625), durable=False, reason="stuck")
+
+    assert journal.last_spec(NAME) == RememberedNode(SPEC, AT)
+    assert [entry["event"] for entry in journal.entries(NAME)] == ["create", "delete", "restart"]
+    assert journal.entries(NAME)[2] == {
+        "at": "2026-01-02T00:00:01.062Z", "by": "here 1", "event": "restart", "reason": "stuck"
+    }  # fmt: skip
+
+
+def test_of_what_was_never_written_nothing_is_remembered(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "none")
+
+    assert (journal.entries(NAME), journal.last_spec(NAME), journal.names()) == ([], None, [])
+    assert (journal.usual("p", "v4-8", "us-central2-b"), list(tmp_path.iterdir())) == ({}, [])
+
+
+def test_a_line_torn_by_a_crash_is_told_of_once_and_takes_no_neighbour_with_it(tmp_path: Path) -> None:
+    told: list[str] = []
+    journal = Journal(tmp_path, warn=told.append)
+    journal.append(NAME, "first", AT)
+    with (tmp_path / _FILE).open("ab") as file:
+        file.write(b'{"event": "torn\r\xff')
+
+    seen = [[entry["event"] for entry in journal.entries(NAME)] for _ in range(2)]
+    journal.append(NAME, "last", AT)
+    seen.append([entry["event"] for entry in Journal(tmp_path, warn=told.append).entries(NAME)])
+
+    assert seen == [["first"], ["first"], ["first", "last"]]
+    assert told == [f"skipped the incomplete last line of the journal: {tmp_path / _FILE}"]
+
+
+_WRITER = """
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from tpuctl.journal import Journal
+from tpuctl.names import NodeName
+journal = Journal(Path(sys.argv[1]), writer=sys.argv[2])
+name, now = NodeName("p", "us-central2-b", "trainer"), datetime.now(timezone.utc)
+for index in range(55):
+    journal.append(name, "note", now, durable=False, index=index, pad="x" * 6000)
+"""
+
+
+def test_several_writers_lose_and_tear_nothing_while_the_file_is_rotated(tmp_path: Path) -> None:
+    """Together they write 1.3 MB: one rotation, in the middle of it all."""
+    journal = Journal(tmp_path)
+    journal.append(NAME, "create", AT, spec=SPEC.to_json())
+
+    writers = [subprocess.Popen([sys.executable, "-c", _WRITER, str(tmp_path), str(by)]) for by in range(4)]
+    codes = [writer.wait(timeout=60) for writer in writers]
+
+    everything = journal.entries(NAME)
+    written = [(entry["by"], entry["index"]) for entry in everything[1:]]
+    assert codes == [0] * 4
+    assert (everything[0]["event"], sorted(written)) == (
+        "create", sorted((str(by), index) for by in range(4) for index in range(55))
+    )  # fmt: skip
+    assert [[index for by, index in written if by == str(one)] for one in range(4)] == [list(range(55))] * 4
+    assert len(journal.entries(NAME, rotated=False)) < len(everything)
+    assert sorted(path.name for path in (tmp_path / _FILE).parent.iterdir()) == ["trainer.1.jsonl", "trainer.jsonl"]
+    assert journal.names() == [NAME]
+
+
+def test_the_last_spec_outlives_every_rotation(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.append(NAME, "create", AT, spec=SPEC.to_json())
+    for index in range(50):
+        journal.append(NAME, "note", AT, durable=False, index=index, pad="x" * 100_000)
+
+    sizes = [path.stat().st_size for path in (tmp_path / _FILE).parent.iterdir()]
+    assert journal.last_spec(NAME) == RememberedNode(SPEC, AT)
+    assert journal.entries(NAME)[-1]["index"] == 49
+    assert max(sizes) <= 1 << 20
+
+
+def test_a_rotation_cut_short_counts_no_line_twice() -> None:
+    lines = [json.dumps({"event": "note", "index": index}).encode() + b"\n" for index in range(9)]
+    content = b"".join(lines)
+    older, newer = split_halves(content)
+
+    assert (older + newer, merge_journals(older, newer), merge_journals(older, content)) == (content, content, content)
+    assert merge_journals(b'{"spec": 1}\n' + older, content) == b'{"spec": 1}\n' + content
+    assert shorten_journal(b'{"spec": 1}\n' + content) == b'{"spec": 1}\n' + b"".join(lines[5:])
+
+
+def test_only_the_owner_can_read_it_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        Journal(tmp_path / "state" / "journal").append(NAME, "create", AT)
+    finally:
+        os.umask(before)
+
+    paths = sorted((tmp_path / "state").rglob("*"))
+    modes = {
+        str(path.relative_to(tmp_path)): oct(stat.S_IMODE(path.stat().st_mode)) for path in (tmp_path / "state", *paths)
+    }
+    assert modes == {
+        "state": "0o700",
+        "state/journal": "0o700",
+        "state/journal/p": "0o700",
+        "state/journal/p/us-central2-b": "0o700",
+        f"state/journal/{_FILE}": "0o600",
+    }
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's device that is always full")
+def test_a_full_disk_is_a_reason_not_to_go_on(tmp_path: Path) -> None:
+    path = tmp_path / _FILE
+    path.parent.mkdir(parents=True)
+    path.symlink_to("/dev/full")
+
+    with pytest.raises(JournalError) as refused:
+        Journal(tmp_path).append(NAME, "delete", AT)
+
+    assert str(refused.value) == f"cannot write the journal: {path}: No space left on device"
+
+
+def test_a_journal_that_cannot_be_written_says_so_before_anything_is_destroyed(tmp_path: Path) -> None:
+    (tmp_path / "p").write_text("a file where the folder should be")
+
+    with pytest.raises(JournalError) as refused:
+        Journal(tmp_path).append(NAME, "delete", AT)
+
+    assert (str(refused.value), refused.value.kind, refused.value.exit_code, refused.value.hint) == (
+        f"cannot write the journal: {tmp_path / _FILE}: Not a directory",
+        "journal",
+        ExitCode.FAILURE,
+        "no change was made in the cloud; free some space or make the folder writable, or set TPUCTL_STATE_DIR",
+    )
+
+
+def test_where_nothing_can_be_written_what_is_there_is_still_read(tmp_path: Path) -> None:
+    told: list[str] = []
+    journal = Journal(tmp_path, warn=told.append, writer="here 1")
+    journal.append(NAME, "create", AT)
+    other = NodeName("p", "us-central2-b", "eval")
+    (tmp_path / "p/us-central2-b/eval.jsonl").mkdir()
+
+    with pytest.raises(JournalError, match=r"eval\.jsonl: Is a directory"):
+        journal.append(other, "delete", AT)
+
+    assert (journal.entries(other), len(journal.entries(NAME))) == ([], 1)
+    assert told == [f"cannot read the journal: {tmp_path}/p/us-central2-b/eval.jsonl: Is a directory"]
+
+
+def test_the_nodes_of_past_commands_are_listed_as_they_were_named(tmp_path: Path) -> None:
+    old = NodeName("example.com:old-project", "us-central2-b", "a")
+    for name in (NAME, old):
+        Journal(tmp_path).append(name, "create", AT)
+
+    assert Journal(tmp_path).names() == [old, NAME]
+
+
+@pytest.fixture(params=["in-process", "http"])
+def storage(request: pytest.FixtureRequest, sandbox: Sandbox, clock: ManualClock) -> Iterator[StorageClient]:
+    """Cloud Storage with one bucket, on each face of the sandbox."""
+    administration.add_bucket(sandbox.world, "state", location="us-central2")
+    if request.param == "in-process":
+        yield StorageClient(lambda: SandboxHttp(sandbox.world), clock)
+        return
+    with open_server(sandbox.world).start() as server:
+        factory = HttpFactory(TransportOptions(), endpoint=ApiEndpoint.parse(server.url))
+        yield StorageClient(factory, clock, endpoint=server.url)
+        factory.close()
+
+
+class Slow:
+    """A client of Cloud Storage between whose read and write somebody else is quicker, so many times."""
+
+    def __init__(self, storage: StorageClient, other: Journal, times: int) -> None:
+        self.storage, self.other, self.times = storage, other, times
+        self.read, self.list = storage.read, storage.list
+
+    def write(self, bucket: str, name: str, content: bytes, *, generation: int | None) -> int:
+        if self.times:
+            self.times -= 1
+            self.other.append(NAME, "note", AT, left=self.times)
+        return self.storage.write(bucket, name, content, generation=generation)
+
+
+def test_two_writers_of_one_object_lose_nothing(storage: StorageClient, clock: ManualClock) -> None:
+    place = BucketPath.parse("gs://state/journals")
+    other = Journal(BucketJournalStore(storage, place, clock), writer="there 2")
+    slow = Journal(BucketJournalStore(Slow(storage, other, 3), place, clock), writer="here 1")
+
+    slow.append(NAME, "state", AT, durable=False, state="READY")
+    slow.append(NAME, "delete", AT, spec=SPEC.to_json())
+
+    assert [(entry["by"], entry["event"], entry.get("left")) for entry in slow.entries(NAME)] == [
+        ("there 2", "note", 2),
+        ("there 2", "note", 1),
+        ("there 2", "note", 0),
+        ("here 1", "state", None),
+        ("here 1", "delete", None),
+    ]
+    assert other.entries(NAME) == slow.entries(NAME)
+    assert (other.last_spec(NAME), other.names()) == (RememberedNode(SPEC, AT), [NAME])
+    assert list(storage.list("state", "")) == [f"journals/{_FILE}"]
+
+
+def test_lines_that_need_not_be_durable_wait_for_a_minute_at_most(storage: StorageClient, clock: ManualClock) -> None:
+    journal = Journal(BucketJournalStore(storage, BucketPath.parse("gs://state"), clock))
+
+    def stored() -> int:
+        found = storage.read("state", _FILE)
+        return found.content.count(b"\n") if found else 0
+
+    counts = []
+    for pause in (0, 59, 1, 30):
+        clock.sleep(timedelta(seconds=pause))
+        journal.append(NAME, "note", AT, durable=False)
+        counts.append((stored(), len(journal.entries(NAME))))
+    journal.flush(only_due=True)
+    counts.append((stored(), 4))
+    journal.flush()
+    counts.append((stored(), 4))
+
+    assert counts == [(0, 1), (0, 2), (3, 3), (3, 4), (3, 4), (4, 4)]
+
+
+def test_an_object_is_kept_small_and_keeps_the_last_spec(storage: StorageClient, clock: ManualClock) -> None:
+    journal = Journal(BucketJournalStore(storage, BucketPath.parse("gs://state"), clock))
+    journal.append(NAME, "create", AT, spec=SPEC.to_json())
+    for index in range(5):
+        journal.append(NAME, "note", AT, index=index, pad="x" * 300_000)
+
+    assert journal.last_spec(NAME) == RememberedNode(SPEC, AT)
+    assert [entry.get("index") for entry in journal.entries(NAME)] == [None, 2, 3, 4]
+
+
+def test_a_bucket_that_is_not_there_destroys_nothing(storage: StorageClient, clock: ManualClock) -> None:
+    told: list[str] = []
+    journal = Journal(BucketJournalStore(storage, BucketPath.parse("gs://elsewhere"), clock, warn=told.append))
+
+    journal.append(NAME, "note", AT, durable=False)
+    journal.flush()
+    with pytest.raises(JournalError) as refused:
+        journal.append(NAME, "delete", AT)
+
+    reason = f"gs://elsewhere/{_FILE}: there is no bucket `gs://elsewhere`"
+    assert str(refused.value) == f"cannot write the journal: {reason}"
+    assert (refused.value.hint or "").startswith(
+        "no change was made in the cloud; create it with `gcloud storage buckets"
+    )
+    assert told == [f"cannot write the journal at the moment: {reason}"]
+
+
+_MOUNTS = said(
+    "overlay / overlay rw 0 0", "tmpfs /run tmpfs rw 0 0", "/dev/sda1 /var/lib/my\\040state ext4 rw 0 0", "broken"
+)
+
+
+@pytest.mark.parametrize(
+    ("environ", "folder", "in_container", "lasts"),
+    [
+        ({}, "/home/ada", False, True),
+        ({}, "/home/ada", True, False),
+        ({}, "/var/lib/my state/tpuctl", True, True),
+        ({}, "/run/tpuctl", False, False),
+        ({"CI": "true"}, "/var/lib/my state", False, False),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "/var/lib/my state", True, False),
+    ],
+)
+def test_where_the_local_disk_does_not_last(
+    environ: dict[str, str], folder: str, in_container: bool, lasts: bool
+) -> None:
+    filesystem = mounted_at(_MOUNTS, Path(folder))
+
+    assert is_persistent(environ, filesystem=filesystem, in_container=in_container) is lasts

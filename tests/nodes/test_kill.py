@@ -1,0 +1,158 @@
+"""`tpuctl up` as a process that is killed or interrupted at any time."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Sandbox
+from tests.lifecycle import UP, ZONE, put
+from tpuctl.sandbox.state import SandboxState
+
+# Five moments of each of three runs, from before its first request to its last.
+MOMENTS = (0.1, 0.35, 0.55, 0.75, 0.95)
+SPEED = 1500.0  # a creation takes a tenth of a second
+# What was left for more than an hour may be in use, and is not repaired: between two runs less than that has to pass.
+SLOWER = 500.0
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A folder that is home and state of real processes, with a world of its own in it."""
+
+    folder: Path
+    speed: float
+
+    @property
+    def world(self) -> Path:
+        return self.folder / "state" / "sandbox" / "world.sqlite3"
+
+    def prepare(self, fill: Callable[[Sandbox], object]) -> None:
+        with SandboxState.open(self.world, speed=self.speed) as world:
+            fill(Sandbox(world))
+
+    def start(self) -> subprocess.Popen[str]:
+        environ = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.folder),
+            "LOGNAME": "ada",
+            "TPUCTL_SANDBOX": "1",
+            "TPUCTL_STATE_DIR": str(self.folder / "state"),
+        }
+        return subprocess.Popen(
+            [sys.executable, "-m", "tpuctl", *UP, "--timeout", "forever"],
+            env=environ,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def changes(self) -> list[str]:
+        with SandboxState.open(self.world) as world:
+            return Sandbox(world).changes()
+
+    def states(self) -> list[str]:
+        with SandboxState.open(self.world) as world, world.read() as session:
+            phases = [node.phase(session.now) for node in session.nodes()]
+            return [phase.state for phase in phases if phase]
+
+
+def _nothing(_sandbox: Sandbox) -> None:
+    """Prepare nothing."""
+
+
+def _preempted(sandbox: Sandbox) -> None:
+    put(sandbox, state="PREEMPTED")
+
+
+def _comes_up_broken(sandbox: Sandbox) -> None:
+    sandbox.fault("unhealthy")
+
+
+@pytest.mark.parametrize(
+    ("fill", "speed", "needed"),
+    [
+        (_nothing, SPEED, ["create"]),
+        (_preempted, SPEED, ["delete", "create"]),
+        (_comes_up_broken, SLOWER, ["create", "stop", "start"]),
+    ],
+    ids=["created", "recreated", "restarted"],
+)
+def test_killed_run_is_completed_by_the_next(
+    tmp_path: Path,
+    fake_ssh: Callable[[str], None],
+    fill: Callable[[Sandbox], None],
+    *,
+    speed: float,
+    needed: list[str],
+) -> None:
+    whole = Machine(tmp_path / "whole", speed)
+    whole.prepare(fill)
+    started = time.monotonic()
+    whole.start().communicate()
+    length = time.monotonic() - started
+
+    def kill_at(moment: float) -> tuple[int, str, list[str], list[str]]:
+        machine = Machine(tmp_path / f"{moment}", speed)
+        machine.prepare(fill)
+        first = machine.start()
+        time.sleep(length * moment)
+        first.kill()
+        first.communicate()
+        second = machine.start()
+        out, err = second.communicate(timeout=60)
+        return second.returncode, out or err, machine.states(), machine.changes()
+
+    with ThreadPoolExecutor(2) as pool:
+        ended = list(pool.map(kill_at, MOMENTS))
+
+    assert ended == [(0, "demo\tREADY\n", ["READY"], needed)] * len(MOMENTS)
+
+
+@pytest.fixture
+def waiting(tmp_path: Path, fake_ssh: Callable[[str], None]) -> Iterator[subprocess.Popen[str]]:
+    """An `up` that has asked for a node and waits for it."""
+    machine = Machine(tmp_path, 60.0)
+    machine.prepare(_nothing)
+    process = machine.start()
+    assert process.stderr
+    for line in process.stderr:
+        if line == "demo: CREATING\n":
+            break
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("number", "word", "code"), [(signal.SIGINT, "interrupted", 130), (signal.SIGTERM, "terminated", 143)]
+)
+def test_interruption_reports_work_in_flight_and_commands(
+    waiting: subprocess.Popen[str], tmp_path: Path, number: int, word: str, code: int
+) -> None:
+    waiting.send_signal(number)
+
+    out, err = waiting.communicate(timeout=20)
+
+    assert (out, waiting.returncode) == ("", code)
+    known = f"`demo` in {ZONE} bills as soon as it runs (last status: CREATING)"
+    assert err.splitlines() == [
+        f"warning: {word}: {known}; nothing was undone",
+        "  resume: tpuctl up demo --type v4-8 --zone us-central2-b --timeout forever",
+        "  undo:   tpuctl down us-central2-b/demo",
+    ]
+    journal = next(tmp_path.rglob("demo.jsonl")).read_text()
+    assert re.findall(r'"event": "([a-z-]+)"', journal) == ["create", "bringing-up", "state"]
+    assert journal.endswith("}\n")

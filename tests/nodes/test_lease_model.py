@@ -1,0 +1,207 @@
+"""Two watchers and a `down`, in any order, dying and hanging anywhere: never two changes at once, no create after the end.
+
+The rules are the real ones, and so is `Leases`; the store and the cloud are `lease_model.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.nodes.lease_model import NAME, Actor, Model
+from tpuctl.clock import Clock
+from tpuctl.errors import ConflictError, ServiceUnavailableError
+from tpuctl.names import NodeName
+from tpuctl.nodes.lease import (
+    LeaseError,
+    LeaseKeeper,
+    LeaseOwner,
+    LeasePolicy,
+    LeaseRecord,
+    LeaseStore,
+    StoredLease,
+    tombstone_record,
+)
+
+FAILURES = (ServiceUnavailableError, ConflictError, LeaseError)
+Maker = Callable[[Actor], LeaseKeeper]
+
+
+def real(actor: Actor) -> LeaseKeeper:
+    return LeaseKeeper(actor, actor, actor.identity)
+
+
+class WithoutBegin(LeaseKeeper):
+    """Does not write what it is about to do."""
+
+    def begin(self, name: NodeName, verb: str) -> bool:
+        return name in self._held and bool(verb)
+
+
+class BeginsOnce(LeaseKeeper):
+    """Does not look again, right before the request leaves, how long ago it wrote."""
+
+    def begin(self, name: NodeName, verb: str) -> bool:
+        ours = self._held.get(name)
+        return (ours is not None and ours.record.acting == verb) or super().begin(name, verb)
+
+
+class EndsAtOnce(LeaseKeeper):
+    """Does not wait for one who is acting."""
+
+    def end(self, name: NodeName, by: str, *, tell: Callable[[str], None]) -> None:
+        tell(by)
+        found = self._store.read(name)
+        self._swap(name, tombstone_record(self._identity, by, self._clock.now(), self.policy), found)
+
+
+class RemovesTheTombstone(LeaseKeeper):
+    """Leaves nothing behind that tells a watcher of the end."""
+
+    def end(self, name: NodeName, by: str, *, tell: Callable[[str], None]) -> None:
+        super().end(name, by, tell=tell)
+        found = self._store.read(name)
+        if found is not None:
+            self._store.remove(name, expected=found.version)
+
+
+class TakesWithoutComparing(LeaseKeeper):
+    """Writes over whatever is there by then."""
+
+    def _swap(self, name: NodeName, record: LeaseRecord, found: StoredLease | None) -> bool:
+        return super()._swap(name, record, self._store.read(name) if found else None)
+
+
+class NeverLetsGoOfItsRecord(LeaseKeeper):
+    """Takes a write that failed for one whose answer was lost, without looking whose record it is."""
+
+    def _rewrite(self, name: NodeName, record: LeaseRecord) -> bool:
+        found = self._store.read(name)
+        return found is not None and self._swap(name, record, found)
+
+
+class LeavesNoMargin(LeaseKeeper):
+    """Sends up to the last moment of its time; what it sends takes effect after that."""
+
+    def __init__(self, store: LeaseStore, clock: Clock, identity: LeaseOwner) -> None:
+        super().__init__(store, clock, identity, LeasePolicy(margin=timedelta()))
+
+
+BROKEN = (
+    *(WithoutBegin, BeginsOnce, EndsAtOnce, RemovesTheTombstone),
+    *(TakesWithoutComparing, NeverLetsGoOfItsRecord, LeavesNoMargin),
+)
+
+
+def watcher(make: Maker, *, steal: bool = False) -> Callable[[Actor], None]:
+    def play(actor: Actor) -> None:
+        leases = make(actor)
+        for _ in range(3):
+            try:
+                found = leases.acquire(NAME, "watch", steal=steal)
+                if found is not None and found.ended:
+                    return
+                if found is None:
+                    watch(actor, leases)
+            except FAILURES:
+                pass
+            actor.sleep(timedelta(seconds=20))
+        leases.release(NAME)
+
+    return play
+
+
+def watch(actor: Actor, leases: LeaseKeeper) -> None:
+    for _ in range(4):
+        if not leases.renew(NAME):
+            return
+        state = actor.model.node
+        actor.pause()
+        for verb in {"PREEMPTED": ("delete", "create"), "ABSENT": ("create",)}.get(state, ()):
+            if not leases.begin(NAME, verb):
+                return
+            actor.pause()
+            # Again, right before the request leaves: much may have happened since.
+            if not leases.begin(NAME, verb):
+                return
+            actor.change(verb)
+            leases.done(NAME)
+        actor.sleep(timedelta(seconds=15))
+
+
+def down(make: Maker) -> Callable[[Actor], None]:
+    def play(actor: Actor) -> None:
+        leases = make(actor)
+        actor.sleep(timedelta(seconds=30))
+        for _ in range(5):
+            try:
+                leases.end(NAME, "down", tell=lambda _: None)
+                break
+            except FAILURES:
+                actor.sleep(timedelta(seconds=5))
+        else:
+            return
+        actor.model.is_down = True
+        actor.pause()
+        actor.change("delete")
+
+    return play
+
+
+def life(schedule: bytes, make: Maker = real, *, with_down: bool = True, knows_the_dead: bool = False) -> Model:
+    model = Model(schedule, knows_the_dead=knows_the_dead)
+    # Who takes what is ended on purpose may create after it: stealing is tried without a `down`.
+    model.plays = {"one": watcher(make), "two": watcher(make, steal=not with_down)}
+    if with_down:
+        model.plays["down"] = down(make)
+    model.run()
+    return model
+
+
+def schedules(count: int) -> list[bytes]:
+    random = Random(4)  # noqa: S311  # the same schedules in each run
+    return [random.randbytes(random.randrange(20, 200)) for _ in range(count)]
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.binary(max_size=160), st.booleans(), st.booleans())
+def test_never_two_changes_at_once_and_no_create_after_the_down(schedule: bytes, with_down: bool, local: bool) -> None:
+    assert life(schedule, with_down=with_down, knows_the_dead=local).wrong == []
+
+
+def test_random_lives_repair_and_end() -> None:
+    """Long schedules, which hypothesis draws seldom; they would prove nothing if nobody ever repaired."""
+    lives = [life(schedule, with_down=index % 2 == 0) for index, schedule in enumerate(schedules(200))]
+
+    assert [life.wrong for life in lives if life.wrong] == []
+    assert sum(life.changes for life in lives) > 400
+    assert sum(life.is_down for life in lives) > 95
+
+
+# One that goes on with another actor, lets time pass, has something take effect, kills a watcher, loses a write.
+EVENTS = (1, 217, 218, 205, 198, 248, 245, 250)
+
+
+def test_every_single_event_at_every_point() -> None:
+    """All schedules in which one thing happens that is not the quiet choice."""
+    length = life(b"").drawn
+    wrong = [(at, event) for at in range(length) for event in EVENTS if life(bytes(at) + bytes([event])).wrong]
+
+    assert length > 40
+    assert wrong == []
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_the_check_finds_a_protocol_that_is_broken(broken: type[LeaseKeeper]) -> None:
+    lives = (
+        life(schedule, lambda actor: broken(actor, actor, actor.identity), with_down=with_down)
+        for schedule in schedules(400)
+        for with_down in (True, False)
+    )
+
+    assert any(life.wrong for life in lives)

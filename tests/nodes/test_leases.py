@@ -1,0 +1,234 @@
+"""Leases as they are really kept: in Cloud Storage on both faces of the sandbox, and in files between real processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Sandbox
+from tpuctl.clock import ManualClock
+from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, TransportOptions
+from tpuctl.cloud.storage import StorageClient
+from tpuctl.errors import AccessError, ConflictError, NotFoundError
+from tpuctl.names import BucketPath, NodeName
+from tpuctl.nodes.lease import BucketLeaseStore, Lease, LeaseEnd, LeaseError, LeaseKeeper, LeaseOwner, LocalLeaseStore
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.http_server import open_server
+from tpuctl.sandbox.in_process import SandboxHttp
+
+PLACE = BucketPath.parse("gs://data/leases")
+NAME = NodeName("p", "us-central2-b", "trainer")
+ADA, BOB = LeaseOwner("ada", 1, "a"), LeaseOwner("bob", 2, "b")
+HELD = Lease("watch on ada pid 1", "watch", timedelta(seconds=30))
+Maker = Callable[[LeaseOwner], LeaseKeeper]
+
+
+@contextmanager
+def storage(face: str, sandbox: Sandbox) -> Iterator[StorageClient]:
+    administration.add_bucket(sandbox.world, "data")
+    administration.add_bucket(sandbox.world, "theirs", denied=("*",))
+    if face == "in process":
+        yield StorageClient(lambda: SandboxHttp(sandbox.world), sandbox.world.clock)
+        return
+    with open_server(sandbox.world).start() as server:
+        factory = HttpFactory(TransportOptions(), endpoint=ApiEndpoint.parse(server.url))
+        yield StorageClient(factory, sandbox.world.clock, endpoint=server.url)
+        factory.close()
+
+
+@pytest.fixture(params=["in process", "over http"])
+def objects(request: pytest.FixtureRequest, sandbox: Sandbox) -> Iterator[StorageClient]:
+    with storage(request.param, sandbox) as client:
+        yield client
+
+
+@pytest.fixture
+def shared(objects: StorageClient, clock: ManualClock) -> Maker:
+    """The leases of a machine, all of them in one bucket."""
+    return lambda who: LeaseKeeper(BucketLeaseStore(objects, PLACE), clock, who)
+
+
+@pytest.fixture
+def local(tmp_path: Path, clock: ManualClock) -> Iterator[Maker]:
+    """The leases of a process on this machine."""
+    with ExitStack() as at_the_end:
+
+        def make(who: LeaseOwner) -> LeaseKeeper:
+            store = LocalLeaseStore(tmp_path / "leases", clock)
+            at_the_end.callback(store.close)
+            return LeaseKeeper(store, clock, who)
+
+        yield make
+
+
+@pytest.fixture(params=["in process", "over http", "files"])
+def make(request: pytest.FixtureRequest, sandbox: Sandbox, local: Maker) -> Iterator[Maker]:
+    """Leases wherever they may be kept."""
+    if request.param == "files":
+        yield local
+        return
+    with storage(request.param, sandbox) as client:
+        yield lambda who: LeaseKeeper(BucketLeaseStore(client, PLACE), sandbox.world.clock, who)
+
+
+def test_one_holds_it_and_the_other_is_told_who(make: Maker, clock: ManualClock) -> None:
+    ada, bob = make(ADA), make(BOB)
+
+    assert ada.acquire(NAME, "watch") is None
+    clock.sleep(timedelta(seconds=30))
+
+    assert (ada.holder(NAME), bob.holder(NAME), bob.acquire(NAME, "up")) == (None, HELD, HELD)
+    assert str(HELD) == "`watch on ada pid 1` holds the lease, renewed 30s ago"
+    assert (bob.renew(NAME), bob.begin(NAME, "create")) == (False, False)
+    bob.release(NAME)
+    assert ada.begin(NAME, "create")
+
+    ada.release(NAME)
+    assert (ada.renew(NAME), bob.holder(NAME), bob.acquire(NAME, "up")) == (False, None, None)
+
+
+def test_who_renews_keeps_it(make: Maker, clock: ManualClock) -> None:
+    ada, bob = make(ADA), make(BOB)
+    ada.acquire(NAME, "watch")
+
+    for _ in range(10):
+        clock.sleep(timedelta(seconds=45))
+        assert ada.renew(NAME)
+
+    assert bob.acquire(NAME, "watch") == Lease("watch on ada pid 1", "watch", timedelta())
+
+
+def test_in_a_bucket_silence_ends_it_exactly_when_its_time_is_over(shared: Maker, clock: ManualClock) -> None:
+    ada, bob = shared(ADA), shared(BOB)
+    ada.acquire(NAME, "watch")
+    ada.begin(NAME, "create")
+
+    clock.sleep(timedelta(seconds=119))
+    assert bob.acquire(NAME, "watch") == Lease("watch on ada pid 1", "watch", timedelta(seconds=119), acting="create")
+    clock.sleep(timedelta(seconds=1))
+    assert bob.acquire(NAME, "watch") is None
+    assert (ada.begin(NAME, "create"), ada.renew(NAME)) == (False, False)
+
+
+def test_an_expired_lease_that_nobody_took_is_renewed(shared: Maker, clock: ManualClock) -> None:
+    ada = shared(ADA)
+    ada.acquire(NAME, "watch")
+    clock.sleep(timedelta(hours=1))
+
+    assert (ada.renew(NAME), shared(BOB).acquire(NAME, "watch") is None) == (True, False)
+
+
+def test_stealing_takes_it_but_waits_for_one_who_is_acting(make: Maker, clock: ManualClock) -> None:
+    ada, bob = make(ADA), make(BOB)
+    ada.acquire(NAME, "watch")
+    ada.begin(NAME, "recreate")
+    began, told = clock.now(), list[str]()
+
+    assert bob.acquire(NAME, "watch", steal=True, tell=told.append) is None
+    assert told == ["waiting for `watch on ada pid 1`, which is about to recreate `trainer`"]
+    assert clock.now() - began == timedelta(minutes=2)
+    assert ada.begin(NAME, "create") is False
+
+    assert ada.acquire(NAME, "up", steal=True) is None
+    assert clock.now() - began == timedelta(minutes=2)
+
+
+def test_down_leaves_a_tombstone_that_only_a_person_removes(make: Maker, clock: ManualClock) -> None:
+    ada, bob = make(ADA), make(BOB)
+    ada.acquire(NAME, "watch")
+    at = clock.now()
+
+    bob.end(NAME, "down", tell=lambda _: None)
+
+    ended = Lease("down on bob pid 2", "down", timedelta(), ended=LeaseEnd("down", "down on bob pid 2", at))
+    assert (ada.begin(NAME, "create"), ada.acquire(NAME, "watch"), ada.holder(NAME)) == (False, ended, ended)
+    assert str(ended) == "`down` ended it 0s ago (down on bob pid 2)"
+    clock.sleep(timedelta(days=1))
+    assert ada.acquire(NAME, "watch") is not None
+    assert ada.acquire(NAME, "up") is None
+    bob.end(NAME, "stop", tell=lambda _: None)
+    assert ada.acquire(NAME, "watch", steal=True) is None
+
+
+def test_down_gives_up_on_one_who_never_ends_acting(make: Maker, clock: ManualClock) -> None:
+    """Somebody who renews is alive, and may be changing the node at this moment."""
+    ada, bob = make(ADA), make(BOB)
+    ada.acquire(NAME, "watch")
+    ada.begin(NAME, "reboot")
+
+    def go_on(_: str) -> None:
+        clock.sleep(timedelta(seconds=50))
+        ada.renew(NAME)
+
+    with pytest.raises(ConflictError, match="`trainer`: `watch on ada pid 1` holds the lease, about to reboot"):
+        bob.end(NAME, "down", tell=go_on)
+    assert ada.begin(NAME, "reboot")
+
+
+def test_a_bucket_that_cannot_be_used_is_never_free(objects: StorageClient, clock: ManualClock) -> None:
+    for bucket, error in {"missing": NotFoundError, "theirs": AccessError}.items():
+        leases = LeaseKeeper(BucketLeaseStore(objects, BucketPath(bucket)), clock, ADA)
+        with pytest.raises(error, match=bucket):
+            leases.holder(NAME)
+        with pytest.raises(error, match=bucket):
+            leases.acquire(NAME, "up", steal=True)
+        with pytest.raises(error, match=bucket):
+            leases.end(NAME, "down", tell=lambda _: None)
+
+
+def test_what_is_no_lease_is_never_free(objects: StorageClient, shared: Maker) -> None:
+    objects.write("data", "leases/p/us-central2-b/trainer.json", b"{}", generation=0)
+
+    with pytest.raises(LeaseError, match=r"cannot read `.*trainer\.json`: not a lease of this version"):
+        shared(ADA).acquire(NAME, "up", steal=True)
+
+
+def test_files_are_private_and_a_folder_that_cannot_be_written_is_said(tmp_path: Path, local: Maker) -> None:
+    local(ADA).acquire(NAME, "watch")
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "leases").rglob("*") if path.is_file()}
+    assert modes == {0o600}
+
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LeaseError, match=": Not a directory; no change was made"):
+        LeaseKeeper(LocalLeaseStore(tmp_path / "file", ManualClock()), ManualClock(), ADA).acquire(NAME, "up")
+
+
+HOLD = """
+import os, sys
+from pathlib import Path
+from tpuctl.clock import SystemClock
+from tpuctl.nodes.lease import Identity, Leases
+from tpuctl.nodes.lease import LocalStore
+from tpuctl.names import NodeName
+clock = SystemClock()
+leases = Leases(LocalStore(Path(sys.argv[1]), clock), clock, Identity("ada", os.getpid(), "a"))
+name = NodeName("p", "us-central2-b", "trainer")
+print(leases.acquire(name, "watch"), leases.begin(name, "create"), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_that_was_killed_leaves_the_node_free_at_once(
+    tmp_path: Path, local: Maker, clock: ManualClock
+) -> None:
+    """On one machine the kernel knows who lives: neither a clock that jumped nor a kill in the middle holds anybody up."""
+    bob = local(BOB)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path / "leases")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as ada:
+        assert ada.stdout
+        assert ada.stdout.readline() == "None True\n"
+        clock.sleep(timedelta(days=10_000))
+        found = bob.acquire(NAME, "up")
+        ada.kill()
+
+    assert found is not None
+    assert (found.who, found.acting) == (f"watch on ada pid {ada.pid}", "create")
+    assert bob.acquire(NAME, "up") is None
+    assert len([*(tmp_path / "leases" / ".processes").iterdir()]) == 1

@@ -1,0 +1,301 @@
+"""A dry run: the steps that would be taken, and gcloud commands that gcloud itself accepts."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tpuctl.errors import ConflictError, TpuctlError
+from tpuctl.models.node import Node, NodeState, Tier
+from tpuctl.models.spec import DataDisk, NodeSpec, SpecDifference
+from tpuctl.names import NodeName
+from tpuctl.nodes.conditions import ObservedState, Policy, Repair, Verb
+from tpuctl.nodes.plan import PlanStep, ResetMode, gcloud_commands, plan_steps, reset_mode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NAME = NodeName("p", "us-central2-b", "trainer")
+UP = Policy(may_create=True, may_start=True, repair=Repair.RESTART)
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+_WHERE = "trainer --zone us-central2-b --project p"
+
+
+def node(state: str, **fields: Any) -> Node:
+    return Node(NAME, {"name": str(NAME), "id": "7", "state": state, "acceleratorType": "v4-8"} | fields)
+
+
+def planned(found: Node | None, *, policy: Policy = UP, **seen: Any) -> str:
+    """The verbs of a plan, or the kind of the error that it ends with."""
+    try:
+        return " ".join(step.verb for step in plan_steps(policy, ObservedState(name=NAME, node=found, **seen), NOW))
+    except TpuctlError as error:
+        return error.kind
+
+
+_STEPS = {
+    "STATE_UNSPECIFIED": "wait",
+    "CREATING": "wait",
+    "READY": "wait",
+    "RESTARTING": "wait",
+    "REIMAGING": "wait",
+    "DELETING": "wait create",
+    "REPAIRING": "wait",
+    "STOPPED": "start",
+    "STOPPING": "wait start",
+    "STARTING": "wait",
+    "PREEMPTED": "delete create",
+    "TERMINATED": "delete create",
+    "HIDING": "wait",
+    "HIDDEN": "broken",
+    "UNHIDING": "wait",
+    "UNKNOWN": "broken",
+    "BRAND_NEW": "wait",
+}
+
+
+def test_the_steps_from_each_state_are_those_that_up_would_take() -> None:
+    assert {state: planned(node(state)) for state in (*map(str, NodeState), "BRAND_NEW")} == _STEPS
+    assert plan_steps(UP, ObservedState(name=NAME, node=None), NOW) == (
+        PlanStep(Verb.CREATE, NAME, "there is none yet"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "options", "expected"),
+    [
+        (node("READY"), {"differences": (SpecDifference("tier", "spot", "on-demand"),)}, "conflict"),
+        (
+            node("READY"),
+            {"differences": (SpecDifference("tier", "spot", "on-demand"),), "policy": replace(UP, replace=True)},
+            "delete create",
+        ),
+        (
+            node("CREATING"),
+            {"differences": (SpecDifference("tier", "spot", "on-demand"),), "policy": replace(UP, replace=True)},
+            "wait delete create",
+        ),
+        (node("STARTING"), {"in_state": timedelta(hours=1)}, "stop start"),
+        (node("STOPPED", schedulingConfig={"spot": True}), {}, "conflict"),
+        (node("READY", acceleratorType="v4-32", networkConfigs=[{}, {}]), {}, "wait"),
+        (node("CREATING", acceleratorType="v9-4"), {}, "wait"),
+    ],
+)
+def test_a_plan_follows_differences_time_and_shape(found: Node, options: dict[str, Any], expected: str) -> None:
+    assert planned(found, **options) == expected
+
+
+_QUEUED = "projects/p/locations/us-central2-b/queuedResources/q1"
+_SPOT, _SLICE = {"schedulingConfig": {"spot": True}}, {"acceleratorType": "v4-16"}
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "chosen"),
+    [
+        (node("READY"), "auto", "restart"),
+        (node("READY"), "restart", "restart"),
+        (node("READY"), "reboot", "reboot"),
+        (node("READY"), "recreate", "recreate"),
+        (node("READY", **_SLICE), "auto", "reboot"),
+        (node("READY", **_SPOT), "auto", "reboot"),
+        (node("READY", **_SLICE), "restart", None),
+        (node("READY", **_SPOT), "restart", None),
+        (node("STOPPED"), "auto", "restart"),
+        (node("STOPPED"), "restart", "restart"),
+        (node("STOPPED"), "reboot", None),
+        (node("STOPPED", **_SPOT), "auto", None),
+        (node("CREATING"), "auto", None),
+        (node("REPAIRING"), "reboot", None),
+        (node("PREEMPTED"), "auto", None),
+        (node("PREEMPTED"), "recreate", "recreate"),
+        (node("READY", queuedResource=_QUEUED), "auto", "reboot"),
+    ],
+)
+def test_a_reset_destroys_only_when_that_is_its_mode(found: Node, wanted: str, chosen: str | None) -> None:
+    if chosen is not None:
+        assert reset_mode(found, ResetMode(wanted)) == chosen
+        return
+    with pytest.raises(ConflictError) as refused:
+        reset_mode(found, ResetMode(wanted))
+    assert "--mode recreate` deletes and recreates it" in (refused.value.hint or "")
+
+
+def test_a_node_of_a_queued_resource_is_not_made_anew_on_its_own() -> None:
+    with pytest.raises(ConflictError) as refused:
+        reset_mode(node("READY", queuedResource=_QUEUED), ResetMode.RECREATE)
+
+    assert str(refused.value) == "`trainer` belongs to the queued resource `q1` and cannot be recreated on its own"
+
+
+SMALL = NodeSpec(accelerator_type="v5litepod-8", runtime_version="v2-alpha-tpuv5-lite")
+FULL = NodeSpec(
+    accelerator_type="v4-16",
+    topology="1x2x4",
+    runtime_version="tpu-ubuntu2204-base",
+    tier=Tier.SPOT,
+    network="net",
+    subnetwork="sub",
+    internal_ips=True,
+    queue_count=4,
+    cidr_block="10.0.0.0/29",
+    service_account="a@p.iam.gserviceaccount.com",
+    scopes=("https://www.googleapis.com/auth/cloud-platform",),
+    labels={"team": "x", "cost": "y"},
+    tags=("t1", "t2"),
+    metadata={"startup-script": "echo a,b; echo 'c:d' | cat", "other": "ends in :"},
+    data_disks=(DataDisk("projects/p/zones/us-central2-b/disks/d", "READ_ONLY"),),
+    shielded_secure_boot=True,
+    description="two words",
+)
+
+
+def commands(verb: Verb, spec: NodeSpec | None = None, changes: dict[str, Any] | None = None) -> list[str]:
+    """The commands of a step, as a shell would split them, without what they have in common."""
+    printed = gcloud_commands(PlanStep(verb, NAME, ""), spec, changes)
+    return ["\n".join(shlex.split(line)).replace(_WHERE.replace(" ", "\n"), "@") for line in printed]
+
+
+def test_a_create_says_everything_that_the_spec_says() -> None:
+    assert commands(Verb.CREATE) == commands(Verb.WAIT, SMALL) == []
+    assert commands(Verb.CREATE, SMALL)[0].split("\n") == [
+        "gcloud",
+        "compute",
+        "tpus",
+        "tpu-vm",
+        "create",
+        "@",
+        "--accelerator-type=v5litepod-8",
+        "--version=v2-alpha-tpuv5-lite",
+    ]
+    assert commands(Verb.CREATE, FULL)[0].split("\n")[4:] == [
+        "create",
+        "@",
+        "--type=v4",
+        "--topology=1x2x4",
+        "--version=tpu-ubuntu2204-base",
+        "--spot",
+        "--network=net",
+        "--subnetwork=sub",
+        "--range=10.0.0.0/29",
+        "--queue-count=4",
+        "--service-account=a@p.iam.gserviceaccount.com",
+        "--scopes=https://www.googleapis.com/auth/cloud-platform",
+        "--labels=team=x,cost=y",
+        "--tags=t1,t2",
+        "--metadata=^#^startup-script=echo a,b; echo 'c:d' | cat#other=ends in :",
+        "--description=two words",
+        "--internal-ips",
+        "--shielded-secure-boot",
+        "--data-disk=source=projects/p/zones/us-central2-b/disks/d,mode=read-only",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("accelerator_type", "topology", "expected"),
+    [
+        ("v5litepod-16", "4x4", "gcloud compute tpus tpu-vm create @ --accelerator-type=v5litepod-16"),
+        ("v5litepod-16", "2x8", "gcloud alpha compute tpus tpu-vm create @ --type=v5litepod --topology=2x8"),
+        ("v4-16", "1x2x4", "gcloud compute tpus tpu-vm create @ --type=v4 --topology=1x2x4"),
+        ("v9-16", None, "gcloud compute tpus tpu-vm create @ --accelerator-type=v9-16"),
+    ],
+)
+def test_a_topology_is_asked_for_where_gcloud_can(accelerator_type: str, topology: str | None, expected: str) -> None:
+    spec = NodeSpec(accelerator_type=accelerator_type, topology=topology, runtime_version="img")
+
+    assert commands(Verb.CREATE, spec)[0].replace("\n", " ") == f"{expected} --version=img"
+
+
+def test_the_other_steps_have_commands_too() -> None:
+    base = "gcloud compute tpus tpu-vm"
+    present = {"labels": {"old": "x", "a": "z"}, "metadata": {"k": "v"}, "tags": ["t"]}
+    changes = {"labels": {"a": "b"}, "metadata": {}, "tags": ["t"], "description": ""}
+
+    assert [commands(verb)[0].replace("\n", " ") for verb in (Verb.DELETE, Verb.START, Verb.STOP, Verb.REBOOT)] == [
+        f"{base} delete @ --quiet",
+        f"{base} start @",
+        f"{base} stop @",
+        f"{base} ssh @ --worker=all --command=sudo reboot",
+    ]
+    assert commands(Verb.UPDATE, None, changes)[0].replace("\n", " ") == (
+        f"{base} update @ --clear-labels --update-labels=a=b --clear-metadata --clear-tags --add-tags=t --description="
+    )
+    printed = gcloud_commands(PlanStep(Verb.UPDATE, NAME, ""), None, changes, present)
+    assert printed[0].split(" p ", 1)[1] == "--update-labels=a=b --remove-labels=old --remove-metadata=k --description="
+
+
+class _NothingHere(BaseHTTPRequestHandler):
+    """Answers everything with 404 at once: gcloud retries a refused connection for half a minute."""
+
+    def _answer(self) -> None:
+        body = b'{"error": {"code": 404, "status": "NOT_FOUND", "message": "nothing here"}}'
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.send_response(404)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_POST = do_PATCH = do_DELETE = _answer  # noqa: N815  # the names that http.server looks for
+
+    def log_message(self, *_: object) -> None:
+        """Be quiet."""
+
+
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), _NothingHere)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.gcloud
+@pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")
+@pytest.mark.parametrize(
+    ("step", "spec", "changes"),
+    [
+        (PlanStep(Verb.CREATE, NAME, ""), FULL, None),
+        (PlanStep(Verb.CREATE, NAME, ""), replace(SMALL, topology="2x4", tier=Tier.RESERVED), None),
+        (PlanStep(Verb.DELETE, NAME, "", queued_resource=_QUEUED), None, None),
+        (
+            PlanStep(Verb.UPDATE, NAME, ""),
+            None,
+            {"labels": {"a": "b"}, "metadata": {"k": "a,b"}, "tags": ["t"], "description": ""},
+        ),
+    ],
+)
+def test_gcloud_understands_what_is_printed(
+    step: PlanStep, spec: NodeSpec | None, changes: dict[str, Any] | None, endpoint: str, tmp_path: Path
+) -> None:
+    """A command that gcloud cannot parse ends with 2; one that reached the API ends with the API's error."""
+    environ = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "CLOUDSDK_CONFIG": str(tmp_path / "config"),
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": endpoint,
+        "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "1",
+        "CLOUDSDK_CORE_CHECK_GCE_METADATA": "0",
+        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+        "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
+        "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "1",
+        "CLOUDSDK_CORE_SHOULD_PROMPT_TO_ENABLE_API": "0",
+        "NO_PROXY": "127.0.0.0/8,localhost",
+    }
+    (command,) = gcloud_commands(step, spec, changes)
+
+    ended = subprocess.run(["sh", "-c", command], env=environ, capture_output=True, text=True, timeout=60, check=False)
+
+    assert (ended.returncode, "NOT_FOUND: nothing here" in ended.stderr) == (1, True), ended.stderr

@@ -1,0 +1,86 @@
+"""When the next look is: dense where a change is usual, seldom elsewhere, never above 15 s."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+from statistics import median
+from typing import Any
+
+import pytest
+
+from tests.nodes.readiness_cases import NAME, NOW, node
+from tpuctl.nodes.conditions import ObservedState, Policy, PollState, Requeue, Verb
+from tpuctl.nodes.decide import decide
+from tpuctl.nodes.polling import poll_interval
+
+_POLICY = Policy(timeout=None)
+
+
+def seconds(number: float) -> timedelta:
+    return timedelta(seconds=number)
+
+
+def pause(in_state: float = 0, pending: Verb | None = None, **pace: Any) -> float:
+    """The seconds until the next look at a node in CREATING."""
+    seen = ObservedState(
+        name=NAME, node=node("CREATING"), in_state=seconds(in_state), pending=pending, pace=PollState(**pace)
+    )
+    decision = decide(_POLICY, seen, NOW)
+    assert isinstance(decision, Requeue)
+    return decision.delay.total_seconds()
+
+
+_USUAL = (seconds(190), seconds(200), seconds(210))
+
+
+@pytest.mark.parametrize(
+    ("situation", "expected"),
+    [
+        # Without knowledge: a tenth of its age, sooner after an action, and with a jitter of a fifth.
+        ({}, 2),
+        ({"in_state": 50}, 5),
+        ({"in_state": 150}, 15),
+        ({"in_state": 9999}, 15),
+        ({"in_state": 9999, "since_action": seconds(19)}, 2),
+        ({"in_state": 50, "jitter": 0.0}, 4),
+        ({"in_state": 50, "jitter": 0.999999999}, 6),
+        ({"in_state": 9999, "jitter": 0.999}, 15),
+        # Refused for being asked too often: twice as long for each time.
+        ({"in_state": 30, "throttled": 1}, 6),
+        ({"in_state": 30, "throttled": 2}, 12),
+        ({"in_state": 30, "throttled": 99}, 15),
+        # With knowledge: seldom, then at the begin of the window, then dense, then seldom again.
+        ({"in_state": 10, "usual": _USUAL, "since_action": seconds(10)}, 15),
+        ({"in_state": 170, "usual": _USUAL}, 5),
+        ({"in_state": 175, "usual": _USUAL}, 2),
+        ({"in_state": 225, "usual": _USUAL}, 2),
+        ({"in_state": 425, "usual": _USUAL}, 15),
+        ({"in_state": 200, "usual": _USUAL, "throttled": 1}, 4),
+        ({"in_state": 10, "usual": _USUAL, "since_action": seconds(10), "pending": Verb.START}, 2),
+        ({"in_state": 18, "usual": (seconds(20),)}, 1.7),
+    ],
+)
+def test_the_next_look_is_due(situation: dict[str, Any], expected: float) -> None:
+    assert pause(**situation) == pytest.approx(expected, abs=0.001)
+
+
+def test_an_interval_follows_the_age() -> None:
+    assert [poll_interval(seconds(age)).total_seconds() for age in (0, 20, 50, 150, 9999)] == [2, 2, 5, 15, 15]
+
+
+@pytest.mark.parametrize("usual", [30, 120, 1200])
+def test_a_change_is_seen_soon_with_few_looks(usual: float) -> None:
+    """At most one look in 5 s, and a quarter of the time that doubling pauses would lose."""
+    chance = random.Random(usual)  # noqa: S311  # a simulation that can be repeated
+    late, looks, took = [], 0, 0.0
+    for _ in range(60):
+        learned = tuple(sorted(seconds(usual * chance.uniform(0.9, 1.1)) for _ in range(10)))
+        lasts, now = usual * chance.uniform(0.9, 1.1), 0.0
+        while now < lasts:
+            now, looks = now + pause(now, usual=learned, jitter=chance.random()), looks + 1
+        late.append(now - lasts)
+        took += lasts
+
+    assert looks <= took / 5
+    assert median(late) <= 1.5

@@ -1,0 +1,251 @@
+"""Repair: reboot, restart, recreate; what is skipped and why; what is never destroyed; what follows a repair."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import UP, ZONE, EventfulClock, one_face, put, told
+from tests.others import changes, errors, events
+from tpuctl.sandbox import administration
+
+FakeSsh = Callable[[str], None]
+SICK = "it is READY but UNHEALTHY_TENSORFLOW"
+QUICK = ("--unhealthy-after", "1m", "--devices-after", "1m", "--recheck-after", "30s", "--timeout", "1h")
+REPAIR = ("up", "demo", "--yes", "--repair", "recreate", "--events", "-", *QUICK)
+
+
+@pytest.fixture
+def clock() -> EventfulClock:
+    return EventfulClock()
+
+
+def acts(out: str) -> list[str]:
+    """Return what was done, with its reason, out of the lines of `--events -`."""
+    return [text for kind, text in events(out) if kind == "action"]
+
+
+def telling(chips: int = 4, holders: str = "-") -> str:
+    return f"printf 'tpuctl-worker startup=done about=- chips={chips} holders={holders}\\n'"
+
+
+@one_face
+def test_each_rung_is_used_up_before_the_next(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("unhealthy", count=0)
+    put(sandbox, health="UNHEALTHY_TENSORFLOW")
+
+    out, err, code = tpuctl(*REPAIR)
+
+    again = [f"restarting it: {SICK}", "starting it: it is STOPPED"]
+    made = "creating v4-8 with tpu-ubuntu2204-base, on-demand: the old one is gone"
+    assert acts(out) == [f"rebooting every worker: {SICK}", *again, *again, f"deleting it: {SICK}", made]
+    assert (errors(err), code) == (
+        [f"error: `demo`: {SICK}, unchanged after 1 reboot, 2 restarts and 1 recreation"],
+        10,
+    )
+    assert sandbox.changes() == ["stop", "start", "stop", "start", "delete", "create"]
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("options", "changes"),
+    [
+        (("--repair", "none"), []),
+        (("--repair", "reboot"), ["reboot"]),
+        (("--repair", "restart", "--max-restarts", "1"), ["reboot", "stop", "start"]),
+        (("--repair", "recreate", "--max-reboots", "0", "--max-restarts", "0"), ["delete", "create"]),
+        (("--repair", "recreate", "--max-recreates", "0", "--max-restarts", "0"), ["reboot"]),
+    ],
+)
+def test_the_user_says_how_far_it_goes(
+    tpuctl: Console, sandbox: Sandbox, options: tuple[str, ...], changes: list[str]
+) -> None:
+    sandbox.fault("unhealthy", count=0)
+    put(sandbox, health="UNHEALTHY_TENSORFLOW")
+
+    out, _, code = tpuctl("up", "demo", "--yes", "--events", "-", *QUICK, *options)
+
+    reboots = [verb for kind, verb in events(out, "event", "text") if verb.startswith("rebooting")]
+    assert (["reboot"] * len(reboots) + sandbox.changes(), code) == (changes, 10)
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        ({"acceleratorType": "v4-16"}, "it is a slice of 2 workers, and the service stops single-worker nodes only"),
+        ({"schedulingConfig": {"spot": True}}, "it is a spot node, and those cannot be started again once stopped"),
+    ],
+)
+def test_a_rung_that_is_impossible_is_skipped_and_said(
+    tpuctl: Console, sandbox: Sandbox, found: dict[str, Any], why: str
+) -> None:
+    put(sandbox, health="UNHEALTHY_TENSORFLOW", **found)
+
+    out, _, code = tpuctl(*REPAIR)
+
+    assert (acts(out)[:2], code) == ([f"rebooting every worker: {SICK}", f"deleting it: {SICK}; {why}"], 0)
+    assert sandbox.changes() == ["delete", "create"]
+
+
+@one_face
+def test_a_node_of_a_queued_resource_is_rebooted_at_most(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, queued_resource="research", health="UNHEALTHY_TENSORFLOW")
+    sandbox.add_queued_resource("research", node_ids=("demo",))
+
+    out, err, code = tpuctl(*REPAIR)
+
+    assert (acts(out), code, sandbox.changes()) == ([f"rebooting every worker: {SICK}"], 10, [])
+    why = "it belongs to the queued resource `research`, whose nodes cannot be stopped"
+    assert errors(err) == [f"error: `demo`: {SICK}, unchanged after 1 reboot; {why}"]
+
+
+@one_face
+def test_a_process_that_holds_the_tpu_is_left_alone(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh) -> None:
+    sandbox.fault("unhealthy", count=2)
+    fake_ssh(telling(holders="77:python3"))
+
+    _, err, code = tpuctl(*UP, *QUICK)
+
+    assert (errors(err), code, sandbox.changes()) == (
+        [f"error: `demo`: {SICK}; not repaired: process 77 python3 holds the TPU of worker 0"],
+        10,
+        ["create"],
+    )
+    assert tpuctl(*UP, "--yes", *QUICK)[::2] == ("demo\tREADY\n", 0)
+
+
+@one_face
+def test_a_refused_stop_leads_to_the_next_rung(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("operation-error", method="*.stop", code=9, message="Node is busy.")
+    put(sandbox)
+    sandbox.fault("unhealthy", count=2)
+
+    out, _, code = tpuctl(*REPAIR)
+
+    rebooted, restarted, deleted, _ = acts(out)
+    assert (rebooted, restarted) == (f"rebooting every worker: {SICK}", f"restarting it: {SICK}")
+    assert deleted.startswith(f"deleting it: {SICK}; ")
+    assert "Node is busy." in deleted
+    assert (code, sandbox.changes()) == (0, ["stop", "delete", "create"])
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("repair", "code", "changes"), [("recreate", 0, ["start", "delete", "create"]), ("restart", 5, ["start"])]
+)
+def test_a_state_that_hangs_where_a_stop_is_refused(
+    tpuctl: Console, sandbox: Sandbox, repair: str, code: int, changes: list[str]
+) -> None:
+    """The service stops no node that is STARTING: only a new one helps, where that is allowed."""
+    put(sandbox, state="STOPPED")
+    sandbox.fault("hang", state="STARTING")
+
+    _, _, ended = tpuctl(*UP, "--repair", repair, "--starting-after", "5m", "--timeout", "15m")
+
+    assert (ended, sandbox.changes()) == (code, changes)
+
+
+@one_face
+def test_devices_that_come_back_end_the_repair(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, fake_ssh: FakeSsh
+) -> None:
+    def look() -> None:
+        if "start" in sandbox.changes():
+            fake_ssh(telling())
+        else:
+            clock.after(timedelta(seconds=30), look)
+
+    fake_ssh(telling(chips=3))
+    clock.after(timedelta(minutes=4), look)
+
+    out, _, code = tpuctl(*UP, "--for", "devices", *QUICK)
+
+    assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["create", "stop", "start"])
+
+
+@one_face
+def test_devices_missing_after_a_restart_are_not_restarted_again(
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh
+) -> None:
+    fake_ssh(telling(chips=3))
+
+    _, err, code = tpuctl(*UP, "--for", "devices", "--repair", "recreate", *QUICK)
+
+    tried = "unchanged after 1 reboot and 1 restart; not recreated: a worker still accepts ssh (`--yes` overrides)"
+    assert (errors(err), code, sandbox.changes()) == (
+        [f"error: `demo`: it is READY but its worker sees 3 of 4 chips, {tried}"],
+        10,
+        ["create", "stop", "start"],
+    )
+
+
+@one_face
+def test_a_restart_that_finds_no_capacity_ends_with_that(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("unhealthy")
+    sandbox.fault("operation-error", method="*.start")
+
+    assert tpuctl(*UP, *QUICK)[::2] == ("", 6)
+    assert (sandbox.changes(), tpuctl("list")[0].split("\t")[3]) == (["create", "stop", "start"], "STOPPED")
+
+
+def in_a_bucket(sandbox: Sandbox) -> dict[str, Any]:
+    """Return the environment of a lease in a bucket that takes ten seconds for each write."""
+    administration.add_bucket(sandbox.world, "data")
+    sandbox.fault("slow", method="storage.objects.insert", duration=timedelta(seconds=10), count=0)
+    return {"TPUCTL_LEASE": "gs://data/leases"}
+
+
+@one_face
+def test_another_node_of_that_name_is_never_deleted(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    """It was made between the look and the deletion, which was decided about its predecessor."""
+    slow = in_a_bucket(sandbox)
+    put(sandbox, state="PREEMPTED")
+    clock.after(timedelta(seconds=5), lambda: put(sandbox))
+
+    out, err, code = tpuctl(*UP, **slow)
+
+    assert (out, code, changes(sandbox)) == ("demo\tREADY\n", 0, [])
+    assert told(err)[1:3] == ["another client recreated the node; following the new node", "READY HEALTHY"]
+
+
+@one_face
+def test_the_spec_is_in_the_journal_before_the_node_is_deleted(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    found: list[object] = []
+
+    def look() -> None:
+        entries = json.loads(tpuctl("history", "demo", "--zone", ZONE, "-o", "json")[0])
+        found.append([entry["spec"]["accelerator_type"] for entry in entries if entry["event"] == "delete"])
+
+    put(sandbox, state="PREEMPTED", schedulingConfig={"spot": True})
+    sandbox.fault("slow", method="*.nodes.delete", duration=timedelta(seconds=5))
+    clock.after(timedelta(seconds=1), look)
+
+    assert tpuctl("up", "demo")[2] == 0
+    assert found == [["v4-8"]]
+
+
+@one_face
+def test_without_a_journal_nothing_is_destroyed_and_all_can_be_read(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, state="PREEMPTED")
+    put(sandbox, "sick", health="UNHEALTHY_TENSORFLOW")
+    (sandbox.world.path.parent / "journal").write_text("not a folder")
+
+    for command in (
+        ("up", "demo"),
+        ("watch", "demo", "--until", "10m"),
+        ("up", "sick", "--yes", "--repair", "recreate", "--max-reboots", "0", "--max-restarts", "0", *QUICK),
+        ("reset", "sick", "--mode", "recreate", "--yes"),
+    ):
+        _, err, code = tpuctl(*command)
+        assert (code, "cannot write the journal" in err) == (1, True), command
+    assert sandbox.changes() == []
+    for line in ("list", "status demo", "wait sick --for ready", "wait demo --for preempted"):
+        assert tpuctl(*line.split())[2] == 0, line

@@ -1,0 +1,26 @@
+"""Hundreds of lives of nodes, drawn at random, each judged by the sandbox: usable, or the right exit code.
+
+A failure names its seed and the command that runs that world again. CI runs two thousand lives with `make simulation`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.nodes.simulation.oracle import judge
+from tests.nodes.simulation.run import live
+from tests.nodes.simulation.schedule import draw
+
+_WORLDS = 8  # of ten lives each
+
+
+@pytest.mark.parametrize("first", range(0, 48, _WORLDS))
+def test_every_life_ends_usable_or_with_the_right_exit_code(first: int) -> None:
+    """No node is leaked, none destroyed that should not be, no budget exceeded, whatever the world does."""
+    wrong = [
+        f"{fault}\n    python -m tests.nodes.simulation --seed {seed} --life {fault.partition(' ')[0]} -v"
+        for seed in range(first, first + _WORLDS)
+        for fault in judge(live(draw(seed)))
+    ]
+
+    assert not wrong, "\n".join(wrong)

@@ -1,0 +1,225 @@
+"""Surveys and set-ups of workers: on a real sshd, with one that fails in every way, and of very many."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from getpass import getuser
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from tests.workers.holding import holding
+from tpuctl.errors import RemoteCommandError
+from tpuctl.models.node import Node
+from tpuctl.nodes.conditions import SshAnswer, StartupState, WorkerSnapshot
+from tpuctl.nodes.ssh_workers import SetupResult, SshSettings, SshWorkers
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
+from tpuctl.sandbox.sshd import proxy_command
+from tpuctl.sandbox.sshd.guest import StartupProgress as Stands
+from tpuctl.sandbox.sshd.guest import startup_progress
+from tpuctl.sandbox.state import SandboxState
+from tpuctl.sandbox.worker_access import find_worker
+from tpuctl.ssh.keys import ensure_key, metadata_key_line
+
+PATIENCE = timedelta(seconds=20)
+LINE = "tpuctl-worker startup=done about=- chips=4 holders=-"
+
+
+def workers_of(world: SandboxState, home: Path) -> SshWorkers:
+    return SshWorkers(
+        SshSettings(
+            login=getuser(),
+            home=home,
+            key=None,
+            known_hosts=home / "known_hosts",
+            guest_attributes=lambda name, worker: (),  # noqa: ARG005  # nothing is published
+            proxy_command=lambda node, worker: proxy_command(world.path, node.endpoints[worker].address or ""),
+        )
+    )
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[SandboxState]:
+    with SandboxState.open(tmp_path / "a 100% world" / "world.sqlite3", speed=1) as world:
+        yield world
+
+
+@pytest.fixture
+def add(world: SandboxState, tmp_path: Path) -> Callable[[str], Node]:
+    """Put a node into the world that lets us in."""
+
+    def add(accelerator_type: str, **fields: Any) -> Node:
+        entry = metadata_key_line(getuser(), ensure_key(tmp_path / "home", login=getuser()))
+        metadata = {"ssh-keys": entry}
+        return Node.from_api(
+            administration.add_node(world, "node", acceleratorType=accelerator_type, metadata=metadata, **fields)
+        )
+
+    return add
+
+
+def seen(workers: SshWorkers, node: Node, probe: str | None = None) -> list[tuple[WorkerSnapshot, str]]:
+    return [(one, one.detail) for one in workers.survey(node, inspect=True, probe=probe, timeout=PATIENCE)]
+
+
+@pytest.mark.sshd
+def test_a_slice_tells_of_startup_chips_holders_and_a_probe(
+    world: SandboxState, add: Callable[..., Node], tmp_path: Path
+) -> None:
+    workers, node = workers_of(world, tmp_path / "home"), add("v4-16", state="STARTING")
+    with world.write() as session:
+        add_fault(session, Fault(FaultKind.MISSING_CHIP, worker=1))
+        add_fault(session, Fault(FaultKind.STARTUP_SLOW, duration=timedelta(hours=1)))
+    world.advance(timedelta(minutes=2))
+    running = seen(workers, node)
+    world.advance(timedelta(hours=2))
+    (device,) = world.path.parent.glob("workers/**/0/.tpu/dev/accel2")
+    with holding(device) as holders:
+        probed = seen(workers, node, 'echo "worker $TPU_WORKER_ID"; exit "$TPU_WORKER_ID"')
+
+    still = "cloud-init and the startup script still run"
+    assert running == [
+        (WorkerSnapshot(SshAnswer.YES, StartupState.RUNNING, 4), still),
+        (WorkerSnapshot(SshAnswer.YES, StartupState.RUNNING, 3), still),
+    ]
+    assert probed == [
+        (WorkerSnapshot(SshAnswer.YES, StartupState.DONE, 4, holders=tuple(holders)), ""),
+        (WorkerSnapshot(SshAnswer.YES, StartupState.DONE, 3, "exit 1: worker 1"), ""),
+    ]
+
+
+@pytest.mark.sshd
+def test_one_worker_whose_startup_failed_and_a_set_up_that_reads_nothing_of_itself(
+    world: SandboxState, add: Callable[..., Node], tmp_path: Path
+) -> None:
+    workers, node = workers_of(world, tmp_path / "home"), add("v4-8")
+    with world.write() as session:
+        add_fault(session, Fault(FaultKind.STARTUP_FAILS))
+
+    assert seen(workers, node) == [(WorkerSnapshot(SshAnswer.YES, StartupState.FAILED, 4), "the startup script failed")]
+    assert workers.survey(node, inspect=False, probe=None, timeout=PATIENCE) == (WorkerSnapshot(SshAnswer.YES),)
+
+    lines = (
+        'cat\necho "on $TPUCTL_NODE $TPUCTL_WORKER"\nfor i in $(seq 30); do echo $i >&2; done\n[[ -n $BASH ]] && exit 7'
+    )
+    tail = "\n".join(str(number) for number in range(11, 31))
+    assert workers.set_up(node, lines, timeout=PATIENCE) == (SetupResult(0, 7, tail),)
+    assert workers.set_up(node, 'echo "on $TPUCTL_NODE $TPUCTL_WORKER"', timeout=PATIENCE) == (
+        SetupResult(0, 0, "on node 0"),
+    )
+
+
+@pytest.mark.sshd
+def test_a_reboot_from_inside_is_heard_of_by_nobody_answering(
+    world: SandboxState, add: Callable[..., Node], tmp_path: Path
+) -> None:
+    workers, node = workers_of(world, tmp_path / "home"), add("v4-8")
+
+    workers.reboot(node)
+    meanwhile = workers.survey(node, inspect=True, probe=None, timeout=PATIENCE)
+    with pytest.raises(RemoteCommandError, match="it does not answer ssh"):
+        workers.reboot(node)
+    world.advance(timedelta(seconds=41))
+    (up_again,) = workers.survey(node, inspect=True, probe=None, timeout=PATIENCE)
+
+    assert meanwhile == (WorkerSnapshot(SshAnswer.UNREACHABLE),)
+    assert meanwhile[0].detail.endswith("Connection refused")
+    assert up_again == WorkerSnapshot(SshAnswer.YES, StartupState.RUNNING, 4)
+
+
+def test_how_long_a_startup_runs_in_the_sandbox(world: SandboxState, add: Callable[..., Node]) -> None:
+    def stands(*, rebooted_ago: float | None = None, speed: float = 1) -> Stands:
+        with world.read() as session:
+            worker = find_worker(session, "sandbox/us-central2-b/node/0")
+            assert worker is not None
+            ago = None if rebooted_ago is None else session.now - timedelta(seconds=rebooted_ago)
+            return startup_progress(worker, ago, session.now, speed)
+
+    add("v4-8", zone="us-central2-b")
+    long_there, rebooted, quick = stands(), stands(rebooted_ago=5), stands(rebooted_ago=5, speed=60)
+    add("v4-8", zone="us-central2-b", state="STARTING")
+    world.advance(timedelta(seconds=61))
+    young = stands()
+
+    assert (long_there, rebooted, quick) == (Stands(0, "done"), Stands(15, "done"), Stands(1, "done"))
+    assert 15 <= young.runs_for <= 19
+
+
+FAKE = {
+    "refused": ("echo 'ssh: connect to host x port 22: Connection refused' >&2; exit 255", SshAnswer.UNREACHABLE),
+    "key": ("echo 'a@b: Permission denied (publickey).' >&2; exit 255", SshAnswer.KEY_REFUSED),
+    "silent": ("exec sleep 60", SshAnswer.UNREACHABLE),
+    "hangs inside": ("echo tpuctl-begin; exec sleep 60", SshAnswer.YES),
+    "motd only": ("echo This account is not available; exit 1", SshAnswer.YES),
+}
+
+
+@pytest.mark.parametrize("inspect", [False, True])
+@pytest.mark.parametrize("case", FAKE)
+def test_a_worker_that_tells_nothing_is_given_the_time_and_no_more(
+    world: SandboxState,
+    add: Callable[..., Node],
+    tmp_path: Path,
+    fake_ssh: Callable[[str], None],
+    *,
+    case: str,
+    inspect: bool,
+) -> None:
+    node, (lines, answer) = add("v4-8"), FAKE[case]
+    fake_ssh(lines)
+    begun = monotonic()
+
+    (one,) = workers_of(world, tmp_path / "home").survey(
+        node, inspect=inspect, probe=None, timeout=timedelta(seconds=0.3)
+    )
+
+    expected = answer if inspect or case != "hangs inside" else SshAnswer.UNREACHABLE
+    assert (one, bool(one.detail)) == (WorkerSnapshot(expected), True)
+    assert monotonic() - begun < 2
+
+
+def test_a_set_up_is_repeated_only_until_it_has_begun(
+    world: SandboxState, add: Callable[..., Node], tmp_path: Path, fake_ssh: Callable[[str], None]
+) -> None:
+    node, workers = add("v4-8"), workers_of(world, tmp_path / "home")
+    count = f"echo x >> '{tmp_path}/tries'; tries=$(grep -c x '{tmp_path}/tries')"
+
+    def results(lines: str) -> tuple[SetupResult, int]:
+        (tmp_path / "tries").unlink(missing_ok=True)
+        fake_ssh(f"{count}\n{lines}")
+        (result,) = workers.set_up(node, "echo done", timeout=timedelta(seconds=1))
+        return result, len((tmp_path / "tries").read_text().splitlines())
+
+    run_it = 'for command; do :; done; exec sh -c "$command"'
+    refused = "echo 'Connection refused' >&2; exit 255"
+    assert results(f"[ $tries -lt 3 ] && {{ {refused}; }}; {run_it}") == (SetupResult(0, 0, "done"), 3)
+    assert results(refused) == (SetupResult(0, 255, "Connection refused"), 4)
+    assert results("echo 'a@b: Permission denied (publickey).' >&2; exit 255")[1] == 1
+    assert results("echo hi; echo tpuctl-set-up-begins; echo half; echo 'Broken pipe' >&2; exit 255") == (
+        SetupResult(0, 255, "half\nBroken pipe"),
+        1,
+    )
+    assert results("exit 0") == (SetupResult(0, 255, "the session ended before the set-up began"), 1)
+    assert results("echo tpuctl-set-up-begins; echo half; exec sleep 60") == (
+        SetupResult(0, 124, "half\ntimed out after 1 s"),
+        1,
+    )
+
+
+def test_many_workers_are_asked_with_little_work(
+    world: SandboxState, add: Callable[..., Node], tmp_path: Path, fake_ssh: Callable[[str], None]
+) -> None:
+    node = add("v4-4096")
+    fake_ssh(f"printf '{LINE}\\n'")
+    before = os.times()
+
+    answers = workers_of(world, tmp_path / "home").survey(node, inspect=True, probe=None, timeout=PATIENCE)
+
+    spent = os.times()
+    assert answers == (WorkerSnapshot(SshAnswer.YES, StartupState.DONE, 4),) * 512
+    assert spent.user - before.user < 3

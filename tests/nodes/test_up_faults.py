@@ -1,0 +1,321 @@
+"""`tpuctl up` when things go wrong in the node and in the zone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import UP, ZONE, EventfulClock, one_face, put, said, told
+from tests.others import somebody
+from tpuctl.sandbox import administration
+
+SICK = "READY UNHEALTHY_TENSORFLOW"
+REBOOT = [
+    "if nothing changes: reboot every worker in 5m",
+    "rebooting every worker: it is READY but UNHEALTHY_TENSORFLOW",
+    "if nothing changes: restart it in 3m",
+]
+RESTART = ["restarting it: it is READY but UNHEALTHY_TENSORFLOW", "STOPPING", "STOPPED", "starting it: it is STOPPED"]
+CREATE = ["creating v4-8 with tpu-ubuntu2204-base: there is none yet", "CREATING"]
+SILENT = "its worker does not answer ssh"
+REMEDY = (
+    "  hint: `tpuctl reset demo --mode recreate --zone us-central2-b` deletes and recreates it (its boot disk is lost)"
+)
+
+
+@pytest.fixture
+def clock() -> EventfulClock:
+    return EventfulClock()
+
+
+@one_face
+def test_a_node_that_comes_up_unhealthy_is_rebooted_then_restarted(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("unhealthy")
+
+    out, err, code = tpuctl(*UP)
+
+    assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["create", "stop", "start"])
+    assert told(err) == [
+        *CREATE,
+        SICK,
+        *REBOOT,
+        *RESTART,
+        "STARTING",
+        "READY",
+        "usable, ssh answers, after 14m43s; its health is not reported yet",
+    ]
+
+
+@one_face
+def test_where_ssh_does_not_answer_it_is_restarted_at_once(
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None]
+) -> None:
+    fake_ssh("exit 255")
+    sandbox.fault("unhealthy")
+
+    _, err, _ = tpuctl(*UP, "--timeout", "12m")
+
+    assert told(err)[2:7] == [SICK, "if nothing changes: restart it in 5m", f"{RESTART[0]}; {SILENT}", *RESTART[1:3]]
+
+
+@one_face
+def test_reboots_and_restarts_are_bounded(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("unhealthy", count=0)
+
+    out, err, code = tpuctl(*UP, "--max-restarts", "1")
+
+    assert (out, code, sandbox.changes()) == ("", 10, ["create", "stop", "start"])
+    assert told(err) == [
+        *CREATE,
+        SICK,
+        *REBOOT,
+        *RESTART,
+        "STARTING",
+        SICK,
+        "if nothing changes: give up in 3m",
+        "error: `demo`: it is READY but UNHEALTHY_TENSORFLOW, unchanged after 1 reboot and 1 restart",
+        REMEDY,
+    ]
+
+
+@one_face
+def test_recreating_has_to_be_allowed_and_is_bounded_too(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("unhealthy", count=0)
+
+    _, _, code = tpuctl(
+        *UP, "--repair", "recreate", "--max-restarts", "0", "--max-recreates", "2", "--timeout", "2h", "--yes"
+    )
+
+    assert (code, sandbox.changes()) == (10, ["create", "delete", "create", "delete", "create"])
+
+
+@one_face
+def test_an_unhealthy_node_that_may_be_in_use_is_left_alone(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, health="UNHEALTHY_TENSORFLOW")
+
+    assert tpuctl("up", "demo") == (
+        "",
+        said(
+            "demo: READY UNHEALTHY_TENSORFLOW",
+            "demo: if nothing changes: give up in 5m",
+            "error: `demo`: it is READY but UNHEALTHY_TENSORFLOW",
+            (
+                "  hint: not repaired, because it may be in use; `tpuctl reset demo` restarts it, "
+                "`tpuctl up demo --yes` repairs it"
+            ),
+        ),
+        10,
+    )
+    assert sandbox.changes() == []
+    assert tpuctl("up", "demo", "--yes")[::2] == ("demo\tREADY\n", 0)
+    assert sandbox.changes() == ["stop", "start"]
+
+
+@one_face
+def test_a_run_that_ended_early_is_gone_on_with_and_repairs_what_it_made(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("unhealthy")
+    tpuctl(*UP, "--timeout", "6m")
+
+    out, _, code = tpuctl(*UP)
+
+    assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["create", "stop", "start"])
+
+
+@one_face
+def test_a_run_that_ended_before_it_saw_its_node_is_gone_on_with_too(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("unhealthy")
+    tpuctl(*UP, "--no-wait")
+    (journal,) = Path(tpuctl.environ["TPUCTL_STATE_DIR"]).rglob("demo.jsonl")
+    journal.write_text(journal.read_text().splitlines(keepends=True)[0])  # as if it was killed before it wrote more
+    sandbox.advance(minutes=10)
+
+    assert tpuctl(*UP)[::2] == ("demo\tREADY\n", 0)
+    assert sandbox.changes() == ["create", "stop", "start"]
+
+
+@one_face
+def test_a_node_that_was_handed_over_is_nobodys_to_repair(tpuctl: Console, sandbox: Sandbox) -> None:
+    tpuctl(*UP)
+    sandbox.fault("unhealthy")
+
+    assert tpuctl(*UP)[::2] == ("", 10)
+    assert sandbox.changes() == ["create"]
+
+
+@one_face
+def test_maintenance_is_only_waited_for(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+    sandbox.fault("maintenance", duration=timedelta(minutes=20))
+
+    out, err, code = tpuctl(*UP)
+
+    assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, [])
+    assert told(err) == [
+        "READY UNHEALTHY_MAINTENANCE",
+        "maintenance is ONGOING from 2026-01-01T00:00:00Z to 2026-01-01T00:20:00Z",
+        "it is READY but UNHEALTHY_MAINTENANCE (the node is under maintenance)",
+        "READY HEALTHY",
+        "usable, ssh answers, after 20m13s",
+    ]
+
+
+@one_face
+def test_a_silent_node_that_this_run_made_is_restarted(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, fake_ssh: Callable[[str], None]
+) -> None:
+    fake_ssh("exit 255")
+    clock.after(timedelta(minutes=20), lambda: fake_ssh("exit 0"))
+
+    out, err, code = tpuctl(*UP)
+
+    assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["create", "stop", "start"])
+    assert "restarting it: it is READY but its worker does not answer ssh" in told(err)
+
+
+@one_face
+def test_a_node_that_hangs_in_creating_is_not_deleted(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("hang", state="CREATING")
+
+    out, err, code = tpuctl(*UP)
+
+    assert (out, code, sandbox.changes()) == ("", 5, ["create"])
+    assert told(err) == [
+        *CREATE,
+        "error: `demo` is not usable by ssh after 30m: it is CREATING",
+        (
+            "  hint: no change was undone; continue with `tpuctl wait demo --for ssh --zone us-central2-b`, "
+            "or delete it with `tpuctl down demo --zone us-central2-b`"
+        ),
+    ]
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("fault", "code", "says"),
+    [
+        ({"kind": "operation-error"}, 6, 'There is no more capacity in the zone "us-central2-b"'),
+        ({"kind": "quota"}, 7, "Quota limit 'TPUV4sPodPerProjectPerZoneForTPUAPI' has been exceeded."),
+        ({"kind": "operation-error", "code": 3, "message": "Invalid network."}, 2, "Invalid network."),
+    ],
+)
+def test_a_create_that_fails_says_why_and_what_to_do(
+    tpuctl: Console, sandbox: Sandbox, fault: dict[str, Any], code: int, says: str
+) -> None:
+    sandbox.fault(**{"code": 8, **fault})
+
+    out, err, ended = tpuctl(*UP)
+
+    lines = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert (out, ended, len(lines), sandbox.changes()) == ("", code, 1, ["create"])
+    assert says in lines[0]
+    assert "\n  hint: " in err
+
+
+@one_face
+def test_a_create_that_fails_by_the_services_own_fault_is_tried_twice_more(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("operation-error", code=13)
+    assert tpuctl(*UP)[::2] == ("demo\tREADY\n", 0)
+    assert sandbox.changes() == ["create", "create"]
+    tpuctl("down", "demo", "--yes")
+    sandbox.fault("operation-error", code=13, count=0)
+
+    _, err, code = tpuctl(*UP)
+
+    fault = (
+        "the service failed by itself; this is more frequent when many nodes are created at once and when capacity is "
+        "short: an internal error has occurred"
+    )
+    again = "creating v4-8 with tpu-ubuntu2204-base: the old one is gone"
+    assert told(err) == [
+        *CREATE,
+        "gone",
+        f"create failed: {fault}; if nothing changes: create it in 30s",
+        again,
+        "CREATING",
+        "gone",
+        f"create failed: {fault}; if nothing changes: create it in 1m",
+        again,
+        "CREATING",
+        "gone",
+        f"error: {fault}",
+        "  hint: check for leftovers with `tpuctl status demo --zone us-central2-b`",
+        "  hint: try again two or three times with pauses, then in another `--zone`",
+        (
+            "  hint: tried 3 times; the service often reports this when it has no capacity for that size: "
+            "try another zone, a smaller size, or another tier"
+        ),
+    ]
+    assert (code, sandbox.changes()) == (1, ["create"] * 2 + ["delete"] + ["create"] * 3)
+
+
+@one_face
+def test_what_a_failed_create_leaves_behind_is_named(tpuctl: Console, sandbox: Sandbox) -> None:
+    administration.set_setting(sandbox.world, "keep_failed_nodes", value=True)
+    sandbox.fault("operation-error")
+
+    _, err, code = tpuctl(*UP)
+
+    assert (code, told(err)[2]) == (6, "its record still exists: `tpuctl down demo` deletes it")
+    assert tpuctl("down", "demo", "--yes")[::2] == ("demo\n", 0)
+
+
+@one_face
+def test_a_start_without_capacity_leaves_the_node_stopped(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, state="STOPPED")
+    sandbox.fault("operation-error", method="*.start")
+
+    _, err, code = tpuctl(*UP)
+
+    assert (code, sandbox.changes()) == (6, ["start"])
+    assert told(err)[:4] == ["STOPPED", "starting it: it is STOPPED", "STARTING", "STOPPED"]
+
+
+def test_a_node_that_somebody_deletes_is_not_made_again(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    clock.after(timedelta(minutes=1), lambda: somebody(sandbox, "delete"))
+
+    out, err, code = tpuctl(*UP)
+
+    assert (out, code, sandbox.changes()) == ("", 3, ["create", "delete"])
+    assert told(err)[2:] == [
+        "DELETING",
+        "error: `demo` in us-central2-b is being deleted by another client",
+        ("  hint: it was not created again; `tpuctl up demo --type v4-8 --zone us-central2-b` creates it"),
+    ]
+
+
+@one_face
+def test_a_node_that_tpuctl_deletes_elsewhere_is_not_made_again_and_it_is_said_who_did(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    clock.after(timedelta(minutes=1), lambda: tpuctl("delete", "demo", "--yes", "--no-wait"))
+
+    out, err, code = tpuctl(*UP)
+
+    assert (out, code, sandbox.changes()) == ("", 3, ["create", "delete"])
+    assert told(err)[2] == "DELETING"
+    assert told(err)[3].startswith("error: `delete` ended `demo` (delete on ")
+
+
+@one_face
+def test_a_journal_that_cannot_be_written_lets_nothing_be_destroyed(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, state="PREEMPTED")
+    for folder in (sandbox.world.path.parent, sandbox.world.path.parent.parent):
+        (folder / "journal").write_text("not a folder")
+
+    out, err, code = tpuctl(*UP)
+
+    assert (out, code, sandbox.changes()) == ("", 1, [])
+    path = sandbox.world.path.parent / "journal" / "sandbox" / ZONE / "demo.jsonl"
+    assert told(err) == [
+        f"warning: cannot read the journal: {path}: Not a directory",
+        "PREEMPTED: the service took it back",
+        f"error: cannot write the journal: {path}: Not a directory",
+        "  hint: no change was made in the cloud; free some space or make the folder writable, or set TPUCTL_STATE_DIR",
+    ]

@@ -1,0 +1,156 @@
+"""`tpuctl update`: labels, tags, metadata and description; other fields stay."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tpuctl.clock import ManualClock
+from tpuctl.errors import ConflictError, TimedOutError, TpuctlError
+from tpuctl.models.operation import Operation, OperationError
+from tpuctl.names import NodeName
+from tpuctl.nodes.actions import update_node
+
+
+@pytest.fixture
+def node(sandbox: Sandbox) -> Sandbox:
+    """A node with something in each field that can be changed."""
+    sandbox.add_node(
+        "trainer", labels={"team": "vision", "run": "7"}, tags=["web"], metadata={"key": "old"}, description="mine"
+    )
+    return sandbox
+
+
+def fields(tpuctl: Console) -> dict[str, Any]:
+    """Return the fields that can be changed, as the API has them."""
+    found = json.loads(tpuctl("status", "trainer", "-o", "json", "--show-metadata")[0])
+    return {name: found[name] for name in ("labels", "tags", "metadata", "description") if name in found}
+
+
+BEFORE = {
+    "labels": {"team": "vision", "run": "7"},
+    "tags": ["web"],
+    "metadata": {"key": "old"},
+    "description": "mine",
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changed"),
+    [
+        (("--labels", "run=8,owner=ada"), {"labels": {"team": "vision", "run": "8", "owner": "ada"}}),
+        (("--update-labels", "a=b", "--labels", "c=d"), {"labels": {**BEFORE["labels"], "a": "b", "c": "d"}}),  # type: ignore[dict-item]  # labels are a dict
+        (("--remove-labels", "run,absent"), {"labels": {"team": "vision"}}),
+        (("--tags", "web,ssh"), {"tags": ["web", "ssh"]}),
+        (("--add-tags", "b", "--remove-tags", "web"), {"tags": ["b"]}),
+        (("--metadata", "^:^key=a,b:other=c"), {"metadata": {"key": "a,b", "other": "c"}}),
+        (("--metadata-from-file", "script=notes.txt"), {"metadata": {"key": "old", "script": "hello\n"}}),
+        (("--description", "free to use"), {"description": "free to use"}),
+    ],
+)
+def test_update_changes_only_the_given_fields(
+    tpuctl: Console, node: Sandbox, arguments: tuple[str, ...], changed: dict[str, Any]
+) -> None:
+    (tpuctl.folder / "notes.txt").write_text("hello\n")
+
+    assert tpuctl("update", "trainer", *arguments) == ("trainer\tREADY\n", "", 0)
+    assert (fields(tpuctl), node.changes()) == ({**BEFORE, **changed}, ["patch"])
+
+
+def test_last_label_can_be_removed(tpuctl: Console, node: Sandbox) -> None:
+    arguments = ("--remove-labels", "team,run", "--remove-tags", "web", "--remove-metadata", "key", "--description", "")
+
+    assert tpuctl("update", "trainer", *arguments)[2] == 0
+    assert not any(fields(tpuctl).values())
+
+
+def test_update_without_a_change_sends_no_request(tpuctl: Console, node: Sandbox) -> None:
+    assert tpuctl("update", "trainer", "--labels", "run=7", "--tags", "web") == ("trainer\tREADY\n", "", 0)
+    assert node.changes() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ((), "error: no change given\n  hint: see `tpuctl update --help`\n"),
+        (
+            ("--labels", "team"),
+            (
+                "error: `--labels team` is not KEY=VALUE\n"
+                "  hint: for a value with a comma choose another delimiter: `^:^KEY=a,b:OTHER=c`\n"
+            ),
+        ),
+        (
+            ("--metadata-from-file", "key=absent.txt"),
+            "error: `--metadata-from-file absent.txt` cannot be read: No such file or directory\n",
+        ),
+        (
+            ("--labels",),
+            "error: option `--labels` requires an argument\n  hint: see `tpuctl update --help`\n",
+        ),
+        (
+            ("--label", "a=b"),
+            "error: `tpuctl update` has no option `--label`\n  hint: did you mean `--labels`?\n",
+        ),
+    ],
+)
+def test_invalid_update_changes_nothing(tpuctl: Console, node: Sandbox, arguments: tuple[str, ...], error: str) -> None:
+    assert tpuctl("update", "trainer", *arguments) == ("", error.format(folder=tpuctl.folder), 2)
+    assert node.changes() == []
+
+
+def test_update_in_a_wrong_state_is_a_conflict(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.add_node("dead", state="PREEMPTED", schedulingConfig={"spot": True})
+
+    out, err, code = tpuctl("update", "dead", "--labels", "a=b")
+
+    assert (out, code) == ("", 8)
+    assert "PREEMPTED" in err
+    assert "hint:" in err
+
+
+class Service:
+    """A service whose update takes 10 s, and fails or not."""
+
+    def __init__(self, clock: ManualClock, error: OperationError | None = None) -> None:
+        self._clock, self._error = clock, error
+
+    def update_node(self, name: NodeName, changes: Mapping[str, Any]) -> Operation:  # noqa: ARG002  # the protocol
+        return Operation("projects/p/locations/z/operations/1", done=False)
+
+    def get_operation(self, name: str) -> Operation:
+        is_done = self._clock.monotonic() >= timedelta(seconds=10)
+        return Operation(name, done=is_done, error=self._error if is_done else None)
+
+    def operation_error(self, error: OperationError) -> TpuctlError:
+        return ConflictError(error.message)
+
+
+NAME = NodeName("p", "z", "trainer")
+REFUSED = OperationError(9, "not now")
+
+
+def test_update_waits_for_its_operation(clock: ManualClock) -> None:
+    update_node(Service(clock), clock, NAME, {"labels": {}}, timeout=None)
+
+    assert clock.monotonic() == timedelta(seconds=10)
+
+
+def test_update_with_a_failed_operation_fails(clock: ManualClock) -> None:
+    with pytest.raises(ConflictError, match="not now"):
+        update_node(Service(clock, REFUSED), clock, NAME, {"labels": {}}, timeout=None)
+
+
+def test_update_that_times_out_continues_in_the_cloud(clock: ManualClock) -> None:
+    with pytest.raises(TimedOutError) as caught:
+        update_node(Service(clock), clock, NAME, {"labels": {}}, timeout=timedelta(seconds=4))
+
+    assert (str(caught.value), caught.value.hint) == (
+        "the update of `trainer` has not finished after 4s",
+        "it continues in the cloud; check it with `tpuctl status z/trainer`",
+    )

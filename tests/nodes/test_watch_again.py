@@ -1,0 +1,113 @@
+"""`tpuctl watch`, ended and started again: it goes on from the journal, here or on another machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Console, Result, Sandbox
+from tests.lifecycle import ZONE, EventfulClock, one_face, put
+from tests.others import KilledError, another_machine, changes, errors, kill, story, watching
+from tpuctl.sandbox import administration
+
+# What `--events -` tells of a node that is made.
+MADE = [("state", "CREATING"), ("recovered", "usable, ssh answers")]
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def clock() -> EventfulClock:
+    return EventfulClock()
+
+
+@pytest.fixture
+def watch(tpuctl: Console, clock: EventfulClock) -> Callable[..., Result]:
+    return watching(tpuctl, clock)
+
+
+@one_face
+@pytest.mark.parametrize("moment", [15, 30])
+def test_killed_between_delete_and_create_it_goes_on(
+    sandbox: Sandbox, clock: EventfulClock, watch: Callable[..., Result], moment: int
+) -> None:
+    put(sandbox, schedulingConfig={"spot": True}, labels={"team": "vision"})
+    clock.after(2 * MINUTE + timedelta(seconds=moment), kill)
+
+    with pytest.raises(KilledError):
+        watch(happens=lambda: sandbox.fault("preempt"))
+    assert sandbox.changes() == ["delete"]
+    sandbox.advance(minutes=10)
+    out, _, code = watch()
+
+    assert story(out)[-3:] == [
+        ("action", "creating v4-8 with tpu-ubuntu2204-base, spot: there is none yet"),
+        *MADE,
+    ]
+    assert (code, sandbox.changes()) == (0, ["delete", "create"])
+
+
+@pytest.mark.parametrize("face", ["http"], indirect=True)
+def test_another_machine_goes_on_by_the_journal_in_a_bucket(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    put(sandbox, schedulingConfig={"spot": True}, labels={"team": "vision"})
+    administration.add_bucket(sandbox.world, "data")
+    clock.after(2 * MINUTE, lambda: sandbox.fault("preempt"))
+    clock.after(2 * MINUTE + timedelta(seconds=30), kill)
+    command = ("watch", "demo", "--zone", ZONE, "--until", "8m", "--events", "-")
+    places: Any = {"TPUCTL_JOURNAL": "gs://data/journal", "TPUCTL_LEASE": "gs://data/leases"}
+
+    with pytest.raises(KilledError):
+        tpuctl(*command, **places)
+    sandbox.advance(minutes=10)
+    out, _, code = another_machine(tpuctl)(*command, **places)
+
+    assert story(out) == [("action", "creating v4-8 with tpu-ubuntu2204-base, spot: there is none yet"), *MADE]
+    assert (code, changes(sandbox)) == (0, ["delete", "create"])
+    assert json.loads(tpuctl("status", "demo", "-o", "json")[0])["labels"]["team"] == "vision"
+
+
+@one_face
+def test_what_is_made_anew_is_set_up_anew(
+    tpuctl: Console, sandbox: Sandbox, watch: Callable[..., Result], fake_ssh: Callable[[str], None], tmp_path: Path
+) -> None:
+    """What its workers ran once, the API does not know: the journal does."""
+    fake_ssh('for last; do :; done\ncase $last in *TPUCTL_WORKER=*) exec sh -c "$last" ;; esac')
+    tpuctl("up", "demo", "--type", "v4-8", "--zone", ZONE, "--setup", f"echo ran >> {tmp_path}/log")
+
+    _, _, code = watch(happens=lambda: sandbox.fault("preempt"))
+
+    assert (code, sandbox.changes(), (tmp_path / "log").read_text()) == (0, ["create", "delete", "create"], "ran\n" * 2)
+
+
+@one_face
+@pytest.mark.parametrize(("usable_for", "code", "again"), [(timedelta(), 10, 1), (timedelta(hours=3), 0, 2)])
+def test_a_budget_outlives_a_watch_until_it_is_refilled(
+    sandbox: Sandbox, watch: Callable[..., Result], usable_for: timedelta, code: int, again: int
+) -> None:
+    put(sandbox)
+    once = ("--yes", "--max-reboots", "0", "--max-restarts", "1", "--unhealthy-after", "30s")
+
+    first = watch(*once, happens=lambda: sandbox.fault("unhealthy"))
+    sandbox.world.clock.sleep(usable_for)
+    second = watch(*once, happens=lambda: sandbox.fault("unhealthy"))
+
+    assert (first[2], second[2], sandbox.changes()) == (0, code, ["stop", "start"] * again)
+
+
+@pytest.mark.parametrize("face", ["http"], indirect=True)  # the embedded sandbox needs no journal that outlasts it
+def test_a_journal_that_does_not_last_needs_another_or_a_spec(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+    administration.add_bucket(sandbox.world, "data")
+    once = ("watch", "demo", "--until", "1m")
+
+    _, err, code = tpuctl(*once, KUBERNETES_SERVICE_HOST="10.0.0.1")
+
+    assert (code, errors(err)[0].partition(": the spec")[0]) == (2, "error: the journal does not outlive this machine")
+    assert tpuctl(*once, "--type", "v4-8", KUBERNETES_SERVICE_HOST="10.0.0.1")[2] == 0
+    assert tpuctl(*once, KUBERNETES_SERVICE_HOST="10.0.0.1", TPUCTL_JOURNAL="gs://data/journal")[2] == 0

@@ -1,0 +1,136 @@
+"""The screen of a real terminal, drawn by the real program."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.output.screen import on_screen
+
+
+class Window:
+    """A terminal with the program in it."""
+
+    def __init__(self, leader: int, process: subprocess.Popen[bytes]) -> None:
+        self.leader, self.process, self.written = leader, process, ""
+
+    def until(self, pattern: str) -> None:
+        """Read until something is there."""
+        end = time.monotonic() + 10
+        while not re.search(pattern, self.written):
+            assert time.monotonic() < end, self.written
+            self._read()
+
+    def ended(self) -> list[str]:
+        """Read to the end; returns what is on the screen."""
+        while self._read():
+            pass
+        self.process.wait(5)
+        return on_screen(self.written)
+
+    def echoes(self) -> bool:
+        """Tell whether what is typed is shown."""
+        return bool(termios.tcgetattr(self.leader)[3] & termios.ECHO)
+
+    def _read(self) -> bool:
+        try:
+            chunk = os.read(self.leader, 65536) if select.select([self.leader], [], [], 10)[0] else b""
+        except OSError:  # Linux says EIO when the last writer has gone
+            chunk = b""
+        self.written += chunk.decode()
+        return bool(chunk)
+
+
+@contextmanager
+def window(folder: Path, *arguments: str, speed: int = 300) -> Iterator[Window]:
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+    environ = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "HOME": str(folder),
+        "TERM": "xterm",
+        "LC_ALL": "C.UTF-8",
+        "NO_COLOR": "1",
+        "TPUCTL_SANDBOX": "1",
+        "TPUCTL_STATE_DIR": str(folder / "state"),
+        "TPUCTL_SANDBOX_SPEED": str(speed),
+    }
+    process = subprocess.Popen(
+        ["tpuctl", *arguments],
+        env=environ,
+        cwd=folder,
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+        # The terminal is the program's own, so that Ctrl-C reaches it.
+        preexec_fn=lambda: os.login_tty(os.dup(follower)),  # noqa: PLW1509  # no thread runs here
+    )
+    os.close(follower)
+    try:
+        yield Window(leader, process)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        os.close(leader)
+
+
+UP = ("up", "demo", "--type", "v4-8", "--zone", "us-central2-b")
+
+
+def test_keys_typed_during_the_display_are_not_shown(tmp_path: Path) -> None:
+    with window(tmp_path, *UP) as shown:
+        shown.until("CREATING  ")
+        os.write(shown.leader, b"abc\n\n\n")
+        echoes = shown.echoes()
+        lines = [" ".join(line.split()[1:4]).removesuffix(" HEALTHY") for line in shown.ended()]
+
+    assert (echoes, shown.process.returncode, lines) == (
+        False,
+        0,
+        [
+            "nothing here is",
+            "→ demo creating",
+            "• demo CREATING",
+            "• demo READY",
+            "✓ demo usable,",
+            "ZONE TYPE STATE",
+            "us-central2-b v4-8 READY",
+        ],
+    )
+
+
+def test_ctrl_c_keeps_the_lines_and_restores_the_terminal(tmp_path: Path) -> None:
+    with window(tmp_path, *UP, speed=1) as shown:
+        shown.until("CREATING  ")
+        os.write(shown.leader, b"\x03")
+        shown.until("undo: ")
+        echoes = shown.echoes()
+        # How long a creation takes to be asked for depends on the machine.
+        lines = [re.sub(r"^ +[0-9]s ", "     Ns ", line) for line in shown.ended()]
+
+    known = "`demo` in us-central2-b bills as soon as it runs (last status: CREATING)"
+    assert (echoes, shown.process.returncode, lines) == (
+        True,
+        130,
+        [
+            "sandbox: nothing here is real, and nothing is billed",
+            "     Ns → demo creating v4-8 with tpu-ubuntu2204-base: there is none yet",
+            "     Ns • demo CREATING",
+            "^C",
+            f"warning: interrupted: {known}; nothing was undone",
+            "  resume: tpuctl up demo --type v4-8 --zone us-central2-b",
+            "  undo:   tpuctl down us-central2-b/demo",
+        ],
+    )

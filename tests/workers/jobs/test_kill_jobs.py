@@ -1,0 +1,62 @@
+"""`tpuctl kill`: signals to all processes of a job, and to no others."""
+
+from __future__ import annotations
+
+import subprocess
+
+from tests.conftest import Console
+from tests.workers.jobs import Slice, until
+
+
+def test_kill_one_of_several_jobs_needs_confirmation(tpuctl: Console, demo: Slice) -> None:
+    demo.run("old", "trap '' TERM; echo; while :; do sleep 0.1; done", "--worker", "1")
+    line = "trap 'exit 7' INT; echo; while :; do sleep 0.05; done"
+    demo.run("new", line, "--worker", "0")
+    demo.until_printed("old", "\n", 1)
+    demo.until_printed("new", "\n", 0)
+    question = f"2 jobs run on `demo`; send INT to the newest, `new` ({line})?"
+
+    assert tpuctl("kill", "demo", "-s", "sigint", stdin="n\n") == (
+        "",
+        f"{question} [y/N] error: nothing was done\n  hint: name the job; list them: `tpuctl jobs demo`\n",
+        1,
+    )
+    assert tpuctl("kill", "demo", "--signal", "2", "--wait", stdin="y\n") == (
+        "new\texited 7\n",
+        f"{question} [y/N] INT sent to job `new` on worker 0\n",
+        0,
+    )
+    assert tpuctl("kill", "demo", "--wait", "--timeout", "0.3s") == (
+        "old\trunning\n",
+        (
+            "TERM sent to job `old` on worker 1\nerror: job `old` still runs after 0.3 s\n"
+            "  hint: kill it: `tpuctl kill demo old --signal KILL`\n"
+        ),
+        5,
+    )
+    assert tpuctl("kill", "demo", "--signal", "KILL", "-o", "name")[::2] == ("old\n", 0)
+    assert tpuctl("jobs", "demo", "-o", "name") == ("new\nold\n", "", 0)
+
+
+def test_kill_with_reused_pid_signals_nothing(tpuctl: Console, demo: Slice) -> None:
+    demo.run("a", "sleep 600", "--worker", "0")
+    pid = demo.jobs(0) / "a.0" / "pid"
+    until(lambda: pid.exists() and " " in pid.read_text())
+    true = pid.read_text()
+    innocent = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    pid.write_text(f"{innocent.pid} {true.split()[1]}")
+
+    assert tpuctl("kill", "demo", "a") == ("", "error: worker 0: its processes are not on this machine\n", 11)
+    assert innocent.poll() is None
+
+    innocent.kill()
+    innocent.wait()
+    pid.write_text(true)
+
+
+def test_kill_terminates_processes_that_outlive_the_shell(tpuctl: Console, demo: Slice) -> None:
+    demo.run("a", "sh -c 'trap \"sleep 0.3; echo saved; exit\" TERM; echo; while :; do sleep 0.02; done' & wait")
+    demo.until_printed("a", "\n", 0, 1)
+
+    assert tpuctl("kill", "demo", "a", "--wait")[::2] == ("a\tended by TERM\n", 0)
+    assert tpuctl("logs", "demo", "a", "--tail", "1") == ("[0] saved\n[1] saved\n", "", 0)

@@ -1,0 +1,27 @@
+"""A slice of eight workers for every test here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.workers.running import Slice
+
+
+@pytest.fixture
+def face() -> dict[str, str]:
+    """The route to the API does not matter here."""
+    return {"TPUCTL_SANDBOX": "1"}
+
+
+@pytest.fixture
+def pod(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp_path: Path) -> Iterator[Slice]:
+    """Eight workers that know our key; processes left there are killed afterwards."""
+    made = Slice(tpuctl, fake_ssh, tmp_path / "workers")
+    made.put(sandbox)
+    made.log_in()
+    yield made
+    made.end_all()

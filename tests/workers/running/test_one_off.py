@@ -1,0 +1,288 @@
+"""`tpuctl run --up`: a whole job, and its node after every kind of end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import ZONE, EventfulClock, one_face, put
+from tests.workers.running import GOOD, REFUSED, Slice
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.http_server import open_server
+
+AUTHORIZED = {"Authorization": "Bearer sandbox"}
+UP = ("run", "ci", "--up", "v4-16", "--zone", ZONE, "--no-sync")
+
+
+@pytest.fixture
+def clock() -> EventfulClock:
+    return EventfulClock()
+
+
+@pytest.fixture
+def workers(tpuctl: Console, fake_ssh: Callable[[str], None], tmp_path: Path) -> Iterator[Slice]:
+    """The homes of the workers of a node that does not exist yet."""
+    made = Slice(tpuctl, fake_ssh, tmp_path / "workers")
+    made.log_in()
+    yield made
+    made.end_all()
+
+
+def nodes(tpuctl: Console) -> str:
+    return tpuctl("list", "-o", "name")[0]
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Return the files that a job has left here, without those of libtpu on this machine."""
+    files = (path for path in folder.rglob("*") if path.is_file() and ".git/" not in str(path))
+    return {str(path.relative_to(folder)): path.read_text() for path in files if "/tpu_logs/" not in str(path)}
+
+
+@one_face
+def test_one_off_node_is_deleted_after_any_exit(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
+    (tpuctl.folder / "spec.yaml").write_text(f"type: v4-8\ntier: spot\nzone: {ZONE}\n")
+
+    good = tpuctl(*UP, "--rm", "--", "echo $TPUCTL_WORKER_ID")
+    bad = tpuctl(*UP, "--rm", "--log-dir", "logs", "--", "echo $TPUCTL_WORKER_ID; exit 3")
+    of_file = tpuctl("run", "--up", "spec.yaml", "--no-sync", "--rm", "--", "echo $TPUCTL_WORKER_COUNT; exit 4")
+
+    assert (sorted(good[0]), good[2]) == (sorted("[0] 0\n[1] 1\n"), 0)
+    assert bad[2] == 11
+    assert "error: the command failed on 2 of 2 workers: 0-1 (exit 3)\nci: deleting it\n" in bad[1]
+    assert (of_file[0], of_file[2]) == ("1\n", 11)
+    made = f"creating v4-8 with tpu-ubuntu2204-base, spot (zone {ZONE}, type v4-8, tier spot: from spec.yaml)"
+    assert f": {made}: there is none yet\n" in of_file[1]
+    assert (sandbox.changes(), nodes(tpuctl)) == (["create", "delete"] * 3, "")
+    assert {name: text for name, text in contents(tpuctl.folder).items() if not name.startswith("tpuctl-logs/run-")} == {
+        "spec.yaml": (tpuctl.folder / "spec.yaml").read_text(), "logs/worker-0.log": "0\n", "logs/worker-1.log": "1\n",
+        "tpuctl-logs/.gitignore": "*\n", "tpuctl-logs/ci/worker-0.log": "0\n", "tpuctl-logs/ci/worker-1.log": "1\n",
+    }  # fmt: skip
+
+
+@one_face
+def test_one_off_existing_node_is_kept_or_refused(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
+    put(sandbox, "ci", acceleratorType="v4-16")
+
+    out, err, code = tpuctl(*UP, "--rm", "--", "echo there; exit 1")
+
+    assert (sorted(out.splitlines()), code) == (["[0] there", "[1] there"], 11)
+    assert err.endswith(
+        "error: the command failed on 2 of 2 workers: 0-1 (exit 1)\n`ci` existed before this run and is not deleted\n"
+        f"logs: `{tpuctl.folder}/tpuctl-logs/ci`\n"
+    )
+    assert tpuctl(*UP, "--rm", "--exclusive", "--", "echo there") == (
+        "",
+        (
+            "error: `ci` already exists, and `--exclusive` needs a new node\n"
+            "  hint: leave ci out to use a generated name\n"
+        ),
+        8,
+    )
+    assert ("delete" in sandbox.changes(), nodes(tpuctl)) == (False, "ci\n")
+
+
+def _leave_behind(tpuctl: Console, sandbox: Sandbox) -> None:
+    """Let a run with `--rm` create `ci` and fail to delete it, like a killed one."""
+    sandbox.fault("http-error", method="*.nodes.delete", status=403)
+    assert tpuctl(*UP, "--rm", "--", "true")[2] == 4
+    assert nodes(tpuctl) == "ci\n"
+
+
+@one_face
+def test_one_off_node_left_by_earlier_rm_run_is_taken_over_and_deleted(
+    tpuctl: Console, workers: Slice, sandbox: Sandbox
+) -> None:
+    _leave_behind(tpuctl, sandbox)
+
+    out, err, code = tpuctl(*UP, "--rm", "--", "echo there")
+
+    assert (sorted(out.splitlines()), code, nodes(tpuctl)) == (["[0] there", "[1] there"], 0, "")
+    assert err.startswith(
+        "using `ci`, which an earlier run of this spec with `--rm` left behind; it is deleted at the end\n"
+    )
+    assert sandbox.changes() == ["create", "delete"]
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("options", "is_used"),
+    [
+        pytest.param(("--rm", "--spot", "--yes"), False, id="another-spec"),
+        pytest.param(("--rm",), True, id="a-detached-job-runs-there"),
+        pytest.param((), False, id="without-rm"),
+    ],
+)
+def test_one_off_node_left_by_earlier_rm_run_in_use_is_kept(
+    tpuctl: Console, workers: Slice, sandbox: Sandbox, options: tuple[str, ...], is_used: bool
+) -> None:
+    _leave_behind(tpuctl, sandbox)
+    if is_used:
+        assert tpuctl("run", "ci", "--detach", "--", "exec sleep 60")[2] == 0
+
+    err = tpuctl(*UP, *options, "--", "true")[1]
+
+    assert (sandbox.changes(), nodes(tpuctl)) == (["create"], "ci\n")
+    warned = "warning: another run uses `ci`: it is not deleted at the end of this one\n"
+    assert (warned in err) == is_used
+
+
+@one_face
+@pytest.mark.parametrize("moment", ["while it is created", "while the command runs"])
+def test_one_off_interrupted_requests_the_deletion_first(
+    tpuctl: Console, workers: Slice, sandbox: Sandbox, clock: EventfulClock, moment: str
+) -> None:
+    if moment == "while it is created":
+        clock.after(timedelta(seconds=20), lambda: os.kill(os.getpid(), signal.SIGINT))
+    began = time.monotonic()
+
+    out, err, code = tpuctl(*UP, "--rm", "--", f"[ $TPUCTL_WORKER_ID = 1 ] || kill -INT {os.getpid()}; exec sleep 60")
+
+    assert (out, code) == ("", 130)
+    assert err.splitlines()[-3:] == [
+        "ci: deleting it",
+        f"warning: interrupted: `{ZONE}/ci` is being deleted",
+        f"  resume: tpuctl wait {ZONE}/ci --for gone",
+    ]
+    assert (sandbox.changes(), time.monotonic() - began < 20) == (["create", "delete"], True)
+
+
+@one_face
+def test_one_off_interrupted_during_deletion_requests_it_again(
+    tpuctl: Console, workers: Slice, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    def interrupt_once_it_is_deleted() -> None:
+        if "delete" in sandbox.changes():
+            os.kill(os.getpid(), signal.SIGINT)
+        else:
+            clock.after(timedelta(seconds=2), interrupt_once_it_is_deleted)
+
+    interrupt_once_it_is_deleted()
+
+    out, err, code = tpuctl(*UP, "--rm", "--", "true")
+
+    assert (out, code) == ("", 130)
+    assert err.splitlines()[-2:] == [
+        f"warning: interrupted: `{ZONE}/ci` is being deleted",
+        f"  resume: tpuctl wait {ZONE}/ci --for gone",
+    ]
+    assert sandbox.changes() == ["create", "delete", "delete"]
+
+
+@one_face
+def test_one_off_that_cannot_run_deletes_its_node(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
+    with sandbox.world.write() as session:
+        administration.add_stockout(session, zone=ZONE)
+    nothing = tpuctl(*UP, "--rm", "--", "true", TPUCTL_TIMEOUT="5m")
+    tried = sandbox.changes()
+    with sandbox.world.write() as session:
+        administration.end_stockouts(session)
+    workers.plan({worker: [GOOD, REFUSED] for worker in range(8)})
+
+    unreachable = tpuctl(*UP, "--rm", "--connect-timeout", "0.5s", "--", "true")
+
+    assert (nothing[2], tried) == (6, ["create"])
+    assert (unreachable[2], sandbox.changes()[-2:], nodes(tpuctl)) == (11, ["create", "delete"], "")
+    assert "cannot be reached, so the command was not started on any worker" in unreachable[1]
+
+
+@one_face
+def test_one_off_with_local_error_creates_no_node(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
+    (tpuctl.folder / "file").touch()
+    here = tpuctl.folder
+
+    def refused(*options: str) -> str:
+        out, err, code = tpuctl(*UP[:-1], *options, "--", "true")
+        assert (out, code) == ("", 2)
+        return err
+
+    logs = "  hint: name another folder with `--log-dir`\n"
+    out_of_two = "  hint: leave one of them out\n"
+    detached = "error: `--detach` leaves the command running, and "
+    assert [
+        refused("--no-sync", "--log-dir", "/dev/null/x"),
+        refused("--no-sync", "--log-dir", "file"),
+        refused("--sync", "nowhere", "--rm"),
+        refused("--no-sync", "--rm", "--detach"),
+        refused("--no-sync", "--collect", "x", "--detach"),
+    ] == [
+        f"error: no logs can be written to `/dev/null/x`: not a directory\n{logs}",
+        f"error: no logs can be written to `{here}/file`: file exists\n{logs}",
+        f"error: no such folder: `{here}/nowhere`\n",
+        f"{detached}`--rm` would delete the node under it\n{out_of_two}",
+        f"{detached}`--collect` would copy before the command has ended\n{out_of_two}",
+    ]
+    (here / "tpuctl-logs").touch()
+    assert refused("--no-sync", "--rm") == f"error: no logs can be written to `{here}/tpuctl-logs`: file exists\n{logs}"
+    assert sandbox.changes() == []
+
+
+@one_face
+def test_one_off_without_created_node_reports_no_deletion(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
+    sandbox.fault("quota")
+
+    _, err, code = tpuctl(*UP, "--rm", "--", "true")
+
+    assert (code, nodes(tpuctl), "is deleted" in err, "  hint: " in err) == (7, "", False, True), err
+
+
+@one_face
+def test_one_off_deletion_failed_after_interrupt_prints_the_down_command(
+    tpuctl: Console, workers: Slice, sandbox: Sandbox
+) -> None:
+    sandbox.fault("http-error", method="*.nodes.delete", status=403, count=0)
+
+    _, err, code = tpuctl(*UP, "--rm", "--", f"[ $TPUCTL_WORKER_ID = 1 ] || kill -INT {os.getpid()}; exec sleep 60")
+
+    assert (code, nodes(tpuctl)) == (130, "ci\n")
+    assert err.splitlines()[-2:] == [
+        f"warning: interrupted: `{ZONE}/ci` could not be deleted and is still billed",
+        f"  resume: tpuctl down {ZONE}/ci",
+    ]
+
+
+@one_face
+def test_one_off_node_deleted_by_another_client_is_reported(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
+    put(sandbox, "ci", acceleratorType="v4-8")
+    with open_server(sandbox.world) as server:
+        server.start()
+        url = f"{server.url}/v2/projects/sandbox/locations/{ZONE}/nodes/ci"
+        delete = (
+            f"import urllib.request as u; u.urlopen(u.Request('{url}', method='DELETE', headers={AUTHORIZED})).read()"
+        )
+        command = ("run", "ci", "--up", "v4-8", "--zone", ZONE, "--no-sync", "--rm", "--", sys.executable, "-c", delete)
+        _, err, code = tpuctl(*command)
+
+    assert code == 0, err
+    assert "`ci` existed before this run, and another client has deleted it meanwhile" in err
+
+
+@one_face
+def test_one_off_syncs_the_tree_and_collects_paths(tpuctl: Console, workers: Slice) -> None:
+    tree = tpuctl.folder / "tree"
+    (tree / "below").mkdir(parents=True)
+    (tree / "below" / "job").write_text("pwd; cat ../data; mkdir -p ~/results; echo $TPUCTL_WORKER_ID >~/results/r")
+    (tree / "data").write_text("data\n")
+    subprocess.run(["git", "init", "-q"], cwd=tree, check=True)
+    here = Console(tpuctl.environ, tree / "below", tpuctl.clock)
+
+    wanted = ("--collect", "~/results", "--collect", "~/resluts")
+    out, err, code = here(*UP[:-1], "--rm", *wanted, "--", "sh job")
+
+    homes = [workers.home(worker) for worker in (0, 1)]
+    told = [f"[{worker}] {text}" for worker, home in enumerate(homes) for text in (f"{home}/tree/below", "data")]
+    assert (sorted(out.splitlines()), code) == (sorted(told), 0), err
+    assert "warning: `~/resluts` was not collected: no worker has it\n" in err
+    assert err.endswith(f"logs: `{tree}/below/tpuctl-logs/ci`\n")
+    logs = {name: text for name, text in contents(tree / "below").items() if not name.endswith((".log", "job"))}
+    assert logs == {
+        "tpuctl-logs/.gitignore": "*\n", "tpuctl-logs/ci/0/results/r": "0\n", "tpuctl-logs/ci/1/results/r": "1\n",
+    }  # fmt: skip

@@ -1,0 +1,127 @@
+"""Decisions and forms of a run: frames in pieces, and when commands are told to end."""
+
+from __future__ import annotations
+
+import signal
+from datetime import timedelta
+
+import pytest
+
+from tpuctl.ssh.answers import UnexpectedAnswerError
+from tpuctl.workers.runner import StopPolicy, StopReason, StopSignal
+from tpuctl.workers.worker_session import JOB_MARK, ClientFrame, FrameDecoder, RunLimits, WorkerFrame, encode_frame
+
+FRAMES = [
+    (WorkerFrame.READY, b"new"),
+    (WorkerFrame.STARTED, b""),
+    (WorkerFrame.OUT, b"\n\0tpuctl-job\n"),
+    (WorkerFrame.EXIT, b"exit 0 1.0"),
+]
+STREAM = b"".join(kind.value + len(payload).to_bytes(4, "big") + payload for kind, payload in FRAMES)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize("noise", [b"", b"welcome\n", b"\n\0tpuctl-jo", b"\n\n\0\n\0tpuctl-jo"])
+def test_frames_in_pieces_of_any_size_are_decoded(size: int, noise: bytes) -> None:
+    decoder, data = FrameDecoder(), noise + JOB_MARK + STREAM
+
+    assert [found for at in range(0, len(data), size) for found in decoder.feed(data[at : at + size])] == FRAMES
+
+
+def test_frames_invalid_are_rejected() -> None:
+    decoder = FrameDecoder()
+    decoder.feed(JOB_MARK + STREAM)
+
+    with pytest.raises(UnexpectedAnswerError, match="no frame begins with `B`"):
+        decoder.feed(b"Broadcast message\n")
+
+
+def test_frame_contains_its_length() -> None:
+    assert [encode_frame(ClientFrame.GO), encode_frame(ClientFrame.KILL, b"15")] == [b"g\0\0\0\0", b"k\0\0\0\x0215"]
+
+
+INT, TERM, KILL = signal.SIGINT, signal.SIGTERM, signal.SIGKILL
+PRESSED, ENDED = "interrupted", "terminated"
+
+
+@pytest.mark.parametrize(
+    ("limits", "course", "reason"),
+    [
+        (
+            RunLimits(),
+            [
+                (0, [], None),
+                (1, [INT], StopSignal(INT, PRESSED, "INT sent; Ctrl-C again sends QUIT, a third time KILL")),
+                (60, [], None),
+                (61, [INT], StopSignal(signal.SIGQUIT, PRESSED, "QUIT sent; Ctrl-C again sends KILL")),
+                (62, [INT], StopSignal(KILL, PRESSED, "KILL sent; Ctrl-C again leaves them running")),
+                (71, [], None),
+                (72, [], StopSignal(None, PRESSED, "given up: the remote processes do not end")),
+            ],
+            StopReason.INTERRUPTED,
+        ),
+        (
+            RunLimits(),
+            [
+                (1, [INT, INT, INT], StopSignal(KILL, PRESSED, "KILL sent; Ctrl-C again leaves them running")),
+                (2, [INT], StopSignal(None, PRESSED, "given up: the remote processes may continue")),
+            ],
+            StopReason.INTERRUPTED,
+        ),
+        (
+            RunLimits(timeout=timedelta(seconds=1)),
+            [
+                (0, [TERM, TERM], StopSignal(TERM, ENDED, "terminated: stopping the remote processes")),
+                (2, [TERM], None),
+                (3, [INT], StopSignal(signal.SIGQUIT, ENDED, "QUIT sent; Ctrl-C again sends KILL")),
+                (4, [], StopSignal(KILL, ENDED)),
+                (8, [], StopSignal(None, ENDED, "given up: the remote processes do not end")),
+            ],
+            StopReason.TERMINATED,
+        ),
+        (
+            RunLimits(timeout=timedelta(seconds=5)),
+            [
+                (4.9, [], None),
+                (5, [], StopSignal(TERM, "timed out", "timed out: stopping the remote processes")),
+                (15, [], StopSignal(KILL, "timed out")),
+                (25, [], StopSignal(None, "timed out", "given up: the remote processes do not end")),
+                (99, [], None),
+            ],
+            StopReason.TIMED_OUT,
+        ),
+    ],
+    ids=["one press after the other", "three at once", "terminated, then interrupted", "timed out"],
+)
+def test_stop_after_signals_and_times_is_due(
+    limits: RunLimits, course: list[tuple[float, list[int], StopSignal | None]], reason: StopReason
+) -> None:
+    stopping = StopPolicy(limits, timedelta())
+
+    seen = [stopping.due(timedelta(seconds=at), signals, has_failed=False) for at, signals, _ in course]
+
+    assert seen == [expected for _, _, expected in course]
+    assert stopping.reason is reason
+
+
+@pytest.mark.parametrize(
+    ("fail_fast", "has_failed", "is_unheard", "expected"),
+    [
+        (False, True, False, None),
+        (True, False, False, None),
+        (
+            True,
+            True,
+            False,
+            StopSignal(TERM, "another worker failed", "another worker failed: stopping the remote processes"),
+        ),
+        (False, False, True, StopSignal(TERM, "its output is no longer read")),
+    ],
+)
+def test_stop_without_signal_has_a_reason(
+    fail_fast: bool, has_failed: bool, is_unheard: bool, expected: StopSignal | None
+) -> None:
+    stopping = StopPolicy(RunLimits(fail_fast=fail_fast), timedelta())
+
+    assert stopping.due(timedelta(), [], has_failed=has_failed, is_unheard=is_unheard) == expected
+    assert stopping.due(timedelta(), [], has_failed=has_failed, is_unheard=is_unheard) is None

@@ -1,0 +1,397 @@
+"""`tpuctl scp`: destinations, resumed copies, invalid arguments. A fake ssh runs the real copy program."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import one_face
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.state import SandboxState
+
+ZONE = "us-central1-a"
+AWKWARD = "a  b$HOME'\"\n*é"
+
+
+# Lets so many bytes through, each as soon as it comes: `head` would wait for more.
+_CUT = "import os,sys\nleft=int(sys.argv[1])\nwhile left and (data:=os.read(0,min(left,65536))): left-=os.write(1,data)"
+
+
+def cut_after(size: int) -> str:
+    """Return the shell words for a pipe that ends after so many bytes."""
+    return f"{sys.executable} -ISc '{_CUT}' {size}"
+
+
+class Workers:
+    """The homes of the workers: commands of `ssh` run locally, in the folder named by the address's last number less one."""
+
+    def __init__(self, root: Path, install: Callable[[str], None]) -> None:
+        self.root, self._install = root, install
+        self.ssh('exec sh -c "$line"')
+
+    def ssh(self, lines: str) -> None:
+        """Let ssh run these shell lines, with `$line` what it was given and `$worker` the worker."""
+        self._install(
+            "for line; do :; done; worker=${*##*@198.18.0.}; worker=$((${worker%% *} - 1))\n"
+            f'HOME="{self.root}/$worker"; export HOME; mkdir -p "$HOME" && cd "$HOME" || exit 255\n{lines}'
+        )
+
+    def home(self, worker: int = 0) -> Path:
+        return self.root / str(worker)
+
+    def files(self) -> dict[str, str]:
+        return contents(self.root)
+
+
+def contents(root: Path) -> dict[str, str]:
+    """Return the text of each file below a folder, by path."""
+    return {str(path.relative_to(root)): path.read_text() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture
+def workers(tmp_path: Path, sandbox: Sandbox, fake_ssh: Callable[[str], None], tpuctl: Console) -> Workers:
+    """A slice of four workers, `pod`, with our key in its metadata."""
+    sandbox.add_node("pod", zone=ZONE, acceleratorType="v5litepod-16", labels={"team": "a"})
+    made = Workers(tmp_path / "workers", fake_ssh)
+    tpuctl("ssh", "pod", "--", "true")
+    return made
+
+
+@one_face
+def test_upload_sends_files_and_folders_to_every_worker(tpuctl: Console, workers: Workers) -> None:
+    here = tpuctl.folder
+    (here / "data" / "in").mkdir(parents=True)
+    (here / "data" / AWKWARD).write_text("awkward")
+    (here / "data" / "in" / "empty").touch()
+    (here / "data" / "link").symlink_to(AWKWARD)
+    (here / "data" / "in" / "round").symlink_to("..")
+    (here / "data" / "lost").symlink_to("nowhere")
+    os.mkfifo(here / "data" / "pipe")
+
+    first = tpuctl("scp", "-r", "data", f"pod:new {AWKWARD}")
+    again = tpuctl("scp", "-r", "data", "pod:~", "--worker", "1,3")
+
+    notes = [f"`{here}/data/{name}` is left out: {why}\n" for name, why in (
+        ("in/round", "this link leads back to a folder that contains it"),
+        ("lost", "this link leads nowhere"),
+        ("pipe", "it is not a plain file"),
+    )]  # fmt: skip
+    assert first == ("", "".join(notes) + "copied 3 files, 14 B for each of 4 workers in 0s\n", 0)
+    assert again == ("", "".join(notes) + "copied 3 files, 14 B for each of 2 workers in 0s\n", 0)
+    tree = {AWKWARD: "awkward", "in/empty": "", "link": "awkward"}
+    places = [f"{worker}/new {AWKWARD}" for worker in range(4)] + ["1/data", "3/data"]
+    assert workers.files() == {f"{place}/{name}": text for place in places for name, text in tree.items()}
+
+
+@one_face
+def test_download_from_several_workers_creates_a_folder_for_each(tpuctl: Console, workers: Workers) -> None:
+    for worker in range(4):
+        (workers.home(worker) / "logs").mkdir(parents=True)
+        (workers.home(worker) / "logs" / "a.log").write_text(f"a of {worker}")
+        (workers.home(worker) / "logs" / "[b].log").write_text(f"b of {worker}")
+
+    several = tpuctl("scp", "pod:~/logs/*.log", "all")
+    literal = tpuctl("scp", "pod:logs/[b].log", "one", "--worker", "2")
+    tree = tpuctl("scp", "-r", "-l", "team=a", ":logs", ".", "--worker", "1", "-o", "json")
+
+    assert several == ("", "copied 2 files, 12 B for each of 4 workers in 0s\n", 0)
+    assert literal == ("", "copied 1 file, 6 B in 0s\n", 0)
+    assert json.loads(tree[0]) == [
+        {
+            "node": "pod", "worker": 1, "ok": True, "files": 2, "bytes": 12, "bytesMoved": 12, "seconds": 0.0,
+            "sandbox": True,
+        }
+    ]  # fmt: skip
+    assert contents(tpuctl.folder) == {
+        **{
+            f"all/{worker}/{name}.log": f"{name[-1 if name == 'a' else 1]} of {worker}"
+            for worker in range(4)
+            for name in ("a", "[b]")
+        },
+        "one": "b of 2",
+        "logs/a.log": "a of 1",
+        "logs/[b].log": "b of 1",
+    }
+
+
+@one_face
+def test_preserve_keeps_times_and_modes(tpuctl: Console, workers: Workers) -> None:
+    source = tpuctl.folder / "run.sh"
+    source.write_text("#!")
+    source.chmod(0o4750)
+    os.utime(source, ns=(10**18 + 1, 10**18 + 1))
+
+    tpuctl("scp", "-p", "run.sh", "pod:kept", "--worker", "0")
+    tpuctl("scp", "run.sh", "pod:plain", "--worker", "0")
+    (workers.home() / "plain").chmod(0o604)
+    source.write_text("##")
+    tpuctl("scp", "run.sh", "pod:plain", "--worker", "0")
+
+    kept, plain = (workers.home() / "kept").stat(), (workers.home() / "plain").stat()
+    assert (stat.S_IMODE(kept.st_mode), kept.st_mtime_ns) == (0o750, 10**18 + 1)
+    assert (stat.S_IMODE(plain.st_mode), (workers.home() / "plain").read_text()) == (0o604, "##")
+
+
+@one_face
+def test_broken_link_is_retried_and_nothing_is_sent_twice(tpuctl: Console, workers: Workers) -> None:
+    (tpuctl.folder / "big").write_bytes(os.urandom(5_000_000))
+    # Each of the first links takes about 2 MB with it.
+    workers.ssh(
+        "echo >>links; [ $(wc -l <links) -gt 2 ] || "
+        f'{{ {cut_after(2200000)} | sh -c "$line"; exit 255; }}; exec sh -c "$line"'
+    )
+
+    out, err, code = tpuctl("scp", "big", "pod:", "--worker", "2", "-o", "json")
+
+    (result,) = json.loads(out)
+    assert (code, result["ok"], result["bytes"]) == (0, True, 5_000_000), err
+    assert (workers.home(2) / "big").read_bytes() == (tpuctl.folder / "big").read_bytes()
+    assert sorted(path.name for path in workers.home(2).iterdir()) == ["big", "links"]
+    assert (workers.home(2) / "links").read_text() == "\n" * 3
+
+
+@one_face
+def test_failed_upload_resumes_with_the_next_run(tpuctl: Console, workers: Workers) -> None:
+    folder = tpuctl.folder / "set"
+    folder.mkdir()
+    (folder / "a").write_bytes(os.urandom(1_000_000))
+    (folder / "b").write_bytes(os.urandom(6_000_000))
+    workers.ssh(f'[ -e cut ] && exit 255; touch cut; {cut_after(5000000)} | sh -c "$line"; exit 255')
+
+    failed = tpuctl("scp", "-r", "set", "pod:goal", "--worker", "0")
+    left = contents_by_name(workers.home())
+    workers.ssh('exec sh -c "$line"')
+    done = tpuctl("scp", "-r", "set", "pod:goal", "--worker", "0")
+
+    assert failed == (
+        "",
+        "error: the connection was lost\n  hint: repeat the command to resume the copy\n",
+        11,
+    )
+    (unfinished,) = [path for path in left if path.startswith(".goal.tpuctl-") and "/.b.tpuctl-" in path]
+    assert (left[unfinished] > 3_000_000, [path for path in left if path.startswith("goal")]) == (True, [])
+    words = done[1].removeprefix("copied 2 files, 7.0 MB in 0s; ").split(" MB")
+    assert (float(words[0]) < 3.5, words[1], done[2]) == (True, " transferred\n", 0)
+    assert {path.name: path.read_bytes() for path in (workers.home() / "goal").iterdir()} == {
+        path.name: path.read_bytes() for path in folder.iterdir()
+    }
+    assert tpuctl("scp", "set/b", "pod:goal", "--worker", "0")[1] == ("copied 1 file, 6.0 MB in 0s; 0 B transferred\n")
+
+
+def contents_by_name(root: Path) -> dict[str, int]:
+    return {str(path.relative_to(root)): path.stat().st_size for path in root.rglob("*")}
+
+
+@one_face
+def test_failed_download_resumes_and_shows_no_partial_file(tpuctl: Console, workers: Workers) -> None:
+    workers.home(1).mkdir(parents=True)
+    (workers.home(1) / "big").write_bytes(os.urandom(4_000_000))
+    workers.ssh(
+        "echo >>links; [ $(wc -l <links) -gt 1 ] || "
+        f'{{ sh -c "$line" | {cut_after(2500000)}; exit 255; }}; exec sh -c "$line"'
+    )
+
+    out, err, code = tpuctl("scp", "pod:big", "there", "--worker", "1", "-o", "json")
+
+    (result,) = json.loads(out)
+    assert (code, result["bytes"], 4_000_000 < result["bytesMoved"] < 5_200_000) == (0, 4_000_000, True), err
+    assert contents_by_name(tpuctl.folder) == {"there": 4_000_000}
+    assert (tpuctl.folder / "there").read_bytes() == (workers.home(1) / "big").read_bytes()
+
+
+@one_face
+def test_failed_worker_is_named_and_others_continue(tpuctl: Console, workers: Workers) -> None:
+    (tpuctl.folder / "large").write_bytes(bytes(100_000))
+    (tpuctl.folder / "small").write_text("s")
+    (workers.home(3) / "large").mkdir(parents=True)
+    workers.ssh('[ $worker -ne 1 ] || ulimit -f 40; [ $worker -ne 2 ] || exit 255; exec sh -c "$line"')
+
+    out, err, code = tpuctl("scp", "large", "small", "pod:.", "-o", "json")
+
+    assert code == 11
+    *warnings, error = err.splitlines()
+    assert warnings == [
+        "warning: worker 1: `./large`: file too large",
+        "warning: worker 2: the connection was lost",
+        "warning: worker 3: `./large` is a folder there",
+    ]
+    assert json.loads(error)["error"] == {
+        "kind": "remote_failed",
+        "message": "the copy failed on 3 of 4 workers: 1, 2, 3",
+        "exit_code": 11,
+        "hint": "repeat the command to resume the copy",
+        "id": "remote-failed",
+    }
+    assert [(one["worker"], one["ok"], one["files"]) for one in json.loads(out)] == [
+        (0, True, 2), (1, False, 1), (2, False, 0), (3, False, 1),
+    ]  # fmt: skip
+    assert not (workers.home(1) / "large").exists()
+
+
+@one_face
+def test_trailing_slash_creates_a_new_folder(tpuctl: Console, workers: Workers) -> None:
+    for name in ("f1", "f2"):
+        (workers.home() / name).write_text(name)
+
+    refused = tpuctl("scp", "pod:f*", "new", "--worker", "0")
+    fetched = tpuctl("scp", "pod:f*", "new/", "--worker", "0")
+    sent = tpuctl("scp", "new/f1", "pod:other/", "--worker", "0")
+
+    error = f"error: `{tpuctl.folder}/new` is not an existing folder\n  hint: add `/` at the end to create it\n"
+    assert refused == ("", error, 2)
+    assert (fetched[2], sent[2], contents(tpuctl.folder)) == (0, 0, {"new/f1": "f1", "new/f2": "f2"})
+    assert (workers.home() / "other" / "f1").read_text() == "f1"
+
+
+@one_face
+def test_hidden_files_are_skipped_in_an_existing_folder(tpuctl: Console, workers: Workers) -> None:
+    """`.git` or `.envrc` would affect existing files; in a new folder, and below one, they are harmless."""
+    for name in (".envrc", "a", "sub/.keep"):
+        (workers.home() / name).parent.mkdir(parents=True, exist_ok=True)
+        (workers.home() / name).write_text(name)
+    (tpuctl.folder / "mine").touch()
+
+    home = tpuctl("scp", "-r", "pod:~", "home", "--worker", "0")
+    into = tpuctl("scp", "-r", "pod:.", ".", "--worker", "0")
+    new = tpuctl("scp", "-r", "pod:.", "new", "--worker", "0")
+
+    note = "`./.envrc` is left out: it is hidden, and the target is not empty: name it to copy it\n"
+    assert home == new == ("", "copied 3 files, 16 B in 0s\n", 0)
+    assert into == ("", f"{note}copied 2 files, 10 B in 0s\n", 0)
+    everything = {".envrc": ".envrc", "a": "a", "sub/.keep": "sub/.keep"}
+    assert contents(tpuctl.folder) == {
+        "mine": "", "a": "a", "sub/.keep": "sub/.keep",
+        **{f"{folder}/{name}": text for folder in ("home", "new") for name, text in everything.items()},
+    }  # fmt: skip
+
+
+@one_face
+def test_permanent_failure_suggests_no_retry(tpuctl: Console, workers: Workers) -> None:
+    (workers.home() / "big").write_text("b")
+    (tpuctl.folder / "there" / "big").mkdir(parents=True)
+
+    assert tpuctl("scp", "pod:big", "there", "--worker", "0") == (
+        "",
+        (
+            f"warning: `{tpuctl.folder}/there/big` is a folder there\n"
+            "error: 1 file of `pod` was not copied\n"
+            "  hint: fix this, then repeat the command: complete files are not sent again\n"
+        ),
+        11,
+    )
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("arguments", "error", "code"),
+    [
+        (("gone", "pod:"), "nothing was copied: `{here}/gone`: no such file or directory", 2),
+        (("folder", "pod:"), "nothing was copied: `{here}/folder` is a folder\n  hint: add `-r` to copy folders", 2),
+        (
+            ("file",),
+            "the destination is missing\n  hint: use `tpuctl scp FILE NODE:PATH` or `tpuctl scp NODE:PATH FOLDER`",
+            2,
+        ),
+        (
+            ("file", "other"),
+            "no path is on a node\n  hint: write the node before a colon: `NODE:other`; write a local name as `./NAME`",
+            2,
+        ),
+        (
+            ("pod:x/it", "other:y"),
+            (
+                "both sides are on nodes\n  hint: copy to this machine first:\n"
+                "  hint: tpuctl scp pod:x/it ./it\n  hint: tpuctl scp ./it other:y"
+            ),
+            2,
+        ),
+        (
+            ("pod:x", "other:y", "."),
+            (
+                "the sources are on several nodes\n  hint: copy from one node at a time:\n"
+                "  hint: tpuctl scp pod:x .\n  hint: tpuctl scp other:y ."
+            ),
+            2,
+        ),
+        (
+            ("file", ":x"),
+            "`:x` names no node\n  hint: use `NODE:x`, or choose nodes with `-l KEY=VALUE`",
+            2,
+        ),
+        (
+            ("-l", "team=a", "file", "pod:x"),
+            "cannot combine node names with `-l`\n  hint: use `:x` with `-l`, or `pod:x` without it",
+            2,
+        ),
+        (("file", "pod:", "--worker", "7"), "`pod` has no worker 7\n  hint: it has workers 0 to 3", 2),
+        (
+            ("file", "pod:", "--scp-flag=-C"),
+            (
+                "`--scp-flag` is not supported: tpuctl starts `ssh`, not `scp`\n"
+                "  hint: put options of ssh in `~/.ssh/config`; `-p`, `-r` and `--worker` are options of tpuctl"
+            ),
+            2,
+        ),
+        (
+            ("pod:gone", ".", "--worker", "0"),
+            (
+                "`gone`: no such file or directory\n"
+                "  hint: paths on a worker are relative to the login's home; the worker expands `~` and wildcards"
+            ),
+            3,
+        ),
+        (
+            ("-r", "pod:data/..", "."),
+            ("`data/..` does not determine a local name\n  hint: name the folder, or use `data/../.` for its contents"),
+            2,
+        ),
+        (
+            ("file", "pod:no/such", "--worker", "0"),
+            "there is no folder `no`\n  hint: use an existing folder, or one new name in an existing folder",
+            2,
+        ),
+        (
+            ("file", "folder/file", "pod:"),
+            "`{here}/folder/file` and `{here}/file` have the same name\n  hint: copy them to different folders",
+            2,
+        ),
+    ],
+)
+def test_invalid_copy_raises(
+    tpuctl: Console, workers: Workers, arguments: tuple[str, ...], error: str, code: int
+) -> None:
+    (tpuctl.folder / "file").touch()
+    (tpuctl.folder / "folder").mkdir()
+    (tpuctl.folder / "folder" / "file").touch()
+
+    assert tpuctl("scp", *arguments) == ("", f"error: {error}\n".format(here=tpuctl.folder), code)
+
+
+@pytest.mark.sshd
+def test_copy_over_a_real_sshd_round_trips(tmp_path: Path) -> None:
+    with SandboxState.open(tmp_path / "state" / "sandbox" / "world.sqlite3", speed=600) as world:
+        administration.add_node(world, "demo", zone=ZONE, acceleratorType="v5litepod-16")
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TPUCTL_STATE_DIR": str(tmp_path / "state")}
+    sent = os.urandom(3_000_000)
+    (tmp_path / AWKWARD).write_bytes(sent)
+
+    def run(*arguments: str) -> tuple[str, int]:
+        done = subprocess.run(
+            [sys.executable, "-m", "tpuctl", "--sandbox", "scp", *arguments],
+            env=environ, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        return done.stderr, done.returncode
+
+    up = run(AWKWARD, "demo:", "--worker", "1-2", "-q")
+    down = run(f"demo:{AWKWARD}", "back", "--worker", "1-2", "-q")
+
+    assert (up, down) == (("", 0), ("", 0))
+    assert [(tmp_path / "back" / worker / AWKWARD).read_bytes() == sent for worker in ("1", "2")] == [True, True]
