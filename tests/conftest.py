@@ -30,7 +30,7 @@ from tpuctl.sandbox.http_server import open_server
 from tpuctl.sandbox.state import SandboxState
 
 Result = tuple[str, str, int]
-# The last line of every error, the same everywhere: `tests/explain/test_error_ids.py` is about it, and elsewhere it is left out.
+# The last line of every error: `tests/explain/test_error_ids.py` asserts it, elsewhere it is left out.
 MORE = re.compile(r"^(?:\x1b\[2m)?  more: (?:\x1b\[0m)?tpuctl explain (?P<id>\S+)\n", re.MULTILINE)
 
 

@@ -21,6 +21,7 @@ def row_id(value: object) -> str | None:
     if isinstance(value, str) and value and len(value) < _LONGEST and value.isprintable():
         return None
     text = " ".join(_words(value).split()) or "empty"
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8")
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1].rstrip() + "…"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.cli.test_docs_tables import table, words
 from tpuctl.config.schema import SETTINGS
 
-_CHECKING = Path(__file__).resolve().parents[1] / "src/tpuctl/actions/checking"
+_CHECKING = Path(__file__).resolve().parents[2] / "src/tpuctl/check"
 _PERMISSION = re.compile(r'permission="([^"]+)"')
 
 

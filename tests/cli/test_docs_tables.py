@@ -17,7 +17,7 @@ from tpuctl.names import NodeName
 from tpuctl.nodes.conditions import Condition, Policy, Repair, Thresholds
 from tpuctl.nodes.hooks import hook_variables
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 _CODE = re.compile(r"`([^`]+)`")
 _OF_WAIT = "those of `wait`"
 _COMMON = {"at", "event", "node", "zone", "project", "text"}

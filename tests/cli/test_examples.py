@@ -24,7 +24,7 @@ from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.names import NodeName
 from tpuctl.nodes.hooks import hook_variables
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(
     path for name in ("watch", "github-actions") for path in (ROOT / "examples" / name).rglob("*") if path.is_file()
 )

@@ -57,7 +57,7 @@ def test_id_is_hidden_with_quiet_but_always_in_json(tpuctl: Console, sandbox: Sa
 
 def kinds_of_errors() -> Iterator[type[TpuctlError]]:
     for module in pkgutil.walk_packages(tpuctl.__path__, "tpuctl."):
-        if not module.name.endswith(("__main__", ".data")) and ".remote.onboard." not in module.name:
+        if not module.name.endswith(("__main__", ".data")) and ".ssh.agent." not in module.name:
             importlib.import_module(module.name)
     waiting: list[type[TpuctlError]] = [TpuctlError]
     while waiting:

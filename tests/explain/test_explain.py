@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import one_face, put
 
-GUIDE = Path(__file__).parent / "diagnosis" / "guide_logs"
+GUIDE = Path(__file__).with_name("guide_logs")
 SOCKET = "2026-01-01T00:05:00Z tensorflow.python.framework.errors_impl.UnavailableError: Socket closed\n"
 IN_USE = (
     "RuntimeError: Unable to initialize backend 'tpu': ABORTED: The TPU is already in use by process with pid 2718466. "

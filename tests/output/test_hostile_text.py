@@ -207,7 +207,7 @@ def test_our_own_colours_stay_and_no_other_sequence() -> None:
 # What writes on purpose what is not ours: remote commands' output, a bundle's bytes, `^C`, and what rich draws of `Text` that
 # was made visible.
 _RAW = {
-    "support/bundle.py", "output/progress/__init__.py", "output/live.py", "output/live.py",
+    "support/bundle.py", "output/progress.py", "output/live.py",
     "output/worker_streams.py", "output/terminal.py",
 }  # fmt: skip
 _WRITES = re.compile(r"\b(?:print|secho|click\.echo)\(|std(?:out|err)(?:\.buffer)?\.write")
@@ -231,6 +231,6 @@ _LINE_END_WITHIN = re.compile(r"""(?:\.(?:note|warn)\((?!.*split\()|Error\()\s*f
 def test_lines_of_our_own_are_given_one_by_one() -> None:
     source = Path(tpuctl.__file__).parent
     parts = ("cli", "actions", "output", "readiness", "remote", "api", "hooks", "settings")
-    files = [path for part in parts for path in (source / part).rglob("*.py") if "onboard" not in path.parts]
+    files = [path for part in parts for path in (source / part).rglob("*.py") if "agent" not in path.parts]
 
     assert [path.name for path in files if _LINE_END_WITHIN.search(path.read_text("utf-8"))] == []

@@ -106,7 +106,7 @@ def test_program_on_worker_respects_limits(tmp_path: Path) -> None:
         "worker": 0, "room": 300_000, "each": 60_000, "since": None, "seconds": 20.0, "logs": "/logs",
         "devices": [], "holders": "print(1)",
     }  # fmt: skip
-    line, program = bootstrap("evidence", f"gather({wish!r})")
+    line, program = bootstrap("worker_evidence", f"gather({wish!r})")
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TPUCTL_DEVICE_ROOT": str(tmp_path / "root")}
     done = subprocess.run(["sh", "-c", line], input=program, env=environ, capture_output=True, check=True)
 

@@ -92,7 +92,7 @@ class App:
 
     def settings_with(self, flags: dict[str, Any]) -> Settings:
         """Return the settings, with a command's own flags included."""
-        from tpuctl.config.gcloud import read_gcloud_properties
+        from tpuctl.config.gcloud import read_gcloud_properties  # noqa: PLC0415  # as below
         from tpuctl.config.resolution import resolve_settings  # noqa: PLC0415  # not needed by --help
 
         environ = self.invocation.environ

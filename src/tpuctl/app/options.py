@@ -407,11 +407,10 @@ class LazyGroup(CommandGroup):
         entry = self._table.get(self._aliases.get(cmd_name, cmd_name))
         if entry is None:
             return None
-        # The sandbox's table still has names relative to tpuctl.cli.
-        module = entry[0] if entry[0].startswith("tpuctl.") else f"tpuctl.cli.{entry[0]}"
-        command = import_module(module).command
+        module, _, name = entry[0].partition(":")
+        command = getattr(import_module(module), name or "command")
         if not isinstance(command, click.Command):
-            raise TypeError(f"{module} has no command")
+            raise TypeError(f"{entry[0]} is not a command")
         return command
 
     def suggest(self, ctx: click.Context, word: str) -> str | None:  # noqa: ARG002  # as above

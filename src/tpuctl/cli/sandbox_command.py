@@ -31,15 +31,18 @@ _SANDBOX_HELP = """Try tpuctl without an account, a network or a bill: a Cloud T
 read when the sandbox is created); workers are real shells over real ssh.
 """
 _SANDBOX_COMMANDS = {
-    "status": ("sandbox.status", "Show the nodes, faults and planned events of the sandbox."),
-    "reset": ("sandbox.reset", "Remove everything in the sandbox."),
-    "advance": ("sandbox.advance", "Advance the clock of the sandbox."),
-    "fault": ("sandbox.fault", "Add a fault to the sandbox, or remove one."),
-    "seed": ("sandbox.seed", "Add resources to the sandbox from a file."),
-    "scenario": ("sandbox.scenario", "Plan events in the sandbox from a file."),
-    "log": ("sandbox.log", "Show the requests that the sandbox received."),
-    "serve": ("sandbox.serve", "Serve the sandbox on a local port, for any client."),
-    "env": ("sandbox.env", "Print the environment that makes gcloud use a served sandbox."),
+    "status": (
+        "tpuctl.cli.sandbox_command:sandbox_status",
+        "Show the nodes, faults and planned events of the sandbox.",
+    ),
+    "reset": ("tpuctl.cli.sandbox_command:sandbox_reset", "Remove everything in the sandbox."),
+    "advance": ("tpuctl.cli.sandbox_command:sandbox_advance", "Advance the clock of the sandbox."),
+    "fault": ("tpuctl.cli.sandbox_command:sandbox_fault", "Add a fault to the sandbox, or remove one."),
+    "seed": ("tpuctl.cli.sandbox_command:sandbox_seed", "Add resources to the sandbox from a file."),
+    "scenario": ("tpuctl.cli.sandbox_command:sandbox_scenario", "Plan events in the sandbox from a file."),
+    "log": ("tpuctl.cli.sandbox_command:sandbox_log", "Show the requests that the sandbox received."),
+    "serve": ("tpuctl.cli.sandbox_command:sandbox_serve", "Serve the sandbox on a local port, for any client."),
+    "env": ("tpuctl.cli.sandbox_command:sandbox_env", "Print the environment that makes gcloud use a served sandbox."),
 }
 
 sandbox_group = LazyGroup(

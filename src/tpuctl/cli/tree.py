@@ -54,7 +54,10 @@ _SECTIONS = {
         "versions": ("tpuctl.nodes.commands.versions", "List the runtime versions offered in a zone."),
         "config": ("tpuctl.cli.config_command", "Show and change settings."),
         "trust": ("tpuctl.app.trust", "Review a project's tpuctl.yaml and trust it."),
-        "sandbox": ("tpuctl.cli.sandbox_command", "Try tpuctl locally: no account, no network, no costs."),
+        "sandbox": (
+            "tpuctl.cli.sandbox_command:sandbox_group",
+            "Try tpuctl locally: no account, no network, no costs.",
+        ),
         "completion": ("tpuctl.cli.completion", "Print a shell completion script."),
         "version": ("tpuctl.cli.version", "Print the version."),
     },

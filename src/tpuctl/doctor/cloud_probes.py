@@ -203,7 +203,7 @@ def _read_configuration(context: ProbeContext) -> ConfigFacts:
 
 _VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 # The token is sent in the body, which no proxy logs [documentation: tokeninfo].
-_TOKEN_INFO_URL = "https://oauth2.googleapis.com/tokeninfo"
+_TOKEN_INFO_URL = "https://oauth2.googleapis.com/tokeninfo"  # noqa: S105  # an address
 _TOKEN_INFO = Shape("oauth2.v2 Tokeninfo", {"scope": str, "email": str})
 
 

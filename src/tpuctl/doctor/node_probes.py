@@ -150,7 +150,7 @@ def examination_program(patience: timedelta) -> tuple[str, str]:
     _, holders = bootstrap("holders", f"main({[ACCEL_FILES, VFIO_FILES]!r}, {LOCK_FILE!r})")
     inspecting = inspection_script(None, patience)
     call = f"examine({inspecting!r}, {holders.decode()!r}, {patience.total_seconds()!r})"
-    command, program = bootstrap("examination", call)
+    command, program = bootstrap("worker_facts", call)
     return command, program.decode()
 
 

@@ -333,7 +333,8 @@ def _about_largest(use: MemoryUsage) -> Iterator[str]:
     location += f" at `{largest.source}`" if largest.source else ""
     if use.limit and largest.size * 2 > use.limit:
         name = f"`{largest.shape}`" if largest.shape else "one tensor"
-        yield f"{name}{location} alone takes {_format_bytes(largest.size)}: shard it, or check whether it must be whole on one core"
+        size = _format_bytes(largest.size)
+        yield f"{name}{location} alone takes {size}: shard it, or check whether it must be whole on one core"
     elif use.is_per_device and location:
         name = f"`{largest.shape}`" if largest.shape else "a tensor"
         yield f"the largest allocation is {_format_bytes(largest.size)}, {name}{location}: start there"
@@ -355,11 +356,12 @@ def _amount(use: MemoryUsage, who: str) -> Iterator[str]:
             else ""
         )
         yield (
-            f"the program requested {_format_bytes(use.used)} in one piece; {_format_bytes(use.free)} were free, but fragmented{largest}; "
-            "load the largest programs and arrays first, and do not keep two models at once"
+            f"the program requested {_format_bytes(use.used)} in one piece; {_format_bytes(use.free)} were free, "
+            f"but fragmented{largest}; load the largest programs and arrays first, and do not keep two models at once"
         )
     elif use.limit is not None and use.over is not None:
-        yield f"{who} needs {_format_bytes(use.used)}, {_format_bytes(use.over)} more than the available {_format_bytes(use.limit)}"
+        over, limit = _format_bytes(use.over), _format_bytes(use.limit)
+        yield f"{who} needs {_format_bytes(use.used)}, {over} more than the available {limit}"
     else:
         yield f"{who} needs {_format_bytes(use.used)}"
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from tpuctl.sandbox.api_calls import Json
 
+_IN_PLACE = "(:project IS NULL OR project = :project) AND (:zone IS NULL OR zone = :zone)"
 _NODE_COLUMNS = "project, zone, node_id, number, first_address, workers, record"
 _QUEUED_COLUMNS = "project, zone, queued_resource_id, record"
 _REQUESTS_KEPT = 20_000
@@ -67,7 +68,10 @@ class StateSession:
 
     def node(self, project: str, zone: str, node_id: str) -> NodeRecord | None:
         """Return a node, a planned one too. None if it is gone."""
-        text = f"SELECT {_NODE_COLUMNS} FROM nodes WHERE project = ? AND zone = ? AND node_id = ? AND (gone IS NULL OR gone > ?)"  # noqa: S608  # a constant
+        text = (
+            f"SELECT {_NODE_COLUMNS} FROM nodes WHERE project = ? AND zone = ? AND node_id = ? "
+            "AND (gone IS NULL OR gone > ?)"
+        )  # noqa: S608  # a constant
         row = self._row(text, project, zone, node_id, self.now.timestamp())
         return load_node(row) if row else None
 
@@ -76,7 +80,7 @@ class StateSession:
     ) -> Iterator[NodeRecord]:
         """Yield nodes by zone and name, planned ones included; after a (zone, node id), at most `limit` (-1: all)."""
         text = (
-            f"SELECT {_NODE_COLUMNS} FROM nodes WHERE (:project IS NULL OR project = :project) AND (:zone IS NULL OR zone = :zone)"  # noqa: S608  # a constant
+            f"SELECT {_NODE_COLUMNS} FROM nodes WHERE {_IN_PLACE}"  # noqa: S608  # constants
             " AND (zone, node_id) > (:after_zone, :after_id) AND (gone IS NULL OR gone > :now)"
             " ORDER BY zone, node_id LIMIT :limit"
         )
@@ -130,7 +134,7 @@ class StateSession:
     ) -> list[QueuedRecord]:
         """Return queued resources by zone and name."""
         text = (
-            f"SELECT {_QUEUED_COLUMNS} FROM queued WHERE (:project IS NULL OR project = :project) AND (:zone IS NULL OR zone = :zone)"  # noqa: S608  # a constant
+            f"SELECT {_QUEUED_COLUMNS} FROM queued WHERE {_IN_PLACE}"  # noqa: S608  # constants
             " AND (:only IS NULL OR queued_resource_id = :only) AND (gone IS NULL OR gone > :now)"
             " ORDER BY zone, queued_resource_id"
         )

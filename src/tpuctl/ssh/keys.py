@@ -225,8 +225,8 @@ def login_name(environ: Mapping[str, str]) -> str:
 
 # Replace the key pair: rename the old pair and create a new one.
 #
-# The troubleshooting guides of Cloud TPU advise this for a key that workers refuse. It only happens on request, and the old pair
-# is kept, because other machines may accept only that.
+# The troubleshooting guides of Cloud TPU advise this for a key that workers refuse. It only happens on request, and the old
+# pair is kept, because other machines may accept only that.
 
 
 def renew_key(home: Path, *, login: str, runner: Runner = run_program) -> tuple[SshKey, Path | None]:

@@ -117,7 +117,7 @@ class CopyLinks:
     def _start(
         self, connection: Connection, call: str, errors: StderrPipe
     ) -> tuple[subprocess.Popen[bytes], CopyChannel]:
-        line, source = bootstrap("files", call)
+        line, source = bootstrap("copy_files", call)
         words = ssh_argv(connection, (line,), options=("-o", "BatchMode=yes", "-o", FAST_CIPHERS))
         with self._lock:
             if self._is_terminated:

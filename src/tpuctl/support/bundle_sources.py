@@ -152,7 +152,7 @@ def collect_evidence(
         # Run as root if that needs no password: this login cannot see what other users hold.
         "holders": bootstrap("holders", f"main({[ACCEL_FILES, VFIO_FILES]!r}, {LOCK_FILE!r})")[1].decode(),
     }
-    line, program = bootstrap("evidence", f"gather({request!r})")
+    line, program = bootstrap("worker_evidence", f"gather({request!r})")
     connecting = f"ConnectTimeout={max(1, round(limits.patience.total_seconds()))}"
     words = ssh_argv(
         member.way, (line,), options=(*NEW_CONNECTION, "-o", "BatchMode=yes", "-o", "Compression=yes", "-o", connecting)

@@ -251,7 +251,7 @@ class TreeContents:
         """Yield one file. Return False if it changed while it was read; the worker discards it then."""
         # Something else may have replaced the file: follow no symlink, and do not block on a pipe.
         descriptor = os.open(self._path(number), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb", buffering=0) as file:
+        with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123  # a descriptor, not a path
             before = os.fstat(descriptor)
             if not stat.S_ISREG(before.st_mode):
                 return False

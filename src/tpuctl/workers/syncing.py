@@ -265,7 +265,7 @@ def sync_one_worker(
 
     Raises `NotSyncedError` and `UnexpectedAnswerError`. Complete files stay on the worker, so the next attempt resumes.
     """
-    line, source = bootstrap("tree", "main()")
+    line, source = bootstrap("sync_tree", "main()")
     longest = _MAX_NAMES + _MAX_ENTRY * len(payload.tree.entries)
     with SyncSession(sessions, connection, line, options=options) as session:
         session.send([source, payload.first_message])

@@ -292,7 +292,7 @@ class JobSession:
 @contextmanager
 def open_job_session(member: Target, request: Mapping[str, Any], options: tuple[str, ...]) -> Iterator[JobSession]:
     """Start ssh with the program that executes a request. Raises `SshProgramMissingError`."""
-    line, source = bootstrap("jobs", f"answer({ ({**request, 'worker': member.worker})!r})", is_kept=True)
+    line, source = bootstrap("job_queries", f"answer({ ({**request, 'worker': member.worker})!r})", is_kept=True)
     words = ssh_argv(member.way, (line,), options=("-o", "BatchMode=yes", *options))
     # A file: nothing here waits for ssh to read it.
     with TemporaryFile() as stdin:

@@ -160,7 +160,7 @@ def test_examination_failed_part_does_not_affect_others(worker: Worker) -> None:
     worker.says("dmesg", "dmesg: read kernel buffer failed: Operation not permitted\n", code=1)
     (worker.programs / "timedatectl").write_text("#!/bin/sh\nexit 127\n")
     (worker.home / ".profile").write_text("exit 3\n")
-    line, program = bootstrap("examination", "examine('exit 1', 'raise SystemExit(3)', 0.5)")
+    line, program = bootstrap("worker_facts", "examine('exit 1', 'raise SystemExit(3)', 0.5)")
 
     done = subprocess.run(
         ["sh", "-c", line],

@@ -22,7 +22,7 @@ from tpuctl.workers.syncing import rsync_argv
 
 def start(home: Path, *names: str) -> subprocess.Popen[bytes]:
     """Start the program of the worker, and ask it for these files."""
-    line, source = bootstrap("tree", "main()")
+    line, source = bootstrap("sync_tree", "main()")
     process = subprocess.Popen(
         ["sh", "-c", line],
         env={"HOME": str(home), "PATH": "/usr/bin:/bin"},

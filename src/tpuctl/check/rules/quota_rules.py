@@ -98,7 +98,8 @@ def many_addresses(facts: CheckFacts) -> Iterator[RuleResult]:
             level=Level.NOTE,
             subject=wanted.what.strip("`"),
             text=f"{_count_addresses(needed)} used, one by each worker",
-            why=f"a region has {MANY_ADDRESSES} unless you request more, and every external address can be reached from outside",
+            why=f"a region has {MANY_ADDRESSES} unless you request more, and every external address "
+            "can be reached from outside",
             remedies=(_internal_ips_remedy(wanted),),
             facts={"needed": needed},
         )

@@ -15,7 +15,7 @@ from importlib import resources
 
 # Half a program, after a broken connection, must do nothing.
 _READ = "import sys;s=sys.stdin.buffer.read({size});len(s)=={size} and exec(compile(s,'tpuctl','exec'))"
-_OF_PACKAGE = re.compile(r"^from tpuctl\.remote\.onboard\.(\w+) import (?:\([^)]*\)|.*)$", re.MULTILINE)
+_OF_PACKAGE = re.compile(r"^from tpuctl\.ssh\.agent\.(\w+) import (?:\([^)]*\)|.*)$", re.MULTILINE)
 # The system's Python first: PATH may begin with a slow wrapper, or with an environment of the user.
 _CHOICE = '[ -x /usr/bin/python3 ] && exec /usr/bin/python3 -ISc "$0"; exec python3 -ISc "$0"'
 

@@ -65,7 +65,7 @@ def _serve(copy: Any) -> None:
 # A frame is a letter, a length (4 bytes, big-endian) and a payload, JSON except for D. The sender sends S: an overview; L:
 # entries, with their numbers; K: digests of beginnings; F: a file's number; D: bytes; E: the file's number and its error;
 # Z: the end. The receiver sends P: the target; H: the files of which it has a beginning, and its length; A: which of these it
-# keeps, so that the bytes of F follow them; R: a file's number and its error; Z: the end. X, from either side, is a fatal error.
+# keeps, so that the bytes of F follow them; R: a file's number and its error; Z: the end. X, from either side: a fatal error.
 # Only the sender describes its files: a receiver answers no question about its own. Paths are bytes, as UTF-8 with surrogates.
 # Part of a program for workers: Python 3.8, the standard library.
 
@@ -261,9 +261,6 @@ class FrameChannel:
 # The receiving end of a copy: every file has a temporary name until it is complete. Nothing is ever deleted.
 #
 # Part of a program for workers: Python 3.8, the standard library.
-
-
-# ruff: noqa: PTH  # paths are bytes here, which pathlib does not know
 
 
 _UNSAID = 8 << 20  # bytes that may arrive before the sender is informed which files are complete
@@ -575,9 +572,6 @@ def _beside(path: bytes, key: str) -> bytes:
 # The sending end of a copy: lists files, and sends them.
 #
 # Part of a program for workers: Python 3.8, the standard library.
-
-
-# ruff: noqa: PTH  # paths are bytes here, which pathlib does not know
 
 
 BATCH = 512

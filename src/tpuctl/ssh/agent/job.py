@@ -23,7 +23,9 @@ import fcntl
 import os
 import select
 import time
-from _signal import SIG_DFL, SIGPIPE, SIGXFSZ, signal
+
+# `signal` makes enums of all its names, which costs more than the rest of this program.
+from _signal import SIG_DFL, SIGPIPE, SIGXFSZ, signal  # type: ignore[import-not-found]  # of CPython
 
 from tpuctl.ssh.agent.job_files import (
     FRAME_BLOCK,

@@ -153,8 +153,8 @@ def modified_at(path: str) -> float:
 # Runs on a worker: sends evidence as frames: a letter, four bytes of length, the payload. Within limits of size and time.
 #
 # f: a file begins, as JSON: its path below the worker's folder, its source, its size, its modification time. d: bytes of it.
-# c: number of bytes left out here. e: it ends. n: what is missing and why, as JSON. z: the end. The output of a login shell comes
-# before the mark. Python 3.8, the standard library.
+# c: number of bytes left out here. e: it ends. n: what is missing and why, as JSON. z: the end. The output of a login shell
+# comes before the mark. Python 3.8, the standard library.
 
 
 EVIDENCE_MARK = b"\n\0tpuctl-evidence\n"

@@ -369,7 +369,7 @@ def attach_tmux(app: App, session: SshSession) -> int:
             tell=terminal.warn,
         )
     match ran.code:
-        case TMUX_DETACHED:
+        case interactive.TMUX_DETACHED:
             terminal.note(f"the session keeps running; attach again with `{resume}`")
             return 0
         case interactive.NO_TMUX:
