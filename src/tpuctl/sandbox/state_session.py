@@ -68,10 +68,8 @@ class StateSession:
 
     def node(self, project: str, zone: str, node_id: str) -> NodeRecord | None:
         """Return a node, a planned one too. None if it is gone."""
-        text = (
-            f"SELECT {_NODE_COLUMNS} FROM nodes WHERE project = ? AND zone = ? AND node_id = ? "
-            "AND (gone IS NULL OR gone > ?)"
-        )  # noqa: S608  # a constant
+        key = "project = ? AND zone = ? AND node_id = ?"
+        text = f"SELECT {_NODE_COLUMNS} FROM nodes WHERE {key} AND (gone IS NULL OR gone > ?)"  # noqa: S608  # constants
         row = self._row(text, project, zone, node_id, self.now.timestamp())
         return load_node(row) if row else None
 

@@ -119,13 +119,13 @@ def download(
         except OSError as error:
             raise InvalidInputError(f"cannot create `{error.filename}`: {(error.strerror or '').lower()}") from error
     transfers = []
-    for member, target in zip(members, targets, strict=True):
+    for member, destination in zip(members, targets, strict=True):
         # Hidden files (`.git`, `.envrc`) could affect other files in a folder, so they are copied only to an empty or new one.
         is_empty = True
-        with suppress(OSError), os.scandir(target) as found:
+        with suppress(OSError), os.scandir(destination) as found:
             is_empty = next(found, None) is None
         request = FetchRequest(texts, member.way.login, recurse=wish.recurse, hidden=is_empty)
-        transfers.append(partial(Download, request, os.fsencode(target), wish, umask))
+        transfers.append(partial(Download, request, os.fsencode(destination), wish, umask))
     return copy_all_workers(members, transfers, tallies, fanout=wish.fanout, clock=clock)
 
 
