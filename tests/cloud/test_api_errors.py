@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tpuctl.cloud.errors import _BY_KIND, operation_error, parse_refusal, translate
-from tpuctl.cloud.retry import AnswerLostError, ApiRefusedError, NotSentError, UntrustedServerError
+from tpuctl.cloud.failures import AnswerLostError, ApiRefusedError, NotSentError, UntrustedServerError
 from tpuctl.errors import (
     AccessError,
     AlreadyExistsError,

@@ -8,21 +8,16 @@ from random import Random
 import pytest
 
 from tpuctl.clock import ManualClock
-from tpuctl.cloud.retry import (
+from tpuctl.cloud.failures import (
     AnswerLostError,
     ApiRefusedError,
     GarbledAnswerError,
     NotSentError,
     Refusal,
-    RetryAfter,
-    RetryPolicy,
-    StopRetrying,
     TransportError,
     UntrustedServerError,
-    decide_retry,
-    parse_retry_after,
-    retrying,
 )
+from tpuctl.cloud.retry import RetryAfter, RetryPolicy, StopRetrying, decide_retry, parse_retry_after, retrying
 
 POLICY = RetryPolicy()
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

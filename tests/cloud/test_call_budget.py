@@ -40,7 +40,8 @@ from tpuctl.clock import (
     with_current_deadlines,
 )
 from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, HttpProxy, TransportOptions
-from tpuctl.cloud.retry import AnswerLostError, GarbledAnswerError, NotSentError, RetryPolicy, TransportError, retrying
+from tpuctl.cloud.failures import AnswerLostError, GarbledAnswerError, NotSentError, TransportError
+from tpuctl.cloud.retry import RetryPolicy, retrying
 from tpuctl.cloud.tpu import TpuClient
 from tpuctl.cloud.transport import AuthorizedHttp, Http
 from tpuctl.errors import OutcomeUnknownError, ServiceUnavailableError

@@ -164,7 +164,7 @@ def is_connection_refused(error: BaseException) -> bool:
 
 def _endpoint_hint(app: App, error: TpuctlError) -> Iterator[str]:
     """Yield a hint if another endpoint may fix the failure: no server was reached, or the server is not the API."""
-    from tpuctl.cloud.retry import ApiRefusedError, GarbledAnswerError, NotSentError  # noqa: PLC0415  # only for failures
+    from tpuctl.cloud.failures import ApiRefusedError, GarbledAnswerError, NotSentError  # noqa: PLC0415  # only for failures
 
     try:
         setting = app.settings["endpoint"]

@@ -47,10 +47,13 @@ class TooManyFilesError(TpuctlError):
 
 def invocation_of_process() -> Invocation:
     """Return what this process was started with. Exits with a message if its working directory was removed."""
-    if "TPUCTL_HOOK_STDIN" in os.environ and holds_event(0, os.environ):
-        # The event on stdin is for the hook. A command must not take it for its own input or send it to a worker.
-        with open(os.devnull, "rb") as devnull:  # noqa: PTH123  # a name of the system
-            os.dup2(devnull.fileno(), 0)
+    if "TPUCTL_HOOK_STDIN" in os.environ:
+        from tpuctl.nodes.hooks import holds_event  # noqa: PLC0415  # only inside hooks
+
+        if holds_event(0, os.environ):
+            # The event on stdin is for the hook. A command must not take it for its own input or send it to a worker.
+            with open(os.devnull, "rb") as devnull:  # noqa: PTH123  # a name of the system
+                os.dup2(devnull.fileno(), 0)
     try:
         folder = Path.cwd()
     except FileNotFoundError:

@@ -15,8 +15,9 @@ from urllib.parse import quote
 from uuid import UUID
 
 from tpuctl.cloud.errors import query_errors, translate
+from tpuctl.cloud.failures import ApiRefusedError, Refusal, TransportError
 from tpuctl.cloud.requests import ApiClient, GoogleApi, PlainRequest, all_pages, wait_until_done
-from tpuctl.cloud.retry import SHORT_PATIENCE, ApiRefusedError, Refusal, TransportError
+from tpuctl.cloud.retry import SHORT_PATIENCE
 from tpuctl.errors import (
     AccessError,
     AlreadyExistsError,

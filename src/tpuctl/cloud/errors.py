@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from tpuctl.clock import format_duration
-from tpuctl.cloud.retry import (
+from tpuctl.cloud.failures import (
     ApiRefusedError,
     GarbledAnswerError,
     NotSentError,

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from tpuctl.cloud.errors import operation_error, query_errors
+from tpuctl.cloud.failures import ApiRefusedError
 from tpuctl.cloud.requests import ApiClient, GoogleApi, PlainRequest, all_pages, wait_until_done
-from tpuctl.cloud.retry import SHORT_PATIENCE, ApiRefusedError
+from tpuctl.cloud.retry import SHORT_PATIENCE
 from tpuctl.errors import NotFoundError, TpuctlError
 from tpuctl.models.operation import OPERATION, Operation
 from tpuctl.models.project import TESTED_PERMISSIONS, IamPolicy, OrgPolicy, Project, QuotaLimit

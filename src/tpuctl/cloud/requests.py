@@ -21,17 +21,15 @@ from urllib.parse import quote, urlencode
 from tpuctl.clock import DEADLINE_GRACE, SystemClock, deadline_has_passed, limit_cloud_calls, with_current_deadlines
 from tpuctl.cloud.endpoint import ApiEndpoint
 from tpuctl.cloud.errors import credential_error, excerpt, parse_refusal, translate, translate_errors
-from tpuctl.cloud.retry import (
+from tpuctl.cloud.failures import (
     AnswerLostError,
     ApiRefusedError,
     GarbledAnswerError,
     NotSentError,
-    RetryPolicy,
     TransportError,
-    backoff,
     parse_http_date,
-    retrying,
 )
+from tpuctl.cloud.retry import RetryPolicy, backoff, retrying
 from tpuctl.errors import NotFoundError, OutcomeUnknownError, TimedOutError, TpuctlError
 from tpuctl.models.operation import Operation
 from tpuctl.names import last_segment

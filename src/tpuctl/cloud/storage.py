@@ -15,15 +15,9 @@ from urllib.parse import quote
 
 from tpuctl.clock import CLOUD_CALL_TIMEOUT, DEADLINE_GRACE, SystemClock, limit_cloud_calls, parse_timestamp
 from tpuctl.cloud.errors import query_errors, translate
+from tpuctl.cloud.failures import ApiRefusedError, GarbledAnswerError, TransportError, parse_http_date
 from tpuctl.cloud.requests import MOST_PAGES, ApiClient, GoogleApi, PlainRequest, all_pages, is_uncertain, read_json
-from tpuctl.cloud.retry import (
-    SHORT_PATIENCE,
-    ApiRefusedError,
-    GarbledAnswerError,
-    TransportError,
-    backoff,
-    parse_http_date,
-)
+from tpuctl.cloud.retry import SHORT_PATIENCE, backoff
 from tpuctl.errors import (
     AccessError,
     ConflictError,

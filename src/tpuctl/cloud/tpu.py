@@ -19,6 +19,7 @@ from uuid import UUID
 
 from tpuctl.clock import DEADLINE_GRACE, SystemClock, deadline_has_passed, limit_cloud_calls
 from tpuctl.cloud.errors import operation_error, translate, translate_errors
+from tpuctl.cloud.failures import ApiRefusedError, GarbledAnswerError, TransportError
 from tpuctl.cloud.requests import (
     UNEXPECTED,
     ApiClient,
@@ -35,7 +36,7 @@ from tpuctl.cloud.requests import (
     send_and_confirm,
     unknown_outcome_error,
 )
-from tpuctl.cloud.retry import SHORT_PATIENCE, ApiRefusedError, GarbledAnswerError, TransportError, backoff
+from tpuctl.cloud.retry import SHORT_PATIENCE, backoff
 from tpuctl.errors import (
     AccessError,
     AlreadyExistsError,

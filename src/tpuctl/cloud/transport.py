@@ -25,7 +25,13 @@ import httplib2
 from tpuctl import __version__
 from tpuctl.clock import SystemClock
 from tpuctl.cloud.endpoint import takes_token
-from tpuctl.cloud.retry import AnswerLostError, GarbledAnswerError, NotSentError, TransportError, UntrustedServerError
+from tpuctl.cloud.failures import (
+    AnswerLostError,
+    GarbledAnswerError,
+    NotSentError,
+    TransportError,
+    UntrustedServerError,
+)
 from tpuctl.errors import SettingError
 
 if TYPE_CHECKING:

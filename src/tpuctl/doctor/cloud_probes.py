@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 from tpuctl.check.facts import Absent, CheckFacts, Fact, Known, Unknown, value_or_none
 from tpuctl.check.gathering import NodeQueries, QueryPool
 from tpuctl.cloud.errors import credential_error, translate
-from tpuctl.cloud.retry import TransportError, parse_http_date
+from tpuctl.cloud.failures import TransportError, parse_http_date
 from tpuctl.config import gcloud
 from tpuctl.config.gcloud import gcloud_configuration_file, gcloud_configuration_name
 from tpuctl.doctor.cloud_rules import NEEDED_PERMISSIONS
