@@ -16,7 +16,7 @@ from tpuctl.check.report_rendering import FINDINGS_SCHEMA_VERSION
 from tpuctl.check.report_rendering import ZONES_SCHEMA_VERSION as ZONES_VERSION
 from tpuctl.check.rules import CATEGORIES, RULES
 from tpuctl.cli.tree import command_tree
-from tpuctl.config.schema import SETTINGS
+from tpuctl.config.settings import SETTINGS
 from tpuctl.doctor.rule_catalogue import DOCTOR_RULES, PROJECT_RULES, REFERENCE_CHAPTERS
 from tpuctl.errors import ExitCode
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from tests.conftest import Sandbox
 from tpuctl.check.gathering import Sources
-from tpuctl.cloud.compute import ComputeClient
-from tpuctl.cloud.projects import ProjectsClient
+from tpuctl.cloud.projects import ComputeClient, ProjectsClient
 from tpuctl.cloud.storage import BucketsClient
 from tpuctl.cloud.tpu import TpuClient
 from tpuctl.sandbox.in_process import SandboxHttp

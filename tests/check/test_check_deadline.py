@@ -10,8 +10,7 @@ from tests.lifecycle import ZONE
 from tpuctl.check.facts import BucketUse, CheckFacts, CheckSettings, Known, Unknown
 from tpuctl.check.gathering import FactGatherer, Sources
 from tpuctl.clock import SystemClock
-from tpuctl.cloud.compute import ComputeClient
-from tpuctl.cloud.projects import ProjectsClient
+from tpuctl.cloud.projects import ComputeClient, ProjectsClient
 from tpuctl.cloud.storage import BucketsClient
 from tpuctl.cloud.tpu import TpuClient
 from tpuctl.models.spec import NodeSpec

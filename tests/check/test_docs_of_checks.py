@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from tests.cli.test_docs_tables import table, words
-from tpuctl.config.schema import SETTINGS
+from tpuctl.config.settings import SETTINGS
 
 _CHECKING = Path(__file__).resolve().parents[2] / "src/tpuctl/check"
 _PERMISSION = re.compile(r'permission="([^"]+)"')

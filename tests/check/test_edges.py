@@ -11,7 +11,7 @@ from tests.check import bucket_facts, cases, offer_facts
 from tests.check.offer_facts import NOW, ZONE, held, node, quota, request, spec
 from tpuctl.accelerators import parse_accelerator_type
 from tpuctl.check.facts import EXTERNAL_IPS, SHIELDED_VM, BucketFacts, BucketUse, Known, NetworkInterface
-from tpuctl.check.findings import Level, OpenFirewall
+from tpuctl.check.findings import Level, OpenFirewall, create_or_check_command
 from tpuctl.check.quotas import (
     EffectiveLimit,
     QuotaPool,
@@ -26,7 +26,6 @@ from tpuctl.check.rules.project_rules import external_addresses_allowed, secure_
 from tpuctl.check.rules.quota_rules import quota_is_enough
 from tpuctl.check.rules.zone_rules import image_fits_accelerator, node_name_is_free, zone_is_open
 from tpuctl.check.runtime_images import judge_image
-from tpuctl.check.suggested_commands import create_or_check_command
 from tpuctl.check.zone_ranking import ZoneQuota, rank_zones
 from tpuctl.models.bucket import Bucket, BucketPlacement
 from tpuctl.models.grants import Grant

@@ -9,7 +9,7 @@ import pytest
 
 from tests.check.offer_facts import ZONE, node, spec, wanted
 from tpuctl.check.facts import BucketUse, Purpose
-from tpuctl.check.suggested_commands import create_or_check_command
+from tpuctl.check.findings import create_or_check_command
 from tpuctl.models.node import Tier
 from tpuctl.models.spec import DataDisk, NodeSpec
 

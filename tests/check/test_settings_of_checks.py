@@ -7,7 +7,7 @@ from datetime import date, timedelta
 import pytest
 
 from tests.config.test_settings import of
-from tpuctl.config.resolution import RawValue
+from tpuctl.config.settings import RawValue
 from tpuctl.errors import SettingError
 from tpuctl.models.grants import Grant
 

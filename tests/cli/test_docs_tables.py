@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import one_face, put
 from tpuctl.clock import ManualClock, format_duration, parse_duration
-from tpuctl.config.schema import SETTINGS
+from tpuctl.config.settings import SETTINGS
 from tpuctl.errors import ExitCode
 from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.names import NodeName

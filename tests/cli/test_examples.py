@@ -16,9 +16,8 @@ import yaml
 
 from tpuctl.cli.tree import command_tree
 from tpuctl.clock import ManualClock
-from tpuctl.config.config_file import load_config_file
-from tpuctl.config.resolution import check_file_entry, check_setting_value
-from tpuctl.config.schema import SETTINGS, FileKind
+from tpuctl.config.settings import SETTINGS, FileKind, check_file_entry, check_setting_value
+from tpuctl.config.sources import load_config_file
 from tpuctl.errors import ExitCode
 from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.names import NodeName

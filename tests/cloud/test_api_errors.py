@@ -8,8 +8,16 @@ from typing import Any
 
 import pytest
 
-from tpuctl.cloud.errors import _BY_KIND, operation_error, parse_refusal, translate
-from tpuctl.cloud.failures import AnswerLostError, ApiRefusedError, NotSentError, UntrustedServerError
+from tpuctl.cloud.errors import (
+    _BY_KIND,
+    AnswerLostError,
+    ApiRefusedError,
+    NotSentError,
+    UntrustedServerError,
+    operation_error,
+    parse_refusal,
+    translate,
+)
 from tpuctl.errors import (
     AccessError,
     AlreadyExistsError,

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from tpuctl.clock import ManualClock
-from tpuctl.cloud.failures import (
+from tpuctl.cloud.errors import (
     AnswerLostError,
     ApiRefusedError,
     GarbledAnswerError,
@@ -17,7 +17,7 @@ from tpuctl.cloud.failures import (
     TransportError,
     UntrustedServerError,
 )
-from tpuctl.cloud.retry import RetryAfter, RetryPolicy, StopRetrying, decide_retry, parse_retry_after, retrying
+from tpuctl.cloud.requests import RetryAfter, RetryPolicy, StopRetrying, decide_retry, retrying
 
 POLICY = RetryPolicy()
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -16,7 +16,7 @@ import pytest
 from tests.cloud.scripted_api import Drop, Reply, ScriptedServer, Silence, in_turn
 from tpuctl import __version__
 from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, HttpProxy, TransportOptions
-from tpuctl.cloud.failures import AnswerLostError, NotSentError, UntrustedServerError
+from tpuctl.cloud.errors import AnswerLostError, NotSentError, UntrustedServerError
 from tpuctl.cloud.transport import Http
 from tpuctl.errors import SettingError
 

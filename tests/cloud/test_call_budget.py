@@ -40,8 +40,8 @@ from tpuctl.clock import (
     with_current_deadlines,
 )
 from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, HttpProxy, TransportOptions
-from tpuctl.cloud.failures import AnswerLostError, GarbledAnswerError, NotSentError, TransportError
-from tpuctl.cloud.retry import RetryPolicy, retrying
+from tpuctl.cloud.errors import AnswerLostError, GarbledAnswerError, NotSentError, TransportError
+from tpuctl.cloud.requests import RetryPolicy, retrying
 from tpuctl.cloud.tpu import TpuClient
 from tpuctl.cloud.transport import AuthorizedHttp, Http
 from tpuctl.errors import OutcomeUnknownError, ServiceUnavailableError

@@ -11,7 +11,7 @@ from tests.cloud.beside import FACES, older, on_face, outcome, scripted
 from tests.cloud.scripted_api import Drop, Reply, in_turn
 from tests.conftest import Sandbox
 from tpuctl.clock import ManualClock
-from tpuctl.cloud.compute import ComputeClient
+from tpuctl.cloud.projects import ComputeClient
 from tpuctl.errors import (
     AccessError,
     AlreadyExistsError,

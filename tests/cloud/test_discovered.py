@@ -12,8 +12,7 @@ import pytest
 
 from tests.cloud.discovered import Found, Known, Sent, parse_mask, resource, understand
 from tpuctl.clock import ManualClock
-from tpuctl.cloud.compute import ComputeClient
-from tpuctl.cloud.projects import ProjectsClient
+from tpuctl.cloud.projects import ComputeClient, ProjectsClient
 from tpuctl.cloud.requests import ApiClient
 from tpuctl.cloud.storage import BucketsClient
 from tpuctl.cloud.tpu import TpuClient

@@ -9,8 +9,7 @@ import pytest
 
 from tests.cloud.beside import older, outcome, scripted
 from tests.cloud.scripted_api import in_turn
-from tpuctl.cloud.compute import ComputeClient
-from tpuctl.cloud.projects import ProjectsClient
+from tpuctl.cloud.projects import ComputeClient, ProjectsClient
 from tpuctl.cloud.requests import ApiClient
 from tpuctl.cloud.storage import BucketsClient
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl.config import config_file
-from tpuctl.config.config_file import load_config_file, set_in_config_file, unset_in_config_file, user_config_path
-from tpuctl.config.resolution import ConfigEntry, ConfigFile
+from tpuctl.config import sources
+from tpuctl.config.settings import ConfigEntry, ConfigFile
+from tpuctl.config.sources import load_config_file, set_in_config_file, unset_in_config_file, user_config_path
 from tpuctl.errors import SettingError
 
 
@@ -24,10 +24,10 @@ def test_find_project_file_searches_up_to_home(tmp_path: Path) -> None:
     deep.mkdir(parents=True)
     (tmp_path / "tpuctl.yaml").write_text("")
 
-    assert config_file.find_project_file(deep, home=home) is None
+    assert sources.find_project_file(deep, home=home) is None
     (home / "repo" / "tpuctl.yaml").write_text("")
     (deep / "tpuctl.yaml").mkdir()  # a folder of that name is none
-    assert config_file.find_project_file(deep, home=home) == home / "repo" / "tpuctl.yaml"
+    assert sources.find_project_file(deep, home=home) == home / "repo" / "tpuctl.yaml"
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl.cloud.gcloud_token import gcloud_access_token
-from tpuctl.config import gcloud
-from tpuctl.config.gcloud import gcloud_may_have_login, read_gcloud_properties
-from tpuctl.config.resolution import GcloudProperty
+from tpuctl.cloud.credentials import gcloud_access_token
+from tpuctl.config import sources
+from tpuctl.config.settings import GcloudProperty
+from tpuctl.config.sources import gcloud_may_have_login, read_gcloud_properties
 from tpuctl.errors import AccessError
 
 
@@ -88,7 +88,7 @@ def test_properties_with_percent_signs_match_gcloud(tmp_path: Path) -> None:
     ],
 )
 def test_adc_path_of_each_environment(environ: dict[str, str], expected: str) -> None:
-    assert gcloud.adc_path(environ) == Path(expected)
+    assert sources.adc_path(environ) == Path(expected)
 
 
 def fake(folder: Path, script: str) -> dict[str, str]:

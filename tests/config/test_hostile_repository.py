@@ -13,8 +13,8 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import ZONE, put
-from tpuctl.config import config_file
-from tpuctl.config.config_file import load_config_file
+from tpuctl.config import sources
+from tpuctl.config.sources import load_config_file
 from tpuctl.errors import InvalidInputError, SettingError
 from tpuctl.files import YAML_MAX_DEPTH, compose_yaml
 from tpuctl.sandbox.request_log import read_log
@@ -119,9 +119,9 @@ def test_what_was_trusted_is_what_is_sent(tmp_path: Path) -> None:
     file, script = tmp_path / "tpuctl.yaml", tmp_path / "start.sh"
     file.write_text("startup_script: start.sh\n")
     script.write_text("true\n")
-    first = config_file.load_project_file(file, {})
+    first = sources.load_project_file(file, {})
     script.write_text("evil\n")
-    second = config_file.load_project_file(file, {})
+    second = sources.load_project_file(file, {})
 
     assert (first.entries["startup_script"].content, second.entries["startup_script"].content) == ("true\n", "evil\n")
     assert first.digest != second.digest
@@ -131,10 +131,10 @@ def test_what_was_trusted_is_what_is_sent(tmp_path: Path) -> None:
 def test_a_key_of_the_repository_that_is_replaced_is_not_trusted(tmp_path: Path, half: str) -> None:
     file = tmp_path / "tpuctl.yaml"
     file.write_text("ssh_key: key\n")
-    digests = {config_file.load_project_file(file, {}).digest}
+    digests = {sources.load_project_file(file, {}).digest}
     for content in ("one", "other"):
         (tmp_path / half).write_text(content)
-        digests.add(config_file.load_project_file(file, {}).digest)
+        digests.add(sources.load_project_file(file, {}).digest)
 
     assert len(digests) == 3
 
@@ -151,9 +151,9 @@ def test_a_link_that_leads_to_another_key_is_not_trusted(tmp_path: Path) -> None
     for key in ("/keys/mine", "/keys/theirs"):
         (project / "key").unlink(missing_ok=True)
         (project / "key").symlink_to(key)
-        digests.append(config_file.load_project_file(file, {}).digest)
+        digests.append(sources.load_project_file(file, {}).digest)
     file.write_text("ssh_key: ../key\n")
-    digests += [config_file.load_project_file(path, {}).digest for path in (file, link)]
+    digests += [sources.load_project_file(path, {}).digest for path in (file, link)]
 
     assert len(set(digests)) == 4
 
@@ -198,7 +198,7 @@ def test_a_cloned_repository_creates_nothing(tpuctl: Console, sandbox: Sandbox, 
 def test_a_file_of_another_user_is_refused_as_git_does(
     owners: tuple[int, ...], uid: int, environ: Mapping[str, str], expected: int | None
 ) -> None:
-    assert config_file.foreign_owner(owners, uid, environ) == expected
+    assert sources.foreign_owner(owners, uid, environ) == expected
 
 
 def test_a_file_of_another_user_is_refused_with_its_owner(tpuctl: Console, sandbox: Sandbox) -> None:
@@ -206,7 +206,7 @@ def test_a_file_of_another_user_is_refused_with_its_owner(tpuctl: Console, sandb
     file.write_text("type: v4-8\n")
     tpuctl.folder.chmod(0o777)
     if os.geteuid() != 0:  # only root can give a file away: the decision is in the table above
-        assert config_file.load_project_file(file, {}).entries["type"].value == "v4-8"
+        assert sources.load_project_file(file, {}).entries["type"].value == "v4-8"
         return
     os.chown(file, 65534, -1)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl.config.resolution import (
+from tpuctl.config.settings import (
     ConfigEntry,
     ConfigFile,
     GcloudProperty,

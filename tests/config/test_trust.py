@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import ZONE, one_face
-from tpuctl.config.schema import SETTINGS, FilePolicy
+from tpuctl.config.settings import SETTINGS, FilePolicy
 from tpuctl.sandbox.request_log import read_log
 
 FILE = f"project: theirs\nzone: {ZONE}\ntype: v4-8\n"

@@ -10,9 +10,8 @@ import pytest
 
 from tests.conformance.conftest import PROJECT, Service
 from tpuctl.clock import ManualClock
-from tpuctl.cloud.compute import ComputeClient
 from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, TransportOptions
-from tpuctl.cloud.projects import ProjectsClient
+from tpuctl.cloud.projects import ComputeClient, ProjectsClient
 from tpuctl.cloud.requests import ApiClient
 from tpuctl.cloud.storage import BucketsClient
 from tpuctl.models.bucket import AnywhereCache

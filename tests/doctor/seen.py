@@ -9,7 +9,7 @@ from typing import Any
 
 from tpuctl.check.facts import Absent, Known, Unknown
 from tpuctl.check.findings import Level
-from tpuctl.config.resolution import Settings
+from tpuctl.config.settings import Settings
 from tpuctl.doctor.cloud_rules import NEEDED_PERMISSIONS
 from tpuctl.doctor.doctor_facts import (
     AccessToken,

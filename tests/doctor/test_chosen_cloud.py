@@ -16,7 +16,7 @@ from tests.conftest import Console, Sandbox
 from tests.doctor.reported import look
 from tests.doctor.seen import GOOD, remedies, said
 from tpuctl.clock import ManualClock
-from tpuctl.config.gcloud import gcloud_may_have_login
+from tpuctl.config.sources import gcloud_may_have_login
 from tpuctl.doctor.doctor_facts import SandboxFailure
 from tpuctl.sandbox.http_server import open_server
 from tpuctl.sandbox.state import SandboxState

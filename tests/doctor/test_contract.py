@@ -11,7 +11,7 @@ from tests.conftest import Console, Sandbox
 from tests.doctor.seen import GOOD, with_
 from tests.lifecycle import one_face
 from tpuctl.check.facts import Absent, Known
-from tpuctl.config.resolution import ResolvedSetting, Settings, SettingSource, SourceKind
+from tpuctl.config.settings import ResolvedSetting, Settings, SettingSource, SourceKind
 from tpuctl.doctor.doctor_facts import environment_json
 from tpuctl.doctor.rule_catalogue import (
     DOCTOR_RULE_IDS,

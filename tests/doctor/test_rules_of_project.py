@@ -10,7 +10,7 @@ import pytest
 
 from tests.doctor.seen import GOOD, LATE, Said, remedies, said, with_
 from tpuctl.check.facts import Absent, Known, Unknown
-from tpuctl.config.resolution import ConfigEntry, ConfigFile, ResolvedSetting, Settings, SettingSource, SourceKind
+from tpuctl.config.settings import ConfigEntry, ConfigFile, ResolvedSetting, Settings, SettingSource, SourceKind
 from tpuctl.doctor.doctor_facts import AccessToken, EnvironmentFacts
 
 

@@ -18,7 +18,7 @@ from tpuctl.doctor.doctor_facts import AllWorkersFacts, WorkerFacts
 from tpuctl.doctor.node_probes import parse_examination
 from tpuctl.doctor.rule_catalogue import WORKER_RULES
 from tpuctl.ssh.answers import UnexpectedAnswerError, parse_answer
-from tpuctl.ssh.target import Target
+from tpuctl.ssh.connection import Target
 from tpuctl.ssh.tpu_holders import parse_holders
 from tpuctl.workers.tpu_release import holder_rows, holders_json
 from tpuctl.workers.worker_jobs import Job, job_json, job_row, parse_worker_job

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl.cloud.compute import OsLoginClient
+from tpuctl.cloud.projects import OsLoginClient
 from tpuctl.sandbox import administration, faults
 from tpuctl.sandbox.faults import Fault, FaultKind
 from tpuctl.sandbox.in_process import SandboxHttp
@@ -21,9 +21,8 @@ from tpuctl.sandbox.sshd import proxy_command
 from tpuctl.sandbox.sshd.daemon import host_key
 from tpuctl.sandbox.state import SandboxState
 from tpuctl.sandbox.worker_access import OS_LOGIN_ACCOUNT, find_worker, worker_directory
-from tpuctl.ssh.connection import Connection, ProbeOutcome, host_alias, probe_ssh
+from tpuctl.ssh.connection import Connection, ProbeOutcome, host_alias, probe_ssh, save_host_keys
 from tpuctl.ssh.keys import SshKey, ensure_key, metadata_key_line, run_program
-from tpuctl.ssh.known_hosts import save_host_keys
 
 pytestmark = pytest.mark.sshd
 IN, OUT = ProbeOutcome.ANSWERED, ProbeOutcome.KEY_REFUSED

@@ -208,7 +208,7 @@ def test_our_own_colours_stay_and_no_other_sequence() -> None:
 # was made visible.
 _RAW = {
     "support/bundle.py", "output/progress.py", "output/live.py",
-    "output/worker_streams.py", "output/terminal.py",
+    "workers/execution.py", "output/terminal.py",
 }  # fmt: skip
 _WRITES = re.compile(r"\b(?:print|secho|click\.echo)\(|std(?:out|err)(?:\.buffer)?\.write")
 

@@ -21,9 +21,17 @@ from tpuctl.sandbox.service import answer_request
 from tpuctl.sandbox.sshd import proxy_command
 from tpuctl.sandbox.sshd.daemon import authorized_keys, host_key
 from tpuctl.sandbox.state import SandboxState
-from tpuctl.ssh.connection import Connection, ProbeOutcome, ProbeResult, host_alias, probe_ssh, ssh_argv, trust_options
+from tpuctl.ssh.connection import (
+    Connection,
+    ProbeOutcome,
+    ProbeResult,
+    host_alias,
+    probe_ssh,
+    save_host_keys,
+    ssh_argv,
+    trust_options,
+)
 from tpuctl.ssh.keys import ensure_key, metadata_key_line
-from tpuctl.ssh.known_hosts import save_host_keys
 
 NODES = "/v2/projects/sandbox/locations/us-central2-b/nodes"
 PATIENCE = timedelta(seconds=15)

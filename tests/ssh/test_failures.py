@@ -14,9 +14,8 @@ import yaml
 from tpuctl.errors import ExitCode
 from tpuctl.explain.messages import MessageOrigin, known_messages
 from tpuctl.models.node import Node
-from tpuctl.ssh.connection import Connection
+from tpuctl.ssh.connection import Connection, Target
 from tpuctl.ssh.ssh_errors import FailureContext, explain_ssh_failure, explain_ssh_failures, is_ssh_failure_retriable
-from tpuctl.ssh.target import Target
 
 _EXAMPLES = """
 iap-gcloud-missing no

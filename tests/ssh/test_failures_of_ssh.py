@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from tpuctl.models.node import Node
-from tpuctl.ssh.connection import Connection, ssh_argv
+from tpuctl.ssh.connection import Connection, Target, ssh_argv
 from tpuctl.ssh.ssh_errors import classify_stderr, collect_failure_context, explain_ssh_failure, has_passphrase
-from tpuctl.ssh.target import Target
 
 
 @pytest.mark.sshd

@@ -16,6 +16,7 @@ import pytest
 from tpuctl.errors import ConflictError, InvalidInputError
 from tpuctl.models.node import Node
 from tpuctl.nodes.conditions import check_login_state
+from tpuctl.ssh.interactive import PortForward
 from tpuctl.ssh.routes import (
     GceMetadata,
     GcloudMissingError,
@@ -26,7 +27,6 @@ from tpuctl.ssh.routes import (
     VpcNetwork,
     fetch_gce_metadata,
 )
-from tpuctl.ssh.user_options import PortForward
 
 HERE = GceMetadata("p1", "42", (VpcNetwork("42", "default"), VpcNetwork("77", "shared")))
 NAME = "projects/p1/locations/us-central2-b/nodes/trainer"

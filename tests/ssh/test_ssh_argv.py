@@ -9,8 +9,16 @@ from pathlib import Path
 import pytest
 
 from tpuctl.errors import InvalidInputError
-from tpuctl.ssh.connection import Connection, ProbeOutcome, ProbeResult, classify_exit, host_alias, ssh_argv
-from tpuctl.ssh.known_hosts import KnownHostsError, save_host_keys
+from tpuctl.ssh.connection import (
+    Connection,
+    KnownHostsError,
+    ProbeOutcome,
+    ProbeResult,
+    classify_exit,
+    host_alias,
+    save_host_keys,
+    ssh_argv,
+)
 
 KNOWN = Connection(
     login="ada",

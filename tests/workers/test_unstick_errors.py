@@ -10,8 +10,7 @@ import pytest
 
 from tpuctl.errors import AccessError, BrokenNodeError, ConflictError, RemoteCommandError, TpuctlError
 from tpuctl.models.node import Node
-from tpuctl.ssh.connection import Connection
-from tpuctl.ssh.target import Target
+from tpuctl.ssh.connection import Connection, Target
 from tpuctl.ssh.tpu_holders import HolderProcess, HoldersFound, LockFile, NoHoldersAnswer
 from tpuctl.workers.tpu_release import HolderReport, release_errors, release_notes
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tpuctl.app.app import App
-    from tpuctl.config.resolution import Settings
+    from tpuctl.config.settings import Settings
 
 _SPEC_OPTIONS = (
     click.option(

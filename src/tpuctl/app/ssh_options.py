@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tpuctl.config.resolution import SourceKind
+from tpuctl.config.settings import SourceKind
 from tpuctl.errors import InvalidInputError, TpuctlError
 
 if TYPE_CHECKING:

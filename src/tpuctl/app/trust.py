@@ -14,10 +14,9 @@ import click
 
 from tpuctl.app.app import trusted_folder
 from tpuctl.app.options import CLOUD_OPTIONS, cli_command, yes_option
-from tpuctl.config import config_file
-from tpuctl.config.config_file import is_within_folder
-from tpuctl.config.resolution import UntrustedFileError
-from tpuctl.config.schema import SETTINGS
+from tpuctl.config import sources
+from tpuctl.config.settings import SETTINGS, UntrustedFileError
+from tpuctl.config.sources import is_within_folder
 from tpuctl.config.trusted_files import TrustedFiles
 from tpuctl.errors import InvalidInputError, NotConfirmedError, SettingError
 from tpuctl.escaping import mask_value
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from tpuctl.app.app import App
-    from tpuctl.config.resolution import ConfigEntry, ConfigFile, RawValue
+    from tpuctl.config.settings import ConfigEntry, ConfigFile, RawValue
     from tpuctl.config.trusted_files import TrustedFile
 
 _SHOWN_LINES, _SHOWN_WIDTH = 20, 200
@@ -113,7 +112,7 @@ def trust_own_change(app: App, path: Path, *, before: ConfigFile | None) -> None
     """Keep a project file trusted after a command of the user changed it, if its content `before` was trusted."""
     store, environ = TrustedFiles(trusted_folder(app.invocation.environ)), app.invocation.environ
     if before is not None and (not before.trusted_keys or store.has(before.digest)):
-        file = config_file.load_project_file(path, environ, any_owner=True)
+        file = sources.load_project_file(path, environ, any_owner=True)
         if file.trusted_keys:
             _store(app, file)
 
@@ -195,7 +194,7 @@ def _show_list(app: App) -> None:
             rows.append((file, "gone"))
             continue
         try:
-            present = config_file.load_project_file(file.path, app.invocation.environ, any_owner=True)
+            present = sources.load_project_file(file.path, app.invocation.environ, any_owner=True)
         except SettingError:
             rows.append((file, "changed"))
         else:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.accelerators import find_accelerator_type, load_accelerators
-from tpuctl.check.suggested_commands import delete_node_command, delete_queued_resource_command
+from tpuctl.check.findings import delete_node_command, delete_queued_resource_command
 from tpuctl.models.grants import capacity_pool
 from tpuctl.models.node import Node, Tier
 from tpuctl.names import last_segment

@@ -14,16 +14,15 @@ from tpuctl.app.hints import may_exist, near_zone
 from tpuctl.app.options import CLOUD_OPTIONS, CommandGroup, cli_command
 from tpuctl.check.facts import parse_bucket_use
 from tpuctl.cloud.endpoint import ApiEndpoint
-from tpuctl.config import config_file
-from tpuctl.config.config_file import (
+from tpuctl.config import sources
+from tpuctl.config.settings import SETTINGS, ValueKind, as_items, as_pairs, check_setting_value, masked_value
+from tpuctl.config.sources import (
     PROJECT_FILE_NAME,
     check_startup_script,
     set_in_config_file,
     unset_in_config_file,
     user_config_path,
 )
-from tpuctl.config.resolution import as_items, as_pairs, check_setting_value, masked_value
-from tpuctl.config.schema import SETTINGS, ValueKind
 from tpuctl.errors import InvalidInputError, SettingError
 from tpuctl.models.spec import check_labels, check_tags
 from tpuctl.names import BucketPath, check_login, check_project, check_zone, closest_match
@@ -34,8 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tpuctl.app.app import App
-    from tpuctl.config.resolution import ConfigFile, Settings
-    from tpuctl.config.schema import SettingSpec
+    from tpuctl.config.settings import ConfigFile, Settings, SettingSpec
 
 # A command that changes a file has no output to format.
 _WITHOUT = (*CLOUD_OPTIONS, "output")
@@ -227,7 +225,7 @@ def _file(app: App, *, here: bool) -> Path:
 def _project_file_before(app: App, path: Path, *, here: bool) -> ConfigFile | None:
     """Return the project file before a change; None for the user file, and for a file that cannot be read."""
     try:
-        return config_file.load_project_file(path, app.invocation.environ) if here else None
+        return sources.load_project_file(path, app.invocation.environ) if here else None
     except SettingError:
         return None
 
@@ -243,11 +241,10 @@ def _identity(app: App) -> tuple[str, str]:
     """Return the identity of API calls, as far as it is known without a call, and its source."""
     if app.is_sandbox:
         return "none", "the sandbox needs no account"
-    from tpuctl.config import gcloud  # noqa: PLC0415  # only here
 
     if account := app.settings["impersonate_service_account"]:
         return str(account.value), f"impersonated: {account.source}"
-    adc = gcloud.adc_path(app.invocation.environ)
+    adc = sources.adc_path(app.invocation.environ)
     if adc.exists():
         return "application default credentials", str(adc)
     if account := app.settings["account"]:

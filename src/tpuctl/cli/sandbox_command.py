@@ -12,7 +12,7 @@ import click
 from tpuctl.app.app import preflight_cache_file
 from tpuctl.app.options import CLOUD_OPTIONS, DurationType, LazyGroup, cli_command, yes_option
 from tpuctl.clock import SystemClock, format_duration, format_timestamp
-from tpuctl.config.resolution import SourceKind
+from tpuctl.config.settings import SourceKind
 from tpuctl.errors import InvalidInputError, NotConfirmedError, NotFoundError
 from tpuctl.files import MIB, expand_user_path, read_text_stream, read_user_text
 from tpuctl.models.node import Health

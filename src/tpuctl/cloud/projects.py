@@ -6,20 +6,42 @@ out: it would read a discovery document for each of them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
+from uuid import UUID
 
-from tpuctl.cloud.errors import operation_error, query_errors
-from tpuctl.cloud.failures import ApiRefusedError
-from tpuctl.cloud.requests import ApiClient, GoogleApi, PlainRequest, all_pages, wait_until_done
-from tpuctl.cloud.retry import SHORT_PATIENCE
-from tpuctl.errors import NotFoundError, TpuctlError
+from tpuctl.cloud.errors import ApiRefusedError, Refusal, TransportError, operation_error, query_errors, translate
+from tpuctl.cloud.requests import SHORT_PATIENCE, ApiClient, GoogleApi, PlainRequest, all_pages, wait_until_done
+from tpuctl.errors import (
+    AccessError,
+    AlreadyExistsError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    ServiceUnavailableError,
+    TpuctlError,
+)
+from tpuctl.models.compute_resources import (
+    INSTANCE,
+    REGION_QUOTA,
+    ComputeInstance,
+    ComputeNetwork,
+    FirewallRule,
+    PersistentDisk,
+    RegionQuota,
+    Subnetwork,
+)
 from tpuctl.models.operation import OPERATION, Operation
 from tpuctl.models.project import TESTED_PERMISSIONS, IamPolicy, OrgPolicy, Project, QuotaLimit
-from tpuctl.shapes import ListOf, Page, Shape
+from tpuctl.shapes import COUNT, INTEGER, ListOf, MapOf, Page, Scalar, Shape, text_matching
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
 _SERVICE_USAGE = "serviceusage"
 # So many can be asked for by name [API serviceusage v1, names of batchGet].
@@ -192,3 +214,332 @@ def _words(project: str) -> str:
 
 def _service(data: Mapping[str, Any]) -> tuple[str, bool]:
     return str(_SERVICE.read(data)["name"]).rpartition("/")[2], data.get("state") == "ENABLED"
+
+
+# What stands beside TPU nodes in Compute Engine: networks, machines, disks, quotas. Raises tpuctl's exceptions.
+#
+# Google's library is left out: for one URL it would read the 3 MB that describe all of Compute Engine, which takes 40 ms.
+
+
+T = TypeVar("T")
+
+_COMPUTE_PAGE_SIZE = 500  # the most there is [API compute v1, maxResults]
+_FIREWALL_FIELDS = (
+    "items(name,network,direction,disabled,priority,sourceRanges,sourceTags,sourceServiceAccounts,targetTags,"
+    "targetServiceAccounts,allowed,denied),nextPageToken"
+)
+_ITEM = Shape("", {"key": str, "value": str}, required=("key",))
+_PROJECT = Shape(
+    "compute.v1 Project", {"commonInstanceMetadata": Shape("compute.v1 Metadata", {"items": ListOf(_ITEM)})}
+)
+_FIREWALLS = Page("compute.v1 FirewallList", "items")
+_REGION = Shape(
+    "compute.v1 Region",
+    {"quotas": ListOf(REGION_QUOTA), "quotaStatusWarning": Shape("", {"code": str, "message": str})},
+)
+_ERRORS = Shape("", {"errors": ListOf(Shape("", {"code": str, "message": str}))})
+_OPERATION = Shape(
+    "compute.v1 Operation",
+    {"name": str, "status": str, "error": _ERRORS, "httpErrorStatusCode": INTEGER},
+    required=("name", "status"),
+)
+_SCOPE = Shape("compute.v1 InstancesScopedList", {"instances": ListOf(INSTANCE)})
+
+
+class _ScopedPage(Page):
+    """A page of machines by zone; a zone without any has a warning in their place [API compute v1]."""
+
+    @property
+    def shape(self) -> Shape:
+        """Return the shape of the page."""
+        return Shape(self.schema, {**super().shape.fields, self.key: MapOf(_SCOPE)})
+
+    def items(self, data: Mapping[str, Any], read: Callable[[Any], T]) -> list[T]:
+        """Return what `read` makes of the machines of all zones."""
+        return [read(one) for scope in (data.get(self.key) or {}).values() for one in scope.get("instances") or ()]
+
+
+_MACHINES = _ScopedPage("compute.v1 InstanceAggregatedList", "items")
+
+
+class ComputeClient(ApiClient):
+    """Calls Compute Engine."""
+
+    api = GoogleApi("compute", "v1", "compute/v1/")
+    patience = SHORT_PATIENCE
+
+    def project_metadata(self, project: str) -> Mapping[str, str]:
+        """Return the project's commonInstanceMetadata. Raises `AccessError` without `compute.projects.get`."""
+        request = self._get(project, query={"fields": "commonInstanceMetadata/items"})
+
+        def read(data: Mapping[str, Any]) -> dict[str, str]:
+            items = (_PROJECT.read(data).get("commonInstanceMetadata") or {}).get("items") or ()
+            return {str(item["key"]): str(item.get("value", "")) for item in items}
+
+        return self._caller.call(request, read)
+
+    def network(self, project: str, name: str) -> ComputeNetwork:
+        """Return a network; needs compute.networks.get."""
+        request = self._get(project, "global/networks", name)
+        with query_errors(f"the network `{name}` in {_compute_words(project)}", "compute.networks.get"):
+            return self._caller.attempt(request, ComputeNetwork.from_api)
+
+    def subnetwork(self, project: str, region: str, name: str) -> Subnetwork:
+        """Return a subnetwork; needs compute.subnetworks.get."""
+        request = self._get(project, f"regions/{_part(region)}/subnetworks", name)
+        with query_errors(
+            f"the subnetwork `{name}` of {region} in {_compute_words(project)}", "compute.subnetworks.get"
+        ):
+            return self._caller.attempt(request, Subnetwork.from_api)
+
+    def firewalls(self, project: str) -> tuple[FirewallRule, ...]:
+        """Return all firewall rules, without those of hierarchical policies; needs compute.firewalls.list."""
+
+        def page(token: str | None) -> PlainRequest:
+            query = {"maxResults": _COMPUTE_PAGE_SIZE, "pageToken": token, "fields": _FIREWALL_FIELDS}
+            return self._get(project, "global/firewalls", query=query)
+
+        with query_errors(_compute_words(project), "compute.firewalls.list"):
+            return all_pages(self._caller, page, _FIREWALLS, FirewallRule.from_api).items
+
+    def region_quotas(self, project: str, region: str) -> Mapping[str, RegionQuota]:
+        """Return the quotas of a region by metric; needs compute.regions.get.
+
+        Raises `ServiceUnavailableError` if the API left them out because it could not read them.
+        """
+        request = self._get(project, "regions", region, query={"fields": "quotas,quotaStatusWarning"})
+        with query_errors(f"the region `{region}` in {_compute_words(project)}", "compute.regions.get"):
+            data = self._caller.attempt(request, _REGION.read)
+        if not data.get("quotas") and (warning := data.get("quotaStatusWarning")):
+            message = f"cannot fetch the quotas of {region}: {warning.get('message') or warning.get('code')}"
+            raise ServiceUnavailableError(message, hint="try again in a few minutes")
+        quotas = [RegionQuota.from_api(entry) for entry in data.get("quotas") or ()]
+        return {quota.metric: quota for quota in quotas}
+
+    def find_machine(self, project: str, name: str, *, zone: str | None = None) -> ComputeInstance:
+        """Return the virtual machine of a name, in one zone or in any; needs compute.instances.list.
+
+        Raises `ConflictError` if several zones have one, `NotFoundError` only if every relevant zone has answered.
+        """
+
+        def page(token: str | None) -> PlainRequest:
+            # Without partial success, the failure of one zone would hide all others.
+            query = {"filter": f"name={name}", "returnPartialSuccess": "true", "maxResults": _COMPUTE_PAGE_SIZE}
+            fields = "items,nextPageToken,unreachables"
+            return self._get(project, "aggregated/instances", query={**query, "pageToken": token, "fields": fields})
+
+        with query_errors(_compute_words(project), "compute.instances.list"):
+            listing = all_pages(self._caller, page, _MACHINES, ComputeInstance.from_api)
+        found = [machine for machine in listing.items if machine.name == name and zone in {None, machine.zone}]
+        if len(found) == 1:
+            return found[0]
+        what = f"virtual machine `{name}` in {f'{zone} of ' if zone else ''}{_compute_words(project)}"
+        if found:
+            zones = ", ".join(sorted(machine.zone for machine in found))
+            hint = f"use the full name, such as `projects/{project}/zones/{found[0].zone}/instances/{name}`"
+            raise ConflictError(f"there is more than one {what}: in {zones}", hint=hint)
+        if missing := [place for place in listing.unreachable if zone in {None, place}]:
+            raise ServiceUnavailableError(f"{what} not found, but {', '.join(missing)} did not answer")
+        raise NotFoundError(f"there is no {what}", hint="list them with `gcloud compute instances list`")
+
+    def disk(self, project: str, zone: str, name: str) -> PersistentDisk:
+        """Return a disk; needs compute.disks.get."""
+        request = self._get(project, f"zones/{_part(zone)}/disks", name)
+        with query_errors(f"the disk `{name}` of {zone} in {_compute_words(project)}", "compute.disks.get"):
+            return self._caller.attempt(request, PersistentDisk.from_api)
+
+    def open_firewall(
+        self, project: str, network: str, name: str, source_ranges: Sequence[str], ports: Sequence[str]
+    ) -> None:
+        """Create an ingress rule that allows tcp ports, and wait until it is active; needs compute.firewalls.create.
+
+        It also needs compute.networks.updatePolicy on the network [documentation of Compute Engine's methods].
+
+        Raises `AlreadyExistsError` if the name is taken, `TimedOutError` after three minutes.
+        """
+        # One id for all retries: the service carries out a repeated request once [API field text of requestId].
+        query = {"requestId": str(UUID(int=self._caller.random.getrandbits(128), version=4))}
+        body = {
+            "name": name,
+            "network": network if "/" in network else f"projects/{project}/global/networks/{network}",
+            "direction": "INGRESS",
+            "sourceRanges": list(source_ranges),
+            "allowed": [{"IPProtocol": "tcp", "ports": list(ports)}],
+        }
+        request = PlainRequest.of(self._address(project, "global/firewalls"), method="POST", query=query, body=body)
+        what = f"the firewall rule `{name}` in {_compute_words(project)}"
+        with query_errors(what, "compute.firewalls.create"):
+            try:
+                begun = self._caller.attempt(request, _OPERATION.read)
+            except ApiRefusedError as error:
+                if error.refusal.code != 409:
+                    raise
+                hint = f"see `gcloud compute firewall-rules describe {name} --project={project}`"
+                raise AlreadyExistsError(f"{what} already exists", hint=hint) from error
+            fetch = self._get(project, "global/operations", str(begun.get("name")))
+            ended = wait_until_done(
+                self._caller, begun, lambda: self._caller.attempt(fetch, _OPERATION.read), what=f"creating {what}"
+            )
+            errors = (ended.get("error") or {}).get("errors") or ()
+            if errors:
+                code = int(ended.get("httpErrorStatusCode") or 500)
+                status, message = str(errors[0].get("code") or "UNKNOWN"), str(errors[0].get("message") or "")
+                raise ApiRefusedError(Refusal(code=code, message=message, status=status))
+
+    def _get(
+        self, project: str, collection: str = "", name: str = "", *, query: Mapping[str, Any] | None = None
+    ) -> PlainRequest:
+        return PlainRequest.of(self._address(project, collection, name), query=query)
+
+    def _address(self, project: str, collection: str = "", name: str = "") -> str:
+        parts = [f"{self.api.path}projects", _part(project), collection, _part(name)]
+        return self._url("/".join(part for part in parts if part))
+
+
+def _part(text: str) -> str:
+    return quote(text, safe=":")
+
+
+def _compute_words(project: str) -> str:
+    return f"the project `{project}`"
+
+
+# A client of OS Login: the POSIX accounts and public keys of a Google account. Raises tpuctl's exceptions.
+
+
+# A login enters the argv of ssh [documentation of useradd: what a POSIX account may be called].
+_LOGIN = text_matching(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,255}", "the name of a POSIX account")
+_MICROSECONDS = Scalar(
+    "a number of microseconds", lambda value: COUNT.accepts(value) and int(value) < 10**17, "integer"
+)
+_KEY = Shape("oslogin.v1 SshPublicKey", {"fingerprint": str, "key": str, "expirationTimeUsec": _MICROSECONDS})
+_PROFILE = Shape(
+    "oslogin.v1 LoginProfile",
+    {
+        "posixAccounts": ListOf(Shape("oslogin.v1 PosixAccount", {"username": _LOGIN, "primary": bool})),
+        "sshPublicKeys": MapOf(_KEY),
+    },
+)
+_IMPORTED = Shape("oslogin.v1 ImportSshPublicKeyResponse", {"loginProfile": _PROFILE}, required=("loginProfile",))
+_USER = Shape("oauth2.v2 Userinfo", {"email": str})
+_ACCOUNT = re.compile(r"[^\s/?#%]+")
+_USER_INFO = "https://openidconnect.googleapis.com/v1/userinfo"
+# What `diagnosis` calls a missing permission; its advice is about TPUs.
+_PERMISSION_DENIED = "iam-permission-denied"
+
+
+@dataclass(frozen=True, slots=True)
+class LoginKey:
+    """A public key of a profile. `expires` is None if it does not expire."""
+
+    fingerprint: str
+    public: str
+    expires: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoginProfile:
+    """The POSIX names of an account, the primary one first, and its keys."""
+
+    logins: tuple[str, ...]
+    keys: tuple[LoginKey, ...]
+
+    def key(self, public: str) -> LoginKey | None:
+        """Return the key with the same type and blob, ignoring its comment; None if there is none."""
+        return next((key for key in self.keys if key.public.split()[:2] == public.split()[:2]), None)
+
+
+class OsLoginClient(ApiClient):
+    """Calls OS Login. An account is an e-mail address, also of a service account, or the unique id of one."""
+
+    api = GoogleApi("oslogin", "v1")
+
+    def profile(self, account: str, project: str) -> LoginProfile:
+        """Return the profile of an account; empty if it has none."""
+        request = self._users.getLoginProfile(name=_login_name(account), projectId=project)
+        with _login_errors(account):
+            try:
+                return self._caller.attempt(request, _login_profile)
+            except ApiRefusedError as error:
+                if error.refusal.is_not_found:
+                    return LoginProfile((), ())
+                raise
+
+    def import_key(
+        self, account: str, public: str, *, project: str, region: str, expires: datetime | None = None
+    ) -> LoginProfile:
+        """Add a public key, with or without an expiry, and return the profile, which then has a POSIX account.
+
+        The service answers once the key is active in `region` [API field text].
+        """
+        body = {"key": " ".join(public.split()[:2]), **_key_expiry(expires)}
+        request = self._users.importSshPublicKey(
+            parent=_login_name(account), projectId=project, regions=[region], body=body
+        )
+        with _login_errors(account):
+            # The service adds a repeated key once, so that a retry is harmless.
+            return self._caller.attempt(request, lambda data: _login_profile(_IMPORTED.read(data)["loginProfile"]))
+
+    def set_expiry(self, account: str, key: LoginKey, expires: datetime | None) -> None:
+        """Change the expiry of an existing key; None removes it, which is unverified."""
+        name = f"{_login_name(account)}/sshPublicKeys/{key.fingerprint}"
+        request = self._users.sshPublicKeys().patch(
+            name=name, updateMask="expirationTimeUsec", body=_key_expiry(expires)
+        )
+        with _login_errors(account):
+            self._caller.attempt(request, lambda _: None)
+
+    def caller(self) -> str | None:
+        """Return the e-mail address of the caller from Google's OpenID service; None if it does not say.
+
+        It is unverified that it says so for every kind of token with the scope cloud-platform.
+        """
+        try:
+            return self._caller.attempt(PlainRequest(_USER_INFO), lambda data: _USER.read(data).get("email") or None)
+        except (ApiRefusedError, TransportError):
+            return None
+
+    @property
+    def _users(self) -> Any:  # googleapiclient makes its classes at run time
+        return self._caller.service().users()
+
+
+def _login_name(account: str) -> str:
+    if not _ACCOUNT.fullmatch(account):
+        raise InvalidInputError(
+            f"`{account}` is not a valid account", hint="set it with `gcloud config set account EMAIL`"
+        )
+    return f"users/{account}"
+
+
+def _key_expiry(expires: datetime | None) -> dict[str, str]:
+    return {"expirationTimeUsec": str(int(expires.timestamp()) * 1_000_000)} if expires else {}
+
+
+def _login_profile(data: Mapping[str, Any]) -> LoginProfile:
+    _PROFILE.check(data)
+    accounts = sorted(data.get("posixAccounts") or (), key=lambda account: not account.get("primary"))
+    logins = tuple(str(account["username"]) for account in accounts if account.get("username"))
+    keys: list[LoginKey] = []
+    for name, key in (data.get("sshPublicKeys") or {}).items():
+        micros = key.get("expirationTimeUsec")
+        expires = datetime.fromtimestamp(int(micros) / 1e6, UTC) if micros else None
+        keys.append(LoginKey(str(key.get("fingerprint") or name), str(key.get("key") or ""), expires))
+    return LoginProfile(logins, tuple(keys))
+
+
+@contextmanager
+def _login_errors(account: str) -> Iterator[None]:
+    try:
+        yield
+    except (TransportError, ApiRefusedError) as failure:
+        error = translate(failure)
+        is_denied = isinstance(failure, ApiRefusedError) and failure.refusal.code == 403
+        if is_denied and error.error_id in {None, _PERMISSION_DENIED}:
+            hint = (
+                "OS Login only answers for your own account: check your identity with `tpuctl config show`\n"
+                "a login needs `roles/compute.osLogin` (`roles/compute.osAdminLogin` for sudo), and "
+                "`roles/iam.serviceAccountUser` on the node's service account"
+            )
+            raise AccessError(f"OS Login refuses `{account}`: {error.message}", hint=hint) from failure
+        raise error from failure

@@ -14,10 +14,25 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from tpuctl.clock import CLOUD_CALL_TIMEOUT, DEADLINE_GRACE, SystemClock, limit_cloud_calls, parse_timestamp
-from tpuctl.cloud.errors import query_errors, translate
-from tpuctl.cloud.failures import ApiRefusedError, GarbledAnswerError, TransportError, parse_http_date
-from tpuctl.cloud.requests import MOST_PAGES, ApiClient, GoogleApi, PlainRequest, all_pages, is_uncertain, read_json
-from tpuctl.cloud.retry import SHORT_PATIENCE, backoff
+from tpuctl.cloud.errors import (
+    ApiRefusedError,
+    GarbledAnswerError,
+    TransportError,
+    parse_http_date,
+    query_errors,
+    translate,
+)
+from tpuctl.cloud.requests import (
+    MOST_PAGES,
+    SHORT_PATIENCE,
+    ApiClient,
+    GoogleApi,
+    PlainRequest,
+    all_pages,
+    backoff,
+    is_uncertain,
+    read_json,
+)
 from tpuctl.errors import (
     AccessError,
     ConflictError,
@@ -33,7 +48,6 @@ from tpuctl.shapes import COUNT, TIME, Page, Scalar, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-
 
 # An object is held in memory.
 _SIZE = Scalar("at most 64 MiB", lambda value: COUNT.accepts(value) and int(value) <= 64 << 20, "integer")

@@ -18,9 +18,16 @@ from urllib.parse import quote
 from uuid import UUID
 
 from tpuctl.clock import DEADLINE_GRACE, SystemClock, deadline_has_passed, limit_cloud_calls
-from tpuctl.cloud.errors import operation_error, translate, translate_errors
-from tpuctl.cloud.failures import ApiRefusedError, GarbledAnswerError, TransportError
+from tpuctl.cloud.errors import (
+    ApiRefusedError,
+    GarbledAnswerError,
+    TransportError,
+    operation_error,
+    translate,
+    translate_errors,
+)
 from tpuctl.cloud.requests import (
+    SHORT_PATIENCE,
     UNEXPECTED,
     ApiClient,
     ConfirmedChange,
@@ -29,6 +36,7 @@ from tpuctl.cloud.requests import (
     RequestPreview,
     ZoneListing,
     all_pages,
+    backoff,
     is_uncertain,
     list_everywhere,
     preview_request,
@@ -36,7 +44,6 @@ from tpuctl.cloud.requests import (
     send_and_confirm,
     unknown_outcome_error,
 )
-from tpuctl.cloud.retry import SHORT_PATIENCE, backoff
 from tpuctl.errors import (
     AccessError,
     AlreadyExistsError,

@@ -25,13 +25,7 @@ import httplib2
 from tpuctl import __version__
 from tpuctl.clock import SystemClock
 from tpuctl.cloud.endpoint import takes_token
-from tpuctl.cloud.failures import (
-    AnswerLostError,
-    GarbledAnswerError,
-    NotSentError,
-    TransportError,
-    UntrustedServerError,
-)
+from tpuctl.cloud.errors import AnswerLostError, GarbledAnswerError, NotSentError, TransportError, UntrustedServerError
 from tpuctl.errors import SettingError
 
 if TYPE_CHECKING:

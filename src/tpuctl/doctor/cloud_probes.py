@@ -15,10 +15,9 @@ from urllib.parse import urlencode
 
 from tpuctl.check.facts import Absent, CheckFacts, Fact, Known, Unknown, value_or_none
 from tpuctl.check.gathering import NodeQueries, QueryPool
-from tpuctl.cloud.errors import credential_error, translate
-from tpuctl.cloud.failures import TransportError, parse_http_date
-from tpuctl.config import gcloud
-from tpuctl.config.gcloud import gcloud_configuration_file, gcloud_configuration_name
+from tpuctl.cloud.errors import TransportError, credential_error, parse_http_date, translate
+from tpuctl.config import sources
+from tpuctl.config.sources import gcloud_configuration_file, gcloud_configuration_name
 from tpuctl.doctor.cloud_rules import NEEDED_PERMISSIONS
 from tpuctl.doctor.doctor_facts import (
     AccessToken,
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
     from tpuctl.check.gathering import Query
     from tpuctl.clock import Clock
     from tpuctl.cloud.endpoint import ApiEndpoint
-    from tpuctl.config.resolution import Settings
+    from tpuctl.config.settings import Settings
     from tpuctl.doctor.local_probes import CloudAccess, ProbeContext, TokenAccess
 
 T = TypeVar("T")
@@ -227,7 +226,7 @@ def read_identity(
 def read_credential_file(context: ProbeContext) -> Fact[CredentialFile]:
     """Return the contents of the credentials file, without secrets. Absent if there is no file and no variable names one."""
     source = _VARIABLE if context.environ.get(_VARIABLE) else None
-    path = gcloud.adc_path(context.environ)
+    path = sources.adc_path(context.environ)
     text = read_text_fact(path)
     if isinstance(text, Absent):
         return Unknown(f"there is no `{path}`") if source else text

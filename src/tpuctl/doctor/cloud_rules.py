@@ -7,8 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.check.facts import Absent, Known, Unknown, value_or_none
-from tpuctl.check.findings import Level, Remedy, RuleResult, SetFileMode, check_rule
-from tpuctl.check.suggested_commands import list_projects_command
+from tpuctl.check.findings import Level, Remedy, RuleResult, SetFileMode, check_rule, list_projects_command
 from tpuctl.clock import format_duration, format_timestamp
 from tpuctl.doctor.doctor_facts import AccessToken, TokenFailure
 

@@ -16,7 +16,7 @@ from tpuctl.check.facts import Absent, Fact, Known, Unknown, value_or_none
 
 if TYPE_CHECKING:
     from tpuctl.check.facts import CheckFacts
-    from tpuctl.config.resolution import ConfigFile, Settings
+    from tpuctl.config.settings import ConfigFile, Settings
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
     from tpuctl.nodes.conditions import StartupState

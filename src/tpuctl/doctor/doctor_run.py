@@ -7,21 +7,26 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tpuctl.app.app import asked_for_json, journal_folder, state_folder
-from tpuctl.app.connect import http_access, load_credentials, transport_options
+from tpuctl.app.app import (
+    asked_for_json,
+    http_access,
+    journal_folder,
+    load_credentials,
+    state_folder,
+    transport_options,
+)
 from tpuctl.check.commands.preflight_options import check_sources, preflight_check
 from tpuctl.check.facts import Absent, CheckSettings, Fact, Known, Unknown, value_or_none
 from tpuctl.check.findings import ALL_CHECKS, Level, build_report, run_rules
 from tpuctl.check.report_rendering import show_findings, waiting_notice
 from tpuctl.clock import SystemClock
+from tpuctl.cloud.credentials import gcloud_access_token
 from tpuctl.cloud.endpoint import ApiEndpoint, HttpProxy, TransportOptions
-from tpuctl.cloud.gcloud_token import gcloud_access_token
-from tpuctl.cloud.retry import SHORT_PATIENCE
+from tpuctl.cloud.requests import SHORT_PATIENCE
 from tpuctl.cloud.tpu import OperationsClient, TpuClient
-from tpuctl.config import config_file
-from tpuctl.config.config_file import load_config_file, user_config_path
-from tpuctl.config.gcloud import gcloud_may_have_login
-from tpuctl.config.resolution import SourceKind, check_setting_value, invalid_value_error
+from tpuctl.config import sources
+from tpuctl.config.settings import SourceKind, check_setting_value, invalid_value_error
+from tpuctl.config.sources import gcloud_may_have_login, load_config_file, user_config_path
 from tpuctl.doctor.cloud_probes import PROXY_VARIABLES, SANDBOX_HOSTS, EnvironmentProbe, host_origins
 from tpuctl.doctor.doctor_facts import SandboxFailure, environment_json
 from tpuctl.doctor.local_probes import CloudAccess, ProbeContext, TokenAccess, find_program
@@ -39,15 +44,14 @@ from tpuctl.names import closest_match
 from tpuctl.nodes.conditions import check_login_state
 from tpuctl.nodes.locate import locate_node
 from tpuctl.output.terminal import OutputFormat
-from tpuctl.ssh.known_hosts import save_host_keys
-from tpuctl.ssh.target import Target
+from tpuctl.ssh.connection import Target, save_host_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from tpuctl.app.app import App
     from tpuctl.check.findings import CheckReport, Finding
-    from tpuctl.config.resolution import ConfigFile, Settings
+    from tpuctl.config.settings import ConfigFile, Settings
     from tpuctl.doctor.doctor_facts import EnvironmentFacts
     from tpuctl.models.node import Node
 
@@ -337,7 +341,7 @@ def _request(how: TransportOptions) -> Any:  # a google.auth.transport.Request
 def _config_files(app: App, home: Path) -> tuple[Path | None, Path, tuple[ConfigFile, ...]]:
     """Return the paths of the project file and the user file, and those that can be read."""
     user = user_config_path(app.invocation.environ)
-    project = config_file.find_project_file(app.invocation.folder, home=home)
+    project = sources.find_project_file(app.invocation.folder, home=home)
     read = (_fact_of(lambda path=path: load_config_file(path)) for path in (project, user) if path)  # type: ignore[misc]  # a default binds it now
     return project, user, tuple(file.value for file in read if isinstance(file, Known))
 

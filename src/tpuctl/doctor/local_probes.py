@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tpuctl.check.gathering import Sources
     from tpuctl.clock import Clock
     from tpuctl.cloud.endpoint import ApiEndpoint, HttpProxy
-    from tpuctl.config.resolution import ConfigFile, Settings
+    from tpuctl.config.settings import ConfigFile, Settings
     from tpuctl.doctor.doctor_facts import SandboxFailure
 
 # The name of each package, and the module that is imported.

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.check.facts import Absent, Known, Unknown, value_or_none
 from tpuctl.check.findings import AddKeyToSshAgent, CreateSshKey, Level, Remedy, RuleResult, SetFileMode, check_rule
-from tpuctl.config.resolution import SourceKind, masked_value
-from tpuctl.config.schema import SETTINGS
+from tpuctl.config.settings import SETTINGS, SourceKind, masked_value
 from tpuctl.doctor.worker_rules import LEVEL_NAMES, LOG_DIR, NO_LOG, log_variable_problem
 from tpuctl.escaping import mask_url
 from tpuctl.names import closest_match
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tpuctl.check.findings import CheckRule
-    from tpuctl.config.resolution import ResolvedSetting
+    from tpuctl.config.settings import ResolvedSetting
     from tpuctl.doctor.doctor_facts import EnvironmentFacts, SshKeyFacts
 
 _OLDEST_PYTHON = (3, 11)

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from tpuctl.models.queued import QueuedResource
     from tpuctl.names import NodeName
     from tpuctl.nodes.journal import Journal
-    from tpuctl.ssh.target import Target
+    from tpuctl.ssh.connection import Target
 
 EXAMINATION_TIMEOUT = timedelta(seconds=30)
 # The programs on the worker get less time, so that it can report one that hangs.

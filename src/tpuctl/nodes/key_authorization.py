@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tpuctl.clock import Clock
-    from tpuctl.cloud.compute import LoginKey, LoginProfile
+    from tpuctl.cloud.projects import LoginKey, LoginProfile
     from tpuctl.models.node import Node
+    from tpuctl.ssh.connection import Target
     from tpuctl.ssh.keys import OsLoginCache, SshKey
-    from tpuctl.ssh.target import Target
 
 _T = TypeVar("_T")
 _BLOCK_PROJECT_KEYS = "block-project-ssh-keys"

@@ -31,9 +31,9 @@ from tpuctl.ssh.connection import (
     probe_ssh,
     run_long_ssh_command,
     run_ssh_command,
+    save_host_keys,
 )
 from tpuctl.ssh.keys import ensure_key, metadata_key_line
-from tpuctl.ssh.known_hosts import save_host_keys
 from tpuctl.ssh.routes import Route, Router, resolve_network
 
 if TYPE_CHECKING:

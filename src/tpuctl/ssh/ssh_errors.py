@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from datetime import timedelta
 
-    from tpuctl.ssh.target import Target
+    from tpuctl.ssh.connection import Target
 
 KEY_REFUSED_IDS = frozenset(
     {"ssh-publickey", "ssh-too-many-keys", "ssh-second-factor", "ssh-key-mode", "ssh-key-unreadable"}

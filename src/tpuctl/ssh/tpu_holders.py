@@ -26,7 +26,7 @@ from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from tpuctl.ssh.target import Target
+    from tpuctl.ssh.connection import Target
 
 # Handshakes in progress at the same time.
 _AT_ONCE = 32

@@ -11,9 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.app.connect import http_access
+from tpuctl.app.app import http_access
 from tpuctl.clock import SystemClock
-from tpuctl.cloud.retry import SHORT_PATIENCE
+from tpuctl.cloud.requests import SHORT_PATIENCE
 from tpuctl.cloud.tpu import OperationsClient, TpuClient
 from tpuctl.errors import InvalidInputError, NodeNotFoundError, TpuctlError
 from tpuctl.explain.explanation_rendering import explanation_to_json, render_explanation
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
     from tpuctl.names import NodeName
-    from tpuctl.ssh.target import Target
+    from tpuctl.ssh.connection import Target
     from tpuctl.support.bundle_manifest import LogsExplanation
     from tpuctl.support.bundle_sources import BundleSubject
 
@@ -185,7 +185,7 @@ class BundleBuilder:
             return []
         from tpuctl.models.node import WorkerSet  # noqa: PLC0415  # not needed without workers
         from tpuctl.nodes.conditions import check_login_state  # noqa: PLC0415  # as above
-        from tpuctl.ssh.known_hosts import save_host_keys  # noqa: PLC0415  # as above
+        from tpuctl.ssh.connection import save_host_keys  # noqa: PLC0415  # as above
 
         node = subject.node
         workers = WorkerSet.parse(self._choice.workers).of(node.name.node_id, node.workers)
@@ -200,7 +200,7 @@ class BundleBuilder:
         return members
 
     def _connect(self, contents: BundleContents, node: Node, workers: Sequence[int]) -> list[Target]:
-        from tpuctl.ssh.target import Target  # noqa: PLC0415  # not needed without workers
+        from tpuctl.ssh.connection import Target  # noqa: PLC0415  # not needed without workers
 
         connector, members = self._app.workers, []
         if obstacle := connector.obstacle(node):
@@ -348,10 +348,7 @@ class MachineDocuments:
         ], self._home)  # fmt: skip
 
     def _doctor(self) -> Any:  # JSON
-        from tpuctl.check.findings import (
-            Level,  # noqa: PLC0415  # as above
-            build_report,  # noqa: PLC0415  # as above
-        )
+        from tpuctl.check.findings import Level, build_report
         from tpuctl.check.report_rendering import finding_to_json  # noqa: PLC0415  # as above
         from tpuctl.doctor.doctor_run import findings_of_node  # noqa: PLC0415  # as above
         from tpuctl.doctor.rule_catalogue import evaluate_environment  # noqa: PLC0415  # only here

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from tpuctl.models.node import Node
     from tpuctl.names import NodeReference
     from tpuctl.nodes.locate import NodeFinder, SearchPlace
-    from tpuctl.ssh.target import Target
+    from tpuctl.ssh.connection import Target
     from tpuctl.support.bundle_contents import BundleContents, BundleFileWriter
 
 # libtpu's default folder [TPU documentation]; the worker also reads `TPU_LOG_DIR`.

@@ -109,7 +109,7 @@ def command(
 
 def _parse_max_size(text: str) -> int:
     """Return the maximum size of a bundle in bytes. Raises `InvalidInputError`."""
-    from tpuctl.config.resolution import as_size  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.config.settings import as_size  # noqa: PLC0415  # completion and --help need not wait for it
 
     try:
         room = as_size(text)

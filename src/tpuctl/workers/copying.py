@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from tpuctl.clock import Clock
     from tpuctl.ssh.agent.copy_files import FileListing
-    from tpuctl.ssh.target import Target
+    from tpuctl.ssh.connection import Target
     from tpuctl.ssh.transfer_channels import CopyChannel
 
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tpuctl.models.node import Node, WorkerSet
     from tpuctl.names import NodeName
     from tpuctl.nodes.context import ActionContext, NodeCloud
-    from tpuctl.ssh.target import Target
+    from tpuctl.ssh.connection import Target
     from tpuctl.workers.copying import CopyResult
     from tpuctl.workers.execution import RunRequest
 
@@ -195,11 +195,7 @@ def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOff
 
 def _is_in_use(app: App, members: list[Target]) -> bool:
     """Return whether a detached or followed job runs on any of the workers, or a worker does not answer."""
-    from tpuctl.workers.worker_jobs import (  # noqa: PLC0415  # as above
-        JobClient,
-        JobState,  # noqa: PLC0415  # as above
-        WorkerJobList,
-    )
+    from tpuctl.workers.worker_jobs import JobClient, JobState, WorkerJobList
 
     answers = JobClient(members, shared_connection_options(app), SystemClock()).jobs(limit=20)
     shares = [share for answer in answers if isinstance(answer, WorkerJobList) for share in answer.shares]

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tpuctl.clock import Clock
-    from tpuctl.ssh.connection import Connection
-    from tpuctl.ssh.target import Target
+    from tpuctl.ssh.connection import Connection, Target
     from tpuctl.workers.execution import RunDiagnosis
     from tpuctl.workers.worker_jobs import Job
     from tpuctl.workers.worker_session import OutputSink

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tpuctl.clock import Clock
-    from tpuctl.ssh.connection import Connection
-    from tpuctl.ssh.target import Target
+    from tpuctl.ssh.connection import Connection, Target
     from tpuctl.workers.file_tree import FileTree
 
 if TYPE_CHECKING:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tpuctl.app.connect import authorize_key
+from tpuctl.app.app import authorize_key
 from tpuctl.nodes.commands.node_lookup import select_nodes
 from tpuctl.nodes.conditions import check_login_state
-from tpuctl.ssh.known_hosts import save_host_keys
-from tpuctl.ssh.target import Target
+from tpuctl.ssh.connection import Target, save_host_keys
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from datetime import timedelta
 
-    from tpuctl.ssh.target import Target
+    from tpuctl.ssh.connection import Target
 
 
 @dataclass(frozen=True, slots=True)

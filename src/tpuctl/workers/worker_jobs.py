@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
     from tpuctl.clock import Clock
     from tpuctl.errors import TpuctlError
-    from tpuctl.ssh.target import Target
+    from tpuctl.ssh.connection import Target
     from tpuctl.workers.worker_session import OutputSink
 
 # Linux's numbers: those of this machine may differ.

@@ -25,7 +25,7 @@ from tpuctl.ssh.ssh_errors import is_ssh_failure_retriable as passes_soon
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tpuctl.ssh.target import Target
+    from tpuctl.ssh.connection import Target
 
 # The frames between this machine and the job program on a worker (`ssh/agent/job.py`). No IO.
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from tpuctl.config import config_file
-from tpuctl.config.config_file import load_config_file
-from tpuctl.config.resolution import resolve_settings
+from tpuctl.config import sources
+from tpuctl.config.settings import resolve_settings
+from tpuctl.config.sources import load_config_file
 
 if TYPE_CHECKING:
     from tpuctl.check.ai_platform import JobTranslation
-    from tpuctl.config.resolution import Settings
+    from tpuctl.config.settings import Settings
 
 JOBS = yaml.load(Path(__file__).with_name("jobs.yaml").read_text("utf-8"), yaml.CSafeLoader)
 
@@ -29,6 +29,6 @@ MNIST = config_of("the guide: BASIC_TPU with runtime 2.11")
 
 def settings_of(translation: JobTranslation, folder: Path) -> Settings:
     """Read the file that was made as every command does."""
-    path = folder / config_file.PROJECT_FILE_NAME
+    path = folder / sources.PROJECT_FILE_NAME
     path.write_text(translation.file or "", "utf-8")
     return resolve_settings({}, {}, load_config_file(path), None, {})

@@ -17,7 +17,7 @@ from tests.workers.jobs import ADDRESS, Slice, timeless
 from tpuctl.workers.worker_jobs import JobState, WorkerJob, job_state
 
 if TYPE_CHECKING:
-    from tpuctl.ssh.target import Target
+    from tpuctl.ssh.connection import Target
 
 
 def on(worker: int, state: str, code: int | None, number: int | None, out: int) -> dict[str, Any]:

@@ -9,8 +9,7 @@ import pytest
 
 from tests.workers.running import Slice
 from tpuctl.models.node import Node
-from tpuctl.ssh.connection import Connection
-from tpuctl.ssh.target import Target
+from tpuctl.ssh.connection import Connection, Target
 from tpuctl.workers.execution import OutputTail, diagnose_output
 from tpuctl.workers.worker_session import WorkerOutcome, WorkerResult
 

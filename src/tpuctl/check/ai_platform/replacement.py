@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.accelerators import documented_zones_of, find_accelerator_type, load_accelerators
 from tpuctl.check.ai_platform.training_job import BucketSetting, load_service_offer, program_arguments
-from tpuctl.config.resolution import check_setting_value
-from tpuctl.config.schema import SETTINGS
+from tpuctl.config.settings import SETTINGS, check_setting_value
 from tpuctl.errors import InvalidInputError
 from tpuctl.models.spec import check_labels
 from tpuctl.names import parse_whole_number

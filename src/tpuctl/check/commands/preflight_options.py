@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tpuctl.app.app import preflight_cache_file
-from tpuctl.config.resolution import SourceKind
+from tpuctl.config.settings import SourceKind
 from tpuctl.errors import InvalidInputError, SettingError
 from tpuctl.names import closest_match
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tpuctl.check.facts import BucketUse, CheckSettings, Purpose
     from tpuctl.check.gate import PreflightCheck
     from tpuctl.check.gathering import Sources
-    from tpuctl.config.resolution import Settings
+    from tpuctl.config.settings import Settings
 
 _CHECK_OPTIONS = (
     click.option(
@@ -82,10 +82,7 @@ def preflight_check(
     Raises `InvalidInputError` for an invalid bucket and for an unknown check id.
     """
     from tpuctl.check.facts import parse_bucket_use  # noqa: PLC0415  # as above
-    from tpuctl.check.gate import (
-        CheckCache,  # noqa: PLC0415  # as above
-        PreflightCheck,  # noqa: PLC0415  # completion and --help need not wait for it
-    )
+    from tpuctl.check.gate import CheckCache, PreflightCheck
     from tpuctl.clock import SystemClock  # noqa: PLC0415  # as above
 
     for name in ("buckets", "data_buckets", "checkpoint_buckets"):
@@ -116,12 +113,14 @@ def accepted_checks(app: App, given: tuple[str, ...]) -> frozenset[str]:
 
 def check_sources(app: App) -> Sources:
     """Return the API clients of the checks. Sends no request."""
-    from tpuctl.app.connect import http_access  # noqa: PLC0415  # as above
+    from tpuctl.app.app import http_access  # noqa: PLC0415  # as above
     from tpuctl.check.gathering import Sources  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.cloud import transport  # noqa: F401, PLC0415  # 60 ms, for which starting threads would queue
-    from tpuctl.cloud.compute import ComputeClient  # noqa: PLC0415  # as above
-    from tpuctl.cloud.projects import ProjectsClient  # noqa: PLC0415  # as above
-    from tpuctl.cloud.retry import SHORT_PATIENCE  # noqa: PLC0415  # as above
+    from tpuctl.cloud.projects import (
+        ComputeClient,  # noqa: PLC0415  # as above
+        ProjectsClient,  # noqa: PLC0415  # as above
+    )
+    from tpuctl.cloud.requests import SHORT_PATIENCE  # noqa: PLC0415  # as above
     from tpuctl.cloud.storage import BucketsClient  # noqa: PLC0415  # as above
     from tpuctl.cloud.tpu import TpuClient  # noqa: PLC0415  # as above
 

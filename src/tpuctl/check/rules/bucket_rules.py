@@ -22,8 +22,15 @@ from tpuctl.check.colocation import (
     retrieval_price,
 )
 from tpuctl.check.facts import Absent, Known, Purpose, Unknown, value_or_none
-from tpuctl.check.findings import Level, Remedy, RuleResult, check_rule, refer_to_rule, short_reason
-from tpuctl.check.suggested_commands import create_or_check_command
+from tpuctl.check.findings import (
+    Level,
+    Remedy,
+    RuleResult,
+    check_rule,
+    create_or_check_command,
+    refer_to_rule,
+    short_reason,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

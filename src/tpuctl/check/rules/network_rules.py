@@ -11,12 +11,17 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.check.facts import Absent, Known, NetworkInterface, Unknown, value_or_none
-from tpuctl.check.findings import Level, OpenFirewall, Remedy, RuleResult, check_rule, unread_result
-from tpuctl.check.suggested_commands import (
+from tpuctl.check.findings import (
+    Level,
+    OpenFirewall,
+    Remedy,
+    RuleResult,
+    check_rule,
     create_network_command,
     enable_private_access_command,
     list_networks_command,
     list_subnetworks_command,
+    unread_result,
 )
 from tpuctl.models.compute_resources import FirewallRule
 from tpuctl.names import parse_whole_number

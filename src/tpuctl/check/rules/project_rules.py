@@ -22,11 +22,16 @@ from tpuctl.check.facts import (
     Unknown,
     value_or_none,
 )
-from tpuctl.check.findings import EnableService, Level, Remedy, RuleResult, check_rule, unread_result
-from tpuctl.check.suggested_commands import (
+from tpuctl.check.findings import (
+    EnableService,
+    Level,
+    Remedy,
+    RuleResult,
+    check_rule,
     list_billing_accounts_command,
     list_projects_command,
     restore_project_command,
+    unread_result,
 )
 
 if TYPE_CHECKING:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 
 from tpuctl.accelerators import find_accelerator_type, load_accelerators
 from tpuctl.check.facts import Absent, Known, Unknown, value_or_none
-from tpuctl.check.findings import Level, Remedy, RuleResult, check_rule, unread_result
+from tpuctl.check.findings import (
+    Level,
+    Remedy,
+    RuleResult,
+    check_rule,
+    create_or_check_command,
+    delete_queued_resource_command,
+    unread_result,
+)
 from tpuctl.check.quotas import (
     QuotaPool,
     effective_limits,
@@ -20,7 +28,6 @@ from tpuctl.check.quotas import (
     matching_grants,
     nearest_grant,
 )
-from tpuctl.check.suggested_commands import create_or_check_command, delete_queued_resource_command
 from tpuctl.models.grants import capacity_pool
 from tpuctl.models.node import Tier
 from tpuctl.names import parse_whole_number

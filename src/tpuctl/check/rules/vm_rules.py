@@ -10,14 +10,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpuctl.check.facts import Absent, Known, Purpose, Unknown, value_or_none
-from tpuctl.check.findings import Level, Remedy, RuleResult, check_rule, unread_result
-from tpuctl.check.suggested_commands import (
+from tpuctl.check.findings import (
+    Level,
+    Remedy,
+    RuleResult,
+    check_rule,
     describe_disk_command,
     list_disks_command,
     list_machines_command,
     set_scopes_command,
     start_machine_command,
     stop_machine_command,
+    unread_result,
 )
 from tpuctl.models.spec import DataDisk
 from tpuctl.names import last_segment, region_of_zone

@@ -11,9 +11,17 @@ from tpuctl.accelerators import (
     load_accelerators,
 )
 from tpuctl.check.facts import Absent, Known, Unknown, value_or_none
-from tpuctl.check.findings import Level, Remedy, RuleResult, check_rule, unread_result
+from tpuctl.check.findings import (
+    Level,
+    Remedy,
+    RuleResult,
+    check_rule,
+    create_or_check_command,
+    delete_queued_resource_command,
+    list_types_command,
+    unread_result,
+)
 from tpuctl.check.runtime_images import ImageFit, is_documented_image, judge_image
-from tpuctl.check.suggested_commands import create_or_check_command, delete_queued_resource_command, list_types_command
 from tpuctl.names import closest_match, last_segment
 
 if TYPE_CHECKING:

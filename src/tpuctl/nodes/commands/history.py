@@ -9,7 +9,7 @@ import click
 
 from tpuctl.app.options import DurationType, cli_command, node_argument
 from tpuctl.clock import format_duration, parse_timestamp
-from tpuctl.config.resolution import SourceKind
+from tpuctl.config.settings import SourceKind
 from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.names import check_zone, closest_match
 from tpuctl.nodes.rendering import (

@@ -11,8 +11,7 @@ import click
 from tpuctl.app.hints import is_connection_refused
 from tpuctl.app.options import DurationType
 from tpuctl.clock import CLOUD_CALL_TIMEOUT, DEADLINE_GRACE, SystemClock, deadline_has_passed, limit_cloud_calls
-from tpuctl.config.resolution import SourceKind
-from tpuctl.config.schema import SETTINGS
+from tpuctl.config.settings import SETTINGS, SourceKind
 from tpuctl.errors import (
     InvalidInputError,
     OutcomeUnknownError,

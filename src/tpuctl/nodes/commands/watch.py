@@ -84,10 +84,7 @@ def command(
       tpuctl watch trainer-0 trainer-1 --repair recreate --until 18:30
       tpuctl watch trainer --on-recover 'tpuctl run "$TPUCTL_NODE" --detach -- ./train.sh --resume'
     """
-    from tpuctl.nodes.commands.node_lookup import (
-        locate_for_watch,  # noqa: PLC0415  # as above
-        select_nodes,  # noqa: PLC0415  # as above
-    )
+    from tpuctl.nodes.commands.node_lookup import locate_for_watch, select_nodes
     from tpuctl.nodes.controller import watch_nodes  # noqa: PLC0415  # as above
     from tpuctl.nodes.tracker import ReconcileRequest  # noqa: PLC0415  # not needed by --help and completion
 

@@ -23,9 +23,7 @@ import fcntl
 import os
 import select
 import time
-
-# `signal` makes enums of all its names, which costs more than the rest of this program.
-from _signal import SIG_DFL, SIGPIPE, SIGXFSZ, signal  # type: ignore[import-not-found]  # of CPython
+from _signal import SIG_DFL, SIGPIPE, SIGXFSZ, signal
 
 from tpuctl.ssh.agent.job_files import (
     FRAME_BLOCK,
@@ -47,6 +45,9 @@ TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from typing import Any, NoReturn
+
+# `signal` makes enums of all its names, which costs more than the rest of this program.
+
 
 QUICK, SLOW = 0.004, 0.1
 FORGOTTEN = 24 * 3600.0

@@ -31,10 +31,7 @@ def command(app: App, *, words: tuple[str, ...], selector: tuple[str, ...], work
       tpuctl attach trainer nightly --tail 20
       tpuctl attach trainer -o json 2>/dev/null | jq '.workers[].exitCode'
     """
-    from tpuctl.workers.execution import (
-        follow_job,  # noqa: PLC0415  # as above
-        show_result,  # noqa: PLC0415  # as above
-    )
+    from tpuctl.workers.execution import follow_job, show_result
     from tpuctl.workers.worker_jobs import choose_job, list_jobs  # noqa: PLC0415  # completion and --help need not wait for it
 
     choice = choose_targets_and_job(app, words, selector, worker)

@@ -121,10 +121,7 @@ def command(
       tpuctl jobs trainer -o json | jq '.[0].workers[] | select(.exitCode != 0)'
       tpuctl jobs trainer --prune --older-than 1d
     """
-    from tpuctl.workers.worker_jobs import (
-        check_job_name,  # noqa: PLC0415  # as above
-        list_jobs,  # noqa: PLC0415  # completion and --help need not wait for it
-    )
+    from tpuctl.workers.worker_jobs import check_job_name, list_jobs
 
     if older_than is not None and not (prune and isinstance(older_than, timedelta)):
         raise InvalidInputError("`--older-than` needs `--prune`", hint="add it: `--prune --older-than 7d`")

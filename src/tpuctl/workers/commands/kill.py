@@ -58,11 +58,7 @@ def command(
       tpuctl kill trainer nightly --signal INT --wait
       tpuctl kill trainer nightly -s KILL --worker 3
     """
-    from tpuctl.workers.worker_jobs import (  # noqa: PLC0415  # as above
-        parse_signal,
-        signal_job,  # noqa: PLC0415  # completion and --help need not wait for it
-        signal_name,
-    )
+    from tpuctl.workers.worker_jobs import parse_signal, signal_job, signal_name
 
     number = parse_signal(name)
     if not isinstance(timeout, timedelta):
@@ -94,10 +90,7 @@ def _newest_job(app: App, choice: JobChoice, signal: str, *, yes: bool) -> str:
 
 
 def _show(app: App, done: JobSignalResult, signal: str) -> None:
-    from tpuctl.output.terminal import (
-        Cell,  # noqa: PLC0415  # as above
-        OutputFormat,  # noqa: PLC0415  # as above
-    )
+    from tpuctl.output.terminal import Cell, OutputFormat
     from tpuctl.workers.worker_jobs import job_json, job_state, worker_names  # noqa: PLC0415  # completion and --help need not wait for it
 
     if done.sent:

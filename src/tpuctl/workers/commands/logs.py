@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tpuctl.app.app import App
-    from tpuctl.ssh.target import Target
+    from tpuctl.ssh.connection import Target
     from tpuctl.workers.commands.jobs import JobChoice
     from tpuctl.workers.worker_jobs import Job, JobListing
     from tpuctl.workers.worker_session import WorkerResult
@@ -42,12 +42,7 @@ def command(
       tpuctl logs trainer 0412-093001-5e1f --worker 3 --tail 100
       tpuctl logs -l team=vision nightly
     """
-    from tpuctl.workers.worker_jobs import (  # noqa: PLC0415  # completion and --help need not wait for it
-        Job,
-        choose_job,
-        job_state,  # noqa: PLC0415  # as above
-        list_jobs,
-    )
+    from tpuctl.workers.worker_jobs import Job, choose_job, job_state, list_jobs
 
     choice = choose_targets_and_job(app, words, selector, worker)
     if follow and choice.job and tail is None:
@@ -64,16 +59,13 @@ def command(
 
 def _read(app: App, choice: JobChoice, listing: JobListing, job: Job) -> int:
     from tpuctl.clock import SystemClock  # noqa: PLC0415  # as above
-    from tpuctl.output.worker_streams import WorkerOutputStreams  # noqa: PLC0415  # as above
-    from tpuctl.workers.execution import (  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.workers.execution import (
         OutputTail,
+        WorkerOutputStreams,  # noqa: PLC0415  # as above
         diagnose_output,
-        show_diagnosis,  # noqa: PLC0415  # as above
+        show_diagnosis,
     )
-    from tpuctl.workers.worker_jobs import (
-        JobOutputReader,  # noqa: PLC0415  # as above
-        explain_no_answers,  # noqa: PLC0415  # as above
-    )
+    from tpuctl.workers.worker_jobs import JobOutputReader, explain_no_answers
 
     with WorkerOutputStreams(app.terminal, [share.member for share in job.shares]) as streams:
         tail = OutputTail(streams, len(job.shares))
@@ -93,11 +85,7 @@ def _warn(app: App, endings: Sequence[WorkerResult]) -> None:
 
 
 def _follow(app: App, choice: JobChoice, job: Job, others: Sequence[Target]) -> int:
-    from tpuctl.workers.execution import (
-        follow_job,  # noqa: PLC0415  # as above
-        show_diagnosis,  # noqa: PLC0415  # as above
-        worker_labels,  # noqa: PLC0415  # as above
-    )
+    from tpuctl.workers.execution import follow_job, show_diagnosis, worker_labels
     from tpuctl.workers.worker_jobs import job_not_found  # noqa: PLC0415  # completion and --help need not wait for it
 
     result = follow_job(app, choice, job, others)

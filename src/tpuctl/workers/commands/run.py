@@ -12,7 +12,7 @@ from tpuctl.app.options import DurationType, cli_command, complete_node, fanout_
 from tpuctl.app.spec_options import spec_options, take_spec
 from tpuctl.app.ssh_options import route_options
 from tpuctl.check.commands.preflight_options import check_options, take_check_options
-from tpuctl.config.schema import SETTINGS
+from tpuctl.config.settings import SETTINGS
 from tpuctl.errors import InvalidInputError
 from tpuctl.files import expand_user_path, read_user_text
 

@@ -73,14 +73,7 @@ def command(
     """
     from tpuctl.clock import SystemClock  # noqa: PLC0415  # as above
     from tpuctl.models.node import WorkerSet  # noqa: PLC0415  # as above
-    from tpuctl.workers.copying import (  # noqa: PLC0415  # completion and --help do not need it  # noqa: PLC0415  # as above
-        CopyOptions,
-        CopyProgress,
-        download,
-        list_local_files,
-        parse_copy_request,  # noqa: PLC0415  # as above
-        upload,
-    )
+    from tpuctl.workers.copying import CopyOptions, CopyProgress, download, list_local_files, parse_copy_request, upload
     from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # as above
 
     if scp_flag:

@@ -20,11 +20,14 @@ from tpuctl.ssh.connection import SSH_FAILED, ProbeOutcome, plain_ssh_argv, prob
 from tpuctl.ssh.interactive import (
     DEFAULT_TMUX_SESSION,
     RESET_TERMINAL,
+    PortForward,
+    check_ssh_options,
+    choose_local_ports,
     exec_ssh,
+    misplaced_option_error,
     run_in_foreground,
     tmux_attach_command,
 )
-from tpuctl.ssh.user_options import PortForward, check_ssh_options, choose_local_ports, misplaced_option_error
 from tpuctl.workers.targets import await_key, find_nodes, find_targets
 
 if TYPE_CHECKING:
@@ -32,9 +35,8 @@ if TYPE_CHECKING:
 
     from tpuctl.app.app import App
     from tpuctl.clock import Clock
-    from tpuctl.ssh.connection import Connection, ProbeResult
+    from tpuctl.ssh.connection import Connection, ProbeResult, Target
     from tpuctl.ssh.interactive import ForegroundResult
-    from tpuctl.ssh.target import Target
 
 _DELAYS = tuple(timedelta(seconds=seconds) for seconds in (1, 2, 4, 8, 15))
 # After so many probes without an answer the node itself is checked: it may be gone.

@@ -59,7 +59,7 @@ def command(
     from tpuctl.app.ssh_options import entries_file  # noqa: PLC0415  # as above
     from tpuctl.files import expand_user_path  # noqa: PLC0415  # as above
     from tpuctl.ssh.ssh_config import check_prefix, read_ssh_config  # noqa: PLC0415  # as above
-    from tpuctl.workers.commands.ssh_config_writing import (  # noqa: PLC0415  # as above
+    from tpuctl.workers.commands.ssh_config_writing import (
         new_entries,
         offer_include,
         remove_entries,

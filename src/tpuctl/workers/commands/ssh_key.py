@@ -30,12 +30,9 @@ def show(app: App, *, node: str | None) -> None:
       tpuctl ssh-key show trainer
       ssh -i $(tpuctl ssh-key show -o name) ada@203.0.113.9
     """
-    from tpuctl.app.connect import key_authorization, key_folder, metadata_login  # noqa: PLC0415  # --help does not need it
+    from tpuctl.app.app import key_authorization, key_folder, metadata_login  # noqa: PLC0415  # --help does not need it
     from tpuctl.clock import format_timestamp  # noqa: PLC0415  # as above
-    from tpuctl.ssh.keys import (
-        ensure_key,  # noqa: PLC0415  # as above
-        key_fingerprint,  # noqa: PLC0415  # as above
-    )
+    from tpuctl.ssh.keys import ensure_key, key_fingerprint
     from tpuctl.workers.targets import find_nodes  # noqa: PLC0415  # as above
 
     key = ensure_key(key_folder(app), key=app.settings.path("ssh_key"), makes=False)
@@ -74,12 +71,9 @@ def renew(app: App, *, yes: bool) -> None:
       tpuctl ssh-key renew
       tpuctl ssh-key renew --yes
     """
-    from tpuctl.app.connect import key_folder, metadata_login  # noqa: PLC0415  # --help does not need it
+    from tpuctl.app.app import key_folder, metadata_login  # noqa: PLC0415  # --help does not need it
     from tpuctl.errors import InvalidInputError  # noqa: PLC0415  # as above
-    from tpuctl.ssh.keys import (
-        default_key_path,  # noqa: PLC0415  # as above
-        key_fingerprint,  # noqa: PLC0415  # as above
-    )
+    from tpuctl.ssh.keys import default_key_path, key_fingerprint
     from tpuctl.ssh.keys import renew_key as replace_key  # noqa: PLC0415  # as above
 
     named = app.settings.path("ssh_key")

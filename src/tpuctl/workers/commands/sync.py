@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from tpuctl.app.app import App
-    from tpuctl.ssh.target import Target
+    from tpuctl.ssh.connection import Target
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tpuctl.app.app import App
     from tpuctl.clock import Clock
-    from tpuctl.ssh.target import Target
+    from tpuctl.ssh.connection import Target
     from tpuctl.workers.file_tree import FileTree
     from tpuctl.workers.syncing import WorkerSyncResult
 
