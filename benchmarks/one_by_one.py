@@ -6,5 +6,5 @@ from tpuctl.check.gathering import _MAX_THREADS
 from tpuctl.cli.main import entry_point
 
 if __name__ == "__main__":
-    _MAX_THREADS = 1  # noqa: SLF001  # no user has a reason to set it
+    _MAX_THREADS = 1  # no user has a reason to set it
     entry_point()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from importlib import resources
 from math import ceil, prod
 from typing import Any
 
@@ -128,8 +129,6 @@ class AcceleratorTable:
 @cache
 def load_accelerators() -> AcceleratorTable:
     """Return the table, read once."""
-    from importlib import resources  # noqa: PLC0415  # only to read the table
-
     import yaml  # noqa: PLC0415  # 12 ms, and most commands never look a type up
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -5,7 +5,6 @@ The sandbox has its own clock, which may run faster than real time.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -147,58 +146,3 @@ def with_current_deadlines(act: Callable[..., T]) -> Callable[..., T]:
             _DEADLINES.reset(token)
 
     return act_in_time
-
-
-_LONGEST_DURATION = timedelta(days=3650)
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
-
-
-def parse_duration(text: str) -> timedelta:
-    """Parse a duration like `90s`, `30m`, `2h`, `1d` or `1h30m`; a bare number is seconds.
-
-    Raises `ValueError` for anything else, and for a negative duration.
-    """
-    text = text.strip().lower()
-    with_unit = text + "s" if re.fullmatch(r"\d+(?:\.\d+)?", text) else text
-    if not _DURATION.fullmatch(with_unit):
-        raise ValueError(f"`{text}` is not a duration; write it like 90s, 30m, 2h or 1h30m")
-    seconds = sum(float(number) * _UNITS[unit] for number, unit in _DURATION_PART.findall(with_unit))
-    if seconds > _LONGEST_DURATION.total_seconds():
-        # Longer durations overflow dates and the clocks of other programs.
-        raise ValueError(f"`{text}` is longer than {_LONGEST_DURATION.days} days")
-    return timedelta(seconds=seconds)
-
-
-def format_duration(duration: timedelta) -> str:
-    """Return a duration as short text: `45s`, `3m20s`, `2h05m`, `4d`."""
-    seconds = round(duration.total_seconds())
-    if seconds < 0:
-        return "-" + format_duration(-duration)
-    if seconds < 60:
-        return f"{seconds}s"
-    minutes, seconds = divmod(seconds, 60)
-    if minutes < 60:
-        return f"{minutes}m{seconds:02d}s" if seconds else f"{minutes}m"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 48:
-        return f"{hours}h{minutes:02d}m" if minutes else f"{hours}h"
-    return f"{hours // 24}d"
-
-
-def parse_timestamp(text: str | None) -> datetime | None:
-    """Parse an RFC 3339 time, as UTC. None if it is absent or invalid."""
-    if not text:
-        return None
-    try:
-        # The API sends up to nine digits of a second; datetime drops those beyond microseconds.
-        parsed = datetime.fromisoformat(text)
-        return parsed.astimezone(UTC) if parsed.tzinfo else parsed.replace(tzinfo=UTC)
-    except (ValueError, OverflowError):
-        return None
-
-
-def format_timestamp(moment: datetime) -> str:
-    """Return a time as RFC 3339 in UTC, to the second."""
-    return moment.astimezone(UTC).isoformat()[:19] + "Z"

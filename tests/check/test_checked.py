@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tpuctl.check.gate import CheckCache
-from tpuctl.clock import ManualClock, format_timestamp
+from tpuctl.clock import ManualClock
+from tpuctl.durations import format_timestamp
 
 
 @pytest.fixture

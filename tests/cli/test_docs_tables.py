@@ -9,8 +9,9 @@ from pathlib import Path
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import one_face, put
-from tpuctl.clock import ManualClock, format_duration, parse_duration
+from tpuctl.clock import ManualClock
 from tpuctl.config.settings import SETTINGS
+from tpuctl.durations import format_duration, parse_duration
 from tpuctl.errors import ExitCode
 from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.names import NodeName

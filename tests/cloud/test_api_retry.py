@@ -16,6 +16,7 @@ from tpuctl.cloud.errors import (
     Refusal,
     TransportError,
     UntrustedServerError,
+    parse_retry_after,
 )
 from tpuctl.cloud.requests import RetryAfter, RetryPolicy, StopRetrying, decide_retry, retrying
 

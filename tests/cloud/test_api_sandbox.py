@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl.clock import ManualClock, parse_duration
+from tpuctl.clock import ManualClock
 from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, TransportOptions
 from tpuctl.cloud.tpu import TpuClient
+from tpuctl.durations import parse_duration
 from tpuctl.errors import AlreadyExistsError, NodeNotFoundError
 from tpuctl.models.node import NodeState
 from tpuctl.models.operation import Operation

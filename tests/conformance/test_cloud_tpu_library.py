@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from google.api_core.client_options import ClientOptions
-from google.api_core.exceptions import NotFound
-from google.auth.credentials import AnonymousCredentials
 
 from tests.conformance.conftest import ZONE, Service
 
 google_tpu = pytest.importorskip("google.cloud.tpu_v2", reason="google-cloud-tpu is not installed")
 
+from google.api_core.client_options import ClientOptions  # noqa: E402  # comes with it
+from google.api_core.exceptions import NotFound  # noqa: E402  # as above
+from google.auth.credentials import AnonymousCredentials  # noqa: E402  # as above
 
 PARENT = f"projects/sandbox/locations/{ZONE}"
 

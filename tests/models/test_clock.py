@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpuctl.clock import ManualClock, format_duration, format_timestamp, parse_duration, parse_timestamp
+from tpuctl.clock import ManualClock
+from tpuctl.durations import format_duration, format_timestamp, parse_duration, parse_timestamp
 
 
 @pytest.mark.parametrize(

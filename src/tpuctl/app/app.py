@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
+import socket
 import stat
 import sys
 import time
@@ -13,16 +15,20 @@ from datetime import timedelta
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tpuctl.clock import SystemClock, limit_cloud_calls
-from tpuctl.cloud.credentials import gcloud_access_token
+from tpuctl.cloud import credentials
+from tpuctl.cloud.credentials import GcloudCredentials, account_of, gcloud_access_token
 from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, HttpProxy, TransportOptions
 from tpuctl.cloud.tpu import TpuClient
-from tpuctl.config import sources
-from tpuctl.config.settings import SourceKind
+from tpuctl.config import settings, sources
+from tpuctl.config.settings import SourceKind, resolve_settings
+from tpuctl.config.sources import load_config_file, read_gcloud_properties, user_config_path
 from tpuctl.errors import CheckFailedError, InvalidInputError, SettingError, TpuctlError
 from tpuctl.escaping import contains_mask, mask_command_line
+from tpuctl.files import expand_user_path
 from tpuctl.names import BucketPath, check_login, check_project, check_zone, parse_node_reference
 from tpuctl.output.terminal import OutputFormat, Terminal
 
@@ -101,9 +107,6 @@ class App:
 
     def settings_with(self, flags: dict[str, Any]) -> Settings:
         """Return the settings, with a command's own flags included."""
-        from tpuctl.config.settings import resolve_settings  # noqa: PLC0415  # not needed by --help
-        from tpuctl.config.sources import read_gcloud_properties  # noqa: PLC0415  # as below
-
         environ = self.invocation.environ
         return resolve_settings(
             {**self._shared, **flags},
@@ -117,14 +120,12 @@ class App:
     @cached_property
     def project_file(self) -> ConfigFile | None:
         """The project file, read once, so that the trusted content is the content in use. None if there is none."""
-
         path = self.project_path
         return sources.load_project_file(path, self.invocation.environ, any_owner=self._trusts_all) if path else None
 
     @property
     def project_path(self) -> Path | None:
         """The project file named by the command, else the nearest `tpuctl.yaml` here or above, else None."""
-
         home = self.invocation.environ.get("HOME")
         found = self._flags.get("spec_file")
         return found or sources.find_project_file(self.invocation.folder, home=Path(home) if home else None)
@@ -166,22 +167,18 @@ class App:
 
     @property
     def _trusts_all(self) -> bool:
-        from tpuctl.config.settings import resolve_settings  # noqa: PLC0415  # not needed by --help
 
         without_files = resolve_settings(self._shared, self.invocation.environ, None, None, {})
         return without_files.is_on("trust_project_file")
 
     @cached_property
     def _user_file(self) -> ConfigFile:
-        from tpuctl.config.sources import load_config_file, user_config_path  # noqa: PLC0415  # not needed by --help
 
         return load_config_file(user_config_path(self.invocation.environ))
 
     @property
     def _shared(self) -> dict[str, Any]:
         """The shared options, as settings."""
-        from tpuctl.config import settings  # noqa: PLC0415  # not needed by --help
-
         shared = {name: value for name, value in self._flags.items() if name in settings.SETTINGS and name != "zone"}
         shared |= {name: str(value).lower() for name, value in shared.items() if isinstance(value, bool)}
         if zones := self._zone_flags():
@@ -217,37 +214,31 @@ class App:
     @cached_property
     def world(self) -> SandboxState:
         """The sandbox, created if there is none."""
-
         return open_sandbox(self)
 
     @cached_property
     def client(self) -> TpuClient:
         """The client of the TPU API: of the sandbox in this process, of another endpoint, or of Google."""
-
         return tpu_client(self)
 
     @cached_property
     def storage(self) -> StorageClient:
         """The client of Cloud Storage, which may hold the journal and the leases."""
-
         return storage_client(self)
 
     @cached_property
     def journal(self) -> Journal:
         """The journal of states and actions, on this machine or in a bucket."""
-
         return open_journal(self)
 
     @cached_property
     def leases(self) -> LeaseKeeper:
         """The leases: which run of tpuctl may change which node."""
-
         return lease_service(self)
 
     @cached_property
     def workers(self) -> SshWorkers:
         """The ssh access to workers of nodes."""
-
         return ssh_workers(self)
 
     @cached_property
@@ -294,7 +285,6 @@ class App:
         With `lasting` also show that a node was given up, for work that ends without an error about it. Raises
         `InvalidInputError` if the file cannot be written.
         """
-        from tpuctl.files import expand_user_path  # noqa: PLC0415  # as above
         from tpuctl.output.event_lines import EventFile  # noqa: PLC0415  # as above
         from tpuctl.output.progress import Progress  # noqa: PLC0415  # only for long work
 
@@ -310,8 +300,6 @@ class App:
 
     def context(self, tell: Callable[[NodeEvent], None], *, preflight: CreationCheck | None = None) -> ActionContext:
         """Return the context of actions; `tell` receives each event, `preflight` checks nodes before they are created."""
-        from random import Random  # noqa: PLC0415  # only for long work
-
         from tpuctl.nodes.context import ActionContext  # noqa: PLC0415  # as above
 
         # The keys that describe a node and have their value from the project file, not from a flag or variable.
@@ -571,9 +559,7 @@ def storage_client(app: App) -> StorageClient:
 
 def lease_service(app: App) -> LeaseKeeper:
     """Return the leases: in Cloud Storage if the setting `lease` names a bucket, else on this machine. Nothing is sent yet."""
-    import os  # noqa: PLC0415  # only to identify this process
     import secrets  # noqa: PLC0415  # as above
-    import socket  # noqa: PLC0415  # as above
 
     from tpuctl.nodes.lease import LeaseKeeper, LeaseOwner, LeaseStore  # noqa: PLC0415  # most commands change nothing
 
@@ -671,7 +657,6 @@ def _quota_project(app: App) -> str | None:
 
 def load_credentials(app: App, *, gcloud_token: Callable[[], str] | None = None) -> Any:  # google-auth's credentials
     """Return the credentials of all calls; `gcloud_token` replaces the call of gcloud for a token."""
-    from tpuctl.cloud import credentials  # noqa: PLC0415  # google-auth costs 100 ms
     from tpuctl.cloud.transport import AuthRequest  # noqa: PLC0415  # as above
 
     environ = app.invocation.environ
@@ -907,7 +892,6 @@ def caller_account(app: App) -> str | None:
     endpoint = app.settings.text("endpoint")
     if endpoint and ApiEndpoint.parse(endpoint).is_loopback:  # no credentials are sent there
         return gcloud_account
-    from tpuctl.cloud.credentials import GcloudCredentials, account_of  # noqa: PLC0415  # google-auth costs 100 ms
 
     # The identity is known without another token of gcloud.
     credentials = load_credentials(app, gcloud_token=lambda: "unused")

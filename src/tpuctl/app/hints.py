@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tpuctl.accelerators import load_accelerators
+from tpuctl.cloud.errors import ApiRefusedError, GarbledAnswerError, NotSentError
 from tpuctl.config.settings import SourceKind
 from tpuctl.errors import AccessError, InvalidRequestError, NotFoundError, ServiceUnavailableError, TpuctlError
 from tpuctl.escaping import mask_url
@@ -164,8 +165,6 @@ def is_connection_refused(error: BaseException) -> bool:
 
 def _endpoint_hint(app: App, error: TpuctlError) -> Iterator[str]:
     """Yield a hint if another endpoint may fix the failure: no server was reached, or the server is not the API."""
-    from tpuctl.cloud.errors import ApiRefusedError, GarbledAnswerError, NotSentError  # noqa: PLC0415  # only for failures
-
     try:
         setting = app.settings["endpoint"]
     except TpuctlError:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from tpuctl.app.app import check_state_folder
-from tpuctl.clock import CLOUD_CALL_TIMEOUT, SystemClock, limit_cloud_calls, parse_duration
+from tpuctl.app.app import App, check_state_folder, journal_folders
+from tpuctl.clock import CLOUD_CALL_TIMEOUT, SystemClock, limit_cloud_calls
+from tpuctl.durations import parse_duration
 from tpuctl.errors import InvalidInputError
 from tpuctl.names import closest_match, escape_undecodable
 
@@ -150,8 +151,6 @@ CLOUD_OPTIONS = (
 
 def apply_global_options(ctx: click.Context, options: dict[str, Any], *, without: Collection[str] = ()) -> App:
     """Pass the shared options to the app, and remove them from the command's own; those in `without` are the command's own."""
-    from tpuctl.app.app import App  # noqa: PLC0415  # not needed by --help
-
     app = ctx.find_object(App)
     if app is None:
         raise AssertionError("main puts the app into the context")
@@ -194,7 +193,6 @@ def cli_command(name: str, **attributes: Any) -> Callable[[Callable[..., int | N
 
 def complete_node(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001  # click's own signature
     """Complete a node's name from the journals of past commands, without a request."""
-    from tpuctl.app.app import journal_folders  # noqa: PLC0415  # only for completion
     from tpuctl.nodes.journal import Journal  # noqa: PLC0415  # as above
 
     found = {name.node_id for folder in journal_folders(os.environ) for name in Journal(folder).names()}

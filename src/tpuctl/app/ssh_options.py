@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import pwd
+import shutil
 from contextlib import contextmanager
+from dataclasses import replace as with_goal
 from os import getuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tpuctl.app.app import App
 from tpuctl.config.settings import SourceKind
 from tpuctl.errors import InvalidInputError, TpuctlError
+from tpuctl.models.node import NodeState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,8 +32,6 @@ if TYPE_CHECKING:
 
 def _store_as_setting(ctx: click.Context, param: click.Parameter, value: Any) -> None:  # click's
     """Store the value of an option as a setting of the app, so that the command needs no parameter for it."""
-    from tpuctl.app.app import App  # noqa: PLC0415  # --help does not need it
-
     app = ctx.find_object(App)
     if app is not None and value is not None and param.name is not None:
         app.take({param.name: "true" if value else "false"})
@@ -63,8 +65,6 @@ def build_router(app: App) -> Router:
     If the settings contain two routes, the source with the higher precedence wins. Raises `InvalidInputError` if both have the
     same source.
     """
-    import shutil  # noqa: PLC0415  # most commands connect to no worker
-
     from tpuctl.ssh.routes import Router  # noqa: PLC0415  # as above
 
     impersonate = app.settings["impersonate_service_account"]
@@ -80,8 +80,6 @@ def with_reachable_goal(
     app: App, policy: Policy, name: NodeName, *, goal: str | None, node: Node | None, spec: NodeSpec | None = None
 ) -> Policy:
     """Return the policy for one node. Its goal becomes `healthy` if ssh cannot reach the workers and no `goal` was given."""
-    from dataclasses import replace as with_goal  # noqa: PLC0415  # most commands connect to no worker
-
     from tpuctl.nodes.conditions import Condition  # noqa: PLC0415  # as above
 
     if goal is not None or policy.goal is not Condition.SSH:
@@ -213,8 +211,6 @@ def refresh_ssh_entries(app: App, nodes: Iterable[Node]) -> None:
 
     Each creation of a node changes its addresses, id and host keys. An error is only a warning, because the nodes are up.
     """
-    from tpuctl.models.node import NodeState  # noqa: PLC0415  # --help and completion do not need it
-
     always = app.settings.is_on("ssh_config")
     usable = [node for node in nodes if node.state is NodeState.READY]
     if not usable or not (always or entries_file(app).exists()):

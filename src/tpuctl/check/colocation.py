@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from functools import cache
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -307,9 +308,6 @@ class LocationTable:
 @cache
 def load_locations() -> LocationTable:
     """Return the table; the file is read once."""
-    from decimal import Decimal  # noqa: PLC0415  # only to read the table
-    from importlib import resources  # noqa: PLC0415  # only to read the table
-
     import yaml  # noqa: PLC0415  # 12 ms, and most commands never look at a bucket
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from tpuctl.accelerators import find_accelerator_type
 from tpuctl.check.facts import Absent, Purpose, Unknown
 from tpuctl.models.node import Tier
 
@@ -402,8 +403,6 @@ def _fits_in_command(spec: NodeSpec, *, is_moved: bool) -> bool:
 
 def _type_options(wanted: WantedNode, accelerator_type: str, more: tuple[str, ...]) -> Iterator[str]:
     """Yield type, shape and image. An image fits one generation only, and the default image need not be named."""
-    from tpuctl.accelerators import find_accelerator_type  # noqa: PLC0415  # reads the table
-
     spec, accelerator, other = wanted.spec, wanted.accelerator, find_accelerator_type(accelerator_type)
     if spec.topology and accelerator and accelerator_type == spec.accelerator_type:
         yield from (f"--type={accelerator.generation.name}", f"--topology={spec.topology}")

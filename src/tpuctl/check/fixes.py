@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
+from tpuctl.app.signals import signals_ignored
 from tpuctl.check.commands.preflight_options import check_sources
 from tpuctl.check.findings import (
     AddKeyToSshAgent,
@@ -20,6 +22,7 @@ from tpuctl.check.findings import (
 )
 from tpuctl.errors import CredentialsError, ExitCode, TpuctlError, worst_exit_code
 from tpuctl.output.terminal import OutputFormat
+from tpuctl.ssh.keys import ensure_key, login_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -67,8 +70,6 @@ def run_fixes(app: App, report: CheckReport, *, yes: bool) -> FixRunner | None:
     try:
         fixes.run(_apply_function(app, planned), app.terminal.note)
     except BaseException:  # also signals: the applied changes must be reported
-        from tpuctl.app.signals import signals_ignored  # noqa: PLC0415  # rarely needed
-
         with signals_ignored():
             lines = ["`--fix` was interrupted"]
             lines += [f"  done: {change.command}" for change in fixes.done]
@@ -179,12 +180,8 @@ def apply_local_fix(change: LocalFix) -> None:
             except OSError as error:
                 raise TpuctlError(f"the mode of `{path}` cannot be changed: {error.strerror}") from error
         case CreateSshKey(home):
-            from tpuctl.ssh.keys import ensure_key, login_name  # noqa: PLC0415  # rarely used
-
             ensure_key(Path(home), login=login_name(os.environ))
         case AddKeyToSshAgent(path):
-            import subprocess  # noqa: PLC0415  # rarely used
-
             try:
                 # With the terminal, since it asks for the passphrase.
                 code = subprocess.run(["ssh-add", path], check=False).returncode

@@ -22,7 +22,10 @@ from tpuctl.check.findings import (
     finding_headline,
     warning_line,
 )
-from tpuctl.clock import format_timestamp, parse_timestamp
+from tpuctl.check.gathering import FactGatherer
+from tpuctl.check.rules import RULES
+from tpuctl.check.zone_ranking import rank_zones
+from tpuctl.durations import format_timestamp, parse_timestamp
 from tpuctl.errors import CheckFailedError
 from tpuctl.files import make_private_folder, read_own_file
 from tpuctl.models.events import EventKind, NodeEvent
@@ -125,8 +128,6 @@ class PreflightCheck:
 
     def ranking(self, project: str, spec: NodeSpec, zones: tuple[str, ...]) -> ZoneRanking:
         """Return the zones that offer the type of a spec, or those of `zones` that do, the best first."""
-        from tpuctl.check.zone_ranking import rank_zones  # noqa: PLC0415  # only needed without a zone
-
         wishes, now = self._wishes, self._now()
         found = self._new_gathering().everywhere(wishes.wanted(project, "", spec))
         return rank_zones(
@@ -174,7 +175,6 @@ class PreflightCheck:
         return report
 
     def _new_gathering(self) -> FactGatherer:
-        from tpuctl.check.gathering import FactGatherer  # noqa: PLC0415  # 20 ms, and most runs create nothing
 
         return FactGatherer(self._sources(), self._real, self._timeout)
 
@@ -222,7 +222,6 @@ def warning_lines(findings: tuple[Finding, ...]) -> list[str]:
 
 
 def _load_rules() -> tuple[CheckRule[CheckFacts], ...]:
-    from tpuctl.check.rules import RULES  # noqa: PLC0415  # 20 ms, which pass while queries are running
 
     return RULES
 

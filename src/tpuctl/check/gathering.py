@@ -30,7 +30,7 @@ from tpuctl.check.facts import (
     value_or_none,
 )
 from tpuctl.check.iam import roles_to_read
-from tpuctl.clock import format_duration
+from tpuctl.durations import format_duration
 from tpuctl.errors import (
     AccessError,
     CredentialsError,

@@ -10,11 +10,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from tpuctl.check.facts import OBJECT_PERMISSIONS, Absent, Fact, Known, Purpose, Unknown, value_or_none
 from tpuctl.check.findings import refer_to_rule
-from tpuctl.clock import parse_timestamp
+from tpuctl.durations import parse_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -312,9 +315,6 @@ def _predefined_permissions(name: str) -> frozenset[str]:
 
 @cache
 def _roles_table() -> dict[str, Any]:
-    from importlib.resources import files  # noqa: PLC0415  # only if a policy was read
-
-    import yaml  # noqa: PLC0415  # costs 20 ms to import
 
     text = files("tpuctl.data").joinpath("roles.yaml").read_bytes()
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
+from click.shell_completion import get_completion_class
 
 from tpuctl.app.options import CLOUD_OPTIONS, cli_command
+from tpuctl.cli.program import COMPLETION_VARIABLE
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
@@ -23,10 +25,6 @@ def command(app: App, *, shell: str) -> None:
       tpuctl completion zsh > ~/.zfunc/_tpuctl
       tpuctl completion fish > ~/.config/fish/completions/tpuctl.fish
     """
-    from click.shell_completion import get_completion_class  # noqa: PLC0415  # only here
-
-    from tpuctl.cli.program import COMPLETION_VARIABLE  # noqa: PLC0415  # loaded long before
-
     completion = get_completion_class(shell)
     tree = click.get_current_context().find_root().command
     if completion is None:

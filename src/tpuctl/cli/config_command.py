@@ -110,7 +110,6 @@ def set_(app: App, *, key: str, value: str, here: bool) -> None:
       tpuctl config set labels team=vision,run=7
       tpuctl config set sandbox true --here
     """
-
     _require_known(key)
     path = _file(app, here=here)
     note = check_setting(key, value, file=path)

@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from tpuctl.app.signals import TerminatedError
+from tpuctl.cli.program import flush, invocation_of_process, run
 from tpuctl.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ def entry_point() -> None:
     _set_handlers(_exit_now)
     # A short run ends before garbage collection pays; with Python's own threshold imports and lists are 5 % slower.
     gc.set_threshold(50_000)
-    from tpuctl.cli.program import flush, invocation_of_process  # noqa: PLC0415  # 30 ms, in which signals arrive too
 
     invocation = invocation_of_process()
     _set_handlers(_raise)
@@ -44,8 +44,6 @@ def entry_point() -> None:
 
 def main(invocation: Invocation) -> int:
     """Run one command and return its exit code. A bug keeps its traceback."""
-    from tpuctl.cli.program import run  # noqa: PLC0415  # as above
-
     return run(invocation)
 
 

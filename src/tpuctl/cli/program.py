@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpuctl.app.app import Invocation, asked_for_json
+from tpuctl.app.app import App, Invocation, asked_for_json
 from tpuctl.app.options import show_usage_error
 from tpuctl.app.signals import TerminatedError, signals_ignored
+from tpuctl.cli.tree import command_tree
 from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError
 from tpuctl.names import escape_undecodable
 from tpuctl.output.terminal import OutputFormat, StandardStreams, StdoutClosedError
@@ -71,8 +72,6 @@ def flush(invocation: Invocation) -> None:
 
 def run(invocation: Invocation) -> int:
     """Run one command and return its exit code. A bug keeps its traceback."""
-    from tpuctl.app.app import App  # noqa: PLC0415  # not needed while signals are set up
-
     app = App(invocation)
     try:
         with (
@@ -110,8 +109,6 @@ def run(invocation: Invocation) -> int:
 
 def _run(app: App) -> int:
     """Run the command, or complete the line. click's own `main` hides a closed pipe and exits with 1."""
-    from tpuctl.cli.tree import command_tree  # noqa: PLC0415  # only here
-
     tree, invocation = command_tree(), app.invocation
     app.command_tree = tree
     if instruction := invocation.environ.get(COMPLETION_VARIABLE):

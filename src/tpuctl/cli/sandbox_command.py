@@ -11,8 +11,10 @@ import click
 
 from tpuctl.app.app import preflight_cache_file
 from tpuctl.app.options import CLOUD_OPTIONS, DurationType, LazyGroup, cli_command, yes_option
-from tpuctl.clock import SystemClock, format_duration, format_timestamp
+from tpuctl.app.signals import TerminatedError
+from tpuctl.clock import SystemClock
 from tpuctl.config.settings import SourceKind
+from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import InvalidInputError, NotConfirmedError, NotFoundError
 from tpuctl.files import MIB, expand_user_path, read_text_stream, read_user_text
 from tpuctl.models.node import Health
@@ -72,8 +74,7 @@ def sandbox_serve(app: App, *, port: int) -> None:
       eval "$(tpuctl sandbox env)" && gcloud compute tpus tpu-vm list
       TPUCTL_ENDPOINT=http://127.0.0.1:8090 tpuctl list --project sandbox
     """
-    from tpuctl.app.signals import TerminatedError  # noqa: PLC0415  # loaded long before
-    from tpuctl.sandbox.http_server import open_server
+    from tpuctl.sandbox.http_server import open_server  # noqa: PLC0415  # not needed by --help
     from tpuctl.sandbox.shims import record_served_address, remove_served_address  # noqa: PLC0415  # only for the sandbox
 
     world = app.world
@@ -175,7 +176,7 @@ def sandbox_status(app: App) -> None:
       tpuctl sandbox status
       tpuctl sandbox status -o json | jq .faults
     """
-    from tpuctl.sandbox.administration import read_status
+    from tpuctl.sandbox.administration import read_status  # noqa: PLC0415  # not needed by --help
     from tpuctl.sandbox.faults import describe_fault  # noqa: PLC0415  # only for the sandbox
 
     summary = read_status(app.world)
@@ -275,7 +276,7 @@ def sandbox_scenario(app: App, *, file: str) -> None:
     Examples:
       tpuctl sandbox scenario examples/scenarios/preemption-at-night.yaml
     """
-    from tpuctl.sandbox.faults import describe_time
+    from tpuctl.sandbox.faults import describe_time  # noqa: PLC0415  # not needed by --help
     from tpuctl.sandbox.scenarios import play_scenario, read_scenario  # noqa: PLC0415  # only for the sandbox
 
     source, text = read_seed_source(app, file)
@@ -364,7 +365,7 @@ def sandbox_fault(app: App, *, kind: str | None, fault_id: int | None, after: An
     if fault_id is not None:
         if kind is not None:
             raise InvalidInputError(f"`{kind}` and `--remove` exclude each other", hint="leave one of them out")
-        from tpuctl.sandbox import faults
+        from tpuctl.sandbox import faults  # noqa: PLC0415  # not needed by --help
         from tpuctl.sandbox.faults import describe_fault  # noqa: PLC0415  # only for the sandbox
 
         with app.world.write() as session:
@@ -383,7 +384,7 @@ def sandbox_fault(app: App, *, kind: str | None, fault_id: int | None, after: An
 
 def _set_fault(app: App, fault: Fault, after: timedelta) -> tuple[int | None, str]:
     """Add a fault. Return its number, None if it is planned or used up already, and its description."""
-    from tpuctl.sandbox import faults, scenarios
+    from tpuctl.sandbox import faults, scenarios  # noqa: PLC0415  # not needed by --help
     from tpuctl.sandbox.faults import describe_fault, describe_time  # noqa: PLC0415  # only for the sandbox
 
     speed = app.world.speed
@@ -466,7 +467,6 @@ def sandbox_log(app: App, *, since: timedelta | str | None, follow: bool) -> Non
       tpuctl sandbox log --since 10m
       tpuctl sandbox log --follow -o json
     """
-    from tpuctl.app.signals import TerminatedError  # noqa: PLC0415  # loaded long before
     from tpuctl.sandbox.request_log import follow_log, read_log  # noqa: PLC0415  # only for the sandbox
 
     world = app.world
@@ -530,8 +530,8 @@ def sandbox_reset(app: App, *, yes: bool) -> None:
       tpuctl sandbox reset --yes
     """
     from tpuctl.sandbox import shims  # noqa: PLC0415  # only for the sandbox
-    from tpuctl.sandbox.administration import reset_sandbox
-    from tpuctl.sandbox.shims import read_served_address, record_served_address
+    from tpuctl.sandbox.administration import reset_sandbox  # noqa: PLC0415  # not needed by --help
+    from tpuctl.sandbox.shims import read_served_address, record_served_address  # noqa: PLC0415  # not needed by --help
 
     path = app.sandbox_path
     if not app.terminal.confirm(f"remove the sandbox in {path.parent}?", yes=yes):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from tpuctl import __version__
@@ -21,9 +23,6 @@ def command(app: App) -> None:
       tpuctl version -o json
     """
     if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
-        import platform  # noqa: PLC0415  # only here
-        from importlib.metadata import version  # noqa: PLC0415  # 20 ms
-
         parts = ("google-api-python-client", "google-auth", "click", "rich", "pyyaml")
         app.terminal.data(
             {"tpuctl": __version__, "python": platform.python_version(), **{part: version(part) for part in parts}},

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -200,7 +201,6 @@ def gcloud_access_token(environ: Mapping[str, str], *, timeout: timedelta = time
 
 
 def _run_gcloud(argv: list[str], environ: Mapping[str, str], timeout: timedelta) -> tuple[int, str, str]:
-    import subprocess  # noqa: PLC0415  # costs 4 ms, and most commands find a credentials file
 
     # Impersonation happens once, when the token is used; gcloud must never prompt.
     silent = {"CLOUDSDK_CORE_DISABLE_PROMPTS": "1", "CLOUDSDK_AUTH_IMPERSONATE_SERVICE_ACCOUNT": ""}

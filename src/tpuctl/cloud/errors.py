@@ -14,7 +14,7 @@ from email.utils import parsedate_to_datetime
 from types import MappingProxyType
 from typing import Final
 
-from tpuctl.clock import format_duration
+from tpuctl.durations import format_duration
 from tpuctl.errors import (
     AccessError,
     AlreadyExistsError,

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from tpuctl.clock import CLOUD_CALL_TIMEOUT, DEADLINE_GRACE, SystemClock, limit_cloud_calls, parse_timestamp
+from tpuctl.clock import CLOUD_CALL_TIMEOUT, DEADLINE_GRACE, SystemClock, limit_cloud_calls
 from tpuctl.cloud.errors import (
     ApiRefusedError,
     GarbledAnswerError,
@@ -33,6 +33,7 @@ from tpuctl.cloud.requests import (
     is_uncertain,
     read_json,
 )
+from tpuctl.durations import parse_timestamp
 from tpuctl.errors import (
     AccessError,
     ConflictError,

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from tpuctl.clock import format_duration, parse_duration
+from tpuctl.durations import format_duration, parse_duration
 from tpuctl.errors import SettingError
 from tpuctl.escaping import mask_url
 from tpuctl.names import closest_match

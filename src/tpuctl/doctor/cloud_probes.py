@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 
 from tpuctl.check.facts import Absent, CheckFacts, Fact, Known, Unknown, value_or_none
 from tpuctl.check.gathering import NodeQueries, QueryPool
+from tpuctl.cloud.credentials import account_of
 from tpuctl.cloud.errors import TransportError, credential_error, parse_http_date, translate
 from tpuctl.config import sources
 from tpuctl.config.sources import gcloud_configuration_file, gcloud_configuration_name
@@ -275,7 +276,6 @@ def fetch_token(access: TokenAccess) -> AccessToken | TokenFailure:
 
 
 def _describe_token(credentials: Any, request: Any) -> AccessToken:  # google-auth ships no types
-    from tpuctl.cloud.credentials import account_of  # noqa: PLC0415  # google-auth costs 100 ms
 
     about: dict[str, Any] = {}
     with suppress(Exception):  # without the answer the properties are unknown, but the token is valid

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.check.facts import Absent, Known, Unknown, value_or_none
 from tpuctl.check.findings import Level, Remedy, RuleResult, SetFileMode, check_rule, list_projects_command
-from tpuctl.clock import format_duration, format_timestamp
 from tpuctl.doctor.doctor_facts import AccessToken, TokenFailure
+from tpuctl.durations import format_duration, format_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

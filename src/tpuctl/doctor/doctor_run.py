@@ -24,6 +24,7 @@ from tpuctl.cloud.credentials import gcloud_access_token
 from tpuctl.cloud.endpoint import ApiEndpoint, HttpProxy, TransportOptions
 from tpuctl.cloud.requests import SHORT_PATIENCE
 from tpuctl.cloud.tpu import OperationsClient, TpuClient
+from tpuctl.cloud.transport import AuthRequest, Http
 from tpuctl.config import sources
 from tpuctl.config.settings import SourceKind, check_setting_value, invalid_value_error
 from tpuctl.config.sources import gcloud_may_have_login, load_config_file, user_config_path
@@ -44,6 +45,8 @@ from tpuctl.names import closest_match
 from tpuctl.nodes.conditions import check_login_state
 from tpuctl.nodes.locate import locate_node
 from tpuctl.output.terminal import OutputFormat
+from tpuctl.sandbox.administration import read_status
+from tpuctl.sandbox.state import SandboxStateError
 from tpuctl.ssh.connection import Target, save_host_keys
 
 if TYPE_CHECKING:
@@ -303,8 +306,6 @@ def _choose_cloud(app: App, settings: Fact[Settings], how: TransportOptions) -> 
 
 
 def _choose_sandbox(app: App) -> _ChosenCloud:
-    from tpuctl.sandbox.administration import read_status  # noqa: PLC0415  # as above
-    from tpuctl.sandbox.state import SandboxStateError  # noqa: PLC0415  # as above
 
     try:
         http, _ = http_access(app)
@@ -327,13 +328,11 @@ def _gcloud_token(environ: Mapping[str, str]) -> str:
 
 
 def _http(how: TransportOptions) -> Any:  # httplib2 ships no types
-    from tpuctl.cloud.transport import Http  # noqa: PLC0415  # httplib2 costs 95 ms
 
     return Http(how)
 
 
 def _request(how: TransportOptions) -> Any:  # a google.auth.transport.Request
-    from tpuctl.cloud.transport import AuthRequest  # noqa: PLC0415  # httplib2 costs 95 ms
 
     return AuthRequest(how)
 

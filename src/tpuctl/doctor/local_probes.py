@@ -10,10 +10,13 @@ import os
 import re
 import shutil
 import stat
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -126,7 +129,6 @@ def _gcloud(environ: Mapping[str, str]) -> Fact[GcloudInstallation]:
 
 
 def _distribution(name: str) -> Distribution | None:
-    from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415  # 15 ms
 
     try:
         return distribution(name)
@@ -135,7 +137,6 @@ def _distribution(name: str) -> Distribution | None:
 
 
 def _version(name: str, module: str) -> Fact[str]:
-    from importlib.util import find_spec  # noqa: PLC0415  # only for this command
 
     try:
         if find_spec(module) is None:
@@ -313,8 +314,6 @@ def find_program(name: str, environ: Mapping[str, str]) -> str | None:
 
 def run_probe_program(argv: list[str], environ: Mapping[str, str]) -> Fact[ProgramOutput]:
     """Run a program without input and terminal, and return its output. Unknown if it does not end within three seconds."""
-    import subprocess  # noqa: PLC0415  # only for this command
-
     try:
         done = subprocess.run(
             argv,

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tpuctl.check.facts import Absent, Fact, Known, Unknown
 from tpuctl.check.gathering import fact_from_failure
-from tpuctl.clock import parse_timestamp
 from tpuctl.cloud.errors import operation_error
 from tpuctl.doctor.doctor_facts import (
     AllWorkersFacts,
@@ -36,9 +35,10 @@ from tpuctl.doctor.doctor_facts import (
     WorkerMemory,
     WorkerReport,
 )
+from tpuctl.durations import parse_timestamp
 from tpuctl.errors import CredentialsError, TpuctlError
 from tpuctl.models.operation import Operation
-from tpuctl.nodes.inspection import InspectionReport, inspection_script, last_printed_line, parse_inspection
+from tpuctl.nodes.inspection import InspectionReport, inspection_script, parse_inspection
 from tpuctl.ssh.agent import bootstrap
 from tpuctl.ssh.answers import (
     JsonFields,
@@ -54,7 +54,7 @@ from tpuctl.ssh.answers import (
     parse_seconds,
     parse_string,
 )
-from tpuctl.ssh.connection import SSH_FAILED, run_ssh_command
+from tpuctl.ssh.connection import SSH_FAILED, last_printed_line, run_ssh_command
 from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failure, significant_line
 from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
 from tpuctl.ssh.tpu_holders import on_each_target, parse_holders

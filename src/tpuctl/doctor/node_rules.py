@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tpuctl.check.facts import Absent, Known, Unknown
 from tpuctl.check.findings import Level, Remedy, RuleResult, check_rule
 from tpuctl.check.runtime_images import ImageFit, judge_image
-from tpuctl.clock import format_duration, format_timestamp
+from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.models.node import Health, NodeState, QueuedState, Tier
 from tpuctl.names import last_segment
 

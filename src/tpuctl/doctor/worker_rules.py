@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.check.facts import Absent, Known, Unknown
 from tpuctl.check.findings import CheckRule, Level, Remedy, RuleResult, check_rule
-from tpuctl.clock import format_duration
 from tpuctl.doctor.doctor_facts import LogFolderState
+from tpuctl.durations import format_duration
 from tpuctl.nodes.conditions import StartupState, promised_chips
 
 if TYPE_CHECKING:

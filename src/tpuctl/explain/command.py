@@ -36,7 +36,14 @@ from tpuctl.explain.conclusion import (
     conclude_single_message,
     merge_scans,
 )
-from tpuctl.explain.explanation_rendering import render_entry, render_topic
+from tpuctl.explain.explanation_rendering import (
+    explanation_rows,
+    explanation_to_json,
+    render_entry,
+    render_explanation,
+    render_suspects,
+    render_topic,
+)
 from tpuctl.explain.lookup import Topic, find_topic, known_topics, look_up_id, messages_about, similar_ids
 from tpuctl.explain.messages import Action, MessageRole
 from tpuctl.explain.scanner import LogReader
@@ -112,7 +119,6 @@ def command(app: App, *, words: tuple[str, ...], node: str | None, topic: str | 
 
 
 def _explain(app: App, asked: ExplainRequest, node: str | None, *, act: bool, yes: bool) -> int:
-    from tpuctl.explain.explanation_rendering import explanation_rows, explanation_to_json, render_explanation  # noqa: PLC0415  # as above
 
     if node is not None:
         app.require_trust()
@@ -136,8 +142,6 @@ def _explain(app: App, asked: ExplainRequest, node: str | None, *, act: bool, ye
 
 def _report_no_verdict(app: App, explanation: Explanation, asked: ExplainRequest) -> ExitCode:
     """Report that no message was recognized, with the lines that look most like an error."""
-    from tpuctl.explain.explanation_rendering import render_suspects  # noqa: PLC0415  # completion and --help need not wait for it
-
     terminal = app.terminal
     if explanation.harmless and not explanation.suspicious:
         named = ", ".join(f"`{one.id}`" for one in explanation.harmless)
@@ -452,9 +456,8 @@ def apply_remedy(app: App, explanation: Explanation, node: str, *, yes: bool) ->
     _check_unchanged(app, node, conclusion, must_be_dead=name == "up")
     if name not in _ASK_THEMSELVES and not app.terminal.confirm(f"run `{line}`?", yes=yes):
         raise NotConfirmedError("nothing was done")
-    from tpuctl.cli.tree import command_tree  # noqa: PLC0415  # built already
 
-    tree = command_tree()
+    tree = click.get_current_context().find_root().command
     arguments = [name, *others, *(["--yes"] if yes and name in _ACCEPT_YES else [])]
     with tree.make_context("tpuctl", arguments, obj=app) as context:
         return int(tree.invoke(context) or ExitCode.OK)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.check.report_rendering import wrap_text
-from tpuctl.clock import format_timestamp
+from tpuctl.durations import format_timestamp
 from tpuctl.escaping import escape_unprintable
 from tpuctl.explain.conclusion import Confidence
 from tpuctl.output.terminal import Cell, styled

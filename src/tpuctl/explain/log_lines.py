@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import copy
 import functools
+import json
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -521,8 +522,6 @@ def _lines_of_record(message: str, number: int, origin: LineOrigin) -> LogLines:
 
 def _parse_records(text: bytes) -> list[Mapping[str, Any]]:
     """Parse a record, or several in brackets. Empty for any other text."""
-    import json  # noqa: PLC0415  # most logs are not JSON
-
     try:
         found = json.loads(text.decode("utf-8", "replace"))
     except (ValueError, RecursionError):

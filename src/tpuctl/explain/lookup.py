@@ -9,7 +9,9 @@ from __future__ import annotations
 import difflib
 import functools
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import StrEnum
+from importlib import resources
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +112,6 @@ def _own_entries(known: Mapping[str, str]) -> dict[str, IdEntry]:
 
 @functools.cache
 def _own_texts() -> Mapping[str, Mapping[str, Any]]:
-    from importlib import resources  # noqa: PLC0415  # needed only to look up an id
 
     import yaml  # noqa: PLC0415  # as above
 
@@ -122,7 +123,7 @@ def _own_texts() -> Mapping[str, Mapping[str, Any]]:
 @functools.cache
 def _finding_entries() -> Mapping[str, IdEntry]:
     from tpuctl.check import rules  # noqa: PLC0415  # as above
-    from tpuctl.check.ai_platform import JOB_RULES
+    from tpuctl.check.ai_platform import JOB_RULES  # noqa: PLC0415  # not needed by --help
     from tpuctl.doctor.rule_catalogue import DOCTOR_RULES  # noqa: PLC0415  # 60 ms, needed only for the ids of findings
 
     known: tuple[CheckRule[Any], ...] = (*rules.RULES, *JOB_RULES, *DOCTOR_RULES)
@@ -155,8 +156,6 @@ class Topic:
 @functools.cache
 def known_topics() -> tuple[Topic, ...]:
     """Return every topic, in reading order."""
-    from importlib import resources  # noqa: PLC0415  # needed only to look up a topic
-
     import yaml  # noqa: PLC0415  # as above
 
     load = functools.partial(yaml.load, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -189,7 +188,6 @@ def find_topic(name: str) -> Topic | tuple[str, ...]:
     begun = {topic.id: topic for word, topic in known.items() if wanted and word.startswith(wanted)}
     if len(begun) == 1:
         return next(iter(begun.values()))
-    from difflib import get_close_matches  # noqa: PLC0415  # needed only for an unknown name
 
     starting = sorted(begun, key=lambda id_: not id_.startswith(wanted))
     similar = [known[word].id for word in get_close_matches(wanted, known, n=5, cutoff=0.7)]

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib import resources
 from types import MappingProxyType
 
 # Within a file, and from one file to the next, specific comes before generic.
@@ -130,8 +131,6 @@ class Message:
 @functools.cache
 def known_messages() -> tuple[Message, ...]:
     """Return every known message, specific before generic."""
-    from importlib import resources  # noqa: PLC0415  # needed only after an error
-
     import yaml  # noqa: PLC0415  # as above
 
     load = functools.partial(yaml.load, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))

@@ -20,6 +20,7 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from tpuctl.explain.device_memory import parse_memory_usage
 from tpuctl.explain.log_lines import (
     ANY_HEADER,
     JsonRecordReader,
@@ -477,8 +478,6 @@ class MessageCounter:
         assert half.first is not None and half.last is not None  # noqa: S101, PT018  # a tally begins with an occurrence
         facts, memory = dict(half.facts), None
         if half.following is not None and self.message.detail is Detail.MEMORY:
-            from tpuctl.explain.device_memory import parse_memory_usage  # noqa: PLC0415  # few logs are about memory
-
             memory = parse_memory_usage(half.following)
         if half.following is not None and self.message.detail is Detail.TASKS:
             # A message about a barrier names the task that arrived first, too, before those that did not arrive.

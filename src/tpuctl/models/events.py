@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.clock import format_timestamp
+from tpuctl.durations import format_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from tpuctl.accelerators import AcceleratorType, accelerator_type_from_topology, find_accelerator_type
-from tpuctl.clock import parse_timestamp
+from tpuctl.durations import parse_timestamp
 from tpuctl.errors import InvalidInputError
 from tpuctl.names import NodeName, last_segment
 from tpuctl.shapes import ADDRESS, INTEGER, RESOURCE, TIME, Fields, ListOf, MapOf, Shape

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tpuctl.accelerators import find_accelerator_type
-from tpuctl.clock import format_duration
+from tpuctl.durations import format_duration
 from tpuctl.errors import ConflictError, InvalidInputError, NotFoundError, TimedOutError, TpuctlError
 from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.models.node import Node, NodeState
@@ -19,6 +19,7 @@ from tpuctl.nodes.controller import NodeResult, reconcile_node, reconcile_nodes
 from tpuctl.nodes.journal import JournalError, current_spec
 from tpuctl.nodes.lease import end_lease, hold_lease
 from tpuctl.nodes.plan import ResetMode
+from tpuctl.ssh.keys import add_metadata_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,7 +72,6 @@ def spec_with_ssh_key(context: ActionContext, spec: NodeSpec) -> NodeSpec:
     entry = context.workers.key_entry()
     if entry is None:
         return spec
-    from tpuctl.ssh.keys import add_metadata_key  # noqa: PLC0415  # starts programs, which not every action needs
 
     present = spec.metadata.get("ssh-keys", "")
     return replace(spec, metadata={**spec.metadata, "ssh-keys": add_metadata_key(present, entry)})

@@ -13,6 +13,7 @@ from tpuctl.models.node import Node
 from tpuctl.models.operation import Operation
 from tpuctl.models.spec import NodeSpec
 from tpuctl.nodes.conditions import Verb
+from tpuctl.ssh.keys import add_metadata_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -106,8 +107,6 @@ class Actuator:
 
     def add_key(self, node: Node, entry: str) -> None:
         """Add a line to the `ssh-keys` metadata of the node if it is missing. Other metadata is kept."""
-        from tpuctl.ssh.keys import add_metadata_key  # noqa: PLC0415  # starts programs, which not every action needs
-
         present = node.metadata.get("ssh-keys", "")
         if add_metadata_key(present, entry) == present:
             return

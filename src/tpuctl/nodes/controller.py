@@ -6,11 +6,13 @@ API to answer. Only an authentication or permission error ends the loop.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, assert_never
 
-from tpuctl.clock import DEADLINE_GRACE, SystemClock, format_duration, limit_cloud_calls, with_current_deadlines
+from tpuctl.clock import DEADLINE_GRACE, SystemClock, limit_cloud_calls, with_current_deadlines
+from tpuctl.durations import format_duration
 from tpuctl.errors import (
     AccessError,
     ConflictError,
@@ -293,8 +295,6 @@ class Controller:
 
         slow = {node for node in nodes if node.needs_survey}
         if len(slow) > 1:
-            from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # only for several nodes
-
             with ThreadPoolExecutor(min(_MAX_SURVEYS, len(slow))) as pool:
                 list(pool.map(with_current_deadlines(survey), [node for node in nodes if node in slow]))
         for node in nodes:

@@ -10,7 +10,7 @@ import copy
 from datetime import timedelta
 from typing import TYPE_CHECKING, assert_never
 
-from tpuctl.clock import format_duration, format_timestamp
+from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import (
     AccessError,
     BrokenNodeError,

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
-from tpuctl.clock import SystemClock, format_duration, format_timestamp
+from tpuctl.clock import SystemClock
+from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.models.events import EventKind, NodeEvent
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpuctl.nodes.conditions import StartupState
+from tpuctl.ssh.connection import last_printed_line
 from tpuctl.ssh.tpu_devices import ACCEL_FILES, VFIO_FILES
 
 if TYPE_CHECKING:
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 
 INSPECTION_COMMAND = "exec sh -s"
 _HOLDERS_SHOWN = 8
-_LONGEST_LINE = 200
-# Only the end of the output is searched for messages, because a login may print without end.
-_READ = 64 * 1024
 # The exit code of coreutils' `timeout` for a command that timed out.
 _TIMED_OUT = 124
 
@@ -173,15 +171,6 @@ def parse_inspection(output: str, *, probe: str | None, timeout: timedelta) -> I
             failed = f"timed out after {_patience(timeout)} s" if code == _TIMED_OUT else f"exit {code}"
             failed += f": {said}" if said else ""
     return InspectionReport(startup, int(match["chips"]), holders, failed, _detail(startup, match["about"]))
-
-
-def last_printed_line(output: str) -> str:
-    """Return the last line with text, without control characters, and shortened."""
-    lines = (
-        "".join(char if char.isprintable() else " " for char in line).strip() for line in output[-_READ:].splitlines()
-    )
-    said = [line for line in lines if line and not line.startswith("tpuctl-")]
-    return said[-1][-_LONGEST_LINE:] if said else ""
 
 
 def _patience(timeout: timedelta) -> int:

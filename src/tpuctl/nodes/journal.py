@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tpuctl.clock import parse_timestamp
+from tpuctl.durations import parse_timestamp
 from tpuctl.errors import BrokenNodeError, PreconditionFailedError, TpuctlError
 from tpuctl.files import make_private_folder, read_own_file
 from tpuctl.models.spec import REQUEST_LABEL, NodeSpec
@@ -21,9 +21,11 @@ from tpuctl.nodes.journal_entries import (
     JournalEntry,
     decode_entries,
     encode_entry,
+    entries_of_type,
     merge_journals,
     shorten_journal,
     split_halves,
+    state_durations,
 )
 from tpuctl.platforms import flush_to_disk, read_mount_table
 
@@ -128,7 +130,6 @@ class Journal:
         key = (project, accelerator_type, zone)
         if key in self._usual:
             return self._usual[key]
-        from tpuctl.nodes.journal_entries import entries_of_type, state_durations  # noqa: PLC0415  # not needed to write
 
         near: list[Sequence[Mapping[str, Any]]] = []
         far: list[Sequence[Mapping[str, Any]]] = []

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.clock import parse_timestamp
+from tpuctl.durations import parse_timestamp
 from tpuctl.models.spec import JOURNALED_SPEC
 from tpuctl.shapes import NUMBER, TIME, Scalar, Shape, ShapeError, parse_json
 

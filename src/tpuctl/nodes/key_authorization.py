@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -255,8 +256,6 @@ def _members_refusing_key(members: Sequence[Target]) -> list[Target]:
     if len(members) == 1:
         results = [probe_ssh(members[0].way, _KEY_PROBE_TIMEOUT)]
     else:
-        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # only for several workers
-
         with ThreadPoolExecutor(_KEY_PROBES) as pool:
             results = list(pool.map(lambda one: probe_ssh(one.way, _KEY_PROBE_TIMEOUT), members))
     return [one for one, result in zip(members, results, strict=True) if result.outcome is ProbeOutcome.KEY_REFUSED]

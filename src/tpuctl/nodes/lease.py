@@ -25,7 +25,8 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tpuctl.clock import SystemClock, format_duration, format_timestamp, limit_cloud_calls, parse_timestamp
+from tpuctl.clock import SystemClock, limit_cloud_calls
+from tpuctl.durations import format_duration, format_timestamp, parse_timestamp
 from tpuctl.errors import ConflictError, NotFoundError, PreconditionFailedError, ServiceUnavailableError, TpuctlError
 from tpuctl.files import open_private_file, read_own_file
 from tpuctl.models.events import EventKind, NodeEvent

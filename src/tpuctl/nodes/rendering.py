@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.clock import format_duration, format_timestamp, parse_timestamp
+from tpuctl.durations import format_duration, format_timestamp, parse_timestamp
 from tpuctl.errors import ExitCode, TpuctlError, worst_exit_code
 from tpuctl.models.node import Health, Node, NodeState, Tier
 from tpuctl.models.queued import QueuedResource

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tpuctl.clock import format_duration
+from tpuctl.durations import format_duration
 from tpuctl.errors import BrokenNodeError
 from tpuctl.models.node import Health, Node, NodeState
 from tpuctl.names import last_segment

@@ -17,7 +17,6 @@ from tpuctl.nodes.inspection import (
     INSPECTION_COMMAND,
     inspection_has_begun,
     inspection_script,
-    last_printed_line,
     parse_inspection,
 )
 from tpuctl.ssh.answers import UnexpectedAnswerError
@@ -28,6 +27,7 @@ from tpuctl.ssh.connection import (
     ProbeOutcome,
     classify_exit,
     host_alias,
+    last_printed_line,
     probe_ssh,
     run_long_ssh_command,
     run_ssh_command,

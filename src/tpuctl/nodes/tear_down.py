@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.clock import DEADLINE_GRACE, format_duration, limit_cloud_calls
+from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
+from tpuctl.durations import format_duration
 from tpuctl.errors import (
     AccessError,
     ConflictError,

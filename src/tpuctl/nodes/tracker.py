@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.clock import format_timestamp
+from tpuctl.durations import format_timestamp
 from tpuctl.errors import NotFoundError, QuotaError, ServiceUnavailableError, TpuctlError
 from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.models.node import Health, Node, NodeState

@@ -12,7 +12,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TextIO
 
-from tpuctl.clock import format_duration
+from tpuctl.durations import format_duration
 from tpuctl.escaping import dump_printable_json
 from tpuctl.models.events import EventKind, NodeEvent
 

@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.segment import ControlType
 from rich.text import Text
 
-from tpuctl.clock import format_duration
+from tpuctl.durations import format_duration
 from tpuctl.escaping import escape_unprintable
 from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.output.event_lines import wait_reason

@@ -6,7 +6,7 @@ import contextlib
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Self, TextIO
 
-from tpuctl.clock import format_duration
+from tpuctl.durations import format_duration
 from tpuctl.errors import NotFoundError
 from tpuctl.escaping import escape_unprintable
 from tpuctl.models.events import EventKind, NodeEvent

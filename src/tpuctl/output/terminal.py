@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shutil
 import sys
 import unicodedata
 from contextlib import AbstractContextManager, nullcontext
@@ -54,8 +55,6 @@ class StandardStreams:
     @classmethod
     def of_process(cls) -> StandardStreams:
         """Return the streams of this process. A closed stdin or stderr is replaced by /dev/null."""
-        import shutil  # noqa: PLC0415  # not needed by --version and --help
-
         stdin = sys.stdin or _devnull()
         # A closed stdout raises an error for any write, so that no data is lost silently.
         stdout = sys.stdout or io.TextIOWrapper(_ClosedFile(os.devnull, "w"), encoding="utf-8", write_through=True)

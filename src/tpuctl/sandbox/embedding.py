@@ -13,10 +13,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.clock import Clock, ManualClock, parse_duration
+from tpuctl.clock import Clock, ManualClock
+from tpuctl.durations import parse_duration
 from tpuctl.sandbox import faults, http_server
 from tpuctl.sandbox.administration import DEFAULT_PROJECT, DEFAULT_ZONE
 from tpuctl.sandbox.http_server import open_server
+from tpuctl.sandbox.in_process import SandboxHttp
 from tpuctl.sandbox.request_log import read_log
 from tpuctl.sandbox.scenarios import play_scenario, read_scenario
 from tpuctl.sandbox.seeding import apply_seed, parse_fault, read_seed
@@ -58,8 +60,6 @@ class Sandbox:
 
     def http(self) -> SandboxHttp:
         """Return the `http` argument for google-api-python-client: requests are answered in this process, without a socket."""
-        from tpuctl.sandbox.in_process import SandboxHttp  # noqa: PLC0415  # imports httplib2
-
         return SandboxHttp(self._state)
 
     def environment(self, *, project: str = DEFAULT_PROJECT, zone: str = DEFAULT_ZONE) -> dict[str, str]:

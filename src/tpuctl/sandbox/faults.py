@@ -8,7 +8,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.clock import format_duration, format_timestamp
+from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import InvalidInputError
 from tpuctl.sandbox import lifecycle
 from tpuctl.sandbox.api_calls import already_exists, error_id, invalid_field, not_found

@@ -10,6 +10,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from tpuctl.sandbox.api_calls import ApiError, page_of
 from tpuctl.sandbox.catalog import number_of_project
 from tpuctl.sandbox.representation import millisecond_timestamp
@@ -302,7 +304,6 @@ def get_role(session: StateSession, call: Call) -> Json:
 
 @cache
 def _load_roles() -> dict[str, Any]:
-    import yaml  # noqa: PLC0415  # only for roles.get: 20 ms
 
     text = files("tpuctl.data").joinpath("roles.yaml").read_bytes()
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

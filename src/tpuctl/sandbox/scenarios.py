@@ -13,7 +13,7 @@ from datetime import timedelta
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.clock import parse_duration
+from tpuctl.durations import parse_duration
 from tpuctl.errors import InvalidInputError, TpuctlError
 from tpuctl.sandbox import administration, faults, seeding
 from tpuctl.sandbox.faults import Fault, FaultKind, describe_fault, dump_fault, load_fault

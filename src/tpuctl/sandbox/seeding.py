@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.clock import parse_duration
+from tpuctl.durations import parse_duration
 from tpuctl.errors import InvalidInputError
 from tpuctl.files import compose_yaml
 from tpuctl.names import closest_match

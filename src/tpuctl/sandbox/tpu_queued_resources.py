@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from tpuctl.clock import parse_timestamp
+from tpuctl.durations import parse_timestamp
 from tpuctl.sandbox import api_calls, capacity, catalog, faults
 from tpuctl.sandbox.api_calls import (
     already_exists,

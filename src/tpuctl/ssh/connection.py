@@ -18,15 +18,16 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from tpuctl.clock import format_duration
+from tpuctl.durations import format_duration
 from tpuctl.errors import InvalidInputError, TpuctlError
 from tpuctl.files import file_lock, read_own_file
 from tpuctl.ssh.answers import MAX_LOGIN_BANNER, UnexpectedAnswerError
 from tpuctl.ssh.keys import SshProgramMissingError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from types import TracebackType
+    from typing import IO
 
     from tpuctl.models.node import Node
 
@@ -163,11 +164,7 @@ def try_login(connection: Connection, timeout: timedelta) -> tuple[int | None, s
     seconds = timeout.total_seconds()
     options = (*NEW_CONNECTION, "-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(seconds))}")
     words = ssh_argv(connection, ("true",), options=options)
-    null, pipe = subprocess.DEVNULL, subprocess.PIPE
-    try:
-        process = subprocess.Popen(words, bufsize=0, stdin=null, stdout=pipe, stderr=pipe)
-    except FileNotFoundError as error:
-        raise SshProgramMissingError("ssh") from error
+    process = start_ssh(words, stdin=subprocess.DEVNULL)
     errors = BoundedBuffer(head=0, tail=_KEPT_ERRORS)
     with process:
         try:
@@ -263,11 +260,28 @@ def _start(
     seconds = max(1, round(connect_timeout.total_seconds())) if connect_timeout else None
     connecting = ("-o", f"ConnectTimeout={seconds}") if seconds else ()
     words = ssh_argv(connection, (command,), options=(*NEW_CONNECTION, "-o", "BatchMode=yes", *connecting))
-    pipe = subprocess.PIPE
+    return start_ssh(words)
+
+
+def start_ssh(
+    words: Sequence[str],
+    *,
+    stdin: int | IO[bytes] = subprocess.PIPE,
+    stderr: int = subprocess.PIPE,
+    bufsize: int = 0,
+    is_in_own_group: bool = False,
+) -> subprocess.Popen[bytes]:
+    """Start ssh, or rsync over it, with a pipe as stdout. Every connection to a worker begins here.
+
+    In its own process group it does not get a Ctrl-C at the terminal. Raises `SshProgramMissingError`.
+    """
+    group = 0 if is_in_own_group else None
     try:
-        return subprocess.Popen(words, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe)
+        return subprocess.Popen(
+            words, bufsize=bufsize, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr, process_group=group
+        )
     except FileNotFoundError as error:
-        raise SshProgramMissingError("ssh") from error
+        raise SshProgramMissingError(words[0]) from error
 
 
 # The pipes of an ssh process. Output is kept up to a limit, and every wait has a timeout.
@@ -516,3 +530,18 @@ class Target:
     worker: int
     way: Connection
     label: str
+
+
+# Only the end of the output is searched for messages, because a login may print without end.
+_SEARCHED_OUTPUT = 64 * 1024
+_LONGEST_SHOWN_LINE = 200
+
+
+def last_printed_line(output: str) -> str:
+    """Return the last line with text, without control characters, and shortened."""
+    lines = (
+        "".join(char if char.isprintable() else " " for char in line).strip()
+        for line in output[-_SEARCHED_OUTPUT:].splitlines()
+    )
+    said = [line for line in lines if line and not line.startswith("tpuctl-")]
+    return said[-1][-_LONGEST_SHOWN_LINE:] if said else ""

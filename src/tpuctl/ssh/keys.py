@@ -20,7 +20,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.clock import format_timestamp, parse_timestamp
+from tpuctl.durations import format_timestamp, parse_timestamp
 from tpuctl.errors import AccessError, TpuctlError
 from tpuctl.files import make_private_folder, read_own_file
 from tpuctl.shapes import MapOf, ShapeError, parse_json

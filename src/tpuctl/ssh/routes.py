@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import re
 import shlex
 from collections.abc import Callable
@@ -251,8 +252,6 @@ def fetch_gce_metadata(environ: Mapping[str, str], *, product: Path = _PRODUCT) 
 
 def _fetch(host: str, path: str, kind: Checker) -> Any:  # JSON
     """Return an entry of the metadata. None without a valid answer."""
-    import http.client  # noqa: PLC0415  # only on machines of Google Cloud
-
     connection = http.client.HTTPConnection(host, timeout=_TIMEOUT_SECONDS)
     with suppress(OSError, http.client.HTTPException, ValueError):
         try:

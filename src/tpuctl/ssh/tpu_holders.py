@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tpuctl.nodes.inspection import last_printed_line
 from tpuctl.ssh.agent import bootstrap
 from tpuctl.ssh.answers import (
     JsonFields,
@@ -19,7 +19,7 @@ from tpuctl.ssh.answers import (
     parse_line,
     parse_seconds,
 )
-from tpuctl.ssh.connection import SSH_FAILED, run_ssh_command
+from tpuctl.ssh.connection import SSH_FAILED, last_printed_line, run_ssh_command
 from tpuctl.ssh.ssh_errors import significant_line
 from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
 
@@ -141,8 +141,6 @@ def end_holders(
 
 def on_each_target(members: Sequence[Target], act: Callable[[Target], _T]) -> list[_T]:
     """Call `act` for each worker, at most 32 at a time; return the results in their order."""
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # 10 ms
-
     with ThreadPoolExecutor(min(_AT_ONCE, len(members)) or 1) as pool:
         return list(pool.map(act, members))
 

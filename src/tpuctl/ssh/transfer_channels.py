@@ -32,9 +32,9 @@ from tpuctl.ssh.connection import (
     StderrPipe,
     classify_exit,
     ssh_argv,
+    start_ssh,
 )
 from tpuctl.ssh.control_master import is_multiplexing_message
-from tpuctl.ssh.keys import SshProgramMissingError
 from tpuctl.ssh.ssh_errors import is_ssh_failure_retriable, significant_line
 
 if TYPE_CHECKING:
@@ -122,10 +122,7 @@ class CopyLinks:
         with self._lock:
             if self._is_terminated:
                 raise CopyLinkLostError("the copy was interrupted", is_final=True)
-            try:
-                process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors.writer)
-            except FileNotFoundError as error:
-                raise SshProgramMissingError("ssh") from error
+            process = start_ssh(words, stderr=errors.writer, bufsize=-1)
             self._open.add(process)
         if process.stdin is None or process.stdout is None:
             raise AssertionError("both are pipes")
@@ -240,10 +237,7 @@ class SyncProcesses:
         with self._lock:
             if self._is_terminated:
                 raise NotSyncedError("interrupted")
-            try:
-                process = subprocess.Popen(words, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr.writer)
-            except FileNotFoundError as error:
-                raise SshProgramMissingError(words[0]) from error
+            process = start_ssh(words, stdin=stdin, stderr=stderr.writer, bufsize=-1)
             self._running = {one for one in self._running if one.poll() is None} | {process}
             return process
 

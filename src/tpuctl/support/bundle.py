@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,14 +13,24 @@ from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.app import http_access
+from tpuctl.check.findings import Level, build_report
+from tpuctl.check.report_rendering import finding_to_json
 from tpuctl.clock import SystemClock
 from tpuctl.cloud.requests import SHORT_PATIENCE
 from tpuctl.cloud.tpu import OperationsClient, TpuClient
+from tpuctl.doctor.cloud_probes import EnvironmentProbe
+from tpuctl.doctor.doctor_facts import environment_json
+from tpuctl.doctor.doctor_run import build_probe_context, findings_of_node
+from tpuctl.doctor.rule_catalogue import evaluate_environment
 from tpuctl.errors import InvalidInputError, NodeNotFoundError, TpuctlError
 from tpuctl.explain.explanation_rendering import explanation_to_json, render_explanation
 from tpuctl.files import expand_user_path
+from tpuctl.models.node import WorkerSet
+from tpuctl.nodes.conditions import check_login_state
 from tpuctl.output.status_line import GatherLine, format_size
 from tpuctl.output.terminal import OutputFormat
+from tpuctl.ssh.connection import Target, save_host_keys
+from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failures
 from tpuctl.support.bundle_contents import (
     BundleContents,
     BundleExistsError,
@@ -183,9 +194,6 @@ class BundleBuilder:
         if subject.node is None:
             contents.lacks_of("workers", "the node, and so its workers, is unknown to the API")
             return []
-        from tpuctl.models.node import WorkerSet  # noqa: PLC0415  # not needed without workers
-        from tpuctl.nodes.conditions import check_login_state  # noqa: PLC0415  # as above
-        from tpuctl.ssh.connection import save_host_keys  # noqa: PLC0415  # as above
 
         node = subject.node
         workers = WorkerSet.parse(self._choice.workers).of(node.name.node_id, node.workers)
@@ -200,7 +208,6 @@ class BundleBuilder:
         return members
 
     def _connect(self, contents: BundleContents, node: Node, workers: Sequence[int]) -> list[Target]:
-        from tpuctl.ssh.connection import Target  # noqa: PLC0415  # not needed without workers
 
         connector, members = self._app.workers, []
         if obstacle := connector.obstacle(node):
@@ -246,8 +253,6 @@ class BundleBuilder:
                 f"{rest} more item{' is' if rest == 1 else 's are'} missing: see README.txt in the bundle"
             )
         if self._shut_out:
-            from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failures  # noqa: PLC0415  # only for failures
-
             # Why ssh failed: each cause once, and its remedy.
             for error in explain_ssh_failures(self._shut_out, collect_failure_context(self._shut_out[0][0])):
                 app.terminal.note(error.message, *(f"  {line}" for line in (error.hint or "").splitlines()[:1]))
@@ -328,8 +333,6 @@ class MachineDocuments:
 
     @cached_property
     def _surroundings(self) -> EnvironmentFacts:
-        from tpuctl.doctor.cloud_probes import EnvironmentProbe  # noqa: PLC0415  # only here
-        from tpuctl.doctor.doctor_run import build_probe_context  # noqa: PLC0415  # as above
 
         given = build_probe_context(self._app, timeout=min(_PATIENCE, self._patience()))
         return EnvironmentProbe(given).gather(given.cloud_clock.now())
@@ -348,10 +351,6 @@ class MachineDocuments:
         ], self._home)  # fmt: skip
 
     def _doctor(self) -> Any:  # JSON
-        from tpuctl.check.findings import Level, build_report
-        from tpuctl.check.report_rendering import finding_to_json  # noqa: PLC0415  # as above
-        from tpuctl.doctor.doctor_run import findings_of_node  # noqa: PLC0415  # as above
-        from tpuctl.doctor.rule_catalogue import evaluate_environment  # noqa: PLC0415  # only here
 
         findings = evaluate_environment(self._surroundings)
         if self._subject.node is not None and self._asks_workers:
@@ -367,9 +366,6 @@ class MachineDocuments:
         }, self._home)  # fmt: skip
 
     def _versions(self) -> Any:  # JSON
-        import platform  # noqa: PLC0415  # only here
-
-        from tpuctl.doctor.doctor_facts import environment_json  # noqa: PLC0415  # as above
 
         versions = {key: value for key, value in environment_json(self._surroundings).items() if key != "settings"}
         return replace_folder({"system": platform.platform(), **versions}, self._home)

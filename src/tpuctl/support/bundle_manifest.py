@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tpuctl import __version__
-from tpuctl.clock import format_timestamp
+from tpuctl.durations import format_timestamp
 from tpuctl.explain.conclusion import conclude
 from tpuctl.explain.scanner import LogReader
 

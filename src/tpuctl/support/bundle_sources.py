@@ -7,6 +7,7 @@ import re
 import select
 import subprocess
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,10 +15,9 @@ from tempfile import TemporaryFile
 from threading import Lock
 from typing import IO, TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from tpuctl.clock import format_duration
+from tpuctl.durations import format_duration
 from tpuctl.errors import ConflictError, NodeNotInProjectError, ServiceUnavailableError, TpuctlError
 from tpuctl.names import NodeName
-from tpuctl.nodes.inspection import last_printed_line
 from tpuctl.nodes.locate import search_node
 from tpuctl.ssh.agent import bootstrap
 from tpuctl.ssh.agent.worker_evidence import EVIDENCE_MARK
@@ -32,8 +32,7 @@ from tpuctl.ssh.answers import (
     preview,
     require_field,
 )
-from tpuctl.ssh.connection import NEW_CONNECTION, SSH_FAILED, StderrPipe, ssh_argv
-from tpuctl.ssh.keys import SshProgramMissingError
+from tpuctl.ssh.connection import NEW_CONNECTION, SSH_FAILED, StderrPipe, last_printed_line, ssh_argv, start_ssh
 from tpuctl.ssh.ssh_errors import significant_line
 from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
 from tpuctl.support.redaction import redact
@@ -116,10 +115,7 @@ class EvidenceSessions:
         with self._lock:
             if self._is_over:
                 return None
-            try:
-                process = subprocess.Popen(words, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr.writer)
-            except FileNotFoundError as error:
-                raise SshProgramMissingError("ssh") from error
+            process = start_ssh(words, stdin=stdin, stderr=stderr.writer, bufsize=-1)
             self._running = {one for one in self._running if one.poll() is None} | {process}
             return process
 
@@ -451,8 +447,6 @@ class WorkerCollector:
     @contextmanager
     def under_way(self) -> Iterator[None]:
         """Collect during the body of the `with`, and wait at its end. An interrupt stops the workers."""
-        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # 10 ms
-
         with ThreadPoolExecutor(min(_AT_ONCE, len(self.members)) or 1) as pool:
             try:
                 self._futures = [pool.submit(self._visit, member) for member in self.members]

@@ -9,6 +9,7 @@ import click
 
 from tpuctl.app.options import FORMATS, DurationType, UnknownWordError, cli_command, node_argument, worker_option
 from tpuctl.app.ssh_options import route_options
+from tpuctl.config.settings import as_size
 from tpuctl.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -109,8 +110,6 @@ def command(
 
 def _parse_max_size(text: str) -> int:
     """Return the maximum size of a bundle in bytes. Raises `InvalidInputError`."""
-    from tpuctl.config.settings import as_size  # noqa: PLC0415  # completion and --help need not wait for it
-
     try:
         room = as_size(text)
     except ValueError as error:

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -149,8 +150,6 @@ def copy_all_workers(
     At most `fanout` handshakes and 64 copies run in parallel. An exception terminates all links. Raises
     `SshProgramMissingError`.
     """
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # 10 ms, and only here
-
     links = CopyLinks(fanout)
     pool = ThreadPoolExecutor(min(_MAX_AT_ONCE, len(members)), thread_name_prefix="copy")
     try:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -163,8 +164,6 @@ def logging_variables(
 
 def posix_exports(found: Mapping[str, str]) -> Iterable[str]:
     """Yield the lines with which a POSIX shell sets and exports variables."""
-    import shlex  # noqa: PLC0415  # only for `tpuctl env`
-
     return (f"export {name}={shlex.quote(value)}" for name, value in found.items())
 
 

@@ -22,6 +22,7 @@ from tpuctl.clock import SystemClock
 from tpuctl.errors import ExitCode, InvalidInputError, RemoteCommandError, TimedOutError, TpuctlError
 from tpuctl.escaping import escape_unprintable
 from tpuctl.files import create_unlinked_file
+from tpuctl.nodes.conditions import check_login_state
 from tpuctl.output.terminal import OutputFormat
 from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failures
 from tpuctl.workers.environment import EnvironmentOptions, environment_warning, job_variables
@@ -145,8 +146,6 @@ def show_diagnosis(app: App, diagnosis: RunDiagnosis | None) -> None:
 
 def why_gone(app: App, member: Target) -> str | None:
     """Return why a worker cannot be running any more according to the API; None if it may, or if the API fails."""
-    from tpuctl.nodes.conditions import check_login_state  # noqa: PLC0415  # only when a connection is down
-
     try:
         node = app.client.find_node(member.node.name)
     except TpuctlError:
@@ -484,7 +483,7 @@ def diagnose_output(endings: Sequence[WorkerResult], said: OutputTail) -> RunDia
 
 
 def _conclude(failed: Sequence[WorkerResult], said: OutputTail) -> RunDiagnosis | None:
-    from tpuctl.explain.conclusion import Confidence, conclude, merge_scans
+    from tpuctl.explain.conclusion import Confidence, conclude, merge_scans  # noqa: PLC0415  # not needed by --help
     from tpuctl.explain.scanner import LogReader  # noqa: PLC0415  # as above
 
     first = sorted(failed, key=lambda one: (one.duration is None, one.duration.total_seconds() if one.duration else 0))

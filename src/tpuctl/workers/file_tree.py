@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -160,8 +161,6 @@ class _TreeReader:
 
 def _git(folder: bytes) -> bytes:
     """Return the output of `git ls-files`: NUL-terminated names."""
-    import subprocess  # noqa: PLC0415  # not needed by --help
-
     environ = {name: value for name, value in os.environ.items() if name not in _GIT_VARIABLES}
     try:
         done = subprocess.run(["git", *_LIST], cwd=folder, env=environ, capture_output=True, check=False)

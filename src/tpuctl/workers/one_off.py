@@ -32,8 +32,11 @@ from tpuctl.ssh.answers import UnexpectedAnswerError
 from tpuctl.workers.commands.sync_rendering import SyncOptions, sync_summary
 from tpuctl.workers.copying import CopyOptions as Copy
 from tpuctl.workers.copying import CopyProgress, download
+from tpuctl.workers.execution import run_command, show_result
 from tpuctl.workers.runner import job_name
 from tpuctl.workers.syncing import sync_workers
+from tpuctl.workers.targets import await_key, find_targets
+from tpuctl.workers.worker_jobs import JobClient, JobState, WorkerJobList
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,7 +78,6 @@ class OneOffRequest:
 
 def run_one_off(app: App, node: str | None, job: OneOffRequest, wish: RunRequest) -> int:
     """Do the whole job and return its exit code; with `--rm` the node that this run created is deleted in any case."""
-
     one_off = OneOffNode(*_reconcile_request(app, node, job), removes=job.remove)
     name = one_off.name
     if one_off.was_taken_over:
@@ -158,8 +160,6 @@ def _reconcile_request(app: App, node: str | None, job: OneOffRequest) -> tuple[
 
 def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOffRequest, wish: RunRequest) -> int:
     """Bring the node up, sync, run the command, and collect its files. Return the exit code of the run."""
-    from tpuctl.workers.execution import run_command, show_result  # noqa: PLC0415  # as above
-    from tpuctl.workers.targets import await_key, find_targets  # noqa: PLC0415  # as above
 
     def origin() -> str:
         made = "was created by this run" if one_off.was_made else "existed before this run"
@@ -195,8 +195,6 @@ def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOff
 
 def _is_in_use(app: App, members: list[Target]) -> bool:
     """Return whether a detached or followed job runs on any of the workers, or a worker does not answer."""
-    from tpuctl.workers.worker_jobs import JobClient, JobState, WorkerJobList
-
     answers = JobClient(members, shared_connection_options(app), SystemClock()).jobs(limit=20)
     shares = [share for answer in answers if isinstance(answer, WorkerJobList) for share in answer.shares]
     is_silent = any(not isinstance(answer, WorkerJobList) for answer in answers)

@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -68,8 +69,6 @@ def sync_workers(
 
     Raises `InvalidInputError` if rsync is required and missing on this machine, `SshProgramMissingError` without ssh.
     """
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # 10 ms
-
     if order.via is SyncTransport.RSYNC and not has_rsync():
         raise InvalidInputError("`rsync` is not on PATH", hint="install it, or use `--via auto`")
     started = clock.monotonic()

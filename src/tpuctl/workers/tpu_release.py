@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.clock import format_duration
+from tpuctl.durations import format_duration
 from tpuctl.errors import AccessError, BrokenNodeError, ConflictError, RemoteCommandError, TpuctlError
 from tpuctl.output.terminal import Cell
 from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failures

@@ -8,6 +8,7 @@ import selectors
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,7 +18,7 @@ from itertools import count
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from tpuctl.clock import format_duration, format_timestamp
+from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import ConflictError, InvalidInputError, NotFoundError, RemoteCommandError
 from tpuctl.names import parse_whole_number
 from tpuctl.output.terminal import Cell
@@ -46,10 +47,10 @@ from tpuctl.ssh.connection import (
     Connection,
     exchange_pipes,
     ssh_argv,
+    start_ssh,
     terminate_process,
 )
 from tpuctl.ssh.control_master import is_multiplexing_message
-from tpuctl.ssh.keys import SshProgramMissingError
 from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failures
 from tpuctl.workers.worker_session import (
     JOB_MARK,
@@ -298,12 +299,7 @@ def open_job_session(member: Target, request: Mapping[str, Any], options: tuple[
     with TemporaryFile() as stdin:
         stdin.write(source)
         stdin.seek(0)
-        pipe = subprocess.PIPE
-        try:
-            process = subprocess.Popen(words, bufsize=0, stdin=stdin, stdout=pipe, stderr=pipe)
-        except FileNotFoundError as error:
-            raise SshProgramMissingError("ssh") from error
-        session = JobSession(process)
+        session = JobSession(start_ssh(words, stdin=stdin))
         try:
             yield session
         finally:
@@ -468,8 +464,6 @@ class JobClient:
 
 def _in_parallel(act: Callable[[Target, _A], _T], members: Sequence[Target], each: Sequence[_A]) -> list[_T]:
     """Call `act` for each worker with its value from `each`; return the results in their order."""
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # 10 ms
-
     with ThreadPoolExecutor(min(MAX_JOB_SESSIONS, len(members)) or 1) as pool:
         return list(pool.map(act, members, each))
 

@@ -13,12 +13,18 @@ from enum import Enum, StrEnum, auto
 from math import ceil
 from typing import IO, TYPE_CHECKING, Protocol
 
-from tpuctl.nodes.inspection import last_printed_line
 from tpuctl.ssh.agent import bootstrap
 from tpuctl.ssh.answers import MAX_BYTES, MAX_LOGIN_BANNER, UnexpectedAnswerError, one_line, parse_decimal, preview
-from tpuctl.ssh.connection import CONNECT_TIMEOUT, NEW_CONNECTION, SSH_FAILED, BoundedBuffer, ssh_argv
+from tpuctl.ssh.connection import (
+    CONNECT_TIMEOUT,
+    NEW_CONNECTION,
+    SSH_FAILED,
+    BoundedBuffer,
+    last_printed_line,
+    ssh_argv,
+    start_ssh,
+)
 from tpuctl.ssh.control_master import is_multiplexing_message
-from tpuctl.ssh.keys import SshProgramMissingError
 from tpuctl.ssh.ssh_errors import HOST_KEY_CHANGED_IDS, KEY_REFUSED_IDS, classify_stderr, significant_line
 from tpuctl.ssh.ssh_errors import is_ssh_failure_retriable as passes_soon
 
@@ -233,18 +239,8 @@ class WorkerSession:
         shared = self._options if self.tries == 0 else NEW_CONNECTION
         soon = ("-o", f"ConnectTimeout={max(1, ceil(min(within, CONNECT_TIMEOUT).total_seconds()))}")
         words = ssh_argv(self.member.way, (line,), options=(*_BATCH_MODE, *shared, *_ALIVE, *soon))
-        try:
-            # In its own process group: a Ctrl-C at the terminal reaches only this process, which forwards it.
-            self._process = subprocess.Popen(
-                words,
-                bufsize=0,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                process_group=0,
-            )
-        except FileNotFoundError as error:
-            raise SshProgramMissingError("ssh") from error
+        # A Ctrl-C at the terminal reaches only this process, which forwards it.
+        self._process = start_ssh(words, is_in_own_group=True)
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             os.set_blocking(_stream(stream).fileno(), False)
         self.phase = WorkerPhase.CONNECTING

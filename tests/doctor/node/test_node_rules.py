@@ -12,7 +12,6 @@ import pytest
 from tests.doctor.node.examinations import NOW, node, said
 from tpuctl.check.facts import Absent, Known, Unknown
 from tpuctl.check.findings import CheckRule
-from tpuctl.clock import format_timestamp
 from tpuctl.doctor.doctor_facts import LastFailure, NodeFacts, NodeOperation
 from tpuctl.doctor.node_probes import gather_node_facts
 from tpuctl.doctor.node_rules import (
@@ -31,6 +30,7 @@ from tpuctl.doctor.node_rules import (
     check_tier,
     check_workers_can_be_examined,
 )
+from tpuctl.durations import format_timestamp
 from tpuctl.errors import ServiceUnavailableError
 from tpuctl.models.queued import QueuedResource
 from tpuctl.names import NodeName

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
 from functools import cache
+from importlib import resources
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from tpuctl.accelerators import AcceleratorType, find_accelerator_type
 from tpuctl.errors import InvalidInputError
@@ -312,10 +315,6 @@ class ServiceOffer:
 @cache
 def load_service_offer() -> ServiceOffer:
     """Return the table; the file is read once."""
-    from importlib import resources  # noqa: PLC0415  # only to read the table
-
-    import yaml  # noqa: PLC0415  # 12 ms, and only this command needs the table
-
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     text = resources.files("tpuctl.data").joinpath("ai_platform.yaml").read_text("utf-8")
     data = yaml.load(text, Loader=loader)  # noqa: S506  # the C version of the safe loader

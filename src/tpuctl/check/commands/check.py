@@ -18,9 +18,10 @@ from tpuctl.app.options import cli_command, complete_node, yes_option
 from tpuctl.app.spec_options import build_spec, spec_options, take_spec
 from tpuctl.app.ssh_options import route_options
 from tpuctl.check.commands.preflight_options import check_options, preflight_check, take_check_options
-from tpuctl.check.facts import Fact, Known, Unknown
+from tpuctl.check.facts import Fact, Known, Purpose, Unknown
+from tpuctl.check.report_rendering import show_findings, waiting_notice
 from tpuctl.check.report_rendering import show_zone_ranking as show_ranking
-from tpuctl.check.report_rendering import waiting_notice
+from tpuctl.clock import SystemClock
 from tpuctl.errors import (
     AccessError,
     ExitCode,
@@ -68,8 +69,6 @@ def command(app: App, **options: Any) -> int:  # click's options
       tpuctl check v6e-8 --bucket gs://my-data          (where could it run?)
       tpuctl check trainer --checkpoint-bucket gs://my-checkpoints --fix
     """
-    from tpuctl.check.facts import Purpose  # noqa: PLC0415  # completion and --help need not wait for it
-
     if options["ai_platform"]:
         from tpuctl.check.commands.translate_job import translate_job_file  # noqa: PLC0415  # rarely needed
 
@@ -97,9 +96,6 @@ def _check_node(
     app: App, checks: PreflightCheck, wanted: WantedNode, options: dict[str, Any]
 ) -> tuple[CheckReport, ExitCode]:
     """Check, show the report, apply fixes if requested. Return the last report and the exit code of the fixes."""
-    from tpuctl.check.report_rendering import show_findings  # noqa: PLC0415  # as above
-    from tpuctl.clock import SystemClock  # noqa: PLC0415  # as above
-
     real = app.invocation.clock or SystemClock()
     began, runs = real.monotonic(), 0
 

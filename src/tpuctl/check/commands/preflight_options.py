@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tpuctl.app.app import preflight_cache_file
+from tpuctl.app.app import http_access, preflight_cache_file
+from tpuctl.clock import SystemClock
+from tpuctl.cloud.requests import SHORT_PATIENCE
+from tpuctl.cloud.tpu import TpuClient
 from tpuctl.config.settings import SourceKind
 from tpuctl.errors import InvalidInputError, SettingError
 from tpuctl.names import closest_match
@@ -82,8 +85,7 @@ def preflight_check(
     Raises `InvalidInputError` for an invalid bucket and for an unknown check id.
     """
     from tpuctl.check.facts import parse_bucket_use  # noqa: PLC0415  # as above
-    from tpuctl.check.gate import CheckCache, PreflightCheck
-    from tpuctl.clock import SystemClock  # noqa: PLC0415  # as above
+    from tpuctl.check.gate import CheckCache, PreflightCheck  # noqa: PLC0415  # not needed by --help
 
     for name in ("buckets", "data_buckets", "checkpoint_buckets"):
         for text in given.get(name, ()):
@@ -113,16 +115,13 @@ def accepted_checks(app: App, given: tuple[str, ...]) -> frozenset[str]:
 
 def check_sources(app: App) -> Sources:
     """Return the API clients of the checks. Sends no request."""
-    from tpuctl.app.app import http_access  # noqa: PLC0415  # as above
     from tpuctl.check.gathering import Sources  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.cloud import transport  # noqa: F401, PLC0415  # 60 ms, for which starting threads would queue
-    from tpuctl.cloud.projects import (
-        ComputeClient,  # noqa: PLC0415  # as above
-        ProjectsClient,  # noqa: PLC0415  # as above
+    from tpuctl.cloud.projects import (  # noqa: PLC0415  # not needed by --help
+        ComputeClient,  # as above
+        ProjectsClient,  # as above
     )
-    from tpuctl.cloud.requests import SHORT_PATIENCE  # noqa: PLC0415  # as above
     from tpuctl.cloud.storage import BucketsClient  # noqa: PLC0415  # as above
-    from tpuctl.cloud.tpu import TpuClient  # noqa: PLC0415  # as above
 
     factory, endpoint = http_access(app)
     return Sources(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from ipaddress import IPv4Address, IPv4Network, summarize_address_range
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.check.facts import Absent, Known, NetworkInterface, Unknown, value_or_none
@@ -517,8 +518,6 @@ class PortAccess:
 
     def reach(self, area: SourceArea) -> tuple[str, ...]:
         """Return the ranges of an area that can reach the port, as few as possible."""
-        from ipaddress import IPv4Address, summarize_address_range  # noqa: PLC0415  # as above
-
         return tuple(
             str(network)
             for first, last in _intersect_spans(area.spans, self._allowed)
@@ -603,7 +602,6 @@ def _evaluate_rules(ordered: Iterable[FirewallRule]) -> PortAccess:
 
 
 def _address_spans(ranges: Iterable[str]) -> list[AddressSpan]:
-    from ipaddress import IPv4Network  # noqa: PLC0415  # only where rules are judged
 
     networks = [IPv4Network(text, strict=False) for text in ranges if ":" not in text]
     return _merge_spans((int(network[0]), int(network[-1])) for network in networks)

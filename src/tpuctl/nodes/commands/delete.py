@@ -15,6 +15,9 @@ from tpuctl.app.options import (
     timeout_option,
     yes_option,
 )
+from tpuctl.nodes.commands.state_changes import delete_nodes
+from tpuctl.nodes.rendering import show_deleted
+from tpuctl.nodes.tear_down import absent_error
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -50,10 +53,6 @@ def command(
       tpuctl delete trainer
       tpuctl delete trainer-0 trainer-1 --yes --ignore-not-found
     """
-    from tpuctl.nodes.commands.state_changes import delete_nodes  # noqa: PLC0415  # as above
-    from tpuctl.nodes.rendering import show_deleted  # noqa: PLC0415  # as above
-    from tpuctl.nodes.tear_down import absent_error  # noqa: PLC0415  # not needed by --help and completion
-
     result = delete_nodes(
         app,
         nodes,

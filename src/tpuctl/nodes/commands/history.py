@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from tpuctl.app.options import DurationType, cli_command, node_argument
-from tpuctl.clock import format_duration, parse_timestamp
 from tpuctl.config.settings import SourceKind
+from tpuctl.durations import format_duration, parse_timestamp
 from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.names import check_zone, closest_match
 from tpuctl.nodes.rendering import (

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from tpuctl.accelerators import documented_zones_of, find_accelerator_type, smallest_type_in_zone
 from tpuctl.app.hints import is_connection_refused
 from tpuctl.app.spec_options import parse_pairs
-from tpuctl.clock import deadline_has_passed, format_duration
+from tpuctl.clock import deadline_has_passed
+from tpuctl.durations import format_duration
 from tpuctl.errors import (
     InvalidInputError,
     NodeNotInProjectError,

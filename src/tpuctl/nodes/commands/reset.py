@@ -15,12 +15,14 @@ from tpuctl.app.options import (
     timeout_option,
     yes_option,
 )
-from tpuctl.app.ssh_options import route_options, with_reachable_goal
+from tpuctl.app.ssh_options import close_shared_connections, route_options, with_reachable_goal
 from tpuctl.errors import NotConfirmedError
+from tpuctl.nodes.actions import reset_node
 from tpuctl.nodes.commands.dry_run import show_plan
 from tpuctl.nodes.commands.policy_options import choose_goal, deadline, level_option, within_deadline
 from tpuctl.nodes.conditions import Policy, Verb
 from tpuctl.nodes.plan import PlanStep, ResetMode, reset_mode
+from tpuctl.nodes.rendering import show_node
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -77,10 +79,6 @@ def command(
       tpuctl reset trainer
       tpuctl reset trainer --mode recreate --yes
     """
-    from tpuctl.app.ssh_options import close_shared_connections  # noqa: PLC0415  # as above
-    from tpuctl.nodes.actions import reset_node  # noqa: PLC0415  # not needed by --help and completion
-    from tpuctl.nodes.rendering import show_node  # noqa: PLC0415  # as above
-
     with within_deadline(app, deadline(app, timeout)):
         found = app.find(node)
     chosen = reset_mode(found, ResetMode(mode))

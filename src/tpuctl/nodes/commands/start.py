@@ -15,6 +15,9 @@ from tpuctl.app.options import (
     skip_validation_option,
     timeout_option,
 )
+from tpuctl.nodes.actions import needs_start, start_node
+from tpuctl.nodes.commands.state_changes import change_nodes
+from tpuctl.nodes.conditions import Condition, Verb
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -48,10 +51,6 @@ def command(
       tpuctl start trainer
       tpuctl start trainer-0 trainer-1 --no-wait
     """
-    from tpuctl.nodes.actions import needs_start, start_node  # noqa: PLC0415  # not needed by --help and completion
-    from tpuctl.nodes.commands.state_changes import change_nodes  # noqa: PLC0415  # as above
-    from tpuctl.nodes.conditions import Condition, Verb  # noqa: PLC0415  # as above
-
     return change_nodes(
         app,
         nodes,

@@ -36,6 +36,7 @@ from tpuctl.nodes.commands.policy_options import (
     retry_until_answered,
     within_deadline,
 )
+from tpuctl.nodes.conditions import ObservedState, Verb
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -183,7 +184,6 @@ def _show_plans(
 ) -> None:
     """Show the plan for each node, and run the checks that come before a creation."""
     from tpuctl.nodes.commands.dry_run import show_plan  # noqa: PLC0415  # not needed by --help and completion
-    from tpuctl.nodes.conditions import ObservedState, Verb  # noqa: PLC0415  # as above
     from tpuctl.nodes.plan import plan_steps  # noqa: PLC0415  # as above
 
     for name, found, spec in located:

@@ -50,7 +50,7 @@ def command(
       tpuctl wait --all --for devices
       tpuctl wait trainer-0 trainer-1 --for gone
     """
-    from tpuctl.nodes.commands.node_lookup import locate_for_wait, select_nodes
+    from tpuctl.nodes.commands.node_lookup import locate_for_wait, select_nodes  # noqa: PLC0415  # not needed by --help
     from tpuctl.nodes.controller import reconcile_nodes  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.nodes.rendering import show_results  # noqa: PLC0415  # as above
     from tpuctl.nodes.tracker import ReconcileRequest  # noqa: PLC0415  # as above

@@ -12,7 +12,8 @@ from tpuctl.app.options import cli_command, events_option, force_lease_option, s
 from tpuctl.app.signals import TerminatedError
 from tpuctl.app.spec_options import build_spec, spec_options, take_spec
 from tpuctl.app.ssh_options import route_options
-from tpuctl.clock import SystemClock, format_duration, parse_duration, parse_timestamp
+from tpuctl.clock import SystemClock
+from tpuctl.durations import format_duration, parse_duration, parse_timestamp
 from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError, worst_exit_code
 from tpuctl.models.events import broadcast
 from tpuctl.nodes.commands.policy_options import (
@@ -84,7 +85,7 @@ def command(
       tpuctl watch trainer-0 trainer-1 --repair recreate --until 18:30
       tpuctl watch trainer --on-recover 'tpuctl run "$TPUCTL_NODE" --detach -- ./train.sh --resume'
     """
-    from tpuctl.nodes.commands.node_lookup import locate_for_watch, select_nodes
+    from tpuctl.nodes.commands.node_lookup import locate_for_watch, select_nodes  # noqa: PLC0415  # not needed by --help
     from tpuctl.nodes.controller import watch_nodes  # noqa: PLC0415  # as above
     from tpuctl.nodes.tracker import ReconcileRequest  # noqa: PLC0415  # not needed by --help and completion
 

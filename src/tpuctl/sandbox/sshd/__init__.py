@@ -15,7 +15,7 @@ from tpuctl.sandbox.sshd.daemon import SshdUnavailableError, WorkerFolders, find
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["WorkerFolders", "SshdUnavailableError", "find_sshd", "host_key", "proxy_command"]
+__all__ = ["SshdUnavailableError", "WorkerFolders", "find_sshd", "host_key", "proxy_command"]
 
 
 def proxy_command(state_path: Path, address: str) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuctl import platforms
-from tpuctl.clock import parse_timestamp
+from tpuctl.durations import parse_timestamp
 from tpuctl.errors import TpuctlError
 
 if TYPE_CHECKING:

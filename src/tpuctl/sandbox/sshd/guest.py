@@ -15,7 +15,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from tpuctl.accelerators import parse_accelerator_type
-from tpuctl.clock import parse_timestamp
+from tpuctl.durations import parse_timestamp
 from tpuctl.platforms import find_processes_with_variable
 from tpuctl.sandbox.sshd.daemon import WorkerFolders, make_private_folder, write_private_file
 

@@ -23,7 +23,7 @@ import fcntl
 import os
 import select
 import time
-from _signal import SIG_DFL, SIGPIPE, SIGXFSZ, signal
+from _signal import SIG_DFL, SIGPIPE, SIGXFSZ, signal  # type: ignore[import-not-found]  # of CPython
 
 from tpuctl.ssh.agent.job_files import (
     FRAME_BLOCK,

@@ -8,6 +8,8 @@ import click
 
 from tpuctl.app.options import cli_command
 from tpuctl.workers.commands.jobs import choose_targets_and_job, job_options
+from tpuctl.workers.execution import follow_job, show_result
+from tpuctl.workers.worker_jobs import choose_job, list_jobs
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
@@ -31,9 +33,6 @@ def command(app: App, *, words: tuple[str, ...], selector: tuple[str, ...], work
       tpuctl attach trainer nightly --tail 20
       tpuctl attach trainer -o json 2>/dev/null | jq '.workers[].exitCode'
     """
-    from tpuctl.workers.execution import follow_job, show_result
-    from tpuctl.workers.worker_jobs import choose_job, list_jobs  # noqa: PLC0415  # completion and --help need not wait for it
-
     choice = choose_targets_and_job(app, words, selector, worker)
     listing = list_jobs(choice.workers, names=[choice.job] if choice.job else (), tail=tail)
     job = choose_job(listing, choice.job, choice.nodes, running_first=True)

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 import click
 
 from tpuctl.app.options import cli_command, node_argument
-from tpuctl.models.node import NodeState
+from tpuctl.models.node import NodeState, WorkerSet
+from tpuctl.output.terminal import OutputFormat
+from tpuctl.workers.environment import (
+    EnvironmentOptions,
+    environment_warning,
+    fish_exports,
+    job_variables,
+    posix_exports,
+)
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
@@ -44,16 +52,6 @@ def command(app: App, *, node: str, worker: int, form: str) -> None:
       tpuctl env trainer --worker 2 -o fish | source
       tpuctl env trainer -o json | jq -r .TPU_CONFIG
     """
-    from tpuctl.models.node import WorkerSet  # noqa: PLC0415  # completion and --help need not wait for it
-    from tpuctl.output.terminal import OutputFormat  # noqa: PLC0415  # as above
-    from tpuctl.workers.environment import (
-        EnvironmentOptions,
-        environment_warning,
-        fish_exports,
-        job_variables,
-        posix_exports,
-    )
-
     if form == "json":
         app.take({"output": form})
     found = app.find(node)

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tpuctl.app.options import DurationType, cli_command, complete_node, selector_option, worker_option
-from tpuctl.app.ssh_options import route_options
+from tpuctl.app.ssh_options import route_options, shared_connection_options
+from tpuctl.clock import SystemClock
 from tpuctl.errors import InvalidInputError, worst_exit_code
+from tpuctl.models.node import WorkerSet
+from tpuctl.output.terminal import OutputFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -62,9 +65,6 @@ def job_targets(
     app: App, nodes: Sequence[str], selector: Sequence[str], worker: str, *, job: str | None = None
 ) -> JobChoice:
     """Return the workers of these nodes. Raises the errors of `members`."""
-    from tpuctl.app.ssh_options import shared_connection_options  # noqa: PLC0415  # completion and --help need not wait for it
-    from tpuctl.clock import SystemClock  # noqa: PLC0415  # as above
-    from tpuctl.models.node import WorkerSet  # noqa: PLC0415  # as above
     from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # as above
     from tpuctl.workers.worker_jobs import JobClient  # noqa: PLC0415  # as above
 
@@ -121,7 +121,7 @@ def command(
       tpuctl jobs trainer -o json | jq '.[0].workers[] | select(.exitCode != 0)'
       tpuctl jobs trainer --prune --older-than 1d
     """
-    from tpuctl.workers.worker_jobs import check_job_name, list_jobs
+    from tpuctl.workers.worker_jobs import check_job_name, list_jobs  # noqa: PLC0415  # not needed by --help
 
     if older_than is not None and not (prune and isinstance(older_than, timedelta)):
         raise InvalidInputError("`--older-than` needs `--prune`", hint="add it: `--prune --older-than 7d`")
@@ -139,7 +139,6 @@ def command(
 
 
 def _show(app: App, listing: JobListing, nodes: str) -> None:
-    from tpuctl.output.terminal import OutputFormat  # noqa: PLC0415  # as above
     from tpuctl.workers.worker_jobs import JOB_HEADER, job_json, job_row  # noqa: PLC0415  # completion and --help need not wait for it
 
     terminal = app.terminal
@@ -160,7 +159,6 @@ def _show(app: App, listing: JobListing, nodes: str) -> None:
 
 def _remove(app: App, workers: JobClient, names: Sequence[str], older: timedelta, nodes: str) -> int:
     """Remove jobs; show which were removed, and why others were not."""
-    from tpuctl.output.terminal import OutputFormat  # noqa: PLC0415  # as above
     from tpuctl.workers.worker_jobs import remove_jobs  # noqa: PLC0415  # completion and --help need not wait for it
 
     removal = remove_jobs(workers, names, older=older, nodes=nodes)

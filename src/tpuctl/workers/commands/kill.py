@@ -9,7 +9,18 @@ import click
 
 from tpuctl.app.options import DurationType, cli_command, yes_option
 from tpuctl.errors import InvalidInputError, NotConfirmedError, TimedOutError
+from tpuctl.output.terminal import Cell, OutputFormat
 from tpuctl.workers.commands.jobs import choose_targets_and_job, job_options, show_errors
+from tpuctl.workers.worker_jobs import (
+    choose_job,
+    job_json,
+    job_state,
+    list_jobs,
+    parse_signal,
+    signal_job,
+    signal_name,
+    worker_names,
+)
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
@@ -58,8 +69,6 @@ def command(
       tpuctl kill trainer nightly --signal INT --wait
       tpuctl kill trainer nightly -s KILL --worker 3
     """
-    from tpuctl.workers.worker_jobs import parse_signal, signal_job, signal_name
-
     number = parse_signal(name)
     if not isinstance(timeout, timedelta):
         raise InvalidInputError(
@@ -78,8 +87,6 @@ def command(
 
 def _newest_job(app: App, choice: JobChoice, signal: str, *, yes: bool) -> str:
     """Return the job to signal when none is named. Raises `NotConfirmedError` if the user refuses."""
-    from tpuctl.workers.worker_jobs import choose_job, list_jobs  # noqa: PLC0415  # completion and --help need not wait for it
-
     listing = list_jobs(choice.workers)
     job = choose_job(listing, None, choice.nodes, running_first=True)
     running = sum(one.is_running for one in listing.jobs)
@@ -90,8 +97,6 @@ def _newest_job(app: App, choice: JobChoice, signal: str, *, yes: bool) -> str:
 
 
 def _show(app: App, done: JobSignalResult, signal: str) -> None:
-    from tpuctl.output.terminal import Cell, OutputFormat
-    from tpuctl.workers.worker_jobs import job_json, job_state, worker_names  # noqa: PLC0415  # completion and --help need not wait for it
 
     if done.sent:
         app.terminal.note(f"{signal} sent to job `{done.job.name}` on {worker_names(done.sent, len(done.job.shares))}")

@@ -7,9 +7,28 @@ from typing import TYPE_CHECKING
 import click
 
 from tpuctl.app.options import cli_command
+from tpuctl.clock import SystemClock
 from tpuctl.errors import ExitCode, RemoteCommandError
 from tpuctl.escaping import escape_unprintable
 from tpuctl.workers.commands.jobs import choose_targets_and_job, job_options, show_errors
+from tpuctl.workers.execution import (
+    OutputTail,
+    WorkerOutputStreams,
+    diagnose_output,
+    follow_job,
+    run_warnings,
+    show_diagnosis,
+    worker_labels,
+)
+from tpuctl.workers.worker_jobs import (
+    Job,
+    JobOutputReader,
+    choose_job,
+    explain_no_answers,
+    job_not_found,
+    job_state,
+    list_jobs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,8 +61,6 @@ def command(
       tpuctl logs trainer 0412-093001-5e1f --worker 3 --tail 100
       tpuctl logs -l team=vision nightly
     """
-    from tpuctl.workers.worker_jobs import Job, choose_job, job_state, list_jobs
-
     choice = choose_targets_and_job(app, words, selector, worker)
     if follow and choice.job and tail is None:
         # Asking for the state of the job first would double the time.
@@ -58,14 +75,6 @@ def command(
 
 
 def _read(app: App, choice: JobChoice, listing: JobListing, job: Job) -> int:
-    from tpuctl.clock import SystemClock  # noqa: PLC0415  # as above
-    from tpuctl.workers.execution import (
-        OutputTail,
-        WorkerOutputStreams,  # noqa: PLC0415  # as above
-        diagnose_output,
-        show_diagnosis,
-    )
-    from tpuctl.workers.worker_jobs import JobOutputReader, explain_no_answers
 
     with WorkerOutputStreams(app.terminal, [share.member for share in job.shares]) as streams:
         tail = OutputTail(streams, len(job.shares))
@@ -78,15 +87,12 @@ def _read(app: App, choice: JobChoice, listing: JobListing, job: Job) -> int:
 
 
 def _warn(app: App, endings: Sequence[WorkerResult]) -> None:
-    from tpuctl.workers.execution import run_warnings  # noqa: PLC0415  # completion and --help need not wait for it
 
     for text in run_warnings(endings, tells_ends=False):
         app.terminal.warn(text)
 
 
 def _follow(app: App, choice: JobChoice, job: Job, others: Sequence[Target]) -> int:
-    from tpuctl.workers.execution import follow_job, show_diagnosis, worker_labels
-    from tpuctl.workers.worker_jobs import job_not_found  # noqa: PLC0415  # completion and --help need not wait for it
 
     result = follow_job(app, choice, job, others)
     if not result.endings:

@@ -15,6 +15,7 @@ from tpuctl.check.commands.preflight_options import check_options, take_check_op
 from tpuctl.config.settings import SETTINGS
 from tpuctl.errors import InvalidInputError
 from tpuctl.files import expand_user_path, read_user_text
+from tpuctl.models.node import WorkerSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +78,7 @@ def take_environment(app: App, options: dict[str, Any]) -> EnvironmentOptions:
 
     `--env` overrides `--env-file`, a later one an earlier one. Raises `InvalidInputError`.
     """
-    from tpuctl.workers.environment import EnvironmentOptions, logging_variables, parse_env_file, parse_variable
+    from tpuctl.workers.environment import EnvironmentOptions, logging_variables, parse_env_file, parse_variable  # noqa: PLC0415  # not needed by --help
 
     local = app.invocation.environ
     given = logging_variables(
@@ -231,7 +232,6 @@ def command(app: App, *, nodes: tuple[str, ...], worker: str, selector: tuple[st
       tpuctl run -l team=vision --fail-fast -- nproc
       tpuctl run --up v5litepod-16 --spot --rm -- ./train.sh
     """
-    from tpuctl.models.node import WorkerSet  # noqa: PLC0415  # as above
     from tpuctl.workers.execution import run_and_show  # noqa: PLC0415  # as above
     from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # completion and --help need not wait for it
 

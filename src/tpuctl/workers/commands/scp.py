@@ -10,8 +10,10 @@ import click
 
 from tpuctl.app.options import cli_command, fanout_option, worker_option
 from tpuctl.app.ssh_options import route_options
-from tpuctl.clock import format_duration
+from tpuctl.clock import SystemClock
+from tpuctl.durations import format_duration
 from tpuctl.errors import ExitCode, InvalidInputError, NotFoundError, RemoteCommandError
+from tpuctl.models.node import WorkerSet
 from tpuctl.output.status_line import format_size
 from tpuctl.output.terminal import OutputFormat
 from tpuctl.ssh.answers import UnexpectedAnswerError
@@ -71,9 +73,7 @@ def command(
       tpuctl scp -r data trainer:/mnt/disks/data --worker 0
       tpuctl scp 'trainer:/tmp/tpu_logs/*' logs
     """
-    from tpuctl.clock import SystemClock  # noqa: PLC0415  # as above
-    from tpuctl.models.node import WorkerSet  # noqa: PLC0415  # as above
-    from tpuctl.workers.copying import CopyOptions, CopyProgress, download, list_local_files, parse_copy_request, upload
+    from tpuctl.workers.copying import CopyOptions, CopyProgress, download, list_local_files, parse_copy_request, upload  # noqa: PLC0415  # not needed by --help
     from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # as above
 
     if scp_flag:

@@ -15,6 +15,7 @@ from tpuctl.app.options import cli_command, node_argument
 from tpuctl.app.ssh_options import route_options
 from tpuctl.errors import InvalidInputError, RemoteCommandError, ServiceUnavailableError
 from tpuctl.models.node import WorkerSet
+from tpuctl.nodes.conditions import check_login_state
 from tpuctl.ssh import interactive
 from tpuctl.ssh.connection import SSH_FAILED, ProbeOutcome, plain_ssh_argv, probe_ssh, ssh_argv, try_login
 from tpuctl.ssh.interactive import (
@@ -339,7 +340,6 @@ def attach_tmux(app: App, session: SshSession) -> int:
 
     Raises `RemoteCommandError` if the worker has no tmux, refuses the login, or no longer exists.
     """
-
     member, terminal = session.member, app.terminal
     name = member.node.name.node_id
     resume = f"tpuctl ssh {session.node} --worker {member.worker} --tmux={session.tmux}"
@@ -352,8 +352,6 @@ def attach_tmux(app: App, session: SshSession) -> int:
 
     def check_node() -> None:
         """Raise if the node is deleted, recreated, or in a state without ssh."""
-        from tpuctl.nodes.conditions import check_login_state  # noqa: PLC0415  # only for long outages
-
         node = app.client.find_node(member.node.name)
         if node is None or node.id != member.node.id:
             what = "no longer exists" if node is None else "was recreated"

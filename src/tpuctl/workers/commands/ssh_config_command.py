@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tpuctl.app.options import cli_command, complete_node, yes_option
-from tpuctl.app.ssh_options import route_options
+from tpuctl.app.ssh_options import entries_file, route_options
 from tpuctl.errors import InvalidInputError
+from tpuctl.files import expand_user_path
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
@@ -54,12 +56,9 @@ def command(
         raise InvalidInputError("cannot combine node names with `--all`", hint="use one of them")
     if not nodes and not all_nodes and (remove or prints):
         raise InvalidInputError("no node is named", hint="name the nodes, or use `--all`")
-    from pathlib import Path  # noqa: PLC0415  # completion and --help do not need it
 
-    from tpuctl.app.ssh_options import entries_file  # noqa: PLC0415  # as above
-    from tpuctl.files import expand_user_path  # noqa: PLC0415  # as above
     from tpuctl.ssh.ssh_config import check_prefix, read_ssh_config  # noqa: PLC0415  # as above
-    from tpuctl.workers.commands.ssh_config_writing import (
+    from tpuctl.workers.commands.ssh_config_writing import (  # noqa: PLC0415  # not needed by --help
         new_entries,
         offer_include,
         remove_entries,

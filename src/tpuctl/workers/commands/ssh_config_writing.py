@@ -9,6 +9,7 @@ from tpuctl.app.ssh_options import account_ssh_folder, cloud_label, entries_file
 from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.models.node import ALL_WORKERS
 from tpuctl.names import parse_node_reference
+from tpuctl.nodes.commands.node_lookup import select_nodes
 from tpuctl.output.terminal import Cell, OutputFormat
 from tpuctl.ssh.ssh_config import (
     UserHosts,
@@ -37,8 +38,6 @@ def new_entries(
 
     Raises the error of a named node. Without names, unreachable nodes are skipped with a note.
     """
-    from tpuctl.nodes.commands.node_lookup import select_nodes  # noqa: PLC0415  # only to write
-
     chosen = None if nodes else select_nodes(app, (), all_nodes=True, labels=())
     texts = [f"{name.zone}/{name.node_id}" for name in chosen] if chosen is not None else nodes
     prefixes = {entry.name: entry.prefix for entry in old if entry.cloud == cloud_label(app)}

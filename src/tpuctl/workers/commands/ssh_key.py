@@ -6,9 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tpuctl.app.app import key_authorization, key_folder, metadata_login
 from tpuctl.app.options import CommandGroup, cli_command, complete_node, yes_option
-from tpuctl.errors import NotConfirmedError
+from tpuctl.durations import format_timestamp
+from tpuctl.errors import InvalidInputError, NotConfirmedError
 from tpuctl.output.terminal import OutputFormat
+from tpuctl.ssh.keys import default_key_path, ensure_key, key_fingerprint
+from tpuctl.ssh.keys import renew_key as replace_key
+from tpuctl.workers.targets import find_nodes
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
@@ -30,11 +35,6 @@ def show(app: App, *, node: str | None) -> None:
       tpuctl ssh-key show trainer
       ssh -i $(tpuctl ssh-key show -o name) ada@203.0.113.9
     """
-    from tpuctl.app.app import key_authorization, key_folder, metadata_login  # noqa: PLC0415  # --help does not need it
-    from tpuctl.clock import format_timestamp  # noqa: PLC0415  # as above
-    from tpuctl.ssh.keys import ensure_key, key_fingerprint
-    from tpuctl.workers.targets import find_nodes  # noqa: PLC0415  # as above
-
     key = ensure_key(key_folder(app), key=app.settings.path("ssh_key"), makes=False)
     shown: dict[str, Any] = {"path": str(key.path), "publicKey": key.public, "fingerprint": key_fingerprint(key)}
     if key.is_in_agent:
@@ -71,11 +71,6 @@ def renew(app: App, *, yes: bool) -> None:
       tpuctl ssh-key renew
       tpuctl ssh-key renew --yes
     """
-    from tpuctl.app.app import key_folder, metadata_login  # noqa: PLC0415  # --help does not need it
-    from tpuctl.errors import InvalidInputError  # noqa: PLC0415  # as above
-    from tpuctl.ssh.keys import default_key_path, key_fingerprint
-    from tpuctl.ssh.keys import renew_key as replace_key  # noqa: PLC0415  # as above
-
     named = app.settings.path("ssh_key")
     if named is not None:
         hint = f"create it with `ssh-keygen -t ed25519 -f {named}`, or remove the setting `ssh_key`"

@@ -11,6 +11,7 @@ from tpuctl.app.options import cli_command, complete_node, worker_option
 from tpuctl.app.ssh_options import route_options
 from tpuctl.errors import InvalidInputError
 from tpuctl.files import expand_user_path
+from tpuctl.models.node import WorkerSet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +68,6 @@ def command(app: App, *, words: tuple[str, ...], selector: tuple[str, ...], work
       tpuctl sync trainer src --to '~/code/src' --delete
       tpuctl sync -l team=vision --watch
     """
-    from tpuctl.models.node import WorkerSet  # noqa: PLC0415  # as above
     from tpuctl.workers.commands.sync_rendering import SyncOptions, sync_continuously, sync_once  # noqa: PLC0415  # as above
     from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # --help does not need it
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.app.signals import TerminatedError
 from tpuctl.app.ssh_options import shared_connection_options
 from tpuctl.clock import SystemClock
 from tpuctl.errors import ExitCode, InvalidInputError, RemoteCommandError, TpuctlError
 from tpuctl.escaping import escape_unprintable
 from tpuctl.output.status_line import TransferLine, format_size
 from tpuctl.output.terminal import Cell, OutputFormat
+from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failures
 from tpuctl.ssh.transfer_channels import NotSyncedError
 from tpuctl.workers.file_tree import default_worker_folder, read_tree
 from tpuctl.workers.syncing import SyncChanges, SyncRequest, SyncResult, SyncTransport, sync_workers, watch_and_sync
@@ -40,8 +43,6 @@ class SyncOptions:
     @classmethod
     def of(cls, app: App, source: Path, options: dict[str, Any]) -> SyncOptions:
         """Build it from the command's options. Raises `InvalidInputError` for an empty `--to`."""
-        from pathlib import Path  # noqa: PLC0415  # above it is imported for types only
-
         text = app.invocation.environ.get("HOME", "").rstrip("/")
         folder = options["folder"]
         if folder is None:
@@ -86,8 +87,6 @@ def sync_once(app: App, find: Callable[[], Sequence[Target]], wish: SyncOptions)
 
 def sync_continuously(app: App, find: Callable[[], Sequence[Target]], wish: SyncOptions) -> int:
     """Sync continuously, with a line for each round with changes or errors. SIGTERM ends it with exit code 0."""
-    from tpuctl.app.signals import TerminatedError  # noqa: PLC0415  # it imports the tree
-
     try:
         with app.going_on("changes are no longer synced", resume=app.command_line()):
             clock = _clock(app)
@@ -136,8 +135,6 @@ def _show(app: App, synced: SyncResult, *, dry_run: bool) -> None:
 
 def _failure(app: App, synced: SyncResult) -> RemoteCommandError:
     """Return the error for the failed workers. If there are several causes, show each of them first."""
-    from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failures  # noqa: PLC0415  # only for failures
-
     unreached = [(member, error.ssh_stderr) for member, error in synced.failed if error.ssh_stderr is not None]
     accepted = len(unreached) < len(synced.results)
     causes: list[RemoteCommandError] = []

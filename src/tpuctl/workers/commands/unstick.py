@@ -10,6 +10,8 @@ import click
 from tpuctl.app.options import DurationType, cli_command, node_argument, worker_option, yes_option
 from tpuctl.app.ssh_options import route_options
 from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError, worst_exit_code
+from tpuctl.models.node import WorkerSet
+from tpuctl.output.terminal import OutputFormat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +63,6 @@ def command(
       tpuctl unstick trainer --worker 3 --signal INT --grace 60s --yes
       tpuctl unstick trainer --dry-run -o json
     """
-    from tpuctl.models.node import WorkerSet  # noqa: PLC0415  # as above
     from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # as above
     from tpuctl.workers.tpu_release import find_holders, release_errors, release_notes, release_tpu  # noqa: PLC0415  # completion and --help need not wait for it
 
@@ -103,14 +104,12 @@ def _confirm(app: App, node_id: str, sites: Sequence[HolderReport], *, yes: bool
 
 
 def _is_json(app: App) -> bool:
-    from tpuctl.output.terminal import OutputFormat  # noqa: PLC0415  # as above
 
     return app.format in {OutputFormat.JSON, OutputFormat.YAML}
 
 
 def _show(app: App, node_id: str, sites: Sequence[HolderReport]) -> None:
     """Show what holds the TPU on each worker; an empty list is shown only to scripts."""
-    from tpuctl.output.terminal import OutputFormat  # noqa: PLC0415  # as above
     from tpuctl.workers.tpu_release import HOLDER_HEADER, holder_rows, holders_json  # noqa: PLC0415  # as above
 
     if _is_json(app):
