@@ -25,7 +25,7 @@ compiled: $(VENV)/.ready
 
 # The same for the tests themselves, which every process of pytest would compile.
 test: lint compiled
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -W error -n $(WORKERS) --dist worksteal
+	TMPDIR=$$(.ci/memory-folder) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -W error -n $(WORKERS) --dist worksteal
 
 # A part of the tests on each other Python of this machine, and with the lowest versions of the dependencies.
 test-pythons: $(VENV)/.ready
