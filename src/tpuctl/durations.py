@@ -58,3 +58,18 @@ def parse_timestamp(text: str | None) -> datetime | None:
 def format_timestamp(moment: datetime) -> str:
     """Return a time as RFC 3339 in UTC, to the second."""
     return moment.astimezone(UTC).isoformat()[:19] + "Z"
+
+
+def parse_http_date(text: str | None) -> datetime | None:
+    """Parse the time of a `Date` or `Retry-After` header; None if it is absent or garbled."""
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415  # 5 ms
+
+    try:
+        moment = parsedate_to_datetime(text or "")
+    except (ValueError, OverflowError):
+        # The digits of a zone are not bounded.
+        return None
+    # Years at the ends of the calendar overflow as soon as an hour is added or a time zone applied.
+    if not 2 <= moment.year <= 9998:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

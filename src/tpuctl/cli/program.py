@@ -63,13 +63,6 @@ def invocation_of_process() -> Invocation:
     return Invocation(tuple(sys.argv[1:]), os.environ, StandardStreams.of_process(), folder)
 
 
-def flush(invocation: Invocation) -> None:
-    """Flush stdout and stderr; ignore streams that are closed."""
-    for stream in (invocation.streams.stdout, invocation.streams.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-
-
 def run(invocation: Invocation) -> int:
     """Run one command and return its exit code. A bug keeps its traceback."""
     app = App(invocation)

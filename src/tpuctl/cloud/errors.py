@@ -9,12 +9,11 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Final
 
-from tpuctl.durations import format_duration
+from tpuctl.durations import format_duration, parse_http_date
 from tpuctl.errors import (
     AccessError,
     AlreadyExistsError,
@@ -369,19 +368,6 @@ class ApiRefusedError(Exception):
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(str(refusal))
         self.refusal = refusal
-
-
-def parse_http_date(text: str | None) -> datetime | None:
-    """Parse the time of a `Date` or `Retry-After` header; None if it is absent or garbled."""
-    try:
-        moment = parsedate_to_datetime(text or "")
-    except (ValueError, OverflowError):
-        # The digits of a zone are not bounded.
-        return None
-    # Years at the ends of the calendar overflow as soon as an hour is added or a time zone applied.
-    if not 2 <= moment.year <= 9998:
-        return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def parse_retry_after(text: str | None, now: datetime) -> timedelta | None:

@@ -39,11 +39,11 @@ from tpuctl.cloud.errors import (
     UntrustedServerError,
     credential_error,
     excerpt,
-    parse_http_date,
     parse_refusal,
     translate,
     translate_errors,
 )
+from tpuctl.durations import parse_http_date
 from tpuctl.errors import NotFoundError, OutcomeUnknownError, TimedOutError, TpuctlError
 from tpuctl.models.operation import Operation
 from tpuctl.names import last_segment

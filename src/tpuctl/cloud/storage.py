@@ -18,7 +18,6 @@ from tpuctl.cloud.errors import (
     ApiRefusedError,
     GarbledAnswerError,
     TransportError,
-    parse_http_date,
     query_errors,
     translate,
 )
@@ -33,7 +32,7 @@ from tpuctl.cloud.requests import (
     is_uncertain,
     read_json,
 )
-from tpuctl.durations import parse_timestamp
+from tpuctl.durations import parse_http_date, parse_timestamp
 from tpuctl.errors import (
     AccessError,
     ConflictError,

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 from tpuctl.check.facts import Absent, CheckFacts, Fact, Known, Unknown, value_or_none
 from tpuctl.check.gathering import NodeQueries, QueryPool
 from tpuctl.cloud.credentials import account_of
-from tpuctl.cloud.errors import TransportError, credential_error, parse_http_date, translate
+from tpuctl.cloud.errors import TransportError, credential_error, translate
 from tpuctl.config import sources
 from tpuctl.config.sources import gcloud_configuration_file, gcloud_configuration_name
 from tpuctl.doctor.cloud_rules import NEEDED_PERMISSIONS
@@ -44,6 +44,7 @@ from tpuctl.doctor.local_probes import (
     read_ssh_keys,
     read_text_fact,
 )
+from tpuctl.durations import parse_http_date
 from tpuctl.errors import CredentialsError, TpuctlError
 from tpuctl.models.spec import NodeSpec
 from tpuctl.shapes import Shape, ShapeError, parse_json
