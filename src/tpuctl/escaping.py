@@ -76,9 +76,6 @@ def _json_escaped(line: str) -> str:
     return line if line.isprintable() else _UNUSUAL.sub(escape, line)
 
 
-# Mask secrets whose place is known: metadata values in JSON, option values in a command line.
-
-
 # Options whose value is `KEY=VALUE` with a secret in VALUE.
 _SECRET_OPTIONS = frozenset({"--metadata", "--update-metadata", "--env"})
 # Options whose value is a URL, which may contain a password or a key.

@@ -1,4 +1,10 @@
-"""The schema of the settings: key, type and sources of each. `config show` and the docs use it too."""
+"""Settings: the schema (key, type and allowed sources of each), which value wins, and what it means. Pure.
+
+Precedence: flag, `TPUCTL_*`, gcloud's and Google's own variables, project file, user file, gcloud's active configuration,
+default. Flags and variables are checked when they are read, file entries all at once, so that an invalid line is found before
+it matters. Functions that convert a text (`as_number`, `as_path`, …) raise `ValueError` with the reason; their caller adds the
+source and the key. `config show` and the reference are generated from the schema.
+"""
 
 from __future__ import annotations
 
@@ -423,13 +429,6 @@ NEVER_IN_FILES: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
-# Resolve settings: which value of each setting wins, where it came from, and what it means.
-#
-# Precedence: flag, `TPUCTL_*`, gcloud's and Google's own variables, project file, user file, gcloud's active configuration,
-# default. Flags and variables are checked when they are read, file entries all at once, so that an invalid line is found before
-# it matters. Readers of values raise `ValueError` with the reason; the caller adds the source and the key.
-
-
 _T = TypeVar("_T")
 
 
@@ -716,9 +715,6 @@ def _settle_quota_project(found: dict[str, ResolvedSetting]) -> None:
         found["quota_project"] = replace(setting, value=project.value)
 
 
-# Convert the text of a setting to its type. Raises `ValueError` with the reason; the caller adds source and key.
-
-
 # Scalars stay text as written: `version: 1.10` is not a number, `off` may be the value of a label.
 RawRecord = Mapping[str, str]
 RawValue = str | tuple[str, ...] | RawRecord | tuple[RawRecord, ...]
@@ -916,9 +912,6 @@ def _expected_form(spec: SettingSpec) -> str:
             return f"it must be a list of entries with {', '.join(spec.fields)}"
         case _:
             return "it must be one value"
-
-
-# Errors and hints for settings that are missing, invalid, or in a file that may not set them.
 
 
 _NOT_SHOWN = "(set, not shown)"

@@ -198,9 +198,6 @@ def _read_configuration(context: ProbeContext) -> ConfigFacts:
     )
 
 
-# Read the credentials file and fetch an access token. No token is kept.
-
-
 _VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 # The token is sent in the body, which no proxy logs [documentation: tokeninfo].
 _TOKEN_INFO_URL = "https://oauth2.googleapis.com/tokeninfo"  # noqa: S105  # an address
@@ -254,7 +251,10 @@ def read_credential_file(context: ProbeContext) -> Fact[CredentialFile]:
 
 
 def fetch_token(access: TokenAccess) -> AccessToken | TokenFailure:
-    """Fetch a token, and ask Google for its properties. Raises `ServiceUnavailableError` if the network fails."""
+    """Fetch a token and ask Google for its properties. The token is not kept.
+
+    Raises `ServiceUnavailableError` if the network fails.
+    """
     from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415  # 20 ms
 
     try:
@@ -301,13 +301,10 @@ def _token_failure(error: Exception) -> TokenFailure:
     return TokenFailure(str(error), tuple(advice), getattr(error, "error_id", None))
 
 
-# Call the hosts of the cloud: resolve their names, send a request without credentials, read their clock.
-
-
 GOOGLE_HOSTS = ("tpu.googleapis.com", "compute.googleapis.com", "storage.googleapis.com", "oauth2.googleapis.com")
 # The URL that the sandbox answers itself, by its name in findings: its http object has no socket.
 SANDBOX_HOSTS = {"the sandbox": f"https://{GOOGLE_HOSTS[0]}/"}
-# The variables of `Proxy.from_environment`, in its order.
+# The variables of `HttpProxy.from_environment`, in its order.
 PROXY_VARIABLES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 # A `Date` header has no fractions of a second.
 _HALF = timedelta(seconds=0.5)

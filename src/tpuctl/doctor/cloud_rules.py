@@ -1,4 +1,7 @@
-"""Rules about access to the cloud: credentials, tokens, the quota project, proxy, hosts, clock, project and permissions."""
+"""Rules about access to the cloud: credentials, tokens, the quota project, proxy, hosts, clock, project and permissions.
+
+The project itself (state, billing, APIs) is judged by the rules of `check`.
+"""
 
 from __future__ import annotations
 
@@ -255,9 +258,6 @@ IDENTITY_RULES: tuple[CheckRule[EnvironmentFacts], ...] = (
 )
 
 
-# Rules about the network between this machine and the cloud: proxy, host names, answers, certificates and clock.
-
-
 _CLOCK_OFF = timedelta(seconds=60)
 # A signed assertion for a token is valid for an hour, with a few minutes of tolerance [google-auth source: jwt, clock skew].
 _CLOCK_FAR_OFF = timedelta(minutes=5)
@@ -444,9 +444,6 @@ NETWORK_RULES: tuple[CheckRule[EnvironmentFacts], ...] = (
     check_clock,
     check_ca_file,
 )
-
-
-# Rules about the project: whether one is set, and the permissions of the caller. `check` judges the project itself.
 
 
 # The permissions that commands use, and the effect of a missing one [IAM's list; roles/tpu.admin has those of the TPU API].

@@ -255,9 +255,6 @@ class EnvironmentFacts:
     cloud: ProjectFacts
 
 
-# The facts for scripts, as JSON: versions, folders and sources of settings.
-
-
 def environment_json(facts: EnvironmentFacts) -> dict[str, Any]:
     """Return the facts as JSON. Every field is always present, null if unknown or absent. No value is a secret.
 
@@ -285,9 +282,6 @@ def environment_json(facts: EnvironmentFacts) -> dict[str, Any]:
         "endpoint": facts.configuration.endpoint,
         "settings": {spec.key: str(setting.source) for spec, setting in settings or () if setting},
     }
-
-
-# Facts about one node, for the rules of `doctor NODE`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,9 +321,6 @@ class NodeFacts:
     operations: Fact[tuple[NodeOperation, ...]]
     obstacle: str | None = None
     remedy: str | None = None
-
-
-# Facts about the workers of a node, for the rules of `doctor NODE`.
 
 
 @dataclass(frozen=True, slots=True)

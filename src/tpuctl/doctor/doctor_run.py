@@ -147,15 +147,12 @@ def _output_format(app: App) -> OutputFormat:
         return OutputFormat.JSON if as_json else OutputFormat.TABLE
 
 
-# Check a node and its workers. Nothing is changed: no key is created, and none is put on the node.
-
-
 # A worker may be slow to accept ssh without being broken.
 _WORKER_TIMEOUT = timedelta(seconds=30)
 
 
 def findings_of_node(app: App, node: str, options: Mapping[str, Any]) -> tuple[Finding, ...]:
-    """Return the findings about a node and its workers.
+    """Return the findings about a node and its workers. Nothing is changed: no ssh key is created or put on the node.
 
     `timeout` of the options limits each worker. A fact that cannot be read is a finding; an error that prevents finding the
     node itself is raised.
@@ -206,9 +203,6 @@ def _find_routes(app: App, node: Node) -> tuple[list[Target], dict[int, TpuctlEr
     # Without known host keys ssh would refuse to connect, or trust any host that answers. They are saved on this machine.
     save_host_keys([member.way for member in found])
     return found, wayless
-
-
-# Build the context of the probes: paths, settings and connections. Each works also if another one is invalid.
 
 
 T = TypeVar("T")

@@ -1,4 +1,7 @@
-"""Rules about frameworks on the workers: the same on all workers, compatible with each other and with the runtime version."""
+"""Rules about frameworks on the workers: the same on all workers, compatible with each other and with the runtime version.
+
+Versions of packages are compared by the part of PEP 440 that frameworks need; what cannot be compared is None.
+"""
 
 from __future__ import annotations
 
@@ -280,9 +283,6 @@ def check_tensorflow_matches_image(facts: AllWorkersFacts, report: WorkerReport)
 
 
 FRAMEWORK_RULES = (check_frameworks, check_same_versions, check_compatible_versions, check_tensorflow_matches_image)
-
-
-# Versions of Python packages: the part of PEP 440 that comparing frameworks needs. None means: cannot be decided.
 
 
 _VERSION = re.compile(

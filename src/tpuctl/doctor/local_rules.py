@@ -212,9 +212,6 @@ MACHINE_RULES: tuple[CheckRule[EnvironmentFacts], ...] = (
 )
 
 
-# Rules about the programs that tpuctl starts: gcloud and its updates, ssh and rsync.
-
-
 # The version with which the printed gcloud commands were tested.
 _TRIED_GCLOUD = "528.0.0"
 _UPDATES = {
@@ -373,9 +370,6 @@ PROGRAM_RULES: tuple[CheckRule[EnvironmentFacts], ...] = (
     check_gcloud_configuration,
     check_programs,
 )
-
-
-# Rules about the ssh key for workers, the permissions of its files, and the ssh agent.
 
 
 _RENEW = Remedy("create a new key pair; the old one is kept under another name", "tpuctl ssh-key renew")
@@ -553,9 +547,6 @@ KEY_RULES: tuple[CheckRule[EnvironmentFacts], ...] = (
     check_ssh_agent,
     check_ssh_file_modes,
 )
-
-
-# Rules about settings: whether they can be read, where each comes from, and variables without effect.
 
 
 # tpuctl reads these besides those of the settings. The others it sets for remote commands and hooks: harmless here.

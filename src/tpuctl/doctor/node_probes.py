@@ -1,7 +1,8 @@
-"""Examine a worker: its disks, memory, processes, variables, Python environments and clock.
+"""Gather the facts about a node from the API and the journal, and about its workers over ssh.
 
-One ssh session runs a program with the worker's own Python. Its answer is parsed strictly: an invalid part becomes unknown, and
-the other parts count.
+One ssh session per worker, all in parallel, runs a program with the worker's own Python: it reports disks, memory, processes,
+variables, Python environments and the clock. Its answer is parsed strictly: an invalid part becomes unknown, and the other
+parts count.
 """
 
 from __future__ import annotations
@@ -374,9 +375,6 @@ def _synchronized(printed: JsonFields) -> Fact[bool]:
     return Known(found[1] == "yes")
 
 
-# Gather the facts about a node and its workers: queued resource, operations, guest attributes, journal, worker reports.
-
-
 _OPERATIONS = 10
 _SUCCESSES = frozenset({"usable", "create", "restart", "start"})
 
@@ -469,9 +467,6 @@ def _last_failure(node: Node, journal: Journal) -> Fact[LastFailure]:
         elif entry.get("error") and entry.get("id") in {None, "", node.id}:
             found = LastFailure(str(text or entry["error"]), str(entry["error"]), parse_timestamp(entry.get("at")))
     return Absent() if found is None else Known(found)
-
-
-# Examine the workers of a node in parallel, each with a timeout.
 
 
 def examine_workers(

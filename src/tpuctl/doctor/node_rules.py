@@ -304,9 +304,6 @@ NODE_CONDITION_RULES = (
 )
 
 
-# Rules about what a node was created with: image, addresses, account, disks, and whether its workers can be examined.
-
-
 _LEVELS = {
     ImageFit.FITS: Level.OK,
     ImageFit.DOUBTFUL: Level.WARNING,

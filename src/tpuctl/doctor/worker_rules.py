@@ -1,4 +1,4 @@
-"""Rules about the workers of a node: chips, processes, disks, memory, clocks, variables.
+"""Rules about the workers of a node: ssh, chips, processes, libtpu's log, startup, disks, memory, clocks, variables.
 
 A rule yields findings for single workers; the same finding on several workers becomes one.
 """
@@ -142,11 +142,7 @@ def remedy_from_hint(hint: str) -> Remedy:
     return Remedy(hint)
 
 
-# Values that libtpu accepts for its log variables.
-#
-# Source: troubleshooting and debug-log guides of Cloud TPU.
-
-
+# Troubleshooting and debug-log guides of Cloud TPU.
 _LIBTPU_LOG_LEVELS = frozenset({"0", "1", "2", "3"})
 LOG_DIR, LEVEL_NAMES = "TPU_LOG_DIR", ("TPU_MIN_LOG_LEVEL", "TPU_STDERR_LOG_LEVEL")
 # libtpu's word for no log. Translated guides translate it, and then libtpu takes it for a path.
@@ -160,9 +156,6 @@ def log_variable_problem(name: str, value: str) -> str | None:
     if name in LEVEL_NAMES and value not in _LIBTPU_LOG_LEVELS:
         return "libtpu's levels are 0 (INFO), 1 (WARNING), 2 (ERROR) and 3 (FATAL)"
     return None
-
-
-# Rules about the workers as machines: disk space, memory, boots and clocks.
 
 
 # In percent, of a disk's room and of its inodes.
@@ -413,9 +406,6 @@ WORKER_MACHINE_RULES = (
     check_time_synchronization,
     check_worker_clocks,
 )
-
-
-# Rules about the TPU of each worker: ssh access, chips, processes that hold it, libtpu's log, startup.
 
 
 _LARGE_LOG_FOLDER = 10 << 30
@@ -671,9 +661,6 @@ WORKER_TPU_RULES = (
     check_startup,
     check_libtpu_log,
 )
-
-
-# Rules about environment variables on the workers that affect libtpu, JAX, TensorFlow and torch_xla.
 
 
 _PROFILES = "`~/.profile`, `~/.bash_profile` and `/etc/profile`, and what they read"

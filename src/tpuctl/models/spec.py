@@ -269,14 +269,10 @@ def _without_own_labels(labels: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in labels.items() if key not in _OWN_LABELS}
 
 
-# Validate labels and network tags before a request is sent. Pure.
-#
-# Source of the rule for labels: Resource Manager documentation, "Requirements for labels": at most 64; keys of 1 to 63
-# characters, values of 0 to 63; lower-case letters, digits, `_`, `-` and international characters; a key begins with a letter
-# or an international character. For tags: Compute API v1, Tags.items: 1 to 63 characters, RFC 1035; their number (64) is from
-# Compute Engine's documentation. Where these rules are silent, any value is accepted, and the service decides.
-
-
+# Labels: Resource Manager documentation, "Requirements for labels": at most 64; keys of 1 to 63 characters, values of 0 to 63;
+# lower-case letters, digits, `_`, `-` and international characters; a key begins with a letter or an international character.
+# Network tags: Compute API v1, Tags.items: 1 to 63 characters, RFC 1035; their number (64) is from Compute Engine's
+# documentation. If these rules do not say, any value is accepted, and the service decides.
 MAX_LABELS = 64
 MAX_LABEL_LENGTH = 63
 _TAG = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
