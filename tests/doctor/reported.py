@@ -28,7 +28,7 @@ def found(out: str) -> Iterator[tuple[str, str, str]]:
             yield one["id"], one["level"], one["text"]
 
 
-def look(console: Console, *arguments: str, **environ: str) -> tuple[dict[str, tuple[str, str]], int]:
+def run_doctor(console: Console, *arguments: str, **environ: str) -> tuple[dict[str, tuple[str, str]], int]:
     """Return level and text of what is not ok by its id, and the exit code."""
     out, _, code = replace(console, environ={**console.environ, **environ})("doctor", "-o", "json", *arguments)
     return {id_: (level, text) for id_, level, text in found(out)}, code

@@ -85,7 +85,7 @@ GOOD = EnvironmentFacts(
 
 LATE = Unknown("no answer within 4s", is_passing=True)
 
-Said = list[tuple[str, str, str]]
+Findings = list[tuple[str, str, str]]
 
 
 def with_(part: str, **changes: Any) -> EnvironmentFacts:
@@ -93,7 +93,7 @@ def with_(part: str, **changes: Any) -> EnvironmentFacts:
     return replace(GOOD, **{part: replace(getattr(GOOD, part), **changes)})
 
 
-def said(seen: EnvironmentFacts) -> Said:
+def problems(seen: EnvironmentFacts) -> Findings:
     """Return id, level and text of everything that is not in order."""
     return [(one.id, str(one.level), one.found.text) for one in evaluate_environment(seen) if one.level is not Level.OK]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.doctor.reported import look
-from tests.doctor.seen import GOOD, remedies, said
+from tests.doctor.reported import run_doctor
+from tests.doctor.seen import GOOD, problems, remedies
 from tpuctl.clock import ManualClock
 from tpuctl.config.sources import gcloud_may_have_login
 from tpuctl.doctor.doctor_facts import SandboxFailure
@@ -72,7 +72,7 @@ BROKEN: list[tuple[Callable[[Path], None], str, str]] = [
 
 
 def watched(tmp_path: Path, *arguments: str, **environ: str) -> tuple[str, str, int]:
-    """Run it in a process of its own, where every call to the outside is told and refused."""
+    """Run it in a process of its own, where every call to the outside is report and refused."""
     paths = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "NO_GCE_CHECK": "true"}
     done = subprocess.run(
         [sys.executable, "-c", WATCHED, *arguments],
@@ -128,9 +128,11 @@ def test_doctor_invalid_settings_call_no_host(
 
 
 def test_doctor_unusable_sandbox_is_reported_once_with_a_remedy() -> None:
-    seen = replace(GOOD, network=replace(GOOD.network, hosts=(), closed=SandboxFailure("it is damaged", ("mend it",))))
+    seen = replace(
+        GOOD, network=replace(GOOD.network, hosts=(), sandbox_failure=SandboxFailure("it is damaged", ("mend it",)))
+    )
 
-    assert [row for row in said(seen) if row[0] != "TPU934"] == [("TPU933", "error", "it is damaged")]
+    assert [row for row in problems(seen) if row[0] != "TPU934"] == [("TPU933", "error", "it is damaged")]
     assert remedies(seen, "TPU933") == [("mend it", None), ("see other solutions", "tpuctl explain sandbox")]
 
 
@@ -142,9 +144,9 @@ def test_doctor_node_without_project_is_an_error(
     with open_server(sandbox.world) as server:
         server.start()
         console = replace(alone, clock=clock)
-        found, code = look(console, "demo", TPUCTL_ENDPOINT=server.url, **environ)
+        found, code = run_doctor(console, "demo", TPUCTL_ENDPOINT=server.url, **environ)
         _, err, _ = console("doctor", "demo", TPUCTL_ENDPOINT=server.url)
-        without, fine = look(console, TPUCTL_ENDPOINT=server.url)
+        without, fine = run_doctor(console, TPUCTL_ENDPOINT=server.url)
 
     assert (code, found["TPU940"]) == (9, ("error", "no project is set"))
     assert any(line.startswith("warning: `demo` was not checked: no project is set") for line in err.splitlines())
@@ -158,11 +160,11 @@ def test_doctor_starts_gcloud_only_with_a_login(alone: Console, tmp_path: Path) 
     program.chmod(0o755)
     started = program.with_name("gcloud.started")
 
-    before, _ = look(alone)
+    before, _ = run_doctor(alone)
     was_started = started.exists()
     folder.mkdir(parents=True)
     (folder / "credentials.db").touch()
-    after, _ = look(alone)
+    after, _ = run_doctor(alone)
 
     assert (was_started, started.exists()) == (False, True)
     assert before["TPU921"] == ("error", "not logged in: there are no credentials on this machine")

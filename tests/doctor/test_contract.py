@@ -75,9 +75,9 @@ def test_doctor_hides_secret_settings() -> None:
     )
     seen = with_("configuration", settings=Known(settings))
 
-    told = environment_json(replace(seen, machine=replace(GOOD.machine, gcloud=Absent())))
+    report = environment_json(replace(seen, machine=replace(GOOD.machine, gcloud=Absent())))
 
-    assert told["settings"] == {"proxy_password": "CLOUDSDK_PROXY_PASSWORD"}
-    assert (told["gcloud"], told["packages"], told["account"]) == (None, {"click": "8.2.0"}, "ada@example.com")
-    assert "hunter2" not in json.dumps(told)
+    assert report["settings"] == {"proxy_password": "CLOUDSDK_PROXY_PASSWORD"}
+    assert (report["gcloud"], report["packages"], report["account"]) == (None, {"click": "8.2.0"}, "ada@example.com")
+    assert "hunter2" not in json.dumps(report)
     assert "hunter2" not in str([found.text for rule in ENVIRONMENT_RULES for found in rule.judge(seen)])

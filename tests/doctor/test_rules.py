@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.doctor.seen import ADC, FILE, GOOD, LATE, TPU, Said, remedies, said, with_
+from tests.doctor.seen import ADC, FILE, GOOD, LATE, TPU, Findings, problems, remedies, with_
 from tpuctl.check.facts import Absent, Known, Unknown
 from tpuctl.check.findings import Level
 from tpuctl.doctor.doctor_facts import AccessToken, CloudHost, EnvironmentFacts, HostAnswer, PathStatus, TokenFailure
@@ -17,7 +17,7 @@ from tpuctl.doctor.rule_catalogue import ENVIRONMENT_RULES, evaluate_environment
 
 
 def test_rules_without_problems_yield_only_ok() -> None:
-    assert said(GOOD) == []
+    assert problems(GOOD) == []
     assert {one.id for one in evaluate_environment(GOOD)} >= {
         "TPU901",
         "TPU915",
@@ -58,8 +58,8 @@ def refused(**fields: Any) -> EnvironmentFacts:
     return with_("identity", token=Known(TokenFailure("why", ("do this",), "auth-grant-expired")), **fields)
 
 
-IDENTITY: list[tuple[EnvironmentFacts, Said]] = [
-    (with_("identity", needed=False, file=Absent(), token=None), []),
+IDENTITY: list[tuple[EnvironmentFacts, Findings]] = [
+    (with_("identity", is_needed=False, file=Absent(), token=None), []),
     (
         refused(file=Absent(), gcloud_account=None),
         [("TPU921", "error", "not logged in: there are no credentials on this machine")],
@@ -131,7 +131,7 @@ def ahead(seconds: float, **fields: Any) -> EnvironmentFacts:
 
 NO_CLOCK = ("TPU934", "unknown", "the clock could not be checked: no host answered with its time")
 CLOCK = "the clock of this machine is"
-NETWORK: list[tuple[EnvironmentFacts, Said]] = [
+NETWORK: list[tuple[EnvironmentFacts, Findings]] = [
     (with_("network", proxy=Known("http://h:1"), proxy_source="`HTTPS_PROXY`"), []),
     (with_("network", proxy=Unknown("why")), [("TPU931", "error", "the proxy cannot be used: why")]),
     (
@@ -194,8 +194,8 @@ NETWORK: list[tuple[EnvironmentFacts, Said]] = [
 
 
 @pytest.mark.parametrize(("seen", "expected"), [*IDENTITY, *NETWORK])
-def test_rule_yields_the_finding_of_each_case(seen: EnvironmentFacts, expected: Said) -> None:
-    assert said(seen) == expected
+def test_rule_yields_the_finding_of_each_case(seen: EnvironmentFacts, expected: Findings) -> None:
+    assert problems(seen) == expected
 
 
 def test_login_remedy_only_if_a_login_helps() -> None:

@@ -512,7 +512,7 @@ class Settings:
 
     values: Mapping[str, ResolvedSetting]
     untrusted: frozenset[str] = frozenset()
-    looked_at: Mapping[FileKind, Path] = field(default_factory=dict)
+    searched_files: Mapping[FileKind, Path] = field(default_factory=dict)
     configuration: str | None = None
     home: Path | None = None
 
@@ -527,7 +527,7 @@ class Settings:
         """Iterate over all known settings in the order of the schema, with the value or None."""
         return ((spec, self.values.get(key)) for key, spec in SETTINGS.items())
 
-    def shown(self) -> Settings:
+    def for_display(self) -> Settings:
         """Return the settings with all values, for display only."""
         return replace(self, untrusted=frozenset())
 
@@ -589,7 +589,7 @@ class Settings:
         sources = [source for source in (spec.flag, spec.environment, *spec.foreign) if source]
         for kind in FileKind:
             if kind in spec.files:
-                path = self.looked_at.get(kind)
+                path = self.searched_files.get(kind)
                 absent = "tpuctl.yaml (none here or above)" if kind is FileKind.PROJECT else "the user file"
                 sources.append(str(path) if path else absent)
         if spec.gcloud:
@@ -646,7 +646,7 @@ def resolve_settings(
     return Settings(
         found,
         untrusted=frozenset() if is_trusted else untrusted,
-        looked_at={kind: file.path for kind, file in files.items()},
+        searched_files={kind: file.path for kind, file in files.items()},
         configuration=next((prop.configuration for prop in gcloud.values()), None),
         home=Path(environ["HOME"]) if environ.get("HOME") else None,
     )

@@ -94,8 +94,8 @@ def load_config_file(path: Path) -> ConfigFile:
 def load_project_file(path: Path, environ: Mapping[str, str], *, any_owner: bool = False) -> ConfigFile:
     """Read a project file, with the content of the script that it names and the digest of both.
 
-    Everything is read once, so the digest covers exactly what is used. Raises `SettingError` as `load_config_file` does, also for
-    a file of another user unless `any_owner`, and for a script outside the project folder.
+    Everything is read once, so the digest covers exactly what is used. Raises `SettingError` as `load_config_file` does, also
+    for a file of another user unless `any_owner`, and for a script outside the project folder.
     """
     content, owners = _content(path)
     stranger = None if any_owner else foreign_owner(owners, os.geteuid(), environ)

@@ -69,7 +69,7 @@ class EnvironmentProbe:
 
     def __init__(self, context: ProbeContext) -> None:
         self._context = context
-        self._asking = QueryPool(context.clock, context.timeout)
+        self._queries = QueryPool(context.clock, context.timeout)
 
     def gather(self, now: datetime) -> EnvironmentFacts:
         """Return all facts. A probe that fails raises nothing: it yields an Unknown with its reason."""
@@ -77,27 +77,31 @@ class EnvironmentProbe:
         token = self._ask_for_token()
         hosts = self._ask_hosts()
         programs = {
-            name: self._put(("program", name), probe_program, name, context.environ) for name in PROBED_PROGRAMS
+            name: self._start_probe(("program", name), probe_program, name, context.environ) for name in PROBED_PROGRAMS
         }
         private = private_key_path(context)
-        if path_status(private).is_there:
-            derived = self._asking.ask("key", partial(derive_public_key, private, context.environ))
-        agent = None if context.is_sandbox else self._put("agent", list_agent_keys, context.environ)
-        answer = self._asking.answer(derived) if derived else None
+        if path_status(private).exists:
+            derived = self._queries.ask("key", partial(derive_public_key, private, context.environ))
+        agent = None if context.is_sandbox else self._start_probe("agent", list_agent_keys, context.environ)
+        answer = self._queries.answer(derived) if derived else None
         public = answer.value if isinstance(answer, Known) else DerivedPublicKey(answer) if answer is not None else None
         token_fact: Fact[AccessToken | TokenFailure] | None = None
         if token is not None:
-            token_fact = self._asking.answer(token)
+            token_fact = self._queries.answer(token)
         elif not context.is_local:
             token_fact = Unknown("the settings or the proxy are invalid, so no token was requested")
         caller = read_identity(context, value_or_none(context.settings), token_fact)
         network_facts = gather_network_facts(
-            context, {name: (self._of(put) if put else None, self._of(asked)) for name, (put, asked) in hosts.items()}
+            context,
+            {
+                name: (self._result(resolved) if resolved else None, self._result(asked))
+                for name, (resolved, asked) in hosts.items()
+            },
         )
         return EnvironmentFacts(
             now=now,
-            machine=read_local_machine(context, {name: self._of(question) for name, question in programs.items()}),
-            keys=read_ssh_keys(context, public, self._of(agent) if agent else None),
+            machine=read_local_machine(context, {name: self._result(query) for name, query in programs.items()}),
+            keys=read_ssh_keys(context, public, self._result(agent) if agent else None),
             identity=caller,
             network=network_facts,
             configuration=_read_configuration(context),
@@ -111,8 +115,8 @@ class EnvironmentProbe:
             return {}
         return {
             name: (
-                self._put(("name", name), resolve_host, name) if resolves_locally(context, name) else None,
-                self._put(("host", name), probe_host, cloud, context.clock, name),
+                self._start_probe(("name", name), resolve_host, name) if resolves_locally(context, name) else None,
+                self._start_probe(("host", name), probe_host, cloud, context.clock, name),
             )
             for name in cloud.origins
         }
@@ -126,7 +130,7 @@ class EnvironmentProbe:
         # With an unreadable credentials file there is no token, and the error of google-auth is less clear.
         if isinstance(read_credential_file(context), Unknown):
             return None
-        return self._asking.ask("token", partial(fetch_token, tokens))
+        return self._queries.ask("token", partial(fetch_token, tokens))
 
     def _ask_about_project(self, now: datetime, caller: CallerIdentity, network_facts: NetworkFacts) -> ProjectFacts:
         """Ask the cloud about the project, unless credentials or network make that impossible."""
@@ -134,11 +138,11 @@ class EnvironmentProbe:
         obstacle = None
         if not isinstance(context.settings, Known):
             obstacle = "the settings cannot be read"
-        elif context.closed is not None:
+        elif context.sandbox_failure is not None:
             obstacle = "the sandbox cannot be opened"
         elif not any(isinstance(host.answer, Known) for host in network_facts.hosts):
             obstacle = "the cloud was not reached"
-        elif caller.needed and not isinstance(value_or_none(caller.token), AccessToken):
+        elif caller.is_needed and not isinstance(value_or_none(caller.token), AccessToken):
             obstacle = "there are no credentials"
         if obstacle is not None:
             return ProjectFacts(project=context.project, skip_reason=obstacle)
@@ -149,15 +153,15 @@ class EnvironmentProbe:
             sources = context.sources()
         except TpuctlError as error:
             return ProjectFacts(project=context.project, skip_reason=error.message)
-        wanted = context.wishes.wanted(
+        wanted = context.check_settings.wanted(
             name, context.zone, NodeSpec(accelerator_type="", runtime_version=""), creates=False
         )
-        questions = NodeQueries(sources, self._asking, wanted)
-        asked = questions.project(), questions.services(), questions.billing()
-        allowed = self._asking.ask("permissions", lambda: sources.projects.test_permissions(name, NEEDED_PERMISSIONS))
+        queries = NodeQueries(sources, self._queries, wanted)
+        asked = queries.project(), queries.services(), queries.billing()
+        allowed = self._queries.ask("permissions", lambda: sources.projects.test_permissions(name, NEEDED_PERMISSIONS))
         try:
-            project, services, billing = (self._asking.answer(question) for question in asked)
-            permissions = self._asking.answer(allowed)
+            project, services, billing = (self._queries.answer(query) for query in asked)
+            permissions = self._queries.answer(allowed)
         except CredentialsError as error:
             return ProjectFacts(project=context.project, skip_reason=error.message)
         facts = CheckFacts(now=now, wanted=wanted, project=project, services=services, billing=billing)
@@ -165,13 +169,13 @@ class EnvironmentProbe:
             project=context.project, facts=facts, wanted_permissions=tuple(NEEDED_PERMISSIONS), permissions=permissions
         )
 
-    def _put(self, key: object, probe: Callable[..., Fact[T]], *arguments: object) -> Query[Fact[T]]:
+    def _start_probe(self, key: object, probe: Callable[..., Fact[T]], *arguments: object) -> Query[Fact[T]]:
         """Start a probe that returns a fact itself."""
-        return self._asking.ask(key, partial(probe, *arguments))
+        return self._queries.ask(key, partial(probe, *arguments))
 
-    def _of(self, question: Query[Fact[T]]) -> Fact[T]:
+    def _result(self, query: Query[Fact[T]]) -> Fact[T]:
         """Return the fact of a probe, Unknown if there was none in time."""
-        answer = self._asking.answer(question)
+        answer = self._queries.answer(query)
         return answer.value if isinstance(answer, Known) else answer
 
 
@@ -209,7 +213,7 @@ def read_identity(
 ) -> CallerIdentity:
     """Return the account that calls are made as, from files and settings. For a sandbox none of them is read."""
     if context.is_local:
-        return CallerIdentity(needed=False, file=Absent())
+        return CallerIdentity(is_needed=False, file=Absent())
     named = context.environ.get(_VARIABLE)
     return CallerIdentity(
         file=read_credential_file(context),
@@ -334,7 +338,7 @@ def gather_network_facts(
         other_proxies=tuple(name for name, value in given.items() if value != first),
         ca_file=path_status(context.ca_file) if context.ca_file else None,
         hosts=tuple(CloudHost(name, addresses, answer) for name, (addresses, answer) in hosts.items()),
-        closed=context.closed,
+        sandbox_failure=context.sandbox_failure,
         is_local=context.is_local,
         time_zone=str(now.tzinfo),
     )

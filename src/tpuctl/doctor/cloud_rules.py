@@ -48,7 +48,7 @@ def check_credentials(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     Cloud, and gcloud's login. An error if there are none, or if the file cannot be read.
     """
     identity = environment.identity
-    if not identity.needed:
+    if not identity.is_needed:
         yield RuleResult(level=Level.OK, subject="credentials", text=f"{_NO_NEED}: nothing is sent to Google")
         return
     file, token = identity.file, value_or_none(identity.token)
@@ -133,7 +133,7 @@ def check_quota_project(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     application default credentials.
     """
     identity, found = environment.identity, value_or_none(environment.identity.file)
-    if found is None or found.kind != "authorized_user" or not identity.needed:
+    if found is None or found.kind != "authorized_user" or not identity.is_needed:
         return
     project = identity.quota_project or found.quota_project
     if project:
@@ -159,7 +159,7 @@ def check_access_token(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     Unknown if Google was not reached. Source: google-auth, and Google's `tokeninfo`.
     """
     identity = environment.identity
-    if not identity.needed or identity.token is None:
+    if not identity.is_needed or identity.token is None:
         return
     match identity.token:
         case Known(AccessToken() as found):
@@ -187,7 +187,7 @@ def check_accounts_agree(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     identity = environment.identity
     ours = identity.account
     gcloud_account = identity.gcloud_account
-    if not identity.needed or not ours or not gcloud_account or identity.impersonated:
+    if not identity.is_needed or not ours or not gcloud_account or identity.impersonated:
         return
     if ours.lower() == gcloud_account.lower():
         text = f"tpuctl and gcloud both act as `{ours}`"
@@ -333,11 +333,11 @@ def check_hosts_answer(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     An error if no answer comes, unknown if none came before the deadline. Hosts whose name TPU932 could not resolve are left
     out. A sandbox that cannot be opened is an error, and no other cloud is called in its place.
     """
-    hosts, closed = environment.network.hosts, environment.network.closed
-    if closed is not None:
+    hosts, failure = environment.network.hosts, environment.network.sandbox_failure
+    if failure is not None:
         why = "commands in the sandbox fail with this error; no other cloud was called in its place"
-        remedies = (*map(Remedy, closed.advice), Remedy("see other solutions", "tpuctl explain sandbox"))
-        yield RuleResult(level=Level.ERROR, subject="the sandbox", text=closed.reason, why=why, remedies=remedies)
+        remedies = (*map(Remedy, failure.advice), Remedy("see other solutions", "tpuctl explain sandbox"))
+        yield RuleResult(level=Level.ERROR, subject="the sandbox", text=failure.reason, why=why, remedies=remedies)
         return
     nameless = {host.name for host in hosts if isinstance(host.addresses, Unknown) and not host.addresses.is_passing}
     for subject, fact in _group_by_reason({host.name: host.answer for host in hosts if host.name not in nameless}):
@@ -402,7 +402,7 @@ def check_ca_file(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     if entry is None:
         return
     subject = str(entry.path)
-    if entry.is_there and not entry.problem:
+    if entry.exists and not entry.problem:
         text = "servers are verified with the CA certificates in this file"
         yield RuleResult(level=Level.OK, subject=subject, text=text)
         return

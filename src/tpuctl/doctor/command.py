@@ -40,14 +40,14 @@ def command(app: App, **options: Any) -> int:  # click's options
     """
     from tpuctl.doctor.doctor_run import DoctorRun  # noqa: PLC0415  # completion and --help do not need it
 
-    visit, fix_code = DoctorRun(app, options), ExitCode.OK
+    run, fix_code = DoctorRun(app, options), ExitCode.OK
     if options["fix"]:
         from tpuctl.check.fixes import check_and_fix  # noqa: PLC0415  # rarely used
 
-        report, fix_code = check_and_fix(app, visit.check, visit.show, yes=options["yes"], form=visit.form)
+        report, fix_code = check_and_fix(app, run.check, run.show, yes=options["yes"], form=run.format)
     else:
-        report = visit.check()
-        visit.show(report)
-    if visit.failure is not None:
-        raise visit.failure
+        report = run.check()
+        run.show(report)
+    if run.failure is not None:
+        raise run.failure
     return ExitCode.CHECK_FAILED if report.fails(strict=options["strict"]) else fix_code

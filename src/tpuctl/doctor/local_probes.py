@@ -370,8 +370,8 @@ class ProbeContext:
     """Paths, settings and access to the cloud. Only the settings have been read yet, and no request was sent.
 
     `clock` is the real one. `cloud` is None if the settings do not say which cloud is meant, or if the chosen sandbox cannot be
-    opened (`closed` is why): then no request is sent. `journal` is None if it is in a bucket; `key` is None for gcloud's key;
-    `node` is the NODE that the user named. A value that cannot be read is Unknown.
+    opened (`sandbox_failure` is why): then no request is sent. `journal` is None if it is in a bucket; `key` is None for
+    gcloud's key; `node` is the NODE that the user named. A value that cannot be read is Unknown.
     """
 
     environ: Mapping[str, str]
@@ -386,7 +386,7 @@ class ProbeContext:
     settings: Fact[Settings]
     problems: tuple[str, ...]
     project: Fact[str]
-    wishes: CheckSettings
+    check_settings: CheckSettings
     zone: str
     is_sandbox: bool
     endpoint: Fact[ApiEndpoint]
@@ -396,7 +396,7 @@ class ProbeContext:
     clock: Clock
     timeout: timedelta
     cloud: CloudAccess | None
-    closed: SandboxFailure | None
+    sandbox_failure: SandboxFailure | None
     node: str | None
     sources: Callable[[], Sources]
 

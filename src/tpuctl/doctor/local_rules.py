@@ -128,7 +128,7 @@ def check_folders(environment: EnvironmentFacts) -> Iterator[RuleResult]:
                 remedy = Remedy.by(SetFileMode(subject, 0o700), "restrict it to your user")
             yield RuleResult(level=Level.NOTE, subject=subject, text=text, remedies=(remedy,), facts=facts)
         else:
-            state = "is writable" if entry.is_there else "is created when needed"
+            state = "is writable" if entry.exists else "is created when needed"
             yield RuleResult(level=Level.OK, subject=subject, text=f"the {_FOLDERS[what]} folder {state}", facts=facts)
 
 
@@ -265,7 +265,7 @@ def check_gcloud(environment: EnvironmentFacts) -> Iterator[RuleResult]:
             iap = str(getattr(settings["iap"], "value", "")) if settings is not None else ""
             tunnels = iap.lower() in {"true", "1", "yes", "on"}
             can_do_without = not tunnels and (
-                isinstance(environment.identity.file, Known) or not environment.identity.needed
+                isinstance(environment.identity.file, Known) or not environment.identity.is_needed
             )
             yield RuleResult(
                 level=Level.NOTE if can_do_without else Level.WARNING,
@@ -316,7 +316,7 @@ def check_gcloud_configuration(environment: EnvironmentFacts) -> Iterator[RuleRe
         text = f"the configuration `{name}` of gcloud cannot be read: {entry.problem}"
         remedy = Remedy(f"make `{entry.path}` readable for you, or choose another", "gcloud config configurations list")
         yield RuleResult(level=Level.WARNING, subject="gcloud", text=text, remedies=(remedy,), facts=facts)
-    elif entry.is_there:
+    elif entry.exists:
         yield RuleResult(
             level=Level.OK, subject="gcloud", text=f"gcloud's active configuration is `{name}`", facts=facts
         )
@@ -397,7 +397,7 @@ def check_ssh_key(environment: EnvironmentFacts) -> Iterator[RuleResult]:
         text = f"the private key cannot be read: {keys.private.problem}"
         remedy = Remedy("make it readable for your user, or name another key with `--ssh-key`")
         yield RuleResult(level=Level.ERROR, subject=subject, text=text, remedies=(remedy,), facts=facts)
-    elif keys.private.is_there:
+    elif keys.private.exists:
         yield RuleResult(level=Level.OK, subject=subject, text="the private key exists", facts=facts)
     elif _agent_has(keys):
         text = "an agent holds the private key; there is no key file"
@@ -422,7 +422,7 @@ def check_key_pair(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """
     keys = environment.keys
     subject = str(keys.public_half.path)
-    if not keys.private.is_there or keys.private.problem or keys.private.is_open():
+    if not keys.private.exists or keys.private.problem or keys.private.is_open():
         return
     public, derived = keys.public, keys.derived
     if isinstance(public, Unknown):
@@ -519,7 +519,7 @@ def check_ssh_file_modes(environment: EnvironmentFacts) -> Iterator[RuleResult]:
         elif is_ssh and entry.is_open():
             level, text = Level.NOTE, f"other users may read it (mode {entry.octal})"
         else:
-            fine += [subject] if entry.is_there else []
+            fine += [subject] if entry.exists else []
             continue
         remedy = Remedy("make it readable for your user")
         if entry.is_open() and (mode == _FILE_MODE or is_ssh):
@@ -590,7 +590,7 @@ def check_config_files(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     An error if one cannot be read or has an unknown key or value: every other command then fails with that error.
     """
     configuration = environment.configuration
-    existing = [str(entry.path) for entry in configuration.entries if entry.is_there]
+    existing = [str(entry.path) for entry in configuration.entries if entry.exists]
     if isinstance(configuration.settings, Unknown):
         remedy = Remedy("fix that line; these are the files", "tpuctl config path")
         text = configuration.settings.reason

@@ -15,7 +15,7 @@ from tpuctl.names import last_segment
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tpuctl.doctor.doctor_facts import NodeFacts, NodeOperation
+    from tpuctl.doctor.doctor_facts import NodeFacts
 
 _SHOWN = 3
 _STARTING_STATES = frozenset(
@@ -259,33 +259,24 @@ def check_operations(facts: NodeFacts) -> Iterator[RuleResult]:
         case Known(()) | Absent():
             yield RuleResult(level=Level.OK, subject=name, text="the API lists no operation on it")
         case Known((newest, *_)):
-            yield _judge_operation(facts, newest)
+            level, remedies = Level.OK, tuple[Remedy, ...]()
+            when = f", {format_duration(facts.now - newest.began)} ago" if newest.began else ""
+            if newest.error is not None:
+                level = Level.NOTE if facts.node.state is NodeState.READY else Level.WARNING
+                text = f"the newest operation on it, {newest.verb}{when}, failed: {newest.error}"
+                if newest.error_id:
+                    remedies = (Remedy("see what that means", f"tpuctl explain {newest.error_id}"),)
+            elif not newest.is_done:
+                level, begun = Level.NOTE, when.removeprefix(",") or " at an unknown time"
+                text = f"an operation on it is in progress: {newest.verb}, begun{begun}"
+                remedies = (_tpuctl_remedy("see its progress", "status", name),)
+            else:
+                text = f"the newest operation on it, {newest.verb}{when}, succeeded"
+            details = {"verb": newest.verb, "done": newest.is_done, "error": newest.error, "errorId": newest.error_id}
+            yield RuleResult(level=level, subject=name, text=text, remedies=remedies, facts=details)
         case Unknown() as fact:
             text = f"its operations could not be listed: {fact.reason}"
             yield RuleResult(level=Level.UNKNOWN, subject=name, text=text, is_passing=fact.is_passing)
-
-
-def _judge_operation(facts: NodeFacts, newest: NodeOperation) -> RuleResult:
-    name, is_ready = facts.node.name.node_id, facts.node.state is NodeState.READY
-    when = f", {format_duration(facts.now - newest.began)} ago" if newest.began else ""
-    found = {"verb": newest.verb, "done": newest.is_done, "error": newest.error, "errorId": newest.error_id}
-    if newest.error is not None:
-        more = (Remedy("see what that means", f"tpuctl explain {newest.error_id}"),) if newest.error_id else ()
-        return RuleResult(
-            level=Level.NOTE if is_ready else Level.WARNING,
-            subject=name,
-            text=f"the newest operation on it, {newest.verb}{when}, failed: {newest.error}",
-            remedies=more,
-            facts=found,
-        )
-    if not newest.is_done:
-        wait = _tpuctl_remedy("see its progress", "status", name)
-        text = (
-            f"an operation on it is in progress: {newest.verb}, begun{when.removeprefix(',') or ' at an unknown time'}"
-        )
-        return RuleResult(level=Level.NOTE, subject=name, text=text, remedies=(wait,), facts=found)
-    text = f"the newest operation on it, {newest.verb}{when}, succeeded"
-    return RuleResult(level=Level.OK, subject=name, text=text, facts=found)
 
 
 def _tpuctl_remedy(text: str, verb: str, rest: str) -> Remedy:

@@ -36,10 +36,10 @@ HEALTHY = WorkerReport(
     disks=Known((FileSystemUsage("/", 100 << 30, 60 << 30, 40, 10),)),
     logs=Known(LogFolder("/tmp/tpu_logs", LogFolderState.WRITABLE, 1 << 20, 3, is_complete=True)),
     memory=Known(WorkerMemory(400 << 30, 300 << 30)),
-    kills=Known(OomKills(0)),
-    hold=Known(TpuUse()),
+    oom_kills=Known(OomKills(0)),
+    tpu_use=Known(TpuUse()),
     chips=Known(4),
-    ended=Known(StartupResult(StartupState.DONE)),
+    startup_result=Known(StartupResult(StartupState.DONE)),
     variables=Known(TpuVariables()),
     environments=Known(()),
     is_synchronized=Known(value=True),
@@ -65,12 +65,12 @@ def node(**fields: Any) -> Node:
 
 
 def seen(*changes: dict[str, Any], **fields: Any) -> AllWorkersFacts:
-    """Return what workers told that differ from a healthy one in this; the fields are the node's."""
+    """Return what workers report that differ from a healthy one in this; the fields are the node's."""
     workers = tuple(WorkerFacts(number, Known(replace(HEALTHY, **one))) for number, one in enumerate(changes))
     return AllWorkersFacts(node=node(**fields), now=NOW, expected=tuple(range(len(changes))), workers=workers)
 
 
-def said(rule: CheckRule[Any], facts: object) -> list[str]:
+def problems(rule: CheckRule[Any], facts: object) -> list[str]:
     """Return what a rule says, a line for each finding: level, subject, text."""
     return [f"{found.level} {found.subject}: {found.text}" for found in rule.judge(facts)]
 

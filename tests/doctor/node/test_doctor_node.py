@@ -184,12 +184,12 @@ def test_doctor_node_with_a_real_sshd_reads_the_report(tmp_path: Path) -> None:
         with world.read() as session:
             worker = find_worker(session, node["networkEndpoints"][0]["accessConfig"]["externalIp"])
         assert worker is not None
-        # What lies here is told in place of this machine's.
-        told = worker_directory(world.path, worker) / "0/.tpu/said"
-    told.mkdir(parents=True, mode=0o700)
-    (told / "dmesg").write_text("Out of memory: Killed process 7\n")
-    (told / "df").write_text(ROOM.format(90))
-    (told / "df-inodes").write_text(INODES)
+        # What lies here is report in place of this machine's.
+        report = worker_directory(world.path, worker) / "0/.tpu/said"
+    report.mkdir(parents=True, mode=0o700)
+    (report / "dmesg").write_text("Out of memory: Killed process 7\n")
+    (report / "df").write_text(ROOM.format(90))
+    (report / "df-inodes").write_text(INODES)
     environ = {"HOME": str(tmp_path), "TPUCTL_STATE_DIR": str(folder), "TPUCTL_SANDBOX": "1"}
 
     def run(*arguments: str) -> Result:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.doctor.node.examinations import NOW, node, said
+from tests.doctor.node.examinations import NOW, node, problems
 from tpuctl.check.facts import Absent, Known, Unknown
 from tpuctl.check.findings import CheckRule
 from tpuctl.doctor.doctor_facts import LastFailure, NodeFacts, NodeOperation
@@ -306,4 +306,4 @@ def test_last_failure_comes_from_the_journal(
 def test_rule_yields_the_findings_of_each_case(
     rule: CheckRule[NodeFacts], known: NodeFacts, expected: list[str]
 ) -> None:
-    assert [line.replace(" demo", "") for line in said(rule, known)] == expected
+    assert [line.replace(" demo", "") for line in problems(rule, known)] == expected

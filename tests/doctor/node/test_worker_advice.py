@@ -45,7 +45,7 @@ def test_ssh_remedies_put_the_key_on_a_worker(
         now=NOW,
         expected=(0, 1),
         workers=(WorkerFacts(1, Known(HEALTHY)),) if some_get_in else (),
-        shut_out=(UnreachableWorkers((0,), "why", ("a hint",), error_id),),
+        unreachable=(UnreachableWorkers((0,), "why", ("a hint",), error_id),),
         has_own_key=has_own_key,
     )
 
@@ -77,7 +77,7 @@ def test_ssh_key_problem_names_the_command_that_fixes_it(  # noqa: PLR0917  # fi
 
 
 def test_kernel_log_remedy_is_one_readable_shell_line() -> None:
-    (found,) = check_oom_kills.judge(seen({"kills": Known(OomKills(1, "Killed"))}))
+    (found,) = check_oom_kills.judge(seen({"oom_kills": Known(OomKills(1, "Killed"))}))
     command = found.remedies[0].command or ""
 
     line = 'sudo dmesg -T | grep -i -E "out of memory|oom-kill" | tail'

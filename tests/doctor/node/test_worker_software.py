@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.doctor.node.examinations import python, said, seen
+from tests.doctor.node.examinations import problems, python, seen
 from tpuctl.check.facts import Known, Unknown
 from tpuctl.check.findings import CheckRule, Remedy
 from tpuctl.doctor.doctor_facts import AllWorkersFacts, InstalledPackage, PythonEnvironment, TpuVariables
@@ -198,7 +198,7 @@ ROWS: list[tuple[CheckRule[AllWorkersFacts], tuple[dict[str, Any], ...], list[st
 def test_rule_yields_the_findings_of_each_case(
     rule: CheckRule[AllWorkersFacts], changes: tuple[dict[str, Any], ...], expected: list[str]
 ) -> None:
-    assert said(rule, seen(*changes)) == expected
+    assert problems(rule, seen(*changes)) == expected
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_rule_yields_the_findings_of_each_case(
     ],
 )
 def test_tensorflow_matches_the_release_of_its_image(image: str, packages: dict[str, str], expected: list[str]) -> None:
-    found = said(check_tensorflow_matches_image, seen(has(python(**packages)), runtimeVersion=image))
+    found = problems(check_tensorflow_matches_image, seen(has(python(**packages)), runtimeVersion=image))
 
     assert [line.replace(" worker 0", "") for line in found] == expected
 
