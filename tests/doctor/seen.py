@@ -1,4 +1,4 @@
-"""Surroundings in which everything is in order, and what the rules say of others."""
+"""Facts without any problem, facts with one change, and the findings about them."""
 
 from __future__ import annotations
 
@@ -89,17 +89,17 @@ Findings = list[tuple[str, str, str]]
 
 
 def with_(part: str, **changes: Any) -> EnvironmentFacts:
-    """Return what is in order, but for some fields of one part."""
+    """Return facts without problems, except for some fields of one part."""
     return replace(GOOD, **{part: replace(getattr(GOOD, part), **changes)})
 
 
 def problems(seen: EnvironmentFacts) -> Findings:
-    """Return id, level and text of everything that is not in order."""
+    """Return id, level and text of each finding that is not ok."""
     return [(one.id, str(one.level), one.found.text) for one in evaluate_environment(seen) if one.level is not Level.OK]
 
 
 def remedies(seen: EnvironmentFacts, id_: str) -> list[tuple[str, str | None]]:
-    """Return what is advised under one id: words and commands."""
+    """Return the remedies of the findings with one id: texts and commands."""
     return [
         (one.text, one.command)
         for found in evaluate_environment(seen)

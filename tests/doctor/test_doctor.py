@@ -1,4 +1,4 @@
-"""`tpuctl doctor` as it is used: on a sound machine, on broken ones, without an account, and without a network."""
+"""`tpuctl doctor` on a machine without problems, on broken ones, without an account, and without a network."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_doctor_working_sandbox_has_no_problems(tpuctl: Console) -> None:
 
 @one_face
 def test_doctor_sandbox_ignores_real_credentials_and_keys(tpuctl: Console) -> None:
-    """What is wrong with them is none of its business: they are not even read."""
+    """They are not even read, so their problems are not reported."""
     home = Path(tpuctl.environ["HOME"])
     (home / ".ssh").mkdir()
     (home / ".ssh" / "google_compute_engine").write_text("no key")
@@ -153,9 +153,9 @@ def test_doctor_fix_enables_a_disabled_api(tpuctl: Console, sandbox: Sandbox) ->
 
     before, code = run_doctor(tpuctl)
     _, err, _ = tpuctl("doctor", "--fix", "--yes", "--skip", "TPU908,TPU915,TPU918")
-    after, mended = run_doctor(tpuctl)
+    after, fixed = run_doctor(tpuctl)
 
-    assert (code, before["TPU501"][0], mended, "TPU501" in after) == (9, "error", 0, False)
+    assert (code, before["TPU501"][0], fixed, "TPU501" in after) == (9, "error", 0, False)
     assert "done: gcloud services enable tpu.googleapis.com --project=sandbox" in err.splitlines()
 
 
@@ -175,7 +175,7 @@ def test_doctor_reports_missing_billing_and_permissions(tpuctl: Console, sandbox
 
 
 def test_doctor_notes_the_different_clock_of_an_endpoint(alone: Console, sandbox: Sandbox, clock: ManualClock) -> None:
-    """The endpoint is this machine's, so that nothing is refused for it: it is only report."""
+    """An endpoint on this machine refuses no token because of the time, so a wrong clock is only a note."""
     with open_server(sandbox.world) as server:
         server.start()
         advance_clock(sandbox.world, timedelta(minutes=10))
@@ -194,7 +194,7 @@ def test_doctor_reports_an_endpoint_that_does_not_answer(alone: Console) -> None
 
 
 def test_doctor_node_unreachable_cloud_is_not_called_again(alone: Console) -> None:
-    """That would take as long as other commands have patience."""
+    """Calling it again would take until the timeout of other commands."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         _, err, code = alone("doctor", "demo", "--timeout", "0s", TPUCTL_ENDPOINT=url, TPUCTL_PROJECT="sandbox")

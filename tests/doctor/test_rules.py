@@ -1,4 +1,4 @@
-"""The rules about credentials and network, each thing broken once, and the boundaries."""
+"""Rules about credentials and network: a case for each problem and each boundary."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_rules_without_problems_yield_only_ok() -> None:
 
 @pytest.mark.parametrize("part", ["machine", "keys", "identity", "network", "configuration", "cloud"])
 def test_rules_never_report_unknown_facts_as_ok(part: str) -> None:
-    """Every fact of one part unknown: no rule fails, and none that looks at one of them is content with it."""
+    """With every fact of one part unknown, no rule raises, and no rule about one of them reports ok."""
     gap = Unknown("why")
     unknown: dict[str, dict[str, Any]] = {
         "machine": {"gcloud": gap, "journal": gap, "packages": {"click": gap}, "programs": {"ssh": gap}},
@@ -200,12 +200,12 @@ def test_rule_yields_the_finding_of_each_case(seen: EnvironmentFacts, expected: 
 
 def test_login_remedy_only_if_a_login_helps() -> None:
     login = "gcloud auth application-default login"
-    nobody = refused(file=Absent(), gcloud_account=None)
-    without = replace(nobody, machine=replace(GOOD.machine, gcloud=Absent()))
+    logged_out = refused(file=Absent(), gcloud_account=None)
+    without = replace(logged_out, machine=replace(GOOD.machine, gcloud=Absent()))
     named = with_("identity", file=Unknown("why"), named_by="GOOGLE_APPLICATION_CREDENTIALS", token=None)
     unasked = with_("identity", file=Absent(), token=Unknown("the settings are invalid"))
 
-    assert remedies(nobody, "TPU921")[0] == ("log in", login)
+    assert remedies(logged_out, "TPU921")[0] == ("log in", login)
     assert remedies(without, "TPU921")[0] == (
         "install the Google Cloud CLI (https://cloud.google.com/sdk/docs/install), then log in",
         login,

@@ -1,4 +1,4 @@
-"""The rules about this machine and its ssh key, each thing broken once, and the boundaries."""
+"""Rules about this machine and its ssh key: a case for each problem and each boundary."""
 
 from __future__ import annotations
 
@@ -170,8 +170,8 @@ KEYS: list[tuple[EnvironmentFacts, Findings]] = [
         ],
     ),
     (
-        with_("keys", agent=Unknown("nobody listens")),
-        [("TPU917", "note", "the agent of `SSH_AUTH_SOCK` does not answer: nobody listens")],
+        with_("keys", agent=Unknown("no listener")),
+        [("TPU917", "note", "the agent of `SSH_AUTH_SOCK` does not answer: no listener")],
     ),
     (with_("keys", folder=PathStatus(KEY.parent, 0o755)), [("TPU918", "note", "other users may read it (mode 0755)")]),
     (
@@ -222,7 +222,7 @@ def test_fixes_are_local_and_remove_nothing() -> None:
         keys=replace(GOOD.keys, private=PathStatus(KEY, 0o644), folder=PathStatus(KEY.parent, 0o777)),
         identity=replace(GOOD.identity, file=Known(replace(FILE, entry=PathStatus(ADC, 0o666)))),
     )
-    # Folders that may be there for others too are left alone, whatever they were named for.
+    # The mode of a folder that other users may share is not changed.
     shared = replace(
         with_("machine", folders={"state": PathStatus(Path("/tmp"), 0o1777)}),
         keys=replace(GOOD.keys, folder=PathStatus(Path("/"), 0o777)),

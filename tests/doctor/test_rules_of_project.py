@@ -1,4 +1,4 @@
-"""The rules about the project and the settings, each thing broken once, and the boundaries."""
+"""Rules about the project and the settings: a case for each problem and each boundary."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ CLOUD: list[tuple[EnvironmentFacts, Findings]] = [
         [("TPU940", "error", "no project is set")],
     ),
     (
-        with_("cloud", skip_reason="nobody knows"),
-        [("TPU941", "unknown", "its APIs, its billing and your permissions were not checked: nobody knows")],
+        with_("cloud", skip_reason="no answer"),
+        [("TPU941", "unknown", "its APIs, its billing and your permissions were not checked: no answer")],
     ),
     (
         with_("cloud", permissions=LATE),

@@ -1,4 +1,4 @@
-"""`tpuctl doctor` on files of credentials and keys that are broken or open to others, and what `--fix` makes of them."""
+"""`tpuctl doctor` on invalid or readable credentials and ssh keys, and how `--fix` changes them."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ def test_credentials_file_pipe_does_not_block(alone: Console) -> None:
 
 
 def test_credentials_file_mode_and_missing_quota_project(alone: Console) -> None:
-    """Whether Google takes it is not known: the proxy keeps it from being asked. `--fix` mends the mode and nothing else."""
+    """The proxy prevents asking Google about the token, so its validity is unknown. `--fix` changes only the mode."""
     home = Path(alone.environ["HOME"])
     path = credentials(home, type="authorized_user", client_id="i", client_secret="s", refresh_token="very-secret")
     path.chmod(0o644)
     given = {"GOOGLE_APPLICATION_CREDENTIALS": str(path)}
 
     before, _ = run_doctor(alone, **given)
-    mended = replace(alone, environ={**alone.environ, **given})
-    out, err, code = mended("doctor", "--fix", "--yes", "-o", "json")
+    console = replace(alone, environ={**alone.environ, **given})
+    out, err, code = console("doctor", "--fix", "--yes", "-o", "json")
 
     assert {id_: level for id_, (level, _) in before.items() if id_.startswith("TPU92")} == {
         "TPU922": "warning",
@@ -75,7 +75,7 @@ def test_credentials_file_mode_and_missing_quota_project(alone: Console) -> None
 
 
 def test_credentials_gcloud_login_suffices(alone: Console, tmp_path: Path) -> None:
-    """Its token is taken as it is, where Google cannot be asked about it; one that gcloud does not give is report."""
+    """Its token is used unchecked if Google cannot be asked; if gcloud returns none, the reason is reported."""
     programs = tmp_path / "programs"
     gcloud = programs / "gcloud"
     gcloud.write_text("#!/bin/sh\necho very-secret\n")

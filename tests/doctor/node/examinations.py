@@ -1,4 +1,4 @@
-"""What healthy workers tell, to be changed in one thing."""
+"""Facts about healthy workers, which each test changes in one point."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ HEALTHY = WorkerReport(
 
 
 def node(**fields: Any) -> Node:
-    """Return a READY v4-16 of two workers, or what the fields make of it."""
+    """Return a READY v4-16 with two workers, changed by fields of the API."""
     raw = {
         "name": "projects/p/locations/us-central2-b/nodes/demo",
         "id": "17",
@@ -65,13 +65,13 @@ def node(**fields: Any) -> Node:
 
 
 def seen(*changes: dict[str, Any], **fields: Any) -> AllWorkersFacts:
-    """Return what workers report that differ from a healthy one in this; the fields are the node's."""
+    """Return the facts about workers, each healthy except for its changes; `fields` are the node's."""
     workers = tuple(WorkerFacts(number, Known(replace(HEALTHY, **one))) for number, one in enumerate(changes))
     return AllWorkersFacts(node=node(**fields), now=NOW, expected=tuple(range(len(changes))), workers=workers)
 
 
 def problems(rule: CheckRule[Any], facts: object) -> list[str]:
-    """Return what a rule says, a line for each finding: level, subject, text."""
+    """Return the findings of a rule, one line each: level, subject, text."""
     return [f"{found.level} {found.subject}: {found.text}" for found in rule.judge(facts)]
 
 

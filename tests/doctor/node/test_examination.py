@@ -153,7 +153,7 @@ def test_examination_reports_only_known_variables(worker: Worker) -> None:
     session, login = {"PJRT_DEVICE": "TPU"}, {"PJRT_DEVICE": "TPU", "JAX_PLATFORMS": "cpu"}
     assert report.variables == Known(TpuVariables(session, login, ({"TPU_LOG_DIR": str(worker.home)},)))
     assert "secret" not in json.dumps(raw)
-    # That of the job is where libtpu's log is looked for.
+    # The log folder is that of the job's variable.
     assert report.logs == Known(LogFolder(str(worker.home), LogFolderState.LACKS_PARENT, 0, 0, is_complete=True))
 
 
@@ -268,7 +268,7 @@ def test_examination_invalid_part_is_unknown() -> None:
         "variables": "session.JAX_PLATFORMS: expected a string, got 1",
     }
     assert one.memory == Unknown("it is gone")
-    # What is no version would go into a command that is advised.
+    # The version becomes part of suggested commands, so invalid ones are dropped.
     packages = {"jax": {"version": "1; rm -rf /", "requires": []}, "flax": {"version": "1.0", "requires": []}}
     report["environments"] = {"ok": [{"kind": "venv", "path": "~/x", "python": "3", "packages": packages}]}
     read = parse_examination(json.dumps(report), NOW, NOW)

@@ -1,4 +1,4 @@
-"""What `doctor NODE` says of the node itself: a row for each rule and each bound."""
+"""Findings of `doctor NODE` about the node itself: a row for each rule and each boundary."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ OWNER = "projects/p/locations/us-central2-b/queuedResources/q"
 
 
 def facts(others: dict[str, Any] | None = None, **fields: Any) -> NodeFacts:
-    """Return a healthy node's, with what is `others` than usual and fields of the API's."""
+    """Return the facts about a healthy node, with `others` in place of the usual facts and with fields of the API."""
     usual: dict[str, Any] = {
         "request": None,
         "published": Known((KEYS, KEYS)),

@@ -1,4 +1,4 @@
-"""What `doctor NODE` says of workers: a row for each rule and each bound."""
+"""Findings of `doctor NODE` about workers: a row for each rule and each boundary."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ ROWS: list[tuple[CheckRule[AllWorkersFacts], tuple[dict[str, Any], ...], list[st
             "unknown worker 1: its time synchronization could not be read: it broke",
         ],
     ),
-    # One worker is compared to this machine, and only what is certain counts.
+    # One or two workers are compared with this machine, and only the certain part of the offset counts.
     (check_worker_clocks, (offset(2.0, 9),), ["ok worker 0: its clock is right"]),
     (
         check_worker_clocks,
@@ -152,7 +152,7 @@ ROWS: list[tuple[CheckRule[AllWorkersFacts], tuple[dict[str, Any], ...], list[st
         (offset(-90, -60), offset(0, 1)),
         ["warning worker 0: its clock is behind this machine's by at least 1m", "ok worker 1: its clock is right"],
     ),
-    # Three workers that agree are right, and this machine is not.
+    # The majority of three workers is right, and this machine is wrong.
     (
         check_worker_clocks,
         (offset(40, 41), offset(40, 41), offset(50, 51)),
@@ -285,12 +285,12 @@ def test_full_disk_remedy_removes_large_logs() -> None:
         (found,) = check_disk_space.judge(facts)
         return [remedy.command for remedy in found.remedies]
 
-    look = "tpuctl run demo --worker 0 -- 'sudo du -xh --max-depth=3 / 2>/dev/null | sort -h | tail -n 20'"
+    find = "tpuctl run demo --worker 0 -- 'sudo du -xh --max-depth=3 / 2>/dev/null | sort -h | tail -n 20'"
     remove = "tpuctl run demo --worker 0 -- sudo rm -rf /tmp/tpu_logs"
-    assert commands(GIB, "/tmp/tpu_logs") == [remove, look, None]
-    assert commands(GIB - 1, "/tmp/tpu_logs") == [look, None]
-    # What a worker names is never offered for removal but at libtpu's own place.
-    assert commands(GIB, "/home/ada") == [look, None]
+    assert commands(GIB, "/tmp/tpu_logs") == [remove, find, None]
+    assert commands(GIB - 1, "/tmp/tpu_logs") == [find, None]
+    # A folder that a worker names is never removed; only libtpu's default folder is.
+    assert commands(GIB, "/home/ada") == [find, None]
 
 
 def test_unreachable_workers_are_grouped_by_cause() -> None:

@@ -1,4 +1,4 @@
-"""What `doctor NODE` says of variables and frameworks on the workers: a row for each rule and each bound."""
+"""Findings of `doctor NODE` about variables and frameworks on the workers: a row for each rule and each boundary."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_tensorflow_matches_the_release_of_its_image(image: str, packages: dict[
 def test_different_versions_remedy_installs_the_usual_one() -> None:
     (found,) = check_same_versions.judge(seen(*[has(python(jax="1"))] * 2, has(python(jax="2"))))
 
-    # A plain `pip` is that of the system, or of whichever environment comes first on PATH.
+    # A plain `pip` would be that of another Python, which comes first on PATH.
     assert found.remedies == (
         Remedy(
             "install one version on all, here 1; it must fit the other packages and the image",
