@@ -79,7 +79,7 @@ _NO_PYTHON = 127
 _MAX_ANSWER = 1 << 20
 _MEMORY = re.compile(r"^(\w{1,40}): +([0-9]{1,15}) kB$", re.MULTILINE | re.ASCII)
 _LATEST = datetime(9000, 1, 1, tzinfo=UTC).timestamp()
-# Twice the limits of the program on a worker (ssh/agent/worker_facts.py, python_packages.py).
+# Twice the limits of the program on a worker (ssh/agent/worker_facts.py).
 _MAX_JOBS, _MAX_ENVIRONMENTS, _MAX_VALUES, _MAX_LINES = 10, 16, 100, 20
 _MAX_REQUIREMENT = 300
 _DF = re.compile(
