@@ -234,11 +234,11 @@ _SPECS: Final = (
     SettingSpec(
         "trust_project_file",
         ValueKind.BOOLEAN,
-        "use all settings of tpuctl.yaml, even if it is not trusted or has another owner",
+        "use all settings of tpuctl.yaml, even if the file is not trusted or has another owner",
         policy=_NONE,
         default="false",
     ),
-    SettingSpec("journal", ValueKind.TEXT, "location of the journal, like gs://bucket/prefix", policy=_USER),
+    SettingSpec("journal", ValueKind.TEXT, "where the journal is stored (gs://BUCKET/PREFIX)", policy=_USER),
     SettingSpec(
         "user",
         ValueKind.TEXT,
@@ -264,7 +264,7 @@ _SPECS: Final = (
     SettingSpec(
         "internal_ip",
         ValueKind.BOOLEAN,
-        "connect to internal addresses of workers; default: if this machine is in their network",
+        "connect to internal addresses of workers; by default only from inside their network",
         flag_name="--internal-ip|--external-ip",
         policy=_ANY,
     ),
@@ -386,7 +386,7 @@ _SPECS: Final = (
     SettingSpec(
         "per_worker",
         ValueKind.DURATION,
-        "extra time for each worker after the first, added to these",
+        "extra time before repair, for each worker after the first",
         default="10s",
         policy=_ANY,
     ),
@@ -408,16 +408,16 @@ _SPECS: Final = (
         effect="calls use the quota of this project, and are billed to it",
     ),
     _of_gcloud("account", "core/account", "account that gcloud is logged in with", kind=ValueKind.TEXT),
-    _of_gcloud("proxy_type", "proxy/type", "kind of gcloud's proxy", kind=ValueKind.TEXT),
+    _of_gcloud("proxy_type", "proxy/type", "protocol of gcloud's proxy", kind=ValueKind.TEXT),
     _of_gcloud("proxy_address", "proxy/address", "host of gcloud's proxy", kind=ValueKind.TEXT),
     _of_gcloud("proxy_port", "proxy/port", "port of gcloud's proxy", kind=ValueKind.NUMBER),
     _of_gcloud("proxy_username", "proxy/username", "login at gcloud's proxy", kind=ValueKind.TEXT),
     _of_gcloud("proxy_password", "proxy/password", "password at gcloud's proxy", kind=ValueKind.TEXT, secret=True),
-    _of_gcloud("proxy_rdns", "proxy/rdns", "gcloud's proxy resolves names", kind=ValueKind.BOOLEAN),
+    _of_gcloud("proxy_rdns", "proxy/rdns", "whether gcloud's proxy resolves host names", kind=ValueKind.BOOLEAN),
     _of_gcloud("ca_certs", "core/custom_ca_certs_file", "file with trusted CA certificates", kind=ValueKind.PATH),
     _of_gcloud("access_token_file", "auth/access_token_file", "file with an access token", kind=ValueKind.PATH),
     _of_gcloud(
-        "disable_credentials", "auth/disable_credentials", "gcloud sends no credentials", kind=ValueKind.BOOLEAN
+        "disable_credentials", "auth/disable_credentials", "whether gcloud sends no credentials", kind=ValueKind.BOOLEAN
     ),
 )
 

@@ -5,8 +5,8 @@ Start reading at `doctor_run`. As in `check`, facts and rules are apart:
 - `doctor_facts` declares the facts. Each is `Known`, `Absent` or `Unknown` with the reason, and none is a secret.
 - `local_probes` reads them from this machine, `cloud_probes` from the cloud, `node_probes` from a node and its workers.
 - `local_rules`, `cloud_rules`, `node_rules`, `worker_rules` and `framework_rules` turn facts into findings. Rules are pure:
-  they read no file, make no request and know no clock. `rule_catalogue` lists them; their docstrings are the text of the reference,
-  and an id never changes its meaning.
+  they read no file, make no request and know no clock. `rule_catalogue` lists them; their docstrings are the text of the
+  reference, and an id never changes its meaning.
 
 What a reader must know:
 

@@ -17,13 +17,18 @@ if TYPE_CHECKING:
 @cli_command("doctor", asks_trust=False)
 @click.argument("node", metavar="[NODE]", required=False, shell_complete=complete_node)
 @click.option(
-    "--skip", "skipped", metavar="ID", multiple=True, help="Finding ids to accept, like TPU911,TPU923, or all."
+    "--skip", "skipped", metavar="ID", multiple=True, help="Ids of findings to accept (TPU911,TPU923), or all."
 )
 @click.option("--all", "shows_all", is_flag=True, help="Show passed checks too.")
 @click.option("--strict", is_flag=True, help="Fail also on warnings and on checks without a result.")
-@click.option("--fix", is_flag=True, help="Apply safe fixes after confirmation; removes nothing.")
+@click.option("--fix", is_flag=True, help="Apply safe fixes, after confirmation. Nothing is removed.")
 @yes_option
-@click.option("--timeout", type=DurationType(), metavar="TIME", help="Time to wait for answers. [default: 4s]")
+@click.option(
+    "--timeout",
+    type=DurationType(),
+    metavar="TIME",
+    help="Time limit for all checks, and for each worker. [default: 4s; each worker: 30s]",
+)
 @route_options
 def command(app: App, **options: Any) -> int:  # click's options
     """Find problems with this machine, the credentials, the network and the project.
