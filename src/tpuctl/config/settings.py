@@ -26,6 +26,8 @@ from tpuctl.names import closest_match
 if TYPE_CHECKING:
     from tpuctl.models.grants import Grant
 
+_T = TypeVar("_T")
+
 
 class ValueKind(StrEnum):
     """The type of a setting's value."""
@@ -429,9 +431,6 @@ NEVER_IN_FILES: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
-_T = TypeVar("_T")
-
-
 class SourceKind(StrEnum):
     """The kind of source that a value came from."""
 
@@ -637,7 +636,7 @@ def resolve_settings(
     for spec in SETTINGS.values():
         if setting := next(_candidates(spec, flags, environ, files, gcloud), None):
             found[spec.key] = setting
-    _settle_quota_project(found)
+    _resolve_quota_project(found)
     untrusted = frozenset(
         key
         for key, setting in found.items()
@@ -704,7 +703,7 @@ def _candidates(
         yield ResolvedSetting(spec.default, SettingSource(SourceKind.DEFAULT, "default"))
 
 
-def _settle_quota_project(found: dict[str, ResolvedSetting]) -> None:
+def _resolve_quota_project(found: dict[str, ResolvedSetting]) -> None:
     """Replace gcloud's special values of `billing/quota_project` by the project [gcloud 528 source]."""
     setting, project = found.get("quota_project"), found.get("project")
     if setting is None or setting.value not in {"CURRENT_PROJECT", "CURRENT_PROJECT_WITH_FALLBACK", "LEGACY"}:

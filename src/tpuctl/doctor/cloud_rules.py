@@ -513,29 +513,27 @@ def check_permissions(environment: EnvironmentFacts) -> Iterator[RuleResult]:
             yield RuleResult(level=Level.UNKNOWN, subject=subject, text=text, is_passing=is_passing)
         case Known(held):
             account = environment.identity.impersonated or environment.identity.account or "EMAIL"
+            member = f"{'serviceAccount' if account.endswith('.gserviceaccount.com') else 'user'}:{account}"
             lacking = [one for one in environment.cloud.wanted_permissions if one not in held]
             for level in (Level.ERROR, Level.WARNING, Level.NOTE):
-                if missing := [one for one in lacking if NEEDED_PERMISSIONS[one][0] is level]:
-                    yield _missing_permissions(subject, name, level, missing, account=account)
+                missing = [one for one in lacking if NEEDED_PERMISSIONS[one][0] is level]
+                if not missing:
+                    continue
+                role = "roles/tpu.admin" if any(one.startswith("tpu.") for one in missing) else "roles/viewer"
+                grant = (
+                    f"gcloud projects add-iam-policy-binding {name} --member={member} --role={role} --condition=None"
+                )
+                yield RuleResult(
+                    level=level,
+                    subject=subject,
+                    text=f"you lack {', '.join(f'`{one}`' for one in missing)} in project `{name}`",
+                    why="; ".join(NEEDED_PERMISSIONS[one][1] for one in missing),
+                    remedies=(Remedy(f"ask an owner of the project to grant you `{role}`", grant),),
+                    facts={"missingPermissions": missing, "role": role},
+                )
             if not lacking:
                 text = "you have the permissions that commands use"
                 yield RuleResult(level=Level.OK, subject=subject, text=text, facts={"missingPermissions": []})
-
-
-def _missing_permissions(subject: str, project: str, level: Level, missing: list[str], *, account: str) -> RuleResult:
-    member = f"{'serviceAccount' if account.endswith('.gserviceaccount.com') else 'user'}:{account}"
-    ticked = ", ".join(f"`{one}`" for one in missing)
-    is_of_tpu = any(one.startswith("tpu.") for one in missing)
-    role = "roles/tpu.admin" if is_of_tpu else "roles/viewer"
-    grant = f"gcloud projects add-iam-policy-binding {project} --member={member} --role={role} --condition=None"
-    return RuleResult(
-        level=level,
-        subject=subject,
-        text=f"you lack {ticked} in project `{project}`",
-        why="; ".join(NEEDED_PERMISSIONS[one][1] for one in missing),
-        remedies=(Remedy(f"ask an owner of the project to grant you `{role}`", grant),),
-        facts={"missingPermissions": missing, "role": role},
-    )
 
 
 PROJECT_ACCESS_RULES: tuple[CheckRule[EnvironmentFacts], ...] = (check_project_is_set, check_permissions)

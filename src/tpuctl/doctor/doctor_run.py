@@ -58,7 +58,11 @@ if TYPE_CHECKING:
     from tpuctl.doctor.doctor_facts import EnvironmentFacts
     from tpuctl.models.node import Node
 
+T = TypeVar("T")
+
 _DEFAULT_TIMEOUT = timedelta(seconds=4)
+# A worker may be slow to accept ssh without being broken.
+_WORKER_TIMEOUT = timedelta(seconds=30)
 
 
 class DoctorRun:
@@ -142,10 +146,6 @@ def parse_skipped_ids(given: tuple[str, ...]) -> frozenset[str]:
     return frozenset(ALL_CHECKS if word.lower() == ALL_CHECKS else word.upper() for word in words)
 
 
-# A worker may be slow to accept ssh without being broken.
-_WORKER_TIMEOUT = timedelta(seconds=30)
-
-
 def findings_of_node(app: App, node: str, options: Mapping[str, Any]) -> tuple[Finding, ...]:
     """Return the findings about a node and its workers. Nothing is changed: no ssh key is created or put on the node.
 
@@ -198,9 +198,6 @@ def _find_routes(app: App, node: Node) -> tuple[list[Target], dict[int, TpuctlEr
     # Without known host keys ssh would refuse to connect, or trust any host that answers. They are saved on this machine.
     save_host_keys([target.way for target in found])
     return found, without_route
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)

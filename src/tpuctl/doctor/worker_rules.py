@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from tpuctl.doctor.doctor_facts import (
         AllWorkersFacts,
-        LogFolder,
         TpuUse,
         TpuVariables,
         UnreachableWorkers,
@@ -575,37 +574,33 @@ def check_libtpu_log(_: AllWorkersFacts, report: WorkerReport) -> Iterator[Worke
     It is `TPU_LOG_DIR`, else `/tmp/tpu_logs`. libtpu creates it, but not its parents, and continues without a log if it cannot
     write there [documentation "debug logs"].
     """
-    match report.logs:
-        case Known(folder) if folder.state is not LogFolderState.RELATIVE:  # TPU980 reports those
-            yield _judge_log_folder(folder)
-        case Unknown() as fact:
-            yield unread_finding("libtpu's log folder", fact)
-        case Known() | Absent():
-            pass
-
-
-def _judge_log_folder(folder: LogFolder) -> WorkerFinding:
+    if isinstance(report.logs, Unknown):
+        yield unread_finding("libtpu's log folder", report.logs)
+    # TPU980 reports a relative path.
+    if not isinstance(report.logs, Known) or report.logs.value.state is LogFolderState.RELATIVE:
+        return
+    folder = report.logs.value
     details = {"path": folder.path, "state": str(folder.state), "bytes": folder.size, "files": folder.files}
     if folder.state is LogFolderState.LACKS_PARENT:
-        return WorkerFinding(
+        yield WorkerFinding(
             level=Level.WARNING,
             text=f"libtpu cannot create `{folder.path}`: its parent folder is missing",
             why="libtpu continues without a log, which you need after a failure",
             advice=(WorkerRemedy.run("create it", "mkdir", "-p", folder.path),),
             facts=details,
         )
-    if folder.state is LogFolderState.REFUSED:
-        return WorkerFinding(
+    elif folder.state is LogFolderState.REFUSED:
+        yield WorkerFinding(
             level=Level.WARNING,
             text=f"this login cannot write to `{folder.path}`",
             why="libtpu continues without a log; the folder often belongs to another user who trained there",
             advice=(WorkerRemedy.run("make it writable for all users", "sudo", "chmod", "-R", "a+rwX", folder.path),),
             facts=details,
         )
-    if folder.size >= _LARGE_LOG_FOLDER:
+    elif folder.size >= _LARGE_LOG_FOLDER:
         gib = folder.size >> 30
         remove = WorkerRemedy.run("remove it, when no training runs", "sudo", "rm", "-rf", folder.path)
-        return WorkerFinding(
+        yield WorkerFinding(
             level=Level.WARNING,
             text=f"libtpu's log in `{folder.path}` has {{}}{'' if folder.is_complete else ' or more'}",
             why="it is on the boot disk, which cannot be resized",
@@ -616,7 +611,8 @@ def _judge_log_folder(folder: LogFolder) -> WorkerFinding:
             measure=Measure(gib, f"{gib} GiB"),
             facts=details,
         )
-    return WorkerFinding(level=Level.OK, text="libtpu can write its log", facts=details)
+    else:
+        yield WorkerFinding(level=Level.OK, text="libtpu can write its log", facts=details)
 
 
 @worker_rule("TPU977", "startup script and cloud-init of the workers")

@@ -137,9 +137,34 @@ class NodeSpec:
 
     def differences(self, node: Node) -> tuple[SpecDifference, ...]:
         """Return the fields in which a node differs from what the user set. Labels, tags, metadata, description never count."""
+        network = node.raw.get("networkConfig") or {}
+        account = node.raw.get("serviceAccount") or {}
+        default = find_accelerator_type(self.accelerator_type)
+        found_type = find_accelerator_type(node.accelerator_type)
+        wanted_shape = self.topology or (default.topology if default else None)
+        found_shape = (node.raw.get("acceleratorConfig") or {}).get("topology") or (found_type and found_type.topology)
+        compared: tuple[tuple[str, Any, Any], ...] = (  # name, requested and actual value, in canonical form
+            ("accelerator_type", self.accelerator_type, node.accelerator_type),
+            ("topology", wanted_shape, found_shape),
+            ("runtime_version", last_segment(self.runtime_version), last_segment(node.runtime_version)),
+            ("tier", self.tier, node.tier),
+            ("network", last_segment(self.network or "default"), last_segment(network.get("network") or "default")),
+            ("subnetwork", last_segment(self.subnetwork or ""), last_segment(network.get("subnetwork") or "")),
+            ("internal_ips", bool(self.internal_ips), not network.get("enableExternalIps", False)),
+            ("queue_count", self.queue_count, network.get("queueCount")),
+            ("cidr_block", self.cidr_block, node.raw.get("cidrBlock")),
+            ("service_account", self.service_account, account.get("email")),
+            ("scopes", tuple(sorted(self.scopes)), tuple(sorted(account.get("scope") or ()))),
+            ("data_disks", _disks(self.data_disks), _disks(NodeSpec.from_node(node).data_disks)),
+            (
+                "shielded_secure_boot",
+                bool(self.shielded_secure_boot),
+                bool((node.raw.get("shieldedInstanceConfig") or {}).get("enableSecureBoot")),
+            ),
+        )
         return tuple(
             SpecDifference(name, wanted, found)
-            for name, wanted, found in self._comparable(node)
+            for name, wanted, found in compared
             if name in self.named and wanted != found
         )
 
@@ -207,34 +232,6 @@ class NodeSpec:
             shielded_secure_boot=secure,
             description=node.raw.get("description"),
             kept=kept,
-        )
-
-    def _comparable(self, node: Node) -> tuple[tuple[str, Any, Any], ...]:
-        """Return name, requested and actual value of each field that is compared, in canonical form."""
-        network = node.raw.get("networkConfig") or {}
-        account = node.raw.get("serviceAccount") or {}
-        default = find_accelerator_type(self.accelerator_type)
-        found_type = find_accelerator_type(node.accelerator_type)
-        wanted_shape = self.topology or (default.topology if default else None)
-        found_shape = (node.raw.get("acceleratorConfig") or {}).get("topology") or (found_type and found_type.topology)
-        return (
-            ("accelerator_type", self.accelerator_type, node.accelerator_type),
-            ("topology", wanted_shape, found_shape),
-            ("runtime_version", last_segment(self.runtime_version), last_segment(node.runtime_version)),
-            ("tier", self.tier, node.tier),
-            ("network", last_segment(self.network or "default"), last_segment(network.get("network") or "default")),
-            ("subnetwork", last_segment(self.subnetwork or ""), last_segment(network.get("subnetwork") or "")),
-            ("internal_ips", bool(self.internal_ips), not network.get("enableExternalIps", False)),
-            ("queue_count", self.queue_count, network.get("queueCount")),
-            ("cidr_block", self.cidr_block, node.raw.get("cidrBlock")),
-            ("service_account", self.service_account, account.get("email")),
-            ("scopes", tuple(sorted(self.scopes)), tuple(sorted(account.get("scope") or ()))),
-            ("data_disks", _disks(self.data_disks), _disks(NodeSpec.from_node(node).data_disks)),
-            (
-                "shielded_secure_boot",
-                bool(self.shielded_secure_boot),
-                bool((node.raw.get("shieldedInstanceConfig") or {}).get("enableSecureBoot")),
-            ),
         )
 
 
