@@ -98,14 +98,14 @@ def load_project_file(path: Path, environ: Mapping[str, str], *, any_owner: bool
     for a file of another user unless `any_owner`, and for a script outside the project folder.
     """
     content, owners = _content(path)
-    stranger = None if any_owner else foreign_owner(owners, os.geteuid(), environ)
-    if stranger is not None:
+    foreign = None if any_owner else foreign_owner(owners, os.geteuid(), environ)
+    if foreign is not None:
         import pwd  # noqa: PLC0415  # only for this error
 
         try:
-            name = f"the user `{pwd.getpwuid(stranger).pw_name}`"
+            name = f"the user `{pwd.getpwuid(foreign).pw_name}`"
         except KeyError:
-            name = f"another user (uid {stranger})"
+            name = f"another user (uid {foreign})"
         raise SettingError(
             f"{path} belongs to {name}, not to you: it is not read",
             hint="copy it to a folder of your own, or run tpuctl elsewhere\n"

@@ -320,10 +320,10 @@ def check_host_names(environment: EnvironmentFacts) -> Iterator[RuleResult]:
             ),
             is_passing=fact.is_passing,
         )
-    fine = {name: list(fact.value) for name, fact in asked.items() if isinstance(fact, Known)}
-    if fine:
-        text = ", ".join(f"{name} is {addresses[0] if addresses else 'known'}" for name, addresses in fine.items())
-        yield RuleResult(level=Level.OK, subject="names", text=text, facts={"addresses": fine})
+    answered = {name: list(fact.value) for name, fact in asked.items() if isinstance(fact, Known)}
+    if answered:
+        text = ", ".join(f"{name} is {addresses[0] if addresses else 'known'}" for name, addresses in answered.items())
+        yield RuleResult(level=Level.OK, subject="names", text=text, facts={"addresses": answered})
 
 
 @check_rule("TPU933", "services answer")
@@ -339,8 +339,8 @@ def check_hosts_answer(environment: EnvironmentFacts) -> Iterator[RuleResult]:
         remedies = (*map(Remedy, failure.advice), Remedy("see other solutions", "tpuctl explain sandbox"))
         yield RuleResult(level=Level.ERROR, subject="the sandbox", text=failure.reason, why=why, remedies=remedies)
         return
-    nameless = {host.name for host in hosts if isinstance(host.addresses, Unknown) and not host.addresses.is_passing}
-    for subject, fact in _group_by_reason({host.name: host.answer for host in hosts if host.name not in nameless}):
+    unresolved = {host.name for host in hosts if isinstance(host.addresses, Unknown) and not host.addresses.is_passing}
+    for subject, fact in _group_by_reason({host.name: host.answer for host in hosts if host.name not in unresolved}):
         yield RuleResult(
             level=Level.UNKNOWN if fact.is_passing else Level.ERROR,
             subject=subject,
@@ -348,9 +348,9 @@ def check_hosts_answer(environment: EnvironmentFacts) -> Iterator[RuleResult]:
             remedies=_connection_remedies(fact.reason, by_proxy=isinstance(environment.network.proxy, Known)),
             is_passing=fact.is_passing,
         )
-    fine = {host.name: host.answer.value for host in hosts if isinstance(host.answer, Known)}
-    if fine:
-        took = {name: round(answer.took.total_seconds() * 1000) for name, answer in fine.items()}
+    answered = {host.name: host.answer.value for host in hosts if isinstance(host.answer, Known)}
+    if answered:
+        took = {name: round(answer.duration.total_seconds() * 1000) for name, answer in answered.items()}
         text = ", ".join(f"{name} answers in {milliseconds} ms" for name, milliseconds in took.items())
         yield RuleResult(level=Level.OK, subject="services", text=text, facts={"milliseconds": took})
 
@@ -511,12 +511,12 @@ def check_permissions(environment: EnvironmentFacts) -> Iterator[RuleResult]:
             text = f"your permissions in the project are unknown: {fact.reason}"
             is_passing = isinstance(fact, Unknown) and fact.is_passing
             yield RuleResult(level=Level.UNKNOWN, subject=subject, text=text, is_passing=is_passing)
-        case Known(held):
+        case Known(granted):
             account = environment.identity.impersonated or environment.identity.account or "EMAIL"
             member = f"{'serviceAccount' if account.endswith('.gserviceaccount.com') else 'user'}:{account}"
-            lacking = [one for one in environment.cloud.wanted_permissions if one not in held]
+            all_missing = [one for one in environment.cloud.wanted_permissions if one not in granted]
             for level in (Level.ERROR, Level.WARNING, Level.NOTE):
-                missing = [one for one in lacking if NEEDED_PERMISSIONS[one][0] is level]
+                missing = [one for one in all_missing if NEEDED_PERMISSIONS[one][0] is level]
                 if not missing:
                     continue
                 role = "roles/tpu.admin" if any(one.startswith("tpu.") for one in missing) else "roles/viewer"
@@ -531,7 +531,7 @@ def check_permissions(environment: EnvironmentFacts) -> Iterator[RuleResult]:
                     remedies=(Remedy(f"ask an owner of the project to grant you `{role}`", grant),),
                     facts={"missingPermissions": missing, "role": role},
                 )
-            if not lacking:
+            if not all_missing:
                 text = "you have the permissions that commands use"
                 yield RuleResult(level=Level.OK, subject=subject, text=text, facts={"missingPermissions": []})
 

@@ -163,7 +163,7 @@ class HostAnswer:
     """A host's answer to a request without credentials. `ahead` is by how much its clock is ahead of this machine's."""
 
     status: int
-    took: timedelta
+    duration: timedelta
     ahead: timedelta | None = None
 
 

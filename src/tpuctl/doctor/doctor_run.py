@@ -71,8 +71,8 @@ class DoctorRun:
     def __init__(self, app: App, options: dict[str, Any]) -> None:
         self._app, self._options = app, options
         self._accepted = parse_skipped_ids(options["skipped"])
-        self._real = app.invocation.clock or SystemClock()
-        self._began = self._real.monotonic()
+        self._system_clock = app.invocation.clock or SystemClock()
+        self._start = self._system_clock.monotonic()
         self._facts: EnvironmentFacts | None = None
         self.failure: TpuctlError | None = None
         try:
@@ -83,11 +83,11 @@ class DoctorRun:
 
     def check(self) -> CheckReport:
         """Gather all facts now, and return the report about them."""
-        app, timeout = self._app, self._options["timeout"]
-        self._began = self._real.monotonic()
+        app, given = self._app, self._options["timeout"]
+        self._start = self._system_clock.monotonic()
         with waiting_notice(app.terminal):
-            patience = timeout if isinstance(timeout, timedelta) else _DEFAULT_TIMEOUT
-            context = build_probe_context(app, timeout=patience, node=self._options["node"])
+            timeout = given if isinstance(given, timedelta) else _DEFAULT_TIMEOUT
+            context = build_probe_context(app, timeout=timeout, node=self._options["node"])
             self._facts = EnvironmentProbe(context).gather(context.cloud_clock.now())
             findings = evaluate_environment(self._facts)
             return build_report((*findings, *self._check_node(findings)), accepted=self._accepted)
@@ -103,7 +103,7 @@ class DoctorRun:
             app.as_typed(report),
             self.format,
             about=about,
-            elapsed=self._real.monotonic() - self._began,
+            elapsed=self._system_clock.monotonic() - self._start,
             verbose=options["shows_all"] or app.is_verbose,
             can_fix=not options["fix"],
             sandbox=facts is not None and facts.configuration.is_sandbox,
@@ -152,8 +152,8 @@ def findings_of_node(app: App, node: str, options: Mapping[str, Any]) -> tuple[F
     `timeout` of the options limits each worker. A fact that cannot be read is a finding; an error that prevents finding the
     node itself is raised.
     """
-    timeout = options.get("timeout")
-    patience = timeout if isinstance(timeout, timedelta) else _WORKER_TIMEOUT
+    given = options.get("timeout")
+    timeout = given if isinstance(given, timedelta) else _WORKER_TIMEOUT
     _, _, name = node.rpartition("@")
     if name != node:
         app.log_in_as(node.removesuffix(f"@{name}"))
@@ -168,7 +168,7 @@ def findings_of_node(app: App, node: str, options: Mapping[str, Any]) -> tuple[F
     if obstacle is None:
         targets, without_route = _find_routes(app, found)
         # Workers use the real clock, in the sandbox too.
-        examined = examine_workers(targets, SystemClock(), patience=patience)
+        examined = examine_workers(targets, SystemClock(), timeout=timeout)
         has_own_key = app.settings["ssh_key"] is not None
         reports = workers_facts(found, examined, app.now(), without_route=without_route, has_own_key=has_own_key)
         findings += run_rules(reports, WORKER_RULES)
@@ -214,11 +214,11 @@ def build_probe_context(app: App, *, timeout: timedelta, node: str | None = None
     """Return the context of the probes. Invalid settings raise nothing: values that depend on them are Unknown."""
     environ = app.invocation.environ
     settings = _fact_of(lambda: _trusted_settings(app))
-    transport = settings if isinstance(settings, Unknown) else _fact_of(lambda: transport_options(app))
-    # The deadline of doctor ends calls without an answer; a time-out of the transport must not come first.
+    configured = settings if isinstance(settings, Unknown) else _fact_of(lambda: transport_options(app))
+    # The deadline of doctor ends calls without an answer; a timeout of the transport must not come first.
     longer = timeout + timedelta(seconds=1)
-    how = replace(value_or_none(transport) or TransportOptions(), connect_timeout=longer, timeout=longer)
-    cloud = _choose_cloud(app, settings, how)
+    transport = replace(value_or_none(configured) or TransportOptions(), connect_timeout=longer, timeout=longer)
+    cloud = _choose_cloud(app, settings, transport)
     check_settings: Fact[CheckSettings] = settings if isinstance(settings, Unknown) else Known(CheckSettings())
     if isinstance(settings, Known) and cloud.sandbox_failure is None:  # without the sandbox there is no clock for it
         check_settings = _fact_of(lambda: preflight_check(app, {}).wishes)
@@ -251,9 +251,9 @@ def build_probe_context(app: App, *, timeout: timedelta, node: str | None = None
         zone=(values and values.text("zone")) or "",
         is_sandbox=cloud.is_sandbox,
         endpoint=cloud.endpoint,
-        proxy=_find_proxy(environ, settings, transport),
+        proxy=_find_proxy(environ, settings, configured),
         proxy_source=proxy_source,
-        ca_file=how.ca_file,
+        ca_file=transport.ca_file,
         clock=app.invocation.clock or SystemClock(),
         timeout=timeout,
         cloud=cloud.access,
@@ -269,7 +269,7 @@ def _trusted_settings(app: App) -> Settings:
     return app.settings
 
 
-def _choose_cloud(app: App, settings: Fact[Settings], how: TransportOptions) -> _ChosenCloud:
+def _choose_cloud(app: App, settings: Fact[Settings], transport: TransportOptions) -> _ChosenCloud:
     """Return the chosen cloud. None is called as long as the sandbox may be meant but cannot be used."""
     if not isinstance(settings, Known):
         return _ChosenCloud(is_sandbox=False, endpoint=Unknown("the settings are invalid"))
@@ -286,12 +286,12 @@ def _choose_cloud(app: App, settings: Fact[Settings], how: TransportOptions) -> 
     environ = app.invocation.environ
     tokens = TokenAccess(
         load=lambda: load_credentials(app, gcloud_token=lambda: _gcloud_token(environ)),
-        request=lambda: AuthRequest(how),
+        request=lambda: AuthRequest(transport),
     )
     access = CloudAccess(
         origins=host_origins(other),
         # Without an account, so that no project is billed.
-        http=lambda: Http(replace(how, quota_project=None)),
+        http=lambda: Http(replace(transport, quota_project=None)),
         clock=app.invocation.clock or SystemClock(),
         tokens=None if other and other.is_loopback else tokens,
     )

@@ -257,7 +257,7 @@ def check_tensorflow_matches_image(facts: AllWorkersFacts, report: WorkerReport)
             if numbers is None:
                 continue
             if numbers[:2] != wanted:
-                again = "--version=" + re.sub(r"\d+\.\d+\.\d+", version.partition("+")[0], name, count=1)
+                image_option = "--version=" + re.sub(r"\d+\.\d+\.\d+", version.partition("+")[0], name, count=1)
                 yield WorkerFinding(
                     level=Level.WARNING,
                     text=f"{package} {version} in {one.name} is of another release than the image, `{name}`",
@@ -265,7 +265,9 @@ def check_tensorflow_matches_image(facts: AllWorkersFacts, report: WorkerReport)
                     advice=(
                         _install_remedy(one, f"{package}=={wanted[0]}.{wanted[1]}.*"),
                         WorkerRemedy(
-                            "or recreate the node with its image, if the zone offers it", "up", (again, "--replace")
+                            "or recreate the node with its image, if the zone offers it",
+                            "up",
+                            (image_option, "--replace"),
                         ),
                     ),
                     facts={"package": package, "version": version, "runtimeVersion": name},

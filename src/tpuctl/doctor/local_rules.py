@@ -83,12 +83,12 @@ def check_tpuctl(environment: EnvironmentFacts) -> Iterator[RuleResult]:
 @check_rule("TPU903", "packages that tpuctl imports")
 def check_packages(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Check that the packages that tpuctl imports are installed, in the versions that its metadata requires."""
-    machine, fine = environment.machine, []
+    machine, passed = environment.machine, []
     for name, fact in machine.packages.items():
         least = machine.required.get(name)
         match fact:
             case Known(version) if least is None or not is_older_version(version, least):
-                fine.append(f"{name} {version}")
+                passed.append(f"{name} {version}")
                 continue
             case Known(version):
                 level, text = Level.WARNING, f"{name} {version} is older than {least}"
@@ -100,8 +100,8 @@ def check_packages(environment: EnvironmentFacts) -> Iterator[RuleResult]:
         yield RuleResult(
             level=level, subject=name, text=text, remedies=(remedy,), facts={"package": name, "least": least}
         )
-    if fine:
-        yield RuleResult(level=Level.OK, subject="packages", text=", ".join(fine), facts={"packages": fine})
+    if passed:
+        yield RuleResult(level=Level.OK, subject="packages", text=", ".join(passed), facts={"packages": passed})
 
 
 @check_rule("TPU908", "folders of tpuctl")
@@ -469,8 +469,8 @@ def check_ssh_agent(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     keys = environment.keys
     if keys.agent is None:
         return
-    held = value_or_none(keys.agent)
-    count = None if held is None else len(held)
+    agent_keys = value_or_none(keys.agent)
+    count = None if agent_keys is None else len(agent_keys)
     match keys.agent:
         case Known(_):
             agent_text = f"an agent answers and holds {count} key{'' if count == 1 else 's'}"
@@ -506,7 +506,7 @@ def check_ssh_file_modes(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     A warning if other users may write to them: someone who can change them can impersonate a worker. A note if other users may
     read a folder `.ssh`. The mode of another folder, which may hold more than a key, is not judged.
     """
-    fine = []
+    passed = []
     for entry, mode in (
         (environment.keys.folder, 0o700),
         *((file, _FILE_MODE) for file in environment.keys.known_hosts),
@@ -519,7 +519,7 @@ def check_ssh_file_modes(environment: EnvironmentFacts) -> Iterator[RuleResult]:
         elif is_ssh and entry.is_open():
             level, text = Level.NOTE, f"other users may read it (mode {entry.octal})"
         else:
-            fine += [subject] if entry.exists else []
+            passed += [subject] if entry.exists else []
             continue
         remedy = Remedy("make it readable for your user")
         if entry.is_open() and (mode == _FILE_MODE or is_ssh):
@@ -527,8 +527,8 @@ def check_ssh_file_modes(environment: EnvironmentFacts) -> Iterator[RuleResult]:
         elif entry.is_open():
             remedy = Remedy("move the key to a private folder such as `~/.ssh`, and name it there")
         yield RuleResult(level=level, subject=subject, text=text, remedies=(remedy,), facts={"mode": entry.octal})
-    if fine:
-        names = ", ".join(f"`{name}`" for name in fine)
+    if passed:
+        names = ", ".join(f"`{name}`" for name in passed)
         yield RuleResult(level=Level.OK, subject="ssh files", text=f"only your user may write to {names}")
 
 
@@ -537,8 +537,8 @@ def _derive_command(keys: SshKeyFacts) -> str:
 
 
 def _agent_has(keys: SshKeyFacts) -> bool:
-    public, held = value_or_none(keys.public), value_or_none(keys.agent)
-    return public is not None and held is not None and public in held
+    public, agent_keys = value_or_none(keys.public), value_or_none(keys.agent)
+    return public is not None and agent_keys is not None and public in agent_keys
 
 
 KEY_RULES: tuple[CheckRule[EnvironmentFacts], ...] = (
@@ -651,7 +651,7 @@ def check_unused_variables(environment: EnvironmentFacts) -> Iterator[RuleResult
     A note for each variable that sends gcloud to another endpoint, which tpuctl does not use.
     """
     known_names = [spec.environment for spec in SETTINGS.values() if spec.environment] + sorted(_OTHER_VARIABLES)
-    fine = []
+    passed = []
     for name, value in environment.configuration.variables.items():
         if name.startswith("TPUCTL_") and name not in known_names:
             if name.removeprefix("TPUCTL_").startswith(_EXPORTED_PREFIXES):
@@ -672,10 +672,10 @@ def check_unused_variables(environment: EnvironmentFacts) -> Iterator[RuleResult
             remedy = Remedy(f"use it with tpuctl too (`--endpoint {place}`), or unset it")
             yield RuleResult(level=Level.NOTE, subject=name, text=text, remedies=(remedy,))
         else:
-            fine.append(name)
-    if fine:
-        text = f"set in the environment: {', '.join(fine)}"
-        yield RuleResult(level=Level.OK, subject="variables", text=text, facts={"variables": fine})
+            passed.append(name)
+    if passed:
+        text = f"set in the environment: {', '.join(passed)}"
+        yield RuleResult(level=Level.OK, subject="variables", text=text, facts={"variables": passed})
 
 
 @check_rule("TPU948", "chosen cloud")

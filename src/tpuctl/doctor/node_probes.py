@@ -117,12 +117,12 @@ class WorkerAnswer:
         return parse_examination(self.text, self.sent, self.received)
 
 
-def examine_worker(target: Target, clock: Clock, *, patience: timedelta = EXAMINATION_TIMEOUT) -> WorkerAnswer:
+def examine_worker(target: Target, clock: Clock, *, timeout: timedelta = EXAMINATION_TIMEOUT) -> WorkerAnswer:
     """Run the program on a worker. `clock` must be the real clock, as on workers. Raises `SshProgramMissingError`."""
-    command, program = examination_program(min(_PROGRAM_TIMEOUT, patience / 2))
+    command, program = examination_program(min(_PROGRAM_TIMEOUT, timeout / 2))
     sent = clock.now()
     try:
-        ended = run_ssh_command(target.way, command, text=program, timeout=patience)
+        ended = run_ssh_command(target.way, command, text=program, timeout=timeout)
     except UnexpectedAnswerError as error:
         return WorkerAnswer(target, None, f"unexpected answer: {error.what}")
     received = clock.now()
@@ -130,13 +130,13 @@ def examine_worker(target: Target, clock: Clock, *, patience: timedelta = EXAMIN
         if output.startswith(_MARK) and len(output) < _MAX_ANSWER:
             return WorkerAnswer(target, output.removeprefix(_MARK), sent=sent, received=received)
     if ended.code is None:
-        why = f"no answer within {patience.total_seconds():g} s"
+        why = f"no answer within {timeout.total_seconds():g} s"
         # Output means that the login succeeded.
         has_begun = bool(last_printed_line(ended.output))
         return (
             WorkerAnswer(target, None, why)
             if has_begun
-            else WorkerAnswer(target, None, why, ended.errors, waited=patience)
+            else WorkerAnswer(target, None, why, ended.errors, waited=timeout)
         )
     if ended.code == SSH_FAILED:
         return WorkerAnswer(target, None, significant_line(ended.errors) or "ssh failed", ended.errors)
@@ -146,11 +146,11 @@ def examine_worker(target: Target, clock: Clock, *, patience: timedelta = EXAMIN
     return WorkerAnswer(target, None, f"the examination failed: {said or f'exit {ended.code}'}")
 
 
-def examination_program(patience: timedelta) -> tuple[str, str]:
-    """Return the shell line and the stdin that run the program on a worker. Each step there times out after `patience`."""
+def examination_program(timeout: timedelta) -> tuple[str, str]:
+    """Return the shell line and the stdin that run the program on a worker. Each step there times out after `timeout`."""
     _, holders = bootstrap("holders", f"main({[ACCEL_FILES, VFIO_FILES]!r}, {LOCK_FILE!r})")
-    inspecting = inspection_script(None, patience)
-    call = f"examine({inspecting!r}, {holders.decode()!r}, {patience.total_seconds()!r})"
+    inspecting = inspection_script(None, timeout)
+    call = f"examine({inspecting!r}, {holders.decode()!r}, {timeout.total_seconds()!r})"
     command, program = bootstrap("worker_facts", call)
     return command, program.decode()
 
@@ -422,9 +422,9 @@ def gather_node_facts(
     )
 
 
-def _read_fact(question: Callable[[], _T]) -> Fact[_T]:
+def _read_fact(read: Callable[[], _T]) -> Fact[_T]:
     try:
-        return Known(question())
+        return Known(read())
     except TpuctlError as error:
         return _fact_of_error(error)
 
@@ -470,14 +470,14 @@ def _last_failure(node: Node, journal: Journal) -> Fact[LastFailure]:
 
 
 def examine_workers(
-    targets: Sequence[Target], clock: Clock, *, patience: timedelta = EXAMINATION_TIMEOUT
+    targets: Sequence[Target], clock: Clock, *, timeout: timedelta = EXAMINATION_TIMEOUT
 ) -> list[WorkerAnswer]:
     """Examine the workers in parallel. Return for each, in order, its JSON text (`text`), or `why` there is none.
 
-    Nothing is changed on them. `clock` is the real one, which the workers' clocks are compared with; `patience` is the timeout
+    Nothing is changed on them. `clock` is the real one, which the workers' clocks are compared with; `timeout` is the timeout
     for each worker. Raises `SshProgramMissingError`.
     """
-    return on_each_target(targets, lambda target: examine_worker(target, clock, patience=patience))
+    return on_each_target(targets, lambda target: examine_worker(target, clock, timeout=timeout))
 
 
 def workers_facts(
@@ -492,11 +492,11 @@ def workers_facts(
 
     `without_route` are the workers without an ssh route, and why.
     """
-    got_in = any(one.ssh_stderr is None for one in examined)
+    some_accept_ssh = any(one.ssh_stderr is None for one in examined)
     failed: dict[int, TpuctlError] = {}
     for one in examined:
         if one.ssh_stderr is not None:
-            evidence = collect_failure_context(one.target, accepted_elsewhere=got_in, waited=one.waited)
+            evidence = collect_failure_context(one.target, accepted_elsewhere=some_accept_ssh, waited=one.waited)
             failed[one.target.worker] = explain_ssh_failure(one.ssh_stderr, one.target, evidence)
     failed |= without_route
     causes: dict[tuple[str, str | None], list[tuple[int, TpuctlError]]] = {}

@@ -134,23 +134,26 @@ def check_symptoms(facts: NodeFacts) -> Iterator[RuleResult]:
 @check_rule("TPU953", "announced maintenance")
 def check_maintenance(facts: NodeFacts) -> Iterator[RuleResult]:
     """Show announced maintenance: a warning from 24 hours before its window, else a note."""
-    node, coming = facts.node, facts.node.upcoming_maintenance
-    if coming is None:
+    node, maintenance = facts.node, facts.node.upcoming_maintenance
+    if maintenance is None:
         yield RuleResult(level=Level.OK, subject=node.name.node_id, text="no maintenance is announced")
         return
-    is_near = coming.start is None or coming.start - facts.now < _MAINTENANCE_NOTICE
+    is_near = maintenance.start is None or maintenance.start - facts.now < _MAINTENANCE_NOTICE
     when = "at an unknown time"
-    if coming.start:
-        left = coming.start - facts.now
+    if maintenance.start:
+        left = maintenance.start - facts.now
         begins = f"in {format_duration(left)}" if left > timedelta() else "now, or has begun"
-        when = f"{begins} ({format_timestamp(coming.start)})"
+        when = f"{begins} ({format_timestamp(maintenance.start)})"
     yield RuleResult(
         level=Level.WARNING if is_near else Level.NOTE,
         subject=node.name.node_id,
-        text=f"maintenance ({coming.kind}, {coming.status}) comes {when}",
+        text=f"maintenance ({maintenance.kind}, {maintenance.status}) comes {when}",
         why="programs on its workers are terminated then",
         remedies=(Remedy("write a checkpoint before that, and let `tpuctl watch` bring the node up again"),),
-        facts={"windowStartTime": format_timestamp(coming.start) if coming.start else None, "type": coming.kind},
+        facts={
+            "windowStartTime": format_timestamp(maintenance.start) if maintenance.start else None,
+            "type": maintenance.kind,
+        },
     )
 
 
@@ -317,18 +320,18 @@ def check_image(facts: NodeFacts) -> Iterator[RuleResult]:
         return
     verdict = judge_image(name, node.accelerator)
     better = verdict.better or node.accelerator.runtime_version
-    is_fine = verdict.match is ImageFit.FITS
-    again = f"tpuctl up {node.name.node_id} --version={better} --replace"
+    fits = verdict.match is ImageFit.FITS
+    recreate = f"tpuctl up {node.name.node_id} --version={better} --replace"
     yield RuleResult(
         level=_LEVELS[verdict.match],
         subject=node.name.node_id,
         text=f"`{name}` fits {node.accelerator.name}"
-        if is_fine
+        if fits
         else f"`{name}` on {node.accelerator.name}: {verdict.reason}",
         why=None
-        if is_fine
+        if fits
         else "with an image that does not fit, a node becomes READY but programs do not find its chips",
-        remedies=() if is_fine else (Remedy(f"recreate the node with `{better}`", again),),
+        remedies=() if fits else (Remedy(f"recreate the node with `{better}`", recreate),),
         facts={"runtimeVersion": name, "match": str(verdict.match), "better": verdict.better},
     )
 
@@ -345,9 +348,9 @@ def check_addresses(facts: NodeFacts) -> Iterator[RuleResult]:
         "endpoints": len(endpoints),
         "external": sum(one.external is not None for one in endpoints),
     }
-    lacking = sum(one.address is None for one in endpoints)
-    if len(endpoints) < node.workers or lacking:
-        has = len(endpoints) - lacking
+    without_address = sum(one.address is None for one in endpoints)
+    if len(endpoints) < node.workers or without_address:
+        has = len(endpoints) - without_address
         text = f"it lists {has or 'no'} address{'es' if has != 1 else ''} for {node.workers} workers"
         wait = Remedy("wait until all of them are listed", f"tpuctl wait {name} --for healthy")
         why = "a worker without an address cannot be reached, and may not exist"

@@ -428,16 +428,16 @@ def check_ssh(facts: AllWorkersFacts) -> Iterator[RuleResult]:
 def _ssh_remedies(group: UnreachableWorkers, facts: AllWorkersFacts) -> tuple[Remedy, ...]:
     """Return the remedies. `tpuctl up` creates a missing key, and puts the key on the node."""
     hints, name = tuple(map(remedy_from_hint, group.hints)), facts.node.name.node_id
-    bring = Remedy("put your ssh key on the node", shlex.join(["tpuctl", "up", name]))
+    put_key = Remedy("put your ssh key on the node", shlex.join(["tpuctl", "up", name]))
     renew = Remedy(
         "if the key pair itself is broken, create a new one; the next `up` puts it on the node", "tpuctl ssh-key renew"
     )
     ours = () if facts.has_own_key else (renew,)
     if group.error_id == _KEY_UNREADABLE and not facts.has_own_key:
-        return (replace(bring, text="create the key if it is missing, and put it on the node"), *ours, *hints)
+        return (replace(put_key, text="create the key if it is missing, and put it on the node"), *ours, *hints)
     if group.error_id == _KEY_REFUSED:
         # If other workers accept the key, it is on the node: then the hints of the message come first.
-        return (*hints, bring) if facts.reports else (bring, *ours, *hints)
+        return (*hints, put_key) if facts.reports else (put_key, *ours, *hints)
     return hints
 
 

@@ -195,8 +195,8 @@ class Node:
     @property
     def is_preempted(self) -> bool:
         """Return whether the service has preempted it."""
-        dead_spot = self.state is NodeState.TERMINATED and not self.tier.can_start_again
-        return self.state is NodeState.PREEMPTED or dead_spot
+        is_terminated_spot = self.state is NodeState.TERMINATED and not self.tier.can_start_again
+        return self.state is NodeState.PREEMPTED or is_terminated_spot
 
     @property
     def labels(self) -> Mapping[str, str]:

@@ -182,7 +182,7 @@ class NodeSpec:
             "tags": list(self.tags),
         }
 
-    def to_be_removed(self) -> NodeSpec:
+    def with_removal_label(self) -> NodeSpec:
         """Return the spec with the label of a node that is deleted at the end of the run that created it."""
         text = json.dumps(self.to_json(), sort_keys=True, default=str)
         return replace(self, labels={**self.labels, REMOVAL_LABEL: hashlib.sha256(text.encode()).hexdigest()[:16]})
