@@ -16,8 +16,9 @@ What a reader must know:
   cloud is called unless the settings say which one: a damaged sandbox is never replaced by the real cloud.
 - Each worker runs one program (`ssh/agent/worker_facts.py`) over one ssh session, in parallel with the others. Each step there
   has a timeout. Equal findings on several workers become one (`merge_findings`).
-- Only `--fix` changes anything, and only on this machine and in the project: `check.fixes` applies what a remedy names.
+- Only `--fix` changes anything: `check.fixes` applies the fix of a remedy, after confirmation. Without it no ssh key is created
+  and no node is changed; only the host keys of workers are saved on this machine.
 
-This room imports `check` (facts, findings, fixes), `nodes` (to find the node, its conditions and its journal) and the engines.
-`support` packs its findings into a bundle.
+This room imports `check` (facts, findings, fixes), `nodes` (to find the node, its conditions and its journal), the status of
+the sandbox, and the engines. `support` packs its findings into a bundle.
 """
