@@ -106,3 +106,8 @@ def remedies(seen: EnvironmentFacts, id_: str) -> list[tuple[str, str | None]]:
         if found.id == id_
         for one in found.found.remedies
     ]
+
+
+def row_ids(rows: list[tuple[EnvironmentFacts, Findings]]) -> list[str]:
+    """Return an id for each row of a table: the ids and levels of its findings."""
+    return [", ".join(f"{id_} {level}" for id_, level, _ in expected) or "no finding" for _, expected in rows]

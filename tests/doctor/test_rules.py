@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.doctor.seen import ADC, FILE, GOOD, LATE, TPU, Findings, problems, remedies, with_
+from tests.doctor.seen import ADC, FILE, GOOD, LATE, TPU, Findings, problems, remedies, row_ids, with_
 from tpuctl.check.facts import Absent, Known, Unknown
 from tpuctl.check.findings import Level
 from tpuctl.doctor.doctor_facts import AccessToken, CloudHost, EnvironmentFacts, HostAnswer, PathStatus, TokenFailure
@@ -193,7 +193,7 @@ NETWORK: list[tuple[EnvironmentFacts, Findings]] = [
 ]
 
 
-@pytest.mark.parametrize(("seen", "expected"), [*IDENTITY, *NETWORK])
+@pytest.mark.parametrize(("seen", "expected"), [*IDENTITY, *NETWORK], ids=row_ids([*IDENTITY, *NETWORK]))
 def test_rule_yields_the_finding_of_each_case(seen: EnvironmentFacts, expected: Findings) -> None:
     assert problems(seen) == expected
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.doctor.seen import ADC, FILE, GOOD, KEY, LINE, MIB, OTHER, Findings, problems, with_
+from tests.doctor.seen import ADC, FILE, GOOD, KEY, LINE, MIB, OTHER, Findings, problems, row_ids, with_
 from tpuctl.check.facts import Absent, Known, Unknown
 from tpuctl.check.findings import AddKeyToSshAgent, CreateSshKey, SetFileMode
 from tpuctl.doctor.doctor_facts import EnvironmentFacts, GcloudInstallation, InstalledProgram, PathStatus
@@ -194,7 +194,7 @@ KEYS: list[tuple[EnvironmentFacts, Findings]] = [
 ]
 
 
-@pytest.mark.parametrize(("seen", "expected"), [*MACHINE, *KEYS])
+@pytest.mark.parametrize(("seen", "expected"), [*MACHINE, *KEYS], ids=row_ids([*MACHINE, *KEYS]))
 def test_rule_yields_the_finding_of_each_case(seen: EnvironmentFacts, expected: Findings) -> None:
     assert problems(seen) == expected
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.doctor.seen import GOOD, LATE, Findings, problems, remedies, with_
+from tests.doctor.seen import GOOD, LATE, Findings, problems, remedies, row_ids, with_
 from tpuctl.check.facts import Absent, Known, Unknown
 from tpuctl.config.settings import ConfigEntry, ConfigFile, ResolvedSetting, Settings, SettingSource, SourceKind
 from tpuctl.doctor.doctor_facts import AccessToken, EnvironmentFacts
@@ -131,7 +131,7 @@ CONFIGURATION: list[tuple[EnvironmentFacts, Findings]] = [
 ]
 
 
-@pytest.mark.parametrize(("seen", "expected"), [*CLOUD, *CONFIGURATION])
+@pytest.mark.parametrize(("seen", "expected"), [*CLOUD, *CONFIGURATION], ids=row_ids([*CLOUD, *CONFIGURATION]))
 def test_rule_yields_the_finding_of_each_case(seen: EnvironmentFacts, expected: Findings) -> None:
     assert problems(seen) == expected
 

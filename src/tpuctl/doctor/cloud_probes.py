@@ -17,8 +17,7 @@ from tpuctl.check.facts import Absent, CheckFacts, Fact, Known, Unknown, value_o
 from tpuctl.check.gathering import NodeQueries, QueryPool
 from tpuctl.cloud.credentials import account_of
 from tpuctl.cloud.errors import TransportError, credential_error, parse_http_date, translate
-from tpuctl.config import sources
-from tpuctl.config.sources import gcloud_configuration_file, gcloud_configuration_name
+from tpuctl.config.sources import adc_path, gcloud_configuration_file, gcloud_configuration_name
 from tpuctl.doctor.cloud_rules import NEEDED_PERMISSIONS
 from tpuctl.doctor.doctor_facts import (
     AccessToken,
@@ -74,8 +73,8 @@ class EnvironmentProbe:
     def gather(self, now: datetime) -> EnvironmentFacts:
         """Return all facts. A probe that fails raises nothing: it yields an Unknown with its reason."""
         context, derived = self._context, None
-        token = self._ask_for_token()
-        hosts = self._ask_hosts()
+        token = self._start_token_query()
+        hosts = self._start_host_probes()
         programs = {
             name: self._start_probe(("program", name), probe_program, name, context.environ) for name in PROBED_PROGRAMS
         }
@@ -105,10 +104,10 @@ class EnvironmentProbe:
             identity=caller,
             network=network_facts,
             configuration=_read_configuration(context),
-            cloud=replace(self._ask_about_project(now, caller, network_facts), node=context.node),
+            cloud=replace(self._gather_project_facts(now, caller, network_facts), node=context.node),
         )
 
-    def _ask_hosts(self) -> dict[str, tuple[Query[Fact[tuple[str, ...]]] | None, Query[Fact[HostAnswer]]]]:
+    def _start_host_probes(self) -> dict[str, tuple[Query[Fact[tuple[str, ...]]] | None, Query[Fact[HostAnswer]]]]:
         """Start resolving and calling the hosts of the chosen cloud; none if no cloud may be called."""
         context, cloud = self._context, self._context.cloud
         if cloud is None or isinstance(context.proxy, Unknown):  # no request could be sent
@@ -121,7 +120,7 @@ class EnvironmentProbe:
             for name in cloud.origins
         }
 
-    def _ask_for_token(self) -> Query[AccessToken | TokenFailure] | None:
+    def _start_token_query(self) -> Query[AccessToken | TokenFailure] | None:
         """Start fetching a token. None if no token is needed, or none can be requested."""
         context = self._context
         tokens = context.cloud.tokens if context.cloud else None
@@ -132,7 +131,7 @@ class EnvironmentProbe:
             return None
         return self._queries.ask("token", partial(fetch_token, tokens))
 
-    def _ask_about_project(self, now: datetime, caller: CallerIdentity, network_facts: NetworkFacts) -> ProjectFacts:
+    def _gather_project_facts(self, now: datetime, caller: CallerIdentity, network_facts: NetworkFacts) -> ProjectFacts:
         """Ask the cloud about the project, unless credentials or network make that impossible."""
         context = self._context
         obstacle = None
@@ -228,7 +227,7 @@ def read_identity(
 def read_credential_file(context: ProbeContext) -> Fact[CredentialFile]:
     """Return the contents of the credentials file, without secrets. Absent if there is no file and no variable names one."""
     source = _VARIABLE if context.environ.get(_VARIABLE) else None
-    path = sources.adc_path(context.environ)
+    path = adc_path(context.environ)
     text = read_text_fact(path)
     if isinstance(text, Absent):
         return Unknown(f"there is no `{path}`") if source else text

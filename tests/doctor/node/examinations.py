@@ -82,3 +82,8 @@ def python(path: str = "~/venv", version: str = "3.10", /, **packages: str) -> P
         number, _, requires = text.partition(" ")
         found[name.replace("_", "-")] = InstalledPackage(number, tuple(filter(None, requires.split("|"))))
     return PythonEnvironment("venv", path, version, found)
+
+
+def row_ids(rows: list[tuple[CheckRule[Any], Any, list[str]]]) -> list[str]:
+    """Return an id for each row of a table: the id of its rule and its first finding."""
+    return [f"{rule.id} {next(iter(expected), 'no finding')}" for rule, _, expected in rows]

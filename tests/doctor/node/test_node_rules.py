@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.doctor.node.examinations import NOW, node, problems
+from tests.doctor.node.examinations import NOW, node, problems, row_ids
 from tpuctl.check.facts import Absent, Known, Unknown
 from tpuctl.check.findings import CheckRule
 from tpuctl.doctor.doctor_facts import LastFailure, NodeFacts, NodeOperation
@@ -302,7 +302,7 @@ def test_last_failure_comes_from_the_journal(
     assert (failure.value.text if isinstance(failure, Known) else failure) == expected
 
 
-@pytest.mark.parametrize(("rule", "known", "expected"), ROWS)
+@pytest.mark.parametrize(("rule", "known", "expected"), ROWS, ids=row_ids(ROWS))
 def test_rule_yields_the_findings_of_each_case(
     rule: CheckRule[NodeFacts], known: NodeFacts, expected: list[str]
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.doctor.node.examinations import HEALTHY, NOW, node, problems, seen
+from tests.doctor.node.examinations import HEALTHY, NOW, node, problems, row_ids, seen
 from tpuctl.check.facts import Absent, Known, Unknown
 from tpuctl.check.findings import CheckRule
 from tpuctl.doctor.doctor_facts import (
@@ -258,7 +258,7 @@ ROWS: list[tuple[CheckRule[AllWorkersFacts], tuple[dict[str, Any], ...], list[st
 ]
 
 
-@pytest.mark.parametrize(("rule", "changes", "expected"), ROWS)
+@pytest.mark.parametrize(("rule", "changes", "expected"), ROWS, ids=row_ids(ROWS))
 def test_rule_yields_the_findings_of_each_case(
     rule: CheckRule[AllWorkersFacts], changes: tuple[dict[str, Any], ...], expected: list[str]
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.doctor.node.examinations import problems, python, seen
+from tests.doctor.node.examinations import problems, python, row_ids, seen
 from tpuctl.check.facts import Known, Unknown
 from tpuctl.check.findings import CheckRule, Remedy
 from tpuctl.doctor.doctor_facts import AllWorkersFacts, InstalledPackage, PythonEnvironment, TpuVariables
@@ -194,7 +194,7 @@ ROWS: list[tuple[CheckRule[AllWorkersFacts], tuple[dict[str, Any], ...], list[st
 ]
 
 
-@pytest.mark.parametrize(("rule", "changes", "expected"), ROWS)
+@pytest.mark.parametrize(("rule", "changes", "expected"), ROWS, ids=row_ids(ROWS))
 def test_rule_yields_the_findings_of_each_case(
     rule: CheckRule[AllWorkersFacts], changes: tuple[dict[str, Any], ...], expected: list[str]
 ) -> None:
