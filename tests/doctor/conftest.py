@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console
-from tests.doctor.reported import NOWHERE, make_key
+from tests.doctor.doctor_console import NOWHERE, make_key
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.doctor.reported import run_doctor
-from tests.doctor.seen import GOOD, problems, remedies
+from tests.doctor.doctor_console import run_doctor
+from tests.doctor.environment_cases import GOOD, problems, remedies
 from tpuctl.clock import ManualClock
 from tpuctl.config.sources import gcloud_may_have_login
 from tpuctl.doctor.doctor_facts import SandboxFailure

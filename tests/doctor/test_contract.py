@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.cli.test_docs_tables import table, words
 from tests.conftest import Console, Sandbox
-from tests.doctor.seen import GOOD, with_
+from tests.doctor.environment_cases import GOOD, with_
 from tests.lifecycle import one_face
 from tpuctl.check.facts import Absent, Known
 from tpuctl.config.settings import ResolvedSetting, Settings, SettingSource, SourceKind

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.doctor.reported import NOWHERE, found, run_doctor
+from tests.doctor.doctor_console import NOWHERE, found, run_doctor
 from tests.lifecycle import one_face, put
 from tpuctl.clock import ManualClock
 from tpuctl.sandbox import administration

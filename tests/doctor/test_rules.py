@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.doctor.seen import ADC, FILE, GOOD, LATE, TPU, Findings, problems, remedies, row_ids, with_
+from tests.doctor.environment_cases import ADC, FILE, GOOD, LATE, TPU, Findings, problems, remedies, row_ids, with_
 from tpuctl.check.facts import Absent, Known, Unknown
 from tpuctl.check.findings import Level
 from tpuctl.doctor.doctor_facts import AccessToken, CloudHost, EnvironmentFacts, HostAnswer, PathStatus, TokenFailure

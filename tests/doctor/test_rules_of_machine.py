@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.doctor.seen import ADC, FILE, GOOD, KEY, LINE, MIB, OTHER, Findings, problems, row_ids, with_
+from tests.doctor.environment_cases import ADC, FILE, GOOD, KEY, LINE, MIB, OTHER, Findings, problems, row_ids, with_
 from tpuctl.check.facts import Absent, Known, Unknown
 from tpuctl.check.findings import AddKeyToSshAgent, CreateSshKey, SetFileMode
 from tpuctl.doctor.doctor_facts import EnvironmentFacts, GcloudInstallation, InstalledProgram, PathStatus

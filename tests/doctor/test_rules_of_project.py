@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.doctor.seen import GOOD, LATE, Findings, problems, remedies, row_ids, with_
+from tests.doctor.environment_cases import GOOD, LATE, Findings, problems, remedies, row_ids, with_
 from tpuctl.check.facts import Absent, Known, Unknown
 from tpuctl.config.settings import ConfigEntry, ConfigFile, ResolvedSetting, Settings, SettingSource, SourceKind
 from tpuctl.doctor.doctor_facts import AccessToken, EnvironmentFacts

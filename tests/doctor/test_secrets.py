@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console
-from tests.doctor.reported import found, make_key, run_doctor
+from tests.doctor.doctor_console import found, make_key, run_doctor
 
 
 def credentials(home: Path, **about: object) -> Path:
@@ -22,7 +22,7 @@ def credentials(home: Path, **about: object) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("text", "report"),
+    ("text", "reason"),
     [
         (None, "there is no `{path}`"),
         ("no json", "`{path}` contains no credentials"),
@@ -31,7 +31,7 @@ def credentials(home: Path, **about: object) -> Path:
         ("[" * 100_000, "`{path}` contains no credentials"),
     ],
 )
-def test_credentials_file_invalid_is_reported(alone: Console, text: str | None, report: str) -> None:
+def test_credentials_file_invalid_is_reported(alone: Console, text: str | None, reason: str) -> None:
     path = Path(alone.environ["HOME"]) / "login.json"
     if text is not None:
         path.write_text(text)
@@ -39,7 +39,7 @@ def test_credentials_file_invalid_is_reported(alone: Console, text: str | None, 
     found_, code = run_doctor(alone, GOOGLE_APPLICATION_CREDENTIALS=str(path))
 
     start = "`GOOGLE_APPLICATION_CREDENTIALS` names a file that cannot be used: "
-    assert (code, found_["TPU921"]) == (9, ("error", start + report.format(path=path)))
+    assert (code, found_["TPU921"]) == (9, ("error", start + reason.format(path=path)))
     assert "TPU924" not in found_
 
 
