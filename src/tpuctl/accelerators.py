@@ -31,8 +31,8 @@ class Generation:
     config_type: str
     unit: str
     cores_per_chip: int
-    per_worker: int
-    single: tuple[int, ...]
+    chips_per_worker: int
+    single_worker_sizes: tuple[int, ...]
     sizes: tuple[int, ...]
     runtime_version: str
     devices: str
@@ -85,14 +85,14 @@ class AcceleratorType:
     @property
     def workers(self) -> int:
         """The number of workers (virtual machines) of the slice."""
-        if self.size in self.generation.single:
+        if self.size in self.generation.single_worker_sizes:
             return 1
-        return ceil(self.chips / self.generation.per_worker)
+        return ceil(self.chips / self.generation.chips_per_worker)
 
     @property
     def chips_per_worker(self) -> int:
         """The number of chips, and of their device files, of each worker."""
-        return self.chips if self.workers == 1 else self.generation.per_worker
+        return self.chips if self.workers == 1 else self.generation.chips_per_worker
 
     @property
     def is_slice(self) -> bool:
@@ -116,7 +116,7 @@ class AcceleratorTable:
 
     generations: dict[str, Generation]
     zones: dict[str, dict[str, tuple[str, ...]]]
-    elsewhere: dict[str, dict[str, str]]
+    other_services: dict[str, dict[str, str]]
     research_zone: str
     images: dict[str, dict[str, list[str]]]
     tensorflow_images: dict[str, Any]  # YAML
@@ -141,8 +141,8 @@ def load_accelerators() -> AcceleratorTable:
             config_type=entry["config_type"],
             unit=entry["unit"],
             cores_per_chip=entry["cores_per_chip"],
-            per_worker=entry["per_worker"],
-            single=tuple(entry["single"]),
+            chips_per_worker=entry["per_worker"],
+            single_worker_sizes=tuple(entry["single"]),
             sizes=tuple(entry["sizes"]),
             runtime_version=entry["runtime_version"],
             devices=entry["devices"],
@@ -270,7 +270,7 @@ def _most_cubic_topology(chips: int) -> str | None:
 def find_type_of_other_service(text: str) -> dict[str, str] | None:
     """Return `name` and `through` of a type that another service offers, by its type name or own name; else None."""
     bare = re.sub(r"[^a-z0-9]", "", text.lower())
-    entries = load_accelerators().elsewhere.items()
+    entries = load_accelerators().other_services.items()
     return next((e for prefix, e in entries if bare.startswith((prefix, e["name"].lower()))), None)
 
 

@@ -1,4 +1,4 @@
-"""The only module that reads a clock or sleeps; also deadlines, and durations as text.
+"""The only module that reads a clock or sleeps; also the deadlines of calls to the cloud.
 
 The sandbox has its own clock, which may run faster than real time.
 """

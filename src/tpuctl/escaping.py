@@ -15,7 +15,7 @@ from typing import Any
 from tpuctl.errors import InvalidInputError
 
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-# Exactly the codes that `tables.styled` writes: they can neither hide text nor move the cursor.
+# Exactly the codes that `styled` of `output/terminal.py` writes: they can neither hide text nor move the cursor.
 _OWN_STYLE = re.compile(r"(\x1b\[(?:0|1|2|3[1-6])m)")
 _UNUSUAL = re.compile(r"[^ -~]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -74,9 +74,6 @@ def _json_escaped(line: str) -> str:
         return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
 
     return line if line.isprintable() else _UNUSUAL.sub(escape, line)
-
-
-# Mask secrets whose place is known: metadata values in JSON, option values in a command line.
 
 
 # Options whose value is `KEY=VALUE` with a secret in VALUE.

@@ -177,11 +177,6 @@ def _size(size: int) -> str:
     return f"{size} bytes"
 
 
-# Read untrusted files and YAML within limits of size, depth and number of values.
-#
-# YAML is parsed into PyYAML's nodes, which have line numbers; no objects are constructed.
-
-
 # PyYAML builds nodes by recursion, in C: a few thousand levels crash the process. No real document is this deep.
 YAML_MAX_DEPTH = 32
 YAML_MAX_LENGTH = 4 << 20
@@ -221,10 +216,10 @@ def compose_yaml(
     longest: int = YAML_MAX_LENGTH,
     most: int = YAML_MAX_VALUES,
 ) -> _YamlNode | None:
-    """Return the root node of a YAML document; None if it is empty.
+    """Return the root node of a YAML document; None if it is empty. Nodes have line numbers, and construct no objects.
 
-    Raises `error`, with `source` and the line, if it is not YAML, has more than `MAX_DEPTH` levels, has more than `most` values
-    with aliases expanded, or contains itself.
+    Raises `error`, with `source` and the line, if it is not YAML, has more than `YAML_MAX_DEPTH` levels, has more than `most`
+    values with aliases expanded, or contains itself.
     """
     if not text:
         return None
@@ -246,7 +241,7 @@ def compose_yaml(
     except yaml.YAMLError as wrong:
         raise error(f"{source}: not valid YAML: {' '.join(str(wrong).split())}") from None
     except UnicodeError:
-        raise error(f"{source}: not valid YAML: it holds characters that are not Unicode") from None
+        raise error(f"{source}: not valid YAML: it has characters that are not Unicode") from None
 
 
 def _find_excess(events: Iterable[Any], *, most: int) -> str | None:
@@ -288,9 +283,6 @@ def _line_of_event(event: Any) -> str:  # as `_YamlNode`
     return f"line {event.start_mark.line + 1}"
 
 
-# Folders and lock files that only their owner may read, regardless of the umask; files that no symlink redirects.
-
-
 # Far more than tpuctl ever writes: a larger file is not its own, and could exhaust the memory.
 _OWN_FILE_LIMIT = 64 << 20
 
@@ -301,7 +293,7 @@ def read_own_file(path: Path) -> bytes:
 
 
 def make_private_folder(folder: Path) -> None:
-    """Create a folder and its missing parents, all with mode 0700."""
+    """Create a folder and its missing parents, all with mode 0700 regardless of the umask."""
     if folder.is_dir():
         return
     # `Path.mkdir(parents=True)` sets the mode of the last folder only.
@@ -348,7 +340,7 @@ def create_unlinked_file(path: Path) -> BinaryIO:
         file.truncate(0)
     elif not stat.S_ISCHR(mode):
         file.close()
-        raise OSError(errno.EINVAL, f"`{path.name}` is no regular file")
+        raise OSError(errno.EINVAL, f"`{path.name}` is not a regular file")
     os.set_blocking(file.fileno(), True)
     return file
 

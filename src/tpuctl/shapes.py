@@ -217,7 +217,7 @@ def _type_and_check(kind: ValueShape) -> tuple[type | None, Callable[[Any], None
 
 
 def _is_shallow(value: Any) -> bool:
-    """Return whether a value of unknown shape has at most `DEEPEST` levels."""
+    """Return whether a value of unknown shape has at most `MAX_JSON_DEPTH` levels."""
     level = [value]
     for _ in range(MAX_JSON_DEPTH):
         level = [

@@ -14,7 +14,7 @@ _CONTRACT = {
     "InvalidRequestError": ("invalid_request", 2),
     "NotFoundError": ("not_found", 3),
     "NodeNotFoundError": ("not_found", 3),
-    "NodeNowhereError": ("not_found", 3),
+    "NodeNotInProjectError": ("not_found", 3),
     "AccessError": ("not_allowed", 4),
     "CredentialsError": ("not_allowed", 4),
     "TimedOutError": ("timed_out", 5),

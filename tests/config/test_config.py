@@ -1,4 +1,4 @@
-"""`tpuctl config`: settings with their sources, and errors of files with settings."""
+"""`tpuctl config`: settings with their sources, and errors in configuration files."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_broken_project_file_is_reported_with_line_and_hint(offline: Console, te
         assert offline(*command) == ("", f"error: {ours} {error}", 2)
     in_json = json.loads(offline("list", "-o", "json")[1])["error"]
     assert (in_json["kind"], in_json["exit_code"]) == ("setting", 2)
-    # What needs no settings works all the same.
+    # Commands without settings work.
     assert offline("config", "path")[2] == offline("--version")[2] == offline("list", "--help")[2] == 0
 
 

@@ -1,4 +1,4 @@
-"""The files of settings: found, read with lines, refused with the place, and changed without touching the rest."""
+"""Configuration files: find, read with line numbers, reject with the line, and change one line only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_find_project_file_searches_up_to_home(tmp_path: Path) -> None:
 
     assert sources.find_project_file(deep, home=home) is None
     (home / "repo" / "tpuctl.yaml").write_text("")
-    (deep / "tpuctl.yaml").mkdir()  # a folder of that name is none
+    (deep / "tpuctl.yaml").mkdir()  # a folder of that name is ignored
     assert sources.find_project_file(deep, home=home) == home / "repo" / "tpuctl.yaml"
 
 

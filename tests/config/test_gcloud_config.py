@@ -1,4 +1,4 @@
-"""gcloud's configuration as gcloud writes it, and its token, from a gcloud on PATH that does what the test says."""
+"""gcloud's configuration files, and its access token, from a fake gcloud on PATH."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_properties_unreadable_or_absent_are_empty(tmp_path: Path) -> None:
     (tmp_path / "configurations" / "config_default").write_bytes(b"\xff\xfe")
 
     assert read_gcloud_properties({"CLOUDSDK_CONFIG": str(tmp_path)}) == {}
-    assert read_gcloud_properties({"HOME": str(tmp_path / "nobody")}) == {}
+    assert read_gcloud_properties({"HOME": str(tmp_path / "absent")}) == {}
     assert read_gcloud_properties({}) == {}
 
 

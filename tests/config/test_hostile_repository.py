@@ -1,4 +1,4 @@
-"""Files of a cloned repository that attack its users: nothing is sent, nothing hangs, one error says why."""
+"""Files of a cloned repository that attack its users: no request is sent, no command hangs, one error gives the reason."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ HEAD = f"project: theirs\nzone: {ZONE}\ntype: v4-8\n"
 
 @pytest.fixture
 def face() -> dict[str, str]:
-    """Only the sandbox in this process: none of this depends on how it is reached."""
+    """Only the sandbox in this process: the results are the same on both faces."""
     return {"TPUCTL_SANDBOX": "1"}
 
 
 @pytest.fixture
 def victim(tpuctl: Console) -> Console:
-    """A user with a private key, in the folder of a repository that is trusted already: the worst case."""
+    """A user with a private key, in the folder of a repository that is already trusted."""
     key = Path(tpuctl.environ["HOME"]) / ".ssh" / "id_rsa"
     key.parent.mkdir()
     key.write_text(SECRET)
@@ -56,8 +56,8 @@ def sparse(file: Path) -> None:
     os.truncate(file, 1 << 40)
 
 
-def nothing(folder: Path) -> None:
-    """The repository holds nothing beside its tpuctl.yaml."""
+def no_file(folder: Path) -> None:
+    """Create no file beside tpuctl.yaml."""
 
 
 OUTSIDE = "a project file may only name a script inside its folder, {folder}"
@@ -66,18 +66,18 @@ OUTSIDE = "a project file may only name a script inside its folder, {folder}"
 @pytest.mark.parametrize(
     ("script", "prepare", "why"),
     [
-        pytest.param("~/.ssh/id_rsa", nothing, OUTSIDE, id="home"),
-        pytest.param("../home/.ssh/id_rsa", nothing, OUTSIDE, id="above"),
-        pytest.param("a/../../home/.ssh/id_rsa", nothing, OUTSIDE, id="above by a detour"),
-        pytest.param("{home}/.ssh/id_rsa", nothing, OUTSIDE, id="absolute"),
-        pytest.param("{folder}/tpuctl.yaml", nothing, OUTSIDE, id="absolute within"),
+        pytest.param("~/.ssh/id_rsa", no_file, OUTSIDE, id="home"),
+        pytest.param("../home/.ssh/id_rsa", no_file, OUTSIDE, id="above"),
+        pytest.param("a/../../home/.ssh/id_rsa", no_file, OUTSIDE, id="above after a subfolder"),
+        pytest.param("{home}/.ssh/id_rsa", no_file, OUTSIDE, id="absolute"),
+        pytest.param("{folder}/tpuctl.yaml", no_file, OUTSIDE, id="absolute within"),
         pytest.param("link", lambda f: link(f, to="../home/.ssh/id_rsa"), OUTSIDE, id="link to a file"),
         pytest.param("link/id_rsa", lambda f: link(f, to="../home/.ssh"), OUTSIDE, id="link to a folder"),
         pytest.param("link", lambda f: link(f, to="/dev/zero"), OUTSIDE, id="device"),
-        pytest.param("link", lambda f: link(f, to="link"), "cannot read it: ", id="ring of links"),
+        pytest.param("link", lambda f: link(f, to="link"), "cannot read it: ", id="symlink loop"),
         pytest.param("pipe", lambda f: os.mkfifo(f / "pipe"), "cannot read it: it is not a regular file", id="pipe"),
         pytest.param("dir", lambda f: (f / "dir").mkdir(), "cannot read it: Is a directory", id="folder"),
-        pytest.param("absent", nothing, "cannot read it: No such file or directory", id="absent"),
+        pytest.param("absent", no_file, "cannot read it: No such file or directory", id="absent"),
         pytest.param("large", lambda f: sparse(f / "large"), "larger than 256 KiB", id="1 TB"),
         pytest.param(
             "bytes",
@@ -87,7 +87,7 @@ OUTSIDE = "a project file may only name a script inside its folder, {folder}"
         ),
     ],
 )
-def test_a_startup_script_that_is_no_file_of_the_project_is_not_sent(
+def test_startup_script_outside_the_project_is_not_sent(
     victim: Console, sandbox: Sandbox, script: str, prepare: Callable[[Path], object], why: str
 ) -> None:
     named = script.format(home=victim.environ["HOME"], folder=victim.folder)
@@ -104,7 +104,7 @@ def test_a_startup_script_that_is_no_file_of_the_project_is_not_sent(
 
 
 @pytest.mark.parametrize("script", ["start.sh", "./start.sh", "a/../start.sh", "link"])
-def test_a_startup_script_of_the_project_is_sent(victim: Console, sandbox: Sandbox, script: str) -> None:
+def test_startup_script_of_the_project_is_sent(victim: Console, sandbox: Sandbox, script: str) -> None:
     (victim.folder / "start.sh").write_text("echo ours\n")
     link(victim.folder, to="start.sh")
     (victim.folder / "tpuctl.yaml").write_text(f"{HEAD}startup_script: {script}\n")
@@ -114,8 +114,8 @@ def test_a_startup_script_of_the_project_is_sent(victim: Console, sandbox: Sandb
     assert node["metadata"]["startup-script"] == "echo ours\n"
 
 
-def test_what_was_trusted_is_what_is_sent(tmp_path: Path) -> None:
-    """The digest and the content come from one reading of each file."""
+def test_startup_script_content_is_that_of_the_trusted_digest(tmp_path: Path) -> None:
+    """Digest and content come from the same read of each file."""
     file, script = tmp_path / "tpuctl.yaml", tmp_path / "start.sh"
     file.write_text("startup_script: start.sh\n")
     script.write_text("true\n")
@@ -128,7 +128,7 @@ def test_what_was_trusted_is_what_is_sent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("half", ["key", "key.pub"])
-def test_a_key_of_the_repository_that_is_replaced_is_not_trusted(tmp_path: Path, half: str) -> None:
+def test_ssh_key_replaced_in_the_repository_is_not_trusted(tmp_path: Path, half: str) -> None:
     file = tmp_path / "tpuctl.yaml"
     file.write_text("ssh_key: key\n")
     digests = {sources.load_project_file(file, {}).digest}
@@ -139,8 +139,8 @@ def test_a_key_of_the_repository_that_is_replaced_is_not_trusted(tmp_path: Path,
     assert len(digests) == 3
 
 
-def test_a_link_that_leads_to_another_key_is_not_trusted(tmp_path: Path) -> None:
-    """A pull may point the link elsewhere, and a `tpuctl.yaml` that is a link names what lies beside the link."""
+def test_ssh_key_symlink_to_another_key_is_not_trusted(tmp_path: Path) -> None:
+    """A pull may change the target of the symlink, and a `tpuctl.yaml` that is a symlink names a key beside the symlink."""
     project, clone = tmp_path / "project", tmp_path / "clone" / "below"
     for folder in (project, clone):
         folder.mkdir(parents=True)
@@ -164,14 +164,14 @@ def test_a_link_that_leads_to_another_key_is_not_trusted(tmp_path: Path) -> None
         pytest.param("project: theirs", id="billed elsewhere"),
         pytest.param("startup_script: start.sh", id="script"),
         pytest.param("metadata: {startup-script: curl evil}", id="script as metadata"),
-        pytest.param("metadata: {ssh-keys: 'eve:ssh-ed25519 AAAA'}", id="a stranger's key"),
-        pytest.param("ssh_key: ./key", id="a key that strangers have"),
+        pytest.param("metadata: {ssh-keys: 'eve:ssh-ed25519 AAAA'}", id="key of an attacker"),
+        pytest.param("ssh_key: ./key", id="key known to attackers"),
         pytest.param("setup: curl evil", id="setup"),
         pytest.param("service_account: eve@evil.iam.gserviceaccount.com", id="service account"),
         pytest.param("data_disks: [theirs]", id="disk"),
     ],
 )
-def test_a_cloned_repository_creates_nothing(tpuctl: Console, sandbox: Sandbox, lines: str) -> None:
+def test_cloned_repository_creates_no_node(tpuctl: Console, sandbox: Sandbox, lines: str) -> None:
     (tpuctl.folder / "start.sh").write_text("curl evil\n")
     (tpuctl.folder / "tpuctl.yaml").write_text(f"zone: {ZONE}\ntype: v4-8\n{lines}\n")
 
@@ -190,22 +190,22 @@ def test_a_cloned_repository_creates_nothing(tpuctl: Console, sandbox: Sandbox, 
         pytest.param((1000, 1001), 1000, {}, 1001, id="own, by another user's link"),
         pytest.param((1001, 1001), 0, {}, 1001, id="a user's, for root"),
         pytest.param((1001, 1001), 0, {"SUDO_UID": "1001"}, None, id="the caller's, for root by sudo"),
-        pytest.param((1001, 1001), 1000, {"SUDO_UID": "1001"}, 1001, id="a variable alone says nothing"),
+        pytest.param((1001, 1001), 1000, {"SUDO_UID": "1001"}, 1001, id="variable without sudo"),
         pytest.param((1001, 1001), 0, {"SUDO_UID": "²"}, 1001, id="no number"),
         pytest.param((), 1000, {}, None, id="absent"),
     ],
 )
-def test_a_file_of_another_user_is_refused_as_git_does(
+def test_foreign_owner_follows_the_rules_of_git(
     owners: tuple[int, ...], uid: int, environ: Mapping[str, str], expected: int | None
 ) -> None:
     assert sources.foreign_owner(owners, uid, environ) == expected
 
 
-def test_a_file_of_another_user_is_refused_with_its_owner(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_project_file_of_another_user_is_refused_with_its_owner(tpuctl: Console, sandbox: Sandbox) -> None:
     file = tpuctl.folder / "tpuctl.yaml"
     file.write_text("type: v4-8\n")
     tpuctl.folder.chmod(0o777)
-    if os.geteuid() != 0:  # only root can give a file away: the decision is in the table above
+    if os.geteuid() != 0:  # only root can change the owner; the table above covers the decision
         assert sources.load_project_file(file, {}).entries["type"].value == "v4-8"
         return
     os.chown(file, 65534, -1)
@@ -219,7 +219,7 @@ def test_a_file_of_another_user_is_refused_with_its_owner(tpuctl: Console, sandb
 
 
 LAUGHS = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10 if n else ['x'] * 10)}]\n" for n in range(10))
-# What each ends with, whatever file it is in.
+# The error for each text, the same for every kind of file.
 BOMBS = {
     "lists": ("[" * 200_000, f"line 1: nested deeper than {YAML_MAX_DEPTH} levels"),
     "mappings": ("{a: " * 50_000, f"line 1: nested deeper than {YAML_MAX_DEPTH} levels"),
@@ -239,7 +239,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize(("text", "why"), BOMBS.values(), ids=BOMBS)
-def test_a_yaml_bomb_is_one_error_wherever_yaml_is_read(tpuctl: Console, text: str, why: str) -> None:
+def test_yaml_bomb_is_one_error_in_every_kind_of_file(tpuctl: Console, text: str, why: str) -> None:
     began = time.process_time()
     bomb = str(tpuctl.folder / "bomb.yaml")
     Path(bomb).write_text(text)
@@ -281,7 +281,7 @@ def test_a_yaml_bomb_is_one_error_wherever_yaml_is_read(tpuctl: Console, text: s
         pytest.param(b'setup: "a\\0b"', "it has control characters", id="NUL in a script"),
     ],
 )
-def test_an_odd_value_of_a_project_file_is_one_error(victim: Console, sandbox: Sandbox, text: bytes, why: str) -> None:
+def test_project_file_invalid_value_is_one_error(victim: Console, sandbox: Sandbox, text: bytes, why: str) -> None:
     (victim.folder / "tpuctl.yaml").write_bytes(text)
 
     out, err, code = victim("list")
@@ -301,14 +301,14 @@ def test_an_odd_value_of_a_project_file_is_one_error(victim: Console, sandbox: S
         pytest.param({"TPUCTL_IMPERSONATE_SERVICE_ACCOUNT": "a@b.c\r\nd"}, id="service account"),
     ],
 )
-def test_text_for_a_header_has_no_line_ends(offline: Console, environ: Mapping[str, str]) -> None:
+def test_header_value_with_line_ends_is_refused(offline: Console, environ: Mapping[str, str]) -> None:
     _, err, code = replace(offline, environ={**offline.environ, "TPUCTL_PROJECT": "mine", **environ})("list")
 
     assert (code, err[:7]) == (2, "error: ")
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "device", "1 TB"])
-def test_a_user_file_that_is_no_file_is_one_error(tpuctl: Console, kind: str) -> None:
+def test_user_file_not_a_regular_file_is_one_error(tpuctl: Console, kind: str) -> None:
     file = Path(tpuctl.environ["HOME"]) / ".config" / "tpuctl" / "config.yaml"
     file.parent.mkdir(parents=True)
     match kind:
@@ -327,7 +327,7 @@ def test_a_user_file_that_is_no_file_is_one_error(tpuctl: Console, kind: str) ->
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
-def test_what_is_no_file_is_no_project_file(tpuctl: Console, kind: str) -> None:
+def test_project_file_not_a_regular_file_is_ignored(tpuctl: Console, kind: str) -> None:
     file = tpuctl.folder / "tpuctl.yaml"
     match kind:
         case "pipe":
@@ -342,7 +342,7 @@ def test_what_is_no_file_is_no_project_file(tpuctl: Console, kind: str) -> None:
 
 
 @pytest.mark.parametrize("depth", [YAML_MAX_DEPTH, YAML_MAX_DEPTH + 1])
-def test_the_bound_of_depth_is_exact(depth: int) -> None:
+def test_yaml_depth_limit_is_exact(depth: int) -> None:
     text = "[" * depth + "]" * depth
     if depth == YAML_MAX_DEPTH:
         assert compose_yaml(text, "f.yaml") is not None
@@ -351,7 +351,7 @@ def test_the_bound_of_depth_is_exact(depth: int) -> None:
         compose_yaml(text, "f.yaml")
 
 
-def test_aliases_within_the_bounds_are_read(tmp_path: Path) -> None:
+def test_yaml_aliases_within_the_limits_are_read(tmp_path: Path) -> None:
     file = tmp_path / "tpuctl.yaml"
     file.write_text("labels: &common {team: vision}\ntags: [&one a, *one]\n")
 
@@ -367,13 +367,13 @@ ONE_OFF = ["run", "n", "--up", "v4-8", "--zone", ZONE, "--rm", "--no-sync", "--"
     ("link", "command"),
     [
         pytest.param("logs/worker-0.log", ["run", "n", "--log-dir", "logs", "--", "true"], id="a log"),
-        pytest.param("tpuctl-logs/.gitignore", ONE_OFF, id="what git ignores"),
+        pytest.param("tpuctl-logs/.gitignore", ONE_OFF, id="gitignore"),
         pytest.param("tpuctl-logs", ONE_OFF, id="the folder for logs"),
         pytest.param("tpuctl-logs/n", ONE_OFF, id="a node's folder"),
         pytest.param("got/1", ["scp", "pod:x", "got"], id="a worker's folder"),
     ],
 )  # fmt: skip
-def test_no_symlink_of_a_repository_leads_what_is_written_elsewhere(
+def test_symlinks_of_a_repository_do_not_redirect_output_files(
     tpuctl: Console, sandbox: Sandbox, link: str, command: list[str]
 ) -> None:
     put(sandbox, "n")

@@ -1,4 +1,4 @@
-"""Files of tpuctl's own that are damaged, or not tpuctl's: one error, a warning, or none; never a traceback."""
+"""Damaged or foreign files in place of tpuctl's own: one error, a warning, or none; never a traceback."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ LINES: dict[str, object] = {
 
 @pytest.mark.parametrize("face", ["in-process"], indirect=True)
 @pytest.mark.parametrize("line", LINES)
-def test_a_damaged_line_of_the_journal_is_left_out_and_named(
+def test_journal_damaged_line_is_skipped_with_a_warning(
     line: str, tpuctl: Console, sandbox: Sandbox, tmp_path: Path
 ) -> None:
     sandbox.add_node("trainer")
@@ -69,13 +69,13 @@ def test_a_damaged_line_of_the_journal_is_left_out_and_named(
 
 
 def journal_of(tpuctl: Console, tmp_path: Path) -> list[Path]:
-    """Return the file of the journal, where the program itself puts it."""
+    """Return the file of the journal, at the path that the program uses."""
     tpuctl("wait", "trainer", "--zone", "us-central2-b", "--for", "ready")
     return [*tmp_path.glob("state/**/trainer.jsonl")] or [tmp_path / JOURNAL]
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
-def test_memories_that_are_damaged_remember_nothing_and_are_written_again(content: bytes, tmp_path: Path) -> None:
+def test_cache_damaged_file_is_empty_and_written_again(content: bytes, tmp_path: Path) -> None:
     clock, path = ManualClock(), tmp_path / "memory"
     path.write_bytes(content)
     checked, switches = CheckCache(path, clock), OsLoginCache(path, clock)
@@ -111,7 +111,7 @@ RECORD = {"owner": "h-1-t", "who": "up on h pid 1", "purpose": "up", "ttl": 120.
         ),
     ],
 )
-def test_a_lease_that_is_damaged_is_one_error_and_never_free(content: bytes, tmp_path: Path) -> None:
+def test_lease_damaged_file_is_one_error_and_not_free(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / NAME.project / NAME.zone / f"{NAME.node_id}.json"
     file.parent.mkdir(parents=True)
     file.write_bytes(content)
@@ -123,7 +123,7 @@ def test_a_lease_that_is_damaged_is_one_error_and_never_free(content: bytes, tmp
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
-def test_damaged_lines_of_the_request_log_are_left_out(content: bytes, tmp_path: Path) -> None:
+def test_request_log_damaged_lines_are_skipped(content: bytes, tmp_path: Path) -> None:
     world = tmp_path / "world"
     odd = [
         b'[1, "GET", "/", 200]',
@@ -150,23 +150,23 @@ def test_damaged_lines_of_the_request_log_are_left_out(content: bytes, tmp_path:
         pytest.param('{"a":' * 100_000, id="nested"),
     ],
 )
-def test_a_damaged_mark_in_ssh_configuration_names_the_line(mark: str) -> None:
+def test_ssh_config_damaged_mark_names_the_line(mark: str) -> None:
     with pytest.raises(Exception, match="line 2 of `config`: damaged entry"):
         parse_ssh_config(f"Host x\n# tpuctl {mark}\n# tpuctl end\n", source="config")
 
 
-def test_a_journal_too_large_to_read_is_told_of_and_counts_as_empty(tmp_path: Path) -> None:
-    told: list[str] = []
+def test_journal_too_large_is_empty_with_a_warning(tmp_path: Path) -> None:
+    warnings: list[str] = []
     path = tmp_path / "sandbox" / "us-central2-b" / "trainer.jsonl"
     path.parent.mkdir(parents=True)
     with path.open("wb") as file:
         file.truncate((64 << 20) + 1)
 
-    assert Journal(tmp_path, warn=told.append).entries(NAME) == []
-    assert told == [f"cannot read the journal: {path}: it is larger than 64 MiB"]
+    assert Journal(tmp_path, warn=warnings.append).entries(NAME) == []
+    assert warnings == [f"cannot read the journal: {path}: it is larger than 64 MiB"]
 
 
-def test_a_pipe_in_the_place_of_a_file_to_append_to_holds_nobody_up(tmp_path: Path) -> None:
+def test_append_to_a_pipe_does_not_block(tmp_path: Path) -> None:
     world, now = tmp_path / "world", ManualClock().now()
     os.mkfifo(log_path(world))
     log_event(world, "x", now)

@@ -1,4 +1,4 @@
-"""Which value wins, where it came from, what a file may not say, and how a missing or broken value reads."""
+"""Which value wins, its source, which files may set it, and errors for missing or invalid values."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_values_are_converted_to_their_type() -> None:
     assert settings.items("tags") == ("x", "y")
     assert settings.items("scopes") == ()
     assert settings.number("max_restarts") == 0
-    # Relative to the file that says it, not to the folder that tpuctl happens to run in.
+    # Relative to the folder of the configuration file, not to the working directory.
     assert settings.path("startup_script") == Path("/repo/boot.sh")
 
 

@@ -20,7 +20,7 @@ NOT_TRUSTED = "is not trusted, and it sets `project` (line 1)"
 
 @pytest.fixture
 def face() -> dict[str, str]:
-    """Only the sandbox in this process: what is asked is the same on both faces."""
+    """Only the sandbox in this process: the questions are the same on both faces."""
     return {"TPUCTL_SANDBOX": "1"}
 
 
@@ -32,16 +32,16 @@ def project(tpuctl: Console) -> Path:
 
 
 def requests(sandbox: Sandbox) -> list[str]:
-    """Return all calls that the sandbox has got, also those that only read."""
+    """Return all requests to the sandbox, also those that only read."""
     return [f"{entry.method} {entry.path}" for entry in read_log(sandbox.world.path)]
 
 
 def beside(tpuctl: Console, environ: dict[str, str]) -> Console:
-    """Return the program with more in its environment."""
+    """Return the program with additional environment variables."""
     return replace(tpuctl, environ={**tpuctl.environ, **environ})
 
 
-# A key that is not named here takes trust, or is in no project file at all.
+# Keys that a project file may set without trust.
 DESCRIBES = {
     *("zone", "sandbox", "iap", "internal_ip", "ssh_keep", "type", "version", "tier", "labels", "tags", "description"),
     *(
@@ -56,7 +56,7 @@ DESCRIBES = {
     *("starting_after", "restarting_after", "repairing_after", "recheck_after", "per_worker", "output"),
     *("buckets", "data_buckets", "checkpoint_buckets", "dataset_size"),
 }
-TAKES_TRUST = {
+REQUIRES_TRUST = {
     *("project", "quota_project", "billing_project", "ssh_key", "ssh_key_expire_after", "user", "metadata", "setup"),
     *("startup_script", "service_account", "scopes", "network", "subnetwork", "internal_ips", "data_disks", "repair"),
     *("skip_checks", "check_timeout", "egress_prices"),
@@ -67,8 +67,8 @@ def test_every_setting_is_classified() -> None:
     by_policy = {policy: {spec.key for spec in SETTINGS.values() if spec.policy is policy} for policy in FilePolicy}
 
     assert by_policy[FilePolicy.ANY_FILE] == DESCRIBES
-    assert by_policy[FilePolicy.TRUSTED_FILE] == TAKES_TRUST
-    assert {spec.key for spec in SETTINGS.values() if spec.effect} == TAKES_TRUST
+    assert by_policy[FilePolicy.TRUSTED_FILE] == REQUIRES_TRUST
+    assert {spec.key for spec in SETTINGS.values() if spec.effect} == REQUIRES_TRUST
 
 
 @pytest.mark.parametrize(
@@ -270,10 +270,10 @@ def test_change_of_the_file_or_its_script_revokes_trust(tpuctl: Console, project
     project.write_text(project.read_text().replace("theirs", "others"))
     assert "has changed since it was trusted" in tpuctl("list")[1]
     assert tpuctl("trust", "--yes")[2] == 0
-    # What it was before is not trusted any more.
+    # Its earlier content is no longer trusted.
     project.write_text(project.read_text().replace("others", "theirs"))
     assert "has changed since it was trusted" in tpuctl("list")[1]
-    # The same file elsewhere is another one.
+    # A copy in another folder is not trusted.
     copy = tpuctl.folder.parent / "copy"
     copy.mkdir()
     for file in (project, script):

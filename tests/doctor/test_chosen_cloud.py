@@ -1,4 +1,4 @@
-"""Which cloud `tpuctl doctor` asks, and whom it leaves alone: no real host for a sandbox, gcloud where nobody logged in."""
+"""Which cloud `tpuctl doctor` calls: no real host for a sandbox, and gcloud only with a login."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.doctor.reported import look
-from tests.doctor.seen import GOOD, remedies, said
+from tests.doctor.doctor_console import run_doctor
+from tests.doctor.environment_cases import GOOD, problems, remedies
 from tpuctl.clock import ManualClock
 from tpuctl.config.sources import gcloud_may_have_login
 from tpuctl.doctor.doctor_facts import SandboxFailure
 from tpuctl.sandbox.http_server import open_server
 from tpuctl.sandbox.state import SandboxState
 
-# The program, under a hook of the interpreter's own that tells of every name looked up and every connection, and refuses it.
+# Runs the program with an audit hook that prints and refuses every name lookup and every connection.
 WATCHED = """
 import sys
 
 def watch(event, arguments):
     if event in {"socket.getaddrinfo", "socket.connect"}:
         sys.stderr.write("CALLED\\n")
-        raise OSError("nobody is called here")
+        raise OSError("no host may be called here")
 
 sys.addaudithook(watch)
 from tpuctl.cli.main import entry_point
@@ -51,7 +51,7 @@ def damaged(state: Path) -> None:
 
 
 def damaged_within(state: Path) -> None:
-    """It can be opened, and its settings be read; its tables of resources cannot."""
+    """The sandbox can be opened and its settings read, but not its tables of resources."""
     path = state / "sandbox" / "world.sqlite3"
     with SandboxState.open(path):
         pass
@@ -72,7 +72,7 @@ BROKEN: list[tuple[Callable[[Path], None], str, str]] = [
 
 
 def watched(tmp_path: Path, *arguments: str, **environ: str) -> tuple[str, str, int]:
-    """Run it in a process of its own, where every call to the outside is told and refused."""
+    """Run the program in its own process, which prints and refuses every call to another host."""
     paths = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "NO_GCE_CHECK": "true"}
     done = subprocess.run(
         [sys.executable, "-c", WATCHED, *arguments],
@@ -110,7 +110,7 @@ def test_doctor_unusable_sandbox_calls_no_real_host(
         ({"TPUCTL_SANDBOX": "perhaps"}, (), False, "TPU945"),
         ({"TPUCTL_SANDBOX": "1", "TPUCTL_SANDBOX_SPEED": "fast"}, (), False, "TPU945"),
         ({}, ("--sandbox", "--endpoint", "https://tpu.example"), False, "TPU945"),
-        # The hook sees what there is to see.
+        # The hook works: it prints the calls of a program that makes some.
         ({}, (), True, "TPU932"),
     ],
 )
@@ -128,23 +128,25 @@ def test_doctor_invalid_settings_call_no_host(
 
 
 def test_doctor_unusable_sandbox_is_reported_once_with_a_remedy() -> None:
-    seen = replace(GOOD, network=replace(GOOD.network, hosts=(), closed=SandboxFailure("it is damaged", ("mend it",))))
+    seen = replace(
+        GOOD, network=replace(GOOD.network, hosts=(), sandbox_failure=SandboxFailure("it is damaged", ("fix it",)))
+    )
 
-    assert [row for row in said(seen) if row[0] != "TPU934"] == [("TPU933", "error", "it is damaged")]
-    assert remedies(seen, "TPU933") == [("mend it", None), ("see other solutions", "tpuctl explain sandbox")]
+    assert [row for row in problems(seen) if row[0] != "TPU934"] == [("TPU933", "error", "it is damaged")]
+    assert remedies(seen, "TPU933") == [("fix it", None), ("see other solutions", "tpuctl explain sandbox")]
 
 
 @pytest.mark.parametrize("environ", [{}, {"TPUCTL_SSH_KEY": "/nowhere/key"}])
 def test_doctor_node_without_project_is_an_error(
     alone: Console, sandbox: Sandbox, clock: ManualClock, environ: dict[str, str]
 ) -> None:
-    """What keeps the node from being found is among the findings, so that they are the result."""
+    """The reason why the node cannot be found is one of the findings, so the command has no other error."""
     with open_server(sandbox.world) as server:
         server.start()
         console = replace(alone, clock=clock)
-        found, code = look(console, "demo", TPUCTL_ENDPOINT=server.url, **environ)
+        found, code = run_doctor(console, "demo", TPUCTL_ENDPOINT=server.url, **environ)
         _, err, _ = console("doctor", "demo", TPUCTL_ENDPOINT=server.url)
-        without, fine = look(console, TPUCTL_ENDPOINT=server.url)
+        without, fine = run_doctor(console, TPUCTL_ENDPOINT=server.url)
 
     assert (code, found["TPU940"]) == (9, ("error", "no project is set"))
     assert any(line.startswith("warning: `demo` was not checked: no project is set") for line in err.splitlines())
@@ -152,17 +154,17 @@ def test_doctor_node_without_project_is_an_error(
 
 
 def test_doctor_starts_gcloud_only_with_a_login(alone: Console, tmp_path: Path) -> None:
-    """On a fresh machine it would take a second, and leave a folder behind."""
+    """Starting gcloud takes a second, and creates its folder."""
     program, folder = tmp_path / "programs" / "gcloud", Path(alone.environ["HOME"]) / ".config" / "gcloud"
     program.write_text('#!/bin/sh\n: >"$0.started"\necho token\n')
     program.chmod(0o755)
     started = program.with_name("gcloud.started")
 
-    before, _ = look(alone)
+    before, _ = run_doctor(alone)
     was_started = started.exists()
     folder.mkdir(parents=True)
     (folder / "credentials.db").touch()
-    after, _ = look(alone)
+    after, _ = run_doctor(alone)
 
     assert (was_started, started.exists()) == (False, True)
     assert before["TPU921"] == ("error", "not logged in: there are no credentials on this machine")
@@ -184,7 +186,7 @@ def test_doctor_starts_gcloud_only_with_a_login(alone: Console, tmp_path: Path) 
         ({"sdk/properties": "[auth]\ncredential_file_override=/k\n"}, {}, True),
         ({}, {"CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": "/t"}, True),
         ({}, {"CLOUD_SHELL": "true"}, True),
-        # What is no folder may be one tomorrow: gcloud says what is wrong with it.
+        # A file in place of the folder: gcloud is started, and reports the problem itself.
         ({"config": ""}, {}, True),
     ],
 )

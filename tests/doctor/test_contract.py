@@ -1,4 +1,4 @@
-"""What scripts rely on: the ids of the findings of `tpuctl doctor`, and the fields of its JSON, as the reference has them."""
+"""Contracts with scripts: the ids of the findings of `tpuctl doctor`, and the documented fields of its JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.cli.test_docs_tables import table, words
 from tests.conftest import Console, Sandbox
-from tests.doctor.seen import GOOD, with_
+from tests.doctor.environment_cases import GOOD, with_
 from tests.lifecycle import one_face
 from tpuctl.check.facts import Absent, Known
 from tpuctl.config.settings import ResolvedSetting, Settings, SettingSource, SourceKind
@@ -21,7 +21,7 @@ from tpuctl.doctor.rule_catalogue import (
     REFERENCE_CHAPTERS,
 )
 
-# Frozen: an id keeps its meaning for ever. Those of a node begin with TPU950, of its workers with TPU966.
+# An id never changes its meaning. Ids about a node begin with TPU950, about its workers with TPU966.
 FROZEN = (
     *(f"TPU{number}" for number in range(901, 913)),
     *(f"TPU{number}" for number in range(915, 919)),
@@ -36,7 +36,7 @@ _TYPES = {bool: "boolean", int: "integer", str: "string", list: "array", dict: "
 
 
 def test_finding_ids_stay_the_same() -> None:
-    """Those of the project are `check`'s; what `--skip` takes is all of them."""
+    """Rules about the project belong to `check`; `--skip` accepts the ids of both."""
     assert sorted(rule.id for rule in DOCTOR_RULES) == list(FROZEN)
     assert sorted((*FROZEN, *(rule.id for rule in PROJECT_RULES))) == list(DOCTOR_RULE_IDS)
 
@@ -69,15 +69,15 @@ def test_doctor_json_has_exactly_the_documented_fields(tpuctl: Console, sandbox:
 
 
 def test_doctor_hides_secret_settings() -> None:
-    """Nor any value at all: only where each comes from."""
+    """The JSON has the source of each setting, and no value."""
     settings = Settings(
         {"proxy_password": ResolvedSetting("hunter2", SettingSource(SourceKind.CLOUDSDK, "CLOUDSDK_PROXY_PASSWORD"))}
     )
     seen = with_("configuration", settings=Known(settings))
 
-    told = environment_json(replace(seen, machine=replace(GOOD.machine, gcloud=Absent())))
+    report = environment_json(replace(seen, machine=replace(GOOD.machine, gcloud=Absent())))
 
-    assert told["settings"] == {"proxy_password": "CLOUDSDK_PROXY_PASSWORD"}
-    assert (told["gcloud"], told["packages"], told["account"]) == (None, {"click": "8.2.0"}, "ada@example.com")
-    assert "hunter2" not in json.dumps(told)
+    assert report["settings"] == {"proxy_password": "CLOUDSDK_PROXY_PASSWORD"}
+    assert (report["gcloud"], report["packages"], report["account"]) == (None, {"click": "8.2.0"}, "ada@example.com")
+    assert "hunter2" not in json.dumps(report)
     assert "hunter2" not in str([found.text for rule in ENVIRONMENT_RULES for found in rule.judge(seen)])

@@ -1,4 +1,4 @@
-"""`tpuctl doctor` as it is used: on a sound machine, on broken ones, without an account, and without a network."""
+"""`tpuctl doctor` on a machine without problems, on broken ones, without an account, and without a network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.doctor.reported import NOWHERE, found, look
+from tests.doctor.doctor_console import NOWHERE, found, run_doctor
 from tests.lifecycle import one_face, put
 from tpuctl.clock import ManualClock
 from tpuctl.sandbox import administration
@@ -21,7 +21,7 @@ from tpuctl.sandbox.http_server import open_server
 
 
 def test_doctor_working_sandbox_has_no_problems(tpuctl: Console) -> None:
-    found_, code = look(tpuctl, "--skip", "TPU907")
+    found_, code = run_doctor(tpuctl, "--skip", "TPU907")
 
     assert (code, {level for level, _ in found_.values()} <= {"note"}) == (0, True)
     assert "TPU948" in found_
@@ -29,13 +29,13 @@ def test_doctor_working_sandbox_has_no_problems(tpuctl: Console) -> None:
 
 @one_face
 def test_doctor_sandbox_ignores_real_credentials_and_keys(tpuctl: Console) -> None:
-    """What is wrong with them is none of its business: they are not even read."""
+    """They are not even read, so their problems are not reported."""
     home = Path(tpuctl.environ["HOME"])
     (home / ".ssh").mkdir()
     (home / ".ssh" / "google_compute_engine").write_text("no key")
     (home / "adc.json").write_text("{}")
 
-    found_, code = look(tpuctl, GOOGLE_APPLICATION_CREDENTIALS=str(home / "adc.json"), SSH_AUTH_SOCK="/nowhere")
+    found_, code = run_doctor(tpuctl, GOOGLE_APPLICATION_CREDENTIALS=str(home / "adc.json"), SSH_AUTH_SOCK="/nowhere")
 
     assert (code, {"TPU916", "TPU917", "TPU921"} & found_.keys()) == (0, set())
     assert found_["TPU915"][0] == "note"
@@ -55,7 +55,7 @@ def test_doctor_without_account_and_network_reports_the_rest(alone: Console) -> 
 
 
 def test_doctor_without_ssh_and_gcloud_reports_both(alone: Console) -> None:
-    found_, code = look(alone, PATH="/nowhere")
+    found_, code = run_doctor(alone, PATH="/nowhere")
 
     assert (code, found_["TPU904"][0]) == (9, "warning")
     out, _, _ = alone("doctor", "-o", "json", PATH="/nowhere")
@@ -85,16 +85,16 @@ def test_doctor_reads_the_gcloud_version_without_starting_it(alone: Console, tmp
 
     out, _, _ = alone("doctor", "-o", "json", "--all", PATH=path)
 
-    told = {one["id"]: one["text"] for one in json.loads(out)["findings"]}
-    assert told["TPU904"].startswith("gcloud 400.0.0 is older than 528.0.0")
-    assert told["TPU905"].endswith("gcloud is updated by the program that installed it")
+    report = {one["id"]: one["text"] for one in json.loads(out)["findings"]}
+    assert report["TPU904"].startswith("gcloud 400.0.0 is older than 528.0.0")
+    assert report["TPU905"].endswith("gcloud is updated by the program that installed it")
     assert json.loads(out)["surroundings"]["gcloud"] == "400.0.0"
 
 
 def test_doctor_invalid_config_file_is_reported_without_calls(alone: Console) -> None:
     (alone.folder / "tpuctl.yaml").write_text("zoen: here\n")
 
-    found_, code = look(alone)
+    found_, code = run_doctor(alone)
 
     assert code == 9
     assert found_["TPU945"] == ("error", f"{alone.folder}/tpuctl.yaml line 1: unknown key `zoen`")
@@ -126,7 +126,7 @@ def test_doctor_invalid_config_file_is_reported_without_calls(alone: Console) ->
 def test_doctor_reports_each_invalid_variable(
     alone: Console, environ: dict[str, str], id_: str, level: str, text: str
 ) -> None:
-    found_, _ = look(alone, **environ)
+    found_, _ = run_doctor(alone, **environ)
 
     assert found_[id_][0] == level
     assert text in found_[id_][1]
@@ -137,13 +137,13 @@ def test_doctor_reports_bad_state_folder_and_unreadable_journal(alone: Console, 
     (tmp_path / "state" / "journal").write_text("no folder")
     (tmp_path / "file").write_text("")
 
-    journal, _ = look(alone)
-    folder, code = look(alone, TPUCTL_STATE_DIR=str(tmp_path / "file"))
+    journal, _ = run_doctor(alone)
+    folder, code = run_doctor(alone, TPUCTL_STATE_DIR=str(tmp_path / "file"))
 
     assert journal["TPU910"][0] == "warning"
     assert (code, folder["TPU908"]) == (
         9,
-        ("error", "the state folder cannot be used: it is no folder"),
+        ("error", "the state folder cannot be used: it is not a folder"),
     )
 
 
@@ -151,11 +151,11 @@ def test_doctor_reports_bad_state_folder_and_unreadable_journal(alone: Console, 
 def test_doctor_fix_enables_a_disabled_api(tpuctl: Console, sandbox: Sandbox) -> None:
     administration.set_services(sandbox.world, {"tpu.googleapis.com": "DISABLED"})
 
-    before, code = look(tpuctl)
+    before, code = run_doctor(tpuctl)
     _, err, _ = tpuctl("doctor", "--fix", "--yes", "--skip", "TPU908,TPU915,TPU918")
-    after, mended = look(tpuctl)
+    after, fixed = run_doctor(tpuctl)
 
-    assert (code, before["TPU501"][0], mended, "TPU501" in after) == (9, "error", 0, False)
+    assert (code, before["TPU501"][0], fixed, "TPU501" in after) == (9, "error", 0, False)
     assert "done: gcloud services enable tpu.googleapis.com --project=sandbox" in err.splitlines()
 
 
@@ -175,26 +175,26 @@ def test_doctor_reports_missing_billing_and_permissions(tpuctl: Console, sandbox
 
 
 def test_doctor_notes_the_different_clock_of_an_endpoint(alone: Console, sandbox: Sandbox, clock: ManualClock) -> None:
-    """The endpoint is this machine's, so that nothing is refused for it: it is only told."""
+    """An endpoint on this machine refuses no token because of the time, so a wrong clock is only a note."""
     with open_server(sandbox.world) as server:
         server.start()
         advance_clock(sandbox.world, timedelta(minutes=10))
         given = {"TPUCTL_ENDPOINT": server.url, "TPUCTL_PROJECT": "sandbox"}
-        found_, _ = look(replace(alone, clock=clock), **given)
+        found_, _ = run_doctor(replace(alone, clock=clock), **given)
 
     assert found_["TPU934"][0] == "note"
     assert "10m behind that of the endpoint" in found_["TPU934"][1]
 
 
 def test_doctor_reports_an_endpoint_that_does_not_answer(alone: Console) -> None:
-    found_, code = look(alone, TPUCTL_ENDPOINT=NOWHERE, TPUCTL_PROJECT="sandbox")
+    found_, code = run_doctor(alone, TPUCTL_ENDPOINT=NOWHERE, TPUCTL_PROJECT="sandbox")
 
     assert (code, found_["TPU933"]) == (9, ("error", "no answer: 127.0.0.1 cannot be reached: Connection refused"))
     assert found_["TPU941"][1].endswith("the cloud was not reached")
 
 
 def test_doctor_node_unreachable_cloud_is_not_called_again(alone: Console) -> None:
-    """That would take as long as other commands have patience."""
+    """Calling it again would take until the timeout of other commands."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         _, err, code = alone("doctor", "demo", "--timeout", "0s", TPUCTL_ENDPOINT=url, TPUCTL_PROJECT="sandbox")

@@ -1,4 +1,4 @@
-"""The rules about credentials and network, each thing broken once, and the boundaries."""
+"""Rules about credentials and network: a case for each problem and each boundary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.doctor.seen import ADC, FILE, GOOD, LATE, TPU, Said, remedies, said, with_
+from tests.doctor.environment_cases import ADC, FILE, GOOD, LATE, TPU, Findings, problems, remedies, row_ids, with_
 from tpuctl.check.facts import Absent, Known, Unknown
 from tpuctl.check.findings import Level
 from tpuctl.doctor.doctor_facts import AccessToken, CloudHost, EnvironmentFacts, HostAnswer, PathStatus, TokenFailure
@@ -17,7 +17,7 @@ from tpuctl.doctor.rule_catalogue import ENVIRONMENT_RULES, evaluate_environment
 
 
 def test_rules_without_problems_yield_only_ok() -> None:
-    assert said(GOOD) == []
+    assert problems(GOOD) == []
     assert {one.id for one in evaluate_environment(GOOD)} >= {
         "TPU901",
         "TPU915",
@@ -30,7 +30,7 @@ def test_rules_without_problems_yield_only_ok() -> None:
 
 @pytest.mark.parametrize("part", ["machine", "keys", "identity", "network", "configuration", "cloud"])
 def test_rules_never_report_unknown_facts_as_ok(part: str) -> None:
-    """Every fact of one part unknown: no rule fails, and none that looks at one of them is content with it."""
+    """With every fact of one part unknown, no rule raises, and no rule about one of them reports ok."""
     gap = Unknown("why")
     unknown: dict[str, dict[str, Any]] = {
         "machine": {"gcloud": gap, "journal": gap, "packages": {"click": gap}, "programs": {"ssh": gap}},
@@ -58,8 +58,8 @@ def refused(**fields: Any) -> EnvironmentFacts:
     return with_("identity", token=Known(TokenFailure("why", ("do this",), "auth-grant-expired")), **fields)
 
 
-IDENTITY: list[tuple[EnvironmentFacts, Said]] = [
-    (with_("identity", needed=False, file=Absent(), token=None), []),
+IDENTITY: list[tuple[EnvironmentFacts, Findings]] = [
+    (with_("identity", is_needed=False, file=Absent(), token=None), []),
     (
         refused(file=Absent(), gcloud_account=None),
         [("TPU921", "error", "not logged in: there are no credentials on this machine")],
@@ -131,7 +131,7 @@ def ahead(seconds: float, **fields: Any) -> EnvironmentFacts:
 
 NO_CLOCK = ("TPU934", "unknown", "the clock could not be checked: no host answered with its time")
 CLOCK = "the clock of this machine is"
-NETWORK: list[tuple[EnvironmentFacts, Said]] = [
+NETWORK: list[tuple[EnvironmentFacts, Findings]] = [
     (with_("network", proxy=Known("http://h:1"), proxy_source="`HTTPS_PROXY`"), []),
     (with_("network", proxy=Unknown("why")), [("TPU931", "error", "the proxy cannot be used: why")]),
     (
@@ -193,19 +193,19 @@ NETWORK: list[tuple[EnvironmentFacts, Said]] = [
 ]
 
 
-@pytest.mark.parametrize(("seen", "expected"), [*IDENTITY, *NETWORK])
-def test_rule_yields_the_finding_of_each_case(seen: EnvironmentFacts, expected: Said) -> None:
-    assert said(seen) == expected
+@pytest.mark.parametrize(("seen", "expected"), [*IDENTITY, *NETWORK], ids=row_ids([*IDENTITY, *NETWORK]))
+def test_rule_yields_the_finding_of_each_case(seen: EnvironmentFacts, expected: Findings) -> None:
+    assert problems(seen) == expected
 
 
 def test_login_remedy_only_if_a_login_helps() -> None:
     login = "gcloud auth application-default login"
-    nobody = refused(file=Absent(), gcloud_account=None)
-    without = replace(nobody, machine=replace(GOOD.machine, gcloud=Absent()))
+    logged_out = refused(file=Absent(), gcloud_account=None)
+    without = replace(logged_out, machine=replace(GOOD.machine, gcloud=Absent()))
     named = with_("identity", file=Unknown("why"), named_by="GOOGLE_APPLICATION_CREDENTIALS", token=None)
     unasked = with_("identity", file=Absent(), token=Unknown("the settings are invalid"))
 
-    assert remedies(nobody, "TPU921")[0] == ("log in", login)
+    assert remedies(logged_out, "TPU921")[0] == ("log in", login)
     assert remedies(without, "TPU921")[0] == (
         "install the Google Cloud CLI (https://cloud.google.com/sdk/docs/install), then log in",
         login,

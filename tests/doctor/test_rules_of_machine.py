@@ -1,4 +1,4 @@
-"""The rules about this machine and its ssh key, each thing broken once, and the boundaries."""
+"""Rules about this machine and its ssh key: a case for each problem and each boundary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.doctor.seen import ADC, FILE, GOOD, KEY, LINE, MIB, OTHER, Said, said, with_
+from tests.doctor.environment_cases import ADC, FILE, GOOD, KEY, LINE, MIB, OTHER, Findings, problems, row_ids, with_
 from tpuctl.check.facts import Absent, Known, Unknown
 from tpuctl.check.findings import AddKeyToSshAgent, CreateSshKey, SetFileMode
 from tpuctl.doctor.doctor_facts import EnvironmentFacts, GcloudInstallation, InstalledProgram, PathStatus
@@ -27,7 +27,7 @@ def gcloud(**fields: Any) -> EnvironmentFacts:
 
 
 PYTHON = "`/py`, in the virtual environment `/venv`"
-MACHINE: list[tuple[EnvironmentFacts, Said]] = [
+MACHINE: list[tuple[EnvironmentFacts, Findings]] = [
     (with_("machine", python=(3, 10, 14)), [("TPU901", "error", f"Python 3.10.14 is older than 3.11: {PYTHON}")]),
     (with_("machine", python=(3, 99, 0)), []),
     (on(2027, 5, 2), []),
@@ -90,12 +90,12 @@ MACHINE: list[tuple[EnvironmentFacts, Said]] = [
         [("TPU907", "warning", "`/ssh` is OpenSSH_7.5p1, older than OpenSSH 7.6")],
     ),
     (
-        with_("machine", folders={"state": PathStatus(Path("/s"), problem="it is no folder")}),
-        [("TPU908", "error", "the state folder cannot be used: it is no folder")],
+        with_("machine", folders={"state": PathStatus(Path("/s"), problem="it is not a folder")}),
+        [("TPU908", "error", "the state folder cannot be used: it is not a folder")],
     ),
     (
-        with_("machine", folders={"config": PathStatus(Path("/s"), problem="it is no folder")}),
-        [("TPU908", "warning", "the configuration folder cannot be used: it is no folder")],
+        with_("machine", folders={"config": PathStatus(Path("/s"), problem="it is not a folder")}),
+        [("TPU908", "warning", "the configuration folder cannot be used: it is not a folder")],
     ),
     (
         with_("machine", folders={"state": PathStatus(Path("/s"), 0o750)}),
@@ -119,7 +119,7 @@ PAIR_UNKNOWN = (
     "unknown",
     "the ssh keys could not be compared: the private key has a passphrase",
 )
-KEYS: list[tuple[EnvironmentFacts, Said]] = [
+KEYS: list[tuple[EnvironmentFacts, Findings]] = [
     (
         with_("keys", private=PathStatus(KEY, 0o640)),
         [("TPU915", "error", "other users may read the private key (mode 0640)")],
@@ -170,8 +170,8 @@ KEYS: list[tuple[EnvironmentFacts, Said]] = [
         ],
     ),
     (
-        with_("keys", agent=Unknown("nobody listens")),
-        [("TPU917", "note", "the agent of `SSH_AUTH_SOCK` does not answer: nobody listens")],
+        with_("keys", agent=Unknown("no listener")),
+        [("TPU917", "note", "the agent of `SSH_AUTH_SOCK` does not answer: no listener")],
     ),
     (with_("keys", folder=PathStatus(KEY.parent, 0o755)), [("TPU918", "note", "other users may read it (mode 0755)")]),
     (
@@ -194,9 +194,9 @@ KEYS: list[tuple[EnvironmentFacts, Said]] = [
 ]
 
 
-@pytest.mark.parametrize(("seen", "expected"), [*MACHINE, *KEYS])
-def test_rule_yields_the_finding_of_each_case(seen: EnvironmentFacts, expected: Said) -> None:
-    assert said(seen) == expected
+@pytest.mark.parametrize(("seen", "expected"), [*MACHINE, *KEYS], ids=row_ids([*MACHINE, *KEYS]))
+def test_rule_yields_the_finding_of_each_case(seen: EnvironmentFacts, expected: Findings) -> None:
+    assert problems(seen) == expected
 
 
 def test_gcloud_update_command_is_that_of_its_package_manager() -> None:
@@ -222,7 +222,7 @@ def test_fixes_are_local_and_remove_nothing() -> None:
         keys=replace(GOOD.keys, private=PathStatus(KEY, 0o644), folder=PathStatus(KEY.parent, 0o777)),
         identity=replace(GOOD.identity, file=Known(replace(FILE, entry=PathStatus(ADC, 0o666)))),
     )
-    # Folders that may be there for others too are left alone, whatever they were named for.
+    # The mode of a folder that other users may share is not changed.
     shared = replace(
         with_("machine", folders={"state": PathStatus(Path("/tmp"), 0o1777)}),
         keys=replace(GOOD.keys, folder=PathStatus(Path("/"), 0o777)),

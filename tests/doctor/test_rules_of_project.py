@@ -1,4 +1,4 @@
-"""The rules about the project and the settings, each thing broken once, and the boundaries."""
+"""Rules about the project and the settings: a case for each problem and each boundary."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.doctor.seen import GOOD, LATE, Said, remedies, said, with_
+from tests.doctor.environment_cases import GOOD, LATE, Findings, problems, remedies, row_ids, with_
 from tpuctl.check.facts import Absent, Known, Unknown
 from tpuctl.config.settings import ConfigEntry, ConfigFile, ResolvedSetting, Settings, SettingSource, SourceKind
 from tpuctl.doctor.doctor_facts import AccessToken, EnvironmentFacts
@@ -19,15 +19,15 @@ def lacking(*names: str) -> EnvironmentFacts:
     return with_("cloud", permissions=Known(held))
 
 
-CLOUD: list[tuple[EnvironmentFacts, Said]] = [
+CLOUD: list[tuple[EnvironmentFacts, Findings]] = [
     (with_("cloud", project=Absent(), permissions=None), [("TPU940", "warning", "no project is set")]),
     (
         with_("cloud", project=Absent(), permissions=None, node="demo"),
         [("TPU940", "error", "no project is set")],
     ),
     (
-        with_("cloud", skip_reason="nobody knows"),
-        [("TPU941", "unknown", "its APIs, its billing and your permissions were not checked: nobody knows")],
+        with_("cloud", skip_reason="no answer"),
+        [("TPU941", "unknown", "its APIs, its billing and your permissions were not checked: no answer")],
     ),
     (
         with_("cloud", permissions=LATE),
@@ -59,7 +59,7 @@ def variables(**found: str) -> EnvironmentFacts:
 SANDBOX = (
     "commands use the local sandbox (`TPUCTL_SANDBOX`): nothing is real or billed, and real credentials are not used"
 )
-CONFIGURATION: list[tuple[EnvironmentFacts, Said]] = [
+CONFIGURATION: list[tuple[EnvironmentFacts, Findings]] = [
     (variables(TPU_LOG_DIR="disabled", TPU_MIN_LOG_LEVEL="3"), []),
     (variables(TPU_LOG_DIR="/tmp/logs"), []),
     (
@@ -131,9 +131,9 @@ CONFIGURATION: list[tuple[EnvironmentFacts, Said]] = [
 ]
 
 
-@pytest.mark.parametrize(("seen", "expected"), [*CLOUD, *CONFIGURATION])
-def test_rule_yields_the_finding_of_each_case(seen: EnvironmentFacts, expected: Said) -> None:
-    assert said(seen) == expected
+@pytest.mark.parametrize(("seen", "expected"), [*CLOUD, *CONFIGURATION], ids=row_ids([*CLOUD, *CONFIGURATION]))
+def test_rule_yields_the_finding_of_each_case(seen: EnvironmentFacts, expected: Findings) -> None:
+    assert problems(seen) == expected
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`tpuctl doctor` on files of credentials and keys that are broken or open to others, and what `--fix` makes of them."""
+"""`tpuctl doctor` on invalid or readable credentials and ssh keys, and how `--fix` changes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console
-from tests.doctor.reported import found, look, make_key
+from tests.doctor.doctor_console import found, make_key, run_doctor
 
 
 def credentials(home: Path, **about: object) -> Path:
@@ -22,7 +22,7 @@ def credentials(home: Path, **about: object) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [
         (None, "there is no `{path}`"),
         ("no json", "`{path}` contains no credentials"),
@@ -31,15 +31,15 @@ def credentials(home: Path, **about: object) -> Path:
         ("[" * 100_000, "`{path}` contains no credentials"),
     ],
 )
-def test_credentials_file_invalid_is_reported(alone: Console, text: str | None, told: str) -> None:
+def test_credentials_file_invalid_is_reported(alone: Console, text: str | None, reason: str) -> None:
     path = Path(alone.environ["HOME"]) / "login.json"
     if text is not None:
         path.write_text(text)
 
-    found_, code = look(alone, GOOGLE_APPLICATION_CREDENTIALS=str(path))
+    found_, code = run_doctor(alone, GOOGLE_APPLICATION_CREDENTIALS=str(path))
 
     start = "`GOOGLE_APPLICATION_CREDENTIALS` names a file that cannot be used: "
-    assert (code, found_["TPU921"]) == (9, ("error", start + told.format(path=path)))
+    assert (code, found_["TPU921"]) == (9, ("error", start + reason.format(path=path)))
     assert "TPU924" not in found_
 
 
@@ -47,21 +47,21 @@ def test_credentials_file_pipe_does_not_block(alone: Console) -> None:
     path = Path(alone.environ["HOME"]) / "login.json"
     os.mkfifo(path)
 
-    found_, _ = look(alone, GOOGLE_APPLICATION_CREDENTIALS=str(path))
+    found_, _ = run_doctor(alone, GOOGLE_APPLICATION_CREDENTIALS=str(path))
 
     assert found_["TPU921"][1].endswith(f"`{path}`: it is not a regular file")
 
 
 def test_credentials_file_mode_and_missing_quota_project(alone: Console) -> None:
-    """Whether Google takes it is not known: the proxy keeps it from being asked. `--fix` mends the mode and nothing else."""
+    """The proxy prevents asking Google about the token, so its validity is unknown. `--fix` changes only the mode."""
     home = Path(alone.environ["HOME"])
     path = credentials(home, type="authorized_user", client_id="i", client_secret="s", refresh_token="very-secret")
     path.chmod(0o644)
     given = {"GOOGLE_APPLICATION_CREDENTIALS": str(path)}
 
-    before, _ = look(alone, **given)
-    mended = replace(alone, environ={**alone.environ, **given})
-    out, err, code = mended("doctor", "--fix", "--yes", "-o", "json")
+    before, _ = run_doctor(alone, **given)
+    console = replace(alone, environ={**alone.environ, **given})
+    out, err, code = console("doctor", "--fix", "--yes", "-o", "json")
 
     assert {id_: level for id_, (level, _) in before.items() if id_.startswith("TPU92")} == {
         "TPU922": "warning",
@@ -75,7 +75,7 @@ def test_credentials_file_mode_and_missing_quota_project(alone: Console) -> None
 
 
 def test_credentials_gcloud_login_suffices(alone: Console, tmp_path: Path) -> None:
-    """Its token is taken as it is, where Google cannot be asked about it; one that gcloud does not give is told."""
+    """Its token is used unchecked if Google cannot be asked; if gcloud returns none, the reason is reported."""
     programs = tmp_path / "programs"
     gcloud = programs / "gcloud"
     gcloud.write_text("#!/bin/sh\necho very-secret\n")
@@ -87,7 +87,7 @@ def test_credentials_gcloud_login_suffices(alone: Console, tmp_path: Path) -> No
 
     out, err, _ = alone("doctor", "--all", CLOUDSDK_CORE_ACCOUNT="ada@example.com")
     gcloud.write_text("#!/bin/sh\necho 'ERROR: some reason' >&2\nexit 1\n")
-    refused, code = look(alone, **given)
+    refused, code = run_doctor(alone, **given)
 
     texts = {line.split("\t")[1]: line.split("\t")[3] for line in out.splitlines()}
     assert texts["TPU921"] == "no credentials file, but a login of `ada@example.com`"
@@ -140,10 +140,10 @@ def test_ssh_key_pair_problems_are_reported(
 ) -> None:
     damage(pair)
 
-    found_, _ = look(alone)
+    found_, _ = run_doctor(alone)
 
-    told = {id_: level for id_, (level, _) in found_.items() if "TPU915" <= id_ <= "TPU918"}
-    assert told == expected
+    report = {id_: level for id_, (level, _) in found_.items() if "TPU915" <= id_ <= "TPU918"}
+    assert report == expected
 
 
 def test_fix_restricts_modes_after_confirmation(alone: Console, pair: Path) -> None:
@@ -171,4 +171,4 @@ def test_fix_creates_a_missing_ssh_key(alone: Console) -> None:
 
     assert "done: tpuctl ssh-key renew" in err.splitlines()
     assert (path.stat().st_mode & 0o777, path.with_suffix(".pub").is_file()) == (0o600, True)
-    assert "TPU915" not in look(alone)[0]
+    assert "TPU915" not in run_doctor(alone)[0]

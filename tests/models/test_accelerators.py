@@ -1,4 +1,4 @@
-"""What a type name says: chips, workers, topology; and what is made of one that is not right."""
+"""Accelerator types: chips, workers and topology of a type name, and errors for invalid names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tpuctl.accelerators import (
 )
 from tpuctl.errors import InvalidInputError
 
-# Each type of the documentation: chips, workers, default topology.
+# Each documented type: chips, workers, default topology.
 _LISTED = """
 v2-8 4 1 2x2 | v2-32 16 4 4x4 | v2-128 64 16 8x8 | v2-256 128 32 8x16 | v2-512 256 64 16x16
 v3-8 4 1 2x2 | v3-32 16 4 4x4 | v3-64 32 8 4x8 | v3-128 64 16 8x8 | v3-256 128 32 8x16 | v3-512 256 64 16x16
@@ -81,7 +81,7 @@ def test_unlisted_type_is_computed_by_rule(name: str, said: str, is_listed: bool
         ("v4_8", "did you mean `v4-8`?"),
         ("v48", "did you mean `v4-8`?"),
         ("tpu-v6e-8", "did you mean `v6e-8`?"),
-        ("v4-7", "did you mean `v4-8`?"),  # cores come in pairs
+        ("v4-7", "did you mean `v4-8`?"),  # two cores per chip
         ("v6e", "did you mean `v6e-1`?"),
         ("v5litpod-8", "did you mean `v5litepod-8`?"),
         ("tpu7x-8", "it is available through Compute Engine or Google Kubernetes Engine"),
@@ -119,7 +119,7 @@ def test_find_without_a_type_is_none() -> None:
         ("v5p", "4x4x12", "v5p-384", 48),
     ],
 )
-def test_from_config_returns_the_type_of_a_topology(config_type: str, topology: str, name: str, workers: int) -> None:
+def test_type_from_topology_is_the_type_of_its_chips(config_type: str, topology: str, name: str, workers: int) -> None:
     accelerator = accelerator_type_from_topology(config_type, topology)
 
     assert (accelerator.name, accelerator.workers, accelerator.topology) == (name, workers, topology.lower())
@@ -136,7 +136,7 @@ def test_from_config_returns_the_type_of_a_topology(config_type: str, topology: 
         ("v6e", "", "`` is not a topology of v6e"),
     ],
 )
-def test_from_config_invalid_part_is_named(config_type: str, topology: str, message: str) -> None:
+def test_type_from_topology_invalid_part_is_named(config_type: str, topology: str, message: str) -> None:
     with pytest.raises(InvalidInputError) as refused:
         accelerator_type_from_topology(config_type, topology)
 
@@ -144,7 +144,7 @@ def test_from_config_invalid_part_is_named(config_type: str, topology: str, mess
 
 
 @given(st.integers(min_value=1, max_value=96))
-def test_the_default_topology_of_a_large_type_has_its_chips(multiple: int) -> None:
+def test_default_topology_of_a_large_type_has_its_chips(multiple: int) -> None:
     accelerator = parse_accelerator_type(f"v5p-{128 * multiple}")
 
     assert prod(map(int, (accelerator.topology or "0").split("x"))) == accelerator.chips

@@ -1,4 +1,4 @@
-"""Durations and timestamps as people and the API write them, and the clock that only moves when told."""
+"""Durations and timestamps as users and the API write them, and the manual clock."""
 
 from __future__ import annotations
 

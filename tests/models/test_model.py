@@ -1,4 +1,4 @@
-"""The nouns: what is read from the API's JSON, what is written to it, and how a spec compares with a node."""
+"""Models: parsed from the API's JSON, written to it, and a spec compared with a node."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ def test_queued_resource_owns_its_nodes() -> None:
 
 
 def test_spec_from_node_keeps_fields_without_an_option() -> None:
-    """Several networks, a disk key, ip forwarding: lost silently they would be found missing days later."""
+    """Several networks, a disk key, IP forwarding: a recreated node must not lose them silently."""
     raw = {
         "name": "projects/p/locations/us-central2-b/nodes/trainer",
         "acceleratorType": "v4-8",

@@ -1,4 +1,4 @@
-"""What may be a name, and what the user is told of one that may not."""
+"""Names of API resources: valid forms, and errors for invalid ones."""
 
 from __future__ import annotations
 

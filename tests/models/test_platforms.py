@@ -1,4 +1,4 @@
-"""What differs between Linux and macOS has a way on each; that of the other system is tried with what its programs print."""
+"""Differences between Linux and macOS; the code for the other system is tested with recorded output of its programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tpuctl.ssh.agent.job import WAITID, end_of
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs Linux's /proc")
 
-# As `ps -A -E -ww -o pid=,command=` of macOS prints it: the variables stand behind the words of the command.
+# Output of `ps -A -E -ww -o pid=,command=` on macOS: the variables follow the words of the command.
 LISTED = b"""\
     1 /sbin/launchd
   501 /bin/sh -c sleep 9 MARK=/state/worker 0 HOME=/Users/ada
@@ -29,7 +29,7 @@ not a process MARK=/state/worker 0
 
 @pytest.fixture
 def marked() -> Iterator[int]:
-    """Yield a process with a variable of its own."""
+    """Yield the id of a process with a variable of its own."""
     with subprocess.Popen(["sleep", "60"], env={**os.environ, "TPUCTL_MARK": "a b"}) as process:
         yield process.pid
         process.kill()
@@ -40,18 +40,18 @@ def test_sshd_folder_only_on_linux(system: str, folder: Path | None) -> None:
     assert platforms.sshd_privilege_separation(system) == folder
 
 
-def test_listed_with_finds_processes_by_variable() -> None:
+def test_parse_process_list_finds_processes_by_variable() -> None:
     assert [*parse_process_list(b"MARK=/state/worker 0", LISTED)] == [501, 502]
 
 
 @needs_proc
-def test_processes_with_finds_running_processes(marked: int) -> None:
+def test_find_processes_with_variable_finds_running_ones(marked: int) -> None:
     assert [*find_processes_with_variable("TPUCTL_MARK", "a b")] == [marked]
     assert [*find_processes_with_variable("TPUCTL_MARK", "a")] == []
 
 
-def test_processes_with_uses_ps_without_proc(tmp_path: Path) -> None:
-    """Whatever this system's `ps` makes of macOS's options."""
+def test_find_processes_with_variable_uses_ps_without_proc(tmp_path: Path) -> None:
+    """The `ps` of this system may refuse the options of macOS."""
     assert [*find_processes_with_variable("TPUCTL_NO_SUCH_MARK", "1", proc=tmp_path)] == []
 
 
@@ -59,7 +59,7 @@ def test_mount_table_without_proc_is_none(tmp_path: Path) -> None:
     assert read_mount_table(tmp_path) is None
 
 
-def test_write_to_disk_keeps_the_content(tmp_path: Path) -> None:
+def test_flush_to_disk_keeps_the_content(tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb", buffering=0) as file:
         file.write(b"kept")
         flush_to_disk(file.fileno())
@@ -82,9 +82,7 @@ def test_enlarged_pipe_still_works() -> None:
 @pytest.mark.parametrize(
     ("line", "end"), [("exit 7", (b"exit", 7)), ("kill -9 $$", (b"signal", 9)), ("exit 0", (b"exit", 0))]
 )
-def test_the_end_of_a_command_is_the_same_with_and_without_waitid(
-    line: str, end: tuple[bytes, int], waitid: object
-) -> None:
+def test_end_of_a_command_is_the_same_without_waitid(line: str, end: tuple[bytes, int], waitid: object) -> None:
     process = subprocess.Popen(["sh", "-c", f"read x; {line}"], stdin=subprocess.PIPE)
     assert end_of(process.pid, waitid) is None
 

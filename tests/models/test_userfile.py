@@ -1,4 +1,4 @@
-"""Files that the user names: what is read, what is refused, and within which bounds."""
+"""Files that the user names: which are read or refused, and the limits."""
 
 from __future__ import annotations
 

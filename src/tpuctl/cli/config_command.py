@@ -67,7 +67,7 @@ def show(app: App, *, key: str | None, show_all: bool) -> None:
     if key is not None:
         _require_known(key)
     rows: list[tuple[str, Any, str]] = []
-    settings = app.settings.shown()
+    settings = app.settings.for_display()
     for spec, setting in settings:
         if key not in (None, spec.key) or (setting is None and not show_all and key is None):
             continue

@@ -1,4 +1,10 @@
-"""The schema of the settings: key, type and sources of each. `config show` and the docs use it too."""
+"""Settings: the schema (key, type and allowed sources of each), which value wins, and what it means. Pure.
+
+Precedence: flag, `TPUCTL_*`, gcloud's and Google's own variables, project file, user file, gcloud's active configuration,
+default. Flags and variables are checked when they are read, file entries all at once, so that an invalid line is found before
+it matters. Functions that convert a text (`as_number`, `as_path`, …) raise `ValueError` with the reason; their caller adds the
+source and the key. `config show` and the reference are generated from the schema.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +25,8 @@ from tpuctl.names import closest_match
 
 if TYPE_CHECKING:
     from tpuctl.models.grants import Grant
+
+_T = TypeVar("_T")
 
 
 class ValueKind(StrEnum):
@@ -228,11 +236,11 @@ _SPECS: Final = (
     SettingSpec(
         "trust_project_file",
         ValueKind.BOOLEAN,
-        "use all settings of tpuctl.yaml, even if it is not trusted or has another owner",
+        "use all settings of tpuctl.yaml, even if the file is not trusted or has another owner",
         policy=_NONE,
         default="false",
     ),
-    SettingSpec("journal", ValueKind.TEXT, "location of the journal, like gs://bucket/prefix", policy=_USER),
+    SettingSpec("journal", ValueKind.TEXT, "where the journal is stored (gs://BUCKET/PREFIX)", policy=_USER),
     SettingSpec(
         "user",
         ValueKind.TEXT,
@@ -258,7 +266,7 @@ _SPECS: Final = (
     SettingSpec(
         "internal_ip",
         ValueKind.BOOLEAN,
-        "connect to internal addresses of workers; default: if this machine is in their network",
+        "connect to internal addresses of workers; by default only from inside their network",
         flag_name="--internal-ip|--external-ip",
         policy=_ANY,
     ),
@@ -380,7 +388,7 @@ _SPECS: Final = (
     SettingSpec(
         "per_worker",
         ValueKind.DURATION,
-        "extra time for each worker after the first, added to these",
+        "extra time before repair, for each worker after the first",
         default="10s",
         policy=_ANY,
     ),
@@ -402,16 +410,16 @@ _SPECS: Final = (
         effect="calls use the quota of this project, and are billed to it",
     ),
     _of_gcloud("account", "core/account", "account that gcloud is logged in with", kind=ValueKind.TEXT),
-    _of_gcloud("proxy_type", "proxy/type", "kind of gcloud's proxy", kind=ValueKind.TEXT),
+    _of_gcloud("proxy_type", "proxy/type", "protocol of gcloud's proxy", kind=ValueKind.TEXT),
     _of_gcloud("proxy_address", "proxy/address", "host of gcloud's proxy", kind=ValueKind.TEXT),
     _of_gcloud("proxy_port", "proxy/port", "port of gcloud's proxy", kind=ValueKind.NUMBER),
     _of_gcloud("proxy_username", "proxy/username", "login at gcloud's proxy", kind=ValueKind.TEXT),
     _of_gcloud("proxy_password", "proxy/password", "password at gcloud's proxy", kind=ValueKind.TEXT, secret=True),
-    _of_gcloud("proxy_rdns", "proxy/rdns", "gcloud's proxy resolves names", kind=ValueKind.BOOLEAN),
+    _of_gcloud("proxy_rdns", "proxy/rdns", "whether gcloud's proxy resolves host names", kind=ValueKind.BOOLEAN),
     _of_gcloud("ca_certs", "core/custom_ca_certs_file", "file with trusted CA certificates", kind=ValueKind.PATH),
     _of_gcloud("access_token_file", "auth/access_token_file", "file with an access token", kind=ValueKind.PATH),
     _of_gcloud(
-        "disable_credentials", "auth/disable_credentials", "gcloud sends no credentials", kind=ValueKind.BOOLEAN
+        "disable_credentials", "auth/disable_credentials", "whether gcloud sends no credentials", kind=ValueKind.BOOLEAN
     ),
 )
 
@@ -421,16 +429,6 @@ SETTINGS: Final[Mapping[str, SettingSpec]] = MappingProxyType({spec.key: spec fo
 NEVER_IN_FILES: Final[Mapping[str, str]] = MappingProxyType(
     {"hooks": "commands that run on this machine can only be given on the command line"}
 )
-
-
-# Resolve settings: which value of each setting wins, where it came from, and what it means.
-#
-# Precedence: flag, `TPUCTL_*`, gcloud's and Google's own variables, project file, user file, gcloud's active configuration,
-# default. Flags and variables are checked when they are read, file entries all at once, so that an invalid line is found before
-# it matters. Readers of values raise `ValueError` with the reason; the caller adds the source and the key.
-
-
-_T = TypeVar("_T")
 
 
 class SourceKind(StrEnum):
@@ -513,7 +511,7 @@ class Settings:
 
     values: Mapping[str, ResolvedSetting]
     untrusted: frozenset[str] = frozenset()
-    looked_at: Mapping[FileKind, Path] = field(default_factory=dict)
+    searched_files: Mapping[FileKind, Path] = field(default_factory=dict)
     configuration: str | None = None
     home: Path | None = None
 
@@ -528,7 +526,7 @@ class Settings:
         """Iterate over all known settings in the order of the schema, with the value or None."""
         return ((spec, self.values.get(key)) for key, spec in SETTINGS.items())
 
-    def shown(self) -> Settings:
+    def for_display(self) -> Settings:
         """Return the settings with all values, for display only."""
         return replace(self, untrusted=frozenset())
 
@@ -590,7 +588,7 @@ class Settings:
         sources = [source for source in (spec.flag, spec.environment, *spec.foreign) if source]
         for kind in FileKind:
             if kind in spec.files:
-                path = self.looked_at.get(kind)
+                path = self.searched_files.get(kind)
                 absent = "tpuctl.yaml (none here or above)" if kind is FileKind.PROJECT else "the user file"
                 sources.append(str(path) if path else absent)
         if spec.gcloud:
@@ -638,7 +636,7 @@ def resolve_settings(
     for spec in SETTINGS.values():
         if setting := next(_candidates(spec, flags, environ, files, gcloud), None):
             found[spec.key] = setting
-    _settle_quota_project(found)
+    _resolve_quota_project(found)
     untrusted = frozenset(
         key
         for key, setting in found.items()
@@ -647,7 +645,7 @@ def resolve_settings(
     return Settings(
         found,
         untrusted=frozenset() if is_trusted else untrusted,
-        looked_at={kind: file.path for kind, file in files.items()},
+        searched_files={kind: file.path for kind, file in files.items()},
         configuration=next((prop.configuration for prop in gcloud.values()), None),
         home=Path(environ["HOME"]) if environ.get("HOME") else None,
     )
@@ -705,7 +703,7 @@ def _candidates(
         yield ResolvedSetting(spec.default, SettingSource(SourceKind.DEFAULT, "default"))
 
 
-def _settle_quota_project(found: dict[str, ResolvedSetting]) -> None:
+def _resolve_quota_project(found: dict[str, ResolvedSetting]) -> None:
     """Replace gcloud's special values of `billing/quota_project` by the project [gcloud 528 source]."""
     setting, project = found.get("quota_project"), found.get("project")
     if setting is None or setting.value not in {"CURRENT_PROJECT", "CURRENT_PROJECT_WITH_FALLBACK", "LEGACY"}:
@@ -714,9 +712,6 @@ def _settle_quota_project(found: dict[str, ResolvedSetting]) -> None:
         del found["quota_project"]
     else:
         found["quota_project"] = replace(setting, value=project.value)
-
-
-# Convert the text of a setting to its type. Raises `ValueError` with the reason; the caller adds source and key.
 
 
 # Scalars stay text as written: `version: 1.10` is not a number, `off` may be the value of a label.
@@ -916,9 +911,6 @@ def _expected_form(spec: SettingSpec) -> str:
             return f"it must be a list of entries with {', '.join(spec.fields)}"
         case _:
             return "it must be one value"
-
-
-# Errors and hints for settings that are missing, invalid, or in a file that may not set them.
 
 
 _NOT_SHOWN = "(set, not shown)"

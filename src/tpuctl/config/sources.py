@@ -1,6 +1,7 @@
-"""Configuration files: find them, read them with line numbers, and change one line without touching the others.
+"""Read settings from configuration files, with line numbers, and from gcloud's own files, without starting gcloud.
 
-Which keys exist, and which files may have them, is the subject of the schema; this module handles YAML and the disk.
+A configuration file can be changed one line at a time, without touching the others. Which keys exist, and which files may have
+them, is the subject of `settings`; this module handles YAML and the disk.
 """
 
 from __future__ import annotations
@@ -93,18 +94,18 @@ def load_config_file(path: Path) -> ConfigFile:
 def load_project_file(path: Path, environ: Mapping[str, str], *, any_owner: bool = False) -> ConfigFile:
     """Read a project file, with the content of the script that it names and the digest of both.
 
-    Everything is read once, so the digest covers exactly what is used. Raises `SettingError` as `load` does, for a file of
-    another user unless `any_owner`, and for a script outside the project folder.
+    Everything is read once, so the digest covers exactly what is used. Raises `SettingError` as `load_config_file` does, also
+    for a file of another user unless `any_owner`, and for a script outside the project folder.
     """
     content, owners = _content(path)
-    stranger = None if any_owner else foreign_owner(owners, os.geteuid(), environ)
-    if stranger is not None:
+    foreign = None if any_owner else foreign_owner(owners, os.geteuid(), environ)
+    if foreign is not None:
         import pwd  # noqa: PLC0415  # only for this error
 
         try:
-            name = f"the user `{pwd.getpwuid(stranger).pw_name}`"
+            name = f"the user `{pwd.getpwuid(foreign).pw_name}`"
         except KeyError:
-            name = f"another user (uid {stranger})"
+            name = f"another user (uid {foreign})"
         raise SettingError(
             f"{path} belongs to {name}, not to you: it is not read",
             hint="copy it to a folder of your own, or run tpuctl elsewhere\n"
@@ -239,7 +240,13 @@ def set_in_config_file(path: Path, key: str, value: str) -> None:
             text + ("" if text.endswith("\n") or not text else newline) + f"{key}: {render_yaml_value(wanted)}{newline}"
         )
     else:
-        changed = _replace_value(text, pair, render_yaml_value(wanted))
+        begin, start, end = pair[0].end_mark.index, pair[1].start_mark.index, _end(pair[1], text)
+        rendered = render_yaml_value(wanted)
+        if text[begin:start].strip() == ":":
+            changed = f"{text[:begin]}: {rendered}{text[end:]}"
+        else:
+            # With a comment between key and value, the value stays below it, indented.
+            changed = f"{text[:start]}{'' if pair[1].start_mark.column else ' '}{rendered}{text[end:]}"
     _replace_if_same(path, text, changed, {key: wanted})
 
 
@@ -328,15 +335,6 @@ def _find(root: _Node, key: str, path: Path) -> tuple[_Node, _Node] | None:
     return next((pair for pair in _pairs(root, path) if pair[0].value == key), None)
 
 
-def _replace_value(text: str, pair: tuple[_Node, _Node], rendered: str) -> str:
-    name, value = pair
-    begin, start, end = name.end_mark.index, value.start_mark.index, _end(value, text)
-    if text[begin:start].strip() == ":":
-        return f"{text[:begin]}: {rendered}{text[end:]}"
-    # With a comment between key and value, the value stays below it, indented.
-    return f"{text[:start]}{'' if value.start_mark.column else ' '}{rendered}{text[end:]}"
-
-
 def _mapping(node: _Node, key: str, path: Path) -> dict[str, str]:
     texts: dict[str, str] = {}
     for name, item in node.value:
@@ -407,9 +405,6 @@ def _home() -> Path | None:
         return None
 
 
-# Parse the value of a setting from a command line, and render it as one line of YAML.
-
-
 _PLAIN = re.compile(r"[A-Za-z0-9/][A-Za-z0-9_./@+=-]*(?::[A-Za-z0-9_./@+=-]+)*")
 # JSON's escapes are valid in YAML, but YAML folds these at the end of a line, or does not print them.
 _ESCAPES = {0x7F: "\\x7f", 0x85: "\\N", 0x2028: "\\L", 0x2029: "\\P"}
@@ -440,11 +435,7 @@ def render_yaml_value(value: RawValue) -> str:
     )
 
 
-# Read the active configuration of gcloud from its files, without starting gcloud.
-#
-# The layout of the files is that of gcloud 528 [gcloud 528 source: core/configurations/named_configs.py, core/config.py].
-
-
+# gcloud's files have the layout of gcloud 528 [gcloud 528 source: core/configurations/named_configs.py, core/config.py].
 # Where gcloud stores its logins; the last one is that of old versions [gcloud 528 source: core/config.py].
 _STORES: Final = ("credentials.db", "access_tokens.db", "legacy_credentials", "credentials")
 # Other sources of a gcloud account: a named file, or Cloud Shell [gcloud 528 source: credentials/store.py].

@@ -1,5 +1,24 @@
-"""`tpuctl doctor`: find what is wrong with this machine, the credentials, the network, the project, a node and its workers.
+"""`tpuctl doctor`: find problems with this machine, the credentials, the network, the project, a node and its workers.
 
-Start reading at `command`. Probes gather facts, each of them known, absent or unknown; rules turn facts into findings. Rules
-are pure: they read no file, make no request and know no clock. This room uses `check` for findings and their evaluation.
+Start reading at `doctor_run`. As in `check`, facts and rules are apart:
+
+- `doctor_facts` declares the facts. Each is `Known`, `Absent` or `Unknown` with the reason, and none is a secret.
+- `local_probes` reads them from this machine, `cloud_probes` from the cloud, `node_probes` from a node and its workers.
+- `local_rules`, `cloud_rules`, `node_rules`, `worker_rules` and `framework_rules` turn facts into findings. Rules are pure:
+  they read no file, make no request and know no clock. `rule_catalogue` lists them; their docstrings are the text of the
+  reference, and an id never changes its meaning.
+
+What a reader must know:
+
+- All slow probes of this machine start at once, one thread each, under one deadline. A late result is `Unknown`; its thread is
+  not waited for. A fact that cannot be read is reported by one rule; the others skip it.
+- Nothing stops a run: with invalid settings, without a network or an account, the remaining facts are still gathered. But no
+  cloud is called unless the settings say which one: a damaged sandbox is never replaced by the real cloud.
+- Each worker runs one program (`ssh/agent/worker_facts.py`) over one ssh session, in parallel with the others. Each step there
+  has a timeout. Equal findings on several workers become one (`merge_findings`).
+- Only `--fix` changes anything: `check.fixes` applies the fix of a remedy, after confirmation. Without it no ssh key is created
+  and no node is changed; only the host keys of workers are saved on this machine.
+
+This room imports `check` (facts, findings, fixes), `nodes` (to find the node, its conditions and its journal), the status of
+the sandbox, and the engines. `support` packs its findings into a bundle.
 """

@@ -17,8 +17,7 @@ from tpuctl.check.facts import Absent, CheckFacts, Fact, Known, Unknown, value_o
 from tpuctl.check.gathering import NodeQueries, QueryPool
 from tpuctl.cloud.credentials import account_of
 from tpuctl.cloud.errors import TransportError, credential_error, translate
-from tpuctl.config import sources
-from tpuctl.config.sources import gcloud_configuration_file, gcloud_configuration_name
+from tpuctl.config.sources import adc_path, gcloud_configuration_file, gcloud_configuration_name
 from tpuctl.doctor.cloud_rules import NEEDED_PERMISSIONS
 from tpuctl.doctor.doctor_facts import (
     AccessToken,
@@ -70,55 +69,59 @@ class EnvironmentProbe:
 
     def __init__(self, context: ProbeContext) -> None:
         self._context = context
-        self._asking = QueryPool(context.clock, context.timeout)
+        self._queries = QueryPool(context.clock, context.timeout)
 
     def gather(self, now: datetime) -> EnvironmentFacts:
         """Return all facts. A probe that fails raises nothing: it yields an Unknown with its reason."""
         context, derived = self._context, None
-        token = self._ask_for_token()
-        hosts = self._ask_hosts()
+        token = self._start_token_query()
+        hosts = self._start_host_probes()
         programs = {
-            name: self._put(("program", name), probe_program, name, context.environ) for name in PROBED_PROGRAMS
+            name: self._start_probe(("program", name), probe_program, name, context.environ) for name in PROBED_PROGRAMS
         }
         private = private_key_path(context)
-        if path_status(private).is_there:
-            derived = self._asking.ask("key", partial(derive_public_key, private, context.environ))
-        agent = None if context.is_sandbox else self._put("agent", list_agent_keys, context.environ)
-        answer = self._asking.answer(derived) if derived else None
+        if path_status(private).exists:
+            derived = self._queries.ask("key", partial(derive_public_key, private, context.environ))
+        agent = None if context.is_sandbox else self._start_probe("agent", list_agent_keys, context.environ)
+        answer = self._queries.answer(derived) if derived else None
         public = answer.value if isinstance(answer, Known) else DerivedPublicKey(answer) if answer is not None else None
         token_fact: Fact[AccessToken | TokenFailure] | None = None
         if token is not None:
-            token_fact = self._asking.answer(token)
+            token_fact = self._queries.answer(token)
         elif not context.is_local:
             token_fact = Unknown("the settings or the proxy are invalid, so no token was requested")
         caller = read_identity(context, value_or_none(context.settings), token_fact)
         network_facts = gather_network_facts(
-            context, {name: (self._of(put) if put else None, self._of(asked)) for name, (put, asked) in hosts.items()}
+            context,
+            {
+                name: (self._result(resolved) if resolved else None, self._result(asked))
+                for name, (resolved, asked) in hosts.items()
+            },
         )
         return EnvironmentFacts(
             now=now,
-            machine=read_local_machine(context, {name: self._of(question) for name, question in programs.items()}),
-            keys=read_ssh_keys(context, public, self._of(agent) if agent else None),
+            machine=read_local_machine(context, {name: self._result(query) for name, query in programs.items()}),
+            keys=read_ssh_keys(context, public, self._result(agent) if agent else None),
             identity=caller,
             network=network_facts,
             configuration=_read_configuration(context),
-            cloud=replace(self._ask_about_project(now, caller, network_facts), node=context.node),
+            cloud=replace(self._gather_project_facts(now, caller, network_facts), node=context.node),
         )
 
-    def _ask_hosts(self) -> dict[str, tuple[Query[Fact[tuple[str, ...]]] | None, Query[Fact[HostAnswer]]]]:
+    def _start_host_probes(self) -> dict[str, tuple[Query[Fact[tuple[str, ...]]] | None, Query[Fact[HostAnswer]]]]:
         """Start resolving and calling the hosts of the chosen cloud; none if no cloud may be called."""
         context, cloud = self._context, self._context.cloud
         if cloud is None or isinstance(context.proxy, Unknown):  # no request could be sent
             return {}
         return {
             name: (
-                self._put(("name", name), resolve_host, name) if resolves_locally(context, name) else None,
-                self._put(("host", name), probe_host, cloud, context.clock, name),
+                self._start_probe(("name", name), resolve_host, name) if resolves_locally(context, name) else None,
+                self._start_probe(("host", name), probe_host, cloud, context.clock, name),
             )
             for name in cloud.origins
         }
 
-    def _ask_for_token(self) -> Query[AccessToken | TokenFailure] | None:
+    def _start_token_query(self) -> Query[AccessToken | TokenFailure] | None:
         """Start fetching a token. None if no token is needed, or none can be requested."""
         context = self._context
         tokens = context.cloud.tokens if context.cloud else None
@@ -127,19 +130,19 @@ class EnvironmentProbe:
         # With an unreadable credentials file there is no token, and the error of google-auth is less clear.
         if isinstance(read_credential_file(context), Unknown):
             return None
-        return self._asking.ask("token", partial(fetch_token, tokens))
+        return self._queries.ask("token", partial(fetch_token, tokens))
 
-    def _ask_about_project(self, now: datetime, caller: CallerIdentity, network_facts: NetworkFacts) -> ProjectFacts:
+    def _gather_project_facts(self, now: datetime, caller: CallerIdentity, network_facts: NetworkFacts) -> ProjectFacts:
         """Ask the cloud about the project, unless credentials or network make that impossible."""
         context = self._context
         obstacle = None
         if not isinstance(context.settings, Known):
             obstacle = "the settings cannot be read"
-        elif context.closed is not None:
+        elif context.sandbox_failure is not None:
             obstacle = "the sandbox cannot be opened"
         elif not any(isinstance(host.answer, Known) for host in network_facts.hosts):
             obstacle = "the cloud was not reached"
-        elif caller.needed and not isinstance(value_or_none(caller.token), AccessToken):
+        elif caller.is_needed and not isinstance(value_or_none(caller.token), AccessToken):
             obstacle = "there are no credentials"
         if obstacle is not None:
             return ProjectFacts(project=context.project, skip_reason=obstacle)
@@ -150,15 +153,15 @@ class EnvironmentProbe:
             sources = context.sources()
         except TpuctlError as error:
             return ProjectFacts(project=context.project, skip_reason=error.message)
-        wanted = context.wishes.wanted(
+        wanted = context.check_settings.wanted(
             name, context.zone, NodeSpec(accelerator_type="", runtime_version=""), creates=False
         )
-        questions = NodeQueries(sources, self._asking, wanted)
-        asked = questions.project(), questions.services(), questions.billing()
-        allowed = self._asking.ask("permissions", lambda: sources.projects.test_permissions(name, NEEDED_PERMISSIONS))
+        queries = NodeQueries(sources, self._queries, wanted)
+        asked = queries.project(), queries.services(), queries.billing()
+        allowed = self._queries.ask("permissions", lambda: sources.projects.test_permissions(name, NEEDED_PERMISSIONS))
         try:
-            project, services, billing = (self._asking.answer(question) for question in asked)
-            permissions = self._asking.answer(allowed)
+            project, services, billing = (self._queries.answer(query) for query in asked)
+            permissions = self._queries.answer(allowed)
         except CredentialsError as error:
             return ProjectFacts(project=context.project, skip_reason=error.message)
         facts = CheckFacts(now=now, wanted=wanted, project=project, services=services, billing=billing)
@@ -166,13 +169,13 @@ class EnvironmentProbe:
             project=context.project, facts=facts, wanted_permissions=tuple(NEEDED_PERMISSIONS), permissions=permissions
         )
 
-    def _put(self, key: object, probe: Callable[..., Fact[T]], *arguments: object) -> Query[Fact[T]]:
+    def _start_probe(self, key: object, probe: Callable[..., Fact[T]], *arguments: object) -> Query[Fact[T]]:
         """Start a probe that returns a fact itself."""
-        return self._asking.ask(key, partial(probe, *arguments))
+        return self._queries.ask(key, partial(probe, *arguments))
 
-    def _of(self, question: Query[Fact[T]]) -> Fact[T]:
+    def _result(self, query: Query[Fact[T]]) -> Fact[T]:
         """Return the fact of a probe, Unknown if there was none in time."""
-        answer = self._asking.answer(question)
+        answer = self._queries.answer(query)
         return answer.value if isinstance(answer, Known) else answer
 
 
@@ -199,9 +202,6 @@ def _read_configuration(context: ProbeContext) -> ConfigFacts:
     )
 
 
-# Read the credentials file and fetch an access token. No token is kept.
-
-
 _VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 # The token is sent in the body, which no proxy logs [documentation: tokeninfo].
 _TOKEN_INFO_URL = "https://oauth2.googleapis.com/tokeninfo"  # noqa: S105  # an address
@@ -213,7 +213,7 @@ def read_identity(
 ) -> CallerIdentity:
     """Return the account that calls are made as, from files and settings. For a sandbox none of them is read."""
     if context.is_local:
-        return CallerIdentity(needed=False, file=Absent())
+        return CallerIdentity(is_needed=False, file=Absent())
     named = context.environ.get(_VARIABLE)
     return CallerIdentity(
         file=read_credential_file(context),
@@ -228,7 +228,7 @@ def read_identity(
 def read_credential_file(context: ProbeContext) -> Fact[CredentialFile]:
     """Return the contents of the credentials file, without secrets. Absent if there is no file and no variable names one."""
     source = _VARIABLE if context.environ.get(_VARIABLE) else None
-    path = sources.adc_path(context.environ)
+    path = adc_path(context.environ)
     text = read_text_fact(path)
     if isinstance(text, Absent):
         return Unknown(f"there is no `{path}`") if source else text
@@ -255,7 +255,10 @@ def read_credential_file(context: ProbeContext) -> Fact[CredentialFile]:
 
 
 def fetch_token(access: TokenAccess) -> AccessToken | TokenFailure:
-    """Fetch a token, and ask Google for its properties. Raises `ServiceUnavailableError` if the network fails."""
+    """Fetch a token and ask Google for its properties. The token is not kept.
+
+    Raises `ServiceUnavailableError` if the network fails.
+    """
     from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415  # 20 ms
 
     try:
@@ -302,13 +305,10 @@ def _token_failure(error: Exception) -> TokenFailure:
     return TokenFailure(str(error), tuple(advice), getattr(error, "error_id", None))
 
 
-# Call the hosts of the cloud: resolve their names, send a request without credentials, read their clock.
-
-
 GOOGLE_HOSTS = ("tpu.googleapis.com", "compute.googleapis.com", "storage.googleapis.com", "oauth2.googleapis.com")
 # The URL that the sandbox answers itself, by its name in findings: its http object has no socket.
 SANDBOX_HOSTS = {"the sandbox": f"https://{GOOGLE_HOSTS[0]}/"}
-# The variables of `Proxy.from_environment`, in its order.
+# The variables of `HttpProxy.from_environment`, in its order.
 PROXY_VARIABLES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 # A `Date` header has no fractions of a second.
 _HALF = timedelta(seconds=0.5)
@@ -338,7 +338,7 @@ def gather_network_facts(
         other_proxies=tuple(name for name, value in given.items() if value != first),
         ca_file=path_status(context.ca_file) if context.ca_file else None,
         hosts=tuple(CloudHost(name, addresses, answer) for name, (addresses, answer) in hosts.items()),
-        closed=context.closed,
+        sandbox_failure=context.sandbox_failure,
         is_local=context.is_local,
         time_zone=str(now.tzinfo),
     )

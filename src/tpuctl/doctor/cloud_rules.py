@@ -1,4 +1,7 @@
-"""Rules about access to the cloud: credentials, tokens, the quota project, proxy, hosts, clock, project and permissions."""
+"""Rules about access to the cloud: credentials, tokens, the quota project, proxy, hosts, clock, project and permissions.
+
+The project itself (state, billing, APIs) is judged by the rules of `check`.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ def check_credentials(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     Cloud, and gcloud's login. An error if there are none, or if the file cannot be read.
     """
     identity = environment.identity
-    if not identity.needed:
+    if not identity.is_needed:
         yield RuleResult(level=Level.OK, subject="credentials", text=f"{_NO_NEED}: nothing is sent to Google")
         return
     file, token = identity.file, value_or_none(identity.token)
@@ -130,7 +133,7 @@ def check_quota_project(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     application default credentials.
     """
     identity, found = environment.identity, value_or_none(environment.identity.file)
-    if found is None or found.kind != "authorized_user" or not identity.needed:
+    if found is None or found.kind != "authorized_user" or not identity.is_needed:
         return
     project = identity.quota_project or found.quota_project
     if project:
@@ -156,7 +159,7 @@ def check_access_token(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     Unknown if Google was not reached. Source: google-auth, and Google's `tokeninfo`.
     """
     identity = environment.identity
-    if not identity.needed or identity.token is None:
+    if not identity.is_needed or identity.token is None:
         return
     match identity.token:
         case Known(AccessToken() as found):
@@ -184,7 +187,7 @@ def check_accounts_agree(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     identity = environment.identity
     ours = identity.account
     gcloud_account = identity.gcloud_account
-    if not identity.needed or not ours or not gcloud_account or identity.impersonated:
+    if not identity.is_needed or not ours or not gcloud_account or identity.impersonated:
         return
     if ours.lower() == gcloud_account.lower():
         text = f"tpuctl and gcloud both act as `{ours}`"
@@ -255,9 +258,6 @@ IDENTITY_RULES: tuple[CheckRule[EnvironmentFacts], ...] = (
 )
 
 
-# Rules about the network between this machine and the cloud: proxy, host names, answers, certificates and clock.
-
-
 _CLOCK_OFF = timedelta(seconds=60)
 # A signed assertion for a token is valid for an hour, with a few minutes of tolerance [google-auth source: jwt, clock skew].
 _CLOCK_FAR_OFF = timedelta(minutes=5)
@@ -320,10 +320,10 @@ def check_host_names(environment: EnvironmentFacts) -> Iterator[RuleResult]:
             ),
             is_passing=fact.is_passing,
         )
-    fine = {name: list(fact.value) for name, fact in asked.items() if isinstance(fact, Known)}
-    if fine:
-        text = ", ".join(f"{name} is {addresses[0] if addresses else 'known'}" for name, addresses in fine.items())
-        yield RuleResult(level=Level.OK, subject="names", text=text, facts={"addresses": fine})
+    answered = {name: list(fact.value) for name, fact in asked.items() if isinstance(fact, Known)}
+    if answered:
+        text = ", ".join(f"{name} is {addresses[0] if addresses else 'known'}" for name, addresses in answered.items())
+        yield RuleResult(level=Level.OK, subject="names", text=text, facts={"addresses": answered})
 
 
 @check_rule("TPU933", "services answer")
@@ -333,14 +333,14 @@ def check_hosts_answer(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     An error if no answer comes, unknown if none came before the deadline. Hosts whose name TPU932 could not resolve are left
     out. A sandbox that cannot be opened is an error, and no other cloud is called in its place.
     """
-    hosts, closed = environment.network.hosts, environment.network.closed
-    if closed is not None:
+    hosts, failure = environment.network.hosts, environment.network.sandbox_failure
+    if failure is not None:
         why = "commands in the sandbox fail with this error; no other cloud was called in its place"
-        remedies = (*map(Remedy, closed.advice), Remedy("see other solutions", "tpuctl explain sandbox"))
-        yield RuleResult(level=Level.ERROR, subject="the sandbox", text=closed.reason, why=why, remedies=remedies)
+        remedies = (*map(Remedy, failure.advice), Remedy("see other solutions", "tpuctl explain sandbox"))
+        yield RuleResult(level=Level.ERROR, subject="the sandbox", text=failure.reason, why=why, remedies=remedies)
         return
-    nameless = {host.name for host in hosts if isinstance(host.addresses, Unknown) and not host.addresses.is_passing}
-    for subject, fact in _group_by_reason({host.name: host.answer for host in hosts if host.name not in nameless}):
+    unresolved = {host.name for host in hosts if isinstance(host.addresses, Unknown) and not host.addresses.is_passing}
+    for subject, fact in _group_by_reason({host.name: host.answer for host in hosts if host.name not in unresolved}):
         yield RuleResult(
             level=Level.UNKNOWN if fact.is_passing else Level.ERROR,
             subject=subject,
@@ -348,9 +348,9 @@ def check_hosts_answer(environment: EnvironmentFacts) -> Iterator[RuleResult]:
             remedies=_connection_remedies(fact.reason, by_proxy=isinstance(environment.network.proxy, Known)),
             is_passing=fact.is_passing,
         )
-    fine = {host.name: host.answer.value for host in hosts if isinstance(host.answer, Known)}
-    if fine:
-        took = {name: round(answer.took.total_seconds() * 1000) for name, answer in fine.items()}
+    answered = {host.name: host.answer.value for host in hosts if isinstance(host.answer, Known)}
+    if answered:
+        took = {name: round(answer.duration.total_seconds() * 1000) for name, answer in answered.items()}
         text = ", ".join(f"{name} answers in {milliseconds} ms" for name, milliseconds in took.items())
         yield RuleResult(level=Level.OK, subject="services", text=text, facts={"milliseconds": took})
 
@@ -402,7 +402,7 @@ def check_ca_file(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     if entry is None:
         return
     subject = str(entry.path)
-    if entry.is_there and not entry.problem:
+    if entry.exists and not entry.problem:
         text = "servers are verified with the CA certificates in this file"
         yield RuleResult(level=Level.OK, subject=subject, text=text)
         return
@@ -444,9 +444,6 @@ NETWORK_RULES: tuple[CheckRule[EnvironmentFacts], ...] = (
     check_clock,
     check_ca_file,
 )
-
-
-# Rules about the project: whether one is set, and the permissions of the caller. `check` judges the project itself.
 
 
 # The permissions that commands use, and the effect of a missing one [IAM's list; roles/tpu.admin has those of the TPU API].
@@ -514,31 +511,29 @@ def check_permissions(environment: EnvironmentFacts) -> Iterator[RuleResult]:
             text = f"your permissions in the project are unknown: {fact.reason}"
             is_passing = isinstance(fact, Unknown) and fact.is_passing
             yield RuleResult(level=Level.UNKNOWN, subject=subject, text=text, is_passing=is_passing)
-        case Known(held):
+        case Known(granted):
             account = environment.identity.impersonated or environment.identity.account or "EMAIL"
-            lacking = [one for one in environment.cloud.wanted_permissions if one not in held]
+            member = f"{'serviceAccount' if account.endswith('.gserviceaccount.com') else 'user'}:{account}"
+            all_missing = [one for one in environment.cloud.wanted_permissions if one not in granted]
             for level in (Level.ERROR, Level.WARNING, Level.NOTE):
-                if missing := [one for one in lacking if NEEDED_PERMISSIONS[one][0] is level]:
-                    yield _missing_permissions(subject, name, level, missing, account=account)
-            if not lacking:
+                missing = [one for one in all_missing if NEEDED_PERMISSIONS[one][0] is level]
+                if not missing:
+                    continue
+                role = "roles/tpu.admin" if any(one.startswith("tpu.") for one in missing) else "roles/viewer"
+                grant = (
+                    f"gcloud projects add-iam-policy-binding {name} --member={member} --role={role} --condition=None"
+                )
+                yield RuleResult(
+                    level=level,
+                    subject=subject,
+                    text=f"you lack {', '.join(f'`{one}`' for one in missing)} in project `{name}`",
+                    why="; ".join(NEEDED_PERMISSIONS[one][1] for one in missing),
+                    remedies=(Remedy(f"ask an owner of the project to grant you `{role}`", grant),),
+                    facts={"missingPermissions": missing, "role": role},
+                )
+            if not all_missing:
                 text = "you have the permissions that commands use"
                 yield RuleResult(level=Level.OK, subject=subject, text=text, facts={"missingPermissions": []})
-
-
-def _missing_permissions(subject: str, project: str, level: Level, missing: list[str], *, account: str) -> RuleResult:
-    member = f"{'serviceAccount' if account.endswith('.gserviceaccount.com') else 'user'}:{account}"
-    ticked = ", ".join(f"`{one}`" for one in missing)
-    is_of_tpu = any(one.startswith("tpu.") for one in missing)
-    role = "roles/tpu.admin" if is_of_tpu else "roles/viewer"
-    grant = f"gcloud projects add-iam-policy-binding {project} --member={member} --role={role} --condition=None"
-    return RuleResult(
-        level=level,
-        subject=subject,
-        text=f"you lack {ticked} in project `{project}`",
-        why="; ".join(NEEDED_PERMISSIONS[one][1] for one in missing),
-        remedies=(Remedy(f"ask an owner of the project to grant you `{role}`", grant),),
-        facts={"missingPermissions": missing, "role": role},
-    )
 
 
 PROJECT_ACCESS_RULES: tuple[CheckRule[EnvironmentFacts], ...] = (check_project_is_set, check_permissions)

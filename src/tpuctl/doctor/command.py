@@ -17,13 +17,18 @@ if TYPE_CHECKING:
 @cli_command("doctor", asks_trust=False)
 @click.argument("node", metavar="[NODE]", required=False, shell_complete=complete_node)
 @click.option(
-    "--skip", "skipped", metavar="ID", multiple=True, help="Finding ids to accept, like TPU911,TPU923, or all."
+    "--skip", "skipped", metavar="ID", multiple=True, help="Ids of findings to accept (TPU911,TPU923), or all."
 )
 @click.option("--all", "shows_all", is_flag=True, help="Show passed checks too.")
 @click.option("--strict", is_flag=True, help="Fail also on warnings and on checks without a result.")
-@click.option("--fix", is_flag=True, help="Apply safe fixes after confirmation; removes nothing.")
+@click.option("--fix", is_flag=True, help="Apply safe fixes, after confirmation. Nothing is removed.")
 @yes_option
-@click.option("--timeout", type=DurationType(), metavar="TIME", help="Time to wait for answers. [default: 4s]")
+@click.option(
+    "--timeout",
+    type=DurationType(),
+    metavar="TIME",
+    help="Time limit for all checks, and for each worker. [default: 4s; each worker: 30s]",
+)
 @route_options
 def command(app: App, **options: Any) -> int:  # click's options
     """Find problems with this machine, the credentials, the network and the project.
@@ -40,14 +45,14 @@ def command(app: App, **options: Any) -> int:  # click's options
     """
     from tpuctl.doctor.doctor_run import DoctorRun  # noqa: PLC0415  # completion and --help do not need it
 
-    visit, fix_code = DoctorRun(app, options), ExitCode.OK
+    run, fix_code = DoctorRun(app, options), ExitCode.OK
     if options["fix"]:
         from tpuctl.check.fixes import check_and_fix  # noqa: PLC0415  # rarely used
 
-        report, fix_code = check_and_fix(app, visit.check, visit.show, yes=options["yes"], form=visit.form)
+        report, fix_code = check_and_fix(app, run.check, run.show, yes=options["yes"], form=run.format)
     else:
-        report = visit.check()
-        visit.show(report)
-    if visit.failure is not None:
-        raise visit.failure
+        report = run.check()
+        run.show(report)
+    if run.failure is not None:
+        raise run.failure
     return ExitCode.CHECK_FAILED if report.fails(strict=options["strict"]) else fix_code

@@ -35,7 +35,7 @@ class PathStatus:
     problem: str | None = None
 
     @property
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Return whether it exists."""
         return self.mode is not None
 
@@ -138,9 +138,9 @@ class TokenFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallerIdentity:
-    """The account that calls are made as. `needed` is false for a sandbox, and for an endpoint on this machine."""
+    """The account that calls are made as. `is_needed` is false for a sandbox, and for an endpoint on this machine."""
 
-    needed: bool = True
+    is_needed: bool = True
     file: Fact[CredentialFile]
     named_by: str | None = None
     token: Fact[AccessToken | TokenFailure] | None = None
@@ -163,7 +163,7 @@ class HostAnswer:
     """A host's answer to a request without credentials. `ahead` is by how much its clock is ahead of this machine's."""
 
     status: int
-    took: timedelta
+    duration: timedelta
     ahead: timedelta | None = None
 
 
@@ -188,8 +188,8 @@ class SandboxFailure:
 class NetworkFacts:
     """The network between this machine and the cloud.
 
-    `proxy` is a URL without its password; `bypassed` are the hosts that do not use it. `closed` is set if the chosen sandbox
-    cannot be opened.
+    `proxy` is a URL without its password; `bypassed` are the hosts that do not use it. `sandbox_failure` is set if the chosen
+    sandbox cannot be opened.
     """
 
     proxy: Fact[str]
@@ -198,7 +198,7 @@ class NetworkFacts:
     other_proxies: tuple[str, ...] = ()
     ca_file: PathStatus | None = None
     hosts: tuple[CloudHost, ...] = ()
-    closed: SandboxFailure | None = None
+    sandbox_failure: SandboxFailure | None = None
     is_local: bool = False
     time_zone: str = "UTC"
 
@@ -255,9 +255,6 @@ class EnvironmentFacts:
     cloud: ProjectFacts
 
 
-# The facts for scripts, as JSON: versions, folders and sources of settings.
-
-
 def environment_json(facts: EnvironmentFacts) -> dict[str, Any]:
     """Return the facts as JSON. Every field is always present, null if unknown or absent. No value is a secret.
 
@@ -285,9 +282,6 @@ def environment_json(facts: EnvironmentFacts) -> dict[str, Any]:
         "endpoint": facts.configuration.endpoint,
         "settings": {spec.key: str(setting.source) for spec, setting in settings or () if setting},
     }
-
-
-# Facts about one node, for the rules of `doctor NODE`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,9 +321,6 @@ class NodeFacts:
     operations: Fact[tuple[NodeOperation, ...]]
     obstacle: str | None = None
     remedy: str | None = None
-
-
-# Facts about the workers of a node, for the rules of `doctor NODE`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,7 +400,7 @@ class TpuUse:
 class StartupResult:
     """The state of startup script and cloud-init on a worker; `detail` names the part that still runs or failed."""
 
-    startup: StartupState
+    state: StartupState
     detail: str = ""
 
 
@@ -473,10 +464,10 @@ class WorkerReport:
     disks: Fact[tuple[FileSystemUsage, ...]]
     logs: Fact[LogFolder]
     memory: Fact[WorkerMemory]
-    kills: Fact[OomKills]
-    hold: Fact[TpuUse]
+    oom_kills: Fact[OomKills]
+    tpu_use: Fact[TpuUse]
     chips: Fact[int]
-    ended: Fact[StartupResult]
+    startup_result: Fact[StartupResult]
     variables: Fact[TpuVariables]
     environments: Fact[tuple[PythonEnvironment, ...]]
     is_synchronized: Fact[bool]
@@ -512,7 +503,7 @@ class AllWorkersFacts:
     now: datetime
     expected: tuple[int, ...]
     workers: tuple[WorkerFacts, ...] = ()
-    shut_out: tuple[UnreachableWorkers, ...] = ()
+    unreachable: tuple[UnreachableWorkers, ...] = ()
     has_own_key: bool = False
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,9 +26,8 @@ from tpuctl.cloud.endpoint import ApiEndpoint, HttpProxy, TransportOptions
 from tpuctl.cloud.requests import SHORT_PATIENCE
 from tpuctl.cloud.tpu import OperationsClient, TpuClient
 from tpuctl.cloud.transport import AuthRequest, Http
-from tpuctl.config import sources
 from tpuctl.config.settings import SourceKind, check_setting_value, invalid_value_error
-from tpuctl.config.sources import gcloud_may_have_login, load_config_file, user_config_path
+from tpuctl.config.sources import find_project_file, gcloud_may_have_login, load_config_file, user_config_path
 from tpuctl.doctor.cloud_probes import PROXY_VARIABLES, SANDBOX_HOSTS, EnvironmentProbe, host_origins
 from tpuctl.doctor.doctor_facts import SandboxFailure, environment_json
 from tpuctl.doctor.local_probes import CloudAccess, ProbeContext, TokenAccess, find_program
@@ -54,11 +54,15 @@ if TYPE_CHECKING:
 
     from tpuctl.app.app import App
     from tpuctl.check.findings import CheckReport, Finding
-    from tpuctl.config.settings import ConfigFile, Settings
+    from tpuctl.config.settings import Settings
     from tpuctl.doctor.doctor_facts import EnvironmentFacts
     from tpuctl.models.node import Node
 
+T = TypeVar("T")
+
 _DEFAULT_TIMEOUT = timedelta(seconds=4)
+# A worker may be slow to accept ssh without being broken.
+_WORKER_TIMEOUT = timedelta(seconds=30)
 
 
 class DoctorRun:
@@ -67,20 +71,24 @@ class DoctorRun:
     def __init__(self, app: App, options: dict[str, Any]) -> None:
         self._app, self._options = app, options
         self._accepted = parse_skipped_ids(options["skipped"])
-        self._real = app.invocation.clock or SystemClock()
-        self._began = self._real.monotonic()
+        self._system_clock = app.invocation.clock or SystemClock()
+        self._start = self._system_clock.monotonic()
         self._facts: EnvironmentFacts | None = None
         self.failure: TpuctlError | None = None
-        self.form = _output_format(app)
+        try:
+            self.format = app.format
+        except (TpuctlError, ValueError):  # `doctor` reports an invalid configuration file itself
+            as_json = asked_for_json(app.invocation.arguments, app.invocation.environ)
+            self.format = OutputFormat.JSON if as_json else OutputFormat.TABLE
 
     def check(self) -> CheckReport:
         """Gather all facts now, and return the report about them."""
-        app, timeout = self._app, self._options["timeout"]
-        self._began = self._real.monotonic()
+        app, given = self._app, self._options["timeout"]
+        self._start = self._system_clock.monotonic()
         with waiting_notice(app.terminal):
-            patience = timeout if isinstance(timeout, timedelta) else _DEFAULT_TIMEOUT
-            given = build_probe_context(app, timeout=patience, node=self._options["node"])
-            self._facts = EnvironmentProbe(given).gather(given.cloud_clock.now())
+            timeout = given if isinstance(given, timedelta) else _DEFAULT_TIMEOUT
+            context = build_probe_context(app, timeout=timeout, node=self._options["node"])
+            self._facts = EnvironmentProbe(context).gather(context.cloud_clock.now())
             findings = evaluate_environment(self._facts)
             return build_report((*findings, *self._check_node(findings)), accepted=self._accepted)
 
@@ -93,9 +101,9 @@ class DoctorRun:
         show_findings(
             app.terminal,
             app.as_typed(report),
-            self.form,
+            self.format,
             about=about,
-            elapsed=self._real.monotonic() - self._began,
+            elapsed=self._system_clock.monotonic() - self._start,
             verbose=options["shows_all"] or app.is_verbose,
             can_fix=not options["fix"],
             sandbox=facts is not None and facts.configuration.is_sandbox,
@@ -138,30 +146,14 @@ def parse_skipped_ids(given: tuple[str, ...]) -> frozenset[str]:
     return frozenset(ALL_CHECKS if word.lower() == ALL_CHECKS else word.upper() for word in words)
 
 
-def _output_format(app: App) -> OutputFormat:
-    """Return the requested format, also if a configuration file is invalid: `doctor` finds that."""
-    try:
-        return app.format
-    except (TpuctlError, ValueError):
-        as_json = asked_for_json(app.invocation.arguments, app.invocation.environ)
-        return OutputFormat.JSON if as_json else OutputFormat.TABLE
-
-
-# Check a node and its workers. Nothing is changed: no key is created, and none is put on the node.
-
-
-# A worker may be slow to accept ssh without being broken.
-_WORKER_TIMEOUT = timedelta(seconds=30)
-
-
 def findings_of_node(app: App, node: str, options: Mapping[str, Any]) -> tuple[Finding, ...]:
-    """Return the findings about a node and its workers.
+    """Return the findings about a node and its workers. Nothing is changed: no ssh key is created or put on the node.
 
     `timeout` of the options limits each worker. A fact that cannot be read is a finding; an error that prevents finding the
     node itself is raised.
     """
-    timeout = options.get("timeout")
-    patience = timeout if isinstance(timeout, timedelta) else _WORKER_TIMEOUT
+    given = options.get("timeout")
+    timeout = given if isinstance(given, timedelta) else _WORKER_TIMEOUT
     _, _, name = node.rpartition("@")
     if name != node:
         app.log_in_as(node.removesuffix(f"@{name}"))
@@ -174,11 +166,11 @@ def findings_of_node(app: App, node: str, options: Mapping[str, Any]) -> tuple[F
     facts = gather_node_facts(found, client, operations, app.journal, now=app.now(), obstacle=obstacle, remedy=remedy)
     findings = [*run_rules(facts, NODE_RULES)]
     if obstacle is None:
-        members, wayless = _find_routes(app, found)
+        targets, without_route = _find_routes(app, found)
         # Workers use the real clock, in the sandbox too.
-        examined = examine_workers(members, SystemClock(), patience=patience)
+        examined = examine_workers(targets, SystemClock(), timeout=timeout)
         has_own_key = app.settings["ssh_key"] is not None
-        reports = workers_facts(found, examined, app.now(), wayless=wayless, has_own_key=has_own_key)
+        reports = workers_facts(found, examined, app.now(), without_route=without_route, has_own_key=has_own_key)
         findings += run_rules(reports, WORKER_RULES)
     return tuple(findings)
 
@@ -197,21 +189,15 @@ def _why_workers_unreachable(app: App, node: Node) -> tuple[str | None, str | No
 
 def _find_routes(app: App, node: Node) -> tuple[list[Target], dict[int, TpuctlError]]:
     """Return the ssh route to each worker, and for workers without one the error."""
-    found, wayless = [], {}
+    found, without_route = [], {}
     for worker in range(node.workers):
         try:
             found.append(Target(node, worker, app.workers.connection(node, worker, makes_key=False), str(worker)))
         except TpuctlError as error:
-            wayless[worker] = error
+            without_route[worker] = error
     # Without known host keys ssh would refuse to connect, or trust any host that answers. They are saved on this machine.
-    save_host_keys([member.way for member in found])
-    return found, wayless
-
-
-# Build the context of the probes: paths, settings and connections. Each works also if another one is invalid.
-
-
-T = TypeVar("T")
+    save_host_keys([target.way for target in found])
+    return found, without_route
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,24 +207,31 @@ class _ChosenCloud:
     is_sandbox: bool
     endpoint: Fact[ApiEndpoint]
     access: CloudAccess | None = None
-    closed: SandboxFailure | None = None
+    sandbox_failure: SandboxFailure | None = None
 
 
 def build_probe_context(app: App, *, timeout: timedelta, node: str | None = None) -> ProbeContext:
     """Return the context of the probes. Invalid settings raise nothing: values that depend on them are Unknown."""
     environ = app.invocation.environ
     settings = _fact_of(lambda: _trusted_settings(app))
-    transport = settings if isinstance(settings, Unknown) else _fact_of(lambda: transport_options(app))
-    # The deadline of doctor ends calls without an answer; a time-out of the transport must not come first.
+    configured = settings if isinstance(settings, Unknown) else _fact_of(lambda: transport_options(app))
+    # The deadline of doctor ends calls without an answer; a timeout of the transport must not come first.
     longer = timeout + timedelta(seconds=1)
-    how = replace(value_or_none(transport) or TransportOptions(), connect_timeout=longer, timeout=longer)
-    cloud = _choose_cloud(app, settings, how)
-    wishes: Fact[CheckSettings] = settings if isinstance(settings, Unknown) else Known(CheckSettings())
-    if isinstance(settings, Known) and cloud.closed is None:  # without the sandbox there is no clock for it
-        wishes = _fact_of(lambda: preflight_check(app, {}).wishes)
-    home = Path(environ.get("HOME") or Path.home())
-    project_file, user_file, files = _config_files(app, home)
+    transport = replace(value_or_none(configured) or TransportOptions(), connect_timeout=longer, timeout=longer)
+    cloud = _choose_cloud(app, settings, transport)
+    check_settings: Fact[CheckSettings] = settings if isinstance(settings, Unknown) else Known(CheckSettings())
+    if isinstance(settings, Known) and cloud.sandbox_failure is None:  # without the sandbox there is no clock for it
+        check_settings = _fact_of(lambda: preflight_check(app, {}).wishes)
     values = value_or_none(settings)
+    gcloud_proxy = values["proxy_address"] if values else None
+    proxy_source = None
+    if variable := next((name for name in PROXY_VARIABLES if environ.get(name)), None):
+        proxy_source = f"`{variable}`"
+    elif gcloud_proxy and gcloud_proxy.source.kind is not SourceKind.DEFAULT:
+        proxy_source = str(gcloud_proxy.source)
+    home = Path(environ.get("HOME") or Path.home())
+    project_file, user_file = find_project_file(app.invocation.folder, home=home), user_config_path(environ)
+    files = [_fact_of(partial(load_config_file, path)) for path in (project_file, user_file) if path]
     state = state_folder(environ) / "sandbox" if cloud.is_sandbox else state_folder(environ)
     gcloud_hosts = () if cloud.is_sandbox else (home / ".ssh" / "google_compute_known_hosts",)
     return ProbeContext(
@@ -248,23 +241,23 @@ def build_probe_context(app: App, *, timeout: timedelta, node: str | None = None
         state=state,
         user_file=user_file,
         project_file=project_file,
-        files=files,
+        files=tuple(file.value for file in files if isinstance(file, Known)),
         journal=None if values and values["journal"] else journal_folder(environ, sandbox=cloud.is_sandbox),
         known_hosts=(state / "known_hosts", *gcloud_hosts),
         settings=settings,
-        problems=tuple(dict.fromkeys(_problems(values, wishes, cloud.endpoint))),
+        problems=tuple(dict.fromkeys(_problems(values, check_settings, cloud.endpoint))),
         project=_find_project(app, settings),
-        wishes=value_or_none(wishes) or CheckSettings(),
+        check_settings=value_or_none(check_settings) or CheckSettings(),
         zone=(values and values.text("zone")) or "",
         is_sandbox=cloud.is_sandbox,
         endpoint=cloud.endpoint,
-        proxy=_find_proxy(environ, settings, transport),
-        proxy_source=_proxy_source(environ, values),
-        ca_file=how.ca_file,
+        proxy=_find_proxy(environ, settings, configured),
+        proxy_source=proxy_source,
+        ca_file=transport.ca_file,
         clock=app.invocation.clock or SystemClock(),
         timeout=timeout,
         cloud=cloud.access,
-        closed=cloud.closed,
+        sandbox_failure=cloud.sandbox_failure,
         node=node,
         sources=lambda: check_sources(app),
     )
@@ -276,7 +269,7 @@ def _trusted_settings(app: App) -> Settings:
     return app.settings
 
 
-def _choose_cloud(app: App, settings: Fact[Settings], how: TransportOptions) -> _ChosenCloud:
+def _choose_cloud(app: App, settings: Fact[Settings], transport: TransportOptions) -> _ChosenCloud:
     """Return the chosen cloud. None is called as long as the sandbox may be meant but cannot be used."""
     if not isinstance(settings, Known):
         return _ChosenCloud(is_sandbox=False, endpoint=Unknown("the settings are invalid"))
@@ -293,12 +286,12 @@ def _choose_cloud(app: App, settings: Fact[Settings], how: TransportOptions) -> 
     environ = app.invocation.environ
     tokens = TokenAccess(
         load=lambda: load_credentials(app, gcloud_token=lambda: _gcloud_token(environ)),
-        request=lambda: _request(how),
+        request=lambda: AuthRequest(transport),
     )
     access = CloudAccess(
         origins=host_origins(other),
         # Without an account, so that no project is billed.
-        http=lambda: _http(replace(how, quota_project=None)),
+        http=lambda: Http(replace(transport, quota_project=None)),
         clock=app.invocation.clock or SystemClock(),
         tokens=None if other and other.is_loopback else tokens,
     )
@@ -306,15 +299,14 @@ def _choose_cloud(app: App, settings: Fact[Settings], how: TransportOptions) -> 
 
 
 def _choose_sandbox(app: App) -> _ChosenCloud:
-
     try:
         http, _ = http_access(app)
         access = CloudAccess(origins=SANDBOX_HOSTS, http=http, clock=app.clock, has_names=False)
         # A damaged sandbox may open without an error, so its state is read once.
         read_status(app.world)
     except SandboxStateError as error:
-        closed = SandboxFailure(error.message, tuple((error.hint or "").splitlines()))
-        return _ChosenCloud(is_sandbox=True, endpoint=Absent(), closed=closed)
+        failure = SandboxFailure(error.message, tuple((error.hint or "").splitlines()))
+        return _ChosenCloud(is_sandbox=True, endpoint=Absent(), sandbox_failure=failure)
     except TpuctlError as error:
         return _ChosenCloud(is_sandbox=True, endpoint=Unknown(error.message))
     return _ChosenCloud(is_sandbox=True, endpoint=Absent(), access=access)
@@ -327,25 +319,9 @@ def _gcloud_token(environ: Mapping[str, str]) -> str:
     return gcloud_access_token(environ)
 
 
-def _http(how: TransportOptions) -> Any:  # httplib2 ships no types
-
-    return Http(how)
-
-
-def _request(how: TransportOptions) -> Any:  # a google.auth.transport.Request
-
-    return AuthRequest(how)
-
-
-def _config_files(app: App, home: Path) -> tuple[Path | None, Path, tuple[ConfigFile, ...]]:
-    """Return the paths of the project file and the user file, and those that can be read."""
-    user = user_config_path(app.invocation.environ)
-    project = sources.find_project_file(app.invocation.folder, home=home)
-    read = (_fact_of(lambda path=path: load_config_file(path)) for path in (project, user) if path)  # type: ignore[misc]  # a default binds it now
-    return project, user, tuple(file.value for file in read if isinstance(file, Known))
-
-
-def _problems(values: Settings | None, wishes: Fact[CheckSettings], endpoint: Fact[ApiEndpoint]) -> Iterator[str]:
+def _problems(
+    values: Settings | None, check_settings: Fact[CheckSettings], endpoint: Fact[ApiEndpoint]
+) -> Iterator[str]:
     """Yield what is wrong with values that commands read only when they need them."""
     if values is None:
         return
@@ -360,9 +336,9 @@ def _problems(values: Settings | None, wishes: Fact[CheckSettings], endpoint: Fa
             yield invalid_value_error(spec, setting.value, setting.source.place, str(error)).message
     if isinstance(endpoint, Unknown):
         yield endpoint.reason
-    # One invalid value is reason enough for invalid wishes.
-    if isinstance(wishes, Unknown) and not wrong:
-        yield wishes.reason
+    # One invalid value is reason enough for invalid settings of checks.
+    if isinstance(check_settings, Unknown) and not wrong:
+        yield check_settings.reason
 
 
 def _find_project(app: App, settings: Fact[Settings]) -> Fact[str]:
@@ -384,13 +360,6 @@ def _find_proxy(
     if isinstance(found, Known):
         return Known(found.value.proxy) if found.value.proxy else Absent()
     return found
-
-
-def _proxy_source(environ: Mapping[str, str], values: Settings | None) -> str | None:
-    if name := next((name for name in PROXY_VARIABLES if environ.get(name)), None):
-        return f"`{name}`"
-    setting = values["proxy_address"] if values else None
-    return str(setting.source) if setting and setting.source.kind is not SourceKind.DEFAULT else None
 
 
 def _fact_of(get: Callable[[], T]) -> Fact[T]:

@@ -1,4 +1,7 @@
-"""Rules about frameworks on the workers: the same on all workers, compatible with each other and with the runtime version."""
+"""Rules about frameworks on the workers: the same on all workers, compatible with each other and with the runtime version.
+
+Versions of packages are compared by the part of PEP 440 that frameworks need; what cannot be compared is None.
+"""
 
 from __future__ import annotations
 
@@ -254,7 +257,7 @@ def check_tensorflow_matches_image(facts: AllWorkersFacts, report: WorkerReport)
             if numbers is None:
                 continue
             if numbers[:2] != wanted:
-                again = "--version=" + re.sub(r"\d+\.\d+\.\d+", version.partition("+")[0], name, count=1)
+                image_option = "--version=" + re.sub(r"\d+\.\d+\.\d+", version.partition("+")[0], name, count=1)
                 yield WorkerFinding(
                     level=Level.WARNING,
                     text=f"{package} {version} in {one.name} is of another release than the image, `{name}`",
@@ -262,7 +265,9 @@ def check_tensorflow_matches_image(facts: AllWorkersFacts, report: WorkerReport)
                     advice=(
                         _install_remedy(one, f"{package}=={wanted[0]}.{wanted[1]}.*"),
                         WorkerRemedy(
-                            "or recreate the node with its image, if the zone offers it", "up", (again, "--replace")
+                            "or recreate the node with its image, if the zone offers it",
+                            "up",
+                            (image_option, "--replace"),
                         ),
                     ),
                     facts={"package": package, "version": version, "runtimeVersion": name},
@@ -280,9 +285,6 @@ def check_tensorflow_matches_image(facts: AllWorkersFacts, report: WorkerReport)
 
 
 FRAMEWORK_RULES = (check_frameworks, check_same_versions, check_compatible_versions, check_tensorflow_matches_image)
-
-
-# Versions of Python packages: the part of PEP 440 that comparing frameworks needs. None means: cannot be decided.
 
 
 _VERSION = re.compile(

@@ -55,7 +55,7 @@ _RSYNC = re.compile(r"rsync +version (\S{1,40})")
 
 
 def read_local_machine(context: ProbeContext, programs: Mapping[str, Fact[InstalledProgram]]) -> LocalMachine:
-    """Return the facts about this machine. `programs` come from parallel calls of `find`."""
+    """Return the facts about this machine. `programs` come from parallel calls of `probe_program`."""
     environ = context.environ
     places = {"state": context.state, "config": context.user_file.parent}
     left = {str(context.state): free_bytes(context.state)}
@@ -172,9 +172,6 @@ def _count_journal(folder: Path) -> Fact[int]:
         return Unknown((error.strerror or str(error)).lower())
 
 
-# Read the ssh key pair, the known_hosts files, and the keys of the ssh agent.
-
-
 _PUBLIC = re.compile(r"((?:ssh|ecdsa|sk)-[\w@.-]{1,80} [A-Za-z0-9+/]{1,20000}=*)(?: [^\n]*)?\n?")
 # The error of `ssh-keygen -y` for a key with a passphrase [observed: OpenSSH 9.2].
 _LOCKED = "incorrect passphrase"
@@ -251,9 +248,6 @@ def _parse_public_key(text: Fact[str]) -> Fact[str]:
     return Known(match[1]) if match else Unknown("it is not a public key")
 
 
-# Read facts about files, folders and programs of this machine, without changing any.
-
-
 # A program prints its version or a key at once; one that waits for something is terminated.
 _PATIENCE_SECONDS = 3.0
 
@@ -273,7 +267,7 @@ def path_status(path: Path, *, is_folder: bool = False, is_written: bool = False
     except FileNotFoundError:
         above, problem = _nearest_existing(path.parent), None
         if not above.is_dir():
-            problem = f"`{above}` is no folder"
+            problem = f"`{above}` is not a folder"
         elif not os.access(above, os.W_OK | os.X_OK):
             problem = f"it does not exist, and you may not write to `{above}`"
         return PathStatus(path, problem=problem if is_written else None)
@@ -281,7 +275,7 @@ def path_status(path: Path, *, is_folder: bool = False, is_written: bool = False
         return PathStatus(path, problem=_os_error_text(error))
     mode, is_own = stat.S_IMODE(status.st_mode), status.st_uid == os.geteuid()
     if stat.S_ISDIR(status.st_mode) != is_folder:
-        return PathStatus(path, mode, is_own, "it is no folder" if is_folder else "it is a folder")
+        return PathStatus(path, mode, is_own, "it is not a folder" if is_folder else "it is a folder")
     needed = os.R_OK | (os.X_OK if is_folder else 0) | (os.W_OK if is_written else 0)
     problem = None if os.access(path, needed) else "you may not " + ("write to it" if is_written else "read it")
     return PathStatus(path, mode, is_own, problem)
@@ -348,9 +342,6 @@ def _os_error_text(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
-# The context of the probes: paths, settings and access to the cloud.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenAccess:
     """Access to tokens: `load` returns the credentials, `request` the transport for google-auth."""
@@ -379,8 +370,8 @@ class ProbeContext:
     """Paths, settings and access to the cloud. Only the settings have been read yet, and no request was sent.
 
     `clock` is the real one. `cloud` is None if the settings do not say which cloud is meant, or if the chosen sandbox cannot be
-    opened (`closed` is why): then no request is sent. `journal` is None if it is in a bucket; `key` is None for gcloud's key;
-    `node` is the NODE that the user named. A value that cannot be read is Unknown.
+    opened (`sandbox_failure` is why): then no request is sent. `journal` is None if it is in a bucket; `key` is None for
+    gcloud's key; `node` is the NODE that the user named. A value that cannot be read is Unknown.
     """
 
     environ: Mapping[str, str]
@@ -395,7 +386,7 @@ class ProbeContext:
     settings: Fact[Settings]
     problems: tuple[str, ...]
     project: Fact[str]
-    wishes: CheckSettings
+    check_settings: CheckSettings
     zone: str
     is_sandbox: bool
     endpoint: Fact[ApiEndpoint]
@@ -405,7 +396,7 @@ class ProbeContext:
     clock: Clock
     timeout: timedelta
     cloud: CloudAccess | None
-    closed: SandboxFailure | None
+    sandbox_failure: SandboxFailure | None
     node: str | None
     sources: Callable[[], Sources]
 

@@ -83,12 +83,12 @@ def check_tpuctl(environment: EnvironmentFacts) -> Iterator[RuleResult]:
 @check_rule("TPU903", "packages that tpuctl imports")
 def check_packages(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Check that the packages that tpuctl imports are installed, in the versions that its metadata requires."""
-    machine, fine = environment.machine, []
+    machine, passed = environment.machine, []
     for name, fact in machine.packages.items():
         least = machine.required.get(name)
         match fact:
             case Known(version) if least is None or not is_older_version(version, least):
-                fine.append(f"{name} {version}")
+                passed.append(f"{name} {version}")
                 continue
             case Known(version):
                 level, text = Level.WARNING, f"{name} {version} is older than {least}"
@@ -100,8 +100,8 @@ def check_packages(environment: EnvironmentFacts) -> Iterator[RuleResult]:
         yield RuleResult(
             level=level, subject=name, text=text, remedies=(remedy,), facts={"package": name, "least": least}
         )
-    if fine:
-        yield RuleResult(level=Level.OK, subject="packages", text=", ".join(fine), facts={"packages": fine})
+    if passed:
+        yield RuleResult(level=Level.OK, subject="packages", text=", ".join(passed), facts={"packages": passed})
 
 
 @check_rule("TPU908", "folders of tpuctl")
@@ -128,7 +128,7 @@ def check_folders(environment: EnvironmentFacts) -> Iterator[RuleResult]:
                 remedy = Remedy.by(SetFileMode(subject, 0o700), "restrict it to your user")
             yield RuleResult(level=Level.NOTE, subject=subject, text=text, remedies=(remedy,), facts=facts)
         else:
-            state = "is writable" if entry.is_there else "is created when needed"
+            state = "is writable" if entry.exists else "is created when needed"
             yield RuleResult(level=Level.OK, subject=subject, text=f"the {_FOLDERS[what]} folder {state}", facts=facts)
 
 
@@ -212,9 +212,6 @@ MACHINE_RULES: tuple[CheckRule[EnvironmentFacts], ...] = (
 )
 
 
-# Rules about the programs that tpuctl starts: gcloud and its updates, ssh and rsync.
-
-
 # The version with which the printed gcloud commands were tested.
 _TRIED_GCLOUD = "528.0.0"
 _UPDATES = {
@@ -268,7 +265,7 @@ def check_gcloud(environment: EnvironmentFacts) -> Iterator[RuleResult]:
             iap = str(getattr(settings["iap"], "value", "")) if settings is not None else ""
             tunnels = iap.lower() in {"true", "1", "yes", "on"}
             can_do_without = not tunnels and (
-                isinstance(environment.identity.file, Known) or not environment.identity.needed
+                isinstance(environment.identity.file, Known) or not environment.identity.is_needed
             )
             yield RuleResult(
                 level=Level.NOTE if can_do_without else Level.WARNING,
@@ -319,7 +316,7 @@ def check_gcloud_configuration(environment: EnvironmentFacts) -> Iterator[RuleRe
         text = f"the configuration `{name}` of gcloud cannot be read: {entry.problem}"
         remedy = Remedy(f"make `{entry.path}` readable for you, or choose another", "gcloud config configurations list")
         yield RuleResult(level=Level.WARNING, subject="gcloud", text=text, remedies=(remedy,), facts=facts)
-    elif entry.is_there:
+    elif entry.exists:
         yield RuleResult(
             level=Level.OK, subject="gcloud", text=f"gcloud's active configuration is `{name}`", facts=facts
         )
@@ -375,9 +372,6 @@ PROGRAM_RULES: tuple[CheckRule[EnvironmentFacts], ...] = (
 )
 
 
-# Rules about the ssh key for workers, the permissions of its files, and the ssh agent.
-
-
 _RENEW = Remedy("create a new key pair; the old one is kept under another name", "tpuctl ssh-key renew")
 # Others may read the folder, which ssh does not mind, but not write to it.
 _WRITABLE = 0o022
@@ -403,7 +397,7 @@ def check_ssh_key(environment: EnvironmentFacts) -> Iterator[RuleResult]:
         text = f"the private key cannot be read: {keys.private.problem}"
         remedy = Remedy("make it readable for your user, or name another key with `--ssh-key`")
         yield RuleResult(level=Level.ERROR, subject=subject, text=text, remedies=(remedy,), facts=facts)
-    elif keys.private.is_there:
+    elif keys.private.exists:
         yield RuleResult(level=Level.OK, subject=subject, text="the private key exists", facts=facts)
     elif _agent_has(keys):
         text = "an agent holds the private key; there is no key file"
@@ -428,7 +422,7 @@ def check_key_pair(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """
     keys = environment.keys
     subject = str(keys.public_half.path)
-    if not keys.private.is_there or keys.private.problem or keys.private.is_open():
+    if not keys.private.exists or keys.private.problem or keys.private.is_open():
         return
     public, derived = keys.public, keys.derived
     if isinstance(public, Unknown):
@@ -475,8 +469,8 @@ def check_ssh_agent(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     keys = environment.keys
     if keys.agent is None:
         return
-    held = value_or_none(keys.agent)
-    count = None if held is None else len(held)
+    agent_keys = value_or_none(keys.agent)
+    count = None if agent_keys is None else len(agent_keys)
     match keys.agent:
         case Known(_):
             agent_text = f"an agent answers and holds {count} key{'' if count == 1 else 's'}"
@@ -512,7 +506,7 @@ def check_ssh_file_modes(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     A warning if other users may write to them: someone who can change them can impersonate a worker. A note if other users may
     read a folder `.ssh`. The mode of another folder, which may hold more than a key, is not judged.
     """
-    fine = []
+    passed = []
     for entry, mode in (
         (environment.keys.folder, 0o700),
         *((file, _FILE_MODE) for file in environment.keys.known_hosts),
@@ -525,7 +519,7 @@ def check_ssh_file_modes(environment: EnvironmentFacts) -> Iterator[RuleResult]:
         elif is_ssh and entry.is_open():
             level, text = Level.NOTE, f"other users may read it (mode {entry.octal})"
         else:
-            fine += [subject] if entry.is_there else []
+            passed += [subject] if entry.exists else []
             continue
         remedy = Remedy("make it readable for your user")
         if entry.is_open() and (mode == _FILE_MODE or is_ssh):
@@ -533,8 +527,8 @@ def check_ssh_file_modes(environment: EnvironmentFacts) -> Iterator[RuleResult]:
         elif entry.is_open():
             remedy = Remedy("move the key to a private folder such as `~/.ssh`, and name it there")
         yield RuleResult(level=level, subject=subject, text=text, remedies=(remedy,), facts={"mode": entry.octal})
-    if fine:
-        names = ", ".join(f"`{name}`" for name in fine)
+    if passed:
+        names = ", ".join(f"`{name}`" for name in passed)
         yield RuleResult(level=Level.OK, subject="ssh files", text=f"only your user may write to {names}")
 
 
@@ -543,8 +537,8 @@ def _derive_command(keys: SshKeyFacts) -> str:
 
 
 def _agent_has(keys: SshKeyFacts) -> bool:
-    public, held = value_or_none(keys.public), value_or_none(keys.agent)
-    return public is not None and held is not None and public in held
+    public, agent_keys = value_or_none(keys.public), value_or_none(keys.agent)
+    return public is not None and agent_keys is not None and public in agent_keys
 
 
 KEY_RULES: tuple[CheckRule[EnvironmentFacts], ...] = (
@@ -553,9 +547,6 @@ KEY_RULES: tuple[CheckRule[EnvironmentFacts], ...] = (
     check_ssh_agent,
     check_ssh_file_modes,
 )
-
-
-# Rules about settings: whether they can be read, where each comes from, and variables without effect.
 
 
 # tpuctl reads these besides those of the settings. The others it sets for remote commands and hooks: harmless here.
@@ -599,7 +590,7 @@ def check_config_files(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     An error if one cannot be read or has an unknown key or value: every other command then fails with that error.
     """
     configuration = environment.configuration
-    existing = [str(entry.path) for entry in configuration.entries if entry.is_there]
+    existing = [str(entry.path) for entry in configuration.entries if entry.exists]
     if isinstance(configuration.settings, Unknown):
         remedy = Remedy("fix that line; these are the files", "tpuctl config path")
         text = configuration.settings.reason
@@ -660,7 +651,7 @@ def check_unused_variables(environment: EnvironmentFacts) -> Iterator[RuleResult
     A note for each variable that sends gcloud to another endpoint, which tpuctl does not use.
     """
     known_names = [spec.environment for spec in SETTINGS.values() if spec.environment] + sorted(_OTHER_VARIABLES)
-    fine = []
+    passed = []
     for name, value in environment.configuration.variables.items():
         if name.startswith("TPUCTL_") and name not in known_names:
             if name.removeprefix("TPUCTL_").startswith(_EXPORTED_PREFIXES):
@@ -681,10 +672,10 @@ def check_unused_variables(environment: EnvironmentFacts) -> Iterator[RuleResult
             remedy = Remedy(f"use it with tpuctl too (`--endpoint {place}`), or unset it")
             yield RuleResult(level=Level.NOTE, subject=name, text=text, remedies=(remedy,))
         else:
-            fine.append(name)
-    if fine:
-        text = f"set in the environment: {', '.join(fine)}"
-        yield RuleResult(level=Level.OK, subject="variables", text=text, facts={"variables": fine})
+            passed.append(name)
+    if passed:
+        text = f"set in the environment: {', '.join(passed)}"
+        yield RuleResult(level=Level.OK, subject="variables", text=text, facts={"variables": passed})
 
 
 @check_rule("TPU948", "chosen cloud")

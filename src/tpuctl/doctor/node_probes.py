@@ -1,7 +1,8 @@
-"""Examine a worker: its disks, memory, processes, variables, Python environments and clock.
+"""Gather the facts about a node from the API and the journal, and about its workers over ssh.
 
-One ssh session runs a program with the worker's own Python. Its answer is parsed strictly: an invalid part becomes unknown, and
-the other parts count.
+One ssh session per worker, all in parallel, runs a program with the worker's own Python: it reports disks, memory, processes,
+variables, Python environments and the clock. Its answer is parsed strictly: an invalid part becomes unknown, and the other
+parts count.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ _NO_PYTHON = 127
 _MAX_ANSWER = 1 << 20
 _MEMORY = re.compile(r"^(\w{1,40}): +([0-9]{1,15}) kB$", re.MULTILINE | re.ASCII)
 _LATEST = datetime(9000, 1, 1, tzinfo=UTC).timestamp()
-# Twice the limits of the program on a worker (ssh/agent/worker_facts.py, python_packages.py).
+# Twice the limits of the program on a worker (ssh/agent/worker_facts.py).
 _MAX_JOBS, _MAX_ENVIRONMENTS, _MAX_VALUES, _MAX_LINES = 10, 16, 100, 20
 _MAX_REQUIREMENT = 300
 _DF = re.compile(
@@ -95,13 +96,13 @@ _T = TypeVar("_T")
 class WorkerAnswer:
     """The answer of one worker, or why there is none."""
 
-    member: Target
+    target: Target
     # The JSON of the worker; None without an answer.
     text: str | None
     # Why there is no answer.
     why: str = ""
     # The stderr of an ssh that could not log in, or lost its connection; else None.
-    ssh_said: str | None = None
+    ssh_stderr: str | None = None
     # When the program was sent and the answer received, by the given clock.
     sent: datetime | None = None
     received: datetime | None = None
@@ -116,40 +117,40 @@ class WorkerAnswer:
         return parse_examination(self.text, self.sent, self.received)
 
 
-def examine_worker(member: Target, clock: Clock, *, patience: timedelta = EXAMINATION_TIMEOUT) -> WorkerAnswer:
+def examine_worker(target: Target, clock: Clock, *, timeout: timedelta = EXAMINATION_TIMEOUT) -> WorkerAnswer:
     """Run the program on a worker. `clock` must be the real clock, as on workers. Raises `SshProgramMissingError`."""
-    command, program = examination_program(min(_PROGRAM_TIMEOUT, patience / 2))
+    command, program = examination_program(min(_PROGRAM_TIMEOUT, timeout / 2))
     sent = clock.now()
     try:
-        ended = run_ssh_command(member.way, command, text=program, timeout=patience)
+        ended = run_ssh_command(target.way, command, text=program, timeout=timeout)
     except UnexpectedAnswerError as error:
-        return WorkerAnswer(member, None, f"unexpected answer: {error.what}")
+        return WorkerAnswer(target, None, f"unexpected answer: {error.what}")
     received = clock.now()
     for output in reversed(ended.output.splitlines()):
         if output.startswith(_MARK) and len(output) < _MAX_ANSWER:
-            return WorkerAnswer(member, output.removeprefix(_MARK), sent=sent, received=received)
+            return WorkerAnswer(target, output.removeprefix(_MARK), sent=sent, received=received)
     if ended.code is None:
-        why = f"no answer within {patience.total_seconds():g} s"
+        why = f"no answer within {timeout.total_seconds():g} s"
         # Output means that the login succeeded.
         has_begun = bool(last_printed_line(ended.output))
         return (
-            WorkerAnswer(member, None, why)
+            WorkerAnswer(target, None, why)
             if has_begun
-            else WorkerAnswer(member, None, why, ended.errors, waited=patience)
+            else WorkerAnswer(target, None, why, ended.errors, waited=timeout)
         )
     if ended.code == SSH_FAILED:
-        return WorkerAnswer(member, None, significant_line(ended.errors) or "ssh failed", ended.errors)
+        return WorkerAnswer(target, None, significant_line(ended.errors) or "ssh failed", ended.errors)
     if ended.code == _NO_PYTHON:
-        return WorkerAnswer(member, None, "it has no `python3`, which the examination needs")
+        return WorkerAnswer(target, None, "it has no `python3`, which the examination needs")
     said = last_printed_line(ended.errors) or last_printed_line(ended.output)
-    return WorkerAnswer(member, None, f"the examination failed: {said or f'exit {ended.code}'}")
+    return WorkerAnswer(target, None, f"the examination failed: {said or f'exit {ended.code}'}")
 
 
-def examination_program(patience: timedelta) -> tuple[str, str]:
-    """Return the shell line and the stdin that run the program on a worker. Each step there times out after `patience`."""
+def examination_program(timeout: timedelta) -> tuple[str, str]:
+    """Return the shell line and the stdin that run the program on a worker. Each step there times out after `timeout`."""
     _, holders = bootstrap("holders", f"main({[ACCEL_FILES, VFIO_FILES]!r}, {LOCK_FILE!r})")
-    inspecting = inspection_script(None, patience)
-    call = f"examine({inspecting!r}, {holders.decode()!r}, {patience.total_seconds()!r})"
+    inspecting = inspection_script(None, timeout)
+    call = f"examine({inspecting!r}, {holders.decode()!r}, {timeout.total_seconds()!r})"
     command, program = bootstrap("worker_facts", call)
     return command, program.decode()
 
@@ -189,10 +190,10 @@ def parse_examination(text: str, sent: datetime, received: datetime) -> Known[Wo
             disks=_fact(lambda: _disks(printed_by("space"), printed_by("inodes"))),
             logs=_part(answer, "logs", _logs),
             memory=_part(answer, "memory", _memory),
-            kills=_part(answer, "killed", _kills),
-            hold=_fact(lambda: _hold(printed_by("holders"))),
+            oom_kills=_part(answer, "killed", _kills),
+            tpu_use=_fact(lambda: _hold(printed_by("holders"))),
             chips=_fact(lambda: Known(_inspected(printed_by("inspection")).chips)),
-            ended=_fact(startup_result),
+            startup_result=_fact(startup_result),
             variables=_fact(lambda: _variables(answer)),
             environments=_fact(environments),
             is_synchronized=_fact(lambda: _synchronized(printed_by("synchronized"))),
@@ -374,9 +375,6 @@ def _synchronized(printed: JsonFields) -> Fact[bool]:
     return Known(found[1] == "yes")
 
 
-# Gather the facts about a node and its workers: queued resource, operations, guest attributes, journal, worker reports.
-
-
 _OPERATIONS = 10
 _SUCCESSES = frozenset({"usable", "create", "restart", "start"})
 
@@ -424,9 +422,9 @@ def gather_node_facts(
     )
 
 
-def _read_fact(question: Callable[[], _T]) -> Fact[_T]:
+def _read_fact(read: Callable[[], _T]) -> Fact[_T]:
     try:
-        return Known(question())
+        return Known(read())
     except TpuctlError as error:
         return _fact_of_error(error)
 
@@ -471,18 +469,15 @@ def _last_failure(node: Node, journal: Journal) -> Fact[LastFailure]:
     return Absent() if found is None else Known(found)
 
 
-# Examine the workers of a node in parallel, each with a timeout.
-
-
 def examine_workers(
-    members: Sequence[Target], clock: Clock, *, patience: timedelta = EXAMINATION_TIMEOUT
+    targets: Sequence[Target], clock: Clock, *, timeout: timedelta = EXAMINATION_TIMEOUT
 ) -> list[WorkerAnswer]:
     """Examine the workers in parallel. Return for each, in order, its JSON text (`text`), or `why` there is none.
 
-    Nothing is changed on them. `clock` is the real one, which the workers' clocks are compared with; `patience` is the timeout
+    Nothing is changed on them. `clock` is the real one, which the workers' clocks are compared with; `timeout` is the timeout
     for each worker. Raises `SshProgramMissingError`.
     """
-    return on_each_target(members, lambda member: examine_worker(member, clock, patience=patience))
+    return on_each_target(targets, lambda target: examine_worker(target, clock, timeout=timeout))
 
 
 def workers_facts(
@@ -490,41 +485,40 @@ def workers_facts(
     examined: Sequence[WorkerAnswer],
     now: datetime,
     *,
-    wayless: Mapping[int, TpuctlError],
+    without_route: Mapping[int, TpuctlError],
     has_own_key: bool = False,
 ) -> AllWorkersFacts:
-    """Return the facts about the workers of a node. `wayless` are the workers without an ssh route, and why."""
-    got_in = any(one.ssh_said is None for one in examined)
+    """Return the facts about the workers of a node; unreachable ones with the same cause stand together.
+
+    `without_route` are the workers without an ssh route, and why.
+    """
+    some_accept_ssh = any(one.ssh_stderr is None for one in examined)
     failed: dict[int, TpuctlError] = {}
     for one in examined:
-        if one.ssh_said is not None:
-            evidence = collect_failure_context(one.member, accepted_elsewhere=got_in, waited=one.waited)
-            failed[one.member.worker] = explain_ssh_failure(one.ssh_said, one.member, evidence)
-    failed |= wayless
-    return AllWorkersFacts(
-        node=node,
-        now=now,
-        expected=tuple(sorted([*(one.member.worker for one in examined), *wayless])),
-        workers=tuple(WorkerFacts(one.member.worker, one.facts) for one in examined if one.ssh_said is None),
-        shut_out=_group_by_cause(node, failed),
-        has_own_key=has_own_key,
-    )
-
-
-def _group_by_cause(node: Node, failed: Mapping[int, TpuctlError]) -> tuple[UnreachableWorkers, ...]:
-    """Return the failed workers, those with the same cause together."""
+        if one.ssh_stderr is not None:
+            evidence = collect_failure_context(one.target, accepted_elsewhere=some_accept_ssh, waited=one.waited)
+            failed[one.target.worker] = explain_ssh_failure(one.ssh_stderr, one.target, evidence)
+    failed |= without_route
     causes: dict[tuple[str, str | None], list[tuple[int, TpuctlError]]] = {}
     for worker, error in failed.items():
         # The message begins with the worker, followed by the cause.
         _, _, why = error.message.partition(f"of `{node.name.node_id}`")
         causes.setdefault((why.lstrip(": ") or error.message, error.error_id), []).append((worker, error))
-    return tuple(
+    unreachable = tuple(
         UnreachableWorkers(
-            workers=tuple(sorted(worker for worker, _ in those)),
+            workers=tuple(sorted(worker for worker, _ in group)),
             why=why,
-            hints=tuple((those[0][1].hint or "").splitlines()),
+            hints=tuple((group[0][1].hint or "").splitlines()),
             error_id=error_id,
-            is_passing=getattr(those[0][1], "retriable", False),
+            is_passing=getattr(group[0][1], "retriable", False),
         )
-        for (why, error_id), those in causes.items()
+        for (why, error_id), group in causes.items()
+    )
+    return AllWorkersFacts(
+        node=node,
+        now=now,
+        expected=tuple(sorted([*(one.target.worker for one in examined), *without_route])),
+        workers=tuple(WorkerFacts(one.target.worker, one.facts) for one in examined if one.ssh_stderr is None),
+        unreachable=unreachable,
+        has_own_key=has_own_key,
     )

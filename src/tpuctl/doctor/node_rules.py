@@ -15,7 +15,7 @@ from tpuctl.names import last_segment
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tpuctl.doctor.doctor_facts import NodeFacts, NodeOperation
+    from tpuctl.doctor.doctor_facts import NodeFacts
 
 _SHOWN = 3
 _STARTING_STATES = frozenset(
@@ -134,23 +134,26 @@ def check_symptoms(facts: NodeFacts) -> Iterator[RuleResult]:
 @check_rule("TPU953", "announced maintenance")
 def check_maintenance(facts: NodeFacts) -> Iterator[RuleResult]:
     """Show announced maintenance: a warning from 24 hours before its window, else a note."""
-    node, coming = facts.node, facts.node.upcoming_maintenance
-    if coming is None:
+    node, maintenance = facts.node, facts.node.upcoming_maintenance
+    if maintenance is None:
         yield RuleResult(level=Level.OK, subject=node.name.node_id, text="no maintenance is announced")
         return
-    is_near = coming.start is None or coming.start - facts.now < _MAINTENANCE_NOTICE
+    is_near = maintenance.start is None or maintenance.start - facts.now < _MAINTENANCE_NOTICE
     when = "at an unknown time"
-    if coming.start:
-        left = coming.start - facts.now
+    if maintenance.start:
+        left = maintenance.start - facts.now
         begins = f"in {format_duration(left)}" if left > timedelta() else "now, or has begun"
-        when = f"{begins} ({format_timestamp(coming.start)})"
+        when = f"{begins} ({format_timestamp(maintenance.start)})"
     yield RuleResult(
         level=Level.WARNING if is_near else Level.NOTE,
         subject=node.name.node_id,
-        text=f"maintenance ({coming.kind}, {coming.status}) comes {when}",
+        text=f"maintenance ({maintenance.kind}, {maintenance.status}) comes {when}",
         why="programs on its workers are terminated then",
         remedies=(Remedy("write a checkpoint before that, and let `tpuctl watch` bring the node up again"),),
-        facts={"windowStartTime": format_timestamp(coming.start) if coming.start else None, "type": coming.kind},
+        facts={
+            "windowStartTime": format_timestamp(maintenance.start) if maintenance.start else None,
+            "type": maintenance.kind,
+        },
     )
 
 
@@ -259,33 +262,24 @@ def check_operations(facts: NodeFacts) -> Iterator[RuleResult]:
         case Known(()) | Absent():
             yield RuleResult(level=Level.OK, subject=name, text="the API lists no operation on it")
         case Known((newest, *_)):
-            yield _judge_operation(facts, newest)
+            level, remedies = Level.OK, tuple[Remedy, ...]()
+            when = f", {format_duration(facts.now - newest.began)} ago" if newest.began else ""
+            if newest.error is not None:
+                level = Level.NOTE if facts.node.state is NodeState.READY else Level.WARNING
+                text = f"the newest operation on it, {newest.verb}{when}, failed: {newest.error}"
+                if newest.error_id:
+                    remedies = (Remedy("see what that means", f"tpuctl explain {newest.error_id}"),)
+            elif not newest.is_done:
+                level, begun = Level.NOTE, when.removeprefix(",") or " at an unknown time"
+                text = f"an operation on it is in progress: {newest.verb}, begun{begun}"
+                remedies = (_tpuctl_remedy("see its progress", "status", name),)
+            else:
+                text = f"the newest operation on it, {newest.verb}{when}, succeeded"
+            details = {"verb": newest.verb, "done": newest.is_done, "error": newest.error, "errorId": newest.error_id}
+            yield RuleResult(level=level, subject=name, text=text, remedies=remedies, facts=details)
         case Unknown() as fact:
             text = f"its operations could not be listed: {fact.reason}"
             yield RuleResult(level=Level.UNKNOWN, subject=name, text=text, is_passing=fact.is_passing)
-
-
-def _judge_operation(facts: NodeFacts, newest: NodeOperation) -> RuleResult:
-    name, is_ready = facts.node.name.node_id, facts.node.state is NodeState.READY
-    when = f", {format_duration(facts.now - newest.began)} ago" if newest.began else ""
-    found = {"verb": newest.verb, "done": newest.is_done, "error": newest.error, "errorId": newest.error_id}
-    if newest.error is not None:
-        more = (Remedy("see what that means", f"tpuctl explain {newest.error_id}"),) if newest.error_id else ()
-        return RuleResult(
-            level=Level.NOTE if is_ready else Level.WARNING,
-            subject=name,
-            text=f"the newest operation on it, {newest.verb}{when}, failed: {newest.error}",
-            remedies=more,
-            facts=found,
-        )
-    if not newest.is_done:
-        wait = _tpuctl_remedy("see its progress", "status", name)
-        text = (
-            f"an operation on it is in progress: {newest.verb}, begun{when.removeprefix(',') or ' at an unknown time'}"
-        )
-        return RuleResult(level=Level.NOTE, subject=name, text=text, remedies=(wait,), facts=found)
-    text = f"the newest operation on it, {newest.verb}{when}, succeeded"
-    return RuleResult(level=Level.OK, subject=name, text=text, facts=found)
 
 
 def _tpuctl_remedy(text: str, verb: str, rest: str) -> Remedy:
@@ -302,9 +296,6 @@ NODE_CONDITION_RULES = (
     check_last_failure,
     check_operations,
 )
-
-
-# Rules about what a node was created with: image, addresses, account, disks, and whether its workers can be examined.
 
 
 _LEVELS = {
@@ -329,18 +320,18 @@ def check_image(facts: NodeFacts) -> Iterator[RuleResult]:
         return
     verdict = judge_image(name, node.accelerator)
     better = verdict.better or node.accelerator.runtime_version
-    is_fine = verdict.match is ImageFit.FITS
-    again = f"tpuctl up {node.name.node_id} --version={better} --replace"
+    fits = verdict.match is ImageFit.FITS
+    recreate = f"tpuctl up {node.name.node_id} --version={better} --replace"
     yield RuleResult(
         level=_LEVELS[verdict.match],
         subject=node.name.node_id,
         text=f"`{name}` fits {node.accelerator.name}"
-        if is_fine
+        if fits
         else f"`{name}` on {node.accelerator.name}: {verdict.reason}",
         why=None
-        if is_fine
+        if fits
         else "with an image that does not fit, a node becomes READY but programs do not find its chips",
-        remedies=() if is_fine else (Remedy(f"recreate the node with `{better}`", again),),
+        remedies=() if fits else (Remedy(f"recreate the node with `{better}`", recreate),),
         facts={"runtimeVersion": name, "match": str(verdict.match), "better": verdict.better},
     )
 
@@ -357,9 +348,9 @@ def check_addresses(facts: NodeFacts) -> Iterator[RuleResult]:
         "endpoints": len(endpoints),
         "external": sum(one.external is not None for one in endpoints),
     }
-    lacking = sum(one.address is None for one in endpoints)
-    if len(endpoints) < node.workers or lacking:
-        has = len(endpoints) - lacking
+    without_address = sum(one.address is None for one in endpoints)
+    if len(endpoints) < node.workers or without_address:
+        has = len(endpoints) - without_address
         text = f"it lists {has or 'no'} address{'es' if has != 1 else ''} for {node.workers} workers"
         wait = Remedy("wait until all of them are listed", f"tpuctl wait {name} --for healthy")
         why = "a worker without an address cannot be reached, and may not exist"

@@ -1,4 +1,4 @@
-"""Rules about the workers of a node: chips, processes, disks, memory, clocks, variables.
+"""Rules about the workers of a node: ssh, chips, processes, libtpu's log, startup, disks, memory, clocks, variables.
 
 A rule yields findings for single workers; the same finding on several workers becomes one.
 """
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from tpuctl.doctor.doctor_facts import (
         AllWorkersFacts,
-        FileSystemUsage,
-        LogFolder,
         TpuUse,
         TpuVariables,
         UnreachableWorkers,
@@ -142,11 +140,7 @@ def remedy_from_hint(hint: str) -> Remedy:
     return Remedy(hint)
 
 
-# Values that libtpu accepts for its log variables.
-#
-# Source: troubleshooting and debug-log guides of Cloud TPU.
-
-
+# Troubleshooting and debug-log guides of Cloud TPU.
 _LIBTPU_LOG_LEVELS = frozenset({"0", "1", "2", "3"})
 LOG_DIR, LEVEL_NAMES = "TPU_LOG_DIR", ("TPU_MIN_LOG_LEVEL", "TPU_STDERR_LOG_LEVEL")
 # libtpu's word for no log. Translated guides translate it, and then libtpu takes it for a path.
@@ -160,9 +154,6 @@ def log_variable_problem(name: str, value: str) -> str | None:
     if name in LEVEL_NAMES and value not in _LIBTPU_LOG_LEVELS:
         return "libtpu's levels are 0 (INFO), 1 (WARNING), 2 (ERROR) and 3 (FATAL)"
     return None
-
-
-# Rules about the workers as machines: disk space, memory, boots and clocks.
 
 
 # In percent, of a disk's room and of its inodes.
@@ -185,39 +176,32 @@ def check_disk_space(_: AllWorkersFacts, report: WorkerReport) -> Iterator[Worke
 
     The boot disk has about 100 GB and cannot be resized [observed: users' reports].
     """
-    match report.disks:
-        case Known(disks):
-            for disk in disks:
-                yield _judge_disk(disk, report)
-        case Absent():
-            pass
-        case Unknown() as fact:
-            yield unread_finding("the disks", fact)
-
-
-def _judge_disk(disk: FileSystemUsage, report: WorkerReport) -> WorkerFinding:
-    facts = {"mount": disk.mount, "usedPercent": disk.used, "availableBytes": disk.available}
-    if disk.used < _FULL:
-        return WorkerFinding(level=Level.OK, text=f"`{disk.mount}` has enough space", facts=facts)
+    if isinstance(report.disks, Unknown):
+        yield unread_finding("the disks", report.disks)
     logs = report.logs.value if isinstance(report.logs, Known) else None
-    shell = f"sudo du -xh --max-depth=3 {shlex.quote(disk.mount)} 2>/dev/null | sort -h | tail -n 20"
-    advice = [WorkerRemedy.run("find what uses the space: often pip's cache, docker images and old checkpoints", shell)]
-    if logs and logs.path == _LIBTPU_LOG_FOLDER and logs.size >= _LOGS_WORTH_REMOVING:
-        advice.insert(
-            0, WorkerRemedy.run("remove libtpu's logs, when no training runs", "sudo", "rm", "-rf", _LIBTPU_LOG_FOLDER)
+    for disk in report.disks.value if isinstance(report.disks, Known) else ():
+        facts = {"mount": disk.mount, "usedPercent": disk.used, "availableBytes": disk.available}
+        if disk.used < _FULL:
+            yield WorkerFinding(level=Level.OK, text=f"`{disk.mount}` has enough space", facts=facts)
+            continue
+        advice = []
+        if logs and logs.path == _LIBTPU_LOG_FOLDER and logs.size >= _LOGS_WORTH_REMOVING:
+            remove = ("sudo", "rm", "-rf", _LIBTPU_LOG_FOLDER)
+            advice.append(WorkerRemedy.run("remove libtpu's logs, when no training runs", *remove))
+        shell = f"sudo du -xh --max-depth=3 {shlex.quote(disk.mount)} 2>/dev/null | sort -h | tail -n 20"
+        find = "find what uses the space: often pip's cache, docker images and old checkpoints"
+        advice.append(WorkerRemedy.run(find, shell))
+        if disk.mount == "/":
+            resize = "the boot disk cannot be resized: create the node with `--data-disk` for large files"
+            advice.append(WorkerRemedy(resize))
+        yield WorkerFinding(
+            level=Level.ERROR if disk.used >= _TOO_FULL else Level.WARNING,
+            text=f"`{disk.mount}` is {{}} full",
+            why="with a full disk, checkpoints, compilation caches and logins fail, often with misleading errors",
+            advice=tuple(advice),
+            measure=Measure(disk.used, f"{disk.used} %"),
+            facts=facts,
         )
-    if disk.mount == "/":
-        advice.append(
-            WorkerRemedy("the boot disk cannot be resized: create the node with `--data-disk` for large files")
-        )
-    return WorkerFinding(
-        level=Level.ERROR if disk.used >= _TOO_FULL else Level.WARNING,
-        text=f"`{disk.mount}` is {{}} full",
-        why="with a full disk, checkpoints, compilation caches and logins fail, often with misleading errors",
-        advice=tuple(advice),
-        measure=Measure(disk.used, f"{disk.used} %"),
-        facts=facts,
-    )
 
 
 @worker_rule("TPU969", "inodes of the workers")
@@ -268,7 +252,7 @@ def check_memory(_: AllWorkersFacts, report: WorkerReport) -> Iterator[WorkerFin
 @worker_rule("TPU972", "out-of-memory kills")
 def check_oom_kills(_: AllWorkersFacts, report: WorkerReport) -> Iterator[WorkerFinding]:
     """Check the kernel log since the last boot for processes that were killed because memory ran out."""
-    match report.kills:
+    match report.oom_kills:
         case Known(found) if found.count:
             yield WorkerFinding(
                 level=Level.WARNING,
@@ -314,7 +298,7 @@ def check_boot_times(facts: AllWorkersFacts) -> Iterator[RuleResult]:
                 advice = (WorkerRemedy("start the training again on all workers"),)
             elif up[number] < _RECENT_BOOT and age > up[number] + _BOOTS_APART:
                 level, text = Level.NOTE, "it booted {} ago, which terminated its programs"
-            saying = WorkerFinding(
+            finding = WorkerFinding(
                 level=level,
                 text=text,
                 why=why,
@@ -322,7 +306,7 @@ def check_boot_times(facts: AllWorkersFacts) -> Iterator[RuleResult]:
                 measure=Measure(seconds, format_duration(up[number])),
                 facts={"uptimeSeconds": round(seconds)},
             )
-            findings.append((number, saying))
+            findings.append((number, finding))
     return merge_findings(findings, facts)
 
 
@@ -415,9 +399,6 @@ WORKER_MACHINE_RULES = (
 )
 
 
-# Rules about the TPU of each worker: ssh access, chips, processes that hold it, libtpu's log, startup.
-
-
 _LARGE_LOG_FOLDER = 10 << 30
 _SHOWN = 3
 # Ids of `explain`.
@@ -428,15 +409,15 @@ _UNIT = "google-startup-scripts.service"
 @check_rule("TPU966", "ssh to the workers")
 def check_ssh(facts: AllWorkersFacts) -> Iterator[RuleResult]:
     """Check that every worker accepts ssh; show why one does not, and how to fix it."""
-    for shut in facts.shut_out:
+    for group in facts.unreachable:
         yield RuleResult(
             level=Level.ERROR,
-            subject=workers_text(shut.workers),
-            text=shut.why,
+            subject=workers_text(group.workers),
+            text=group.why,
             why="commands cannot run there, and the worker could not be examined",
-            remedies=_ssh_remedies(shut, facts),
-            facts={"workers": list(shut.workers), "errorId": shut.error_id},
-            is_passing=shut.is_passing,
+            remedies=_ssh_remedies(group, facts),
+            facts={"workers": list(group.workers), "errorId": group.error_id},
+            is_passing=group.is_passing,
         )
     reached = [number for number, _ in facts.reports]
     if reached:
@@ -444,19 +425,19 @@ def check_ssh(facts: AllWorkersFacts) -> Iterator[RuleResult]:
         yield RuleResult(level=Level.OK, subject=workers_text(reached), text=text, facts={"workers": reached})
 
 
-def _ssh_remedies(shut: UnreachableWorkers, facts: AllWorkersFacts) -> tuple[Remedy, ...]:
+def _ssh_remedies(group: UnreachableWorkers, facts: AllWorkersFacts) -> tuple[Remedy, ...]:
     """Return the remedies. `tpuctl up` creates a missing key, and puts the key on the node."""
-    hints, name = tuple(map(remedy_from_hint, shut.hints)), facts.node.name.node_id
-    bring = Remedy("put your ssh key on the node", shlex.join(["tpuctl", "up", name]))
+    hints, name = tuple(map(remedy_from_hint, group.hints)), facts.node.name.node_id
+    put_key = Remedy("put your ssh key on the node", shlex.join(["tpuctl", "up", name]))
     renew = Remedy(
         "if the key pair itself is broken, create a new one; the next `up` puts it on the node", "tpuctl ssh-key renew"
     )
     ours = () if facts.has_own_key else (renew,)
-    if shut.error_id == _KEY_UNREADABLE and not facts.has_own_key:
-        return (replace(bring, text="create the key if it is missing, and put it on the node"), *ours, *hints)
-    if shut.error_id == _KEY_REFUSED:
+    if group.error_id == _KEY_UNREADABLE and not facts.has_own_key:
+        return (replace(put_key, text="create the key if it is missing, and put it on the node"), *ours, *hints)
+    if group.error_id == _KEY_REFUSED:
         # If other workers accept the key, it is on the node: then the hints of the message come first.
-        return (*hints, bring) if facts.reports else (bring, *ours, *hints)
+        return (*hints, put_key) if facts.reports else (put_key, *ours, *hints)
     return hints
 
 
@@ -510,38 +491,38 @@ def check_tpu_holders(facts: AllWorkersFacts) -> Iterator[RuleResult]:
     A warning if it is held on some workers of a slice and free on others, where the program has ended. A warning too for a
     process that waits inside the kernel, where no signal reaches it.
     """
-    holds = {number: one.hold.value for number, one in facts.reports if isinstance(one.hold, Known)}
-    held = {number for number, hold in holds.items() if hold.holders}
-    is_partly = 0 < len(held) < len(holds)
+    uses = {number: one.tpu_use.value for number, one in facts.reports if isinstance(one.tpu_use, Known)}
+    held = {number for number, use in uses.items() if use.holders}
+    is_partly = 0 < len(held) < len(uses)
     findings = []
     for number, one in facts.reports:
-        if isinstance(one.hold, Unknown):
-            findings.append((number, unread_finding("the processes that hold its TPU", one.hold)))
-        elif number in holds:
-            findings.append((number, _judge_holders(holds[number], is_partly=is_partly)))
+        if isinstance(one.tpu_use, Unknown):
+            findings.append((number, unread_finding("the processes that hold its TPU", one.tpu_use)))
+        elif number in uses:
+            findings.append((number, _judge_holders(uses[number], is_partly=is_partly)))
     return merge_findings(findings, facts)
 
 
-def _judge_holders(hold: TpuUse, *, is_partly: bool) -> WorkerFinding:
+def _judge_holders(use: TpuUse, *, is_partly: bool) -> WorkerFinding:
     details = {
         "holders": [
             {"pid": one.pid, "user": one.user, "name": one.name, "age": round(one.age.total_seconds())}
-            for one in hold.holders
+            for one in use.holders
         ]
     }
-    if not hold.holders:
-        limit = ", as far as visible without root" if hold.hidden else ""
+    if not use.holders:
+        limit = ", as far as visible without root" if use.hidden else ""
         return WorkerFinding(level=Level.OK, text=f"no process holds its TPU{limit}", facts=details)
-    names = list(dict.fromkeys(f"`{one.name}` of {one.user}" for one in hold.holders))
+    names = list(dict.fromkeys(f"`{one.name}` of {one.user}" for one in use.holders))
     who = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     verb = "hold" if len(names) > 1 else "holds"
-    look = WorkerRemedy("show these processes", "unstick", ("--dry-run",), takes_workers=True)
-    if any(one.is_waiting_in_kernel for one in hold.holders):
+    show = WorkerRemedy("show these processes", "unstick", ("--dry-run",), takes_workers=True)
+    if any(one.is_waiting_in_kernel for one in use.holders):
         return WorkerFinding(
             level=Level.WARNING,
             text=f"{who} {verb} the TPU and waits inside the kernel",
             why="no signal reaches such a process: it ends with a reboot, or when what it waits for happens",
-            advice=(look, WorkerRemedy("if it does not end, reboot all workers", "reset", ("--mode", "reboot"))),
+            advice=(show, WorkerRemedy("if it does not end, reboot all workers", "reset", ("--mode", "reboot"))),
             facts=details,
         )
     if is_partly:
@@ -549,7 +530,7 @@ def _judge_holders(hold: TpuUse, *, is_partly: bool) -> WorkerFinding:
             level=Level.WARNING,
             text=f"{who} {verb} the TPU, which is free on other workers",
             why="a program of a slice runs on all workers: if it has ended on one, the others wait, or are left over",
-            advice=(look, WorkerRemedy("terminate the processes that are left over", "unstick", takes_workers=True)),
+            advice=(show, WorkerRemedy("terminate the processes that are left over", "unstick", takes_workers=True)),
             facts=details,
         )
     return WorkerFinding(
@@ -567,19 +548,19 @@ def check_lock_file(_: AllWorkersFacts, report: WorkerReport) -> Iterator[Worker
 
     A program of another user may not write to it, and fails as if the TPU were in use [TensorFlow source; observed].
     """
-    if not isinstance(report.hold, Known):  # TPU973 says why
+    if not isinstance(report.tpu_use, Known):  # TPU973 says why
         return
-    hold = report.hold.value
-    details = {"lockFile": hold.lock_owner is not None, "owner": hold.lock_owner}
-    if hold.lock_owner is None or hold.is_lock_held or hold.holders:
+    use = report.tpu_use.value
+    details = {"lockFile": use.lock_owner is not None, "owner": use.lock_owner}
+    if use.lock_owner is None or use.is_lock_held or use.holders:
         yield WorkerFinding(level=Level.OK, text="no stale lock file", facts=details)
-    elif hold.hidden:
-        text = f"there is a lock file of {hold.lock_owner}; its holder is not visible without root"
+    elif use.hidden:
+        text = f"there is a lock file of {use.lock_owner}; its holder is not visible without root"
         yield WorkerFinding(level=Level.UNKNOWN, text=text, facts=details)
     else:
         yield WorkerFinding(
             level=Level.WARNING,
-            text=f"`/tmp/libtpu_lockfile` of {hold.lock_owner} is stale: no process holds it",
+            text=f"`/tmp/libtpu_lockfile` of {use.lock_owner} is stale: no process holds it",
             why="a program of another user fails, as if the TPU were in use",
             advice=(WorkerRemedy("remove it, if still no process holds it", "unstick", takes_workers=True),),
             facts=details,
@@ -593,37 +574,33 @@ def check_libtpu_log(_: AllWorkersFacts, report: WorkerReport) -> Iterator[Worke
     It is `TPU_LOG_DIR`, else `/tmp/tpu_logs`. libtpu creates it, but not its parents, and continues without a log if it cannot
     write there [documentation "debug logs"].
     """
-    match report.logs:
-        case Known(folder) if folder.state is not LogFolderState.RELATIVE:  # TPU980 reports those
-            yield _judge_log_folder(folder)
-        case Unknown() as fact:
-            yield unread_finding("libtpu's log folder", fact)
-        case Known() | Absent():
-            pass
-
-
-def _judge_log_folder(folder: LogFolder) -> WorkerFinding:
+    if isinstance(report.logs, Unknown):
+        yield unread_finding("libtpu's log folder", report.logs)
+    # TPU980 reports a relative path.
+    if not isinstance(report.logs, Known) or report.logs.value.state is LogFolderState.RELATIVE:
+        return
+    folder = report.logs.value
     details = {"path": folder.path, "state": str(folder.state), "bytes": folder.size, "files": folder.files}
     if folder.state is LogFolderState.LACKS_PARENT:
-        return WorkerFinding(
+        yield WorkerFinding(
             level=Level.WARNING,
             text=f"libtpu cannot create `{folder.path}`: its parent folder is missing",
             why="libtpu continues without a log, which you need after a failure",
             advice=(WorkerRemedy.run("create it", "mkdir", "-p", folder.path),),
             facts=details,
         )
-    if folder.state is LogFolderState.REFUSED:
-        return WorkerFinding(
+    elif folder.state is LogFolderState.REFUSED:
+        yield WorkerFinding(
             level=Level.WARNING,
             text=f"this login cannot write to `{folder.path}`",
             why="libtpu continues without a log; the folder often belongs to another user who trained there",
             advice=(WorkerRemedy.run("make it writable for all users", "sudo", "chmod", "-R", "a+rwX", folder.path),),
             facts=details,
         )
-    if folder.size >= _LARGE_LOG_FOLDER:
+    elif folder.size >= _LARGE_LOG_FOLDER:
         gib = folder.size >> 30
         remove = WorkerRemedy.run("remove it, when no training runs", "sudo", "rm", "-rf", folder.path)
-        return WorkerFinding(
+        yield WorkerFinding(
             level=Level.WARNING,
             text=f"libtpu's log in `{folder.path}` has {{}}{'' if folder.is_complete else ' or more'}",
             why="it is on the boot disk, which cannot be resized",
@@ -634,24 +611,25 @@ def _judge_log_folder(folder: LogFolder) -> WorkerFinding:
             measure=Measure(gib, f"{gib} GiB"),
             facts=details,
         )
-    return WorkerFinding(level=Level.OK, text="libtpu can write its log", facts=details)
+    else:
+        yield WorkerFinding(level=Level.OK, text="libtpu can write its log", facts=details)
 
 
 @worker_rule("TPU977", "startup script and cloud-init of the workers")
 def check_startup(_: AllWorkersFacts, report: WorkerReport) -> Iterator[WorkerFinding]:
     """Check how the startup script and cloud-init ended on each worker: a warning while they run, and if they failed."""
     see = WorkerRemedy.run("read its log", f"sudo journalctl -u {_UNIT} -b --no-pager | tail -n 50")
-    match report.ended:
-        case Known(ended) if ended.startup is StartupState.RUNNING:
+    match report.startup_result:
+        case Known(result) if result.state is StartupState.RUNNING:
             why = "what it installs or starts may still be missing"
             wait = WorkerRemedy("wait until it ends", "wait", ("--for", "startup"))
             yield WorkerFinding(
-                level=Level.WARNING, text=ended.detail or "the startup still runs", why=why, advice=(wait, see)
+                level=Level.WARNING, text=result.detail or "the startup still runs", why=why, advice=(wait, see)
             )
-        case Known(ended) if ended.startup is StartupState.FAILED:
+        case Known(result) if result.state is StartupState.FAILED:
             why = "what it installs or starts may be missing or incomplete"
-            yield WorkerFinding(level=Level.WARNING, text=ended.detail or "the startup failed", why=why, advice=(see,))
-        case Known(ended) if ended.startup is StartupState.DONE:
+            yield WorkerFinding(level=Level.WARNING, text=result.detail or "the startup failed", why=why, advice=(see,))
+        case Known(result) if result.state is StartupState.DONE:
             yield WorkerFinding(level=Level.OK, text="startup script and cloud-init succeeded")
         case Known():
             text = "the result of startup script and cloud-init is not recorded there"
@@ -671,9 +649,6 @@ WORKER_TPU_RULES = (
     check_startup,
     check_libtpu_log,
 )
-
-
-# Rules about environment variables on the workers that affect libtpu, JAX, TensorFlow and torch_xla.
 
 
 _PROFILES = "`~/.profile`, `~/.bash_profile` and `/etc/profile`, and what they read"

@@ -1,4 +1,4 @@
-"""Compute Engine resources that TPU nodes need: instances, disks, networks, firewall rules, quotas."""
+"""Compute Engine resources that TPU nodes need, with the fields that tpuctl reads: VMs, disks, networks, firewall, quotas."""
 
 from __future__ import annotations
 
@@ -69,9 +69,6 @@ class PersistentDisk:
             str(data.get("status") or ""),
             tuple(last_segment(str(user)) for user in data.get("users") or ()),
         )
-
-
-# Networks of Compute Engine, with the fields that TPU nodes need.
 
 
 NETWORK = Shape(

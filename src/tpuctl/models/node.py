@@ -195,8 +195,8 @@ class Node:
     @property
     def is_preempted(self) -> bool:
         """Return whether the service has preempted it."""
-        dead_spot = self.state is NodeState.TERMINATED and not self.tier.can_start_again
-        return self.state is NodeState.PREEMPTED or dead_spot
+        is_terminated_spot = self.state is NodeState.TERMINATED and not self.tier.can_start_again
+        return self.state is NodeState.PREEMPTED or is_terminated_spot
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -265,11 +265,11 @@ class Node:
         return self.why_not_stoppable() or self.why_not_startable()
 
 
-# States of API resources. A value unknown to this version is kept unchanged.
-
-
 class ApiEnum(StrEnum):
-    """An enum of the API. `NodeState("NEW_STATE")` is a separate value, equal to its text, and not `is_known`."""
+    """An enum of the API.
+
+    A value unknown to this version is kept: `NodeState("NEW_STATE")` is equal to its text, and not `is_known`.
+    """
 
     @classmethod
     def _missing_(cls, value: object) -> Self:
@@ -355,15 +355,15 @@ class Tier(StrEnum):
         return self not in {Tier.SPOT, Tier.PREEMPTIBLE}
 
 
-# The value of `--worker`: `all`, `0`, `1,3-5`.
-
-
 _WORKER_RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSet:
-    """A set of workers as the user wrote it. `ranges` has the first and last worker of each part; None means all workers."""
+    """A set of workers as the user wrote it: `all`, `0`, `1,3-5`.
+
+    `ranges` has the first and last worker of each part; None means all workers.
+    """
 
     text: str
     ranges: tuple[tuple[int, int], ...] | None

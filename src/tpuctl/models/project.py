@@ -162,9 +162,6 @@ class Reservation:
         return cls(parts[-1], parts[3] if len(parts) > 3 else "", data)
 
 
-# IAM policies of projects and buckets.
-
-
 _BINDING = Shape(
     "cloudresourcemanager.v3 Binding",
     {"role": str, "members": ListOf(str), "condition": Shape("cloudresourcemanager.v3 Expr", {"expression": str})},

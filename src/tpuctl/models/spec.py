@@ -137,9 +137,34 @@ class NodeSpec:
 
     def differences(self, node: Node) -> tuple[SpecDifference, ...]:
         """Return the fields in which a node differs from what the user set. Labels, tags, metadata, description never count."""
+        network = node.raw.get("networkConfig") or {}
+        account = node.raw.get("serviceAccount") or {}
+        default = find_accelerator_type(self.accelerator_type)
+        found_type = find_accelerator_type(node.accelerator_type)
+        wanted_shape = self.topology or (default.topology if default else None)
+        found_shape = (node.raw.get("acceleratorConfig") or {}).get("topology") or (found_type and found_type.topology)
+        compared: tuple[tuple[str, Any, Any], ...] = (  # name, requested and actual value, in canonical form
+            ("accelerator_type", self.accelerator_type, node.accelerator_type),
+            ("topology", wanted_shape, found_shape),
+            ("runtime_version", last_segment(self.runtime_version), last_segment(node.runtime_version)),
+            ("tier", self.tier, node.tier),
+            ("network", last_segment(self.network or "default"), last_segment(network.get("network") or "default")),
+            ("subnetwork", last_segment(self.subnetwork or ""), last_segment(network.get("subnetwork") or "")),
+            ("internal_ips", bool(self.internal_ips), not network.get("enableExternalIps", False)),
+            ("queue_count", self.queue_count, network.get("queueCount")),
+            ("cidr_block", self.cidr_block, node.raw.get("cidrBlock")),
+            ("service_account", self.service_account, account.get("email")),
+            ("scopes", tuple(sorted(self.scopes)), tuple(sorted(account.get("scope") or ()))),
+            ("data_disks", _disks(self.data_disks), _disks(NodeSpec.from_node(node).data_disks)),
+            (
+                "shielded_secure_boot",
+                bool(self.shielded_secure_boot),
+                bool((node.raw.get("shieldedInstanceConfig") or {}).get("enableSecureBoot")),
+            ),
+        )
         return tuple(
             SpecDifference(name, wanted, found)
-            for name, wanted, found in self._comparable(node)
+            for name, wanted, found in compared
             if name in self.named and wanted != found
         )
 
@@ -157,7 +182,7 @@ class NodeSpec:
             "tags": list(self.tags),
         }
 
-    def to_be_removed(self) -> NodeSpec:
+    def with_removal_label(self) -> NodeSpec:
         """Return the spec with the label of a node that is deleted at the end of the run that created it."""
         text = json.dumps(self.to_json(), sort_keys=True, default=str)
         return replace(self, labels={**self.labels, REMOVAL_LABEL: hashlib.sha256(text.encode()).hexdigest()[:16]})
@@ -209,34 +234,6 @@ class NodeSpec:
             kept=kept,
         )
 
-    def _comparable(self, node: Node) -> tuple[tuple[str, Any, Any], ...]:
-        """Return name, requested and actual value of each field that is compared, in canonical form."""
-        network = node.raw.get("networkConfig") or {}
-        account = node.raw.get("serviceAccount") or {}
-        default = find_accelerator_type(self.accelerator_type)
-        found_type = find_accelerator_type(node.accelerator_type)
-        wanted_shape = self.topology or (default.topology if default else None)
-        found_shape = (node.raw.get("acceleratorConfig") or {}).get("topology") or (found_type and found_type.topology)
-        return (
-            ("accelerator_type", self.accelerator_type, node.accelerator_type),
-            ("topology", wanted_shape, found_shape),
-            ("runtime_version", last_segment(self.runtime_version), last_segment(node.runtime_version)),
-            ("tier", self.tier, node.tier),
-            ("network", last_segment(self.network or "default"), last_segment(network.get("network") or "default")),
-            ("subnetwork", last_segment(self.subnetwork or ""), last_segment(network.get("subnetwork") or "")),
-            ("internal_ips", bool(self.internal_ips), not network.get("enableExternalIps", False)),
-            ("queue_count", self.queue_count, network.get("queueCount")),
-            ("cidr_block", self.cidr_block, node.raw.get("cidrBlock")),
-            ("service_account", self.service_account, account.get("email")),
-            ("scopes", tuple(sorted(self.scopes)), tuple(sorted(account.get("scope") or ()))),
-            ("data_disks", _disks(self.data_disks), _disks(NodeSpec.from_node(node).data_disks)),
-            (
-                "shielded_secure_boot",
-                bool(self.shielded_secure_boot),
-                bool((node.raw.get("shieldedInstanceConfig") or {}).get("enableSecureBoot")),
-            ),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class SpecDifference:
@@ -269,14 +266,10 @@ def _without_own_labels(labels: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in labels.items() if key not in _OWN_LABELS}
 
 
-# Validate labels and network tags before a request is sent. Pure.
-#
-# Source of the rule for labels: Resource Manager documentation, "Requirements for labels": at most 64; keys of 1 to 63
-# characters, values of 0 to 63; lower-case letters, digits, `_`, `-` and international characters; a key begins with a letter
-# or an international character. For tags: Compute API v1, Tags.items: 1 to 63 characters, RFC 1035; their number (64) is from
-# Compute Engine's documentation. Where these rules are silent, any value is accepted, and the service decides.
-
-
+# Labels: Resource Manager documentation, "Requirements for labels": at most 64; keys of 1 to 63 characters, values of 0 to 63;
+# lower-case letters, digits, `_`, `-` and international characters; a key begins with a letter or an international character.
+# Network tags: Compute API v1, Tags.items: 1 to 63 characters, RFC 1035; their number (64) is from Compute Engine's
+# documentation. If these rules do not say, any value is accepted, and the service decides.
 MAX_LABELS = 64
 MAX_LABEL_LENGTH = 63
 _TAG = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")

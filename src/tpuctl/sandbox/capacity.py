@@ -346,7 +346,7 @@ def quota_metrics(demand: Demand) -> tuple[tuple[str, str], tuple[str, str]]:
     generation = accelerator.generation.name
     if generation in {"v2", "v3"} and accelerator.is_slice:
         generation += " pod"
-    elif generation == "v5e" and accelerator.size in accelerator.generation.single:
+    elif generation == "v5e" and accelerator.size in accelerator.generation.single_worker_sizes:
         generation += " serving"  # observed: users' logs; pull request marin#6198
     stem = _metric_stem(generation, demand.tier)
     return (stem + _REGION, demand.zone.rpartition("-")[0]), (stem + _ZONE, demand.zone)

@@ -239,7 +239,7 @@ class OneOffNode:
     """
 
     def __init__(self, task: ReconcileRequest, found: Node | None, *, removes: bool) -> None:
-        spec = task.spec.to_be_removed() if task.spec and removes else task.spec
+        spec = task.spec.with_removal_label() if task.spec and removes else task.spec
         self._task = replace(task, spec=spec)
         self._node: Node | None = None
         self.was_there = found is not None

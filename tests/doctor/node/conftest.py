@@ -1,4 +1,4 @@
-"""Workers that run here: what would go to them by ssh runs with a root, a home and programs of their own."""
+"""Workers on this machine: commands sent by ssh run here, with root, home and programs of the worker."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.tpu_files import Machine
 
 METADATA_LINE = "Metadata-Version: 2.1\n"
 ROOM = "Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/root 100 {0} 0 {0}% /\n"
-# Its kind of file systems has no inodes to run out of.
+# Such a file system has no limit of inodes.
 INODES = "Filesystem Inodes IUsed IFree IUse% Mounted on\n/dev/root 0 0 0 - /\n"
 
 
 class Worker(Machine):
-    """A folder that stands for a worker's root; `home` and `programs` lie beside it."""
+    """A folder that replaces the root of a worker; `home` and `programs` are beside it."""
 
     def __init__(self, folder: Path, chips: int = 4) -> None:
         super().__init__(folder / "root")
@@ -33,13 +33,13 @@ class Worker(Machine):
         self.write("proc/uptime", "90000.0 1.0\n")
 
     def says(self, program: str, text: str, code: int = 0) -> None:
-        """Let a program print this."""
+        """Install a program that prints this text."""
         path = self.programs / program
         path.write_text(f"#!/bin/sh\ncat <<'END'\n{text}END\nexit {code}\n")
         path.chmod(0o755)
 
     def uses(self, percent: int) -> None:
-        """Let so much of the disk be used."""
+        """Set the used share of the disk, in percent."""
         path = self.programs / "df"
         room, inodes = ROOM.format(percent), INODES
         path.write_text(
@@ -48,16 +48,16 @@ class Worker(Machine):
         path.chmod(0o755)
 
     def logs_in(self, lines: str) -> None:
-        """Let these shell lines come before what ssh brings."""
+        """Set shell lines that run before each command sent by ssh."""
         (self.root.parent / "login").write_text(lines)
 
     def write(self, path: str, text: str) -> None:
-        """Put a file below the root."""
+        """Write a file below the root."""
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
         (self.root / path).write_text(text)
 
     def install(self, name: str, version: str, *requires: str, place: str = "venv") -> None:
-        """Let a package be installed in an environment in the home, as its metadata tell."""
+        """Install the metadata of a package in an environment in the home."""
         where = self.home / place
         folder = where / "lib/python3.10/site-packages" / f"{name}-{version}.dist-info"
         folder.mkdir(parents=True)
@@ -68,7 +68,7 @@ class Worker(Machine):
 
 @pytest.fixture
 def workers(tmp_path: Path, fake_ssh: Callable[[str], None]) -> list[Worker]:
-    """Two workers; there is no third."""
+    """Two workers; ssh to any other worker fails."""
     found = [Worker(tmp_path / f"worker {number}") for number in range(2)]
     cases = "".join(f"*@198.18.0.{number + 1}' '*) here='{one.root.parent}' ;; " for number, one in enumerate(found))
     fake_ssh(

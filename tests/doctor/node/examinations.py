@@ -1,4 +1,4 @@
-"""What healthy workers tell, to be changed in one thing."""
+"""Facts about healthy workers, which each test changes in one point."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ HEALTHY = WorkerReport(
     disks=Known((FileSystemUsage("/", 100 << 30, 60 << 30, 40, 10),)),
     logs=Known(LogFolder("/tmp/tpu_logs", LogFolderState.WRITABLE, 1 << 20, 3, is_complete=True)),
     memory=Known(WorkerMemory(400 << 30, 300 << 30)),
-    kills=Known(OomKills(0)),
-    hold=Known(TpuUse()),
+    oom_kills=Known(OomKills(0)),
+    tpu_use=Known(TpuUse()),
     chips=Known(4),
-    ended=Known(StartupResult(StartupState.DONE)),
+    startup_result=Known(StartupResult(StartupState.DONE)),
     variables=Known(TpuVariables()),
     environments=Known(()),
     is_synchronized=Known(value=True),
@@ -47,7 +47,7 @@ HEALTHY = WorkerReport(
 
 
 def node(**fields: Any) -> Node:
-    """Return a READY v4-16 of two workers, or what the fields make of it."""
+    """Return a READY v4-16 with two workers, changed by fields of the API."""
     raw = {
         "name": "projects/p/locations/us-central2-b/nodes/demo",
         "id": "17",
@@ -65,13 +65,13 @@ def node(**fields: Any) -> Node:
 
 
 def seen(*changes: dict[str, Any], **fields: Any) -> AllWorkersFacts:
-    """Return what workers told that differ from a healthy one in this; the fields are the node's."""
+    """Return the facts about workers, each healthy except for its changes; `fields` are the node's."""
     workers = tuple(WorkerFacts(number, Known(replace(HEALTHY, **one))) for number, one in enumerate(changes))
     return AllWorkersFacts(node=node(**fields), now=NOW, expected=tuple(range(len(changes))), workers=workers)
 
 
-def said(rule: CheckRule[Any], facts: object) -> list[str]:
-    """Return what a rule says, a line for each finding: level, subject, text."""
+def problems(rule: CheckRule[Any], facts: object) -> list[str]:
+    """Return the findings of a rule, one line each: level, subject, text."""
     return [f"{found.level} {found.subject}: {found.text}" for found in rule.judge(facts)]
 
 
@@ -82,3 +82,8 @@ def python(path: str = "~/venv", version: str = "3.10", /, **packages: str) -> P
         number, _, requires = text.partition(" ")
         found[name.replace("_", "-")] = InstalledPackage(number, tuple(filter(None, requires.split("|"))))
     return PythonEnvironment("venv", path, version, found)
+
+
+def row_ids(rows: list[tuple[CheckRule[Any], Any, list[str]]]) -> list[str]:
+    """Return an id for each row of a table: the id of its rule and its first finding."""
+    return [f"{rule.id} {next(iter(expected), 'no finding')}" for rule, _, expected in rows]

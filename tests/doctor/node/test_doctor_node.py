@@ -1,4 +1,4 @@
-"""`tpuctl doctor NODE` on nodes of the sandbox: each thing broken once, and what is said of it."""
+"""`tpuctl doctor NODE` on nodes of the sandbox: the findings about each problem."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tpuctl.ssh.keys import ensure_key, metadata_key_line
 
 
 def findings(tpuctl: Callable[..., Result]) -> list[dict[str, Any]]:
-    """Return what is found on the node and its workers, in order."""
+    """Return the findings about the node and its workers, in order."""
     out, _, code = tpuctl("doctor", "demo", "--all", "-o", "json")
     found = [one for one in json.loads(out)["findings"] if "TPU950" <= one["id"] < "TPU990"]
     assert code == (9 if any(one["level"] == "error" for one in json.loads(out)["findings"]) else 0)
@@ -33,7 +33,7 @@ def findings(tpuctl: Callable[..., Result]) -> list[dict[str, Any]]:
 
 
 def bad(found: list[dict[str, Any]]) -> list[str]:
-    """Return what is not in order, a line each."""
+    """Return each error, warning and unknown finding as one line."""
     return [
         f"{one['level']} {one['id']} {one['subject']}: {one['text']}"
         for one in found
@@ -51,7 +51,7 @@ def test_doctor_node_healthy_has_only_ok_findings(tpuctl: Console, sandbox: Sand
     found = findings(tpuctl)
 
     assert bad(found) == []
-    # The same of all workers is one finding.
+    # Equal findings on all workers become one.
     assert {one["subject"] for one in found if one["id"] >= "TPU966"} == {"workers 0-1"}
     # Nothing was changed: no key was put on the node.
     assert sandbox.changes() == []
@@ -94,7 +94,7 @@ def test_doctor_node_finds_each_problem_of_one_worker(tpuctl: Console, sandbox: 
         "warning TPU981 worker 1: `JAX_PLATFORMS=cpu` is set in login shells and ssh sessions",
         "warning TPU982 worker 1: `TPU_LOG_DIR` is not set on worker 0, `deaktiviert` on worker 1",
         "warning TPU982 worker 1: `JAX_PLATFORMS` is not set on worker 0, `cpu` on worker 1",
-        # What installs the right one differs, as do the versions.
+        # One finding per worker: their remedies differ, as the versions do.
         "warning TPU985 worker 0: `~/venv` has JAX but no libtpu",
         "warning TPU985 worker 1: `~/venv` has JAX but no libtpu",
     ]
@@ -130,8 +130,8 @@ def test_doctor_node_stopped_does_not_call_workers(
 ) -> None:
     put(sandbox, state=state, age=timedelta())
 
-    unasked = f"unknown TPU965 demo: its workers were not examined: `demo` is {state}: ssh cannot reach it"
-    assert bad(findings(tpuctl)) == [*expected, unasked]
+    skipped = f"unknown TPU965 demo: its workers were not examined: `demo` is {state}: ssh cannot reach it"
+    assert bad(findings(tpuctl)) == [*expected, skipped]
 
 
 @one_face
@@ -161,10 +161,10 @@ def test_doctor_node_finds_failed_operations_of_any_client(tpuctl: Console, sand
     sandbox.fault("operation-error")
     tpuctl("start", "demo")
 
-    (said,) = [one for one in findings(tpuctl) if one["id"] == "TPU962"]
+    (operation,) = [one for one in findings(tpuctl) if one["id"] == "TPU962"]
 
-    assert (said["level"], said["facts"]["verb"], said["facts"]["done"]) == ("warning", "start", True)
-    assert [one["command"] for one in said["remedies"]] == ["tpuctl explain capacity-zone"]
+    assert (operation["level"], operation["facts"]["verb"], operation["facts"]["done"]) == ("warning", "start", True)
+    assert [one["command"] for one in operation["remedies"]] == ["tpuctl explain capacity-zone"]
 
 
 @one_face
@@ -184,12 +184,12 @@ def test_doctor_node_with_a_real_sshd_reads_the_report(tmp_path: Path) -> None:
         with world.read() as session:
             worker = find_worker(session, node["networkEndpoints"][0]["accessConfig"]["externalIp"])
         assert worker is not None
-        # What lies here is told in place of this machine's.
-        told = worker_directory(world.path, worker) / "0/.tpu/said"
-    told.mkdir(parents=True, mode=0o700)
-    (told / "dmesg").write_text("Out of memory: Killed process 7\n")
-    (told / "df").write_text(ROOM.format(90))
-    (told / "df-inodes").write_text(INODES)
+        # Files here replace the output of programs of this machine.
+        outputs = worker_directory(world.path, worker) / "0/.tpu/said"
+    outputs.mkdir(parents=True, mode=0o700)
+    (outputs / "dmesg").write_text("Out of memory: Killed process 7\n")
+    (outputs / "df").write_text(ROOM.format(90))
+    (outputs / "df-inodes").write_text(INODES)
     environ = {"HOME": str(tmp_path), "TPUCTL_STATE_DIR": str(folder), "TPUCTL_SANDBOX": "1"}
 
     def run(*arguments: str) -> Result:

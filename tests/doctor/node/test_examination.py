@@ -1,4 +1,4 @@
-"""The program that looks into a worker, run for real on a folder that stands for one, and how strictly its answer is read."""
+"""The program that examines a worker, run for real on a folder in place of its root; and how strictly its answer is parsed."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from tpuctl.ssh.agent import bootstrap
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def look(worker: Worker, *, patience: float = 5, **environ: str) -> tuple[dict[str, Any], WorkerReport]:
-    """Run the program on a worker; return what it told, as it came and as it is read."""
+def examine(worker: Worker, *, patience: float = 5, **environ: str) -> tuple[dict[str, Any], WorkerReport]:
+    """Run the program on a worker. Return its report as JSON and parsed."""
     line, program = examination_program(timedelta(seconds=patience))
     clean = {key: value for key, value in os.environ.items() if key not in {"VIRTUAL_ENV", "CONDA_PREFIX"}}
     paths = {
@@ -52,9 +52,9 @@ def look(worker: Worker, *, patience: float = 5, **environ: str) -> tuple[dict[s
     )
     (text,) = [one for one in done.stdout.decode().splitlines() if one.startswith("tpuctl-examination ")]
     text = text.removeprefix("tpuctl-examination ")
-    told = parse_examination(text, before, datetime.now(UTC))
-    assert isinstance(told, Known)
-    return json.loads(text), told.value
+    report = parse_examination(text, before, datetime.now(UTC))
+    assert isinstance(report, Known)
+    return json.loads(text), report.value
 
 
 @pytest.fixture
@@ -63,18 +63,20 @@ def worker(tmp_path: Path) -> Worker:
 
 
 def test_examination_healthy_worker_reports_everything(worker: Worker) -> None:
-    _, told = look(worker)
+    _, report = examine(worker)
 
-    assert told.disks == Known((FileSystemUsage("/", 102400, 0, 20),))
-    assert told.logs == Known(LogFolder("/tmp/tpu_logs", LogFolderState.ABSENT, 0, 0, is_complete=True))
-    assert told.memory == Known(WorkerMemory(1024000, 921600))
-    assert told.uptime == Known(timedelta(seconds=90000))
-    assert told.kills == Known(OomKills(0))
-    assert told.hold == Known(TpuUse(hidden=told.hold.value.hidden if isinstance(told.hold, Known) else -1))
-    assert (told.chips, told.ended) == (Known(4), Known(StartupResult(StartupState.DONE)))
-    assert (told.variables, told.environments) == (Known(TpuVariables()), Known(()))
-    assert told.is_synchronized == Known(value=True)
-    assert (told.kernel, told.offset.low <= timedelta() <= told.offset.high) == (os.uname().release, True)
+    assert report.disks == Known((FileSystemUsage("/", 102400, 0, 20),))
+    assert report.logs == Known(LogFolder("/tmp/tpu_logs", LogFolderState.ABSENT, 0, 0, is_complete=True))
+    assert report.memory == Known(WorkerMemory(1024000, 921600))
+    assert report.uptime == Known(timedelta(seconds=90000))
+    assert report.oom_kills == Known(OomKills(0))
+    assert report.tpu_use == Known(
+        TpuUse(hidden=report.tpu_use.value.hidden if isinstance(report.tpu_use, Known) else -1)
+    )
+    assert (report.chips, report.startup_result) == (Known(4), Known(StartupResult(StartupState.DONE)))
+    assert (report.variables, report.environments) == (Known(TpuVariables()), Known(()))
+    assert report.is_synchronized == Known(value=True)
+    assert (report.kernel, report.offset.low <= timedelta() <= report.offset.high) == (os.uname().release, True)
 
 
 def test_examination_reports_each_problem(worker: Worker) -> None:
@@ -86,20 +88,20 @@ def test_examination_reports_each_problem(worker: Worker) -> None:
     worker.lock_file.touch()
 
     with running("sleep", "60", path=worker.root / "dev" / "accel0") as process:
-        _, told = look(worker)
+        _, report = examine(worker)
 
-    assert told.kills == Known(OomKills(1, "[2] oom_reaper: reaped process 7"))
-    assert (told.is_synchronized, told.chips) == (Known(value=False), Known(3))
-    assert told.ended == Known(StartupResult(StartupState.FAILED, "cloud-init failed"))
-    assert isinstance(told.logs, Known)
-    assert (told.logs.value.state, told.logs.value.size >= 4096, told.logs.value.files) == (
+    assert report.oom_kills == Known(OomKills(1, "[2] oom_reaper: reaped process 7"))
+    assert (report.is_synchronized, report.chips) == (Known(value=False), Known(3))
+    assert report.startup_result == Known(StartupResult(StartupState.FAILED, "cloud-init failed"))
+    assert isinstance(report.logs, Known)
+    assert (report.logs.value.state, report.logs.value.size >= 4096, report.logs.value.files) == (
         LogFolderState.WRITABLE,
         True,
         1,
     )
-    assert isinstance(told.hold, Known)
-    (holder,) = told.hold.value.holders
-    assert (holder.pid, holder.name, told.hold.value.lock_owner) == (process.pid, "sleep", getuser())
+    assert isinstance(report.tpu_use, Known)
+    (holder,) = report.tpu_use.value.holders
+    assert (holder.pid, holder.name, report.tpu_use.value.lock_owner) == (process.pid, "sleep", getuser())
     assert holder == TpuHolder(process.pid, getuser(), "sleep", holder.age)
 
 
@@ -112,11 +114,11 @@ def test_examination_reads_packages_from_metadata(worker: Worker) -> None:
     system = worker.root / "usr/lib/python3/dist-packages/torch-2.5.0.dist-info"
     system.mkdir(parents=True)
 
-    _, told = look(worker, VIRTUAL_ENV=str(worker.home / "work/.venv"))
+    _, report = examine(worker, VIRTUAL_ENV=str(worker.home / "work/.venv"))
 
-    assert told.environments == Known(
+    assert report.environments == Known(
         (
-            PythonEnvironment("system", "/usr", told.python.rpartition(".")[0], {"torch": InstalledPackage("2.5.0")}),
+            PythonEnvironment("system", "/usr", report.python.rpartition(".")[0], {"torch": InstalledPackage("2.5.0")}),
             PythonEnvironment("venv", "~/work/.venv", "3.10", {"flax": InstalledPackage("0.10")}),
             PythonEnvironment(
                 "venv",
@@ -145,14 +147,14 @@ def test_examination_reports_only_known_variables(worker: Worker) -> None:
 
     with subprocess.Popen(["sleep", "60"], env={"TPU_LOG_DIR": str(worker.home), "PASSWORD": "secret"}) as process:
         (job / "pid").write_text(f"{process.pid} 1")
-        raw, told = look(worker, PJRT_DEVICE="TPU")
+        raw, report = examine(worker, PJRT_DEVICE="TPU")
         process.kill()
 
     session, login = {"PJRT_DEVICE": "TPU"}, {"PJRT_DEVICE": "TPU", "JAX_PLATFORMS": "cpu"}
-    assert told.variables == Known(TpuVariables(session, login, ({"TPU_LOG_DIR": str(worker.home)},)))
+    assert report.variables == Known(TpuVariables(session, login, ({"TPU_LOG_DIR": str(worker.home)},)))
     assert "secret" not in json.dumps(raw)
-    # That of the job is where libtpu's log is looked for.
-    assert told.logs == Known(LogFolder(str(worker.home), LogFolderState.LACKS_PARENT, 0, 0, is_complete=True))
+    # The log folder is that of the job's variable.
+    assert report.logs == Known(LogFolder(str(worker.home), LogFolderState.LACKS_PARENT, 0, 0, is_complete=True))
 
 
 def test_examination_failed_part_does_not_affect_others(worker: Worker) -> None:
@@ -177,26 +179,26 @@ def test_examination_failed_part_does_not_affect_others(worker: Worker) -> None:
     read = parse_examination(done.stdout.decode().partition("tpuctl-examination ")[2], NOW, NOW)
 
     assert isinstance(read, Known)
-    told = read.value
-    assert told.disks == Unknown("`df` did not end in time")
-    assert told.kills == Unknown("dmesg: read kernel buffer failed: Operation not permitted")
-    assert told.hold == Unknown("`python3` failed: exit 3")
-    assert told.chips == Unknown("`sh` failed: exit 1")
-    assert told.is_synchronized == Absent("`timedatectl` is missing")
-    assert isinstance(told.memory, Known)
-    assert isinstance(told.variables, Known)
-    assert told.variables.value.login_unread == "a login shell runs no commands: exit 3"
+    report = read.value
+    assert report.disks == Unknown("`df` did not end in time")
+    assert report.oom_kills == Unknown("dmesg: read kernel buffer failed: Operation not permitted")
+    assert report.tpu_use == Unknown("`python3` failed: exit 3")
+    assert report.chips == Unknown("`sh` failed: exit 1")
+    assert report.is_synchronized == Absent("`timedatectl` is missing")
+    assert isinstance(report.memory, Known)
+    assert isinstance(report.variables, Known)
+    assert report.variables.value.login_unread == "a login shell runs no commands: exit 3"
 
 
 def test_examination_hanging_profile_has_a_clear_reason(worker: Worker) -> None:
     (worker.home / ".profile").write_text("exec sleep 60\n")
     (worker.root / "proc/uptime").write_text("\n")
 
-    _, told = look(worker, patience=0.5)
+    _, report = examine(worker, patience=0.5)
 
     waits = "a login shell did not start within 0.5 s: a command in its profile waits"
-    assert told.variables == Known(TpuVariables(login_unread=waits))
-    assert told.uptime == Unknown("unexpected content (IndexError)")
+    assert report.variables == Known(TpuVariables(login_unread=waits))
+    assert report.uptime == Unknown("unexpected content (IndexError)")
 
 
 @pytest.mark.parametrize(
@@ -225,7 +227,7 @@ def test_examination_invalid_answer_is_unknown(text: str, expected: str) -> None
 
 
 def test_examination_invalid_part_is_unknown() -> None:
-    told: dict[str, Any] = {
+    report: dict[str, Any] = {
         "version": 1,
         "began": NOW.timestamp() + 5,
         "ended": NOW.timestamp() + 6,
@@ -246,30 +248,30 @@ def test_examination_invalid_part_is_unknown() -> None:
         "jobs": [],
     }
 
-    read = parse_examination(json.dumps(told), NOW, NOW + timedelta(seconds=2))
+    read = parse_examination(json.dumps(report), NOW, NOW + timedelta(seconds=2))
 
     assert isinstance(read, Known)
     one = read.value
     assert (one.kernel, one.offset.low, one.offset.high) == (r"6\x1b[2J", timedelta(seconds=4), timedelta(seconds=5))
     unexpected = {
         name: getattr(one, name).reason.removeprefix("unexpected answer: the answer.")
-        for name in ("uptime", "logs", "kills", "environments", "hold", "disks", "chips", "variables")
+        for name in ("uptime", "logs", "oom_kills", "environments", "tpu_use", "disks", "chips", "variables")
     }
     assert unexpected == {
         "uptime": "uptime.ok: not a number",
         "logs": "logs.ok.state: expected writable or absent or lacks-parent or refused or relative, got `new`",
-        "kills": "killed.ok: expected an object, got a list",
+        "oom_kills": "killed.ok: expected an object, got a list",
         "environments": "environments.ok[0]: `packages` is missing",
-        "hold": "unexpected answer: the answer: `holders` is missing",
+        "tpu_use": "unexpected answer: the answer: `holders` is missing",
         "disks": "said.space: expected an object, got a list",
         "chips": "said: `inspection` is missing",
         "variables": "session.JAX_PLATFORMS: expected a string, got 1",
     }
     assert one.memory == Unknown("it is gone")
-    # What is no version would go into a command that is advised.
+    # The version becomes part of suggested commands, so invalid ones are dropped.
     packages = {"jax": {"version": "1; rm -rf /", "requires": []}, "flax": {"version": "1.0", "requires": []}}
-    told["environments"] = {"ok": [{"kind": "venv", "path": "~/x", "python": "3", "packages": packages}]}
-    read = parse_examination(json.dumps(told), NOW, NOW)
+    report["environments"] = {"ok": [{"kind": "venv", "path": "~/x", "python": "3", "packages": packages}]}
+    read = parse_examination(json.dumps(report), NOW, NOW)
     assert isinstance(read, Known)
     assert read.value.environments == Known((PythonEnvironment("venv", "~/x", "3", {"flax": InstalledPackage("1.0")}),))
     assert one.is_synchronized == Unknown("`timedatectl` printed no state")

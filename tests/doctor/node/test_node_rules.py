@@ -1,4 +1,4 @@
-"""What `doctor NODE` says of the node itself: a row for each rule and each bound."""
+"""Findings of `doctor NODE` about the node itself: a row for each rule and each boundary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.doctor.node.examinations import NOW, node, said
+from tests.doctor.node.examinations import NOW, node, problems, row_ids
 from tpuctl.check.facts import Absent, Known, Unknown
 from tpuctl.check.findings import CheckRule
 from tpuctl.doctor.doctor_facts import LastFailure, NodeFacts, NodeOperation
@@ -59,7 +59,7 @@ OWNER = "projects/p/locations/us-central2-b/queuedResources/q"
 
 
 def facts(others: dict[str, Any] | None = None, **fields: Any) -> NodeFacts:
-    """Return a healthy node's, with what is `others` than usual and fields of the API's."""
+    """Return the facts about a healthy node, with `others` in place of the usual facts and with fields of the API."""
     usual: dict[str, Any] = {
         "request": None,
         "published": Known((KEYS, KEYS)),
@@ -302,8 +302,8 @@ def test_last_failure_comes_from_the_journal(
     assert (failure.value.text if isinstance(failure, Known) else failure) == expected
 
 
-@pytest.mark.parametrize(("rule", "known", "expected"), ROWS)
+@pytest.mark.parametrize(("rule", "known", "expected"), ROWS, ids=row_ids(ROWS))
 def test_rule_yields_the_findings_of_each_case(
     rule: CheckRule[NodeFacts], known: NodeFacts, expected: list[str]
 ) -> None:
-    assert [line.replace(" demo", "") for line in said(rule, known)] == expected
+    assert [line.replace(" demo", "") for line in problems(rule, known)] == expected

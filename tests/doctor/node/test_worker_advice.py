@@ -1,4 +1,4 @@
-"""What `doctor NODE` advises where a worker refuses the key, and commands that can be typed as they stand."""
+"""Remedies of `doctor NODE` if a worker refuses the ssh key; their commands can be copied to a shell."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ UP, RENEW, HINT = "tpuctl up demo", "tpuctl ssh-key renew", None
     ("error_id", "has_own_key", "some_get_in", "expected"),
     [
         ("ssh-publickey", False, False, [UP, RENEW, HINT]),
-        # tpuctl replaces no key of the user's own, but it puts it on the node.
+        # tpuctl never replaces a key that the user named, but puts it on the node.
         ("ssh-publickey", True, False, [UP, HINT]),
-        # The node has the key: what is wrong with this worker alone comes first.
+        # The node has the key, so the hint about this worker comes first.
         ("ssh-publickey", False, True, [HINT, UP]),
         ("ssh-key-unreadable", False, False, [UP, RENEW, HINT]),
         ("ssh-key-unreadable", False, True, [UP, RENEW, HINT]),
@@ -45,7 +45,7 @@ def test_ssh_remedies_put_the_key_on_a_worker(
         now=NOW,
         expected=(0, 1),
         workers=(WorkerFacts(1, Known(HEALTHY)),) if some_get_in else (),
-        shut_out=(UnreachableWorkers((0,), "why", ("a hint",), error_id),),
+        unreachable=(UnreachableWorkers((0,), "why", ("a hint",), error_id),),
         has_own_key=has_own_key,
     )
 
@@ -56,7 +56,7 @@ def test_ssh_remedies_put_the_key_on_a_worker(
 
 @one_face
 @pytest.mark.parametrize(
-    ("said", "key", "expected"),
+    ("stderr", "key", "expected"),
     [
         ("", None, [UP, RENEW]),
         ("", "/own/key", [UP]),
@@ -64,11 +64,11 @@ def test_ssh_remedies_put_the_key_on_a_worker(
         ("no such identity: /own/key: No such file or directory", "/own/key", []),
     ],
 )
-def test_ssh_key_problem_names_the_command_that_fixes_it(  # noqa: PLR0917  # fixtures, and what a row says
-    tpuctl: Console, sandbox: Sandbox, workers: list[Worker], said: str, key: str | None, expected: list[str]
+def test_ssh_key_problem_names_the_command_that_fixes_it(  # noqa: PLR0917  # fixtures, and the values of a row
+    tpuctl: Console, sandbox: Sandbox, workers: list[Worker], stderr: str, key: str | None, expected: list[str]
 ) -> None:
     put(sandbox, acceleratorType="v4-8")
-    workers[0].logs_in(f"echo '{said}\nada@198.18.0.1: Permission denied (publickey).' >&2; exit 255\n")
+    workers[0].logs_in(f"echo '{stderr}\nada@198.18.0.1: Permission denied (publickey).' >&2; exit 255\n")
     own = {"TPUCTL_SSH_KEY": key} if key else {}
 
     (found,) = [one for one in findings(replace(tpuctl, environ={**tpuctl.environ, **own})) if one["id"] == "TPU966"]
@@ -77,7 +77,7 @@ def test_ssh_key_problem_names_the_command_that_fixes_it(  # noqa: PLR0917  # fi
 
 
 def test_kernel_log_remedy_is_one_readable_shell_line() -> None:
-    (found,) = check_oom_kills.judge(seen({"kills": Known(OomKills(1, "Killed"))}))
+    (found,) = check_oom_kills.judge(seen({"oom_kills": Known(OomKills(1, "Killed"))}))
     command = found.remedies[0].command or ""
 
     line = 'sudo dmesg -T | grep -i -E "out of memory|oom-kill" | tail'

@@ -1,4 +1,4 @@
-"""What `doctor NODE` says of workers: a row for each rule and each bound."""
+"""Findings of `doctor NODE` about workers: a row for each rule and each boundary."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.doctor.node.examinations import HEALTHY, NOW, node, said, seen
+from tests.doctor.node.examinations import HEALTHY, NOW, node, problems, row_ids, seen
 from tpuctl.check.facts import Absent, Known, Unknown
 from tpuctl.check.findings import CheckRule
 from tpuctl.doctor.doctor_facts import (
@@ -56,7 +56,7 @@ def disk(used: int, inodes: int | None = 1) -> dict[str, Any]:
 
 
 def hold(*holders: TpuHolder, owner: str | None = None, held: bool = False, hidden: int = 0) -> dict[str, Any]:
-    return {"hold": Known(TpuUse(holders, owner, held, hidden))}
+    return {"tpu_use": Known(TpuUse(holders, owner, held, hidden))}
 
 
 def logs(
@@ -95,11 +95,11 @@ ROWS: list[tuple[CheckRule[AllWorkersFacts], tuple[dict[str, Any], ...], list[st
     (check_oom_kills, ({},), ["ok worker 0: no process was killed since the last boot because memory ran out"]),
     (
         check_oom_kills,
-        ({"kills": Known(OomKills(1, "Killed"))}, {"kills": Known(OomKills(3))}),
+        ({"oom_kills": Known(OomKills(1, "Killed"))}, {"oom_kills": Known(OomKills(3))}),
         ["warning workers 0-1: the kernel killed processes since the last boot because memory ran out: 1 to 3"],
     ),
-    (check_oom_kills, ({"kills": UNREAD},), ["unknown worker 0: the kernel log could not be read: it broke"]),
-    (check_oom_kills, ({"kills": Absent()},), []),
+    (check_oom_kills, ({"oom_kills": UNREAD},), ["unknown worker 0: the kernel log could not be read: it broke"]),
+    (check_oom_kills, ({"oom_kills": Absent()},), []),
     (check_boot_times, ({}, up(hours=19.75)), ["ok workers 0-1: it has been up for 19h45m to 20h"]),
     (
         check_boot_times,
@@ -139,7 +139,7 @@ ROWS: list[tuple[CheckRule[AllWorkersFacts], tuple[dict[str, Any], ...], list[st
             "unknown worker 1: its time synchronization could not be read: it broke",
         ],
     ),
-    # One worker is compared to this machine, and only what is certain counts.
+    # One or two workers are compared with this machine, and only the certain part of the offset counts.
     (check_worker_clocks, (offset(2.0, 9),), ["ok worker 0: its clock is right"]),
     (
         check_worker_clocks,
@@ -152,7 +152,7 @@ ROWS: list[tuple[CheckRule[AllWorkersFacts], tuple[dict[str, Any], ...], list[st
         (offset(-90, -60), offset(0, 1)),
         ["warning worker 0: its clock is behind this machine's by at least 1m", "ok worker 1: its clock is right"],
     ),
-    # Three workers that agree are right, and this machine is not.
+    # The majority of three workers is right, and this machine is wrong.
     (
         check_worker_clocks,
         (offset(40, 41), offset(40, 41), offset(50, 51)),
@@ -198,7 +198,7 @@ ROWS: list[tuple[CheckRule[AllWorkersFacts], tuple[dict[str, Any], ...], list[st
     ),
     (
         check_tpu_holders,
-        ({"hold": UNREAD},),
+        ({"tpu_use": UNREAD},),
         ["unknown worker 0: the processes that hold its TPU could not be read: it broke"],
     ),
     (check_lock_file, ({}, hold(owner="ada", held=True)), ["ok workers 0-1: no stale lock file"]),
@@ -212,19 +212,19 @@ ROWS: list[tuple[CheckRule[AllWorkersFacts], tuple[dict[str, Any], ...], list[st
         (hold(owner="ada", hidden=2),),
         ["unknown worker 0: there is a lock file of ada; its holder is not visible without root"],
     ),
-    (check_lock_file, ({"hold": UNREAD},), []),
+    (check_lock_file, ({"tpu_use": UNREAD},), []),
     (check_startup, ({},), ["ok worker 0: startup script and cloud-init succeeded"]),
     (
         check_startup,
         (
-            {"ended": Known(StartupResult(StartupState.RUNNING, "cloud-init still runs"))},
-            {"ended": Known(StartupResult(StartupState.FAILED))},
+            {"startup_result": Known(StartupResult(StartupState.RUNNING, "cloud-init still runs"))},
+            {"startup_result": Known(StartupResult(StartupState.FAILED))},
         ),
         ["warning worker 0: cloud-init still runs", "warning worker 1: the startup failed"],
     ),
     (
         check_startup,
-        ({"ended": Known(StartupResult(StartupState.UNKNOWN))}, {"ended": UNREAD}),
+        ({"startup_result": Known(StartupResult(StartupState.UNKNOWN))}, {"startup_result": UNREAD}),
         [
             "unknown worker 0: the result of startup script and cloud-init is not recorded there",
             "unknown worker 1: the result of the startup could not be read: it broke",
@@ -258,17 +258,17 @@ ROWS: list[tuple[CheckRule[AllWorkersFacts], tuple[dict[str, Any], ...], list[st
 ]
 
 
-@pytest.mark.parametrize(("rule", "changes", "expected"), ROWS)
+@pytest.mark.parametrize(("rule", "changes", "expected"), ROWS, ids=row_ids(ROWS))
 def test_rule_yields_the_findings_of_each_case(
     rule: CheckRule[AllWorkersFacts], changes: tuple[dict[str, Any], ...], expected: list[str]
 ) -> None:
-    assert said(rule, seen(*changes)) == expected
+    assert problems(rule, seen(*changes)) == expected
 
 
 def test_chips_unknown_type_has_no_expected_number() -> None:
     facts = seen({}, acceleratorType="v9-8")
 
-    assert said(check_chips, facts) == ["note worker 0: it has 4 chips; the number for `v9-8` is unknown"]
+    assert problems(check_chips, facts) == ["note worker 0: it has 4 chips; the number for `v9-8` is unknown"]
 
 
 def test_remedy_names_its_workers_unless_all() -> None:
@@ -285,12 +285,12 @@ def test_full_disk_remedy_removes_large_logs() -> None:
         (found,) = check_disk_space.judge(facts)
         return [remedy.command for remedy in found.remedies]
 
-    look = "tpuctl run demo --worker 0 -- 'sudo du -xh --max-depth=3 / 2>/dev/null | sort -h | tail -n 20'"
+    find = "tpuctl run demo --worker 0 -- 'sudo du -xh --max-depth=3 / 2>/dev/null | sort -h | tail -n 20'"
     remove = "tpuctl run demo --worker 0 -- sudo rm -rf /tmp/tpu_logs"
-    assert commands(GIB, "/tmp/tpu_logs") == [remove, look, None]
-    assert commands(GIB - 1, "/tmp/tpu_logs") == [look, None]
-    # What a worker names is never offered for removal but at libtpu's own place.
-    assert commands(GIB, "/home/ada") == [look, None]
+    assert commands(GIB, "/tmp/tpu_logs") == [remove, find, None]
+    assert commands(GIB - 1, "/tmp/tpu_logs") == [find, None]
+    # A folder that a worker names is never removed; only libtpu's default folder is.
+    assert commands(GIB, "/home/ada") == [find, None]
 
 
 def test_unreachable_workers_are_grouped_by_cause() -> None:
@@ -303,11 +303,13 @@ def test_unreachable_workers_are_grouped_by_cause() -> None:
             WorkerFacts(3, Unknown("no python3")),
             WorkerFacts(4, Unknown("no python3")),
         ),
-        shut_out=(UnreachableWorkers((1, 2), "the key is refused", ("add it: `tpuctl ssh-key add demo`", "or ask")),),
+        unreachable=(
+            UnreachableWorkers((1, 2), "the key is refused", ("add it: `tpuctl ssh-key add demo`", "or ask")),
+        ),
     )
 
-    assert said(check_ssh, facts) == ["error workers 1-2: the key is refused", "ok worker 0: ssh works"]
-    assert said(check_workers_report, facts) == ["unknown workers 3-4: it sent no report: no python3"]
+    assert problems(check_ssh, facts) == ["error workers 1-2: the key is refused", "ok worker 0: ssh works"]
+    assert problems(check_workers_report, facts) == ["unknown workers 3-4: it sent no report: no python3"]
     error, _ = check_ssh.judge(facts)
     assert [(one.text, one.command) for one in error.remedies] == [
         ("add it", "tpuctl ssh-key add demo"),

@@ -1,4 +1,4 @@
-"""What `doctor NODE` says of variables and frameworks on the workers: a row for each rule and each bound."""
+"""Findings of `doctor NODE` about variables and frameworks on the workers: a row for each rule and each boundary."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.doctor.node.examinations import python, said, seen
+from tests.doctor.node.examinations import problems, python, row_ids, seen
 from tpuctl.check.facts import Known, Unknown
 from tpuctl.check.findings import CheckRule, Remedy
 from tpuctl.doctor.doctor_facts import AllWorkersFacts, InstalledPackage, PythonEnvironment, TpuVariables
@@ -194,11 +194,11 @@ ROWS: list[tuple[CheckRule[AllWorkersFacts], tuple[dict[str, Any], ...], list[st
 ]
 
 
-@pytest.mark.parametrize(("rule", "changes", "expected"), ROWS)
+@pytest.mark.parametrize(("rule", "changes", "expected"), ROWS, ids=row_ids(ROWS))
 def test_rule_yields_the_findings_of_each_case(
     rule: CheckRule[AllWorkersFacts], changes: tuple[dict[str, Any], ...], expected: list[str]
 ) -> None:
-    assert said(rule, seen(*changes)) == expected
+    assert problems(rule, seen(*changes)) == expected
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_rule_yields_the_findings_of_each_case(
     ],
 )
 def test_tensorflow_matches_the_release_of_its_image(image: str, packages: dict[str, str], expected: list[str]) -> None:
-    found = said(check_tensorflow_matches_image, seen(has(python(**packages)), runtimeVersion=image))
+    found = problems(check_tensorflow_matches_image, seen(has(python(**packages)), runtimeVersion=image))
 
     assert [line.replace(" worker 0", "") for line in found] == expected
 
@@ -239,7 +239,7 @@ def test_tensorflow_matches_the_release_of_its_image(image: str, packages: dict[
 def test_different_versions_remedy_installs_the_usual_one() -> None:
     (found,) = check_same_versions.judge(seen(*[has(python(jax="1"))] * 2, has(python(jax="2"))))
 
-    # A plain `pip` is that of the system, or of whichever environment comes first on PATH.
+    # A plain `pip` would be that of another Python, which comes first on PATH.
     assert found.remedies == (
         Remedy(
             "install one version on all, here 1; it must fit the other packages and the image",

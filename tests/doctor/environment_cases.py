@@ -1,4 +1,4 @@
-"""Surroundings in which everything is in order, and what the rules say of others."""
+"""Facts without any problem, facts with one change, and the findings about them."""
 
 from __future__ import annotations
 
@@ -85,24 +85,29 @@ GOOD = EnvironmentFacts(
 
 LATE = Unknown("no answer within 4s", is_passing=True)
 
-Said = list[tuple[str, str, str]]
+Findings = list[tuple[str, str, str]]
 
 
 def with_(part: str, **changes: Any) -> EnvironmentFacts:
-    """Return what is in order, but for some fields of one part."""
+    """Return facts without problems, except for some fields of one part."""
     return replace(GOOD, **{part: replace(getattr(GOOD, part), **changes)})
 
 
-def said(seen: EnvironmentFacts) -> Said:
-    """Return id, level and text of everything that is not in order."""
+def problems(seen: EnvironmentFacts) -> Findings:
+    """Return id, level and text of each finding that is not ok."""
     return [(one.id, str(one.level), one.found.text) for one in evaluate_environment(seen) if one.level is not Level.OK]
 
 
 def remedies(seen: EnvironmentFacts, id_: str) -> list[tuple[str, str | None]]:
-    """Return what is advised under one id: words and commands."""
+    """Return the remedies of the findings with one id: texts and commands."""
     return [
         (one.text, one.command)
         for found in evaluate_environment(seen)
         if found.id == id_
         for one in found.found.remedies
     ]
+
+
+def row_ids(rows: list[tuple[EnvironmentFacts, Findings]]) -> list[str]:
+    """Return an id for each row of a table: the ids and levels of its findings."""
+    return [", ".join(f"{id_} {level}" for id_, level, _ in expected) or "no finding" for _, expected in rows]

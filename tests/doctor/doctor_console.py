@@ -1,4 +1,4 @@
-"""What `tpuctl doctor` tells, read back; and keys that it is to look at."""
+"""Helpers: run `tpuctl doctor` and parse its findings; create ssh keys for it."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from pathlib import Path
 
 from tests.conftest import Console
 
-# Nothing listens there: whatever is sent to Google's hosts ends on this machine.
+# No program listens on that port, so a request to Google's hosts ends on this machine.
 NOWHERE = "http://127.0.0.1:9"
 
 
 def make_key(path: Path, *, passphrase: str = "") -> Path:
-    """Make a key pair; the name that ssh-keygen writes into it does not matter."""
-    # The passphrase is stretched once only, which does for a test.
+    """Create a key pair with an empty comment."""
+    # One round of key derivation is enough for a test.
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-a", "1", "-N", passphrase, "-C", "", "-f", path], check=True)
     return path
 
 
 def found(out: str) -> Iterator[tuple[str, str, str]]:
-    """Yield id, level and text of what is not ok."""
+    """Yield id, level and text of each finding that is not ok."""
     for one in json.loads(out)["findings"]:
         if one["level"] != "ok":
             yield one["id"], one["level"], one["text"]
 
 
-def look(console: Console, *arguments: str, **environ: str) -> tuple[dict[str, tuple[str, str]], int]:
-    """Return level and text of what is not ok by its id, and the exit code."""
+def run_doctor(console: Console, *arguments: str, **environ: str) -> tuple[dict[str, tuple[str, str]], int]:
+    """Run `tpuctl doctor`. Return level and text of each finding that is not ok, by id, and the exit code."""
     out, _, code = replace(console, environ={**console.environ, **environ})("doctor", "-o", "json", *arguments)
     return {id_: (level, text) for id_, level, text in found(out)}, code
