@@ -1,4 +1,7 @@
-"""`tpuctl explain`."""
+"""`tpuctl explain`: read files, stdin, a message or an id, and the state of the node; show the verdict.
+
+With `--act` run the tpuctl command of the remedy.
+"""
 
 from __future__ import annotations
 
@@ -110,19 +113,24 @@ def command(app: App, *, words: tuple[str, ...], node: str | None, topic: str | 
     if node is not None:
         app.reference(node)  # reject an invalid name before reading a log
     asked = parse_request(app, words)
-    if not is_id(asked):
-        return _explain(app, asked, node, act=act, yes=yes)
-    if act:
-        raise InvalidInputError("`--act` needs a log or a message, not an id", hint="give the log")
-
-    return show_entry(app, asked.text, {"node": node} if node else {})
-
-
-def _explain(app: App, asked: ExplainRequest, node: str | None, *, act: bool, yes: bool) -> int:
+    if asked.kind is ExplainRequest.Kind.ID:
+        if act:
+            raise InvalidInputError("`--act` needs a log or a message, not an id", hint="give the log")
+        return show_entry(app, asked.text, {"node": node} if node else {})
 
     if node is not None:
         app.require_trust()
     explanation, was_interrupted = explain_request(app, asked, node)
+    exit_code = show_explanation(app, explanation, asked)
+    if was_interrupted:
+        return ExitCode.INTERRUPTED
+    if act and node is not None and explanation.conclusions:
+        return apply_remedy(app, explanation, node, yes=yes)
+    return exit_code
+
+
+def show_explanation(app: App, explanation: Explanation, asked: ExplainRequest) -> ExitCode:
+    """Show the verdicts on a log; without any, the lines that look most like an error. Return the exit code."""
     terminal, form = app.terminal, app.format
     if form in {OutputFormat.JSON, OutputFormat.YAML}:
         terminal.data(explanation_to_json(explanation) | ({"sandbox": True} if app.is_sandbox else {}), form)
@@ -132,17 +140,8 @@ def _explain(app: App, asked: ExplainRequest, node: str | None, *, act: bool, ye
         terminal.page(render_explanation(explanation, width=terminal.streams.width, colored=terminal.colors_out))
     else:
         terminal.table((), list(explanation_rows(explanation)))
-    exit_code = ExitCode.OK if explanation.conclusions else _report_no_verdict(app, explanation, asked)
-    if was_interrupted:
-        return ExitCode.INTERRUPTED
-    if act and node is not None and explanation.conclusions:
-        return apply_remedy(app, explanation, node, yes=yes)
-    return exit_code
-
-
-def _report_no_verdict(app: App, explanation: Explanation, asked: ExplainRequest) -> ExitCode:
-    """Report that no message was recognized, with the lines that look most like an error."""
-    terminal = app.terminal
+    if explanation.conclusions:
+        return ExitCode.OK
     if explanation.harmless and not explanation.suspicious:
         named = ", ".join(f"`{one.id}`" for one in explanation.harmless)
         terminal.note(f"no failure found: the messages that tpuctl recognized are harmless, or recovered ({named})")
@@ -156,9 +155,6 @@ def _report_no_verdict(app: App, explanation: Explanation, asked: ExplainRequest
         terminal.note("the lines that look most like an error:")
         terminal.page(render_suspects(explanation, colored=terminal.colors_out))
     return ExitCode.FAILURE
-
-
-# The input of `tpuctl explain`: files, stdin, a message or an id; and the node that the log belongs to.
 
 
 _STDIN: Final = "-"
@@ -181,11 +177,6 @@ class ExplainRequest:
     kind: Kind
     text: str = ""  # a message or an id
     files: tuple[str, ...] = ()  # names, `-` for stdin
-
-
-def is_id(asked: ExplainRequest) -> bool:
-    """Tell whether the input is an id."""
-    return asked.kind is ExplainRequest.Kind.ID
 
 
 def parse_request(app: App, words: tuple[str, ...]) -> ExplainRequest:
@@ -265,7 +256,7 @@ def _follow_stdin(app: App) -> tuple[ScanResult, bool]:
 
 
 def _fetch_evidence(app: App, text: str) -> NodeEvidence | None:
-    """Return what the API says of the node, `_NOWHERE` for an unknown name, None if the API does not answer.
+    """Return what the API says of the node, `_UNKNOWN_NODE` for an unknown name, None if the API does not answer.
 
     Warns the user of both: a failed request is not a state.
     """
@@ -290,9 +281,6 @@ def _fetch_evidence(app: App, text: str) -> NodeEvidence | None:
 
 def _path(app: App, name: str) -> Path:
     return app.invocation.folder / name
-
-
-# Read logs as they arrive, and the state of the node that they belong to.
 
 
 # Bytes read at once; a pipe gives fewer.
@@ -370,9 +358,6 @@ def fetch_node_evidence(name: str, node: Node | None, request: QueuedResource | 
     return NodeEvidence(name, str(node.state), health, node.created)
 
 
-# `tpuctl explain` for an id, and for a topic.
-
-
 def show_entry(app: App, id_: str, known: Mapping[str, str]) -> int:
     """Show what an id, or a topic, means; `known` fills in names, such as that of the node.
 
@@ -426,9 +411,6 @@ def _show(app: App, name: str, data: Any, page: Callable[..., Iterator[str]]) ->
     else:
         terminal.page(page(width=terminal.streams.width, colored=terminal.colors_out))
     return ExitCode.OK
-
-
-# `tpuctl explain --act`: run the tpuctl command of a remedy.
 
 
 # The commands allowed for each kind of remedy; the first if the text of the remedy names none of them.

@@ -1,4 +1,8 @@
-"""From the messages found in a log to what is wrong: causes before symptoms, the first failure before its consequences."""
+"""From the messages found in a log to what is wrong: causes before symptoms, the first failure before its consequences. Pure.
+
+`conclude` judges one log, `merge_scans` makes one of several logs, `conclude_single_message` judges a message without its log,
+and `apply_node_evidence` adds what the API says of the node.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +51,44 @@ _QUOTED_REASON: Final = (
 _BINARY_REASON: Final = "this is not text but a program or data, which may only contain the message"
 _NODE_CHECKS: Final = frozenset({CheckFirst.NODE_STATE, CheckFirst.NODE_HEALTH})
 _MOST_SPECIFIC_FIRST: Final = (MessageRole.CAUSE, MessageRole.SYMPTOM, MessageRole.WRAPPER, MessageRole.PROGRESS)
+
+
+class Confidence(StrEnum):
+    """How certain a verdict is. A contract with scripts."""
+
+    HIGH = "high"  # the message says what is wrong
+    MEDIUM = "medium"  # a symptom of something that the log does not show, or over before the log ended
+    LOW = "low"  # only quoted, by documentation, a search or a test
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """One verdict on a log."""
+
+    sighting: Sighting
+    confidence: Confidence
+    meaning: str
+    remedy: tuple[str, ...]  # with all placeholders filled
+    symptom_of: str | None = None  # the id of the verdict that caused this one
+    why: str | None = None  # the reason in words
+    recovered: LogPlace | None = None  # where the log says that the failure was over
+
+    @property
+    def id(self) -> str:
+        """The id of the message."""
+        return self.sighting.message.id
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """All verdicts on a log."""
+
+    conclusions: tuple[Conclusion, ...]
+    harmless: tuple[Conclusion, ...]  # messages that only look alarming
+    suspicious: tuple[LogPlace, ...]  # the lines most like an error, if no message is known
+    lines: int
+    size: int
+    is_binary: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,50 +297,6 @@ def _is_naive(place: LogPlace) -> bool:
     return place.time is not None and place.time.tzinfo is None
 
 
-# The verdicts on a log, in order: causes first, the oldest first, then their symptoms. Values only.
-
-
-class Confidence(StrEnum):
-    """How certain a verdict is. A contract with scripts."""
-
-    HIGH = "high"  # the message says what is wrong
-    MEDIUM = "medium"  # a symptom of something that the log does not show, or over before the log ended
-    LOW = "low"  # only quoted, by documentation, a search or a test
-
-
-@dataclass(frozen=True, slots=True)
-class Conclusion:
-    """One verdict on a log."""
-
-    sighting: Sighting
-    confidence: Confidence
-    meaning: str
-    remedy: tuple[str, ...]  # with all placeholders filled
-    symptom_of: str | None = None  # the id of the verdict that caused this one
-    why: str | None = None  # the reason in words
-    recovered: LogPlace | None = None  # where the log says that the failure was over
-
-    @property
-    def id(self) -> str:
-        """The id of the message."""
-        return self.sighting.message.id
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """All verdicts on a log."""
-
-    conclusions: tuple[Conclusion, ...]
-    harmless: tuple[Conclusion, ...]  # messages that only look alarming
-    suspicious: tuple[LogPlace, ...]  # the lines most like an error, if no message is known
-    lines: int
-    size: int
-    is_binary: bool = False
-
-
-# Merge several logs of one failure, such as one for each worker.
-
-
 _SUSPICIOUS_SHOWN: Final = 10
 # `run --log-dir` writes `worker-3.log`; the host name of a worker is like `t1v-n-1a2b3c4d-w-3`.
 _WORKER: Final = re.compile(r"(?:\bworker|-w)[-_.]?(?P<number>\d{1,5})(?!\d)")
@@ -358,9 +356,6 @@ def _merged(one: Sighting, other: Sighting) -> Sighting:
     )
 
 
-# The verdict on one message that the user gives without its log.
-
-
 # Possible origins of a message that is too short, or too general, to search logs for it.
 _FALLBACK_ORIGINS: Final = (
     MessageOrigin.API,
@@ -394,9 +389,6 @@ def conclude_single_message(
     return explanation
 
 
-# How the state of the node changes the verdicts on a log: a program that lost its worker may blame anything.
-
-
 _NODE_RELATED_CHECKS: Final = frozenset({CheckFirst.NODE_STATE, CheckFirst.NODE_HEALTH, CheckFirst.OTHER_WORKERS_LOG})
 
 
@@ -416,7 +408,10 @@ class NodeEvidence:
 
 
 def apply_node_evidence(explanation: Explanation, evidence: NodeEvidence) -> Explanation:
-    """Apply the state of the node: it comes first if it is a failure, and the messages that it explains become symptoms."""
+    """Apply the state of the node: it comes first if it is a failure, and the messages that it explains become symptoms.
+
+    A program that lost its worker may blame anything.
+    """
     verdict = classify(evidence.words, where=MessageOrigin.NODE, known={"node": evidence.name})
     message = message_by_id(verdict.id) if verdict else None
     if verdict is None or message is None:

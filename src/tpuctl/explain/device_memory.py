@@ -1,4 +1,4 @@
-"""Parses messages about exhausted device memory, and advises what helps.
+"""Parse messages about exhausted device memory, and advise what helps. Pure.
 
 The message and the lines that follow it give: used, limit, excess, padding, largest allocations.
 """
@@ -210,9 +210,6 @@ def _size(pattern: str, text: str) -> int | None:
 
 def _difference(used: int | None, limit: int | None) -> int | None:
     return used - limit if used is not None and limit is not None and used > limit else None
-
-
-# What helps when a memory of the TPU is exhausted. Pure: numbers go in, sentences come out.
 
 
 _GIB = 1024**3

@@ -169,9 +169,6 @@ def message_by_id(id_: str) -> Message | None:
     return next((message for message in known_messages() if message.id == id_), None)
 
 
-# What one message of the service, or of ssh, means. Pure: a text goes in, a verdict comes out.
-
-
 # A message is a few lines; a longer text is a page of HTML, whose end says nothing.
 _MAX_MESSAGE_LENGTH = 8000
 

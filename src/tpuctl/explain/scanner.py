@@ -1,4 +1,6 @@
-"""Finds the known messages in the lines of a log, block by block, each occurrence once, in bounded memory.
+"""Find the known messages in a log, block by block, each occurrence once, in bounded memory. Pure.
+
+`LogReader` takes bytes; `LogScanner` searches blocks of lines.
 
 Most blocks hold none of the literals (anchors) of known messages, and need no more work. A block that holds one is searched
 with patterns, and so is the beginning of the next block, in which a message at the end of a block may continue.
@@ -146,9 +148,6 @@ def index_anchors(messages: Sequence[Message]) -> AnchorIndex:
     )
 
 
-# The lines of a log by worker, so that messages of several workers that interleave are read one by one.
-
-
 # Lines of a block that are examined for workers, or numbers, before each line.
 _SAMPLE_LINES = 32
 # Bytes. No header is longer.
@@ -170,6 +169,14 @@ class WorkerStream:
     def by_line(self) -> list[bytes]:
         """The letters of each line, including its header."""
         return letters_by_line(b"\n".join(self.texts)).split(b"\n")
+
+    def letters_after(self, previous: bytes) -> list[bytes]:
+        """Return the letters of the end of the previous block, then those of each line."""
+        return [letters_only(previous), *self.by_line]
+
+    def letters_of(self, part: tuple[int, int]) -> bytes:
+        """Return the letters of a range of lines without headers."""
+        return letters_only(self.without_headers([part]))
 
     def without_headers(self, parts: Sequence[tuple[int, int]]) -> bytes:
         """Return ranges of lines without headers. The first line is 1: 0 is the end of the previous block."""
@@ -195,7 +202,10 @@ class WorkerStreams:
 
 
 def split_by_worker(lines: LogLines, *, last_worker: str | None = None) -> WorkerStreams:
-    """Return the lines by worker. A first line that continues the previous block belongs to `last_worker`."""
+    """Return the lines by worker: messages of several workers may interleave.
+
+    A first line that continues the previous block belongs to `last_worker`.
+    """
     sample = [line[:_MAX_HEADER] for line in lines.texts[:: max(1, len(lines) // _SAMPLE_LINES)]]
     counted = has_worker_numbers(sample)
     if any(parse_header(line, counted=counted).worker for line in sample) or any(
@@ -230,12 +240,6 @@ def _group_by_worker(lines: LogLines, *, counted: bool, last_worker: str | None)
     return [WorkerStream(name, *place) for name, place in gathered.items()]
 
 
-# Skips lines that were searched before: logs repeat themselves, only with other numbers.
-#
-# Compares the letters of a line and of the line before it, so that a message across two lines is searched when these two meet
-# for the first time.
-
-
 # Pairs of lines remembered, as numbers: about 5 MiB.
 _MAX_PAIRS = 60_000
 # If most pairs are new, it is faster to search all lines, and not to compare the next blocks at all.
@@ -253,7 +257,11 @@ class UnseenParts:
 
 @dataclass(slots=True)
 class LineDeduplicator:
-    """Remembers which pairs of lines hold no literal."""
+    """Remembers which pairs of lines hold no literal: logs repeat themselves, only with other numbers.
+
+    Compares the letters of a line and of the line before it, so that a message across two lines is searched when these two meet
+    for the first time.
+    """
 
     _empty: set[int] = field(default_factory=set)
     _skipped: int = 0
@@ -296,9 +304,6 @@ class LineDeduplicator:
             text = read(part) if hits else b""
             if not any(hit in text for hit in hits):
                 self._empty.update(pairs)
-
-
-# Which lines of a worker are searched with patterns, and for which messages.
 
 
 # How much is searched around a literal: bytes and lines before and after it.
@@ -404,9 +409,6 @@ def _spans(hits: Sequence[_Hit], stream: WorkerStream, lines: LogLines) -> list[
     return spans
 
 
-# Counts how often each known message occurs, and keeps the first and the last place.
-
-
 _MAX_WORKERS = 8192
 # The list of tasks stands right behind its message; source: jax-ml/jax, errors of the coordination service.
 _TASK = re.compile(r"/job:[\w.-]{1,80}/(?:replica:\d{1,6}/)?task:(\d{1,6})")
@@ -470,7 +472,8 @@ class MessageCounter:
         """Release the text that holds the last place."""
         for half in (self.real, self.quoted):
             if half.last is not None:
-                half.last = _constant(half.last())
+                last = half.last()
+                half.last = lambda place=last: place
 
     def sighting(self) -> Sighting:
         """Return the occurrences so far."""
@@ -494,13 +497,6 @@ class MessageCounter:
             MappingProxyType(dict(half.workers)),
             memory,
         )
-
-
-def _constant(place: LogPlace) -> Callable[[], LogPlace]:
-    return lambda: place
-
-
-# The lines that look most like an error, for a log without a known message. Bounded in number and in cost.
 
 
 _MAX_SUSPECTS = 8
@@ -534,7 +530,7 @@ _HARMLESS_WORDING = re.compile(
 
 @dataclass(slots=True)
 class SuspectLines:
-    """Keeps the lines that look most like an error, of each kind of line the first."""
+    """Keeps the lines that look most like an error, of each kind of line the first. Bounded in number and in cost."""
 
     _kept: list[tuple[int, int, LogPlace]] = field(default_factory=list)
     _kinds: set[int] = field(default_factory=set)
@@ -585,9 +581,6 @@ def error_score(line: str) -> int:
     return next((points for pattern, points in _SCORES if pattern.search(line[:_MAX_SCORED_LENGTH])), 0)
 
 
-# Searches blocks of lines for known messages. What starts at the end of a block is left for the next one.
-
-
 # Bytes of a log that wait for the next block: of one worker, and of all together.
 _HELD, _MOST_HELD = 16 * 1024, 128 * 1024
 # Bytes before that, which decide whether a message is a quotation.
@@ -599,7 +592,10 @@ _LINE_ENDINGS_KEPT = (500, 4)
 
 @dataclass(slots=True)
 class LogScanner:
-    """Searches a log for messages. Of two that overlap the first wins. Lines are counted from the start of the log."""
+    """Searches a log for messages. Of two that overlap the first wins. Lines are counted from the start of the log.
+
+    A message that begins at the end of a block is searched together with the next block.
+    """
 
     messages: Sequence[Message]
     anchors: AnchorIndex
@@ -675,7 +671,7 @@ class LogScanner:
         for stream in streams.each:
             before = self._ends.pop(stream.worker, b"")
             # The first line is the end of the previous block.
-            novel = self._novelty.of(len(stream.texts) + 1, partial(_letters_by_line, before, stream))
+            novel = self._novelty.of(len(stream.texts) + 1, partial(stream.letters_after, before))
             found.append((stream, novel))
             start = b""
             if novel.parts and novel.parts[0][0] == 0:
@@ -690,7 +686,7 @@ class LogScanner:
         hits, text = self.anchors.found(TEXT_BREAK.join(filter(None, texts)))
         is_one = sum(len(novel.parts) for _, novel in found) == 1
         for stream, novel in found:
-            self._novelty.remember(novel, (lambda _: text) if is_one else partial(_letters_of, stream), hits)
+            self._novelty.remember(novel, (lambda _: text) if is_one else stream.letters_of, hits)
         if self.suspects.may_be_in(text):
             by_line = b"\n".join(b"\n".join(stream.by_line) for stream in streams.each)
             if places := self.suspects.candidates(by_line):
@@ -736,14 +732,6 @@ class LogScanner:
         )
 
 
-def _letters_by_line(before: bytes, stream: WorkerStream) -> list[bytes]:
-    return [letters_only(before), *stream.by_line]
-
-
-def _letters_of(stream: WorkerStream, part: tuple[int, int]) -> bytes:
-    return letters_only(stream.without_headers([part]))
-
-
 def _count_back(texts: Sequence[bytes], most: int) -> int:
     """Return how many of the last lines fit into `most` bytes."""
     size = 0
@@ -752,9 +740,6 @@ def _count_back(texts: Sequence[bytes], most: int) -> int:
         if size > most:
             return count
     return len(texts)
-
-
-# Reads a log as it arrives, in bounded memory, and keeps the known messages in it.
 
 
 _RANKS = list(MatchedBy)

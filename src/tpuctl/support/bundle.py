@@ -208,7 +208,6 @@ class BundleBuilder:
         return members
 
     def _connect(self, contents: BundleContents, node: Node, workers: Sequence[int]) -> list[Target]:
-
         connector, members = self._app.workers, []
         if obstacle := connector.obstacle(node):
             contents.lacks_of("workers", obstacle)
@@ -233,7 +232,17 @@ class BundleBuilder:
         is_file = self._choice.place != _STDOUT
         path = self._path(name)
         if is_file and app.format in {OutputFormat.JSON, OutputFormat.YAML}:
-            app.terminal.data(self._to_json(contents, path, read), app.format)
+            summary = {
+                "path": os.fspath(path),
+                "size": path.stat().st_size,
+                "files": len(entries),
+                "bytes": sum(entry.size for entry in entries),
+                "redactions": count_redactions(entries),
+                "missing": [{"path": lack.path, "why": lack.why} for lack in lacks],
+                "verdicts": explanation_to_json(read.explanation)["verdicts"],
+                **({"sandbox": True} if app.is_sandbox else {}),
+            }
+            app.terminal.data(summary, app.format)
         elif is_file:
             app.terminal.write(self._choice.place or path.name)
         packed = f", {format_size(path.stat().st_size)}" if is_file else ""
@@ -263,24 +272,9 @@ class BundleBuilder:
         if read.explanation.conclusions and read.explanation.conclusions[0].remedy:
             app.terminal.note(f"  {read.explanation.conclusions[0].remedy[0]}")
 
-    def _to_json(self, contents: BundleContents, path: Path, read: LogsExplanation) -> dict[str, Any]:
-        return {
-            "path": os.fspath(path),
-            "size": path.stat().st_size,
-            "files": len(contents.entries),
-            "bytes": sum(entry.size for entry in contents.entries),
-            "redactions": count_redactions(contents.entries),
-            "missing": [{"path": lack.path, "why": lack.why} for lack in contents.lacks],
-            "verdicts": explanation_to_json(read.explanation)["verdicts"],
-            **({"sandbox": True} if self._app.is_sandbox else {}),
-        }
-
 
 def _folder_name(name: NodeName, created: datetime) -> str:
     return f"tpuctl-bundle-{name.node_id}-{created:%Y%m%dT%H%M%SZ}"
-
-
-# The documents of a bundle: about the node, from the API and the journal; about this machine, from settings and `doctor`.
 
 
 _OPERATIONS = 50

@@ -228,9 +228,6 @@ class BundleFileWriter:
         self._size += len(data)
 
 
-# The path of a file in a bundle. Names come from workers and are not trusted. Pure.
-
-
 _LONGEST_PART = 120
 _DEEPEST = 10
 
@@ -280,9 +277,6 @@ def _safe_part(part: str) -> str:
         half = len(plain) // 2
         plain = plain[: half - 2] + "~" + plain[half + 2 :]
     return plain.encode("utf-8", "replace").decode()
-
-
-# Pack a bundle into one file, which appears complete or not at all.
 
 
 # Text shrinks to a tenth; a higher level takes longer than it saves.

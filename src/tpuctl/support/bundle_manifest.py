@@ -71,9 +71,6 @@ def _text(text: str) -> bytes:
     return (text.rstrip("\n") + "\n").encode("utf-8", "replace")
 
 
-# The manifest of a bundle for programs, and its page for people.
-
-
 # Version of the JSON. A version may gain fields; no field is removed or changes its meaning.
 SCHEMA_VERSION = 1
 
@@ -174,9 +171,6 @@ _GUIDE = (
 )
 
 
-# The verdict on the logs of a bundle, read as one log; each line is marked with its worker.
-
-
 _LOG = re.compile(
     r"workers/(?P<worker>\d+)/(?:jobs/[^/]+/(?:out|err)|tpu_logs/.+|tpu_log_dir/.+|dmesg\.txt|startup-script\.log)"
 )
@@ -208,7 +202,10 @@ class LogsExplanation:
 
 
 def explain_logs(entries: Sequence[BundleEntry], known: Mapping[str, str]) -> LogsExplanation:
-    """Read the logs among the files; `known` are facts for the remedies, such as the node's name."""
+    """Read the logs among the files as one log, each line marked with its worker.
+
+    `known` are facts for the remedies, such as the node's name.
+    """
     reader, parts, line = LogReader(), [], 1
     for entry in entries:
         match = _LOG.fullmatch(entry.path)

@@ -1,4 +1,8 @@
-"""Collect evidence for support from a worker: one ssh session, whose answer is processed as it arrives."""
+"""The sources of a bundle: documents from the API and this machine, and files from the workers.
+
+Each document has a query of its own, which may fail without the others. Each worker gets one ssh session, whose answer is
+processed as it arrives; the sessions run in parallel, so a worker that does not answer delays no other.
+"""
 
 from __future__ import annotations
 
@@ -302,11 +306,6 @@ def _explain(
     return EvidenceGap(f"collection failed: {said}" if said else f"collection failed: exit {code}")
 
 
-# The sources of a bundle: documents from the API and this machine, and files from the workers.
-#
-# Each document has a query of its own, which may fail without the others.
-
-
 _NO_TIME = timedelta(0)
 # Guest attributes without secrets [Compute Engine documentation of guest attributes].
 _HARMLESS = ("hostkeys/", "guestinventory/", "guest-agent/", "diagnostics/")
@@ -355,12 +354,9 @@ def replace_folder(value: Any, folder: str) -> Any:  # JSON
     return re.sub(rf"(?<![\w/.\-]){re.escape(folder.rstrip('/'))}(?=/|\W|$)", "~", value)
 
 
-# The node of a bundle. A deleted node is still known to the journal and to its operations.
-
-
 @dataclass(frozen=True, slots=True)
 class BundleSubject:
-    """The node of a bundle."""
+    """The node of a bundle. The journal and its operations still know a deleted node."""
 
     name: NodeName
     node: Node | None
@@ -398,9 +394,6 @@ def find_subject(
             raise failure or NodeNotInProjectError(reference.node_id, project)
         name = in_journal[0]
     return BundleSubject(name, None, failure)
-
-
-# Collects files from all workers of a node in parallel; a worker that does not answer delays no other.
 
 
 _AT_ONCE = 32
@@ -521,9 +514,6 @@ class _WorkerSink:
         if self._errors:
             text = "".join(self._errors).encode("utf-8", "replace")
             self._contents.add_own(f"{self._folder}/errors.txt", redact(text, self._contents.accounts))
-
-
-# Queries that may hang, each with a timeout.
 
 
 T = TypeVar("T")

@@ -1,8 +1,10 @@
 """Remove secrets from text that leaves this machine, and name the kind of each: `[redacted oauth-token]`. Pure.
 
-Works on bytes as they arrive, in bounded memory and linear time. The result does not depend on how the pieces are cut; text
-without secrets passes unchanged. A secret without a known form, or a name before it, cannot be found: a person must still
-review the text.
+`Redactor` works on bytes as they arrive, in bounded memory and linear time. The result does not depend on how the pieces are
+cut; text without secrets passes unchanged. It searches `PlainText` (without colours, and with the escapes of JSON, HTML, URLs
+and shells decoded) with the rules of `secret_forms` and with `name_rules`: `NAME=value`, `"name": "value"`, `--name value`, and
+similar. `hide_metadata` is for documents of the API. A secret without a known form, or a name before it, cannot be found: a
+person must still review the text.
 """
 
 from __future__ import annotations
@@ -128,7 +130,7 @@ class Redactor:
         words = LongWords(lowered)
         found = [
             replace(span, start=plain.start(span.start), end=plain.end(span.end))
-            for rule in (_rules() if words.text else _of_short_words())
+            for rule in (_rules() if words.text else [rule for rule in _rules() if not rule.is_long])
             for span in _find_all(rule, plain.text, words if rule.is_long else lowered)
         ]
         return found + (list(self._accounts.spans(data)) if self._accounts else [])
@@ -160,11 +162,6 @@ def redact(data: bytes, accounts: AccountAliases | None = None) -> bytes:
 def _rules() -> tuple[SecretRule, ...]:
     """Return all rules; of two that find the same place, the earlier names it."""
     return (*key_rules(), *token_rules(), *place_rules(), *command_rules(), *name_rules())
-
-
-@functools.cache
-def _of_short_words() -> tuple[SecretRule, ...]:
-    return tuple(rule for rule in _rules() if not rule.is_long)
 
 
 def _find_all(rule: SecretRule, data: bytes, searched: bytes | LongWords) -> Iterator[SecretSpan]:
@@ -211,9 +208,6 @@ def _encoding(begin: bytes) -> str | None:
         if zeros.count(0) > 0.9 * len(zeros) and others.count(0) < 0.1 * len(others):
             return name
     return None
-
-
-# Plain text: without colours, and with the escapes of JSON, HTML, URLs and shells decoded.
 
 
 _ESCAPES = re.compile(
@@ -288,9 +282,6 @@ def _decode(found: re.Match[bytes]) -> bytes:
             return b""
 
 
-# Aliases for names that are not secret but private: e-mail and IP addresses.
-
-
 _EMAIL = re.compile(
     rb"(?<![A-Za-z0-9._%+\-])[A-Za-z0-9._%+\-]{1,64}@[A-Za-z0-9\-]{1,63}(?:\.[A-Za-z0-9\-]{1,63}){0,8}\.[A-Za-z]{2,24}"
 )
@@ -331,9 +322,6 @@ class AccountAliases:
                 self._counts[kind] = self._counts.get(kind, 0) + 1
                 self._aliases[name] = f"{kind}-{self._counts[kind]}".encode()
             return self._aliases[name]
-
-
-# Documents of the API without the values of metadata, except values known to be harmless.
 
 
 # Switches of the guest and of tpuctl [documentation of metadata; gcloud 528 source].
@@ -400,9 +388,6 @@ def _fingerprint(line: str) -> str:
     except (IndexError, binascii.Error):
         return "[hidden: not a key]"
     return f"{login}:{words[0]} SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
-
-
-# Secrets recognized by the name before them: `NAME=value`, `"name": "value"`, `--name value`, and similar.
 
 
 # The text between a name and its value: the rest of the name, its closing quote, `=`, `:` or `=>`, a quote.
@@ -568,9 +553,6 @@ def _is_flag(data: bytes, name: SecretName) -> bool:
     return _FLAG.search(data[max(0, name.start - 70) : name.end]) is not None
 
 
-# Names of secrets: which words in which context, and names that are only about a secret. Pure.
-
-
 # Each name contains one of these; its context decides.
 NAME_ANCHORS = (b"pass", b"pwd", b"pswd", b"key", b"secret", b"credential", b"creds", b"token", b"auth")
 # The word as a whole.
@@ -678,9 +660,6 @@ def _continues_word(data: bytes, at: int) -> bool:
     """Tell whether a word is only the end of another: `bypass`, but not `dbPass`."""
     before = data[max(0, at - 1) : at]
     return before.isalpha() and not (before.islower() and data[at : at + 1].isupper())
-
-
-# The form of values: where they end, and which cannot be secrets. Pure.
 
 
 # A value without quotes: up to a blank, a quote, an escaped line end, or the next pair.
