@@ -31,7 +31,7 @@ def face() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle that was made, and what was told of it."""
+    """A bundle, and the output of the command that wrote it."""
 
     files: dict[str, bytes]
     out: str

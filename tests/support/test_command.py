@@ -1,4 +1,4 @@
-"""`tpuctl bundle`: what is in it, what is not, and what is told."""
+"""`tpuctl bundle`: its files, what is missing in it, and the output of the command."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def test_manifest_lists_all_other_files(lone: Site) -> None:
 
     made = lone.bundle()
 
-    told = {one["path"]: one for one in made.json("manifest.json")["files"]}
-    assert set(told) == set(made.files) - {"manifest.json"}
-    for path, one in told.items():
+    listed = {one["path"]: one for one in made.json("manifest.json")["files"]}
+    assert set(listed) == set(made.files) - {"manifest.json"}
+    for path, one in listed.items():
         assert (one["size"], one["sha256"]) == (len(made.files[path]), hashlib.sha256(made.files[path]).hexdigest())
-    log = told["workers/0/tpu_logs/a.log"]
+    log = listed["workers/0/tpu_logs/a.log"]
     assert (log["originalSize"], log["redactions"], log["truncated"]) == (44, {"api-key": 1}, False)
     assert made.json("manifest.json")["redactions"] == {"api-key": 1}
     assert (made.json("manifest.json")["node"], made.json("manifest.json")["sandbox"]) == ("demo", True)
@@ -173,8 +173,8 @@ def test_sizes_are_limited_and_omissions_recorded(lone: Site) -> None:
     assert head + b"\n" == lines[: len(head) + 1]
     assert tail == lines[-len(tail) :]
     assert len(head) + 1 + int(note) + len(tail) == len(lines)
-    (told,) = [one for one in made.json("manifest.json")["files"] if one["path"].endswith("big.log")]
-    assert (told["truncated"], told["originalSize"], told["size"]) == (True, len(lines), len(big))
+    (entry,) = [one for one in made.json("manifest.json")["files"] if one["path"].endswith("big.log")]
+    assert (entry["truncated"], entry["originalSize"], entry["size"]) == (True, len(lines), len(big))
 
 
 def test_since_skips_old_and_special_files(lone: Site) -> None:
@@ -239,9 +239,9 @@ def test_node_without_workers_gives_a_bundle(site: Site, sandbox: Sandbox) -> No
 
 def test_endless_worker_is_limited(lone: Site) -> None:
     """Neither by files nor by what is missing does it fill this machine."""
-    told = json.dumps({"path": "x", "source": "x", "size": 1, "modified": None}).encode()
-    lacks = [json.dumps({"path": f"y{number}", "why": "z" * 900}).encode() for number in range(700)]
-    frames = [*((b"f", told) for _ in range(1100)), *((b"n", lack) for lack in lacks), (b"z", b"")]
+    file = json.dumps({"path": "x", "source": "x", "size": 1, "modified": None}).encode()
+    missing = [json.dumps({"path": f"y{number}", "why": "z" * 900}).encode() for number in range(700)]
+    frames = [*((b"f", file) for _ in range(1100)), *((b"n", item) for item in missing), (b"z", b"")]
     (lone.tpuctl.folder / "stream").write_bytes(_stream(frames))
     lone.ssh(f"cat '{lone.tpuctl.folder}/stream'; exit 0")
 

@@ -29,10 +29,10 @@ def test_existing_file_is_replaced_only_with_force(tpuctl: Console, lone: Site) 
 def test_default_file_name_has_node_and_time(tpuctl: Console, lone: Site) -> None:
     out, err, code = tpuctl("bundle", "demo", "--no-workers", "-o", "json")
 
-    told = json.loads(out)
+    summary = json.loads(out)
     path = tpuctl.folder / "tpuctl-bundle-demo-20260101T000000Z.tar.gz"
-    assert (code, told["path"], told["size"]) == (0, str(path), path.stat().st_size)
-    assert told["missing"] == [{"path": "workers", "why": "skipped: `--no-workers`"}]
+    assert (code, summary["path"], summary["size"]) == (0, str(path), path.stat().st_size)
+    assert summary["missing"] == [{"path": "workers", "why": "skipped: `--no-workers`"}]
     assert "warning" not in err
 
 

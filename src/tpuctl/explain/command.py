@@ -112,16 +112,16 @@ def command(app: App, *, words: tuple[str, ...], node: str | None, topic: str | 
 
     if node is not None:
         app.reference(node)  # reject an invalid name before reading a log
-    asked = parse_request(app, words)
-    if asked.kind is ExplainRequest.Kind.ID:
+    request = parse_request(app, words)
+    if request.kind is ExplainRequest.Kind.ID:
         if act:
             raise InvalidInputError("`--act` needs a log or a message, not an id", hint="give the log")
-        return show_entry(app, asked.text, {"node": node} if node else {})
+        return show_entry(app, request.text, {"node": node} if node else {})
 
     if node is not None:
         app.require_trust()
-    explanation, was_interrupted = explain_request(app, asked, node)
-    exit_code = show_explanation(app, explanation, asked)
+    explanation, was_interrupted = explain_request(app, request, node)
+    exit_code = show_explanation(app, explanation, request)
     if was_interrupted:
         return ExitCode.INTERRUPTED
     if act and node is not None and explanation.conclusions:
@@ -129,7 +129,7 @@ def command(app: App, *, words: tuple[str, ...], node: str | None, topic: str | 
     return exit_code
 
 
-def show_explanation(app: App, explanation: Explanation, asked: ExplainRequest) -> ExitCode:
+def show_explanation(app: App, explanation: Explanation, request: ExplainRequest) -> ExitCode:
     """Show the verdicts on a log; without any, the lines that look most like an error. Return the exit code."""
     terminal, form = app.terminal, app.format
     if form in {OutputFormat.JSON, OutputFormat.YAML}:
@@ -149,8 +149,8 @@ def show_explanation(app: App, explanation: Explanation, asked: ExplainRequest) 
     count = "this line" if explanation.lines == 1 else f"these {explanation.lines} lines"
     about = " (not text)" if explanation.is_binary else ""
     terminal.warn(f"no known message in {count}{about}")
-    if asked.text and not asked.text.count(" "):
-        terminal.note(f"`{asked.text}` is not a file, so tpuctl read it as a message")
+    if request.text and not request.text.count(" "):
+        terminal.note(f"`{request.text}` is not a file, so tpuctl read it as a message")
     if explanation.suspicious and app.format is OutputFormat.TABLE:
         terminal.note("the lines that look most like an error:")
         terminal.page(render_suspects(explanation, colored=terminal.colors_out))
@@ -209,22 +209,22 @@ def parse_request(app: App, words: tuple[str, ...]) -> ExplainRequest:
     return ExplainRequest(ExplainRequest.Kind.TEXT, text)
 
 
-def explain_request(app: App, asked: ExplainRequest, node: str | None) -> tuple[Explanation, bool]:
+def explain_request(app: App, request: ExplainRequest, node: str | None) -> tuple[Explanation, bool]:
     """Return what is wrong, and whether the user interrupted a stream with Ctrl-C."""
     evidence = _fetch_evidence(app, node) if node else None
     # An unknown name appears in no command.
     known = {"node": node} if node and evidence is not _UNKNOWN_NODE else {}
     was_interrupted = False
-    if asked.kind is ExplainRequest.Kind.TEXT:
-        explanation = conclude_single_message(asked.text, read_text(asked.text), known=known)
+    if request.kind is ExplainRequest.Kind.TEXT:
+        explanation = conclude_single_message(request.text, read_text(request.text), known=known)
     else:
         logs: dict[str, ScanResult] = {}
-        for name in dict.fromkeys(asked.files):
+        for name in dict.fromkeys(request.files):
             if name == _STDIN:
                 logs["stdin"], was_interrupted = _follow_stdin(app)
             else:
                 logs[name] = read_file(_path(app, name), name)
-        if not any(seen.size for seen in logs.values()) and not was_interrupted:
+        if not any(scan.size for scan in logs.values()) and not was_interrupted:
             names = ", ".join(f"`{name}`" for name in logs)
             raise InvalidInputError(f"{names} is empty", hint="give a log with content")
         explanation = conclude(next(iter(logs.values())) if len(logs) == 1 else merge_scans(logs), known=known)
@@ -237,8 +237,8 @@ def _follow_stdin(app: App) -> tuple[ScanResult, bool]:
     """Read stdin to its end, or to Ctrl-C; on a terminal print each failure when it is found."""
     printed: set[str] = set()
 
-    def print_new(seen: ScanResult) -> None:
-        for sighting in seen.sightings:
+    def print_new(scan: ScanResult) -> None:
+        for sighting in scan.sightings:
             is_failure = (
                 sighting.message.role not in {MessageRole.HARMLESS, MessageRole.RECOVERY} and not sighting.is_quoted
             )
@@ -249,10 +249,10 @@ def _follow_stdin(app: App) -> tuple[ScanResult, bool]:
 
     streams = app.invocation.streams
     stdin = getattr(streams.stdin, "buffer", None) or io.BytesIO(streams.stdin.read().encode())
-    seen, was_interrupted = follow_stream(stdin, print_new)
+    scan, was_interrupted = follow_stream(stdin, print_new)
     if was_interrupted:
         app.terminal.end_line()
-    return seen, was_interrupted
+    return scan, was_interrupted
 
 
 def _fetch_evidence(app: App, text: str) -> NodeEvidence | None:
@@ -432,7 +432,7 @@ def apply_remedy(app: App, explanation: Explanation, node: str, *, yes: bool) ->
     Acts only on certain verdicts. Recreates a node only if a new read shows that it is dead; a living node is left alone.
     """
     conclusion = _first_actionable(explanation)
-    name, *others = words = _command(conclusion, node)
+    name, *others = words = _remedy_command(conclusion, node)
     line = shlex.join(["tpuctl", *words])
     app.terminal.note(f"for `{conclusion.id}`: `{line}`")
     _check_unchanged(app, node, conclusion, must_be_dead=name == "up")
@@ -459,7 +459,7 @@ def _first_actionable(explanation: Explanation) -> Conclusion:
     )
 
 
-def _command(conclusion: Conclusion, node: str) -> list[str]:
+def _remedy_command(conclusion: Conclusion, node: str) -> list[str]:
     """Return the command as the remedy shows it, so that tpuctl runs what the user has read."""
     sighting = conclusion.sighting
     verbs = _COMMANDS[sighting.message.action]
