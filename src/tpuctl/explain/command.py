@@ -71,16 +71,16 @@ _ALL_TOPICS = ""
 @cli_command("explain", asks_trust=False)
 @click.argument("words", metavar="[FILE|-|TEXT|ID]...", nargs=-1, type=click.UNPROCESSED)
 @click.option(
-    "--node", metavar="NODE", shell_complete=complete_node, help="Node of the log; its state is checked before the log."
+    "--node", metavar="NODE", shell_complete=complete_node, help="Node that wrote the log; its state is checked first."
 )
 @click.option(
     "--topic",
     metavar="[NAME]",
     is_flag=False,
     flag_value=_ALL_TOPICS,
-    help="Advice on a topic; without NAME: list the topics.",
+    help="Show advice on a topic, such as batch-size; without NAME, list the topics.",
 )
-@click.option("--act", is_flag=True, help="Run the remedy, if tpuctl can, after confirmation; needs --node.")
+@click.option("--act", is_flag=True, help="Run the tpuctl command of the remedy, after confirmation; needs --node.")
 @route_options
 @yes_option
 def command(app: App, *, words: tuple[str, ...], node: str | None, topic: str | None, act: bool, yes: bool) -> int:

@@ -92,6 +92,18 @@ class LogLines:
     def __add__(self, other: LogLines) -> LogLines:
         return LogLines(self.texts + other.texts, self.numbers + other.numbers, self.origins + other.origins)
 
+    def without_carriage_returns(self) -> LogLines:
+        """Cut the lines at carriage returns: text that a terminal would overwrite becomes a line with the same number."""
+        found = LogLines()
+        for text, number, origin in zip(self.texts, self.numbers, self.origins, strict=True):
+            if b"\r" not in text:
+                found.add(text, number, origin)
+                continue
+            states = [state for state in text.split(b"\r") if state] or [b""]
+            for index, state in enumerate(states):
+                found.add(state, number, None if index else origin)
+        return found
+
     def since(self, start: int) -> LogLines:
         """Return the lines from that index."""
         return LogLines(self.texts[start:], self.numbers[start:], self.origins[start:])
@@ -179,7 +191,7 @@ class LineSplitter:
         if self._is_inside and lines.origins:
             lines.origins[0] = CONTINUATION
         self._is_inside = not is_whole
-        return _split_carriage_returns(lines) if b"\r" in block else lines
+        return lines.without_carriage_returns() if b"\r" in block else lines
 
 
 def _block_end(data: bytes, offset: int, *, is_last: bool) -> int:
@@ -198,19 +210,6 @@ def _block_end(data: bytes, offset: int, *, is_last: bool) -> int:
     while end > offset + BLOCK_SIZE - 4 and data[end - 1] & 0xC0 == 0x80:  # not inside a character
         end -= 1
     return end - 1 if data[end - 1] >= 0xC0 else end
-
-
-def _split_carriage_returns(lines: LogLines) -> LogLines:
-    """Return the lines without carriage returns: text that a terminal would overwrite becomes a line with the same number."""
-    found = LogLines()
-    for text, number, origin in zip(lines.texts, lines.numbers, lines.origins, strict=True):
-        if b"\r" not in text:
-            found.add(text, number, origin)
-            continue
-        states = [state for state in text.split(b"\r") if state] or [b""]
-        for index, state in enumerate(states):
-            found.add(state, number, None if index else origin)
-    return found
 
 
 # A header has parts such as a worker, a time, a level; further parts belong to the message.

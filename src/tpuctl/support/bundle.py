@@ -325,7 +325,12 @@ class MachineDocuments:
 
     def all(self) -> dict[str, Callable[[], Any]]:
         """Return the queries by the names of their documents. `doctor` checks the workers too if they are visited."""
-        return {"settings.json": self._settings, "doctor.json": self._doctor, "versions.json": self._versions}
+
+        def versions() -> Any:  # JSON
+            known = {key: value for key, value in environment_json(self._environment).items() if key != "settings"}
+            return replace_folder({"system": platform.platform(), **known}, self._home)
+
+        return {"settings.json": self._settings, "doctor.json": self._doctor, "versions.json": versions}
 
     @cached_property
     def _environment(self) -> EnvironmentFacts:
@@ -360,7 +365,3 @@ class MachineDocuments:
             "summary": {str(level): len(report.of(level)) for level in Level},
             "findings": [finding_to_json(finding) for finding in report.findings],
         }, self._home)  # fmt: skip
-
-    def _versions(self) -> Any:  # JSON
-        versions = {key: value for key, value in environment_json(self._environment).items() if key != "settings"}
-        return replace_folder({"system": platform.platform(), **versions}, self._home)

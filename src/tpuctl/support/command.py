@@ -54,17 +54,21 @@ class _OutputFormat(click.Choice[str]):
     "--since",
     type=DurationType(),
     metavar="TIME",
-    help="Maximum age of log lines, such as 90m or 2h. [default: no limit]",
+    help="Maximum age of logs on workers, such as 90m or 2h. [default: no limit]",
 )
 @click.option(
     "--max-size",
     metavar="SIZE",
     default=_DEFAULT_MAX_SIZE,
     show_default=True,
-    help="Maximum size of all files together, before compression.",
+    help="Maximum size of all files together, before compression; at least 2M.",
 )
-@click.option("--timeout", type=DurationType(), metavar="TIME", help="Maximum duration, such as 5m. [default: 2m]")
-@click.option("--redact-accounts", is_flag=True, help="Replace e-mail and IP addresses by aliases too.")
+@click.option(
+    "--timeout", type=DurationType(), metavar="TIME", help="Maximum duration of the command, such as 5m. [default: 2m]"
+)
+@click.option(
+    "--redact-accounts", is_flag=True, help="Also replace e-mail and IP addresses by aliases, such as account-1."
+)
 @route_options
 def command(
     app: App,

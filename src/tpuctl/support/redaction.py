@@ -141,7 +141,13 @@ class Redactor:
 
     def _detect_encoding(self) -> None:
         self._has_begun = True
-        encoding = _encoding_of(self._waiting[:4096])
+        begin = self._waiting[:4096]
+        encoding = next((name for mark, name in _BOMS.items() if begin.startswith(mark)), None)
+        if encoding is None and len(begin) >= 32:
+            for first, name in ((1, "utf-16-le"), (0, "utf-16-be")):
+                zeros, others = begin[first::2], begin[1 - first :: 2]
+                if zeros.count(0) > 0.9 * len(zeros) and others.count(0) < 0.1 * len(others):
+                    encoding = name
         if encoding:
             self._decoder = codecs.getincrementaldecoder(encoding)("replace")
         self._waiting = self._decode_piece(self._waiting)
@@ -194,20 +200,6 @@ def _merge_spans(spans: Sequence[SecretSpan], base: int) -> list[SecretSpan]:
         else:
             merged.append(SecretSpan(start, span.end, span.kind, span.tail, span.label))
     return merged
-
-
-def _encoding_of(begin: bytes) -> str | None:
-    """Return the encoding of a text with two or four bytes for each letter, None for others."""
-    for mark, name in _BOMS.items():
-        if begin.startswith(mark):
-            return name
-    if len(begin) < 32:
-        return None
-    for first, name in ((1, "utf-16-le"), (0, "utf-16-be")):
-        zeros, others = begin[first::2], begin[1 - first :: 2]
-        if zeros.count(0) > 0.9 * len(zeros) and others.count(0) < 0.1 * len(others):
-            return name
-    return None
 
 
 _ESCAPES = re.compile(
