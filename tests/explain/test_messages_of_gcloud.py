@@ -98,7 +98,7 @@ def test_every_quantifier_is_bounded() -> None:
         ("ada@10.0.0.1: Permission denied (publickey).", ["ssh-publickey"]),
     ],
 )
-def test_messages_in_real_logs(text: str, found: list[str]) -> None:
+def test_messages_in_real_logs_are_recognized(text: str, found: list[str]) -> None:
     assert found_in_log(text) == found
 
 

@@ -16,7 +16,7 @@ _EXAMPLES = examples_of(*_FILES)
 
 @pytest.mark.parametrize("example", _EXAMPLES, ids=ids_of(_EXAMPLES))
 def test_message_is_recognized_with_facts(example: Example) -> None:
-    """The first entry that matches is the right one, whatever follows or surrounds the message."""
+    """The first entry that matches is the right one, with any text around the message."""
     assert match_as_in_log(example.text, _MESSAGES) == example.match
 
 
@@ -56,12 +56,12 @@ def test_message_is_recognized_with_facts(example: Example) -> None:
     ],
 )
 def test_similar_text_is_not_recognized(text: str) -> None:
-    """Logs that go well speak of the same things."""
+    """Logs without a failure have similar words."""
     assert match_as_in_log(text, _MESSAGES) is None
 
 
 def test_tpu_failure_is_not_the_harmless_note_of_other_backends() -> None:
-    """JAX writes the same words when it merely tries what is there, and when it fails."""
+    """JAX writes the same words when it only tries backends, and when it fails."""
     failed = "RuntimeError: Unable to initialize backend 'tpu': INTERNAL: Failed to open libtpu.so: no such file"
     harmless = message_by_id("jax-other-backend")
     assert harmless is not None
