@@ -1,59 +1,64 @@
-"""Examples of messages as they were met, and what the entries of TensorFlow and of Cloud Storage make of them."""
+"""Examples of messages: the second document of each file in `data/messages`."""
 
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from importlib import resources
+from typing import Any, NamedTuple
 
-from tpuctl.explain.messages import known_messages
+import yaml
+
+from tpuctl.explain.messages import Message, known_messages
 
 
-@dataclass(frozen=True)
-class Example:
-    """A text and what it is known as; all words empty where it is nothing."""
+class Match(NamedTuple):
+    """What a text is recognized as, and the facts in it."""
 
     id: str
-    action: str
-    role: str
-    look_at: str
     facts: Mapping[str, str]
+
+
+class Example(NamedTuple):
+    """A text as it was met, and what it must be recognized as."""
+
     text: str
+    match: Match
 
 
-def parsed(table: str) -> list[Example]:
-    """Read `id | action role look-at | facts` lines, each followed by its text, which is indented."""
-    found: list[Example] = []
-    for block in re.split(r"\n(?=\S)", table.strip("\n")):
-        head, text = block.split("\n", 1)
-        id_, words, facts = (part.strip() for part in head.split("|"))
-        action, role, look_at = words.split()
-        pairs = dict(word.split("=", 1) for word in shlex.split(facts))
-        found.append(Example(id_, action, role, look_at, pairs, text))
-    return found
+def examples_of(*files: str) -> list[Example]:
+    """Return the examples of message files, in order."""
+    return [
+        Example(one["text"], Match(id_, one.get("facts", {})))
+        for name in files
+        for id_, examples in _documents(name)[1].items()
+        for one in examples
+    ]
 
 
-def names_of(examples: Sequence[Example]) -> list[str]:
+def ids_of(examples: Sequence[Example]) -> list[str]:
     """Return the ids of examples, for the names of tests."""
-    return [example.id for example in examples]
+    return [example.match.id for example in examples]
 
 
-def first_known(text: str) -> Example:
-    """Return what the first entry that matches makes of a text, as a log is read: only where the text holds an anchor."""
-    collapsed = " ".join(text.split())
-    squeezed = "".join(text.split()).lower()
-    for message in known_messages():
-        if not message.id.startswith(("tf-", "gcs-")):
-            continue
-        if found := re.search(message.match, collapsed):
-            assert any("".join(anchor.split()).lower() in squeezed for anchor in message.anchors), message.id
-            facts = {key: value for key, value in found.groupdict().items() if value}
-            look_at = message.check_first or "no"
-            return Example(message.id, message.action, message.role, look_at, facts, text)
-    return Example("", "", "", "", {}, text)
+def messages_of(*files: str) -> list[Message]:
+    """Return the known messages of files, in the order in which they are tried."""
+    ids = {entry["id"] for name in files for entry in _documents(name)[0]}
+    return [message for message in known_messages() if message.id in ids]
 
 
-def ids_of_entries(prefix: str) -> list[str]:
-    """Return the ids of all entries that begin so, in order."""
-    return [one.id for one in known_messages() if one.id.startswith(prefix)]
+def match_as_in_log(text: str, messages: Sequence[Message]) -> Match | None:
+    """Return the first match, None if there is none. Fail if a pattern matches a text without its anchors."""
+    collapsed, squeezed = " ".join(text.split()), "".join(text.split()).lower()
+    for message in messages:
+        found = re.search(message.match, collapsed)
+        if not any("".join(anchor.split()).lower() in squeezed for anchor in message.anchors):
+            assert not found, f"{message.id} matches without an anchor"
+        elif found:
+            return Match(message.id, {name: value for name, value in found.groupdict().items() if value})
+    return None
+
+
+def _documents(name: str) -> list[Any]:
+    text = resources.files("tpuctl.data").joinpath(f"messages/{name}.yaml").read_text("utf-8")
+    return list(yaml.load_all(text, yaml.CSafeLoader))

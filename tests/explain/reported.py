@@ -1,4 +1,4 @@
-"""Messages and sightings made by hand, for tests of what is concluded from them."""
+"""Messages and sightings made by hand, for tests of conclusions and of their rendering."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ BEGAN = datetime(2026, 3, 1, 10, tzinfo=UTC)
 
 def message(id_: str, role: MessageRole = MessageRole.CAUSE, **fields: Any) -> Message:
     """Return a message of that role."""
-    said: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "where": MessageOrigin.TRAINING_LOG,
         "match": id_,
         "kind": "failure",
         "meaning": f"{id_} happened",
-        "remedy": (f"mend {id_} of {{node}}",),
+        "remedy": (f"fix {id_} of {{node}}",),
         "action": Action.FIX_TRAINING_CODE,
         "retriable": False,
         "source": "a test",
     }
     for name in ("explained_by", "ends", "latest"):
         fields[name] = frozenset(fields.get(name, ()))
-    return Message(id=id_, role=role, **{**said, **fields})
+    return Message(id=id_, role=role, **{**defaults, **fields})
 
 
 def place(line: int, *, minute: float | None = None, worker: str | None = None, source: str | None = None) -> LogPlace:
-    """Return a place, at a minute after ten where one is given."""
+    """Return a place, with a time if a minute after ten is given."""
     time = None if minute is None else BEGAN + timedelta(minutes=minute)
     return LogPlace(line, f"line {line}", worker=worker, time=time, source=source)
 
@@ -39,6 +39,6 @@ def sighting(known: Message, first: LogPlace, last: LogPlace | None = None, **fi
     return Sighting(known, first, last or first, **fields)
 
 
-def seen(*sightings: Sighting, suspicious: tuple[LogPlace, ...] = ()) -> ScanResult:
-    """Return a log that holds them."""
+def scan_of(*sightings: Sighting, suspicious: tuple[LogPlace, ...] = ()) -> ScanResult:
+    """Return the scan of a log with these sightings."""
     return ScanResult(sightings, suspicious, lines=100_000, size=1)

@@ -1,4 +1,4 @@
-"""A few made-up messages, so that the reading of logs is tested apart from what is known."""
+"""A few made-up messages, so that tests of the scanner do not depend on the known messages."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ CHECK = message("check", "Something is odd about the answer", "odd about the ans
 KNOWN = (OOM, BUSY, GENERIC, RETRYING, BARRIER, KILLED, CHECK)
 
 
-def seen(log: str | bytes, known: tuple[Message, ...] = KNOWN) -> ScanResult:
-    """Return what is seen in a log that comes at once."""
+def scan(log: str | bytes, known: tuple[Message, ...] = KNOWN) -> ScanResult:
+    """Return the scan of a log that arrives in one piece."""
     reader = LogReader(known)
     reader.feed(log.encode() if isinstance(log, str) else log)
     return reader.so_far()
 
 
 def found(log: str | bytes) -> dict[str, int]:
-    """Return how often each message was met, in the order of the log."""
-    return {sighting.message.id: sighting.count for sighting in seen(log).sightings}
+    """Return how often each message occurs, in the order of the log."""
+    return {sighting.message.id: sighting.count for sighting in scan(log).sightings}

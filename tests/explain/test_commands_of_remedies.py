@@ -14,8 +14,8 @@ _COMMANDS = sorted(
     {
         (message.id, command)
         for message in known_messages()
-        for said in (message.meaning, *message.remedy)
-        for command in re.findall(r"`tpuctl ([a-z][^`]*)`", said)
+        for sentence in (message.meaning, *message.remedy)
+        for command in re.findall(r"`tpuctl ([a-z][^`]*)`", sentence)
     }
 )
 

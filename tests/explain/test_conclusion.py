@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.explain.reported import message, place, seen, sighting
+from tests.explain.reported import message, place, scan_of, sighting
 from tpuctl.explain.conclusion import Confidence, conclude, merge_scans
 from tpuctl.explain.log_lines import ScanResult, Sighting
 from tpuctl.explain.messages import CheckFirst, MessageRole
@@ -25,9 +25,9 @@ INITIALIZED = message("initialized", MessageRole.RECOVERY, ends=("retrying", "qu
 BENIGN = message("benign", MessageRole.HARMLESS)
 
 
-def told(*sightings: Sighting) -> list[tuple[str, str | None, str]]:
+def verdicts(*sightings: Sighting) -> list[tuple[str, str | None, str]]:
     """Return id, what it is a symptom of, and confidence, in order."""
-    conclusions = conclude(seen(*sightings)).conclusions
+    conclusions = conclude(scan_of(*sightings)).conclusions
     return [(one.id, one.symptom_of, str(one.confidence)) for one in conclusions]
 
 
@@ -38,8 +38,8 @@ def told(*sightings: Sighting) -> list[tuple[str, str | None, str]]:
         pytest.param((sighting(MEMORY, place(5)),), [("memory", None, "high")], id="a cause"),
         pytest.param((sighting(BENIGN, place(5)),), [], id="harmless is no verdict"),
         pytest.param((sighting(INITIALIZED, place(5)),), [], id="a recovery is no verdict"),
-        pytest.param((sighting(SOCKET, place(5)),), [("socket", None, "medium")], id="a lone symptom"),
-        pytest.param((sighting(COMPILE, place(5)),), [("compile", None, "medium")], id="a lone wrapper"),
+        pytest.param((sighting(SOCKET, place(5)),), [("socket", None, "medium")], id="only a symptom"),
+        pytest.param((sighting(COMPILE, place(5)),), [("compile", None, "medium")], id="only a wrapper"),
         pytest.param(
             (sighting(DISK, place(9)), sighting(MEMORY, place(5))),
             [("memory", None, "high"), ("disk", None, "high")],
@@ -58,7 +58,7 @@ def told(*sightings: Sighting) -> list[tuple[str, str | None, str]]:
         pytest.param(
             (sighting(SOCKET, place(5)), sighting(MEMORY, place(9))),
             [("memory", None, "high"), ("socket", "memory", "high")],
-            id="a cause may be told after its symptom",
+            id="a cause may be logged after its symptom",
         ),
         pytest.param(
             (sighting(SOCKET, place(5)), sighting(MEMORY, place(406))),
@@ -88,12 +88,12 @@ def told(*sightings: Sighting) -> list[tuple[str, str | None, str]]:
         pytest.param(
             (sighting(SOCKET, place(5, minute=0)), sighting(MEMORY, place(9, minute=2))),
             [("memory", None, "high"), ("socket", "memory", "high")],
-            id="told two minutes after",
+            id="logged two minutes after",
         ),
         pytest.param(
             (sighting(SOCKET, place(5, minute=0)), sighting(MEMORY, place(9, minute=2.1))),
             [("memory", None, "high"), ("socket", None, "medium")],
-            id="told more than two minutes after",
+            id="logged more than two minutes after",
         ),
         pytest.param(
             (sighting(DISK, place(5)), sighting(HEARTBEAT, place(9))),
@@ -123,7 +123,7 @@ def told(*sightings: Sighting) -> list[tuple[str, str | None, str]]:
         pytest.param(
             (sighting(MEMORY, place(5), place(8)), sighting(COMPILE, place(9)), sighting(DISK, place(10))),
             [("memory", None, "high"), ("disk", None, "high"), ("compile", "memory", "high")],
-            id="of two as near the one that was told first",
+            id="of two equally near the one logged first",
         ),
         pytest.param(
             (sighting(MEMORY, place(5)), sighting(COMPILE, place(406))),
@@ -158,7 +158,7 @@ def told(*sightings: Sighting) -> list[tuple[str, str | None, str]]:
             (sighting(DISK, place(5), count=3, quoted=3),), [("disk", None, "low")], id="only quoted"
         ),
         pytest.param(
-            (sighting(DISK, place(5), count=3, quoted=2),), [("disk", None, "high")], id="quoted and said"
+            (sighting(DISK, place(5), count=3, quoted=2),), [("disk", None, "high")], id="quoted and real"
         ),
         pytest.param(
             (sighting(MEMORY, place(5), quoted=1), sighting(SOCKET, place(9))),
@@ -170,11 +170,11 @@ def told(*sightings: Sighting) -> list[tuple[str, str | None, str]]:
 def test_conclude_sorts_and_links_causes(
     sightings: tuple[Sighting, ...], expected: list[tuple[str, str | None, str]]
 ) -> None:
-    assert told(*sightings) == expected
+    assert verdicts(*sightings) == expected
 
 
 def test_conclude_binary_file_has_low_confidence() -> None:
-    (one,) = conclude(replace(seen(sighting(DISK, place(5))), is_binary=True)).conclusions
+    (one,) = conclude(replace(scan_of(sighting(DISK, place(5))), is_binary=True)).conclusions
     assert (str(one.confidence), one.why) == (
         "low",
         "this is not text but a program or data, which may only contain the message",
@@ -183,7 +183,7 @@ def test_conclude_binary_file_has_low_confidence() -> None:
 
 def test_conclude_chain_names_first_cause() -> None:
     known = (sighting(UPLOAD, place(5)), sighting(FLUSH, place(6)), sighting(SOCKET, place(7)))
-    assert told(*known) == [
+    assert verdicts(*known) == [
         ("upload", None, "high"),
         ("flush", "upload", "high"),
         ("socket", "upload", "medium"),
@@ -192,13 +192,13 @@ def test_conclude_chain_names_first_cause() -> None:
 
 def test_conclude_fills_placeholders_from_known_facts_and_log() -> None:
     disk = replace(DISK, meaning="{path} of {node} is full", remedy=("clean {path} of {node}", "add {size}"))
-    (one,) = conclude(seen(sighting(disk, place(3), facts={"path": "/tmp"})), known={"node": "trainer"}).conclusions
+    (one,) = conclude(scan_of(sighting(disk, place(3), facts={"path": "/tmp"})), known={"node": "trainer"}).conclusions
     assert one.meaning == "/tmp of trainer is full"
     assert one.remedy == ("clean /tmp of trainer", "add SIZE")
 
 
 def test_conclude_recovered_failure_names_line() -> None:
-    explanation = conclude(seen(sighting(SOCKET, place(5)), sighting(INITIALIZED, place(9))))
+    explanation = conclude(scan_of(sighting(SOCKET, place(5)), sighting(INITIALIZED, place(9))))
     assert explanation.conclusions == ()
     (harmless,) = explanation.harmless
     assert (harmless.id, harmless.recovered, harmless.why) == (
@@ -210,15 +210,15 @@ def test_conclude_recovered_failure_names_line() -> None:
 
 def test_conclude_shows_suspicious_lines_only_without_verdict() -> None:
     odd = (place(7),)
-    assert conclude(seen(suspicious=odd)).suspicious == odd
-    assert conclude(seen(sighting(DISK, place(5)), suspicious=odd)).suspicious == ()
-    assert conclude(seen(sighting(BENIGN, place(5)), suspicious=odd)).suspicious == odd
+    assert conclude(scan_of(suspicious=odd)).suspicious == odd
+    assert conclude(scan_of(sighting(DISK, place(5)), suspicious=odd)).suspicious == ()
+    assert conclude(scan_of(sighting(BENIGN, place(5)), suspicious=odd)).suspicious == odd
 
 
 def logs() -> dict[str, ScanResult]:
     return {
-        "worker-0.log": seen(sighting(HEARTBEAT, place(4))),
-        "worker-1.log": seen(sighting(HEARTBEAT, place(2), place(8), count=2), sighting(DISK, place(900))),
+        "worker-0.log": scan_of(sighting(HEARTBEAT, place(4))),
+        "worker-1.log": scan_of(sighting(HEARTBEAT, place(2), place(8), count=2), sighting(DISK, place(900))),
     }
 
 
@@ -231,12 +231,12 @@ def test_merge_several_logs_finds_causes_across_files() -> None:
 
 
 def test_wrapper_has_no_cause_in_another_file() -> None:
-    known = {"a": seen(sighting(COMPILE, place(4))), "b": seen(sighting(DISK, place(4)))}
+    known = {"a": scan_of(sighting(COMPILE, place(4))), "b": scan_of(sighting(DISK, place(4)))}
     assert [(one.id, one.symptom_of) for one in conclude(merge_scans(known)).conclusions] == [
         ("disk", None),
         ("compile", None),
     ]
 
 
-def test_confidence_values() -> None:
+def test_confidence_values_are_a_contract() -> None:
     assert list(Confidence) == ["high", "medium", "low"]

@@ -38,7 +38,7 @@ def test_corpus_is_complete() -> None:
     assert sum(bool(log.label.get("only_quoted")) for log in logs) >= 20
 
 
-def test_corpus_verdicts() -> None:
+def test_corpus_verdicts_are_those_of_an_expert() -> None:
     failures = [log for log in corpus() if not log.is_harmless]
     wrong = {log.name: words for log in failures if (words := wrong_verdicts(log, _explained(log)))}
 
@@ -47,7 +47,7 @@ def test_corpus_verdicts() -> None:
     assert right >= _RIGHT
 
 
-def test_corpus_facts_of_verdicts() -> None:
+def test_corpus_facts_of_verdicts_are_right() -> None:
     """The number of occurrences, and the facts that the commands of the remedy are filled with."""
     detailed = [log for log in corpus() if {"count", "facts"} & log.label.keys()]
     wrong = {log.name: words for log in detailed if (words := wrong_details(log, _explained(log)))}

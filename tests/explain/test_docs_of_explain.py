@@ -51,12 +51,12 @@ def test_json_fields_match_the_docs() -> None:
     explanations = (failure, *several, preempted, conclude(_read(_OVER)), conclude(_read(b"Error: no\n")))
     documented = {words(row[0])[0]: set(row[1].split(" or ")) for row in table("explain.md", "explain-json")}
 
-    seen: dict[str, set[str]] = {"sandbox": {"boolean"}}
+    found: dict[str, set[str]] = {"sandbox": {"boolean"}}
     for explanation in explanations:
         for path, kind in _types(explanation_to_json(explanation)):
-            seen.setdefault(path, set()).add(kind)
+            found.setdefault(path, set()).add(kind)
 
-    assert seen == documented
+    assert found == documented
     assert SCHEMA_VERSION == 1
 
 

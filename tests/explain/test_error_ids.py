@@ -27,7 +27,7 @@ def face() -> dict[str, str]:
 def test_error_ends_with_its_id(tpuctl: Console, sandbox: Sandbox) -> None:
     """One that was recognised has the id of the message, another one that of its kind."""
     shown = replace(tpuctl, shows_ids=True)
-    shown("list")  # the first call of a world says that nothing is real
+    shown("list")  # the first call in a sandbox prints a note about it
     sandbox.fault("operation-error")
 
     mistyped, absent = shown("lst"), shown("status", "absent")

@@ -163,7 +163,7 @@ def test_act_limits_unstick_to_process_in_log(tpuctl: Console, sandbox: Sandbox)
     out, err, code = tpuctl("explain", "-", "--node", "demo", "--act", "--yes", piped=f"[0] {IN_USE}" * 3)
     assert "tpu-in-use-pid\tkill-stale-process\t" in out
     assert "for `tpu-in-use-pid`: `tpuctl unstick demo --pid 2718466`" in err.replace(" --worker 0", "")
-    assert code != 0  # the fake ssh tells nothing of that process
+    assert code != 0  # the fake ssh does not know that process
 
 
 @one_face
@@ -192,14 +192,14 @@ def test_act_without_command_names_remedy(tpuctl: Console, sandbox: Sandbox) -> 
     assert "error: `--act` does nothing: tpuctl has no command that fixes `disk-full`\n  hint: " in err
 
 
-def test_explain_log_without_known_message(offline: Console) -> None:
+def test_explain_log_without_known_message_shows_suspicious_lines(offline: Console) -> None:
     log = "step 1 loss 2.3\nFrobnicationError: the frobnicator failed\nstep 2\n"
     out, err, code = offline("explain", "-", piped=log)
     assert (out, code) == ("2  FrobnicationError: the frobnicator failed\n", 1)
     assert err == "warning: no known message in these 3 lines\nthe lines that look most like an error:\n"
     out, _, code = offline("explain", "-", "-o", "json", piped=log)
-    told = json.loads(out)
-    assert (code, told["verdicts"], [place["line"] for place in told["suspicious"]]) == (1, [], [2])
+    document = json.loads(out)
+    assert (code, document["verdicts"], [place["line"] for place in document["suspicious"]]) == (1, [], [2])
 
 
 def test_explain_missing_file_name_is_a_message(offline: Console) -> None:
@@ -212,14 +212,14 @@ def test_explain_missing_file_name_is_a_message(offline: Console) -> None:
     )
 
 
-def test_explain_harmless_messages(offline: Console) -> None:
+def test_explain_harmless_messages_exits_0(offline: Console) -> None:
     log = "Estimator's model_fn (<function f>) includes params argument, but params are not passed to Estimator.\n"
     out, err, code = offline("explain", "-", piped=log)
     assert (out, code) == ("", 0)
     assert err.startswith("no failure found: the messages that tpuctl recognized are harmless")
 
 
-def test_explain_message_on_command_line(offline: Console) -> None:
+def test_explain_message_on_command_line_ignores_quotation_marks(offline: Console) -> None:
     assert verdicts(offline, IN_USE)[0]["facts"] == {"pid": "2718466"}
     # Quotation marks of the user's own do not make a quote of it.
     assert verdicts(offline, f'"{IN_USE.strip()}"')[0]["confidence"] == "high"
@@ -271,18 +271,20 @@ def test_explain_several_files_are_one_log(offline: Console) -> None:
         ),
     ],
 )
-def test_explain_invalid_input(offline: Console, arguments: list[str], piped: str, expected: str) -> None:
+def test_explain_invalid_input_is_a_usage_error(
+    offline: Console, arguments: list[str], piped: str, expected: str
+) -> None:
     (offline.folder / "empty.log").touch()
     (offline.folder / "folder").mkdir()
     assert offline("explain", *arguments, piped=piped) == ("", expected, 2)
 
 
-def test_explain_without_input_on_terminal(offline: Console) -> None:
+def test_explain_without_input_on_terminal_fails(offline: Console) -> None:
     _, err, code = offline("explain", stdin="")
     assert (code, err.splitlines()[0]) == (2, "error: no input to explain")
 
 
-def test_explain_binary_input(offline: Console) -> None:
+def test_explain_binary_input_warns(offline: Console) -> None:
     (offline.folder / "core").write_bytes(bytes(range(256)) * 64)
     _, err, code = offline("explain", "core")
     assert code == 1
@@ -293,19 +295,19 @@ def test_explain_binary_input(offline: Console) -> None:
 @pytest.mark.parametrize(
     "id_", ["capacity-zone", "no-capacity", "TPU101", "tpu901", "exit-7", "usage", "node-preempted"]
 )
-def test_explain_id(offline: Console, id_: str) -> None:
+def test_explain_id_shows_its_entry(offline: Console, id_: str) -> None:
     out, err, code = offline("explain", id_)
     assert (code, err) == (0, "")
     assert out.lower().startswith(id_.lower())
 
 
-def test_explain_unknown_id(offline: Console) -> None:
+def test_explain_unknown_id_suggests_similar(offline: Console) -> None:
     _, err, code = offline("explain", "capacity-zon")
-    said = "error: no error, message or finding has the id `capacity-zon`\n  hint: did you mean `capacity-zone`, "
-    assert (code, err.startswith(said)) == (3, True)
+    expected = "error: no error, message or finding has the id `capacity-zon`\n  hint: did you mean `capacity-zone`, "
+    assert (code, err.startswith(expected)) == (3, True)
 
 
-def test_explain_topics(offline: Console) -> None:
+def test_explain_topics_are_listed_and_found_by_name(offline: Console) -> None:
     out, _, code = offline("explain", "--topic")
     assert (code, "batch-size\thow large a batch should be\n" in out) == (0, True)
     out, _, code = offline("explain", "--topic", "Batch size")
@@ -317,7 +319,7 @@ def test_explain_topics(offline: Console) -> None:
     )
 
 
-def test_explain_endless_log_until_ctrl_c(tmp_path: Path) -> None:
+def test_explain_endless_log_after_ctrl_c_shows_verdicts(tmp_path: Path) -> None:
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TPUCTL_STATE_DIR": str(tmp_path / "state")}
     running = subprocess.Popen(
         [sys.executable, "-m", "tpuctl", "explain", "-", "-o", "json"],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.explain.reported import BEGAN, message, place, seen, sighting
+from tests.explain.reported import BEGAN, message, place, scan_of, sighting
 from tpuctl.explain.conclusion import conclude
 from tpuctl.explain.device_memory import MemoryAllocation, MemoryUsage
 from tpuctl.explain.explanation_rendering import (
@@ -35,7 +35,7 @@ OTHER = place(4711, minute=124, worker="7")
 def cascade() -> Explanation:
     """Return a disk that is full on worker 3, then on 7, what others see of it, and what is harmless."""
     return conclude(
-        seen(
+        scan_of(
             sighting(BENIGN, place(1)),
             sighting(DISK, FIRST, OTHER, count=120, workers={"3": FIRST, "7": OTHER}, facts={"path": "/tmp"}),
             sighting(HEARTBEAT, place(900, minute=5, worker="1"), place(990, minute=6, worker="1"), count=3),
@@ -54,16 +54,16 @@ disk-full  worker 3, line 812
   more: `tpuctl explain --topic disk`
   symptom: heartbeat  worker 1, line 900  ~3, 10:05 to 10:06
     a worker has died
-    → mend heartbeat of NODE
+    → fix heartbeat of NODE
 
 harmless: `benign` (line 1)""".replace("~", "\N{MULTIPLICATION SIGN}")
 
 
-def test_page_for_terminal() -> None:
+def test_explanation_on_terminal_is_a_page() -> None:
     assert "\n".join(render_explanation(cascade(), width=100, colored=False)) == PAGE
 
 
-def test_rows_for_pipe() -> None:
+def test_explanation_to_pipe_is_one_row_for_each_verdict() -> None:
     assert [[cell.text for cell in row] for row in explanation_rows(cascade())] == [
         [
             *("disk-full", "fix-training-code", "training-log", "high", "", "812", "120", "3"),
@@ -71,20 +71,20 @@ def test_rows_for_pipe() -> None:
         ],
         [
             *("heartbeat", "fix-training-code", "training-log", "medium", "disk-full", "900", "3", "1"),
-            *("a worker has died", "mend heartbeat of NODE"),
+            *("a worker has died", "fix heartbeat of NODE"),
         ],
     ]
 
 
-def test_json_for_scripts() -> None:
+def test_explanation_json_has_all_fields() -> None:
     use = MemoryUsage(
         "hbm", used=3 << 30, limit=2 << 30, over=1 << 30, allocations=(MemoryAllocation(1 << 30, "f32[8,1]"),)
     )
-    told = explanation_to_json(
-        conclude(seen(sighting(replace(DISK, id="hbm-oom"), FIRST, memory=use, facts={"used": "3.00G"})))
+    document = explanation_to_json(
+        conclude(scan_of(sighting(replace(DISK, id="hbm-oom"), FIRST, memory=use, facts={"used": "3.00G"})))
     )
-    (verdict,) = told.pop("verdicts")
-    assert told == {"schemaVersion": 1, "harmless": [], "suspicious": [], "lines": 100_000, "bytes": 1}
+    (verdict,) = document.pop("verdicts")
+    assert document == {"schemaVersion": 1, "harmless": [], "suspicious": [], "lines": 100_000, "bytes": 1}
     remedy = verdict.pop("remedy")
     assert "the program needs 3 GiB" in remedy[0]  # the advice that fits these numbers
     assert verdict == {
@@ -132,23 +132,23 @@ def test_json_for_scripts() -> None:
     ],
 )
 def test_repeats_show_count_and_times(first: LogPlace, last: LogPlace, expected: str) -> None:
-    explanation = conclude(seen(sighting(DISK, first, last, count=2)))
+    explanation = conclude(scan_of(sighting(DISK, first, last, count=2)))
     assert f"  \N{MULTIPLICATION SIGN}2, {expected}" in list(render_explanation(explanation, width=100, colored=False))
 
 
 def test_suspect_lines_are_numbered() -> None:
     odd = (place(7), replace(place(1234), text="boom\a"))
-    explanation = conclude(seen(suspicious=odd))
+    explanation = conclude(scan_of(suspicious=odd))
     assert list(render_suspects(explanation, colored=False)) == ["   7  line 7", "1234  boom\\x07"]
 
 
 def test_blamed_tasks_are_named() -> None:
     facts = {"task": "/job:jax_worker/replica:0/task:3", "tasks": "3, 5"}
-    (told,) = conclude(seen(sighting(HEARTBEAT, place(1), facts=facts))).conclusions
+    (conclusion,) = conclude(scan_of(sighting(HEARTBEAT, place(1), facts=facts))).conclusions
 
     page = list(
-        render_explanation(conclude(seen(sighting(HEARTBEAT, place(1), facts=facts))), width=100, colored=False)
+        render_explanation(conclude(scan_of(sighting(HEARTBEAT, place(1), facts=facts))), width=100, colored=False)
     )
 
     assert page[0].startswith("heartbeat  workers 3, 5, line 1")
-    assert first_failed_worker(told) == "3"
+    assert first_failed_worker(conclusion) == "3"

@@ -157,9 +157,9 @@ PROBLEMS = [
 
 @pytest.mark.parametrize(("guide", "problem", "answers", "advice"), PROBLEMS)
 def test_guide_problem_gets_the_answer_of_the_guide(guide: str, problem: str, answers: str, advice: str) -> None:
-    said = " ".join(_said(id_) for id_ in answers.split())
+    texts = " ".join(_texts_of(id_) for id_ in answers.split())
     wanted = [part.strip() for part in advice.split(",")]
-    missing = [part for part in wanted if not any(one.casefold() in said for one in part.split("|"))]
+    missing = [part for part in wanted if not any(one.casefold() in texts for one in part.split("|"))]
 
     assert (guide, problem, missing) == (guide, problem, [])
 
@@ -188,8 +188,8 @@ def test_messages_in_guide_logs_are_known(log: str, known: list[str]) -> None:
     assert sorted(known, key=places.__getitem__) == known
 
 
-def _said(id_: str) -> str:
-    """Return all words of a message or of a topic; of what has both names, those of both."""
+def _texts_of(id_: str) -> str:
+    """Return all texts of a message or of a topic; of both if both have that id."""
     message, topic = message_by_id(id_), find_topic(id_)
     lines = [message.meaning, *message.remedy] if message is not None else []
     if isinstance(topic, Topic) and topic.id == id_:

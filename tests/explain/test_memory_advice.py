@@ -27,7 +27,7 @@ _PADDED_BY = MemoryAllocation(4 * GIB, "f32[8192,1]", None, None, 32 * MIB, 4 * 
 
 
 @pytest.mark.parametrize(
-    ("use", "said"),
+    ("use", "advice"),
     [
         (
             MemoryUsage("hbm", 18 * GIB, 16 * GIB, 2 * GIB, allocations=(_PADDED_BY,)),
@@ -108,9 +108,9 @@ _PADDED_BY = MemoryAllocation(4 * GIB, "f32[8192,1]", None, None, 32 * MIB, 4 * 
         ),
     ],
 )
-def test_advice_for_hbm(use: MemoryUsage, said: tuple[str, ...]) -> None:
+def test_advice_for_hbm_names_padding_first(use: MemoryUsage, advice: tuple[str, ...]) -> None:
     """Padding first where it is the reason; then what is missing, and the batch."""
-    assert memory_advice(use) == said
+    assert memory_advice(use) == advice
 
 
 _TILES = "make its last dimension a multiple of 128, and the one before it a multiple of 8 (16 in bfloat16)"
@@ -130,7 +130,7 @@ _LARGER = "or use a TPU with more memory for each core: v4 (32 GiB), v5p (95 GiB
 
 
 @pytest.mark.parametrize(
-    ("use", "said"),
+    ("use", "advice"),
     [
         (
             parse_memory_usage(OF_JAX),
@@ -161,23 +161,23 @@ _LARGER = "or use a TPU with more memory for each core: v4 (32 GiB), v5p (95 GiB
         ),
     ],
 )
-def test_advice_for_programs_with_batch_per_device(use: MemoryUsage, said: tuple[str, ...]) -> None:
+def test_advice_for_jax_counts_the_batch_of_each_device(use: MemoryUsage, advice: tuple[str, ...]) -> None:
     """No batch of 1024 for a language model in JAX."""
-    assert memory_advice(use) == said
+    assert memory_advice(use) == advice
 
 
 @pytest.mark.parametrize(
-    ("used", "said"), [("17.25M", "17.25 MiB"), ("17.5M", "17.5 MiB"), ("16.00M", "16 MiB"), ("100.00M", "100 MiB")]
+    ("used", "advice"), [("17.25M", "17.25 MiB"), ("17.5M", "17.5 MiB"), ("16.00M", "16 MiB"), ("100.00M", "100 MiB")]
 )
-def test_advice_writes_sizes_as_the_log(used: str, said: str) -> None:
+def test_advice_writes_sizes_as_the_log(used: str, advice: str) -> None:
     """So that it can be found there."""
-    assert memory_advice(MemoryUsage("vmem", parse_size(used)))[0] == f"the compiled program needs {said}"
+    assert memory_advice(MemoryUsage("vmem", parse_size(used)))[0] == f"the compiled program needs {advice}"
 
 
-def test_advice_for_vmem() -> None:
+def test_advice_for_vmem_is_a_smaller_batch() -> None:
     """The guide's advice: a smaller batch, or a newer version; never fewer layers."""
-    said = memory_advice(MemoryUsage("vmem", 32 * MIB, 16 * MIB, 16 * MIB))
-    assert said[0] == "the compiled program needs 32 MiB, 16 MiB more than the available 16 MiB"
-    assert "not HBM" in said[1]
-    assert "512 or 256" in said[2]
-    assert not any("layers" in line for line in said)
+    advice = memory_advice(MemoryUsage("vmem", 32 * MIB, 16 * MIB, 16 * MIB))
+    assert advice[0] == "the compiled program needs 32 MiB, 16 MiB more than the available 16 MiB"
+    assert "not HBM" in advice[1]
+    assert "512 or 256" in advice[2]
+    assert not any("layers" in line for line in advice)

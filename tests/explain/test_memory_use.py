@@ -192,7 +192,7 @@ def _bytes(number: str, unit: int) -> int:
     ],
 )
 def test_parse_memory_message(text: str, use: MemoryUsage | None) -> None:
-    """Whatever the version of XLA, and however much is missing."""
+    """Of any version of XLA, and with any part missing."""
     assert parse_memory_usage(text) == use
 
 
@@ -213,7 +213,7 @@ def test_parse_memory_message(text: str, use: MemoryUsage | None) -> None:
     ],
 )
 def test_parse_size_uses_powers_of_1024(text: str, size: int | None) -> None:
-    """`529.00M ( 554,696,704 bytes)`, XLA itself says."""
+    """XLA itself writes `529.00M ( 554,696,704 bytes)`."""
     assert parse_size(text) == size
 
 

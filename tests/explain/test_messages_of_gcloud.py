@@ -3,138 +3,31 @@
 from __future__ import annotations
 
 import re
-from importlib import resources
 
 import pytest
-import yaml
 
-from tpuctl.explain.messages import (
-    Action,
-    CheckFirst,
-    MatchedBy,
-    Message,
-    MessageOrigin,
-    MessageRole,
-    classify,
-    known_messages,
-    message_by_id,
-)
+from tests.explain.examples import Example, examples_of, ids_of, messages_of
+from tpuctl.explain.messages import MatchedBy, MessageOrigin, classify, known_messages, message_by_id
 
-# id, action, role, what to look at first, as in the sources that the entry names; then the text.
-_EXAMPLES = """
-ssh-terminal-state recreate-node cause node-state
-  ERROR: (gcloud.compute.tpus.tpu-vm.ssh) This TPU has terminal state "PREEMPTED", so it cannot be used anymore.
-ssh-unusable-state restart-node cause node-state
-  This TPU has state "STOPPED", so it cannot be currently connected to.
-ssh-transitional-state wait progress node-state
-  WARNING: The TPU VM "my-tpu" is in state "CREATING", therefore the TPU may not be available or reachable. If the
-  connection fails, please try again later.
-ssh-maintenance wait cause node-health
-  !!! This TPU is going through a maintenance event, and might be unavailable !!!
-ssh-key-propagation fix-ssh-key wrapper node-state
-  ERROR: (gcloud.compute.tpus.tpu-vm.ssh) Could not SSH into the instance.  It is possible that your SSH key has not
-  propagated to the instance yet. Try running this command again.
-ssh-multi-worker-failed fix-ssh-key wrapper no
-  Failed to execute command on multiple workers. This may have happened if you have not added your SSH key to your
-  ssh-agent using "ssh-add ~/.ssh/google_compute_engine".
-ssh-worker-command-failed fix-training-code wrapper other-workers-log
-  ##### Command execution on worker 0 failed with exit status 134. Continuing.
-ssh-worker-index fix-request cause no
-  worker index 8 is larger than the valid worker indexes on this TPU VM. Please only use indexes in the range [0, 7],
-  inclusive.
-ssh-needs-command fix-request cause no
-  Invalid value for [--worker]: cannot target multiple workers without the `--command` flag.
-ssh-copy-from-many fix-request cause no
-  Invalid value for [--worker]: cannot target multiple workers while copying files to client.
-ssh-worker-list fix-request cause no
-  Invalid value for [--worker]: found malformed range "3-1".
-ssh-node-index fix-request cause no
-  node index 4 is larger than the valid node indices on this TPU Queued Resource.
-ssh-not-tpu-vm none cause no
-  this command is only available for Cloud TPU VM nodes. To access this node, please see
-  https://cloud.google.com/tpu/docs/creating-deleting-tpus.
-ssh-no-external-ip fix-request cause no
-  Instance [t1v-n-1-w-0] in zone [us-x1-b] does not have an external IP address, so you cannot SSH into it.
-iap-unavailable wait cause no
-  ERROR: (gcloud.compute.tpus.tpu-vm.ssh) Currently unable to connect to this TPU using IAP tunneling.
-ssh-keygen-first wait progress no
-  WARNING: You do not have an SSH key for gcloud.
-ssh-key-not-in-agent fix-ssh-key cause no
-  SSH Key is not present in the SSH agent. Please run "ssh-add /home/ada/.ssh/google_compute_engine" to add it, and
-  try again.
-ssh-too-many-workers none harmless no
-  WARNING: Executing ssh command on too many workers simultaneously is prone to error. Command may fail.
-ssh-retrying wait progress node-state
-  Retrying: SSH command error: [/usr/bin/ssh] exited with return code [255].
-ssh-255 wait wrapper node-state
-  ERROR: (gcloud.compute.tpus.tpu-vm.ssh) [/usr/bin/ssh] exited with return code [255].
-gcloud-component-manager none cause no
-  You cannot perform this action because the Google Cloud CLI component manager
-  is disabled for this installation.
-gcloud-too-old fix-request cause no
-  ERROR: (gcloud.compute.tpus) Invalid choice: 'tpu-vm'.
-gcloud-attribute-missing fix-request cause no
-  Failed to find attribute [zone]. The attribute can be set in the following ways:
-gcloud-property-missing fix-request cause no
-  ERROR: (gcloud.compute.tpus.list) The required property [project] is not currently set.
-gcloud-reauth-unattended fix-auth cause no
-  Reauthentication failed. cannot prompt during non-interactive execution.
-gcloud-service-networking fix-request cause no
-  Network [default] is invalid for use with Service Networking
-gcloud-disk-attached none cause no
-  argument --attach-disk: the disk is already attached to the same set of workers of TPU VM.
-gcloud-crashed none cause node-state
-  ERROR: gcloud crashed (ConnectionError): ('Connection aborted.', RemoteDisconnected('x'))
-gcloud-refused-request fix-request wrapper no
-  ERROR: (gcloud.compute.tpus.tpu-vm.create) INVALID_ARGUMENT: words that nobody has seen
-gcloud-refused-access fix-iam wrapper no
-  ERROR: (gcloud.alpha.compute.tpus.queued-resources.create) PERMISSION_DENIED: words that nobody has seen
-gcloud-refused-exhausted quota wrapper no
-  ERROR: (gcloud.compute.tpus.tpu-vm.create) RESOURCE_EXHAUSTED: words that nobody has seen
-"""
-EXAMPLES = [row.split(None, 4) for row in re.split(r"\n(?=\S)", _EXAMPLES.strip())]
-_FILES = ("api", "operations", "ssh", "gcloud")
-
-
-def of_file(name: str) -> list[Message]:
-    text = resources.files("tpuctl.data").joinpath(f"messages/{name}.yaml").read_text("utf-8")
-    ids = [entry["id"] for entry in yaml.load(text, yaml.CSafeLoader)]
-    return [message for message in known_messages() if message.id in ids]
-
-
-OURS = [message for name in _FILES for message in of_file(name)]
-
-
-def squeezed(text: str) -> str:
-    return re.sub(r"\s", "", text).lower()
+_EXAMPLES = examples_of("gcloud")
+_MESSAGES = messages_of("api", "operations", "ssh", "gcloud")
 
 
 def found_in_log(text: str) -> list[str]:
     """Return the ids of all entries that are looked for in logs and that a text matches."""
     collapsed = " ".join(text.split())
-    return [message.id for message in OURS if message.anchors and re.search(message.match, collapsed)]
+    return [message.id for message in _MESSAGES if message.anchors and re.search(message.match, collapsed)]
 
 
-@pytest.mark.parametrize(("known", "action", "role", "first", "text"), EXAMPLES, ids=[row[0] for row in EXAMPLES])
-def test_gcloud_message_is_recognized_from_its_example(
-    known: str, action: str, role: str, first: str, text: str
-) -> None:
-    message = message_by_id(known)
+@pytest.mark.parametrize("example", _EXAMPLES, ids=ids_of(_EXAMPLES))
+def test_gcloud_message_is_recognized_with_facts(example: Example) -> None:
+    message = message_by_id(example.match.id)
 
     assert message is not None
-    assert (message.action, message.role, message.check_first) == (
-        Action(action),
-        MessageRole(role),
-        CheckFirst(first) if first != "no" else None,
-    )
-    assert known in found_in_log(text)
-    verdict = classify(text, where=message.where)
+    assert message.id in found_in_log(example.text)
+    verdict = classify(example.text, where=message.where)
     assert verdict is not None
-    assert verdict.id == known
-
-
-def test_every_gcloud_message_has_one_example() -> None:
-    assert [message.id for message in of_file("gcloud")] == [row[0] for row in EXAMPLES]
+    assert (verdict.id, verdict.facts) == example.match
 
 
 def test_ids_are_unique() -> None:
@@ -144,15 +37,15 @@ def test_ids_are_unique() -> None:
 def test_explained_by_references_exist() -> None:
     ids = {message.id for message in known_messages()}
 
-    assert {one.id: one.explained_by - ids for one in OURS if one.explained_by - ids} == {}
+    assert {one.id: one.explained_by - ids for one in _MESSAGES if one.explained_by - ids} == {}
 
 
 def test_messages_by_word_or_status_have_no_anchors() -> None:
-    assert [message.id for message in OURS if message.by is not MatchedBy.TEXT and message.anchors] == []
+    assert [message.id for message in _MESSAGES if message.by is not MatchedBy.TEXT and message.anchors] == []
 
 
 def test_every_quantifier_is_bounded() -> None:
-    plain = {message.id: re.sub(r"\\.|\[\^?\]?(?:\\.|[^\]])*\]", "x", message.match) for message in OURS}
+    plain = {message.id: re.sub(r"\\.|\[\^?\]?(?:\\.|[^\]])*\]", "x", message.match) for message in _MESSAGES}
 
     assert [id_ for id_, pattern in plain.items() if re.search(r"[*+]|\{\d*,\}", pattern)] == []
 
@@ -205,7 +98,7 @@ def test_every_quantifier_is_bounded() -> None:
         ("ada@10.0.0.1: Permission denied (publickey).", ["ssh-publickey"]),
     ],
 )
-def test_messages_in_real_logs(text: str, found: list[str]) -> None:
+def test_messages_in_real_logs_are_recognized(text: str, found: list[str]) -> None:
     assert found_in_log(text) == found
 
 

@@ -2,62 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Mapping
-from importlib import resources
-from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
-import yaml
 
-from tpuctl.explain.messages import Message, MessageRole, known_messages, message_by_id
+from tests.explain.examples import Example, examples_of, ids_of, match_as_in_log, messages_of
+from tpuctl.explain.messages import MessageRole, message_by_id
 
 _FILES = ("memory", "libtpu", "jax", "torch_xla", "host")
+_MESSAGES = messages_of(*_FILES)
+_EXAMPLES = examples_of(*_FILES)
 
 
-class Known(NamedTuple):
-    """What a text is taken for, and the facts in it."""
-
-    id: str
-    facts: Mapping[str, str]
-
-
-@functools.cache
-def _in_order() -> tuple[Message, ...]:
-    folder = resources.files("tpuctl.data").joinpath("messages")
-    ids = {
-        entry["id"]
-        for name in _FILES
-        for entry in yaml.load(folder.joinpath(f"{name}.yaml").read_text("utf-8"), yaml.CSafeLoader)
-    }
-    return tuple(message for message in known_messages() if message.id in ids)
-
-
-def _known(text: str) -> Known | None:
-    """Look for the first message that matches, as a log is read: only where the text holds one of its anchors."""
-    collapsed, squeezed = " ".join(text.split()), "".join(text.split()).lower()
-    for message in _in_order():
-        if not any("".join(anchor.split()).lower() in squeezed for anchor in message.anchors):
-            assert not re.search(message.match, collapsed), f"{message.id} matches without an anchor"
-        elif found := re.search(message.match, collapsed):
-            return Known(message.id, {name: value for name, value in found.groupdict().items() if value})
-    return None
-
-
-_EXAMPLES = yaml.load(Path(__file__).with_name("messages_of_programs.yaml").read_bytes(), yaml.CSafeLoader)
-
-
-@pytest.mark.parametrize("example", _EXAMPLES, ids=lambda example: example["id"])
-def test_message_is_recognized_with_facts(example: dict[str, Any]) -> None:
-    """The first entry that matches is the right one, whatever follows or surrounds the message."""
-    assert _known(example["text"]) == Known(example["id"], example.get("facts", {}))
-
-
-def test_every_message_has_an_example() -> None:
-    """A pattern that was never tried on a text is a guess."""
-    assert {example["id"] for example in _EXAMPLES} == {message.id for message in _in_order()}
+@pytest.mark.parametrize("example", _EXAMPLES, ids=ids_of(_EXAMPLES))
+def test_message_is_recognized_with_facts(example: Example) -> None:
+    """The first entry that matches is the right one, with any text around the message."""
+    assert match_as_in_log(example.text, _MESSAGES) == example.match
 
 
 @pytest.mark.parametrize(
@@ -96,12 +56,12 @@ def test_every_message_has_an_example() -> None:
     ],
 )
 def test_similar_text_is_not_recognized(text: str) -> None:
-    """Logs that go well speak of the same things."""
-    assert _known(text) is None
+    """Logs without a failure have similar words."""
+    assert match_as_in_log(text, _MESSAGES) is None
 
 
 def test_tpu_failure_is_not_the_harmless_note_of_other_backends() -> None:
-    """JAX writes the same words when it merely tries what is there, and when it fails."""
+    """JAX writes the same words when it only tries backends, and when it fails."""
     failed = "RuntimeError: Unable to initialize backend 'tpu': INTERNAL: Failed to open libtpu.so: no such file"
     harmless = message_by_id("jax-other-backend")
     assert harmless is not None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.explain.reported import BEGAN, message, place, seen, sighting
+from tests.explain.reported import BEGAN, message, place, scan_of, sighting
 from tpuctl.explain.conclusion import NodeEvidence, apply_node_evidence, conclude
 from tpuctl.explain.messages import Action, CheckFirst, MessageRole
 
 SOCKET = message("socket", MessageRole.SYMPTOM, check_first=CheckFirst.NODE_STATE)
 MEMORY = message("memory")
-LOG = conclude(seen(sighting(SOCKET, place(5, minute=1)), sighting(MEMORY, place(90, minute=200))))
+LOG = conclude(scan_of(sighting(SOCKET, place(5, minute=1)), sighting(MEMORY, place(90, minute=200))))
 
 
 @pytest.mark.parametrize(
@@ -50,29 +50,29 @@ def test_node_failure_comes_first(state: str | None, health: str | None, id_: st
 def test_healthy_or_unclear_node_changes_no_verdict(state: str, health: str | None) -> None:
     conclusions = apply_node_evidence(LOG, NodeEvidence("trainer", state, health)).conclusions
     assert [(one.id, one.symptom_of) for one in conclusions] == [("memory", None), ("socket", None)]
-    said = f"{state} and {health}" if health else state
-    assert conclusions[1].why == f"`trainer` is {said} now, so check its workers next"
+    state_and_health = f"{state} and {health}" if health else state
+    assert conclusions[1].why == f"`trainer` is {state_and_health} now, so check its workers next"
     assert conclusions[0].why is None
 
 
 @pytest.mark.parametrize("state", ["READY", "PREEMPTED"])
 def test_recreated_node_explains_no_older_log(state: str) -> None:
     evidence = NodeEvidence("trainer", state, None, created=BEGAN.replace(hour=23))
-    told = {one.id: one for one in apply_node_evidence(LOG, evidence).conclusions}
-    assert (told["socket"].symptom_of, told["socket"].why) == (
+    by_id = {one.id: one for one in apply_node_evidence(LOG, evidence).conclusions}
+    assert (by_id["socket"].symptom_of, by_id["socket"].why) == (
         None,
         "the node was recreated since, so its state now does not explain the log",
     )
 
 
 def test_quote_is_not_explained_by_node() -> None:
-    quoted = conclude(seen(sighting(SOCKET, place(5), quoted=1)))
+    quoted = conclude(scan_of(sighting(SOCKET, place(5), quoted=1)))
     first, second = apply_node_evidence(quoted, NodeEvidence("trainer", "PREEMPTED")).conclusions
     assert (first.id, second.symptom_of, str(second.confidence)) == ("node-preempted", None, "low")
 
 
 def test_node_explains_log_without_messages() -> None:
-    empty = conclude(seen(suspicious=(place(3),)))
+    empty = conclude(scan_of(suspicious=(place(3),)))
     explanation = apply_node_evidence(empty, NodeEvidence("trainer", "PREEMPTED"))
     assert [one.id for one in explanation.conclusions] == ["node-preempted"]
     assert explanation.suspicious == ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.explain.synthetic import seen
+from tests.explain.synthetic import scan
 from tpuctl.explain.quoting import looks_like_document
 
 _SAID = "Ran out of memory"
@@ -12,7 +12,7 @@ _SAID = "Ran out of memory"
 
 def _quoted(text: str) -> list[int]:
     """Return how many occurrences there are, and how many of them are quotations."""
-    (sighting,) = seen(text.replace("X", _SAID)).sightings
+    (sighting,) = scan(text.replace("X", _SAID)).sightings
     return [sighting.count, sighting.quoted]
 
 
@@ -98,7 +98,7 @@ def test_text_about_a_message_is_a_quotation(text: str) -> None:
 
 
 def test_first_real_occurrence_counts_before_quotations() -> None:
-    (sighting,) = seen(f"# {_SAID}\nstep 1\nRuntimeError: {_SAID}\n").sightings
+    (sighting,) = scan(f"# {_SAID}\nstep 1\nRuntimeError: {_SAID}\n").sightings
 
     assert (sighting.count, sighting.quoted, sighting.first.line, sighting.is_quoted) == (2, 1, 3, False)
 

@@ -153,7 +153,7 @@ def test_every_cause_has_one_example_and_its_own_texts() -> None:
 
 def gcloud_ids() -> set[str]:
     text = resources.files("tpuctl.data").joinpath("messages/gcloud.yaml").read_text("utf-8")
-    return {entry["id"] for entry in yaml.load(text, yaml.CSafeLoader)}
+    return {entry["id"] for entry in next(yaml.load_all(text, yaml.CSafeLoader))}
 
 
 REFUSED = "ada@192.0.2.1: Permission denied (publickey).\n"

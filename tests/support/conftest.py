@@ -16,7 +16,7 @@ from tests.conftest import Console, Sandbox
 from tests.lifecycle import put
 from tests.workers.jobs import Slice
 
-# A `python3` that is a wrapper of some version manager would cost more than all that the worker does.
+# A `python3` that is a wrapper of some version manager takes longer than everything else on the worker.
 ROOT = (
     f'export PATH="{sys.base_prefix}/bin:/usr/bin:/bin" TPUCTL_DEVICE_ROOT="$home/root"; '
     'mkdir -p "$home/root/tmp/tpu_logs"'
@@ -31,7 +31,7 @@ def face() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle that was made, and what was told of it."""
+    """A bundle, and the output of the command that wrote it."""
 
     files: dict[str, bytes]
     out: str
@@ -53,7 +53,7 @@ class Site:
         self.tpuctl, self._workers, self._homes = tpuctl, workers, homes
 
     def ssh(self, before: str) -> None:
-        """Let ssh do these shell lines first, unless it is asked for its version."""
+        """Run these shell lines in the fake ssh first, except for `ssh -V`."""
         self._workers.ssh(f'case $1 in -V) echo "OpenSSH_9.2" >&2; exit 0;; esac; {before}')
 
     def home(self, worker: int) -> Path:
@@ -67,7 +67,7 @@ class Site:
         return folder
 
     def job(self, worker: int, name: str, **files: str) -> None:
-        """Leave a job on a worker that has printed something."""
+        """Write the folder of a job on a worker."""
         folder = self.home(worker) / ".tpuctl" / "jobs" / f"{name}.{worker}"
         folder.mkdir(parents=True)
         for part, text in {"token": "x", **files}.items():
@@ -88,8 +88,8 @@ def site(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp
 
 
 @pytest.fixture
-def lone(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp_path: Path) -> Site:
-    """A node with one worker, which is asked in half of the time."""
+def one_worker(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp_path: Path) -> Site:
+    """A node with one worker, which takes half of the time."""
     return _site(tpuctl, sandbox, fake_ssh, tmp_path, accelerator_type="v4-8")
 
 
@@ -104,7 +104,7 @@ def _site(
 
 
 def opened(path: Path) -> dict[str, bytes]:
-    """Return what is in a bundle, by the paths in it."""
+    """Return the files of a bundle, by their paths."""
     with tarfile.open(path) as archive:
         names = [member for member in archive if member.isfile()]
         return {one.name.partition("/")[2]: archive.extractfile(one).read() for one in names}  # type: ignore[union-attr]  # they are files

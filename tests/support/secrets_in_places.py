@@ -219,7 +219,7 @@ IN_PLACES = (
 )
 # fmt: on
 
-# What must stay readable: a bundle whose logs say nothing helps nobody.
+# What must stay readable: a bundle without readable logs is useless.
 READABLE = (
     "forward_pass=0.31s backward_pass: 12.5ms pass: 3 of 5; all tests pass: 12 passed; bypass=true first_pass: done",
     "Persistent compilation cache hit for 'jit_step' with key 'jit_step-0123456789abcdef0123456789abcdef'",

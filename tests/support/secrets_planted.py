@@ -1,4 +1,4 @@
-"""Secrets that nobody has, of every kind that is known, as they stand in texts: what comes before, the secret, what follows."""
+"""Made-up secrets of every known kind, with the text before and after each."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_wrapped_token_is_removed_completely() -> None:
 
 
 def test_training_logs_stay_unchanged() -> None:
-    """What `explain` reads in a bundle went through here."""
+    """`explain` reads the logs of a bundle after redaction."""
     logs = [path.read_bytes() for path in sorted((Path(__file__).parent.parent / "corpus").rglob("*.log"))]
     logs = [log for log in logs if b"\0" not in log[:100]]
 

@@ -1,6 +1,23 @@
-"""What messages and logs mean, and what helps: the only package that reads message text.
+"""What messages, logs and ids mean, and what helps: the only package that compares the text of messages.
 
-Codes alone are not enough: an unavailable zone, an exhausted quota and a malformed request share them. The messages are package
-data (`data/messages/`). Pure: text goes in, verdicts come out; only `command` opens files and calls the API. Start with
-`messages` (what tpuctl knows), then `scanner` (finds it in a log) and `conclusion` (cause or symptom).
+Codes alone are not enough: an unavailable zone, an exhausted quota and a malformed request share them. The error table of
+the API (`cloud.errors`), the errors of ssh (`ssh.ssh_errors`) and the end of a failed `tpuctl run` ask here too.
+
+One log takes three steps: `scanner` finds the known messages in it (values of `log_lines`), `conclusion` tells causes from
+symptoms, `explanation_rendering` shows the verdicts. All modules but `command` are pure: bytes go in, values come
+out; they neither open a file nor read a clock. The pure modules import `models` and the base; `lookup` also asks `check`
+and `doctor` for the rules behind the ids of findings; only `command` and the rendering import `app`, `nodes` and `output`.
+Start with `messages` (what tpuctl knows), then `scanner.LogReader` and `conclusion.conclude`.
+
+What a reader must know:
+
+- Messages are data, `data/messages/*.yaml`. The order counts: the first entry that matches wins. CONTRIBUTING, "What tpuctl
+  knows", says how to add one; nothing else needs a change. The second document of each file has its examples.
+- A pattern is never searched in a whole log. A block of 128 KiB without an anchor (a literal of a known message) is
+  finished at once; where an anchor is, a few dozen lines of one worker are joined, so that a wrapped message is whole, and
+  only there the patterns are searched. Each quantifier is bounded, lines that were searched before are skipped: time is
+  linear in the log, memory does not depend on it, hostile logs included.
+- The result does not depend on how the bytes are cut into pieces.
+- `quoting` decides whether a message is only quoted, by documentation, a search or a test; in doubt it is real.
+- `tests/corpus` compares the verdicts on real logs with what an expert would say.
 """

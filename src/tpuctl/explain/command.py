@@ -1,4 +1,7 @@
-"""`tpuctl explain`."""
+"""`tpuctl explain`: read files, stdin, a message or an id, and the state of the node; show the verdict.
+
+With `--act` run the tpuctl command of the remedy.
+"""
 
 from __future__ import annotations
 
@@ -68,16 +71,16 @@ _ALL_TOPICS = ""
 @cli_command("explain", asks_trust=False)
 @click.argument("words", metavar="[FILE|-|TEXT|ID]...", nargs=-1, type=click.UNPROCESSED)
 @click.option(
-    "--node", metavar="NODE", shell_complete=complete_node, help="Node of the log; its state is checked before the log."
+    "--node", metavar="NODE", shell_complete=complete_node, help="Node that wrote the log; its state is checked first."
 )
 @click.option(
     "--topic",
     metavar="[NAME]",
     is_flag=False,
     flag_value=_ALL_TOPICS,
-    help="Advice on a topic; without NAME: list the topics.",
+    help="Show advice on a topic, such as batch-size; without NAME, list the topics.",
 )
-@click.option("--act", is_flag=True, help="Run the remedy, if tpuctl can, after confirmation; needs --node.")
+@click.option("--act", is_flag=True, help="Run the tpuctl command of the remedy, after confirmation; needs --node.")
 @route_options
 @yes_option
 def command(app: App, *, words: tuple[str, ...], node: str | None, topic: str | None, act: bool, yes: bool) -> int:
@@ -109,20 +112,25 @@ def command(app: App, *, words: tuple[str, ...], node: str | None, topic: str | 
 
     if node is not None:
         app.reference(node)  # reject an invalid name before reading a log
-    asked = parse_request(app, words)
-    if not is_id(asked):
-        return _explain(app, asked, node, act=act, yes=yes)
-    if act:
-        raise InvalidInputError("`--act` needs a log or a message, not an id", hint="give the log")
-
-    return show_entry(app, asked.text, {"node": node} if node else {})
-
-
-def _explain(app: App, asked: ExplainRequest, node: str | None, *, act: bool, yes: bool) -> int:
+    request = parse_request(app, words)
+    if request.kind is ExplainRequest.Kind.ID:
+        if act:
+            raise InvalidInputError("`--act` needs a log or a message, not an id", hint="give the log")
+        return show_entry(app, request.text, {"node": node} if node else {})
 
     if node is not None:
         app.require_trust()
-    explanation, was_interrupted = explain_request(app, asked, node)
+    explanation, was_interrupted = explain_request(app, request, node)
+    exit_code = show_explanation(app, explanation, request)
+    if was_interrupted:
+        return ExitCode.INTERRUPTED
+    if act and node is not None and explanation.conclusions:
+        return apply_remedy(app, explanation, node, yes=yes)
+    return exit_code
+
+
+def show_explanation(app: App, explanation: Explanation, request: ExplainRequest) -> ExitCode:
+    """Show the verdicts on a log; without any, the lines that look most like an error. Return the exit code."""
     terminal, form = app.terminal, app.format
     if form in {OutputFormat.JSON, OutputFormat.YAML}:
         terminal.data(explanation_to_json(explanation) | ({"sandbox": True} if app.is_sandbox else {}), form)
@@ -132,17 +140,8 @@ def _explain(app: App, asked: ExplainRequest, node: str | None, *, act: bool, ye
         terminal.page(render_explanation(explanation, width=terminal.streams.width, colored=terminal.colors_out))
     else:
         terminal.table((), list(explanation_rows(explanation)))
-    exit_code = ExitCode.OK if explanation.conclusions else _report_no_verdict(app, explanation, asked)
-    if was_interrupted:
-        return ExitCode.INTERRUPTED
-    if act and node is not None and explanation.conclusions:
-        return apply_remedy(app, explanation, node, yes=yes)
-    return exit_code
-
-
-def _report_no_verdict(app: App, explanation: Explanation, asked: ExplainRequest) -> ExitCode:
-    """Report that no message was recognized, with the lines that look most like an error."""
-    terminal = app.terminal
+    if explanation.conclusions:
+        return ExitCode.OK
     if explanation.harmless and not explanation.suspicious:
         named = ", ".join(f"`{one.id}`" for one in explanation.harmless)
         terminal.note(f"no failure found: the messages that tpuctl recognized are harmless, or recovered ({named})")
@@ -150,15 +149,12 @@ def _report_no_verdict(app: App, explanation: Explanation, asked: ExplainRequest
     count = "this line" if explanation.lines == 1 else f"these {explanation.lines} lines"
     about = " (not text)" if explanation.is_binary else ""
     terminal.warn(f"no known message in {count}{about}")
-    if asked.text and not asked.text.count(" "):
-        terminal.note(f"`{asked.text}` is not a file, so tpuctl read it as a message")
+    if request.text and not request.text.count(" "):
+        terminal.note(f"`{request.text}` is not a file, so tpuctl read it as a message")
     if explanation.suspicious and app.format is OutputFormat.TABLE:
         terminal.note("the lines that look most like an error:")
         terminal.page(render_suspects(explanation, colored=terminal.colors_out))
     return ExitCode.FAILURE
-
-
-# The input of `tpuctl explain`: files, stdin, a message or an id; and the node that the log belongs to.
 
 
 _STDIN: Final = "-"
@@ -181,11 +177,6 @@ class ExplainRequest:
     kind: Kind
     text: str = ""  # a message or an id
     files: tuple[str, ...] = ()  # names, `-` for stdin
-
-
-def is_id(asked: ExplainRequest) -> bool:
-    """Tell whether the input is an id."""
-    return asked.kind is ExplainRequest.Kind.ID
 
 
 def parse_request(app: App, words: tuple[str, ...]) -> ExplainRequest:
@@ -218,22 +209,22 @@ def parse_request(app: App, words: tuple[str, ...]) -> ExplainRequest:
     return ExplainRequest(ExplainRequest.Kind.TEXT, text)
 
 
-def explain_request(app: App, asked: ExplainRequest, node: str | None) -> tuple[Explanation, bool]:
+def explain_request(app: App, request: ExplainRequest, node: str | None) -> tuple[Explanation, bool]:
     """Return what is wrong, and whether the user interrupted a stream with Ctrl-C."""
     evidence = _fetch_evidence(app, node) if node else None
     # An unknown name appears in no command.
     known = {"node": node} if node and evidence is not _UNKNOWN_NODE else {}
     was_interrupted = False
-    if asked.kind is ExplainRequest.Kind.TEXT:
-        explanation = conclude_single_message(asked.text, read_text(asked.text), known=known)
+    if request.kind is ExplainRequest.Kind.TEXT:
+        explanation = conclude_single_message(request.text, read_text(request.text), known=known)
     else:
         logs: dict[str, ScanResult] = {}
-        for name in dict.fromkeys(asked.files):
+        for name in dict.fromkeys(request.files):
             if name == _STDIN:
                 logs["stdin"], was_interrupted = _follow_stdin(app)
             else:
                 logs[name] = read_file(_path(app, name), name)
-        if not any(seen.size for seen in logs.values()) and not was_interrupted:
+        if not any(scan.size for scan in logs.values()) and not was_interrupted:
             names = ", ".join(f"`{name}`" for name in logs)
             raise InvalidInputError(f"{names} is empty", hint="give a log with content")
         explanation = conclude(next(iter(logs.values())) if len(logs) == 1 else merge_scans(logs), known=known)
@@ -246,8 +237,8 @@ def _follow_stdin(app: App) -> tuple[ScanResult, bool]:
     """Read stdin to its end, or to Ctrl-C; on a terminal print each failure when it is found."""
     printed: set[str] = set()
 
-    def print_new(seen: ScanResult) -> None:
-        for sighting in seen.sightings:
+    def print_new(scan: ScanResult) -> None:
+        for sighting in scan.sightings:
             is_failure = (
                 sighting.message.role not in {MessageRole.HARMLESS, MessageRole.RECOVERY} and not sighting.is_quoted
             )
@@ -258,14 +249,14 @@ def _follow_stdin(app: App) -> tuple[ScanResult, bool]:
 
     streams = app.invocation.streams
     stdin = getattr(streams.stdin, "buffer", None) or io.BytesIO(streams.stdin.read().encode())
-    seen, was_interrupted = follow_stream(stdin, print_new)
+    scan, was_interrupted = follow_stream(stdin, print_new)
     if was_interrupted:
         app.terminal.end_line()
-    return seen, was_interrupted
+    return scan, was_interrupted
 
 
 def _fetch_evidence(app: App, text: str) -> NodeEvidence | None:
-    """Return what the API says of the node, `_NOWHERE` for an unknown name, None if the API does not answer.
+    """Return what the API says of the node, `_UNKNOWN_NODE` for an unknown name, None if the API does not answer.
 
     Warns the user of both: a failed request is not a state.
     """
@@ -290,9 +281,6 @@ def _fetch_evidence(app: App, text: str) -> NodeEvidence | None:
 
 def _path(app: App, name: str) -> Path:
     return app.invocation.folder / name
-
-
-# Read logs as they arrive, and the state of the node that they belong to.
 
 
 # Bytes read at once; a pipe gives fewer.
@@ -370,9 +358,6 @@ def fetch_node_evidence(name: str, node: Node | None, request: QueuedResource | 
     return NodeEvidence(name, str(node.state), health, node.created)
 
 
-# `tpuctl explain` for an id, and for a topic.
-
-
 def show_entry(app: App, id_: str, known: Mapping[str, str]) -> int:
     """Show what an id, or a topic, means; `known` fills in names, such as that of the node.
 
@@ -428,9 +413,6 @@ def _show(app: App, name: str, data: Any, page: Callable[..., Iterator[str]]) ->
     return ExitCode.OK
 
 
-# `tpuctl explain --act`: run the tpuctl command of a remedy.
-
-
 # The commands allowed for each kind of remedy; the first if the text of the remedy names none of them.
 _COMMANDS: Final[Mapping[Action, tuple[str, ...]]] = {
     Action.WAIT: ("wait",),
@@ -450,7 +432,7 @@ def apply_remedy(app: App, explanation: Explanation, node: str, *, yes: bool) ->
     Acts only on certain verdicts. Recreates a node only if a new read shows that it is dead; a living node is left alone.
     """
     conclusion = _first_actionable(explanation)
-    name, *others = words = _command(conclusion, node)
+    name, *others = words = _remedy_command(conclusion, node)
     line = shlex.join(["tpuctl", *words])
     app.terminal.note(f"for `{conclusion.id}`: `{line}`")
     _check_unchanged(app, node, conclusion, must_be_dead=name == "up")
@@ -477,7 +459,7 @@ def _first_actionable(explanation: Explanation) -> Conclusion:
     )
 
 
-def _command(conclusion: Conclusion, node: str) -> list[str]:
+def _remedy_command(conclusion: Conclusion, node: str) -> list[str]:
     """Return the command as the remedy shows it, so that tpuctl runs what the user has read."""
     sighting = conclusion.sighting
     verbs = _COMMANDS[sighting.message.action]

@@ -1,4 +1,8 @@
-"""From the messages found in a log to what is wrong: causes before symptoms, the first failure before its consequences."""
+"""From the messages found in a log to what is wrong: causes before symptoms, the first failure before its consequences. Pure.
+
+`conclude` judges one log, `merge_scans` makes one of several logs, `conclude_single_message` judges a message without its log,
+and `apply_node_evidence` adds what the API says of the node.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +51,44 @@ _QUOTED_REASON: Final = (
 _BINARY_REASON: Final = "this is not text but a program or data, which may only contain the message"
 _NODE_CHECKS: Final = frozenset({CheckFirst.NODE_STATE, CheckFirst.NODE_HEALTH})
 _MOST_SPECIFIC_FIRST: Final = (MessageRole.CAUSE, MessageRole.SYMPTOM, MessageRole.WRAPPER, MessageRole.PROGRESS)
+
+
+class Confidence(StrEnum):
+    """How certain a verdict is. A contract with scripts."""
+
+    HIGH = "high"  # the message says what is wrong
+    MEDIUM = "medium"  # a symptom of something that the log does not show, or over before the log ended
+    LOW = "low"  # only quoted, by documentation, a search or a test
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """One verdict on a log."""
+
+    sighting: Sighting
+    confidence: Confidence
+    meaning: str
+    remedy: tuple[str, ...]  # with all placeholders filled
+    symptom_of: str | None = None  # the id of the verdict that caused this one
+    why: str | None = None  # the reason in words
+    recovered: LogPlace | None = None  # where the log says that the failure was over
+
+    @property
+    def id(self) -> str:
+        """The id of the message."""
+        return self.sighting.message.id
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """All verdicts on a log."""
+
+    conclusions: tuple[Conclusion, ...]
+    harmless: tuple[Conclusion, ...]  # messages that only look alarming
+    suspicious: tuple[LogPlace, ...]  # the lines most like an error, if no message is known
+    lines: int
+    size: int
+    is_binary: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,35 +181,35 @@ class _FailureTimeline:
         )
 
 
-def conclude(seen: ScanResult, *, known: Mapping[str, str] = MappingProxyType({})) -> Explanation:
+def conclude(scan: ScanResult, *, known: Mapping[str, str] = MappingProxyType({})) -> Explanation:
     """Return what is wrong. `known` are facts that no log names, such as `node`; the words of the log win."""
     harmless = [
-        _conclusion(one, Confidence.HIGH, known) for one in seen.sightings if one.message.role is MessageRole.HARMLESS
+        _conclusion(one, Confidence.HIGH, known) for one in scan.sightings if one.message.role is MessageRole.HARMLESS
     ]
-    alarming = [one for one in seen.sightings if one.message.role not in {MessageRole.HARMLESS, MessageRole.RECOVERY}]
+    alarming = [one for one in scan.sightings if one.message.role not in {MessageRole.HARMLESS, MessageRole.RECOVERY}]
     places = [place for one in alarming for place in (one.first, one.last)]
-    story = _FailureTimeline(
-        tuple(one for one in alarming if not (one.is_quoted or seen.is_binary)),
-        tuple(one for one in seen.sightings if one.message.role is MessageRole.RECOVERY and not one.is_quoted),
+    timeline = _FailureTimeline(
+        tuple(one for one in alarming if not (one.is_quoted or scan.is_binary)),
+        tuple(one for one in scan.sightings if one.message.role is MessageRole.RECOVERY and not one.is_quoted),
         is_timed=all(place.time for place in places) and len({_is_naive(place) for place in places}) == 1,
     )
     conclusions: list[Conclusion] = []
-    for failure in story.failures:
-        recovered = story.recovered(failure)
+    for failure in timeline.failures:
+        recovered = timeline.recovered(failure)
         if recovered is not None and failure.message.role in {MessageRole.SYMPTOM, MessageRole.PROGRESS}:
             harmless.append(_recovered(failure, recovered, known))
         else:
-            conclusions.append(_judge(failure, story, recovered, known))
-    why = _BINARY_REASON if seen.is_binary else _QUOTED_REASON
-    doubtful = [_conclusion(one, Confidence.LOW, known) for one in alarming if one.is_quoted or seen.is_binary]
+            conclusions.append(_conclude_failure(failure, timeline, recovered, known))
+    why = _BINARY_REASON if scan.is_binary else _QUOTED_REASON
+    doubtful = [_conclusion(one, Confidence.LOW, known) for one in alarming if one.is_quoted or scan.is_binary]
     conclusions += [replace(one, why=why) for one in doubtful]
     return Explanation(
-        tuple(sorted(_without_circles(conclusions), key=story.rank)),
+        tuple(sorted(_without_circles(conclusions), key=timeline.rank)),
         tuple(harmless),
-        () if conclusions else seen.suspicious,
-        seen.lines,
-        seen.size,
-        seen.is_binary,
+        () if conclusions else scan.suspicious,
+        scan.lines,
+        scan.size,
+        scan.is_binary,
     )
 
 
@@ -183,11 +225,11 @@ def is_before(one: LogPlace, other: LogPlace) -> bool:
     return one.source == other.source and one.line < other.line
 
 
-def _judge(
-    failure: Sighting, story: _FailureTimeline, recovered: LogPlace | None, known: Mapping[str, str]
+def _conclude_failure(
+    failure: Sighting, timeline: _FailureTimeline, recovered: LogPlace | None, known: Mapping[str, str]
 ) -> Conclusion:
     """Return the verdict on one failure: a symptom, recovered, a cause, or something to check first."""
-    cause, message = story.cause_of(failure), failure.message
+    cause, message = timeline.cause_of(failure), failure.message
     if cause is not None:
         is_certain = cause.message.id in message.explained_by or message.role is MessageRole.WRAPPER
         why = f"it follows from `{cause.message.id}` in line {cause.first.line}"
@@ -255,50 +297,6 @@ def _is_naive(place: LogPlace) -> bool:
     return place.time is not None and place.time.tzinfo is None
 
 
-# The verdicts on a log, in order: causes first, the oldest first, then their symptoms. Values only.
-
-
-class Confidence(StrEnum):
-    """How certain a verdict is. A contract with scripts."""
-
-    HIGH = "high"  # the message says what is wrong
-    MEDIUM = "medium"  # a symptom of something that the log does not show, or over before the log ended
-    LOW = "low"  # only quoted, by documentation, a search or a test
-
-
-@dataclass(frozen=True, slots=True)
-class Conclusion:
-    """One verdict on a log."""
-
-    sighting: Sighting
-    confidence: Confidence
-    meaning: str
-    remedy: tuple[str, ...]  # with all placeholders filled
-    symptom_of: str | None = None  # the id of the verdict that caused this one
-    why: str | None = None  # the reason in words
-    recovered: LogPlace | None = None  # where the log says that the failure was over
-
-    @property
-    def id(self) -> str:
-        """The id of the message."""
-        return self.sighting.message.id
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """All verdicts on a log."""
-
-    conclusions: tuple[Conclusion, ...]
-    harmless: tuple[Conclusion, ...]  # messages that only look alarming
-    suspicious: tuple[LogPlace, ...]  # the lines most like an error, if no message is known
-    lines: int
-    size: int
-    is_binary: bool = False
-
-
-# Merge several logs of one failure, such as one for each worker.
-
-
 _SUSPICIOUS_SHOWN: Final = 10
 # `run --log-dir` writes `worker-3.log`; the host name of a worker is like `t1v-n-1a2b3c4d-w-3`.
 _WORKER: Final = re.compile(r"(?:\bworker|-w)[-_.]?(?P<number>\d{1,5})(?!\d)")
@@ -307,18 +305,18 @@ _WORKER: Final = re.compile(r"(?:\bworker|-w)[-_.]?(?P<number>\d{1,5})(?!\d)")
 def merge_scans(logs: Mapping[str, ScanResult]) -> ScanResult:
     """Return the content of several logs, by name, as if they were one. A line without a worker gets the one of its log."""
     found: dict[str, Sighting] = {}
-    for name, seen in logs.items():
-        for sighting in seen.sightings:
+    for name, scan in logs.items():
+        for sighting in scan.sightings:
             named = _with_source(sighting, name)
             known = found.get(sighting.message.id)
             found[sighting.message.id] = _merged(known, named) if known else named
-    suspicious = [replace(place, source=name) for name, seen in logs.items() for place in seen.suspicious]
+    suspicious = [replace(place, source=name) for name, scan in logs.items() for place in scan.suspicious]
     return ScanResult(
         tuple(found.values()),
         tuple(suspicious[:_SUSPICIOUS_SHOWN]),
-        sum(seen.lines for seen in logs.values()),
-        sum(seen.size for seen in logs.values()),
-        is_binary=bool(logs) and all(seen.is_binary for seen in logs.values()),
+        sum(scan.lines for scan in logs.values()),
+        sum(scan.size for scan in logs.values()),
+        is_binary=bool(logs) and all(scan.is_binary for scan in logs.values()),
     )
 
 
@@ -358,9 +356,6 @@ def _merged(one: Sighting, other: Sighting) -> Sighting:
     )
 
 
-# The verdict on one message that the user gives without its log.
-
-
 # Possible origins of a message that is too short, or too general, to search logs for it.
 _FALLBACK_ORIGINS: Final = (
     MessageOrigin.API,
@@ -371,14 +366,14 @@ _FALLBACK_ORIGINS: Final = (
 
 
 def conclude_single_message(
-    text: str, seen: ScanResult, *, known: Mapping[str, str] = MappingProxyType({})
+    text: str, scan: ScanResult, *, known: Mapping[str, str] = MappingProxyType({})
 ) -> Explanation:
-    """Return what a message means. `seen` is the content of a log that holds only the message.
+    """Return what a message means. `scan` is the content of a log that holds only the message.
 
     Quotation marks round the message are the user's: it is never treated as a quote.
     """
-    unquoted = tuple(replace(sighting, quoted=0) for sighting in seen.sightings)
-    explanation = conclude(replace(seen, sightings=unquoted), known=known)
+    unquoted = tuple(replace(sighting, quoted=0) for sighting in scan.sightings)
+    explanation = conclude(replace(scan, sightings=unquoted), known=known)
     if explanation.conclusions or explanation.harmless:
         return explanation
     for where in _FALLBACK_ORIGINS:
@@ -392,9 +387,6 @@ def conclude_single_message(
             conclusion = Conclusion(sighting, confidence, verdict.meaning, verdict.remedy, why=why)
             return replace(explanation, conclusions=(conclusion,), suspicious=())
     return explanation
-
-
-# How the state of the node changes the verdicts on a log: a program that lost its worker may blame anything.
 
 
 _NODE_RELATED_CHECKS: Final = frozenset({CheckFirst.NODE_STATE, CheckFirst.NODE_HEALTH, CheckFirst.OTHER_WORKERS_LOG})
@@ -416,14 +408,17 @@ class NodeEvidence:
 
 
 def apply_node_evidence(explanation: Explanation, evidence: NodeEvidence) -> Explanation:
-    """Apply the state of the node: it comes first if it is a failure, and the messages that it explains become symptoms."""
+    """Apply the state of the node: it comes first if it is a failure, and the messages that it explains become symptoms.
+
+    A program that lost its worker may blame anything.
+    """
     verdict = classify(evidence.words, where=MessageOrigin.NODE, known={"node": evidence.name})
     message = message_by_id(verdict.id) if verdict else None
     if verdict is None or message is None:
         health = f" and {evidence.health}" if evidence.health else ""
         why = f"`{evidence.name}` is {evidence.state}{health} now, so check its workers next"
         conclusions = tuple(
-            replace(one, why=_recreated(one, evidence) or why) if _is_of_the_node(one) else one
+            replace(one, why=_reason_if_recreated(one, evidence) or why) if _depends_on_node(one) else one
             for one in explanation.conclusions
         )
         return replace(explanation, conclusions=conclusions)
@@ -433,9 +428,9 @@ def apply_node_evidence(explanation: Explanation, evidence: NodeEvidence) -> Exp
     of_the_node = Conclusion(sighting, Confidence.HIGH, verdict.meaning, verdict.remedy, why=why)
     following: list[Conclusion] = []
     for one in explanation.conclusions:
-        if not _is_of_the_node(one) or one.recovered:
+        if not _depends_on_node(one) or one.recovered:
             following.append(one)
-        elif recreated := _recreated(one, evidence):
+        elif recreated := _reason_if_recreated(one, evidence):
             following.append(replace(one, why=recreated))
         else:
             why = f"it follows from `{of_the_node.id}`: the state of the node explains it"
@@ -444,13 +439,13 @@ def apply_node_evidence(explanation: Explanation, evidence: NodeEvidence) -> Exp
     return replace(explanation, conclusions=(of_the_node, *following), suspicious=())
 
 
-def _is_of_the_node(conclusion: Conclusion) -> bool:
+def _depends_on_node(conclusion: Conclusion) -> bool:
     """Tell whether the state of the node decides about a verdict."""
     is_open = conclusion.symptom_of is None and conclusion.confidence is not Confidence.LOW
     return is_open and conclusion.sighting.message.check_first in _NODE_RELATED_CHECKS
 
 
-def _recreated(conclusion: Conclusion, evidence: NodeEvidence) -> str | None:
+def _reason_if_recreated(conclusion: Conclusion, evidence: NodeEvidence) -> str | None:
     """Return why the state now does not count: the node was recreated after the message. None if it was not."""
     time = conclusion.sighting.last.time
     if evidence.created is not None and time is not None and time.tzinfo is not None and time < evidence.created:

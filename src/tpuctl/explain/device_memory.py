@@ -1,4 +1,4 @@
-"""Parses messages about exhausted device memory, and advises what helps.
+"""Parse messages about exhausted device memory, and advise what helps. Pure.
 
 The message and the lines that follow it give: used, limit, excess, padding, largest allocations.
 """
@@ -65,9 +65,14 @@ def parse_memory_usage(text: str) -> MemoryUsage | None:
     DifferentiableUniverseInitiative/flowpm#27, LargeWorldModel/LWM#60, pytorch/xla#7962), of the allocator at run time
     (pytorch/xla#1735, huggingface/transformers#22328, googlecolab/colabtools#5126) and of scoped memory (libtpu 0.0.52).
     """
-    for read in (_of_compilation, _of_scope, _of_allocator, _of_both_cores):
-        if use := read(text):
-            return replace(use, is_per_device=use.space == "hbm" and _is_per_device(text))
+    for read in (_parse_compilation, _parse_scoped, _parse_allocator, _parse_both_cores):
+        if usage := read(text):
+            # TensorFlow's messages have `op_type`, or `used:` in older versions.
+            is_jax_or_torch = re.search(
+                r'op_name="p?(?:jit|map|jvp|vmap|xmap)\(|\bjax|torch|\baten__', text, re.IGNORECASE
+            )
+            is_tensorflow = re.search(r"tensorflow|\bkeras|\[\[\{\{node|TPUReplicate|\bop_type=|;\s{1,9}used:", text)
+            return replace(usage, is_per_device=usage.space == "hbm" and bool(is_jax_or_torch or not is_tensorflow))
     return None
 
 
@@ -80,14 +85,7 @@ def parse_size(text: str) -> int | None:
     return round(Fraction(found[1].replace(",", ".")) * factor)
 
 
-def _is_per_device(text: str) -> bool:
-    """Tell messages of JAX and PyTorch from those of TensorFlow, which have `op_type`, or `used:` in older versions."""
-    if re.search(r'op_name="p?(?:jit|map|jvp|vmap|xmap)\(|\bjax|torch|\baten__', text, re.IGNORECASE):
-        return True
-    return not re.search(r"tensorflow|\bkeras|\[\[\{\{node|TPUReplicate|\bop_type=|;\s{1,9}used:", text)
-
-
-def _of_compilation(text: str) -> MemoryUsage | None:
+def _parse_compilation(text: str) -> MemoryUsage | None:
     head = re.search(
         r"out\s{1,9}of\s{1,9}memory\s{1,9}in\s{1,9}memory\s{1,9}space\s{1,9}([a-z]{1,16})", text, re.IGNORECASE
     )
@@ -95,22 +93,22 @@ def _of_compilation(text: str) -> MemoryUsage | None:
         return None
     space = head[1].lower()
     rest = text[head.end() :]
-    if scoped := _of_scope(rest):
+    if scoped := _parse_scoped(rest):
         return scoped
-    used = _size(rf"\bused:?{_GAP}{_SIZE}B?\s{{0,80}}(?:of|;)", rest)
-    limit = _size(rf"\bof{_GAP}{_SIZE}B?{_GAP}{space}", rest) or _size(rf"\blimit:{_GAP}{_SIZE}", rest)
+    used = _find_size(rf"\bused:?{_GAP}{_SIZE}B?\s{{0,80}}(?:of|;)", rest)
+    limit = _find_size(rf"\bof{_GAP}{_SIZE}B?{_GAP}{space}", rest) or _find_size(rf"\blimit:{_GAP}{_SIZE}", rest)
     return MemoryUsage(
         space,
         used,
         limit,
-        _size(rf"\bexceeded{_GAP}{space}{_GAP}capacity{_GAP}by{_GAP}{_SIZE}", rest) or _difference(used, limit),
-        _size(rf"(?<![\w/])arguments{_SIZE_IN_TABLE}", rest),
-        _size(rf"(?<![\w/])program{_SIZE_IN_TABLE}", rest),
-        _allocations(rest),
+        _find_size(rf"\bexceeded{_GAP}{space}{_GAP}capacity{_GAP}by{_GAP}{_SIZE}", rest) or _difference(used, limit),
+        _find_size(rf"(?<![\w/])arguments{_SIZE_IN_TABLE}", rest),
+        _find_size(rf"(?<![\w/])program{_SIZE_IN_TABLE}", rest),
+        _parse_allocations(rest),
     )
 
 
-def _of_scope(text: str) -> MemoryUsage | None:
+def _parse_scoped(text: str) -> MemoryUsage | None:
     """Parse the limit of one kernel: XLA's `Scoped allocation with size`, and the check of the compiler."""
     scoped = re.search(
         rf"scoped{_GAP}allocation{_GAP}with{_GAP}size{_GAP}{_SIZE}{_GAP}and{_GAP}limit{_GAP}{_SIZE}"
@@ -130,7 +128,7 @@ def _of_scope(text: str) -> MemoryUsage | None:
     return MemoryUsage((found[3] or "vmem").lower(), used, limit, _difference(used, limit))
 
 
-def _of_allocator(text: str) -> MemoryUsage | None:
+def _parse_allocator(text: str) -> MemoryUsage | None:
     """Parse the message of the allocator at run time, which needs one contiguous piece."""
     found = re.search(rf"attempting{_GAP}to{_GAP}(?:allocate|reserve){_GAP}{_SIZE}", text, re.IGNORECASE)
     if found is None:
@@ -139,22 +137,22 @@ def _of_allocator(text: str) -> MemoryUsage | None:
     if not re.search(rf"that{_GAP}was{_GAP}not{_GAP}possible", rest[:400], re.IGNORECASE):
         return None
     used = parse_size(found[1])
-    free = _size(rf"there{_GAP}are{_GAP}{_SIZE}B?{_GAP}free", rest)
-    unbroken = _size(rf"\band{_GAP}{_SIZE}B?{_GAP}reservable", rest)
+    free = _find_size(rf"there{_GAP}are{_GAP}{_SIZE}B?{_GAP}free", rest)
+    unbroken = _find_size(rf"\band{_GAP}{_SIZE}B?{_GAP}reservable", rest)
     return MemoryUsage(
         "hbm",
         used,
-        _size(rf"HBM{_GAP}capacity{_GAP}{_SIZE}", rest),
+        _find_size(rf"HBM{_GAP}capacity{_GAP}{_SIZE}", rest),
         _difference(used, free if unbroken is None else unbroken),
-        _size(rf"(?<![\w/])arguments{_SIZE_IN_TABLE}", rest),
-        _size(rf"(?<![\w/])program{_SIZE_IN_TABLE}", rest),
-        _allocations(rest),
+        _find_size(rf"(?<![\w/])arguments{_SIZE_IN_TABLE}", rest),
+        _find_size(rf"(?<![\w/])program{_SIZE_IN_TABLE}", rest),
+        _parse_allocations(rest),
         free,
         unbroken,
     )
 
 
-def _of_both_cores(text: str) -> MemoryUsage | None:
+def _parse_both_cores(text: str) -> MemoryUsage | None:
     """Parse the sum of the TensorCore and the SparseCore (openxla/xla docs/errors/error_1000.md)."""
     found = re.search(
         rf"Hbm{_GAP}usage:?{_GAP}{_SIZE}B?,\s{{0,80}}SparseCore{_GAP}Hbm{_GAP}usage:?{_GAP}{_SIZE}B?,\s{{0,80}}"
@@ -169,18 +167,18 @@ def _of_both_cores(text: str) -> MemoryUsage | None:
     return MemoryUsage("hbm", used, limit, _difference(used, limit))
 
 
-def _allocations(text: str) -> tuple[MemoryAllocation, ...]:
+def _parse_allocations(text: str) -> tuple[MemoryAllocation, ...]:
     """Parse the first list of allocations; a traceback repeats it."""
     lists = re.split(r"Largest\s{1,9}program\s{1,9}allocations\s{1,9}in", text, maxsplit=2)
     if len(lists) == 1:
         return ()
     blocks = re.split(rf"\bSize:\s{{0,80}}{_SIZE}", lists[1], maxsplit=_MAX_ALLOCATIONS + 1)
     pairs = zip(blocks[1::2], blocks[2::2], strict=True)
-    read = [_allocation(size, block) for size, block in pairs]
+    read = [_parse_allocation(size, block) for size, block in pairs]
     return tuple(allocation for allocation in read if allocation is not None)[:_MAX_ALLOCATIONS]
 
 
-def _allocation(size: str, block: str) -> MemoryAllocation | None:
+def _parse_allocation(size: str, block: str) -> MemoryAllocation | None:
     in_bytes = parse_size(size)
     if in_bytes is None:
         return None
@@ -196,23 +194,20 @@ def _allocation(size: str, block: str) -> MemoryAllocation | None:
         "".join(shape[1].split()) if shape else None,
         operator[1] if operator else None,
         label[1].strip() if label else None,
-        _size(rf"\bUnpadded{_GAP}size:{_GAP}{_SIZE}", block),
+        _find_size(rf"\bUnpadded{_GAP}size:{_GAP}{_SIZE}", block),
         parse_size(padding[1]) if padding else None,
         Fraction(padding[2]) if padding and padding[2] else None,
         f"{source[1]}:{source[2]}" if source else None,
     )
 
 
-def _size(pattern: str, text: str) -> int | None:
+def _find_size(pattern: str, text: str) -> int | None:
     found = re.search(pattern, text, re.IGNORECASE)
     return parse_size(found[1].upper()) if found else None
 
 
 def _difference(used: int | None, limit: int | None) -> int | None:
     return used - limit if used is not None and limit is not None and used > limit else None
-
-
-# What helps when a memory of the TPU is exhausted. Pure: numbers go in, sentences come out.
 
 
 _GIB = 1024**3
@@ -245,23 +240,23 @@ _SEQUENCES = (
 _DEVICE_IS_CORE = frozenset({"v2", "v3"})
 
 
-def memory_advice(use: MemoryUsage) -> tuple[str, ...]:
+def memory_advice(usage: MemoryUsage) -> tuple[str, ...]:
     """Return what helps, the best first, with numbers: padding, batch size, features, bfloat16, parallelism.
 
     Sources: Cloud TPU documentation, troubleshooting; openxla/xla docs/errors (0100, 0101, 1000); for vmem also
     jax-ml/jax#38988 and tensorflow/tensorflow#26893.
     """
-    if use.space == "hbm":
-        return tuple(_for_hbm(use))
-    if use.space == "smem":
+    if usage.space == "hbm":
+        return tuple(_advise_hbm(usage))
+    if usage.space == "smem":
         return (
-            *_amount(use, "the kernel"),
+            *_describe_amount(usage, "the kernel"),
             "smem is a small memory for scalars in a core, not HBM: pass fewer or smaller scalar and index arguments",
             "use a newer version of jaxlib and libtpu, or of TensorFlow and torch_xla",
         )
     return (
-        *_amount(use, "the compiled program"),
-        f"{use.space} is a small scratch memory inside a core, not HBM: the compiler exceeded it, for any size of the model",
+        *_describe_amount(usage, "the compiled program"),
+        f"{usage.space} is a small scratch memory inside a core, not HBM: the compiler exceeded it, for any size of the model",
         "try a smaller batch: 512 or 256 in total has helped",
         "use a newer version of TensorFlow, torch_xla or jaxlib, with the matching libtpu",
         "for a kernel of your own, use smaller blocks, or set `vmem_limit_bytes` in its `pltpu.CompilerParams`",
@@ -269,28 +264,28 @@ def memory_advice(use: MemoryUsage) -> tuple[str, ...]:
     )
 
 
-def _for_hbm(use: MemoryUsage) -> Iterator[str]:
-    yield from _about_padding(use)
-    yield from _amount(use, "the program")
-    yield from _about_largest(use)
-    if use.free is not None:
+def _advise_hbm(usage: MemoryUsage) -> Iterator[str]:
+    yield from _advise_padding(usage)
+    yield from _describe_amount(usage, "the program")
+    yield from _advise_largest(usage)
+    if usage.free is not None:
         yield "delete references to unused arrays, and donate inputs: `jax.jit(..., donate_argnums=...)`"
-    weights_are_most = bool(use.arguments and use.limit and use.arguments * 2 > use.limit)
-    shard = _SHARD_ALL if use.is_per_device else _SHARD
-    if weights_are_most and use.arguments:
-        yield f"weights and other arguments alone take {_format_bytes(use.arguments)} at any batch size: {shard}"
-    if use.is_per_device:
+    weights_are_most = bool(usage.arguments and usage.limit and usage.arguments * 2 > usage.limit)
+    shard = _SHARD_ALL if usage.is_per_device else _SHARD
+    if weights_are_most and usage.arguments:
+        yield f"weights and other arguments alone take {_format_bytes(usage.arguments)} at any batch size: {shard}"
+    if usage.is_per_device:
         # Programs of JAX and PyTorch, mostly large language models.
         yield _BATCH_OF_DEVICE
         yield _REMAT
         if not weights_are_most:
             yield _SHARD_ALL
         yield _SEQUENCES
-        yield from _about_float32(use)
+        yield from _advise_float32(usage)
     else:
         # The advice of the guides, which are about TensorFlow.
         yield _BATCH
-        yield from _about_float32(use)
+        yield from _advise_float32(usage)
         yield (
             "recompute activations instead of keeping them: `jax.checkpoint`, `torch_xla.utils.checkpoint`, "
             "or `tf.recompute_grad`"
@@ -298,79 +293,79 @@ def _for_hbm(use: MemoryUsage) -> Iterator[str]:
         if not weights_are_most:
             yield _SHARD
         yield "if the model does not fit even with a batch of 64, use fewer or smaller layers"
-    yield from _about_generations(use)
+    yield from _advise_generations(usage)
 
 
-def _about_float32(use: MemoryUsage) -> Iterator[str]:
-    if not use.allocations or any((allocation.shape or "f32").startswith("f32") for allocation in use.allocations):
+def _advise_float32(usage: MemoryUsage) -> Iterator[str]:
+    if not usage.allocations or any((allocation.shape or "f32").startswith("f32") for allocation in usage.allocations):
         yield "keep activations and gradients in bfloat16 instead of float32: they take half"
 
 
-def _about_padding(use: MemoryUsage) -> Iterator[str]:
+def _advise_padding(usage: MemoryUsage) -> Iterator[str]:
     """Blame the layout if it takes most of the missing memory, or doubles a tensor."""
-    worst = max(use.allocations, key=_padding, default=None)
-    if worst is None or not (padding := _padding(worst)):
+    worst = max(usage.allocations, key=_padding_of, default=None)
+    if worst is None or not (padding := _padding_of(worst)):
         return
-    total = sum(_padding(allocation) for allocation in use.allocations)
+    total = sum(_padding_of(allocation) for allocation in usage.allocations)
     expansion = worst.expansion or Fraction(worst.size, max(worst.size - padding, 1))
-    explains = total * 2 >= use.over if use.over else expansion >= 2
+    explains = total * 2 >= usage.over if usage.over else expansion >= 2
     if not explains:
         return
     name = f"`{worst.shape}`" if worst.shape else "the largest tensor"
     times = f"{float(expansion):.1f}".removesuffix(".0")
     plain = worst.unpadded if worst.unpadded is not None else worst.size - padding
     sum_of_all = f" (padding takes {_format_bytes(total)} in all)" if total > padding else ""
-    shapes = _TILES if use.is_per_device else _SHAPES
+    shapes = _TILES if usage.is_per_device else _SHAPES
     yield f"{name} is padded {times}x: {_format_bytes(worst.size)} for {_format_bytes(plain)}{sum_of_all}; {shapes}"
 
 
-def _about_largest(use: MemoryUsage) -> Iterator[str]:
+def _advise_largest(usage: MemoryUsage) -> Iterator[str]:
     """Name a tensor that alone takes more than half of the memory, or whose operator is known."""
-    largest = max(use.allocations, key=lambda allocation: allocation.size, default=None)
+    largest = max(usage.allocations, key=lambda allocation: allocation.size, default=None)
     if largest is None:
         return
     location = f" of `{largest.operator}`" if largest.operator else ""
     location += f" at `{largest.source}`" if largest.source else ""
-    if use.limit and largest.size * 2 > use.limit:
+    if usage.limit and largest.size * 2 > usage.limit:
         name = f"`{largest.shape}`" if largest.shape else "one tensor"
         size = _format_bytes(largest.size)
         yield f"{name}{location} alone takes {size}: shard it, or check whether it must be whole on one core"
-    elif use.is_per_device and location:
+    elif usage.is_per_device and location:
         name = f"`{largest.shape}`" if largest.shape else "a tensor"
         yield f"the largest allocation is {_format_bytes(largest.size)}, {name}{location}: start there"
 
 
-def _amount(use: MemoryUsage, who: str) -> Iterator[str]:
-    if use.used is None:
-        if use.limit is not None:
-            yield f"{who} needs more than the available {_format_bytes(use.limit)}"
-    elif use.free is not None:
-        if use.used > use.free:
-            over = _format_bytes(use.used - use.free)
-            yield f"the program requested {_format_bytes(use.used)} more, {over} more than the free {_format_bytes(use.free)}"
+def _describe_amount(usage: MemoryUsage, subject: str) -> Iterator[str]:
+    if usage.used is None:
+        if usage.limit is not None:
+            yield f"{subject} needs more than the available {_format_bytes(usage.limit)}"
+    elif usage.free is not None:
+        if usage.used > usage.free:
+            over, free = _format_bytes(usage.used - usage.free), _format_bytes(usage.free)
+            yield f"the program requested {_format_bytes(usage.used)} more, {over} more than the free {free}"
             return
-        is_fragmented = use.unbroken is not None and use.unbroken < use.used
+        is_fragmented = usage.unbroken is not None and usage.unbroken < usage.used
         largest = (
-            f": the largest piece was {_format_bytes(use.unbroken)}"
-            if is_fragmented and use.unbroken is not None
+            f": the largest piece was {_format_bytes(usage.unbroken)}"
+            if is_fragmented and usage.unbroken is not None
             else ""
         )
         yield (
-            f"the program requested {_format_bytes(use.used)} in one piece; {_format_bytes(use.free)} were free, "
+            f"the program requested {_format_bytes(usage.used)} in one piece; {_format_bytes(usage.free)} were free, "
             f"but fragmented{largest}; load the largest programs and arrays first, and do not keep two models at once"
         )
-    elif use.limit is not None and use.over is not None:
-        over, limit = _format_bytes(use.over), _format_bytes(use.limit)
-        yield f"{who} needs {_format_bytes(use.used)}, {over} more than the available {limit}"
+    elif usage.limit is not None and usage.over is not None:
+        over, limit = _format_bytes(usage.over), _format_bytes(usage.limit)
+        yield f"{subject} needs {_format_bytes(usage.used)}, {over} more than the available {limit}"
     else:
-        yield f"{who} needs {_format_bytes(use.used)}"
+        yield f"{subject} needs {_format_bytes(usage.used)}"
 
 
-def _about_generations(use: MemoryUsage) -> Iterator[str]:
+def _advise_generations(usage: MemoryUsage) -> Iterator[str]:
     """Name the generations whose cores, or chips that show as one device, have enough memory."""
-    if use.used is None or use.free is not None:
+    if usage.used is None or usage.free is not None:
         return
-    needed = max(use.used, use.limit or 0)
+    needed = max(usage.used, usage.limit or 0)
     fitting: list[str] = []
     for generation in load_accelerators().generations.values():
         cores = generation.cores_per_chip if generation.name in _DEVICE_IS_CORE else 1
@@ -381,7 +376,7 @@ def _about_generations(use: MemoryUsage) -> Iterator[str]:
         yield f"or use a TPU with more memory for each core: {', '.join(fitting)}"
 
 
-def _padding(allocation: MemoryAllocation) -> int:
+def _padding_of(allocation: MemoryAllocation) -> int:
     if allocation.padding is not None:
         return allocation.padding
     return max(allocation.size - allocation.unpadded, 0) if allocation.unpadded is not None else 0

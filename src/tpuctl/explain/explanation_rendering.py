@@ -235,9 +235,6 @@ def _format_log_time(time: datetime | None) -> str | None:
     return time.isoformat() if time.tzinfo is None else format_timestamp(time)
 
 
-# Render explanations of ids, and advice on topics.
-
-
 def render_entry(entry: IdEntry, *, width: int, colored: bool) -> Iterator[str]:
     """Yield what an id means, its usual causes, and what to do."""
     title = f"  {entry.title}" if entry.title else ""

@@ -1,6 +1,9 @@
-"""Lines of a log: cut from bytes, parsed, joined and searched.
+"""Lines of a log: bytes become blocks and lines, lines get a header, neighbouring lines are joined and searched. Pure.
 
-Bytes are cut into blocks at line ends, and into lines. Bounded: a very long line is cut too.
+Four steps, each used by `scanner`: `LineSplitter` cuts bytes (a very long line too, so that memory stays bounded),
+`JsonRecordReader` replaces JSON records by their messages, `parse_header` finds the worker and the time before a message, and
+`SearchWindow` joins the lines of one worker, so that a message that a terminal wrapped is whole. The results are `LogPlace`,
+`Sighting` and `ScanResult`.
 """
 
 from __future__ import annotations
@@ -89,6 +92,18 @@ class LogLines:
     def __add__(self, other: LogLines) -> LogLines:
         return LogLines(self.texts + other.texts, self.numbers + other.numbers, self.origins + other.origins)
 
+    def without_carriage_returns(self) -> LogLines:
+        """Cut the lines at carriage returns: text that a terminal would overwrite becomes a line with the same number."""
+        found = LogLines()
+        for text, number, origin in zip(self.texts, self.numbers, self.origins, strict=True):
+            if b"\r" not in text:
+                found.add(text, number, origin)
+                continue
+            states = [state for state in text.split(b"\r") if state] or [b""]
+            for index, state in enumerate(states):
+                found.add(state, number, None if index else origin)
+        return found
+
     def since(self, start: int) -> LogLines:
         """Return the lines from that index."""
         return LogLines(self.texts[start:], self.numbers[start:], self.origins[start:])
@@ -176,7 +191,7 @@ class LineSplitter:
         if self._is_inside and lines.origins:
             lines.origins[0] = CONTINUATION
         self._is_inside = not is_whole
-        return _split_carriage_returns(lines) if b"\r" in block else lines
+        return lines.without_carriage_returns() if b"\r" in block else lines
 
 
 def _block_end(data: bytes, offset: int, *, is_last: bool) -> int:
@@ -195,22 +210,6 @@ def _block_end(data: bytes, offset: int, *, is_last: bool) -> int:
     while end > offset + BLOCK_SIZE - 4 and data[end - 1] & 0xC0 == 0x80:  # not inside a character
         end -= 1
     return end - 1 if data[end - 1] >= 0xC0 else end
-
-
-def _split_carriage_returns(lines: LogLines) -> LogLines:
-    """Return the lines without carriage returns: text that a terminal would overwrite becomes a line with the same number."""
-    found = LogLines()
-    for text, number, origin in zip(lines.texts, lines.numbers, lines.origins, strict=True):
-        if b"\r" not in text:
-            found.add(text, number, origin)
-            continue
-        states = [state for state in text.split(b"\r") if state] or [b""]
-        for index, state in enumerate(states):
-            found.add(state, number, None if index else origin)
-    return found
-
-
-# The header of a log line, which says who wrote it and when, and the message after it.
 
 
 # A header has parts such as a worker, a time, a level; further parts belong to the message.
@@ -385,9 +384,6 @@ def parse_time(text: str, form: str | None = "iso") -> datetime | None:
         return None
 
 
-# JSON records in a log, as Cloud Logging and container logs write them: the message, the worker and the time of each.
-
-
 _MAX_RECORD_HEADER = 200
 _RECORD_ENDS = (b"}", b"}]")
 # Text that is larger is not a record over several lines.
@@ -416,7 +412,10 @@ _WORKER_NAME_KEYS = (
 
 @dataclass(slots=True)
 class JsonRecordReader:
-    """Replaces each record among lines by the lines of its message; other lines stay unchanged."""
+    """Replaces each JSON record among lines by the lines of its message; other lines stay unchanged.
+
+    Records are those of Cloud Logging and of container logs; each gives a message, a worker and a time.
+    """
 
     _open: LogLines = field(default_factory=LogLines)
     _size: int = 0
@@ -490,7 +489,10 @@ def _expand_records(lines: LogLines) -> LogLines:
             if message is None:
                 continue
             is_record = True
-            known = LineOrigin(_record_worker(record) or header.worker, functools.partial(_time_of, record, header))
+            known = LineOrigin(
+                _record_worker(record) or header.worker,
+                functools.partial(_record_time, record, header),
+            )
             if "\n" in message or "\r" in message:
                 found.extend(_lines_of_record(message, number, known))
             else:
@@ -550,11 +552,8 @@ def _record_message(record: Mapping[str, Any]) -> str | None:
     return "\n".join([*([message] if message else []), *more])
 
 
-def _time_of(record: Mapping[str, Any], header: LineHeader) -> datetime | None:
-    return _record_time(record) or header.time
-
-
-def _record_time(record: Mapping[str, Any]) -> datetime | None:
+def _record_time(record: Mapping[str, Any], header: LineHeader = NO_HEADER) -> datetime | None:
+    """Return the time of a record, else that of the header before it."""
     for key in _TIME_KEYS:
         value = record.get(key)
         if isinstance(value, str) and (found := parse_time(value.strip())):
@@ -562,7 +561,7 @@ def _record_time(record: Mapping[str, Any]) -> datetime | None:
         if isinstance(value, int | float) and not isinstance(value, bool) and 1e8 < value < 1e17:
             seconds = value / 1000 if value > 1e11 else value
             return datetime.fromtimestamp(seconds / 1000 if seconds > 1e11 else seconds, UTC)
-    return None
+    return header.time
 
 
 def _record_worker(record: Mapping[str, Any]) -> str | None:
@@ -592,9 +591,6 @@ def _nested_mapping(record: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
             return {}
         record = value
     return record
-
-
-# The known messages in a log, each once, with all its occurrences. Values only.
 
 
 # Characters. A longer line of evidence is shown in part.
@@ -645,9 +641,6 @@ class ScanResult:
     lines: int
     size: int  # bytes of the log
     is_binary: bool = False  # not text
-
-
-# Neighbouring lines of one worker, joined so that a wrapped message is whole, and searched for known messages.
 
 
 # Characters. A longer text is searched in parts of this size that overlap.

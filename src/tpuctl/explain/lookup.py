@@ -1,7 +1,8 @@
 """Look up what an id or a topic means: known messages, tpuctl's own errors, findings, exit codes, and advice on training.
 
-The texts of tpuctl's own errors are package data, `data/own_errors.yaml`; messages are in `data/messages/`, findings in their
-rules.
+The texts are package data: messages in `data/messages/`, tpuctl's own errors in `data/own_errors.yaml`, advice that belongs to
+no single message (speed, memory, accuracy, ways of working) in `data/topics.yaml`. Findings are explained by their rules. A
+message names the topics that say more about it; a topic names related topics.
 """
 
 from __future__ import annotations
@@ -112,8 +113,7 @@ def _own_entries(known: Mapping[str, str]) -> dict[str, IdEntry]:
 
 @functools.cache
 def _own_texts() -> Mapping[str, Mapping[str, Any]]:
-
-    import yaml  # noqa: PLC0415  # as above
+    import yaml  # noqa: PLC0415  # 12 ms, and most commands meet no message
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     text = resources.files("tpuctl.data").joinpath("own_errors.yaml").read_text("utf-8")
@@ -122,17 +122,12 @@ def _own_texts() -> Mapping[str, Mapping[str, Any]]:
 
 @functools.cache
 def _finding_entries() -> Mapping[str, IdEntry]:
-    from tpuctl.check import rules  # noqa: PLC0415  # as above
-    from tpuctl.check.ai_platform import JOB_RULES  # noqa: PLC0415  # not needed by --help
+    from tpuctl.check import rules  # noqa: PLC0415  # needed only for the ids of findings
+    from tpuctl.check.ai_platform import JOB_RULES  # noqa: PLC0415  # needed only for the ids of findings
     from tpuctl.doctor.rule_catalogue import DOCTOR_RULES  # noqa: PLC0415  # 60 ms, needed only for the ids of findings
 
     known: tuple[CheckRule[Any], ...] = (*rules.RULES, *JOB_RULES, *DOCTOR_RULES)
     return {rule.id: IdEntry(rule.id, IdKind.FINDING, rule.text, title=rule.title) for rule in known}
-
-
-# Advice on training with TPUs that belongs to no single message: speed, memory, accuracy, ways of working.
-#
-# Package data, `data/topics.yaml`. A message names the topics that say more about it; a topic names related topics.
 
 
 # The number of similar names that are suggested.
@@ -156,7 +151,7 @@ class Topic:
 @functools.cache
 def known_topics() -> tuple[Topic, ...]:
     """Return every topic, in reading order."""
-    import yaml  # noqa: PLC0415  # as above
+    import yaml  # noqa: PLC0415  # 12 ms, and most commands show no topic
 
     load = functools.partial(yaml.load, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     entries = load(resources.files("tpuctl.data").joinpath("topics.yaml").read_text("utf-8"))

@@ -1,6 +1,7 @@
-"""Decides whether a text only quotes a message, as documentation, a search, a test or a source file does. Pure.
+"""Decide whether a text only quotes a message, as documentation, a search, a test or a source file does. Pure.
 
-In doubt a message is real: to miss a failure is worse than to show a quotation.
+In doubt a message is real: to miss a failure is worse than to show a quotation. `QuoteDetector` decides for each occurrence in
+a log, from the lines around it and the start of the text; `is_quoted` and `is_search_term` decide from a line and its context.
 """
 
 from __future__ import annotations
@@ -258,11 +259,6 @@ def _is_introduced(around: LineContext) -> bool:
     return bool(_INTRODUCED.search(previous)) and not _RAISED.match(previous) and len(_WORD.findall(previous)) >= 4
 
 
-# Decides whether a line names a message as a search term: in a setting, a pattern, a list, or the sample of a model. Pure.
-#
-# Failing programs put messages into quotation marks too: the words before the marks decide, and in doubt the message is real.
-
-
 # Characters. Words further away do not decide.
 _NEARBY = 600
 _STRING_LITERAL = r"(?:[rbfuRBFU]{0,2}(?:\"[^\"]{0,200}\"|'[^']{0,200}'))"
@@ -337,7 +333,10 @@ class _LiteralHolder:
 
 
 def is_search_term(before: str, message: str, after: str) -> bool:
-    """Tell whether a message is a search term or a sample, from the text before and after it on its line."""
+    """Tell whether a message is a search term or a sample of a model, from the text before and after it on its line.
+
+    Failing programs put messages into quotation marks too: the words before the marks decide.
+    """
     before, after = before[-_NEARBY:], after[:_NEARBY]
     if _SAMPLE.search(before) and not _FAILING.search(before.split(":")[0]):
         return True
@@ -420,9 +419,6 @@ def _is_alternative(before: str, message: str, after: str) -> bool:
     word = re.search(r"[\w-]{1,60}$", lead)
     is_search = bool(_SEARCH_WORDS.search(lead) or (word and _SEARCH_KEY.search(word[0])))
     return is_search and not _HAPPENED.search(lead)
-
-
-# Decides for each occurrence of a message whether it is a quotation, from the lines around it and the start of the text.
 
 
 _FENCES = (b"```", b"~~~")

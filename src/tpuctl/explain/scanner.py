@@ -1,4 +1,6 @@
-"""Finds the known messages in the lines of a log, block by block, each occurrence once, in bounded memory.
+"""Find the known messages in a log, block by block, each occurrence once, in bounded memory. Pure.
+
+`LogReader` takes bytes; `LogScanner` searches blocks of lines.
 
 Most blocks hold none of the literals (anchors) of known messages, and need no more work. A block that holds one is searched
 with patterns, and so is the beginning of the next block, in which a message at the end of a block may continue.
@@ -146,9 +148,6 @@ def index_anchors(messages: Sequence[Message]) -> AnchorIndex:
     )
 
 
-# The lines of a log by worker, so that messages of several workers that interleave are read one by one.
-
-
 # Lines of a block that are examined for workers, or numbers, before each line.
 _SAMPLE_LINES = 32
 # Bytes. No header is longer.
@@ -170,6 +169,14 @@ class WorkerStream:
     def by_line(self) -> list[bytes]:
         """The letters of each line, including its header."""
         return letters_by_line(b"\n".join(self.texts)).split(b"\n")
+
+    def letters_after(self, previous: bytes) -> list[bytes]:
+        """Return the letters of the end of the previous block, then those of each line."""
+        return [letters_only(previous), *self.by_line]
+
+    def letters_of(self, part: tuple[int, int]) -> bytes:
+        """Return the letters of a range of lines without headers."""
+        return letters_only(self.without_headers([part]))
 
     def without_headers(self, parts: Sequence[tuple[int, int]]) -> bytes:
         """Return ranges of lines without headers. The first line is 1: 0 is the end of the previous block."""
@@ -195,7 +202,10 @@ class WorkerStreams:
 
 
 def split_by_worker(lines: LogLines, *, last_worker: str | None = None) -> WorkerStreams:
-    """Return the lines by worker. A first line that continues the previous block belongs to `last_worker`."""
+    """Return the lines by worker: messages of several workers may interleave.
+
+    A first line that continues the previous block belongs to `last_worker`.
+    """
     sample = [line[:_MAX_HEADER] for line in lines.texts[:: max(1, len(lines) // _SAMPLE_LINES)]]
     counted = has_worker_numbers(sample)
     if any(parse_header(line, counted=counted).worker for line in sample) or any(
@@ -230,12 +240,6 @@ def _group_by_worker(lines: LogLines, *, counted: bool, last_worker: str | None)
     return [WorkerStream(name, *place) for name, place in gathered.items()]
 
 
-# Skips lines that were searched before: logs repeat themselves, only with other numbers.
-#
-# Compares the letters of a line and of the line before it, so that a message across two lines is searched when these two meet
-# for the first time.
-
-
 # Pairs of lines remembered, as numbers: about 5 MiB.
 _MAX_PAIRS = 60_000
 # If most pairs are new, it is faster to search all lines, and not to compare the next blocks at all.
@@ -253,7 +257,11 @@ class UnseenParts:
 
 @dataclass(slots=True)
 class LineDeduplicator:
-    """Remembers which pairs of lines hold no literal."""
+    """Remembers which pairs of lines hold no literal: logs repeat themselves, only with other numbers.
+
+    Compares the letters of a line and of the line before it, so that a message across two lines is searched when these two meet
+    for the first time.
+    """
 
     _empty: set[int] = field(default_factory=set)
     _skipped: int = 0
@@ -262,7 +270,7 @@ class LineDeduplicator:
         """Return an independent copy."""
         return LineDeduplicator(set(self._empty), self._skipped)
 
-    def of(self, count: int, read: Callable[[], Sequence[bytes]]) -> UnseenParts:
+    def find_unseen(self, count: int, read: Callable[[], Sequence[bytes]]) -> UnseenParts:
         """Return the new parts among `count` lines, whose letters `read` returns.
 
         A part has two more lines on each side of a new pair: a literal may span them.
@@ -286,19 +294,16 @@ class LineDeduplicator:
         parts = [(max(0, first - 2), last + 4) for first, last in runs]
         return UnseenParts(parts, [pairs[first : last + 1] for first, last in runs])
 
-    def remember(self, novel: UnseenParts, read: Callable[[tuple[int, int]], bytes], hits: Sequence[bytes]) -> None:
+    def remember(self, unseen: UnseenParts, read: Callable[[tuple[int, int]], bytes], hits: Sequence[bytes]) -> None:
         """Remember the pairs of the parts without any of the literals that were found; `read` returns the text of a part."""
         if len(self._empty) > _MAX_PAIRS:
             self._empty.clear()
-        for part, pairs in zip(novel.parts, novel.pairs, strict=True):
+        for part, pairs in zip(unseen.parts, unseen.pairs, strict=True):
             if not pairs:
                 continue
             text = read(part) if hits else b""
             if not any(hit in text for hit in hits):
                 self._empty.update(pairs)
-
-
-# Which lines of a worker are searched with patterns, and for which messages.
 
 
 # How much is searched around a literal: bytes and lines before and after it.
@@ -404,9 +409,6 @@ def _spans(hits: Sequence[_Hit], stream: WorkerStream, lines: LogLines) -> list[
     return spans
 
 
-# Counts how often each known message occurs, and keeps the first and the last place.
-
-
 _MAX_WORKERS = 8192
 # The list of tasks stands right behind its message; source: jax-ml/jax, errors of the coordination service.
 _TASK = re.compile(r"/job:[\w.-]{1,80}/(?:replica:\d{1,6}/)?task:(\d{1,6})")
@@ -451,62 +453,56 @@ class MessageCounter:
         following: Callable[[], str],
     ) -> None:
         """Count an occurrence. `place` and `following` are expensive, and called only if needed."""
-        half = self.quoted if is_quoted else self.real
-        half.count += 1
-        half.last = place
-        if half.first is None:
-            half.first = place()
-            half.facts = {name: text for name, text in found.groupdict().items() if text}
+        occurrences = self.quoted if is_quoted else self.real
+        occurrences.count += 1
+        occurrences.last = place
+        if occurrences.first is None:
+            occurrences.first = place()
+            occurrences.facts = {name: text for name, text in found.groupdict().items() if text}
             if self.message.detail is not None:
-                half.following = following()
+                occurrences.following = following()
         else:
             for name in self.message.latest:
                 if text := found[name]:
-                    half.facts[name] = text
-        if worker is not None and worker not in half.workers and len(half.workers) < _MAX_WORKERS:
-            half.workers[worker] = place()
+                    occurrences.facts[name] = text
+        if worker is not None and worker not in occurrences.workers and len(occurrences.workers) < _MAX_WORKERS:
+            occurrences.workers[worker] = place()
 
     def settle(self) -> None:
         """Release the text that holds the last place."""
-        for half in (self.real, self.quoted):
-            if half.last is not None:
-                half.last = _constant(half.last())
+        for occurrences in (self.real, self.quoted):
+            if occurrences.last is not None:
+                last = occurrences.last()
+                occurrences.last = lambda place=last: place
 
     def sighting(self) -> Sighting:
         """Return the occurrences so far."""
-        half = self.real if self.real.count else self.quoted
-        assert half.first is not None and half.last is not None  # noqa: S101, PT018  # a tally begins with an occurrence
-        facts, memory = dict(half.facts), None
-        if half.following is not None and self.message.detail is Detail.MEMORY:
-            memory = parse_memory_usage(half.following)
-        if half.following is not None and self.message.detail is Detail.TASKS:
+        occurrences = self.real if self.real.count else self.quoted
+        assert occurrences.first is not None and occurrences.last is not None  # noqa: S101, PT018  # a counter begins with an occurrence
+        facts, memory = dict(occurrences.facts), None
+        if occurrences.following is not None and self.message.detail is Detail.MEMORY:
+            memory = parse_memory_usage(occurrences.following)
+        if occurrences.following is not None and self.message.detail is Detail.TASKS:
             # A message about a barrier names the task that arrived first, too, before those that did not arrive.
-            blamed = _BLAMED.split(half.following[:_TASK_LIST_LENGTH], maxsplit=1)[-1]
+            blamed = _BLAMED.split(occurrences.following[:_TASK_LIST_LENGTH], maxsplit=1)[-1]
             if tasks := ", ".join(dict.fromkeys(_TASK.findall(blamed))):
                 facts["tasks"] = tasks
         return Sighting(
             self.message,
-            half.first,
-            half.last(),
+            occurrences.first,
+            occurrences.last(),
             self.real.count + self.quoted.count,
             self.quoted.count,
             MappingProxyType(facts),
-            MappingProxyType(dict(half.workers)),
+            MappingProxyType(dict(occurrences.workers)),
             memory,
         )
 
 
-def _constant(place: LogPlace) -> Callable[[], LogPlace]:
-    return lambda: place
-
-
-# The lines that look most like an error, for a log without a known message. Bounded in number and in cost.
-
-
 _MAX_SUSPECTS = 8
 # Lines examined for each word in a block. Kinds of lines remembered, and letters that make a kind.
-_PER_WORD = 30
-_KINDS, _KIND = 600, 200
+_MAX_PER_WORD = 30
+_MAX_KINDS, _KIND_LENGTH = 600, 200
 _MAX_SCORED_LENGTH = 1000
 _ERROR_WORDS = (b"error", b"exception", b"fatal", b"failed", b"aborted", b"panic", b"denied", b"killed")
 _SCORES = (
@@ -534,15 +530,15 @@ _HARMLESS_WORDING = re.compile(
 
 @dataclass(slots=True)
 class SuspectLines:
-    """Keeps the lines that look most like an error, of each kind of line the first."""
+    """Keeps the lines that look most like an error, of each kind of line the first. Bounded in number and in cost."""
 
     _kept: list[tuple[int, int, LogPlace]] = field(default_factory=list)
     _kinds: set[int] = field(default_factory=set)
-    _taken: int = 0
+    _added: int = 0
 
     def copy(self) -> SuspectLines:
         """Return an independent copy."""
-        return SuspectLines(list(self._kept), set(self._kinds), self._taken)
+        return SuspectLines(list(self._kept), set(self._kinds), self._added)
 
     @property
     def places(self) -> tuple[LogPlace, ...]:
@@ -551,7 +547,7 @@ class SuspectLines:
 
     def may_be_in(self, text: bytes) -> bool:
         """Tell whether a text may hold a line to keep. Only the letters of the text are given."""
-        if len(self._kinds) >= _KINDS or (len(self._kept) == _MAX_SUSPECTS and self._kept[-1][0] <= -_BEST_SCORE):
+        if len(self._kinds) >= _MAX_KINDS or (len(self._kept) == _MAX_SUSPECTS and self._kept[-1][0] <= -_BEST_SCORE):
             return False
         return any(word in text for word in _ERROR_WORDS)
 
@@ -560,22 +556,22 @@ class SuspectLines:
         found: set[int] = set()
         for word in _ERROR_WORDS:
             at = lines.find(word)
-            for _ in range(_PER_WORD):
+            for _ in range(_MAX_PER_WORD):
                 if at < 0:
                     break
                 start, end = lines.rfind(b"\n", 0, at) + 1, lines.find(b"\n", at)
-                kind = hash(lines[start : end if end >= 0 else None][:_KIND])
+                kind = hash(lines[start : end if end >= 0 else None][:_KIND_LENGTH])
                 if kind not in self._kinds:
                     self._kinds.add(kind)
                     found.add(lines.count(b"\n", 0, at))
                 at = lines.find(word, end) if end >= 0 else -1
         return sorted(found)
 
-    def take(self, place: LogPlace) -> None:
+    def add(self, place: LogPlace) -> None:
         """Keep a line if it looks more like an error than one of those kept."""
         if points := error_score(place.text):
-            self._taken += 1
-            self._kept = sorted([*self._kept, (-points, self._taken, place)], key=lambda kept: kept[:2])[:_MAX_SUSPECTS]
+            self._added += 1
+            self._kept = sorted([*self._kept, (-points, self._added, place)], key=lambda kept: kept[:2])[:_MAX_SUSPECTS]
 
 
 def error_score(line: str) -> int:
@@ -585,11 +581,8 @@ def error_score(line: str) -> int:
     return next((points for pattern, points in _SCORES if pattern.search(line[:_MAX_SCORED_LENGTH])), 0)
 
 
-# Searches blocks of lines for known messages. What starts at the end of a block is left for the next one.
-
-
 # Bytes of a log that wait for the next block: of one worker, and of all together.
-_HELD, _MOST_HELD = 16 * 1024, 128 * 1024
+_MAX_PENDING, _MAX_ALL_PENDING = 16 * 1024, 128 * 1024
 # Bytes before that, which decide whether a message is a quotation.
 _CONTEXT_BYTES = 2 * 1024
 _MAX_REMEMBERED_STREAMS = 4096
@@ -599,25 +592,28 @@ _LINE_ENDINGS_KEPT = (500, 4)
 
 @dataclass(slots=True)
 class LogScanner:
-    """Searches a log for messages. Of two that overlap the first wins. Lines are counted from the start of the log."""
+    """Searches a log for messages. Of two that overlap the first wins. Lines are counted from the start of the log.
+
+    A message that begins at the end of a block is searched together with the next block.
+    """
 
     messages: Sequence[Message]
     anchors: AnchorIndex
     suspects: SuspectLines = field(default_factory=SuspectLines)
-    tallies: dict[int, MessageCounter] = field(default_factory=dict)
+    counters: dict[int, MessageCounter] = field(default_factory=dict)
     _patterns: dict[int, re.Pattern[str]] = field(default_factory=dict)
     # The lines that wait, the number of the first, how many of them are finished and only context of the others, and the
     # literals in them, each with its last line.
-    _held: LogLines = field(default_factory=LogLines)
+    _pending: LogLines = field(default_factory=LogLines)
     _first: int = 0
     _start: int = 0
     _hits: list[tuple[int, frozenset[bytes]]] = field(default_factory=list)
     # Of each worker: its last output, and up to where the waiting lines were searched: line, column.
     _ends: dict[str | None, bytes] = field(default_factory=dict)
-    _covered: dict[str | None, tuple[int, int]] = field(default_factory=dict)
+    _searched_until: dict[str | None, tuple[int, int]] = field(default_factory=dict)
     _last_worker: str | None = None
-    _judge: QuoteDetector = field(default_factory=QuoteDetector)
-    _novelty: LineDeduplicator = field(default_factory=LineDeduplicator)
+    _quotes: QuoteDetector = field(default_factory=QuoteDetector)
+    _deduplicator: LineDeduplicator = field(default_factory=LineDeduplicator)
 
     def copy(self) -> LogScanner:
         """Return an independent copy."""
@@ -625,48 +621,48 @@ class LogScanner:
             self.messages,
             self.anchors,
             self.suspects.copy(),
-            {index: tally.copy() for index, tally in self.tallies.items()},
+            {index: counter.copy() for index, counter in self.counters.items()},
             self._patterns,
-            self._held,
+            self._pending,
             self._first,
             self._start,
             list(self._hits),
             dict(self._ends),
-            dict(self._covered),
+            dict(self._searched_until),
             self._last_worker,
-            self._judge.copy(),
-            self._novelty.copy(),
+            self._quotes.copy(),
+            self._deduplicator.copy(),
         )
 
     def scan(self, lines: LogLines, *, is_last: bool = False) -> None:
         """Take the next lines; with `is_last` nothing comes after them."""
         streams = split_by_worker(lines, last_worker=self._last_worker)
         hits = self._hits_in(streams, lines)
-        everything = self._held + lines if len(self._held) else lines
+        everything = self._pending + lines if len(self._pending) else lines
         end = self._first + len(everything)
-        self._judge.read(lines, end - len(lines))
+        self._quotes.read(lines, end - len(lines))
         keep = 0
         if not is_last:
             # The last line always waits, and at most half of the lines.
-            keep = _count_back(everything.texts, min(_MOST_HELD, _HELD * max(1, len(streams.each))))
+            keep = _count_back(everything.texts, min(_MAX_ALL_PENDING, _MAX_PENDING * max(1, len(streams.each))))
             keep = max(1, keep) if keep < len(everything) else (len(everything) + 1) // 2
         boundary = max(self._start, len(everything) - keep)
         if wanted := hits.union(*(anchors for _, anchors in self._hits)):
             all_streams = split_by_worker(everything)
             for stream in all_streams.each:
-                for passage in find_candidates(stream, everything, self.anchors, wanted, counted=all_streams.counted):
-                    self._search(passage, boundary)
-            for tally in self.tallies.values():
-                tally.settle()
+                for candidate in find_candidates(stream, everything, self.anchors, wanted, counted=all_streams.counted):
+                    self._search(candidate, boundary)
+            for counter in self.counters.values():
+                counter.settle()
         if hits:
             self._hits.append((end, hits))
         self._hits = [(until, anchors) for until, anchors in self._hits if until > self._first + boundary]
         self._start = min(
             boundary, _count_back(everything.texts[:boundary], _CONTEXT_BYTES * max(1, len(streams.each)))
         )
-        self._held, self._first = everything.since(boundary - self._start), self._first + boundary - self._start
-        self._covered = {worker: end for worker, end in self._covered.items() if end[0] >= self._first}
-        self._judge.forget(self._first)
+        self._pending, self._first = everything.since(boundary - self._start), self._first + boundary - self._start
+        self._searched_until = {worker: end for worker, end in self._searched_until.items() if end[0] >= self._first}
+        self._quotes.forget(self._first)
 
     def _hits_in(self, streams: WorkerStreams, lines: LogLines) -> frozenset[bytes]:
         """Return the literals in the lines, or across the end of the previous block. Keep lines that look like an error."""
@@ -675,73 +671,67 @@ class LogScanner:
         for stream in streams.each:
             before = self._ends.pop(stream.worker, b"")
             # The first line is the end of the previous block.
-            novel = self._novelty.of(len(stream.texts) + 1, partial(_letters_by_line, before, stream))
-            found.append((stream, novel))
+            unseen = self._deduplicator.find_unseen(len(stream.texts) + 1, partial(stream.letters_after, before))
+            found.append((stream, unseen))
             start = b""
-            if novel.parts and novel.parts[0][0] == 0:
+            if unseen.parts and unseen.parts[0][0] == 0:
                 origin = lines.origins[stream.indices[0]]
                 start = before if origin is not None and origin.is_glued else before + b"\n"
-            texts.append(start + stream.without_headers(novel.parts))
+            texts.append(start + stream.without_headers(unseen.parts))
             self._ends[stream.worker] = stream.end(*_LINE_ENDINGS_KEPT)
             if len(self._ends) > _MAX_REMEMBERED_STREAMS:
                 del self._ends[next(iter(self._ends))]
         if streams.each:
             self._last_worker = max(streams.each, key=lambda stream: stream.indices[-1]).worker
         hits, text = self.anchors.found(TEXT_BREAK.join(filter(None, texts)))
-        is_one = sum(len(novel.parts) for _, novel in found) == 1
-        for stream, novel in found:
-            self._novelty.remember(novel, (lambda _: text) if is_one else partial(_letters_of, stream), hits)
+        is_one = sum(len(unseen.parts) for _, unseen in found) == 1
+        for stream, unseen in found:
+            self._deduplicator.remember(unseen, (lambda _: text) if is_one else stream.letters_of, hits)
         if self.suspects.may_be_in(text):
             by_line = b"\n".join(b"\n".join(stream.by_line) for stream in streams.each)
             if places := self.suspects.candidates(by_line):
                 indices = [(index, stream.worker) for stream in streams.each for index in stream.indices]
                 for index, worker in sorted((indices[place] for place in places), key=lambda known: known[0]):
-                    self.suspects.take(parse_line(lines, index, counted=streams.counted).place(0, worker=worker))
+                    self.suspects.add(parse_line(lines, index, counted=streams.counted).place(0, worker=worker))
         if self.anchors.exact:
-            hits += self.anchors.found_exactly(without_whitespace(b"\n".join([*self._held.texts[-1:], *lines.texts])))
+            hits += self.anchors.found_exactly(
+                without_whitespace(b"\n".join([*self._pending.texts[-1:], *lines.texts]))
+            )
         return frozenset(hits)
 
-    def _search(self, passage: Candidate, boundary: int) -> None:
-        """Search a passage with patterns; count the messages that start before the boundary."""
-        rows = passage.rows()
-        worker = passage.stream.worker
+    def _search(self, candidate: Candidate, boundary: int) -> None:
+        """Search a candidate with patterns; count the messages that start before the boundary."""
+        rows = candidate.rows()
+        worker = candidate.stream.worker
         window = SearchWindow(rows)
-        line, column = self._covered.get(worker, (-1, 0))
+        line, column = self._searched_until.get(worker, (-1, 0))
         if line >= self._first + rows[0].position:
             row = bisect_right([row.position for row in rows], line - self._first) - 1
             window.take_until(row, column if rows[row].position == line - self._first else len(rows[row].text))
-        for order in sorted(passage.owners):
+        for order in sorted(candidate.owners):
             pattern = self._patterns.get(order)
             if pattern is None:
                 pattern = self._patterns[order] = re.compile(self.messages[order].match)
             for found in window.search(pattern):
                 if self._start <= rows[found.start[0]].position < boundary:
-                    self._count(order, found, window, passage)
+                    self._count(order, found, window, candidate)
                     end = rows[found.end[0]].position
                     if end >= boundary:
-                        self._covered[worker] = max(
-                            self._covered.get(worker, (-1, 0)), (self._first + end, found.end[1] + 1)
+                        self._searched_until[worker] = max(
+                            self._searched_until.get(worker, (-1, 0)), (self._first + end, found.end[1] + 1)
                         )
 
-    def _count(self, order: int, found: PatternMatch, window: SearchWindow, passage: Candidate) -> None:
-        tally = self.tallies.get(order) or self.tallies.setdefault(order, MessageCounter(self.messages[order]))
+    def _count(self, order: int, found: PatternMatch, window: SearchWindow, candidate: Candidate) -> None:
+        counter = self.counters.get(order) or self.counters.setdefault(order, MessageCounter(self.messages[order]))
         row, column = window.rows[found.start[0]], found.start[1]
-        worker = row.worker or passage.stream.worker
-        tally.add(
+        worker = row.worker or candidate.stream.worker
+        counter.add(
             found.match,
-            is_quoted=self._judge.is_quoted(found, window.rows, self._first),
+            is_quoted=self._quotes.is_quoted(found, window.rows, self._first),
             worker=worker,
             place=lambda: row.place(column, worker=worker),
-            following=lambda: window.following(found, passage.rows_behind()),
+            following=lambda: window.following(found, candidate.rows_behind()),
         )
-
-
-def _letters_by_line(before: bytes, stream: WorkerStream) -> list[bytes]:
-    return [letters_only(before), *stream.by_line]
-
-
-def _letters_of(stream: WorkerStream, part: tuple[int, int]) -> bytes:
-    return letters_only(stream.without_headers([part]))
 
 
 def _count_back(texts: Sequence[bytes], most: int) -> int:
@@ -752,9 +742,6 @@ def _count_back(texts: Sequence[bytes], most: int) -> int:
         if size > most:
             return count
     return len(texts)
-
-
-# Reads a log as it arrives, in bounded memory, and keeps the known messages in it.
 
 
 _RANKS = list(MatchedBy)
@@ -768,30 +755,30 @@ class LogReader:
     """
 
     def __init__(self, known: Sequence[Message] | None = None) -> None:
-        self._cutter, self._records = LineSplitter(), JsonRecordReader()
-        self._scanner = LogScanner(*(_all_known() if known is None else _searchable(known)))
+        self._splitter, self._records = LineSplitter(), JsonRecordReader()
+        self._scanner = LogScanner(*(_known_searchable() if known is None else _searchable(known)))
 
     def feed(self, data: bytes) -> None:
         """Take the next piece; it may end in the middle of a line or of a character."""
-        for lines in self._cutter.feed(data):
+        for lines in self._splitter.feed(data):
             self._scanner.scan(self._records.read(lines))
 
     def so_far(self) -> ScanResult:
         """Return the content until now, as if the log ended here; more may be fed afterwards."""
-        cutter, records, scanner = self._cutter.copy(), self._records.copy(), self._scanner.copy()
+        splitter, records, scanner = self._splitter.copy(), self._records.copy(), self._scanner.copy()
         rest = LogLines()
-        for lines in cutter.feed(b"", is_last=True):
+        for lines in splitter.feed(b"", is_last=True):
             rest.extend(records.read(lines))
         rest.extend(records.end())
         scanner.scan(rest, is_last=True)
         sightings = sorted(
-            (tally.sighting() for tally in scanner.tallies.values()), key=lambda sighting: sighting.first.line
+            (counter.sighting() for counter in scanner.counters.values()), key=lambda sighting: sighting.first.line
         )
-        return ScanResult(tuple(sightings), scanner.suspects.places, cutter.lines, cutter.size, cutter.is_binary)
+        return ScanResult(tuple(sightings), scanner.suspects.places, splitter.lines, splitter.size, splitter.is_binary)
 
 
 @functools.cache
-def _all_known() -> tuple[list[Message], AnchorIndex]:
+def _known_searchable() -> tuple[list[Message], AnchorIndex]:
     return _searchable(known_messages())
 
 

@@ -1,5 +1,20 @@
-"""`tpuctl bundle`: collect the evidence that support would ask for in one file, without secrets and within limits.
+"""`tpuctl bundle`: collect the evidence that support asks for in one file, without secrets and within limits.
 
-`redaction` removes secrets from text, with the rules of `secret_forms` and `named_secrets`. `bundle_sources` collects from the
-API and from workers, `bundle_contents` stores and packs, `bundle_manifest` explains. Start with `bundle`.
+`bundle` collects, packs and reports; start there. `bundle_sources` gets documents from the API and this machine and, at the
+same time, files from all workers; `bundle_contents` stores and packs them; `bundle_manifest` adds the verdict on the logs
+and the list of files; `redaction` removes secrets, with the rules of `secret_forms`. `redaction`, `secret_forms` and
+`bundle_manifest` are pure or only render. It imports `explain` (the verdict), `doctor` (its findings), `nodes`, `cloud`,
+`ssh`, `output` and `app`.
+
+What a reader must know:
+
+- `BundleContents` is the only way into a bundle: everything passes through `Redactor` as it arrives, file names too. Only
+  files that tpuctl writes about the contents are added as they are.
+- Workers are not trusted: names, sizes and numbers of files, and frames of an answer are bounded here as well as by the
+  program on the worker (`ssh.agent.worker_evidence`).
+- A source that fails is a missing item with its reason, not a failure of the command. Every query and every worker has a
+  timeout; the one deadline of the command limits them all.
+- The file appears complete or not at all, readable only by its owner. A bundle changes nothing, in the cloud or on workers:
+  it uses the ssh key that is there.
+- A secret without a known form, or a name before it, cannot be found. So the command asks the user to review the file.
 """

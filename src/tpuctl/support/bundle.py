@@ -65,9 +65,9 @@ if TYPE_CHECKING:
 
 _STDOUT = "-"
 # The API usually answers within a second; a search goes through all zones.
-_LONGEST = timedelta(seconds=20)
+_MAX_QUERY_TIME = timedelta(seconds=20)
 _GRACE = timedelta(seconds=2)
-_NAMED = 10
+_MAX_WARNINGS = 10
 _PAGE_WIDTH = 100
 
 
@@ -75,29 +75,31 @@ _PAGE_WIDTH = 100
 class BundleOptions:
     """The options of the user."""
 
-    place: str | None  # a file, `-` for stdout, None for the default
-    replaces: bool
+    file: str | None  # a file, `-` for stdout, None for the default
+    overwrite: bool
     workers: str | None  # a set of workers, None to skip them
     since: timedelta | None
-    room: int  # bytes
-    patience: timedelta
-    hides_accounts: bool
+    max_bytes: int
+    timeout: timedelta
+    redact_accounts: bool
 
 
 class BundleBuilder:
-    """Collects, packs and reports."""
+    """Collects the evidence, packs it and reports what it holds."""
 
-    def __init__(self, app: App, choice: BundleOptions) -> None:
-        self._app, self._choice = app, choice
-        self._real = SystemClock()
-        self._until = self._real.monotonic() + choice.patience
+    def __init__(self, app: App, options: BundleOptions) -> None:
+        self._app, self._options = app, options
+        self._clock = SystemClock()
+        self._deadline = self._clock.monotonic() + options.timeout
         self._created = app.clock.now()
-        patience = choice.patience
-        self._of_api = TimedQueries(self._real, self._until, each=min(_LONGEST, patience / 4), grace=timedelta())
-        # A checkup ends by itself, and then has results.
-        self._of_machine = TimedQueries(self._real, self._until, each=patience, grace=_GRACE)
+        timeout = options.timeout
+        self._api_queries = TimedQueries(
+            self._clock, self._deadline, each=min(_MAX_QUERY_TIME, timeout / 4), grace=timedelta()
+        )
+        # `doctor` ends by itself, and then has results.
+        self._machine_queries = TimedQueries(self._clock, self._deadline, each=timeout, grace=_GRACE)
         # The workers that refused ssh, and the stderr of ssh.
-        self._shut_out: list[tuple[Target, str]] = []
+        self._ssh_failures: list[tuple[Target, str]] = []
         # The errors that `doctor` found.
         self._errors: tuple[str, ...] = ()
         factory, endpoint = http_access(app)
@@ -108,7 +110,7 @@ class BundleBuilder:
     def run(self, text: str) -> None:
         """Write the bundle of a node.
 
-        Raises `NodeNotFoundError` if nothing is known of it, `FileExistsAlreadyError`, `NotWrittenError`, and the errors of a
+        Raises `NodeNotFoundError` if nothing is known of it, `BundleExistsError`, `BundleNotWrittenError`, and the errors of a
         search for a node.
         """
         app = self._app
@@ -117,8 +119,8 @@ class BundleBuilder:
             app.log_in_as(login)
         known: Sequence[NodeName] = ()
         with suppress(TpuctlError):
-            known = self._of_api.ask(app.journal.names)
-        subject = find_subject(self._client, app.place, app.reference(reference), known, self._of_api)
+            known = self._api_queries.run(app.journal.names)
+        subject = find_subject(self._client, app.place, app.reference(reference), known, self._api_queries)
         name = subject.name
         self._check_place(name)
         resume = f"tpuctl bundle {name.zone}/{name.node_id}"
@@ -127,22 +129,22 @@ class BundleBuilder:
                 app.going_on("no bundle was written, and the collected files are removed", resume=resume),
                 TemporaryDirectory(prefix="tpuctl-bundle-") as folder,
             ):
-                accounts = AccountAliases() if self._choice.hides_accounts else None
-                contents = BundleContents(Path(folder), room=self._choice.room, accounts=accounts)
+                accounts = AccountAliases() if self._options.redact_accounts else None
+                contents = BundleContents(Path(folder), max_bytes=self._options.max_bytes, accounts=accounts)
                 self._collect(contents, subject)
-                about = BundleInfo(name, self._created, is_sandbox=app.is_sandbox, hides_accounts=accounts is not None)
+                about = BundleInfo(name, self._created, is_sandbox=app.is_sandbox, redact_accounts=accounts is not None)
                 page = partial(render_explanation, width=_PAGE_WIDTH, colored=False)
-                read = add_summary(contents, about, to_json=explanation_to_json, page=page)
+                logs = add_summary(contents, about, to_json=explanation_to_json, page=page)
                 inside = _folder_name(name, self._created)
-                if self._choice.place == _STDOUT:
+                if self._options.file == _STDOUT:
                     stdout = app.terminal.streams.stdout
                     stdout.flush()
-                    write_archive(contents.entries, stdout.buffer, folder=inside, created=self._real.now())
+                    write_archive(contents.entries, stdout.buffer, folder=inside, created=self._clock.now())
                     stdout.buffer.flush()
                 else:
-                    with replace_atomically(self._path(name), replaces=self._choice.replaces) as file:
-                        write_archive(contents.entries, file, folder=inside, created=self._real.now())
-            self._report(contents, name, read)
+                    with replace_atomically(self._path(name), overwrite=self._options.overwrite) as file:
+                        write_archive(contents.entries, file, folder=inside, created=self._clock.now())
+            self._report(contents, name, logs)
         except BrokenPipeError:
             raise
         except OSError as error:
@@ -150,11 +152,11 @@ class BundleBuilder:
 
     def _check_place(self, name: NodeName) -> None:
         """Reject a place that cannot be written before collecting anything."""
-        if self._choice.place != _STDOUT:
+        if self._options.file != _STDOUT:
             path = self._path(name)
             if path.is_dir():
                 raise InvalidInputError(f"`{path}` is a folder", hint="name a file")
-            if path.exists() and not self._choice.replaces:
+            if path.exists() and not self._options.overwrite:
                 raise BundleExistsError(path)
             if not path.parent.is_dir():
                 raise InvalidInputError(
@@ -168,125 +170,119 @@ class BundleBuilder:
     def _collect(self, contents: BundleContents, subject: BundleSubject) -> None:
         """Collect everything available; the workers send their files while the API and this machine are queried."""
         found = add_documents(
-            contents, node_documents(self._app, self._client, self._operations, subject), self._of_api
+            contents, node_documents(self._app, self._client, self._operations, subject), self._api_queries
         )
         if subject.node is None:
             if not found:
                 raise subject.error or NodeNotFoundError(subject.name.node_id, subject.name.zone)
-            contents.lacks_of("node.json", subject.error.message if subject.error else "the API knows no such node")
-        members = self._members(contents, subject)
-        wish = EvidenceRequest(self._choice.since, self._until)
+            contents.add_missing("node.json", subject.error.message if subject.error else "the API knows no such node")
+        targets = self._targets(contents, subject)
+        request = EvidenceRequest(self._options.since, self._deadline)
         machine = MachineDocuments(
-            self._app, subject, asks_workers=bool(members), patience=lambda: self._of_machine.left
+            self._app, subject, with_workers=bool(targets), timeout=lambda: self._machine_queries.left
         )
-        with GatherLine(self._app.terminal, self._real) as line:
-            gathering = WorkerCollector(contents, members, wish, self._real, progress=line)
-            with gathering.under_way():
-                add_documents(contents, machine.all(), self._of_machine)
+        with GatherLine(self._app.terminal, self._clock) as line:
+            collector = WorkerCollector(contents, targets, request, self._clock, progress=line)
+            with collector.running():
+                add_documents(contents, machine.all(), self._machine_queries)
         self._errors = machine.errors
-        self._shut_out = [(member, one.ssh_said) for member, one in gathering.silent if one.ssh_said]
+        self._ssh_failures = [(target, one.ssh_stderr) for target, one in collector.incomplete if one.ssh_stderr]
 
-    def _members(self, contents: BundleContents, subject: BundleSubject) -> list[Target]:
+    def _targets(self, contents: BundleContents, subject: BundleSubject) -> list[Target]:
         """Return the workers to visit, with their connections; record why one cannot be visited."""
-        if self._choice.workers is None:
-            contents.lacks_of("workers", "skipped: `--no-workers`")
+        if self._options.workers is None:
+            contents.add_missing("workers", "skipped: `--no-workers`")
             return []
         if subject.node is None:
-            contents.lacks_of("workers", "the node, and so its workers, is unknown to the API")
+            contents.add_missing("workers", "the node, and so its workers, is unknown to the API")
             return []
 
         node = subject.node
-        workers = WorkerSet.parse(self._choice.workers).of(node.name.node_id, node.workers)
+        workers = WorkerSet.parse(self._options.workers).of(node.name.node_id, node.workers)
         try:
             check_login_state(node)  # the bundle shows what it warns of
             # Host keys may need a request to the API.
-            members = self._of_api.ask(lambda: self._connect(contents, node, workers))
+            targets = self._api_queries.run(lambda: self._connect(contents, node, workers))
         except TpuctlError as error:
-            contents.lacks_of("workers", error.message)
+            contents.add_missing("workers", error.message)
             return []
-        save_host_keys([member.way for member in members])
-        return members
+        save_host_keys([target.way for target in targets])
+        return targets
 
     def _connect(self, contents: BundleContents, node: Node, workers: Sequence[int]) -> list[Target]:
-
-        connector, members = self._app.workers, []
+        connector, targets = self._app.workers, []
         if obstacle := connector.obstacle(node):
-            contents.lacks_of("workers", obstacle)
+            contents.add_missing("workers", obstacle)
             return []
         connector.learn_host_keys(node)
         for worker in workers:
             try:
                 # A bundle does not change the node: our key must be there already.
                 connection = connector.connection(node, worker, makes_key=False)
-                members.append(Target(node, worker, connection, str(worker)))
+                targets.append(Target(node, worker, connection, str(worker)))
             except TpuctlError as error:
-                contents.lacks_of(f"workers/{worker}", error.message)
-        return members
+                contents.add_missing(f"workers/{worker}", error.message)
+        return targets
 
     def _path(self, name: NodeName) -> Path:
         folder = self._app.invocation.folder
-        return folder / expand_user_path(Path(self._choice.place or f"{_folder_name(name, self._created)}.tar.gz"))
+        return folder / expand_user_path(Path(self._options.file or f"{_folder_name(name, self._created)}.tar.gz"))
 
-    def _report(self, contents: BundleContents, name: NodeName, read: LogsExplanation) -> None:
+    def _report(self, contents: BundleContents, name: NodeName, logs: LogsExplanation) -> None:
         """Print the path of the bundle, what is missing, and the first verdict."""
-        app, entries, lacks = self._app, contents.entries, contents.lacks
-        is_file = self._choice.place != _STDOUT
+        app, entries, missing = self._app, contents.entries, contents.missing
+        is_file = self._options.file != _STDOUT
         path = self._path(name)
         if is_file and app.format in {OutputFormat.JSON, OutputFormat.YAML}:
-            app.terminal.data(self._to_json(contents, path, read), app.format)
+            summary = {
+                "path": os.fspath(path),
+                "size": path.stat().st_size,
+                "files": len(entries),
+                "bytes": sum(entry.size for entry in entries),
+                "redactions": count_redactions(entries),
+                "missing": [{"path": item.path, "why": item.why} for item in missing],
+                "verdicts": explanation_to_json(logs.explanation)["verdicts"],
+                **({"sandbox": True} if app.is_sandbox else {}),
+            }
+            app.terminal.data(summary, app.format)
         elif is_file:
-            app.terminal.write(self._choice.place or path.name)
+            app.terminal.write(self._options.file or path.name)
         packed = f", {format_size(path.stat().st_size)}" if is_file else ""
         secrets = sum(count_redactions(entries).values())
         app.terminal.note(f"{len(entries)} files{packed}; {secrets} secret{'' if secrets == 1 else 's'} removed")
         # Workers that the user skipped need no warning.
-        is_wanted = self._choice.workers is not None
+        is_wanted = self._options.workers is not None
         whole = [
-            lack
-            for lack in lacks
-            if "/" not in lack.path.removeprefix("workers/") and (is_wanted or lack.path != "workers")
+            item
+            for item in missing
+            if "/" not in item.path.removeprefix("workers/") and (is_wanted or item.path != "workers")
         ]
-        for lack in whole[:_NAMED]:
-            app.terminal.warn(f"missing: {lack.path}: {lack.why}")
-        if rest := len(lacks) - len(whole[:_NAMED]):
+        for item in whole[:_MAX_WARNINGS]:
+            app.terminal.warn(f"missing: {item.path}: {item.why}")
+        if rest := len(missing) - len(whole[:_MAX_WARNINGS]):
             app.terminal.note(
                 f"{rest} more item{' is' if rest == 1 else 's are'} missing: see README.txt in the bundle"
             )
-        if self._shut_out:
+        if self._ssh_failures:
             # Why ssh failed: each cause once, and its remedy.
-            for error in explain_ssh_failures(self._shut_out, collect_failure_context(self._shut_out[0][0])):
+            for error in explain_ssh_failures(self._ssh_failures, collect_failure_context(self._ssh_failures[0][0])):
                 app.terminal.note(error.message, *(f"  {line}" for line in (error.hint or "").splitlines()[:1]))
         if count := len(self._errors):
             more = "" if count == 1 else f", and {count - 1} more: see doctor.json in the bundle"
             app.terminal.warn(f"doctor found {count} error{'' if count == 1 else 's'}: {self._errors[0]}{more}")
-        app.terminal.note(summarize(read))
-        if read.explanation.conclusions and read.explanation.conclusions[0].remedy:
-            app.terminal.note(f"  {read.explanation.conclusions[0].remedy[0]}")
-
-    def _to_json(self, contents: BundleContents, path: Path, read: LogsExplanation) -> dict[str, Any]:
-        return {
-            "path": os.fspath(path),
-            "size": path.stat().st_size,
-            "files": len(contents.entries),
-            "bytes": sum(entry.size for entry in contents.entries),
-            "redactions": count_redactions(contents.entries),
-            "missing": [{"path": lack.path, "why": lack.why} for lack in contents.lacks],
-            "verdicts": explanation_to_json(read.explanation)["verdicts"],
-            **({"sandbox": True} if self._app.is_sandbox else {}),
-        }
+        app.terminal.note(summarize(logs))
+        if logs.explanation.conclusions and logs.explanation.conclusions[0].remedy:
+            app.terminal.note(f"  {logs.explanation.conclusions[0].remedy[0]}")
 
 
 def _folder_name(name: NodeName, created: datetime) -> str:
     return f"tpuctl-bundle-{name.node_id}-{created:%Y%m%dT%H%M%SZ}"
 
 
-# The documents of a bundle: about the node, from the API and the journal; about this machine, from settings and `doctor`.
-
-
-_OPERATIONS = 50
+_MAX_OPERATIONS = 50
 # As long as `tpuctl doctor` waits for each.
-_OF_WORKERS = timedelta(seconds=30)
-_PATIENCE = timedelta(seconds=4)
+_WORKERS_TIMEOUT = timedelta(seconds=30)
+_PROBE_TIMEOUT = timedelta(seconds=4)
 
 
 def node_documents(
@@ -306,7 +302,7 @@ def node_documents(
 
     def list_operations() -> Any:  # JSON
         targets = {str(name), *(one.name for one in requests)}
-        return operations.operations(name.project, name.zone, targets, limit=_OPERATIONS)
+        return operations.operations(name.project, name.zone, targets, limit=_MAX_OPERATIONS)
 
     return {
         # Local: slow queries must not use up its time.
@@ -322,19 +318,23 @@ class MachineDocuments:
     """The queries about this machine, which is checked once, for the first document."""
 
     def __init__(
-        self, app: App, subject: BundleSubject, *, asks_workers: bool, patience: Callable[[], timedelta]
+        self, app: App, subject: BundleSubject, *, with_workers: bool, timeout: Callable[[], timedelta]
     ) -> None:
-        self._app, self._subject, self._asks_workers, self._patience = app, subject, asks_workers, patience
+        self._app, self._subject, self._with_workers, self._timeout = app, subject, with_workers, timeout
         self.errors: tuple[str, ...] = ()
 
     def all(self) -> dict[str, Callable[[], Any]]:
         """Return the queries by the names of their documents. `doctor` checks the workers too if they are visited."""
-        return {"settings.json": self._settings, "doctor.json": self._doctor, "versions.json": self._versions}
+
+        def versions() -> Any:  # JSON
+            known = {key: value for key, value in environment_json(self._environment).items() if key != "settings"}
+            return replace_folder({"system": platform.platform(), **known}, self._home)
+
+        return {"settings.json": self._settings, "doctor.json": self._doctor, "versions.json": versions}
 
     @cached_property
-    def _surroundings(self) -> EnvironmentFacts:
-
-        given = build_probe_context(self._app, timeout=min(_PATIENCE, self._patience()))
+    def _environment(self) -> EnvironmentFacts:
+        given = build_probe_context(self._app, timeout=min(_PROBE_TIMEOUT, self._timeout()))
         return EnvironmentProbe(given).gather(given.cloud_clock.now())
 
     @property
@@ -351,12 +351,13 @@ class MachineDocuments:
         ], self._home)  # fmt: skip
 
     def _doctor(self) -> Any:  # JSON
-
-        findings = evaluate_environment(self._surroundings)
-        if self._subject.node is not None and self._asks_workers:
+        findings = evaluate_environment(self._environment)
+        if self._subject.node is not None and self._with_workers:
             findings = (
                 *findings,
-                *findings_of_node(self._app, str(self._subject.name), {"timeout": min(self._patience(), _OF_WORKERS)}),
+                *findings_of_node(
+                    self._app, str(self._subject.name), {"timeout": min(self._timeout(), _WORKERS_TIMEOUT)}
+                ),
             )
         report = build_report(findings, accepted=frozenset())
         self.errors = tuple(finding.found.text for finding in report.of(Level.ERROR))
@@ -364,8 +365,3 @@ class MachineDocuments:
             "summary": {str(level): len(report.of(level)) for level in Level},
             "findings": [finding_to_json(finding) for finding in report.findings],
         }, self._home)  # fmt: skip
-
-    def _versions(self) -> Any:  # JSON
-
-        versions = {key: value for key, value in environment_json(self._surroundings).items() if key != "settings"}
-        return replace_folder({"system": platform.platform(), **versions}, self._home)

@@ -58,11 +58,11 @@ class MissingItem:
 class BundleContents:
     """The files of one bundle. Safe for several threads."""
 
-    def __init__(self, folder: Path, *, room: int, accounts: AccountAliases | None = None) -> None:
+    def __init__(self, folder: Path, *, max_bytes: int, accounts: AccountAliases | None = None) -> None:
         self._folder, self._accounts = folder, accounts
-        self._left = room - RESERVED_BYTES
+        self._bytes_left = max_bytes - RESERVED_BYTES
         self._entries: list[BundleEntry] = []
-        self._lacks: dict[MissingItem, None] = {}
+        self._missing: dict[MissingItem, None] = {}
         self._paths = UniquePaths()
         self._number = 0
         self._lock = Lock()
@@ -74,26 +74,26 @@ class BundleContents:
             return tuple(sorted(self._entries, key=lambda entry: entry.path))
 
     @property
-    def lacks(self) -> tuple[MissingItem, ...]:
+    def missing(self) -> tuple[MissingItem, ...]:
         """The missing items, in the order of their paths."""
         with self._lock:
-            return tuple(sorted(self._lacks, key=lambda lack: lack.path))
+            return tuple(sorted(self._missing, key=lambda item: item.path))
 
     @property
-    def room(self) -> int:
+    def bytes_left(self) -> int:
         """The number of bytes that may still be added."""
         with self._lock:
-            return max(0, self._left)
+            return max(0, self._bytes_left)
 
     @property
     def accounts(self) -> AccountAliases | None:
         """The aliases for addresses; None if addresses are not hidden."""
         return self._accounts
 
-    def lacks_of(self, path: str, why: str) -> None:
+    def add_missing(self, path: str, why: str) -> None:
         """Record a missing item."""
         with self._lock:
-            self._lacks[MissingItem(self._clean(path), self._clean(why))] = None
+            self._missing[MissingItem(self._clean(path), self._clean(why))] = None
 
     def begin(
         self, path: str, *, source: str = "", original_size: int | None = None, modified: datetime | None = None
@@ -102,7 +102,7 @@ class BundleContents:
         with self._lock:
             self._number += 1
             file = self._folder / str(self._number)
-            safe = self._paths.take(self._clean(path))
+            safe = self._paths.make_unique(self._clean(path))
         return BundleFileWriter(
             self, safe, file, source=self._clean(source), original_size=original_size, modified=modified
         )
@@ -110,34 +110,34 @@ class BundleContents:
     def add(self, path: str, data: bytes) -> None:
         """Add a small file, beyond the size limit if necessary."""
         writing = self.begin(path)
-        writing.take(data, is_vital=True)
+        writing.write(data, ignores_limit=True)
         writing.end()
 
     def add_json(self, path: str, value: Any) -> None:  # JSON
         """Add a small document, without the values of metadata."""
         shown = hide_metadata(value)
-        text = _dumped(shown)
+        text = _dump_json(shown)
         try:
             json.loads(redact(text))
         except ValueError:
             # Redaction would break the JSON: a secret that is not a string, or a name that only looks like that of a secret.
-            text = _dumped(hide_suspicious_values(shown))
+            text = _dump_json(hide_suspicious_values(shown))
         self.add(path, text)
 
     def add_own(self, path: str, data: bytes) -> None:
         """Add a file that tpuctl wrote about the contents: it has no secrets, and words such as `password` are harmless."""
         writing = self.begin(path)
-        writing.take_own(data)
+        writing.write_own(data)
         writing.end()
 
-    def claim(self, size: int) -> int:
+    def reserve(self, size: int) -> int:
         """Reserve room for `size` bytes; return the number granted."""
         with self._lock:
-            granted = max(0, min(size, self._left))
-            self._left -= granted
+            granted = max(0, min(size, self._bytes_left))
+            self._bytes_left -= granted
             return granted
 
-    def settle(self, entry: BundleEntry) -> None:
+    def add_entry(self, entry: BundleEntry) -> None:
         """Add a finished file."""
         with self._lock:
             self._entries.append(entry)
@@ -146,7 +146,7 @@ class BundleContents:
         return redact(text.encode("utf-8", "replace"), self._accounts).decode("utf-8", "replace")
 
 
-def _dumped(value: Any) -> bytes:  # JSON
+def _dump_json(value: Any) -> bytes:  # JSON
     return json.dumps(value, indent=2, ensure_ascii=False, default=str).encode("utf-8", "replace") + b"\n"
 
 
@@ -170,35 +170,35 @@ class BundleFileWriter:
         self._counts: Counter[str] = Counter()
         self._digest = hashlib.sha256()
         self._size = self._taken = 0
-        self._is_truncated = self._is_vital = False
+        self._is_truncated = self._ignores_limit = False
 
-    def take(self, data: bytes, *, is_vital: bool = False) -> None:
-        """Write bytes without their secrets, up to the size limit unless `is_vital`."""
+    def write(self, data: bytes, *, ignores_limit: bool = False) -> None:
+        """Write bytes without their secrets, up to the size limit unless `ignores_limit`."""
         self._taken += len(data)
-        self._is_vital |= is_vital
-        is_full = self._is_truncated and self._contents.room == 0
-        if is_full and not is_vital:
+        self._ignores_limit |= ignores_limit
+        is_full = self._is_truncated and self._contents.bytes_left == 0
+        if is_full and not ignores_limit:
             return
-        self._keep(self._redactor.feed(data), is_vital=is_vital)
+        self._write(self._redactor.feed(data), ignores_limit=ignores_limit)
 
-    def take_own(self, data: bytes) -> None:
+    def write_own(self, data: bytes) -> None:
         """Write bytes that have no secrets."""
         self._taken += len(data)
-        self._keep(data, is_vital=True)
+        self._write(data, ignores_limit=True)
 
     def skip(self, size: int) -> None:
         """Record that bytes are omitted here."""
         self._close_part()
         self._is_truncated = True
         self._taken += max(0, size)
-        self._keep(f"\n[... {size} bytes omitted ...]\n".encode(), is_vital=True)
+        self._write(f"\n[... {size} bytes omitted ...]\n".encode(), ignores_limit=True)
 
     def end(self) -> None:
         """Finish the file."""
         self._close_part()
         self._file.close()
         original = self._taken if self._original_size is None else self._original_size
-        self._contents.settle(
+        self._contents.add_entry(
             BundleEntry(
                 self.path,
                 self._path,
@@ -213,13 +213,13 @@ class BundleFileWriter:
         )
 
     def _close_part(self) -> None:
-        self._keep(self._redactor.close(), is_vital=self._is_vital)
+        self._write(self._redactor.close(), ignores_limit=self._ignores_limit)
         self._counts += self._redactor.counts
         # The text after a gap is unrelated to the text before it.
         self._redactor = Redactor(self._contents.accounts)
 
-    def _keep(self, data: bytes, *, is_vital: bool = False) -> None:
-        granted = len(data) if is_vital else self._contents.claim(len(data))
+    def _write(self, data: bytes, *, ignores_limit: bool = False) -> None:
+        granted = len(data) if ignores_limit else self._contents.reserve(len(data))
         if granted < len(data):
             self._is_truncated = True
             data = data[:granted]
@@ -228,18 +228,15 @@ class BundleFileWriter:
         self._size += len(data)
 
 
-# The path of a file in a bundle. Names come from workers and are not trusted. Pure.
-
-
-_LONGEST_PART = 120
-_DEEPEST = 10
+_MAX_PART_LENGTH = 120
+_MAX_DEPTH = 10
 
 
 def safe_path(path: str) -> str:
     """Return a relative path without `..`, control characters, and characters invalid on other systems; never empty."""
     parts = [_safe_part(part) for part in path.replace("\\", "/").split("/") if part not in {"", "."}]
-    if len(parts) > _DEEPEST:
-        parts = [*parts[: _DEEPEST - 1], parts[-1]]
+    if len(parts) > _MAX_DEPTH:
+        parts = [*parts[: _MAX_DEPTH - 1], parts[-1]]
     return "/".join(parts) or "unnamed"
 
 
@@ -250,11 +247,11 @@ class UniquePaths:
         self._taken: set[str] = set()
         self._folders: set[str] = set()
 
-    def take(self, path: str) -> str:
+    def make_unique(self, path: str) -> str:
         """Return a safe path that no other file has, ignoring case."""
         safe = safe_path(path)
         # A file cannot be a folder too.
-        while above := min(_above(safe.lower()) & self._taken, key=len, default=""):
+        while above := min(_parents(safe.lower()) & self._taken, key=len, default=""):
             safe = f"{safe[: len(above)]}_{safe[len(above) + 1 :]}"
         stem, suffix = splitext(safe)
         number, candidate = 1, safe
@@ -262,11 +259,11 @@ class UniquePaths:
             number += 1
             candidate = f"{stem}~{number}{suffix}"
         self._taken.add(candidate.lower())
-        self._folders |= _above(candidate.lower())
+        self._folders |= _parents(candidate.lower())
         return candidate
 
 
-def _above(path: str) -> set[str]:
+def _parents(path: str) -> set[str]:
     return {path[:at] for at, char in enumerate(path) if char == "/"}
 
 
@@ -275,18 +272,15 @@ def _safe_part(part: str) -> str:
     plain = plain.strip(" ")
     if set(plain) <= {"."}:
         plain = "_" * max(1, len(plain))
-    while len(plain.encode("utf-8", "replace")) > _LONGEST_PART:
+    while len(plain.encode("utf-8", "replace")) > _MAX_PART_LENGTH:
         # The end of a name is more useful than its middle.
         half = len(plain) // 2
         plain = plain[: half - 2] + "~" + plain[half + 2 :]
     return plain.encode("utf-8", "replace").decode()
 
 
-# Pack a bundle into one file, which appears complete or not at all.
-
-
 # Text shrinks to a tenth; a higher level takes longer than it saves.
-_EFFORT = 6
+_COMPRESSION_LEVEL = 6
 
 
 class BundleExistsError(ConflictError):
@@ -314,7 +308,7 @@ def write_archive(entries: Sequence[BundleEntry], file: IO[bytes], *, folder: st
     """Write the files as a gzip-compressed tar archive, below one folder."""
     when = int(created.timestamp())
     with (
-        gzip.GzipFile(filename="", mode="wb", compresslevel=_EFFORT, fileobj=file, mtime=when) as packed,
+        gzip.GzipFile(filename="", mode="wb", compresslevel=_COMPRESSION_LEVEL, fileobj=file, mtime=when) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
         for entry in entries:
@@ -326,10 +320,10 @@ def write_archive(entries: Sequence[BundleEntry], file: IO[bytes], *, folder: st
 
 
 @contextmanager
-def replace_atomically(path: Path, *, replaces: bool) -> Iterator[IO[bytes]]:
+def replace_atomically(path: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
     """Yield a temporary file that gets its name at the end; an error or an interrupt removes it.
 
-    Only its owner may read it. Raises `FileExistsAlreadyError` if the name exists by then, unless `replaces`, and `OSError` if
+    Only its owner may read it. Raises `BundleExistsError` if the name exists by then, unless `overwrite`, and `OSError` if
     the folder is not writable.
     """
     handle, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".part", dir=path.parent)
@@ -339,7 +333,7 @@ def replace_atomically(path: Path, *, replaces: bool) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        if replaces:
+        if overwrite:
             scratch.replace(path)
             return
         try:

@@ -24,41 +24,41 @@ if TYPE_CHECKING:
 NOTHING_KNOWN = "the logs have no known failure"
 NO_LOGS = "the bundle has no logs"
 # Verdicts whose evidence is located in its file; for the others see `files` in explanation.json.
-_TRACED = 20
+_MAX_LOCATED = 20
 
 
 def add_summary(
     contents: BundleContents,
-    about: BundleInfo,
+    info: BundleInfo,
     *,
     to_json: Callable[[Explanation], dict[str, Any]],
     page: Callable[[Explanation], Iterable[str]],
 ) -> LogsExplanation:
     """Add the files that describe a bundle, and return the verdict on its logs. `to_json` and `page` render the verdict."""
-    read = explain_logs(contents.entries, {"node": about.name.node_id})
-    parts = [{"path": part.path, "firstLine": part.first_line, "lines": part.lines} for part in read.parts]
-    contents.add_own("explanation.json", _json({**to_json(read.explanation), "files": parts}))
+    logs = explain_logs(contents.entries, {"node": info.name.node_id})
+    parts = [{"path": part.path, "firstLine": part.first_line, "lines": part.lines} for part in logs.parts]
+    contents.add_own("explanation.json", _json({**to_json(logs.explanation), "files": parts}))
     # The page counts the lines of all files as one text.
     places: list[str] = []
-    for one in (*read.explanation.conclusions, *read.explanation.harmless)[:_TRACED]:
+    for one in (*logs.explanation.conclusions, *logs.explanation.harmless)[:_MAX_LOCATED]:
         line = one.sighting.first.line
-        if place := read.place(line):
+        if place := logs.place(line):
             places.append(f"  line {line}: {place[0]}, line {place[1]}")
     located = ["", "files of these lines:", *dict.fromkeys(places)] if places else []
-    lines = [*page(read.explanation), *located] or [summarize(read)]
+    lines = [*page(logs.explanation), *located] or [summarize(logs)]
     contents.add_own("explanation.txt", _text("\n".join(lines)))
     entries = contents.entries
-    contents.add_own("README.txt", _text(render_readme(about, entries, contents.lacks, verdict=summarize(read))))
-    contents.add_own("manifest.json", _json(build_manifest(about, contents.entries, contents.lacks)))
-    return read
+    contents.add_own("README.txt", _text(render_readme(info, entries, contents.missing, verdict=summarize(logs))))
+    contents.add_own("manifest.json", _json(build_manifest(info, contents.entries, contents.missing)))
+    return logs
 
 
-def summarize(read: LogsExplanation) -> str:
+def summarize(logs: LogsExplanation) -> str:
     """Return the first verdict in one line, with the place of its evidence."""
-    if not read.explanation.conclusions:
-        return NOTHING_KNOWN if read.parts else NO_LOGS
-    first = read.explanation.conclusions[0]
-    place = read.place(first.sighting.first.line)
+    if not logs.explanation.conclusions:
+        return NOTHING_KNOWN if logs.parts else NO_LOGS
+    first = logs.explanation.conclusions[0]
+    place = logs.place(first.sighting.first.line)
     where = f" ({place[0]}, line {place[1]})" if place else ""
     return f"{first.id}: {first.meaning}{where}"
 
@@ -69,9 +69,6 @@ def _json(value: Any) -> bytes:
 
 def _text(text: str) -> bytes:
     return (text.rstrip("\n") + "\n").encode("utf-8", "replace")
-
-
-# The manifest of a bundle for programs, and its page for people.
 
 
 # Version of the JSON. A version may gain fields; no field is removed or changes its meaning.
@@ -85,7 +82,7 @@ class BundleInfo:
     name: NodeName
     created: datetime
     is_sandbox: bool = False
-    hides_accounts: bool = False
+    redact_accounts: bool = False
 
 
 def count_redactions(entries: Sequence[BundleEntry]) -> dict[str, int]:
@@ -96,16 +93,16 @@ def count_redactions(entries: Sequence[BundleEntry]) -> dict[str, int]:
     return dict(sorted(total.items()))
 
 
-def build_manifest(about: BundleInfo, entries: Sequence[BundleEntry], lacks: Sequence[MissingItem]) -> dict[str, Any]:
+def build_manifest(info: BundleInfo, entries: Sequence[BundleEntry], missing: Sequence[MissingItem]) -> dict[str, Any]:
     """Return the manifest: every file except the manifest, the number of removed secrets, and what is missing and why."""
     return {
         "schemaVersion": SCHEMA_VERSION,
-        "created": format_timestamp(about.created),
+        "created": format_timestamp(info.created),
         "tpuctl": __version__,
-        "project": about.name.project,
-        "zone": about.name.zone,
-        "node": about.name.node_id,
-        "accountsHidden": about.hides_accounts,
+        "project": info.name.project,
+        "zone": info.name.zone,
+        "node": info.name.node_id,
+        "accountsHidden": info.redact_accounts,
         "bytes": sum(entry.size for entry in entries),
         "redactions": count_redactions(entries),
         "files": [
@@ -121,25 +118,25 @@ def build_manifest(about: BundleInfo, entries: Sequence[BundleEntry], lacks: Seq
             }
             for entry in entries
         ],
-        "missing": [{"path": lack.path, "why": lack.why} for lack in lacks],
-        **({"sandbox": True} if about.is_sandbox else {}),
+        "missing": [{"path": item.path, "why": item.why} for item in missing],
+        **({"sandbox": True} if info.is_sandbox else {}),
     }
 
 
 def render_readme(
-    about: BundleInfo, entries: Sequence[BundleEntry], lacks: Sequence[MissingItem], *, verdict: str
+    info: BundleInfo, entries: Sequence[BundleEntry], missing: Sequence[MissingItem], *, verdict: str
 ) -> str:
     """Return the page for people: what this is, where to start, what was removed, what is missing."""
-    name, removed = about.name, count_redactions(entries)
+    name, removed = info.name, count_redactions(entries)
     secrets = ", ".join(f"{kind} ({count})" for kind, count in removed.items()) or "none found"
-    missing = [f"  {lack.path}: {lack.why}" for lack in lacks] or ["  none"]
+    missing_lines = [f"  {item.path}: {item.why}" for item in missing] or ["  none"]
     addresses = (
-        "are replaced by aliases" if about.hides_accounts else "are not removed (`--redact-accounts` hides them)"
+        "are replaced by aliases" if info.redact_accounts else "are not removed (`--redact-accounts` hides them)"
     )
-    where = ", in the sandbox" if about.is_sandbox else ""
+    where = ", in the sandbox" if info.is_sandbox else ""
     lines = [
         f"Evidence of the Cloud TPU node {name.node_id} in {name.zone}, project {name.project}.",
-        f"Collected {format_timestamp(about.created)} by tpuctl {__version__}{where}.",
+        f"Collected {format_timestamp(info.created)} by tpuctl {__version__}{where}.",
         "",
         f"Verdict: {verdict}",
         "",
@@ -154,7 +151,7 @@ def render_readme(
         "tpuctl cannot find a secret without a known form or name: review the files before you share them.",
         "",
         "Missing:",
-        *missing,
+        *missing_lines,
     ]
     return "\n".join(lines) + "\n"
 
@@ -172,9 +169,6 @@ _GUIDE = (
     ("versions.json", "versions on the machine that collected this"),
     ("workers/*", "for each worker: logs, jobs, processes, disk, kernel"),
 )
-
-
-# The verdict on the logs of a bundle, read as one log; each line is marked with its worker.
 
 
 _LOG = re.compile(
@@ -208,7 +202,10 @@ class LogsExplanation:
 
 
 def explain_logs(entries: Sequence[BundleEntry], known: Mapping[str, str]) -> LogsExplanation:
-    """Read the logs among the files; `known` are facts for the remedies, such as the node's name."""
+    """Read the logs among the files as one log, each line marked with its worker.
+
+    `known` are facts for the remedies, such as the node's name.
+    """
     reader, parts, line = LogReader(), [], 1
     for entry in entries:
         match = _LOG.fullmatch(entry.path)

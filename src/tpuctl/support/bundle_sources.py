@@ -1,4 +1,8 @@
-"""Collect evidence for support from a worker: one ssh session, whose answer is processed as it arrives."""
+"""The sources of a bundle: documents from the API and this machine, and files from the workers.
+
+Each document has a query of its own, which may fail without the others. Each worker gets one ssh session, whose answer is
+processed as it arrives; the sessions run in parallel, so a worker that does not answer delays no other.
+"""
 
 from __future__ import annotations
 
@@ -52,16 +56,16 @@ if TYPE_CHECKING:
 LIBTPU_LOG_DIR = "/tmp/tpu_logs"  # noqa: S108  # libtpu's choice
 _BLOCK = 256 * 1024
 # A login shell may print before the mark; no frame is longer than a piece of a file.
-_NOISE = 1024 * 1024
-_HEAD = 5
-_LONGEST_FRAME = 1024 * 1024
-_LONGEST_ABOUT, _LONGEST_PATH = 64 * 1024, 4096
-_LATEST = 1e15  # seconds
+_MAX_PREAMBLE_SIZE = 1024 * 1024
+_FRAME_HEADER_SIZE = 5
+_MAX_FRAME_SIZE = 1024 * 1024
+_MAX_FILE_INFO_SIZE, _MAX_PATH_LENGTH = 64 * 1024, 4096
+_MAX_TIME = 1e15  # seconds
 _NAMES = ("path", "source")
 # The worker enforces its limits itself; this one is for a worker that does not.
 _SLACK = 4 * 1024 * 1024
-_FAREWELL = 2.0
-_ERRORS_KEPT = 8 * 1024
+_EXIT_TIMEOUT = 2.0
+_MAX_STDERR_SIZE = 8 * 1024
 _NO_PYTHON = 127
 
 
@@ -69,18 +73,18 @@ _NO_PYTHON = 127
 class EvidenceLimits:
     """The limits: bytes in total and of one file, the maximum age of a file, and the timeout."""
 
-    room: int
-    each: int
+    total_size: int
+    file_size: int
     since: timedelta | None
-    patience: timedelta
+    timeout: timedelta
 
 
 @dataclass(frozen=True, slots=True)
 class EvidenceGap:
-    """Why a worker sent no evidence, or not all. `ssh_said`: the stderr of ssh if it failed to connect."""
+    """Why a worker sent no evidence, or not all. `ssh_stderr`: the stderr of ssh if it failed to connect."""
 
     why: str
-    ssh_said: str | None = None
+    ssh_stderr: str | None = None
 
 
 class EvidenceSink(Protocol):
@@ -89,7 +93,7 @@ class EvidenceSink(Protocol):
     def begin(self, path: str, source: str, size: int | None, modified: datetime | None) -> None:
         """Begin a file. `size`: its size on the worker, in bytes."""
 
-    def take(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         """Receive bytes of the file."""
 
     def skip(self, size: int) -> None:
@@ -98,7 +102,7 @@ class EvidenceSink(Protocol):
     def end(self) -> None:
         """End the file."""
 
-    def lacks(self, path: str, why: str) -> None:
+    def add_missing(self, path: str, why: str) -> None:
         """Record what is missing."""
 
 
@@ -129,7 +133,7 @@ class EvidenceSessions:
 
 
 def collect_evidence(
-    member: Target, limits: EvidenceLimits, sink: EvidenceSink, visits: EvidenceSessions, *, clock: Clock
+    target: Target, limits: EvidenceLimits, sink: EvidenceSink, sessions: EvidenceSessions, *, clock: Clock
 ) -> EvidenceGap | None:
     """Collect the evidence of a worker within the limits; return why it is incomplete, None if it is complete.
 
@@ -137,38 +141,40 @@ def collect_evidence(
     Raises `SshProgramMissingError`.
     """
     request = {
-        "worker": member.worker,
-        "room": limits.room,
-        "each": limits.each,
+        "worker": target.worker,
+        "room": limits.total_size,
+        "each": limits.file_size,
         "since": limits.since.total_seconds() if limits.since else None,
         # It ends by itself before the timeout, and says what is missing.
-        "seconds": max(1.0, limits.patience.total_seconds() * 0.9 - 1),
+        "seconds": max(1.0, limits.timeout.total_seconds() * 0.9 - 1),
         "logs": LIBTPU_LOG_DIR,
         "devices": [ACCEL_FILES, VFIO_FILES],
         # Run as root if that needs no password: this login cannot see what other users hold.
         "holders": bootstrap("holders", f"main({[ACCEL_FILES, VFIO_FILES]!r}, {LOCK_FILE!r})")[1].decode(),
     }
     line, program = bootstrap("worker_evidence", f"gather({request!r})")
-    connecting = f"ConnectTimeout={max(1, round(limits.patience.total_seconds()))}"
+    connecting = f"ConnectTimeout={max(1, round(limits.timeout.total_seconds()))}"
     words = ssh_argv(
-        member.way, (line,), options=(*NEW_CONNECTION, "-o", "BatchMode=yes", "-o", "Compression=yes", "-o", connecting)
+        target.way, (line,), options=(*NEW_CONNECTION, "-o", "BatchMode=yes", "-o", "Compression=yes", "-o", connecting)
     )
     with TemporaryFile() as stdin, StderrPipe() as errors:
         stdin.write(program)
         stdin.seek(0)
-        process = visits.start(words, stdin=stdin, stderr=errors)
+        process = sessions.start(words, stdin=stdin, stderr=errors)
         if process is None:
             return EvidenceGap("interrupted")
         reader, is_late = _FrameReader(sink, limits), True
         try:
-            is_late = _read(process, reader, clock, clock.monotonic() + limits.patience)
+            is_late = _read_session(process, reader, clock, clock.monotonic() + limits.timeout)
         finally:
-            code = _end(process, waits=not is_late)
+            code = _end_session(process, waits=not is_late)
             reader.close()
         return (
             None
             if reader.is_complete
-            else _explain(reader, code, errors.text()[:_ERRORS_KEPT], limits, label=member.label, is_late=is_late)
+            else _explain_gap(
+                reader, code, errors.text()[:_MAX_STDERR_SIZE], limits, label=target.label, is_late=is_late
+            )
         )
 
 
@@ -176,19 +182,19 @@ class _FrameReader:
     """Decodes frames as they arrive. An invalid frame ends it; no answer of a worker makes it raise."""
 
     def __init__(self, sink: EvidenceSink, limits: EvidenceLimits) -> None:
-        self._sink, self._left = sink, limits.room + _SLACK
+        self._sink, self._left = sink, limits.total_size + _SLACK
         self._data = b""
         self.has_begun = self.is_complete = self._is_in_file = False
         self.error: UnexpectedAnswerError | None = None
 
-    def take(self, data: bytes) -> bool:
+    def feed(self, data: bytes) -> bool:
         """Process data; return false if no more is needed."""
         self._data += data
         self._left -= len(data)
         if not self.has_begun:
             at = self._data.find(EVIDENCE_MARK)
             if at < 0:
-                return len(self._data) <= _NOISE
+                return len(self._data) <= _MAX_PREAMBLE_SIZE
             self.has_begun, self._data = True, self._data[at + len(EVIDENCE_MARK) :]
         try:
             for kind, payload in self._frames():
@@ -205,44 +211,44 @@ class _FrameReader:
 
     def _frames(self) -> Iterator[tuple[bytes, bytes]]:
         at = 0
-        while len(self._data) - at >= _HEAD:
-            size = int.from_bytes(self._data[at + 1 : at + _HEAD], "big")
-            if size > _LONGEST_FRAME:
-                raise UnexpectedAnswerError(f"a frame of {size} bytes where at most {_LONGEST_FRAME} are expected")
-            if len(self._data) - at < _HEAD + size:
+        while len(self._data) - at >= _FRAME_HEADER_SIZE:
+            size = int.from_bytes(self._data[at + 1 : at + _FRAME_HEADER_SIZE], "big")
+            if size > _MAX_FRAME_SIZE:
+                raise UnexpectedAnswerError(f"a frame of {size} bytes where at most {_MAX_FRAME_SIZE} are expected")
+            if len(self._data) - at < _FRAME_HEADER_SIZE + size:
                 break
-            yield self._data[at : at + 1], self._data[at + _HEAD : at + _HEAD + size]
-            at += _HEAD + size
+            yield self._data[at : at + 1], self._data[at + _FRAME_HEADER_SIZE : at + _FRAME_HEADER_SIZE + size]
+            at += _FRAME_HEADER_SIZE + size
         self._data = self._data[at:]
 
     def _process(self, kind: bytes, payload: bytes) -> None:
         match kind:
             case b"f":
-                about = parse_object(parse_answer(payload, longest=_LONGEST_ABOUT, deepest=1), "file")
+                about = parse_object(parse_answer(payload, longest=_MAX_FILE_INFO_SIZE, deepest=1), "file")
                 path, source = (
-                    parse_string(require_field(about, name, "file"), name, longest=_LONGEST_PATH) for name in _NAMES
+                    parse_string(require_field(about, name, "file"), name, longest=_MAX_PATH_LENGTH) for name in _NAMES
                 )
                 size, modified = require_field(about, "size", "file"), require_field(about, "modified", "file")
                 size = None if size is None else parse_integer(size, "size")
                 when = None
                 if modified is not None:
-                    seconds = parse_number(modified, "modified", low=-_LATEST, high=_LATEST)
+                    seconds = parse_number(modified, "modified", low=-_MAX_TIME, high=_MAX_TIME)
                     with suppress(ValueError, OverflowError, OSError):  # no calendar has that time
                         when = datetime.fromtimestamp(seconds, UTC)
                 self.close()
                 self._sink.begin(path, source, size, when)
                 self._is_in_file = True
             case b"d" if self._is_in_file:
-                self._sink.take(payload)
+                self._sink.write(payload)
             case b"c" if self._is_in_file:
                 self._sink.skip(parse_decimal(payload, "left out"))
             case b"e":
                 self.close()
             case b"n":
-                lack = parse_object(parse_answer(payload, longest=_LONGEST_ABOUT, deepest=1), "lack")
-                self._sink.lacks(
+                item = parse_object(parse_answer(payload, longest=_MAX_FILE_INFO_SIZE, deepest=1), "item")
+                self._sink.add_missing(
                     *(
-                        parse_string(require_field(lack, name, "lack"), name, longest=_LONGEST_PATH)
+                        parse_string(require_field(item, name, "item"), name, longest=_MAX_PATH_LENGTH)
                         for name in ("path", "why")
                     )
                 )
@@ -252,44 +258,44 @@ class _FrameReader:
                 raise UnexpectedAnswerError(f"a frame {preview(kind)} out of order")
 
 
-def _read(process: subprocess.Popen[bytes], reader: _FrameReader, clock: Clock, until: timedelta) -> bool:
+def _read_session(process: subprocess.Popen[bytes], reader: _FrameReader, clock: Clock, deadline: timedelta) -> bool:
     """Read a session to its end, or until no more is needed; return true after a timeout."""
     if process.stdout is None:
         raise AssertionError("it was opened as a pipe")
     file = process.stdout.fileno()
-    while (left := (until - clock.monotonic()).total_seconds()) > 0:
+    while (left := (deadline - clock.monotonic()).total_seconds()) > 0:
         # `select.select` is limited to descriptors below 1024, and there may be many sessions.
         poll = select.poll()
         poll.register(file, select.POLLIN | select.POLLHUP)
         if not poll.poll(left * 1000):
             break
         data = os.read(file, _BLOCK)
-        if not data or not reader.take(data):
+        if not data or not reader.feed(data):
             return False
     return True
 
 
-def _end(process: subprocess.Popen[bytes], *, waits: bool) -> int:
+def _end_session(process: subprocess.Popen[bytes], *, waits: bool) -> int:
     """Terminate ssh, after waiting for its end if `waits`, and return its exit code."""
     if process.stdout is not None:
         process.stdout.close()
     if waits:
         with suppress(subprocess.TimeoutExpired):
-            return process.wait(_FAREWELL)
+            return process.wait(_EXIT_TIMEOUT)
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
-        return process.wait(_FAREWELL)
+        return process.wait(_EXIT_TIMEOUT)
     process.kill()
     return process.wait()
 
 
-def _explain(
+def _explain_gap(
     reader: _FrameReader, code: int, words: str, limits: EvidenceLimits, *, label: str, is_late: bool
 ) -> EvidenceGap:
     """Return why the evidence of a worker is incomplete."""
     if is_late:
         what = "incomplete" if reader.has_begun else "no answer"
-        return EvidenceGap(f"{what} within {limits.patience.total_seconds():.0f} s")
+        return EvidenceGap(f"{what} within {limits.timeout.total_seconds():.0f} s")
     if reader.error:
         return EvidenceGap(reader.error.of(label).message)
     if reader.has_begun:
@@ -298,34 +304,29 @@ def _explain(
         return EvidenceGap(significant_line(words) or "ssh failed", words)
     if code == _NO_PYTHON:
         return EvidenceGap("`python3` is not installed on it")
-    said = last_printed_line(words)
-    return EvidenceGap(f"collection failed: {said}" if said else f"collection failed: exit {code}")
-
-
-# The sources of a bundle: documents from the API and this machine, and files from the workers.
-#
-# Each document has a query of its own, which may fail without the others.
+    last_line = last_printed_line(words)
+    return EvidenceGap(f"collection failed: {last_line}" if last_line else f"collection failed: exit {code}")
 
 
 _NO_TIME = timedelta(0)
 # Guest attributes without secrets [Compute Engine documentation of guest attributes].
-_HARMLESS = ("hostkeys/", "guestinventory/", "guest-agent/", "diagnostics/")
+_HARMLESS_NAMESPACES = ("hostkeys/", "guestinventory/", "guest-agent/", "diagnostics/")
 
 
-def add_documents(contents: BundleContents, documents: Mapping[str, Callable[[], Any]], questions: TimedQueries) -> int:
+def add_documents(contents: BundleContents, documents: Mapping[str, Callable[[], Any]], queries: TimedQueries) -> int:
     """Fetch documents, and add them to a bundle under their names, except empty ones. Return how many were added.
 
     Sends no more queries once the time is up.
     """
     found = 0
     for path, call in documents.items():
-        if not questions.left > _NO_TIME:
-            contents.lacks_of(path, "timed out before it was requested")
+        if not queries.left > _NO_TIME:
+            contents.add_missing(path, "timed out before it was requested")
             continue
         try:
-            value = questions.ask(call)
+            value = queries.run(call)
         except TpuctlError as error:
-            contents.lacks_of(path, error.message)
+            contents.add_missing(path, error.message)
             continue
         if value is not None and value not in ([], {}, ()):
             contents.add_json(path, value)
@@ -337,7 +338,7 @@ def hide_guest_attributes(workers: Sequence[Mapping[str, str]]) -> dict[str, dic
     """Return the guest attributes of each worker, without the values of namespaces that may hold secrets."""
     return {
         str(worker): {
-            key: text if key.lower().startswith(_HARMLESS) else f"[hidden: {len(text)} characters]"
+            key: text if key.lower().startswith(_HARMLESS_NAMESPACES) else f"[hidden: {len(text)} characters]"
             for key, text in attributes.items()
         }
         for worker, attributes in enumerate(workers)
@@ -355,12 +356,9 @@ def replace_folder(value: Any, folder: str) -> Any:  # JSON
     return re.sub(rf"(?<![\w/.\-]){re.escape(folder.rstrip('/'))}(?=/|\W|$)", "~", value)
 
 
-# The node of a bundle. A deleted node is still known to the journal and to its operations.
-
-
 @dataclass(frozen=True, slots=True)
 class BundleSubject:
-    """The node of a bundle."""
+    """The node of a bundle. The journal and its operations still know a deleted node."""
 
     name: NodeName
     node: Node | None
@@ -368,17 +366,17 @@ class BundleSubject:
 
 
 def find_subject(
-    finder: NodeFinder, place: SearchPlace, reference: NodeReference, known: Sequence[NodeName], questions: TimedQueries
+    finder: NodeFinder, place: SearchPlace, reference: NodeReference, known: Sequence[NodeName], queries: TimedQueries
 ) -> BundleSubject:
     """Find the node with a name; `known` are the nodes in the journal.
 
-    Raises `ConflictError` if there are several, `NodeNowhereError` if neither the API nor the journal knows it, and the error
-    of the API if the journal does not know it either.
+    Raises `ConflictError` if there are several, `NodeNotInProjectError` if neither the API nor the journal knows it, and the
+    error of the API if the journal does not know it either.
     """
     name = place.name(reference)
     node, failure = None, None
     try:
-        node = questions.ask(lambda: finder.find_node(name) if name else search_node(finder, place, reference))
+        node = queries.run(lambda: finder.find_node(name) if name else search_node(finder, place, reference))
     except ConflictError:
         raise
     except TpuctlError as error:
@@ -400,17 +398,14 @@ def find_subject(
     return BundleSubject(name, None, failure)
 
 
-# Collects files from all workers of a node in parallel; a worker that does not answer delays no other.
-
-
-_AT_ONCE = 32
+_MAX_SESSIONS = 32
 # A shorter visit gets no answer.
-_LEAST = timedelta(seconds=1)
-_OF_ONE_FILE = 16 * 1024 * 1024
+_MIN_TIMEOUT = timedelta(seconds=1)
+_MAX_FILE_SIZE = 16 * 1024 * 1024
 # A worker limits itself to fewer files; a faulty or hostile one must not fill this machine.
-_MOST_FILES = 1000
-_MOST_LACKS = 500
-_LONGEST_WHY = 500
+_MAX_FILES = 1000
+_MAX_MISSING = 500
+_MAX_REASON_LENGTH = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,11 +413,11 @@ class EvidenceRequest:
     """What to collect: the maximum age of logs, and the deadline (monotonic time of the clock)."""
 
     since: timedelta | None
-    until: timedelta
+    deadline: timedelta
 
 
 class WorkerCollector:
-    """Collects from the workers. `silent` are the workers that did not send everything, and why.
+    """Collects from the workers. `incomplete` are the workers that did not send everything, and why.
 
     `progress` gets the number of finished workers, the number of workers, and the number of bytes; several threads call it.
     """
@@ -430,49 +425,51 @@ class WorkerCollector:
     def __init__(
         self,
         contents: BundleContents,
-        members: Sequence[Target],
-        wish: EvidenceRequest,
+        targets: Sequence[Target],
+        request: EvidenceRequest,
         clock: Clock,
         *,
         progress: Callable[[int, int, int], None] = lambda *_: None,
     ) -> None:
-        self.members = tuple(members)
-        self.silent: list[tuple[Target, EvidenceGap]] = []
-        self._contents, self._wish, self._clock, self._progress = contents, wish, clock, progress
-        self._share = contents.room // max(1, len(members))
-        self._visits = EvidenceSessions()
+        self.targets = tuple(targets)
+        self.incomplete: list[tuple[Target, EvidenceGap]] = []
+        self._contents, self._request, self._clock, self._progress = contents, request, clock, progress
+        self._share = contents.bytes_left // max(1, len(targets))
+        self._sessions = EvidenceSessions()
         self._futures: list[Future[None]] = []
-        self._begun_with = contents.room
+        self._bytes_at_begin = contents.bytes_left
 
     @contextmanager
-    def under_way(self) -> Iterator[None]:
+    def running(self) -> Iterator[None]:
         """Collect during the body of the `with`, and wait at its end. An interrupt stops the workers."""
-        with ThreadPoolExecutor(min(_AT_ONCE, len(self.members)) or 1) as pool:
+        with ThreadPoolExecutor(min(_MAX_SESSIONS, len(self.targets)) or 1) as pool:
             try:
-                self._futures = [pool.submit(self._visit, member) for member in self.members]
+                self._futures = [pool.submit(self._collect_from, target) for target in self.targets]
                 yield
                 for future in self._futures:
                     future.result()
             except BaseException:
-                self._visits.end()
+                self._sessions.end()
                 raise
 
-    def _visit(self, member: Target) -> None:
-        folder = f"workers/{member.worker}"
-        left = self._wish.until - self._clock.monotonic()
-        sink = _WorkerSink(self._contents, folder, self._report_progress)
-        silence: EvidenceGap | None = EvidenceGap("timed out before it was visited")
-        if left > _LEAST:
-            order = EvidenceLimits(self._share, min(_OF_ONE_FILE, max(1, self._share // 2)), self._wish.since, left)
-            silence = collect_evidence(member, order, sink, self._visits, clock=self._clock)
-        if silence is not None:
-            self.silent.append((member, silence))
-            sink.lacks("", silence.why)
-        sink.finish()
+    def _collect_from(self, target: Target) -> None:
+        def report_progress() -> None:
+            done = sum(future.done() for future in self._futures)
+            self._progress(done, len(self.targets), self._bytes_at_begin - self._contents.bytes_left)
 
-    def _report_progress(self) -> None:
-        done = sum(future.done() for future in self._futures)
-        self._progress(done, len(self.members), self._begun_with - self._contents.room)
+        folder = f"workers/{target.worker}"
+        left = self._request.deadline - self._clock.monotonic()
+        sink = _WorkerSink(self._contents, folder, report_progress)
+        gap: EvidenceGap | None = EvidenceGap("timed out before it was visited")
+        if left > _MIN_TIMEOUT:
+            limits = EvidenceLimits(
+                self._share, min(_MAX_FILE_SIZE, max(1, self._share // 2)), self._request.since, left
+            )
+            gap = collect_evidence(target, limits, sink, self._sessions, clock=self._clock)
+        if gap is not None:
+            self.incomplete.append((target, gap))
+            sink.add_missing("", gap.why)
+        sink.finish()
 
 
 class _WorkerSink:
@@ -487,14 +484,14 @@ class _WorkerSink:
     def begin(self, path: str, source: str, size: int | None, modified: datetime | None) -> None:
         self.end()
         self._files += 1
-        if self._files > _MOST_FILES:
+        if self._files > _MAX_FILES:
             return
         path = f"{self._folder}/{path or 'unnamed'}"
         self._writing = self._contents.begin(path, source=source, original_size=size, modified=modified)
 
-    def take(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         if self._writing is not None:
-            self._writing.take(data)
+            self._writing.write(data)
             self._received()
 
     def skip(self, size: int) -> None:
@@ -506,24 +503,21 @@ class _WorkerSink:
             self._writing.end()
             self._writing = None
 
-    def lacks(self, path: str, why: str) -> None:
-        if len(self._errors) >= _MOST_LACKS and path:
+    def add_missing(self, path: str, why: str) -> None:
+        if len(self._errors) >= _MAX_MISSING and path:
             return
-        path, why = path[:_LONGEST_WHY], why[:_LONGEST_WHY]
+        path, why = path[:_MAX_REASON_LENGTH], why[:_MAX_REASON_LENGTH]
         where = f"{self._folder}/{path}" if path else self._folder
-        self._contents.lacks_of(where, why)
+        self._contents.add_missing(where, why)
         self._errors.append(f"{path or 'this worker'}: {why}\n")
 
     def finish(self) -> None:
         self.end()
-        if self._files > _MOST_FILES:
-            self.lacks("", f"{self._files - _MOST_FILES} files omitted: the worker sent more than was requested")
+        if self._files > _MAX_FILES:
+            self.add_missing("", f"{self._files - _MAX_FILES} files omitted: the worker sent more than was requested")
         if self._errors:
             text = "".join(self._errors).encode("utf-8", "replace")
             self._contents.add_own(f"{self._folder}/errors.txt", redact(text, self._contents.accounts))
-
-
-# Queries that may hang, each with a timeout.
 
 
 T = TypeVar("T")
@@ -532,16 +526,16 @@ T = TypeVar("T")
 class TimedQueries:
     """Sends one query after the other. `clock` is the real one: a network has no other."""
 
-    def __init__(self, clock: Clock, until: timedelta, *, each: timedelta, grace: timedelta) -> None:
-        """Limit each query to `each`, and all to `until`; `grace` is extra time for a query to end by itself."""
-        self._clock, self._until, self._each, self._grace = clock, until, each, grace
+    def __init__(self, clock: Clock, deadline: timedelta, *, each: timedelta, grace: timedelta) -> None:
+        """Limit each query to `each`, and all to `deadline`; `grace` is extra time for a query to end by itself."""
+        self._clock, self._deadline, self._each, self._grace = clock, deadline, each, grace
 
     @property
     def left(self) -> timedelta:
         """The time limit for a query sent now; zero or negative if it is too late."""
-        return min(self._each, self._until - self._clock.monotonic())
+        return min(self._each, self._deadline - self._clock.monotonic())
 
-    def ask(self, call: Callable[[], T]) -> T:
+    def run(self, call: Callable[[], T]) -> T:
         """Return the result. Raises what the call raises, and `ServiceUnavailableError` if it times out."""
         timeout, query = self.left, _QueryThread(call)
         # A daemon: the threads of a pool would keep the process alive.

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from tpuctl.app.app import App
 
 _TIMEOUT = timedelta(minutes=2)
-_SIZE = "100M"
-_LEAST = 2_000_000
+_DEFAULT_MAX_SIZE = "100M"
+_MIN_SIZE = 2_000_000
 _ARCHIVES = (".tar.gz", ".tgz", ".tar", ".gz", ".zip")
 
 
@@ -43,7 +43,7 @@ class _OutputFormat(click.Choice[str]):
 @node_argument
 @click.option(
     "--file",
-    "place",
+    "file",
     metavar="FILE",
     help="File to write; - is stdout. [default: tpuctl-bundle-NODE-TIME.tar.gz in the working directory]",
 )
@@ -54,23 +54,27 @@ class _OutputFormat(click.Choice[str]):
     "--since",
     type=DurationType(),
     metavar="TIME",
-    help="Maximum age of log lines, such as 90m or 2h. [default: no limit]",
+    help="Maximum age of logs on workers, such as 90m or 2h. [default: no limit]",
 )
 @click.option(
     "--max-size",
     metavar="SIZE",
-    default=_SIZE,
+    default=_DEFAULT_MAX_SIZE,
     show_default=True,
-    help="Maximum size of all files together, before compression.",
+    help="Maximum size of all files together, before compression; at least 2M.",
 )
-@click.option("--timeout", type=DurationType(), metavar="TIME", help="Maximum duration, such as 5m. [default: 2m]")
-@click.option("--redact-accounts", is_flag=True, help="Replace e-mail and IP addresses by aliases too.")
+@click.option(
+    "--timeout", type=DurationType(), metavar="TIME", help="Maximum duration of the command, such as 5m. [default: 2m]"
+)
+@click.option(
+    "--redact-accounts", is_flag=True, help="Also replace e-mail and IP addresses by aliases, such as account-1."
+)
 @route_options
 def command(
     app: App,
     *,
     node: str,
-    place: str | None,
+    file: str | None,
     force: bool,
     worker: str,
     no_workers: bool,
@@ -96,27 +100,22 @@ def command(
 
     if isinstance(timeout, str) or isinstance(since, str):
         raise InvalidInputError("a bundle needs a time limit, not `forever`", hint="give a duration, such as `5m`")
-    choice = BundleOptions(
-        place=place,
-        replaces=force,
+    try:
+        max_bytes = as_size(max_size)
+    except ValueError as error:
+        raise InvalidInputError(f"`--max-size {max_size}`: {error}", hint="give a size, such as `200M`") from None
+    if max_bytes < _MIN_SIZE:
+        raise InvalidInputError("`--max-size` is too small for a bundle", hint="give at least `2M`")
+    options = BundleOptions(
+        file=file,
+        overwrite=force,
         workers=None if no_workers else worker,
         since=since,
-        room=_parse_max_size(max_size),
-        patience=_TIMEOUT if timeout is None else timeout,
-        hides_accounts=redact_accounts,
+        max_bytes=max_bytes,
+        timeout=_TIMEOUT if timeout is None else timeout,
+        redact_accounts=redact_accounts,
     )
-    BundleBuilder(app, choice).run(node)
-
-
-def _parse_max_size(text: str) -> int:
-    """Return the maximum size of a bundle in bytes. Raises `InvalidInputError`."""
-    try:
-        room = as_size(text)
-    except ValueError as error:
-        raise InvalidInputError(f"`--max-size {text}`: {error}", hint="give a size, such as `200M`") from None
-    if room < _LEAST:
-        raise InvalidInputError("`--max-size` is too small for a bundle", hint="give at least `2M`")
-    return room
+    BundleBuilder(app, options).run(node)
 
 
 for _option in command.params:

@@ -1,8 +1,10 @@
 """Remove secrets from text that leaves this machine, and name the kind of each: `[redacted oauth-token]`. Pure.
 
-Works on bytes as they arrive, in bounded memory and linear time. The result does not depend on how the pieces are cut; text
-without secrets passes unchanged. A secret without a known form, or a name before it, cannot be found: a person must still
-review the text.
+`Redactor` works on bytes as they arrive, in bounded memory and linear time. The result does not depend on how the pieces are
+cut; text without secrets passes unchanged. It searches `PlainText` (without colours, and with the escapes of JSON, HTML, URLs
+and shells decoded) with the rules of `secret_forms` and with `name_rules`: `NAME=value`, `"name": "value"`, `--name value`, and
+similar. `hide_metadata` is for documents of the API. A secret without a known form, or a name before it, cannot be found: a
+person must still review the text.
 """
 
 from __future__ import annotations
@@ -70,7 +72,7 @@ class Redactor:
         done = []
         for at in range(0, len(data), _WINDOW_SIZE):
             piece = data[at : at + _WINDOW_SIZE]
-            self._waiting += self._decoded(piece) if self._has_begun else piece
+            self._waiting += self._decode_piece(piece) if self._has_begun else piece
             while len(self._waiting) >= _WINDOW_SIZE + MAX_MATCH:
                 done.append(
                     self._decide(self._waiting[: _WINDOW_SIZE + MAX_MATCH], self._waiting[_WINDOW_SIZE + MAX_MATCH :])
@@ -81,8 +83,8 @@ class Redactor:
         """Return the rest."""
         done = []
         if not self._has_begun:
-            self._begin()
-        self._waiting += self._decoded(b"", final=True)
+            self._detect_encoding()
+        self._waiting += self._decode_piece(b"", final=True)
         while self._waiting:
             done.append(
                 self._decide(self._waiting[: _WINDOW_SIZE + MAX_MATCH], self._waiting[_WINDOW_SIZE + MAX_MATCH :])
@@ -92,14 +94,14 @@ class Redactor:
     def _decide(self, view: bytes, rest: bytes) -> bytes:
         """Return the next bytes without their secrets; the rest waits."""
         if not self._has_begun:
-            self._begin()
+            self._detect_encoding()
             return b""
         if self._tail is not None:
             found = self._tail.match(view)
             skipped = found.end() if found else 0
             if skipped < len(view):
                 self._tail = None
-            self._keep(view[:skipped], view[skipped:] + rest)
+            self._advance(view[:skipped], view[skipped:] + rest)
             if skipped:
                 return b""
         is_last = not rest and len(view) < _WINDOW_SIZE + MAX_MATCH
@@ -108,7 +110,7 @@ class Redactor:
             ends = (view.rfind(mark, _WINDOW_SIZE - _MAX_CUT_BACK, _WINDOW_SIZE) + 1 for mark in _BREAKS)
             cut = next((end for end in ends if end), _WINDOW_SIZE)
         base = len(self._context)
-        spans = _merged(self._spans(self._context + view), base)
+        spans = _merge_spans(self._find_spans(self._context + view), base)
         pieces, at = [], 0
         for span in spans:
             if span.start - base >= max(cut, at):
@@ -119,32 +121,38 @@ class Redactor:
             self._tail = span.tail if at == len(view) and not is_last else None
         upto = max(cut, at)
         pieces.append(view[at:upto])
-        self._keep(view[:upto], view[upto:] + rest)
+        self._advance(view[:upto], view[upto:] + rest)
         return b"".join(pieces)
 
-    def _spans(self, data: bytes) -> list[SecretSpan]:
+    def _find_spans(self, data: bytes) -> list[SecretSpan]:
         plain = PlainText(data)
         lowered = plain.text.lower()
         words = LongWords(lowered)
         found = [
             replace(span, start=plain.start(span.start), end=plain.end(span.end))
-            for rule in (_rules() if words.text else _of_short_words())
+            for rule in (_rules() if words.text else [rule for rule in _rules() if not rule.is_long])
             for span in _find_all(rule, plain.text, words if rule.is_long else lowered)
         ]
         return found + (list(self._accounts.spans(data)) if self._accounts else [])
 
-    def _keep(self, decided: bytes, waiting: bytes) -> None:
+    def _advance(self, decided: bytes, waiting: bytes) -> None:
         self._context = (self._context + decided)[-_CONTEXT_SIZE:]
         self._waiting = waiting
 
-    def _begin(self) -> None:
+    def _detect_encoding(self) -> None:
         self._has_begun = True
-        encoding = _encoding(self._waiting[:4096])
+        begin = self._waiting[:4096]
+        encoding = next((name for mark, name in _BOMS.items() if begin.startswith(mark)), None)
+        if encoding is None and len(begin) >= 32:
+            for first, name in ((1, "utf-16-le"), (0, "utf-16-be")):
+                zeros, others = begin[first::2], begin[1 - first :: 2]
+                if zeros.count(0) > 0.9 * len(zeros) and others.count(0) < 0.1 * len(others):
+                    encoding = name
         if encoding:
             self._decoder = codecs.getincrementaldecoder(encoding)("replace")
-        self._waiting = self._decoded(self._waiting)
+        self._waiting = self._decode_piece(self._waiting)
 
-    def _decoded(self, data: bytes, *, final: bool = False) -> bytes:
+    def _decode_piece(self, data: bytes, *, final: bool = False) -> bytes:
         if self._decoder is None:
             return data
         return self._decoder.decode(data, final).encode("utf-8", "replace")
@@ -160,11 +168,6 @@ def redact(data: bytes, accounts: AccountAliases | None = None) -> bytes:
 def _rules() -> tuple[SecretRule, ...]:
     """Return all rules; of two that find the same place, the earlier names it."""
     return (*key_rules(), *token_rules(), *place_rules(), *command_rules(), *name_rules())
-
-
-@functools.cache
-def _of_short_words() -> tuple[SecretRule, ...]:
-    return tuple(rule for rule in _rules() if not rule.is_long)
 
 
 def _find_all(rule: SecretRule, data: bytes, searched: bytes | LongWords) -> Iterator[SecretSpan]:
@@ -183,7 +186,7 @@ def _find_all(rule: SecretRule, data: bytes, searched: bytes | LongWords) -> Ite
         at = text.find(rule.anchor, after)
 
 
-def _merged(spans: Sequence[SecretSpan], base: int) -> list[SecretSpan]:
+def _merge_spans(spans: Sequence[SecretSpan], base: int) -> list[SecretSpan]:
     """Return the spans in order, merged if they overlap and named by the first rule. Skips bytes decided before `base`."""
     merged: list[SecretSpan] = []
     for span in sorted(spans, key=lambda one: (one.start, -one.end)):
@@ -197,23 +200,6 @@ def _merged(spans: Sequence[SecretSpan], base: int) -> list[SecretSpan]:
         else:
             merged.append(SecretSpan(start, span.end, span.kind, span.tail, span.label))
     return merged
-
-
-def _encoding(begin: bytes) -> str | None:
-    """Return the encoding of a text with two or four bytes for each letter, None for others."""
-    for mark, name in _BOMS.items():
-        if begin.startswith(mark):
-            return name
-    if len(begin) < 32:
-        return None
-    for first, name in ((1, "utf-16-le"), (0, "utf-16-be")):
-        zeros, others = begin[first::2], begin[1 - first :: 2]
-        if zeros.count(0) > 0.9 * len(zeros) and others.count(0) < 0.1 * len(others):
-            return name
-    return None
-
-
-# Plain text: without colours, and with the escapes of JSON, HTML, URLs and shells decoded.
 
 
 _ESCAPES = re.compile(
@@ -288,9 +274,6 @@ def _decode(found: re.Match[bytes]) -> bytes:
             return b""
 
 
-# Aliases for names that are not secret but private: e-mail and IP addresses.
-
-
 _EMAIL = re.compile(
     rb"(?<![A-Za-z0-9._%+\-])[A-Za-z0-9._%+\-]{1,64}@[A-Za-z0-9\-]{1,63}(?:\.[A-Za-z0-9\-]{1,63}){0,8}\.[A-Za-z]{2,24}"
 )
@@ -333,9 +316,6 @@ class AccountAliases:
             return self._aliases[name]
 
 
-# Documents of the API without the values of metadata, except values known to be harmless.
-
-
 # Switches of the guest and of tpuctl [documentation of metadata; gcloud 528 source].
 _HARMLESS_METADATA = frozenset(
     {
@@ -348,7 +328,7 @@ _HARMLESS_METADATA = frozenset(
 # Treated like a log: text redaction removes the secrets in them.
 _SCRIPTS = frozenset({"startup-script", "shutdown-script", "startup-script-url", "shutdown-script-url"})
 _SUSPECT = re.compile(r"(?i)passw(?:or)?d|passphrase|secret|credential|token|[-_]?key|_pass|auth|cookie")
-_KEYS = frozenset({"ssh-keys", "sshkeys"})
+_SSH_KEY_NAMES = frozenset({"ssh-keys", "sshkeys"})
 
 
 def hide_metadata(document: Any) -> Any:  # JSON
@@ -363,7 +343,7 @@ def hide_metadata(document: Any) -> Any:  # JSON
     shown: dict[str, Any] = {}
     for key, value in document.items():
         if key == "metadata" and isinstance(value, dict) and "@type" not in value:
-            shown[key] = {name: _shown(name, text) for name, text in value.items()}
+            shown[key] = {name: _hide_value(name, text) for name, text in value.items()}
         else:
             shown[key] = hide_metadata(value)
     return shown
@@ -383,10 +363,10 @@ def hide_suspicious_values(document: Any) -> Any:  # JSON
     }
 
 
-def _shown(key: str, value: Any) -> Any:  # JSON
+def _hide_value(key: str, value: Any) -> Any:  # JSON
     if key.lower() in _HARMLESS_METADATA or key.lower() in _SCRIPTS:
         return value
-    if key.lower() in _KEYS and isinstance(value, str):
+    if key.lower() in _SSH_KEY_NAMES and isinstance(value, str):
         return "\n".join(_fingerprint(line) for line in value.splitlines() if line.strip())
     return f"[hidden: {len(str(value))} characters]"
 
@@ -400,9 +380,6 @@ def _fingerprint(line: str) -> str:
     except (IndexError, binascii.Error):
         return "[hidden: not a key]"
     return f"{login}:{words[0]} SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
-
-
-# Secrets recognized by the name before them: `NAME=value`, `"name": "value"`, `--name value`, and similar.
 
 
 # The text between a name and its value: the rest of the name, its closing quote, `=`, `:` or `=>`, a quote.
@@ -427,20 +404,20 @@ _BLANKS = re.compile(rb"(?P<rest>s?)[\"']?,?[ \t]{1,8}(?P<quote>\\{0,32}[\"'])?"
 _SET = re.compile(rb"(?P<rest>[A-Z0-9_]{0,64})(?:[ \t]+|\t)(?P<quote>[\"'])?(?=\S)")
 _SETS = re.compile(rb"(?:^|[\s;&|])(?:setenv|ENV|set -\w{1,4}|export)[ \t]{1,4}[A-Z0-9_]{0,64}$")
 # `the token is VALUE`, `password for ada: VALUE`: only values that no word looks like.
-_SAID = re.compile(
+_IN_SENTENCE = re.compile(
     rb"(?P<rest>)(?:[ \t]{1,4}(?P<verb>is|was|for [\w.@\-]{1,64}|are))?:?[ \t|]{1,4}(?P<quote>[\"'`])?"
     rb"(?=[^a-z\s]{0,60}[a-z])(?=[^A-Z\s]{0,60}[A-Z])(?=[^0-9\s]{0,60}[0-9])(?=[\w.~+/=\-]{8})(?P<long>(?=[\w.~+/=\-]{20}))?"
 )
 _NETRC = re.compile(rb"(?:login|machine|default)[ \t]{1,8}\S{1,128}[ \t]{1,8}$")
-_OF_NAMES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
+_NAME_CHARACTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 _CLOSING = re.compile(rb"[A-Za-z0-9_.\-]{0,64}\\{0,32}[\"'`\]*]")
 _LINE_BEGINS = re.compile(
     rb"(?:^|[\r\n]|\\n)[ \t]{0,64}(?:- )?(?:export |set |ENV )?[\"']?(?!--)[A-Za-z0-9_.\-]{0,64}$"
 )
 _JOINS = (b"_", b"-")
 # `tokens/s`, `(token)`, the end of a sentence.
-_NOTHING = re.compile(rb"s?[/().;<>\[{}]")
-_LONG = 256
+_NO_VALUE = re.compile(rb"s?[/().;<>\[{}]")
+_LONG_VALUE = 256
 
 
 def name_rules() -> tuple[SecretRule, ...]:
@@ -459,7 +436,7 @@ def _find_value(anchor: bytes, data: bytes, at: int) -> Iterator[SecretSpan]:
         return
     if is_about(name, data, found["rest"]) or (
         # `>` is a sign only behind the name of a tag.
-        found["sign"] == b">" and not data[max(0, name.start - 65) : name.start].rstrip(_OF_NAMES).endswith(b"<")
+        found["sign"] == b">" and not data[max(0, name.start - 65) : name.start].rstrip(_NAME_CHARACTERS).endswith(b"<")
     ):
         return
     is_named = name.is_password or _is_named(name, data, found)
@@ -467,7 +444,7 @@ def _find_value(anchor: bytes, data: bytes, at: int) -> Iterator[SecretSpan]:
     is_key = _CLOSING.match(data, name.end) is not None
     if not quote and is_named and not is_key:
         # `'--name=value'`: the quote, with its backslashes, stands right before the name.
-        before = data[max(0, name.start - 100) : name.start].rstrip(_OF_NAMES)
+        before = data[max(0, name.start - 100) : name.start].rstrip(_NAME_CHARACTERS)
         if before.endswith((b'"', b"'")):
             quote = before[len(before[:-1].rstrip(b"\\")) :]
     is_line = not quote and _begins_line(data, name.start)
@@ -484,7 +461,7 @@ def _find_value(anchor: bytes, data: bytes, at: int) -> Iterator[SecretSpan]:
     if may_be and ((name.is_sure and is_named) or looks_random(value)):
         yield span
         return
-    if span.end - span.start > _LONG:
+    if span.end - span.start > _LONG_VALUE:
         # Search a long value once, not for each word in it.
         yield SecretSpan(start, span.end, "")
 
@@ -501,7 +478,7 @@ def _end_of_value(name: SecretName, found: re.Match[bytes], quote: bytes | None,
 
 def _find_without_sign(name: SecretName, data: bytes) -> Iterator[SecretSpan]:
     """Yield the value after a name without a sign: `--name value`, `("name", "value")`, `setenv NAME value`."""
-    if _NOTHING.match(data, name.end):
+    if _NO_VALUE.match(data, name.end):
         return
     before = data[max(0, name.start - 140) : name.start]
     if _is_flag(data, name):
@@ -517,9 +494,9 @@ def _find_without_sign(name: SecretName, data: bytes) -> Iterator[SecretSpan]:
         is_named = is_named or (name.is_password and _NETRC.search(before) is not None)
         is_table = b"\t" in data[name.end : found.end()] and _begins_line(data, name.start)
         if not is_named and not is_table:
-            found = _said(name, data)
+            found = _match_in_sentence(name, data)
     else:
-        found, is_named = _said(name, data), False
+        found, is_named = _match_in_sentence(name, data), False
     if found is None:
         return
     start, quote = found.end(), found["quote"]
@@ -531,9 +508,9 @@ def _find_without_sign(name: SecretName, data: bytes) -> Iterator[SecretSpan]:
         yield span
 
 
-def _said(name: SecretName, data: bytes) -> re.Match[bytes] | None:
+def _match_in_sentence(name: SecretName, data: bytes) -> re.Match[bytes] | None:
     """Return the match for a secret in a sentence."""
-    found = _SAID.match(data, name.end) if name.is_sure else None
+    found = _IN_SENTENCE.match(data, name.end) if name.is_sure else None
     if found is None or not (
         found["long"] is not None or (name.is_password and (found["verb"] or b"|" in found.group()))
     ):
@@ -568,15 +545,12 @@ def _is_flag(data: bytes, name: SecretName) -> bool:
     return _FLAG.search(data[max(0, name.start - 70) : name.end]) is not None
 
 
-# Names of secrets: which words in which context, and names that are only about a secret. Pure.
-
-
 # Each name contains one of these; its context decides.
 NAME_ANCHORS = (b"pass", b"pwd", b"pswd", b"key", b"secret", b"credential", b"creds", b"token", b"auth")
 # The word as a whole.
 _PASS = re.compile(rb"(?i)pass(?:word|wd|phrase|code|wort|[ _\-]phrase|[ _\-]word)?")
 # Words that make a key a secret, unlike the key of a cache or of a dictionary.
-_OPENS = re.compile(
+_KEY_PREFIX = re.compile(
     rb"(?i)(?:(?P<api>api|kaggle|wandb|openai|anthropic|gemini|hf|comet|neptune|google|azure|subscription|functions?|license)"
     rb"|(?P<private>private)|(?P<access>access|account|storage|shared)"
     rb"|secret|auth|signing|encrypt(?:ion)?|master|session|client|hmac|aes|jwt|deploy|consumer|webhook|admin|service|sas)"
@@ -587,7 +561,7 @@ _NOT_TOKENS = re.compile(
     rb"(?i)(?<![A-Za-z])(?:pad|eos|bos|unk|sep|cls|mask|special|next|last|first|per|stop|end|start|image|prompt|page|nextpage|"
     rb"num|n|max|min|total|unexpected|invalid|each|this|new|input|output|target|decoder|encoder|pre|post|every)[_\- ]?$"
 )
-_OF_TEXT = (
+_TEXT_TOKEN_ENDINGS = (
     b"iz",
     b"s_per",
     b"_per",
@@ -608,7 +582,7 @@ _ABOUT = re.compile(
     rb"|[\w.\-]{0,60}\.(?:c|cc|h|py|go|js|txt|patch|in|md|html|[0-9])"
 )
 # Other words begin alike: `secretmem`, `passwordless`, `tokenizer`. These endings do not make another word.
-_GOES_ON = re.compile(
+_NAME_ENDINGS = re.compile(
     rb"s?(?![a-z])|(?:key|id|value|hash|str|string|data|b?64|base64|raw|text|env|var|json|s3|manager|version|file|path|name)"
 )
 _OF_NAME = re.compile(rb"[A-Za-z0-9_\-.]")
@@ -638,12 +612,14 @@ def find_secret_name(anchor: bytes, data: bytes, at: int) -> SecretName | None:
             if found is None:
                 return None
             is_whole_word = len(found.group()) > len(b"pass")
-            return SecretName(at, found.end(), "password") if is_whole_word else _short(data, at, found.end())
+            return (
+                SecretName(at, found.end(), "password") if is_whole_word else _find_abbreviation(data, at, found.end())
+            )
         case b"pwd" | b"pswd":
-            return _short(data, at, at + len(anchor))
+            return _find_abbreviation(data, at, at + len(anchor))
         case b"key":
             back = max(0, at - 24)
-            opening = _OPENS.search(data[back:at])
+            opening = _KEY_PREFIX.search(data[back:at])
             if opening is None or _continues_word(data, back + opening.start()):
                 return None
             kinds = {"api": "api-key", "private": "private-key", "access": "access-key"}
@@ -662,12 +638,12 @@ def find_secret_name(anchor: bytes, data: bytes, at: int) -> SecretName | None:
 def is_about(name: SecretName, data: bytes, rest: bytes) -> bool:
     """Tell whether a name is about a secret, about tokens of a text, or another word; `rest` is its end."""
     before = data[max(0, name.start - 16) : name.start]
-    if name.kind == "token" and (rest.lower().startswith(_OF_TEXT) or _NOT_TOKENS.search(before)):
+    if name.kind == "token" and (rest.lower().startswith(_TEXT_TOKEN_ENDINGS) or _NOT_TOKENS.search(before)):
         return True
-    return _ABOUT.fullmatch(rest) is not None or _GOES_ON.match(rest) is None
+    return _ABOUT.fullmatch(rest) is not None or _NAME_ENDINGS.match(rest) is None
 
 
-def _short(data: bytes, at: int, end: int) -> SecretName | None:
+def _find_abbreviation(data: bytes, at: int, end: int) -> SecretName | None:
     """Return an abbreviation that is a word of its own; sure only as an environment variable."""
     if _LETTER.match(data, end) or _continues_word(data, at):
         return None
@@ -678,9 +654,6 @@ def _continues_word(data: bytes, at: int) -> bool:
     """Tell whether a word is only the end of another: `bypass`, but not `dbPass`."""
     before = data[max(0, at - 1) : at]
     return before.isalpha() and not (before.islower() and data[at : at + 1].isupper())
-
-
-# The form of values: where they end, and which cannot be secrets. Pure.
 
 
 # A value without quotes: up to a blank, a quote, an escaped line end, or the next pair.
@@ -698,7 +671,7 @@ _EMPTY = re.compile(
     rb"|\{[\w.]{0,40}\}|\$?\{\{.{0,80}"
 )
 _NUMBER = re.compile(rb"[<>~]{0,2}[+\-]?[0-9][0-9.,_eE+\-]{0,30}[A-Za-z/%]{0,12}")
-_SHORTEST_KEY = 3
+_MIN_KEY_LENGTH = 3
 _SHORT_NUMBER = re.compile(rb"[0-9]{1,6}[,;)]?")
 _PATH = re.compile(rb"(?:[~.]?/|[A-Za-z]:\\)[\w./\\@ \-]{1,200}\.(?:json|ya?ml|pem|txt|key|cfg|ini|toml)")
 _FOLDER = re.compile(rb"[~.]{0,2}/")
@@ -715,7 +688,7 @@ _ITEM = re.compile(rb"\"(?P<double>[^\"\\\r\n]{1,4096})\\{0,32}\"|'(?P<single>[^
 _LIST = re.compile(rb"\[[^\]\[]{0,4096}\]?")
 _BLOCK = re.compile(rb"[|>][+\-]?[0-9]?[ \t]*\r?\n")
 _LINE = re.compile(rb"(?P<indent>[ \t]+)(?P<dash>- )?(?P<value>[^\s:][^\r\n]{0,4096})\r?(?:\n|\Z)")
-_MOST_LINES = 200
+_MAX_BLOCK_LINES = 200
 
 
 @cache
@@ -742,7 +715,7 @@ def may_be_secret(kind: str, value: bytes, *, may_be_list: bool, is_quoted: bool
         return False
     if kind in {"token", "secret", "credential", "authorization"} and (_NUMBER.fullmatch(value) or value[:1] == b"<"):
         return False
-    if kind.endswith("key") and (len(value) < _SHORTEST_KEY or _SHORT_NUMBER.fullmatch(value)):
+    if kind.endswith("key") and (len(value) < _MIN_KEY_LENGTH or _SHORT_NUMBER.fullmatch(value)):
         return False
     if not is_quoted and _CODE.match(value):
         return False
@@ -780,7 +753,7 @@ def values_below(data: bytes, name: int, at: int) -> list[SecretSpan]:
     depth = len(line) - len(line.lstrip(b" \t"))
     spans: list[SecretSpan] = []
     at = first
-    while len(spans) < _MOST_LINES and (found := _LINE.match(data, at)) and len(found["indent"]) >= depth:
+    while len(spans) < _MAX_BLOCK_LINES and (found := _LINE.match(data, at)) and len(found["indent"]) >= depth:
         is_deeper = len(found["indent"]) > depth
         is_word = b" " not in found["value"] and b":" not in found["value"]
         if not (block and is_deeper) and not (is_word and (is_deeper or found["dash"])):

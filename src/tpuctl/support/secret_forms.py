@@ -84,9 +84,6 @@ def extend_span(data: bytes, start: int, at: int, kind: str, tail: re.Pattern[by
     return SecretSpan(start, found.end() if found else at, kind, tail)
 
 
-# Secrets recognized by their form: tokens with a prefix of the issuer. Sources: the documentation of the issuers.
-
-
 _WORD_CHARACTERS = rb"A-Za-z0-9_\-"
 _DOTTED = rb"A-Za-z0-9_.~\-"
 _PLAIN = rb"A-Za-z0-9"
@@ -199,7 +196,7 @@ _REST = re.compile(
 
 
 def token_rules() -> tuple[SecretRule, ...]:
-    """Return the rules, one for each form."""
+    """Return the rules for tokens, one for each prefix of an issuer. Sources: the documentation of the issuers."""
     found: list[SecretRule] = []
     for kind, anchor, back, following, characters in _TOKEN_FORMS:
         whole = re.compile(_BEFORE.get(anchor, rb"") + re.escape(anchor) + following)
@@ -236,9 +233,6 @@ def _find_token(form: _TokenForm, data: bytes, at: int) -> Iterator[SecretSpan]:
     yield replace(span, end=rest.end()) if rest else span
 
 
-# Private keys: PEM blocks, also with escaped line ends or truncated, and base64 of these.
-
-
 _KIND = "private-key"
 # An RSA key of 16384 bits has 13 kB.
 _LONGEST = 16 * 1024
@@ -273,7 +267,7 @@ _MORE_LINES = re.compile(
 
 
 def key_rules() -> tuple[SecretRule, ...]:
-    """Return the rules for private keys."""
+    """Return the rules for private keys: PEM blocks, also with escaped line ends or truncated, and base64 of these."""
     encoded = tuple(SecretRule(anchor.lower(), _find_encoded, is_long=True) for anchor in _ENCODED)
     return (
         *(SecretRule(dashes + b"begin ", _find_block) for dashes in (b"-----", b"---- ")),
@@ -347,9 +341,6 @@ def _find_headless(data: bytes, at: int) -> Iterator[SecretSpan]:
         yield span
 
 
-# Secrets recognized by their place: in headers, URLs, netrc files, command lines of well-known programs.
-
-
 # These loops end their patterns, so they never backtrack. (CPython 3.11.0 to 3.11.4 compile possessive quantifiers and atomic
 # groups wrongly: gh-100061, gh-106052.)
 _REST_OF_WORD = re.compile(rb"(?:[^\s\"'\x00\\,]+|\\(?!\\{0,31}[nrt\"']))*")
@@ -398,7 +389,7 @@ _LEAST_OF_A_CODE = 20
 
 
 def place_rules() -> tuple[SecretRule, ...]:
-    """Return the rules, one for each kind of place."""
+    """Return the rules for secrets in headers, URLs, netrc files and similar places, one for each kind of place."""
     return (
         SecretRule(b"authorization", partial(_header, b"authorization")),
         SecretRule(b"cookie", partial(_header, b"cookie")),
@@ -494,9 +485,6 @@ def _jwk(data: bytes, at: int) -> Iterator[SecretSpan]:
     yield SecretSpan(at, min(len(data), at + 8192), "")
 
 
-# Secrets in command lines of well-known programs, without a name before them. Sources: the manuals of the programs.
-
-
 _VALUE = rb"(?P<secret>'[^'\r\n]{1,512}'|\"[^\"\r\n]{1,512}\"|[^\s\"'|;&\x00\\]{1,512})"
 _LOGINS = rb"[^\r\n]{0,10}?(?:docker|podman|az|helm|oras|crane|skopeo|nerdctl) login[ \t]"
 _LOGIN = rb"[^\r\n]{0,200}?[\"' \t][\w.\-]{1,64}"
@@ -521,7 +509,7 @@ _COMMANDS = (
 
 
 def command_rules() -> tuple[SecretRule, ...]:
-    """Return the rules, one for each program."""
+    """Return the rules for command lines of well-known programs. Sources: the manuals of the programs."""
     return tuple(
         SecretRule(anchor, partial(_find_in_command, back, re.compile(pattern))) for anchor, back, pattern in _COMMANDS
     )

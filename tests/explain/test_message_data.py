@@ -41,7 +41,7 @@ _UNBOUNDED = re.compile(r"\{\d{0,9},\}|[*+]")
 
 
 def test_ids_are_a_contract() -> None:
-    """None is there twice, and none that was promised is missing."""
+    """No id occurs twice, and no promised id is missing."""
     ids = [message.id for message in known_messages()]
     assert sorted(ids) == sorted(set(ids))
     assert [id_ for id_ in _IDS.split() if id_ not in ids] == []
@@ -69,7 +69,7 @@ def test_unbounded_quantifiers_are_found(pattern: str, found: list[str]) -> None
 
 
 def test_patterns_take_bounded_time() -> None:
-    """Whatever a hostile log holds: at most one quantifier without a limit, and none where logs are searched."""
+    """For any log, hostile ones too: at most one quantifier without a limit, and none where logs are searched."""
     found = {message.id: unbounded(message.match) for message in known_messages()}
     allowed = {message.id: 0 if message.anchors else 1 for message in known_messages()}
     assert [id_ for id_, quantifiers in found.items() if len(quantifiers) > allowed[id_]] == []
@@ -89,9 +89,9 @@ def test_references_of_messages_exist() -> None:
 
 def test_placeholders_can_be_filled() -> None:
     """By the facts that the pattern names, or by what the caller knows."""
-    said = {message.id: " ".join((message.meaning, *message.remedy)) for message in known_messages()}
+    texts = {message.id: " ".join((message.meaning, *message.remedy)) for message in known_messages()}
     unknown = {
-        message.id: set(re.findall(r"\{(\w+)\}", said[message.id])) - _KNOWN_TO_CALLERS - _facts(message)
+        message.id: set(re.findall(r"\{(\w+)\}", texts[message.id])) - _KNOWN_TO_CALLERS - _facts(message)
         for message in known_messages()
     }
     assert {id_: names for id_, names in unknown.items() if names} == {}
@@ -99,9 +99,13 @@ def test_placeholders_can_be_filled() -> None:
 
 def test_sentences_have_one_style() -> None:
     """No full stop, paired backticks, something to do next, and a source."""
-    sentences = [(message.id, said) for message in known_messages() for said in (message.meaning, *message.remedy)]
-    assert [(id_, said) for id_, said in sentences if said != said.strip() or said.endswith(".")] == []
-    assert [(id_, said) for id_, said in sentences if said.count("`") % 2] == []
+    sentences = [
+        (message.id, sentence) for message in known_messages() for sentence in (message.meaning, *message.remedy)
+    ]
+    assert [
+        (id_, sentence) for id_, sentence in sentences if sentence != sentence.strip() or sentence.endswith(".")
+    ] == []
+    assert [(id_, sentence) for id_, sentence in sentences if sentence.count("`") % 2] == []
     assert [message.id for message in known_messages() if not message.remedy or not message.source] == []
 
 
@@ -112,7 +116,7 @@ def test_anchors_are_long_enough() -> None:
 
 
 def test_every_training_log_message_has_anchors() -> None:
-    """Without an anchor it is never met."""
+    """A message without an anchor is never found in a log."""
     in_logs = [
         message
         for message in known_messages()

@@ -33,7 +33,7 @@ def test_every_path_is_safe(text: str) -> None:
 @given(st.lists(st.text("aAb/.", max_size=5), max_size=30))
 def test_paths_are_unique_and_no_file_is_a_folder(texts: list[str]) -> None:
     paths = UniquePaths()
-    given_out = [paths.take(text).lower() for text in texts]
+    given_out = [paths.make_unique(text).lower() for text in texts]
 
     assert len(set(given_out)) == len(texts)
     assert not [one for one in given_out if any(other.startswith(one + "/") for other in given_out)]
@@ -73,7 +73,7 @@ def test_guest_attributes_keep_public_values() -> None:
 
 
 def test_redacted_documents_stay_json(tmp_path: Path) -> None:
-    contents = BundleContents(tmp_path, room=10**7)
+    contents = BundleContents(tmp_path, max_bytes=10**7)
 
     contents.add_json("a.json", {"password": 12345, "n": 1, "text": 'PASSWORD=a"b\n', "token": {"x": None}})
 
@@ -84,16 +84,16 @@ def test_redacted_documents_stay_json(tmp_path: Path) -> None:
 
 
 def test_data_beyond_the_limit_is_omitted_and_recorded(tmp_path: Path) -> None:
-    contents = BundleContents(tmp_path, room=RESERVED_BYTES + 100)
+    contents = BundleContents(tmp_path, max_bytes=RESERVED_BYTES + 100)
     for name in ("first", "second"):
         writing = contents.begin(name)
         for _ in range(5):
-            writing.take(b"x" * 30)
+            writing.write(b"x" * 30)
         writing.end()
     contents.add("vital", b"y" * 50)
 
-    told = [(one.path, one.size, one.original_size, one.is_truncated) for one in contents.entries]
-    assert told == [("first", 100, 150, True), ("second", 0, 150, True), ("vital", 50, 50, False)]
+    entries = [(one.path, one.size, one.original_size, one.is_truncated) for one in contents.entries]
+    assert entries == [("first", 100, 150, True), ("second", 0, 150, True), ("vital", 50, 50, False)]
 
 
 def test_program_on_worker_respects_limits(tmp_path: Path) -> None:
@@ -102,11 +102,11 @@ def test_program_on_worker_respects_limits(tmp_path: Path) -> None:
     for number in range(5):
         (logs / f"{number}.log").write_bytes(b"%d\n" % number * 50_000)
         os.utime(logs / f"{number}.log", (1000 + number, 1000 + number))
-    wish: dict[str, Any] = {
+    request: dict[str, Any] = {
         "worker": 0, "room": 300_000, "each": 60_000, "since": None, "seconds": 20.0, "logs": "/logs",
         "devices": [], "holders": "print(1)",
     }  # fmt: skip
-    line, program = bootstrap("worker_evidence", f"gather({wish!r})")
+    line, program = bootstrap("worker_evidence", f"gather({request!r})")
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TPUCTL_DEVICE_ROOT": str(tmp_path / "root")}
     done = subprocess.run(["sh", "-c", line], input=program, env=environ, capture_output=True, check=True)
 
@@ -118,8 +118,8 @@ def test_program_on_worker_respects_limits(tmp_path: Path) -> None:
     assert sum(len(text) for kind, text in frames if kind == b"d") <= 300_000
     assert all(int(text) > 0 for kind, text in frames if kind == b"c")
     assert frames[-1] == (b"z", b"")
-    lacks = {json.loads(text)["path"]: json.loads(text)["why"] for kind, text in frames if kind == b"n"}
-    assert lacks["tpu_logs"] == f"{5 - len(taken)} older files are left out: the limit of size or time was reached"
+    missing = {json.loads(text)["path"]: json.loads(text)["why"] for kind, text in frames if kind == b"n"}
+    assert missing["tpu_logs"] == f"{5 - len(taken)} older files are left out: the limit of size or time was reached"
 
 
 def _frames(data: bytes) -> Any:

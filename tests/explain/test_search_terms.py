@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.explain.synthetic import GENERIC, message, seen
+from tests.explain.synthetic import GENERIC, message, scan
 
 # X is a message as a program says it, Y another one.
 _WORDS = {"X": "Ran out of memory", "Y": "No space left on device"}
@@ -15,7 +15,7 @@ def _quoted(text: str) -> set[bool]:
     """Return whether the messages in a text are quotations."""
     for letter, words in _WORDS.items():
         text = text.replace(letter, words)
-    return {sighting.is_quoted for sighting in seen(text, _KNOWN).sightings}
+    return {sighting.is_quoted for sighting in scan(text, _KNOWN).sightings}
 
 
 @pytest.mark.parametrize(

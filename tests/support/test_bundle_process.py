@@ -38,9 +38,9 @@ def test_interrupt_removes_all_files(site: Site, tmp_path: Path) -> None:
         out, err = process.communicate(timeout=30)
 
     assert (out, process.returncode) == (b"", 130)
-    said = "interrupted: no bundle was written, and the collected files are removed\n"
-    said += "  resume: tpuctl bundle us-central2-b/demo\n"
-    assert said in err.decode()
+    expected = "interrupted: no bundle was written, and the collected files are removed\n"
+    expected += "  resume: tpuctl bundle us-central2-b/demo\n"
+    assert expected in err.decode()
     assert [*site.tpuctl.folder.iterdir(), *(tmp_path / "temporary").iterdir()] == []
 
 

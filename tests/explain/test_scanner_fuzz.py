@@ -1,4 +1,4 @@
-"""Whatever the bytes: the reader never fails, and takes time that is linear in their number."""
+"""The reader never fails on any bytes, and takes time that is linear in their number."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_random_bytes_never_fail(data: bytes, piece: int) -> None:
     reader = LogReader(KNOWN)
     for start in range(0, len(data), piece):
         reader.feed(data[start : start + piece])
-    seen = reader.so_far()
-    assert seen.size == len(data)
+    result = reader.so_far()
+    assert result.size == len(data)
 
 
 @settings(max_examples=40, deadline=None)

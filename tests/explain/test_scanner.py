@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.explain.synthetic import BARRIER, BUSY, CHECK, GENERIC, KNOWN, OOM, RETRYING, found, seen
+from tests.explain.synthetic import BARRIER, BUSY, CHECK, GENERIC, KNOWN, OOM, RETRYING, found, scan
 from tpuctl.explain.log_lines import MAX_EVIDENCE_LENGTH, LogPlace, ScanResult, Sighting
 from tpuctl.explain.scanner import LogReader
 
@@ -23,7 +23,7 @@ def test_match_has_line_time_and_facts() -> None:
     log = f"start\nI0110 15:02:51.2 12 a.py:3] step 1\n2025-01-10 15:02:52,250 - train - ERROR - {_BUSY}\n"
 
     place = LogPlace(3, _BUSY, None, datetime(2025, 1, 10, 15, 2, 52, 250000))  # noqa: DTZ001  # the log names no zone
-    assert seen(log) == ScanResult(
+    assert scan(log) == ScanResult(
         (Sighting(BUSY, place, place, facts={"pid": "2718466"}),), (place,), lines=3, size=len(log), is_binary=False
     )
 
@@ -31,7 +31,7 @@ def test_match_has_line_time_and_facts() -> None:
 def test_repeats_are_counted_with_latest_counter() -> None:
     log = "".join(f"WARNING:tensorflow:Retrying ({count}/120).\nstep\n" for count in range(1, 6001))
 
-    (retrying,) = seen(log).sightings
+    (retrying,) = scan(log).sightings
 
     assert (retrying.message, retrying.count, retrying.first.line, retrying.last.line) == (RETRYING, 6000, 1, 11999)
     assert retrying.facts == {"attempt": "6000", "attempts": "120"}
@@ -55,7 +55,7 @@ def test_message_wrapped_in_words_is_found_once_with_facts(width: int, prefix: s
         text = "x" * shift + " " + _BUSY + " in this process because of it, and so on and on"
         lines = [prefix + text[start : start + width] for start in range(0, len(text), width)]
 
-        (busy,) = seen("\n".join(["before", *lines, "after"])).sightings
+        (busy,) = scan("\n".join(["before", *lines, "after"])).sightings
 
         assert (busy.message, busy.count, dict(busy.facts)) == (BUSY, 1, {"pid": "2718466"})
 
@@ -67,7 +67,7 @@ def test_message_wrapped_between_words_is_found() -> None:
 def test_interleaved_workers_are_separated() -> None:
     log = "[0] The TPU is already\n[1] The TPU is\n[0] in use by process with pid 5\n[1] already in use by process with pid 6\n"
 
-    (busy,) = seen(log).sightings
+    (busy,) = scan(log).sightings
 
     assert (busy.count, busy.first.worker, dict(busy.facts)) == (2, "0", {"pid": "5"})
     assert {worker: place.line for worker, place in busy.workers.items()} == {"0": 1, "1": 2}
@@ -76,7 +76,7 @@ def test_interleaved_workers_are_separated() -> None:
 def test_match_names_first_worker() -> None:
     log = "".join(f"[{worker}] step 1\n" for worker in range(8)) + f"[5] {_BUSY}\n[2] {_BUSY}\n[5] {_BUSY}\n"
 
-    (busy,) = seen(log).sightings
+    (busy,) = scan(log).sightings
 
     assert {worker: place.line for worker, place in busy.workers.items()} == {"5": 9, "2": 10}
 
@@ -88,7 +88,7 @@ def test_following_lines_give_tasks_and_memory() -> None:
         "Ran out of memory in memory space hbm. Used 19.46G of 15.48G hbm. Exceeded hbm capacity by 3.98G.\n"
     )
 
-    barrier, oom = seen(log).sightings
+    barrier, oom = scan(log).sightings
 
     assert (barrier.message, dict(barrier.facts)) == (BARRIER, {"tasks": "1, 6"})
     assert oom.memory is not None
@@ -111,7 +111,7 @@ def _entry(text: str | None, **more: Any) -> dict[str, Any]:
     ids=["a record a line", "nested", "an array over many lines", "line ends inside"],
 )
 def test_json_records_give_worker_and_time(log: str, line: int) -> None:
-    (busy,) = seen(log).sightings
+    (busy,) = scan(log).sightings
 
     assert (busy.first.line, busy.first.worker, busy.first.time) == (
         line,
@@ -152,7 +152,7 @@ def test_reader_accepts_any_encoding(data: bytes) -> None:
     ids=["empty", "gzip", "bytes", "letters", "a torn end"],
 )
 def test_reader_detects_binary_files(data: bytes, is_binary: bool) -> None:
-    assert seen(data) == ScanResult(
+    assert scan(data) == ScanResult(
         (),
         (),
         lines=data.count(b"\n") + (not data.endswith(b"\n") and data != b""),
@@ -164,7 +164,7 @@ def test_reader_detects_binary_files(data: bytes, is_binary: bool) -> None:
 def test_endless_line_needs_bounded_memory() -> None:
     data = b"ab " * 70_000 + _BUSY.encode() + b" cd" * 70_000
 
-    (busy,) = seen(data).sightings
+    (busy,) = scan(data).sightings
 
     assert (busy.first.line, busy.count, len(busy.first.text)) == (1, 1, MAX_EVIDENCE_LENGTH)
     assert "already in use" in busy.first.text
@@ -186,7 +186,7 @@ def test_suspect_lines_are_kept_once_each() -> None:
         "ValueError: bad shape (3,)\nValueError: bad shape (4,)\n"
     )
 
-    assert [place.line for place in seen(log).suspicious] == [5, 3, 4]
+    assert [place.line for place in scan(log).suspicious] == [5, 3, 4]
 
 
 _FILLER = [
@@ -218,7 +218,7 @@ def test_result_is_independent_of_pieces(random: Random) -> None:
         reader.feed(data[at : at + size])
         at += size
 
-    assert reader.so_far() == seen(data)
+    assert reader.so_far() == scan(data)
     assert reader.so_far().sightings
 
 
@@ -227,7 +227,7 @@ def test_message_across_blocks_is_found_once(offset: int) -> None:
     for block in (128 * 1024, 2 * 128 * 1024):
         before = ("y" * 63 + "\n") * (block // 64 - 1) + "z" * (block % 64 + offset // 2) + "\n"
         log = before + "The TPU is already\nin use by process\nwith pid 99\n" + ("step\n" * 5_000)
-        (busy,) = seen(log).sightings
+        (busy,) = scan(log).sightings
         assert (busy.count, dict(busy.facts)) == (1, {"pid": "99"})
 
 
@@ -238,6 +238,6 @@ def test_task_at_barrier_is_not_blamed() -> None:
         "/job:jax_worker/replica:0/task:2\n"
     )
 
-    (barrier,) = seen(log).sightings
+    (barrier,) = scan(log).sightings
 
     assert dict(barrier.facts)["tasks"] == "2"

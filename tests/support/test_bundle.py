@@ -1,4 +1,4 @@
-"""`tpuctl bundle`: what is in it, what is not, and what is told."""
+"""`tpuctl bundle`: its files, what is missing in it, and the output of the command."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ def test_bundle_contains_all_evidence(site: Site) -> None:
     assert b"workers/1/jobs/train/out" in made.files["README.txt"]
 
 
-def test_manifest_lists_all_other_files(lone: Site) -> None:
-    (lone.logs(0) / "a.log").write_text(f"key {TOKENS['api key'][0]}\n")
+def test_manifest_lists_all_other_files(one_worker: Site) -> None:
+    (one_worker.logs(0) / "a.log").write_text(f"key {TOKENS['api key'][0]}\n")
 
-    made = lone.bundle()
+    made = one_worker.bundle()
 
-    told = {one["path"]: one for one in made.json("manifest.json")["files"]}
-    assert set(told) == set(made.files) - {"manifest.json"}
-    for path, one in told.items():
+    listed = {one["path"]: one for one in made.json("manifest.json")["files"]}
+    assert set(listed) == set(made.files) - {"manifest.json"}
+    for path, one in listed.items():
         assert (one["size"], one["sha256"]) == (len(made.files[path]), hashlib.sha256(made.files[path]).hexdigest())
-    log = told["workers/0/tpu_logs/a.log"]
+    log = listed["workers/0/tpu_logs/a.log"]
     assert (log["originalSize"], log["redactions"], log["truncated"]) == (44, {"api-key": 1}, False)
     assert made.json("manifest.json")["redactions"] == {"api-key": 1}
     assert (made.json("manifest.json")["node"], made.json("manifest.json")["sandbox"]) == ("demo", True)
@@ -130,27 +130,27 @@ def test_silent_worker_delays_no_other(site: Site) -> None:
         ("printf '%1100000s' x; exit 1", "collection failed: exit "),
     ],
 )  # fmt: skip
-def test_hostile_worker_output_still_gives_a_bundle(lone: Site, line: str, why: str) -> None:
-    lone.ssh(line)
+def test_hostile_worker_output_still_gives_a_bundle(one_worker: Site, line: str, why: str) -> None:
+    one_worker.ssh(line)
 
-    made = lone.bundle()
+    made = one_worker.bundle()
 
     assert made.code == 0
     assert made.missing["workers/0"].startswith(why)
     assert "node.json" in made.files
 
 
-def test_file_names_from_workers_become_safe(lone: Site) -> None:
+def test_file_names_from_workers_become_safe(one_worker: Site) -> None:
     frames = [
         *((b"f", json.dumps({"path": path, "source": "x", "size": 1, "modified": None}).encode()) for path in (
             "../../../etc/passwd", "/etc/shadow", "a\x1b[2J\n.log", "a/../../b", "same", "same", "SAME", "same/below", "", "..",
         )),
         (b"z", b""),
     ]  # fmt: skip
-    (lone.tpuctl.folder / "stream").write_bytes(_stream(frames))
-    lone.ssh(f"cat '{lone.tpuctl.folder}/stream'; exit 0")
+    (one_worker.tpuctl.folder / "stream").write_bytes(_stream(frames))
+    one_worker.ssh(f"cat '{one_worker.tpuctl.folder}/stream'; exit 0")
 
-    made = lone.bundle()
+    made = one_worker.bundle()
 
     inside = sorted(path.removeprefix("workers/0/") for path in made.files if path.startswith("workers/0/"))
     assert inside == [
@@ -159,13 +159,13 @@ def test_file_names_from_workers_become_safe(lone: Site) -> None:
     ]  # fmt: skip
 
 
-def test_sizes_are_limited_and_omissions_recorded(lone: Site) -> None:
+def test_sizes_are_limited_and_omissions_recorded(one_worker: Site) -> None:
     lines = b"".join(b"%07d\n" % number for number in range(115_000))
-    (lone.logs(0) / "big.log").write_bytes(lines)
-    (lone.logs(0) / "old.log").write_bytes(lines)
-    os.utime(lone.logs(0) / "old.log", (1e9, 1e9))
+    (one_worker.logs(0) / "big.log").write_bytes(lines)
+    (one_worker.logs(0) / "old.log").write_bytes(lines)
+    os.utime(one_worker.logs(0) / "old.log", (1e9, 1e9))
 
-    made = lone.bundle("--max-size", "2M")
+    made = one_worker.bundle("--max-size", "2M")
 
     assert sum(map(len, made.files.values())) < 2_000_000
     big = made.files["workers/0/tpu_logs/big.log"]
@@ -173,12 +173,12 @@ def test_sizes_are_limited_and_omissions_recorded(lone: Site) -> None:
     assert head + b"\n" == lines[: len(head) + 1]
     assert tail == lines[-len(tail) :]
     assert len(head) + 1 + int(note) + len(tail) == len(lines)
-    (told,) = [one for one in made.json("manifest.json")["files"] if one["path"].endswith("big.log")]
-    assert (told["truncated"], told["originalSize"], told["size"]) == (True, len(lines), len(big))
+    (entry,) = [one for one in made.json("manifest.json")["files"] if one["path"].endswith("big.log")]
+    assert (entry["truncated"], entry["originalSize"], entry["size"]) == (True, len(lines), len(big))
 
 
-def test_since_skips_old_and_special_files(lone: Site) -> None:
-    logs = lone.logs(0)
+def test_since_skips_old_and_special_files(one_worker: Site) -> None:
+    logs = one_worker.logs(0)
     (logs / "new.log").write_text("new\n")
     (logs / "old.log").write_text("old\n")
     os.utime(logs / "old.log", (time.time() - 7200,) * 2)
@@ -188,7 +188,7 @@ def test_since_skips_old_and_special_files(lone: Site) -> None:
     (logs / "deep" / "a.log").write_text("deep\n")
     (logs / "away").symlink_to("/etc")
 
-    made = lone.bundle("--since", "1h")
+    made = one_worker.bundle("--since", "1h")
 
     taken = {path.partition("tpu_logs/")[2] for path in made.files if "tpu_logs/" in path}
     assert taken == {"new.log", "deep/a.log"}
@@ -237,15 +237,15 @@ def test_node_without_workers_gives_a_bundle(site: Site, sandbox: Sandbox) -> No
     assert made.json("node.json")["state"] == "STOPPED"
 
 
-def test_endless_worker_is_limited(lone: Site) -> None:
-    """Neither by files nor by what is missing does it fill this machine."""
-    told = json.dumps({"path": "x", "source": "x", "size": 1, "modified": None}).encode()
-    lacks = [json.dumps({"path": f"y{number}", "why": "z" * 900}).encode() for number in range(700)]
-    frames = [*((b"f", told) for _ in range(1100)), *((b"n", lack) for lack in lacks), (b"z", b"")]
-    (lone.tpuctl.folder / "stream").write_bytes(_stream(frames))
-    lone.ssh(f"cat '{lone.tpuctl.folder}/stream'; exit 0")
+def test_endless_worker_is_limited(one_worker: Site) -> None:
+    """Neither files nor missing items of a worker fill this machine."""
+    file = json.dumps({"path": "x", "source": "x", "size": 1, "modified": None}).encode()
+    missing = [json.dumps({"path": f"y{number}", "why": "z" * 900}).encode() for number in range(700)]
+    frames = [*((b"f", file) for _ in range(1100)), *((b"n", item) for item in missing), (b"z", b"")]
+    (one_worker.tpuctl.folder / "stream").write_bytes(_stream(frames))
+    one_worker.ssh(f"cat '{one_worker.tpuctl.folder}/stream'; exit 0")
 
-    made = lone.bundle()
+    made = one_worker.bundle()
 
     assert made.missing["workers/0"] == "100 files omitted: the worker sent more than was requested"
     assert len([path for path in made.files if path.startswith("workers/0/x")]) == 1000
@@ -263,11 +263,11 @@ def test_doctor_errors_are_reported(site: Site) -> None:
     assert f"warning: doctor found {len(errors)} error{'s' if more else ''}: {errors[0]}{more}\n" in made.err
 
 
-def test_timeout_limits_the_bundle(lone: Site) -> None:
-    lone.ssh("exec sleep 30")
+def test_timeout_limits_the_bundle(one_worker: Site) -> None:
+    one_worker.ssh("exec sleep 30")
     began = time.monotonic()
 
-    made = lone.bundle("--timeout", "1s")
+    made = one_worker.bundle("--timeout", "1s")
 
     assert (made.code, time.monotonic() - began < 8) == (0, True)
     assert "workers/0" in made.missing

@@ -22,7 +22,7 @@ _LITERALS = [
 )
 @pytest.mark.parametrize("width", [40, 57])
 def test_anchor_is_found_at_any_line_cut(width: int, between: str) -> None:
-    """Words cut in two are put together again, whatever stands between their parts."""
+    """Words cut in two are joined again, with any text between their parts."""
     overlooked = []
     for order, id_, anchor in _LITERALS:
         for before in ("", "worker said: ", "the program of the trainer failed with "):

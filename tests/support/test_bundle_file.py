@@ -13,7 +13,7 @@ from tests.support.conftest import Site, opened
 _IS_THERE = "error: `{path}` already exists\n  hint: name another with `--file FILE`, or replace it with `--force`\n"
 
 
-def test_existing_file_is_replaced_only_with_force(tpuctl: Console, lone: Site) -> None:
+def test_existing_file_is_replaced_only_with_force(tpuctl: Console, one_worker: Site) -> None:
     path = tpuctl.folder / "mine.tar.gz"
     path.write_text("mine")
     words = ("bundle", "demo", "--no-workers", "--file", "mine.tar.gz")
@@ -26,13 +26,13 @@ def test_existing_file_is_replaced_only_with_force(tpuctl: Console, lone: Site) 
     assert list(tpuctl.folder.iterdir()) == [path]
 
 
-def test_default_file_name_has_node_and_time(tpuctl: Console, lone: Site) -> None:
+def test_default_file_name_has_node_and_time(tpuctl: Console, one_worker: Site) -> None:
     out, err, code = tpuctl("bundle", "demo", "--no-workers", "-o", "json")
 
-    told = json.loads(out)
+    summary = json.loads(out)
     path = tpuctl.folder / "tpuctl-bundle-demo-20260101T000000Z.tar.gz"
-    assert (code, told["path"], told["size"]) == (0, str(path), path.stat().st_size)
-    assert told["missing"] == [{"path": "workers", "why": "skipped: `--no-workers`"}]
+    assert (code, summary["path"], summary["size"]) == (0, str(path), path.stat().st_size)
+    assert summary["missing"] == [{"path": "workers", "why": "skipped: `--no-workers`"}]
     assert "warning" not in err
 
 
@@ -51,7 +51,7 @@ def test_default_file_name_has_node_and_time(tpuctl: Console, lone: Site) -> Non
     ],
 )
 def test_invalid_options_fail_before_collecting(
-    tpuctl: Console, lone: Site, options: tuple[str, ...], message: str
+    tpuctl: Console, one_worker: Site, options: tuple[str, ...], message: str
 ) -> None:
     out, err, code = tpuctl("bundle", "demo", *options)
 
@@ -73,10 +73,10 @@ def test_bundle_on_terminal_is_rejected(tpuctl: Console, site: Site) -> None:
     assert (code, "cannot write a bundle to a terminal" in err) == (2, True)
 
 
-def test_home_folder_is_hidden(lone: Site) -> None:
-    made = lone.bundle("--no-workers")
+def test_home_folder_is_hidden(one_worker: Site) -> None:
+    made = one_worker.bundle("--no-workers")
 
-    home = lone.tpuctl.environ["HOME"]
+    home = one_worker.tpuctl.environ["HOME"]
     assert [
         path for path in ("doctor.json", "settings.json", "versions.json") if home.encode() in made.files[path]
     ] == []
