@@ -20,7 +20,7 @@ def test_what_hooks_write_can_be_told_line_by_line_while_they_run(tmp_path: Path
     told: list[str] = []
     go = tmp_path / "go"
     command = f"echo begun; echo half >&2; printf no; until [ -e {go} ]; do sleep 0.01; done; printf 'w\\377'"
-    run = Hooks({EventKind.PREEMPTED: command}, os.environ, extra={}, tell=lambda *lines: told.extend(lines))
+    run = Hooks({EventKind.PREEMPTED: command}, os.environ, extra={}, print_lines=lambda *lines: told.extend(lines))
 
     run(event())
     until(lambda: len(told) == 2)
@@ -36,7 +36,7 @@ from datetime import UTC, datetime
 from tpuctl.models.events import Event, EventKind
 from tpuctl.nodes.hooks import Hooks
 from tpuctl.names import NodeName
-run = Hooks({EventKind.GAVE_UP: sys.argv[1]}, os.environ, extra={}, tell=print)
+run = Hooks({EventKind.GAVE_UP: sys.argv[1]}, os.environ, extra={}, print_lines=print)
 run(Event(EventKind.GAVE_UP, datetime.now(UTC), NodeName("p", "z", "n"), "why"))
 """
     command = f"until [ -e {tmp_path}/go ]; do sleep 0.01; done; seq 100000 && echo done > {tmp_path}/done"

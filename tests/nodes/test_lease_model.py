@@ -54,8 +54,8 @@ class BeginsOnce(LeaseKeeper):
 class EndsAtOnce(LeaseKeeper):
     """Does not wait for one who is acting."""
 
-    def end(self, name: NodeName, by: str, *, tell: Callable[[str], None]) -> None:
-        tell(by)
+    def end(self, name: NodeName, by: str, *, notify: Callable[[str], None]) -> None:
+        notify(by)
         found = self._store.read(name)
         self._swap(name, tombstone_record(self._identity, by, self._clock.now(), self.policy), found)
 
@@ -63,8 +63,8 @@ class EndsAtOnce(LeaseKeeper):
 class RemovesTheTombstone(LeaseKeeper):
     """Leaves nothing behind that tells a watcher of the end."""
 
-    def end(self, name: NodeName, by: str, *, tell: Callable[[str], None]) -> None:
-        super().end(name, by, tell=tell)
+    def end(self, name: NodeName, by: str, *, notify: Callable[[str], None]) -> None:
+        super().end(name, by, notify=notify)
         found = self._store.read(name)
         if found is not None:
             self._store.remove(name, expected=found.version)
@@ -98,12 +98,12 @@ BROKEN = (
 )
 
 
-def watcher(make: Maker, *, steal: bool = False) -> Callable[[Actor], None]:
+def watcher(make: Maker, *, force_lease: bool = False) -> Callable[[Actor], None]:
     def play(actor: Actor) -> None:
         leases = make(actor)
         for _ in range(3):
             try:
-                found = leases.acquire(NAME, "watch", steal=steal)
+                found = leases.acquire(NAME, "watch", force_lease=force_lease)
                 if found is not None and found.ended:
                     return
                 if found is None:
@@ -140,7 +140,7 @@ def down(make: Maker) -> Callable[[Actor], None]:
         actor.sleep(timedelta(seconds=30))
         for _ in range(5):
             try:
-                leases.end(NAME, "down", tell=lambda _: None)
+                leases.end(NAME, "down", notify=lambda _: None)
                 break
             except FAILURES:
                 actor.sleep(timedelta(seconds=5))
@@ -156,7 +156,7 @@ def down(make: Maker) -> Callable[[Actor], None]:
 def life(schedule: bytes, make: Maker = real, *, with_down: bool = True, knows_the_dead: bool = False) -> Model:
     model = Model(schedule, knows_the_dead=knows_the_dead)
     # Who takes what is ended on purpose may create after it: stealing is tried without a `down`.
-    model.plays = {"one": watcher(make), "two": watcher(make, steal=not with_down)}
+    model.plays = {"one": watcher(make), "two": watcher(make, force_lease=not with_down)}
     if with_down:
         model.plays["down"] = down(make)
     model.run()

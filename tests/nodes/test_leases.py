@@ -130,12 +130,12 @@ def test_stealing_takes_it_but_waits_for_one_who_is_acting(make: Maker, clock: M
     ada.begin(NAME, "recreate")
     began, told = clock.now(), list[str]()
 
-    assert bob.acquire(NAME, "watch", steal=True, tell=told.append) is None
+    assert bob.acquire(NAME, "watch", force_lease=True, notify=told.append) is None
     assert told == ["waiting for `watch on ada pid 1`, which is about to recreate `trainer`"]
     assert clock.now() - began == timedelta(minutes=2)
     assert ada.begin(NAME, "create") is False
 
-    assert ada.acquire(NAME, "up", steal=True) is None
+    assert ada.acquire(NAME, "up", force_lease=True) is None
     assert clock.now() - began == timedelta(minutes=2)
 
 
@@ -144,7 +144,7 @@ def test_down_leaves_a_tombstone_that_only_a_person_removes(make: Maker, clock: 
     ada.acquire(NAME, "watch")
     at = clock.now()
 
-    bob.end(NAME, "down", tell=lambda _: None)
+    bob.end(NAME, "down", notify=lambda _: None)
 
     ended = Lease("down on bob pid 2", "down", timedelta(), ended=LeaseEnd("down", "down on bob pid 2", at))
     assert (ada.begin(NAME, "create"), ada.acquire(NAME, "watch"), ada.holder(NAME)) == (False, ended, ended)
@@ -152,8 +152,8 @@ def test_down_leaves_a_tombstone_that_only_a_person_removes(make: Maker, clock: 
     clock.sleep(timedelta(days=1))
     assert ada.acquire(NAME, "watch") is not None
     assert ada.acquire(NAME, "up") is None
-    bob.end(NAME, "stop", tell=lambda _: None)
-    assert ada.acquire(NAME, "watch", steal=True) is None
+    bob.end(NAME, "stop", notify=lambda _: None)
+    assert ada.acquire(NAME, "watch", force_lease=True) is None
 
 
 def test_down_gives_up_on_one_who_never_ends_acting(make: Maker, clock: ManualClock) -> None:
@@ -167,7 +167,7 @@ def test_down_gives_up_on_one_who_never_ends_acting(make: Maker, clock: ManualCl
         ada.renew(NAME)
 
     with pytest.raises(ConflictError, match="`trainer`: `watch on ada pid 1` holds the lease, about to reboot"):
-        bob.end(NAME, "down", tell=go_on)
+        bob.end(NAME, "down", notify=go_on)
     assert ada.begin(NAME, "reboot")
 
 
@@ -177,16 +177,16 @@ def test_a_bucket_that_cannot_be_used_is_never_free(objects: StorageClient, cloc
         with pytest.raises(error, match=bucket):
             leases.holder(NAME)
         with pytest.raises(error, match=bucket):
-            leases.acquire(NAME, "up", steal=True)
+            leases.acquire(NAME, "up", force_lease=True)
         with pytest.raises(error, match=bucket):
-            leases.end(NAME, "down", tell=lambda _: None)
+            leases.end(NAME, "down", notify=lambda _: None)
 
 
 def test_what_is_no_lease_is_never_free(objects: StorageClient, shared: Maker) -> None:
     objects.write("data", "leases/p/us-central2-b/trainer.json", b"{}", generation=0)
 
     with pytest.raises(LeaseError, match=r"cannot read `.*trainer\.json`: not a lease of this version"):
-        shared(ADA).acquire(NAME, "up", steal=True)
+        shared(ADA).acquire(NAME, "up", force_lease=True)
 
 
 def test_files_are_private_and_a_folder_that_cannot_be_written_is_said(tmp_path: Path, local: Maker) -> None:

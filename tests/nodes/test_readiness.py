@@ -88,7 +88,7 @@ _AGAIN = replace(UP, recreate_deleted=True)
 
 def test_of_what_is_not_there_only_up_makes_one() -> None:
     assert look(UP, None) == "create: there is none yet"
-    assert look(UP, None, tried=RepairAttempts(recreates=1)) == "create: the old one is gone"
+    assert look(UP, None, attempts=RepairAttempts(recreates=1)) == "create: the old one is gone"
     assert look(WAIT, None) == "not_found: no node `trainer` in us-central2-b"
     alive = {"has_vanished": True, "was_there": True, "last_alive": NOW}
     gone = "not_found: `trainer` in us-central2-b was deleted by another client at 2026-01-01T12:00:00Z"

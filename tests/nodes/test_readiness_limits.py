@@ -96,7 +96,7 @@ _seen = st.builds(
     waited=_durations,
     workers=st.lists(_workers, max_size=2).map(tuple),
     is_ours=st.booleans(),
-    tried=st.builds(RepairAttempts, _few, _few, _few),
+    attempts=st.builds(RepairAttempts, _few, _few, _few),
     since_repair=_maybe,
     was_there=st.booleans(),
     has_vanished=st.booleans(),
@@ -110,7 +110,7 @@ _seen = st.builds(
     ),
     held_by=st.sampled_from([None, None, "ann"]),
     outage=st.none() | st.none() | st.builds(ApiOutage, _durations, st.integers(1, 99), _errors),
-    pace=st.builds(
+    poll_state=st.builds(
         PollState,
         usual=st.lists(_durations, max_size=4).map(lambda found: tuple(sorted(found))),
         since_action=_maybe,
@@ -147,7 +147,7 @@ def test_whatever_is_seen_the_limits_are_kept(policy: Policy, seen: ObservedStat
 @given(_policies, _seen)
 def test_whatever_is_seen_a_repair_keeps_to_its_budget_and_harms_nobody(policy: Policy, seen: ObservedState) -> None:
     seen = replace(seen, outage=None, held_by=None, waited=timedelta())
-    decision, there, tried = decide(policy, seen, NOW), seen.node, seen.tried
+    decision, there, tried = decide(policy, seen, NOW), seen.node, seen.attempts
     is_recreation = isinstance(decision, Delete) and decision.is_repair and not seen.differences
 
     if isinstance(decision, Delete):

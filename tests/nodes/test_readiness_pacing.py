@@ -24,7 +24,7 @@ def seconds(number: float) -> timedelta:
 def pause(in_state: float = 0, pending: Verb | None = None, **pace: Any) -> float:
     """The seconds until the next look at a node in CREATING."""
     seen = ObservedState(
-        name=NAME, node=node("CREATING"), in_state=seconds(in_state), pending=pending, pace=PollState(**pace)
+        name=NAME, node=node("CREATING"), in_state=seconds(in_state), pending=pending, poll_state=PollState(**pace)
     )
     decision = decide(_POLICY, seen, NOW)
     assert isinstance(decision, Requeue)

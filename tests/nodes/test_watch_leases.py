@@ -81,11 +81,11 @@ def test_who_steals_goes_on_and_the_other_ends(tpuctl: Console, sandbox: Sandbox
     put(sandbox, schedulingConfig={"spot": True})
     administration.add_bucket(sandbox.world, "data")
 
-    def steal() -> Result:
+    def take_over() -> Result:
         sandbox.fault("preempt")
         return another_machine(tpuctl, TPUCTL_LEASE=LEASE)(*WATCH, "--force-lease", "--until", "5m")
 
-    second = meanwhile(steal)
+    second = meanwhile(take_over)
 
     out, _, code = tpuctl(*WATCH, TPUCTL_LEASE=LEASE)
 

@@ -134,7 +134,7 @@ class InspectionReport:
 
 
 def inspection_script(probe: str | None, timeout: timedelta) -> str:
-    """Return the input of `COMMAND`. The probe is a shell line; the worker terminates it before the timeout.
+    """Return the input of `INSPECTION_COMMAND`. The probe is a shell line; the worker terminates it before the timeout.
 
     A probe that kept running would hold the TPU and block the next one.
     """
@@ -167,9 +167,9 @@ def parse_inspection(output: str, *, probe: str | None, timeout: timedelta) -> I
         ends = list(_PROBE_END.finditer(rest))
         code = int(ends[-1][1]) if ends else _TIMED_OUT
         if code != 0:
-            said = last_printed_line(rest)
+            last_line = last_printed_line(rest)
             failed = f"timed out after {_patience(timeout)} s" if code == _TIMED_OUT else f"exit {code}"
-            failed += f": {said}" if said else ""
+            failed += f": {last_line}" if last_line else ""
     return InspectionReport(startup, int(match["chips"]), holders, failed, _detail(startup, match["about"]))
 
 

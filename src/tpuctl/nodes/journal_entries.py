@@ -1,4 +1,4 @@
-"""Encode and decode the lines of a journal. Pure.
+"""Encode, decode and analyse the lines of a journal: durations of states, usable time, used repairs. Pure.
 
 A line is a JSON object with `at` (RFC 3339, to the millisecond), `event`, `by` (host and process of the writer) and the
 data of the event.
@@ -110,11 +110,6 @@ def _spec_line(lines: Sequence[bytes]) -> bytes:
 def _lines(content: bytes) -> list[bytes]:
     # Not `splitlines`: a torn line may contain other bytes that end lines.
     return [line + b"\n" for line in content.split(b"\n") if line]
-
-
-# Analyse journal entries: durations of states, times in which a node was usable, used repairs. Pure.
-#
-# An entry is one line of a node's journal: `at`, `event`, `by`, and the data of the event.
 
 
 JournalEntries = Sequence[Mapping[str, Any]]  # JSON

@@ -1,6 +1,6 @@
 """Plan the steps of a command without running them, with the equivalent gcloud commands. Pure.
 
-`readiness.decide` decides on the state that each step would lead to, so that a dry run cannot differ from the run.
+`decide` decides on the state that each step would lead to, so that a dry run cannot differ from the run.
 """
 
 from __future__ import annotations

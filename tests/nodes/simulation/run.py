@@ -114,7 +114,7 @@ def _context(stage: Stage, clock: SimulatedClock, journal: Journal, told: list[N
         journal=journal,
         workers=SimulatedWorkers(stage),
         leases=FreeLeases(),
-        tell=told.append,
+        emit=told.append,
         server_now=lambda: cloud.server_time or clock.now(),
         random=random,
     )
@@ -144,7 +144,7 @@ def _watched(life: Life, context: ActionContext) -> Ending:
 
 
 def _last(life: Life, context: ActionContext, kinds: set[EventKind]) -> NodeEvent | None:
-    told: list[NodeEvent] = context.tell.__self__  # type: ignore[attr-defined]  # the list that gathers events
+    told: list[NodeEvent] = context.emit.__self__  # type: ignore[attr-defined]  # the list that gathers events
     return next((event for event in reversed(told) if event.node.node_id == life.node_id and event.kind in kinds), None)
 
 

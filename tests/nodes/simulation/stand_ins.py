@@ -87,7 +87,7 @@ class FreeLeases:
     def holder(self, name: NodeName) -> Lease | None:
         return None
 
-    def acquire(self, name: NodeName, purpose: str, *, steal: bool = False) -> Lease | None:
+    def acquire(self, name: NodeName, purpose: str, *, force_lease: bool = False) -> Lease | None:
         return None
 
     def renew(self, name: NodeName) -> bool:
@@ -102,5 +102,5 @@ class FreeLeases:
     def release(self, name: NodeName) -> None:
         return
 
-    def end(self, name: NodeName, by: str, *, tell: Callable[[str], None]) -> None:
+    def end(self, name: NodeName, by: str, *, notify: Callable[[str], None]) -> None:
         return

@@ -112,8 +112,8 @@ def command(
             spec=spec,
             probe=options["probe"],
             purpose="watch",
-            steal=options["force_lease"],
-            takes_less=options["goal"] is None,
+            force_lease=options["force_lease"],
+            accepts_healthy=options["goal"] is None,
         )
         for name in names
     ]
