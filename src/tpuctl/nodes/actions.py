@@ -157,7 +157,15 @@ def reset_node(
     """
     match mode:
         case ResetMode.RESTART:
-            return _restart(context, node, replace(policy, may_start=True), force_lease=force_lease)
+            pending = None
+            if node.state is not NodeState.STOPPED:
+                with hold_lease(context, node.name, "reset", force_lease=force_lease, keep=True):
+                    now = context.clock.now()
+                    context.journal.append(node.name, "restart", now, reason="reset", id=node.id, repair=False)
+                    _report(context, node, "stopping it, to start it again", verb="stop")
+                    pending = RequestedChange(Verb.STOP, context.cloud.stop_node(node.name), node.id)
+            policy = replace(policy, may_start=True)
+            return reconcile_node(context, node.name, policy, pending=pending, purpose="reset")
         case ResetMode.REBOOT:
             return _reboot(context, node, policy, force_lease=force_lease)
         case ResetMode.RECREATE:
@@ -251,16 +259,6 @@ def _reboot(context: ActionContext, node: Node, policy: Policy, *, force_lease: 
         context.workers.reboot(node)
     context.clock.sleep(REBOOT_PAUSE)
     return reconcile_node(context, node.name, policy, purpose="reset")
-
-
-def _restart(context: ActionContext, node: Node, policy: Policy, *, force_lease: bool) -> NodeResult:
-    pending = None
-    if node.state is not NodeState.STOPPED:
-        with hold_lease(context, node.name, "reset", force_lease=force_lease, keep=True):
-            context.journal.append(node.name, "restart", context.clock.now(), reason="reset", id=node.id, repair=False)
-            _report(context, node, "stopping it, to start it again", verb="stop")
-            pending = RequestedChange(Verb.STOP, context.cloud.stop_node(node.name), node.id)
-    return reconcile_node(context, node.name, policy, pending=pending, purpose="reset")
 
 
 def _recreate(context: ActionContext, node: Node, policy: Policy, *, force_lease: bool) -> NodeResult:

@@ -57,7 +57,6 @@ from tpuctl.nodes.repair import (
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from tpuctl.errors import TpuctlError
     from tpuctl.nodes.conditions import ApiOutage, Reboot, Restart
 
 
@@ -276,7 +275,15 @@ def decide_after_failure(policy: Policy, seen: ObservedState, failure: FailedCha
     if isinstance(error, _FINAL_FAILURES) or not may_repeat or (is_scarce and not policy.is_patient):
         return Fail(error)
     if not is_scarce and failure.times > policy.internal_retries:
-        return Fail(_with_advice(error, failure))
+        # The hint names the usual cause of an internal error [observed: code 13 without capacity].
+        tried = f"tried {failure.times} times; " if failure.times > 1 else ""
+        advice = (
+            f"{tried}the service often reports this when it has no capacity for that size: try another zone, a smaller size, "
+            "or another tier"
+        )
+        advised = copy.copy(error)
+        advised.hint = f"{error.hint}\n{advice}" if error.hint else advice
+        return Fail(advised)
     if failure.verb is Verb.CREATE and node and node.state is NodeState.CREATING and node.id == failure.node_id != "":
         # The record of a failed creation stays and holds the name [observed: terraform-provider-google#16147].
         return Delete(f"its creation failed: {error.message}", node.id)
@@ -293,18 +300,6 @@ def decide_after_failure(policy: Policy, seen: ObservedState, failure: FailedCha
         f"{failure.verb} failed: {error.message}",
         NextStep(_RETRY_PAUSE[failure.verb], left),
     )
-
-
-def _with_advice(error: TpuctlError, failure: FailedChange) -> TpuctlError:
-    """Return an internal error with its usual cause in the hint [observed: code 13 without capacity]."""
-    tried = f"tried {failure.times} times; " if failure.times > 1 else ""
-    advice = (
-        f"{tried}the service often reports this when it has no capacity for that size: try another zone, a smaller size, "
-        "or another tier"
-    )
-    advised = copy.copy(error)
-    advised.hint = f"{error.hint}\n{advice}" if error.hint else advice
-    return advised
 
 
 _CONDITION_WORDS = {

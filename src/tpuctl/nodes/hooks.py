@@ -245,12 +245,16 @@ class Hooks:
             stdin = _stdin_with(json.dumps(event.to_json()).encode() + b"\n")
             try:
                 out = self._output.open(event.node.node_id) if self._output else None
+                target = _stderr() if out is None else out
+                # Without a stderr of ours, the streams of the hook are discarded.
+                discard = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_WRONLY, 0) for stream in (1, 2)]
+                forward = [(os.POSIX_SPAWN_DUP2, target, stream) for stream in (1, 2) if target is not None]
                 # In its own session, with default handlers for the signals that Python ignores or we handle.
                 pid = os.posix_spawn(
                     argv[0],
                     argv,
                     {**self._environ, **hook_variables(event), STDIN_VARIABLE: _identity(stdin)},
-                    file_actions=_streams(stdin, _stderr() if out is None else out),
+                    file_actions=[(os.POSIX_SPAWN_DUP2, stdin, 0), *(forward or discard)],
                     setsid=True,
                     setsigdef=(signal.SIGPIPE, signal.SIGINT, signal.SIGTERM),
                 )
@@ -335,14 +339,6 @@ def _stderr() -> int | None:
         return sys.__stderr__.fileno() if sys.__stderr__ else None
     except (OSError, ValueError):
         return None
-
-
-def _streams(stdin: int, out: int | None) -> list[tuple[int, ...] | tuple[int, int, str, int, int]]:
-    """Return the file actions for the streams of a hook: stdout and stderr go to `out`, or are discarded."""
-    if out is None:
-        nowhere = [(os.POSIX_SPAWN_OPEN, target, os.devnull, os.O_WRONLY, 0) for target in (1, 2)]
-        return [(os.POSIX_SPAWN_DUP2, stdin, 0), *nowhere]
-    return [(os.POSIX_SPAWN_DUP2, source, target) for source, target in ((stdin, 0), (out, 1), (out, 2))]
 
 
 # How often the files are read, in real seconds: no decision depends on it.

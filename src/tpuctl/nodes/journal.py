@@ -236,7 +236,11 @@ class LocalJournalStore:
                 size = _write(path, handle, line, may_take_back=is_locked)
                 if durable:
                     flush_to_disk(handle)
-                    self._sync_folders(path)
+                    if path not in self._safe:  # once in this process, so that the file survives a power failure
+                        for folder in path.relative_to(self._folder).parents:
+                            _sync(self._folder / folder)
+                        _sync(self._folder.parent)
+                        self._safe.add(path)
                 if is_locked and size > JOURNAL_SIZE_LIMIT:
                     _rotate(path, _rotated(path))
         except OSError as error:
@@ -296,15 +300,6 @@ class LocalJournalStore:
     def _path(self, name: NodeName) -> Path:
         return self._folder / _folder_of(name.project) / name.zone / f"{name.node_id}.jsonl"
 
-    def _sync_folders(self, path: Path) -> None:
-        """Write the folders to the disk, once in this process, so that the file survives a power failure."""
-        if path in self._safe:
-            return
-        for folder in path.relative_to(self._folder).parents:
-            _sync(self._folder / folder)
-        _sync(self._folder.parent)
-        self._safe.add(path)
-
 
 def _write(path: Path, handle: int, line: bytes, *, may_take_back: bool) -> int:
     """Write the whole line or none of it. Return the size of the file."""
@@ -359,19 +354,16 @@ def _locked(path: Path, flags: int, kind: int) -> Iterator[tuple[int, bool]]:
                 is_locked = True
             except OSError:
                 is_locked = False
+            try:
+                is_current = os.path.samestat(os.fstat(handle), path.stat())
+            except FileNotFoundError:
+                is_current = False
             # The file may have been rotated meanwhile. Then the lock is that of the deleted file.
-            if _is_at(handle, path):
+            if is_current:
                 yield handle, is_locked
                 return
         finally:
             os.close(handle)
-
-
-def _is_at(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _sync(folder: Path) -> None:

@@ -178,7 +178,12 @@ class SshWorkers:
         must exit with 0.
         """
         if not inspect:
-            return self._on_each_worker(node, lambda connection, _: _probe_worker(connection, timeout))
+
+            def probe_one(connection: Connection, _worker: int) -> WorkerSnapshot:
+                result = probe_ssh(connection, timeout)
+                return WorkerSnapshot(_ANSWERS[result.outcome], detail=result.detail)
+
+            return self._on_each_worker(node, probe_one)
         text = inspection_script(probe, timeout)
 
         def inspect_one(connection: Connection, worker: int) -> WorkerSnapshot:
@@ -239,11 +244,6 @@ class SshWorkers:
             # gcloud reads this key in any namespace [gcloud 528 source].
             if name := next((value for key, value in published.items() if key.rpartition("/")[2] == "hostname"), None):
                 self._host_names[alias] = name
-
-
-def _probe_worker(connection: Connection, timeout: timedelta) -> WorkerSnapshot:
-    result = probe_ssh(connection, timeout)
-    return WorkerSnapshot(_ANSWERS[result.outcome], detail=result.detail)
 
 
 def _inspect_worker(connection: Connection, text: str, *, probe: str | None, timeout: timedelta) -> WorkerSnapshot:

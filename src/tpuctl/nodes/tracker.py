@@ -130,7 +130,14 @@ class NodeTracker:
             self.note(is_ours=False, attempts=RepairAttempts(), refused_stop=None)
         if node and self.requested.verb is Verb.CREATE and self._created_id is None:
             self._created_id = node.id
-        has_vanished = self._has_vanished(before, node)
+        # A node that this run saw alive is being deleted, or is gone, without a request of this run.
+        has_vanished = (
+            (node is None or node.state is NodeState.DELETING)
+            and self._was_alive
+            and before is not None
+            and not before.state.is_dead
+            and self.requested.verb is not Verb.DELETE
+        )
         if failed and not (has_vanished and failed.was_cut_short):
             # If a deletion interrupted our creation, the node's end says more than the error of the operation.
             # A node with another id was created by another client meanwhile: our failure does not concern it.
@@ -140,7 +147,13 @@ class NodeTracker:
             has_vanished = False
         if node:
             self._update_ownership(node)
-        self._report_changes(before, node, snapshot)
+        known, at = self.seen.request, self._context.clock.now()
+        for event in node_events(self._task.name, at, (before, known), (node, snapshot.request or known)):
+            # Written before it is reported: a process that kills us on the event finds it in the journal.
+            if event.kind is EventKind.PREEMPTED:
+                self.history.write(str(EventKind.STATE), event.at, **event.data)
+            self.history.write(str(event.kind), event.at, **event.data)
+            self._context.emit(event)
         differences = self.seen.differences
         if node is None or before is None or node.raw != before.raw:
             self._survey.forget()
@@ -279,22 +292,6 @@ class NodeTracker:
                 self.history.begin(node.id, self._context.clock.now())
         if node.state is NodeState.DELETING and self._task.policy.may_create and self.spec is None:
             self.spec = self.history.spec_as_it_is(node)  # `up` creates it again after the deletion
-
-    def _has_vanished(self, before: Node | None, node: Node | None) -> bool:
-        """Return whether a node that this run saw alive is being deleted, or is gone, without a request of this run."""
-        is_going = node is None or node.state is NodeState.DELETING
-        if before is None or before.state.is_dead or self.requested.verb is Verb.DELETE:
-            return False
-        return is_going and self._was_alive
-
-    def _report_changes(self, before: Node | None, node: Node | None, snapshot: NodeSnapshot) -> None:
-        known, now = self.seen.request, self._context.clock.now()
-        for event in node_events(self._task.name, now, (before, known), (node, snapshot.request or known)):
-            # Written before it is reported: a process that kills us on the event finds it in the journal.
-            if event.kind is EventKind.PREEMPTED:
-                self.history.write(str(EventKind.STATE), event.at, **event.data)
-            self.history.write(str(event.kind), event.at, **event.data)
-            self._context.emit(event)
 
     def _report(self, kind: EventKind, text: str, **data: object) -> None:
         self._context.emit(NodeEvent(kind, self._context.clock.now(), self._task.name, text, data))

@@ -48,7 +48,7 @@ _QUESTIONS = {
     type=click.Choice([str(mode) for mode in ResetMode]),
     default="auto",
     show_default=True,
-    help="How to reset the node.",
+    help="Stop and start the node, reboot its workers, or delete and recreate it; auto keeps the disk.",
 )
 @level_option
 @route_options

@@ -63,7 +63,12 @@ class MomentType(click.ParamType["timedelta | datetime"]):
 @spec_options
 @level_option
 @probe_option
-@click.option("--until", type=MomentType(), metavar="TIME", help="End of the watch: 8h, 18:30, or a time in RFC 3339.")
+@click.option(
+    "--until",
+    type=MomentType(),
+    metavar="TIME",
+    help="End of the watch: 8h, 18:30, or a time in RFC 3339. [default: never]",
+)
 @repair_options
 @click.option("--recreate-deleted", is_flag=True, help="Recreate a node that another client deleted.")
 @hook_options()
