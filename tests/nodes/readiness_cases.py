@@ -1,4 +1,4 @@
-"""What the tests of readiness have in common: nodes to look at, and decisions in one line."""
+"""What the tests of `decide` share: nodes, and decisions in one line."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def queued(state: str, **fields: Any) -> Node:
 
 
 def said(decision: Decision) -> str:
-    """A decision in one line; of an error, its kind and the first line."""
+    """Return a decision in one line; for an error its kind and its first line."""
     match decision:
         case Done(_, note):
             return "reached" + (f": {note}" if note else "")

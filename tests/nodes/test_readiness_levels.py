@@ -1,4 +1,4 @@
-"""`decide` about the levels that the workers tell of: startup and devices, worker by worker."""
+"""`decide` on the levels that the workers report: startup and devices, worker by worker."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ _DONE = WorkerSnapshot(SshAnswer.YES, startup=StartupState.DONE, chips=4)
         (_DEVICES, slice_(), (_DONE,), "wait 2: every worker answers ssh"),
     ],
 )
-def test_the_workers_decide_the_higher_levels(
+def test_higher_levels_depend_on_the_workers(
     policy: Policy, seen_node: Node, workers: tuple[WorkerSnapshot, ...], expected: str
 ) -> None:
     assert look(policy, seen_node, workers=workers, is_ours=True) == expected
 
 
-def test_eight_workers_are_named_and_more_are_counted() -> None:
+def test_messages_name_eight_workers_and_count_the_others() -> None:
     big = node(acceleratorType="v4-256")
     few = tuple(replace(_DONE, chips=3) if index in {3, 5} else _DONE for index in range(32))
     many = tuple(replace(_DONE, chips=index % 4) for index in range(32))
