@@ -127,7 +127,7 @@ class Actor:
                 self.model.swap(record, expected)
                 raise OutcomeUnknownError("its answer was lost")
         if not self.model.swap(record, expected):
-            raise PreconditionFailedError("somebody was quicker")
+            raise PreconditionFailedError("another writer was quicker")
         return str(self.model.version)
 
     def change(self, verb: str) -> None:
@@ -138,10 +138,10 @@ class Actor:
 
 @dataclass
 class Model:
-    """Store, cloud and time. `wrong` collects what must never happen. `knows_the_dead`: as the store on one machine."""
+    """Store, cloud and time. `wrong` collects what must never happen. `detects_dead`: as the store on one machine."""
 
     schedule: bytes
-    knows_the_dead: bool = False
+    detects_dead: bool = False
     time: timedelta = timedelta()
     record: LeaseRecord | None = None
     written: timedelta = timedelta()
@@ -168,7 +168,7 @@ class Model:
             return None
         owner = self.record.owner
         is_alive = any(actor.identity.owner == owner and not actor.has_ended for actor in self.actors)
-        alive = is_alive if self.knows_the_dead else None
+        alive = is_alive if self.detects_dead else None
         return StoredLease(self.record, str(self.version), self.time - self.written, alive)
 
     def swap(self, record: LeaseRecord | None, expected: str | None) -> bool:
@@ -258,7 +258,7 @@ class Model:
             return
         victim = living[choice % len(living)]
         victim.kill()
-        if self.knows_the_dead:
+        if self.detects_dead:
             # On one machine dead processes are replaced at once: their requests count as arrived.
             for request in [request for request in self.requests if request.sender is victim]:
                 self.take_effect(request)

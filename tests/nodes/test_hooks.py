@@ -65,11 +65,11 @@ def test_hook_gets_the_event_as_json_and_as_variables(tmp_path: Path) -> None:
         extra={"TPUCTL_SANDBOX": "1"},
     )
 
-    told = event(text="taken back\0 after \ud800 2h", state="PREEMPTED", health=None, id="17")
-    run(told)
+    sent = event(text="taken back\0 after \ud800 2h", state="PREEMPTED", health=None, id="17")
+    run(sent)
 
     assert run.wait() == ()
-    assert json.loads((tmp_path / "json").read_text()) == told.to_json()
+    assert json.loads((tmp_path / "json").read_text()) == sent.to_json()
     assert (tmp_path / "env").read_text().splitlines() == [
         "TPUCTL_AT=2026-01-01T00:00:00Z",
         "TPUCTL_EVENT=preempted",
@@ -97,12 +97,12 @@ def test_events_without_a_hook_run_nothing() -> None:
 @pytest.mark.parametrize("length", [60_000, 3_000_000])
 def test_hook_gets_a_whole_event_of_any_size(tmp_path: Path, length: int) -> None:
     run = hooks_for(f"wc -c > {tmp_path}/count")
-    told = event(text="x" * length)
+    sent = event(text="x" * length)
 
-    run(told)
+    run(sent)
 
     assert run.wait() == ()
-    assert int((tmp_path / "count").read_text()) == len(json.dumps(told.to_json())) + 1
+    assert int((tmp_path / "count").read_text()) == len(json.dumps(sent.to_json())) + 1
 
 
 def test_hanging_hook_blocks_only_hooks_of_its_node(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ def test_waiting_hooks_at_the_end_are_started_or_reported_as_skipped(tmp_path: P
 
     left_out = run.finish(SystemClock(), patience=timedelta(seconds=0.6))
 
-    told = "the hook for `preempted` was skipped, because other hooks were still running when the run ended: "
-    assert [(failure.node, str(failure)) for failure in left_out] == [(NAME, f"{told}{command}$TPUCTL_REASON")]
+    reason = "the hook for `preempted` was skipped, because other hooks were still running when the run ended: "
+    assert [(failure.node, str(failure)) for failure in left_out] == [(NAME, f"{reason}{command}$TPUCTL_REASON")]
     until(lambda: (tmp_path / "log").read_text().count("\n") == 3)
     until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().endswith("\n"))
     assert (sorted((tmp_path / "log").read_text().split()), run.are_waiting) == (["0.1", "0.2", "60"], False)

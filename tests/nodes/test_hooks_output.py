@@ -17,16 +17,18 @@ from tpuctl.output.terminal import StandardStreams
 
 
 def test_hook_output_is_forwarded_by_lines_while_hooks_run(tmp_path: Path) -> None:
-    told: list[str] = []
+    lines_shown: list[str] = []
     go = tmp_path / "go"
     command = f"echo begun; echo half >&2; printf no; until [ -e {go} ]; do sleep 0.01; done; printf 'w\\377'"
-    run = Hooks({EventKind.PREEMPTED: command}, os.environ, extra={}, print_lines=lambda *lines: told.extend(lines))
+    run = Hooks(
+        {EventKind.PREEMPTED: command}, os.environ, extra={}, print_lines=lambda *lines: lines_shown.extend(lines)
+    )
 
     run(event())
-    until(lambda: len(told) == 2)
+    until(lambda: len(lines_shown) == 2)
     go.touch()
 
-    assert (run.wait(), told) == ((), ["trainer: begun", "trainer: half", "trainer: now\ufffd"])
+    assert (run.wait(), lines_shown) == ((), ["trainer: begun", "trainer: half", "trainer: now\ufffd"])
 
 
 def test_hook_with_forwarded_output_outlives_us(tmp_path: Path) -> None:

@@ -54,18 +54,18 @@ def test_journal_without_entries_has_no_spec(tmp_path: Path) -> None:
 
 
 def test_torn_line_is_reported_once_and_loses_no_other_line(tmp_path: Path) -> None:
-    told: list[str] = []
-    journal = Journal(tmp_path, warn=told.append)
+    warnings: list[str] = []
+    journal = Journal(tmp_path, warn=warnings.append)
     journal.append(NAME, "first", AT)
     with (tmp_path / _FILE).open("ab") as file:
         file.write(b'{"event": "torn\r\xff')
 
     seen = [[entry["event"] for entry in journal.entries(NAME)] for _ in range(2)]
     journal.append(NAME, "last", AT)
-    seen.append([entry["event"] for entry in Journal(tmp_path, warn=told.append).entries(NAME)])
+    seen.append([entry["event"] for entry in Journal(tmp_path, warn=warnings.append).entries(NAME)])
 
     assert seen == [["first"], ["first"], ["first", "last"]]
-    assert told == [f"skipped the incomplete last line of the journal: {tmp_path / _FILE}"]
+    assert warnings == [f"skipped the incomplete last line of the journal: {tmp_path / _FILE}"]
 
 
 _WRITER = """
@@ -170,8 +170,8 @@ def test_unwritable_journal_fails_before_a_deletion(tmp_path: Path) -> None:
 
 
 def test_read_only_journal_is_still_read(tmp_path: Path) -> None:
-    told: list[str] = []
-    journal = Journal(tmp_path, warn=told.append, writer="here 1")
+    warnings: list[str] = []
+    journal = Journal(tmp_path, warn=warnings.append, writer="here 1")
     journal.append(NAME, "create", AT)
     other = NodeName("p", "us-central2-b", "eval")
     (tmp_path / "p/us-central2-b/eval.jsonl").mkdir()
@@ -180,7 +180,7 @@ def test_read_only_journal_is_still_read(tmp_path: Path) -> None:
         journal.append(other, "delete", AT)
 
     assert (journal.entries(other), len(journal.entries(NAME))) == ([], 1)
-    assert told == [f"cannot read the journal: {tmp_path}/p/us-central2-b/eval.jsonl: Is a directory"]
+    assert warnings == [f"cannot read the journal: {tmp_path}/p/us-central2-b/eval.jsonl: Is a directory"]
 
 
 def test_journal_lists_the_nodes_by_full_name(tmp_path: Path) -> None:
@@ -269,8 +269,8 @@ def test_long_object_is_shortened_and_keeps_the_last_spec(storage: StorageClient
 
 
 def test_missing_bucket_raises_before_a_deletion(storage: StorageClient, clock: ManualClock) -> None:
-    told: list[str] = []
-    journal = Journal(BucketJournalStore(storage, BucketPath.parse("gs://elsewhere"), clock, warn=told.append))
+    warnings: list[str] = []
+    journal = Journal(BucketJournalStore(storage, BucketPath.parse("gs://elsewhere"), clock, warn=warnings.append))
 
     journal.append(NAME, "note", AT, durable=False)
     journal.flush()
@@ -282,7 +282,7 @@ def test_missing_bucket_raises_before_a_deletion(storage: StorageClient, clock: 
     assert (refused.value.hint or "").startswith(
         "no change was made in the cloud; create it with `gcloud storage buckets"
     )
-    assert told == [f"cannot write the journal at the moment: {reason}"]
+    assert warnings == [f"cannot write the journal at the moment: {reason}"]
 
 
 _MOUNTS = said(

@@ -153,8 +153,8 @@ def down(make: Maker) -> Callable[[Actor], None]:
     return play
 
 
-def life(schedule: bytes, make: Maker = real, *, with_down: bool = True, knows_the_dead: bool = False) -> Model:
-    model = Model(schedule, knows_the_dead=knows_the_dead)
+def life(schedule: bytes, make: Maker = real, *, with_down: bool = True, detects_dead: bool = False) -> Model:
+    model = Model(schedule, detects_dead=detects_dead)
     # With `--force-lease` a create after `down` is allowed: it is tested without a `down`.
     model.plays = {"one": watcher(make), "two": watcher(make, force_lease=not with_down)}
     if with_down:
@@ -173,7 +173,7 @@ def schedules(count: int) -> list[bytes]:
 def test_lease_allows_one_change_at_a_time_and_no_create_after_down(
     schedule: bytes, with_down: bool, local: bool
 ) -> None:
-    assert life(schedule, with_down=with_down, knows_the_dead=local).wrong == []
+    assert life(schedule, with_down=with_down, detects_dead=local).wrong == []
 
 
 def test_random_schedules_repair_and_end() -> None:

@@ -128,10 +128,10 @@ def test_force_lease_waits_for_a_change_in_flight(make: Maker, clock: ManualCloc
     ada, bob = make(ADA), make(BOB)
     ada.acquire(NAME, "watch")
     ada.begin(NAME, "recreate")
-    began, told = clock.now(), list[str]()
+    began, messages = clock.now(), list[str]()
 
-    assert bob.acquire(NAME, "watch", force_lease=True, notify=told.append) is None
-    assert told == ["waiting for `watch on ada pid 1`, which is about to recreate `trainer`"]
+    assert bob.acquire(NAME, "watch", force_lease=True, notify=messages.append) is None
+    assert messages == ["waiting for `watch on ada pid 1`, which is about to recreate `trainer`"]
     assert clock.now() - began == timedelta(minutes=2)
     assert ada.begin(NAME, "create") is False
 

@@ -25,7 +25,7 @@ def clock() -> EventfulClock:
     return EventfulClock()
 
 
-def telling(*more: str, startup: str = "done", chips: int = 4) -> str:
+def worker_report(*more: str, startup: str = "done", chips: int = 4) -> str:
     """Return the shell line of a worker that prints its report, and the output of a probe."""
     lines = (f"tpuctl-worker startup={startup} about=- chips={chips} holders=-", *more)
     return "printf '" + "".join(line + "\\n" for line in lines) + "'"
@@ -33,8 +33,8 @@ def telling(*more: str, startup: str = "done", chips: int = 4) -> str:
 
 @one_face
 def test_startup_script_is_awaited(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, fake_ssh: FakeSsh) -> None:
-    fake_ssh(telling(startup="running"))
-    clock.after(timedelta(minutes=20), lambda: fake_ssh(telling(startup="failed")))
+    fake_ssh(worker_report(startup="running"))
+    clock.after(timedelta(minutes=20), lambda: fake_ssh(worker_report(startup="failed")))
 
     by_ssh = tpuctl(*UP)[::2]
     out, err, code = tpuctl(*UP, "--for", "startup")
@@ -48,7 +48,7 @@ def test_startup_script_is_awaited(tpuctl: Console, sandbox: Sandbox, clock: Eve
 @one_face
 def test_worker_with_missing_chips_is_named(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh) -> None:
     put(sandbox, acceleratorType="v4-32")
-    fake_ssh(f"{WORKER} *198.18.0.3*) {telling(chips=3)} ;; *) {telling()} ;; esac")
+    fake_ssh(f"{WORKER} *198.18.0.3*) {worker_report(chips=3)} ;; *) {worker_report()} ;; esac")
 
     assert tpuctl("wait", "demo", "--for", "startup")[::2] == ("demo\tREADY\n", 0)
     _, err, code = tpuctl("wait", "demo", "--for", "devices", "--timeout", "0")
@@ -62,10 +62,10 @@ def test_worker_with_missing_chips_is_named(tpuctl: Console, sandbox: Sandbox, f
 @one_face
 def test_messages_name_eight_workers_and_count_the_others(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh) -> None:
     put(sandbox, acceleratorType="v4-128")
-    fake_ssh(f"{WORKER} *root@198.18.0.1[0-9]*|*@198.18.0.1[0-9]*) {telling()} ;; *) exit 255 ;; esac")
+    fake_ssh(f"{WORKER} *root@198.18.0.1[0-9]*|*@198.18.0.1[0-9]*) {worker_report()} ;; *) exit 255 ;; esac")
 
     _, err, code = tpuctl("wait", "demo", "--for", "startup", "--timeout", "0")
-    fake_ssh(f"{WORKER} *@198.18.0.1[0-6]*) {telling()} ;; *) {telling(chips=0)} ;; esac")
+    fake_ssh(f"{WORKER} *@198.18.0.1[0-6]*) {worker_report()} ;; *) {worker_report(chips=0)} ;; esac")
     _, short, shorter = tpuctl("wait", "demo", "--for", "devices", "--timeout", "0")
 
     assert (code, shorter) == (5, 5)
@@ -77,7 +77,7 @@ def test_messages_name_eight_workers_and_count_the_others(tpuctl: Console, sandb
 @one_face
 def test_events_have_each_worker_and_level(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh) -> None:
     put(sandbox, acceleratorType="v4-16")
-    fake_ssh(f"{WORKER} *@198.18.0.1*) {telling()} ;; *) exit 255 ;; esac")
+    fake_ssh(f"{WORKER} *@198.18.0.1*) {worker_report()} ;; *) exit 255 ;; esac")
 
     out, _, _ = tpuctl("wait", "demo", "--for", "devices", "--timeout", "1s", "--events", "-")
 
@@ -92,7 +92,7 @@ def test_events_have_each_worker_and_level(tpuctl: Console, sandbox: Sandbox, fa
 @one_face
 def test_probe_of_the_user_decides(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path) -> None:
     put(sandbox, acceleratorType="v4-16")
-    passes, fails = telling("tpuctl-probe exit=0", chips=0), telling("no module jax", "tpuctl-probe exit=3")
+    passes, fails = worker_report("tpuctl-probe exit=0", chips=0), worker_report("no module jax", "tpuctl-probe exit=3")
     fake_ssh(f"cat > {tmp_path}/script; {WORKER} *@198.18.0.1*) {passes} ;; *) {fails} ;; esac")
 
     _, err, code = tpuctl("wait", "demo", "--probe", "python3 -c 'import jax'", "--timeout", "0")

@@ -20,7 +20,7 @@ from tests.nodes.readiness_cases import (
     UP,
     WAIT,
     YES,
-    look,
+    decision_for,
     node,
     queued,
     slice_,
@@ -61,7 +61,8 @@ _BY_STATE = {
 
 def test_each_state_has_a_decision_for_up_and_for_wait() -> None:
     found = {
-        state: (look(UP, node(state), workers=(YES,)), look(WAIT, node(state), workers=(YES,))) for state in _BY_STATE
+        state: (decision_for(UP, node(state), workers=(YES,)), decision_for(WAIT, node(state), workers=(YES,)))
+        for state in _BY_STATE
     }
 
     assert found == _BY_STATE
@@ -77,34 +78,34 @@ def test_goals_stopped_and_gone_only_wait() -> None:
 
     for state in _BY_STATE:
         waits = f"wait 2: it is {state}"
-        assert look(gone, node(state)) == waits
-        assert look(stopped, node(state)) == ({"STOPPED": "reached"} | dead).get(state, waits)
-    assert look(gone, None) == "reached"
-    assert look(stopped, None) == "not_found: no node `trainer` in us-central2-b"
+        assert decision_for(gone, node(state)) == waits
+        assert decision_for(stopped, node(state)) == ({"STOPPED": "reached"} | dead).get(state, waits)
+    assert decision_for(gone, None) == "reached"
+    assert decision_for(stopped, None) == "not_found: no node `trainer` in us-central2-b"
 
 
 _AGAIN = replace(UP, recreate_deleted=True)
 
 
 def test_missing_node_is_created_only_by_up() -> None:
-    assert look(UP, None) == "create: there is none yet"
-    assert look(UP, None, attempts=RepairAttempts(recreates=1)) == "create: the old one is gone"
-    assert look(WAIT, None) == "not_found: no node `trainer` in us-central2-b"
+    assert decision_for(UP, None) == "create: there is none yet"
+    assert decision_for(UP, None, attempts=RepairAttempts(recreates=1)) == "create: the old one is gone"
+    assert decision_for(WAIT, None) == "not_found: no node `trainer` in us-central2-b"
     alive = {"has_vanished": True, "was_there": True, "last_alive": NOW}
     gone = "not_found: `trainer` in us-central2-b was deleted by another client at 2026-01-01T12:00:00Z"
-    assert look(UP, None, **alive) == look(WAIT, None, **alive) == gone
-    assert look(_AGAIN, None, **alive) == "create: another client deleted it"
-    assert look(replace(_AGAIN, may_create=False), None, **alive) == gone
+    assert decision_for(UP, None, **alive) == decision_for(WAIT, None, **alive) == gone
+    assert decision_for(_AGAIN, None, **alive) == "create: another client deleted it"
+    assert decision_for(replace(_AGAIN, may_create=False), None, **alive) == gone
     assert (
-        look(_AGAIN, None, **alive, held_by="ann")
-        == look(WAIT, None, held_by="ann")
+        decision_for(_AGAIN, None, **alive, held_by="ann")
+        == decision_for(WAIT, None, held_by="ann")
         == "wait 2: it is being repaired by ann"
     )
     going = "not_found: `trainer` in us-central2-b is being deleted by another client"
-    assert look(UP, node("DELETING"), **alive) == look(WAIT, node("DELETING"), **alive) == going
-    assert look(_AGAIN, node("DELETING"), **alive) == "wait 2: it is being deleted"
-    assert look(WAIT, node("DELETING"), **alive, held_by="ann") == "wait 2: it is being repaired by ann"
-    assert look(UP, None, pending=Verb.CREATE) == "wait 2: create requested"
+    assert decision_for(UP, node("DELETING"), **alive) == decision_for(WAIT, node("DELETING"), **alive) == going
+    assert decision_for(_AGAIN, node("DELETING"), **alive) == "wait 2: it is being deleted"
+    assert decision_for(WAIT, node("DELETING"), **alive, held_by="ann") == "wait 2: it is being repaired by ann"
+    assert decision_for(UP, None, pending=Verb.CREATE) == "wait 2: create requested"
 
 
 _REPLACE = replace(UP, replace=True)
@@ -132,7 +133,7 @@ _REPLACE = replace(UP, replace=True)
     ],
 )
 def test_differing_node_is_replaced_only_on_request(policy: Policy, seen_node: Node, expected: str) -> None:
-    assert look(policy, seen_node, differences=DIFFERENT, workers=(YES,)) == expected
+    assert decision_for(policy, seen_node, differences=DIFFERENT, workers=(YES,)) == expected
 
 
 _HEALTHY, _READY = replace(UP, goal=Condition.HEALTHY), replace(UP, goal=Condition.READY)
@@ -169,7 +170,7 @@ _UNSET: dict[str, Any] = {"health": None}
 def test_each_level_requires_the_ones_before(
     policy: Policy, seen_node: Node, workers: tuple[WorkerSnapshot, ...], expected: str
 ) -> None:
-    assert look(policy, seen_node, workers=workers) == expected
+    assert decision_for(policy, seen_node, workers=workers) == expected
 
 
 @pytest.mark.parametrize(
@@ -186,7 +187,7 @@ def test_each_level_requires_the_ones_before(
     ],
 )
 def test_requested_change_is_awaited_until_it_is_visible(pending: Verb, seen_node: Node | None, expected: str) -> None:
-    assert look(UP, seen_node, pending=pending, workers=(YES,)) == expected
+    assert decision_for(UP, seen_node, pending=pending, workers=(YES,)) == expected
 
 
 _QUEUED_WITHOUT_ADDRESS = (
@@ -219,7 +220,7 @@ _QUEUED_WITHOUT_ADDRESS = (
     ],
 )
 def test_deadline_ends_waiting_and_acting(policy: Policy, seen_node: Node, left: int, expected: str) -> None:
-    assert look(policy, seen_node, waited=timedelta(minutes=30) - left * SECOND) == expected
+    assert decision_for(policy, seen_node, waited=timedelta(minutes=30) - left * SECOND) == expected
 
 
 def test_timeout_error_has_commands_to_continue_and_to_delete() -> None:
@@ -285,4 +286,4 @@ _PREEMPTED = replace(WAIT, goal=Condition.PREEMPTED)
 def test_node_suspended_by_the_service_is_preempted(
     policy: Policy, seen_node: Node | None, fields: dict[str, Any], expected: str
 ) -> None:
-    assert look(policy, seen_node, **fields) == expected
+    assert decision_for(policy, seen_node, **fields) == expected

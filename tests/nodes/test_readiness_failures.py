@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.nodes.readiness_cases import NAME, NOW, SECOND, UP, WAIT, YES, look, node
+from tests.nodes.readiness_cases import NAME, NOW, SECOND, UP, WAIT, YES, decision_for, node
 from tpuctl.errors import (
     AccessError,
     ConflictError,
@@ -91,7 +91,7 @@ def failed(
 def test_failed_change_is_retried_by_its_kind(
     policy: Policy, seen_node: Node | None, failure: FailedChange, expected: str
 ) -> None:
-    assert look(policy, seen_node, failure=failure, workers=(YES,)) == expected
+    assert decision_for(policy, seen_node, failure=failure, workers=(YES,)) == expected
 
 
 def test_repeated_internal_error_has_advice() -> None:
@@ -128,4 +128,4 @@ def test_outage_only_waits_until_the_deadline(policy: Policy, times: int, left: 
     waited = timedelta(minutes=30) - left * SECOND
 
     seen = {"outage": silence, "waited": waited, "failure": failed(_FAULT, times=9), "pending": Verb.CREATE}
-    assert look(policy, node("PREEMPTED"), **seen) == expected
+    assert decision_for(policy, node("PREEMPTED"), **seen) == expected

@@ -17,7 +17,7 @@ from tests.nodes.readiness_cases import (
     UP,
     WAIT,
     YES,
-    look,
+    decision_for,
     node,
     queued,
     slice_,
@@ -247,4 +247,4 @@ _SLOW: list[_Row] = [
 def test_repair_has_thresholds_budgets_and_limits(
     policy: Policy, seen_node: Node, fields: dict[str, Any], expected: str
 ) -> None:
-    assert look(policy, seen_node, **fields) == expected
+    assert decision_for(policy, seen_node, **fields) == expected

@@ -25,12 +25,12 @@ def clock() -> EventfulClock:
     return EventfulClock()
 
 
-def acts(out: str) -> list[str]:
+def actions_in(out: str) -> list[str]:
     """Return the actions and their reasons from the lines of `--events -`."""
     return [text for kind, text in events(out) if kind == "action"]
 
 
-def telling(chips: int = 4, holders: str = "-") -> str:
+def worker_report(chips: int = 4, holders: str = "-") -> str:
     return f"printf 'tpuctl-worker startup=done about=- chips={chips} holders={holders}\\n'"
 
 
@@ -43,7 +43,7 @@ def test_each_repair_is_exhausted_before_the_next(tpuctl: Console, sandbox: Sand
 
     again = [f"restarting it: {SICK}", "starting it: it is STOPPED"]
     made = "creating v4-8 with tpu-ubuntu2204-base, on-demand: the old one is gone"
-    assert acts(out) == [f"rebooting every worker: {SICK}", *again, *again, f"deleting it: {SICK}", made]
+    assert actions_in(out) == [f"rebooting every worker: {SICK}", *again, *again, f"deleting it: {SICK}", made]
     assert (errors(err), code) == (
         [f"error: `demo`: {SICK}, unchanged after 1 reboot, 2 restarts and 1 recreation"],
         10,
@@ -89,7 +89,7 @@ def test_impossible_repair_is_skipped_with_its_reason(
 
     out, _, code = tpuctl(*REPAIR)
 
-    assert (acts(out)[:2], code) == ([f"rebooting every worker: {SICK}", f"deleting it: {SICK}; {why}"], 0)
+    assert (actions_in(out)[:2], code) == ([f"rebooting every worker: {SICK}", f"deleting it: {SICK}; {why}"], 0)
     assert sandbox.changes() == ["delete", "create"]
 
 
@@ -100,7 +100,7 @@ def test_node_of_a_queued_resource_is_only_rebooted(tpuctl: Console, sandbox: Sa
 
     out, err, code = tpuctl(*REPAIR)
 
-    assert (acts(out), code, sandbox.changes()) == ([f"rebooting every worker: {SICK}"], 10, [])
+    assert (actions_in(out), code, sandbox.changes()) == ([f"rebooting every worker: {SICK}"], 10, [])
     why = "it belongs to the queued resource `research`, whose nodes cannot be stopped"
     assert errors(err) == [f"error: `demo`: {SICK}, unchanged after 1 reboot; {why}"]
 
@@ -108,7 +108,7 @@ def test_node_of_a_queued_resource_is_only_rebooted(tpuctl: Console, sandbox: Sa
 @one_face
 def test_node_with_a_process_on_the_tpu_is_not_repaired(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh) -> None:
     sandbox.fault("unhealthy", count=2)
-    fake_ssh(telling(holders="77:python3"))
+    fake_ssh(worker_report(holders="77:python3"))
 
     _, err, code = tpuctl(*UP, *QUICK)
 
@@ -128,7 +128,7 @@ def test_refused_stop_leads_to_the_next_repair(tpuctl: Console, sandbox: Sandbox
 
     out, _, code = tpuctl(*REPAIR)
 
-    rebooted, restarted, deleted, _ = acts(out)
+    rebooted, restarted, deleted, _ = actions_in(out)
     assert (rebooted, restarted) == (f"rebooting every worker: {SICK}", f"restarting it: {SICK}")
     assert deleted.startswith(f"deleting it: {SICK}; ")
     assert "Node is busy." in deleted
@@ -157,11 +157,11 @@ def test_devices_that_reappear_end_the_repair(
 ) -> None:
     def look() -> None:
         if "start" in sandbox.changes():
-            fake_ssh(telling())
+            fake_ssh(worker_report())
         else:
             clock.after(timedelta(seconds=30), look)
 
-    fake_ssh(telling(chips=3))
+    fake_ssh(worker_report(chips=3))
     clock.after(timedelta(minutes=4), look)
 
     out, _, code = tpuctl(*UP, "--for", "devices", *QUICK)
@@ -173,7 +173,7 @@ def test_devices_that_reappear_end_the_repair(
 def test_devices_missing_after_a_restart_cause_no_second_restart(
     tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh
 ) -> None:
-    fake_ssh(telling(chips=3))
+    fake_ssh(worker_report(chips=3))
 
     _, err, code = tpuctl(*UP, "--for", "devices", "--repair", "recreate", *QUICK)
 

@@ -21,7 +21,7 @@ def clock() -> EventfulClock:
     return EventfulClock()
 
 
-def silences(out: str) -> list[str]:
+def outage_lines(out: str) -> list[str]:
     """Return the lines about the API outage."""
     lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
     return [line["text"] for line in lines if line["event"] == "silent"]
@@ -40,8 +40,8 @@ def test_wait_continues_after_api_failures(tpuctl: Console, sandbox: Sandbox, fa
 
     assert (events(out)[0][0], code) == ("state", 0)
     assert [kind for kind, _ in events(out)] == ["state"] * (len(events(out)) - 1) + ["reached"]
-    assert silences(out)
-    assert all(text.startswith("API not answering for ") for text in silences(out))
+    assert outage_lines(out)
+    assert all(text.startswith("API not answering for ") for text in outage_lines(out))
 
 
 @one_face
