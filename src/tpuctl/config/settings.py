@@ -380,7 +380,7 @@ _SPECS: Final = (
     SettingSpec(
         "per_worker",
         ValueKind.DURATION,
-        "extra time for each worker after the first, added to these",
+        "extra time before repair for each worker after the first",
         default="10s",
         policy=_ANY,
     ),
