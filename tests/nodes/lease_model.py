@@ -1,4 +1,4 @@
-"""A world for checking the lease by its interleavings: the real `Leases`, and a store and a cloud that can stop anywhere.
+"""A model that checks the lease with interleavings: the real `LeaseKeeper`, and a store and a cloud that can fail anywhere.
 
 Every actor is a thread that runs only while it has the baton, and gives it back before and after each thing that others
 could see: a read or write of the store, a request to the cloud, a sleep. The schedule, a string of bytes, says who goes
@@ -23,12 +23,12 @@ _START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Killed(BaseException):
-    """The process ended here, without a last word."""
+    """The process was killed here."""
 
 
 @dataclass
 class Request:
-    """A change of the cloud on its way; it takes effect within the margin, whatever becomes of its sender."""
+    """A change of the cloud in flight; it takes effect within the margin, even if its sender is killed."""
 
     sender: Actor
     verb: str
@@ -37,7 +37,7 @@ class Request:
 
 
 class Actor:
-    """One process. `wake` is when it wants to go on, `waits_for` what has to happen before."""
+    """One process. `wake` is when it continues, `waits_for` what must happen before."""
 
     def __init__(self, model: Model, name: str, play: Callable[[Actor], None]) -> None:
         self.model, self.name = model, name
@@ -56,7 +56,7 @@ class Actor:
         return not self.has_ended and not waits and self.wake <= self.model.time
 
     def go_on(self) -> None:
-        """Give it the baton until it gives it back."""
+        """Run it until it pauses."""
         self._go.release()
         self.model.baton.acquire()
         if self.has_ended:
@@ -68,7 +68,7 @@ class Actor:
             self.go_on()
 
     def pause(self) -> None:
-        """Give the baton back: others may do anything before this returns."""
+        """Pause: others may do anything before this returns."""
         self.model.baton.release()
         self._go.acquire()
         if self.is_killed:
@@ -127,21 +127,21 @@ class Actor:
                 self.model.swap(record, expected)
                 raise OutcomeUnknownError("its answer was lost")
         if not self.model.swap(record, expected):
-            raise PreconditionFailedError("somebody was quicker")
+            raise PreconditionFailedError("another writer was quicker")
         return str(self.model.version)
 
     def change(self, verb: str) -> None:
-        """Send a change and wait for its answer. Nothing happens between the caller's last check and the sending."""
+        """Send a change and wait for its answer. Nothing happens between the last check of the caller and the request."""
         self.waits_for = self.model.send(self, verb)
         self.pause()
 
 
 @dataclass
 class Model:
-    """Store, cloud and time. `wrong` collects what must never happen. `knows_the_dead`: as the store on one machine."""
+    """Store, cloud and time. `wrong` collects what must never happen. `detects_dead`: as the store on one machine."""
 
     schedule: bytes
-    knows_the_dead: bool = False
+    detects_dead: bool = False
     time: timedelta = timedelta()
     record: LeaseRecord | None = None
     written: timedelta = timedelta()
@@ -168,7 +168,7 @@ class Model:
             return None
         owner = self.record.owner
         is_alive = any(actor.identity.owner == owner and not actor.has_ended for actor in self.actors)
-        alive = is_alive if self.knows_the_dead else None
+        alive = is_alive if self.detects_dead else None
         return StoredLease(self.record, str(self.version), self.time - self.written, alive)
 
     def swap(self, record: LeaseRecord | None, expected: str | None) -> bool:
@@ -199,7 +199,7 @@ class Model:
         self.requests.remove(request)
 
     def pass_time(self, duration: timedelta) -> None:
-        """Let time pass; what is on its way takes effect in time."""
+        """Let time pass; requests in flight take effect in time."""
         until = self.time + duration
         for request in sorted(self.requests, key=lambda request: request.latest):
             if request.latest <= until:
@@ -208,7 +208,7 @@ class Model:
         self.time = until
 
     def run(self) -> list[str]:
-        """Run everything to its end; return what was wrong."""
+        """Run everything to its end; return the violations."""
         for name, play in self.plays.items():
             self.actors.append(Actor(self, name, play))
         for _ in range(3000):
@@ -242,7 +242,7 @@ class Model:
             case _ if choice >= 195 and self.node == "READY":
                 self.node = "PREEMPTED"
             case _ if able:
-                # The quiet choice goes on with the same actor, so that one byte is one change of actors.
+                # The quiet choice continues with the same actor, so that one byte is one change of actors.
                 actor = self.current if choice == 0 and self.current in able else able[choice % len(able)]
                 self.current = actor
                 actor.go_on()
@@ -258,8 +258,8 @@ class Model:
             return
         victim = living[choice % len(living)]
         victim.kill()
-        if self.knows_the_dead:
-            # On one machine the dead are replaced at once: what they sent counts as arrived.
+        if self.detects_dead:
+            # On one machine dead processes are replaced at once: their requests count as arrived.
             for request in [request for request in self.requests if request.sender is victim]:
                 self.take_effect(request)
         self.actors.append(Actor(self, victim.name, self.plays[victim.name]))

@@ -1,4 +1,4 @@
-"""What the tests of readiness have in common: nodes to look at, and decisions in one line."""
+"""What the tests of `decide` share: nodes, and decisions in one line."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def queued(state: str, **fields: Any) -> Node:
     return node(state, queuedResource="projects/p/locations/us-central2-b/queuedResources/q1", **fields)
 
 
-def said(decision: Decision) -> str:
-    """A decision in one line; of an error, its kind and the first line."""
+def describe_decision(decision: Decision) -> str:
+    """Return a decision in one line; for an error its kind and its first line."""
     match decision:
         case Done(_, note):
             return "reached" + (f": {note}" if note else "")
@@ -73,5 +73,5 @@ def said(decision: Decision) -> str:
             return f"{type(decision).__name__.lower()}: {reason}"
 
 
-def look(policy: Policy, seen_node: Node | None, **fields: Any) -> str:
-    return said(decide(policy, ObservedState(name=NAME, node=seen_node, **fields), NOW))
+def decision_for(policy: Policy, seen_node: Node | None, **fields: Any) -> str:
+    return describe_decision(decide(policy, ObservedState(name=NAME, node=seen_node, **fields), NOW))

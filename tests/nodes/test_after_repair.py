@@ -1,4 +1,4 @@
-"""What follows when a node was made, or repaired: its set-up, and `--on-recover`."""
+"""After a creation or a repair: the set-up and `--on-recover`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.lifecycle import UP, ZONE, EventfulClock, one_face, put, told
 from tests.others import errors, somebody
 
 FakeSsh = Callable[[str], None]
-# Runs here what the workers are to run.
+# Runs here what the workers would run.
 RUNS = 'for last; do :; done\ncase $last in *TPUCTL_WORKER=*) exec sh -c "$last" ;; esac'
 QUICK = ("--unhealthy-after", "1m", "--devices-after", "1m", "--recheck-after", "30s", "--timeout", "1h")
 
@@ -25,7 +25,7 @@ def clock() -> EventfulClock:
 
 
 @one_face
-def test_the_set_up_runs_once_on_every_worker_of_a_node_that_was_made(
+def test_setup_of_a_created_node_runs_once_on_each_worker(
     tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path
 ) -> None:
     fake_ssh(RUNS)
@@ -41,7 +41,7 @@ def test_the_set_up_runs_once_on_every_worker_of_a_node_that_was_made(
 
 
 @one_face
-def test_a_set_up_that_failed_runs_again(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path) -> None:
+def test_setup_that_failed_runs_again(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path) -> None:
     fake_ssh(RUNS)
     log = tmp_path / "log"
     wanted = (
@@ -63,7 +63,7 @@ def test_a_set_up_that_failed_runs_again(tpuctl: Console, sandbox: Sandbox, fake
 
 
 @one_face
-def test_on_recover_follows_a_repair_and_nothing_else(tpuctl: Console, sandbox: Sandbox, tmp_path: Path) -> None:
+def test_on_recover_runs_only_after_a_repair(tpuctl: Console, sandbox: Sandbox, tmp_path: Path) -> None:
     hook = ("--on-recover", f'cat >> {tmp_path}/hook; echo "$TPUCTL_NODE $TPUCTL_EVENT" >> {tmp_path}/told')
     sandbox.fault("unhealthy", node="sick")
 
@@ -75,7 +75,7 @@ def test_on_recover_follows_a_repair_and_nothing_else(tpuctl: Console, sandbox: 
 
 
 @one_face
-def test_a_node_that_others_made_anew_is_followed_and_not_repaired_as_ours(
+def test_node_recreated_by_another_client_is_not_repaired_as_ours(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:
     sandbox.fault("hang", state="CREATING", duration=timedelta(minutes=10))

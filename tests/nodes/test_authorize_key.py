@@ -1,4 +1,4 @@
-"""How our ssh key gets to be known to a node: its own metadata, the project's, or OS Login, and for how long."""
+"""Authorize our ssh key in the metadata of a node or its project, or in OS Login, and let it expire."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IMPORTED = f"adding our ssh key to the OS Login profile of `{OS_LOGIN_ACCOUNT}`\
 
 @pytest.fixture
 def argv(tmp_path: Path, fake_ssh: Callable[[str], None]) -> Callable[[], list[str]]:
-    """An ssh that writes its arguments down; the call returns them."""
+    """A fake ssh that records its arguments; the call returns them."""
     written = tmp_path / "argv"
     fake_ssh(f"printf '%s\\n' \"$@\" > '{written}'")
     return lambda: written.read_text().splitlines() if written.exists() else []
@@ -59,7 +59,7 @@ def profile_keys(sandbox: Sandbox) -> list[dict[str, Any]]:
         return [found.document for found in session.resources.list_records(OS_LOGIN_KIND, OS_LOGIN_ACCOUNT)]
 
 
-def test_a_key_that_the_project_has_needs_no_patch_unless_the_node_blocks_it(
+def test_key_of_the_project_needs_no_patch_unless_the_node_blocks_it(
     tpuctl: Console, sandbox: Sandbox, argv: Callable[[], list[str]], known: Callable[..., str]
 ) -> None:
     set_project(sandbox, ssh_keys=f"bob:ssh-rsa B bob\n{known('somebody@laptop')}")
@@ -72,7 +72,7 @@ def test_a_key_that_the_project_has_needs_no_patch_unless_the_node_blocks_it(
     assert metadata_of(sandbox, "own")["ssh-keys"] == known()
 
 
-def test_a_project_that_may_not_be_read_is_no_failure(
+def test_project_that_cannot_be_read_is_no_error(
     tpuctl: Console, sandbox: Sandbox, argv: Callable[[], list[str]], known: Callable[..., str]
 ) -> None:
     administration.set_services(sandbox.world, {"compute.googleapis.com": False})
@@ -93,7 +93,7 @@ def test_a_project_that_may_not_be_read_is_no_failure(
         ({}, "FALSE", False),
     ],
 )
-def test_os_login_is_recognised_on_the_node_first(
+def test_os_login_setting_of_the_node_overrides_the_project(
     tpuctl: Console,
     sandbox: Sandbox,
     argv: Callable[[], list[str]],
@@ -106,7 +106,7 @@ def test_os_login_is_recognised_on_the_node_first(
     sandbox.add_node("trainer", metadata=node)
 
     assert tpuctl("ssh", "trainer", "--", "true") == ("", IMPORTED if uses_it else PATCHED, 0)
-    # Known now: neither is asked for again.
+    # Cached: neither is requested again.
     assert tpuctl("ssh", "trainer", "--", "true") == ("", "", 0)
 
     assert sandbox.changes() == ["importSshPublicKey" if uses_it else "patch"]
@@ -114,7 +114,7 @@ def test_os_login_is_recognised_on_the_node_first(
 
 
 @pytest.mark.parametrize("face", ["http"], indirect=True)
-def test_os_login_names_the_login_of_the_account_that_must_be_known(
+def test_os_login_uses_the_login_of_a_known_account(
     tpuctl: Console, sandbox: Sandbox, argv: Callable[[], list[str]]
 ) -> None:
     sandbox.add_node("trainer", metadata={"enable-oslogin": "TRUE"})
@@ -141,7 +141,7 @@ def test_os_login_names_the_login_of_the_account_that_must_be_known(
         ("enable-oslogin-sk", "a security key registered with the account"),
     ],
 )
-def test_what_os_login_wants_beside_a_key_is_said_before_anything_is_tried(
+def test_os_login_requirements_are_checked_before_ssh(
     tpuctl: Console, sandbox: Sandbox, argv: Callable[[], list[str]], switch: str, what: str
 ) -> None:
     set_project(sandbox, enable_oslogin="TRUE", **{switch: "TRUE"})
@@ -153,12 +153,12 @@ def test_what_os_login_wants_beside_a_key_is_said_before_anything_is_tried(
     assert (out, code, argv(), sandbox.changes()) == ("", 4, [], [])
     assert first == f"error: OS Login on `trainer` requires {what} (`{switch}`)"
     assert last.endswith(f"disable it for this node: `tpuctl update trainer --metadata {switch}=FALSE`")
-    # And that is what helps.
+    # The hint works.
     assert tpuctl("update", "trainer", "--metadata", f"{switch}=FALSE")[2] == 0
     assert tpuctl("ssh", "trainer", "--", "true")[2] == 0
 
 
-def test_a_service_account_is_not_asked_for_a_second_factor() -> None:
+def test_os_login_of_a_service_account_needs_no_second_factor() -> None:
     both = {"enable-oslogin": "TRUE", "enable-oslogin-2fa": "TRUE"}
 
     check_os_login_requirements("t", "ci@p.iam.gserviceaccount.com", both, {})
@@ -167,7 +167,7 @@ def test_a_service_account_is_not_asked_for_a_second_factor() -> None:
 
 
 @pytest.mark.parametrize("face", ["in-process"], indirect=True)
-def test_a_key_that_expires_is_written_as_google_does_and_again_when_half_of_its_time_is_over(
+def test_expiring_key_has_the_format_of_google_and_is_renewed_at_half_time(
     tpuctl: Console, sandbox: Sandbox, argv: Callable[[], list[str]], known: Callable[..., str], clock: ManualClock
 ) -> None:
     login = getuser()
@@ -187,14 +187,14 @@ def test_a_key_that_expires_is_written_as_google_does_and_again_when_half_of_its
     clock.sleep(timedelta(minutes=2))
     assert tpuctl(*command) == ("", PATCHED, 0)
     assert metadata_of(sandbox)["ssh-keys"].splitlines() == [*others, line("2026-01-01T12:01:00+0000")]
-    # Who asks for no end gets none, once the end is near.
+    # Without an expiry the key gets none, once the old expiry is near.
     clock.sleep(timedelta(hours=7, minutes=30))
     assert tpuctl("ssh", "trainer", "--", "true") == ("", PATCHED, 0)
     assert metadata_of(sandbox)["ssh-keys"].splitlines() == [*others, known()]
 
 
 @pytest.mark.parametrize("face", ["in-process"], indirect=True)
-def test_a_key_that_expires_is_put_into_os_login_with_its_end(
+def test_expiring_key_in_os_login_has_its_expiry(
     tpuctl: Console, sandbox: Sandbox, argv: Callable[[], list[str]], clock: ManualClock
 ) -> None:
     sandbox.add_node("trainer", metadata={"enable-oslogin": "TRUE"})
@@ -210,9 +210,7 @@ def test_a_key_that_expires_is_put_into_os_login_with_its_end(
 
 
 @pytest.mark.parametrize("face", ["in-process"], indirect=True)
-def test_a_created_node_has_the_key_with_its_end_from_the_start(
-    tpuctl: Console, sandbox: Sandbox, known: Callable[..., str]
-) -> None:
+def test_created_node_has_the_key_with_its_expiry(tpuctl: Console, sandbox: Sandbox, known: Callable[..., str]) -> None:
     made = tpuctl(
         "create", "trainer", "--type", "v4-8", "--zone", "us-central2-b", "--no-wait", TPUCTL_SSH_KEY_EXPIRE_AFTER="90m"
     )
@@ -224,7 +222,7 @@ def test_a_created_node_has_the_key_with_its_end_from_the_start(
 
 @pytest.mark.parametrize("face", ["in-process"], indirect=True)
 @pytest.mark.parametrize("text", ["0s", "soon"])
-def test_a_time_that_is_none_is_refused_before_anything_is_done(tpuctl: Console, sandbox: Sandbox, text: str) -> None:
+def test_invalid_expiry_is_refused_before_any_request(tpuctl: Console, sandbox: Sandbox, text: str) -> None:
     sandbox.add_node("trainer")
 
     out, err, code = tpuctl("ssh", "trainer", "--ssh-key-expire-after", text, "--", "true")
@@ -234,7 +232,7 @@ def test_a_time_that_is_none_is_refused_before_anything_is_done(tpuctl: Console,
 
 
 @pytest.mark.parametrize("face", ["in-process"], indirect=True)
-def test_the_key_is_shown_with_who_lets_it_in_and_made_anew_on_demand(
+def test_ssh_key_shows_where_it_is_authorized_and_rotates_on_demand(
     tpuctl: Console, sandbox: Sandbox, argv: Callable[[], list[str]], tmp_path: Path
 ) -> None:
     folder = tmp_path / "state" / "sandbox" / ".ssh"

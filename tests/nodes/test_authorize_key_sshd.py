@@ -1,4 +1,4 @@
-"""Whose keys a sandbox worker's real sshd lets in: as the guest of a TPU VM does, by metadata and by OS Login."""
+"""The real sshd of a sandbox worker accepts keys like the guest of a TPU VM: from metadata and from OS Login."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ IN, OUT = ProbeOutcome.ANSWERED, ProbeOutcome.KEY_REFUSED
 
 @dataclass
 class Worker:
-    """A worker of a node of one, and the way to it with one key."""
+    """The worker of a single-worker node, and the connection to it with one key."""
 
     world: SandboxState
     way: Connection
@@ -41,7 +41,7 @@ class Worker:
             items = {key.replace("_", "-"): value for key, value in metadata.items()}
             session.put_node(replace(node, document={**node.document, "metadata": items}))
 
-    def knock(self, identity: Path | None = None) -> ProbeOutcome:
+    def probe(self, identity: Path | None = None) -> ProbeOutcome:
         way = replace(self.way, identity=identity or self.way.identity)
         return probe_ssh(way, timedelta(seconds=20)).outcome
 
@@ -67,16 +67,16 @@ def worker(tmp_path: Path, key: SshKey) -> Iterator[Worker]:
         yield Worker(world, Connection(getuser(), address, alias, files, key.path, proxy_command(world.path, address)))
 
 
-def test_a_metadata_key_lets_in_until_it_expires(worker: Worker, key: SshKey) -> None:
+def test_metadata_key_is_accepted_until_it_expires(worker: Worker, key: SshKey) -> None:
     end = worker.world.clock.now() + timedelta(hours=1)
     worker.set_metadata(ssh_keys=metadata_key_line(getuser(), key, expires=end))
 
-    assert worker.knock() is IN
+    assert worker.probe() is IN
     worker.world.advance(timedelta(hours=1))
-    assert worker.knock() is OUT
+    assert worker.probe() is OUT
 
 
-def test_with_os_login_only_the_keys_of_the_profile_count(worker: Worker, key: SshKey) -> None:
+def test_os_login_accepts_only_keys_of_the_profile(worker: Worker, key: SshKey) -> None:
     client = OsLoginClient(lambda: SandboxHttp(worker.world), worker.world.clock)
     now = worker.world.clock.now()
     worker.set_metadata(ssh_keys=metadata_key_line(getuser(), key), enable_oslogin="TRUE")
@@ -84,26 +84,26 @@ def test_with_os_login_only_the_keys_of_the_profile_count(worker: Worker, key: S
         OS_LOGIN_ACCOUNT, key.public, project="sandbox", region="us-central2", expires=now + timedelta(hours=1)
     )
     found = profile.key(key.public)
-    assert (profile.logins, worker.knock()) == ((getuser(),), IN)
+    assert (profile.logins, worker.probe()) == ((getuser(),), IN)
     worker.world.advance(timedelta(hours=2))
     # The node's metadata still has it, for ever.
-    assert worker.knock() is OUT
+    assert worker.probe() is OUT
 
     assert found is not None
     client.set_expiry(OS_LOGIN_ACCOUNT, found, now + timedelta(hours=9))
-    assert worker.knock() is IN
+    assert worker.probe() is IN
     worker.set_metadata(enable_oslogin="TRUE", enable_oslogin_2fa="TRUE")
-    assert worker.knock() is OUT
+    assert worker.probe() is OUT
 
 
-def test_an_agent_opens_what_has_a_passphrase_or_is_in_no_file(
+def test_agent_provides_keys_with_a_passphrase_or_without_a_file(
     worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "locked"
     run_program(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(path)])
     worker.set_metadata(ssh_keys=metadata_key_line(getuser(), ensure_key(tmp_path, key=path)))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    assert worker.knock(path) is OUT
+    assert worker.probe(path) is OUT
 
     ask = tmp_path / "ask"
     ask.write_text("#!/bin/sh\necho secret\n")
@@ -117,28 +117,28 @@ def test_an_agent_opens_what_has_a_passphrase_or_is_in_no_file(
         answer = {**os.environ, "SSH_ASKPASS": str(ask), "SSH_ASKPASS_REQUIRE": "force"}
         subprocess.run(["ssh-add", "-q", str(path)], env=answer, check=True, capture_output=True)
 
-        assert worker.knock(ensure_key(tmp_path, key=path).path) is IN
+        assert worker.probe(ensure_key(tmp_path, key=path).path) is IN
         path.unlink()
-        assert worker.knock(ensure_key(tmp_path, key=path.with_name("locked.pub")).path) is IN
+        assert worker.probe(ensure_key(tmp_path, key=path.with_name("locked.pub")).path) is IN
         agent.terminate()
 
 
-def test_the_host_key_of_the_api_wins_over_what_files_say(worker: Worker, key: SshKey, tmp_path: Path) -> None:
+def test_host_key_of_the_api_overrides_known_hosts(worker: Worker, key: SshKey, tmp_path: Path) -> None:
     worker.set_metadata(ssh_keys=metadata_key_line(getuser(), key))
     stale = f"{worker.way.host_alias} ssh-ed25519 {host_key(tmp_path / 'other')}\n"
     ours, of_gcloud = worker.way.known_hosts
     ours.write_text(stale)
-    assert worker.knock() is ProbeOutcome.HOST_KEY_CHANGED
+    assert worker.probe() is ProbeOutcome.HOST_KEY_CHANGED
 
-    # What gcloud's file says beside it does no harm: one key that fits is enough for ssh.
+    # Another key in gcloud's file does no harm: ssh needs one that matches.
     of_gcloud.write_text(stale)
     worker.way = replace(worker.way, host_keys=(worker.host_key(),))
     save_host_keys([worker.way])
-    assert worker.knock() is IN
+    assert worker.probe() is IN
     assert ours.read_text() == f"{worker.way.host_alias} {worker.host_key()}\n"
 
 
-def test_a_key_that_arrives_late_is_waited_for(tmp_path: Path) -> None:
+def test_key_that_is_added_late_is_awaited(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     with SandboxState.open(folder / "sandbox" / "world.sqlite3", speed=20) as world:
         administration.add_node(world, "demo", acceleratorType="v4-8")
@@ -155,5 +155,5 @@ def test_a_key_that_arrives_late_is_waited_for(tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == ("in\n", 0), done.stderr
     first, *more = done.stderr.splitlines()
     assert first == "adding our ssh key to the metadata of `demo`"
-    # On a slow machine the key has arrived before the first knock.
+    # On a slow machine the key has arrived before the first attempt.
     assert more in ([], ["waiting up to 60 s until the workers accept the new ssh key"])

@@ -272,7 +272,7 @@ def test_full_name_of_a_request_is_accepted_only_by_down_and_delete(tpuctl: Cons
 
 
 class _Slow(io.StringIO):
-    """A person who says yes after somebody else has made the node anew."""
+    """A user who confirms after another client has recreated the node."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         super().__init__("y\n")

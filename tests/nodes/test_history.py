@@ -277,7 +277,7 @@ REPAIRS: tuple[Told, ...] = (
 
 
 @pytest.mark.parametrize(
-    ("more", "now", "tried"),
+    ("more", "now", "attempts"),
     [
         ((), 3.2, RepairAttempts(1, 1, 1)),
         ((), 3.3, RepairAttempts()),
@@ -288,9 +288,9 @@ REPAIRS: tuple[Told, ...] = (
         (((4 * HOUR, "restart", {}), (4.1 * HOUR, "restart", {"repair": False})), 5, RepairAttempts(restarts=1)),
     ],
 )
-def test_repairs_expire_after_two_usable_hours(more: tuple[Told, ...], now: float, tried: RepairAttempts) -> None:
+def test_repairs_expire_after_two_usable_hours(more: tuple[Told, ...], now: float, attempts: RepairAttempts) -> None:
     found = used_repairs(
         entries(REPAIRS + more), refill=timedelta(hours=2), now=START + timedelta(hours=now)
     )  # fmt: skip
 
-    assert found == tried
+    assert found == attempts

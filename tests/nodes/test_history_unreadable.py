@@ -1,4 +1,4 @@
-"""`tpuctl history` where a journal is there and cannot be read: that is not one in which nothing is."""
+"""`tpuctl history` of a journal that exists and cannot be read: it is not an empty one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tpuctl.errors import ExitCode
 
 @one_face
 @pytest.mark.parametrize("broken", ["", f"sandbox/{ZONE}/trainer.jsonl"])
-def test_a_journal_that_cannot_be_read_is_not_an_empty_one(tpuctl: Console, broken: str) -> None:
+def test_history_of_an_unreadable_journal_fails(tpuctl: Console, broken: str) -> None:
     tpuctl("list")
     path = Path(tpuctl.environ["TPUCTL_STATE_DIR"]) / "sandbox" / "journal" / broken
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.symlink_to(path.name)  # for ever: nobody can open it, not even root
+    path.symlink_to(path.name)  # endless: not even root can open it
 
     out, err, code = tpuctl("history", "trainer")
 

@@ -1,4 +1,4 @@
-"""Hooks, as real shell commands: what they get, in which order they run, and how they fail without harm to us."""
+"""Hooks as real shell commands: input, order, failures."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def hooks_for(command: str, kind: EventKind = EventKind.PREEMPTED, **environ: st
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    """Return when something in another process has happened."""
+    """Wait until something has happened in another process."""
     end = time.monotonic() + 5
     while not is_so():
         assert time.monotonic() < end
@@ -48,7 +48,7 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 def is_there(pid_file: Path) -> bool:
-    """Tell whether the process whose id is in the file is there, be it as a zombie."""
+    """Return whether the process whose id is in the file exists, even as a zombie."""
     try:
         os.kill(int(pid_file.read_text()), 0)
     except ProcessLookupError:
@@ -56,7 +56,7 @@ def is_there(pid_file: Path) -> bool:
     return True
 
 
-def test_a_hook_gets_the_event_as_json_and_as_variables(tmp_path: Path) -> None:
+def test_hook_gets_the_event_as_json_and_as_variables(tmp_path: Path) -> None:
     hidden = "'s/=[0-9]*:[0-9]*$/=DEVICE:INODE/'"
     command = f"cat > {tmp_path}/json; env | grep ^TPUCTL_ | sort | sed {hidden} > {tmp_path}/env"
     run = Hooks(
@@ -65,11 +65,11 @@ def test_a_hook_gets_the_event_as_json_and_as_variables(tmp_path: Path) -> None:
         extra={"TPUCTL_SANDBOX": "1"},
     )
 
-    told = event(text="taken back\0 after \ud800 2h", state="PREEMPTED", health=None, id="17")
-    run(told)
+    sent = event(text="taken back\0 after \ud800 2h", state="PREEMPTED", health=None, id="17")
+    run(sent)
 
     assert run.wait() == ()
-    assert json.loads((tmp_path / "json").read_text()) == told.to_json()
+    assert json.loads((tmp_path / "json").read_text()) == sent.to_json()
     assert (tmp_path / "env").read_text().splitlines() == [
         "TPUCTL_AT=2026-01-01T00:00:00Z",
         "TPUCTL_EVENT=preempted",
@@ -95,17 +95,17 @@ def test_events_without_a_hook_run_nothing() -> None:
 
 
 @pytest.mark.parametrize("length", [60_000, 3_000_000])
-def test_an_event_of_any_size_arrives_whole(tmp_path: Path, length: int) -> None:
+def test_hook_gets_a_whole_event_of_any_size(tmp_path: Path, length: int) -> None:
     run = hooks_for(f"wc -c > {tmp_path}/count")
-    told = event(text="x" * length)
+    sent = event(text="x" * length)
 
-    run(told)
+    run(sent)
 
     assert run.wait() == ()
-    assert int((tmp_path / "count").read_text()) == len(json.dumps(told.to_json())) + 1
+    assert int((tmp_path / "count").read_text()) == len(json.dumps(sent.to_json())) + 1
 
 
-def test_a_hook_that_neither_reads_nor_ends_holds_up_only_its_own_node(tmp_path: Path) -> None:
+def test_hanging_hook_blocks_only_hooks_of_its_node(tmp_path: Path) -> None:
     hanging, other = tmp_path / "hanging", tmp_path / "other"
     command = f"[ $TPUCTL_NODE = trainer ] || exec sh -c 'echo $$ > {other}'; echo $$ > {hanging}; exec sleep 60"
     run = hooks_for(command)
@@ -116,7 +116,7 @@ def test_a_hook_that_neither_reads_nor_ends_holds_up_only_its_own_node(tmp_path:
 
     assert time.monotonic() - started < 1
     until(lambda: all(path.exists() and path.read_text() for path in (hanging, other)))
-    # What has ended is not left behind as a zombie.
+    # An ended hook does not stay as a zombie.
     until(lambda: run.poll() == () and not is_there(other))
     pid = int(hanging.read_text())
     assert (run.are_running, os.getsid(pid)) == (True, pid)
@@ -125,7 +125,7 @@ def test_a_hook_that_neither_reads_nor_ends_holds_up_only_its_own_node(tmp_path:
     assert (run.are_running, is_there(hanging)) == (False, False)
 
 
-def test_two_hooks_of_one_node_run_one_after_the_other(tmp_path: Path) -> None:
+def test_hooks_of_one_node_run_one_at_a_time(tmp_path: Path) -> None:
     run = Hooks(
         {
             EventKind.PREEMPTED: f"echo preempted >> {tmp_path}/log; sleep 0.1; echo done >> {tmp_path}/log",
@@ -155,7 +155,7 @@ def test_two_hooks_of_one_node_run_one_after_the_other(tmp_path: Path) -> None:
         ("kill -TERM $$", -15, "the hook for `preempted` was terminated by SIGTERM: kill -TERM $$"),
     ],
 )
-def test_a_failure_is_told_once(command: str, code: int, words: str) -> None:
+def test_failed_hook_is_reported_once(command: str, code: int, words: str) -> None:
     run = hooks_for(command)
 
     run(event())
@@ -173,7 +173,7 @@ def _retried(tmp_path: Path, recover: str) -> tuple[Hooks, ManualClock]:
     return Hooks(commands, {"PATH": os.environ["PATH"]}, extra={}, pauses=RETRY_PAUSES, clock=clock), clock
 
 
-def test_a_failed_hook_runs_again_after_pauses_then_the_give_up_hook_runs(tmp_path: Path) -> None:
+def test_failed_hook_is_retried_after_pauses_then_the_give_up_hook_runs(tmp_path: Path) -> None:
     command = f"echo >> {tmp_path}/tries; exit 2"
     run, clock = _retried(tmp_path, command)
     begin, warned = clock.monotonic(), list[str]()
@@ -194,7 +194,7 @@ def test_a_failed_hook_runs_again_after_pauses_then_the_give_up_hook_runs(tmp_pa
     assert (tmp_path / "end").read_text() == f"gave-up: {warned[-1]}\n"
 
 
-def test_a_failed_hook_that_succeeds_on_a_retry_escalates_nothing(tmp_path: Path) -> None:
+def test_failed_hook_that_succeeds_on_a_retry_is_no_failure(tmp_path: Path) -> None:
     run, _ = _retried(tmp_path, f"mkdir {tmp_path}/first && exit 1 || exit 0")
 
     run(event(EventKind.RECOVERED))
@@ -203,7 +203,7 @@ def test_a_failed_hook_that_succeeds_on_a_retry_escalates_nothing(tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", [EventKind.PREEMPTED, EventKind.RECOVERED, EventKind.GAVE_UP])
-def test_a_failed_hook_does_not_run_again_after_a_later_event(tmp_path: Path, kind: EventKind) -> None:
+def test_failed_hook_is_not_retried_after_a_later_event(tmp_path: Path, kind: EventKind) -> None:
     run, clock = _retried(tmp_path, f"echo $TPUCTL_REASON >> {tmp_path}/tries; [ $TPUCTL_REASON = later ]")
     run(event(EventKind.RECOVERED, text="first"))
     until(lambda: bool(run.poll()))
@@ -216,7 +216,7 @@ def test_a_failed_hook_does_not_run_again_after_a_later_event(tmp_path: Path, ki
     assert (tmp_path / "tries").read_text() == ("first\nlater\n" if kind is EventKind.RECOVERED else "first\n")
 
 
-def test_what_cannot_be_started_is_a_failure_and_the_next_is_tried() -> None:
+def test_hook_that_cannot_start_is_a_failure_and_the_next_runs() -> None:
     run = hooks_for("true", HUGE="x" * 3_000_000)
 
     run(event())
@@ -227,7 +227,7 @@ def test_what_cannot_be_started_is_a_failure_and_the_next_is_tried() -> None:
     assert str(run.poll()[0]) == "the hook for `preempted` could not be started (Argument list too long): true"
 
 
-def test_news_that_piles_up_behind_a_hook_that_hangs_is_left_out_and_told(tmp_path: Path) -> None:
+def test_hooks_that_queue_behind_a_hanging_one_are_skipped_with_a_report(tmp_path: Path) -> None:
     go = tmp_path / "go"
     run = hooks_for(f'echo "$TPUCTL_REASON" >> {tmp_path}/log; until [ -e {go} ]; do sleep 0.01; done')
 
@@ -242,7 +242,7 @@ def test_news_that_piles_up_behind_a_hook_that_hangs_is_left_out_and_told(tmp_pa
     assert (tmp_path / "log").read_text().split() == ["0", *map(str, range(3, hooks.MAX_WAITING + 3))]
 
 
-def test_a_zone_that_takes_every_node_back_does_not_start_every_hook_at_once(tmp_path: Path) -> None:
+def test_hooks_of_many_nodes_run_up_to_a_limit(tmp_path: Path) -> None:
     log, nodes = tmp_path / "log", [NodeName("p", "z", str(number)) for number in range(hooks.MAX_RUNNING + 2)]
     log.touch()
     run = hooks_for(f"echo $$ >> {log}; [ $TPUCTL_NODE -ge {hooks.MAX_RUNNING} ] || exec sleep 60")
@@ -260,15 +260,15 @@ def test_a_zone_that_takes_every_node_back_does_not_start_every_hook_at_once(tmp
     assert {failure.exit_code for failure in run.wait()} == {-9}
 
 
-def test_a_hook_survives_ctrl_c_and_our_end_and_writes_to_our_stderr(tmp_path: Path) -> None:
+def test_hook_survives_ctrl_c_and_our_exit_and_writes_to_our_stderr(tmp_path: Path) -> None:
     code = """
 import os, sys, time
 from datetime import UTC, datetime, timedelta
-from tpuctl.models.events import Event, EventKind
+from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.nodes.hooks import Hooks
 from tpuctl.names import NodeName
 run = Hooks({EventKind.GAVE_UP: sys.argv[1]}, os.environ, extra={})
-run(Event(EventKind.GAVE_UP, datetime.now(UTC), NodeName("p", "z", "n"), "why"))
+run(NodeEvent(EventKind.GAVE_UP, datetime.now(UTC), NodeName("p", "z", "n"), "why"))
 time.sleep(60)
 """
     command = f"echo out; echo started > {tmp_path}/started; until [ -e {tmp_path}/go ]; do sleep 0.01; done; echo end"
@@ -285,7 +285,7 @@ time.sleep(60)
     program.wait(5)
     (tmp_path / "go").touch()
 
-    # stderr ends when the hook, which outlives the program, lets go of it too.
+    # stderr ends when the hook, which outlives the program, closes it too.
     out, err = program.communicate(timeout=5)
     assert (out, err.startswith("out\n"), err.endswith("KeyboardInterrupt\nend\n")) == ("", True, True)
 
@@ -297,7 +297,7 @@ def app_with(flags: Mapping[str, object], environ: Mapping[str, str], folder: Pa
 
 
 def test_tpuctl_in_a_hook_finds_the_node_of_the_event(sandbox: Sandbox, tmp_path: Path) -> None:
-    """The sandbox was asked for by flag, and the node is in no default zone."""
+    """The sandbox was selected by a flag, and the node is not in the default zone."""
     sandbox.add_node("trainer", zone="us-central2-b", state="PREEMPTED")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     app = app_with(
@@ -332,7 +332,7 @@ def test_tpuctl_in_a_hook_does_not_read_the_event_as_its_input(command: str, rea
     assert ("Connection reset" in said, reads in said) == (False, True)
 
 
-def test_a_hook_talks_to_the_cloud_of_the_run_whatever_a_project_file_says(tmp_path: Path) -> None:
+def test_tpuctl_in_a_hook_uses_the_cloud_of_the_run_despite_a_project_file(tmp_path: Path) -> None:
     (tmp_path / "tpuctl.yaml").write_text("sandbox: true\n")
     flags = {"sandbox": False, "endpoint": "http://localhost:1", "user": "ada"}
     options = {"on_give_up": f"env | grep ^TPUCTL_ | sort > {tmp_path}/env", "other": 1}
@@ -346,7 +346,7 @@ def test_a_hook_talks_to_the_cloud_of_the_run_whatever_a_project_file_says(tmp_p
     )
 
 
-def test_a_command_takes_the_hooks_that_it_can_run() -> None:
+def test_command_has_options_for_the_hooks_it_runs() -> None:
     def nothing() -> None:
         pass
 

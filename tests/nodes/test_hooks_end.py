@@ -1,4 +1,4 @@
-"""What becomes of hooks that wait for others when the run ends."""
+"""Hooks that wait for others when the run ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.nodes.test_hooks import NAME, OTHER, event, hooks_for, until
 from tpuctl.clock import SystemClock
 
 
-def test_at_the_end_what_waits_is_started_or_told_as_left_out(tmp_path: Path) -> None:
+def test_waiting_hooks_at_the_end_are_started_or_reported_as_skipped(tmp_path: Path) -> None:
     command = (
         f"echo $TPUCTL_REASON >> {tmp_path}/log; [ $TPUCTL_NODE = other ] || echo $$ > {tmp_path}/pid; exec sleep "
     )
@@ -23,8 +23,8 @@ def test_at_the_end_what_waits_is_started_or_told_as_left_out(tmp_path: Path) ->
 
     left_out = run.finish(SystemClock(), patience=timedelta(seconds=0.6))
 
-    told = "the hook for `preempted` was skipped, because other hooks were still running when the run ended: "
-    assert [(failure.node, str(failure)) for failure in left_out] == [(NAME, f"{told}{command}$TPUCTL_REASON")]
+    reason = "the hook for `preempted` was skipped, because other hooks were still running when the run ended: "
+    assert [(failure.node, str(failure)) for failure in left_out] == [(NAME, f"{reason}{command}$TPUCTL_REASON")]
     until(lambda: (tmp_path / "log").read_text().count("\n") == 3)
     until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().endswith("\n"))
     assert (sorted((tmp_path / "log").read_text().split()), run.are_waiting) == (["0.1", "0.2", "60"], False)
@@ -33,9 +33,7 @@ def test_at_the_end_what_waits_is_started_or_told_as_left_out(tmp_path: Path) ->
 
 
 @one_face
-def test_a_hook_that_waits_for_another_at_the_end_is_still_started(
-    tpuctl: Console, sandbox: Sandbox, tmp_path: Path
-) -> None:
+def test_hook_that_waits_for_another_at_the_end_is_started(tpuctl: Console, sandbox: Sandbox, tmp_path: Path) -> None:
     put(sandbox)
     sandbox.fault("preempt")
     log = tmp_path / "log"

@@ -1,4 +1,4 @@
-"""What hooks write where a screen is drawn anew: told by us, line by line, and never a reason for a hook to wait or die."""
+"""The output of hooks on a redrawn screen is forwarded line by line, and never blocks or terminates a hook."""
 
 from __future__ import annotations
 
@@ -16,28 +16,30 @@ from tpuctl.nodes.hooks import Hooks
 from tpuctl.output.terminal import StandardStreams
 
 
-def test_what_hooks_write_can_be_told_line_by_line_while_they_run(tmp_path: Path) -> None:
-    told: list[str] = []
+def test_hook_output_is_forwarded_by_lines_while_hooks_run(tmp_path: Path) -> None:
+    lines_shown: list[str] = []
     go = tmp_path / "go"
     command = f"echo begun; echo half >&2; printf no; until [ -e {go} ]; do sleep 0.01; done; printf 'w\\377'"
-    run = Hooks({EventKind.PREEMPTED: command}, os.environ, extra={}, tell=lambda *lines: told.extend(lines))
+    run = Hooks(
+        {EventKind.PREEMPTED: command}, os.environ, extra={}, print_lines=lambda *lines: lines_shown.extend(lines)
+    )
 
     run(event())
-    until(lambda: len(told) == 2)
+    until(lambda: len(lines_shown) == 2)
     go.touch()
 
-    assert (run.wait(), told) == ((), ["trainer: begun", "trainer: half", "trainer: now\ufffd"])
+    assert (run.wait(), lines_shown) == ((), ["trainer: begun", "trainer: half", "trainer: now\ufffd"])
 
 
-def test_a_hook_whose_output_is_told_outlives_us_unharmed(tmp_path: Path) -> None:
+def test_hook_with_forwarded_output_outlives_us(tmp_path: Path) -> None:
     code = """
 import os, sys
 from datetime import UTC, datetime
-from tpuctl.models.events import Event, EventKind
+from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.nodes.hooks import Hooks
 from tpuctl.names import NodeName
-run = Hooks({EventKind.GAVE_UP: sys.argv[1]}, os.environ, extra={}, tell=print)
-run(Event(EventKind.GAVE_UP, datetime.now(UTC), NodeName("p", "z", "n"), "why"))
+run = Hooks({EventKind.GAVE_UP: sys.argv[1]}, os.environ, extra={}, print_lines=print)
+run(NodeEvent(EventKind.GAVE_UP, datetime.now(UTC), NodeName("p", "z", "n"), "why"))
 """
     command = f"until [ -e {tmp_path}/go ]; do sleep 0.01; done; seq 100000 && echo done > {tmp_path}/done"
     program = subprocess.run([sys.executable, "-c", code, command], capture_output=True, timeout=5, check=True)
@@ -47,7 +49,7 @@ run(Event(EventKind.GAVE_UP, datetime.now(UTC), NodeName("p", "z", "n"), "why"))
     assert (program.stdout, program.stderr) == (b"", b"")
 
 
-def test_on_a_screen_that_is_drawn_anew_what_hooks_write_is_told(tmp_path: Path) -> None:
+def test_hook_output_on_a_redrawn_screen_is_forwarded(tmp_path: Path) -> None:
     screen = io.StringIO()
     streams = StandardStreams(io.StringIO(), io.StringIO(), screen, stderr_is_terminal=True)
     app = App(Invocation((), {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TERM": "xterm"}, streams, tmp_path))

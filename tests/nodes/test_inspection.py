@@ -1,4 +1,4 @@
-"""What workers tell of themselves from inside: the script in real shells, and how its lines are read."""
+"""The inspection of workers: the script in real shells, and the parser of its report."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ DONE = InspectionReport(StartupState.DONE, 4)
         ),
     ],
 )
-def test_what_was_printed_is_read_strictly(output: str, probe: str | None, report: InspectionReport | None) -> None:
+def test_report_is_parsed_strictly(output: str, probe: str | None, report: InspectionReport | None) -> None:
     assert parse_inspection(output, probe=probe, timeout=PATIENCE) == report
 
 
 class Machine:
-    """A root with device files, and programs that say what they are told to."""
+    """A root folder with device files, and programs with given outputs."""
 
     def __init__(self, folder: Path) -> None:
         self.root, self.programs = folder / "root [1]*", folder / "bin"
@@ -89,7 +89,7 @@ class Machine:
         path.chmod(0o755)
 
     def ask(self, shell: str, probe: str | None = None) -> InspectionReport | None:
-        # What this machine has itself must not answer: only the programs that the script cannot do without.
+        # Of the programs of this machine, only those that the script needs.
         for name in ("cat", "find", "grep", "head", "id", "sed", "sh", "sort", "tail", "timeout", "tr", shell):
             if not (self.programs / name).exists():
                 (self.programs / name).symlink_to(str(shutil.which(name)))
@@ -143,7 +143,7 @@ INACTIVE = "LoadState=loaded\nActiveState=inactive\nResult=success"
         ({"systemctl": INACTIVE, "journalctl": "startup-script: exit status 1, tried again"}, StartupState.DONE, ""),
     ],
 )
-def test_the_startup_in_the_words_of_the_programs_that_know(
+def test_startup_is_read_from_cloud_init_and_systemd(
     machine: Machine, shell: str, programs: dict[str, str], startup: StartupState, detail: str
 ) -> None:
     for name, said in programs.items():
@@ -162,7 +162,7 @@ def test_the_startup_in_the_words_of_the_programs_that_know(
         (("accel0", "vfio/0", "vfio/1", "vfio/vfio"), 2),
     ],
 )
-def test_chips_are_the_device_files_of_one_kind(
+def test_chips_are_counted_by_device_files_of_one_kind(
     machine: Machine, shell: str, files: tuple[str, ...], chips: int
 ) -> None:
     machine.device(*files)
@@ -172,7 +172,7 @@ def test_chips_are_the_device_files_of_one_kind(
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system does not show what processes hold open")
 @pytest.mark.parametrize("shell", SHELLS)
-def test_who_holds_a_device_is_named_eight_at_most(machine: Machine, shell: str) -> None:
+def test_processes_that_hold_a_device_are_named_up_to_eight(machine: Machine, shell: str) -> None:
     machine.device("accel0", "accel1")
 
     with holding(machine.root / "dev" / "accel1", 10) as holders:
@@ -186,13 +186,11 @@ def test_who_holds_a_device_is_named_eight_at_most(machine: Machine, shell: str)
         ("true", None),
         ('echo "it\'s" $((6*7)) >&2; exit 3', "exit 3: it's 42"),
         ("no-such-program", "exit 127"),
-        ("cat", None),  # it reads nothing, least of all the script
+        ("cat", None),  # its stdin is empty: it does not read the script
         ("yes | head -c 100000; exit 4", "exit 4: y"),
     ],
 )
-def test_a_probe_of_the_users_own_runs_after_all_else(
-    machine: Machine, shell: str, probe: str, failed: str | None
-) -> None:
+def test_probe_of_the_user_runs_last(machine: Machine, shell: str, probe: str, failed: str | None) -> None:
     (machine.programs / "yes").symlink_to(str(shutil.which("yes")))
 
     seen = machine.ask(shell, probe)
@@ -213,5 +211,5 @@ def test_a_probe_of_the_users_own_runs_after_all_else(
         ("v6e-8", 8),
     ],
 )
-def test_what_a_type_promises_each_worker(name: str, chips: int) -> None:
+def test_type_has_a_number_of_chips_for_each_worker(name: str, chips: int) -> None:
     assert accelerator(name).chips_per_worker == chips

@@ -1,4 +1,4 @@
-"""The journal: what was written is there, whatever else goes wrong."""
+"""The journal: written lines survive crashes, full disks and other writers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SPEC = NodeSpec(accelerator_type="v4-8", runtime_version="img", metadata={"note"
 _FILE = "p/us-central2-b/trainer.jsonl"
 
 
-def test_the_last_spec_is_remembered_with_its_time(tmp_path: Path) -> None:
+def test_journal_returns_the_last_spec_with_its_time(tmp_path: Path) -> None:
     journal = Journal(tmp_path, writer="here 1")
     journal.append(NAME, "create", AT, spec=NodeSpec(accelerator_type="v4-16", runtime_version="old").to_json())
     journal.append(NAME, "delete", AT, spec=SPEC.to_json(), id="7")
@@ -46,33 +46,33 @@ def test_the_last_spec_is_remembered_with_its_time(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_of_what_was_never_written_nothing_is_remembered(tmp_path: Path) -> None:
+def test_journal_without_entries_has_no_spec(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "none")
 
     assert (journal.entries(NAME), journal.last_spec(NAME), journal.names()) == ([], None, [])
     assert (journal.usual("p", "v4-8", "us-central2-b"), list(tmp_path.iterdir())) == ({}, [])
 
 
-def test_a_line_torn_by_a_crash_is_told_of_once_and_takes_no_neighbour_with_it(tmp_path: Path) -> None:
-    told: list[str] = []
-    journal = Journal(tmp_path, warn=told.append)
+def test_torn_line_is_reported_once_and_loses_no_other_line(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    journal = Journal(tmp_path, warn=warnings.append)
     journal.append(NAME, "first", AT)
     with (tmp_path / _FILE).open("ab") as file:
         file.write(b'{"event": "torn\r\xff')
 
     seen = [[entry["event"] for entry in journal.entries(NAME)] for _ in range(2)]
     journal.append(NAME, "last", AT)
-    seen.append([entry["event"] for entry in Journal(tmp_path, warn=told.append).entries(NAME)])
+    seen.append([entry["event"] for entry in Journal(tmp_path, warn=warnings.append).entries(NAME)])
 
     assert seen == [["first"], ["first"], ["first", "last"]]
-    assert told == [f"skipped the incomplete last line of the journal: {tmp_path / _FILE}"]
+    assert warnings == [f"skipped the incomplete last line of the journal: {tmp_path / _FILE}"]
 
 
 _WRITER = """
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
-from tpuctl.journal import Journal
+from tpuctl.nodes.journal import Journal
 from tpuctl.names import NodeName
 journal = Journal(Path(sys.argv[1]), writer=sys.argv[2])
 name, now = NodeName("p", "us-central2-b", "trainer"), datetime.now(timezone.utc)
@@ -81,8 +81,8 @@ for index in range(55):
 """
 
 
-def test_several_writers_lose_and_tear_nothing_while_the_file_is_rotated(tmp_path: Path) -> None:
-    """Together they write 1.3 MB: one rotation, in the middle of it all."""
+def test_several_writers_lose_no_line_during_a_rotation(tmp_path: Path) -> None:
+    """Together they write 1.3 MB: one rotation while they write."""
     journal = Journal(tmp_path)
     journal.append(NAME, "create", AT, spec=SPEC.to_json())
 
@@ -101,7 +101,7 @@ def test_several_writers_lose_and_tear_nothing_while_the_file_is_rotated(tmp_pat
     assert journal.names() == [NAME]
 
 
-def test_the_last_spec_outlives_every_rotation(tmp_path: Path) -> None:
+def test_last_spec_survives_each_rotation(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.append(NAME, "create", AT, spec=SPEC.to_json())
     for index in range(50):
@@ -113,7 +113,7 @@ def test_the_last_spec_outlives_every_rotation(tmp_path: Path) -> None:
     assert max(sizes) <= 1 << 20
 
 
-def test_a_rotation_cut_short_counts_no_line_twice() -> None:
+def test_interrupted_rotation_counts_no_line_twice() -> None:
     lines = [json.dumps({"event": "note", "index": index}).encode() + b"\n" for index in range(9)]
     content = b"".join(lines)
     older, newer = split_halves(content)
@@ -123,7 +123,7 @@ def test_a_rotation_cut_short_counts_no_line_twice() -> None:
     assert shorten_journal(b'{"spec": 1}\n' + content) == b'{"spec": 1}\n' + b"".join(lines[5:])
 
 
-def test_only_the_owner_can_read_it_whatever_the_umask(tmp_path: Path) -> None:
+def test_journal_is_private_with_any_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         Journal(tmp_path / "state" / "journal").append(NAME, "create", AT)
@@ -144,7 +144,7 @@ def test_only_the_owner_can_read_it_whatever_the_umask(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's device that is always full")
-def test_a_full_disk_is_a_reason_not_to_go_on(tmp_path: Path) -> None:
+def test_full_disk_raises_an_error(tmp_path: Path) -> None:
     path = tmp_path / _FILE
     path.parent.mkdir(parents=True)
     path.symlink_to("/dev/full")
@@ -155,7 +155,7 @@ def test_a_full_disk_is_a_reason_not_to_go_on(tmp_path: Path) -> None:
     assert str(refused.value) == f"cannot write the journal: {path}: No space left on device"
 
 
-def test_a_journal_that_cannot_be_written_says_so_before_anything_is_destroyed(tmp_path: Path) -> None:
+def test_unwritable_journal_fails_before_a_deletion(tmp_path: Path) -> None:
     (tmp_path / "p").write_text("a file where the folder should be")
 
     with pytest.raises(JournalError) as refused:
@@ -169,9 +169,9 @@ def test_a_journal_that_cannot_be_written_says_so_before_anything_is_destroyed(t
     )
 
 
-def test_where_nothing_can_be_written_what_is_there_is_still_read(tmp_path: Path) -> None:
-    told: list[str] = []
-    journal = Journal(tmp_path, warn=told.append, writer="here 1")
+def test_read_only_journal_is_still_read(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    journal = Journal(tmp_path, warn=warnings.append, writer="here 1")
     journal.append(NAME, "create", AT)
     other = NodeName("p", "us-central2-b", "eval")
     (tmp_path / "p/us-central2-b/eval.jsonl").mkdir()
@@ -180,10 +180,10 @@ def test_where_nothing_can_be_written_what_is_there_is_still_read(tmp_path: Path
         journal.append(other, "delete", AT)
 
     assert (journal.entries(other), len(journal.entries(NAME))) == ([], 1)
-    assert told == [f"cannot read the journal: {tmp_path}/p/us-central2-b/eval.jsonl: Is a directory"]
+    assert warnings == [f"cannot read the journal: {tmp_path}/p/us-central2-b/eval.jsonl: Is a directory"]
 
 
-def test_the_nodes_of_past_commands_are_listed_as_they_were_named(tmp_path: Path) -> None:
+def test_journal_lists_the_nodes_by_full_name(tmp_path: Path) -> None:
     old = NodeName("example.com:old-project", "us-central2-b", "a")
     for name in (NAME, old):
         Journal(tmp_path).append(name, "create", AT)
@@ -205,7 +205,7 @@ def storage(request: pytest.FixtureRequest, sandbox: Sandbox, clock: ManualClock
 
 
 class Slow:
-    """A client of Cloud Storage between whose read and write somebody else is quicker, so many times."""
+    """A client of Cloud Storage; another writer is quicker between its read and write, `times` times."""
 
     def __init__(self, storage: StorageClient, other: Journal, times: int) -> None:
         self.storage, self.other, self.times = storage, other, times
@@ -218,7 +218,7 @@ class Slow:
         return self.storage.write(bucket, name, content, generation=generation)
 
 
-def test_two_writers_of_one_object_lose_nothing(storage: StorageClient, clock: ManualClock) -> None:
+def test_two_writers_of_one_object_lose_no_line(storage: StorageClient, clock: ManualClock) -> None:
     place = BucketPath.parse("gs://state/journals")
     other = Journal(BucketJournalStore(storage, place, clock), writer="there 2")
     slow = Journal(BucketJournalStore(Slow(storage, other, 3), place, clock), writer="here 1")
@@ -238,7 +238,7 @@ def test_two_writers_of_one_object_lose_nothing(storage: StorageClient, clock: M
     assert list(storage.list("state", "")) == [f"journals/{_FILE}"]
 
 
-def test_lines_that_need_not_be_durable_wait_for_a_minute_at_most(storage: StorageClient, clock: ManualClock) -> None:
+def test_lines_that_are_not_durable_wait_up_to_a_minute(storage: StorageClient, clock: ManualClock) -> None:
     journal = Journal(BucketJournalStore(storage, BucketPath.parse("gs://state"), clock))
 
     def stored() -> int:
@@ -258,7 +258,7 @@ def test_lines_that_need_not_be_durable_wait_for_a_minute_at_most(storage: Stora
     assert counts == [(0, 1), (0, 2), (3, 3), (3, 4), (3, 4), (4, 4)]
 
 
-def test_an_object_is_kept_small_and_keeps_the_last_spec(storage: StorageClient, clock: ManualClock) -> None:
+def test_long_object_is_shortened_and_keeps_the_last_spec(storage: StorageClient, clock: ManualClock) -> None:
     journal = Journal(BucketJournalStore(storage, BucketPath.parse("gs://state"), clock))
     journal.append(NAME, "create", AT, spec=SPEC.to_json())
     for index in range(5):
@@ -268,9 +268,9 @@ def test_an_object_is_kept_small_and_keeps_the_last_spec(storage: StorageClient,
     assert [entry.get("index") for entry in journal.entries(NAME)] == [None, 2, 3, 4]
 
 
-def test_a_bucket_that_is_not_there_destroys_nothing(storage: StorageClient, clock: ManualClock) -> None:
-    told: list[str] = []
-    journal = Journal(BucketJournalStore(storage, BucketPath.parse("gs://elsewhere"), clock, warn=told.append))
+def test_missing_bucket_raises_before_a_deletion(storage: StorageClient, clock: ManualClock) -> None:
+    warnings: list[str] = []
+    journal = Journal(BucketJournalStore(storage, BucketPath.parse("gs://elsewhere"), clock, warn=warnings.append))
 
     journal.append(NAME, "note", AT, durable=False)
     journal.flush()
@@ -282,7 +282,7 @@ def test_a_bucket_that_is_not_there_destroys_nothing(storage: StorageClient, clo
     assert (refused.value.hint or "").startswith(
         "no change was made in the cloud; create it with `gcloud storage buckets"
     )
-    assert told == [f"cannot write the journal at the moment: {reason}"]
+    assert warnings == [f"cannot write the journal at the moment: {reason}"]
 
 
 _MOUNTS = said(
@@ -301,7 +301,7 @@ _MOUNTS = said(
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "/var/lib/my state", True, False),
     ],
 )
-def test_where_the_local_disk_does_not_last(
+def test_local_disk_is_persistent_outside_ci_pods_and_memory(
     environ: dict[str, str], folder: str, in_container: bool, lasts: bool
 ) -> None:
     filesystem = mounted_at(_MOUNTS, Path(folder))

@@ -37,14 +37,14 @@ def real(actor: Actor) -> LeaseKeeper:
 
 
 class WithoutBegin(LeaseKeeper):
-    """Does not write what it is about to do."""
+    """Does not announce its changes."""
 
     def begin(self, name: NodeName, verb: str) -> bool:
         return name in self._held and bool(verb)
 
 
 class BeginsOnce(LeaseKeeper):
-    """Does not look again, right before the request leaves, how long ago it wrote."""
+    """Does not check again, right before the request, how long ago it wrote."""
 
     def begin(self, name: NodeName, verb: str) -> bool:
         ours = self._held.get(name)
@@ -52,33 +52,33 @@ class BeginsOnce(LeaseKeeper):
 
 
 class EndsAtOnce(LeaseKeeper):
-    """Does not wait for one who is acting."""
+    """Does not wait for a change in flight."""
 
-    def end(self, name: NodeName, by: str, *, tell: Callable[[str], None]) -> None:
-        tell(by)
+    def end(self, name: NodeName, by: str, *, notify: Callable[[str], None]) -> None:
+        notify(by)
         found = self._store.read(name)
         self._swap(name, tombstone_record(self._identity, by, self._clock.now(), self.policy), found)
 
 
 class RemovesTheTombstone(LeaseKeeper):
-    """Leaves nothing behind that tells a watcher of the end."""
+    """Leaves no tombstone for watchers."""
 
-    def end(self, name: NodeName, by: str, *, tell: Callable[[str], None]) -> None:
-        super().end(name, by, tell=tell)
+    def end(self, name: NodeName, by: str, *, notify: Callable[[str], None]) -> None:
+        super().end(name, by, notify=notify)
         found = self._store.read(name)
         if found is not None:
             self._store.remove(name, expected=found.version)
 
 
 class TakesWithoutComparing(LeaseKeeper):
-    """Writes over whatever is there by then."""
+    """Overwrites any version."""
 
     def _swap(self, name: NodeName, record: LeaseRecord, found: StoredLease | None) -> bool:
         return super()._swap(name, record, self._store.read(name) if found else None)
 
 
 class NeverLetsGoOfItsRecord(LeaseKeeper):
-    """Takes a write that failed for one whose answer was lost, without looking whose record it is."""
+    """Treats a failed write as one whose answer was lost, without checking the owner of the record."""
 
     def _rewrite(self, name: NodeName, record: LeaseRecord) -> bool:
         found = self._store.read(name)
@@ -86,7 +86,7 @@ class NeverLetsGoOfItsRecord(LeaseKeeper):
 
 
 class LeavesNoMargin(LeaseKeeper):
-    """Sends up to the last moment of its time; what it sends takes effect after that."""
+    """Sends requests until its lease expires; they take effect afterwards."""
 
     def __init__(self, store: LeaseStore, clock: Clock, identity: LeaseOwner) -> None:
         super().__init__(store, clock, identity, LeasePolicy(margin=timedelta()))
@@ -98,12 +98,12 @@ BROKEN = (
 )
 
 
-def watcher(make: Maker, *, steal: bool = False) -> Callable[[Actor], None]:
+def watcher(make: Maker, *, force_lease: bool = False) -> Callable[[Actor], None]:
     def play(actor: Actor) -> None:
         leases = make(actor)
         for _ in range(3):
             try:
-                found = leases.acquire(NAME, "watch", steal=steal)
+                found = leases.acquire(NAME, "watch", force_lease=force_lease)
                 if found is not None and found.ended:
                     return
                 if found is None:
@@ -126,7 +126,7 @@ def watch(actor: Actor, leases: LeaseKeeper) -> None:
             if not leases.begin(NAME, verb):
                 return
             actor.pause()
-            # Again, right before the request leaves: much may have happened since.
+            # Again, right before the request: much may have happened since.
             if not leases.begin(NAME, verb):
                 return
             actor.change(verb)
@@ -140,7 +140,7 @@ def down(make: Maker) -> Callable[[Actor], None]:
         actor.sleep(timedelta(seconds=30))
         for _ in range(5):
             try:
-                leases.end(NAME, "down", tell=lambda _: None)
+                leases.end(NAME, "down", notify=lambda _: None)
                 break
             except FAILURES:
                 actor.sleep(timedelta(seconds=5))
@@ -153,10 +153,10 @@ def down(make: Maker) -> Callable[[Actor], None]:
     return play
 
 
-def life(schedule: bytes, make: Maker = real, *, with_down: bool = True, knows_the_dead: bool = False) -> Model:
-    model = Model(schedule, knows_the_dead=knows_the_dead)
-    # Who takes what is ended on purpose may create after it: stealing is tried without a `down`.
-    model.plays = {"one": watcher(make), "two": watcher(make, steal=not with_down)}
+def life(schedule: bytes, make: Maker = real, *, with_down: bool = True, detects_dead: bool = False) -> Model:
+    model = Model(schedule, detects_dead=detects_dead)
+    # With `--force-lease` a create after `down` is allowed: it is tested without a `down`.
+    model.plays = {"one": watcher(make), "two": watcher(make, force_lease=not with_down)}
     if with_down:
         model.plays["down"] = down(make)
     model.run()
@@ -170,12 +170,14 @@ def schedules(count: int) -> list[bytes]:
 
 @settings(max_examples=250, deadline=None)
 @given(st.binary(max_size=160), st.booleans(), st.booleans())
-def test_never_two_changes_at_once_and_no_create_after_the_down(schedule: bytes, with_down: bool, local: bool) -> None:
-    assert life(schedule, with_down=with_down, knows_the_dead=local).wrong == []
+def test_lease_allows_one_change_at_a_time_and_no_create_after_down(
+    schedule: bytes, with_down: bool, local: bool
+) -> None:
+    assert life(schedule, with_down=with_down, detects_dead=local).wrong == []
 
 
-def test_random_lives_repair_and_end() -> None:
-    """Long schedules, which hypothesis draws seldom; they would prove nothing if nobody ever repaired."""
+def test_random_schedules_repair_and_end() -> None:
+    """Long schedules, which hypothesis rarely draws; without a repair they would prove nothing."""
     lives = [life(schedule, with_down=index % 2 == 0) for index, schedule in enumerate(schedules(200))]
 
     assert [life.wrong for life in lives if life.wrong] == []
@@ -183,12 +185,12 @@ def test_random_lives_repair_and_end() -> None:
     assert sum(life.is_down for life in lives) > 95
 
 
-# One that goes on with another actor, lets time pass, has something take effect, kills a watcher, loses a write.
+# Switch the actor, let time pass, let a request take effect, kill a watcher, lose a write.
 EVENTS = (1, 217, 218, 205, 198, 248, 245, 250)
 
 
-def test_every_single_event_at_every_point() -> None:
-    """All schedules in which one thing happens that is not the quiet choice."""
+def test_lease_is_safe_for_each_single_event_at_each_point() -> None:
+    """All schedules with exactly one event besides the quiet choice."""
     length = life(b"").drawn
     wrong = [(at, event) for at in range(length) for event in EVENTS if life(bytes(at) + bytes([event])).wrong]
 
@@ -197,7 +199,7 @@ def test_every_single_event_at_every_point() -> None:
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-def test_the_check_finds_a_protocol_that_is_broken(broken: type[LeaseKeeper]) -> None:
+def test_model_finds_each_broken_protocol(broken: type[LeaseKeeper]) -> None:
     lives = (
         life(schedule, lambda actor: broken(actor, actor, actor.identity), with_down=with_down)
         for schedule in schedules(400)

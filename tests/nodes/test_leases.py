@@ -1,4 +1,4 @@
-"""Leases as they are really kept: in Cloud Storage on both faces of the sandbox, and in files between real processes."""
+"""Leases in their real stores: Cloud Storage on both faces of the sandbox, and files shared by real processes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def local(tmp_path: Path, clock: ManualClock) -> Iterator[Maker]:
 
 @pytest.fixture(params=["in process", "over http", "files"])
 def make(request: pytest.FixtureRequest, sandbox: Sandbox, local: Maker) -> Iterator[Maker]:
-    """Leases wherever they may be kept."""
+    """Leases in each kind of store."""
     if request.param == "files":
         yield local
         return
@@ -77,7 +77,7 @@ def make(request: pytest.FixtureRequest, sandbox: Sandbox, local: Maker) -> Iter
         yield lambda who: LeaseKeeper(BucketLeaseStore(client, PLACE), sandbox.world.clock, who)
 
 
-def test_one_holds_it_and_the_other_is_told_who(make: Maker, clock: ManualClock) -> None:
+def test_second_process_gets_the_name_of_the_holder(make: Maker, clock: ManualClock) -> None:
     ada, bob = make(ADA), make(BOB)
 
     assert ada.acquire(NAME, "watch") is None
@@ -93,7 +93,7 @@ def test_one_holds_it_and_the_other_is_told_who(make: Maker, clock: ManualClock)
     assert (ada.renew(NAME), bob.holder(NAME), bob.acquire(NAME, "up")) == (False, None, None)
 
 
-def test_who_renews_keeps_it(make: Maker, clock: ManualClock) -> None:
+def test_renewed_lease_stays_with_its_holder(make: Maker, clock: ManualClock) -> None:
     ada, bob = make(ADA), make(BOB)
     ada.acquire(NAME, "watch")
 
@@ -104,7 +104,7 @@ def test_who_renews_keeps_it(make: Maker, clock: ManualClock) -> None:
     assert bob.acquire(NAME, "watch") == Lease("watch on ada pid 1", "watch", timedelta())
 
 
-def test_in_a_bucket_silence_ends_it_exactly_when_its_time_is_over(shared: Maker, clock: ManualClock) -> None:
+def test_lease_in_a_bucket_expires_exactly_after_its_ttl(shared: Maker, clock: ManualClock) -> None:
     ada, bob = shared(ADA), shared(BOB)
     ada.acquire(NAME, "watch")
     ada.begin(NAME, "create")
@@ -116,7 +116,7 @@ def test_in_a_bucket_silence_ends_it_exactly_when_its_time_is_over(shared: Maker
     assert (ada.begin(NAME, "create"), ada.renew(NAME)) == (False, False)
 
 
-def test_an_expired_lease_that_nobody_took_is_renewed(shared: Maker, clock: ManualClock) -> None:
+def test_expired_lease_without_a_new_holder_is_renewed(shared: Maker, clock: ManualClock) -> None:
     ada = shared(ADA)
     ada.acquire(NAME, "watch")
     clock.sleep(timedelta(hours=1))
@@ -124,27 +124,27 @@ def test_an_expired_lease_that_nobody_took_is_renewed(shared: Maker, clock: Manu
     assert (ada.renew(NAME), shared(BOB).acquire(NAME, "watch") is None) == (True, False)
 
 
-def test_stealing_takes_it_but_waits_for_one_who_is_acting(make: Maker, clock: ManualClock) -> None:
+def test_force_lease_waits_for_a_change_in_flight(make: Maker, clock: ManualClock) -> None:
     ada, bob = make(ADA), make(BOB)
     ada.acquire(NAME, "watch")
     ada.begin(NAME, "recreate")
-    began, told = clock.now(), list[str]()
+    began, messages = clock.now(), list[str]()
 
-    assert bob.acquire(NAME, "watch", steal=True, tell=told.append) is None
-    assert told == ["waiting for `watch on ada pid 1`, which is about to recreate `trainer`"]
+    assert bob.acquire(NAME, "watch", force_lease=True, notify=messages.append) is None
+    assert messages == ["waiting for `watch on ada pid 1`, which is about to recreate `trainer`"]
     assert clock.now() - began == timedelta(minutes=2)
     assert ada.begin(NAME, "create") is False
 
-    assert ada.acquire(NAME, "up", steal=True) is None
+    assert ada.acquire(NAME, "up", force_lease=True) is None
     assert clock.now() - began == timedelta(minutes=2)
 
 
-def test_down_leaves_a_tombstone_that_only_a_person_removes(make: Maker, clock: ManualClock) -> None:
+def test_tombstone_of_down_is_removed_only_on_user_request(make: Maker, clock: ManualClock) -> None:
     ada, bob = make(ADA), make(BOB)
     ada.acquire(NAME, "watch")
     at = clock.now()
 
-    bob.end(NAME, "down", tell=lambda _: None)
+    bob.end(NAME, "down", notify=lambda _: None)
 
     ended = Lease("down on bob pid 2", "down", timedelta(), ended=LeaseEnd("down", "down on bob pid 2", at))
     assert (ada.begin(NAME, "create"), ada.acquire(NAME, "watch"), ada.holder(NAME)) == (False, ended, ended)
@@ -152,12 +152,12 @@ def test_down_leaves_a_tombstone_that_only_a_person_removes(make: Maker, clock: 
     clock.sleep(timedelta(days=1))
     assert ada.acquire(NAME, "watch") is not None
     assert ada.acquire(NAME, "up") is None
-    bob.end(NAME, "stop", tell=lambda _: None)
-    assert ada.acquire(NAME, "watch", steal=True) is None
+    bob.end(NAME, "stop", notify=lambda _: None)
+    assert ada.acquire(NAME, "watch", force_lease=True) is None
 
 
-def test_down_gives_up_on_one_who_never_ends_acting(make: Maker, clock: ManualClock) -> None:
-    """Somebody who renews is alive, and may be changing the node at this moment."""
+def test_down_times_out_if_a_change_never_ends(make: Maker, clock: ManualClock) -> None:
+    """A holder that renews is alive, and may be changing the node at this moment."""
     ada, bob = make(ADA), make(BOB)
     ada.acquire(NAME, "watch")
     ada.begin(NAME, "reboot")
@@ -167,29 +167,29 @@ def test_down_gives_up_on_one_who_never_ends_acting(make: Maker, clock: ManualCl
         ada.renew(NAME)
 
     with pytest.raises(ConflictError, match="`trainer`: `watch on ada pid 1` holds the lease, about to reboot"):
-        bob.end(NAME, "down", tell=go_on)
+        bob.end(NAME, "down", notify=go_on)
     assert ada.begin(NAME, "reboot")
 
 
-def test_a_bucket_that_cannot_be_used_is_never_free(objects: StorageClient, clock: ManualClock) -> None:
+def test_unusable_bucket_is_never_a_free_lease(objects: StorageClient, clock: ManualClock) -> None:
     for bucket, error in {"missing": NotFoundError, "theirs": AccessError}.items():
         leases = LeaseKeeper(BucketLeaseStore(objects, BucketPath(bucket)), clock, ADA)
         with pytest.raises(error, match=bucket):
             leases.holder(NAME)
         with pytest.raises(error, match=bucket):
-            leases.acquire(NAME, "up", steal=True)
+            leases.acquire(NAME, "up", force_lease=True)
         with pytest.raises(error, match=bucket):
-            leases.end(NAME, "down", tell=lambda _: None)
+            leases.end(NAME, "down", notify=lambda _: None)
 
 
-def test_what_is_no_lease_is_never_free(objects: StorageClient, shared: Maker) -> None:
+def test_invalid_record_is_never_a_free_lease(objects: StorageClient, shared: Maker) -> None:
     objects.write("data", "leases/p/us-central2-b/trainer.json", b"{}", generation=0)
 
     with pytest.raises(LeaseError, match=r"cannot read `.*trainer\.json`: not a lease of this version"):
-        shared(ADA).acquire(NAME, "up", steal=True)
+        shared(ADA).acquire(NAME, "up", force_lease=True)
 
 
-def test_files_are_private_and_a_folder_that_cannot_be_written_is_said(tmp_path: Path, local: Maker) -> None:
+def test_lease_files_are_private_and_an_unwritable_folder_is_an_error(tmp_path: Path, local: Maker) -> None:
     local(ADA).acquire(NAME, "watch")
     modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "leases").rglob("*") if path.is_file()}
     assert modes == {0o600}
@@ -203,21 +203,18 @@ HOLD = """
 import os, sys
 from pathlib import Path
 from tpuctl.clock import SystemClock
-from tpuctl.nodes.lease import Identity, Leases
-from tpuctl.nodes.lease import LocalStore
+from tpuctl.nodes.lease import LeaseKeeper, LeaseOwner, LocalLeaseStore
 from tpuctl.names import NodeName
 clock = SystemClock()
-leases = Leases(LocalStore(Path(sys.argv[1]), clock), clock, Identity("ada", os.getpid(), "a"))
+leases = LeaseKeeper(LocalLeaseStore(Path(sys.argv[1]), clock), clock, LeaseOwner("ada", os.getpid(), "a"))
 name = NodeName("p", "us-central2-b", "trainer")
 print(leases.acquire(name, "watch"), leases.begin(name, "create"), flush=True)
 sys.stdin.read()
 """
 
 
-def test_a_process_that_was_killed_leaves_the_node_free_at_once(
-    tmp_path: Path, local: Maker, clock: ManualClock
-) -> None:
-    """On one machine the kernel knows who lives: neither a clock that jumped nor a kill in the middle holds anybody up."""
+def test_killed_process_frees_the_node_at_once(tmp_path: Path, local: Maker, clock: ManualClock) -> None:
+    """On one machine the kernel knows which processes live: neither a clock jump nor a kill during a change blocks others."""
     bob = local(BOB)
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path / "leases")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -1,4 +1,4 @@
-"""What usable means: `startup`, `devices`, `--probe`, and the conditions that are no use: gone, stopped, preempted."""
+"""The conditions: `startup`, `devices` and `--probe`, and gone, stopped and preempted."""
 
 from __future__ import annotations
 
@@ -25,18 +25,16 @@ def clock() -> EventfulClock:
     return EventfulClock()
 
 
-def telling(*more: str, startup: str = "done", chips: int = 4) -> str:
-    """Return the shell line of a worker that tells of itself, and what a probe printed there."""
+def worker_report(*more: str, startup: str = "done", chips: int = 4) -> str:
+    """Return the shell line of a worker that prints its report, and the output of a probe."""
     lines = (f"tpuctl-worker startup={startup} about=- chips={chips} holders=-", *more)
     return "printf '" + "".join(line + "\\n" for line in lines) + "'"
 
 
 @one_face
-def test_a_startup_script_is_waited_for(
-    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, fake_ssh: FakeSsh
-) -> None:
-    fake_ssh(telling(startup="running"))
-    clock.after(timedelta(minutes=20), lambda: fake_ssh(telling(startup="failed")))
+def test_startup_script_is_awaited(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, fake_ssh: FakeSsh) -> None:
+    fake_ssh(worker_report(startup="running"))
+    clock.after(timedelta(minutes=20), lambda: fake_ssh(worker_report(startup="failed")))
 
     by_ssh = tpuctl(*UP)[::2]
     out, err, code = tpuctl(*UP, "--for", "startup")
@@ -48,9 +46,9 @@ def test_a_startup_script_is_waited_for(
 
 
 @one_face
-def test_the_worker_that_falls_short_is_named(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh) -> None:
+def test_worker_with_missing_chips_is_named(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh) -> None:
     put(sandbox, acceleratorType="v4-32")
-    fake_ssh(f"{WORKER} *198.18.0.3*) {telling(chips=3)} ;; *) {telling()} ;; esac")
+    fake_ssh(f"{WORKER} *198.18.0.3*) {worker_report(chips=3)} ;; *) {worker_report()} ;; esac")
 
     assert tpuctl("wait", "demo", "--for", "startup")[::2] == ("demo\tREADY\n", 0)
     _, err, code = tpuctl("wait", "demo", "--for", "devices", "--timeout", "0")
@@ -62,12 +60,12 @@ def test_the_worker_that_falls_short_is_named(tpuctl: Console, sandbox: Sandbox,
 
 
 @one_face
-def test_eight_workers_are_named_and_more_are_counted(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh) -> None:
+def test_messages_name_eight_workers_and_count_the_others(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh) -> None:
     put(sandbox, acceleratorType="v4-128")
-    fake_ssh(f"{WORKER} *root@198.18.0.1[0-9]*|*@198.18.0.1[0-9]*) {telling()} ;; *) exit 255 ;; esac")
+    fake_ssh(f"{WORKER} *root@198.18.0.1[0-9]*|*@198.18.0.1[0-9]*) {worker_report()} ;; *) exit 255 ;; esac")
 
     _, err, code = tpuctl("wait", "demo", "--for", "startup", "--timeout", "0")
-    fake_ssh(f"{WORKER} *@198.18.0.1[0-6]*) {telling()} ;; *) {telling(chips=0)} ;; esac")
+    fake_ssh(f"{WORKER} *@198.18.0.1[0-6]*) {worker_report()} ;; *) {worker_report(chips=0)} ;; esac")
     _, short, shorter = tpuctl("wait", "demo", "--for", "devices", "--timeout", "0")
 
     assert (code, shorter) == (5, 5)
@@ -77,9 +75,9 @@ def test_eight_workers_are_named_and_more_are_counted(tpuctl: Console, sandbox: 
 
 
 @one_face
-def test_each_worker_and_level_is_told_to_machines(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh) -> None:
+def test_events_have_each_worker_and_level(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh) -> None:
     put(sandbox, acceleratorType="v4-16")
-    fake_ssh(f"{WORKER} *@198.18.0.1*) {telling()} ;; *) exit 255 ;; esac")
+    fake_ssh(f"{WORKER} *@198.18.0.1*) {worker_report()} ;; *) exit 255 ;; esac")
 
     out, _, _ = tpuctl("wait", "demo", "--for", "devices", "--timeout", "1s", "--events", "-")
 
@@ -92,9 +90,9 @@ def test_each_worker_and_level_is_told_to_machines(tpuctl: Console, sandbox: San
 
 
 @one_face
-def test_a_probe_of_the_users_decides(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path) -> None:
+def test_probe_of_the_user_decides(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path) -> None:
     put(sandbox, acceleratorType="v4-16")
-    passes, fails = telling("tpuctl-probe exit=0", chips=0), telling("no module jax", "tpuctl-probe exit=3")
+    passes, fails = worker_report("tpuctl-probe exit=0", chips=0), worker_report("no module jax", "tpuctl-probe exit=3")
     fake_ssh(f"cat > {tmp_path}/script; {WORKER} *@198.18.0.1*) {passes} ;; *) {fails} ;; esac")
 
     _, err, code = tpuctl("wait", "demo", "--probe", "python3 -c 'import jax'", "--timeout", "0")
@@ -112,7 +110,7 @@ def test_a_probe_of_the_users_decides(tpuctl: Console, sandbox: Sandbox, fake_ss
 
 @one_face
 @pytest.mark.parametrize("command", [("wait", "demo"), UP, ("watch", "demo")])
-def test_a_probe_that_would_never_run_is_refused(tpuctl: Console, sandbox: Sandbox, command: tuple[str, ...]) -> None:
+def test_probe_that_would_never_run_is_refused(tpuctl: Console, sandbox: Sandbox, command: tuple[str, ...]) -> None:
     put(sandbox)
 
     assert tpuctl(*command, "--probe", "true", "--for", "ssh") == (
@@ -127,11 +125,11 @@ def test_a_probe_that_would_never_run_is_refused(tpuctl: Console, sandbox: Sandb
 
 @pytest.mark.sshd
 @one_face
-def test_real_workers_tell_of_startup_and_chips(
+def test_real_workers_report_startup_and_chips(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, tmp_path: Path
 ) -> None:
     def seen(goal: str) -> str:
-        """Return what the first look at the workers showed."""
+        """Return the result of the first probe of the workers."""
         clock.after(timedelta(), interrupt)
         events = tpuctl("wait", "demo", "--for", goal, "--events", "-")[0]
         return next(str(event["text"]) for event in map(json.loads, events.splitlines()) if event["event"] == "wait")
@@ -164,7 +162,7 @@ def test_real_workers_tell_of_startup_and_chips(
         ({}, "gone", "stop", 5),
     ],
 )
-def test_a_condition_is_waited_for_until_it_cannot_come(
+def test_condition_is_awaited_until_it_is_impossible(
     tpuctl: Console,
     sandbox: Sandbox,
     clock: EventfulClock,
@@ -184,10 +182,10 @@ def test_a_condition_is_waited_for_until_it_cannot_come(
 
 @one_face
 @pytest.mark.parametrize("goal", ["preempted", "ssh"])
-def test_a_preempted_queued_resource_is_a_preemption_of_its_node(
+def test_preempted_queued_resource_is_a_preemption_of_its_node(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, goal: str
 ) -> None:
-    """The node is only seen to go: that it was the service's doing is known from its queued resource."""
+    """The node only disappears: its queued resource shows that the service preempted it."""
     put(sandbox, queued_resource="research", schedulingConfig={"spot": True}, health="UNHEALTHY_MAINTENANCE")
     sandbox.add_queued_resource("research", node_ids=("demo",))
     clock.after(timedelta(minutes=5), lambda: sandbox.fault("preempt"))

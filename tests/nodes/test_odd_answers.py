@@ -1,4 +1,4 @@
-"""Answers that are no answers, as commands meet them: one error, never a traceback, and never an absence."""
+"""Garbled answers of the API: one error, never a traceback, and never an absence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.cloud.test_shapes import ODD, changed, places
 from tests.conftest import Console
 
 UNEXPECTED = "unexpected response from the service: "
-# What is answered to every request, and what is wrong with it as a node and as a list.
+# The answer to every request, and its fault as a node and as a list.
 ANSWERS: dict[str, tuple[Any, str, str]] = {
     "error": ({"error": {"code": 403, "message": "no"}}, "an error with status 200", "an error with status 200"),
     "html": (b"<html>Sign in</html>", "not JSON", "not JSON"),
@@ -65,9 +65,7 @@ def console(offline: Console, server: ScriptedServer) -> Console:
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-def test_an_answer_that_is_no_answer_is_one_error_and_no_absence(
-    answer: str, console: Console, server: ScriptedServer
-) -> None:
+def test_garbled_answer_is_one_error_and_no_absence(answer: str, console: Console, server: ScriptedServer) -> None:
     body, as_node, as_list = ANSWERS[answer]
     server.script = lambda _: Reply(body)
 
@@ -79,7 +77,7 @@ def test_an_answer_that_is_no_answer_is_one_error_and_no_absence(
 
 
 @pytest.mark.parametrize("answer", ["error", "another node", "null items"])
-def test_a_loop_asks_again_until_its_deadline_and_changes_nothing(
+def test_wait_with_garbled_answers_retries_until_its_deadline(
     answer: str, console: Console, server: ScriptedServer
 ) -> None:
     body, as_node, _ = ANSWERS[answer]
@@ -93,7 +91,7 @@ def test_a_loop_asks_again_until_its_deadline_and_changes_nothing(
 
 
 @pytest.mark.parametrize(("state", "method"), [(None, "POST"), ("PREEMPTED", "DELETE"), ("STOPPED", "POST")])
-def test_a_change_that_is_said_to_be_done_and_is_not_is_not_sent_again_and_again(
+def test_change_that_is_done_but_invisible_is_not_sent_repeatedly(
     state: str | None, method: str, console: Console, server: ScriptedServer
 ) -> None:
     def script(sent: Received) -> Reply:
@@ -110,15 +108,15 @@ def test_a_change_that_is_said_to_be_done_and_is_not_is_not_sent_again_and_again
     assert [request.method for request in server.received if request.method != "GET"] == [method]
 
 
-def test_a_list_without_anything_is_empty(console: Console, server: ScriptedServer) -> None:
-    """Google's JSON leaves out what is empty."""
+def test_empty_answer_is_an_empty_list(console: Console, server: ScriptedServer) -> None:
+    """Google's JSON omits empty fields."""
     server.script = lambda _: Reply({})
 
     assert console("list", "-o", "json") == ("[]\n", "", 0)
     assert console("down", "trainer", "--yes") == ("trainer\n", "trainer: already gone\n", 0)
 
 
-def test_a_request_for_a_thousand_million_nodes_does_not_hang_down(console: Console, server: ScriptedServer) -> None:
+def test_down_with_a_request_for_very_many_nodes_does_not_hang(console: Console, server: ScriptedServer) -> None:
     spec = {"multisliceParams": {"nodeCount": 10**9, "nodeIdPrefix": "n"}}
     request = {"name": "projects/p/locations/us-central2-b/queuedResources/q", "tpu": {"nodeSpec": [spec]}}
     server.script = lambda sent: Reply({"queuedResources": [request]} if "queuedResources" in sent.path else {})
@@ -138,7 +136,7 @@ SHOWING = (("list",), STATUS, (*STATUS, "-o", "json"))
 
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(path=st.sampled_from([*places(WHOLE)]), odd=st.sampled_from(ODD))
-def test_a_node_with_one_odd_field_is_shown_or_is_one_error(path: tuple[str | int, ...], odd: Any) -> None:
+def test_node_with_one_odd_field_is_shown_or_is_one_error(path: tuple[str | int, ...], odd: Any) -> None:
     body = changed(WHOLE, path, odd)
     with ScriptedServer(lambda sent: Reply(answer_about(sent, body))) as server, TemporaryDirectory() as home:
         environ = {"TPUCTL_ENDPOINT": server.url, "TPUCTL_PROJECT": "p", "HOME": home, "NO_GCE_CHECK": "true"}

@@ -1,4 +1,4 @@
-"""A dry run: the steps that would be taken, and gcloud commands that gcloud itself accepts."""
+"""A dry run: the steps of the run, and gcloud commands that gcloud accepts."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _STEPS = {
 }
 
 
-def test_the_steps_from_each_state_are_those_that_up_would_take() -> None:
+def test_plan_from_each_state_has_the_steps_of_up() -> None:
     assert {state: planned(node(state)) for state in (*map(str, NodeState), "BRAND_NEW")} == _STEPS
     assert plan_steps(UP, ObservedState(name=NAME, node=None), NOW) == (
         PlanStep(Verb.CREATE, NAME, "there is none yet"),
@@ -91,7 +91,7 @@ def test_the_steps_from_each_state_are_those_that_up_would_take() -> None:
         (node("CREATING", acceleratorType="v9-4"), {}, "wait"),
     ],
 )
-def test_a_plan_follows_differences_time_and_shape(found: Node, options: dict[str, Any], expected: str) -> None:
+def test_plan_depends_on_differences_time_and_shape(found: Node, options: dict[str, Any], expected: str) -> None:
     assert planned(found, **options) == expected
 
 
@@ -121,7 +121,7 @@ _SPOT, _SLICE = {"schedulingConfig": {"spot": True}}, {"acceleratorType": "v4-16
         (node("READY", queuedResource=_QUEUED), "auto", "reboot"),
     ],
 )
-def test_a_reset_destroys_only_when_that_is_its_mode(found: Node, wanted: str, chosen: str | None) -> None:
+def test_reset_mode_recreates_only_on_request(found: Node, wanted: str, chosen: str | None) -> None:
     if chosen is not None:
         assert reset_mode(found, ResetMode(wanted)) == chosen
         return
@@ -130,7 +130,7 @@ def test_a_reset_destroys_only_when_that_is_its_mode(found: Node, wanted: str, c
     assert "--mode recreate` deletes and recreates it" in (refused.value.hint or "")
 
 
-def test_a_node_of_a_queued_resource_is_not_made_anew_on_its_own() -> None:
+def test_node_of_a_queued_resource_is_not_recreated_on_its_own() -> None:
     with pytest.raises(ConflictError) as refused:
         reset_mode(node("READY", queuedResource=_QUEUED), ResetMode.RECREATE)
 
@@ -165,7 +165,7 @@ def commands(verb: Verb, spec: NodeSpec | None = None, changes: dict[str, Any] |
     return ["\n".join(shlex.split(line)).replace(_WHERE.replace(" ", "\n"), "@") for line in printed]
 
 
-def test_a_create_says_everything_that_the_spec_says() -> None:
+def test_create_command_has_every_field_of_the_spec() -> None:
     assert commands(Verb.CREATE) == commands(Verb.WAIT, SMALL) == []
     assert commands(Verb.CREATE, SMALL)[0].split("\n") == [
         "gcloud",
@@ -209,13 +209,13 @@ def test_a_create_says_everything_that_the_spec_says() -> None:
         ("v9-16", None, "gcloud compute tpus tpu-vm create @ --accelerator-type=v9-16"),
     ],
 )
-def test_a_topology_is_asked_for_where_gcloud_can(accelerator_type: str, topology: str | None, expected: str) -> None:
+def test_topology_is_a_flag_if_gcloud_supports_it(accelerator_type: str, topology: str | None, expected: str) -> None:
     spec = NodeSpec(accelerator_type=accelerator_type, topology=topology, runtime_version="img")
 
     assert commands(Verb.CREATE, spec)[0].replace("\n", " ") == f"{expected} --version=img"
 
 
-def test_the_other_steps_have_commands_too() -> None:
+def test_each_other_step_has_its_command() -> None:
     base = "gcloud compute tpus tpu-vm"
     present = {"labels": {"old": "x", "a": "z"}, "metadata": {"k": "v"}, "tags": ["t"]}
     changes = {"labels": {"a": "b"}, "metadata": {}, "tags": ["t"], "description": ""}
@@ -245,7 +245,7 @@ class _NothingHere(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    do_GET = do_POST = do_PATCH = do_DELETE = _answer  # noqa: N815  # the names that http.server looks for
+    do_GET = do_POST = do_PATCH = do_DELETE = _answer  # noqa: N815  # the names that http.server requires
 
     def log_message(self, *_: object) -> None:
         """Be quiet."""
@@ -277,7 +277,7 @@ def endpoint() -> Iterator[str]:
         ),
     ],
 )
-def test_gcloud_understands_what_is_printed(
+def test_gcloud_accepts_the_printed_commands(
     step: PlanStep, spec: NodeSpec | None, changes: dict[str, Any] | None, endpoint: str, tmp_path: Path
 ) -> None:
     """A command that gcloud cannot parse ends with 2; one that reached the API ends with the API's error."""

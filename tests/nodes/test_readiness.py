@@ -1,4 +1,4 @@
-"""`decide`, state by state: what `up` and `wait` do about what is there."""
+"""`decide`, state by state, for `up` and `wait`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.nodes.readiness_cases import (
     UP,
     WAIT,
     YES,
-    look,
+    decision_for,
     node,
     queued,
     slice_,
@@ -59,16 +59,17 @@ _BY_STATE = {
 }
 
 
-def test_each_state_has_its_decision_for_up_and_for_wait() -> None:
+def test_each_state_has_a_decision_for_up_and_for_wait() -> None:
     found = {
-        state: (look(UP, node(state), workers=(YES,)), look(WAIT, node(state), workers=(YES,))) for state in _BY_STATE
+        state: (decision_for(UP, node(state), workers=(YES,)), decision_for(WAIT, node(state), workers=(YES,)))
+        for state in _BY_STATE
     }
 
     assert found == _BY_STATE
     assert set(NodeState) < set(_BY_STATE)
 
 
-def test_stopped_and_gone_are_waited_for_and_no_more() -> None:
+def test_goals_stopped_and_gone_only_wait() -> None:
     stopped, gone = replace(WAIT, goal=Condition.STOPPED), replace(WAIT, goal=Condition.GONE)
     dead = {
         state: f"conflict: `trainer` is {state} and will not be STOPPED"
@@ -77,34 +78,34 @@ def test_stopped_and_gone_are_waited_for_and_no_more() -> None:
 
     for state in _BY_STATE:
         waits = f"wait 2: it is {state}"
-        assert look(gone, node(state)) == waits
-        assert look(stopped, node(state)) == ({"STOPPED": "reached"} | dead).get(state, waits)
-    assert look(gone, None) == "reached"
-    assert look(stopped, None) == "not_found: no node `trainer` in us-central2-b"
+        assert decision_for(gone, node(state)) == waits
+        assert decision_for(stopped, node(state)) == ({"STOPPED": "reached"} | dead).get(state, waits)
+    assert decision_for(gone, None) == "reached"
+    assert decision_for(stopped, None) == "not_found: no node `trainer` in us-central2-b"
 
 
 _AGAIN = replace(UP, recreate_deleted=True)
 
 
-def test_of_what_is_not_there_only_up_makes_one() -> None:
-    assert look(UP, None) == "create: there is none yet"
-    assert look(UP, None, tried=RepairAttempts(recreates=1)) == "create: the old one is gone"
-    assert look(WAIT, None) == "not_found: no node `trainer` in us-central2-b"
+def test_missing_node_is_created_only_by_up() -> None:
+    assert decision_for(UP, None) == "create: there is none yet"
+    assert decision_for(UP, None, attempts=RepairAttempts(recreates=1)) == "create: the old one is gone"
+    assert decision_for(WAIT, None) == "not_found: no node `trainer` in us-central2-b"
     alive = {"has_vanished": True, "was_there": True, "last_alive": NOW}
     gone = "not_found: `trainer` in us-central2-b was deleted by another client at 2026-01-01T12:00:00Z"
-    assert look(UP, None, **alive) == look(WAIT, None, **alive) == gone
-    assert look(_AGAIN, None, **alive) == "create: another client deleted it"
-    assert look(replace(_AGAIN, may_create=False), None, **alive) == gone
+    assert decision_for(UP, None, **alive) == decision_for(WAIT, None, **alive) == gone
+    assert decision_for(_AGAIN, None, **alive) == "create: another client deleted it"
+    assert decision_for(replace(_AGAIN, may_create=False), None, **alive) == gone
     assert (
-        look(_AGAIN, None, **alive, held_by="ann")
-        == look(WAIT, None, held_by="ann")
+        decision_for(_AGAIN, None, **alive, held_by="ann")
+        == decision_for(WAIT, None, held_by="ann")
         == "wait 2: it is being repaired by ann"
     )
     going = "not_found: `trainer` in us-central2-b is being deleted by another client"
-    assert look(UP, node("DELETING"), **alive) == look(WAIT, node("DELETING"), **alive) == going
-    assert look(_AGAIN, node("DELETING"), **alive) == "wait 2: it is being deleted"
-    assert look(WAIT, node("DELETING"), **alive, held_by="ann") == "wait 2: it is being repaired by ann"
-    assert look(UP, None, pending=Verb.CREATE) == "wait 2: create requested"
+    assert decision_for(UP, node("DELETING"), **alive) == decision_for(WAIT, node("DELETING"), **alive) == going
+    assert decision_for(_AGAIN, node("DELETING"), **alive) == "wait 2: it is being deleted"
+    assert decision_for(WAIT, node("DELETING"), **alive, held_by="ann") == "wait 2: it is being repaired by ann"
+    assert decision_for(UP, None, pending=Verb.CREATE) == "wait 2: create requested"
 
 
 _REPLACE = replace(UP, replace=True)
@@ -131,8 +132,8 @@ _REPLACE = replace(UP, replace=True)
         (_REPLACE, node("BRAND_NEW"), "wait 2: state BRAND_NEW is new to this version of tpuctl"),
     ],
 )
-def test_a_node_that_differs_is_replaced_only_when_asked(policy: Policy, seen_node: Node, expected: str) -> None:
-    assert look(policy, seen_node, differences=DIFFERENT, workers=(YES,)) == expected
+def test_differing_node_is_replaced_only_on_request(policy: Policy, seen_node: Node, expected: str) -> None:
+    assert decision_for(policy, seen_node, differences=DIFFERENT, workers=(YES,)) == expected
 
 
 _HEALTHY, _READY = replace(UP, goal=Condition.HEALTHY), replace(UP, goal=Condition.READY)
@@ -166,8 +167,10 @@ _UNSET: dict[str, Any] = {"health": None}
         (UP, slice_(), (NO_KEY, NO_HOST), "wait 2: 2 of 2 workers cannot be used by ssh (0, 1)"),
     ],
 )
-def test_usable_has_levels(policy: Policy, seen_node: Node, workers: tuple[WorkerSnapshot, ...], expected: str) -> None:
-    assert look(policy, seen_node, workers=workers) == expected
+def test_each_level_requires_the_ones_before(
+    policy: Policy, seen_node: Node, workers: tuple[WorkerSnapshot, ...], expected: str
+) -> None:
+    assert decision_for(policy, seen_node, workers=workers) == expected
 
 
 @pytest.mark.parametrize(
@@ -183,8 +186,8 @@ def test_usable_has_levels(policy: Policy, seen_node: Node, workers: tuple[Worke
         (Verb.CREATE, node(), "reached"),
     ],
 )
-def test_a_change_is_awaited_until_it_shows(pending: Verb, seen_node: Node | None, expected: str) -> None:
-    assert look(UP, seen_node, pending=pending, workers=(YES,)) == expected
+def test_requested_change_is_awaited_until_it_is_visible(pending: Verb, seen_node: Node | None, expected: str) -> None:
+    assert decision_for(UP, seen_node, pending=pending, workers=(YES,)) == expected
 
 
 _QUEUED_WITHOUT_ADDRESS = (
@@ -216,11 +219,11 @@ _QUEUED_WITHOUT_ADDRESS = (
         (UP, node("STOPPED"), 0, "timed_out: `trainer` is not usable by ssh after 30m: it is STOPPED"),
     ],
 )
-def test_the_deadline_ends_waiting_and_acting(policy: Policy, seen_node: Node, left: int, expected: str) -> None:
-    assert look(policy, seen_node, waited=timedelta(minutes=30) - left * SECOND) == expected
+def test_deadline_ends_waiting_and_acting(policy: Policy, seen_node: Node, left: int, expected: str) -> None:
+    assert decision_for(policy, seen_node, waited=timedelta(minutes=30) - left * SECOND) == expected
 
 
-def test_a_timeout_says_how_to_go_on_and_how_to_end_it() -> None:
+def test_timeout_error_has_commands_to_continue_and_to_delete() -> None:
     policy = replace(WAIT, timeout=timedelta())
     go_on = (
         "no change was undone; continue with `tpuctl wait trainer --for ssh`, or delete it with `tpuctl down trainer`"
@@ -280,7 +283,7 @@ _PREEMPTED = replace(WAIT, goal=Condition.PREEMPTED)
         (_AGAIN, queued("DELETING"), {"request": _request("SUSPENDED"), "has_vanished": True}, _TAKEN),
     ],
 )  # fmt: skip
-def test_preempted_is_what_the_service_took_back(
+def test_node_suspended_by_the_service_is_preempted(
     policy: Policy, seen_node: Node | None, fields: dict[str, Any], expected: str
 ) -> None:
-    assert look(policy, seen_node, **fields) == expected
+    assert decision_for(policy, seen_node, **fields) == expected

@@ -1,4 +1,4 @@
-"""`decide` about changes that were not carried out, and about an API that does not answer."""
+"""`decide` after failed changes, and during an API outage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.nodes.readiness_cases import NAME, NOW, SECOND, UP, WAIT, YES, look, node
+from tests.nodes.readiness_cases import NAME, NOW, SECOND, UP, WAIT, YES, decision_for, node
 from tpuctl.errors import (
     AccessError,
     ConflictError,
@@ -41,12 +41,12 @@ def failed(
 @pytest.mark.parametrize(
     ("policy", "seen_node", "failure", "expected"),
     [
-        # What is refused for good ends it, whatever the patience.
+        # A permanent refusal ends the run, even a patient one.
         (_PATIENT, None, failed(AccessError("no")), "not_allowed: no"),
         (_PATIENT, None, failed(InvalidRequestError("no")), "invalid_request: no"),
         (_PATIENT, None, failed(ConflictError("no")), "conflict: no"),
         (_PATIENT, None, failed(NotFoundError("no network")), "not_found: no network"),
-        # Want of room or quota: ends it, or is waited out with pauses that double up to the longest.
+        # No capacity or quota: ends the run, or is retried with pauses that double up to the longest.
         (UP, None, failed(_FULL, 9999), "no_capacity: no room"),
         (UP, None, failed(_QUOTA, 9999), "quota: no quota"),
         (_PATIENT, None, failed(_FULL), "wait 2: create failed: no room [create it in 60]"),
@@ -63,7 +63,7 @@ def failed(
             "wait 2: start failed: no room [start it in 59]",
         ),
         (_PATIENT, node("STOPPED"), failed(_FULL, 60, verb=Verb.START), "start: it is STOPPED"),
-        # A fault of the service itself: twice more.
+        # An internal error of the service: two retries.
         (UP, None, failed(_FAULT, 29), "wait 1: create failed: internal error [create it in 1]"),
         (UP, None, failed(_FAULT, 30), "create: there is none yet"),
         (UP, None, failed(_FAULT, 59, 2), "wait 1: create failed: internal error [create it in 1]"),
@@ -75,26 +75,26 @@ def failed(
             failed(_FAULT, 30, verb=Verb.DELETE),
             "delete 7: it was preempted: only its record is left",
         ),
-        # Who may not repeat it ends with it.
+        # A policy without the permission to retry ends with the error.
         (WAIT, None, failed(_FAULT), "failure: internal error"),
         (replace(UP, goal=Condition.GONE), node(), failed(_FAULT, verb=Verb.DELETE), "failure: internal error"),
-        # The record that a failed creation leaves goes first, and no other.
+        # The record that a failed creation left is deleted first, and no other.
         (UP, node("CREATING"), failed(_FAULT, node_id="7"), "delete 7: its creation failed: internal error"),
         (UP, node("CREATING"), failed(_FAULT, 30, node_id="6"), "wait 2: it is CREATING"),
         (UP, node("CREATING"), failed(_FAULT, 30), "wait 2: it is CREATING"),
         (UP, node("CREATING"), failed(_FULL, node_id="7"), "no_capacity: no room"),
-        # What is there all the same counts more.
+        # A READY node counts more than the error.
         (UP, node(), failed(_FULL), "reached"),
         (UP, None, failed(_FAULT, 0, 9, Verb.DELETE), "create: there is none yet"),
     ],
 )
-def test_a_failed_change_is_judged_by_its_kind(
+def test_failed_change_is_retried_by_its_kind(
     policy: Policy, seen_node: Node | None, failure: FailedChange, expected: str
 ) -> None:
-    assert look(policy, seen_node, failure=failure, workers=(YES,)) == expected
+    assert decision_for(policy, seen_node, failure=failure, workers=(YES,)) == expected
 
 
-def test_an_internal_error_that_stays_is_explained() -> None:
+def test_repeated_internal_error_has_advice() -> None:
     error = ServiceUnavailableError("internal error", hint="id 13")
     decision = decide(UP, ObservedState(name=NAME, node=None, failure=failed(error, times=3)), NOW)
 
@@ -123,9 +123,9 @@ def test_an_internal_error_that_stays_is_explained() -> None:
         ),
     ],
 )
-def test_nothing_is_decided_on_silence(policy: Policy, times: int, left: int, expected: str) -> None:
+def test_outage_only_waits_until_the_deadline(policy: Policy, times: int, left: int, expected: str) -> None:
     silence = ApiOutage(timedelta(seconds=40), times, ServiceUnavailableError("no route"))
     waited = timedelta(minutes=30) - left * SECOND
 
     seen = {"outage": silence, "waited": waited, "failure": failed(_FAULT, times=9), "pending": Verb.CREATE}
-    assert look(policy, node("PREEMPTED"), **seen) == expected
+    assert decision_for(policy, node("PREEMPTED"), **seen) == expected

@@ -1,4 +1,4 @@
-"""`decide` about the levels that the workers tell of: startup and devices, worker by worker."""
+"""`decide` on the levels that the workers report: startup and devices, worker by worker."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.nodes.readiness_cases import NAME, NO_KEY, SILENT, UP, YES, look, node, slice_
+from tests.nodes.readiness_cases import NAME, NO_KEY, SILENT, UP, YES, decision_for, node, slice_
 from tpuctl.models.node import Node
 from tpuctl.nodes.conditions import (
     Condition,
@@ -78,23 +78,23 @@ _DONE = WorkerSnapshot(SshAnswer.YES, startup=StartupState.DONE, chips=4)
         (_DEVICES, slice_(), (_DONE,), "wait 2: every worker answers ssh"),
     ],
 )
-def test_the_workers_decide_the_higher_levels(
+def test_higher_levels_depend_on_the_workers(
     policy: Policy, seen_node: Node, workers: tuple[WorkerSnapshot, ...], expected: str
 ) -> None:
-    assert look(policy, seen_node, workers=workers, is_ours=True) == expected
+    assert decision_for(policy, seen_node, workers=workers, is_ours=True) == expected
 
 
-def test_eight_workers_are_named_and_more_are_counted() -> None:
+def test_messages_name_eight_workers_and_count_the_others() -> None:
     big = node(acceleratorType="v4-256")
     few = tuple(replace(_DONE, chips=3) if index in {3, 5} else _DONE for index in range(32))
     many = tuple(replace(_DONE, chips=index % 4) for index in range(32))
 
-    assert look(_DEVICES, big, workers=few) == (
+    assert decision_for(_DEVICES, big, workers=few) == (
         "wait 2: 2 of 32 workers: each sees 3 of 4 chips (3, 5) [give up in 610]"
     )
     named = ", ".join(f"worker {index} sees {index % 4} of 4 chips" for index in range(8))
-    assert look(_DEVICES, big, workers=many) == f"wait 2: {named} and 24 more [give up in 610]"
-    assert look(UP, big, workers=(SILENT,) * 32) == (
+    assert decision_for(_DEVICES, big, workers=many) == f"wait 2: {named} and 24 more [give up in 610]"
+    assert decision_for(UP, big, workers=(SILENT,) * 32) == (
         "wait 2: 32 of 32 workers do not answer ssh (0, 1, 2, 3, 4, 5, 6, 7 and 24 more)"
     )
 

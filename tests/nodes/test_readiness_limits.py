@@ -1,4 +1,4 @@
-"""What `decide` never does, whatever is seen."""
+"""What `decide` never does, in any state."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ _seen = st.builds(
     waited=_durations,
     workers=st.lists(_workers, max_size=2).map(tuple),
     is_ours=st.booleans(),
-    tried=st.builds(RepairAttempts, _few, _few, _few),
+    attempts=st.builds(RepairAttempts, _few, _few, _few),
     since_repair=_maybe,
     was_there=st.booleans(),
     has_vanished=st.booleans(),
@@ -110,7 +110,7 @@ _seen = st.builds(
     ),
     held_by=st.sampled_from([None, None, "ann"]),
     outage=st.none() | st.none() | st.builds(ApiOutage, _durations, st.integers(1, 99), _errors),
-    pace=st.builds(
+    poll_state=st.builds(
         PollState,
         usual=st.lists(_durations, max_size=4).map(lambda found: tuple(sorted(found))),
         since_action=_maybe,
@@ -122,7 +122,7 @@ _seen = st.builds(
 
 @settings(max_examples=450, deadline=None)
 @given(_policies, _seen)
-def test_whatever_is_seen_the_limits_are_kept(policy: Policy, seen: ObservedState) -> None:
+def test_decisions_on_any_state_keep_the_limits(policy: Policy, seen: ObservedState) -> None:
     decision = decide(policy, seen, NOW)
     there = seen.node
 
@@ -145,9 +145,9 @@ def test_whatever_is_seen_the_limits_are_kept(policy: Policy, seen: ObservedStat
 
 @settings(max_examples=450, deadline=None)
 @given(_policies, _seen)
-def test_whatever_is_seen_a_repair_keeps_to_its_budget_and_harms_nobody(policy: Policy, seen: ObservedState) -> None:
+def test_repairs_on_any_state_keep_the_budget_and_interrupt_no_work(policy: Policy, seen: ObservedState) -> None:
     seen = replace(seen, outage=None, held_by=None, waited=timedelta())
-    decision, there, tried = decide(policy, seen, NOW), seen.node, seen.tried
+    decision, there, tried = decide(policy, seen, NOW), seen.node, seen.attempts
     is_recreation = isinstance(decision, Delete) and decision.is_repair and not seen.differences
 
     if isinstance(decision, Delete):
@@ -178,13 +178,13 @@ def test_whatever_is_seen_a_repair_keeps_to_its_budget_and_harms_nobody(policy: 
 
 @settings(max_examples=120, deadline=None)
 @given(st.sampled_from(Condition), _seen)
-def test_wait_only_waits(goal: Condition, seen: ObservedState) -> None:
+def test_wait_on_any_state_changes_nothing(goal: Condition, seen: ObservedState) -> None:
     assert isinstance(decide(replace(WAIT, goal=goal, timeout=None), seen, NOW), (Done, Fail, Requeue))
 
 
 @settings(max_examples=120, deadline=None)
 @given(_policies, _seen)
-def test_every_plan_ends_and_every_matrix_can_be_drawn(policy: Policy, seen: ObservedState) -> None:
+def test_plan_of_any_state_ends_and_its_matrix_is_valid(policy: Policy, seen: ObservedState) -> None:
     try:
         planned = plan_steps(policy, seen, NOW)
     except TpuctlError:

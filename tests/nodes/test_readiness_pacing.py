@@ -1,4 +1,4 @@
-"""When the next look is: dense where a change is usual, seldom elsewhere, never above 15 s."""
+"""The delay until the next poll: short while a change is likely, never above 15 s."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def seconds(number: float) -> timedelta:
 
 
 def pause(in_state: float = 0, pending: Verb | None = None, **pace: Any) -> float:
-    """The seconds until the next look at a node in CREATING."""
+    """The seconds until the next poll of a node in CREATING."""
     seen = ObservedState(
-        name=NAME, node=node("CREATING"), in_state=seconds(in_state), pending=pending, pace=PollState(**pace)
+        name=NAME, node=node("CREATING"), in_state=seconds(in_state), pending=pending, poll_state=PollState(**pace)
     )
     decision = decide(_POLICY, seen, NOW)
     assert isinstance(decision, Requeue)
@@ -37,7 +37,7 @@ _USUAL = (seconds(190), seconds(200), seconds(210))
 @pytest.mark.parametrize(
     ("situation", "expected"),
     [
-        # Without knowledge: a tenth of its age, sooner after an action, and with a jitter of a fifth.
+        # Without past durations: a tenth of its age, sooner after an action, and with a jitter of a fifth.
         ({}, 2),
         ({"in_state": 50}, 5),
         ({"in_state": 150}, 15),
@@ -46,11 +46,11 @@ _USUAL = (seconds(190), seconds(200), seconds(210))
         ({"in_state": 50, "jitter": 0.0}, 4),
         ({"in_state": 50, "jitter": 0.999999999}, 6),
         ({"in_state": 9999, "jitter": 0.999}, 15),
-        # Refused for being asked too often: twice as long for each time.
+        # Throttled: twice as long for each time.
         ({"in_state": 30, "throttled": 1}, 6),
         ({"in_state": 30, "throttled": 2}, 12),
         ({"in_state": 30, "throttled": 99}, 15),
-        # With knowledge: seldom, then at the begin of the window, then dense, then seldom again.
+        # With past durations: rare, then at the beginning of the window, then frequent, then rare again.
         ({"in_state": 10, "usual": _USUAL, "since_action": seconds(10)}, 15),
         ({"in_state": 170, "usual": _USUAL}, 5),
         ({"in_state": 175, "usual": _USUAL}, 2),
@@ -61,17 +61,17 @@ _USUAL = (seconds(190), seconds(200), seconds(210))
         ({"in_state": 18, "usual": (seconds(20),)}, 1.7),
     ],
 )
-def test_the_next_look_is_due(situation: dict[str, Any], expected: float) -> None:
+def test_poll_delay_depends_on_age_actions_and_usual_durations(situation: dict[str, Any], expected: float) -> None:
     assert pause(**situation) == pytest.approx(expected, abs=0.001)
 
 
-def test_an_interval_follows_the_age() -> None:
+def test_poll_interval_is_a_tenth_of_the_age() -> None:
     assert [poll_interval(seconds(age)).total_seconds() for age in (0, 20, 50, 150, 9999)] == [2, 2, 5, 15, 15]
 
 
 @pytest.mark.parametrize("usual", [30, 120, 1200])
-def test_a_change_is_seen_soon_with_few_looks(usual: float) -> None:
-    """At most one look in 5 s, and a quarter of the time that doubling pauses would lose."""
+def test_change_is_observed_soon_with_few_polls(usual: float) -> None:
+    """At most one poll in 5 s, and a quarter of the delay of doubling pauses."""
     chance = random.Random(usual)  # noqa: S311  # a simulation that can be repeated
     late, looks, took = [], 0, 0.0
     for _ in range(60):

@@ -1,4 +1,4 @@
-"""`decide` about a node that is broken or slow: a row for each rule and each boundary."""
+"""`decide` on a broken or slow node: a row for each rule and each boundary."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.nodes.readiness_cases import (
     UP,
     WAIT,
     YES,
-    look,
+    decision_for,
     node,
     queued,
     slice_,
@@ -60,7 +60,7 @@ _PENDING: dict[str, Any] = {
 _Row = tuple[Policy, Node, dict[str, Any], str]
 
 _EVIDENCE: list[_Row] = [
-    # Health: a defect is acted on from its threshold on, and only on a node of ours or one that nobody can be using.
+    # Health: a defect is repaired from its threshold on, and only on our node or one that cannot be in use.
     (UP, node(**SICK), _OURS | {"in_state": _UNHEALTHY - SECOND}, f"wait 15: {_SICK_TEXT} [restart it in 1]"),
     (UP, node(**SICK), _OURS, f"restart: {_SICK_TEXT}"),
     (
@@ -79,7 +79,7 @@ _EVIDENCE: list[_Row] = [
     (_FORCED, node(**SICK), _OURS | {"is_ours": False, "workers": (YES,)}, f"reboot: {_SICK_TEXT}"),
     (WAIT, node(**SICK), _OURS, f"broken: `trainer`: {_SICK_TEXT}"),
     (_NONE, node(**SICK), _OURS, f"broken: `trainer`: {_SICK_TEXT}"),
-    # What is no evidence of a defect is only waited for.
+    # Without evidence of a defect the run only waits.
     (
         UP,
         node(health="UNHEALTHY_MAINTENANCE"),
@@ -92,7 +92,7 @@ _EVIDENCE: list[_Row] = [
     (UP, node(health="BRAND_NEW"), _OURS, "wait 15: it is READY but BRAND_NEW"),
     (UP, node(health="BRAND_NEW"), _LATE | {"is_ours": True}, "wait 15: it is READY but BRAND_NEW"),
     (UP, node(**_UNSET), _OURS, "wait 15: it is READY, its health is not reported yet"),
-    # Silence.
+    # No worker answers ssh.
     (
         UP,
         node(),
@@ -115,17 +115,17 @@ _EVIDENCE: list[_Row] = [
     ),
     (_DEVICES, node(), _OURS | {"workers": (_SHORT,)}, f"reboot: {_SHORT_TEXT}"),
     (_DEVICES, node(), _OURS | {"workers": (_SHORT,), "is_ours": False}, f"broken: `trainer`: {_SHORT_TEXT}"),
-    (_DEVICES, node(), _OURS | {"workers": (_SHORT,), "tried": _ONCE}, f"restart: {_SHORT_TEXT}"),
+    (_DEVICES, node(), _OURS | {"workers": (_SHORT,), "attempts": _ONCE}, f"restart: {_SHORT_TEXT}"),
     (
         _DEVICES_TOO,
         node(),
-        _OURS | {"workers": (_SHORT,), "tried": RepairAttempts(0, 1)},
+        _OURS | {"workers": (_SHORT,), "attempts": RepairAttempts(0, 1)},
         f"broken: `trainer`: {_SHORT_TEXT}, unchanged after 1 restart; {_ENTERED_TEXT}",
     ),
     (
         replace(_DEVICES_TOO, forced=True),
         node(),
-        _OURS | {"workers": (_SHORT,), "tried": RepairAttempts(0, 1)},
+        _OURS | {"workers": (_SHORT,), "attempts": RepairAttempts(0, 1)},
         f"delete 7 to repair: {_SHORT_TEXT}",
     ),
     (
@@ -134,7 +134,7 @@ _EVIDENCE: list[_Row] = [
         _OURS | {"workers": (replace(_SHORT, failed="exit 3"),)},
         "reboot: it is READY but its worker fails the probe (exit 3)",
     ),
-    # A node on which somebody works is left alone.
+    # A node in use is not repaired.
     (
         UP,
         node(**SICK),
@@ -142,7 +142,7 @@ _EVIDENCE: list[_Row] = [
         f"broken: `trainer`: {_SICK_TEXT}; not repaired: process 1234 python3 holds the TPU of worker 0",
     ),
     (_FORCED, node(**SICK), _OURS | {"workers": (_HELD,)}, f"reboot: {_SICK_TEXT}"),
-    # So is one that somebody else repairs.
+    # Neither is one that another client repairs.
     (UP, node(**SICK), _OURS | {"held_by": "ann"}, "wait 15: it is being repaired by ann"),
     (WAIT, node(**SICK), _OURS | {"held_by": "ann"}, "wait 15: it is being repaired by ann"),
     (UP, node("STOPPED"), {"held_by": "ann"}, "wait 2: it is being repaired by ann"),
@@ -154,10 +154,10 @@ _LADDER: list[_Row] = [
     (
         _REBOOT,
         node(**SICK),
-        _OURS | {"workers": (YES,), "tried": _ONCE},
+        _OURS | {"workers": (YES,), "attempts": _ONCE},
         f"broken: `trainer`: {_SICK_TEXT}, unchanged after 1 reboot",
     ),
-    (UP, node(**SICK), _OURS | {"workers": (YES,), "tried": _ONCE}, f"restart: {_SICK_TEXT}"),
+    (UP, node(**SICK), _OURS | {"workers": (YES,), "attempts": _ONCE}, f"restart: {_SICK_TEXT}"),
     (replace(UP, max_reboots=0), node(**SICK), _OURS | {"workers": (YES,)}, f"restart: {_SICK_TEXT}"),
     (
         UP,
@@ -170,35 +170,40 @@ _LADDER: list[_Row] = [
     (UP, spot("READY", **SICK), _OURS, f"broken: `trainer`: {_SICK_TEXT}, {_SPOT_TEXT}"),
     (UP, queued("READY", **SICK), _OURS, f"broken: `trainer`: {_SICK_TEXT}, {_QUEUED_TEXT}"),
     (UP, node(**SICK), _OURS | {"refused_stop": "no"}, f"broken: `trainer`: {_SICK_TEXT}, no"),
-    (UP, node(**SICK), _OURS | {"tried": RepairAttempts(1, 1)}, f"restart: {_SICK_TEXT}"),
-    (UP, node(**SICK), _OURS | {"tried": _TWICE}, f"broken: `trainer`: {_SICK_TEXT}, {_TRIED}"),
+    (UP, node(**SICK), _OURS | {"attempts": RepairAttempts(1, 1)}, f"restart: {_SICK_TEXT}"),
+    (UP, node(**SICK), _OURS | {"attempts": _TWICE}, f"broken: `trainer`: {_SICK_TEXT}, {_TRIED}"),
     (_RECREATE, node(**SICK), _OURS, f"restart: {_SICK_TEXT}"),
-    (_RECREATE, node(**SICK), _OURS | {"tried": _TWICE}, f"delete 7 to repair: {_SICK_TEXT}"),
-    (_RECREATE, node(**SICK, id="8"), _OURS | {"tried": _TWICE}, f"delete 8 to repair: {_SICK_TEXT}"),
+    (_RECREATE, node(**SICK), _OURS | {"attempts": _TWICE}, f"delete 7 to repair: {_SICK_TEXT}"),
+    (_RECREATE, node(**SICK, id="8"), _OURS | {"attempts": _TWICE}, f"delete 8 to repair: {_SICK_TEXT}"),
     (_RECREATE, slice_(**SICK), _BOTH, f"delete 7 to repair: {_SICK_TEXT}; {_SLICE_TEXT}"),
     (
         _RECREATE,
         node(**SICK),
-        _OURS | {"tried": _SPENT},
+        _OURS | {"attempts": _SPENT},
         f"broken: `trainer`: {_SICK_TEXT}, unchanged after 1 reboot, 2 restarts and 1 recreation",
     ),
-    (_RECREATE, queued("READY", **SICK), _OURS | {"tried": _TWICE}, f"broken: `trainer`: {_SICK_TEXT}, {_TRIED}"),
+    (_RECREATE, queued("READY", **SICK), _OURS | {"attempts": _TWICE}, f"broken: `trainer`: {_SICK_TEXT}, {_TRIED}"),
     (
         _RECREATE,
         node(**SICK),
-        _OURS | {"tried": _TWICE, "workers": (YES,)},
+        _OURS | {"attempts": _TWICE, "workers": (YES,)},
         f"broken: `trainer`: {_SICK_TEXT}, {_TRIED}; {_ENTERED_TEXT}",
     ),
-    (_RECREATE_FORCED, node(**SICK), _OURS | {"tried": _TWICE, "workers": (YES,)}, f"delete 7 to repair: {_SICK_TEXT}"),
-    (_RECREATE, node(**SICK), _OURS | {"tried": _TWICE, "is_ours": False}, f"broken: `trainer`: {_SICK_TEXT}"),
+    (
+        _RECREATE_FORCED,
+        node(**SICK),
+        _OURS | {"attempts": _TWICE, "workers": (YES,)},
+        f"delete 7 to repair: {_SICK_TEXT}",
+    ),
+    (_RECREATE, node(**SICK), _OURS | {"attempts": _TWICE, "is_ours": False}, f"broken: `trainer`: {_SICK_TEXT}"),
     # After a repair its effect is awaited, shorter than the first time.
     (
         UP,
         node(**SICK),
-        _OURS | {"tried": _ONCE, "since_repair": _RECHECK - SECOND},
+        _OURS | {"attempts": _ONCE, "since_repair": _RECHECK - SECOND},
         f"wait 15: {_SICK_TEXT} [restart it in 1]",
     ),
-    (UP, node(**SICK), _OURS | {"tried": _ONCE, "since_repair": _RECHECK}, f"restart: {_SICK_TEXT}"),
+    (UP, node(**SICK), _OURS | {"attempts": _ONCE, "since_repair": _RECHECK}, f"restart: {_SICK_TEXT}"),
     (UP, node(**SICK), _OURS | {"in_state": _RECHECK, "since_repair": _RECHECK}, f"restart: {_SICK_TEXT}"),
 ]
 
@@ -209,7 +214,7 @@ _SLOW: list[_Row] = [
     (UP, node("REPAIRING"), {"in_state": _REPAIRING}, "restart: it has been REPAIRING for 30m"),
     (UP, node("REPAIRING", **_ONGOING), {"in_state": _REPAIRING}, "wait 15: it has been REPAIRING for 30m"),
     (UP, node("RESTARTING"), {"in_state": _STARTING}, "restart: it has been RESTARTING for 15m"),
-    (UP, node("STARTING"), {"in_state": _STARTING, "tried": _TWICE}, "wait 15: it has been STARTING for 15m"),
+    (UP, node("STARTING"), {"in_state": _STARTING, "attempts": _TWICE}, "wait 15: it has been STARTING for 15m"),
     (UP, node("STARTING"), {"in_state": _STARTING, "refused_stop": "no"}, "wait 15: it has been STARTING for 15m"),
     (UP, slice_("STARTING"), {"in_state": _STARTING + 9 * SECOND}, "wait 15: it is STARTING"),
     (UP, slice_("STARTING"), {"in_state": _STARTING + _WORKER}, "wait 15: it has been STARTING for 15m10s"),
@@ -225,13 +230,13 @@ _SLOW: list[_Row] = [
         {"in_state": _STARTING, "refused_stop": "no"},
         "delete 7 to repair: it has been STARTING for 15m; no",
     ),
-    (_RECREATE, node("STARTING"), {"in_state": _STARTING, "tried": _SPENT}, "wait 15: it has been STARTING for 15m"),
+    (_RECREATE, node("STARTING"), {"in_state": _STARTING, "attempts": _SPENT}, "wait 15: it has been STARTING for 15m"),
     (UP, spot("STARTING"), {"in_state": _STARTING}, "wait 15: it has been STARTING for 15m"),
     (_REBOOT, node("STARTING"), {"in_state": _STARTING}, "wait 15: it has been STARTING for 15m"),
     (WAIT, node("STARTING"), {"in_state": _STARTING}, "wait 15: it has been STARTING for 15m"),
     (UP, node("CREATING"), {"in_state": timedelta(hours=5)}, "wait 15: it is CREATING"),
     (UP, node("STOPPING"), {"in_state": timedelta(hours=5)}, "wait 15: it is STOPPING"),
-    # What cannot be started again.
+    # A node that cannot be started again.
     (UP, spot("STOPPED"), {}, f"conflict: `trainer` is STOPPED, and {_SPOT_TEXT}"),
     (UP, queued("STOPPED"), {}, f"conflict: `trainer` is STOPPED, and {_QUEUED_TEXT}"),
     (UP, spot("TERMINATED"), {}, "delete 7: it was preempted: only its record is left"),
@@ -242,4 +247,4 @@ _SLOW: list[_Row] = [
 def test_repair_has_thresholds_budgets_and_limits(
     policy: Policy, seen_node: Node, fields: dict[str, Any], expected: str
 ) -> None:
-    assert look(policy, seen_node, **fields) == expected
+    assert decision_for(policy, seen_node, **fields) == expected

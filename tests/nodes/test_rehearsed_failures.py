@@ -1,4 +1,4 @@
-"""A failure of an operation can be rehearsed by its code alone: the client takes it for what it is."""
+"""A failed operation is simulated by its code: the client recognises its kind."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tpuctl.errors import ExitCode
         (14, "unavailable", (ExitCode.FAILURE, 3)),
     ],
 )
-def test_up_meets_the_kind_of_failure_that_the_code_stands_for(
+def test_up_with_a_failing_operation_has_the_exit_code_of_its_kind(
     tpuctl: Console, sandbox: Sandbox, code: int, forecast: str, ending: tuple[ExitCode, int]
 ) -> None:
-    """The exit code says of what kind it was, the number of creates whether it was tried again."""
+    """The exit code shows its kind, the number of creates whether it was retried."""
     _, said, _ = tpuctl("sandbox", "fault", "operation-error", "--code", str(code), "--times", "0")
 
     out, _, ended = tpuctl("up", "demo", "--type", "v4-8", "--zone", "us-central2-b")

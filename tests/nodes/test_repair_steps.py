@@ -1,4 +1,4 @@
-"""Repair: reboot, restart, recreate; what is skipped and why; what is never destroyed; what follows a repair."""
+"""Repair: reboot, restart, recreate; skipped repairs and their reasons; what is never deleted."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def clock() -> EventfulClock:
     return EventfulClock()
 
 
-def acts(out: str) -> list[str]:
-    """Return what was done, with its reason, out of the lines of `--events -`."""
+def actions_in(out: str) -> list[str]:
+    """Return the actions and their reasons from the lines of `--events -`."""
     return [text for kind, text in events(out) if kind == "action"]
 
 
-def telling(chips: int = 4, holders: str = "-") -> str:
+def worker_report(chips: int = 4, holders: str = "-") -> str:
     return f"printf 'tpuctl-worker startup=done about=- chips={chips} holders={holders}\\n'"
 
 
 @one_face
-def test_each_rung_is_used_up_before_the_next(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_each_repair_is_exhausted_before_the_next(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unhealthy", count=0)
     put(sandbox, health="UNHEALTHY_TENSORFLOW")
 
@@ -43,7 +43,7 @@ def test_each_rung_is_used_up_before_the_next(tpuctl: Console, sandbox: Sandbox)
 
     again = [f"restarting it: {SICK}", "starting it: it is STOPPED"]
     made = "creating v4-8 with tpu-ubuntu2204-base, on-demand: the old one is gone"
-    assert acts(out) == [f"rebooting every worker: {SICK}", *again, *again, f"deleting it: {SICK}", made]
+    assert actions_in(out) == [f"rebooting every worker: {SICK}", *again, *again, f"deleting it: {SICK}", made]
     assert (errors(err), code) == (
         [f"error: `demo`: {SICK}, unchanged after 1 reboot, 2 restarts and 1 recreation"],
         10,
@@ -62,7 +62,7 @@ def test_each_rung_is_used_up_before_the_next(tpuctl: Console, sandbox: Sandbox)
         (("--repair", "recreate", "--max-recreates", "0", "--max-restarts", "0"), ["reboot"]),
     ],
 )
-def test_the_user_says_how_far_it_goes(
+def test_repair_option_limits_the_steps(
     tpuctl: Console, sandbox: Sandbox, options: tuple[str, ...], changes: list[str]
 ) -> None:
     sandbox.fault("unhealthy", count=0)
@@ -82,33 +82,33 @@ def test_the_user_says_how_far_it_goes(
         ({"schedulingConfig": {"spot": True}}, "it is a spot node, and those cannot be started again once stopped"),
     ],
 )
-def test_a_rung_that_is_impossible_is_skipped_and_said(
+def test_impossible_repair_is_skipped_with_its_reason(
     tpuctl: Console, sandbox: Sandbox, found: dict[str, Any], why: str
 ) -> None:
     put(sandbox, health="UNHEALTHY_TENSORFLOW", **found)
 
     out, _, code = tpuctl(*REPAIR)
 
-    assert (acts(out)[:2], code) == ([f"rebooting every worker: {SICK}", f"deleting it: {SICK}; {why}"], 0)
+    assert (actions_in(out)[:2], code) == ([f"rebooting every worker: {SICK}", f"deleting it: {SICK}; {why}"], 0)
     assert sandbox.changes() == ["delete", "create"]
 
 
 @one_face
-def test_a_node_of_a_queued_resource_is_rebooted_at_most(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_node_of_a_queued_resource_is_only_rebooted(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, queued_resource="research", health="UNHEALTHY_TENSORFLOW")
     sandbox.add_queued_resource("research", node_ids=("demo",))
 
     out, err, code = tpuctl(*REPAIR)
 
-    assert (acts(out), code, sandbox.changes()) == ([f"rebooting every worker: {SICK}"], 10, [])
+    assert (actions_in(out), code, sandbox.changes()) == ([f"rebooting every worker: {SICK}"], 10, [])
     why = "it belongs to the queued resource `research`, whose nodes cannot be stopped"
     assert errors(err) == [f"error: `demo`: {SICK}, unchanged after 1 reboot; {why}"]
 
 
 @one_face
-def test_a_process_that_holds_the_tpu_is_left_alone(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh) -> None:
+def test_node_with_a_process_on_the_tpu_is_not_repaired(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh) -> None:
     sandbox.fault("unhealthy", count=2)
-    fake_ssh(telling(holders="77:python3"))
+    fake_ssh(worker_report(holders="77:python3"))
 
     _, err, code = tpuctl(*UP, *QUICK)
 
@@ -121,14 +121,14 @@ def test_a_process_that_holds_the_tpu_is_left_alone(tpuctl: Console, sandbox: Sa
 
 
 @one_face
-def test_a_refused_stop_leads_to_the_next_rung(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_refused_stop_leads_to_the_next_repair(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("operation-error", method="*.stop", code=9, message="Node is busy.")
     put(sandbox)
     sandbox.fault("unhealthy", count=2)
 
     out, _, code = tpuctl(*REPAIR)
 
-    rebooted, restarted, deleted, _ = acts(out)
+    rebooted, restarted, deleted, _ = actions_in(out)
     assert (rebooted, restarted) == (f"rebooting every worker: {SICK}", f"restarting it: {SICK}")
     assert deleted.startswith(f"deleting it: {SICK}; ")
     assert "Node is busy." in deleted
@@ -139,10 +139,10 @@ def test_a_refused_stop_leads_to_the_next_rung(tpuctl: Console, sandbox: Sandbox
 @pytest.mark.parametrize(
     ("repair", "code", "changes"), [("recreate", 0, ["start", "delete", "create"]), ("restart", 5, ["start"])]
 )
-def test_a_state_that_hangs_where_a_stop_is_refused(
+def test_stuck_state_with_a_refused_stop_is_recreated_if_allowed(
     tpuctl: Console, sandbox: Sandbox, repair: str, code: int, changes: list[str]
 ) -> None:
-    """The service stops no node that is STARTING: only a new one helps, where that is allowed."""
+    """The service stops no node that is STARTING: it is recreated if that is allowed."""
     put(sandbox, state="STOPPED")
     sandbox.fault("hang", state="STARTING")
 
@@ -152,16 +152,16 @@ def test_a_state_that_hangs_where_a_stop_is_refused(
 
 
 @one_face
-def test_devices_that_come_back_end_the_repair(
+def test_devices_that_reappear_end_the_repair(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, fake_ssh: FakeSsh
 ) -> None:
     def look() -> None:
         if "start" in sandbox.changes():
-            fake_ssh(telling())
+            fake_ssh(worker_report())
         else:
             clock.after(timedelta(seconds=30), look)
 
-    fake_ssh(telling(chips=3))
+    fake_ssh(worker_report(chips=3))
     clock.after(timedelta(minutes=4), look)
 
     out, _, code = tpuctl(*UP, "--for", "devices", *QUICK)
@@ -170,10 +170,10 @@ def test_devices_that_come_back_end_the_repair(
 
 
 @one_face
-def test_devices_missing_after_a_restart_are_not_restarted_again(
+def test_devices_missing_after_a_restart_cause_no_second_restart(
     tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh
 ) -> None:
-    fake_ssh(telling(chips=3))
+    fake_ssh(worker_report(chips=3))
 
     _, err, code = tpuctl(*UP, "--for", "devices", "--repair", "recreate", *QUICK)
 
@@ -186,7 +186,7 @@ def test_devices_missing_after_a_restart_are_not_restarted_again(
 
 
 @one_face
-def test_a_restart_that_finds_no_capacity_ends_with_that(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_restart_without_capacity_fails(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unhealthy")
     sandbox.fault("operation-error", method="*.start")
 
@@ -202,8 +202,10 @@ def in_a_bucket(sandbox: Sandbox) -> dict[str, Any]:
 
 
 @one_face
-def test_another_node_of_that_name_is_never_deleted(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
-    """It was made between the look and the deletion, which was decided about its predecessor."""
+def test_node_recreated_by_another_client_is_not_deleted(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    """It was created between the snapshot and the deletion, which was decided for its predecessor."""
     slow = in_a_bucket(sandbox)
     put(sandbox, state="PREEMPTED")
     clock.after(timedelta(seconds=5), lambda: put(sandbox))
@@ -215,9 +217,7 @@ def test_another_node_of_that_name_is_never_deleted(tpuctl: Console, sandbox: Sa
 
 
 @one_face
-def test_the_spec_is_in_the_journal_before_the_node_is_deleted(
-    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
-) -> None:
+def test_spec_is_in_the_journal_before_a_deletion(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     found: list[object] = []
 
     def look() -> None:
@@ -233,7 +233,7 @@ def test_the_spec_is_in_the_journal_before_the_node_is_deleted(
 
 
 @one_face
-def test_without_a_journal_nothing_is_destroyed_and_all_can_be_read(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_unwritable_journal_prevents_deletions_but_not_reads(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="PREEMPTED")
     put(sandbox, "sick", health="UNHEALTHY_TENSORFLOW")
     (sandbox.world.path.parent / "journal").write_text("not a folder")

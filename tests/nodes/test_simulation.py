@@ -1,4 +1,4 @@
-"""Hundreds of lives of nodes, drawn at random, each judged by the sandbox: usable, or the right exit code.
+"""Hundreds of random runs, each judged by the sandbox: usable, or the right exit code.
 
 A failure names its seed and the command that runs that world again. CI runs two thousand lives with `make simulation`.
 """
@@ -15,8 +15,8 @@ _WORLDS = 8  # of ten lives each
 
 
 @pytest.mark.parametrize("first", range(0, 48, _WORLDS))
-def test_every_life_ends_usable_or_with_the_right_exit_code(first: int) -> None:
-    """No node is leaked, none destroyed that should not be, no budget exceeded, whatever the world does."""
+def test_each_run_ends_usable_or_with_the_right_exit_code(first: int) -> None:
+    """No node is leaked or wrongly deleted, and no budget exceeded, under any faults."""
     wrong = [
         f"{fault}\n    python -m tests.nodes.simulation --seed {seed} --life {fault.partition(' ')[0]} -v"
         for seed in range(first, first + _WORLDS)

@@ -1,4 +1,4 @@
-"""Surveys and set-ups of workers: on a real sshd, with one that fails in every way, and of very many."""
+"""Surveys and set-ups of workers: with a real sshd, with a failing one, and for many workers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def world(tmp_path: Path) -> Iterator[SandboxState]:
 
 @pytest.fixture
 def add(world: SandboxState, tmp_path: Path) -> Callable[[str], Node]:
-    """Put a node into the world that lets us in."""
+    """Add a node that accepts our key."""
 
     def add(accelerator_type: str, **fields: Any) -> Node:
         entry = metadata_key_line(getuser(), ensure_key(tmp_path / "home", login=getuser()))
@@ -68,7 +68,7 @@ def seen(workers: SshWorkers, node: Node, probe: str | None = None) -> list[tupl
 
 
 @pytest.mark.sshd
-def test_a_slice_tells_of_startup_chips_holders_and_a_probe(
+def test_survey_of_a_slice_has_startup_chips_holders_and_probe(
     world: SandboxState, add: Callable[..., Node], tmp_path: Path
 ) -> None:
     workers, node = workers_of(world, tmp_path / "home"), add("v4-16", state="STARTING")
@@ -94,7 +94,7 @@ def test_a_slice_tells_of_startup_chips_holders_and_a_probe(
 
 
 @pytest.mark.sshd
-def test_one_worker_whose_startup_failed_and_a_set_up_that_reads_nothing_of_itself(
+def test_failed_startup_is_reported_and_setup_does_not_read_its_script(
     world: SandboxState, add: Callable[..., Node], tmp_path: Path
 ) -> None:
     workers, node = workers_of(world, tmp_path / "home"), add("v4-8")
@@ -115,9 +115,7 @@ def test_one_worker_whose_startup_failed_and_a_set_up_that_reads_nothing_of_itse
 
 
 @pytest.mark.sshd
-def test_a_reboot_from_inside_is_heard_of_by_nobody_answering(
-    world: SandboxState, add: Callable[..., Node], tmp_path: Path
-) -> None:
+def test_reboot_closes_the_connections(world: SandboxState, add: Callable[..., Node], tmp_path: Path) -> None:
     workers, node = workers_of(world, tmp_path / "home"), add("v4-8")
 
     workers.reboot(node)
@@ -132,7 +130,7 @@ def test_a_reboot_from_inside_is_heard_of_by_nobody_answering(
     assert up_again == WorkerSnapshot(SshAnswer.YES, StartupState.RUNNING, 4)
 
 
-def test_how_long_a_startup_runs_in_the_sandbox(world: SandboxState, add: Callable[..., Node]) -> None:
+def test_startup_in_the_sandbox_has_a_duration(world: SandboxState, add: Callable[..., Node]) -> None:
     def stands(*, rebooted_ago: float | None = None, speed: float = 1) -> Stands:
         with world.read() as session:
             worker = find_worker(session, "sandbox/us-central2-b/node/0")
@@ -161,7 +159,7 @@ FAKE = {
 
 @pytest.mark.parametrize("inspect", [False, True])
 @pytest.mark.parametrize("case", FAKE)
-def test_a_worker_that_tells_nothing_is_given_the_time_and_no_more(
+def test_silent_worker_times_out(
     world: SandboxState,
     add: Callable[..., Node],
     tmp_path: Path,
@@ -183,7 +181,7 @@ def test_a_worker_that_tells_nothing_is_given_the_time_and_no_more(
     assert monotonic() - begun < 2
 
 
-def test_a_set_up_is_repeated_only_until_it_has_begun(
+def test_setup_is_retried_only_until_it_has_begun(
     world: SandboxState, add: Callable[..., Node], tmp_path: Path, fake_ssh: Callable[[str], None]
 ) -> None:
     node, workers = add("v4-8"), workers_of(world, tmp_path / "home")
@@ -211,7 +209,7 @@ def test_a_set_up_is_repeated_only_until_it_has_begun(
     )
 
 
-def test_many_workers_are_asked_with_little_work(
+def test_survey_of_many_workers_is_cheap(
     world: SandboxState, add: Callable[..., Node], tmp_path: Path, fake_ssh: Callable[[str], None]
 ) -> None:
     node = add("v4-4096")

@@ -1,4 +1,4 @@
-"""`tpuctl up` when things go wrong in the node and in the zone."""
+"""`tpuctl up` with faults of the node and the zone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def clock() -> EventfulClock:
 
 
 @one_face
-def test_a_node_that_comes_up_unhealthy_is_rebooted_then_restarted(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_unhealthy_new_node_is_rebooted_then_restarted(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unhealthy")
 
     out, err, code = tpuctl(*UP)
@@ -52,7 +52,7 @@ def test_a_node_that_comes_up_unhealthy_is_rebooted_then_restarted(tpuctl: Conso
 
 
 @one_face
-def test_where_ssh_does_not_answer_it_is_restarted_at_once(
+def test_unhealthy_node_without_ssh_is_restarted_at_once(
     tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None]
 ) -> None:
     fake_ssh("exit 255")
@@ -64,7 +64,7 @@ def test_where_ssh_does_not_answer_it_is_restarted_at_once(
 
 
 @one_face
-def test_reboots_and_restarts_are_bounded(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_reboots_and_restarts_are_limited(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unhealthy", count=0)
 
     out, err, code = tpuctl(*UP, "--max-restarts", "1")
@@ -84,7 +84,7 @@ def test_reboots_and_restarts_are_bounded(tpuctl: Console, sandbox: Sandbox) -> 
 
 
 @one_face
-def test_recreating_has_to_be_allowed_and_is_bounded_too(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_recreation_must_be_allowed_and_is_limited(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unhealthy", count=0)
 
     _, _, code = tpuctl(
@@ -95,7 +95,7 @@ def test_recreating_has_to_be_allowed_and_is_bounded_too(tpuctl: Console, sandbo
 
 
 @one_face
-def test_an_unhealthy_node_that_may_be_in_use_is_left_alone(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_unhealthy_node_in_use_is_not_repaired(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, health="UNHEALTHY_TENSORFLOW")
 
     assert tpuctl("up", "demo") == (
@@ -117,7 +117,7 @@ def test_an_unhealthy_node_that_may_be_in_use_is_left_alone(tpuctl: Console, san
 
 
 @one_face
-def test_a_run_that_ended_early_is_gone_on_with_and_repairs_what_it_made(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_interrupted_run_is_continued_and_its_node_repaired(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unhealthy")
     tpuctl(*UP, "--timeout", "6m")
 
@@ -127,7 +127,7 @@ def test_a_run_that_ended_early_is_gone_on_with_and_repairs_what_it_made(tpuctl:
 
 
 @one_face
-def test_a_run_that_ended_before_it_saw_its_node_is_gone_on_with_too(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_run_interrupted_before_it_observed_its_node_is_continued(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unhealthy")
     tpuctl(*UP, "--no-wait")
     (journal,) = Path(tpuctl.environ["TPUCTL_STATE_DIR"]).rglob("demo.jsonl")
@@ -139,7 +139,7 @@ def test_a_run_that_ended_before_it_saw_its_node_is_gone_on_with_too(tpuctl: Con
 
 
 @one_face
-def test_a_node_that_was_handed_over_is_nobodys_to_repair(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_node_that_was_usable_before_is_not_repaired(tpuctl: Console, sandbox: Sandbox) -> None:
     tpuctl(*UP)
     sandbox.fault("unhealthy")
 
@@ -148,7 +148,7 @@ def test_a_node_that_was_handed_over_is_nobodys_to_repair(tpuctl: Console, sandb
 
 
 @one_face
-def test_maintenance_is_only_waited_for(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_maintenance_is_awaited_without_repair(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     sandbox.fault("maintenance", duration=timedelta(minutes=20))
 
@@ -165,7 +165,7 @@ def test_maintenance_is_only_waited_for(tpuctl: Console, sandbox: Sandbox) -> No
 
 
 @one_face
-def test_a_silent_node_that_this_run_made_is_restarted(
+def test_unreachable_node_of_this_run_is_restarted(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, fake_ssh: Callable[[str], None]
 ) -> None:
     fake_ssh("exit 255")
@@ -178,7 +178,7 @@ def test_a_silent_node_that_this_run_made_is_restarted(
 
 
 @one_face
-def test_a_node_that_hangs_in_creating_is_not_deleted(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_node_stuck_in_creating_is_not_deleted(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("hang", state="CREATING")
 
     out, err, code = tpuctl(*UP)
@@ -203,7 +203,7 @@ def test_a_node_that_hangs_in_creating_is_not_deleted(tpuctl: Console, sandbox: 
         ({"kind": "operation-error", "code": 3, "message": "Invalid network."}, 2, "Invalid network."),
     ],
 )
-def test_a_create_that_fails_says_why_and_what_to_do(
+def test_failed_create_has_its_cause_and_a_hint(
     tpuctl: Console, sandbox: Sandbox, fault: dict[str, Any], code: int, says: str
 ) -> None:
     sandbox.fault(**{"code": 8, **fault})
@@ -217,7 +217,7 @@ def test_a_create_that_fails_says_why_and_what_to_do(
 
 
 @one_face
-def test_a_create_that_fails_by_the_services_own_fault_is_tried_twice_more(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_create_with_an_internal_error_is_retried_twice(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("operation-error", code=13)
     assert tpuctl(*UP)[::2] == ("demo\tREADY\n", 0)
     assert sandbox.changes() == ["create", "create"]
@@ -254,7 +254,7 @@ def test_a_create_that_fails_by_the_services_own_fault_is_tried_twice_more(tpuct
 
 
 @one_face
-def test_what_a_failed_create_leaves_behind_is_named(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_failed_create_names_the_record_that_it_left(tpuctl: Console, sandbox: Sandbox) -> None:
     administration.set_setting(sandbox.world, "keep_failed_nodes", value=True)
     sandbox.fault("operation-error")
 
@@ -265,7 +265,7 @@ def test_what_a_failed_create_leaves_behind_is_named(tpuctl: Console, sandbox: S
 
 
 @one_face
-def test_a_start_without_capacity_leaves_the_node_stopped(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_start_without_capacity_leaves_the_node_stopped(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="STOPPED")
     sandbox.fault("operation-error", method="*.start")
 
@@ -275,7 +275,7 @@ def test_a_start_without_capacity_leaves_the_node_stopped(tpuctl: Console, sandb
     assert told(err)[:4] == ["STOPPED", "starting it: it is STOPPED", "STARTING", "STOPPED"]
 
 
-def test_a_node_that_somebody_deletes_is_not_made_again(
+def test_node_deleted_by_another_client_is_not_recreated(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:
     clock.after(timedelta(minutes=1), lambda: somebody(sandbox, "delete"))
@@ -291,7 +291,7 @@ def test_a_node_that_somebody_deletes_is_not_made_again(
 
 
 @one_face
-def test_a_node_that_tpuctl_deletes_elsewhere_is_not_made_again_and_it_is_said_who_did(
+def test_node_deleted_by_another_tpuctl_is_not_recreated_and_names_it(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:
     clock.after(timedelta(minutes=1), lambda: tpuctl("delete", "demo", "--yes", "--no-wait"))
@@ -304,7 +304,7 @@ def test_a_node_that_tpuctl_deletes_elsewhere_is_not_made_again_and_it_is_said_w
 
 
 @one_face
-def test_a_journal_that_cannot_be_written_lets_nothing_be_destroyed(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_unwritable_journal_prevents_a_deletion(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="PREEMPTED")
     for folder in (sandbox.world.path.parent, sandbox.world.path.parent.parent):
         (folder / "journal").write_text("not a folder")

@@ -1,4 +1,4 @@
-"""`tpuctl up` when things go wrong on the way to the API: no failure of a call is taken for a state."""
+"""`tpuctl up` with failing API calls: a failed call is never evidence about a node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CREATE = ["creating v4-8 with tpu-ubuntu2204-base: there is none yet", "CREATING
 
 
 def timeless(err: str) -> list[str]:
-    """Return what was told, without for how long: the client's own pauses are drawn by chance."""
+    """Return the lines without durations: the pauses of the client are random."""
     return [re.sub(r"(?<= for )\d+[hms0-9]*", "…", line) for line in told(err)]
 
 
@@ -32,7 +32,7 @@ def clock() -> EventfulClock:
         ("stop", {"health": "UNHEALTHY_TENSORFLOW"}, ["stop", "start"]),
     ],
 )
-def test_a_lost_answer_changes_nothing(
+def test_lost_answer_has_no_effect_on_the_result(
     tpuctl: Console, sandbox: Sandbox, call: str, found: dict[str, str], changes: list[str]
 ) -> None:
     for lost in ("drop-before", "drop-after"):
@@ -47,9 +47,7 @@ def test_a_lost_answer_changes_nothing(
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_an_api_that_does_not_answer_is_waited_out(
-    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, status: int
-) -> None:
+def test_api_outage_is_awaited(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, status: int) -> None:
     def fail() -> None:
         sandbox.fault("http-error", method="*.nodes.get", status=status, count=12)
 
@@ -63,7 +61,7 @@ def test_an_api_that_does_not_answer_is_waited_out(
     assert timeless(err)[:-2] == [*silent, *CREATE, *silent]
 
 
-def test_an_api_that_never_answers_is_waited_for_until_the_deadline(
+def test_api_that_never_answers_is_awaited_until_the_deadline(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:
     clock.after(timedelta(minutes=1), lambda: sandbox.fault("http-error", method="*.nodes.get", count=0))
@@ -83,7 +81,7 @@ def test_an_api_that_never_answers_is_waited_for_until_the_deadline(
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_what_is_not_allowed_ends_the_wait_at_once(tpuctl: Console, sandbox: Sandbox, status: int) -> None:
+def test_permission_error_ends_the_wait_at_once(tpuctl: Console, sandbox: Sandbox, status: int) -> None:
     put(sandbox, state="STARTING")
     sandbox.fault("http-error", method="*.nodes.get", status=status, count=0)
 
@@ -93,7 +91,7 @@ def test_what_is_not_allowed_ends_the_wait_at_once(tpuctl: Console, sandbox: San
     assert err.startswith("error: ")
 
 
-def test_a_zone_that_cannot_be_reached_is_not_an_empty_one(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_unreachable_zone_is_not_an_empty_one(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     sandbox.fault("unreachable", zone=ZONE, count=0)
 
@@ -126,7 +124,7 @@ def test_a_zone_that_cannot_be_reached_is_not_an_empty_one(tpuctl: Console, sand
 
 
 @one_face
-def test_where_nothing_listens_it_is_said_at_once(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_refused_connection_fails_at_once(tpuctl: Console, sandbox: Sandbox) -> None:
     assert tpuctl(*UP, TPUCTL_SANDBOX="", TPUCTL_ENDPOINT="http://127.0.0.1:1", TPUCTL_PROJECT="p") == (
         "",
         said(

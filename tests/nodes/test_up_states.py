@@ -1,4 +1,4 @@
-"""`tpuctl up` on each state in which it may find a node."""
+"""`tpuctl up` for each state of a node."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STARTED = ["STOPPED", "starting it: it is STOPPED", "STARTING", "READY"]
         ),
     ],
 )
-def test_goes_on_from_whatever_is_there(
+def test_up_continues_from_each_state(
     tpuctl: Console, sandbox: Sandbox, found: str, lines: list[str], changes: list[str]
 ) -> None:
     put(sandbox, state=found)
@@ -56,9 +56,7 @@ def test_goes_on_from_whatever_is_there(
         ("UNKNOWN", "error: `demo` is in the state UNKNOWN, which follows a failed repair"),
     ],
 )
-def test_what_the_service_gave_up_is_said_to_be_broken(
-    tpuctl: Console, sandbox: Sandbox, found: str, error: str
-) -> None:
+def test_up_of_a_node_that_the_service_gave_up_fails(tpuctl: Console, sandbox: Sandbox, found: str, error: str) -> None:
     put(sandbox, state=found)
 
     assert tpuctl(*UP) == (
@@ -71,7 +69,7 @@ def test_what_the_service_gave_up_is_said_to_be_broken(
 
 @one_face
 @pytest.mark.parametrize("found", ["STATE_UNSPECIFIED", "DEFRAGMENTING"])
-def test_an_unknown_state_is_not_ready_and_is_waited_for(tpuctl: Console, sandbox: Sandbox, found: str) -> None:
+def test_up_with_an_unknown_state_waits(tpuctl: Console, sandbox: Sandbox, found: str) -> None:
     put(sandbox, state=found)
 
     _, err, code = tpuctl(*UP)
@@ -90,10 +88,10 @@ def test_an_unknown_state_is_not_ready_and_is_waited_for(tpuctl: Console, sandbo
         5,
         [],
     )
-    put(sandbox)  # what the sandbox answers at the end is checked against what the service knows today
+    put(sandbox)  # the sandbox checks the state at the end against the values of the service
 
 
-def test_a_node_that_is_being_created_is_adopted(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_up_adopts_a_node_in_creation(tpuctl: Console, sandbox: Sandbox) -> None:
     tpuctl(*UP, "--no-wait")
 
     out, err, code = tpuctl("up", "demo", "--for", "ready")
@@ -103,7 +101,7 @@ def test_a_node_that_is_being_created_is_adopted(tpuctl: Console, sandbox: Sandb
 
 
 @one_face
-def test_a_node_that_is_preempted_meanwhile_is_made_again(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_up_recreates_a_node_preempted_during_the_run(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("preempt", node="demo")
 
     out, err, code = tpuctl(*UP, "--spot")
@@ -118,7 +116,7 @@ def test_a_node_that_is_preempted_meanwhile_is_made_again(tpuctl: Console, sandb
 
 
 @one_face
-def test_what_was_preempted_is_made_again_as_it_was(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_up_recreates_a_preempted_node_with_its_spec(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="TERMINATED", schedulingConfig={"spot": True}, labels={"team": "vision"})
 
     _, err, code = tpuctl("up", "demo")
@@ -134,7 +132,7 @@ def test_what_was_preempted_is_made_again_as_it_was(tpuctl: Console, sandbox: Sa
 
 
 @one_face
-def test_a_stopped_spot_node_cannot_be_started_and_nothing_is_tried(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_up_of_a_stopped_spot_node_sends_no_request(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="STOPPED", schedulingConfig={"spot": True})
 
     assert tpuctl("up", "demo") == (
@@ -150,7 +148,7 @@ def test_a_stopped_spot_node_cannot_be_started_and_nothing_is_tried(tpuctl: Cons
 
 
 @one_face
-def test_a_preempted_node_of_a_queued_resource_is_not_made_anew_on_its_own(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_up_does_not_recreate_a_preempted_node_of_a_queued_resource(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="PREEMPTED", queued_resource="research")
 
     assert tpuctl("up", "demo") == (

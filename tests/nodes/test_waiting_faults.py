@@ -1,4 +1,4 @@
-"""What must not mislead a wait: an API that fails, others who meddle, clocks that jump, a process that is killed."""
+"""Faults during a wait: API failures, other clients, clock jumps, killed processes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def clock() -> EventfulClock:
     return EventfulClock()
 
 
-def silences(out: str) -> list[str]:
-    """Return what was told while the API did not answer."""
+def outage_lines(out: str) -> list[str]:
+    """Return the lines about the API outage."""
     lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
     return [line["text"] for line in lines if line["event"] == "silent"]
 
@@ -32,9 +32,7 @@ def silences(out: str) -> list[str]:
     [{"kind": "http-error", "status": 429}, {"kind": "http-error", "status": 503}, {"kind": "drop-before"}],
     ids=lambda fault: f"{fault['kind']} {fault.get('status', '')}".strip(),
 )
-def test_an_api_that_fails_is_waited_out_and_is_no_state(
-    tpuctl: Console, sandbox: Sandbox, fault: dict[str, str]
-) -> None:
+def test_wait_continues_after_api_failures(tpuctl: Console, sandbox: Sandbox, fault: dict[str, str]) -> None:
     put(sandbox, state="STARTING")
     sandbox.fault(**fault, method="*.nodes.get", count=15)
 
@@ -42,12 +40,12 @@ def test_an_api_that_fails_is_waited_out_and_is_no_state(
 
     assert (events(out)[0][0], code) == ("state", 0)
     assert [kind for kind, _ in events(out)] == ["state"] * (len(events(out)) - 1) + ["reached"]
-    assert silences(out)
-    assert all(text.startswith("API not answering for ") for text in silences(out))
+    assert outage_lines(out)
+    assert all(text.startswith("API not answering for ") for text in outage_lines(out))
 
 
 @one_face
-def test_an_api_that_never_answers_says_what_was_last_known(
+def test_wait_with_an_api_outage_reports_the_last_known_state(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:
     put(sandbox, state="STARTING")
@@ -64,7 +62,7 @@ def test_an_api_that_never_answers_says_what_was_last_known(
 
 @one_face
 @pytest.mark.parametrize("command", [("wait", "demo", "other"), ("up", "demo", "other"), ("watch", "demo", "other")])
-def test_credentials_that_end_end_the_wait_at_once_and_change_nothing(
+def test_expired_credentials_end_the_wait_at_once(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, command: tuple[str, ...]
 ) -> None:
     for name in ("demo", "other"):
@@ -81,7 +79,7 @@ def test_credentials_that_end_end_the_wait_at_once_and_change_nothing(
 @one_face
 @pytest.mark.parametrize("command", [("up",), ("wait",)])
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_node_that_somebody_deletes_is_not_made_anew(
+def test_wait_for_a_node_deleted_by_another_client_fails(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, command: tuple[str], *, at_once: bool
 ) -> None:
     put(sandbox, state="REPAIRING")
@@ -103,7 +101,7 @@ def test_a_node_that_somebody_deletes_is_not_made_anew(
 
 @one_face
 @pytest.mark.parametrize("command", [("up",), ("wait",)])
-def test_a_node_that_somebody_made_anew_is_followed(
+def test_wait_follows_a_node_recreated_by_another_client(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, command: tuple[str]
 ) -> None:
     put(sandbox, state="REPAIRING")
@@ -118,15 +116,13 @@ def test_a_node_that_somebody_made_anew_is_followed(
 
 @one_face
 @pytest.mark.parametrize("found", [{"state": "DEFRAGMENTING"}, {"health": "HALF_HEALTHY"}])
-def test_what_this_version_does_not_know_is_shown_and_waited_for(
-    tpuctl: Console, sandbox: Sandbox, found: dict[str, str]
-) -> None:
+def test_unknown_values_are_shown_and_awaited(tpuctl: Console, sandbox: Sandbox, found: dict[str, str]) -> None:
     put(sandbox, **found)
 
     out, err, code = tpuctl(
         "up", "demo", "--for", "healthy", "--yes", "--repair", "recreate", "--timeout", "20m", "--events", "-"
     )
-    put(sandbox)  # what is in the world at the end must be what the service knows
+    put(sandbox)  # the state at the end must be a value of the service
 
     (word,) = found.values()
     assert (code, sandbox.changes(), len(events(out))) == (5, [], 2)
@@ -153,7 +149,7 @@ class SkewedClock(EventfulClock):
 
 @pytest.mark.parametrize("face", ["http"], indirect=True)
 @pytest.mark.parametrize("jump", [timedelta(days=3), timedelta(days=-3)])
-def test_a_clock_that_jumps_moves_no_deadline_and_no_age(
+def test_clock_jump_changes_no_deadline_and_no_age(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, jump: timedelta
 ) -> None:
     skewed = SkewedClock(clock)
@@ -169,7 +165,7 @@ def test_a_clock_that_jumps_moves_no_deadline_and_no_age(
 
 
 @one_face
-def test_a_deadline_is_nothing_or_never_or_to_come(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+def test_timeout_is_zero_forever_or_a_duration(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     put(sandbox, state="STARTING")
     sandbox.fault("hang", state="STARTING", duration=timedelta(hours=1))
     for command in (("wait", "demo"), ("up", "demo")):
@@ -186,10 +182,10 @@ MOMENTS = (1, 2, 3, 5, 60)
 
 @one_face
 @pytest.mark.parametrize("found", [{}, {"state": "PREEMPTED"}, {"state": "DELETING"}])
-def test_killed_anywhere_the_next_run_makes_one_node_as_wanted(
+def test_run_after_a_kill_at_any_point_creates_one_node(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, found: dict[str, str]
 ) -> None:
-    """Every call takes a second, so that it ends within calls as well as between them."""
+    """Every call takes a second, so that the kill hits calls and the time between them."""
 
     def up(name: str) -> int:
         return tpuctl("up", name, "--type", "v4-8", "--spot", "--zone", ZONE)[2]

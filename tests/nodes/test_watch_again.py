@@ -1,4 +1,4 @@
-"""`tpuctl watch`, ended and started again: it goes on from the journal, here or on another machine."""
+"""`tpuctl watch`, stopped and started again: it continues from the journal, here or on another machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.lifecycle import ZONE, EventfulClock, one_face, put
 from tests.others import KilledError, another_machine, changes, errors, kill, story, watching
 from tpuctl.sandbox import administration
 
-# What `--events -` tells of a node that is made.
+# The lines of `--events -` for a created node.
 MADE = [("state", "CREATING"), ("recovered", "usable, ssh answers")]
 MINUTE = timedelta(minutes=1)
 
@@ -32,7 +32,7 @@ def watch(tpuctl: Console, clock: EventfulClock) -> Callable[..., Result]:
 
 @one_face
 @pytest.mark.parametrize("moment", [15, 30])
-def test_killed_between_delete_and_create_it_goes_on(
+def test_watch_killed_between_delete_and_create_continues(
     sandbox: Sandbox, clock: EventfulClock, watch: Callable[..., Result], moment: int
 ) -> None:
     put(sandbox, schedulingConfig={"spot": True}, labels={"team": "vision"})
@@ -52,7 +52,7 @@ def test_killed_between_delete_and_create_it_goes_on(
 
 
 @pytest.mark.parametrize("face", ["http"], indirect=True)
-def test_another_machine_goes_on_by_the_journal_in_a_bucket(
+def test_watch_on_another_machine_continues_from_the_bucket_journal(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:
     put(sandbox, schedulingConfig={"spot": True}, labels={"team": "vision"})
@@ -73,10 +73,10 @@ def test_another_machine_goes_on_by_the_journal_in_a_bucket(
 
 
 @one_face
-def test_what_is_made_anew_is_set_up_anew(
+def test_recreated_node_runs_its_setup_again(
     tpuctl: Console, sandbox: Sandbox, watch: Callable[..., Result], fake_ssh: Callable[[str], None], tmp_path: Path
 ) -> None:
-    """What its workers ran once, the API does not know: the journal does."""
+    """The API does not know the set-up that the workers ran: the journal does."""
     fake_ssh('for last; do :; done\ncase $last in *TPUCTL_WORKER=*) exec sh -c "$last" ;; esac')
     tpuctl("up", "demo", "--type", "v4-8", "--zone", ZONE, "--setup", f"echo ran >> {tmp_path}/log")
 
@@ -87,7 +87,7 @@ def test_what_is_made_anew_is_set_up_anew(
 
 @one_face
 @pytest.mark.parametrize(("usable_for", "code", "again"), [(timedelta(), 10, 1), (timedelta(hours=3), 0, 2)])
-def test_a_budget_outlives_a_watch_until_it_is_refilled(
+def test_used_repairs_count_in_the_next_watch_until_the_refill(
     sandbox: Sandbox, watch: Callable[..., Result], usable_for: timedelta, code: int, again: int
 ) -> None:
     put(sandbox)
@@ -101,7 +101,7 @@ def test_a_budget_outlives_a_watch_until_it_is_refilled(
 
 
 @pytest.mark.parametrize("face", ["http"], indirect=True)  # the embedded sandbox needs no journal that outlasts it
-def test_a_journal_that_does_not_last_needs_another_or_a_spec(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_watch_without_a_persistent_journal_needs_a_spec(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     administration.add_bucket(sandbox.world, "data")
     once = ("watch", "demo", "--until", "1m")

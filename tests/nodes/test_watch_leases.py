@@ -1,4 +1,4 @@
-"""Two who want the same node: on one machine, on two machines with `lease: gs://…`, and a `down` while a watch runs."""
+"""Two processes and one node: on one machine, on two machines with `lease: gs://…`, and `down` during a watch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def clock() -> EventfulClock:
 
 @pytest.fixture
 def meanwhile(clock: EventfulClock) -> Callable[[Callable[[], Result]], list[Result]]:
-    """Let a second command run two minutes from now, and give what becomes of it."""
+    """Run a second command two minutes from now, and collect its result."""
 
     def plan(command: Callable[[], Result]) -> list[Result]:
         results: list[Result] = []
@@ -39,7 +39,7 @@ Meanwhile = Callable[[Callable[[], Result]], list[Result]]
 
 
 @one_face
-def test_two_watches_of_one_machine(tpuctl: Console, sandbox: Sandbox, meanwhile: Meanwhile) -> None:
+def test_second_watch_on_one_machine_is_refused(tpuctl: Console, sandbox: Sandbox, meanwhile: Meanwhile) -> None:
     put(sandbox)
     put(sandbox, "other")
     second = meanwhile(lambda: tpuctl("watch", "other", "demo"))
@@ -53,7 +53,7 @@ def test_two_watches_of_one_machine(tpuctl: Console, sandbox: Sandbox, meanwhile
 
 
 @one_face
-def test_a_watch_that_is_over_is_in_nobodys_way(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_ended_watch_releases_its_lease(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
 
     assert tpuctl(*WATCH)[2] == 0
@@ -62,9 +62,7 @@ def test_a_watch_that_is_over_is_in_nobodys_way(tpuctl: Console, sandbox: Sandbo
 
 
 @two_machines
-def test_a_lease_in_a_bucket_keeps_another_machine_away(
-    tpuctl: Console, sandbox: Sandbox, meanwhile: Meanwhile
-) -> None:
+def test_lease_in_a_bucket_excludes_another_machine(tpuctl: Console, sandbox: Sandbox, meanwhile: Meanwhile) -> None:
     put(sandbox)
     administration.add_bucket(sandbox.world, "data")
     second = meanwhile(lambda: another_machine(tpuctl, TPUCTL_LEASE=LEASE)(*WATCH))
@@ -77,15 +75,15 @@ def test_a_lease_in_a_bucket_keeps_another_machine_away(
 
 
 @two_machines
-def test_who_steals_goes_on_and_the_other_ends(tpuctl: Console, sandbox: Sandbox, meanwhile: Meanwhile) -> None:
+def test_force_lease_ends_the_other_watch(tpuctl: Console, sandbox: Sandbox, meanwhile: Meanwhile) -> None:
     put(sandbox, schedulingConfig={"spot": True})
     administration.add_bucket(sandbox.world, "data")
 
-    def steal() -> Result:
+    def take_over() -> Result:
         sandbox.fault("preempt")
         return another_machine(tpuctl, TPUCTL_LEASE=LEASE)(*WATCH, "--force-lease", "--until", "5m")
 
-    second = meanwhile(steal)
+    second = meanwhile(take_over)
 
     out, _, code = tpuctl(*WATCH, TPUCTL_LEASE=LEASE)
 
@@ -96,10 +94,10 @@ def test_who_steals_goes_on_and_the_other_ends(tpuctl: Console, sandbox: Sandbox
 
 @two_machines
 @pytest.mark.parametrize("command", [("up",), ("reset", "--yes"), ("stop",), ("down", "--yes")])
-def test_what_another_machine_does_to_a_watched_node(
+def test_commands_of_another_machine_on_a_watched_node(
     tpuctl: Console, sandbox: Sandbox, meanwhile: Meanwhile, command: tuple[str, ...]
 ) -> None:
-    """A repair leaves it to its watcher; `stop` and `down` come first, and the watch ends."""
+    """A repair waits for the watcher; `stop` and `down` have priority, and the watch ends."""
     put(sandbox, health="UNHEALTHY_TENSORFLOW")
     administration.add_bucket(sandbox.world, "data")
     verb, *options = command
@@ -119,9 +117,7 @@ def test_what_another_machine_does_to_a_watched_node(
 
 
 @one_face
-def test_an_up_waits_for_the_watch_that_repairs_the_node(
-    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
-) -> None:
+def test_up_waits_for_the_watch_that_repairs_the_node(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     put(sandbox, health="UNHEALTHY_TENSORFLOW")
     results: list[Result] = []
 
@@ -138,10 +134,10 @@ def test_an_up_waits_for_the_watch_that_repairs_the_node(
 
 @one_face
 @pytest.mark.parametrize("waits", [True, False])
-def test_after_a_down_nothing_is_created(
+def test_watch_creates_no_node_after_down(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, meanwhile: Meanwhile, *, waits: bool
 ) -> None:
-    """Even where the watch was about to: the node had just been preempted."""
+    """Even if the watch was about to: the node had just been preempted."""
     put(sandbox, schedulingConfig={"spot": True})
     clock.after(2 * MINUTE - timedelta(seconds=1), lambda: sandbox.fault("preempt"))
     second = meanwhile(lambda: tpuctl("down", "demo", "--yes", *(() if waits else ("--no-wait",))))
@@ -153,8 +149,8 @@ def test_after_a_down_nothing_is_created(
 
 
 @one_face
-def test_a_down_while_the_watch_is_making_it_anew(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
-    """There is no node at that moment, but there would be one."""
+def test_down_during_a_recreation_ends_the_watch(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    """The node does not exist at that moment, but the watch is about to create it."""
     put(sandbox, schedulingConfig={"spot": True})
     results: list[Result] = []
     clock.after(MINUTE, lambda: sandbox.fault("preempt"))
@@ -170,10 +166,10 @@ def test_a_down_while_the_watch_is_making_it_anew(tpuctl: Console, sandbox: Sand
 
 
 @one_face
-def test_a_no_to_down_leaves_the_watch_of_another_name_alone(
+def test_refused_down_does_not_end_the_watch_of_another_node(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:
-    """`demo` is not there at that moment; nothing was done, so its watch goes on trying."""
+    """`demo` does not exist at that moment; `down` did nothing, so its watch continues."""
     put(sandbox, schedulingConfig={"spot": True})
     put(sandbox, "other")
     results: list[Result] = []
@@ -187,7 +183,7 @@ def test_a_no_to_down_leaves_the_watch_of_another_name_alone(
 
 
 @two_machines
-def test_without_a_lease_two_machines_still_make_one_node(
+def test_two_machines_without_a_common_lease_create_one_node(
     tpuctl: Console, sandbox: Sandbox, meanwhile: Meanwhile
 ) -> None:
     put(sandbox, schedulingConfig={"spot": True})
@@ -202,10 +198,8 @@ def test_without_a_lease_two_machines_still_make_one_node(
 
 
 @two_machines
-def test_a_lease_that_cannot_be_written_lets_nothing_be_changed(
-    tpuctl: Console, sandbox: Sandbox, meanwhile: Meanwhile
-) -> None:
-    """Not being able to ask is no permission."""
+def test_unwritable_lease_prevents_changes(tpuctl: Console, sandbox: Sandbox, meanwhile: Meanwhile) -> None:
+    """An unreachable lease store is no permission."""
     put(sandbox, state="PREEMPTED")
     administration.add_bucket(sandbox.world, "theirs", denied=("*",))
 
@@ -215,9 +209,7 @@ def test_a_lease_that_cannot_be_written_lets_nothing_be_changed(
 
 
 @one_face
-def test_the_second_create_is_refused_and_the_first_one_adopted(
-    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
-) -> None:
+def test_second_create_is_refused_and_its_node_adopted(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     sandbox.fault("slow", method="*.nodes.create", duration=timedelta(seconds=30))
     clock.after(timedelta(seconds=5), lambda: somebody(sandbox, "create"))
 

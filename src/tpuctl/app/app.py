@@ -316,7 +316,7 @@ class App:
             journal=self.journal,
             workers=self.workers,
             leases=self.leases,
-            tell=tell,
+            emit=tell,
             server_now=self.now,
             random=self.invocation.random or Random(),  # noqa: S311  # jitter, not a secret
             preflight=preflight,
@@ -845,7 +845,7 @@ def key_authorization(app: App) -> KeyAuthorizer:
         services,
         login=check_login(str(setting.value)) if setting else None,
         expires=lambda: key_expiry(app),
-        tell=app.terminal.note,
+        notify=app.terminal.note,
     )
 
 

@@ -388,7 +388,7 @@ _SPECS: Final = (
     SettingSpec(
         "per_worker",
         ValueKind.DURATION,
-        "extra time before repair, for each worker after the first",
+        "extra time before repair for each worker after the first",
         default="10s",
         policy=_ANY,
     ),

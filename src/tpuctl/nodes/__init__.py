@@ -1,1 +1,24 @@
-"""What a command does when it is more than one call."""
+"""The life of a node: create it, wait until it is usable, repair it, watch it, delete it, and show it.
+
+Start with `controller.py`, the loop: **fetch, decide, act, report, sleep**. `up`, `wait` and `watch`, and the ends of `create`,
+`reset`, `start`, `stop` and `down`, all go through it. A restart is not a routine of several calls but one decision after
+another, and a run keeps no state that the next run would miss: the next run continues one that was killed.
+
+- fetch: `tracker.py`. One list call for each zone serves all nodes that are due; a node that is missing in a list is fetched by
+  name before it counts as absent. A failed call is an API outage and never evidence about a node. Workers are probed
+  (`ssh_workers.py`, `inspection.py`) only if their answers can change the decision.
+- decide: `decide.py`, with `repair.py`, `polling.py` and the values in `conditions.py`. Pure: policy, observed state and time
+  go in, one frozen decision comes out. `plan.py` asks the same rules for `--dry-run`.
+- act: `actuator.py` sends one change: announce it in the lease (`lease.py`), write it to the journal, report it, check the
+  lease, send it. A deletion is not sent unless the journal has the spec (`JournalError`).
+- report: events go to `output.progress` and to hooks (`hooks.py`); a change of state is written to the journal first.
+- `actions.py` and `tear_down.py` have what single commands request; `locate.py` finds a node by name; `journal.py` and
+  `journal_entries.py` are the memory between runs; `rendering.py` shows nodes and timelines; `key_authorization.py` makes
+  workers accept our ssh key.
+
+Deadlines: all calls of the loop end with the deadline of the wait and 5 s for one last snapshot
+(`NodeReconciler.within_deadline`), by the clock of the cloud. Leases are released within 5 s of real time.
+
+The room may import `check` (its gate), `ssh`, `output`, `config`, `models` and the base; `commands/` also `app` and click. The
+pure modules import no cloud, ssh, output or clock. `context.py` names the services that actions use, as protocols.
+"""

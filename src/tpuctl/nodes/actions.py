@@ -1,4 +1,8 @@
-"""`tpuctl up` and `create`: create, start or repair nodes."""
+"""Change nodes for one command: `up`, `create`, `start`, `stop`, `reset` and `update`.
+
+Each function checks what the service would refuse, takes the lease, writes to the journal and sends the request.
+`controller` waits for the result.
+"""
 
 from __future__ import annotations
 
@@ -53,17 +57,17 @@ def bring_up_nodes(
     return results
 
 
-def create_node(context: ActionContext, name: NodeName, spec: NodeSpec, *, steal: bool = False) -> Operation:
+def create_node(context: ActionContext, name: NodeName, spec: NodeSpec, *, force_lease: bool = False) -> Operation:
     """Request a node, at most once. The spec is written to the journal first.
 
     Raises `ConflictError` if another client holds the lease of that name.
     """
     context.check(name, spec)
-    with hold_lease(context, name, "create", steal=steal):
+    with hold_lease(context, name, "create", force_lease=force_lease):
         context.journal.append(name, "create", context.clock.now(), spec=spec.to_json())
         if chosen := describe_file_choices(context, name, spec):
             text = f"creating {describe_spec(spec)}{chosen}"
-            context.tell(NodeEvent(EventKind.ACTION, context.clock.now(), name, text, {"verb": str(Verb.CREATE)}))
+            context.emit(NodeEvent(EventKind.ACTION, context.clock.now(), name, text, {"verb": str(Verb.CREATE)}))
         return context.cloud.create_node(name, spec_with_ssh_key(context, spec))
 
 
@@ -117,7 +121,7 @@ def _patch(context: ActionContext, node: Node, spec: NodeSpec) -> None:
     else:
         context.cloud.update_node(node.name, changes)
         text, kind = f"{what} updated", EventKind.ACTION
-    context.tell(NodeEvent(kind, context.clock.now(), node.name, text, {"fields": list(changes)}))
+    context.emit(NodeEvent(kind, context.clock.now(), node.name, text, {"fields": list(changes)}))
 
 
 def spec_changes(node: Node, spec: NodeSpec) -> dict[str, Any]:
@@ -141,40 +145,45 @@ def spec_changes(node: Node, spec: NodeSpec) -> dict[str, Any]:
     return changes
 
 
-# `tpuctl reset`, `start` and `stop`: change an existing node, and wait for the result.
-
-
 _RESET_SURVEY_TIMEOUT = timedelta(seconds=15)
 
 
 def reset_node(
-    context: ActionContext, node: Node, mode: ResetMode, policy: Policy, *, steal: bool = False
+    context: ActionContext, node: Node, mode: ResetMode, policy: Policy, *, force_lease: bool = False
 ) -> NodeResult:
     """Reboot, restart or recreate a node, as `plan.reset_mode` chose, and wait until it is usable again.
 
-    Raises `ConflictError` if another client holds the lease of the node, unless `steal`.
+    Raises `ConflictError` if another client holds the lease of the node, unless `force_lease`.
     """
     match mode:
         case ResetMode.RESTART:
-            return _restart(context, node, replace(policy, may_start=True), steal=steal)
+            pending = None
+            if node.state is not NodeState.STOPPED:
+                with hold_lease(context, node.name, "reset", force_lease=force_lease, keep=True):
+                    now = context.clock.now()
+                    context.journal.append(node.name, "restart", now, reason="reset", id=node.id, repair=False)
+                    _report(context, node, "stopping it, to start it again", verb="stop")
+                    pending = RequestedChange(Verb.STOP, context.cloud.stop_node(node.name), node.id)
+            policy = replace(policy, may_start=True)
+            return reconcile_node(context, node.name, policy, pending=pending, purpose="reset")
         case ResetMode.REBOOT:
-            return _reboot(context, node, policy, steal=steal)
+            return _reboot(context, node, policy, force_lease=force_lease)
         case ResetMode.RECREATE:
-            return _recreate(context, node, replace(policy, may_start=True, may_create=True), steal=steal)
+            return _recreate(context, node, replace(policy, may_start=True, may_create=True), force_lease=force_lease)
         case ResetMode.AUTO:
             raise AssertionError("plan.reset_mode returns a definite mode")
 
 
-def needs_start(node: Node, *, anyway: bool = False) -> bool:
+def needs_start(node: Node, *, skip_validation: bool = False) -> bool:
     """Return whether a start request is needed: not if the node already runs.
 
-    Raises `ConflictError` if the service would refuse it, unless `anyway`.
+    Raises `ConflictError` if the service would refuse it, unless `skip_validation`.
     """
     name = node.name.node_id
     if node.state in {NodeState.READY, NodeState.STARTING}:
         return False
     why_not = node.why_not_startable()
-    if (node.state is not NodeState.STOPPED or why_not) and not anyway:
+    if (node.state is not NodeState.STOPPED or why_not) and not skip_validation:
         what = why_not or f"it is {node.state}"
         hint = f"`tpuctl up {name}` brings it up from any state that allows it"
         if why_not:
@@ -184,58 +193,58 @@ def needs_start(node: Node, *, anyway: bool = False) -> bool:
 
 
 def start_node(
-    context: ActionContext, node: Node, *, anyway: bool = False, steal: bool = False
+    context: ActionContext, node: Node, *, skip_validation: bool = False, force_lease: bool = False
 ) -> RequestedChange | None:
     """Start a stopped node. Return None if it already runs.
 
-    Raises `ConflictError` if the service would refuse it, before any call, unless `anyway`.
+    Raises `ConflictError` if the service would refuse it, before any call, unless `skip_validation`.
     """
-    if not needs_start(node, anyway=anyway):
+    if not needs_start(node, skip_validation=skip_validation):
         return None
-    with hold_lease(context, node.name, "start", steal=steal):
-        _tell(context, node, "starting it", verb="start")
-        _note_down(context, node, "start")
+    with hold_lease(context, node.name, "start", force_lease=force_lease):
+        _report(context, node, "starting it", verb="start")
+        _write_to_journal(context, node, "start")
         return RequestedChange(Verb.START, context.cloud.start_node(node.name), node.id)
 
 
-def needs_stop(node: Node, *, anyway: bool = False) -> bool:
+def needs_stop(node: Node, *, skip_validation: bool = False) -> bool:
     """Return whether a stop request is needed: not if the node is already stopped.
 
-    Raises `ConflictError` if the service would refuse it, unless `anyway`.
+    Raises `ConflictError` if the service would refuse it, unless `skip_validation`.
     """
     name = node.name.node_id
     if node.state in {NodeState.STOPPED, NodeState.STOPPING}:
         return False
     why_not = node.why_not_stoppable()
-    if why_not and not anyway:
+    if why_not and not skip_validation:
         hint = f"`tpuctl down {name}` deletes it and ends the billing; `tpuctl reset {name} --mode reboot` reboots its workers"
         raise ConflictError(f"`{name}` cannot be stopped: {why_not}", hint=hint)
-    if node.state is not NodeState.READY and not anyway:
+    if node.state is not NodeState.READY and not skip_validation:
         hint = f"wait until it is READY: `tpuctl wait {name} --for ready`; or pass `--skip-validation`"
         raise ConflictError(f"`{name}` cannot be stopped: it is {node.state}", hint=hint)
     return True
 
 
-def stop_node(context: ActionContext, node: Node, *, anyway: bool = False) -> RequestedChange | None:
+def stop_node(context: ActionContext, node: Node, *, skip_validation: bool = False) -> RequestedChange | None:
     """Stop a node, keeping its boot disk. Return None if it is already stopped.
 
-    Raises `ConflictError` if the service would refuse it, before any call, unless `anyway`.
+    Raises `ConflictError` if the service would refuse it, before any call, unless `skip_validation`.
     """
-    if not needs_stop(node, anyway=anyway):
+    if not needs_stop(node, skip_validation=skip_validation):
         return None
     if not node.tier.can_start_again:
         text = f"it is a {node.tier} node: once stopped it cannot be started again"
-        context.tell(NodeEvent(EventKind.NOTE, context.clock.now(), node.name, text))
+        context.emit(NodeEvent(EventKind.NOTE, context.clock.now(), node.name, text))
         # A stop ends such a node for good: it is not sent unless the journal has it.
         context.journal.append(node.name, "stop", context.clock.now(), reason="asked for", id=node.id, repair=False)
     end_lease(context, node.name, "stop")
-    _tell(context, node, "stopping it", verb="stop")
+    _report(context, node, "stopping it", verb="stop")
     if node.tier.can_start_again:
-        _note_down(context, node, "stop")
+        _write_to_journal(context, node, "stop")
     return RequestedChange(Verb.STOP, context.cloud.stop_node(node.name), node.id)
 
 
-def _reboot(context: ActionContext, node: Node, policy: Policy, *, steal: bool) -> NodeResult:
+def _reboot(context: ActionContext, node: Node, policy: Policy, *, force_lease: bool) -> NodeResult:
     workers = context.workers.survey(node, inspect=False, probe=None, timeout=_RESET_SURVEY_TIMEOUT)
     if any(worker.answer is not SshAnswer.YES for worker in workers):
         name, why_not = node.name.node_id, node.why_not_restartable()
@@ -244,47 +253,34 @@ def _reboot(context: ActionContext, node: Node, policy: Policy, *, steal: bool) 
             f"`{name}` cannot be rebooted from inside: {describe_answers([worker.answer for worker in workers])}",
             hint=f"{others}`tpuctl reset {name} --mode recreate` deletes and recreates it (its boot disk is lost)",
         )
-    with hold_lease(context, node.name, "reset", steal=steal, keep=True):
-        _note_down(context, node, "reboot")
-        _tell(context, node, "rebooting every worker", verb="reboot")
+    with hold_lease(context, node.name, "reset", force_lease=force_lease, keep=True):
+        _write_to_journal(context, node, "reboot")
+        _report(context, node, "rebooting every worker", verb="reboot")
         context.workers.reboot(node)
     context.clock.sleep(REBOOT_PAUSE)
     return reconcile_node(context, node.name, policy, purpose="reset")
 
 
-def _restart(context: ActionContext, node: Node, policy: Policy, *, steal: bool) -> NodeResult:
-    pending = None
-    if node.state is not NodeState.STOPPED:
-        with hold_lease(context, node.name, "reset", steal=steal, keep=True):
-            context.journal.append(node.name, "restart", context.clock.now(), reason="reset", id=node.id, repair=False)
-            _tell(context, node, "stopping it, to start it again", verb="stop")
-            pending = RequestedChange(Verb.STOP, context.cloud.stop_node(node.name), node.id)
-    return reconcile_node(context, node.name, policy, pending=pending, purpose="reset")
-
-
-def _recreate(context: ActionContext, node: Node, policy: Policy, *, steal: bool) -> NodeResult:
+def _recreate(context: ActionContext, node: Node, policy: Policy, *, force_lease: bool) -> NodeResult:
     spec = spec_with_ssh_key(context, current_spec(context.journal, node, context.clock.now()))
-    with hold_lease(context, node.name, "reset", steal=steal, keep=True):
+    with hold_lease(context, node.name, "reset", force_lease=force_lease, keep=True):
         now = context.clock.now()
         context.journal.append(node.name, "delete", now, reason="reset", id=node.id, spec=spec.to_json())
         check_same_node(context, node)
-        _tell(context, node, "deleting it, to create it again", verb="delete", id=node.id)
+        _report(context, node, "deleting it, to create it again", verb="delete", id=node.id)
         pending = RequestedChange(Verb.DELETE, context.cloud.delete_node(node.name, expected_id=node.id), node.id)
     return reconcile_node(context, node.name, policy, spec=spec, pending=pending, purpose="reset")
 
 
-def _note_down(context: ActionContext, node: Node, event: str) -> None:
+def _write_to_journal(context: ActionContext, node: Node, event: str) -> None:
     try:
         context.journal.append(node.name, event, context.clock.now(), reason="asked for", id=node.id, repair=False)
     except JournalError as error:  # nothing is destroyed
-        context.tell(NodeEvent(EventKind.NOTE, context.clock.now(), node.name, error.message))
+        context.emit(NodeEvent(EventKind.NOTE, context.clock.now(), node.name, error.message))
 
 
-def _tell(context: ActionContext, node: Node, text: str, **data: object) -> None:
-    context.tell(NodeEvent(EventKind.ACTION, context.clock.now(), node.name, text, data))
-
-
-# `tpuctl update`: change fields of a node, and see that the service has done it.
+def _report(context: ActionContext, node: Node, text: str, **data: object) -> None:
+    context.emit(NodeEvent(EventKind.ACTION, context.clock.now(), node.name, text, data))
 
 
 _UPDATE_INTERVAL = timedelta(seconds=2)

@@ -45,7 +45,7 @@ class LeaseLostError(ConflictError):
 
 
 class Actuator:
-    """Sends the changes of one node. Each raises `NotOursError` if another process holds the lease."""
+    """Sends the changes of one node. Each raises `LeaseLostError` if another process holds the lease."""
 
     def __init__(self, context: ActionContext, name: NodeName) -> None:
         self._context, self._name = context, name
@@ -53,7 +53,7 @@ class Actuator:
     def create(self, spec: NodeSpec, reason: str) -> RequestedChange | None:
         """Create the node. Return None if another client has just created it."""
         with self._changing(Verb.CREATE) as check:
-            self._note_down("create", reason=reason, spec=spec.to_json())
+            self._write_to_journal("create", reason=reason, spec=spec.to_json())
             chosen = describe_file_choices(self._context, self._name, spec)
             self.report(f"creating {describe_spec(spec)}{chosen}: {reason}", Verb.CREATE)
             check()
@@ -63,13 +63,13 @@ class Actuator:
                 # The next snapshot shows their node: it is adopted, or the difference is reported.
                 text = "another client has just created it"
                 event = NodeEvent(EventKind.NOTE, self._context.clock.now(), self._name, text, {"exists": True})
-                self._context.tell(event)
+                self._context.emit(event)
                 return None
 
     def start(self, node: Node, reason: str) -> RequestedChange:
         """Start the stopped node."""
         with self._changing(Verb.START) as check:
-            self._note_down("start", reason=reason, id=node.id)
+            self._write_to_journal("start", reason=reason, id=node.id)
             self.report(f"starting it: {reason}", Verb.START)
             check()
             return RequestedChange(Verb.START, self._context.cloud.start_node(self._name), node.id)
@@ -77,7 +77,7 @@ class Actuator:
     def restart(self, node: Node, reason: str) -> RequestedChange:
         """Stop the node, so that it can be started again. Raises `ConflictError` if the service refuses to stop it."""
         with self._changing(Verb.STOP) as check:
-            self._note_down("restart", reason=reason, id=node.id)
+            self._write_to_journal("restart", reason=reason, id=node.id)
             self.report(f"restarting it: {reason}", Verb.STOP)
             check()
             return RequestedChange(Verb.STOP, self._context.cloud.stop_node(self._name), node.id)
@@ -85,7 +85,7 @@ class Actuator:
     def reboot(self, node: Node, reason: str) -> None:
         """Reboot every worker from inside. Raises `RemoteCommandError` if that is not possible."""
         with self._changing(Verb.REBOOT) as check:
-            self._note_down("reboot", reason=reason, id=node.id)
+            self._write_to_journal("reboot", reason=reason, id=node.id)
             self.report(f"rebooting every worker: {reason}", Verb.REBOOT)
             check()
             self._context.workers.reboot(node)
@@ -96,7 +96,7 @@ class Actuator:
         Return None if another node has its name by now.
         """
         with self._changing(Verb.DELETE) as check:
-            self._note_down("delete", reason=reason, id=node.id, spec=spec.to_json(), repair=is_repair)
+            self._write_to_journal("delete", reason=reason, id=node.id, spec=spec.to_json(), repair=is_repair)
             current = self._context.cloud.find_node(self._name)
             if current is not None and current.id != node.id:
                 return None
@@ -133,9 +133,9 @@ class Actuator:
     def report(self, text: str, verb: Verb, **data: object) -> None:
         """Report a change that is about to be sent."""
         event = NodeEvent(EventKind.ACTION, self._context.clock.now(), self._name, text, {"verb": str(verb), **data})
-        self._context.tell(event)
+        self._context.emit(event)
 
-    def _note_down(self, event: str, **data: Any) -> None:
+    def _write_to_journal(self, event: str, **data: Any) -> None:
         self._context.journal.append(self._name, event, self._context.clock.now(), **data)
 
     @contextmanager

@@ -1,4 +1,7 @@
-"""The conditions and observed states of nodes, as frozen values without rules."""
+"""What a run knows about a node: conditions, policy, observed state, decisions, and which conditions the state meets. Pure.
+
+The values are frozen. `decide` and `repair` have the rules that turn them into a decision.
+"""
 
 from __future__ import annotations
 
@@ -146,7 +149,7 @@ class Policy:
     # The user's probe decides whether devices work, not the number of chips.
     has_probe: bool = False
     # Only wait for changes of others: a defect does not end the wait.
-    only_looks: bool = False
+    is_read_only: bool = False
     repair: Repair = Repair.NONE
     max_reboots: int = 1
     max_restarts: int = 2
@@ -179,7 +182,7 @@ class FailedChange:
 class ApiOutage:
     """A time in which the API does not answer. It is no evidence about any node."""
 
-    lasts: timedelta
+    duration: timedelta
     # Failed calls in a row, and the error of the last.
     times: int
     error: TpuctlError = field(compare=False)
@@ -229,7 +232,7 @@ class ObservedState:
     workers: tuple[WorkerSnapshot, ...] = ()
     # This run, or an earlier one that did not finish, created or started the node.
     is_ours: bool = False
-    tried: RepairAttempts = field(default_factory=RepairAttempts)
+    attempts: RepairAttempts = field(default_factory=RepairAttempts)
     # The time since the last repair took effect.
     since_repair: timedelta | None = None
     # This run has observed a node of that name.
@@ -247,10 +250,7 @@ class ObservedState:
     held_by: str | None = None
     # Set while the API does not answer: all other fields are outdated.
     outage: ApiOutage | None = None
-    pace: PollState = field(default_factory=PollState)
-
-
-# The decisions, as frozen values without rules.
+    poll_state: PollState = field(default_factory=PollState)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,9 +327,6 @@ class Fail:
 Decision = Done | Requeue | Create | Start | Restart | Reboot | Delete | Fail
 
 
-# Evaluate the levels of usability of a READY node and of its workers. Pure.
-
-
 def first_missing_condition(policy: Policy, seen: ObservedState, node: Node) -> Condition | None:
     """Return the first level up to the goal that the node has not reached, or None."""
     wanted = USABLE_CONDITIONS[: USABLE_CONDITIONS.index(policy.goal) + 1]
@@ -404,9 +401,6 @@ def _node_meets(policy: Policy, seen: ObservedState, node: Node, level: Conditio
             return is_healthy or (node.health is Health.HEALTH_UNSPECIFIED and all_answer(seen, node))
         case _:
             return len(seen.workers) >= node.workers and not short_workers(policy, seen, node, level)
-
-
-# Describe conditions: why a node is not usable, remarks about a usable node, and the levels of each worker.
 
 
 # Messages name at most this many workers and count the others.
@@ -539,9 +533,6 @@ def _shortfall(policy: Policy, worker: WorkerSnapshot, level: Condition, promise
     if policy.has_probe:
         return f"fails the probe ({worker.failed})" if worker.failed else "has not been probed yet"
     return f"sees {worker.chips} of {promised} chips" if worker.chips is not None else "has not reported its chips"
-
-
-# Check whether the state of a node allows logins to its workers. Pure.
 
 
 # For these states gcloud at most warns, and tries [gcloud 528 source, tpu_vm/ssh.py].

@@ -1,4 +1,4 @@
-"""The services that node actions use, as protocols. `api/` implements the cloud, `remote/` the workers."""
+"""The services that node actions use, as protocols. `cloud` implements the first, `ssh_workers` the second."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class NodeLeases(Protocol):
     def holder(self, name: NodeName) -> Lease | None:
         """Return the lease of another holder, or the mark of its end; None if it is free or ours."""
 
-    def acquire(self, name: NodeName, purpose: str, *, steal: bool = False) -> Lease | None:
+    def acquire(self, name: NodeName, purpose: str, *, force_lease: bool = False) -> Lease | None:
         """Take the lease. Return the other holder; None if it is ours now."""
 
     def renew(self, name: NodeName) -> bool:
@@ -146,7 +146,7 @@ class NodeLeases(Protocol):
     def release(self, name: NodeName) -> None:
         """Release the lease if it is ours."""
 
-    def end(self, name: NodeName, by: str, *, tell: Callable[[str], None]) -> None:
+    def end(self, name: NodeName, by: str, *, notify: Callable[[str], None]) -> None:
         """End the lease of any holder for good; returns once the holder has no change in flight."""
 
 
@@ -168,7 +168,8 @@ class ActionContext:
     journal: Journal
     workers: NodeWorkers
     leases: NodeLeases
-    tell: Callable[[NodeEvent], None]
+    # Receives each event.
+    emit: Callable[[NodeEvent], None]
     # The time of the service's clock.
     server_now: Callable[[], datetime]
     random: Random
@@ -181,4 +182,4 @@ class ActionContext:
     def check(self, name: NodeName, spec: NodeSpec, *, replaces: Node | None = None) -> None:
         """Raise `CheckFailedError` if a check says that the node must not be created."""
         if self.preflight is not None:
-            self.preflight.check(name, spec, replaces=replaces, tell=self.tell)
+            self.preflight.check(name, spec, replaces=replaces, tell=self.emit)

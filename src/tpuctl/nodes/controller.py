@@ -1,7 +1,8 @@
 """Reconcile nodes until each has reached its goal: fetch, decide, send one change, report, sleep.
 
-`decide` makes the decisions. A failed HTTP call is never evidence about a node: the loop waits until the deadline for the
-API to answer. Only an authentication or permission error ends the loop.
+`Controller` fetches all nodes that are due together; `NodeReconciler` takes the next step for one node; `watch_nodes` is the
+same loop without an end. `decide` makes the decisions. A failed HTTP call is never evidence about a node: the loop waits until
+the deadline for the API to answer. Only an authentication or permission error ends the loop.
 """
 
 from __future__ import annotations
@@ -168,7 +169,7 @@ def _reconcile(node: NodeReconciler, *, once: bool) -> NodeResult | TpuctlError 
         node.refresh()
     except TpuctlError as error:
         return report_failure(node, error)
-    return NodeResult(node.seen.node, node.elapsed, node.seen.tried.restarts)
+    return NodeResult(node.seen.node, node.elapsed, node.seen.attempts.restarts)
 
 
 def _succeed(node: NodeReconciler, level: Condition, note: str | None) -> NodeResult:
@@ -181,7 +182,7 @@ def _succeed(node: NodeReconciler, level: Condition, note: str | None) -> NodeRe
         node.report_and_journal(EventKind.RECOVERED, text, goal=str(level), took=took.total_seconds())
     else:
         node.report(EventKind.REACHED, text, goal=str(level), took=took.total_seconds())
-    return NodeResult(node.seen.node, took, node.seen.tried.restarts, note)
+    return NodeResult(node.seen.node, took, node.seen.attempts.restarts, note)
 
 
 def describe_reached(policy: Policy, level: Condition) -> str:
@@ -203,9 +204,6 @@ def report_failure(node: NodeReconciler, error: TpuctlError) -> TpuctlError:
     return error
 
 
-# Reconcile several nodes at once: one list call serves all of them, and their workers are probed in parallel.
-
-
 # Nodes whose workers are probed at the same time.
 _MAX_SURVEYS = 16
 # Nodes that are due within this time, or within their slack, are fetched together: one list call serves them all.
@@ -214,7 +212,7 @@ _RELEASE_TIMEOUT = timedelta(seconds=5)
 
 
 class Controller:
-    """The nodes of a run that are not finished."""
+    """The nodes of a run that are not finished. One list call serves all of them; their workers are probed in parallel."""
 
     def __init__(self, context: ActionContext, tasks: Sequence[ReconcileRequest]) -> None:
         self._context = context
@@ -303,11 +301,6 @@ class Controller:
         return failed
 
 
-# `tpuctl watch`: keep nodes usable until interrupted.
-#
-# The journal is its only memory: the next run continues from the journal and from what the API reports.
-
-
 # How often a usable node is fetched: one list call serves all nodes of a zone.
 _WATCH_INTERVAL = timedelta(seconds=15)
 
@@ -321,7 +314,8 @@ def watch_nodes(
 ) -> list[TpuctlError]:
     """Keep nodes usable until `until` has passed, or nothing more can be done for any of them. Return their errors.
 
-    A failed node is still fetched while others are watched: it may be fixed by hand. `each_round` is called after each
+    The journal is the only memory: the next run continues from the journal and from what the API reports. A failed node is
+    still fetched while others are watched: it may be fixed by hand. `each_round` is called after each
     round. Raises `AccessError` as soon as the credentials stop working, and `ConflictError` if another client already
     holds the lease of a node.
     """
@@ -366,7 +360,7 @@ def _with_used_repairs(context: ActionContext, task: ReconcileRequest) -> Reconc
         remembered = context.journal.last_spec(task.name)
         spec = remembered.spec if remembered else None
     tried = used_repairs(entries, refill=task.policy.refill, now=context.clock.now())
-    return replace(task, tried=tried, spec=spec)
+    return replace(task, attempts=tried, spec=spec)
 
 
 def _watch_step(context: ActionContext, node: NodeReconciler) -> TpuctlError | None:
@@ -426,9 +420,7 @@ def _keep_usable(node: NodeReconciler, level: Condition, note: str | None, *, wa
     node.pause(_WATCH_INTERVAL)
 
 
-# Reconcile one node: record its state, decide, and send one change at a time.
-
-
+# The part of a delay by which a node may be fetched early, together with others.
 _SLACK_SHARE = 0.4
 
 
@@ -441,8 +433,8 @@ class NodeReconciler:
     def __init__(self, context: ActionContext, task: ReconcileRequest) -> None:
         self.task, self.name, self.policy = task, task.name, task.policy
         self._context = context
-        self._steps = Actuator(context, task.name)
-        self._lease = LeaseGuard(context, task.name, task.purpose, steal=task.steal)
+        self._actuator = Actuator(context, task.name)
+        self._lease = LeaseGuard(context, task.name, task.purpose, force_lease=task.force_lease)
         self._tracker = NodeTracker(context, task)
         self._acted_at: timedelta | None = None
         self._usable_since: timedelta | None = None
@@ -501,14 +493,14 @@ class NodeReconciler:
         try:
             self._tracker.survey_workers(is_usable=self.is_usable)
         except UnreachableError as error:
-            if not self.task.takes_less or self.policy.goal is not Condition.SSH:
+            if not self.task.accepts_healthy or self.policy.goal is not Condition.SSH:
                 raise
             self.policy = replace(self.policy, goal=Condition.HEALTHY)
             self._tracker.change_policy(self.policy)
             self.report(EventKind.NOTE, f"waiting until it is healthy, not until ssh answers: {error.message}")
 
     def decide(self) -> Decision:
-        """Return the next action. Raises `EndedError` if another client took the node over."""
+        """Return the next action. Raises `TakenOverError` if another client took the node over."""
         self._lease.keep()
         since_action = None if self._acted_at is None else self._context.clock.monotonic() - self._acted_at
         decision = self._decide(since_action)
@@ -536,7 +528,7 @@ class NodeReconciler:
         """Send one change. A refusal shows in the next snapshot; it is raised if no later snapshot can resolve it."""
         if not self._lease.take():
             return
-        tracker, tried = self._tracker, self.seen.tried
+        tracker, tried = self._tracker, self.seen.attempts
         try:
             match decision:
                 case Create(reason):
@@ -544,17 +536,17 @@ class NodeReconciler:
                 case Start(reason):
                     tracker.history.begin(tracker.node.id, self._context.clock.now())
                     tracker.note(is_ours=True)
-                    tracker.requested.begin(self._steps.start(tracker.node, reason))
+                    tracker.requested.begin(self._actuator.start(tracker.node, reason))
                 case Restart(reason):
-                    tracker.note(tried=replace(tried, restarts=tried.restarts + 1), is_ours=True)
+                    tracker.note(attempts=replace(tried, restarts=tried.restarts + 1), is_ours=True)
                     self._restart(reason)
                 case Reboot(reason):
-                    tracker.note(tried=replace(tried, reboots=tried.reboots + 1), is_ours=True)
+                    tracker.note(attempts=replace(tried, reboots=tried.reboots + 1), is_ours=True)
                     self.was_repaired = True
-                    self._steps.reboot(tracker.node, reason)
+                    self._actuator.reboot(tracker.node, reason)
                     tracker.record_reboot()
                 case Delete(reason, _, is_repair):
-                    tracker.note(tried=replace(tried, recreates=tried.recreates + is_repair))
+                    tracker.note(attempts=replace(tried, recreates=tried.recreates + is_repair))
                     self._delete(reason, is_repair=is_repair)
                 case _:
                     assert_never(decision)
@@ -583,7 +575,7 @@ class NodeReconciler:
         """Become due again after the delay, and report why."""
         self.due, self.slack = self._context.clock.monotonic() + decision.delay, decision.delay * _SLACK_SHARE
         seen, timeout = self.seen, self.policy.timeout
-        usual, node, follows = seen.pace.usual, seen.node, decision.next
+        usual, node, follows = seen.poll_state.usual, seen.node, decision.next
         self.report(
             EventKind.SILENT if seen.outage else EventKind.WAIT,
             decision.reason,
@@ -604,7 +596,7 @@ class NodeReconciler:
         if node is None or node.id == self._key_sent_to or not may_change or not self._tracker.is_key_refused():
             return
         if entry := self._context.workers.key_entry(node):
-            self._steps.add_key(node, entry)
+            self._actuator.add_key(node, entry)
         self._key_sent_to = node.id
 
     def take_lease(self) -> str | None:
@@ -623,7 +615,7 @@ class NodeReconciler:
             took = self.elapsed.total_seconds()
             self._tracker.history.finish(node.id, self._context.clock.now(), level=str(level), took=took)
         if now - self._usable_since >= self.policy.refill:
-            self._tracker.note(tried=RepairAttempts())
+            self._tracker.note(attempts=RepairAttempts())
 
     def run_setup(self) -> None:
         """Run the set-up once on the workers of a node that tpuctl created. Raises `RemoteCommandError` if it fails."""
@@ -632,7 +624,7 @@ class NodeReconciler:
         if node is None or script is None:
             return
         try:
-            self._steps.set_up(node, script)
+            self._actuator.set_up(node, script)
         except BaseException:
             self._tracker.history.record_setup(node, self._context.clock.now(), ok=False)
             raise
@@ -659,7 +651,7 @@ class NodeReconciler:
 
     def report(self, kind: EventKind, text: str, **data: object) -> None:
         """Report an event."""
-        self._context.tell(NodeEvent(kind, self._context.clock.now(), self.name, text, data))
+        self._context.emit(NodeEvent(kind, self._context.clock.now(), self.name, text, data))
 
     def report_and_journal(self, kind: EventKind, text: str, **data: object) -> None:
         """Report an event, and write it to the journal."""
@@ -673,7 +665,7 @@ class NodeReconciler:
         if spec is None:
             raise NotFoundError(f"`{self.name.node_id}` is gone, and its spec is unknown")
         self._context.check(self.name, spec)
-        pending = self._steps.create(spec, reason)
+        pending = self._actuator.create(spec, reason)
         if pending is not None:
             self._tracker.requested.begin(pending)
             self._tracker.record_creation()
@@ -683,7 +675,7 @@ class NodeReconciler:
         self._tracker.record_restart()
         self._tracker.history.record_stop(self._tracker.node.id)
         try:
-            self._tracker.requested.begin(self._steps.restart(self._tracker.node, reason))
+            self._tracker.requested.begin(self._actuator.restart(self._tracker.node, reason))
         except LeaseLostError:
             raise
         except ConflictError as error:
@@ -698,7 +690,7 @@ class NodeReconciler:
         spec = tracker.spec = tracker.spec or tracker.history.spec_as_it_is(node)
         # Checked before the deletion: a node that could not be created again is better kept.
         self._context.check(self.name, spec, replaces=node)
-        pending = self._steps.delete(node, spec, reason, is_repair=is_repair)
+        pending = self._actuator.delete(node, spec, reason, is_repair=is_repair)
         if pending is None:
             return  # Another node has the name now: fetch it before the next decision.
         self.was_repaired = self.was_repaired or is_repair

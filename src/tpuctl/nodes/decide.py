@@ -46,9 +46,9 @@ from tpuctl.nodes.conditions import (
 )
 from tpuctl.nodes.polling import poll_delay
 from tpuctl.nodes.repair import (
+    defect_age,
     describe_repair,
     find_defect,
-    has_lasted,
     plan_repair,
     plan_slow_state_repair,
     slow_after,
@@ -57,7 +57,6 @@ from tpuctl.nodes.repair import (
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from tpuctl.errors import TpuctlError
     from tpuctl.nodes.conditions import ApiOutage, Reboot, Restart
 
 
@@ -72,7 +71,7 @@ def decide(policy: Policy, seen: ObservedState, now: datetime) -> Decision:
         if is_over:
             return Fail(outage_error(policy, seen, seen.outage))
         pause = poll_delay(seen) if left is None else min(poll_delay(seen), left)
-        return Requeue(pause, f"API not answering for {format_duration(seen.outage.lasts)}")
+        return Requeue(pause, f"API not answering for {format_duration(seen.outage.duration)}")
     decision = _decide_by_state(policy, seen, now)
     if isinstance(decision, Done | Fail):
         return decision
@@ -91,8 +90,8 @@ def _decide_by_state(policy: Policy, seen: ObservedState, now: datetime) -> Deci
     if seen.pending and not change_is_visible(seen.pending, seen.node):
         return _wait(seen, f"{seen.pending} requested")
     if not policy.goal.is_usable:
-        return _winding_down(policy, seen)
-    return _absent(policy, seen) if seen.node is None else _present(policy, seen, seen.node, now)
+        return _decide_unusable_goal(policy, seen)
+    return _decide_absent(policy, seen) if seen.node is None else _decide_present(policy, seen, seen.node, now)
 
 
 def change_is_visible(verb: Verb, node: Node | None) -> bool:
@@ -112,18 +111,18 @@ def change_is_visible(verb: Verb, node: Node | None) -> bool:
             assert_never(verb)
 
 
-def _winding_down(policy: Policy, seen: ObservedState) -> Decision:
+def _decide_unusable_goal(policy: Policy, seen: ObservedState) -> Decision:
     """Decide for the goals STOPPED, GONE and PREEMPTED: this run only waits until a change shows."""
     node, goal = seen.node, policy.goal
     if node is None:
-        if goal is Condition.GONE or (goal is Condition.PREEMPTED and _was_taken_back(seen)):
+        if goal is Condition.GONE or (goal is Condition.PREEMPTED and _is_suspended_by_service(seen)):
             return Done(goal)
         return Fail(vanished_error(seen) if seen.has_vanished else NodeNotFoundError(seen.name.node_id, seen.name.zone))
     if goal is Condition.STOPPED and node.state is NodeState.STOPPED:
         return Done(goal)
     if goal is Condition.STOPPED and seen.has_vanished:
         return Fail(vanished_error(seen))
-    if goal is Condition.PREEMPTED and (node.is_preempted or _was_taken_back(seen)):
+    if goal is Condition.PREEMPTED and (node.is_preempted or _is_suspended_by_service(seen)):
         return Done(goal)
     cannot = {
         Condition.STOPPED: node.state.is_dead or node.state is NodeState.DELETING,
@@ -134,9 +133,9 @@ def _winding_down(policy: Policy, seen: ObservedState) -> Decision:
     return _wait(seen, f"it is {node.state}")
 
 
-def _absent(policy: Policy, seen: ObservedState) -> Decision:
+def _decide_absent(policy: Policy, seen: ObservedState) -> Decision:
     """Decide about a node that does not exist."""
-    if _was_taken_back(seen):
+    if _is_suspended_by_service(seen):
         return Fail(preempted_error(seen))
     if seen.held_by:
         # A holder that recreates the node deletes it first.
@@ -146,37 +145,37 @@ def _absent(policy: Policy, seen: ObservedState) -> Decision:
     if seen.has_vanished:
         return Create("another client deleted it")
     if policy.may_create:
-        return Create("the old one is gone" if seen.was_there or seen.tried.recreates else "there is none yet")
+        return Create("the old one is gone" if seen.was_there or seen.attempts.recreates else "there is none yet")
     return Fail(NodeNotFoundError(seen.name.node_id, seen.name.zone))
 
 
-def _was_taken_back(seen: ObservedState) -> bool:
+def _is_suspended_by_service(seen: ObservedState) -> bool:
     return seen.request is not None and seen.request.was_suspended_by_service
 
 
-def _present(policy: Policy, seen: ObservedState, node: Node, now: datetime) -> Decision:
+def _decide_present(policy: Policy, seen: ObservedState, node: Node, now: datetime) -> Decision:
     """Decide about a node that exists, by its state."""
     if node.state.is_dead:
-        return _dead(policy, seen, node)
+        return _decide_dead(policy, seen, node)
     if node.state is NodeState.DELETING:
-        return _deleting(policy, seen)
+        return _decide_deleting(policy, seen)
     if not node.state.is_known:
         return _wait(seen, f"state {node.state} is new to this version of tpuctl")
     if seen.differences and (policy.may_create or policy.replace):
-        return _different(policy, seen, node)
+        return _decide_different(policy, seen, node)
     if node.state in {NodeState.HIDDEN, NodeState.UNKNOWN}:
         return Fail(broken_node_error(node))
     if node.state is NodeState.STOPPED:
-        return _stopped(policy, seen, node)
+        return _decide_stopped(policy, seen, node)
     if node.state is NodeState.READY:
-        return _ready(policy, seen, node, now)
+        return _decide_ready(policy, seen, node, now)
     threshold = slow_after(policy, node)
     if threshold is None:
         return _wait(seen, f"it is {node.state}")
     return plan_slow_state_repair(policy, seen, node, threshold, now)
 
 
-def _dead(policy: Policy, seen: ObservedState, node: Node) -> Decision:
+def _decide_dead(policy: Policy, seen: ObservedState, node: Node) -> Decision:
     if policy.may_create:
         if node.queued_resource:
             return Fail(queued_resource_error(node))
@@ -190,8 +189,8 @@ def _dead(policy: Policy, seen: ObservedState, node: Node) -> Decision:
     )
 
 
-def _deleting(policy: Policy, seen: ObservedState) -> Decision:
-    if _was_taken_back(seen):
+def _decide_deleting(policy: Policy, seen: ObservedState) -> Decision:
+    if _is_suspended_by_service(seen):
         return Fail(preempted_error(seen))
     if seen.held_by:
         return _wait_for_holder(seen)
@@ -202,8 +201,8 @@ def _deleting(policy: Policy, seen: ObservedState) -> Decision:
     return Fail(ConflictError(f"`{seen.name.node_id}` is being deleted"))
 
 
-def _different(policy: Policy, seen: ObservedState, node: Node) -> Decision:
-    if policy.replace and not seen.tried.recreates:
+def _decide_different(policy: Policy, seen: ObservedState, node: Node) -> Decision:
+    if policy.replace and not seen.attempts.recreates:
         if node.queued_resource:
             return Fail(queued_resource_error(node))
         if node.state in {NodeState.CREATING, NodeState.STATE_UNSPECIFIED}:
@@ -219,7 +218,7 @@ def _different(policy: Policy, seen: ObservedState, node: Node) -> Decision:
     )
 
 
-def _stopped(policy: Policy, seen: ObservedState, node: Node) -> Decision:
+def _decide_stopped(policy: Policy, seen: ObservedState, node: Node) -> Decision:
     name, why_not = seen.name.node_id, node.why_not_startable()
     if not policy.may_start:
         hint = f"start it with `tpuctl start {name}`"
@@ -230,15 +229,15 @@ def _stopped(policy: Policy, seen: ObservedState, node: Node) -> Decision:
     return Start("it is STOPPED")
 
 
-def _ready(policy: Policy, seen: ObservedState, node: Node, now: datetime) -> Decision:
+def _decide_ready(policy: Policy, seen: ObservedState, node: Node, now: datetime) -> Decision:
     if first_missing_condition(policy, seen, node) is None:
         return Done(policy.goal, usable_note(policy, seen, node))
-    found = None if policy.goal is Condition.READY or policy.only_looks else find_defect(policy, seen, node, now)
+    found = None if policy.goal is Condition.READY or policy.is_read_only else find_defect(policy, seen, node, now)
     why = explain_not_usable(policy, seen, node)
     if found is None:
         return _wait(seen, why)
     act = plan_repair(policy, seen, node, found)
-    left = found.threshold - has_lasted(seen)
+    left = found.threshold - defect_age(seen)
     if left > timedelta():
         return Requeue(poll_delay(seen), why, NextStep(describe_repair(act), left))
     if seen.held_by and isinstance(act, Fail):
@@ -254,9 +253,6 @@ def _wait_for_holder(seen: ObservedState) -> Requeue:
     return _wait(seen, f"it is being repaired by {seen.held_by}")
 
 
-# Decide about a change that the service accepted and then did not carry out. Pure.
-
-
 # A retry cannot succeed.
 _FINAL_FAILURES = (AccessError, InvalidRequestError, InvalidInputError, ConflictError, NotFoundError)
 _CAPACITY_FAILURES = (NoCapacityError, QuotaError)
@@ -264,7 +260,7 @@ _RETRY_PAUSE = {Verb.CREATE: "create it", Verb.START: "start it", Verb.DELETE: "
 
 
 def decide_after_failure(policy: Policy, seen: ObservedState, failure: FailedChange) -> Decision | None:
-    """Return the action after a failed change. None if the current state decides instead."""
+    """Return the action after a change that the service accepted and did not carry out; None if the current state decides."""
     node = seen.node
     if failure.verb is Verb.DELETE:
         is_overtaken = node is None
@@ -279,7 +275,15 @@ def decide_after_failure(policy: Policy, seen: ObservedState, failure: FailedCha
     if isinstance(error, _FINAL_FAILURES) or not may_repeat or (is_scarce and not policy.is_patient):
         return Fail(error)
     if not is_scarce and failure.times > policy.internal_retries:
-        return Fail(_with_advice(error, failure))
+        # The hint names the usual cause of an internal error [observed: code 13 without capacity].
+        tried = f"tried {failure.times} times; " if failure.times > 1 else ""
+        advice = (
+            f"{tried}the service often reports this when it has no capacity for that size: try another zone, a smaller size, "
+            "or another tier"
+        )
+        advised = copy.copy(error)
+        advised.hint = f"{error.hint}\n{advice}" if error.hint else advice
+        return Fail(advised)
     if failure.verb is Verb.CREATE and node and node.state is NodeState.CREATING and node.id == failure.node_id != "":
         # The record of a failed creation stays and holds the name [observed: terraform-provider-google#16147].
         return Delete(f"its creation failed: {error.message}", node.id)
@@ -296,21 +300,6 @@ def decide_after_failure(policy: Policy, seen: ObservedState, failure: FailedCha
         f"{failure.verb} failed: {error.message}",
         NextStep(_RETRY_PAUSE[failure.verb], left),
     )
-
-
-def _with_advice(error: TpuctlError, failure: FailedChange) -> TpuctlError:
-    """Return an internal error with its usual cause in the hint [observed: code 13 without capacity]."""
-    tried = f"tried {failure.times} times; " if failure.times > 1 else ""
-    advice = (
-        f"{tried}the service often reports this when it has no capacity for that size: try another zone, a smaller size, "
-        "or another tier"
-    )
-    advised = copy.copy(error)
-    advised.hint = f"{error.hint}\n{advice}" if error.hint else advice
-    return advised
-
-
-# The errors that end a run: the state of the node, and how to continue.
 
 
 _CONDITION_WORDS = {
@@ -356,7 +345,7 @@ def outage_error(policy: Policy, seen: ObservedState, outage: ApiOutage) -> Time
     name = seen.name.node_id
     known = f"its last known state is {seen.node.state}" if seen.node else "its state is unknown"
     return TimedOutError(
-        f"the API has not answered for {format_duration(outage.lasts)} ({outage.error.message}); it is unknown whether "
+        f"the API has not answered for {format_duration(outage.duration)} ({outage.error.message}); it is unknown whether "
         f"`{name}` is {_wanted(policy)}; {known}",
         hint=f"no change was undone; check it with `tpuctl status {name}`",
     )

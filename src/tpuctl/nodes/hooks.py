@@ -92,7 +92,7 @@ class Hooks:
     `TPUCTL_NODE_ID` are `state`, `health` and `id` of the event's data, or empty. `TPUCTL_PROJECT` and `TPUCTL_ZONE` are
     also settings, so that `tpuctl` in a hook finds the same node. A hook runs in its own session, so that Ctrl-C does not
     terminate it, and may outlive this process. `extra` are variables that select the cloud of this run. The output of a
-    hook goes to our stderr or, line by line with the name of the node, to `tell`, which is called from another thread.
+    hook goes to our stderr or, line by line with the name of the node, to `print_lines`, which is called from another thread.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Hooks:
         environ: Mapping[str, str],
         *,
         extra: Mapping[str, str],
-        tell: Callable[..., None] | None = None,
+        print_lines: Callable[..., None] | None = None,
         pauses: Sequence[timedelta] = (),
         clock: Clock | None = None,
     ) -> None:
@@ -112,7 +112,7 @@ class Hooks:
         self._waiting: dict[NodeName, deque[NodeEvent]] = {}
         self._running: dict[NodeName, _RunningHook] = {}
         self._failures: list[HookFailure] = []
-        self._output = HookOutput(tell) if tell else None
+        self._output = HookOutput(print_lines) if print_lines else None
 
     def __call__(self, event: NodeEvent) -> None:
         """Start the hook for an event, or queue it behind the running one of the node. Does not wait."""
@@ -126,7 +126,7 @@ class Hooks:
         queue = self._waiting.setdefault(event.node, deque())
         queue.append(event)
         if len(queue) > MAX_WAITING:
-            self._fail(queue.popleft(), None, f"was skipped, because {MAX_WAITING} hooks are already waiting")
+            self._record_failure(queue.popleft(), None, f"was skipped, because {MAX_WAITING} hooks are already waiting")
         self._advance()
 
     def poll(self) -> tuple[HookFailure, ...]:
@@ -170,10 +170,12 @@ class Hooks:
             self._advance()
         for queue in self._waiting.values():
             for event in queue:
-                self._fail(event, None, "was skipped, because other hooks were still running when the run ended")
+                self._record_failure(
+                    event, None, "was skipped, because other hooks were still running when the run ended"
+                )
         self._waiting.clear()
         for retry in self._retries.values():
-            self._fail(retry.event, None, "was not retried, because the run ended")
+            self._record_failure(retry.event, None, "was not retried, because the run ended")
         self._retries.clear()
         return self.poll()
 
@@ -214,22 +216,24 @@ class Hooks:
             self._output.close(running.out)
         code = os.waitstatus_to_exitcode(status)
         if code != 0:
-            self._failed(running.event, running.attempt, code)
+            self._retry_or_escalate(running.event, running.attempt, code)
 
-    def _failed(self, event: NodeEvent, attempt: int, code: int) -> None:
+    def _retry_or_escalate(self, event: NodeEvent, attempt: int, code: int) -> None:
         """Schedule the retry of a failed hook, or run the one for `gave-up`."""
         is_last = attempt > len(self._pauses)
         waiting = self._waiting.get(event.node, ())
         if any(later.kind in _OUTDATING or later.kind is event.kind for later in waiting):
-            self._fail(event, code, f"{_describe_exit(code)}, and is not retried: a later event supersedes it")
+            self._record_failure(
+                event, code, f"{_describe_exit(code)}, and is not retried: a later event supersedes it"
+            )
         elif not is_last:
             pause, tries = self._pauses[attempt - 1], len(self._pauses) + 1
             self._retries[event.node] = _HookRetry(event, attempt + 1, self._clock.monotonic() + pause)
             reason = f"{_describe_exit(code)}; try {attempt + 1} of {tries} in {format_duration(pause)}"
-            self._fail(event, code, reason, is_final=False)
+            self._record_failure(event, code, reason, is_final=False)
         else:
             reason = _describe_exit(code) + (f", also on try {attempt}" if attempt > 1 else "")
-            failure = self._fail(event, code, reason)
+            failure = self._record_failure(event, code, reason)
             if event.kind is not EventKind.GAVE_UP and EventKind.GAVE_UP in self._commands:
                 data = {**event.data, "hook": str(event.kind), "exitCode": code}
                 self._enqueue(NodeEvent(EventKind.GAVE_UP, self._clock.now(), event.node, str(failure), data))
@@ -241,12 +245,16 @@ class Hooks:
             stdin = _stdin_with(json.dumps(event.to_json()).encode() + b"\n")
             try:
                 out = self._output.open(event.node.node_id) if self._output else None
+                target = _stderr() if out is None else out
+                # Without a stderr of ours, the streams of the hook are discarded.
+                discard = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_WRONLY, 0) for stream in (1, 2)]
+                forward = [(os.POSIX_SPAWN_DUP2, target, stream) for stream in (1, 2) if target is not None]
                 # In its own session, with default handlers for the signals that Python ignores or we handle.
                 pid = os.posix_spawn(
                     argv[0],
                     argv,
                     {**self._environ, **hook_variables(event), STDIN_VARIABLE: _identity(stdin)},
-                    file_actions=_streams(stdin, _stderr() if out is None else out),
+                    file_actions=[(os.POSIX_SPAWN_DUP2, stdin, 0), *(forward or discard)],
                     setsid=True,
                     setsigdef=(signal.SIGPIPE, signal.SIGINT, signal.SIGTERM),
                 )
@@ -255,11 +263,11 @@ class Hooks:
         except (OSError, ValueError) as error:
             if self._output and out is not None:
                 self._output.close(out)
-            self._fail(event, None, f"could not be started ({getattr(error, 'strerror', None) or error})")
+            self._record_failure(event, None, f"could not be started ({getattr(error, 'strerror', None) or error})")
             return
         self._running[event.node] = _RunningHook(pid, event, attempt, out)
 
-    def _fail(self, event: NodeEvent, code: int | None, reason: str, *, is_final: bool = True) -> HookFailure:
+    def _record_failure(self, event: NodeEvent, code: int | None, reason: str, *, is_final: bool = True) -> HookFailure:
         failure = HookFailure(event.node, event.kind, self._commands[event.kind], code, reason, is_final)
         self._failures.append(failure)
         return failure
@@ -333,19 +341,6 @@ def _stderr() -> int | None:
         return None
 
 
-def _streams(stdin: int, out: int | None) -> list[tuple[int, ...] | tuple[int, int, str, int, int]]:
-    """Return the file actions for the streams of a hook: stdout and stderr go to `out`, or are discarded."""
-    if out is None:
-        nowhere = [(os.POSIX_SPAWN_OPEN, target, os.devnull, os.O_WRONLY, 0) for target in (1, 2)]
-        return [(os.POSIX_SPAWN_DUP2, stdin, 0), *nowhere]
-    return [(os.POSIX_SPAWN_DUP2, source, target) for source, target in ((stdin, 0), (out, 1), (out, 2))]
-
-
-# Forward the output of hooks line by line, with the name of the node: hooks must not write to a screen that is redrawn.
-#
-# A hook writes to an unnamed file, not to a pipe: it never blocks on us, and can outlive us. Its later output is lost.
-
-
 # How often the files are read, in real seconds: no decision depends on it.
 _RATE_PERIOD = 0.2
 _MOST_LINES = 65536  # the maximum number of bytes of one read, and of a line
@@ -376,10 +371,14 @@ class _HookStream:
 
 
 class HookOutput:
-    """Forwards the output of hooks. A thread calls `tell` with whole lines, each as an argument."""
+    """Forwards the output of hooks: they must not write to a screen that is redrawn.
 
-    def __init__(self, tell: Callable[..., None]) -> None:
-        self._tell = tell
+    A thread calls `print_lines` with whole lines, each as an argument. A hook writes to an unnamed file, not to a pipe: it
+    never blocks on us, and can outlive us. Its later output is lost.
+    """
+
+    def __init__(self, print_lines: Callable[..., None]) -> None:
+        self._print_lines = print_lines
         self._sources: dict[int, _HookStream] = {}
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -422,4 +421,4 @@ class HookOutput:
 
     def _forward(self, lines: list[str]) -> None:
         if lines:
-            self._tell(*lines)
+            self._print_lines(*lines)

@@ -134,7 +134,7 @@ class InspectionReport:
 
 
 def inspection_script(probe: str | None, timeout: timedelta) -> str:
-    """Return the input of `COMMAND`. The probe is a shell line; the worker terminates it before the timeout.
+    """Return the input of `INSPECTION_COMMAND`. The probe is a shell line; the worker terminates it before the timeout.
 
     A probe that kept running would hold the TPU and block the next one.
     """
@@ -167,23 +167,15 @@ def parse_inspection(output: str, *, probe: str | None, timeout: timedelta) -> I
         ends = list(_PROBE_END.finditer(rest))
         code = int(ends[-1][1]) if ends else _TIMED_OUT
         if code != 0:
-            said = last_printed_line(rest)
+            last_line = last_printed_line(rest)
             failed = f"timed out after {_patience(timeout)} s" if code == _TIMED_OUT else f"exit {code}"
-            failed += f": {said}" if said else ""
-    return InspectionReport(startup, int(match["chips"]), holders, failed, _detail(startup, match["about"]))
+            failed += f": {last_line}" if last_line else ""
+    what = " and ".join("the startup script" if one == "startup-script" else one for one in match["about"].split(","))
+    verb = "still run" if "," in match["about"] else "still runs"
+    detail = {StartupState.RUNNING: f"{what} {verb}", StartupState.FAILED: f"{what} failed"}.get(startup, "")
+    return InspectionReport(startup, int(match["chips"]), holders, failed, detail)
 
 
 def _patience(timeout: timedelta) -> int:
     """Return the timeout of a probe in seconds: shorter than the session, so that its exit code arrives."""
     return max(1, int(timeout.total_seconds()) - 2)
-
-
-def _detail(startup: StartupState, about: str) -> str:
-    what = " and ".join("the startup script" if one == "startup-script" else one for one in about.split(","))
-    match startup:
-        case StartupState.RUNNING:
-            return f"{what} still runs" if "," not in about else f"{what} still run"
-        case StartupState.FAILED:
-            return f"{what} failed"
-        case _:
-            return ""

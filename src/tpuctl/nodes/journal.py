@@ -1,4 +1,8 @@
-"""The journal: append entries, read those of a node, and learn durations from those of many nodes."""
+"""The journal: what was done to a node and observed of it, on this disk or in a bucket.
+
+`Journal` appends entries, reads those of a node, and learns durations from those of many nodes. `NodeHistory` is the journal of
+one node while it is reconciled. A durable entry is stored before a node is deleted; an entry about an observation may be lost.
+"""
 
 from __future__ import annotations
 
@@ -158,9 +162,6 @@ class Journal:
         self._store.flush(only_due=only_due)
 
 
-# The interface of the journal's storage, and its errors.
-
-
 # The journal of a node is halved beyond this size in bytes.
 JOURNAL_SIZE_LIMIT = 1 << 20
 
@@ -211,17 +212,16 @@ class JournalStore(Protocol):
         """Write the waiting lines; with `only_due` only those that have waited long enough."""
 
 
-# The journal on the local disk: one private file for each node, PROJECT/ZONE/NAME.jsonl.
-#
-# Every process locks the file to write and to read, so that it can be rotated while others write: NAME.1.jsonl gets the
-# older half. On a file system without locks, lines are still written whole, and nothing is rotated.
-
-
 _FULL = "the disk is full"
 
 
 class LocalJournalStore:
-    """The files below one folder, which the first write creates. `warn` is called for files that cannot be read."""
+    """The journal on the local disk: one private file for each node, PROJECT/ZONE/NAME.jsonl. The first write creates it.
+
+    Every process locks the file to write and to read, so that it can be rotated while others write: NAME.1.jsonl gets the
+    older half. On a file system without locks, lines are still written whole, and nothing is rotated. `warn` is called for
+    files that cannot be read.
+    """
 
     def __init__(self, folder: Path, *, warn: Callable[[str], None] = lambda _: None) -> None:
         self._folder, self._warn = folder, warn
@@ -236,7 +236,11 @@ class LocalJournalStore:
                 size = _write(path, handle, line, may_take_back=is_locked)
                 if durable:
                     flush_to_disk(handle)
-                    self._sync_folders(path)
+                    if path not in self._safe:  # once in this process, so that the file survives a power failure
+                        for folder in path.relative_to(self._folder).parents:
+                            _sync(self._folder / folder)
+                        _sync(self._folder.parent)
+                        self._safe.add(path)
                 if is_locked and size > JOURNAL_SIZE_LIMIT:
                     _rotate(path, _rotated(path))
         except OSError as error:
@@ -296,15 +300,6 @@ class LocalJournalStore:
     def _path(self, name: NodeName) -> Path:
         return self._folder / _folder_of(name.project) / name.zone / f"{name.node_id}.jsonl"
 
-    def _sync_folders(self, path: Path) -> None:
-        """Write the folders to the disk, once in this process, so that the file survives a power failure."""
-        if path in self._safe:
-            return
-        for folder in path.relative_to(self._folder).parents:
-            _sync(self._folder / folder)
-        _sync(self._folder.parent)
-        self._safe.add(path)
-
 
 def _write(path: Path, handle: int, line: bytes, *, may_take_back: bool) -> int:
     """Write the whole line or none of it. Return the size of the file."""
@@ -359,19 +354,16 @@ def _locked(path: Path, flags: int, kind: int) -> Iterator[tuple[int, bool]]:
                 is_locked = True
             except OSError:
                 is_locked = False
+            try:
+                is_current = os.path.samestat(os.fstat(handle), path.stat())
+            except FileNotFoundError:
+                is_current = False
             # The file may have been rotated meanwhile. Then the lock is that of the deleted file.
-            if _is_at(handle, path):
+            if is_current:
                 yield handle, is_locked
                 return
         finally:
             os.close(handle)
-
-
-def _is_at(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _sync(folder: Path) -> None:
@@ -396,12 +388,6 @@ def _folder_of(project: str) -> str:
 def _name(path: Path) -> NodeName:
     project, zone, node_id = path.with_suffix("").parts[-3:]
     return NodeName(project.replace("_", ":"), zone, node_id)
-
-
-# The journal in Cloud Storage, for machines without a persistent disk: one object for each node.
-#
-# An object is read, extended and replaced with its generation as precondition, and again after a simultaneous write: no line
-# of another writer is lost. Lines that are not durable wait in memory, and are written with the next durable one.
 
 
 # How long a line that is not durable may wait. An object accepts about one write per second [docs: Cloud Storage quotas],
@@ -438,7 +424,12 @@ class JournalObjects(Protocol):
 
 
 class BucketJournalStore:
-    """The objects below a prefix of a bucket. `warn` is called if lines that are not durable cannot be written."""
+    """The journal in Cloud Storage, for machines without a persistent disk: one object for each node below a prefix.
+
+    An object is read, extended and replaced with its generation as precondition, and again after a simultaneous write: no
+    line of another writer is lost. Lines that are not durable wait in memory, and are written with the next durable one;
+    `warn` is called if they cannot be written.
+    """
 
     def __init__(
         self,
@@ -535,9 +526,6 @@ class BucketJournalStore:
         return self._place.object_name(f"{name.project}/{name.zone}/{name.node_id}.jsonl")
 
 
-# Determine whether a folder is persistent: not on a CI runner, in a Kubernetes pod, or in memory.
-
-
 _MARKERS = ("/run/.containerenv", "/.dockerenv")
 _IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 
@@ -577,12 +565,6 @@ def mounted_at(table: str, folder: Path) -> str | None:
     return found
 
 
-# Read and write the journal of one node while it is reconciled.
-#
-# A node that tpuctl created or started and never saw usable is not in use yet, so that a repair interrupts no work; any other
-# node may be in use. A set-up that has not succeeded on a node that tpuctl created runs again.
-
-
 # After this time, a user may have begun to work on the node.
 _RECENT = timedelta(hours=1)
 _BEGINNINGS = frozenset({"bringing-up", "reboot", "restart", "start"})
@@ -591,7 +573,12 @@ _SKEW = timedelta(minutes=5)
 
 
 class NodeHistory:
-    """The journal of one node. A line that cannot be written is skipped: none of them is needed to undo a deletion."""
+    """The journal of one node while it is reconciled.
+
+    A node that tpuctl created or started and never saw usable is not in use yet, so that a repair interrupts no work; any
+    other node may be in use. A set-up that has not succeeded on a node that tpuctl created runs again. A line that cannot be
+    written is skipped: none of them is needed to undo a deletion.
+    """
 
     def __init__(self, journal: Journal, name: NodeName) -> None:
         self._journal = journal

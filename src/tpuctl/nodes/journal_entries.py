@@ -1,4 +1,4 @@
-"""Encode and decode the lines of a journal. Pure.
+"""Encode, decode and analyse the lines of a journal: durations of states, usable time, used repairs. Pure.
 
 A line is a JSON object with `at` (RFC 3339, to the millisecond), `event`, `by` (host and process of the writer) and the
 data of the event.
@@ -112,11 +112,6 @@ def _lines(content: bytes) -> list[bytes]:
     return [line + b"\n" for line in content.split(b"\n") if line]
 
 
-# Analyse journal entries: durations of states, times in which a node was usable, used repairs. Pure.
-#
-# An entry is one line of a node's journal: `at`, `event`, `by`, and the data of the event.
-
-
 JournalEntries = Sequence[Mapping[str, Any]]  # JSON
 
 _CREATING, _READY = "CREATING", "READY"
@@ -179,7 +174,14 @@ def usable_spans(entries: JournalEntries) -> list[TimeSpan]:
     for at, entry in _dated(entries):
         if entry.get("event") in _USABLE:
             since = since or at
-        elif since and _ends_usable(entry):
+            continue
+        if entry.get("event") == "state":
+            # A health that is not reported proves nothing.
+            is_well = entry.get("health") in {None, "", "HEALTHY", "HEALTH_UNSPECIFIED"}
+            is_end = entry.get("state") != _READY or not is_well
+        else:
+            is_end = entry.get("event") in _NOT_USABLE
+        if since and is_end:
             spans.append(TimeSpan(since, at))
             since = None
     return [*spans, TimeSpan(since)] if since else spans
@@ -205,13 +207,6 @@ def is_repair(entry: Mapping[str, Any]) -> bool:
     """Return whether an entry is a repair that counts against a budget."""
     event = entry.get("event")
     return event in _REPAIRS and bool(entry.get("repair", event != "delete"))
-
-
-def _ends_usable(entry: Mapping[str, Any]) -> bool:
-    if entry.get("event") != "state":
-        return entry.get("event") in _NOT_USABLE
-    # A health that is not reported proves nothing.
-    return entry.get("state") != _READY or entry.get("health") not in {None, "", "HEALTHY", "HEALTH_UNSPECIFIED"}
 
 
 def _state_spans(entries: Sequence[tuple[datetime, Mapping[str, Any]]]) -> Iterator[tuple[str, TimeSpan]]:

@@ -1,4 +1,4 @@
-"""Authorize our ssh key: in the metadata of a node or its project, or in OS Login."""
+"""Authorize our ssh key, in the metadata of a node or its project or in OS Login, and wait until the workers accept it."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class KnownKey:
 class KeyAuthorizer:
     """Authorizes our key for nodes. `login` is the login name that the user requested, if any.
 
-    `expires` returns the expiry of a new key, None for no expiry. `tell` gets a message for each change and exception.
+    `expires` returns the expiry of a new key, None for no expiry. `notify` gets a message for each change and exception.
     """
 
     def __init__(
@@ -98,9 +98,9 @@ class KeyAuthorizer:
         *,
         login: str | None,
         expires: Callable[[], datetime | None],
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
-        self._services, self._login, self._expires, self._tell = services, login, expires, tell
+        self._services, self._login, self._expires, self._notify = services, login, expires, notify
         self._metadata: _TTLCache[Mapping[str, str]] = _TTLCache(services.clock)
         self._logins: _TTLCache[str] = _TTLCache(services.clock)
         self._accounts: _TTLCache[str | None] = _TTLCache(services.clock)
@@ -173,7 +173,7 @@ class KeyAuthorizer:
         profile = profiles.profile(account, project)
         found = profile.key(key.public)
         if found is None or not profile.logins:
-            self._tell(f"adding our ssh key to the OS Login profile of `{account}`")
+            self._notify(f"adding our ssh key to the OS Login profile of `{account}`")
             profile = profiles.import_key(account, key.public, project=project, region=region, expires=expires)
         else:
             least = (expires - now) / 2 if expires else _SHORTEST_VALIDITY
@@ -187,7 +187,7 @@ class KeyAuthorizer:
         if self._login in profile.logins:
             return self._login
         if self._login is not None:
-            self._tell(f"using the login name of OS Login, `{profile.logins[0]}`, instead of `{self._login}`")
+            self._notify(f"using the login name of OS Login, `{profile.logins[0]}`, instead of `{self._login}`")
         return profile.logins[0]
 
     def _project_metadata(self, project: str) -> Mapping[str, str]:
@@ -228,9 +228,6 @@ class _TTLCache(Generic[_T]):
         return value
 
 
-# Wait until the workers accept a key that was just added to their node: the guest agent needs some seconds.
-
-
 # "Wait up to 60 s after the metadata update" [Google's troubleshooting guide for Cloud TPU].
 _KEY_PATIENCE = timedelta(seconds=60)
 _KEY_INTERVAL = timedelta(seconds=2)
@@ -238,24 +235,24 @@ _KEY_PROBE_TIMEOUT = timedelta(seconds=15)
 _KEY_PROBES = 32
 
 
-def await_key(clock: Clock, members: Sequence[Target], tell: Callable[[str], None]) -> None:
-    """Wait until no worker refuses our key, or for one minute. Only `true` is run on the workers.
+def await_key(clock: Clock, targets: Sequence[Target], notify: Callable[[str], None]) -> None:
+    """Wait until no worker refuses our key, or for one minute: the guest agent needs some seconds to add it.
 
-    Unreachable workers are not awaited. Raises `SshProgramMissingError`.
+    Only `true` is run on the workers. Unreachable workers are not awaited. Raises `SshProgramMissingError`.
     """
     deadline = clock.monotonic() + _KEY_PATIENCE
-    refusing = _members_refusing_key(members)
+    refusing = _targets_refusing_key(targets)
     if refusing:
-        tell(f"waiting up to {_KEY_PATIENCE.total_seconds():g} s until the workers accept the new ssh key")
+        notify(f"waiting up to {_KEY_PATIENCE.total_seconds():g} s until the workers accept the new ssh key")
     while refusing and clock.monotonic() < deadline:
         clock.sleep(_KEY_INTERVAL)
-        refusing = _members_refusing_key(refusing)
+        refusing = _targets_refusing_key(refusing)
 
 
-def _members_refusing_key(members: Sequence[Target]) -> list[Target]:
-    if len(members) == 1:
-        results = [probe_ssh(members[0].way, _KEY_PROBE_TIMEOUT)]
+def _targets_refusing_key(targets: Sequence[Target]) -> list[Target]:
+    if len(targets) == 1:
+        results = [probe_ssh(targets[0].way, _KEY_PROBE_TIMEOUT)]
     else:
         with ThreadPoolExecutor(_KEY_PROBES) as pool:
-            results = list(pool.map(lambda one: probe_ssh(one.way, _KEY_PROBE_TIMEOUT), members))
-    return [one for one, result in zip(members, results, strict=True) if result.outcome is ProbeOutcome.KEY_REFUSED]
+            results = list(pool.map(lambda one: probe_ssh(one.way, _KEY_PROBE_TIMEOUT), targets))
+    return [one for one, result in zip(targets, results, strict=True) if result.outcome is ProbeOutcome.KEY_REFUSED]

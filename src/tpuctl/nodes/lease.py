@@ -1,14 +1,29 @@
-"""The lease of a node: the record of which process may change it, and the rules for taking it. Pure.
+"""Leases: at most one process changes a node at a time.
 
-The record of a node is only replaced by compare-and-swap, so that one of two competing processes gets it. Expiry depends on
-the age of the record by the clock of its store; times inside a record are never compared, because the clocks of machines
-differ.
+A store holds one record for each node: its owner (random), its time to live (two minutes), the verb of a change in flight
+(`acting`), and a tombstone (`ended`). A record is only replaced by compare-and-swap, so that one of two competing processes
+gets it. `judge_lease` and `may_take` have the rules (pure), `LeaseKeeper` the protocol over a store, `LeaseGuard` the lease of
+one node during a run.
 
-- A holder renews every third of the time to live. It may renew an expired lease that no other process has taken.
-- Before each change of the cloud it writes the verb (`acting`), and clears it afterwards. It must not send the change if
-  this write fails, or began longer ago than `LeasePolicy.acts_within`: it writes again first.
-- A free or expired lease may be taken; with `steal` also a held one, but never while its holder has a change in flight.
-- `down`, `delete` and `stop` replace it by a permanent tombstone, so that no watcher creates the node again.
+- A process that finds no record, or an expired one, writes its own over exactly the version that it read.
+- The owner renews every third of the time to live. It may renew an expired lease that no other process has taken.
+- Before each change of the cloud the owner writes the verb (`acting`), and clears it afterwards. It must not send the change
+  if this write fails, or began longer ago than `LeasePolicy.acts_within` (90 seconds): it writes again first.
+- With `--force-lease` a process also takes a held lease, but never while its owner has a change in flight: it waits for that
+  change for up to `LeasePolicy.waits_at_most` (2.5 minutes).
+- `down`, `delete` and `stop` do the same and leave a permanent tombstone, which keeps watchers away until `up`, `run`,
+  `create`, `start` or `reset` removes it.
+- A process that cannot reach the store changes nothing: an unreachable store never counts as a free node.
+
+Why that is safe: of two writes over the same version one fails. An owner measures the age of its last write with its own
+monotonic clock; other processes wait until the age of the record, by the clock of the store, reaches the time to live. The
+clocks of two machines are never compared, so that times inside a record are only shown. On one machine the age does not
+matter: a process keeps a file lock as long as it lives, and the kernel releases it. `tests/nodes/test_lease_model.py` runs
+random interleavings: never two changes at once, and never a create after `down`.
+
+What it does not exclude: other tools, processes with another lease store, and a request that hangs for longer than
+`LeasePolicy.margin` (30 seconds) and then still takes effect. Other guards remain for these: a delete checks the id of the
+node, and the API refuses a second create with 409.
 """
 
 from __future__ import annotations
@@ -212,15 +227,15 @@ def is_expired(found: StoredLease) -> bool:
     return found.age >= found.record.ttl if found.is_alive is None else not found.is_alive
 
 
-def may_take(standing: LeaseStanding, purpose: str, *, steal: bool) -> bool:
+def may_take(standing: LeaseStanding, purpose: str, *, force_lease: bool) -> bool:
     """Return whether the lease may be taken for a purpose; never while its holder has a change in flight."""
     match standing:
         case LeaseStanding.FREE | LeaseStanding.OURS:
             return True
         case LeaseStanding.ENDED:
-            return steal or purpose in _REVIVING
+            return force_lease or purpose in _REVIVING
         case LeaseStanding.HELD:
-            return steal
+            return force_lease
         case LeaseStanding.ACTING:
             return False
 
@@ -247,11 +262,6 @@ def _parse_moment(text: str) -> datetime:
     if moment is None:
         raise ValueError(text)
     return moment
-
-
-# Hold leases on nodes, so that two processes never repair the same node. The rules are in `lease.py`.
-#
-# An unreachable store raises an error; it never counts as a free node. Not thread-safe.
 
 
 # Attempts to write a record against simultaneous writers.
@@ -289,7 +299,7 @@ class _HeldLease:
 
 
 class LeaseKeeper:
-    """The leases of this process, and those of others."""
+    """The leases of this process, and those of others. Not thread-safe."""
 
     def __init__(
         self, store: LeaseStore, clock: Clock, identity: LeaseOwner, policy: LeasePolicy | None = None
@@ -307,15 +317,15 @@ class LeaseKeeper:
         return None if found is None or standing in {LeaseStanding.FREE, LeaseStanding.OURS} else lease_of(found)
 
     def acquire(
-        self, name: NodeName, purpose: str, *, steal: bool = False, tell: Callable[[str], None] | None = None
+        self, name: NodeName, purpose: str, *, force_lease: bool = False, notify: Callable[[str], None] | None = None
     ) -> Lease | None:
         """Take the lease. Return None if it is ours now, else the other lease or the mark of its end.
 
-        With `steal` it is taken from any holder; a change of the holder in flight is awaited as in `end`.
+        With `force_lease` it is taken from any holder; a change of the holder in flight is awaited as in `end`.
         """
         for _ in range(_ATTEMPTS):
-            found, standing = self._idle(name, tell) if steal else self._read(name)
-            if not may_take(standing, purpose, steal=steal) and found is not None:
+            found, standing = self._idle(name, notify) if force_lease else self._read(name)
+            if not may_take(standing, purpose, force_lease=force_lease) and found is not None:
                 return lease_of(found)
             if self._swap(name, held_record(self._identity, purpose, self.policy), found):
                 return None
@@ -383,14 +393,14 @@ class LeaseKeeper:
         except TpuctlError:
             return
 
-    def end(self, name: NodeName, by: str, *, tell: Callable[[str], None]) -> None:
+    def end(self, name: NodeName, by: str, *, notify: Callable[[str], None]) -> None:
         """Replace the lease of any holder by a tombstone, before `down`, `delete` or `stop` act.
 
-        A change of the holder in flight is awaited for up to `LeasePolicy.waits_at_most`; `tell` gets a message about
+        A change of the holder in flight is awaited for up to `LeasePolicy.waits_at_most`; `notify` gets a message about
         that. Raises `ConflictError` if the change does not end.
         """
         for _ in range(_ATTEMPTS):
-            found, _standing = self._idle(name, tell)
+            found, _standing = self._idle(name, notify)
             if self._swap(name, tombstone_record(self._identity, by, self._clock.now(), self.policy), found):
                 self._held.pop(name, None)
                 return
@@ -406,7 +416,7 @@ class LeaseKeeper:
         found = self._store.read(name)
         return found, judge_lease(found, self._identity.owner)
 
-    def _idle(self, name: NodeName, tell: Callable[[str], None] | None) -> tuple[StoredLease | None, LeaseStanding]:
+    def _idle(self, name: NodeName, notify: Callable[[str], None] | None) -> tuple[StoredLease | None, LeaseStanding]:
         """Return the record once its holder has no change in flight, or has not written for its time to live."""
         start = self._clock.monotonic()
         version, since = "", start
@@ -417,8 +427,10 @@ class LeaseKeeper:
             now = self._clock.monotonic()
             if found.version != version:
                 version, since = found.version, now
-                if tell:
-                    tell(f"waiting for `{found.record.who}`, which is about to {found.record.acting} `{name.node_id}`")
+                if notify:
+                    notify(
+                        f"waiting for `{found.record.who}`, which is about to {found.record.acting} `{name.node_id}`"
+                    )
             elif now - since >= found.record.ttl:
                 # A living process that hangs: it must not act on a write this old.
                 return found, LeaseStanding.HELD
@@ -456,12 +468,6 @@ class LeaseKeeper:
         return ConflictError(f"too many processes want `{name.node_id}` at the same time", hint="try again in a moment")
 
 
-# Leases on this machine: one file for each node, and one for each process that holds a lease.
-#
-# A process keeps its own file locked (`flock`) while it lives, and the kernel unlocks it when the process ends in any way. A
-# killed process is detected at once, and a living one never expires, even if the clock is wrong.
-
-
 # Not a valid name of a project.
 _PROCESSES = ".processes"
 _REQUIRED = ("version", "written", "record")
@@ -469,7 +475,12 @@ _DOCUMENT = Shape("", {"version": str, "written": TIME, "record": MapOf(ANY)}, r
 
 
 class LocalLeaseStore:
-    """Lease records below a folder, at `PROJECT/ZONE/NODE.json`. The first write creates folders and files."""
+    """Lease records below a folder, at `PROJECT/ZONE/NODE.json`, and one file for each process that holds a lease.
+
+    A process keeps its own file locked (`flock`) while it lives, and the kernel unlocks it when the process ends in any way.
+    A killed process is detected at once, and a living one never expires, even if the clock is wrong. The first write creates
+    folders and files.
+    """
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self._folder = folder
@@ -482,7 +493,7 @@ class LocalLeaseStore:
             return self._read(self._file(name))
 
     def write(self, name: NodeName, record: LeaseRecord, *, expected: str | None) -> str:
-        """Replace a version; see `Store`. After the first record this process counts as alive."""
+        """Replace a version; see `LeaseStore`. After the first record this process counts as alive."""
         version = secrets.token_hex(8)
         written = self._clock.now().isoformat()
         document = {"version": version, "written": written, "record": json.loads(record.to_json())}
@@ -494,7 +505,7 @@ class LocalLeaseStore:
         return version
 
     def remove(self, name: NodeName, *, expected: str) -> None:
-        """Remove a version; see `Store`."""
+        """Remove a version; see `LeaseStore`."""
         with self._explained(), self._locked(name) as file:
             if file.exists():
                 self._expect(file, expected)
@@ -602,9 +613,6 @@ def _replace_file(file: Path, text: str) -> None:
     draft.replace(file)
 
 
-# Leases in Cloud Storage, for processes on several machines: one object for each node, replaced by its generation.
-
-
 class ObjectVersion(Protocol):
     """One version of an object. `age` is by the service's own clock."""
 
@@ -635,9 +643,10 @@ class LeaseObjects(Protocol):
 
 
 class BucketLeaseStore:
-    """Lease records in Cloud Storage, at `PREFIX/PROJECT/ZONE/NODE.json`.
+    """Lease records in Cloud Storage, at `PREFIX/PROJECT/ZONE/NODE.json`, for processes on several machines.
 
-    Only the age of its record shows that a process was killed.
+    A record is replaced with the generation of its object as precondition. Only the age of its record shows that a process
+    was killed.
     """
 
     def __init__(self, objects: LeaseObjects, path: BucketPath) -> None:
@@ -653,19 +662,16 @@ class BucketLeaseStore:
         return StoredLease(record, str(blob.generation), blob.age)
 
     def write(self, name: NodeName, record: LeaseRecord, *, expected: str | None) -> str:
-        """Replace a version; see `Store`."""
+        """Replace a version; see `LeaseStore`."""
         generation = int(expected) if expected else 0
         return str(self._objects.write(self._path.bucket, self._object(name), record.to_json(), generation=generation))
 
     def remove(self, name: NodeName, *, expected: str) -> None:
-        """Remove a version; see `Store`."""
+        """Remove a version; see `LeaseStore`."""
         self._objects.delete(self._path.bucket, self._object(name), generation=int(expected))
 
     def _object(self, name: NodeName) -> str:
         return self._path.object_name(f"{name.project}/{name.zone}/{name.node_id}.json")
-
-
-# Hold the lease of a node while it is changed, and leave the node alone while another process holds it.
 
 
 # How often to check whether another process still holds the lease.
@@ -683,8 +689,8 @@ class DeletedByOtherError(NotFoundError):
 class LeaseGuard:
     """The lease of one node. With `purpose` None it is never taken, because the run changes nothing."""
 
-    def __init__(self, context: ActionContext, name: NodeName, purpose: str | None, *, steal: bool) -> None:
-        self._context, self._name, self._purpose, self._steal = context, name, purpose, steal
+    def __init__(self, context: ActionContext, name: NodeName, purpose: str | None, *, force_lease: bool) -> None:
+        self._context, self._name, self._purpose, self._force_lease = context, name, purpose, force_lease
         self._holds = False
         self._checked_at: timedelta | None = None
         self.held_by: str | None = None
@@ -692,13 +698,13 @@ class LeaseGuard:
     def take(self) -> bool:
         """Take the lease if it is free. Return whether it is ours now.
 
-        Raises `EndedError` or `DeletedError` if another command ended the node and the purpose does not revive it.
+        Raises `TakenOverError` or `DeletedByOtherError` if another command ended the node and the purpose does not revive it.
         """
         if self._purpose is None:
             raise AssertionError("a run without a purpose changes nothing")
         if self._holds:
             return True
-        other = self._context.leases.acquire(self._name, self._purpose, steal=self._steal)
+        other = self._context.leases.acquire(self._name, self._purpose, force_lease=self._force_lease)
         self._checked_at = self._context.clock.monotonic()
         if other is not None and other.ended is not None:
             raise _ended_error(self._name, other)
@@ -708,7 +714,8 @@ class LeaseGuard:
     def find_other_holder(self) -> bool:
         """Return whether another process holds the lease that this run did not know of.
 
-        Raises `EndedError` or `DeletedError` if the lease was ours and is lost: that explains more than the node's state.
+        Raises `TakenOverError` or `DeletedByOtherError` if the lease was ours and is lost: that explains more than the state
+        of the node.
         """
         if self._purpose is None or self.held_by is not None:
             return False
@@ -723,7 +730,7 @@ class LeaseGuard:
     def keep(self) -> None:
         """Renew our lease; if another process holds it, check from time to time whether it still does.
 
-        Raises `EndedError` or `DeletedError` if the lease was ours and is lost.
+        Raises `TakenOverError` or `DeletedByOtherError` if the lease was ours and is lost.
         """
         now = self._context.clock.monotonic()
         if self._holds:
@@ -748,13 +755,13 @@ class LeaseGuard:
 
 @contextmanager
 def hold_lease(
-    context: ActionContext, name: NodeName, purpose: str, *, steal: bool = False, keep: bool = False
+    context: ActionContext, name: NodeName, purpose: str, *, force_lease: bool = False, keep: bool = False
 ) -> Iterator[None]:
     """Hold the lease of a node while a change is requested; with `keep` the lease stays ours afterwards.
 
     Raises `ConflictError` if another client holds it.
     """
-    other = context.leases.acquire(name, purpose, steal=steal)
+    other = context.leases.acquire(name, purpose, force_lease=force_lease)
     if other is not None or not context.leases.begin(name, purpose):
         who = str(other) if other else "another client has just taken it"
         raise ConflictError(
@@ -775,10 +782,10 @@ def hold_lease(
 def end_lease(context: ActionContext, name: NodeName, by: str) -> None:
     """End the lease of a node for good, before the node is stopped or deleted."""
 
-    def tell(text: str) -> None:
-        context.tell(NodeEvent(EventKind.NOTE, context.clock.now(), name, text))
+    def notify(text: str) -> None:
+        context.emit(NodeEvent(EventKind.NOTE, context.clock.now(), name, text))
 
-    context.leases.end(name, by, tell=tell)
+    context.leases.end(name, by, notify=notify)
 
 
 def _ended_error(name: NodeName, lease: Lease | None) -> TakenOverError | DeletedByOtherError:
@@ -788,7 +795,7 @@ def _ended_error(name: NodeName, lease: Lease | None) -> TakenOverError | Delete
         kind = TakenOverError if by == "stop" else DeletedByOtherError
         return kind(
             f"`{by}` ended `{node_id}` ({who}, {format_timestamp(at)}); this run leaves it alone",
-            hint=f"`tpuctl up {node_id}` starts or creates it again; to watch it anyway, pass `--force-lease`",
+            hint=f"`tpuctl up {node_id}` starts or creates it again; to watch it skip_validation, pass `--force-lease`",
         )
     taken = f" by {lease.who}" if lease else ""
     return TakenOverError(

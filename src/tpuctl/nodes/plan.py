@@ -1,6 +1,6 @@
 """Plan the steps of a command without running them, with the equivalent gcloud commands. Pure.
 
-`readiness.decide` decides on the state that each step would lead to, so that a dry run cannot differ from the run.
+`decide` decides on the state that each step would lead to, so that a dry run cannot differ from the run.
 """
 
 from __future__ import annotations
@@ -176,9 +176,12 @@ def gcloud_commands(
     base = ("gcloud", *group)
     match step.verb:
         case Verb.CREATE:
-            return (
-                (_shell_join((*_create_track(spec), *group, "create", *where, *_create_flags(spec))),) if spec else ()
-            )
+            if spec is None:
+                return ()
+            # Only `gcloud alpha` accepts `--type` for these generations [gcloud 528 source].
+            needs_alpha = _shape_flags(spec)[0] in {"--type=v5litepod", "--type=v5p", "--type=v6e"}
+            track = ("gcloud", "alpha") if needs_alpha else ("gcloud",)
+            return (_shell_join((*track, *group, "create", *where, *_create_flags(spec))),)
         case Verb.DELETE if step.queued_resource:
             owner = (last_segment(step.queued_resource), *where[1:])
             return (
@@ -246,12 +249,6 @@ def _shape_flags(spec: NodeSpec) -> list[str]:
     if accelerator is None or spec.topology in {None, accelerator.topology}:
         return [f"--accelerator-type={spec.accelerator_type}"]
     return [f"--type={accelerator.generation.prefix}", f"--topology={spec.topology}"]
-
-
-def _create_track(spec: NodeSpec) -> tuple[str, ...]:
-    """Return `gcloud`, or `gcloud alpha` if only that accepts `--type` for the generation [gcloud 528 source]."""
-    needs_alpha = _shape_flags(spec)[0] in {"--type=v5litepod", "--type=v5p", "--type=v6e"}
-    return ("gcloud", "alpha") if needs_alpha else ("gcloud",)
 
 
 def _update_flags(changes: Mapping[str, Any], present: Mapping[str, Any] | None) -> list[str]:

@@ -26,7 +26,7 @@ def poll_delay(seen: ObservedState) -> timedelta:
 
     If past durations of the state are known, the delay is short while the state usually ends; else it grows with its age.
     """
-    pace = seen.pace
+    pace = seen.poll_state
     if seen.outage:
         return _jittered(_SHORT_DELAY * 1.5 ** min(seen.outage.times - 1, 9), seen)
     usual = () if seen.node and seen.node.state is NodeState.READY else pace.usual
@@ -64,11 +64,11 @@ def _percentile(values: Sequence[timedelta], share: float) -> timedelta:
 
 
 def _jittered(base: timedelta, seen: ObservedState) -> timedelta:
-    return _bounded(base * 2 ** _throttling(seen) * (0.8 + 0.4 * seen.pace.jitter))
+    return _bounded(base * 2 ** _throttling(seen) * (0.8 + 0.4 * seen.poll_state.jitter))
 
 
 def _throttling(seen: ObservedState) -> int:
-    return min(seen.pace.throttled, 4)
+    return min(seen.poll_state.throttled, 4)
 
 
 def _bounded(duration: timedelta) -> timedelta:

@@ -1,4 +1,4 @@
-"""Renderers of nodes: rows of a table, JSON, details of one node."""
+"""Render nodes in every format: table, JSON, details, the timeline of the journal, results of commands."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from tpuctl.app.app import App
     from tpuctl.nodes.controller import NodeResult
+
+    _JournalEntry = Mapping[str, Any]  # JSON
 
 NODE_HEADER = ("NAME", "ZONE", "TYPE", "STATE", "HEALTH", "WORKERS", "AGE", "TIER", "NOTE")
 
@@ -155,12 +157,6 @@ def _health_style(health: Health) -> str:
     return "green" if health is Health.HEALTHY else "red"
 
 
-# The timeline of a node, made of its journal: states and how long each lasted, and the actions between them.
-
-
-if TYPE_CHECKING:
-    _JournalEntry = Mapping[str, Any]  # JSON
-
 TIMELINE_HEADER = ("TIME (UTC)", "WHAT", "FOR", "", "WHY")
 
 _GONE = "gone"
@@ -196,7 +192,10 @@ class TimelineLine:
 
 
 def timeline_lines(entries: Sequence[_JournalEntry]) -> list[TimelineLine]:
-    """Return the lines, oldest first. Equal states seen by two writers are one line."""
+    """Return the timeline of a node, oldest first: states, how long each lasted, and actions between them.
+
+    Equal states seen by two writers are one line.
+    """
     found: list[TimelineLine] = []
     state = left = begun = None  # index of the open state; time of its deletion request; start of the way to usable
     for at, entry in _dated(entries):
@@ -375,9 +374,6 @@ def _dated(entries: Sequence[_JournalEntry]) -> list[tuple[datetime, _JournalEnt
     return sorted(dated, key=lambda each: each[0])
 
 
-# Output of commands that change nodes, in every format.
-
-
 def show_node(app: App, node: Node) -> None:
     """Show a node that a command changed: name and state, or the whole node as JSON. Update its entries in ssh's config."""
     from tpuctl.app.ssh_options import refresh_ssh_entries  # noqa: PLC0415  # `list` needs only the renderers
@@ -401,20 +397,20 @@ def show_nodes(app: App, nodes: Sequence[Node], *, several: bool = False) -> Non
         app.terminal.table(NODE_HEADER, node_rows(nodes, app.now()))
 
 
-def show_results(app: App, endings: Sequence[NodeResult | TpuctlError]) -> int:
+def show_results(app: App, results: Sequence[NodeResult | TpuctlError]) -> int:
     """Show the nodes that reached their goal, then each error. Return the worst exit code.
 
     Updates the nodes' entries in ssh's config. Raises the error of a single node.
     """
     from tpuctl.app.ssh_options import refresh_ssh_entries  # noqa: PLC0415  # as above
 
-    errors = [ending for ending in endings if isinstance(ending, TpuctlError)]
-    if errors and len(endings) == 1:
+    errors = [result for result in results if isinstance(result, TpuctlError)]
+    if errors and len(results) == 1:
         raise errors[0]
-    nodes = [ending.node for ending in endings if not isinstance(ending, TpuctlError) and ending.node]
+    nodes = [result.node for result in results if not isinstance(result, TpuctlError) and result.node]
     refresh_ssh_entries(app, nodes)
     if nodes or not errors:
-        show_nodes(app, nodes, several=len(endings) > 1)
+        show_nodes(app, nodes, several=len(results) > 1)
     for error in errors:
         app.show_error(error)
     return worst_exit_code(error.exit_code for error in errors) if errors else ExitCode.OK

@@ -1,4 +1,7 @@
-"""Plan the repair of a node: the least disruptive of reboot, restart and recreate that is allowed and possible. Pure."""
+"""Find the defect of a node, and plan its repair. Pure.
+
+The plan is the least disruptive of reboot, restart and recreate that is allowed and possible.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,11 @@ def plan_repair(policy: Policy, seen: ObservedState, node: Node, defect: Defect)
     for plan in (_plan_reboot, _plan_restart, _plan_recreate):  # least disruptive first
         if action := plan(policy, seen, node, defect, rejected):
             return action
-    counts = ((seen.tried.reboots, "reboot"), (seen.tried.restarts, "restart"), (seen.tried.recreates, "recreation"))
+    counts = (
+        (seen.attempts.reboots, "reboot"),
+        (seen.attempts.restarts, "restart"),
+        (seen.attempts.recreates, "recreation"),
+    )
     done = [f"{count} {word}{'s' * (count > 1)}" for count, word in counts if count]
     tried = [f"unchanged after {' and '.join(filter(None, (', '.join(done[:-1]), done[-1])))}"] if done else []
     if seen.failure and seen.failure.verb is Verb.DELETE:
@@ -91,11 +98,11 @@ def plan_slow_state_repair(
 ) -> Requeue | Restart | Delete:
     """Decide about a state that lasts too long: restart, else recreate if that is allowed, else wait."""
     if seen.in_state < threshold:
-        planned = _unstick(policy, seen, node, "", now)
+        planned = _restart_or_recreate(policy, seen, node, "", now)
         then = None if planned is None else NextStep(describe_repair(planned), threshold - seen.in_state)
         return Requeue(poll_delay(seen), f"it is {node.state}", then)
     reason = f"it has been {node.state} for {format_duration(seen.in_state)}"
-    return _unstick(policy, seen, node, reason, now) or Requeue(poll_delay(seen), reason)
+    return _restart_or_recreate(policy, seen, node, reason, now) or Requeue(poll_delay(seen), reason)
 
 
 def describe_repair(act: Reboot | Restart | Delete | Fail) -> str:
@@ -129,9 +136,9 @@ def is_under_maintenance(node: Node, now: datetime) -> bool:
 
 
 def _plan_reboot(policy: Policy, seen: ObservedState, node: Node, defect: Defect, rejected: list[str]) -> Reboot | None:
-    if not policy.repair.allows(Repair.REBOOT) or seen.tried.reboots >= policy.max_reboots:
+    if not policy.repair.allows(Repair.REBOOT) or seen.attempts.reboots >= policy.max_reboots:
         return None
-    if defect.is_missing_devices and seen.tried.restarts:
+    if defect.is_missing_devices and seen.attempts.restarts:
         return None
     if all_answer(seen, node):
         return Reboot(defect.reason)
@@ -143,9 +150,9 @@ def _plan_reboot(policy: Policy, seen: ObservedState, node: Node, defect: Defect
 def _plan_restart(
     policy: Policy, seen: ObservedState, node: Node, defect: Defect, rejected: list[str]
 ) -> Restart | None:
-    if not policy.repair.allows(Repair.RESTART) or seen.tried.restarts >= policy.max_restarts:
+    if not policy.repair.allows(Repair.RESTART) or seen.attempts.restarts >= policy.max_restarts:
         return None
-    if defect.is_missing_devices and seen.tried.restarts:
+    if defect.is_missing_devices and seen.attempts.restarts:
         # After a stop and a start devices may be missing for good [observed: jax#13260, xla#4211].
         return None
     if why_not := node.why_not_restartable() or seen.refused_stop:
@@ -167,14 +174,16 @@ def _plan_recreate(
 
 def _may_recreate(policy: Policy, seen: ObservedState, node: Node) -> bool:
     is_allowed = policy.repair.allows(Repair.RECREATE) and policy.may_create and not node.queued_resource
-    return is_allowed and seen.tried.recreates < policy.max_recreates
+    return is_allowed and seen.attempts.recreates < policy.max_recreates
 
 
-def _unstick(policy: Policy, seen: ObservedState, node: Node, reason: str, now: datetime) -> Restart | Delete | None:
+def _restart_or_recreate(
+    policy: Policy, seen: ObservedState, node: Node, reason: str, now: datetime
+) -> Restart | Delete | None:
     if not policy.forced and (is_under_maintenance(node, now) or tpu_holder(seen)):
         return None
     why_not = node.why_not_restartable() or seen.refused_stop
-    may_restart = policy.repair.allows(Repair.RESTART) and seen.tried.restarts < policy.max_restarts
+    may_restart = policy.repair.allows(Repair.RESTART) and seen.attempts.restarts < policy.max_restarts
     if may_restart and not why_not:
         return Restart(reason)
     if _may_recreate(policy, seen, node):
@@ -204,26 +213,26 @@ def scale_threshold(policy: Policy, node: Node, threshold: timedelta) -> timedel
     return threshold + policy.thresholds.per_worker * (node.workers - 1)
 
 
-# Find the defect of a READY node: evidence that it will not become usable by itself. Pure.
-
-
 # UNHEALTHY_MAINTENANCE is not among them: the service reschedules it by itself [API field text].
 _DEFECTIVE_HEALTH = frozenset({Health.TIMEOUT, Health.UNHEALTHY_TENSORFLOW})
 
 
 def find_defect(policy: Policy, seen: ObservedState, node: Node, now: datetime) -> Defect | None:
-    """Return the defect. None if there is no evidence, or the service is repairing the node itself."""
+    """Return the evidence that a READY node will not become usable by itself; None without evidence.
+
+    None too if the service is repairing the node.
+    """
     if node.health is Health.UNHEALTHY_MAINTENANCE or not node.health.is_known or is_under_maintenance(node, now):
         return None
     if node.health in _DEFECTIVE_HEALTH:
-        return Defect(f"it is READY but {describe_health(node)}", _patience(policy, seen, node, "unhealthy"))
+        return Defect(f"it is READY but {describe_health(node)}", _defect_threshold(policy, seen, node, "unhealthy"))
     answers = [worker.answer for worker in seen.workers]
     if SshAnswer.UNREACHABLE in answers:
         # A firewall that blocks ssh looks the same: it is evidence only on a node that tpuctl created or started.
         if not seen.is_ours and not policy.forced:
             return None
         reason = f"it is READY but {describe_answers(answers)}"
-        return Defect(reason, _patience(policy, seen, node, "unanswered"), is_silence=True)
+        return Defect(reason, _defect_threshold(policy, seen, node, "unanswered"), is_silence=True)
     # A worker that could not count its chips is no evidence.
     promised = promised_chips(node)
     is_short = any(worker_meets(policy, worker, Condition.DEVICES, promised) is False for worker in seen.workers)
@@ -233,21 +242,21 @@ def find_defect(policy: Policy, seen: ObservedState, node: Node, now: datetime) 
         and is_short
     ):
         reason = f"it is READY but {explain_missing_devices(policy, seen, node)}"
-        return Defect(reason, _patience(policy, seen, node, "devices"), is_missing_devices=True)
+        return Defect(reason, _defect_threshold(policy, seen, node, "devices"), is_missing_devices=True)
     return None
 
 
-def has_lasted(seen: ObservedState) -> timedelta:
+def defect_age(seen: ObservedState) -> timedelta:
     """Return how long a defect has lasted, for comparison with its threshold.
 
     For a health reported by the service, an answer of a worker in between does not restart the count.
     """
     is_reported = seen.node is not None and seen.node.health in _DEFECTIVE_HEALTH
-    lasts = max(seen.in_state, seen.in_health) if is_reported else seen.in_state
-    return lasts if seen.since_repair is None else min(lasts, seen.since_repair)
+    duration = max(seen.in_state, seen.in_health) if is_reported else seen.in_state
+    return duration if seen.since_repair is None else min(duration, seen.since_repair)
 
 
-def _patience(policy: Policy, seen: ObservedState, node: Node, first: str) -> timedelta:
+def _defect_threshold(policy: Policy, seen: ObservedState, node: Node, first: str) -> timedelta:
     """Return the threshold of a defect; after a repair, the time that the repair has to take effect."""
     thresholds = policy.thresholds
     return scale_threshold(

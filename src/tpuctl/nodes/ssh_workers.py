@@ -136,13 +136,13 @@ class SshWorkers:
         return self._settings.os_login(node, self.key())
 
     def check_way(self, node: Node, worker: int) -> None:
-        """Raise `NoWayError` if a worker has no address for the chosen route."""
+        """Raise `UnreachableError` if a worker has no address for the chosen route."""
         self._settings.reach.way_to(node, worker)
 
     def connection(self, node: Node, worker: int, *, makes_key: bool = True) -> Connection:
         """Return the connection to a worker. Without `makes_key` a missing key is not created.
 
-        Raises `NoWayError` if the worker has no address for the chosen route, and what `Reach.tunnel` raises.
+        Raises `UnreachableError` if the worker has no address for the chosen route, and what `Router.tunnel` raises.
         """
         alias = host_alias(node.id or node.name.node_id, worker)
         reach = self._settings.reach
@@ -178,14 +178,19 @@ class SshWorkers:
         must exit with 0.
         """
         if not inspect:
-            return self._everywhere(node, lambda way, _: _probe_worker(way, timeout))
+
+            def probe_one(connection: Connection, _worker: int) -> WorkerSnapshot:
+                result = probe_ssh(connection, timeout)
+                return WorkerSnapshot(_ANSWERS[result.outcome], detail=result.detail)
+
+            return self._on_each_worker(node, probe_one)
         text = inspection_script(probe, timeout)
 
-        def inspect_one(way: Connection, worker: int) -> WorkerSnapshot:
+        def inspect_one(connection: Connection, worker: int) -> WorkerSnapshot:
             names = f"export TPUCTL_WORKER={worker} TPUCTL_NODE={node.name.node_id}\n"
-            return _inspect_worker(way, names + text, probe=probe, timeout=timeout)
+            return _inspect_worker(connection, names + text, probe=probe, timeout=timeout)
 
-        return self._everywhere(node, inspect_one)
+        return self._on_each_worker(node, inspect_one)
 
     def reboot(self, node: Node) -> None:
         """Reboot every worker from inside.
@@ -197,8 +202,8 @@ class SshWorkers:
         silent = [str(worker) for worker, one in enumerate(seen) if one.answer is not SshAnswer.YES]
         if silent:
             raise _reboot_error(node, silent, "they do not answer ssh" if len(silent) > 1 else "it does not answer ssh")
-        codes = self._everywhere(
-            node, lambda way, _: run_long_ssh_command(way, "sudo reboot", text="", timeout=limit).code
+        codes = self._on_each_worker(
+            node, lambda connection, _: run_long_ssh_command(connection, "sudo reboot", text="", timeout=limit).code
         )
         # 255 or no exit code: the connection broke because the machine is rebooting, as requested.
         refused = [str(worker) for worker, code in enumerate(codes) if code not in {0, SSH_FAILED, None}]
@@ -211,15 +216,15 @@ class SshWorkers:
         Only a session that ends before the first line is retried.
         """
         name = node.name.node_id
-        return self._everywhere(
-            node, lambda way, worker: run_setup(way, script, worker=worker, node=name, timeout=timeout)
+        return self._on_each_worker(
+            node, lambda connection, worker: run_setup(connection, script, worker=worker, node=name, timeout=timeout)
         )
 
-    def _everywhere(self, node: Node, act: Callable[[Connection, int], _T]) -> tuple[_T, ...]:
+    def _on_each_worker(self, node: Node, act: Callable[[Connection, int], _T]) -> tuple[_T, ...]:
         """Call a function for each worker in parallel, and return the results in order."""
-        ways = self.connections(node)
-        with ThreadPoolExecutor(min(_MAX_SESSIONS, len(ways)) or 1) as pool:
-            return tuple(pool.map(act, ways, range(len(ways))))
+        connections = self.connections(node)
+        with ThreadPoolExecutor(min(_MAX_SESSIONS, len(connections)) or 1) as pool:
+            return tuple(pool.map(act, connections, range(len(connections))))
 
     def learn_host_keys(self, node: Node) -> None:
         """Fetch the host keys and instance names of the workers from the API, once.
@@ -241,15 +246,10 @@ class SshWorkers:
                 self._host_names[alias] = name
 
 
-def _probe_worker(way: Connection, timeout: timedelta) -> WorkerSnapshot:
-    result = probe_ssh(way, timeout)
-    return WorkerSnapshot(_ANSWERS[result.outcome], detail=result.detail)
-
-
-def _inspect_worker(way: Connection, text: str, *, probe: str | None, timeout: timedelta) -> WorkerSnapshot:
+def _inspect_worker(connection: Connection, text: str, *, probe: str | None, timeout: timedelta) -> WorkerSnapshot:
     """Inspect a worker over ssh. Its report counts even if the session fails later."""
     try:
-        ended = run_ssh_command(way, INSPECTION_COMMAND, text=text, timeout=timeout)
+        ended = run_ssh_command(connection, INSPECTION_COMMAND, text=text, timeout=timeout)
     except UnexpectedAnswerError as error:
         return WorkerSnapshot(SshAnswer.UNREACHABLE, detail=f"unexpected answer: {error.what}")
     report = parse_inspection(ended.output, probe=probe, timeout=timeout)
@@ -270,8 +270,8 @@ def _inspect_worker(way: Connection, text: str, *, probe: str | None, timeout: t
     if ended.code == SSH_FAILED:
         result = classify_exit(ended.code, ended.errors)
         return WorkerSnapshot(_ANSWERS[result.outcome], detail=result.detail)
-    said = last_printed_line(ended.output) or last_printed_line(ended.errors)
-    detail = "it answers ssh, but the inspection sent no report" + (f": {said}" if said else "")
+    last_line = last_printed_line(ended.output) or last_printed_line(ended.errors)
+    detail = "it answers ssh, but the inspection sent no report" + (f": {last_line}" if last_line else "")
     return WorkerSnapshot(SshAnswer.YES, detail=detail)
 
 
@@ -281,9 +281,6 @@ def _reboot_error(node: Node, workers: list[str], why: str) -> RemoteCommandErro
         f"worker {', '.join(workers)} of `{name}` cannot be rebooted from inside: {why}",
         hint=f"try it manually with `tpuctl ssh {name} --worker {workers[0]} -- sudo reboot`",
     )
-
-
-# Run the set-up script once on a worker: send it completely, and interpret its exit code.
 
 
 _BEGUN = "tpuctl-set-up-begins"
@@ -316,14 +313,14 @@ class SetupResult:
     tail: str
 
 
-def run_setup(way: Connection, script: str, *, worker: int, node: str, timeout: timedelta) -> SetupResult:
+def run_setup(connection: Connection, script: str, *, worker: int, node: str, timeout: timedelta) -> SetupResult:
     """Run shell lines on one worker, with bash if it is installed, else with sh.
 
     A session that fails before the first line is retried up to three times; one that has begun is never retried.
     """
     text = f"{script}\n{_END}\n"
     for _ in range(_TRIES):
-        ended = run_long_ssh_command(way, setup_command(worker, node), text=text, timeout=timeout)
+        ended = run_long_ssh_command(connection, setup_command(worker, node), text=text, timeout=timeout)
         if ended.code != SSH_FAILED or _has_begun(ended):
             break
         if classify_exit(SSH_FAILED, ended.errors).outcome is not ProbeOutcome.UNREACHABLE:

@@ -178,8 +178,8 @@ def tear_down(
 ) -> list[NodeResult | TpuctlError]:
     """Delete the targets, through their queued resource if they have one, and wait until they are gone.
 
-    The lease of any other holder is ended first; `by` is the command that the holder's error names. Call `check_whole`
-    before. Return the results in order; the failure of one target does not stop the others.
+    The lease of any other holder is ended first; `by` is the command that the holder's error names. Call
+    `check_whole_request` before. Return the results in order; the failure of one target does not stop the others.
     """
     policy = replace(policy, goal=Condition.GONE)
     results: dict[str, NodeResult | TpuctlError] = {}
@@ -314,4 +314,4 @@ def absent_error(reference: NodeReference, place: SearchPlace) -> NodeNotInProje
 
 
 def _report(context: ActionContext, name: NodeName, text: str) -> None:
-    context.tell(NodeEvent(EventKind.ACTION, context.clock.now(), name, text, {"verb": "delete"}))
+    context.emit(NodeEvent(EventKind.ACTION, context.clock.now(), name, text, {"verb": "delete"}))

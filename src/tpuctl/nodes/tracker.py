@@ -1,6 +1,7 @@
-"""Track the observed state of one node during a run, as input for `readiness.decide`.
+"""Observe nodes: fetch snapshots, probe workers, and track the observed state of one node as input for `decide`.
 
-Times are the clock's monotonic ones. A failed HTTP call is never evidence about a node: it is recorded as an API outage.
+Durations are measured with the monotonic clock. A failed HTTP call is never evidence about a node: it is recorded as an API
+outage.
 """
 
 from __future__ import annotations
@@ -57,11 +58,11 @@ class ReconcileRequest:
     # The purpose recorded in the lease. None: the run never changes the node.
     purpose: str | None = None
     # Take the lease from another holder.
-    steal: bool = False
+    force_lease: bool = False
     # Repairs of earlier runs that count against the budgets.
-    tried: RepairAttempts = field(default_factory=RepairAttempts)
+    attempts: RepairAttempts = field(default_factory=RepairAttempts)
     # The user named no goal: HEALTHY is enough if the workers cannot be reached from this machine.
-    takes_less: bool = False
+    accepts_healthy: bool = False
     # When the timeout began to count, by the monotonic clock. None: now.
     since: timedelta | None = None
 
@@ -84,7 +85,7 @@ class NodeTracker:
         self._queued_resource: str | None = None
         self._throttled = 0
         is_ours = task.pending is not None and task.pending.verb in {Verb.CREATE, Verb.START, Verb.STOP}
-        self.seen = ObservedState(name=task.name, node=None, is_ours=is_ours, tried=task.tried)
+        self.seen = ObservedState(name=task.name, node=None, is_ours=is_ours, attempts=task.attempts)
 
     @property
     def elapsed(self) -> timedelta:
@@ -105,7 +106,7 @@ class NodeTracker:
             raise AssertionError("this change needs a node that was observed")
         return self.seen.node
 
-    def note(self, **facts: Any) -> None:  # the fields of Seen
+    def note(self, **facts: Any) -> None:  # the fields of ObservedState
         """Replace fields of the observed state."""
         self.seen = replace(self.seen, **facts)
 
@@ -126,10 +127,17 @@ class NodeTracker:
         self._answered_at, self._throttled = now, max(0, self._throttled - 1)
         if before and node and before.id != node.id and self.requested.verb is None:
             self._report(EventKind.NOTE, "another client recreated the node; following the new node", id=node.id)
-            self.note(is_ours=False, tried=RepairAttempts(), refused_stop=None)
+            self.note(is_ours=False, attempts=RepairAttempts(), refused_stop=None)
         if node and self.requested.verb is Verb.CREATE and self._created_id is None:
             self._created_id = node.id
-        has_vanished = self._vanished(before, node)
+        # A node that this run saw alive is being deleted, or is gone, without a request of this run.
+        has_vanished = (
+            (node is None or node.state is NodeState.DELETING)
+            and self._was_alive
+            and before is not None
+            and not before.state.is_dead
+            and self.requested.verb is not Verb.DELETE
+        )
         if failed and not (has_vanished and failed.was_cut_short):
             # If a deletion interrupted our creation, the node's end says more than the error of the operation.
             # A node with another id was created by another client meanwhile: our failure does not concern it.
@@ -138,8 +146,14 @@ class NodeTracker:
             )
             has_vanished = False
         if node:
-            self._recognise(node)
-        self._report_changes(before, node, snapshot)
+            self._update_ownership(node)
+        known, at = self.seen.request, self._context.clock.now()
+        for event in node_events(self._task.name, at, (before, known), (node, snapshot.request or known)):
+            # Written before it is reported: a process that kills us on the event finds it in the journal.
+            if event.kind is EventKind.PREEMPTED:
+                self.history.write(str(EventKind.STATE), event.at, **event.data)
+            self.history.write(str(event.kind), event.at, **event.data)
+            self._context.emit(event)
         differences = self.seen.differences
         if node is None or before is None or node.raw != before.raw:
             self._survey.forget()
@@ -196,7 +210,7 @@ class NodeTracker:
             pending=self.requested.invisible(node),
             failure=replace(failure, ago=now - self._failed_at) if failure and self._failed_at is not None else failure,
             held_by=held_by,
-            pace=PollState(
+            poll_state=PollState(
                 usual=usual,
                 since_action=since_action,
                 throttled=self._throttled,
@@ -265,7 +279,7 @@ class NodeTracker:
         self._report(EventKind.NOTE, "another client recreated the node; leaving the new node untouched", id=node.id)
         return None
 
-    def _recognise(self, node: Node) -> None:
+    def _update_ownership(self, node: Node) -> None:
         """Set `is_ours` if this run creates or starts the node, or an earlier run did and ended before it was usable."""
         deleting = self.requested.verb is Verb.DELETE or node.state is NodeState.DELETING
         self._was_alive = self._was_alive or not deleting
@@ -279,27 +293,8 @@ class NodeTracker:
         if node.state is NodeState.DELETING and self._task.policy.may_create and self.spec is None:
             self.spec = self.history.spec_as_it_is(node)  # `up` creates it again after the deletion
 
-    def _vanished(self, before: Node | None, node: Node | None) -> bool:
-        """Return whether a node that this run saw alive is being deleted, or is gone, without a request of this run."""
-        is_going = node is None or node.state is NodeState.DELETING
-        if before is None or before.state.is_dead or self.requested.verb is Verb.DELETE:
-            return False
-        return is_going and self._was_alive
-
-    def _report_changes(self, before: Node | None, node: Node | None, snapshot: NodeSnapshot) -> None:
-        known, now = self.seen.request, self._context.clock.now()
-        for event in node_events(self._task.name, now, (before, known), (node, snapshot.request or known)):
-            # Written before it is reported: a process that kills us on the event finds it in the journal.
-            if event.kind is EventKind.PREEMPTED:
-                self.history.write(str(EventKind.STATE), event.at, **event.data)
-            self.history.write(str(event.kind), event.at, **event.data)
-            self._context.tell(event)
-
     def _report(self, kind: EventKind, text: str, **data: object) -> None:
-        self._context.tell(NodeEvent(kind, self._context.clock.now(), self._task.name, text, data))
-
-
-# Measure how long a node has been in its observed state. Times are the clock's monotonic ones.
+        self._context.emit(NodeEvent(kind, self._context.clock.now(), self._task.name, text, data))
 
 
 class StateAges:
@@ -362,9 +357,6 @@ class StateAges:
         self._repaired = None
 
 
-# Compare two snapshots of a node, and yield the events to report and to write to the journal.
-
-
 def node_events(
     name: NodeName,
     at: datetime,
@@ -417,9 +409,6 @@ def _compared_fields(node: Node | None) -> object:
     return node and (node.id, node.state, node.health)
 
 
-# Track the change that was requested of a node until it has ended: whether it is visible yet, and whether it failed.
-
-
 # The node itself shows a change. Only a failure shows in the operation alone, which is fetched less often.
 _OPERATION_INTERVAL = timedelta(seconds=20)
 # A node may show a change some time after its operation has ended [unverified]. Without this pause, a change that the
@@ -442,7 +431,7 @@ class FailedOperation:
 
 
 class PendingOperation:
-    """At most one unfinished change of one node."""
+    """At most one unfinished change of one node: whether the node shows it yet, and whether it failed."""
 
     def __init__(self, cloud: NodeCloud, pending: RequestedChange | None) -> None:
         self._cloud = cloud
@@ -509,9 +498,6 @@ def _is_other_node(pending: RequestedChange, node: Node | None) -> bool:
     return pending.verb is Verb.DELETE and node is not None and pending.node_id not in {None, node.id}
 
 
-# Probe the workers of a node if their answers can change a decision, and no more often than that needs.
-
-
 # The limit for one round of ssh, and how often the workers of a usable node are probed.
 _SURVEY_TIMEOUT = timedelta(seconds=15)
 _SURVEY_INTERVAL_WHEN_USABLE = timedelta(minutes=1)
@@ -572,9 +558,6 @@ class WorkerSurvey:
         return is_relevant and has_addresses and self._context.workers.can_be_asked(about)
 
 
-# Fetch snapshots of many nodes with few calls: one list call for each zone.
-
-
 # Beyond this many zones one call for all of them is cheaper.
 _ZONES_ONE_BY_ONE = 3
 
@@ -593,7 +576,7 @@ class NodeSnapshot:
 def fetch_snapshots(
     cloud: NodeCloud, names: Collection[NodeName], *, present: Collection[NodeName], requested: Collection[NodeName]
 ) -> dict[NodeName, NodeSnapshot]:
-    """Return a snapshot of each node.
+    """Return a snapshot of each node, with one list call for each zone.
 
     A `present` node that is missing in a list is fetched by name before it is called absent. The queued resources of the
     `requested` nodes are fetched too.

@@ -1,1 +1,1 @@
-"""Lives of nodes, drawn at random and judged by an oracle that knows only the world's own record and the design's rules."""
+"""Random runs, judged by an oracle that knows only the record of the sandbox and the rules of the design."""

@@ -1,4 +1,4 @@
-"""Lead one world again, or some: `python -m tests.nodes.simulation --seed 17 [--life n3] [-v]` shows what happened to whom."""
+"""Repeat simulations: `python -m tests.nodes.simulation --seed 17 [--life n3] [-v]` shows the events of each node."""
 
 from __future__ import annotations
 

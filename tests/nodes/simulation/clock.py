@@ -1,4 +1,4 @@
-"""A clock at which things happen on the way, each at its own moment, and at which a run may be killed."""
+"""A clock with scheduled events, at which a run may be killed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Killed(BaseException):
-    """The process is no more: nothing of it may catch this."""
+    """The process was killed: none of its code may catch this."""
 
 
 class SimulatedClock:
-    """Time that moves only while somebody sleeps, through everything that was planned."""
+    """Time that moves only during a sleep, through all scheduled events."""
 
     def __init__(self) -> None:
         self._now = BEGIN
@@ -29,7 +29,7 @@ class SimulatedClock:
         return self._now - BEGIN
 
     def at(self, moment: timedelta, happen: Callable[[], None]) -> None:
-        """Let something happen that long after the beginning."""
+        """Schedule an event at that time after the beginning."""
         heapq.heappush(self._plan, (BEGIN + moment, next(self._order), happen))
 
     def sleep(self, duration: timedelta) -> None:

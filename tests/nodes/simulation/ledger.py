@@ -1,4 +1,4 @@
-"""The record of everything that happened in a world: calls as they were sent and answered, blows, and nodes over time."""
+"""The record of a simulation: calls with their answers, faults, and the nodes over time."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tpuctl.sandbox.state_session import NodeRecord, OperationRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What the API last answered about a node: its id and state, or nothing for one that is absent."""
+class LastAnswer:
+    """The last answer of the API about a node: its id and state, None for a missing node."""
 
     at: datetime
     node_id: str | None
@@ -20,9 +20,9 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A call that asks for a change, as it was sent and answered. `status` 0: the answer was lost.
+    """A call that requests a change, and its answer. `status` 0: the answer was lost.
 
-    `before` is the world's record when it was sent, `after` the one when it was answered; `met_others`: somebody else changed
+    `before` is the world's record when it was sent, `after` the one when it was answered; `met_others`: another client changed
     the node in between. `blind`: the last read about it before had failed.
     """
 
@@ -33,7 +33,7 @@ class Change:
     status: int
     before: NodeRecord | None
     after: NodeRecord | None
-    look: Look | None
+    look: LastAnswer | None
     blind: bool
     met_others: bool
     run: int
@@ -45,7 +45,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """What the world, or somebody else, did to a node."""
+    """A change of a node by the service or another client."""
 
     at: datetime
     kind: str
@@ -56,7 +56,7 @@ class Happening:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A call that only reads, and how it was answered; 0: not at all."""
+    """A call that only reads, and the status of its answer; 0: none."""
 
     at: datetime
     about: str
@@ -65,7 +65,7 @@ class Read:
 
 @dataclass(slots=True)
 class Ledger:
-    """Everything that happened. `snapshots` has each node's record whenever it changed; `silences` are deaf workers."""
+    """All events. `snapshots` has the record of each node after each change; `silences` are unreachable workers."""
 
     changes: list[Change] = field(default_factory=list)
     happenings: list[Happening] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Ledger:
 
 
 def deaf(ledger: Ledger, life: Life, record: NodeRecord, at: datetime) -> bool:
-    """Tell whether the workers of a node that is READY would not answer at a time."""
+    """Return whether the workers of a READY node would not answer at a time."""
     begun = [phase.at for phase in record.timeline if phase.at <= at and phase.state != "READY"]
     ready = next((p.at for p in record.timeline if p.state == "READY" and (not begun or p.at >= begun[-1])), at)
     if at < ready + life.ssh_lag:

@@ -1,4 +1,4 @@
-"""Judge what was done and how it ended by the world's own record and the design's rules. It knows nothing of the loop."""
+"""Judge changes and results by the record of the sandbox and the rules of the design. Imports nothing of the loop."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.nodes.simulation.truth import DEAD, DEFECTIVE, STUCK, Truth
 from tpuctl.sandbox.lifecycle import phase_at
 from tpuctl.sandbox.state_session import NodeRecord
 
-# A change may be sent again for this long [tpuctl's own limit for changes]; what was seen before is too old to act on.
+# A change may be sent again for this long [tpuctl's own limit for changes]; older answers are too old to act on.
 _STALE = timedelta(seconds=90)
 _LOGIN = timedelta(minutes=7)
 
 
 def judge(history: History) -> list[str]:
-    """Return what was done wrong, in words, each with the life and the time; nothing where all went as it should."""
+    """Return the violations, each with the node and the time; empty if there are none."""
     found = [*_login(history)]
     for life in history.plan.lives:
         truth = Truth(history, life)
@@ -33,12 +33,12 @@ def _offset(history: History, moment: datetime) -> str:
 
 def _faults(truth: Truth) -> Iterator[tuple[datetime, str]]:
     for change in truth.changes:
-        if not truth.life.wish.may_change:
+        if not truth.life.goal.may_change:
             yield change.at, f"{change.verb} by a command that only waits"
         if change.blind:
-            yield change.at, f"{change.verb} although the last look had failed"
+            yield change.at, f"{change.verb} although the last read had failed"
         if change.look is not None and change.at - change.look.at > _STALE:
-            yield change.at, f"{change.verb} on what was seen {change.at - change.look.at} ago"
+            yield change.at, f"{change.verb} on an answer {change.at - change.look.at} ago"
         match change.verb:
             case "create":
                 yield from _wrong_create(truth, change)
@@ -50,57 +50,57 @@ def _faults(truth: Truth) -> Iterator[tuple[datetime, str]]:
                 yield from _wrong_start(truth, change)
     for at, run in truth.reboots:
         record = truth.record(at)
-        if record and (fault := _not_mendable(truth, record, at, rung="reboot")):
+        if record and (fault := _not_repairable(truth, record, at, rung="reboot")):
             yield at, f"rebooted in run {run} although {fault}"
     yield from _budgets(truth)
 
 
 def _wrong_create(truth: Truth, change: Change) -> Iterator[tuple[datetime, str]]:
-    life, wish = truth.life, truth.life.wish
+    life, goal = truth.life, truth.life.goal
     look = change.look
     if look is not None and look.node_id is not None and not _repeated(truth, change):
-        yield change.at, f"create although the last look showed a node in {look.state}"
-    if not wish.has_spec and wish.command == "up" and not _has_seen(truth, change):
+        yield change.at, f"create although the last read showed a node in {look.state}"
+    if not goal.has_spec and goal.command == "up" and not _has_seen(truth, change):
         yield change.at, "create without a spec"
     ended = _end_of_last(truth, change)
-    if change.is_accepted and ended == "somebody" and not wish.recreate_deleted:
-        yield change.at, "create after somebody else had deleted the node"
+    if change.is_accepted and ended == "another client" and not goal.recreate_deleted:
+        yield change.at, "create after another client had deleted the node"
     scheduling = change.after.document["schedulingConfig"] if change.is_accepted and change.after else {}
     if change.is_accepted and bool(scheduling.get("spot")) != life.spot:
         yield change.at, "created with another tier than asked for"
 
 
 def _repeated(truth: Truth, change: Change) -> bool:
-    """Tell whether this is the second sending of a create whose first answer was lost."""
+    """Return whether this repeats a create whose answer was lost."""
     earlier = [other for other in truth.changes if other.verb == "create" and other.answered <= change.at]
     return any(other is not change and other.status != 200 and change.at - other.at < _STALE for other in earlier)
 
 
 def _has_seen(truth: Truth, change: Change) -> bool:
-    """Tell whether there was a node before, which is made again as it was."""
+    """Return whether an earlier node is recreated with its spec."""
     return any(at < change.at and record for at, record in truth.history.ledger.snapshots[truth.life.name])
 
 
 def _end_of_last(truth: Truth, change: Change) -> str | None:
-    """Return who ended the node that this run saw before: `us`, `somebody`, or the failed creation itself; nothing for none."""
+    """Return who ended the node that this run saw before: `us`, `another client`, or the failed creation; None if none did."""
     begin = truth.history.begun[change.run - 1]
     known = [(other.at, "us") for other in truth.changes if other.verb == "delete" and other.is_accepted]
     known += [
-        (happening.at, "somebody")
+        (happening.at, "another client")
         for happening in truth.happenings
         if happening.kind == "delete" and _was_seen_alive(truth, happening.at, begin)
     ]
     known += [(op.ended, "failed") for op in truth.operations if op.verb == "create" and op.error and op.ended]
     ends = sorted(entry for entry in known if begin <= entry[0] <= change.at)
-    if any(who == "us" for _, who in ends) and ends[-1][1] == "somebody":
-        # Two ends of one node: whoever was first.
+    if any(who == "us" for _, who in ends) and ends[-1][1] == "another client":
+        # Two deletions of one node: the first counts.
         numbers = {op.incarnation for op in truth.operations if op.verb == "create" and op.created <= ends[-1][0]}
         return ends[-1][1] if len(numbers) > len(ends) - 1 else "us"
     return ends[-1][1] if ends else None
 
 
 def _was_seen_alive(truth: Truth, at: datetime, begin: datetime) -> bool:
-    """Tell whether a run had the time to see the node alive before it was deleted."""
+    """Return whether a run had the time to observe the node before its deletion."""
     record = truth.record(at - timedelta(milliseconds=1))
     phase = phase_at(record.timeline, at - timedelta(milliseconds=1)) if record else None
     if record is None or phase is None or phase.state in DEAD | {"DELETING"}:
@@ -119,20 +119,20 @@ def _wrong_delete(truth: Truth, change: Change) -> Iterator[tuple[datetime, str]
     if record is None or not change.is_accepted or change.met_others:
         return
     if look is None or look.node_id != record.number:
-        yield change.at, f"deleted {record.number}, which the last look did not show"
+        yield change.at, f"deleted {record.number}, which the last read did not show"
         return
     reason = _why_delete(truth, record, change.at) or _why_delete(truth, record, look.at)
     phase = phase_at(record.timeline, change.at)
     if reason is None and phase is not None:
         yield (
             change.at,
-            f"deleted a node in {phase.state} {phase.health}: {_not_mendable(truth, record, change.at, rung='recreate')}",
+            f"deleted a node in {phase.state} {phase.health}: {_not_repairable(truth, record, change.at, rung='recreate')}",
         )
 
 
 def _why_delete(truth: Truth, record: NodeRecord, at: datetime) -> str | None:
-    """Return what allows a delete at that time: it is dead, was never born, differs, or is to be mended."""
-    phase, wish = phase_at(record.timeline, at), truth.life.wish
+    """Return what allows a delete at that time: it is dead, its creation failed, it differs, or needs repair."""
+    phase, goal = phase_at(record.timeline, at), truth.life.goal
     if phase is None:
         return None
     if phase.state in DEAD:
@@ -141,9 +141,9 @@ def _why_delete(truth: Truth, record: NodeRecord, at: datetime) -> str | None:
         return "going anyway"
     if phase.state == "CREATING":
         return "failed" if truth.creation_failed(record, at) else None
-    if wish.replace and truth.differs(record):
+    if goal.replace and truth.differs(record):
         return "differs"
-    return None if _not_mendable(truth, record, at, rung="recreate") else "repair"
+    return None if _not_repairable(truth, record, at, rung="recreate") else "repair"
 
 
 def _wrong_stop(truth: Truth, change: Change) -> Iterator[tuple[datetime, str]]:
@@ -155,15 +155,15 @@ def _wrong_stop(truth: Truth, change: Change) -> Iterator[tuple[datetime, str]]:
     if record is None or not change.is_accepted or change.met_others:
         return
     if look is None or look.node_id != record.number:
-        yield change.at, f"stopped {record.number}, which the last look did not show"
-    elif (fault := _not_mendable(truth, record, change.at, rung="restart")) and _not_mendable(
+        yield change.at, f"stopped {record.number}, which the last read did not show"
+    elif (fault := _not_repairable(truth, record, change.at, rung="restart")) and _not_repairable(
         truth, record, look.at, rung="restart"
     ):
         yield change.at, f"stopped although {fault}"
 
 
 def _wrong_start(truth: Truth, change: Change) -> Iterator[tuple[datetime, str]]:
-    if not change.is_accepted or truth.life.wish.command != "watch":
+    if not change.is_accepted or truth.life.goal.command != "watch":
         return
     stops = [other for other in truth.changes if other.verb == "stop" and other.is_accepted and other.at < change.at]
     if not stops:
@@ -173,20 +173,20 @@ def _wrong_start(truth: Truth, change: Change) -> Iterator[tuple[datetime, str]]
 _LADDER = ("none", "reboot", "restart", "recreate")
 
 
-def _not_mendable(truth: Truth, record: NodeRecord, at: datetime, *, rung: str) -> str | None:
-    """Return why a node must not be mended by that rung at a time; nothing where it may."""
-    wish, phase = truth.life.wish, phase_at(record.timeline, at)
-    limits = wish.thresholds
+def _not_repairable(truth: Truth, record: NodeRecord, at: datetime, *, rung: str) -> str | None:
+    """Return why that repair is not allowed at a time; None if it is."""
+    goal, phase = truth.life.goal, phase_at(record.timeline, at)
+    limits = goal.thresholds
     if phase is None:
         return "there is none"
-    if _LADDER.index(wish.repair) < _LADDER.index(rung):
-        return f"repair goes as far as {wish.repair}"
+    if _LADDER.index(goal.repair) < _LADDER.index(rung):
+        return f"repair goes as far as {goal.repair}"
     if phase.state in STUCK:
         lasted = at - truth.since(record, at, with_health=False)
         return None if lasted >= limits.stuck and rung != "reboot" else f"it has been {phase.state} for only {lasted}"
     if phase.state != "READY":
         return f"it is {phase.state}"
-    if wish.goal == "ready":
+    if goal.condition == "ready":
         return "all that was asked for is there"
     lasted = at - truth.since(record, at, with_health=True)
     is_deaf, is_sick = truth.is_deaf(at, record), phase.health in DEFECTIVE
@@ -203,9 +203,9 @@ def _not_mendable(truth: Truth, record: NodeRecord, at: datetime, *, rung: str) 
 
 
 def _untouchable(truth: Truth, record: NodeRecord, at: datetime, *, is_deaf: bool) -> str | None:
-    """Return why a defective node must be left alone: it may be working for somebody."""
-    wish, found, life = truth.life.wish, truth.life.found, truth.life
-    if wish.forced:
+    """Return why a defective node must not be repaired: it may be in use."""
+    goal, found, life = truth.life.goal, truth.life.found, truth.life
+    if goal.forced:
         return None
     first = truth.history.ledger.snapshots[life.name][0][1]
     is_first = first is not None and first.number == record.number
@@ -218,30 +218,30 @@ def _untouchable(truth: Truth, record: NodeRecord, at: datetime, *, is_deaf: boo
     )
     was_young = any(phase.state == "CREATING" for phase in record.timeline)
     is_silent = is_deaf and life.workers == 1 and truth.history.plan.can_ask
-    if wish.command == "watch" and truth.history.plan.can_ask:
-        return None  # it keeps what nobody uses
+    if goal.command == "watch" and truth.history.plan.can_ask:
+        return None  # a keeper repairs a node that is not in use
     if not is_ours and not was_young and not is_silent:
         return "it was there before, and a worker answers"
     return None
 
 
 def _budgets(truth: Truth) -> Iterator[tuple[datetime, str]]:
-    """Count repairs: in each run of `up` anew, and over all runs of a watch."""
-    wish = truth.life.wish
+    """Count repairs: for each run of `up`, and over all runs of a watch."""
+    goal = truth.life.goal
     runs = range(1, len(truth.history.begun) + 1)
-    groups = [set(runs)] if wish.command == "watch" else [{run} for run in runs]
-    anew = [happening.at for happening in truth.happenings if happening.kind in {"anew", "interlope"}]
+    groups = [set(runs)] if goal.command == "watch" else [{run} for run in runs]
+    recreated = [happening.at for happening in truth.happenings if happening.kind in {"recreate", "interlope"}]
     for group in groups:
         reboots = [at for at, run in truth.reboots if run in group]
         stops = [c.at for c in truth.changes if c.verb == "stop" and c.is_accepted and c.run in group]
         deletes = [c.at for c in truth.changes if c.run in group and _is_repair(truth, c)]
         for what, times, limit in (
-            ("reboots", reboots, wish.max_reboots),
-            ("restarts", stops, wish.max_restarts),
-            ("recreations", deletes, wish.max_recreates),
+            ("reboots", reboots, goal.max_reboots),
+            ("restarts", stops, goal.max_restarts),
+            ("recreations", deletes, goal.max_recreates),
         ):
-            # Whoever makes a node anew gives it full budgets.
-            if len(times) > limit * (1 + len(anew)):
+            # A recreated node has full budgets.
+            if len(times) > limit * (1 + len(recreated)):
                 yield times[-1], f"{len(times)} {what} where {limit} are allowed"
 
 
@@ -253,7 +253,7 @@ def _is_repair(truth: Truth, change: Change) -> bool:
 
 
 def _login(history: History) -> Iterator[str]:
-    """Judge what followed the end of a login: nothing is changed, and all ends soon, with exit code 4."""
+    """Judge the time after credentials expired: no change, and a prompt end with exit code 4."""
     refused = history.ledger.refused_logins
     if not refused:
         return

@@ -1,22 +1,22 @@
-"""Judge how a life ended: usable as the world says, or with an exit code that fits what the world did, and in time."""
+"""Judge the result of a node: usable by the record of the sandbox, or an exit code that fits its faults, and in time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 
-from tests.nodes.simulation.run import Ending
+from tests.nodes.simulation.run import RunResult
 from tests.nodes.simulation.truth import DEAD, DEFECTIVE, Truth
 
 _MOMENT = timedelta(seconds=1)
-# The longest pause between two looks, and how long a call may take that is refused again and again [tpuctl's own limits].
+# The longest pause between two polls, and the longest time of a call that is refused repeatedly [tpuctl's own limits].
 _INTERVAL = timedelta(seconds=16)
 _CALL = timedelta(minutes=6)
 _SOON = timedelta(minutes=3)
 
 
 def wrong_ending(truth: Truth) -> Iterator[tuple[datetime, str]]:
-    """Yield what is wrong with the end of a life."""
+    """Yield the faults of a result."""
     ending = truth.history.endings[truth.life.name]
     begin = truth.history.begun[-1]
     words = f"ended with {ending.code} ({ending.words})"
@@ -33,8 +33,8 @@ def wrong_ending(truth: Truth) -> Iterator[tuple[datetime, str]]:
     yield from _leaked(truth, ending)
 
 
-def _late(truth: Truth, ending: Ending, begin: datetime) -> Iterator[tuple[datetime, str]]:
-    timeout = truth.life.wish.timeout
+def _late(truth: Truth, ending: RunResult, begin: datetime) -> Iterator[tuple[datetime, str]]:
+    timeout = truth.life.goal.timeout
     if timeout is None or not ending.is_over:
         return
     slack = _MOMENT if truth.was_calm(ending.at - _CALL, ending.at) and _no_spells(truth) else _CALL
@@ -46,8 +46,8 @@ def _no_spells(truth: Truth) -> bool:
     return not any(spell.kind == "slow" for spell in truth.history.plan.weather)
 
 
-def _usable(truth: Truth, ending: Ending) -> str | None:
-    """Judge an end that says usable: the world said so at that moment, or at the look before it."""
+def _usable(truth: Truth, ending: RunResult) -> str | None:
+    """Judge the result usable: the record says so at that moment, or at the poll before it."""
     if truth.is_usable(ending.at):
         record = truth.record(ending.at)
         number = record.number if record else None
@@ -55,7 +55,7 @@ def _usable(truth: Truth, ending: Ending) -> str | None:
             None if ending.node_id == number or not truth.was_calm(ending.at - _CALL, ending.at) else "of another node"
         )
     if truth.is_usable(ending.at - timedelta(milliseconds=1)):
-        return None  # it was struck at the very moment
+        return None  # a fault hit it at that moment
     if _no_spells(truth) and truth.was_calm(ending.at - _CALL, ending.at):
         return f"but the world had it {truth.phase(ending.at)}"
     return (
@@ -65,58 +65,58 @@ def _usable(truth: Truth, ending: Ending) -> str | None:
     )
 
 
-def _timed_out(truth: Truth, ending: Ending) -> str | None:
-    timeout, begin = truth.life.wish.timeout, truth.history.begun[-1]
+def _timed_out(truth: Truth, ending: RunResult) -> str | None:
+    timeout, begin = truth.life.goal.timeout, truth.history.begun[-1]
     if timeout is None:
         return "it had no deadline"
     return None if ending.at - begin >= timeout - _MOMENT else f"{ending.at - begin} is before its deadline"
 
 
-def _not_allowed(truth: Truth, ending: Ending) -> str | None:
+def _not_allowed(truth: Truth, ending: RunResult) -> str | None:
     return None if any(at <= ending.at for at in truth.history.ledger.refused_logins) else "the login was good"
 
 
-def _not_found(truth: Truth, ending: Ending) -> str | None:
+def _not_found(truth: Truth, ending: RunResult) -> str | None:
     record, phase = truth.record(ending.at), truth.phase(ending.at)
     if phase is not None and phase.state != "DELETING" and not _recent(truth, ending.at):
         return f"there is one, {phase.state}"
-    wish, begin = truth.life.wish, truth.history.begun[-1]
+    goal, begin = truth.life.goal, truth.history.begun[-1]
     deleted = any(h.kind == "delete" and h.at <= ending.at for h in truth.happenings)
-    if deleted or not wish.may_change or truth.creation_failed_at(ending.at):
+    if deleted or not goal.may_change or truth.creation_failed_at(ending.at):
         return None
     was_there = truth.record(begin) is not None
-    if not was_there and (not wish.has_spec or wish.command == "watch"):
+    if not was_there and (not goal.has_spec or goal.command == "watch"):
         return None
     is_going = truth.life.found is not None and truth.life.found.state == "DELETING"
-    return None if is_going else f"nobody had deleted it: {record}"
+    return None if is_going else f"no client had deleted it: {record}"
 
 
-def _no_capacity(truth: Truth, ending: Ending) -> str | None:
-    if truth.life.wish.patient:
+def _no_capacity(truth: Truth, ending: RunResult) -> str | None:
+    if truth.life.goal.patient:
         return "it was to be patient"
     return None if _failed(truth, ending, 8) else "there was capacity"
 
 
-def _quota(truth: Truth, ending: Ending) -> str | None:
+def _quota(truth: Truth, ending: RunResult) -> str | None:
     refused = any(c.verb in {"create", "start"} and c.status == 429 and c.at <= ending.at for c in truth.changes)
     return None if refused else "there was quota"
 
 
-def _internal(truth: Truth, ending: Ending) -> str | None:
+def _internal(truth: Truth, ending: RunResult) -> str | None:
     return None if _failed(truth, ending, 13) else "nothing had failed"
 
 
-def _invalid(truth: Truth, ending: Ending) -> str | None:
+def _invalid(truth: Truth, ending: RunResult) -> str | None:
     return None if _failed(truth, ending, 3) else "nothing was wrong with the request"
 
 
-def _failed(truth: Truth, ending: Ending, code: int) -> bool:
+def _failed(truth: Truth, ending: RunResult, code: int) -> bool:
     return any(op.error and op.error["code"] == code and op.ended and op.ended <= ending.at for op in truth.operations)
 
 
-def _conflict(truth: Truth, ending: Ending) -> str | None:
-    """Judge a conflict: what is there forbids it, somebody was in the way, or it differs."""
-    wish, life = truth.life.wish, truth.life
+def _conflict(truth: Truth, ending: RunResult) -> str | None:
+    """Judge a conflict: the state forbids it, another client interfered, or the node differs."""
+    goal, life = truth.life.goal, truth.life
     refused = {400, 409}
     if any(c.status in refused and c.run == len(truth.history.begun) for c in truth.changes):
         return None
@@ -126,17 +126,17 @@ def _conflict(truth: Truth, ending: Ending) -> str | None:
         record, phase = truth.record(at), truth.phase(at)
         if record is None or phase is None:
             continue
-        if truth.differs(record) and wish.may_change:
+        if truth.differs(record) and goal.may_change:
             return None
-        if phase.state in DEAD | {"DELETING"} and not wish.may_change:
+        if phase.state in DEAD | {"DELETING"} and not goal.may_change:
             return None
-        if phase.state == "STOPPED" and (not wish.may_change or life.spot or life.workers > 1):
+        if phase.state == "STOPPED" and (not goal.may_change or life.spot or life.workers > 1):
             return None
     return f"the world had it {truth.phase(ending.at)}"
 
 
-def _broken(truth: Truth, ending: Ending) -> str | None:
-    limits = truth.life.wish.thresholds
+def _broken(truth: Truth, ending: RunResult) -> str | None:
+    limits = truth.life.goal.thresholds
     phase, record = truth.phase(ending.at), truth.record(ending.at)
     if phase is None or record is None:
         return "there is none"
@@ -154,12 +154,12 @@ def _broken(truth: Truth, ending: Ending) -> str | None:
 
 
 def _recent(truth: Truth, at: datetime) -> bool:
-    """Tell whether somebody did something to it just before, which the last look need not have shown."""
+    """Return whether another client changed it just before, so that the last read may not show that."""
     return any(timedelta() <= at - happening.at <= _INTERVAL for happening in truth.happenings)
 
 
-def _could_have_been_used(truth: Truth, ending: Ending) -> str | None:
-    """Judge an end that is not good: the node must not have been usable for long, with an API that answered."""
+def _could_have_been_used(truth: Truth, ending: RunResult) -> str | None:
+    """Judge a failure: the node must not have been usable for long while the API answered."""
     begin = ending.at - timedelta(seconds=40)
     record = truth.record(ending.at)
     if begin < truth.history.begun[-1] or not truth.was_calm(begin - _CALL, ending.at) or not _no_spells(truth):
@@ -169,12 +169,12 @@ def _could_have_been_used(truth: Truth, ending: Ending) -> str | None:
     return "but the world had it usable"
 
 
-def _neglected(truth: Truth, ending: Ending) -> Iterator[tuple[datetime, str]]:
-    """Judge a node that is not usable at the end of a run that could have done something about it for a while."""
-    at, wish = ending.at, truth.life.wish
+def _neglected(truth: Truth, ending: RunResult) -> Iterator[tuple[datetime, str]]:
+    """Judge a node that is not usable at the end of a run that had the time to repair it."""
+    at, goal = ending.at, truth.life.goal
     record, phase = truth.record(at), truth.phase(at)
     begin = max(truth.history.begun[-1], at - _SOON)
-    if not wish.may_change or not truth.was_calm(at - _CALL - _SOON, at) or begin > at - _SOON or not _no_spells(truth):
+    if not goal.may_change or not truth.was_calm(at - _CALL - _SOON, at) or begin > at - _SOON or not _no_spells(truth):
         return
     if (
         phase is not None
@@ -183,16 +183,16 @@ def _neglected(truth: Truth, ending: Ending) -> Iterator[tuple[datetime, str]]:
         and at - truth.since(record, at, with_health=False) > _SOON
     ):
         yield at, f"a dead record, {phase.state}, was left as it was"
-    if phase is None or record is None or phase.state != "READY" or wish.goal == "ready":
+    if phase is None or record is None or phase.state != "READY" or goal.condition == "ready":
         return
     acted = [c.at for c in truth.changes] + [when for when, _ in truth.reboots] + [h.at for h in truth.happenings]
     lasted = at - max(truth.since(record, at, with_health=True), truth.history.begun[-1], *acted)
-    if phase.health in DEFECTIVE and lasted > wish.thresholds.unhealthy + _SOON:
+    if phase.health in DEFECTIVE and lasted > goal.thresholds.unhealthy + _SOON:
         yield at, f"it was {phase.health} for {lasted}, and nothing was done or said"
 
 
-def _leaked(truth: Truth, ending: Ending) -> Iterator[tuple[datetime, str]]:
-    """Judge what is left: where the end says that there is nothing, there is nothing that bills."""
+def _leaked(truth: Truth, ending: RunResult) -> Iterator[tuple[datetime, str]]:
+    """Judge the remains: no node bills after a result that says that it does not exist."""
     if ending.code not in {3, 6, 7}:
         return
     record, phase = truth.record(ending.at), truth.phase(ending.at)
@@ -203,7 +203,7 @@ def _leaked(truth: Truth, ending: Ending) -> Iterator[tuple[datetime, str]]:
         yield ending.at, f"ended with {ending.code}, and left a node in {phase.state} that it had made"
 
 
-_CHECKS: dict[int, Callable[[Truth, Ending], str | None]] = {
+_CHECKS: dict[int, Callable[[Truth, RunResult], str | None]] = {
     0: _usable,
     1: _internal,
     2: _invalid,

@@ -1,4 +1,4 @@
-"""What a world is to go through: plain values, so that the oracle can read them without knowing the code that it judges."""
+"""The plan of a simulation: plain values, which the oracle reads without the code that it judges."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PROJECT = "sandbox"
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """How long something may last before it may be mended."""
+    """How long a fault may last before a repair is allowed."""
 
     unhealthy: timedelta = timedelta(minutes=5)
     unanswered: timedelta = timedelta(minutes=10)
@@ -19,11 +19,11 @@ class Thresholds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What is asked for, and what may be done for it. `command` is up, wait or watch; no `timeout`: no deadline."""
+class RunGoal:
+    """The goal of a run, and the changes allowed for it. `command` is up, wait or watch; `timeout` None: no deadline."""
 
     command: str = "up"
-    goal: str = "ssh"
+    condition: str = "ssh"
     repair: str = "restart"
     max_reboots: int = 1
     max_restarts: int = 2
@@ -42,8 +42,8 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What is there at the beginning: a state, `lasts` before it passes (nothing: for ever), and what follows it."""
+class InitialState:
+    """The initial state of a node, how long it `lasts` (None: for ever), and the state after it."""
 
     state: str
     health: str = ""
@@ -55,10 +55,10 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blow:
-    """Something that the world, or somebody else, does to one node. The meaning of the words depends on `kind`.
+class NodeFault:
+    """A fault of one node, by the service or another client. The meaning of the fields depends on `kind`.
 
-    `interlope` makes a dead node anew just before the next call that reads it by name, such as the one before a delete.
+    `interlope` recreates a dead node just before the next call that reads it by name, such as the one before a delete.
     """
 
     at: timedelta
@@ -69,8 +69,8 @@ class Blow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weather:
-    """Something that goes wrong with calls, whatever they are about."""
+class CallFault:
+    """A fault of calls about any node."""
 
     at: timedelta
     kind: str
@@ -82,18 +82,18 @@ class Weather:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """One node, from the beginning of a run to its end."""
+    """One node, from the beginning to the end of a simulation."""
 
     node_id: str
     zone: str
     accelerator_type: str
     workers: int
     spot: bool
-    wish: Wish
-    found: Found | None
+    goal: RunGoal
+    found: InitialState | None
     creation: timedelta
     ssh_lag: timedelta
-    blows: tuple[Blow, ...]
+    faults: tuple[NodeFault, ...]
 
     @property
     def name(self) -> str:
@@ -102,11 +102,11 @@ class Life:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A world with many lives. `kills`: when the process dies; `dies_in_call`: in the next call, before or after its effect."""
+    """A simulation of many nodes. `kills`: when the process dies; `dies_in_call`: in the next call, before or after it."""
 
     seed: int
     lives: tuple[Life, ...]
-    weather: tuple[Weather, ...] = ()
+    weather: tuple[CallFault, ...] = ()
     kills: tuple[tuple[timedelta, str], ...] = ()
     login_ends: timedelta | None = None
     until: timedelta | None = None

@@ -1,4 +1,4 @@
-"""Lead the lives of a plan with the real loop and the real client, killed and started again as the plan says."""
+"""Run a plan with the real loop and the real client, killed and restarted by the plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.nodes.simulation import blows
+from tests.nodes.simulation import disturbances
 from tests.nodes.simulation.clock import Killed, SimulatedClock
 from tests.nodes.simulation.ledger import Ledger
 from tests.nodes.simulation.plan import PROJECT, Life, Plan
@@ -29,7 +29,7 @@ from tpuctl.nodes.journal import Journal
 from tpuctl.nodes.tracker import ReconcileRequest
 
 _FOR_EVER = 20  # starts of a run that is killed again and again
-# The words for what went wrong, and the exit codes that the documentation gives them.
+# The kinds of errors, and their documented exit codes.
 _CODES = {
     "failure": 1,
     "unavailable": 1,
@@ -47,8 +47,8 @@ _CODES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
-    """How the last run ended for a life: at what time, with which exit code (0: usable), naming which node.
+class RunResult:
+    """The result of the last run for a node: time, exit code (0: usable), and the id that it names.
 
     `is_over`: it was given up, or reached; else a watch went on with it until its time was up.
     """
@@ -62,18 +62,18 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A plan, what happened, and how it ended. `begun` has the time of each start of the run."""
+    """A plan, its events, and its results. `begun` has the time of each start of the run."""
 
     plan: Plan
     ledger: Ledger
-    endings: dict[str, Ending]
-    told: list[NodeEvent]
+    endings: dict[str, RunResult]
+    events: list[NodeEvent]
     begun: list[datetime]
     ended: datetime
 
 
 def live(plan: Plan) -> History:
-    """Lead all lives of a plan to their ends."""
+    """Run all nodes of a plan to their results."""
     with tempfile.TemporaryDirectory(prefix="tpuctl-lives-", dir=_memory()) as folder:
         clock = SimulatedClock()
         stage = Stage(Path(folder), plan, clock)
@@ -84,16 +84,16 @@ def live(plan: Plan) -> History:
 
 
 def _live(stage: Stage, clock: SimulatedClock) -> History:
-    blows.prepare(stage)
+    disturbances.prepare(stage)
     store, begun = MemoryStore(), list[datetime]()
-    told: list[NodeEvent] = []
-    endings: dict[str, Ending] | None = None
+    events: list[NodeEvent] = []
+    endings: dict[str, RunResult] | None = None
     while endings is None:
         begun.append(clock.now())
         stage.run, stage.is_alive = len(begun), True
         assert stage.run < _FOR_EVER
-        told = []
-        context = _context(stage, clock, Journal(store, writer=f"run {stage.run}"), told)
+        events = []
+        context = _context(stage, clock, Journal(store, writer=f"run {stage.run}"), events)
         try:
             endings = _watch(context, stage.plan) if stage.plan.until else _bring_up(context, stage.plan)
         except Killed:
@@ -102,10 +102,10 @@ def _live(stage: Stage, clock: SimulatedClock) -> History:
     for name in stage.lives:
         stage.refresh(name)
     stage.close()
-    return History(stage.plan, stage.ledger, endings, told, begun, clock.now())
+    return History(stage.plan, stage.ledger, endings, events, begun, clock.now())
 
 
-def _context(stage: Stage, clock: SimulatedClock, journal: Journal, told: list[NodeEvent]) -> ActionContext:
+def _context(stage: Stage, clock: SimulatedClock, journal: Journal, events: list[NodeEvent]) -> ActionContext:
     random = Random(stage.plan.seed * 1000 + stage.run)  # noqa: S311  # keeps no secret
     cloud = TpuClient(lambda: stage, clock, random=random)
     return ActionContext(
@@ -114,20 +114,20 @@ def _context(stage: Stage, clock: SimulatedClock, journal: Journal, told: list[N
         journal=journal,
         workers=SimulatedWorkers(stage),
         leases=FreeLeases(),
-        tell=told.append,
+        emit=events.append,
         server_now=lambda: cloud.server_time or clock.now(),
         random=random,
     )
 
 
-def _bring_up(context: ActionContext, plan: Plan) -> dict[str, Ending]:
-    """End as `up` and `wait` do: each life has an outcome or an error."""
+def _bring_up(context: ActionContext, plan: Plan) -> dict[str, RunResult]:
+    """End as `up` and `wait` do: each node has a result or an error."""
     results = bring_up_nodes(context, [_task(life) for life in plan.lives])
     return {life.name: _ended(life, result, context) for life, result in zip(plan.lives, results, strict=True)}
 
 
-def _watch(context: ActionContext, plan: Plan) -> dict[str, Ending]:
-    """End as `watch` does: some nodes were given up, the others were looked after until the end."""
+def _watch(context: ActionContext, plan: Plan) -> dict[str, RunResult]:
+    """End as `watch` does: some nodes were given up, the others were watched until the end."""
     until = (plan.until or timedelta()) - context.clock.monotonic()
     try:
         watch_nodes(context, [_task(life) for life in plan.lives], until=until, each_round=lambda: None)
@@ -136,63 +136,65 @@ def _watch(context: ActionContext, plan: Plan) -> dict[str, Ending]:
     return {life.name: _watched(life, context) for life in plan.lives}
 
 
-def _watched(life: Life, context: ActionContext) -> Ending:
+def _watched(life: Life, context: ActionContext) -> RunResult:
     last = _last(life, context, {EventKind.GAVE_UP, EventKind.REACHED, EventKind.RECOVERED})
     if last is None or last.kind is not EventKind.GAVE_UP:
-        return Ending(0, context.clock.now(), is_over=False, node_id=None, words="looked after until the end")
-    return Ending(_CODES[str(last.data["error"])], last.at, is_over=True, node_id=None, words=last.text)
+        return RunResult(0, context.clock.now(), is_over=False, node_id=None, words="looked after until the end")
+    return RunResult(_CODES[str(last.data["error"])], last.at, is_over=True, node_id=None, words=last.text)
 
 
 def _last(life: Life, context: ActionContext, kinds: set[EventKind]) -> NodeEvent | None:
-    told: list[NodeEvent] = context.tell.__self__  # type: ignore[attr-defined]  # the list that gathers events
-    return next((event for event in reversed(told) if event.node.node_id == life.node_id and event.kind in kinds), None)
+    events: list[NodeEvent] = context.emit.__self__  # type: ignore[attr-defined]  # the list that gathers events
+    return next(
+        (event for event in reversed(events) if event.node.node_id == life.node_id and event.kind in kinds), None
+    )
 
 
-def _ended(life: Life, result: NodeResult | TpuctlError, context: ActionContext) -> Ending:
+def _ended(life: Life, result: NodeResult | TpuctlError, context: ActionContext) -> RunResult:
     last = _last(life, context, {EventKind.REACHED, EventKind.RECOVERED, EventKind.GAVE_UP})
     assert last is not None
     if isinstance(result, TpuctlError):
         return _error(result, last.at)
-    return Ending(0, last.at, is_over=True, node_id=result.node.id if result.node else None, words="reached")
+    return RunResult(0, last.at, is_over=True, node_id=result.node.id if result.node else None, words="reached")
 
 
-def _error(error: TpuctlError, at: datetime) -> Ending:
+def _error(error: TpuctlError, at: datetime) -> RunResult:
     words = error.message + (f" ({error.hint})" if error.hint else "")
-    return Ending(int(error.exit_code), at, is_over=True, node_id=None, words=words)
+    return RunResult(int(error.exit_code), at, is_over=True, node_id=None, words=words)
 
 
 def _task(life: Life) -> ReconcileRequest:
-    wish = life.wish
+    goal = life.goal
     tier = Tier.SPOT if life.spot else None
     named = frozenset({"accelerator_type", "runtime_version"})
-    spec = NodeSpec(accelerator_type=life.accelerator_type, runtime_version=blows.ASKED, tier=tier, named=named)
-    purpose = wish.command if wish.may_change else None
+    spec = NodeSpec(accelerator_type=life.accelerator_type, runtime_version=disturbances.ASKED, tier=tier, named=named)
+    purpose = goal.command if goal.may_change else None
     name = NodeName(PROJECT, life.zone, life.node_id)
-    return ReconcileRequest(name=name, policy=_policy(life), spec=spec if wish.has_spec else None, purpose=purpose)
+    return ReconcileRequest(name=name, policy=_policy(life), spec=spec if goal.has_spec else None, purpose=purpose)
 
 
 def _policy(life: Life) -> Policy:
-    wish, limits = life.wish, life.wish.thresholds
+    goal, limits = life.goal, life.goal.thresholds
     stuck: dict[str, Any] = dict.fromkeys(("starting", "restarting", "repairing"), limits.stuck)
     thresholds = Thresholds(unhealthy=limits.unhealthy, unanswered=limits.unanswered, recheck=limits.recheck, **stuck)
     return Policy(
-        goal=Condition(wish.goal),
-        may_create=wish.may_change,
-        may_start=wish.may_change,
-        replace=wish.replace,
-        forced=wish.forced,
-        is_patient=wish.patient,
-        is_keeper=wish.command == "watch",
-        recreate_deleted=wish.recreate_deleted,
-        repair=Repair(wish.repair),
-        max_reboots=wish.max_reboots,
-        max_restarts=wish.max_restarts,
-        max_recreates=wish.max_recreates,
-        timeout=wish.timeout,
+        goal=Condition(goal.condition),
+        may_create=goal.may_change,
+        may_start=goal.may_change,
+        replace=goal.replace,
+        forced=goal.forced,
+        is_patient=goal.patient,
+        is_keeper=goal.command == "watch",
+        recreate_deleted=goal.recreate_deleted,
+        repair=Repair(goal.repair),
+        max_reboots=goal.max_reboots,
+        max_restarts=goal.max_restarts,
+        max_recreates=goal.max_recreates,
+        timeout=goal.timeout,
         thresholds=thresholds,
     )
 
 
 def _memory() -> str | None:
-    """Return a folder in memory, where there is one: nothing here need outlive the process."""
+    """Return a folder in memory, None without one: these files need not outlive the process."""
     return "/dev/shm" if Path("/dev/shm").is_dir() else None

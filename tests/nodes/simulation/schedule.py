@@ -1,11 +1,11 @@
-"""Draw lives at random: what is wanted, what is there, and what befalls it. The same seed gives the same plan."""
+"""Draw plans at random: goal, initial state and faults. The same seed gives the same plan."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from random import Random
 
-from tests.nodes.simulation.plan import Blow, Found, Life, Plan, Thresholds, Weather, Wish
+from tests.nodes.simulation.plan import CallFault, InitialState, Life, NodeFault, Plan, RunGoal, Thresholds
 
 _ZONE = "us-central2-b"
 _SECOND = timedelta(seconds=1)
@@ -17,7 +17,7 @@ _QUICK = Thresholds(
 )
 _METHODS = ("*", "*.nodes.list", "*.nodes.get", "*.nodes.create", "*.nodes.delete", "*.nodes.stop", "*.nodes.start")
 _DEFECTS = ("TIMEOUT", "UNHEALTHY_TENSORFLOW")
-# Most nodes work; the others are in every state that there is, and in one that is new.
+# Most nodes work; the others are in each known state, and in a new one.
 _STATES = (
     *("READY",) * 12,
     *("CREATING", "STOPPED", "STOPPED", "PREEMPTED", "TERMINATED", "STARTING", "STARTING", "DELETING"),
@@ -25,12 +25,12 @@ _STATES = (
 )
 _KINDS = (
     *("hang", "hang", "sick", "sick", "sick-after", "silent", "silent", "fails", "fails", "quota", "maintenance"),
-    *("delete", "anew", "interlope", "stop", "preempt", "preempt", "state"),
+    *("delete", "recreate", "interlope", "stop", "preempt", "preempt", "state"),
 )
 
 
 def draw(seed: int, *, lives: int = 10) -> Plan:
-    """Return the plan of a world: one of `up` and `wait`, or one of `watch`."""
+    """Return a plan: of `up` and `wait`, or of `watch`."""
     random = Random(seed)  # noqa: S311  # keeps no secret
     is_watch = random.random() < 0.3
     until = _between(random, 12, 25) if is_watch else None
@@ -56,35 +56,35 @@ def _between(random: Random, first: float, last: float) -> timedelta:
     return timedelta(milliseconds=round(random.uniform(first, last) * 60_000))
 
 
-def _weather(random: Random, span: float) -> tuple[Weather, ...]:
+def _weather(random: Random, span: float) -> tuple[CallFault, ...]:
     if random.random() < 0.4:
         return ()
     return tuple(_spell(random, _between(random, 0, span)) for _ in range(random.randint(1, 6)))
 
 
-def _spell(random: Random, at: timedelta) -> Weather:
+def _spell(random: Random, at: timedelta) -> CallFault:
     kind = random.choice(("http-error", "http-error", "drop-before", "drop-after", "slow", "unreachable"))
     method = "*" if kind == "unreachable" else random.choice(_METHODS)
     lasts = _between(random, 0.2, 4) if kind == "unreachable" else _between(random, 0.1, 1)
     status = random.choice((429, 500, 503))
-    return Weather(at=at, kind=kind, method=method, status=status, times=random.choice((1, 1, 2, 6)), lasts=lasts)
+    return CallFault(at=at, kind=kind, method=method, status=status, times=random.choice((1, 1, 2, 6)), lasts=lasts)
 
 
 def _life(random: Random, number: int, *, is_watch: bool) -> Life:
     is_slice, spot = random.random() < 0.25, random.random() < 0.35
-    wish = _watching(random) if is_watch else _asking(random)
-    found = _found(random, wish) if random.random() < (0.85 if is_watch or not wish.has_spec else 0.5) else None
+    goal = _watching(random) if is_watch else _asking(random)
+    found = _found(random, goal) if random.random() < (0.85 if is_watch or not goal.has_spec else 0.5) else None
     return Life(
         node_id=f"n{number}",
         zone=_ZONE,
         accelerator_type="v4-16" if is_slice else "v4-8",
         workers=2 if is_slice else 1,
         spot=spot,
-        wish=wish,
+        goal=goal,
         found=found,
         creation=_creation(random),
         ssh_lag=_between(random, 0, 0.7),
-        blows=_blows(random, spot=spot),
+        faults=_node_faults(random, spot=spot),
     )
 
 
@@ -94,11 +94,11 @@ def _creation(random: Random) -> timedelta:
     return _SECOND * round(seconds, 3)
 
 
-def _asking(random: Random) -> Wish:
+def _asking(random: Random) -> RunGoal:
     command = "wait" if random.random() < 0.15 else "up"
-    return Wish(
+    return RunGoal(
         command=command,
-        goal=random.choice(("ready", "healthy", "ssh", "ssh", "ssh")),
+        condition=random.choice(("ready", "healthy", "ssh", "ssh", "ssh")),
         repair="none" if command == "wait" else _repair(random),
         max_reboots=_budget(random),
         max_restarts=_budget(random),
@@ -113,10 +113,10 @@ def _asking(random: Random) -> Wish:
     )
 
 
-def _watching(random: Random) -> Wish:
-    return Wish(
+def _watching(random: Random) -> RunGoal:
+    return RunGoal(
         command="watch",
-        goal=random.choice(("healthy", "ssh", "ssh")),
+        condition=random.choice(("healthy", "ssh", "ssh")),
         repair=_repair(random),
         max_reboots=_budget(random),
         max_restarts=_budget(random),
@@ -138,7 +138,7 @@ def _budget(random: Random) -> int:
     return random.choice((0, 1, 1, 2))
 
 
-def _found(random: Random, wish: Wish) -> Found:
+def _found(random: Random, goal: RunGoal) -> InitialState:
     state = random.choice(_STATES)
     health, lasts, then = "", _between(random, 0.2, 6), "READY"
     if state == "READY":
@@ -148,28 +148,28 @@ def _found(random: Random, wish: Wish) -> Found:
         then = {"DELETING": "GONE", "STOPPING": "STOPPED"}[state]
     for_ever = random.random() < 0.3 and state not in {"CREATING", "DELETING", "STOPPING"}
     is_well_soon = state == "READY" and health != "HEALTHY" and random.random() < 0.3
-    return Found(
+    return InitialState(
         state=state,
         health=health,
         lasts=None if (steady or for_ever) and not is_well_soon else lasts,
         then=then,
         age=_between(random, 1, 60),
-        differs=random.random() < 0.12 and wish.has_spec,
+        differs=random.random() < 0.12 and goal.has_spec,
         in_use=random.random() < 0.2,
     )
 
 
-def _blows(random: Random, *, spot: bool) -> tuple[Blow, ...]:
+def _node_faults(random: Random, *, spot: bool) -> tuple[NodeFault, ...]:
     if random.random() < 0.35:
         return ()
-    drawn = (_blow(random, spot=spot) for _ in range(random.choice((1, 1, 1, 2, 3))))
-    struck = sorted(drawn, key=lambda blow: blow.at)
-    if any(blow.kind == "preempt" for blow in struck) and random.random() < 0.3:
-        struck.insert(0, Blow(at=timedelta(), kind="interlope", word=random.choice(("READY", "CREATING"))))
+    drawn = (_node_fault(random, spot=spot) for _ in range(random.choice((1, 1, 1, 2, 3))))
+    struck = sorted(drawn, key=lambda fault: fault.at)
+    if any(fault.kind == "preempt" for fault in struck) and random.random() < 0.3:
+        struck.insert(0, NodeFault(at=timedelta(), kind="interlope", word=random.choice(("READY", "CREATING"))))
     return tuple(struck)
 
 
-def _blow(random: Random, *, spot: bool) -> Blow:
+def _node_fault(random: Random, *, spot: bool) -> NodeFault:
     at, lasts = _between(random, 0, 12), random.choice((None, _between(random, 0.5, 12)))
     kind = random.choice(_KINDS)
     word, times = "", 1
@@ -187,10 +187,10 @@ def _blow(random: Random, *, spot: bool) -> Blow:
             at, times = timedelta(), random.choice((1, 2))
         case "maintenance":
             lasts = _between(random, 2, 10)
-        case "anew" | "interlope":
+        case "recreate" | "interlope":
             word = random.choice(("READY", "CREATING"))
         case "preempt":
             word = "PREEMPTED" if spot and random.random() < 0.8 else "TERMINATED"
         case "state":
             word = random.choice(("REPAIRING", "REPAIRING", "RESTARTING", "UNKNOWN", "HIDDEN", "MELTING"))
-    return Blow(at=at, kind=kind, word=word, lasts=lasts, times=times)
+    return NodeFault(at=at, kind=kind, word=word, lasts=lasts, times=times)

@@ -1,4 +1,4 @@
-"""The sandbox of one world, what happens to it, and the record that is kept of everything."""
+"""The sandbox of one simulation, its disturbances, and the record of all events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 import httplib2
 
 from tests.nodes.simulation.clock import Killed, SimulatedClock
-from tests.nodes.simulation.ledger import Change, Ledger, Look, Read, deaf
+from tests.nodes.simulation.ledger import Change, LastAnswer, Ledger, Read, deaf
 from tests.nodes.simulation.plan import PROJECT, Life, Plan
 from tpuctl.sandbox import faults
 from tpuctl.sandbox.api_calls import parse_resource_name
@@ -27,12 +27,12 @@ from tpuctl.sandbox.state import SandboxState
 from tpuctl.sandbox.state_session import NodeRecord
 
 _READS = ("tpu.projects.locations.nodes.get", "tpu.projects.locations.nodes.list")
-# Ten nodes, each of which may be looked at, asked about and changed.
+# Ten nodes, each of which may be polled, probed and changed.
 _MOST_AT_ONCE = 200
 
 
 class Stage:
-    """A world on a clock, with the lives that are led there."""
+    """A sandbox on a simulated clock, with its nodes."""
 
     def __init__(self, folder: Path, plan: Plan, clock: SimulatedClock) -> None:
         self.plan, self.clock = plan, clock
@@ -44,7 +44,7 @@ class Stage:
         self.interlopers: dict[str, Callable[[], None]] = {}
         self._http = SandboxHttp(self.world)
         self._lists: dict[str, tuple[datetime, bytes]] = {}
-        self._looks: dict[str, Look] = {}
+        self._looks: dict[str, LastAnswer] = {}
         self._failed: dict[str, datetime] = {}
         self._calls, self._moment = 0, clock.now()
         self._served, self.is_calm, self.is_alive = 0, True, True
@@ -56,10 +56,8 @@ class Stage:
                 self.ledger.operations += [operation for _, operation in found]
         self.world.close()
 
-    # What is
-
     def record(self, name: str) -> NodeRecord | None:
-        """Return the record as it was last kept."""
+        """Return the last recorded state."""
         known = self.ledger.snapshots[name]
         return known[-1][1] if known else None
 
@@ -68,14 +66,12 @@ class Stage:
         return phase_at(record.timeline, self.clock.now()) if record else None
 
     def is_deaf(self, name: str) -> bool:
-        """Tell whether the workers of a READY node do not answer."""
+        """Return whether the workers of a READY node do not answer."""
         record, now = self.record(name), self.clock.now()
         return record is None or deaf(self.ledger, self.lives[name], record, now)
 
-    # What is done to it
-
     def keep(self, name: str, timeline: tuple[LifecyclePhase, ...]) -> None:
-        """Give a node another life from now on."""
+        """Give a node another timeline from now on."""
         record = self.record(name)
         if record is not None:
             with self.world.write() as session:
@@ -83,7 +79,7 @@ class Stage:
         self.refresh(name)
 
     def refresh(self, name: str) -> NodeRecord | None:
-        """Read what the world has of a node, and keep it when it is news."""
+        """Read the node from the sandbox, and record it if it has changed."""
         where, now = parse_resource_name(name), self.clock.now()
         with self.world.read() as session:
             record = session.node(*where)
@@ -94,12 +90,10 @@ class Stage:
             known.append((now, record))
         return record
 
-    # The client's side
-
     def request(
         self, uri: str, method: str = "GET", body: Any = None, headers: Mapping[str, str] | None = None, **_: object
     ) -> Any:
-        """Pass a request on to the sandbox, and keep a record of it; what httplib2 offers."""
+        """Forward a request to the sandbox and record it; the interface of httplib2."""
         self._watch_pace()
         parts = urlsplit(uri)
         resource = parts.path.partition("/v2/")[2]
@@ -128,7 +122,7 @@ class Stage:
         return response, content
 
     def _watch_pace(self) -> None:
-        """Fail where calls follow each other without a pause: that would go on for ever, and ask for what is refused."""
+        """Fail if calls follow each other without a pause: the loop would never end."""
         now = self.clock.now()
         self._calls = self._calls + 1 if now == self._moment else 0
         self._moment = now
@@ -153,13 +147,13 @@ class Stage:
             self._failed.pop(about, None)
             if about in self.lives:
                 node = json.loads(content) if status == 200 else {}
-                self._looks[about] = Look(now, node.get("id"), node.get("state"))
+                self._looks[about] = LastAnswer(now, node.get("id"), node.get("state"))
             else:
                 self._lists[about] = (now, content)
         return response, content
 
     def _shown(self, resource: str) -> tuple[httplib2.Response, bytes] | None:
-        """Answer what the sandbox would answer, without its checks, where no call meets a fault; it is six times as quick.
+        """Answer like the sandbox, without its checks, while no call meets a fault: that is six times as fast.
 
         Every hundredth read, and all others, go through the sandbox.
         """
@@ -185,21 +179,21 @@ class Stage:
         return record if record and phase_at(record.timeline, now) else None
 
     def settle(self) -> None:
-        """Note whether a call that reads would meet a fault."""
+        """Record whether a read would meet a fault."""
         with self.world.read() as session:
             pending = [fault for _, fault in faults.list_faults(session)]
         of_calls = [fault for fault in pending if str(fault.kind) in {*map(str, CallFaultKind), "unreachable"}]
         self.is_calm = not any(fnmatchcase(method, fault.method) for fault in of_calls for method in _READS)
 
-    def _look(self, name: str) -> Look | None:
-        """Return the last successful look at a node, by itself or in a list."""
+    def _look(self, name: str) -> LastAnswer | None:
+        """Return the last successful read of a node, by itself or in a list."""
         own, listed = self._looks.get(name), self._lists.get(_zone(name))
         if listed is None or (own is not None and own.at >= listed[0]):
             return own
         for node in json.loads(listed[1]).get("nodes", ()):
             if node["name"] == name:
-                return Look(listed[0], node["id"], node["state"])
-        return Look(listed[0], None, None)
+                return LastAnswer(listed[0], node["id"], node["state"])
+        return LastAnswer(listed[0], None, None)
 
     def _trouble(self, status: int) -> None:
         now = self.clock.now()
@@ -216,7 +210,7 @@ class Stage:
             raise Killed
 
     def _pace(self, name: str) -> None:
-        """Let a node that was just created take the time that its life says."""
+        """Give a new node the creation time of its plan."""
         life, record = self.lives[name], self.refresh(name)
         ready = next((phase.at for phase in record.timeline if phase.state == "READY"), None) if record else None
         if record is None or ready is None:
@@ -236,11 +230,11 @@ def _is_dead(phase: LifecyclePhase | None) -> bool:
 
 
 def _hangs(life: Life) -> bool:
-    return any(blow.kind == "hang" and blow.word == "CREATING" for blow in life.blows)
+    return any(fault.kind == "hang" and fault.word == "CREATING" for fault in life.faults)
 
 
 def _meaning(method: str, resource: str, query: Mapping[str, list[str]]) -> tuple[str, str]:
-    """Return the verb of a call, and the node that it is about."""
+    """Return the verb of a call, and its node."""
     if method == "DELETE":
         return "delete", resource
     if method == "PATCH":

@@ -1,4 +1,4 @@
-"""What the loop is given besides the client: workers that answer as the world has them, a journal in memory, free leases."""
+"""The services of the loop besides the client: simulated workers, a journal in memory, free leases."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tpuctl.nodes.conditions import SshAnswer, WorkerSnapshot
 from tpuctl.nodes.context import SetupResultLike
 from tpuctl.nodes.lease import Lease
 
-# ruff: noqa: ARG002  # the protocols say what is given; little of it matters here
+# ruff: noqa: ARG002  # the protocols define the arguments; few of them matter here
 
 
 class SimulatedWorkers:
-    """Workers by an ssh that takes no time: one answers while its node is READY in the world and nothing ails it."""
+    """Workers with an ssh that takes no time: they answer while their node is READY and without a fault."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -32,7 +32,7 @@ class SimulatedWorkers:
         phase, record, life = self._stage.phase(name), self._stage.record(name), self._stage.lives[name]
         if record is None or record.number != node.id or phase is None or phase.state != "READY":
             return (WorkerSnapshot(SshAnswer.UNREACHABLE),) * life.workers
-        # Of a slice only the last worker falls silent.
+        # Of a slice only the last worker stops answering.
         last = WorkerSnapshot(SshAnswer.UNREACHABLE if self._stage.is_deaf(name) else SshAnswer.YES)
         is_held = (
             inspect and life.found is not None and life.found.in_use and is_first(self._stage, name, record.number)
@@ -51,13 +51,13 @@ class SimulatedWorkers:
 
 
 def is_first(stage: Stage, name: str, number: str) -> bool:
-    """Tell whether a node is the one that was there at the beginning."""
+    """Return whether a node is the initial one."""
     known = stage.ledger.snapshots[name]
     return bool(known) and known[0][1] is not None and known[0][1].number == number
 
 
 class MemoryStore:
-    """A place for the journal that outlives a process and costs nothing."""
+    """A journal store in memory that outlives a simulated process."""
 
     def __init__(self) -> None:
         self._lines: dict[NodeName, bytearray] = {}
@@ -82,12 +82,12 @@ class MemoryStore:
 
 
 class FreeLeases:
-    """Nobody else repairs anything; what leases keep apart has a model of its own."""
+    """Leases without other holders: `lease_model` checks the competition for leases."""
 
     def holder(self, name: NodeName) -> Lease | None:
         return None
 
-    def acquire(self, name: NodeName, purpose: str, *, steal: bool = False) -> Lease | None:
+    def acquire(self, name: NodeName, purpose: str, *, force_lease: bool = False) -> Lease | None:
         return None
 
     def renew(self, name: NodeName) -> bool:
@@ -102,5 +102,5 @@ class FreeLeases:
     def release(self, name: NodeName) -> None:
         return
 
-    def end(self, name: NodeName, by: str, *, tell: Callable[[str], None]) -> None:
+    def end(self, name: NodeName, by: str, *, notify: Callable[[str], None]) -> None:
         return

@@ -1,4 +1,4 @@
-"""Tell one life, line by line: what the world did, what was asked of it, what the loop said, how it ended."""
+"""Describe one node line by line: faults, requests, events of the loop, result."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tests.nodes.simulation.truth import Truth
 
 
 def story(history: History, life: Life) -> list[str]:
-    """Return the lines of a life in the order of time."""
+    """Return the lines of a node in the order of time."""
     begin = history.begun[0]
     plan = history.plan
     head = [
-        f"--- {life.node_id} of world {plan.seed}: {life.wish}",
+        f"--- {life.node_id} of world {plan.seed}: {life.goal}",
         f"    {life.accelerator_type}{' spot' if life.spot else ''}, found {life.found}, creation {life.creation}",
         f"    ssh after {life.ssh_lag}, can ask {plan.can_ask}, until {plan.until}, login ends {plan.login_ends}",
-        *(f"    planned {blow}" for blow in life.blows),
+        *(f"    planned {fault}" for fault in life.faults),
         *(f"    planned {spell}" for spell in plan.weather),
     ]
     lines = sorted(_lines(history, life), key=lambda line: line[0])
@@ -34,13 +34,13 @@ def _lines(history: History, life: Life) -> Iterator[tuple[datetime, str]]:
                  for p in record.timeline[-4:]] if record else []  # fmt: skip
         yield at, f"    world: {record.number[:6] + ' ' + ' > '.join(ahead) if record else 'nothing'}"
     for happening in truth.happenings:
-        yield happening.at, f"  somebody: {happening.kind}"
+        yield happening.at, f"  another client: {happening.kind}"
     for change in truth.changes:
-        yield change.at, f"  {change.verb} -> {change.status} at {change.answered:%H:%M:%S}, last look {change.look}"
+        yield change.at, f"  {change.verb} -> {change.status} at {change.answered:%H:%M:%S}, last read {change.look}"
     for at, run in truth.reboots:
         yield at, f"  reboot in run {run}"
-    for event in history.told:
+    for event in history.events:
         if event.node.node_id == life.node_id and str(event.kind) != "wait":
-            yield event.at, f"  said: {event.kind} {event.text}"
+            yield event.at, f"  event: {event.kind} {event.text}"
     ending = history.endings[life.name]
     yield ending.at, f"  ended with {ending.code}: {ending.words}"

@@ -1,11 +1,11 @@
-"""What the world says of one node at any time: facts for the oracle, none of them seen by the code that is judged."""
+"""The state of one node at any time, from the record of the sandbox: facts for the oracle, unknown to the judged code."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from datetime import datetime, timedelta
 
-from tests.nodes.simulation.blows import ASKED
+from tests.nodes.simulation.disturbances import ASKED
 from tests.nodes.simulation.ledger import Change, Happening, deaf
 from tests.nodes.simulation.plan import Life
 from tests.nodes.simulation.run import History
@@ -18,7 +18,7 @@ DEFECTIVE = frozenset({"TIMEOUT", "UNHEALTHY_TENSORFLOW"})
 
 
 class Truth:
-    """One life as it was."""
+    """The true history of one node."""
 
     def __init__(self, history: History, life: Life) -> None:
         ledger, name = history.ledger, life.name
@@ -31,7 +31,7 @@ class Truth:
         self.reboots = [(at, run) for at, about, run in ledger.reboots if about == name]
 
     def record(self, at: datetime) -> NodeRecord | None:
-        """Return the record that was the last one at a time, if it is there then."""
+        """Return the newest record at a time, if the node existed then."""
         index = bisect_right(self._times, at) - 1
         record = self._snapshots[index][1] if index >= 0 else None
         return record if record and phase_at(record.timeline, at) else None
@@ -41,7 +41,7 @@ class Truth:
         return phase_at(record.timeline, at) if record else None
 
     def since(self, record: NodeRecord, at: datetime, *, with_health: bool) -> datetime:
-        """Return since when a node has been in its state, and where asked in its health."""
+        """Return since when a node has been in its state, with `with_health` also in its health."""
         begun, before = at, None
         for phase in record.timeline:
             if phase.at > at:
@@ -55,7 +55,7 @@ class Truth:
         return record is None or deaf(self.history.ledger, self.life, record, at)
 
     def deaf_since(self, record: NodeRecord, at: datetime) -> datetime:
-        """Return since when the workers have been silent, at the earliest."""
+        """Return the earliest time since which the workers do not answer."""
         begun = self.since(record, at, with_health=False)
         marks = [
             since for number, since, _ in self.history.ledger.silences.get(self.life.name, ()) if since <= at and number
@@ -64,8 +64,8 @@ class Truth:
         return lagged or min([mark for mark in marks if mark >= begun], default=begun)
 
     def is_usable(self, at: datetime) -> bool:
-        """Tell whether the node is as usable as is wanted."""
-        phase, record, goal = self.phase(at), self.record(at), self.life.wish.goal
+        """Return whether the node meets the goal."""
+        phase, record, goal = self.phase(at), self.record(at), self.life.goal.condition
         if phase is None or record is None or phase.state != "READY":
             return False
         can_ask = self.history.plan.can_ask
@@ -78,7 +78,7 @@ class Truth:
                 return phase.health in {"HEALTHY", ""} and can_ask and not self.is_deaf(at)
 
     def usable_throughout(self, begin: datetime, end: datetime) -> bool:
-        """Tell whether it was usable at every moment between two times, sampled closely."""
+        """Return whether it was usable at each moment between two times, sampled closely."""
         step = max((end - begin) / 12, timedelta(seconds=1))
         at = begin
         while at < end:
@@ -88,18 +88,18 @@ class Truth:
         return self.is_usable(end)
 
     def was_calm(self, begin: datetime, end: datetime) -> bool:
-        """Tell whether every call was answered well between two times."""
+        """Return whether each call succeeded between two times."""
         return not any(begin <= at <= end for at in self.history.ledger.troubles)
 
     def differs(self, record: NodeRecord) -> bool:
-        """Tell whether a node is another than what was asked for."""
+        """Return whether a node differs from the requested one."""
 
         wanted = (self.life.accelerator_type, ASKED)
         found = (record.document["acceleratorType"], record.document["runtimeVersion"])
-        return self.life.wish.has_spec and wanted != found
+        return self.life.goal.has_spec and wanted != found
 
     def creation_failed(self, record: NodeRecord, at: datetime) -> bool:
-        """Tell whether the node's creation has failed by a time."""
+        """Return whether the creation of the node has failed by a time."""
         return any(
             operation.verb == "create" and operation.incarnation == record.incarnation
             and operation.error and operation.ended and operation.ended <= at
@@ -107,5 +107,5 @@ class Truth:
         )  # fmt: skip
 
     def creation_failed_at(self, at: datetime) -> bool:
-        """Tell whether any creation of this node has failed by a time."""
+        """Return whether any creation of this node has failed by a time."""
         return any(op.verb == "create" and op.error and op.ended and op.ended <= at for op in self.operations)

@@ -87,7 +87,7 @@ def command(  # click's options
         context = app.context(progress, preflight=preflight)
         policy = Policy(goal=Condition.READY, timeout=deadline(app, timeout))
         with limit_cloud_calls(app.clock, None if no_wait else policy.timeout, grace=DEADLINE_GRACE):
-            pending = RequestedChange(Verb.CREATE, create_node(context, name, spec, steal=force_lease))
+            pending = RequestedChange(Verb.CREATE, create_node(context, name, spec, force_lease=force_lease))
         outcome = reconcile_node(context, name, policy, pending=pending, once=no_wait)
     if spec.setup:
         app.terminal.note(f"the setup commands have not run: `tpuctl up {node}` runs them once the node is usable")

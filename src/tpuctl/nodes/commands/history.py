@@ -40,7 +40,9 @@ _GCLOUD_SOURCES = frozenset({SourceKind.GCLOUD, SourceKind.CLOUDSDK})
 @click.option(
     "--last", "-n", type=click.IntRange(1), metavar="N", help="Number of lines to show, the newest. [default: all]"
 )
-@click.option("--all", "rotated", is_flag=True, help="Include old lines that were moved to a second file.")
+@click.option(
+    "--all", "rotated", is_flag=True, help="Include the older half of a long journal, which is in a second file."
+)
 def command(app: App, *, node: str, since: timedelta | str | None, last: int | None, rotated: bool) -> None:
     """Show the states of a node, how long each lasted, and what tpuctl did to it and why.
 

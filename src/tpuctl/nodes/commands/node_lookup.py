@@ -139,9 +139,6 @@ def locate_for_watch(app: App, text: str) -> NodeName:
     return NodeName(reference.project or place.project, zone, reference.node_id)
 
 
-# Selection of nodes by label, or of all nodes.
-
-
 def select_nodes(
     app: App, nodes: Sequence[str], *, all_nodes: bool | None, labels: Sequence[str]
 ) -> list[NodeName] | None:

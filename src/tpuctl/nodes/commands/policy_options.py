@@ -1,4 +1,4 @@
-"""The options of waiting and repair, the `Policy` made of them, and calls that retry until a deadline."""
+"""The options of waiting, repair and hooks, the `Policy` and `Hooks` made of them, and calls that retry until a deadline."""
 
 from __future__ import annotations
 
@@ -197,9 +197,6 @@ def unanswered_error(app: App, error: TpuctlError) -> TimedOutError:
     )
 
 
-# The options for hooks, and the `Hooks` made of them.
-
-
 _HOOKS = {
     "on_preempt": (EventKind.PREEMPTED, "the service preempted a node"),
     "on_recover": (EventKind.RECOVERED, "a node is usable again"),
@@ -233,7 +230,7 @@ def build_hooks(app: App, options: dict[str, Any]) -> Hooks:
     given = {kind: options.pop(name, None) for name, (kind, _) in _HOOKS.items()}
     terminal, commands = app.terminal, {kind: text for kind, text in given.items() if text}
     # The live display would overwrite the output of a hook.
-    tell = terminal.note if terminal.is_redrawn and not terminal.quiet else None
+    print_lines = terminal.note if terminal.is_redrawn and not terminal.quiet else None
     # With these variables `tpuctl` in a hook uses the same cloud as this run. `0` is set too: a project file in the hook's
     # working directory may choose the sandbox.
     variables = {"TPUCTL_SANDBOX": "1" if app.is_sandbox else "0"}
@@ -241,4 +238,6 @@ def build_hooks(app: App, options: dict[str, Any]) -> Hooks:
         setting, variable = app.settings[key], SETTINGS[key].environment
         if setting and variable and setting.source.kind is SourceKind.FLAG:
             variables[variable] = str(setting.value)
-    return Hooks(commands, app.invocation.environ, extra=variables, tell=tell, pauses=RETRY_PAUSES, clock=app.clock)
+    return Hooks(
+        commands, app.invocation.environ, extra=variables, print_lines=print_lines, pauses=RETRY_PAUSES, clock=app.clock
+    )

@@ -48,7 +48,7 @@ _QUESTIONS = {
     type=click.Choice([str(mode) for mode in ResetMode]),
     default="auto",
     show_default=True,
-    help="How to reset the node.",
+    help="Stop and start the node, reboot its workers, or delete and recreate it; auto keeps the disk.",
 )
 @level_option
 @route_options
@@ -98,7 +98,7 @@ def command(
             resume=f"tpuctl up {full_name}",
         ),
     ):
-        outcome = reset_node(app.context(progress), found, chosen, policy, steal=force_lease)
+        outcome = reset_node(app.context(progress), found, chosen, policy, force_lease=force_lease)
     close_shared_connections(app, [found])
     if outcome.node is not None:
         show_node(app, outcome.node)

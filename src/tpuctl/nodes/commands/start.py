@@ -54,8 +54,8 @@ def command(
     return change_nodes(
         app,
         nodes,
-        partial(start_node, anyway=skip_validation, steal=force_lease),
-        is_needed=partial(needs_start, anyway=skip_validation),
+        partial(start_node, skip_validation=skip_validation, force_lease=force_lease),
+        is_needed=partial(needs_start, skip_validation=skip_validation),
         verb=Verb.START,
         goal=Condition.READY,
         timeout=timeout,

@@ -1,4 +1,4 @@
-"""What `start` and `stop` share: request a change of several nodes, then wait for all of them."""
+"""Change several nodes for one command: `change_nodes` for `start` and `stop`, `delete_nodes` for `down` and `delete`."""
 
 from __future__ import annotations
 
@@ -82,9 +82,6 @@ def change_nodes(
         tasks = [ReconcileRequest(name=node.name, policy=policy, pending=pending) for node, pending in requested]
         outcomes = reconcile_nodes(context, tasks, once=not wait)
     return show_results(app, outcomes)
-
-
-# What `down` and `delete` share: find all nodes first, ask once, then delete.
 
 
 @dataclass(frozen=True, slots=True)

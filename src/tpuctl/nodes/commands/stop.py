@@ -51,8 +51,8 @@ def command(
     return change_nodes(
         app,
         nodes,
-        partial(stop_node, anyway=skip_validation),
-        is_needed=partial(needs_stop, anyway=skip_validation),
+        partial(stop_node, skip_validation=skip_validation),
+        is_needed=partial(needs_stop, skip_validation=skip_validation),
         verb=Verb.STOP,
         goal=Condition.STOPPED,
         timeout=timeout,

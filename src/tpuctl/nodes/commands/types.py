@@ -34,7 +34,9 @@ def command(app: App, *, accelerator_type: str | None) -> None:
     entries = [
         (zone, name)
         for zone, names in catalogue.by_zone.items()
-        for name in sorted(names, key=_by_size)
+        for name in sorted(
+            names, key=lambda name: (name.rpartition("-")[0], parse_whole_number(name.rpartition("-")[2]) or 0)
+        )
         if accelerator_type in (None, name)
     ]
     if accelerator_type is not None and not entries and not catalogue.unreachable:
@@ -67,8 +69,3 @@ def _described(zone: str, name: str) -> dict[str, str | int | None]:
         "topology": known.topology if known else None,
         "runtimeVersion": known.runtime_version if known else None,
     }
-
-
-def _by_size(name: str) -> tuple[str, int]:
-    prefix, _, size = name.rpartition("-")
-    return prefix, parse_whole_number(size) or 0

@@ -170,8 +170,8 @@ def _task(
         spec=spec,
         probe=options["probe"],
         purpose="up",
-        steal=options["force_lease"],
-        takes_less=options["goal"] is None,
+        force_lease=options["force_lease"],
+        accepts_healthy=options["goal"] is None,
         since=app.silent_since,
     )
 

@@ -56,7 +56,7 @@ def command(
     from tpuctl.nodes.tracker import ReconcileRequest  # noqa: PLC0415  # as above
 
     wanted = choose_goal(app, goal, probe=probe)
-    policy = Policy(goal=wanted, has_probe=probe is not None, only_looks=True, timeout=deadline(app, timeout))
+    policy = Policy(goal=wanted, has_probe=probe is not None, is_read_only=True, timeout=deadline(app, timeout))
     since = app.clock.monotonic()
 
     def find_names() -> list[NodeName]:
@@ -67,7 +67,7 @@ def command(
     names = retry_until_answered(app, find_names, timeout=policy.timeout, since=since)
     with app.progress(events=events) as progress, app.in_flight("nothing was changed", resume=app.command_line()):
         tasks = [
-            ReconcileRequest(name=name, policy=policy, probe=probe, takes_less=goal is None, since=since)
+            ReconcileRequest(name=name, policy=policy, probe=probe, accepts_healthy=goal is None, since=since)
             for name in names
         ]
         outcomes = reconcile_nodes(app.context(progress), tasks)

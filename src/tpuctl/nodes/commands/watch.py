@@ -63,7 +63,12 @@ class MomentType(click.ParamType["timedelta | datetime"]):
 @spec_options
 @level_option
 @probe_option
-@click.option("--until", type=MomentType(), metavar="TIME", help="End of the watch: 8h, 18:30, or a time in RFC 3339.")
+@click.option(
+    "--until",
+    type=MomentType(),
+    metavar="TIME",
+    help="End of the watch: 8h, 18:30, or a time in RFC 3339. [default: never]",
+)
 @repair_options
 @click.option("--recreate-deleted", is_flag=True, help="Recreate a node that another client deleted.")
 @hook_options()
@@ -112,8 +117,8 @@ def command(
             spec=spec,
             probe=options["probe"],
             purpose="watch",
-            steal=options["force_lease"],
-            takes_less=options["goal"] is None,
+            force_lease=options["force_lease"],
+            accepts_healthy=options["goal"] is None,
         )
         for name in names
     ]

@@ -1,4 +1,4 @@
-"""What happens to a stage: nodes that are there at the beginning, blows to single nodes, bad weather for all calls."""
+"""The disturbances of a stage: initial nodes, faults of single nodes, faults of all calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 
 from tests.nodes.simulation.clock import Killed
 from tests.nodes.simulation.ledger import Happening
-from tests.nodes.simulation.plan import Blow, Found, Life, Weather
+from tests.nodes.simulation.plan import CallFault, InitialState, Life, NodeFault
 from tests.nodes.simulation.stage import Stage
 from tpuctl.sandbox import administration, faults, lifecycle
 from tpuctl.sandbox.faults import Fault, FaultKind, durations_of
@@ -30,12 +30,12 @@ _FAR = timedelta(days=30)
 
 
 def prepare(stage: Stage) -> None:
-    """Put in place what is there at the beginning, and plan what is to come."""
+    """Add the initial nodes, and schedule the faults."""
     administration.set_setting(stage.world, "keep_failed_nodes", stage.plan.seed % 3 == 0 or None)
     for life in stage.plan.lives:
         if life.found:
             _find(stage, life, life.found)
-        for blow in life.blows:
+        for blow in life.faults:
             strike = _striking(stage, life, blow)
             if blow.kind == "interlope":
                 strike = partial(stage.interlopers.update, {life.name: strike})
@@ -43,7 +43,7 @@ def prepare(stage: Stage) -> None:
     for weather in stage.plan.weather:
         stage.clock.at(weather.at, _changing(stage, weather))
     if stage.plan.login_ends is not None:
-        ended = Weather(
+        ended = CallFault(
             at=stage.plan.login_ends, kind="http-error", status=403 if stage.plan.seed % 2 else 401, times=0
         )
         stage.clock.at(ended.at, _changing(stage, ended))
@@ -62,7 +62,7 @@ def _killing(stage: Stage, how: str) -> Callable[[], None]:
     return kill
 
 
-def _changing(stage: Stage, weather: Weather) -> Callable[[], None]:
+def _changing(stage: Stage, weather: CallFault) -> Callable[[], None]:
     fault = Fault(
         FaultKind(weather.kind),
         method=weather.method,
@@ -87,7 +87,7 @@ def _clear(stage: Stage, number: int) -> None:
     stage.settle()
 
 
-def _find(stage: Stage, life: Life, found: Found) -> None:
+def _find(stage: Stage, life: Life, found: InitialState) -> None:
     now = stage.clock.now()
     version = OTHER if found.differs else ASKED
     _put(stage, life, found.state, version=version, age=found.age)
@@ -111,7 +111,7 @@ def _put(stage: Stage, life: Life, state: str, *, version: str = ASKED, age: tim
     stage.refresh(life.name)
 
 
-def _striking(stage: Stage, life: Life, blow: Blow) -> Callable[[], None]:
+def _striking(stage: Stage, life: Life, blow: NodeFault) -> Callable[[], None]:
     def strike() -> None:
         before = stage.refresh(life.name)
         if _strike(stage, life, blow, before):
@@ -121,8 +121,8 @@ def _striking(stage: Stage, life: Life, blow: Blow) -> Callable[[], None]:
     return strike
 
 
-def _strike(stage: Stage, life: Life, blow: Blow, record: NodeRecord | None) -> bool:
-    """Strike a node; tells whether that was possible in the state that it is in."""
+def _strike(stage: Stage, life: Life, blow: NodeFault, record: NodeRecord | None) -> bool:
+    """Apply a fault to a node. Return whether its state allowed that."""
     if fault := _fault(life, blow):
         with stage.world.write() as session:
             faults.add_fault(session, fault)
@@ -134,7 +134,7 @@ def _strike(stage: Stage, life: Life, blow: Blow, record: NodeRecord | None) -> 
         until = None if blow.lasts is None else now + blow.lasts
         stage.ledger.silences.setdefault(life.name, []).append((record.number, now, until))
         return phase.state == "READY"
-    if blow.kind in {"anew", "interlope"}:
+    if blow.kind in {"recreate", "interlope"}:
         _put(stage, life, blow.word)
         return True
     with stage.world.read() as session:
@@ -144,8 +144,8 @@ def _strike(stage: Stage, life: Life, blow: Blow, record: NodeRecord | None) -> 
     return timeline is not None
 
 
-def _fault(life: Life, blow: Blow) -> Fault | None:
-    """Return the blow as a fault of the sandbox's, where it has one."""
+def _fault(life: Life, blow: NodeFault) -> Fault | None:
+    """Return the fault of the sandbox for this fault; None if it has none."""
     fault = Fault(FaultKind.HANG, node=life.node_id, count=blow.times)
     match blow.kind:
         case "hang":
@@ -169,9 +169,9 @@ def _fault(life: Life, blow: Blow) -> Fault | None:
 
 
 def _changed(
-    blow: Blow, record: NodeRecord, phase: LifecyclePhase, now: datetime, speed: PhaseDurations
+    blow: NodeFault, record: NodeRecord, phase: LifecyclePhase, now: datetime, speed: PhaseDurations
 ) -> Timeline | None:
-    """Return what becomes of a node that is struck; nothing where the blow does not meet it."""
+    """Return the timeline of a node after a fault; None if the fault does not apply to it."""
     past = timeline_until(record.timeline, now)
     well = LifecyclePhase(now + (blow.lasts or _FAR), "READY", _HEALTHY)
     is_ready = phase.state == "READY"
