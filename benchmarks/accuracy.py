@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from tests.corpus.labelled import Labelled
 
 NAMES = ("accuracy",)
-_TEXT = """Each log of `tests/corpus` carries the verdict that an expert would give: which comes first, what follows from it,
-the worker that failed first, how sure it is. *Right* means all of that. A harmless log is right when there is no verdict.
-`python -m pytest -s tests/explain/test_corpus.py` prints what is wrong."""
+_TEXT = """Each log of `tests/corpus` is labelled with the verdict of an expert: the first cause, its symptoms, the worker that
+failed first, and the confidence. A verdict is *right* if all of these agree. A harmless log is right if there is no verdict.
+`python -m pytest -s tests/explain/test_corpus.py` prints the wrong ones."""
 
 
 def tables(_: Path, names: tuple[str, ...]) -> Iterator[Table]:
@@ -34,7 +34,7 @@ def _accuracy() -> Table:
     failures = [log for log in corpus() if not log.is_harmless]
     rows = [_row(kind, logs) for kind, logs in by_kind.items()]
     rows.append(_row("all but harmless", failures))
-    return Table("How often the verdict is right", _TEXT, ("logs", "number", "right", "share"), rows)
+    return Table("Accuracy of the verdicts", _TEXT, ("logs", "number", "right", "share"), rows)
 
 
 def _row(kind: str, logs: list[Labelled]) -> tuple[str, ...]:

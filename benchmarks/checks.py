@@ -23,7 +23,7 @@ _ROOT = str(Path(__file__).parents[1])
 _LATENCY = 0.1  # seconds, of every call
 _RUNS, _FEW = 7, 3
 _BUCKETS, _ZONES = 50, 20
-# Seconds: what was aimed at for two buckets and that latency, and the deadline that a check has unless told otherwise.
+# Seconds: what was aimed at for two buckets and that latency, and the deadline that a check has by default.
 _AIM, _DEADLINE = 0.8, 15.0
 _ERRORS = 9  # the exit code of a check that found errors
 _HERE, _THERE = "US-CENTRAL2", "EUROPE-WEST4"
@@ -206,16 +206,17 @@ def _ignore(_: str) -> None:
     pass
 
 
-_CHECK_TEXT = f"""`tpuctl check v4-8` with two buckets, on a sandbox in which every call takes {_LATENCY * 1000:g} ms
-longer, and on one in which it does not; in the same process, and over HTTP from `tpuctl sandbox serve`. With a bucket
-elsewhere the check asks a second round: its caches, and what other zones offer. Rounds are calls of which each began when
-the one before had been answered, counted on the port. *One after another*: the same calls, one at a time. Medians of
-{_RUNS}, taking turns. In process the CPU is the sandbox's too.
-Aimed at: {_AIM:g} s with {_LATENCY * 1000:g} ms of latency."""
-_MANY_TEXT = f"""Over HTTP, every call {_LATENCY * 1000:g} ms longer; 32 calls at once. Medians of {_FEW}.
-Aimed at: the deadline of a check, {_DEADLINE:g} s."""
-_CREATION_TEXT = f"""`tpuctl create --no-wait` with a bucket, over HTTP, with and without the check that comes before
-it. What was checked within ten minutes is not asked again. Medians of {_RUNS}, taking turns."""
+_CHECK_TEXT = f"""`tpuctl check v4-8` with two buckets, on a sandbox with {_LATENCY * 1000:g} ms of latency for every
+request, and on one without; in the same process, and over HTTP from `tpuctl sandbox serve`. If a bucket is elsewhere, the
+check sends a second round of requests: for its caches, and for the offers of other zones. A round ends when all its
+requests have been answered; the rounds are counted on the port. *One after another*: the same requests, one at a time.
+Medians of {_RUNS}, taking turns. In process, the CPU includes the sandbox.
+Target: {_AIM:g} s with {_LATENCY * 1000:g} ms of latency."""
+_MANY_TEXT = f"""Over HTTP, with {_LATENCY * 1000:g} ms of latency for every request; 32 requests at once. Medians of
+{_FEW}.
+Target: the deadline of a check, {_DEADLINE:g} s."""
+_CREATION_TEXT = f"""`tpuctl create --no-wait` with a bucket, over HTTP, with and without the check before it. tpuctl reuses
+check results for ten minutes. Medians of {_RUNS}, taking turns."""
 
 _TABLES: dict[str, Callable[[Path], Table]] = {
     "check": _check,

@@ -124,7 +124,7 @@ class _Simulation:
         name = NodeName(PROJECT, ZONE, f"node-{next(self._number)}")
         self._cloud.length, before = length, self._cloud.http.calls
         policy = Policy(goal=Condition.READY, may_create=True, timeout=None)
-        # A run of the program reads the journal anew.
+        # Each run of the program reads the journal again.
         context = replace(self._context, journal=Journal(journal))
         reconcile_node(context, name, policy, spec=self._spec, purpose="up")
         late = (self._context.clock.now() - self._cloud.is_ready).total_seconds()

@@ -33,18 +33,15 @@ _PARTS = {
     "reading closely what may be known": ("passages.py", "windows.py", "judging.py", "quoting.py", "tallies.py"),
     "lines that look like an error": ("suspects.py",),
 }
-_SPEED_TEXT = f"""The reader of `tpuctl explain` on logs made for the purpose, {_SIZE / 1e6:g} MB each. CPU time, the best
-of {_RUNS} runs; 1 MB is a million bytes. Aimed at: {_AIM:g} MB/s on ordinary logs, {_AIM_REPEATS:g} on a log of nothing
-but repeats. *Literals alone* is the search for every literal of every message in the same text, and nothing else, in the
-same run. The ratio is what to compare: absolute figures depend on the machine and on what else it does. Above 1 the reader
-is quicker: it searches only for literals whose words are there, and not again in lines that differ from earlier ones in
-nothing but numbers. The figures are no promise, neither for logs that mix these kinds nor for the whole command, which
-also starts Python and opens the file."""
-_PROFILE_TEXT = (
-    """Shares of the reader's time, as Python's profiler sees it: small calls look dearer there than they are."""
-)
-_MEMORY_TEXT = f"""The most that a process of its own held while it read {_LARGE / 1e9:g} GB, Python and all messages included.
-Aimed at: {_AIM_MEMORY:g} MiB."""
+_SPEED_TEXT = f"""The reader of `tpuctl explain` on generated logs of {_SIZE / 1e6:g} MB each. CPU time, the best of {_RUNS}
+runs; 1 MB is a million bytes. Target: {_AIM:g} MB/s on ordinary logs, {_AIM_REPEATS:g} on a log of repeats only. *Literals
+alone* is only the search for every literal of every message in the same text, in the same run. Compare the ratios: absolute
+figures depend on the machine and its other work. Above 1 the reader is faster: it searches only for literals whose words
+occur, and not again in lines that differ from earlier ones only in numbers. Logs that mix these kinds can be slower, and
+the whole command also starts Python and opens the file."""
+_PROFILE_TEXT = """Shares of the reader's time, measured with Python's profiler, which overstates small functions."""
+_MEMORY_TEXT = f"""Peak memory of a separate process that reads {_LARGE / 1e9:g} GB, including Python and all messages.
+Target: {_AIM_MEMORY:g} MiB."""
 
 
 def tables(_: Path, names: tuple[str, ...]) -> Iterator[Table]:
@@ -61,7 +58,7 @@ def _speed() -> Table:
         ours, alone = _rate(data, _read), _rate(data, _literals_alone)
         aim = _AIM_REPEATS if name == _REPEATS else _AIM
         rows.append((name, f"{ours:.1f} MB/s", f"{aim:g} MB/s", f"{alone:.1f} MB/s", f"{ours / alone:.2f}"))
-    return Table("How quick logs are read", _SPEED_TEXT, ("log", "read", "aimed at", "literals alone", "ratio"), rows)
+    return Table("Speed of reading logs", _SPEED_TEXT, ("log", "read", "target", "literals alone", "ratio"), rows)
 
 
 def _rate(data: bytes, read: Callable[[bytes], object]) -> float:
@@ -103,7 +100,7 @@ def _profile() -> Table:
         name: _shares(log(name, _SIZE)) for name in ("JAX", "JAX, 8 workers at once", "no two lines alike", _REPEATS)
     }
     rows = [(part, *(f"{share[part]:.0%}" for share in shares.values())) for part in (*_PARTS, "the rest")]
-    return Table("Where the time goes in reading logs", _PROFILE_TEXT, ("part", *shares), rows)
+    return Table("Time in the parts of reading logs", _PROFILE_TEXT, ("part", *shares), rows)
 
 
 def _shares(data: bytes) -> dict[str, float]:
@@ -134,4 +131,4 @@ def _memory() -> Table:
         said = subprocess.run(argv, capture_output=True, check=True, cwd=Path(__file__).parents[1]).stdout
         found = json.loads(said)
         rows.append((name, f"{found['memory']:.0f} MiB", f"{found['before']:.0f} MiB", f"{found['seconds']:.0f} s"))
-    return Table("Memory in reading logs", _MEMORY_TEXT, ("log", "at most", "before the log", "CPU time"), rows)
+    return Table("Memory for reading logs", _MEMORY_TEXT, ("log", "at most", "before the log", "CPU time"), rows)

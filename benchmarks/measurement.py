@@ -123,7 +123,7 @@ def _drain(descriptor: int) -> bytes:
     while True:
         try:
             chunk = os.read(descriptor, 1 << 16)
-        except OSError:  # how a pseudo-terminal says that nobody is left
+        except OSError:  # a pseudo-terminal reports this when no process is left
             return words
         if not chunk:
             return words

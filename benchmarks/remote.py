@@ -57,9 +57,9 @@ def _commands(folder: Path) -> Table:
     header = (
         "workers",
         "tpuctl / gcloud",
-        "aimed at",
+        "target",
         "ssh / gcloud",
-        "tpuctl over ssh",
+        "tpuctl minus ssh",
         "tpuctl again",
         "again / ssh",
     )
@@ -94,7 +94,7 @@ def _copies(folder: Path) -> Table:
         costs = compare(programs, runs=_FEW, tell=_ignore)
     bare = next(iter(costs.values())).wall
     rows = [(name, f"{cost.wall:.2f} s", f"{cost.wall / bare:.2f}") for name, cost in costs.items()]
-    return Table("Copying 100 MB to 8 workers", _COPIES_TEXT, ("", "time", "share"), rows)
+    return Table("Copy 100 MB to 8 workers", _COPIES_TEXT, ("", "time", "share"), rows)
 
 
 def _output(folder: Path) -> Table:
@@ -122,7 +122,9 @@ def _fanout(folder: Path) -> Table:
         own = {"TPUCTL_STATE_DIR": str(folder / "client"), "TPUCTL_SSH_KEEP": "0", "PATH": path}
         far = _by_fanout(lambda *words: stage.tpuctl("run", f"slice-{_MANY}", *words, environ=own), runs=1)
     rows = [(str(fanout), f"{near[fanout]:.1f} s", f"{far[fanout]:.1f} s") for fanout in _FANOUTS]
-    return Table("Handshakes at once", _FANOUT_TEXT, ("fanout", "64 near workers", f"{_MANY} distant workers"), rows)
+    return Table(
+        "Simultaneous handshakes", _FANOUT_TEXT, ("fanout", "64 near workers", f"{_MANY} distant workers"), rows
+    )
 
 
 def _by_fanout(run: Callable[..., Program], *, runs: int) -> dict[int, float]:
@@ -161,20 +163,20 @@ def _ignore(_: str) -> None:
     pass
 
 
-_COMMANDS_TEXT = f"""`tpuctl run NODE -- true` beside `gcloud compute tpus tpu-vm ssh NODE --worker=all --command=true`,
-and beside as many plain `ssh … true` started at once, which is what both cannot do without. Real sshds on addresses of the
-loopback network, the same key, the API from the same sandbox; medians of {_RUNS}, taking turns. *Again* is `tpuctl run` over
-the connections that the one before has kept. Everything runs on this machine: 64 handshakes cost both ends their CPU here,
-and so does the program that looks after the command on each worker.
-Aimed at: the shares named, and {_OVER_SSH:g} s over ssh."""
-_COPIES_TEXT = f"""A file of 100 MiB to a home of its own on each of 8 workers; medians of {_FEW}, taking turns.
-Aimed at: no slower than `scp` started 8 times at once."""
-_OUTPUT_TEXT = f"""`tpuctl run` on 64 workers that print 10 MiB each, read from a pipe as fast as it comes. tpuctl's own
-memory at its peak, and that of all its ssh processes together (pages that they share are counted once).
-Aimed at: {_MEMORY:g} MiB."""
+_COMMANDS_TEXT = f"""`tpuctl run NODE -- true`, `gcloud compute tpus tpu-vm ssh NODE --worker=all --command=true`, and the
+same number of plain `ssh … true` started at once, which is the minimum for both. Real sshds on addresses of the loopback
+network, the same key, the API from the same sandbox; medians of {_RUNS}, taking turns. *Again* is `tpuctl run` over the
+connections that the previous run kept open. Everything runs on this machine: 64 handshakes cost CPU at both ends, as does
+the program that supervises the command on each worker.
+Target: the shares in the table, and {_OVER_SSH:g} s more than ssh."""
+_COPIES_TEXT = f"""A file of 100 MiB, to a separate home on each of 8 workers; medians of {_FEW}, taking turns.
+Target: no slower than `scp` started 8 times at once."""
+_OUTPUT_TEXT = f"""`tpuctl run` on 64 workers that print 10 MiB each, into a pipe that is read at full speed. Peak memory of
+tpuctl, and of all its ssh processes together (shared pages are counted once).
+Target: {_MEMORY:g} MiB."""
 _FANOUT_TEXT = f"""`tpuctl run --fanout N NODE -- true` on 64 workers on loopback, whose sshds share this machine's cores,
-and on {_MANY} simulated ones far away: in place of ssh a program that waits {_HANDSHAKE:g} s, burns the CPU that
-OpenSSH's client needs for a handshake here ({_CLIENT_CPU * 1000:g} ms), and then answers. Near: medians of {_FEW}."""
+and on {_MANY} simulated distant ones: a program replaces ssh, waits {_HANDSHAKE:g} s, uses the CPU that OpenSSH's client
+needs for a handshake here ({_CLIENT_CPU * 1000:g} ms), and then answers. Near: medians of {_FEW}."""
 
 _TABLES: dict[str, Callable[[Path], Table]] = {
     "remote-commands": _commands,

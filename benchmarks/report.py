@@ -34,7 +34,7 @@ def lines(measured: Sequence[Measured]) -> Iterator[str]:
             yield f"  {name:32} {cost.wall:7.3f} s wall  {cost.cpu:7.3f} s CPU  {cost.memory:6.1f} MiB"
         if THEIRS in costs:
             wall, cpu, memory = _ratios(costs)
-            aimed = f", aimed at {case.target:g}: {_verdict(is_met=wall <= case.target)}" if case.target else ""
+            aimed = f", target {case.target:g}: {_verdict(is_met=wall <= case.target)}" if case.target else ""
             yield f"  {'ratio':32} {wall:7.2f} wall    {cpu:7.2f} CPU    {memory:6.2f} memory{aimed}"
 
 
@@ -105,25 +105,25 @@ def _versions() -> Iterator[str]:
         yield said.partition("\n")[0]
 
 
-_PAGE = """# How quick it is
+_PAGE = """# Benchmarks
 
 Written by `python -m benchmarks --markdown` on {date}: {machine}; {versions}.
-Each figure is the median of {runs} runs; the programs took turns. Absolute times depend on the machine, so that beside
-gcloud only ratios are given: 0.2 means a fifth. Where the machine was busy with other things, trust CPU more than wall time.
+Each figure is the median of {runs} runs; the programs took turns. Absolute times depend on the machine, so comparisons with
+gcloud are ratios: 0.2 means a fifth. If the machine was busy with other work, CPU is more reliable than wall time.
 
-## Beside gcloud
+## Comparison with gcloud
 
-Both talk to the same `tpuctl sandbox serve` on a loopback port, without credentials. CPU and memory count the program and
-the processes that it started. gcloud has no completion that could be compared, so its `--version` stands for it.
+Both use the same `tpuctl sandbox serve` on a loopback port, without credentials. CPU and memory include the processes that the
+program started. gcloud has no comparable completion, so the table compares with its `--version`.
 
-| tpuctl / gcloud | wall time | CPU | peak memory | aimed at (wall) |
+| tpuctl / gcloud | wall time | CPU | peak memory | target (wall) |
 |---|---|---|---|---|
 {beside}
 
-## Very many nodes
+## Lists of many nodes
 
-`tpuctl list` of {many:,} nodes, with one call for all zones, and zone by zone (`--zone` with 40 zones). The sandbox runs in
-the same process here, so that its own work is part of the figures. Aimed at: {slowest} s and {largest} MiB.
+`tpuctl list` of {many:,} nodes, with one request for all zones, and zone by zone (`--zone` with 40 zones). The sandbox runs in
+the same process, so the figures include its work. Target: {slowest} s and {largest} MiB.
 
 | | wall time | CPU | peak memory |
 |---|---|---|---|
@@ -131,7 +131,7 @@ the same process here, so that its own work is part of the figures. Aimed at: {s
 
 ## The sandbox
 
-It holds {many:,} nodes. What a client waits for, on one connection; a single node is the median of 200 in each run.
+It has {many:,} nodes. Time that a client waits, on one connection; a single node is the median of 200 in each run.
 
 | | time | limit |
 |---|---|---|

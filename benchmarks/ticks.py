@@ -84,7 +84,7 @@ def calls(folder: Path) -> dict[str, float]:
     assert code == 5, f"ended with {code}"
     looks = Counter(entry.at for entry in read_log(world) if entry.method == "GET")
     begin = min(looks)
-    looks.pop(begin)  # where the command finds out what there is
+    looks.pop(begin)  # where the command reads the nodes for the first time
     return {"ticks": len(looks) / _MINUTES, "most": max(looks.values()), "calls": sum(looks.values()) / _MINUTES}
 
 

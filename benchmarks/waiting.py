@@ -71,7 +71,7 @@ def _notice(_: Path) -> Table:
             if those:
                 rows.append((known, words, *_notice_row(those)))
     header = ("journal", "length", "median", "90 %", "calls/min", *("gcloud: median", "90 %", "calls/min", "share"))
-    return Table("How late a READY node is noticed", _NOTICE_TEXT, header, rows)
+    return Table("Delay until a READY node is noticed", _NOTICE_TEXT, header, rows)
 
 
 def _notice_row(creations: Sequence[dict[str, float]]) -> tuple[str, ...]:
@@ -152,20 +152,21 @@ def _python(module: str, *words: str, folder: Path | None = None) -> Any:  # JSO
     return json.loads(done.stdout)
 
 
-_NOTICE_TEXT = f"""The time from the moment at which a node becomes READY until `up --for ready` says so, and the calls that it
-took; lengths of the creation drawn evenly on a logarithmic scale from 20 s to 20 min. The real loop, client and journal run on
-a sandbox whose clock is moved by hand, {_CREATIONS} creations each: where the journal knows nothing, and where it has seen 12
-creations of that type and zone, whose lengths spread by 10 % (standard deviation). gcloud's waiter is a model (see below); its
-calls are those that read the operation. Calls in a minute are those of all waits by the time of all waits. Aimed at over all
-lengths: {_SHARE:g} of gcloud's median, and {_CALLS:g} calls in a minute; where a share is above that, it says so."""
-_REAL_TEXT = """Both programs on `tpuctl sandbox serve`, with the machine's clock. It checks the model of gcloud's waiter: the
-operation is read after 1 s, then with pauses of 2.0 · 1.4ⁿ + U(0, 1) s, at most 180 s.
-Of the model: median, earliest, latest."""
-_MANY_TEXT = f"""`tpuctl wait --all --for ready` while all of them are CREATING and nothing is known of how long that takes. A
-look is one moment at which the cloud is asked (counted in the sandbox's log, over 5 simulated minutes; the first seconds are
-the densest); aimed at: {_CALLS:g} looks in a minute. Bare call and look are the CPU of tpuctl alone, against a sandbox on a
-port: the call that reads the nodes, and a turn of the loop in which every node is decided about. Core and memory are those of
-a real process that waits for {_WAIT} s, with its progress to a pipe; aimed at: {_CORE:.0%} and {_MEMORY:g} MiB."""
+_NOTICE_TEXT = f"""Time from the moment at which a node becomes READY until `up --for ready` reports it, and the number of
+requests. The durations of creations are distributed evenly on a logarithmic scale from 20 s to 20 min. The real loop,
+client and journal run on a sandbox whose clock is advanced by the benchmark, {_CREATIONS} creations each: with an empty
+journal, and with a journal of 12 creations of that type and zone, whose durations have a standard deviation of 10 %.
+gcloud's waiter is a model (see below); its requests are those that read the operation. Requests per minute are all requests
+divided by the time of all waits. Target over all lengths: {_SHARE:g} of gcloud's median, and {_CALLS:g} requests per
+minute; larger shares are marked."""
+_REAL_TEXT = """Both programs use `tpuctl sandbox serve` and the machine's clock. This validates the model of gcloud's
+waiter: it reads the operation after 1 s, then with pauses of 2.0 · 1.4ⁿ + U(0, 1) s, at most 180 s. For the model: median,
+earliest, latest."""
+_MANY_TEXT = f"""`tpuctl wait --all --for ready` while all nodes are CREATING and the journal is empty. A look is one moment
+at which tpuctl sends requests (counted in the sandbox's log, over 5 simulated minutes; the first seconds have the most);
+target: {_CALLS:g} looks per minute. Bare call and look are the CPU of tpuctl alone, against a sandbox on a port: the
+request that reads the nodes, and one turn of the loop with a decision for every node. Core and memory are those of a real
+process that waits for {_WAIT} s, with its progress to a pipe; target: {_CORE:.0%} and {_MEMORY:g} MiB."""
 
 _TABLES: dict[str, Callable[[Path], Table]] = {"notice": _notice, "notice-real": _real, "wait-many": _many}
 NAMES = tuple(_TABLES)

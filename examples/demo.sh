@@ -1,9 +1,9 @@
 #!/bin/sh
-# The story of the README, told on the sandbox: nothing is real, nothing is billed.
-# The TPU comes up broken once, as real ones do: a reboot does not help it, a restart does.
+# The story of the README in the sandbox: nothing is real, nothing is billed.
+# The TPU is unhealthy when it comes up: a reboot does not help, a restart does.
 set -eu
 
-# Nothing of yours is read or written: no settings, no journal, no gcloud configuration.
+# Your settings, your journal and your gcloud configuration are neither read nor written.
 for name in $(env | grep -oE '^(TPUCTL|CLOUDSDK|GOOGLE_CLOUD)_[A-Z_]+'); do unset "$name"; done
 TPUCTL_SANDBOX=1
 TPUCTL_STATE_DIR=$(mktemp -d)
@@ -28,7 +28,7 @@ if command -v sshd > /dev/null || [ -x /usr/sbin/sshd ]; then
     tpuctl ssh demo -- 'echo hello from $(hostname)'
     echo
 else
-    echo "(a command over ssh is left out: the sandbox's workers need openssh-server)"
+    echo "(skipped a command over ssh: the sandbox's workers need openssh-server)"
 fi
 run reset demo --yes
 run down demo --yes

@@ -1,4 +1,4 @@
-"""Write the reference pages from the code, so that they cannot say something else. `--check` only tells whether they are up to date."""
+"""Write the reference pages from the code, so that they always agree with it. `--check` only reports whether they are up to date."""
 
 from __future__ import annotations
 
@@ -24,23 +24,24 @@ FOLDER = Path(__file__).resolve().parent
 _NOTE = "<!-- made by docs/reference/generate.py -->"
 
 EXIT_CODES = {
-    ExitCode.OK: "done",
-    ExitCode.FAILURE: "failure without a better word, such as an API that does not answer; a bug keeps its traceback",
-    ExitCode.USAGE: "usage: an unknown flag, a value or setting that cannot be right, a confirmation that nobody could give, "
-    "a request that the service refuses as it stands",
+    ExitCode.OK: "success",
+    ExitCode.FAILURE: "any other failure, such as an API that does not answer; a bug prints its traceback",
+    ExitCode.USAGE: "usage: an unknown flag, an invalid value or setting, a confirmation without a terminal, "
+    "a request that the service rejects as invalid",
     ExitCode.NOT_FOUND: "not found",
     ExitCode.NOT_ALLOWED: "not allowed: no credentials, scopes, IAM, API disabled, billing",
-    ExitCode.TIMED_OUT: "the deadline passed; the text says what is still going on in the cloud and how to go on; of `run --timeout`: "
-    "the command was ended",
-    ExitCode.NO_CAPACITY: "no capacity: the zone has no such TPU free",
+    ExitCode.TIMED_OUT: "timed out; the message says what is still in progress in the cloud and which command continues; for `run --timeout`: "
+    "the command was terminated",
+    ExitCode.NO_CAPACITY: "no capacity: the zone has no free TPU of this type",
     ExitCode.QUOTA: "quota used up, or zero",
-    ExitCode.CONFLICT: "conflict: the node differs, or is in a state that forbids this",
+    ExitCode.CONFLICT: "conflict: the node differs, or is in a state that forbids this, or another run holds its lease",
     ExitCode.CHECK_FAILED: "a check failed",
-    ExitCode.BROKEN: "the node is broken and repair is used up or impossible",
-    ExitCode.REMOTE_FAILED: "something failed on a worker: a command, a copy, or the way to it (`tpuctl ssh NODE -- COMMAND` on one "
-    "worker ends with the command's own code)",
-    ExitCode.INTERRUPTED: "Ctrl-C; what goes on in the cloud is named, nothing is undone (but `run` ends its command, and with `--rm` its node)",
-    ExitCode.TERMINATED: "SIGTERM; the same",
+    ExitCode.BROKEN: "the node is broken, and repair is used up or impossible",
+    ExitCode.REMOTE_FAILED: "a failure on a worker: of a command, a copy or the connection (`tpuctl ssh NODE -- COMMAND` on one "
+    "worker exits with the command's own code)",
+    ExitCode.INTERRUPTED: "Ctrl-C; the message says what is still in progress in the cloud, and nothing is undone (but `run` terminates its "
+    "command, and with `--rm` deletes its node)",
+    ExitCode.TERMINATED: "SIGTERM; otherwise like 130",
 }
 
 
@@ -50,17 +51,17 @@ def exit_codes() -> str:
     return f"""{_NOTE}
 # Exit codes
 
-They are a contract with scripts: a code keeps its meaning.
+The codes are stable: a code keeps its meaning, so scripts may rely on it.
 
 | code | meaning |
 |---|---|
 {rows}
-With `-o json` an error is one JSON object on stderr: `{{"error": {{"kind", "message", "exit_code", "hint", "id"}}}}`, where `kind` is a word
-for the code (`no_capacity`, `quota`, `not_found`, `conflict`, `timed_out`, …) and `id` is what `tpuctl explain ID` tells more of: that
-of the message that was recognised, else the kind with dashes (`no-capacity`). A terminal and a pipe get it as the last line of the error
-(`more: tpuctl explain ID`; not with `--quiet`), and `tpuctl explain exit-6` tells of a code. A closed pipe (`tpuctl list | head -1`)
-ends quietly with 141, the code of SIGPIPE. Data that stdout does not take (a full disk) is an error, exit 1; messages that stderr does not
-take, and events that the file of `--events` does not take, change no exit code.
+With `-o json` an error is one JSON object on stderr: `{{"error": {{"kind", "message", "exit_code", "hint", "id"}}}}`. `kind` is a word for the
+code (`no_capacity`, `quota`, `not_found`, `conflict`, `timed_out`, …). `id` is the argument for `tpuctl explain ID`: the id of the recognised
+message, else the kind with dashes (`no-capacity`). On a terminal and in a pipe it is the last line of the error (`more: tpuctl explain ID`; not
+with `--quiet`). `tpuctl explain exit-6` explains a code. If a pipe is closed early (`tpuctl list | head -1`), tpuctl exits silently with 141, the
+code of SIGPIPE. If stdout cannot be written (a full disk), this is an error with exit code 1. If stderr or the file of `--events` cannot be
+written, the exit code does not change.
 """
 
 
@@ -69,25 +70,25 @@ def settings() -> str:
     return f"""{_NOTE}
 # Settings
 
-The first of these that has a value wins: flag · `TPUCTL_*` variable · gcloud's and Google's own variables · `tpuctl.yaml` of the project
-(found upward from the working directory) · your own file (`$XDG_CONFIG_HOME/tpuctl/config.yaml`) · gcloud's active configuration · default.
-`tpuctl config show` prints each value with the place that it comes from; `tpuctl config path` the files.
+The first of these sources that has a value wins: flag · `TPUCTL_*` variable · gcloud's and Google's own variables · `tpuctl.yaml` of the project
+(searched upward from the working directory) · your own file (`$XDG_CONFIG_HOME/tpuctl/config.yaml`) · gcloud's active configuration · default.
+`tpuctl config show` prints each value with its source; `tpuctl config path` prints the files.
 
-A zone from gcloud's configuration is only where new nodes are made: it never narrows `list` and never hides a node that is elsewhere.
+A zone from gcloud's configuration is only the zone of new nodes: it does not limit `list`, and does not hide nodes in other zones.
 
-A file that an option or a setting names is a regular file or a pipe, so `--env-file <(command)` works; a pipe that no program writes to is
-refused after two seconds. Scripts and values of metadata have at most 256 KiB, seeds of the sandbox 64 MiB, all others 4 MiB. Text is UTF-8.
-An option with an empty value, such as `--zone "$ZONE"` with an unset variable, is an error.
+A file that an option or a setting names is a regular file or a pipe, so `--env-file <(command)` works; a pipe that no program writes to is an error
+after two seconds. Scripts and metadata values have at most 256 KiB, seeds of the sandbox 64 MiB, all other files 4 MiB. Text is UTF-8. An option
+with an empty value, such as `--zone "$ZONE"` with an unset variable, is an error.
 
-| key | what | flag | variables | in files | gcloud | default |
+| key | description | flag | variables | in files | gcloud | default |
 |---|---|---|---|---|---|---|
 {"".join(_setting_rows())}
-## Keys that take trust
+## Keys that need trust
 
-A `tpuctl.yaml` may come from a repository that a stranger wrote. What could redirect or impersonate your calls is not read from it. These keys
-count there once you have [trusted the file](../how-to/trust.md) with `tpuctl trust`:
+A `tpuctl.yaml` may come with a cloned repository. Settings that could redirect or impersonate your requests are never read from it. The keys below
+apply only after you have [trusted the file](../how-to/trust.md) with `tpuctl trust`:
 
-| key | what a project file does with it |
+| key | effect in a project file |
 |---|---|
 {"".join(f"| `{spec.key}` | {spec.effect} |{chr(10)}" for spec in SETTINGS.values() if spec.effect)}
 ## Examples
@@ -100,7 +101,7 @@ count there once you have [trusted the file](../how-to/trust.md) with `tpuctl tr
     data_buckets: [gs://vision-data/train]
     checkpoint_buckets: [gs://vision-checkpoints]
 
-In your own file only: who may be billed, and for what ([grants](../check.md#grants)).
+Only in your own file: [grants](../check.md#grants).
 
     # config.yaml
     grants:
@@ -146,23 +147,23 @@ def _help_pages(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
 
 
 LEVELS = {
-    Level.ERROR: "it will not work, or will cost what nobody meant to pay; the check fails, and `up`, `create` and `run` stop before anything is created",
-    Level.WARNING: "it works, but slowly, dearly or not for long; with `--strict` the check fails",
-    Level.UNKNOWN: "it could not be read, and the text says why and who may read it; never taken for ok; with `--strict` the check fails",
-    Level.NOTE: "worth knowing",
-    Level.OK: "looked at and found in order; shown with `--all` or `-v`, in JSON always",
+    Level.ERROR: "it will not work, or causes unexpected costs; the check fails, and `up`, `create` and `run` stop before they create anything",
+    Level.WARNING: "it works, but is slow, expensive or about to end; with `--strict` the check fails",
+    Level.UNKNOWN: "no result; the text gives the reason and the missing permission; never reported as ok; with `--strict` the check fails",
+    Level.NOTE: "information",
+    Level.OK: "passed; shown with `--all` or `-v`, always in JSON",
 }
 
 
 def checks() -> str:
-    """Return the page of what `tpuctl check` looks at."""
+    """Return the page of checks."""
     levels = "".join(f"| `{level}` | {LEVELS[level]} |\n" for level in Level)
     return f"""{_NOTE}
 # Checks
 
-`tpuctl check` asks these questions before money is spent; `tpuctl up`, `create` and `run` ask them before they create a node. An id keeps its
-meaning and is never used for something else: scripts may rely on it. `--skip-check ID` accepts what a check says: it is then one level milder,
-an error a warning and a warning a note, and stops nothing.
+`tpuctl check` runs these checks before money is spent; `tpuctl up`, `create` and `run` run them before they create a node. An id keeps its meaning and
+is never reused: scripts may rely on it. `--skip-check ID` accepts a finding: an error becomes a warning, a warning a note, and it stops
+nothing.
 
 | level | meaning |
 |---|---|
@@ -181,10 +182,10 @@ def _check_chapters() -> Iterator[str]:
 
 _CHECKS_JSON = f"""## For scripts
 
-A pipe gets a line for each finding, without what is ok: level, id, subject, text, why it matters and what mends it, separated by tabs. `-o name` writes the ids of what is not ok.
+A pipe gets one line for each finding that is not ok: level, id, subject, text, reason and remedy, separated by tabs. `-o name` prints the ids of findings that are not ok.
 
-`tpuctl check -o json` writes one object, `-o yaml` the same. Every field is always there: `null`, `[]` or `{{}}` where there is nothing to say.
-Fields may be added; none is removed or changes its meaning without a new `schemaVersion`.
+`tpuctl check -o json` prints one object, `-o yaml` the same. Every field is always present: `null`, `[]` or `{{}}` if it has no value. Later versions
+may add fields; none is removed or changes its meaning without a new `schemaVersion`.
 
 <!-- table: check-json -->
 | field | type | what |
@@ -193,30 +194,30 @@ Fields may be added; none is removed or changes its meaning without a new `schem
 | `target` | object | what was checked |
 | `target.project` | string | the project |
 | `target.zone` | string | the zone |
-| `target.nodeId` | string or null | the node, where one was named |
+| `target.nodeId` | string or null | the node, if one was named |
 | `target.acceleratorType` | string | its type |
-| `target.topology` | string or null | its shape, where the type was given by one |
+| `target.topology` | string or null | its topology, if one was given |
 | `target.runtimeVersion` | string | its image |
-| `target.tier` | string or null | `on-demand`, `spot`, …, where it was named |
-| `target.creates` | boolean | whether the node is still to be made |
+| `target.tier` | string or null | `on-demand`, `spot`, …, if it was given |
+| `target.creates` | boolean | whether the node does not exist yet |
 | `target.purpose` | string | `train` or `serve` |
 | `target.buckets` | array | the URLs of the buckets, as strings |
 | `target.machine` | string or null | the virtual machine beside it |
-| `summary` | object | how many findings there are of each level: `error`, `warning`, `unknown`, `note`, `ok` |
+| `summary` | object | number of findings of each level: `error`, `warning`, `unknown`, `note`, `ok` |
 | `findings` | array | the worst first, then by id and subject |
 | `findings[].id` | string | the id of the check |
 | `findings[].title` | string | its title |
-| `findings[].level` | string | the level; of what was accepted the milder one |
-| `findings[].accepted` | boolean | whether `--skip-check` has made it milder |
-| `findings[].subject` | string | what it is about: a bucket, an account, a zone, … |
-| `findings[].text` | string | what was found |
+| `findings[].level` | string | the level; for accepted findings the milder one |
+| `findings[].accepted` | boolean | whether `--skip-check` accepted it |
+| `findings[].subject` | string | the bucket, account, zone, … |
+| `findings[].text` | string | the finding as text |
 | `findings[].why` | string or null | why it matters |
-| `findings[].remedies` | array | what mends it, the most useful first |
-| `findings[].remedies[].text` | string | in words |
-| `findings[].remedies[].command` | string or null | the command to type |
-| `findings[].remedies[].fixable` | boolean | whether `--fix` can do it |
-| `findings[].facts` | object | values for scripts, by the check |
-| `sandbox` | boolean | true, and only there, where nothing is real |
+| `findings[].remedies` | array | remedies, the most useful first |
+| `findings[].remedies[].text` | string | the remedy as text |
+| `findings[].remedies[].command` | string or null | the command, if there is one |
+| `findings[].remedies[].fixable` | boolean | whether `--fix` can apply it |
+| `findings[].facts` | object | values for scripts, depending on the check |
+| `sandbox` | boolean | true; present only in the sandbox |
 
 With no zone, `tpuctl check` ranks zones instead:
 
@@ -228,45 +229,44 @@ With no zone, `tpuctl check` ranks zones instead:
 | `zones` | array | the zones that offer it, the best first |
 | `zones[].zone` | string | its name |
 | `zones[].region` | string | its region |
-| `zones[].relation` | string or null | how near the farthest bucket is: `same-zone`, `same-region`, `dual-region`, `multi-region`, `same-area`, `other-area`, `unknown`; null without buckets |
-| `zones[].pricePerTBLow` | number or null | dollars for reading 10^12 bytes, the lowest of the cheapest bucket; null where no price is known |
-| `zones[].pricePerTBHigh` | number or null | the highest of the dearest bucket |
-| `zones[].singleTenant` | boolean | whether it takes an agreement with Google |
-| `zones[].grants` | array | the grants of your settings that cover such a node there beside what is held of them, as strings |
-| `zones[].quotaLimit` | integer or null | the tightest limit that the type has there, in cores or chips as the type counts; null where there is none, or none is known |
-| `zones[].quotaLeft` | integer or null | what nodes, queued resources and dead records leave of it, where that is known |
-| `zones[].quotaSuffices` | boolean or null | whether that is enough for one node; null where it is not known |
-| `zones[].coLocated` | array | locations in which a bucket would be beside it, as strings |
-| `zones[].buckets` | array | each bucket, as it is from there |
+| `zones[].relation` | string or null | distance of the farthest bucket: `same-zone`, `same-region`, `dual-region`, `multi-region`, `same-area`, `other-area`, `unknown`; null without buckets |
+| `zones[].pricePerTBLow` | number or null | dollars for reading 10^12 bytes, the lowest price of the cheapest bucket; null if no price is known |
+| `zones[].pricePerTBHigh` | number or null | the highest price of the most expensive bucket |
+| `zones[].singleTenant` | boolean | whether the zone requires an agreement with Google |
+| `zones[].grants` | array | the grants of your settings that still cover such a node there, as strings |
+| `zones[].quotaLimit` | integer or null | the lowest quota limit of the type there, in cores or chips as the type counts; null if there is none, or it is unknown |
+| `zones[].quotaLeft` | integer or null | the rest of it after nodes, queued resources and dead records; null if unknown |
+| `zones[].quotaSuffices` | boolean or null | whether that is enough for one node; null if unknown |
+| `zones[].coLocated` | array | locations in which a bucket would be near it, as strings |
+| `zones[].buckets` | array | each bucket, relative to the zone |
 | `zones[].buckets[].bucket` | string | its URL |
-| `zones[].buckets[].location` | string or null | where it is; null where that could not be read |
-| `zones[].buckets[].relation` | string | how near it is |
-| `zones[].buckets[].pricePerTBLow` | number or null | dollars for reading 10^12 bytes, the lowest that sources name |
+| `zones[].buckets[].location` | string or null | its location; null if it could not be read |
+| `zones[].buckets[].relation` | string | its distance |
+| `zones[].buckets[].pricePerTBLow` | number or null | dollars for reading 10^12 bytes, the lowest price of all sources |
 | `zones[].buckets[].pricePerTBHigh` | number or null | the highest |
-| `zones[].buckets[].priceDate` | string or null | the month of the list price; null where it is free, or your own price |
-| `unplaced` | array | buckets of which no place could be read |
+| `zones[].buckets[].priceDate` | string or null | the month of the list price; null if reads are free or the price is your own |
+| `unplaced` | array | buckets whose location could not be read |
 | `unplaced[].bucket` | string | its URL |
 | `unplaced[].reason` | string | why |
-| `unplaced[].permission` | string or null | the permission that would let you read it |
-| `offline` | string or null | why the zones are those of the documentation and not of the API |
-| `sandbox` | boolean | true, and only there, where nothing is real |
+| `unplaced[].permission` | string or null | the missing permission |
+| `offline` | string or null | why the zones come from the documentation and not from the API |
+| `sandbox` | boolean | true; present only in the sandbox |
 """
 
 
 def doctor() -> str:
-    """Return the page of what `tpuctl doctor` looks at."""
+    """Return the page of the findings of `tpuctl doctor`."""
     shared = ", ".join(f"[{rule.id}](checks.md)" for rule in sorted(PROJECT_RULES, key=lambda rule: rule.id))
     return f"""{_NOTE}
-# What `tpuctl doctor` looks at
+# Findings of `tpuctl doctor`
 
-`tpuctl doctor` looks at this machine, the account, the way to the cloud and the project; `tpuctl doctor NODE` also at the node and at each of
-its workers. It needs neither a network nor an account: what could not be looked at is `unknown`, with the reason. It has the levels of
-[checks](checks.md), and ends with 9 where there is an error, with `--strict` also by a warning or by what is unknown. An id keeps its meaning and
-is never used for something else. `--skip ID` accepts what is said: it is then one level milder. Of the project it asks what {shared}
-ask.
+`tpuctl doctor` checks this machine, the account, the network and the project; `tpuctl doctor NODE` also the node and each of its workers. It needs
+neither a network nor an account: a check without a result is `unknown`, with the reason. The levels are those of [checks](checks.md). The exit
+code is 9 if there is an error, with `--strict` also for a warning or an unknown result. An id keeps its meaning and is never reused. `--skip ID`
+accepts a finding, which becomes one level milder. For the project it runs the checks {shared}.
 
-`--fix` does what is safe, after it was shown and agreed to (`--yes`): it takes modes away that let others in, makes the ssh key where there is
-none, hands a key to the agent, and enables an API. It removes nothing.
+`--fix` applies safe fixes after a confirmation (`--yes`): it removes file modes that let others in, creates a missing ssh key, adds a key to the
+agent, and enables an API. It deletes nothing.
 
 {"".join(_doctor_chapters())}{_DOCTOR_JSON}"""
 
@@ -281,40 +281,40 @@ def _doctor_chapters() -> Iterator[str]:
 
 _DOCTOR_JSON = f"""## For scripts
 
-A pipe gets a line for each finding, as of [`tpuctl check`](checks.md#for-scripts). `-o json` writes one object whose `summary` and `findings` have
-the fields that are described there, and beside them:
+A pipe gets one line for each finding, as for [`tpuctl check`](checks.md#for-scripts). `-o json` prints one object. The fields of `summary` and
+`findings` are described there; the others are:
 
 <!-- table: doctor-json -->
 | field | type | what |
 |---|---|---|
 | `schemaVersion` | integer | {FINDINGS_SCHEMA_VERSION} |
-| `target` | object | what was looked at |
-| `target.project` | string or null | the project, where one is set |
-| `target.nodeId` | string or null | the node, where one was named |
-| `surroundings` | object | versions and places, whatever is said of them; null where it is not there, or not known |
+| `target` | object | what was checked |
+| `target.project` | string or null | the project, if one is set |
+| `target.nodeId` | string or null | the node, if one was named |
+| `surroundings` | object | versions and paths; null if missing or unknown |
 | `surroundings.python` | string | the version of Python |
-| `surroundings.executable` | string | its program |
+| `surroundings.executable` | string | path of its program |
 | `surroundings.tpuctl` | string | the version of tpuctl |
-| `surroundings.installedBy` | string or null | what has installed it |
-| `surroundings.packages` | object | the version of each package that it needs |
+| `surroundings.installedBy` | string or null | the installer: pip, pipx, … |
+| `surroundings.packages` | object | the version of each package that tpuctl needs |
 | `surroundings.gcloud` | string or null | the version of gcloud |
-| `surroundings.programs` | object | the version of each program for workers, or its path where it has none to tell |
+| `surroundings.programs` | object | the version of each program that tpuctl starts for workers, or its path if it has no version |
 | `surroundings.locale` | string or null | the language of this machine |
 | `surroundings.timeZone` | string | its time zone |
-| `surroundings.secondsBehind` | integer or null | how far its clock is behind the cloud's; below zero where it is ahead |
+| `surroundings.secondsBehind` | integer or null | seconds by which its clock is behind the cloud's; negative if it is ahead |
 | `surroundings.proxy` | string or null | the proxy, without a password |
-| `surroundings.account` | string or null | the account that calls are made as |
+| `surroundings.account` | string or null | the account of API requests |
 | `surroundings.project` | string or null | the project |
-| `surroundings.endpoint` | string or null | the endpoint, where it is not Google's |
-| `surroundings.settings` | object | where each setting that has a value comes from |
-| `summary` | object | how many findings there are of each level |
+| `surroundings.endpoint` | string or null | the endpoint, if it is not Google's |
+| `surroundings.settings` | object | the source of each setting that has a value |
+| `summary` | object | number of findings of each level |
 | `findings` | array | the worst first, then by id and subject |
-| `sandbox` | boolean | true, and only there, where nothing is real |
+| `sandbox` | boolean | true; present only in the sandbox |
 """
 
 
 def messages() -> str:
-    """Return the page of what `tpuctl explain` knows."""
+    """Return the page of messages that `tpuctl explain` knows."""
     return f"{_NOTE}\n{knowledge.messages()}"
 
 
@@ -329,7 +329,7 @@ PAGES = {
 
 
 def main() -> int:
-    """Write the pages, or tell which are not up to date."""
+    """Write the pages, or report which are not up to date."""
     stale = []
     for name, page in PAGES.items():
         path = FOLDER / name

@@ -1,4 +1,4 @@
-"""The reference page of what `tpuctl explain` knows: messages by the place where they arise, and topics."""
+"""The reference page of messages that `tpuctl explain` knows, by their origin, and of topics."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from tpuctl.explain.messages import known_messages as every_message
 
 _PLACES = {
     MessageOrigin.TRAINING_LOG: "Logs of programs",
-    MessageOrigin.API: "Refusals of the API",
-    MessageOrigin.OPERATION: "Operations that failed",
+    MessageOrigin.API: "Errors of the API",
+    MessageOrigin.OPERATION: "Failed operations",
     MessageOrigin.QUEUED_RESOURCE: "Queued resources",
     MessageOrigin.SSH: "ssh and gcloud",
     MessageOrigin.NODE: "The node, with `--node`",
 }
 _INTRODUCTIONS = {
     MessageOrigin.TRAINING_LOG: "libtpu, JAX, TensorFlow, PyTorch/XLA, and the machine that they run on.",
-    MessageOrigin.API: "What the Cloud TPU API and Cloud Storage answer, and what credentials and gcloud say before they ask.",
-    MessageOrigin.OPERATION: "The error of an operation that was begun and did not succeed.",
+    MessageOrigin.API: "Errors of the Cloud TPU API and Cloud Storage, of credentials and of gcloud.",
+    MessageOrigin.OPERATION: "The error of an operation that was started and did not succeed.",
     MessageOrigin.QUEUED_RESOURCE: "The state and the error of a queued resource.",
-    MessageOrigin.SSH: "What OpenSSH and gcloud print where a worker cannot be reached.",
-    MessageOrigin.NODE: "No message, but what the API says of the node just now.",
+    MessageOrigin.SSH: "Messages of OpenSSH and gcloud if a worker cannot be reached.",
+    MessageOrigin.NODE: "No message, but the present state of the node in the API.",
 }
 _ACTIONS = {
-    Action.NONE: "nothing: it is harmless, or only tells of another failure",
-    Action.WAIT: "wait; it passes by itself, or is tried again",
+    Action.NONE: "nothing: the message is harmless, or only reports another failure",
+    Action.WAIT: "wait; the problem ends by itself, or the program retries",
     Action.FIX_AUTH: "log in, or give the program credentials",
     Action.FIX_IAM: "grant a role or permission",
     Action.ENABLE_API: "enable an API of the project",
-    Action.FIX_REQUEST: "change what is asked for: a name, type, zone, option or state",
-    Action.QUOTA: "free quota, or ask for more",
-    Action.CAPACITY_TRY_ELSEWHERE: "another zone or tier, or later",
-    Action.RESTART_NODE: "make the node fresh; its disk is kept",
-    Action.RECREATE_NODE: "make the node anew; its disk is lost",
-    Action.HOST_MEMORY: "use less of the worker machine's memory, which is not the TPU's",
+    Action.FIX_REQUEST: "change the request: a name, type, zone, option or state",
+    Action.QUOTA: "free quota, or request more",
+    Action.CAPACITY_TRY_ELSEWHERE: "use another zone or tier, or try later",
+    Action.RESTART_NODE: "restart the node; its boot disk is kept",
+    Action.RECREATE_NODE: "recreate the node; its boot disk is lost",
+    Action.HOST_MEMORY: "use less memory of the worker (not of the TPU)",
     Action.FIX_TRAINING_CODE: "change the program, its settings or its packages",
-    Action.FIX_BUCKET: "mend place, rights or use of a bucket",
-    Action.KILL_STALE_PROCESS: "end the process that holds the TPU",
-    Action.FIX_SSH_KEY: "mend an ssh key, its modes, or the host keys that are known",
+    Action.FIX_BUCKET: "fix the location, the permissions or the use of a bucket",
+    Action.KILL_STALE_PROCESS: "terminate the process that holds the TPU",
+    Action.FIX_SSH_KEY: "fix an ssh key, its file mode, or the known host keys",
 }
 _DONE_BY_TPUCTL = {
     Action.WAIT: "tpuctl wait NODE",
@@ -48,12 +48,12 @@ _DONE_BY_TPUCTL = {
     Action.KILL_STALE_PROCESS: "tpuctl unstick NODE",
 }
 _ROLES = {
-    MessageRole.CAUSE: "it says itself what is wrong",
-    MessageRole.SYMPTOM: "what others see of a failure elsewhere",
-    MessageRole.WRAPPER: "it carries another message, which stands near it",
-    MessageRole.PROGRESS: "something is still being tried",
-    MessageRole.RECOVERY: "it tells that something is over",
-    MessageRole.HARMLESS: "nothing, whatever it looks like",
+    MessageRole.CAUSE: "it states the problem itself",
+    MessageRole.SYMPTOM: "it is the consequence of a failure elsewhere",
+    MessageRole.WRAPPER: "it wraps another message, which stands near it",
+    MessageRole.PROGRESS: "the program is still retrying",
+    MessageRole.RECOVERY: "the program has recovered",
+    MessageRole.HARMLESS: "no problem, although it looks like one",
 }
 _LOOK_FIRST = {
     CheckFirst.NODE_STATE: "the node's state",
@@ -64,26 +64,26 @@ _LOOK_FIRST = {
 
 def messages() -> str:
     """Return the page of known messages and topics."""
-    return f"""# What `tpuctl explain` knows
+    return f"""# Messages that `tpuctl explain` knows
 
-These are the messages that `tpuctl explain` finds in [logs](../explain.md). `tpuctl explain ID` tells more of one: what to do, what it usually
-follows from, and where that is known from. An id keeps its meaning and is never used for something else. Words in capitals stand for what
-the message itself names. Ids of findings are in [checks](checks.md) and [doctor](doctor.md).
+`tpuctl explain` finds these messages in [logs](../explain.md). `tpuctl explain ID` prints remedies, usual causes and sources of one. An id keeps its
+meaning and is never reused. Words in capitals stand for values from the message. Ids of findings are in [checks](checks.md) and
+[doctor](doctor.md).
 
-`action` is the kind of thing that helps:
+`action` is the kind of remedy:
 
 <!-- table: actions -->
-| action | what helps | `--act` does |
+| action | remedy | `--act` runs |
 |---|---|---|
 {"".join(map(_action, Action))}
-What a message usually is:
+The role of a message:
 
-| | |
+| role | meaning |
 |---|---|
 {"".join(map(_role, MessageRole))}
 {"".join(_places())}## Topics
 
-Advice that belongs to no single message: `tpuctl explain --topic NAME`. Other names of a topic, and the beginning of one, will do.
+Advice that belongs to no single message: `tpuctl explain --topic NAME`. Synonyms and the beginning of a name also work.
 
 | topic | about |
 |---|---|
@@ -94,7 +94,7 @@ def _places() -> Iterator[str]:
     for place, title in _PLACES.items():
         known = sorted((one for one in every_message() if one.where is place), key=lambda one: one.id)
         yield f"## {title}\n\n`{place}`. {_INTRODUCTIONS[place]}\n\n"
-        yield "| id | action | usually | meaning |\n|---|---|---|---|\n"
+        yield "| id | action | role | meaning |\n|---|---|---|---|\n"
         yield from map(_row, known)
         yield "\n"
 
