@@ -1,4 +1,7 @@
-"""How near a bucket is to a TPU, and which locations would be near."""
+"""How near a bucket is to a TPU, which locations would be near, and what reading the bucket costs.
+
+Every price is a dated list price from `data/locations.yaml`, or the user's own.
+"""
 
 from __future__ import annotations
 
@@ -119,9 +122,6 @@ def area_of(region: str) -> str | None:
     """Return the area of a region, by the first part of its name; None if the table has none."""
     prefix, dash, _ = region.partition("-")
     return next((name for name, area in load_locations().areas.items() if dash and prefix in area.prefixes), None)
-
-
-# The cost of reading a bucket from a TPU. Every price is a dated list price, or the user's own.
 
 
 GIB = 2**30
@@ -245,9 +245,6 @@ def _format_dollars(amount: Decimal) -> str:
     text = f"{amount:,f}"
     whole, _, digits = text.partition(".")
     return f"${whole}.{digits.rstrip('0').ljust(2, '0')}"
-
-
-# The locations of Cloud Storage and the list prices between them, from package data.
 
 
 # Two areas in the order of the table, and the lowest and highest price seen between them.

@@ -1,4 +1,7 @@
-"""What a check has found: level, subject, text, reason and remedies. The ids are a contract with scripts."""
+"""What a check has found: level, subject, text, reason and remedies; and running rules to find it.
+
+The ids are a contract with scripts. Remedies suggest complete commands, which tpuctl never runs; `--fix` applies only a `Fix`.
+"""
 
 from __future__ import annotations
 
@@ -199,9 +202,6 @@ def check_rule(id_: str, title: str) -> Callable[[Callable[[FactsT], Iterable[Ru
     return made
 
 
-# Run rules on facts and build a report of their findings.
-
-
 EvaluatedT = TypeVar("EvaluatedT")
 ALL_CHECKS = "all"
 
@@ -247,14 +247,11 @@ def run_rules(facts: EvaluatedT, rules: Iterable[CheckRule[EvaluatedT]]) -> tupl
 
 
 def build_report(findings: Iterable[Finding], *, accepted: Collection[str] = ()) -> CheckReport:
-    """Return a report of findings, possibly from several sources; `accepted` as for `evaluate`."""
+    """Return a report of findings, possibly from several sources; `accepted` as for `evaluate_rules`."""
     marked = (replace(finding, accepted=bool({finding.id, ALL_CHECKS} & set(accepted))) for finding in findings)
     return CheckReport(
         tuple(sorted(marked, key=lambda finding: (finding.level.rank, finding.id, finding.found.subject)))
     )
-
-
-# A finding as one line, for commands other than `check`.
 
 
 ACCEPTED_MARK = "(accepted)"
@@ -284,9 +281,6 @@ def is_downgraded(finding: Finding) -> bool:
     return finding.level is not finding.found.level
 
 
-# The result of a rule for a fact that could not be read: what, why, and which permission it takes. It is never `ok`.
-
-
 # The service explains these errors in long paragraphs, which TPU501 and TPU502 show once.
 _REPORTED_ELSEWHERE = frozenset({"api-disabled", "billing-disabled"})
 
@@ -306,7 +300,7 @@ def refer_to_rule(fact: Unknown, other: Fact[Any], rule_id: str) -> Unknown:
 def unread_result(
     fact: Unknown | Absent, subject: str, what: str, *, permission: str, project: str, also: Sequence[str] = ()
 ) -> RuleResult:
-    """Return the result that `what` is unknown. Reading it takes `permission` on the project.
+    """Return the result that `what` is unknown; its level is never `ok`. Reading it takes `permission` on the project.
 
     An `Absent` here means that the API does not know the project itself. `also` are further remedies, as text.
     """
@@ -326,9 +320,6 @@ def unread_result(
         facts={"permission": needed},
         is_passing=unknown.is_passing,
     )
-
-
-# The tpuctl commands that findings suggest, each complete. tpuctl never runs them.
 
 
 _DISK_MODES = {"READ_WRITE": "read-write", "READ_ONLY": "read-only"}
@@ -441,9 +432,6 @@ def _creation_options(spec: NodeSpec) -> Iterator[str]:
         yield "--shielded-secure-boot"
 
 
-# The gcloud commands that findings suggest, complete and valid for gcloud 528. tpuctl never runs them.
-
-
 def list_projects_command() -> str:
     """List the projects that the account can see."""
     return _gcloud("projects", "list")
@@ -513,4 +501,5 @@ def describe_disk_command(project: str, zone: str, name: str) -> str:
 
 
 def _gcloud(*words: str) -> str:
+    """Return a command that is valid for gcloud 528."""
     return shlex.join(("gcloud", *words))

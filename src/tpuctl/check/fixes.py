@@ -1,4 +1,7 @@
-"""`--fix` of `tpuctl check` and `tpuctl doctor`: show the fixes of the findings, ask, apply them, and report the result."""
+"""`--fix` of `tpuctl check` and `tpuctl doctor`: show the fixes of the findings, ask, apply them, and report the result.
+
+No fix creates, moves or deletes data.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ def check_and_fix(
 ) -> tuple[CheckReport, ExitCode]:
     """Check, show the report, apply fixes, check again. Return the last report and the exit code of the fixes.
 
-    A format for programs is written once, with the last report. Raises what `mend` raises.
+    A format for programs is written once, with the last report. Raises what `run_fixes` raises.
     """
     report = check()
     if form is OutputFormat.TABLE:
@@ -106,9 +109,6 @@ def fix_exit_code(fixes: FixRunner) -> ExitCode:
     return worst_exit_code(error.exit_code for _, error in fixes.failed)
 
 
-# Apply the fixes of findings that are safe: none of them creates, moves or deletes data.
-
-
 def available_fixes(report: CheckReport) -> tuple[Fix, ...]:
     """Return the fixes for errors, warnings and unknown findings, each once, the worst first.
 
@@ -167,11 +167,8 @@ def apply_fix(sources: Sources, change: Fix) -> None:
             assert_never(change)
 
 
-# Apply the fixes of `--fix` on this machine: modes of files, a missing key, a key for the agent. No fix removes anything.
-
-
 def apply_local_fix(change: LocalFix) -> None:
-    """Apply one fix. Raises `TpuctlError` with the error of the system."""
+    """Apply one fix to this machine; none removes anything. Raises `TpuctlError` with the error of the system."""
     match change:
         case SetFileMode(path, mode):
             try:

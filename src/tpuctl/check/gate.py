@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from tpuctl.check.facts import CheckFacts, Fact, WantedNode
-    from tpuctl.check.findings import CheckRule
-    from tpuctl.check.gathering import FactGatherer, Sources
+    from tpuctl.check.facts import Fact, WantedNode
+    from tpuctl.check.gathering import Sources
     from tpuctl.check.zone_ranking import ZoneRanking
     from tpuctl.clock import Clock
     from tpuctl.models.node import Node
@@ -46,8 +45,8 @@ if TYPE_CHECKING:
     from tpuctl.names import NodeName
     from tpuctl.nodes.context import NodeListingLike
 
-# Answers serve all nodes of one run, but not for longer than they are cached between runs.
-_ANSWERS_LAST = timedelta(minutes=10)
+# Answers serve all nodes of one run, and the results of later runs, for as long.
+_KEPT_FOR = timedelta(minutes=10)
 _SHOWN_LEVELS = (Level.WARNING, Level.UNKNOWN)
 
 
@@ -94,7 +93,7 @@ class PreflightCheck:
         Raises `CheckFailedError` with the errors and how to fix them, `CredentialsError`.
         """
         now = self._now()
-        if ALL_CHECKS in self._accepted or (name in self._passed and now - self._passed[name] < _ANSWERS_LAST):
+        if ALL_CHECKS in self._accepted or (name in self._passed and now - self._passed[name] < _KEPT_FOR):
             return
         others = tuple(spec for other, spec in self.siblings.items() if other != name)
         wanted = self._wishes.wanted(name.project, name.zone, spec, name=name, replaces=replaces, siblings=others)
@@ -151,10 +150,10 @@ class PreflightCheck:
     def report(self, wanted: WantedNode) -> CheckReport:
         """Run the rules on the current facts and return the report; cache it if it has no errors. Raises `CredentialsError`."""
         now = self._now()
-        if self._gathering is None or now - self._gathering[1] > _ANSWERS_LAST:
+        if self._gathering is None or now - self._gathering[1] > _KEPT_FOR:
             self._gathering = self._new_gathering(), now
-        facts = self._gathering[0].facts(wanted, now, meanwhile=_load_rules)
-        report = evaluate_rules(facts, _load_rules(), accepted=self._accepted)
+        facts = self._gathering[0].facts(wanted, now)
+        report = evaluate_rules(facts, RULES, accepted=self._accepted)
         if report.of(Level.ERROR):
             # The situation has changed, and other cached results may be wrong too.
             self._memory.clear()
@@ -175,7 +174,6 @@ class PreflightCheck:
         return report
 
     def _new_gathering(self) -> FactGatherer:
-
         return FactGatherer(self._sources(), self._real, self._timeout)
 
 
@@ -221,11 +219,6 @@ def warning_lines(findings: tuple[Finding, ...]) -> list[str]:
     return lines
 
 
-def _load_rules() -> tuple[CheckRule[CheckFacts], ...]:
-
-    return RULES
-
-
 _CACHED_FIELDS: Fields = {
     **dict.fromkeys(("id", "subject", "text", "why"), str),
     "accepted": bool,
@@ -253,16 +246,15 @@ def _findings_from_cache(remembered: Any) -> tuple[Finding, ...] | None:  # writ
     )
 
 
-# A cache file of recent checks without errors, readable by its owner only. The same check is not repeated for ten minutes.
-
-
-_CACHE_LASTS = timedelta(minutes=10)
 _MAX_ENTRIES = 100
 _CACHE_SHAPE = MapOf(Shape("", {"at": TIME, "said": ANY}, required=("at", "said")))
 
 
 class CheckCache:
-    """Keeps entries for ten minutes by `clock`. A file that cannot be read or written is ignored."""
+    """A cache file of recent checks without errors, readable by its owner only.
+
+    Entries are kept for ten minutes by `clock`. A file that cannot be read or written is ignored.
+    """
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path, self._clock = path, clock
@@ -304,6 +296,6 @@ class CheckCache:
         now, fresh = self._clock.now(), {}
         for key, entry in found.items():
             moment = parse_timestamp(entry["at"])
-            if moment is not None and timedelta() <= now - moment < _CACHE_LASTS:
+            if moment is not None and timedelta() <= now - moment < _KEPT_FOR:
                 fresh[key] = entry
         return fresh

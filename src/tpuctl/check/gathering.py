@@ -97,11 +97,8 @@ class FactGatherer:
         self._is_begun = True
         return self._asking.answer(query_nodes(project, self._sources.tpu, self._asking))
 
-    def facts(self, wanted: WantedNode, now: datetime, *, meanwhile: Callable[[], object] = tuple) -> CheckFacts:
-        """Return all facts that the rules need. `meanwhile` is called while the first queries are running.
-
-        Raises `CredentialsError` without valid credentials.
-        """
+    def facts(self, wanted: WantedNode, now: datetime) -> CheckFacts:
+        """Return all facts that the rules need. Raises `CredentialsError` without valid credentials."""
         if not self._is_begun:
             self._asking.begin()
         self._is_begun = False
@@ -109,7 +106,6 @@ class FactGatherer:
         buckets = self._buckets(wanted.buckets, wanted.zone, wanted.billing_project)
         for start in (*_independent_queries(questions, wanted), *(bucket.start for bucket in buckets)):
             start()
-        meanwhile()
         answer, creates = self._asking.answer, wanted.creates
 
         def if_created(question: Callable[[], Query[FactT]], *, needed: bool = True) -> Fact[FactT] | None:
@@ -228,9 +224,6 @@ def _independent_queries(questions: NodeQueries, wanted: WantedNode) -> Iterator
         yield questions.reservations
 
 
-# The queries about one node. A repeated call returns the earlier query: none is sent twice.
-
-
 _CHECKED_APIS = (TPU_API, COMPUTE_API, STORAGE_API, IAP_API)
 _RESOURCE_LINK = re.compile(
     r"(?:.*?projects/(?P<project>[^/]+)/)?(?:zones/(?P<zone>[^/]+)/|regions/[^/]+/)?"
@@ -259,7 +252,7 @@ def query_nodes(project: str, source: TpuSource, asking: QueryPool) -> Query[Nod
 
 
 class NodeQueries:
-    """The queries about one node. No method waits for an answer."""
+    """The queries about one node. No method waits for an answer; a repeated call returns the earlier query."""
 
     def __init__(self, sources: Sources, asking: QueryPool, wanted: WantedNode) -> None:
         self._tpu, self._compute, self._projects = sources.tpu, sources.compute, sources.projects
@@ -420,9 +413,6 @@ class NodeQueries:
         )
 
 
-# The queries about one bucket.
-
-
 class BucketQueries:
     """The queries about one bucket. A query that another answer makes needless is not sent."""
 
@@ -521,9 +511,6 @@ class BucketQueries:
         )
 
 
-# Run queries to the cloud in parallel, each once, with one deadline. Every query returns a fact, also on failure.
-
-
 AnswerT = TypeVar("AnswerT")
 
 # More than a typical check needs; each thread has its own connection, and the services allow that many.
@@ -554,7 +541,10 @@ class Query(Generic[AnswerT]):
 
 
 class QueryPool:
-    """Runs queries in daemon threads. `clock` is the real clock, as a network takes real time."""
+    """Runs queries in daemon threads, each once, all with one deadline. Every query has a fact as its result, also on failure.
+
+    `clock` is the real clock, as a network takes real time.
+    """
 
     def __init__(self, clock: Clock, timeout: timedelta) -> None:
         self._clock, self._timeout = clock, timeout
@@ -626,12 +616,6 @@ def fact_from_failure(failure: BaseException, permission: str | None = None) -> 
             return Unknown(failure.message, is_passing=is_passing, error_id=failure.error_id)
         case _:
             raise failure
-
-
-# The API calls that the checks need, as protocols.
-#
-# Every method raises a `TpuctlError` without an answer: `NotFoundError` only if the API says that the resource does not exist,
-# `AccessError` if access is denied.
 
 
 class TpuSource(Protocol):
@@ -746,7 +730,11 @@ class ProjectSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """All APIs that the checks call."""
+    """All APIs that the checks call.
+
+    Without an answer every method raises a `TpuctlError`: `NotFoundError` only if the API says that the resource does not
+    exist, `AccessError` if access is denied.
+    """
 
     tpu: TpuSource
     buckets: BucketSource

@@ -293,16 +293,15 @@ def _unread_caveat(fact: Unknown, what: str, permission: str, place: str, *, pro
     )
 
 
-# What predefined roles permit: a table of the roles that accounts of TPUs usually have.
-#
-# The table is `data/roles.yaml`. It lists only permissions that matter here; for objects in Cloud Storage it is complete.
-
-
 _PREDEFINED_PREFIX = "roles/"
 
 
 def role_permissions(role: str) -> frozenset[str] | None:
-    """Return what a role such as `roles/storage.objectViewer` permits; None if the table lacks it."""
+    """Return what a role such as `roles/storage.objectViewer` permits; None if the table lacks it.
+
+    The table, `data/roles.yaml`, has the roles that accounts of TPUs usually have, and only permissions that matter here;
+    for objects in Cloud Storage it is complete.
+    """
     name = role.removeprefix(_PREDEFINED_PREFIX)
     return _predefined_permissions(name) if role.startswith(_PREDEFINED_PREFIX) and name in _roles_table() else None
 
@@ -315,7 +314,6 @@ def _predefined_permissions(name: str) -> frozenset[str]:
 
 @cache
 def _roles_table() -> dict[str, Any]:
-
     text = files("tpuctl.data").joinpath("roles.yaml").read_bytes()
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     return dict(yaml.load(text, Loader=loader))  # noqa: S506  # both are the safe loader

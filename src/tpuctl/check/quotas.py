@@ -1,4 +1,4 @@
-"""What a project holds: its nodes and the nodes of its queued resources, with type, tier and state.
+"""What counts against the quotas and grants of a project: nodes and queued resources, with type, tier and state.
 
 Dead resources count against quota until they are deleted [observed: marin#87, skypilot PR#1483]. Whether stopped,
 waiting or deleting resources count is not documented.
@@ -142,13 +142,9 @@ def _request_parent(request: QueuedResource) -> str:
     return request.name.rpartition("/queuedResources/")[0]
 
 
-# The quotas of the Cloud TPU API: which quota a node counts against, and which limit belongs to which quota.
-#
-# Observed names: metrics such as `tpu.googleapis.com/tpu-v5s-litepod-serving-preemptible` (marin#6198), limits such as
-# `TPUV6EPreemptiblePerProjectPerRegionForTPUAPI` (marin#1612). They are matched by their words, as the scheme is not
-# documented.
-
-
+# Metrics and limits are matched by the words of their names, as the scheme is not documented. Observed: metrics such as
+# `tpu.googleapis.com/tpu-v5s-litepod-serving-preemptible` (marin#6198), limits such as
+# `TPUV6EPreemptiblePerProjectPerRegionForTPUAPI` (marin#1612).
 _NAME_WORD = re.compile(r"tpu(?=v\d)|v\d[a-z]?(?![a-z])|[a-z]+", re.IGNORECASE)
 _CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z])")
 _GENERATION_WORD = re.compile(r"v(\d)([a-z]?)")
@@ -255,9 +251,6 @@ def _generation_of_word(word: str, words: frozenset[str]) -> str | None:
     letter = found[2].removesuffix("s") or ("e" if "litepod" in words else "")
     name = f"v{found[1]}{letter}"
     return name if name in load_accelerators().generations else None
-
-
-# Whether grants cover a node beside everything that is held; if not, the nearest grant and what it would cover.
 
 
 @dataclass(frozen=True, slots=True)

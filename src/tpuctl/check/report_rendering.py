@@ -239,9 +239,6 @@ def wrap_text(text: str, *, first: str, rest: str, width: int) -> Iterator[str]:
     yield line.rstrip()
 
 
-# How the ranking of zones is shown: table, JSON and notes.
-
-
 ZONE_HEADER = ("ZONE", "BUCKETS", "TO READ 1 TB", "NOTES")
 # Version of the JSON. Within a version fields may be added; none is removed or changes its meaning.
 ZONES_SCHEMA_VERSION = 1
@@ -446,16 +443,13 @@ def _as_float(amount: Decimal | None) -> float | None:
     return None if amount is None else float(amount)
 
 
-# A notice on a terminal while the cloud takes long to answer a check. Elsewhere none.
-
-
 # Shorter waits need no notice.
 _NOTICE_AFTER = timedelta(seconds=2)
 
 
 @contextmanager
 def waiting_notice(terminal: Terminal, *, after: timedelta = _NOTICE_AFTER) -> Iterator[None]:
-    """Show one notice on stderr if the block takes longer, in real time, than `after`."""
+    """Show one notice on stderr of a terminal if the block takes longer, in real time, than `after`."""
     if not terminal.is_redrawn or terminal.quiet:
         yield
         return

@@ -1,4 +1,7 @@
-"""The input of the rules about jobs of AI Platform Training."""
+"""Rules about jobs of AI Platform Training: their machines, their software, and their environment.
+
+Each rule gets a `JobCase`: the job, its replacement, and the command that replaces its submission.
+"""
 
 from __future__ import annotations
 
@@ -52,9 +55,6 @@ def join_words(words: Iterable[object], *, last: str = "or") -> str:
     """Return `8`, `32 or 128`, `32, 128 or 256`."""
     texts = [str(word) for word in words]
     return f" {last} ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
-
-
-# Rules about the machines of a job: TPU type, number of cores, master and region.
 
 
 @check_rule("TPU801", "AI Platform Training has ended")
@@ -247,9 +247,6 @@ MACHINE_RULES = (
 )
 
 
-# Rules about software: runtime version, containers, Python, the replacing image, and how the code finds the TPU.
-
-
 @check_rule("TPU808", "Runtime version")
 def runtime_version_had_tpus(case: JobCase) -> Iterator[RuleResult]:
     """Check that the runtime version supported TPUs: 1.15, 2.1 to 2.9, or 2.11.
@@ -439,9 +436,6 @@ SOFTWARE_RULES = (
     code_finds_tpu,
     custom_container_runs,
 )
-
-
-# Rules about the environment of a job: zone, account, code, buckets, and keys without a replacement.
 
 
 _READ_ROLE, _WRITE_ROLE = "roles/storage.objectViewer", "roles/storage.objectUser"

@@ -1,4 +1,7 @@
-"""The TPU VM that is nearest to the TPU of a job: type, zone and image, from the table of accelerators."""
+"""The TPU VM that is nearest to the TPU of a job, and the `tpuctl.yaml` and the command that replace the job.
+
+Type, zone and image are from the table of accelerators. Each line of the file names the key that it comes from.
+"""
 
 from __future__ import annotations
 
@@ -127,9 +130,6 @@ def _newer_types(asked: AcceleratorType, region: str) -> tuple[tuple[Accelerator
         return has < memory, abs(has - memory)
 
     return tuple(sorted(found, key=rank))
-
-
-# Write the `tpuctl.yaml` and the command that replace a job. Each line names the key that it comes from.
 
 
 # What YAML 1.1 reads as this exact text in every position.

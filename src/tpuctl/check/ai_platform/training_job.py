@@ -1,4 +1,7 @@
-"""The job that a configuration describes: the fields of the API's TrainingInput, each with its line."""
+"""The job that a configuration describes: the fields of the API's TrainingInput, each with its line.
+
+The file, YAML or JSON, is read as text: no objects are constructed, so the content cannot run code.
+"""
 
 from __future__ import annotations
 
@@ -146,11 +149,6 @@ def find_job(document: JobDocument) -> TrainingInput:
     )
 
 
-# A YAML or JSON file, read as text with the line of every key.
-#
-# No objects are constructed, so the content cannot run code.
-
-
 KeyPath = tuple[str, ...]
 _YamlNode = Any  # PyYAML's node; with the C loader its types do not say what marks hold
 _NULL_TAG = "tag:yaml.org,2002:null"
@@ -258,9 +256,6 @@ def _walk_job_node(node: _YamlNode, path: KeyPath, document: JobDocument) -> Non
         _walk_job_node(item, below, document)
 
 
-# What AI Platform Training offered before it ended. Source: `data/ai_platform.yaml`.
-
-
 # The form of Compute Engine's names: n1-highcpu-16, e2-standard-4, a2-highgpu-1g.
 _COMPUTE_ENGINE_TYPE = re.compile(r"[a-z]\d[a-z]?-[a-z]+-\d+[a-z]?")
 CLOUD_TPU = "cloud_tpu"
@@ -268,7 +263,10 @@ CLOUD_TPU = "cloud_tpu"
 
 @dataclass(frozen=True, slots=True)
 class ServiceOffer:
-    """The whole table. `keys` says for every key of the API how it is converted."""
+    """What AI Platform Training offered before it ended (`data/ai_platform.yaml`).
+
+    `keys` says for every key of the API how it is converted.
+    """
 
     ended: date
     regions: tuple[str, ...]
@@ -332,9 +330,6 @@ def load_service_offer() -> ServiceOffer:
         legacy_machines=frozenset(data["legacy_machines"]),
         keys=data["keys"],
     )
-
-
-# The locations in Cloud Storage that a job names, and their purpose.
 
 
 _GS_URL = re.compile(r"gs://[^\s,;'\"\\]+")

@@ -130,9 +130,6 @@ def _check_node(
     return report, ExitCode.OK
 
 
-# The target of `tpuctl check`: an existing node, a new node, or a type without a zone.
-
-
 _YAML_SUFFIXES = (".yaml", ".yml")
 _TYPE_PATTERN = re.compile(r"(tpu)?v\d")
 
@@ -230,9 +227,6 @@ def _last_known_spec(app: App, reference: NodeReference, fact: Fact[NodeListingL
         raise NodeNotFoundError(node_id, zone) if zone else NodeNotInProjectError(node_id, project)
     app.terminal.note(f"`{node_id}` does not exist: checking its last known type, {remembered.spec.accelerator_type}")
     return remembered.spec
-
-
-# `tpuctl check` without a zone: rank the zones where the type can run close to the buckets.
 
 
 def show_zone_search(app: App, checks: PreflightCheck, search: ZoneSearch) -> int:

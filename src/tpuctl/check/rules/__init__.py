@@ -1,4 +1,4 @@
-"""All rules, in the order of their ids."""
+"""All rules, in the order of their ids. Pure: from facts to findings, without a call of an API and without a clock."""
 
 from __future__ import annotations
 

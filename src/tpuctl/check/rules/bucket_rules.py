@@ -1,4 +1,4 @@
-"""Rules about the buckets of the node: their location, what using them costs, and what they forbid."""
+"""Rules about the buckets of the node: where they are, whether they can be read, what they cost, and what they forbid."""
 
 from __future__ import annotations
 
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from tpuctl.check.colocation import EgressPrice
     from tpuctl.check.facts import BucketFacts, CheckFacts
     from tpuctl.models.bucket import Bucket, BucketContents, BucketPlacement
-
-# Whether a bucket is near the TPU.
 
 
 _RELATION_LEVELS = {
@@ -189,9 +187,6 @@ def _as_float(amount: Decimal | None) -> float | None:
     return None if amount is None else float(amount)
 
 
-# Whether a bucket exists, can be read, and has objects.
-
-
 @check_rule("TPU102", "the bucket can be read")
 def bucket_is_readable(facts: CheckFacts) -> Iterator[RuleResult]:
     """Check that the bucket exists and that its metadata can be read.
@@ -294,9 +289,6 @@ def _contents_result(facts: CheckFacts, about: BucketFacts, contents: BucketCont
     )
 
 
-# Which project owns a bucket, and which project pays for reading it.
-
-
 @check_rule("TPU103", "the bucket belongs to the TPU's project")
 def bucket_is_in_project(facts: CheckFacts) -> Iterator[RuleResult]:
     """Check that the bucket and the TPU belong to the same project, by number.
@@ -379,9 +371,6 @@ def _unpaid_result(facts: CheckFacts, about: BucketFacts, bucket: Bucket | None)
         remedies=tuple(remedies),
         facts={"requesterPays": True, "billingProject": None},
     )
-
-
-# What storing and changing objects in a bucket costs, and what the bucket forbids.
 
 
 _CLASS_LEVELS = {"NEARLINE": Level.NOTE, "COLDLINE": Level.WARNING, "ARCHIVE": Level.WARNING}
@@ -569,16 +558,16 @@ BUCKET_RULES = (
 )
 
 
-# How to co-locate a TPU and its data. tpuctl itself never creates a bucket and never moves data.
-
-
 _MAX_BUCKET_NAME = 63  # documentation, bucket naming: without dots
 
 
 def colocation_remedies(
     facts: CheckFacts, about: BucketFacts, placement: BucketPlacement, *, has_cache: bool
 ) -> tuple[Remedy, ...]:
-    """Return how to co-locate a TPU and a bucket, the most useful remedy first."""
+    """Return how to co-locate a TPU and a bucket, the most useful remedy first.
+
+    tpuctl itself never creates a bucket and never moves data.
+    """
     wanted = facts.wanted
     found: list[Remedy] = []
     # Within a multi-region all zones are equally near.
@@ -642,9 +631,6 @@ def _name_in_region(bucket: str, placement: BucketPlacement, region: str) -> str
     places = [placement.location.lower(), *regions_within(placement)]
     stem = re.sub("|".join(f"-{re.escape(place)}$" for place in places if place) or "$^", "", bucket.replace(".", "-"))
     return f"{stem[: _MAX_BUCKET_NAME - len(region) - 1].rstrip('-_')}-{region}"
-
-
-# Which TPUs are offered where a bucket is.
 
 
 @dataclass(frozen=True, slots=True)
@@ -724,9 +710,6 @@ def _documented_offers(wanted: str) -> Mapping[str, tuple[str, ...]]:
 @cache  # every zone offers some dozens of types, and the same question comes for each bucket
 def _find_type(name: str) -> AcceleratorType | None:
     return find_accelerator_type(name)
-
-
-# What the rules about buckets share: each bucket once, and text for it.
 
 
 _SIZE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")

@@ -1,4 +1,4 @@
-"""Whether the account that the node runs as may read and write the buckets, according to its roles.
+"""Whether the account that the node runs as may read and write the buckets, by its roles and by the scopes of the node.
 
 Each unreadable policy is reported once: policies of buckets and of projects, and roles, are reported here, the policy of a
 project once for all buckets. An unreadable project, whose number the default account needs, is reported by TPU506.
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from tpuctl.check.facts import BucketFacts, CheckFacts, WantedNode
     from tpuctl.check.findings import CheckRule
     from tpuctl.check.iam import PermissionAccess
-
-# The account that the node runs as, and the scopes that limit its programs in addition to the account's roles.
 
 
 _SCOPE_PREFIX = "https://www.googleapis.com/auth/"
@@ -359,9 +357,6 @@ def _join_and(words: Iterable[str]) -> str:
 
 
 IAM_RULES: tuple[CheckRule[CheckFacts], ...] = (account_may_read, account_may_write, *IDENTITY_RULES)
-
-
-# What the policies mean for each bucket: what the node's account may do there, and the role that grants the rest.
 
 
 PERMISSION_VERBS = {"read": READ_PERMISSIONS, "write to": WRITE_PERMISSIONS}

@@ -1,7 +1,8 @@
 """The network of the node: whether it exists, has a subnetwork in the region, and allows ssh.
 
 Each unreadable fact is reported once: the network by TPU601, the subnetwork by TPU602, the firewall rules by TPU604. If the
-network does not exist, the rules about its contents are silent.
+network does not exist, the rules about its contents are silent. Hierarchical and network firewall policies belong to other
+APIs and are not read. Only IPv4 is considered, as workers have no IPv6.
 """
 
 from __future__ import annotations
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
     from tpuctl.check.facts import CheckFacts
     from tpuctl.check.findings import CheckRule
     from tpuctl.models.compute_resources import Subnetwork
-
-# Whether the firewall allows ssh: from outside, from inside the network, and from Identity-Aware Proxy.
-#
-# Firewall rules that could not be read are reported by TPU604.
 
 
 _MAX_NAMES = 4
@@ -446,13 +443,6 @@ NETWORK_RULES: tuple[CheckRule[CheckFacts], ...] = (
 )
 
 
-# From which addresses the firewall rules of a network allow a TCP port. Pure; IPv4 only, as workers have no IPv6.
-#
-# Rules apply in the order of their priority number; at the same number, deny rules come first. Traffic that no rule
-# matches is denied [API field text of Firewall]. Hierarchical and network firewall policies belong to other APIs and are
-# not read.
-
-
 SSH_PORT = 22
 # Source range of the tunnels of Identity-Aware Proxy [documentation of IAP TCP forwarding].
 IAP_RANGE = "35.235.240.0/20"
@@ -550,6 +540,9 @@ def port_access(
 ) -> tuple[PortAccess, PortAccess]:
     """Return the smallest and the largest set of addresses that can reach the port.
 
+    Rules apply in the order of their priority number; at the same number, deny rules come first. Traffic that no rule
+    matches is denied [API field text of Firewall].
+
     They differ only if rules apply to service accounts and the target's account is unknown.
     """
     ordered = sorted(
@@ -602,7 +595,6 @@ def _evaluate_rules(ordered: Iterable[FirewallRule]) -> PortAccess:
 
 
 def _address_spans(ranges: Iterable[str]) -> list[AddressSpan]:
-
     networks = [IPv4Network(text, strict=False) for text in ranges if ":" not in text]
     return _merge_spans((int(network[0]), int(network[-1])) for network in networks)
 

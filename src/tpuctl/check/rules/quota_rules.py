@@ -1,4 +1,4 @@
-"""Rules about quota of the Cloud TPU API: whether it is sufficient, and what dead records still hold."""
+"""Rules about capacity: TPU quota, external addresses, reservations, and grants of free capacity."""
 
 from __future__ import annotations
 
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from tpuctl.check.quotas import EffectiveLimit, GrantCoverage, HeldCapacity
     from tpuctl.models.grants import Grant
     from tpuctl.models.project import Reservation
-
-# Rules about external IP addresses: every worker uses one unless the node has internal addresses only.
 
 
 ADDRESS_METRIC = "IN_USE_ADDRESSES"
@@ -337,9 +335,6 @@ def _holder_words(held: tuple[HeldCapacity, ...] | list[HeldCapacity]) -> str:
 QUOTA_RULES = (quota_is_enough, dead_records_hold_quota, address_quota_is_enough, many_addresses)
 
 
-# The rule about reserved capacity.
-
-
 # Reservation.state [API v2alpha1]: ended or failed, and not active yet.
 _ENDED_STATES = frozenset({"EXPIRED", "FAILED", "DEPROVISIONING"})
 _PENDING_STATES = frozenset({"APPROVED", "PROVISIONING"})
@@ -406,9 +401,6 @@ def _judge_reservation(wanted: WantedNode, reservation: Reservation) -> RuleResu
         remedies=(Remedy("wait until it is active, request less, or use another tier"),) if doubts else (),
         facts={"reservation": reservation.name, "zone": wanted.zone, "state": state, "size": size, "held": used},
     )
-
-
-# Rules about grants of free capacity and what is billed.
 
 
 GRANT_ENDS_SOON = timedelta(days=7)

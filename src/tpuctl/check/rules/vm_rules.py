@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from tpuctl.check.findings import CheckRule
     from tpuctl.models.compute_resources import ComputeInstance, PersistentDisk
 
-# The data disks of a new node: their location, whether they can be attached, and their type.
-#
-# An unreadable disk is reported by TPU703.
-
 
 _DISK_PATH = re.compile(r"(?:.*?projects/(?P<project>[^/]+)/)?(?:(?P<scope>zones|regions)/(?P<place>[^/]+)/)?.*")
 _BALANCED = ("pd-balanced",)

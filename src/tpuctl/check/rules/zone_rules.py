@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from tpuctl.models.node import Node
     from tpuctl.names import NodeName
 
-# Rules about the runtime version: whether it fits the accelerator, and whether the zone offers it.
-
 
 _FIT_LEVELS = {
     ImageFit.FITS: Level.OK,
@@ -130,9 +128,6 @@ def _other_image_remedy(wanted: WantedNode, version: str) -> Remedy:
         more = (f"--version={version}", "--replace")
         return Remedy(f"recreate the node with `{version}`", create_or_check_command(wanted, more=more))
     return Remedy(f"use `{version}`", create_or_check_command(wanted, more=(f"--version={version}",)))
-
-
-# The rule about the node's name: whether another node or queued resource has it.
 
 
 @check_rule("TPU306", "name of the node free")
