@@ -54,7 +54,7 @@ def request(place: str, specs: list[Mapping[str, Any]], *, state: str = "ACTIVE"
     return QueuedResource.from_api({"name": name, "state": {"state": state}, "tpu": {"nodeSpec": specs}, **raw})
 
 
-def held(*records: Node | QueuedResource, unreachable: tuple[str, ...] = ()) -> Known[ProjectResources]:
+def resources(*records: Node | QueuedResource, unreachable: tuple[str, ...] = ()) -> Known[ProjectResources]:
     return Known(
         ProjectResources(
             tuple(one for one in records if isinstance(one, Node)),

@@ -135,7 +135,7 @@ def test_ranking_json_matches_reference() -> None:
         today=date(2026, 1, 1),
         buckets=[placed, hidden, gone],
         quotas=quotas,
-        held=Known(ProjectResources()),
+        resources=Known(ProjectResources()),
     )
     bare = rank_zones(spec, project="p", today=date(2026, 1, 1), offers=far)
 

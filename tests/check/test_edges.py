@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.check import bucket_facts, cases, offer_facts
-from tests.check.offer_facts import NOW, ZONE, held, node, quota, request, spec
+from tests.check.offer_facts import NOW, ZONE, node, quota, request, resources, spec
 from tpuctl.accelerators import parse_accelerator_type
 from tpuctl.check.facts import EXTERNAL_IPS, SHIELDED_VM, BucketFacts, BucketUse, Known, NetworkInterface
 from tpuctl.check.findings import Level, OpenFirewall, create_or_check_command
@@ -64,7 +64,7 @@ def test_size_in_words_uses_decimal_units(size: int, words: str) -> None:
     ],
 )
 def test_holding_dead_state_is_dead_in_every_tier(state: str, tier: str, *, is_dead: bool) -> None:
-    (one,) = held_capacity(held(node(f"{ZONE}/a", state=state, tier=tier)).value, offer_facts.wanted())
+    (one,) = held_capacity(resources(node(f"{ZONE}/a", state=state, tier=tier)).value, offer_facts.wanted())
 
     assert one.is_dead is is_dead
 
@@ -77,14 +77,14 @@ def test_holding_dead_state_is_dead_in_every_tier(state: str, tier: str, *, is_d
     ],
 )
 def test_name_taken_in_zone_says_what_up_does(why: str, *, is_dead: bool) -> None:
-    about = offer_facts.facts(held=held(node(f"{ZONE}/trainer", state="PREEMPTED" if is_dead else "READY")))
+    about = offer_facts.facts(resources=resources(node(f"{ZONE}/trainer", state="PREEMPTED" if is_dead else "READY")))
 
     assert [found.why for found in offer_facts.found_by(node_name_is_free, about)] == [why]
 
 
 def test_delete_command_single_node_request_needs_no_flag() -> None:
     one = {"node": {"acceleratorType": "v4-8"}, "nodeId": "trainer"}
-    about = offer_facts.facts(held=held(request("us-west1-c/q", [one], state="WAITING_FOR_RESOURCES")))
+    about = offer_facts.facts(resources=resources(request("us-west1-c/q", [one], state="WAITING_FOR_RESOURCES")))
 
     (found,) = offer_facts.found_by(node_name_is_free, about)
     assert [remedy.command for remedy in found.remedies] == ["tpuctl down us-west1-c/trainer --project=p"]
@@ -117,7 +117,7 @@ def test_single_tenant_zone_checked_for_new_nodes_only(zone: str, type_: str, *,
 def test_grant_exactly_enough_left_covers(held_chips: int, command_type: str | None) -> None:
     grant = Grant(ZONE, "v4", "on-demand", 8, None)
     records = [node(f"{ZONE}/{number}") for number in range(held_chips // 4)]
-    mine = held_capacity(held(*records).value, offer_facts.wanted())
+    mine = held_capacity(resources(*records).value, offer_facts.wanted())
 
     found = grant_alternative(grant, V4, mine, NOW.date())
     assert (found.accelerator_type if found else None) == command_type
@@ -254,7 +254,9 @@ def test_ok_findings_have_no_remedy() -> None:
 def test_quota_exactly_enough_is_ok() -> None:
     name = "TPUV4sPodPerProjectPerZoneForTPUAPI"
     levels = [
-        offer_facts.said(quota_is_enough, offer_facts.facts(quotas=Known((quota(name, value),)), held=held()))[0][0]
+        offer_facts.said(
+            quota_is_enough, offer_facts.facts(quotas=Known((quota(name, value),)), resources=resources())
+        )[0][0]
         for value in (7, 8)
     ]
 

@@ -44,7 +44,17 @@ def without(facts: CheckFacts) -> set[str]:
 
 ROLES = {"roles"}  # the table knows them
 NEAR = {"offers", "bucket.layout", "bucket.caller", "bucket.caches"} | ROLES
-CREATION = {"types", "versions", "held", "quotas", "region_quotas", "billing", "org_policies", "disks", "reservations"}
+CREATION = {
+    "types",
+    "versions",
+    "resources",
+    "quotas",
+    "region_quotas",
+    "billing",
+    "org_policies",
+    "disks",
+    "reservations",
+}
 
 
 @pytest.mark.parametrize(
@@ -74,7 +84,7 @@ def test_gathering_skips_unneeded_queries(
     paths = " ".join(asked(sandbox))
     for name, part in (("region_quotas", "/regions/us-central2?"), ("reservations", "/reservations"),
                        ("offers", "/locations/-/acceleratorTypes"), ("billing", "/billingInfo"),
-                       ("disks", "/disks/"), ("held", "/queuedResources"), ("machine", "/aggregated/instances"),
+                       ("disks", "/disks/"), ("resources", "/queuedResources"), ("machine", "/aggregated/instances"),
                        ("bucket.caches", "/anywhereCaches"), ("bucket.contents", "/o?"),
                        ("bucket.layout", "/storageLayout"), ("bucket.caller", "/testPermissions")):  # fmt: skip
         is_asked = name not in missing and not (name.startswith("bucket.") and "buckets" in missing)
@@ -204,20 +214,20 @@ def test_gathering_each_call_has_full_timeout(
     clock.sleep(timedelta(minutes=1))
     facts = one.facts(WHOLE, NOW)
     clock.sleep(timedelta(minutes=1))
-    everywhere = one.everywhere(replace(WHOLE, zone="", project="host"))
+    zone_facts = one.zone_facts(replace(WHOLE, zone="", project="host"))
 
     assert needs(facts) == {}
-    assert [type(fact) for fact in everywhere[:3]] == [Known] * 3
+    assert [type(fact) for fact in zone_facts[:3]] == [Known] * 3
 
 
 def test_gathering_without_zone_queries_zone_facts(gathering: Callable[[], FactGatherer], sandbox: Sandbox) -> None:
     sandbox.add_node("held", zone=ZONE)
-    found = gathering().everywhere(replace(WHOLE, zone=""))
+    found = gathering().zone_facts(replace(WHOLE, zone=""))
 
     assert isinstance(found.offers, Known)
     assert "v4-8" in found.offers.value[ZONE]
-    assert isinstance(found.held, Known)
-    assert [node.name.node_id for node in found.held.value.nodes] == ["held"]
+    assert isinstance(found.resources, Known)
+    assert [node.name.node_id for node in found.resources.value.nodes] == ["held"]
     assert [bucket.use.bucket for bucket in found.buckets] == ["near"]
     # Where no zone is known none has a cache that would help, nor is anything else of a zone asked for.
     assert {path.split("?")[0].rpartition("/")[2] for path in asked(sandbox)} == {

@@ -25,7 +25,7 @@ def test_refused_everything_names_each_permission(gathering: Callable[[], FactGa
         "project": "resourcemanager.projects.get",
         "types": "tpu.acceleratortypes.list",
         "versions": "tpu.runtimeversions.list",
-        "held": "tpu.nodes.list",
+        "resources": "tpu.nodes.list",
         "quotas": "serviceusage.quotas.get",
         "region_quotas": "compute.regions.get",
         "services": "serviceusage.services.get",
@@ -106,20 +106,20 @@ def test_unreachable_zones_are_named_once(
         sandbox.fault("http-error", method=method, zone=OTHER, status=503, count=0)
         sandbox.fault("http-error", method=method, zone="-", status=501, count=0)
 
-    held = gathering().facts(WHOLE, NOW).held
+    resources = gathering().facts(WHOLE, NOW).resources
 
-    assert isinstance(held, Known)
-    assert held.value.unreachable == (OTHER,)
+    assert isinstance(resources, Known)
+    assert resources.value.unreachable == (OTHER,)
 
 
 @pytest.mark.parametrize("method", ["nodes.list", "queuedResources.list"])
 def test_partial_listing_is_unknown(gathering: Callable[[], FactGatherer], sandbox: Sandbox, method: str) -> None:
     sandbox.fault("http-error", status=503, method=f"tpu.projects.locations.{method}", count=0)
 
-    held = gathering().facts(WHOLE, NOW).held
+    resources = gathering().facts(WHOLE, NOW).resources
 
-    assert isinstance(held, Unknown)
-    assert held.is_passing
+    assert isinstance(resources, Unknown)
+    assert resources.is_passing
 
 
 @pytest.mark.parametrize("ask", ["facts", "everywhere"])
@@ -128,6 +128,6 @@ def test_missing_project_is_an_error(gathering: Callable[[], FactGatherer], ask:
     one = gathering()
 
     with pytest.raises(AccessError, match="no project") as raised:
-        one.facts(wanted, NOW) if ask == "facts" else one.everywhere(wanted)
+        one.facts(wanted, NOW) if ask == "facts" else one.zone_facts(wanted)
 
     assert raised.value.error_id == "iam-project-not-found"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.check.offer_facts import ZONE, facts, found_by, held, said, spec, wanted
+from tests.check.offer_facts import ZONE, facts, found_by, resources, said, spec, wanted
 from tpuctl.check.facts import Absent, CheckFacts, Known, Unknown
 from tpuctl.check.findings import CheckRule, Level, Remedy, RuleResult
 from tpuctl.check.rules.quota_rules import address_quota_is_enough, quota_is_enough
@@ -178,9 +178,9 @@ def test_type_of_other_service_is_error(name: str, *, creates: bool, expected: l
 def test_passing_flag_only_for_passing_gaps() -> None:
     assert [found.is_passing for found in found_by(type_is_offered_in_zone, facts(types=SLOW))] == [True]
     assert [found.is_passing for found in found_by(type_is_offered_in_zone, facts(types=DENIED))] == [False]
-    assert [found.is_passing for found in found_by(node_name_is_free, facts(held=held(unreachable=("a-b1-a",))))] == [
-        True
-    ]
+    assert [
+        found.is_passing for found in found_by(node_name_is_free, facts(resources=resources(unreachable=("a-b1-a",))))
+    ] == [True]
 
 
 def nowhere(zone: str, **more: Any) -> CheckFacts:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.check.access_cases import ACCOUNT, bucket, facts, policy
 from tests.check.bucket_facts import DENIED, LATE, READ, USE, a_bucket, facts_of, findings_of
-from tests.check.offer_facts import ZONE, held, node, spec, wanted
+from tests.check.offer_facts import ZONE, node, resources, spec, wanted
 from tests.check.offer_facts import facts as offered
 from tpuctl.check.facts import Known, Unknown
 from tpuctl.check.findings import Level, Remedy, RuleResult
@@ -117,7 +117,7 @@ DIFFERS = replace(spec("v4-16"), named=frozenset({"accelerator_type"}))
 def test_differing_node_is_recreated_only_with_replace(made: Any, state: str, is_said: bool) -> None:
     there = node(f"{ZONE}/trainer", state=state)
 
-    found = list(node_name_is_free.judge(offered(wanted(made, replaces=there), held=held(there))))
+    found = list(node_name_is_free.judge(offered(wanted(made, replaces=there), resources=resources(there))))
 
     said = RuleResult(
         level=Level.NOTE,

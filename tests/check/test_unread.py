@@ -65,7 +65,7 @@ ROWS = [
     ("project", "TPU506", "resourcemanager.projects.get", "p"),
     ("types", "TPU301", "tpu.acceleratortypes.list", "p"),
     ("versions", "TPU305", "tpu.runtimeversions.list", "p"),
-    ("held", "TPU306", "tpu.nodes.list", "p"),
+    ("resources", "TPU306", "tpu.nodes.list", "p"),
     ("quotas", "TPU401", "serviceusage.quotas.get", "p"),
     ("region_quotas", "TPU403", "compute.regions.get", "p"),
     ("services", "TPU501", "serviceusage.services.get", "p"),
@@ -133,8 +133,8 @@ def test_facts_not_requested_are_silent() -> None:
 
 
 def test_unreachable_zones_are_reported_once() -> None:
-    held = Known(ProjectResources(unreachable=("europe-west4-a", ZONE)))
-    facts = replace(FACTS, wanted=WHOLE, held=held, network=Known(ComputeNetwork("shared", "", True, False)))
+    resources = Known(ProjectResources(unreachable=("europe-west4-a", ZONE)))
+    facts = replace(FACTS, wanted=WHOLE, resources=resources, network=Known(ComputeNetwork("shared", "", True, False)))
 
     assert [(one.id, one.found.is_passing) for one in evaluate_rules(facts, RULES).of(Level.UNKNOWN)] == [
         ("TPU306", True)

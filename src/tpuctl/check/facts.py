@@ -109,7 +109,7 @@ class CheckFacts:
     types: Fact[tuple[str, ...]] | None = None
     versions: Fact[tuple[str, ...]] | None = None
     offers: Fact[Mapping[str, tuple[str, ...]]] | None = None
-    held: Fact[ProjectResources] | None = None
+    resources: Fact[ProjectResources] | None = None
     quotas: Fact[tuple[QuotaLimit, ...]] | None = None
     region_quotas: Fact[Mapping[str, RegionQuota]] | None = None
     services: Fact[Mapping[str, bool]] | None = None

@@ -202,7 +202,6 @@ def check_rule(id_: str, title: str) -> Callable[[Callable[[FactsT], Iterable[Ru
     return made
 
 
-EvaluatedT = TypeVar("EvaluatedT")
 ALL_CHECKS = "all"
 
 
@@ -231,9 +230,7 @@ class CheckReport:
         return not any(finding.found.level is Level.ERROR or finding.found.is_passing for finding in self.findings)
 
 
-def evaluate_rules(
-    facts: EvaluatedT, rules: Iterable[CheckRule[EvaluatedT]], *, accepted: Collection[str] = ()
-) -> CheckReport:
+def evaluate_rules(facts: FactsT, rules: Iterable[CheckRule[FactsT]], *, accepted: Collection[str] = ()) -> CheckReport:
     """Run the rules and return a report.
 
     A finding whose id is `accepted` (or `all`) is one level milder and blocks nothing.
@@ -241,7 +238,7 @@ def evaluate_rules(
     return build_report(run_rules(facts, rules), accepted=accepted)
 
 
-def run_rules(facts: EvaluatedT, rules: Iterable[CheckRule[EvaluatedT]]) -> tuple[Finding, ...]:
+def run_rules(facts: FactsT, rules: Iterable[CheckRule[FactsT]]) -> tuple[Finding, ...]:
     """Run the rules and return their findings, in the order of the rules."""
     return tuple(Finding(rule.id, rule.title, found) for rule in rules for found in rule.judge(facts))
 

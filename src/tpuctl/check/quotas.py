@@ -70,16 +70,16 @@ class HeldCapacity:
         return self.count * self.accelerator.chips
 
 
-def held_capacity(held: ProjectResources, wanted: WantedNode) -> tuple[HeldCapacity, ...]:
+def held_capacity(resources: ProjectResources, wanted: WantedNode) -> tuple[HeldCapacity, ...]:
     """Return what the project holds, without the node that will be replaced and without types unknown to the table.
 
     A queued resource counts all its nodes, in every state, waiting ones included (unverified). A node whose queued
     resource is not listed counts itself.
     """
     gone = wanted.replaces
-    listed = {request.name for request in held.requests}
-    found = [holding for request in held.requests for holding in _capacity_of_request(request, wanted)]
-    for node in held.nodes:
+    listed = {request.name for request in resources.requests}
+    found = [holding for request in resources.requests for holding in _capacity_of_request(request, wanted)]
+    for node in resources.nodes:
         is_counted = node.queued_resource in listed or (gone is not None and node.name == gone.name)
         if node.accelerator and not is_counted:
             holding = HeldCapacity(
@@ -291,7 +291,7 @@ def matching_grants(wanted: WantedNode, accelerator: AcceleratorType) -> tuple[G
 
 
 def grant_coverage(
-    wanted: WantedNode, accelerator: AcceleratorType, held: Iterable[HeldCapacity], today: date
+    wanted: WantedNode, accelerator: AcceleratorType, capacity: Iterable[HeldCapacity], today: date
 ) -> GrantCoverage:
     """Return the coverage by the grants that are valid today. Dead resources are not billed and use no chips."""
     grants = tuple(grant for grant in matching_grants(wanted, accelerator) if not grant.has_ended(today))
@@ -304,7 +304,7 @@ def grant_coverage(
             and any(grant.is_of_type(other) for grant in grants)
         ):
             needed += other.chips
-    used = sum(one.chips for one in held if any(_uses_grant(one, grant) for grant in grants))
+    used = sum(one.chips for one in capacity if any(_uses_grant(one, grant) for grant in grants))
     return GrantCoverage(grants, sum(grant.chips for grant in grants), used, needed)
 
 
@@ -336,10 +336,10 @@ def nearest_grant(wanted: WantedNode, accelerator: AcceleratorType, today: date)
 
 
 def grant_alternative(
-    grant: Grant, accelerator: AcceleratorType, held: Iterable[HeldCapacity], today: date
+    grant: Grant, accelerator: AcceleratorType, capacity: Iterable[HeldCapacity], today: date
 ) -> GrantAlternative | None:
     """Return what a grant would cover: the same type if possible, else the largest type that fits and is not larger."""
-    left = grant.chips - sum(one.chips for one in held if _uses_grant(one, grant))
+    left = grant.chips - sum(one.chips for one in capacity if _uses_grant(one, grant))
     generation = grant.generation
     if grant.has_ended(today) or generation is None:
         return None

@@ -288,7 +288,7 @@ def zone_row(zone: ZoneRank) -> tuple[Cell, ...]:
     """Return the table row of one zone."""
     style = _RELATION_STYLES.get(zone.worst, "green") if zone.worst else ""
     # For a pipe each location of each bucket; for a single one only the relation.
-    words = [(seen.use.url, _relation_words(seen)) for seen in zone.buckets]
+    words = [(proximity.use.url, _relation_words(proximity)) for proximity in zone.buckets]
     listed = words[0][1] if len(words) == 1 else ", ".join(f"{url} {where}" for url, where in words)
     return (
         Cell(zone.zone),
@@ -378,14 +378,14 @@ def _zone_to_json(zone: ZoneRank) -> dict[str, Any]:
         "coLocated": list(zone.locations),
         "buckets": [
             {
-                "bucket": seen.use.url,
-                "location": seen.placement.location if seen.placement else None,
-                "relation": str(seen.relation),
-                "pricePerTBLow": _as_float(seen.price.cost(10**12)[0]) if seen.price else None,
-                "pricePerTBHigh": _as_float(seen.price.cost(10**12)[1]) if seen.price else None,
-                "priceDate": seen.price.seen if seen.price else None,
+                "bucket": proximity.use.url,
+                "location": proximity.placement.location if proximity.placement else None,
+                "relation": str(proximity.relation),
+                "pricePerTBLow": _as_float(proximity.price.cost(10**12)[0]) if proximity.price else None,
+                "pricePerTBHigh": _as_float(proximity.price.cost(10**12)[1]) if proximity.price else None,
+                "priceDate": proximity.price.seen if proximity.price else None,
             }
-            for seen in zone.buckets
+            for proximity in zone.buckets
         ],
     }
 
@@ -395,20 +395,20 @@ def _buckets_words(zone: ZoneRank) -> str:
 
     Several locations in one bucket count once.
     """
-    places = {seen.use.bucket: seen for seen in zone.buckets}
+    places = {proximity.use.bucket: proximity for proximity in zone.buckets}
     if len(places) > _MAX_BUCKETS:
-        relations = sorted((seen.relation for seen in places.values()), key=lambda relation: relation.rank)
+        relations = sorted((proximity.relation for proximity in places.values()), key=lambda relation: relation.rank)
         counts = Counter("co-located" if each.is_colocated else _RELATION_WORDS[each] for each in relations)
         return ", ".join(f"{count} {group}" for group, count in counts.items())
-    words = [_relation_words(seen) for seen in places.values()]
+    words = [_relation_words(proximity) for proximity in places.values()]
     if len(words) == 1:
         return words[0]
     return ", ".join(f"gs://{name} {where}" for name, where in zip(places, words, strict=True))
 
 
-def _relation_words(seen: BucketProximity) -> str:
-    place = f" ({seen.placement.location})" if seen.placement else ""
-    return _RELATION_WORDS[seen.relation] + place
+def _relation_words(proximity: BucketProximity) -> str:
+    place = f" ({proximity.placement.location})" if proximity.placement else ""
+    return _RELATION_WORDS[proximity.relation] + place
 
 
 def _price_words(zone: ZoneRank) -> str:

@@ -235,7 +235,7 @@ def build_probe_context(app: App, *, timeout: timedelta, node: str | None = None
     cloud = _choose_cloud(app, settings, how)
     wishes: Fact[CheckSettings] = settings if isinstance(settings, Unknown) else Known(CheckSettings())
     if isinstance(settings, Known) and cloud.closed is None:  # without the sandbox there is no clock for it
-        wishes = _fact_of(lambda: preflight_check(app, {}).wishes)
+        wishes = _fact_of(lambda: preflight_check(app, {}).settings)
     home = Path(environ.get("HOME") or Path.home())
     project_file, user_file, files = _config_files(app, home)
     values = value_or_none(settings)

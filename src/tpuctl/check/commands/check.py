@@ -171,7 +171,7 @@ def find_check_target(app: App, gate: PreflightCheck, options: dict[str, Any]) -
     else:
         spec = build_spec(app, given)
     if text:
-        return _target_node(app, gate, text, spec, is_asked=bool(given))
+        return _target_node(app, gate, text, spec, is_type_given=bool(given))
     if spec is None:
         raise InvalidInputError("no node or type to check", hint="name a node, a file, or a type: `tpuctl check v4-8`")
     if options["where"] or len(app.zones) > 1:
@@ -179,13 +179,15 @@ def find_check_target(app: App, gate: PreflightCheck, options: dict[str, Any]) -
     zone = app.place.zone or app.place.default_zone
     if zone is None:
         return ZoneSearch(spec, ())
-    return gate.wishes.wanted(app.project, zone, spec)
+    return gate.settings.wanted(app.project, zone, spec)
 
 
-def _target_node(app: App, gate: PreflightCheck, text: str, spec: NodeSpec | None, *, is_asked: bool) -> WantedNode:
+def _target_node(
+    app: App, gate: PreflightCheck, text: str, spec: NodeSpec | None, *, is_type_given: bool
+) -> WantedNode:
     """Return the existing node; if it is missing, dead or differs from the requested one, return the new node.
 
-    Settings of a file apply to new nodes only; `is_asked` says that a flag names the type. If the existence of the node is
+    Settings of a file apply to new nodes only; `is_type_given` says that a flag names the type. If the existence of the node is
     unknown, the requested node is checked.
     """
     from tpuctl.nodes.commands.node_lookup import likely_zone, zone_to_create  # noqa: PLC0415  # completion and --help need not wait for it
@@ -200,11 +202,15 @@ def _target_node(app: App, gate: PreflightCheck, text: str, spec: NodeSpec | Non
             zone = zone or likely_zone(app, reference)
             spec = _last_known_spec(app, NodeReference(reference.node_id, zone, project), fact)
         name = NodeName(project, zone or zone_to_create(app, reference, spec), reference.node_id)
-        return gate.wishes.wanted(name.project, name.zone, spec, name=name)
+        return gate.settings.wanted(name.project, name.zone, spec, name=name)
     name = found.name
-    if found.state.is_dead or (is_asked and spec is not None and spec.differences(found)):
-        return gate.wishes.wanted(name.project, name.zone, spec or NodeSpec.from_node(found), name=name, replaces=found)
-    return gate.wishes.wanted(name.project, name.zone, NodeSpec.from_node(found), name=name, node=found, creates=False)
+    if found.state.is_dead or (is_type_given and spec is not None and spec.differences(found)):
+        return gate.settings.wanted(
+            name.project, name.zone, spec or NodeSpec.from_node(found), name=name, replaces=found
+        )
+    return gate.settings.wanted(
+        name.project, name.zone, NodeSpec.from_node(found), name=name, node=found, creates=False
+    )
 
 
 def _last_known_spec(app: App, reference: NodeReference, fact: Fact[NodeListingLike]) -> NodeSpec:

@@ -86,7 +86,7 @@ def scopes_allow_buckets(facts: CheckFacts) -> Iterator[RuleResult]:
         for word, names, can in (("read", READ_PERMISSIONS, can_read), ("write", WRITE_PERMISSIONS, can_write))
         if needs & set(names) and not can
     ]
-    about = {"scope": list(scopes), "canRead": can_read, "canWrite": can_write}
+    values = {"scope": list(scopes), "canRead": can_read, "canWrite": can_write}
     if lacks:
         if wanted.node is None or wanted.name is None:
             advice = f"omit `--scopes`, which allows all Cloud APIs, or name `{ALL_APIS}`; then only roles decide"
@@ -106,15 +106,15 @@ def scopes_allow_buckets(facts: CheckFacts) -> Iterator[RuleResult]:
             text=f"its scopes do not allow it to {' and '.join(lacks)} objects: {_ticked_list(scopes)}",
             why="programs on the node fail with 403, whichever roles the account has; scopes cannot be changed later",
             remedies=tuple(remedies),
-            facts=about,
+            facts=values,
         )
     elif not (needs or can_read or can_write):
         yield RuleResult(
-            level=Level.NOTE, subject=_node_subject(wanted), text="its scopes allow no bucket access", facts=about
+            level=Level.NOTE, subject=_node_subject(wanted), text="its scopes allow no bucket access", facts=values
         )
     else:
         words = "all Cloud APIs" if not scopes else "reading and writing objects" if can_write else "reading objects"
-        yield RuleResult(level=Level.OK, subject=_node_subject(wanted), text=f"its scopes allow {words}", facts=about)
+        yield RuleResult(level=Level.OK, subject=_node_subject(wanted), text=f"its scopes allow {words}", facts=values)
 
 
 @check_rule("TPU204", "the account that the node runs as")
@@ -134,11 +134,11 @@ def account_of_node(facts: CheckFacts) -> Iterator[RuleResult]:
         account.endswith(_DEFAULT_ACCOUNT_END),
         is_of_another_project(facts),
     )
-    about = {"account": account, "isDefault": is_default, "project": home}
+    values = {"account": account, "isDefault": is_default, "project": home}
     if not is_elsewhere or not wanted.creates:
         named = "the Compute Engine default account" if is_default else "a named account"
         text = f"it runs as `{account}`, {named}" + (f" of project `{home}`" if is_elsewhere else "")
-        yield RuleResult(level=Level.OK, subject=_node_subject(wanted), text=text, facts=about)
+        yield RuleResult(level=Level.OK, subject=_node_subject(wanted), text=text, facts=values)
         return
     show = ["gcloud", "org-policies", "describe", _CROSS_PROJECT, f"--project={home}", "--effective"]
     yield RuleResult(
@@ -150,7 +150,7 @@ def account_of_node(facts: CheckFacts) -> Iterator[RuleResult]:
             Remedy(f"check whether `{home}` allows it: `enforce` must not be true", shlex.join(show)),
             Remedy(f"ask for `roles/iam.serviceAccountUser` on `{account}`, or use an account of `{wanted.project}`"),
         ),
-        facts=about,
+        facts=values,
     )
 
 
@@ -187,7 +187,6 @@ def _ticked_list(names: Iterable[str]) -> str:
 IDENTITY_RULES: tuple[CheckRule[CheckFacts], ...] = (scopes_allow_buckets, account_of_node)
 
 
-_DEFAULT_ACCOUNT_SUFFIX = "-compute@developer.gserviceaccount.com"
 _IS_NO_EDITOR = (
     "the default account is an editor of its project only if no organisation policy "
     "(`iam.automaticIamGrantsForDefaultServiceAccounts`) prevents it"
@@ -262,7 +261,7 @@ def _refused_result(judged: BucketJudgement) -> RuleResult:
         if READ_PERMISSIONS[0] in judged.access
         else "writing the first checkpoint fails with 403, and the work before it is lost"
     ]
-    if READ_PERMISSIONS[0] in judged.access and judged.account.endswith(_DEFAULT_ACCOUNT_SUFFIX):
+    if READ_PERMISSIONS[0] in judged.access and judged.account.endswith(_DEFAULT_ACCOUNT_END):
         why.append(_IS_NO_EDITOR)
     if roles := roles_of_deleted_account(judged.account, judged.policies):
         why.append(f"{_ticked_and(roles)} on the bucket is for a deleted account of that name, not for the new one")
@@ -436,14 +435,14 @@ def judge_buckets(facts: CheckFacts) -> Iterator[BucketJudgement]:
         policies = BucketPolicies.of(bucket, facts)
         if policies is None or bucket.is_unpaid:
             continue
-        about = value_or_none(bucket.bucket)
+        known_bucket = value_or_none(bucket.bucket)
         whole = BucketJudgement(
             rule="TPU201",
             facts=bucket,
             policies=policies,
             account=account,
             access={name: access for name, access in resolve_access(account, policies).items() if name in names},
-            user_project=facts.wanted.billing_project if about and about.requester_pays else None,
+            user_project=facts.wanted.billing_project if known_bucket and known_bucket.requester_pays else None,
             above=above,
             is_foreign=is_of_another_project(facts),
         )

@@ -124,10 +124,10 @@ def _ssh_from_outside(facts: CheckFacts, interface: NetworkInterface, opening: P
         opening.reach(SourceArea.OUTSIDE),
         opening.allowed_by(SourceArea.OUTSIDE),
     )
-    about = {"network": interface.network, "rules": list(rules)}
+    values = {"network": interface.network, "rules": list(rules)}
     if opening.covers(SourceArea.OUTSIDE):
         text = f"ssh is allowed from everywhere ({_join_rule_names(rules)})"
-        return RuleResult(level=Level.OK, subject=subject, text=text, facts=about | {"sourceRanges": ["0.0.0.0/0"]})
+        return RuleResult(level=Level.OK, subject=subject, text=text, facts=values | {"sourceRanges": ["0.0.0.0/0"]})
     if ranges:
         more = f" and {len(ranges) - _MAX_NAMES} more ranges" if len(ranges) > _MAX_NAMES else ""
         return RuleResult(
@@ -135,7 +135,7 @@ def _ssh_from_outside(facts: CheckFacts, interface: NetworkInterface, opening: P
             subject=subject,
             text=f"ssh is allowed only from {', '.join(ranges[:_MAX_NAMES])}{more}; tpuctl does not know your address",
             why=f"because of {_join_rule_names(rules)}",
-            facts=about | {"sourceRanges": list(ranges)},
+            facts=values | {"sourceRanges": list(ranges)},
         )
     known_rules = value_or_none(facts.firewalls) or ()
     if opening.covers(SourceArea.IAP):
@@ -161,21 +161,21 @@ def _ssh_from_outside(facts: CheckFacts, interface: NetworkInterface, opening: P
             Remedy(f"or allow your own address: {command}"),
             Remedy("or run tpuctl on a machine of the network, with `--internal-ip`"),
         ),
-        facts=about | {"sourceRanges": []},
+        facts=values | {"sourceRanges": []},
     )
 
 
 def _ssh_from_inside(_: CheckFacts, interface: NetworkInterface, opening: PortAccess) -> RuleResult:
     subject = _network_subject(interface)
-    about: dict[str, Any] = {"network": interface.network}  # JSON
+    values: dict[str, Any] = {"network": interface.network}  # JSON
     if opening.reach(SourceArea.INSIDE):
         rules = opening.allowed_by(SourceArea.INSIDE)
         text = f"ssh is allowed from inside the network ({_join_rule_names(rules)})"
-        return RuleResult(level=Level.OK, subject=subject, text=text, facts=about | {"rules": list(rules)})
+        return RuleResult(level=Level.OK, subject=subject, text=text, facts=values | {"rules": list(rules)})
     if opening.for_machines:
         text = f"ssh is allowed only from machines with a tag or account of {_join_rule_names(opening.for_machines)}"
-        about |= {"rules": list(opening.for_machines)}
-        return RuleResult(level=Level.NOTE, subject=subject, text=text, facts=about)
+        values |= {"rules": list(opening.for_machines)}
+        return RuleResult(level=Level.NOTE, subject=subject, text=text, facts=values)
     return RuleResult(
         level=Level.WARNING,
         subject=subject,
@@ -183,7 +183,7 @@ def _ssh_from_inside(_: CheckFacts, interface: NetworkInterface, opening: PortAc
         f"{_denied_words(opening, SourceArea.INSIDE)}",
         why="workers are reached at their internal addresses, and no machine of the network is allowed",
         remedies=(Remedy(_USE_IAP), Remedy("or allow tcp:22 from the network's own ranges")),
-        facts=about,
+        facts=values,
     )
 
 
@@ -294,10 +294,10 @@ def subnetwork_is_in_region(facts: CheckFacts) -> Iterator[RuleResult]:
         case Known(value) if interface.subnetwork and value.region not in {"", region}:
             yield _misplaced_subnetwork_result(interface, value.region, facts)
         case Known(value) if interface.subnetwork:
-            about = {"subnetwork": value.name, "region": value.region, "network": value.network}
+            values = {"subnetwork": value.name, "region": value.region, "network": value.network}
             if value.network in {"", interface.network}:
                 text = f"subnetwork `{value.name}` is in {region} and belongs to network `{interface.network}`"
-                yield RuleResult(level=Level.OK, subject=_subnetwork_subject(value.name), text=text, facts=about)
+                yield RuleResult(level=Level.OK, subject=_subnetwork_subject(value.name), text=text, facts=values)
                 return
             named = interface.is_named
             yield RuleResult(
@@ -307,7 +307,7 @@ def subnetwork_is_in_region(facts: CheckFacts) -> Iterator[RuleResult]:
                 + (f"not to `{interface.network}`" if named else "and no network is named"),
                 why=None if named else _USES_DEFAULT,
                 remedies=(Remedy(f"name its network: `--network={value.network}`"),),
-                facts=about,
+                facts=values,
             )
         case Absent() if interface.subnetwork:
             yield _misplaced_subnetwork_result(interface, None, facts)

@@ -131,17 +131,17 @@ _MAX_HOLDERS = 5
 
 @dataclass(frozen=True, slots=True)
 class _LimitUsage:
-    """One limit and what counts against it. `held` is None if the current usage is unknown."""
+    """One limit and what counts against it. `holders` is None if the current usage is unknown."""
 
     limit: EffectiveLimit
     unit: str
     needed: int
-    held: tuple[HeldCapacity, ...] | None
+    holders: tuple[HeldCapacity, ...] | None
 
     @property
     def amount(self) -> int:
         """The amount in use, as far as known."""
-        return sum(holding.size for holding in self.held or ())
+        return sum(holding.size for holding in self.holders or ())
 
     @property
     def is_short(self) -> bool:
@@ -151,13 +151,13 @@ class _LimitUsage:
     @property
     def is_surely_short(self) -> bool:
         """Return whether too little is left even without what may not count."""
-        counted = sum(holding.size for holding in self.held or () if holding.surely_counts)
+        counted = sum(holding.size for holding in self.holders or () if holding.surely_counts)
         return self.limit.value is not None and counted + self.needed > self.limit.value
 
     @property
     def is_sure(self) -> bool:
         """Return whether the limit is known to be sufficient."""
-        return self.limit.value is None or (self.held is not None and not self.is_short)
+        return self.limit.value is None or (self.holders is not None and not self.is_short)
 
     @property
     def place(self) -> str:
@@ -215,12 +215,14 @@ def dead_records_hold_quota(facts: CheckFacts) -> Iterator[RuleResult]:
     They count until they are deleted [observed: marin#87, skypilot PR#1483]. A note; if quota is short, TPU401 names them.
     """
     wanted, accelerator = facts.wanted, facts.wanted.accelerator
-    held = value_or_none(facts.held)
-    if not wanted.creates or accelerator is None or held is None:
+    resources = value_or_none(facts.resources)
+    if not wanted.creates or accelerator is None or resources is None:
         return
     pool = QuotaPool.of(accelerator, wanted.spec.tier)
     near = [
-        one for one in held_capacity(held, wanted) if one.zone.rpartition("-")[0] == wanted.region and one.pool == pool
+        one
+        for one in held_capacity(resources, wanted)
+        if one.zone.rpartition("-")[0] == wanted.region and one.pool == pool
     ]
     dead = [one for one in near if one.is_dead]
     if not dead:
@@ -248,12 +250,12 @@ def _limit_usages(facts: CheckFacts, accelerator: AcceleratorType) -> list[_Limi
         other = find_accelerator_type(spec.accelerator_type)
         if other and QuotaPool.of(other, spec.tier) == pool:
             needed += other.size
-    held = value_or_none(facts.held)
-    every = held_capacity(held, wanted) if held else ()
-    unseen = held.unreachable if held else ()
+    resources = value_or_none(facts.resources)
+    every = held_capacity(resources, wanted) if resources else ()
+    unseen = resources.unreachable if resources else ()
     accounts = []
     for limit in effective_limits(value_or_none(facts.quotas) or (), pool, wanted.zone):
-        is_seen = held is not None and not any(limit.holds_in(zone) for zone in unseen)
+        is_seen = resources is not None and not any(limit.holds_in(zone) for zone in unseen)
         of_limit = tuple(one for one in every if one.pool == pool and limit.holds_in(one.zone))
         # A part of the usage can show that the limit is exceeded; only all of it shows that the limit is sufficient.
         account = _LimitUsage(limit, accelerator.generation.unit, needed, of_limit)
@@ -268,9 +270,9 @@ def _quota_exceeded_result(facts: CheckFacts, account: _LimitUsage) -> RuleResul
     wanted, limit = facts.wanted, account.limit
     is_zero = limit.value == 0
     name = limit.name or limit.metric
-    held = f", and {account.amount} are held by {_holder_words(account.held)}" if account.held else ""
+    holders = f", and {account.amount} are held by {_holder_words(account.holders)}" if account.holders else ""
     left = max((limit.value or 0) - account.amount, 0)
-    dead = [one for one in account.held or () if one.is_dead]
+    dead = [one for one in account.holders or () if one.is_dead]
     is_reserved = wanted.spec.tier is Tier.RESERVED
     if is_reserved:
         why = "it is not documented whether reserved capacity counts against it"
@@ -288,7 +290,7 @@ def _quota_exceeded_result(facts: CheckFacts, account: _LimitUsage) -> RuleResul
         text=f"the quota `{name}` is 0 in {account.place}: the project was never given any"
         if is_zero
         else f"{account.needed} {account.unit} are needed in {account.place}, and {left} are left: "
-        f"`{name}` is {limit.value}{held}",
+        f"`{name}` is {limit.value}{holders}",
         why=why,
         remedies=(
             *(Remedy(f"delete {one.label}, which is dead", one.delete) for one in dead[:_MAX_HOLDERS]),
@@ -298,7 +300,7 @@ def _quota_exceeded_result(facts: CheckFacts, account: _LimitUsage) -> RuleResul
             **_limit_facts(account),
             "holders": [
                 {"name": one.label.replace("`", ""), "state": one.state, "amount": one.size}
-                for one in account.held or ()
+                for one in account.holders or ()
             ],
         },
     )
@@ -326,10 +328,10 @@ def _limit_facts(account: _LimitUsage) -> dict[str, object]:
     }
 
 
-def _holder_words(held: tuple[HeldCapacity, ...] | list[HeldCapacity]) -> str:
-    most = sorted(held, key=lambda one: -one.size)
+def _holder_words(holders: tuple[HeldCapacity, ...] | list[HeldCapacity]) -> str:
+    most = sorted(holders, key=lambda one: -one.size)
     words = [f"{one.label} ({one.state}, {one.size})" for one in most[:_MAX_HOLDERS]]
-    return ", ".join(words) + (f" and {len(held) - _MAX_HOLDERS} more" if len(held) > _MAX_HOLDERS else "")
+    return ", ".join(words) + (f" and {len(holders) - _MAX_HOLDERS} more" if len(holders) > _MAX_HOLDERS else "")
 
 
 QUOTA_RULES = (quota_is_enough, dead_records_hold_quota, address_quota_is_enough, many_addresses)
@@ -438,10 +440,10 @@ def grant_covers(facts: CheckFacts) -> Iterator[RuleResult]:
         )
         return
     coverage = grant_coverage(wanted, accelerator, _known_capacity(facts), facts.now.date())
-    held = value_or_none(facts.held)
+    resources = value_or_none(facts.resources)
     if not coverage.is_enough:
         yield _not_covered_result(facts, accelerator, coverage, level=level, why=why)
-    elif held is not None and wanted.zone not in held.unreachable:
+    elif resources is not None and wanted.zone not in resources.unreachable:
         grants = " and ".join(f"`{grant}`" for grant in coverage.grants)
         yield RuleResult(
             level=Level.OK,
@@ -572,8 +574,8 @@ def _grant_remedies(facts: CheckFacts, accelerator: AcceleratorType, grant: Gran
 
 
 def _known_capacity(facts: CheckFacts) -> tuple[HeldCapacity, ...]:
-    held = value_or_none(facts.held)
-    return held_capacity(held, facts.wanted) if held else ()
+    resources = value_or_none(facts.resources)
+    return held_capacity(resources, facts.wanted) if resources else ()
 
 
 def _coverage_facts(coverage: GrantCoverage) -> dict[str, object]:

@@ -140,19 +140,19 @@ def node_name_is_free(facts: CheckFacts) -> Iterator[RuleResult]:
     here; the rules of quota and grants need them too. Zones that did not answer are `unknown`.
     """
     wanted = facts.wanted
-    if not wanted.creates or facts.held is None:
+    if not wanted.creates or facts.resources is None:
         return
     subject = wanted.name.node_id if wanted.name else wanted.project
-    match facts.held:
-        case Known(held):
+    match facts.resources:
+        case Known(resources):
             found = [
                 *_difference_results(wanted),
-                *(_same_name_results(wanted, wanted.name, held) if wanted.name else ()),
+                *(_same_name_results(wanted, wanted.name, resources) if wanted.name else ()),
             ]
             yield from found
-            if held.unreachable:
-                zones = ", ".join(held.unreachable)
-                does_not = "it does not" if len(held.unreachable) == 1 else "they do not"
+            if resources.unreachable:
+                zones = ", ".join(resources.unreachable)
+                does_not = "it does not" if len(resources.unreachable) == 1 else "they do not"
                 permission = f"`tpu.nodes.list` on project `{wanted.project}`"
                 yield RuleResult(
                     level=Level.UNKNOWN,
@@ -160,7 +160,7 @@ def node_name_is_free(facts: CheckFacts) -> Iterator[RuleResult]:
                     text=f"the nodes in {zones} could not be read: {does_not} answer",
                     why="nodes there count against quota and grants, and may have the same name",
                     remedies=(Remedy(f"check again; reading it takes the permission {permission}"),),
-                    facts={"unreachable": list(held.unreachable), "permission": "tpu.nodes.list"},
+                    facts={"unreachable": list(resources.unreachable), "permission": "tpu.nodes.list"},
                     is_passing=True,
                 )
             elif wanted.name and not found:
@@ -194,14 +194,14 @@ def _difference_results(wanted: WantedNode) -> Iterator[RuleResult]:
         )
 
 
-def _same_name_results(wanted: WantedNode, name: NodeName, held: ProjectResources) -> Iterator[RuleResult]:
+def _same_name_results(wanted: WantedNode, name: NodeName, resources: ProjectResources) -> Iterator[RuleResult]:
     own = [node for node in (wanted.node, wanted.replaces) if node]
-    for node in held.nodes:
+    for node in resources.nodes:
         if node.name.node_id == name.node_id and not any(node.name == known.name for known in own):
             yield _same_name_node_result(wanted, node)
-    seen = {node.name for node in held.nodes}
+    seen = {node.name for node in resources.nodes}
     owners = {node.queued_resource for node in own}
-    for request in held.requests:
+    for request in resources.requests:
         # An existing node is reported instead of its request.
         is_there = any(there.zone == request.zone and there.node_id == name.node_id for there in seen)
         if request.owns(name.node_id) and not is_there and request.name not in owners:
@@ -261,12 +261,12 @@ def type_is_offered_in_zone(facts: CheckFacts) -> Iterator[RuleResult]:
         case Known(types):
             like = wanted.accelerator
             generation = like.generation if like and _sizes_offered(types, like) else None
-            about = {"acceleratorType": name, "zone": wanted.zone}
+            values = {"acceleratorType": name, "zone": wanted.zone}
             if name in types:
-                yield RuleResult(level=Level.OK, subject=wanted.zone, text=f"{wanted.zone} offers {name}", facts=about)
+                yield RuleResult(level=Level.OK, subject=wanted.zone, text=f"{wanted.zone} offers {name}", facts=values)
             elif generation and wanted.spec.topology:
                 text = f"{wanted.zone} offers {generation.name}"
-                yield RuleResult(level=Level.OK, subject=wanted.zone, text=text, facts=about)
+                yield RuleResult(level=Level.OK, subject=wanted.zone, text=text, facts=values)
             # The lists of zones have the usual sizes of the large generations, not every possible one.
             elif (
                 like
@@ -275,7 +275,7 @@ def type_is_offered_in_zone(facts: CheckFacts) -> Iterator[RuleResult]:
             ):
                 text = f"{wanted.zone} offers {generation.name}, but {name} is not in its list"
                 why = "the documentation allows this size; the service decides"
-                yield RuleResult(level=Level.NOTE, subject=wanted.zone, text=text, why=why, facts=about)
+                yield RuleResult(level=Level.NOTE, subject=wanted.zone, text=text, why=why, facts=values)
             else:
                 yield _type_not_offered(facts, types)
         case Absent() | Unknown(error_id="zone-not-supported"):
