@@ -336,7 +336,13 @@ def create_or_check_command(
     written as an option, or if that part would not fit in the other zone.
     """
     spec = wanted.spec
-    makes = wanted.name is not None and _fits_in_command(spec, is_moved=zone not in {None, wanted.zone})
+    # Disks and subnetworks cannot move to another zone; scripts and keys are too long for a command. The ssh key that
+    # tpuctl adds itself, a single line, needs no option.
+    cannot_move = bool(spec.data_disks) or "/" in (spec.subnetwork or "")
+    is_own_key = set(spec.metadata) == {"ssh-keys"} and "\n" not in spec.metadata["ssh-keys"].strip()
+    has_metadata = bool(spec.metadata) and not is_own_key
+    has_no_option = has_metadata or spec.setup or spec.kept or (cannot_move and zone not in {None, wanted.zone})
+    makes = wanted.name is not None and not has_no_option
     words = ["tpuctl", "up" if makes else "check", *([wanted.name.node_id] if wanted.name else ())]
     words += [f"--project={wanted.project}", f"--zone={zone or wanted.zone}"]
     words += _type_options(wanted, accelerator_type or spec.accelerator_type, more)
@@ -375,18 +381,6 @@ def delete_queued_resource_command(project: str, zone: str, node_id: str, *, all
     """Delete the queued resource of a node, including the node."""
     words = ["tpuctl", "down", f"{zone}/{node_id}", f"--project={project}"]
     return shlex.join([*words, *(["--all-nodes"] if all_nodes else [])])
-
-
-def _fits_in_command(spec: NodeSpec, *, is_moved: bool) -> bool:
-    """Return whether options can express the whole spec.
-
-    Scripts and keys are too long; disks and subnetworks cannot move. The ssh key that tpuctl adds itself, a single
-    line, needs no option.
-    """
-    stays = bool(spec.data_disks) or "/" in (spec.subnetwork or "")
-    is_ours = set(spec.metadata) == {"ssh-keys"} and "\n" not in spec.metadata["ssh-keys"].strip()
-    has_metadata = bool(spec.metadata) and not is_ours
-    return not (has_metadata or spec.setup or spec.kept or (is_moved and stays))
 
 
 def _type_options(wanted: WantedNode, accelerator_type: str, more: tuple[str, ...]) -> Iterator[str]:
@@ -431,72 +425,74 @@ def _creation_options(spec: NodeSpec) -> Iterator[str]:
 
 def list_projects_command() -> str:
     """List the projects that the account can see."""
-    return _gcloud("projects", "list")
+    return gcloud_command("projects", "list")
 
 
 def restore_project_command(project: str) -> str:
     """Cancel the deletion of a project."""
-    return _gcloud("projects", "undelete", project)
+    return gcloud_command("projects", "undelete", project)
 
 
 def list_billing_accounts_command() -> str:
     """List the billing accounts that the account can see."""
-    return _gcloud("billing", "accounts", "list")
+    return gcloud_command("billing", "accounts", "list")
 
 
 def list_networks_command(project: str) -> str:
     """List the networks of a project."""
-    return _gcloud("compute", "networks", "list", f"--project={project}")
+    return gcloud_command("compute", "networks", "list", f"--project={project}")
 
 
 def create_network_command(project: str, name: str) -> str:
     """Create a network with a subnetwork in every region, without firewall rules."""
-    return _gcloud("compute", "networks", "create", name, "--subnet-mode=auto", f"--project={project}")
+    return gcloud_command("compute", "networks", "create", name, "--subnet-mode=auto", f"--project={project}")
 
 
 def list_subnetworks_command(project: str, network: str) -> str:
     """List the subnetworks of a network, with their regions."""
-    return _gcloud("compute", "networks", "subnets", "list", f"--network={network}", f"--project={project}")
+    return gcloud_command("compute", "networks", "subnets", "list", f"--network={network}", f"--project={project}")
 
 
 def enable_private_access_command(project: str, region: str, subnetwork: str) -> str:
     """Enable Private Google Access on a subnetwork."""
     place = (f"--region={region}", f"--project={project}")
-    return _gcloud("compute", "networks", "subnets", "update", subnetwork, *place, "--enable-private-ip-google-access")
+    return gcloud_command(
+        "compute", "networks", "subnets", "update", subnetwork, *place, "--enable-private-ip-google-access"
+    )
 
 
 def list_machines_command(project: str) -> str:
     """List the virtual machines of a project."""
-    return _gcloud("compute", "instances", "list", f"--project={project}")
+    return gcloud_command("compute", "instances", "list", f"--project={project}")
 
 
 def start_machine_command(project: str, zone: str, name: str) -> str:
     """Start a virtual machine."""
-    return _gcloud("compute", "instances", "start", name, f"--zone={zone}", f"--project={project}")
+    return gcloud_command("compute", "instances", "start", name, f"--zone={zone}", f"--project={project}")
 
 
 def stop_machine_command(project: str, zone: str, name: str) -> str:
     """Stop a virtual machine."""
-    return _gcloud("compute", "instances", "stop", name, f"--zone={zone}", f"--project={project}")
+    return gcloud_command("compute", "instances", "stop", name, f"--zone={zone}", f"--project={project}")
 
 
 def set_scopes_command(project: str, zone: str, name: str, *, account: str | None = None) -> str:
     """Give a stopped virtual machine the scope `cloud-platform`, so that IAM alone decides; optionally set its account."""
     words = ["compute", "instances", "set-service-account", name, f"--zone={zone}", f"--project={project}"]
     words += [f"--service-account={account}"] if account else []
-    return _gcloud(*words, "--scopes=cloud-platform")
+    return gcloud_command(*words, "--scopes=cloud-platform")
 
 
 def list_disks_command(project: str) -> str:
     """List the disks of a project, with their zones."""
-    return _gcloud("compute", "disks", "list", f"--project={project}")
+    return gcloud_command("compute", "disks", "list", f"--project={project}")
 
 
 def describe_disk_command(project: str, zone: str, name: str) -> str:
     """Show the status of a disk and the machines that it is attached to."""
-    return _gcloud("compute", "disks", "describe", name, f"--zone={zone}", f"--project={project}")
+    return gcloud_command("compute", "disks", "describe", name, f"--zone={zone}", f"--project={project}")
 
 
-def _gcloud(*words: str) -> str:
-    """Return a command that is valid for gcloud 528."""
+def gcloud_command(*words: str) -> str:
+    """Return a gcloud command, quoted for the shell. All that are suggested are valid for gcloud 528."""
     return shlex.join(("gcloud", *words))

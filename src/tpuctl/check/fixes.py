@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
@@ -28,7 +29,7 @@ from tpuctl.output.terminal import OutputFormat
 from tpuctl.ssh.keys import ensure_key, login_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from tpuctl.app.app import App
     from tpuctl.check.findings import CheckReport, Fix
@@ -70,8 +71,11 @@ def run_fixes(app: App, report: CheckReport, *, yes: bool) -> FixRunner | None:
         app.terminal.note("nothing was changed")
         return None
     fixes = FixRunner(list(planned))
+    local = [change for change in planned if isinstance(change, LocalFix)]
     try:
-        fixes.run(_apply_function(app, planned), app.terminal.note)
+        # Changes of this machine alone need no cloud and no settings.
+        apply = apply_local_fix if len(local) == len(planned) else partial(apply_fix, check_sources(app))
+        fixes.run(apply, app.terminal.note)  # type: ignore[arg-type]  # without the cloud all are local
     except BaseException:  # also signals: the applied changes must be reported
         with signals_ignored():
             lines = ["`--fix` was interrupted"]
@@ -82,14 +86,6 @@ def run_fixes(app: App, report: CheckReport, *, yes: bool) -> FixRunner | None:
             app.terminal.warn(*lines)
         raise
     return fixes
-
-
-def _apply_function(app: App, planned: Iterable[Fix]) -> Callable[[Fix], None]:
-    """Return the function that applies a change. If all are on this machine, it needs no cloud and no settings."""
-    if all(isinstance(change, LocalFix) for change in planned):
-        return apply_local_fix  # type: ignore[return-value]  # all are local
-    cloud = check_sources(app)
-    return lambda change: apply_fix(cloud, change)
 
 
 def report_failed_fixes(app: App, fixes: FixRunner) -> None:

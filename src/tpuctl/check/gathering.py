@@ -122,7 +122,13 @@ class FactGatherer:
         )
         is_missing = offered is not None and wanted.spec.accelerator_type not in offered
         offers = queries.offers() if is_missing or is_elsewhere else None
-        roles = self._roles(queries, wanted, buckets, now)
+        roles: dict[str, Query[frozenset[str]]] = {}
+        if buckets:
+            # Which roles the table lacks is known only with the policies.
+            first = tuple(bucket.follow_policy() for bucket in buckets)
+            project, policy = answer(queries.project()), answer(queries.policy())
+            known_by_now = CheckFacts(now=now, wanted=wanted, project=project, project_policy=policy, buckets=first)
+            roles = {name: queries.role(name) for name in roles_to_read(known_by_now)}
         return CheckFacts(
             now=now,
             wanted=wanted,
@@ -168,17 +174,6 @@ class FactGatherer:
             resources=self._resources(queries),
             buckets=tuple(bucket.facts() for bucket in buckets),
         )
-
-    def _roles(
-        self, queries: NodeQueries, wanted: WantedNode, buckets: Sequence[BucketQueries], now: datetime
-    ) -> dict[str, Query[frozenset[str]]]:
-        """Wait for the policies and start queries for the roles that the table lacks."""
-        if not buckets:
-            return {}
-        first = tuple(bucket.follow_policy() for bucket in buckets)
-        project, policy = (self._pool.answer(query()) for query in (queries.project, queries.policy))
-        known_by_now = CheckFacts(now=now, wanted=wanted, project=project, project_policy=policy, buckets=first)
-        return {name: queries.role(name) for name in roles_to_read(known_by_now)}
 
     def _resources(self, queries: NodeQueries) -> Fact[ProjectResources]:
         """Return nodes and queued resources of the project; unknown if either of them is unknown."""

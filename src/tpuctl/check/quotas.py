@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpuctl.accelerators import find_accelerator_type, load_accelerators
 from tpuctl.check.findings import delete_node_command, delete_queued_resource_command
@@ -17,7 +17,7 @@ from tpuctl.models.node import Node, Tier
 from tpuctl.names import last_segment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
     from datetime import date
 
     from tpuctl.accelerators import AcceleratorType
@@ -97,7 +97,14 @@ def held_capacity(resources: ProjectResources, wanted: WantedNode) -> tuple[Held
 
 
 def _capacity_of_request(request: QueuedResource, wanted: WantedNode) -> Iterator[HeldCapacity]:
-    for spec, ids in _request_node_specs(request):
+    """Yield each kind of node that is requested."""
+    rest = list(request.node_ids)
+    for spec in (request.raw.get("tpu") or {}).get("nodeSpec") or ():
+        multiple = spec.get("multisliceParams") or spec.get("multiNodeParams") or {}
+        node_count = int(multiple.get("nodeCount", 0)) if multiple else 1
+        ids, rest = tuple(rest[:node_count]), rest[node_count:]
+        if not ids:
+            continue
         node = Node.from_api({**(spec.get("node") or {}), "name": f"{_request_parent(request)}/nodes/{ids[0]}"})
         is_replaced = wanted.replaces is not None and wanted.replaces.name in {
             Node.from_api({"name": f"{_request_parent(request)}/nodes/{node_id}"}).name for node_id in ids
@@ -115,17 +122,6 @@ def _capacity_of_request(request: QueuedResource, wanted: WantedNode) -> Iterato
                 count=count,
                 delete=delete_queued_resource_command(wanted.project, request.zone, ids[0], all_nodes=several),
             )
-
-
-def _request_node_specs(request: QueuedResource) -> Iterator[tuple[Mapping[str, Any], tuple[str, ...]]]:
-    """Yield each kind of node that is requested, with the ids of its nodes."""
-    rest = list(request.node_ids)
-    for spec in (request.raw.get("tpu") or {}).get("nodeSpec") or ():
-        several = spec.get("multisliceParams") or spec.get("multiNodeParams") or {}
-        count = int(several.get("nodeCount", 0)) if several else 1
-        ids, rest = tuple(rest[:count]), rest[count:]
-        if ids:
-            yield spec, ids
 
 
 def _request_tier(request: QueuedResource, node: Node) -> Tier:

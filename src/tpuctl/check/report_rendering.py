@@ -72,9 +72,16 @@ def show_findings(
         width, colored = terminal.streams.width, terminal.colors_out
         terminal.page(findings_page(report, width=width, colored=colored, verbose=verbose, can_fix=can_fix))
     else:
-        terminal.table(
-            (), [_finding_row(finding) for finding in report.findings if verbose or finding.level is not Level.OK]
-        )
+        rows = []
+        for finding in report.findings:
+            if verbose or finding.level is not Level.OK:
+                # All of the finding in one row, as the log of a CI job may be the only source of information.
+                found = finding.found
+                text = f"{found.text} {ACCEPTED_MARK}" if is_downgraded(finding) else found.text
+                advice = [one.text + (f": `{one.command}`" if one.command else "") for one in found.remedies]
+                texts = (str(finding.level), finding.id, found.subject, text, found.why or "", "; ".join(advice))
+                rows.append(tuple(map(Cell, texts)))
+        terminal.table((), rows)
     terminal.note(report_summary(report, elapsed))
 
 
@@ -211,14 +218,6 @@ def finding_to_json(finding: Finding) -> dict[str, Any]:
         ],
         "facts": json.loads(json.dumps(dict(found.facts))),
     }
-
-
-def _finding_row(finding: Finding) -> tuple[Cell, ...]:
-    """Return all of the finding in one row, as the log of a CI job may be the only source of information."""
-    found = finding.found
-    text = f"{found.text} {ACCEPTED_MARK}" if is_downgraded(finding) else found.text
-    advice = [remedy.text + (f": `{remedy.command}`" if remedy.command else "") for remedy in found.remedies]
-    return tuple(map(Cell, (str(finding.level), finding.id, found.subject, text, found.why or "", "; ".join(advice))))
 
 
 def _finding_header(finding: Finding, *, colored: bool) -> str:

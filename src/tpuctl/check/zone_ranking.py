@@ -169,9 +169,16 @@ def rank_zones(
                 unplaced.append(UnplacedBucket(bucket.use, reason or "there is no such bucket", is_absent=True))
             case Unknown(reason=reason, permission=permission) if bucket.placement is None:
                 unplaced.append(UnplacedBucket(bucket.use, reason, permission))
-    return ZoneRanking(
-        spec.accelerator_type, tuple(sorted(ranked, key=_sort_key)), tuple(unplaced), _offline_reason(offers)
-    )
+    match offers:
+        case None:
+            offline: str | None = "the API was not called"
+        case Unknown(reason=reason):
+            offline = reason
+        case Absent(reason=reason):
+            offline = reason or "the API returned no zones"
+        case Known():
+            offline = None
+    return ZoneRanking(spec.accelerator_type, tuple(sorted(ranked, key=_sort_key)), tuple(unplaced), offline)
 
 
 def _zones_offering(
@@ -185,18 +192,6 @@ def _zones_offering(
         start = f"{accelerator.generation.prefix}-"
         return [zone for zone, types in live.items() if any(name.startswith(start) for name in types)]
     return [zone for zone, types in live.items() if spec.accelerator_type in types]
-
-
-def _offline_reason(offers: Fact[Mapping[str, tuple[str, ...]]] | None) -> str | None:
-    match offers:
-        case None:
-            return "the API was not called"
-        case Unknown(reason=reason):
-            return reason
-        case Absent(reason=reason):
-            return reason or "the API returned no zones"
-        case Known():
-            return None
 
 
 def _covering_grants(wanted: WantedNode, resources: Fact[ProjectResources] | None, today: date) -> tuple[Grant, ...]:

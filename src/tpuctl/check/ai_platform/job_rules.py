@@ -490,20 +490,17 @@ def account_of_tpu_vm(case: JobCase) -> Iterator[RuleResult]:
     )
     text = f"the TPU VM reads and writes as {who}; the `tpuServiceAccount` of AI Platform is no longer needed"
     why = "its role `roles/ml.serviceAgent` has no effect on a TPU VM, and can be removed"
-    yield case.found(Level.NOTE, field, text, why=why, remedies=list(_role_remedies(case, field)))
-
-
-def _role_remedies(case: JobCase, field: JobField | None) -> Iterator[Remedy]:
-    buckets = case.storage.buckets
-    if field is None:
-        if buckets:
-            names = join_words((f"gs://{bucket}" for bucket in buckets), last="and")
-            yield Remedy(f"check whether it may use {names}", shlex.join(["tpuctl", "check", case.target]))
-        return
-    for bucket in buckets:
-        is_written = bucket in case.storage.written
-        change = GrantBucketRole(bucket, _WRITE_ROLE if is_written else _READ_ROLE, f"serviceAccount:{field.value}")
-        yield Remedy(f"grant it {'read and write' if is_written else 'read'} access to gs://{bucket}", change.command)
+    buckets, remedies = case.storage.buckets, []
+    if field is None and buckets:
+        names = join_words((f"gs://{bucket}" for bucket in buckets), last="and")
+        remedies.append(Remedy(f"check whether it may use {names}", shlex.join(["tpuctl", "check", case.target])))
+    elif field is not None:
+        for bucket in buckets:
+            is_written, member = bucket in case.storage.written, f"serviceAccount:{field.value}"
+            change = GrantBucketRole(bucket, _WRITE_ROLE if is_written else _READ_ROLE, member)
+            access = "read and write" if is_written else "read"
+            remedies.append(Remedy(f"grant it {access} access to gs://{bucket}", change.command))
+    yield case.found(Level.NOTE, field, text, why=why, remedies=remedies)
 
 
 @check_rule("TPU817", "Keys that nothing replaces")

@@ -148,12 +148,14 @@ def render_settings_file(job: TrainingInput, replacement: Replacement, storage: 
     # A newline within an argument would end the comment.
     shown = command if command.isprintable() else "tpuctl run … (see `tpuctl check --ai-platform`)"
     head += ["# Instead of `gcloud ai-platform jobs submit training`:", f"#   {shown}", ""]
-    lines = [
-        *_machine_lines(job, replacement),
-        *_other_lines(job),
-        *_bucket_lines(storage),
-        *_setup_lines(job, storage),
-    ]
+    lines = [*_machine_lines(job, replacement), *_other_lines(job)]
+    for setting in BucketSetting:
+        places = [place for place in storage.places if place.setting is setting]
+        lines += [f"{setting}:"] if places else []
+        for place in places:
+            flag = f" --{place.flag}" if place.flag else ""
+            lines.append(f"  - {_render_scalar(str(place.path))}  # {_origin_comment(place.field)}{flag}")
+    lines += _setup_lines(job, storage)
     return "\n".join([*head, *lines, ""])
 
 
@@ -222,16 +224,6 @@ def _other_lines(job: TrainingInput) -> Iterator[str]:
     yield "labels:"
     for key, text in labels:
         yield f"  {_render_scalar(key)}: {_render_scalar(text.value)}  # line {text.line}"
-
-
-def _bucket_lines(storage: JobStorage) -> Iterator[str]:
-    for setting in BucketSetting:
-        places = [place for place in storage.places if place.setting is setting]
-        if places:
-            yield f"{setting}:"
-        for place in places:
-            flag = f" --{place.flag}" if place.flag else ""
-            yield f"  - {_render_scalar(str(place.path))}  # {_origin_comment(place.field)}{flag}"
 
 
 def _setup_lines(job: TrainingInput, storage: JobStorage) -> Iterator[str]:

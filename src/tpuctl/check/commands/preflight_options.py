@@ -142,6 +142,13 @@ def _check_settings(settings: Settings, purpose: Purpose | None, machine: str | 
         *_parse_buckets(settings, "data_buckets", writes=False),
         *_parse_buckets(settings, "checkpoint_buckets", reads=False),
     )
+    if prices := settings.pairs("egress_prices"):
+        from tpuctl.check.colocation import own_prices  # noqa: PLC0415  # few users have their own prices
+
+        try:
+            own_prices(prices)
+        except ValueError as error:
+            raise SettingError(f"{_setting_source(settings, 'egress_prices')}: {error}") from None
     return CheckSettings(
         purpose=purpose or Purpose.TRAIN,
         buckets=tuple(dict.fromkeys(uses)),
@@ -152,21 +159,8 @@ def _check_settings(settings: Settings, purpose: Purpose | None, machine: str | 
         internal_ip=settings.is_on("internal_ip"),
         grants=tuple(Grant.parse(record) for record in settings.records("grants")),
         no_billing_outside_grants=settings.is_on("no_billing_outside_grants"),
-        egress_prices=_egress_prices(settings),
+        egress_prices=prices,
     )
-
-
-def _egress_prices(settings: Settings) -> dict[str, str]:
-    prices = settings.pairs("egress_prices")
-    if not prices:
-        return prices
-    from tpuctl.check.colocation import own_prices  # noqa: PLC0415  # few users have their own prices
-
-    try:
-        own_prices(prices)
-    except ValueError as error:
-        raise SettingError(f"{_setting_source(settings, 'egress_prices')}: {error}") from None
-    return prices
 
 
 def _setting_source(settings: Settings, key: str) -> str:
@@ -200,25 +194,21 @@ def _accepted_ids(settings: Settings) -> frozenset[str]:
         return given
     from tpuctl.check.rules import RULES  # noqa: PLC0415  # 20 ms, and few skip a check by its id
 
-    if wrong := sorted(given - {rule.id for rule in RULES} - {ALL_CHECKS}):
-        _check_rule_ids(wrong, settings)
-    return given
-
-
-def _check_rule_ids(given: list[str], settings: Settings) -> None:
-    """Return if these are ids of checks of AI Platform jobs; else raise `InvalidInputError` with the source of the id."""
+    known = [rule.id for rule in RULES]
+    others = sorted(given - set(known) - {ALL_CHECKS})
+    if not others:
+        return given
     from tpuctl.check.ai_platform import JOB_RULES  # noqa: PLC0415  # few users have such a job
-    from tpuctl.check.rules import RULES  # noqa: PLC0415  # 20 ms, and few skip a check by its id
 
-    known = [*(rule.id for rule in RULES), *(rule.id for rule in JOB_RULES)]
-    setting = settings["skip_checks"]
-    for text in given:
-        if text not in known:
-            near = closest_match(text, known[: len(RULES)]) or closest_match(text, known)
-            hint = f"did you mean `{near}`?" if near else "`tpuctl check --all` shows the ids; `all` skips every check"
-            if setting is None or setting.source.kind is SourceKind.FLAG:
-                raise InvalidInputError(f"`--skip-check {text}`: there is no such check", hint=hint)
-            raise SettingError(f"{setting.source}: `skip_checks`: there is no check `{text}`", hint=hint)
+    of_jobs = [rule.id for rule in JOB_RULES]
+    if unknown := [text for text in others if text not in of_jobs]:
+        text = unknown[0]
+        near = closest_match(text, known) or closest_match(text, [*known, *of_jobs])
+        hint = f"did you mean `{near}`?" if near else "`tpuctl check --all` shows the ids; `all` skips every check"
+        if setting is None or setting.source.kind is SourceKind.FLAG:
+            raise InvalidInputError(f"`--skip-check {text}`: there is no such check", hint=hint)
+        raise SettingError(f"{setting.source}: `skip_checks`: there is no check `{text}`", hint=hint)
+    return given
 
 
 def _as_setting(name: str, value: Any) -> Any:  # click's value, as the settings take it

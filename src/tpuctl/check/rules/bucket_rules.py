@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
@@ -28,6 +27,7 @@ from tpuctl.check.findings import (
     RuleResult,
     check_rule,
     create_or_check_command,
+    gcloud_command,
     refer_to_rule,
     short_reason,
 )
@@ -636,7 +636,12 @@ def _move_data_remedies(
 ) -> Iterator[Remedy]:
     wanted = facts.wanted
     locations = best_locations(wanted.region)
-    name = _name_in_region(bucket_facts.use.bucket, placement, wanted.region)
+    # The bucket's name with the region at the end. Dots are replaced, as they would need a verified domain.
+    places = "|".join(
+        f"-{re.escape(place)}$" for place in (placement.location.lower(), *regions_within(placement)) if place
+    )
+    stem = re.sub(places or "$^", "", bucket_facts.use.bucket.replace(".", "-"))
+    name = f"{stem[: _MAX_BUCKET_NAME - len(wanted.region) - 1].rstrip('-_')}-{wanted.region}"
     options = (f"--project={wanted.project}", f"--location={locations[0]}", "--uniform-bucket-level-access")
     yield Remedy(
         f"{first}use a bucket where the TPU is, in {' or '.join(locations)}",
@@ -650,13 +655,6 @@ def _move_data_remedies(
                 "storage", "rsync", "--recursive", bucket_facts.use.url, target, *payer_flag(facts, bucket_facts)
             ),
         )
-
-
-def _name_in_region(bucket: str, placement: BucketPlacement, region: str) -> str:
-    """Return the bucket's name with the region at the end. Dots are replaced, as they would need a verified domain."""
-    places = [placement.location.lower(), *regions_within(placement)]
-    stem = re.sub("|".join(f"-{re.escape(place)}$" for place in places if place) or "$^", "", bucket.replace(".", "-"))
-    return f"{stem[: _MAX_BUCKET_NAME - len(region) - 1].rstrip('-_')}-{region}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -800,11 +798,6 @@ def update_bucket_command(facts: CheckFacts, bucket_facts: BucketFacts, *flags: 
     return gcloud_command(
         "storage", "buckets", "update", bucket_url(bucket_facts.use.bucket), *flags, *payer_flag(facts, bucket_facts)
     )
-
-
-def gcloud_command(*words: str) -> str:
-    """Return a gcloud command, quoted for the shell."""
-    return shlex.join(["gcloud", *words])
 
 
 def size_in_words(size: float) -> str:

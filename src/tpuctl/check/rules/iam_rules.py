@@ -308,13 +308,24 @@ def _undecided_result(subject: str, entries: list[BucketJudgement]) -> RuleResul
         words = _join_and(sorted(name.rpartition(".")[2] for name in callers))
         can = f"may {words} objects there" if words else "may not use its objects"
         shown.append(f"your own account {can}, which says nothing certain about the node's account")
+    remedies = []
+    for doubt in first.doubts:
+        needs = f"`{doubt.permission}` on {doubt.place}"
+        if doubt.permission is None:
+            continue
+        if doubt.is_passing:
+            remedies.append(Remedy(f"check again; reading it takes the permission {needs}"))
+        elif doubt.is_denied:
+            remedies.append(Remedy(f"ask for the permission {needs}, and check again"))
+        else:
+            remedies.append(Remedy(f"fix that and check again; reading it takes the permission {needs}"))
     text = f"unknown whether the node's account `{first.account}` may {verbs} {whole}: "
     return RuleResult(
         level=Level.UNKNOWN,
         subject=subject,
         text=text + "; ".join(shown),
         remedies=(
-            *_read_remedies(first.doubts),
+            *remedies,
             # Not by `--fix`, as the grant may be needless.
             *(
                 Remedy(f"or grant it `{entry.grant.role}` on {entry.url}, which settles it", entry.grant.command)
@@ -330,20 +341,6 @@ def _undecided_result(subject: str, entries: list[BucketJudgement]) -> RuleResul
         },
         is_passing=any(doubt.is_passing for doubt in first.doubts),
     )
-
-
-def _read_remedies(doubts: Iterable[Caveat]) -> Iterator[Remedy]:
-    """Yield what it takes to read the missing policies."""
-    for doubt in doubts:
-        if doubt.permission is None:
-            continue
-        needs = f"`{doubt.permission}` on {doubt.place}"
-        if doubt.is_passing:
-            yield Remedy(f"check again; reading it takes the permission {needs}")
-        elif doubt.is_denied:
-            yield Remedy(f"ask for the permission {needs}, and check again")
-        else:
-            yield Remedy(f"fix that and check again; reading it takes the permission {needs}")
 
 
 def _ticked_and(names: Iterable[str]) -> str:
