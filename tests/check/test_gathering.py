@@ -1,4 +1,4 @@
-"""What is asked about a wanted node: what its rules need, each once, of the right place, and what becomes of refusals.
+"""The queries about a wanted node: those that its rules need, each once, to the right project and zone; and refusals.
 
 Through the real clients, of the sandbox.
 """
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.check.clients import sources
-from tests.check.wishes import NOW, OTHER, SPEC, WHOLE, ZONE, needs
+from tests.check.whole_node import NOW, OTHER, SPEC, WHOLE, ZONE, needs
 from tests.conftest import Sandbox
 from tpuctl.check.facts import Absent, BucketUse, CheckFacts, Known, Unknown, WantedNode, value_or_none
 from tpuctl.check.gathering import FactGatherer
@@ -36,7 +36,7 @@ def asked(sandbox: Sandbox) -> Counter[str]:
 
 
 def without(facts: CheckFacts) -> set[str]:
-    """Return what was not asked for: of the facts, and of those of each bucket."""
+    """Return the facts that were not requested, also those of each bucket."""
     about = [(entry.name, getattr(facts, entry.name)) for entry in fields(facts)]
     about += [(f"bucket.{entry.name}", getattr(one, entry.name)) for one in facts.buckets for entry in fields(one)]
     return {name for name, fact in about if fact is None or fact in ({}, ())}
@@ -123,7 +123,7 @@ OTHERS = tuple(f"projects/sandbox/zones/{zone}/instances/other" for zone in (ZON
 def test_gathering_does_not_mix_nodes(
     gathering: Callable[[], FactGatherer], sandbox: Sandbox, first: WantedNode, second: WantedNode
 ) -> None:
-    """And what is one answer about both is asked for once."""
+    """An answer about both nodes is requested once."""
     administration.set_region_quota(sandbox.world, "europe-west4", "IN_USE_ADDRESSES", limit=3, usage=1)
     sandbox.add_node("mine", zone=ZONE)
     sandbox.add_queued_resource("asked", zone=ZONE)

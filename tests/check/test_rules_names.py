@@ -1,10 +1,10 @@
-"""Whether something else has the name of the node. A row for each case."""
+"""The rule about other nodes and requests with the node's name: a row for each case."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.check.offer_facts import ZONE, facts, found_by, node, request, resources, said, wanted
+from tests.check.offer_facts import ZONE, facts, found_by, node, request, resources, summaries, wanted
 from tpuctl.check.facts import Absent, CheckFacts, Unknown
 from tpuctl.check.rules.zone_rules import node_name_is_free
 
@@ -78,7 +78,7 @@ ONE = {"node": {"acceleratorType": "v4-8"}, "nodeId": "trainer"}
     ],
 )
 def test_name_conflicts_are_reported(about: CheckFacts, expected: list[tuple[str, str, str]]) -> None:
-    assert said(node_name_is_free, about) == expected
+    assert summaries(node_name_is_free, about) == expected
 
 
 def test_name_conflict_command_deletes_it() -> None:

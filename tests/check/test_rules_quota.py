@@ -1,10 +1,10 @@
-"""Quota of TPUs and of external addresses: enough, short, zero, unlimited, not shown, and what the dead hold."""
+"""TPU quota: sufficient, short, zero, unlimited, not shown; and quota used by dead records."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.check.offer_facts import ZONE, facts, found_by, node, quota, request, resources, said, spec, wanted
+from tests.check.offer_facts import ZONE, facts, found_by, node, quota, request, resources, spec, summaries, wanted
 from tpuctl.accelerators import parse_accelerator_type
 from tpuctl.check.facts import Absent, CheckFacts, Known, Unknown
 from tpuctl.check.findings import Level, Remedy, RuleResult
@@ -172,7 +172,7 @@ def test_limit_name_without_generation_is_ignored(name: str) -> None:
     ],
 )
 def test_quota_levels(about: CheckFacts, expected: list[tuple[str, str, str]]) -> None:
-    assert said(quota_is_enough, about) == expected
+    assert summaries(quota_is_enough, about) == expected
 
 
 def test_quota_shortage_names_holders_and_remedies() -> None:
@@ -230,4 +230,4 @@ HELD_BY_DEAD = f"dead records hold 8 cores of on-demand v4 quota: `{ZONE}/husk` 
     ],
 )
 def test_dead_records_are_reported(about: CheckFacts, expected: list[tuple[str, str, str]]) -> None:
-    assert said(dead_records_hold_quota, about) == expected
+    assert summaries(dead_records_hold_quota, about) == expected

@@ -1,4 +1,4 @@
-"""Which zones come first for a type and some buckets, what is said of each, and how it is shown."""
+"""Ranking of zones for a type and some buckets, its notes and its output."""
 
 from __future__ import annotations
 
@@ -379,7 +379,7 @@ def test_ranking_on_terminal_is_table_with_notes() -> None:
 
 
 def test_ranking_narrow_terminal_breaks_no_word() -> None:
-    """Notes go below their row; where that does not fit either each zone has lines of its own."""
+    """Notes go below their row; if that does not fit either, each zone has its own lines."""
     found = ranked(V6E, grants=(grant(EAST),), offers=Known({EAST: ("v6e-8",)}), buckets=[bucket(at("US-WEST1"))])
 
     assert written(found, person=True, width=90)[0] == (
@@ -416,7 +416,7 @@ def test_ranking_narrow_terminal_breaks_no_word() -> None:
     ],
 )
 def test_ranking_many_buckets_are_counted(uses: tuple[str, ...], person: str, pipe: str) -> None:
-    """Places in one bucket count once."""
+    """Several locations in one bucket count once."""
     seen = [
         BucketFacts(
             use=BucketUse(use.partition("/")[0], prefix=use.partition("/")[2]),

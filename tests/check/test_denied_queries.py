@@ -1,4 +1,4 @@
-"""What becomes of a fact that may not be read, and of a part that did not answer."""
+"""Facts that the caller may not read, and partial answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.check.wishes import NOW, OTHER, SPEC, WHOLE, ZONE, needs
+from tests.check.whole_node import NOW, OTHER, SPEC, WHOLE, ZONE, needs
 from tests.conftest import Sandbox
 from tpuctl.check.facts import BucketUse, Known, Unknown
 from tpuctl.check.gathering import FactGatherer
@@ -100,7 +100,7 @@ def test_unlisted_role_is_read(gathering: Callable[[], FactGatherer], sandbox: S
 def test_unreachable_zones_are_named_once(
     gathering: Callable[[], FactGatherer], sandbox: Sandbox, lists: tuple[str, ...]
 ) -> None:
-    """Each list may lack others: here it is asked for zone by zone, and one of them is down."""
+    """Lists are read zone by zone, and one zone is down."""
     for name in lists:
         method = f"tpu.projects.locations.{name}.list"
         sandbox.fault("http-error", method=method, zone=OTHER, status=503, count=0)

@@ -1,4 +1,4 @@
-"""Who pays: grants that cover, that nearly cover and that end, and reservations."""
+"""Rules about grants that cover a node, nearly cover it, or end; and about reservations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.check.offer_facts import ZONE, facts, found_by, node, request, resources, said, spec, wanted
+from tests.check.offer_facts import ZONE, facts, found_by, node, request, resources, spec, summaries, wanted
 from tpuctl.check.facts import Absent, CheckFacts, Known, Unknown
 from tpuctl.check.findings import Level, Remedy, RuleResult
 from tpuctl.check.rules.quota_rules import GRANT_RULES, grant_covers, grant_lasts, reservation_exists
@@ -138,7 +138,7 @@ def test_rules_are_sorted_by_id() -> None:
     ],
 )
 def test_grant_coverage_levels(about: CheckFacts, expected: list[tuple[str, str, str]]) -> None:
-    assert said(grant_covers, about) == expected
+    assert summaries(grant_covers, about) == expected
 
 
 def test_uncovered_node_names_covered_alternative() -> None:
@@ -233,7 +233,7 @@ def until(day: int, month: int = 6) -> Grant:
     ],
 )
 def test_grant_end_is_reported(about: CheckFacts, expected: list[tuple[str, str, str]]) -> None:
-    assert said(grant_lasts, about) == expected
+    assert summaries(grant_lasts, about) == expected
 
 
 def reservations(*entries: dict[str, Any]) -> Known[tuple[Reservation, ...]]:
@@ -291,4 +291,4 @@ RESERVED = spec("v4-16", Tier.RESERVED)
     ],
 )
 def test_reserved_tier_needs_reservation(made: Any, found: Any, expected: list[tuple[str, str, str]]) -> None:
-    assert said(reservation_exists, facts(wanted(made), reservations=found)) == expected
+    assert summaries(reservation_exists, facts(wanted(made), reservations=found)) == expected

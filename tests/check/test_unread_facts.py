@@ -1,4 +1,4 @@
-"""What could not be read is said once, by one rule, with who may read it and where; and it is never ok."""
+"""An unread fact is reported once, by one rule, with the permission and its place; and it is never ok."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.check.bucket_facts import a_bucket
-from tests.check.cases import FACTS, ZONE, wanted
+from tests.check.rule_cases import FACTS, ZONE, wanted
 from tpuctl.check.facts import (
     EXTERNAL_IPS,
     OS_LOGIN,
@@ -50,7 +50,7 @@ def with_bucket(**changes: Any) -> CheckFacts:
 
 
 def with_fact(name: str, fact: Unknown) -> CheckFacts:
-    """Return facts of which one was asked for, and could not be read."""
+    """Return facts of which one was requested and could not be read."""
     if name.startswith("bucket."):
         return with_bucket(**{name.removeprefix("bucket."): fact})
     value: Any = {WHOLE.spec.data_disks[0].source: fact} if name == "disks" else fact
@@ -123,7 +123,7 @@ def test_unread_bucket_fact_is_reported_by_one_rule(name: str, id_: str, fact: U
 
 
 def test_facts_not_requested_are_silent() -> None:
-    """A node alone, of which nothing but the project is known."""
+    """Return a node without buckets, of which only the project is known."""
     plain = wanted(spec={"network": None})
     found = evaluate_rules(replace(FACTS, wanted=plain), RULES).findings
 

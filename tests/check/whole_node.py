@@ -1,4 +1,4 @@
-"""A node that works with a thing of each kind, and what of it could not be read."""
+"""A node that uses each kind of resource, and the facts about it that could not be read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WHOLE = WantedNode(project="sandbox", zone=ZONE, spec=SPEC, machine="loader", bu
 
 
 def needs(facts: CheckFacts) -> dict[str, Any]:
-    """Return, of what could not be read, the permission that would answer it."""
+    """Return each unread fact with the permission that reading it takes."""
     about = [(entry.name, getattr(facts, entry.name)) for entry in fields(facts)]
     about += [(f"bucket.{entry.name}", getattr(one, entry.name)) for one in facts.buckets for entry in fields(one)]
     about += [(name, fact) for _, each in about if isinstance(each, dict) for name, fact in each.items()]

@@ -1,4 +1,4 @@
-"""Questions to a cloud: each once, side by side, by one deadline, and what becomes of each answer and each failure."""
+"""Queries: each is sent once, in parallel, with one deadline; every answer and every failure becomes a fact."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_query_failure_becomes_fact(pool: QueryPool, failure: TpuctlError, fact:
 
 
 class Halt(BaseException):
-    """What ends a program, such as an interrupt, and is no `Exception`."""
+    """An exception that ends a program, such as an interrupt, and is no `Exception`."""
 
 
 @pytest.mark.parametrize("failure", [CredentialsError("who are you?"), ZeroDivisionError("a bug"), Halt()])
@@ -142,7 +142,7 @@ def test_query_pool_runs_at_most_32(pool: QueryPool) -> None:
 
 
 def test_query_pool_keeps_order(pool: QueryPool) -> None:
-    """One thread is free, and takes one after another; the others are held up."""
+    """One thread is free and takes one query after another; the others are blocked."""
     free, release, begun = threading.Event(), threading.Event(), list[int]()
     pool.ask("free", lambda: free.wait(LONG))
     for number in range(31):
@@ -174,7 +174,7 @@ def test_query_pool_does_not_block_exit(pool: QueryPool) -> None:
 
 
 def test_query_pool_deadline_keeps_answers(pool: QueryPool, clock: ManualClock) -> None:
-    """The deadline is one for all, counted from the beginning and not from the look at each answer."""
+    """All queries share one deadline, counted from `begin` and not from each call of `answer`."""
     release = threading.Event()
     here, pending = pool.ask("here", lambda: 1), pool.ask("pending", lambda: release.wait(LONG))
     pool.answer(here)
@@ -197,7 +197,7 @@ def test_query_after_deadline_does_not_wait(pool: QueryPool, clock: ManualClock)
 
 
 def test_query_pool_begin_resets_deadline(pool: QueryPool, clock: ManualClock) -> None:
-    """What was late the first time may have come by the next, and is not asked for again."""
+    """A late answer may have arrived by the next call, and the query is not sent again."""
     release, calls = threading.Event(), list[int]()
 
     def call() -> bool:
