@@ -146,23 +146,23 @@ def _help_pages(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
 
 
 LEVELS = {
-    Level.ERROR: "it will not work, or will cost what nobody meant to pay; the check fails, and `up`, `create` and `run` stop before anything is created",
-    Level.WARNING: "it works, but slowly, dearly or not for long; with `--strict` the check fails",
-    Level.UNKNOWN: "it could not be read, and the text says why and who may read it; never taken for ok; with `--strict` the check fails",
-    Level.NOTE: "worth knowing",
-    Level.OK: "looked at and found in order; shown with `--all` or `-v`, in JSON always",
+    Level.ERROR: "it will not work, or has unintended costs; the check fails, and `up`, `create` and `run --up` stop before anything is created",
+    Level.WARNING: "it works, but slowly, at a high cost, or not for long; with `--strict` the check fails",
+    Level.UNKNOWN: "it could not be read; the text says why, and which permission reading it takes; with `--strict` the check fails",
+    Level.NOTE: "information",
+    Level.OK: "checked, without a problem; shown with `--all` or `-v`, in JSON always",
 }
 
 
 def checks() -> str:
-    """Return the page of what `tpuctl check` looks at."""
+    """Return the page about the checks of `tpuctl check`."""
     levels = "".join(f"| `{level}` | {LEVELS[level]} |\n" for level in Level)
     return f"""{_NOTE}
 # Checks
 
-`tpuctl check` asks these questions before money is spent; `tpuctl up`, `create` and `run` ask them before they create a node. An id keeps its
-meaning and is never used for something else: scripts may rely on it. `--skip-check ID` accepts what a check says: it is then one level milder,
-an error a warning and a warning a note, and stops nothing.
+`tpuctl check` runs these checks before money is spent; `tpuctl up`, `create` and `run --up` run them before they create a node. An id keeps
+its meaning and is never reused: scripts may rely on it. `--skip-check ID` accepts the findings of a check: an error becomes a warning, a
+warning becomes a note, and neither stops a command.
 
 | level | meaning |
 |---|---|
@@ -181,44 +181,45 @@ def _check_chapters() -> Iterator[str]:
 
 _CHECKS_JSON = f"""## For scripts
 
-A pipe gets a line for each finding, without what is ok: level, id, subject, text, why it matters and what mends it, separated by tabs. `-o name` writes the ids of what is not ok.
+A pipe gets one line for each finding that is not ok: level, id, subject, text, reason and remedies, separated by tabs. `-o name` prints the ids of
+findings that are not ok.
 
-`tpuctl check -o json` writes one object, `-o yaml` the same. Every field is always there: `null`, `[]` or `{{}}` where there is nothing to say.
+`tpuctl check -o json` prints one object, `-o yaml` the same. Every field is always present: `null`, `[]` or `{{}}` without a value.
 Fields may be added; none is removed or changes its meaning without a new `schemaVersion`.
 
 <!-- table: check-json -->
 | field | type | what |
 |---|---|---|
 | `schemaVersion` | integer | {FINDINGS_SCHEMA_VERSION} |
-| `target` | object | what was checked |
+| `target` | object | the target of the check |
 | `target.project` | string | the project |
 | `target.zone` | string | the zone |
-| `target.nodeId` | string or null | the node, where one was named |
+| `target.nodeId` | string or null | the node; null if none was named |
 | `target.acceleratorType` | string | its type |
-| `target.topology` | string or null | its shape, where the type was given by one |
+| `target.topology` | string or null | its topology; null if none was given |
 | `target.runtimeVersion` | string | its image |
-| `target.tier` | string or null | `on-demand`, `spot`, …, where it was named |
-| `target.creates` | boolean | whether the node is still to be made |
+| `target.tier` | string or null | `on-demand`, `spot`, …; null if none was given |
+| `target.creates` | boolean | whether the node does not exist yet |
 | `target.purpose` | string | `train` or `serve` |
 | `target.buckets` | array | the URLs of the buckets, as strings |
-| `target.machine` | string or null | the virtual machine beside it |
-| `summary` | object | how many findings there are of each level: `error`, `warning`, `unknown`, `note`, `ok` |
+| `target.machine` | string or null | the virtual machine that works with it |
+| `summary` | object | the number of findings of each level: `error`, `warning`, `unknown`, `note`, `ok` |
 | `findings` | array | the worst first, then by id and subject |
 | `findings[].id` | string | the id of the check |
 | `findings[].title` | string | its title |
-| `findings[].level` | string | the level; of what was accepted the milder one |
-| `findings[].accepted` | boolean | whether `--skip-check` has made it milder |
-| `findings[].subject` | string | what it is about: a bucket, an account, a zone, … |
+| `findings[].level` | string | the level; one step milder if accepted |
+| `findings[].accepted` | boolean | whether `--skip-check` has lowered the level |
+| `findings[].subject` | string | the subject: a bucket, an account, a zone, … |
 | `findings[].text` | string | what was found |
 | `findings[].why` | string or null | why it matters |
-| `findings[].remedies` | array | what mends it, the most useful first |
-| `findings[].remedies[].text` | string | in words |
-| `findings[].remedies[].command` | string or null | the command to type |
+| `findings[].remedies` | array | how to fix it, the most useful first |
+| `findings[].remedies[].text` | string | the remedy as text |
+| `findings[].remedies[].command` | string or null | the command to run |
 | `findings[].remedies[].fixable` | boolean | whether `--fix` can do it |
 | `findings[].facts` | object | values for scripts, by the check |
-| `sandbox` | boolean | true, and only there, where nothing is real |
+| `sandbox` | boolean | true in the sandbox; elsewhere absent |
 
-With no zone, `tpuctl check` ranks zones instead:
+Without a zone, `tpuctl check` ranks zones:
 
 <!-- table: zones-json -->
 | field | type | what |
@@ -229,27 +230,27 @@ With no zone, `tpuctl check` ranks zones instead:
 | `zones[].zone` | string | its name |
 | `zones[].region` | string | its region |
 | `zones[].relation` | string or null | how near the farthest bucket is: `same-zone`, `same-region`, `dual-region`, `multi-region`, `same-area`, `other-area`, `unknown`; null without buckets |
-| `zones[].pricePerTBLow` | number or null | dollars for reading 10^12 bytes, the lowest of the cheapest bucket; null where no price is known |
-| `zones[].pricePerTBHigh` | number or null | the highest of the dearest bucket |
-| `zones[].singleTenant` | boolean | whether it takes an agreement with Google |
-| `zones[].grants` | array | the grants of your settings that cover such a node there beside what is held of them, as strings |
-| `zones[].quotaLimit` | integer or null | the tightest limit that the type has there, in cores or chips as the type counts; null where there is none, or none is known |
-| `zones[].quotaLeft` | integer or null | what nodes, queued resources and dead records leave of it, where that is known |
-| `zones[].quotaSuffices` | boolean or null | whether that is enough for one node; null where it is not known |
-| `zones[].coLocated` | array | locations in which a bucket would be beside it, as strings |
-| `zones[].buckets` | array | each bucket, as it is from there |
+| `zones[].pricePerTBLow` | number or null | dollars for reading 10^12 bytes, the lowest of the cheapest bucket; null if no price is known |
+| `zones[].pricePerTBHigh` | number or null | the highest of the most expensive bucket |
+| `zones[].singleTenant` | boolean | whether the zone needs an agreement with Google |
+| `zones[].grants` | array | the grants of your settings that cover such a node there in addition to what already uses them, as strings |
+| `zones[].quotaLimit` | integer or null | the tightest limit of the type there, in the unit of the type (cores or chips); null without a known limit |
+| `zones[].quotaLeft` | integer or null | the rest of it, without what nodes, queued resources and dead records use; null if unknown |
+| `zones[].quotaSuffices` | boolean or null | whether that is sufficient for one node; null if unknown |
+| `zones[].coLocated` | array | bucket locations that would be co-located, as strings |
+| `zones[].buckets` | array | each bucket, as seen from the zone |
 | `zones[].buckets[].bucket` | string | its URL |
-| `zones[].buckets[].location` | string or null | where it is; null where that could not be read |
+| `zones[].buckets[].location` | string or null | its location; null if it could not be read |
 | `zones[].buckets[].relation` | string | how near it is |
-| `zones[].buckets[].pricePerTBLow` | number or null | dollars for reading 10^12 bytes, the lowest that sources name |
+| `zones[].buckets[].pricePerTBLow` | number or null | dollars for reading 10^12 bytes, the lowest in the sources |
 | `zones[].buckets[].pricePerTBHigh` | number or null | the highest |
-| `zones[].buckets[].priceDate` | string or null | the month of the list price; null where it is free, or your own price |
-| `unplaced` | array | buckets of which no place could be read |
+| `zones[].buckets[].priceDate` | string or null | the month of the list price; null if reading is free, or for your own price |
+| `unplaced` | array | buckets without a known location |
 | `unplaced[].bucket` | string | its URL |
 | `unplaced[].reason` | string | why |
-| `unplaced[].permission` | string or null | the permission that would let you read it |
-| `offline` | string or null | why the zones are those of the documentation and not of the API |
-| `sandbox` | boolean | true, and only there, where nothing is real |
+| `unplaced[].permission` | string or null | the permission that reading it takes |
+| `offline` | string or null | why the zones are from the documentation and not from the API |
+| `sandbox` | boolean | true in the sandbox; elsewhere absent |
 """
 
 

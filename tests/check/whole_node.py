@@ -18,7 +18,7 @@ SPEC = NodeSpec(
     tier=Tier.RESERVED,
     data_disks=(DataDisk("one"), DataDisk(f"projects/sandbox/zones/{ZONE}/disks/two")),
 )
-# Everything that can be asked for, but what other zones offer: the bucket is beside the node.
+# Every query is needed, except the offers of other zones: the bucket is near the node.
 WHOLE = WantedNode(project="sandbox", zone=ZONE, spec=SPEC, machine="loader", buckets=(BucketUse("near", "train"),))
 
 

@@ -182,18 +182,18 @@ def egress_price(placement: BucketPlacement, zone: str, *, own: Mapping[str, str
     `own` are the user's prices, as for `own_prices`. Of several areas the dearest counts. Raises `ValueError` if `own`
     is invalid.
     """
-    mine = own_prices(own or {})
-    how = placement_relation(placement, zone)
-    if how.is_colocated:
+    user_prices = own_prices(own or {})
+    relation = placement_relation(placement, zone)
+    if relation.is_colocated:
         return FREE_OF_CHARGE
     region = zone.rpartition("-")[0]
     there = area_of(region)
-    if how is Relation.UNKNOWN or there is None:
+    if relation is Relation.UNKNOWN or there is None:
         return None
     pairs = [load_locations().pair(area, there) for area in areas_within(placement)]
     prices = [
-        EgressPrice(mine[pair], mine[pair], is_own=True)
-        if pair in mine
+        EgressPrice(user_prices[pair], user_prices[pair], is_own=True)
+        if pair in user_prices
         else EgressPrice(*load_locations().prices[pair], load_locations().prices_seen)
         for pair in pairs
     ]

@@ -196,10 +196,10 @@ class CheckRule(Generic[FactsT]):
 def check_rule(id_: str, title: str) -> Callable[[Callable[[FactsT], Iterable[RuleResult]]], CheckRule[FactsT]]:
     """Make a rule of a function; its docstring is the text of the reference."""
 
-    def made(judge: Callable[[FactsT], Iterable[RuleResult]]) -> CheckRule[FactsT]:
+    def decorate(judge: Callable[[FactsT], Iterable[RuleResult]]) -> CheckRule[FactsT]:
         return CheckRule(id_, title, " ".join((judge.__doc__ or "").split()), judge)
 
-    return made
+    return decorate
 
 
 ALL_CHECKS = "all"
@@ -342,8 +342,8 @@ def create_or_check_command(
     is_own_key = set(spec.metadata) == {"ssh-keys"} and "\n" not in spec.metadata["ssh-keys"].strip()
     has_metadata = bool(spec.metadata) and not is_own_key
     has_no_option = has_metadata or spec.setup or spec.kept or (cannot_move and zone not in {None, wanted.zone})
-    makes = wanted.name is not None and not has_no_option
-    words = ["tpuctl", "up" if makes else "check", *([wanted.name.node_id] if wanted.name else ())]
+    is_creation = wanted.name is not None and not has_no_option
+    words = ["tpuctl", "up" if is_creation else "check", *([wanted.name.node_id] if wanted.name else ())]
     words += [f"--project={wanted.project}", f"--zone={zone or wanted.zone}"]
     words += _type_options(wanted, accelerator_type or spec.accelerator_type, more)
     if tier := tier or spec.tier:
@@ -360,7 +360,7 @@ def create_or_check_command(
         words.append("--no-billing-outside-grants")
     if wanted.iap != wanted.internal_ip:  # mutually exclusive as options; different sources of settings may set both
         words.append("--iap" if wanted.iap else "--internal-ip")
-    if not makes:
+    if not is_creation:
         words += [f"--for={wanted.purpose}"] if wanted.purpose is Purpose.SERVE else []
         words += [f"--vm={wanted.machine}"] if wanted.machine else []
         more = tuple(word for word in more if word != "--replace")  # only `up` has this option
@@ -390,13 +390,13 @@ def _type_options(wanted: WantedNode, accelerator_type: str, more: tuple[str, ..
         yield from (f"--type={accelerator.generation.name}", f"--topology={spec.topology}")
     else:
         yield f"--type={accelerator_type}"
-    usual = accelerator.runtime_version if accelerator else None
-    is_asked = "runtime_version" in spec.named or (not spec.named and spec.runtime_version != usual)
-    is_alike = accelerator_type == spec.accelerator_type or (
+    default = accelerator.runtime_version if accelerator else None
+    is_requested = "runtime_version" in spec.named or (not spec.named and spec.runtime_version != default)
+    is_same_generation = accelerator_type == spec.accelerator_type or (
         accelerator is not None and other is not None and accelerator.generation == other.generation
     )
     is_given = any(word.startswith("--version=") for word in more)
-    if spec.runtime_version and is_asked and is_alike and not is_given:
+    if spec.runtime_version and is_requested and is_same_generation and not is_given:
         yield f"--version={spec.runtime_version}"
 
 

@@ -388,7 +388,7 @@ class NodeQueries:
         )
 
     def machine(self, name: str) -> Query[ComputeInstance]:
-        """Query the virtual machine beside the node, in all zones unless one is named."""
+        """Query the virtual machine that works with the node, in all zones unless one is named."""
         machine = _ResourceLink.parse(name)
         project = machine.project or self._project
         return self._ask(

@@ -76,11 +76,11 @@ def held_capacity(resources: ProjectResources, wanted: WantedNode) -> tuple[Held
     A queued resource counts all its nodes, in every state, waiting ones included (unverified). A node whose queued
     resource is not listed counts itself.
     """
-    gone = wanted.replaces
+    replaced = wanted.replaces
     listed = {request.name for request in resources.requests}
     found = [holding for request in resources.requests for holding in _capacity_of_request(request, wanted)]
     for node in resources.nodes:
-        is_counted = node.queued_resource in listed or (gone is not None and node.name == gone.name)
+        is_counted = node.queued_resource in listed or (replaced is not None and node.name == replaced.name)
         if node.accelerator and not is_counted:
             holding = HeldCapacity(
                 f"`{node.name.zone}/{node.name.node_id}`",

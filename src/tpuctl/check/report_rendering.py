@@ -101,12 +101,16 @@ def findings_page(
             text = f"the same is true of {named}" + (f" and {more} more" if more > 0 else "")
             yield from wrap_text(text, first="  ", rest="    ", width=width)
         yield ""
-    fine = report.of(Level.OK)
+    ok_findings = report.of(Level.OK)
     if verbose:
-        for finding in fine:
+        for finding in ok_findings:
             yield f"{_finding_header(finding, colored=colored)}  {escape_unprintable(finding.found.text)}"
-    elif fine:
-        yield styled(f"{len(fine)} check{'' if len(fine) == 1 else 's'} ok", _LEVEL_STYLES[Level.OK], colored=colored)
+    elif ok_findings:
+        yield styled(
+            f"{len(ok_findings)} check{'' if len(ok_findings) == 1 else 's'} ok",
+            _LEVEL_STYLES[Level.OK],
+            colored=colored,
+        )
 
 
 def _fold_findings(findings: Sequence[Finding]) -> list[list[Finding]]:

@@ -196,10 +196,10 @@ def _zones_offering(
 
 def _covering_grants(wanted: WantedNode, resources: Fact[ProjectResources] | None, today: date) -> tuple[Grant, ...]:
     """Return the grants that cover one more node in the zone; none if the current usage is unknown."""
-    accelerator, there = wanted.accelerator, value_or_none(resources)
-    if accelerator is None or there is None or wanted.zone in there.unreachable:
+    accelerator, known = wanted.accelerator, value_or_none(resources)
+    if accelerator is None or known is None or wanted.zone in known.unreachable:
         return ()
-    coverage = grant_coverage(wanted, accelerator, held_capacity(there, wanted), today)
+    coverage = grant_coverage(wanted, accelerator, held_capacity(known, wanted), today)
     return coverage.grants if coverage.is_enough else ()
 
 
@@ -207,7 +207,7 @@ def _zone_quota(
     wanted: WantedNode, quotas: Fact[tuple[QuotaLimit, ...]] | None, resources: Fact[ProjectResources] | None
 ) -> ZoneQuota | None:
     """Return the limit that leaves the least. Limits of the zone and of its region both apply."""
-    accelerator, there = wanted.accelerator, value_or_none(resources)
+    accelerator, known = wanted.accelerator, value_or_none(resources)
     if accelerator is None:
         return None
     pool, needed, unit = QuotaPool.of(accelerator, wanted.spec.tier), accelerator.size, accelerator.generation.unit
@@ -216,12 +216,12 @@ def _zone_quota(
     if not bounded:
         return ZoneQuota(None, None, needed, unit) if found else None
     least = min(value for _, value in bounded)
-    if there is None or any(limit.holds_in(zone) for limit, _ in bounded for zone in there.unreachable):
+    if known is None or any(limit.holds_in(zone) for limit, _ in bounded for zone in known.unreachable):
         return ZoneQuota(least, None, needed, unit)
-    mine = [one for one in held_capacity(there, wanted) if one.pool == pool]
-    rest = {limit: value - sum(one.size for one in mine if limit.holds_in(one.zone)) for limit, value in bounded}
-    tightest = min(rest, key=lambda limit: rest[limit])
-    return ZoneQuota(tightest.value, max(rest[tightest], 0), needed, unit)
+    same_pool = [one for one in held_capacity(known, wanted) if one.pool == pool]
+    left = {limit: value - sum(one.size for one in same_pool if limit.holds_in(one.zone)) for limit, value in bounded}
+    tightest = min(left, key=lambda limit: left[limit])
+    return ZoneQuota(tightest.value, max(left[tightest], 0), needed, unit)
 
 
 _RELATION_RANKS = {Relation.MULTI_REGION: 1, Relation.SAME_AREA: 2, Relation.OTHER_AREA: 3, Relation.UNKNOWN: 4}

@@ -130,14 +130,14 @@ def machines_belong_together(case: JobCase) -> Iterator[RuleResult]:
     job = case.job
     if job.is_basic:
         config = job.text("workerConfig", "acceleratorConfig", "type")
-        beside = [*job.fields_of_custom, *([config] if config else [])]
-        if not beside:
+        custom_fields = [*job.fields_of_custom, *([config] if config else [])]
+        if not custom_fields:
             yield case.found(Level.OK, "scaleTier", f"`{BASIC_TPU}` determines every machine")
             return
-        keys = join_words((f"`{text.key.removeprefix('trainingInput.')}`" for text in beside), last="and")
+        keys = join_words((f"`{text.key.removeprefix('trainingInput.')}`" for text in custom_fields), last="and")
         what = f"{keys} with `scaleTier: {BASIC_TPU}`: these belong to the tier `{CUSTOM}`"
         remedy = Remedy(f"set `scaleTier: {CUSTOM}` if you mean them; the job is read as 8 cores of TPU v2")
-        yield case.found(Level.ERROR, beside[0], what, remedies=[remedy])
+        yield case.found(Level.ERROR, custom_fields[0], what, remedies=[remedy])
         return
     master, worker = job.text("masterType"), job.text("workerType")
     if job.replica == "masterConfig":

@@ -45,8 +45,15 @@ if TYPE_CHECKING:
 @cli_command("check", asks_trust=False)
 @click.argument("target", metavar="[NODE|TYPE|FILE]", required=False, shell_complete=complete_node)
 @check_options
-@click.option("--vm", metavar="NAME", help="Name of a virtual machine that works with the node.")
-@click.option("--for", "purpose", type=click.Choice(["train", "serve"]), help="Purpose of the node. [default: train]")
+@click.option(
+    "--vm", metavar="NAME", help="Virtual machine that works with the node; its location and scopes are checked."
+)
+@click.option(
+    "--for",
+    "purpose",
+    type=click.Choice(["train", "serve"]),
+    help="Purpose of the node; serve needs no write access. [default: train]",
+)
 @click.option("--where", is_flag=True, help="Rank the zones that offer the type, even if a zone is set.")
 @click.option("--all", "shows_all", is_flag=True, help="Also show checks that are ok.")
 @click.option("--strict", is_flag=True, help="Also fail on warnings and on values that could not be read.")

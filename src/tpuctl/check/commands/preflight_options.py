@@ -25,19 +25,29 @@ if TYPE_CHECKING:
 
 _CHECK_OPTIONS = (
     click.option(
-        "--bucket", "buckets", metavar="URL", multiple=True, help="gs:// location that the node reads and writes."
+        "--bucket",
+        "buckets",
+        metavar="URL",
+        multiple=True,
+        help="gs:// location that the node reads and writes; may be repeated.",
     ),
     click.option(
-        "--data-bucket", "data_buckets", metavar="URL", multiple=True, help="gs:// location that the node only reads."
+        "--data-bucket",
+        "data_buckets",
+        metavar="URL",
+        multiple=True,
+        help="gs:// location that the node only reads; may be repeated.",
     ),
     click.option(
         "--checkpoint-bucket",
         "checkpoint_buckets",
         metavar="URL",
         multiple=True,
-        help="Checkpoint bucket (gs://); write access is checked.",
+        help="gs:// location that the node only writes; may be repeated.",
     ),
-    click.option("--dataset-size", metavar="SIZE", help="Size of the data read in one epoch, like 1.2TB."),
+    click.option(
+        "--dataset-size", metavar="SIZE", help="Size of the data that one epoch reads, like 1.2TB; for its cost."
+    ),
     click.option("--billing-project", metavar="ID", help="Project that pays for requester-pays buckets."),
     click.option(
         "--no-billing-outside-grants",
@@ -52,7 +62,9 @@ _CHECK_OPTIONS = (
         multiple=True,
         help="Checks whose errors are ignored, like TPU101,TPU401, or all.",
     ),
-    click.option("--check-timeout", metavar="TIME", help="Timeout of all requests of the checks. [default: 15s]"),
+    click.option(
+        "--check-timeout", metavar="TIME", help="Timeout of all requests of the checks together. [default: 15s]"
+    ),
 )
 _CHECK_OPTION_NAMES = (
     "buckets", "data_buckets", "checkpoint_buckets", "dataset_size", "billing_project", "no_billing_outside_grants",

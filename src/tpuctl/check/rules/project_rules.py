@@ -84,11 +84,11 @@ def apis_are_enabled(facts: CheckFacts) -> Iterator[RuleResult]:
             names = " and ".join(f"`{name}`" for name in answered)
             what = "the list of enabled APIs" + (f" except {names}, which answered," if answered else "")
             yield unread_result(fact, subject, what, permission="serviceusage.services.get", project=wanted.project)
-            fine = answered
+            available = answered
         case Known(enabled):
-            fine = [name for name in needed if enabled.get(name) or name in answered]
+            available = [name for name in needed if enabled.get(name) or name in answered]
             for name, (level, why) in needed.items():
-                if name not in fine and name in enabled:
+                if name not in available and name in enabled:
                     change = EnableService(wanted.project, name)
                     yield RuleResult(
                         level=level,
@@ -98,10 +98,10 @@ def apis_are_enabled(facts: CheckFacts) -> Iterator[RuleResult]:
                         remedies=(Remedy.by(change, "enable it; this may take a few minutes to take effect"),),
                         facts={"service": name, "enabled": False},
                     )
-    if fine:
-        words = ", ".join(f"`{name}`" for name in fine)
-        text = f"{words} {'are' if len(fine) > 1 else 'is'} enabled"
-        yield RuleResult(level=Level.OK, subject=subject, text=text, facts={"services": fine})
+    if available:
+        words = ", ".join(f"`{name}`" for name in available)
+        text = f"{words} {'are' if len(available) > 1 else 'is'} enabled"
+        yield RuleResult(level=Level.OK, subject=subject, text=text, facts={"services": available})
 
 
 @check_rule("TPU502", "the project is billed")

@@ -181,23 +181,23 @@ def quota_is_enough(facts: CheckFacts) -> Iterator[RuleResult]:
     pool = QuotaPool.of(accelerator, wanted.spec.tier)
     match facts.quotas:
         case Known():
-            accounts = _limit_usages(facts, accelerator)
-            if not accounts:
+            usages = _limit_usages(facts, accelerator)
+            if not usages:
                 yield _no_limit_result(facts, pool)
-            yield from (_quota_exceeded_result(facts, account) for account in accounts if account.is_short)
+            yield from (_quota_exceeded_result(facts, usage) for usage in usages if usage.is_short)
             # If the current usage is unknown, TPU306 reports it.
-            if accounts and all(account.is_sure for account in accounts):
+            if usages and all(usage.is_sure for usage in usages):
                 words = [
-                    f"{account.place} has no limit"
-                    if account.limit.value is None
-                    else f"{account.amount + account.needed} of {account.limit.value} {account.unit} in {account.place}"
-                    for account in accounts
+                    f"{usage.place} has no limit"
+                    if usage.limit.value is None
+                    else f"{usage.amount + usage.needed} of {usage.limit.value} {usage.unit} in {usage.place}"
+                    for usage in usages
                 ]
                 yield RuleResult(
                     level=Level.OK,
-                    subject=accounts[0].place,
+                    subject=usages[0].place,
                     text=f"the quota for {pool} is sufficient: {', '.join(words)}",
-                    facts={"limits": [_limit_facts(account) for account in accounts]},
+                    facts={"limits": [_limit_facts(usage) for usage in usages]},
                 )
         case Absent():
             yield _no_limit_result(facts, pool)
@@ -251,32 +251,32 @@ def _limit_usages(facts: CheckFacts, accelerator: AcceleratorType) -> list[_Limi
         if other and QuotaPool.of(other, spec.tier) == pool:
             needed += other.size
     resources = value_or_none(facts.resources)
-    every = held_capacity(resources, wanted) if resources else ()
-    unseen = resources.unreachable if resources else ()
-    accounts = []
+    capacity = held_capacity(resources, wanted) if resources else ()
+    unreachable = resources.unreachable if resources else ()
+    usages = []
     for limit in effective_limits(value_or_none(facts.quotas) or (), pool, wanted.zone):
-        is_seen = resources is not None and not any(limit.holds_in(zone) for zone in unseen)
-        of_limit = tuple(one for one in every if one.pool == pool and limit.holds_in(one.zone))
+        is_known = resources is not None and not any(limit.holds_in(zone) for zone in unreachable)
+        of_limit = tuple(one for one in capacity if one.pool == pool and limit.holds_in(one.zone))
         # A part of the usage can show that the limit is exceeded; only all of it shows that the limit is sufficient.
-        account = _LimitUsage(limit, accelerator.generation.unit, needed, of_limit)
-        if is_seen or account.is_short or limit.value is None:
-            accounts.append(account)
+        usage = _LimitUsage(limit, accelerator.generation.unit, needed, of_limit)
+        if is_known or usage.is_short or limit.value is None:
+            usages.append(usage)
         else:
-            accounts.append(_LimitUsage(limit, accelerator.generation.unit, needed, None))
-    return accounts
+            usages.append(_LimitUsage(limit, accelerator.generation.unit, needed, None))
+    return usages
 
 
-def _quota_exceeded_result(facts: CheckFacts, account: _LimitUsage) -> RuleResult:
-    wanted, limit = facts.wanted, account.limit
+def _quota_exceeded_result(facts: CheckFacts, usage: _LimitUsage) -> RuleResult:
+    wanted, limit = facts.wanted, usage.limit
     is_zero = limit.value == 0
     name = limit.name or limit.metric
-    holders = f", and {account.amount} are held by {_holder_words(account.holders)}" if account.holders else ""
-    left = max((limit.value or 0) - account.amount, 0)
-    dead = [one for one in account.holders or () if one.is_dead]
+    holders = f", and {usage.amount} are held by {_holder_words(usage.holders)}" if usage.holders else ""
+    left = max((limit.value or 0) - usage.amount, 0)
+    dead = [one for one in usage.holders or () if one.is_dead]
     is_reserved = wanted.spec.tier is Tier.RESERVED
     if is_reserved:
         why = "it is not documented whether reserved capacity counts against it"
-    elif not account.is_surely_short:
+    elif not usage.is_surely_short:
         why = "it is not documented whether stopped, waiting or deleting resources count against it"
     elif is_zero:
         why = "waiting does not help: each tier and zone has its own quota, and a grant covers the zones that it names"
@@ -285,22 +285,22 @@ def _quota_exceeded_result(facts: CheckFacts, account: _LimitUsage) -> RuleResul
     others = "use a zone and tier that a grant or a quota covers, or " if is_zero else ""
     page = f"https://console.cloud.google.com/iam-admin/quotas?project={wanted.project}"
     return RuleResult(
-        level=Level.WARNING if is_reserved or not account.is_surely_short else Level.ERROR,
-        subject=account.place,
-        text=f"the quota `{name}` is 0 in {account.place}: the project was never given any"
+        level=Level.WARNING if is_reserved or not usage.is_surely_short else Level.ERROR,
+        subject=usage.place,
+        text=f"the quota `{name}` is 0 in {usage.place}: the project was never given any"
         if is_zero
-        else f"{account.needed} {account.unit} are needed in {account.place}, and {left} are left: "
+        else f"{usage.needed} {usage.unit} are needed in {usage.place}, and {left} are left: "
         f"`{name}` is {limit.value}{holders}",
         why=why,
         remedies=(
             *(Remedy(f"delete {one.label}, which is dead", one.delete) for one in dead[:_MAX_HOLDERS]),
-            Remedy(f"{others}request more of `{name}` in {account.place}: {page}"),
+            Remedy(f"{others}request more of `{name}` in {usage.place}: {page}"),
         ),
         facts={
-            **_limit_facts(account),
+            **_limit_facts(usage),
             "holders": [
                 {"name": one.label.replace("`", ""), "state": one.state, "amount": one.size}
-                for one in account.holders or ()
+                for one in usage.holders or ()
             ],
         },
     )
@@ -316,21 +316,21 @@ def _no_limit_result(facts: CheckFacts, pool: QuotaPool) -> RuleResult:
     )
 
 
-def _limit_facts(account: _LimitUsage) -> dict[str, object]:
+def _limit_facts(usage: _LimitUsage) -> dict[str, object]:
     return {
-        "metric": account.limit.metric,
-        "displayName": account.limit.name,
-        "place": account.limit.place,
-        "limit": account.limit.value,
-        "held": account.amount,
-        "needed": account.needed,
-        "unit": account.unit,
+        "metric": usage.limit.metric,
+        "displayName": usage.limit.name,
+        "place": usage.limit.place,
+        "limit": usage.limit.value,
+        "held": usage.amount,
+        "needed": usage.needed,
+        "unit": usage.unit,
     }
 
 
 def _holder_words(holders: tuple[HeldCapacity, ...] | list[HeldCapacity]) -> str:
-    most = sorted(holders, key=lambda one: -one.size)
-    words = [f"{one.label} ({one.state}, {one.size})" for one in most[:_MAX_HOLDERS]]
+    largest = sorted(holders, key=lambda one: -one.size)
+    words = [f"{one.label} ({one.state}, {one.size})" for one in largest[:_MAX_HOLDERS]]
     return ", ".join(words) + (f" and {len(holders) - _MAX_HOLDERS} more" if len(holders) > _MAX_HOLDERS else "")
 
 

@@ -1,4 +1,4 @@
-"""Resources beside the node: the virtual machine that works with it, and its data disks.
+"""Rules about the virtual machine that works with the node, and about the data disks of the node.
 
 Each unreadable fact is reported once: the machine by TPU701, each disk by TPU703.
 """
@@ -256,7 +256,7 @@ _READING_SCOPES = frozenset(
 _WRITING_SCOPES = frozenset({"cloud-platform", "devstorage.read_write", "devstorage.full_control"})
 
 
-@check_rule("TPU701", "the machine beside the node")
+@check_rule("TPU701", "the virtual machine is near the node")
 def machine_is_near(facts: CheckFacts) -> Iterator[RuleResult]:
     """Check the location of the virtual machine that `--vm` names.
 
@@ -293,7 +293,7 @@ def machine_is_near(facts: CheckFacts) -> Iterator[RuleResult]:
                 )
 
 
-@check_rule("TPU702", "the machine's scopes")
+@check_rule("TPU702", "the scopes of the virtual machine")
 def machine_scopes_suffice(facts: CheckFacts) -> Iterator[RuleResult]:
     """Check whether the scopes of that virtual machine allow it to use the buckets like the node.
 

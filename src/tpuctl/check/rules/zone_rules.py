@@ -59,13 +59,13 @@ def image_fits_accelerator(facts: CheckFacts) -> Iterator[RuleResult]:
     if accelerator is None or not name:
         return
     verdict = judge_image(name, accelerator)
-    is_fine = verdict.match is ImageFit.FITS
+    fits = verdict.match is ImageFit.FITS
     yield RuleResult(
         level=_FIT_LEVELS[verdict.match],
         subject=name,
-        text=f"`{name}` fits {accelerator.name}" if is_fine else f"`{name}` on {accelerator.name}: {verdict.reason}",
+        text=f"`{name}` fits {accelerator.name}" if fits else f"`{name}` on {accelerator.name}: {verdict.reason}",
         why=_FIT_REASONS.get(verdict.match),
-        remedies=() if is_fine else (_other_image_remedy(wanted, verdict.better or accelerator.runtime_version),),
+        remedies=() if fits else (_other_image_remedy(wanted, verdict.better or accelerator.runtime_version),),
         facts={
             "runtimeVersion": name,
             "acceleratorType": accelerator.name,
@@ -94,8 +94,8 @@ def image_is_offered(facts: CheckFacts) -> Iterator[RuleResult]:
         case Known(()):
             yield _unread_images(wanted, name, Unknown("its list is empty"))
         case Known(versions):
-            usual = wanted.accelerator.runtime_version if wanted.accelerator else None
-            near = closest_match(name, versions) or (usual if usual in versions else None)
+            default = wanted.accelerator.runtime_version if wanted.accelerator else None
+            near = closest_match(name, versions) or (default if default in versions else None)
             is_documented = wanted.accelerator is not None and is_documented_image(name, wanted.accelerator)
             listing = f"tpuctl versions --project={wanted.project} --zone={wanted.zone}"
             yield RuleResult(
@@ -199,12 +199,12 @@ def _same_name_results(wanted: WantedNode, name: NodeName, resources: ProjectRes
     for node in resources.nodes:
         if node.name.node_id == name.node_id and not any(node.name == known.name for known in own):
             yield _same_name_node_result(wanted, node)
-    seen = {node.name for node in resources.nodes}
+    listed = {node.name for node in resources.nodes}
     owners = {node.queued_resource for node in own}
     for request in resources.requests:
         # An existing node is reported instead of its request.
-        is_there = any(there.zone == request.zone and there.node_id == name.node_id for there in seen)
-        if request.owns(name.node_id) and not is_there and request.name not in owners:
+        is_listed = any(there.zone == request.zone and there.node_id == name.node_id for there in listed)
+        if request.owns(name.node_id) and not is_listed and request.name not in owners:
             zone, node_id, is_dead = request.zone, name.node_id, request.state.is_dead
             request_id = last_segment(request.name)
             will = "requested" if is_dead else "will create"
@@ -222,11 +222,11 @@ def _same_name_results(wanted: WantedNode, name: NodeName, resources: ProjectRes
 
 
 def _same_name_node_result(wanted: WantedNode, node: Node) -> RuleResult:
-    zone, node_id, is_here = node.name.zone, node.name.node_id, node.name.zone == wanted.zone
+    zone, node_id, is_in_zone = node.name.zone, node.name.node_id, node.name.zone == wanted.zone
     is_dead = node.state.is_dead
     what = f"the record of a dead node `{node_id}`" if is_dead else f"a node `{node_id}`"
     command = delete_queued_resource_command(wanted.project, zone, node_id)
-    if is_here:
+    if is_in_zone:
         what_up_does = "`up` deletes it first" if is_dead else "`up` uses it"
         why, advice = f"{what_up_does}; `create` refuses", "delete it first if you want a new one"
     else:
