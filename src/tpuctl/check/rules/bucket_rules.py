@@ -568,18 +568,6 @@ def _period_in_words(period: timedelta) -> str:
     return f"{period.total_seconds():.0f} seconds"
 
 
-BUCKET_RULES = (
-    bucket_is_colocated,
-    bucket_is_readable,
-    bucket_is_in_project,
-    requests_are_paid,
-    storage_class_is_free_to_read,
-    objects_can_be_deleted,
-    deleted_objects_are_free,
-    bucket_has_data,
-)
-
-
 _MAX_BUCKET_NAME = 63  # documentation, bucket naming: without dots
 
 
@@ -806,3 +794,15 @@ def size_in_words(size: float) -> str:
     while size >= 999.5 and power < len(_SIZE_UNITS) - 1:
         size, power = size / 1000, power + 1
     return f"{size:.1f} {_SIZE_UNITS[power]}" if size < 9.95 and power else f"{size:.0f} {_SIZE_UNITS[power]}"
+
+
+BUCKET_RULES = (
+    bucket_is_colocated,
+    bucket_is_readable,
+    bucket_is_in_project,
+    requests_are_paid,
+    storage_class_is_free_to_read,
+    objects_can_be_deleted,
+    deleted_objects_are_free,
+    bucket_has_data,
+)

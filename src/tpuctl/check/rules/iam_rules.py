@@ -184,9 +184,6 @@ def _ticked_list(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-IDENTITY_RULES: tuple[CheckRule[CheckFacts], ...] = (scopes_allow_buckets, account_of_node)
-
-
 _IS_NO_EDITOR = (
     "the default account is an editor of its project only if no organisation policy "
     "(`iam.automaticIamGrantsForDefaultServiceAccounts`) prevents it"
@@ -352,9 +349,6 @@ def _join_and(words: Iterable[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-IAM_RULES: tuple[CheckRule[CheckFacts], ...] = (account_may_read, account_may_write, *IDENTITY_RULES)
-
-
 PERMISSION_VERBS = {"read": READ_PERMISSIONS, "write to": WRITE_PERMISSIONS}
 
 
@@ -450,3 +444,7 @@ def judge_buckets(facts: CheckFacts) -> Iterator[BucketJudgement]:
         ]
         fail_alike = len(parts) > 1 and parts[0].level is parts[1].level is not Level.OK
         yield from [whole] if fail_alike else parts
+
+
+IDENTITY_RULES: tuple[CheckRule[CheckFacts], ...] = (scopes_allow_buckets, account_of_node)
+IAM_RULES: tuple[CheckRule[CheckFacts], ...] = (account_may_read, account_may_write, *IDENTITY_RULES)

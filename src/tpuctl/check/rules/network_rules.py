@@ -436,15 +436,6 @@ def _misplaced_subnetwork_result(interface: NetworkInterface, found_in: str | No
     )
 
 
-NETWORK_RULES: tuple[CheckRule[CheckFacts], ...] = (
-    network_exists,
-    subnetwork_is_in_region,
-    private_access_is_on,
-    firewall_allows_ssh,
-    firewall_allows_iap,
-)
-
-
 SSH_PORT = 22
 # Source range of the tunnels of Identity-Aware Proxy [documentation of IAP TCP forwarding].
 IAP_RANGE = "35.235.240.0/20"
@@ -622,3 +613,12 @@ def _subtract_spans(spans: Iterable[AddressSpan], taken: Iterable[AddressSpan]) 
 def _intersect_spans(spans: Iterable[AddressSpan], others: Iterable[AddressSpan]) -> list[AddressSpan]:
     both = list(spans)
     return _subtract_spans(both, _subtract_spans(both, others))
+
+
+NETWORK_RULES: tuple[CheckRule[CheckFacts], ...] = (
+    network_exists,
+    subnetwork_is_in_region,
+    private_access_is_on,
+    firewall_allows_ssh,
+    firewall_allows_iap,
+)

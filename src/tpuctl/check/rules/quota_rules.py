@@ -334,9 +334,6 @@ def _holder_words(holders: tuple[HeldCapacity, ...] | list[HeldCapacity]) -> str
     return ", ".join(words) + (f" and {len(holders) - _MAX_HOLDERS} more" if len(holders) > _MAX_HOLDERS else "")
 
 
-QUOTA_RULES = (quota_is_enough, dead_records_hold_quota, address_quota_is_enough, many_addresses)
-
-
 # Reservation.state [API v2alpha1]: ended or failed, and not active yet.
 _ENDED_STATES = frozenset({"EXPIRED", "FAILED", "DEPROVISIONING"})
 _PENDING_STATES = frozenset({"APPROVED", "PROVISIONING"})
@@ -587,4 +584,5 @@ def _coverage_facts(coverage: GrantCoverage) -> dict[str, object]:
     }
 
 
+QUOTA_RULES = (quota_is_enough, dead_records_hold_quota, address_quota_is_enough, many_addresses)
 GRANT_RULES = (grant_covers, grant_lasts, reservation_exists)
