@@ -179,7 +179,7 @@ FREE_OF_CHARGE = EgressPrice(Decimal(0), Decimal(0))
 def egress_price(placement: BucketPlacement, zone: str, *, own: Mapping[str, str] | None = None) -> EgressPrice | None:
     """Return what reading a bucket from a TPU in a zone costs; None if unknown.
 
-    `own` are the user's prices, as for `own_prices`. Of several areas the dearest counts. Raises `ValueError` if `own`
+    `own` are the user's prices, as for `own_prices`. Of several areas the most expensive counts. Raises `ValueError` if `own`
     is invalid.
     """
     user_prices = own_prices(own or {})
@@ -197,17 +197,17 @@ def egress_price(placement: BucketPlacement, zone: str, *, own: Mapping[str, str
         else EgressPrice(*load_locations().prices[pair], load_locations().prices_seen)
         for pair in pairs
     ]
-    dearest = max(prices, key=lambda found: found.high, default=None)
-    if dearest is None or dearest.is_own:
-        return dearest
-    # Some sources put one of the regions in a dearer group.
-    dearer = [
+    highest = max(prices, key=lambda found: found.high, default=None)
+    if highest is None or highest.is_own:
+        return highest
+    # Some sources put one of the regions in a more expensive group.
+    group_prices = [
         load_locations().dearer[name]
         for name in (region, *regions_within(placement))
         if name in load_locations().dearer
     ]
-    highest = max(dearer, default=dearest.high)
-    return dearest if highest <= dearest.high else replace(dearest, high=highest, is_disputed=True)
+    price = max(group_prices, default=highest.high)
+    return highest if price <= highest.high else replace(highest, high=price, is_disputed=True)
 
 
 def retrieval_price(storage_class: str) -> EgressPrice | None:
@@ -285,7 +285,7 @@ class StorageClass:
 class LocationTable:
     """The whole table. `prices_seen` is the month of the prices, such as `2026-06`.
 
-    `dearer` has the regions that some sources put in a dearer group than their area, with the highest price found.
+    `dearer` has the regions that some sources put in a more expensive group than their area, with the highest price found.
     """
 
     areas: dict[str, PriceArea]

@@ -91,7 +91,7 @@ class ZoneRank:
 
     @property
     def span(self) -> tuple[Decimal, Decimal] | None:
-        """Dollars for reading a TB (10^12 bytes): the lowest price of the cheapest bucket, the highest of the dearest."""
+        """Dollars for reading a TB (10^12 bytes): the lowest and the highest price of any bucket."""
         costs = [each.cost(10**12) for each in self.prices]
         return (min(low for low, _ in costs), max(high for _, high in costs)) if costs else None
 

@@ -354,7 +354,7 @@ PERMISSION_VERBS = {"read": READ_PERMISSIONS, "write to": WRITE_PERMISSIONS}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketJudgement:
-    """What one rule says about one bucket: the permissions that it asks for, and the access found for each.
+    """The judgement of one rule about one bucket: the permissions that it needs, and the access found for each.
 
     `above` names the folder or organisation whose roles may grant what is lacking; None if there is none. `is_foreign`: the
     account belongs to another project.
