@@ -147,23 +147,23 @@ def _help_pages(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
 
 
 LEVELS = {
-    Level.ERROR: "it will not work, or causes unexpected costs; the check fails, and `up`, `create` and `run` stop before they create anything",
-    Level.WARNING: "it works, but is slow, expensive or about to end; with `--strict` the check fails",
-    Level.UNKNOWN: "no result; the text gives the reason and the missing permission; never reported as ok; with `--strict` the check fails",
+    Level.ERROR: "it will not work, or has unintended costs; the check fails, and `up`, `create` and `run --up` stop before anything is created",
+    Level.WARNING: "it works, but slowly, at a high cost, or not for long; with `--strict` the check fails",
+    Level.UNKNOWN: "it could not be read; the text says why, and which permission reading it takes; with `--strict` the check fails",
     Level.NOTE: "information",
-    Level.OK: "passed; shown with `--all` or `-v`, always in JSON",
+    Level.OK: "checked, without a problem; shown with `--all` or `-v`, in JSON always",
 }
 
 
 def checks() -> str:
-    """Return the page of checks."""
+    """Return the page about the checks of `tpuctl check`."""
     levels = "".join(f"| `{level}` | {LEVELS[level]} |\n" for level in Level)
     return f"""{_NOTE}
 # Checks
 
-`tpuctl check` runs these checks before money is spent; `tpuctl up`, `create` and `run` run them before they create a node. An id keeps its meaning and
-is never reused: scripts may rely on it. `--skip-check ID` accepts a finding: an error becomes a warning, a warning a note, and it stops
-nothing.
+`tpuctl check` runs these checks before money is spent; `tpuctl up`, `create` and `run --up` run them before they create a node. An id keeps
+its meaning and is never reused: scripts may rely on it. `--skip-check ID` accepts the findings of a check: an error becomes a warning, a
+warning becomes a note, and neither stops a command.
 
 | level | meaning |
 |---|---|
@@ -182,44 +182,45 @@ def _check_chapters() -> Iterator[str]:
 
 _CHECKS_JSON = f"""## For scripts
 
-A pipe gets one line for each finding that is not ok: level, id, subject, text, reason and remedy, separated by tabs. `-o name` prints the ids of findings that are not ok.
+A pipe gets one line for each finding that is not ok: level, id, subject, text, reason and remedies, separated by tabs. `-o name` prints the ids of
+findings that are not ok.
 
-`tpuctl check -o json` prints one object, `-o yaml` the same. Every field is always present: `null`, `[]` or `{{}}` if it has no value. Later versions
-may add fields; none is removed or changes its meaning without a new `schemaVersion`.
+`tpuctl check -o json` prints one object, `-o yaml` the same. Every field is always present: `null`, `[]` or `{{}}` without a value.
+Fields may be added; none is removed or changes its meaning without a new `schemaVersion`.
 
 <!-- table: check-json -->
 | field | type | what |
 |---|---|---|
 | `schemaVersion` | integer | {FINDINGS_SCHEMA_VERSION} |
-| `target` | object | what was checked |
+| `target` | object | the target of the check |
 | `target.project` | string | the project |
 | `target.zone` | string | the zone |
-| `target.nodeId` | string or null | the node, if one was named |
+| `target.nodeId` | string or null | the node; null if none was named |
 | `target.acceleratorType` | string | its type |
-| `target.topology` | string or null | its topology, if one was given |
+| `target.topology` | string or null | its topology; null if none was given |
 | `target.runtimeVersion` | string | its image |
-| `target.tier` | string or null | `on-demand`, `spot`, …, if it was given |
+| `target.tier` | string or null | `on-demand`, `spot`, …; null if none was given |
 | `target.creates` | boolean | whether the node does not exist yet |
 | `target.purpose` | string | `train` or `serve` |
 | `target.buckets` | array | the URLs of the buckets, as strings |
-| `target.machine` | string or null | the virtual machine beside it |
-| `summary` | object | number of findings of each level: `error`, `warning`, `unknown`, `note`, `ok` |
+| `target.machine` | string or null | the virtual machine that works with it |
+| `summary` | object | the number of findings of each level: `error`, `warning`, `unknown`, `note`, `ok` |
 | `findings` | array | the worst first, then by id and subject |
 | `findings[].id` | string | the id of the check |
 | `findings[].title` | string | its title |
-| `findings[].level` | string | the level; for accepted findings the milder one |
-| `findings[].accepted` | boolean | whether `--skip-check` accepted it |
-| `findings[].subject` | string | the bucket, account, zone, … |
-| `findings[].text` | string | the finding as text |
+| `findings[].level` | string | the level; one step milder if accepted |
+| `findings[].accepted` | boolean | whether `--skip-check` has lowered the level |
+| `findings[].subject` | string | the subject: a bucket, an account, a zone, … |
+| `findings[].text` | string | what was found |
 | `findings[].why` | string or null | why it matters |
-| `findings[].remedies` | array | remedies, the most useful first |
+| `findings[].remedies` | array | how to fix it, the most useful first |
 | `findings[].remedies[].text` | string | the remedy as text |
-| `findings[].remedies[].command` | string or null | the command, if there is one |
-| `findings[].remedies[].fixable` | boolean | whether `--fix` can apply it |
-| `findings[].facts` | object | values for scripts, depending on the check |
-| `sandbox` | boolean | true; present only in the sandbox |
+| `findings[].remedies[].command` | string or null | the command to run |
+| `findings[].remedies[].fixable` | boolean | whether `--fix` can do it |
+| `findings[].facts` | object | values for scripts, by the check |
+| `sandbox` | boolean | true in the sandbox; elsewhere absent |
 
-With no zone, `tpuctl check` ranks zones instead:
+Without a zone, `tpuctl check` ranks zones:
 
 <!-- table: zones-json -->
 | field | type | what |
@@ -229,28 +230,28 @@ With no zone, `tpuctl check` ranks zones instead:
 | `zones` | array | the zones that offer it, the best first |
 | `zones[].zone` | string | its name |
 | `zones[].region` | string | its region |
-| `zones[].relation` | string or null | distance of the farthest bucket: `same-zone`, `same-region`, `dual-region`, `multi-region`, `same-area`, `other-area`, `unknown`; null without buckets |
-| `zones[].pricePerTBLow` | number or null | dollars for reading 10^12 bytes, the lowest price of the cheapest bucket; null if no price is known |
-| `zones[].pricePerTBHigh` | number or null | the highest price of the most expensive bucket |
-| `zones[].singleTenant` | boolean | whether the zone requires an agreement with Google |
-| `zones[].grants` | array | the grants of your settings that still cover such a node there, as strings |
-| `zones[].quotaLimit` | integer or null | the lowest quota limit of the type there, in cores or chips as the type counts; null if there is none, or it is unknown |
-| `zones[].quotaLeft` | integer or null | the rest of it after nodes, queued resources and dead records; null if unknown |
-| `zones[].quotaSuffices` | boolean or null | whether that is enough for one node; null if unknown |
-| `zones[].coLocated` | array | locations in which a bucket would be near it, as strings |
-| `zones[].buckets` | array | each bucket, relative to the zone |
+| `zones[].relation` | string or null | how near the farthest bucket is: `same-zone`, `same-region`, `dual-region`, `multi-region`, `same-area`, `other-area`, `unknown`; null without buckets |
+| `zones[].pricePerTBLow` | number or null | dollars for reading 10^12 bytes, the lowest of the cheapest bucket; null if no price is known |
+| `zones[].pricePerTBHigh` | number or null | the highest of the most expensive bucket |
+| `zones[].singleTenant` | boolean | whether the zone needs an agreement with Google |
+| `zones[].grants` | array | the grants of your settings that cover such a node there in addition to what already uses them, as strings |
+| `zones[].quotaLimit` | integer or null | the tightest limit of the type there, in the unit of the type (cores or chips); null without a known limit |
+| `zones[].quotaLeft` | integer or null | the rest of it, without what nodes, queued resources and dead records use; null if unknown |
+| `zones[].quotaSuffices` | boolean or null | whether that is sufficient for one node; null if unknown |
+| `zones[].coLocated` | array | bucket locations that would be co-located, as strings |
+| `zones[].buckets` | array | each bucket, as seen from the zone |
 | `zones[].buckets[].bucket` | string | its URL |
 | `zones[].buckets[].location` | string or null | its location; null if it could not be read |
-| `zones[].buckets[].relation` | string | its distance |
-| `zones[].buckets[].pricePerTBLow` | number or null | dollars for reading 10^12 bytes, the lowest price of all sources |
+| `zones[].buckets[].relation` | string | how near it is |
+| `zones[].buckets[].pricePerTBLow` | number or null | dollars for reading 10^12 bytes, the lowest in the sources |
 | `zones[].buckets[].pricePerTBHigh` | number or null | the highest |
-| `zones[].buckets[].priceDate` | string or null | the month of the list price; null if reads are free or the price is your own |
-| `unplaced` | array | buckets whose location could not be read |
+| `zones[].buckets[].priceDate` | string or null | the month of the list price; null if reading is free, or for your own price |
+| `unplaced` | array | buckets without a known location |
 | `unplaced[].bucket` | string | its URL |
 | `unplaced[].reason` | string | why |
-| `unplaced[].permission` | string or null | the missing permission |
-| `offline` | string or null | why the zones come from the documentation and not from the API |
-| `sandbox` | boolean | true; present only in the sandbox |
+| `unplaced[].permission` | string or null | the permission that reading it takes |
+| `offline` | string or null | why the zones are from the documentation and not from the API |
+| `sandbox` | boolean | true in the sandbox; elsewhere absent |
 """
 
 

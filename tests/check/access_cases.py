@@ -1,4 +1,4 @@
-"""What a test of access needs: policies, buckets, and the facts about a node."""
+"""Policies, buckets and node facts for the tests of access."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def policy(bindings: Mapping[str, list[str]]) -> Known[IamPolicy]:
 
 
 def bucket(name: str, found: Fact[IamPolicy] | None, **fields: Any) -> BucketFacts:
-    """A bucket of the node's own project, with uniform access, that is read and written."""
+    """Return a bucket of the node's own project, with uniform access, that is read and written."""
     about = {
         "name": name,
         "projectNumber": fields.pop("project", "1"),
@@ -42,7 +42,7 @@ def bucket(name: str, found: Fact[IamPolicy] | None, **fields: Any) -> BucketFac
 def facts(
     *buckets: BucketFacts, spec: Mapping[str, Any] | None = None, project: Fact[Project] | None = None, **fields: Any
 ) -> CheckFacts:
-    """What is known of a node to be made in project p, number 1, whose policy is empty."""
+    """Return the facts about a new node in project p, number 1, whose policy is empty."""
     wanted = WantedNode(
         project="p",
         zone="us-central2-b",

@@ -1,4 +1,4 @@
-"""Facts about one bucket, and what the rules make of them."""
+"""Facts about one bucket, and the results of the rules for them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LATE = Unknown("no answer within 15s", is_passing=True)
 
 
 def a_bucket(location: str = "US-CENTRAL2", kind: str = "region", **fields: Any) -> Bucket:
-    """Return a bucket by the fields of the API; one that is None is left out, as the API does."""
+    """Return a bucket by the fields of the API; fields that are None are omitted, as in the API."""
     body = {
         "name": "b",
         "location": location,
@@ -65,7 +65,7 @@ def findings_of(id_: str, facts: CheckFacts) -> list[RuleResult]:
     return list(RULES[id_].judge(facts))
 
 
-def said_by(id_: str, facts: CheckFacts) -> list[tuple[str, str]]:
+def summaries_of(id_: str, facts: CheckFacts) -> list[tuple[str, str]]:
     return [(str(found.level), found.text) for found in findings_of(id_, facts)]
 
 

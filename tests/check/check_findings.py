@@ -1,4 +1,4 @@
-"""What the tests of `tpuctl check` share: what is checked, and what was said of it."""
+"""Commands and parsed findings for the tests of `tpuctl check`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ V6E = ("check", "v6e-8", "--zone", "europe-west4-a")
 
 
 def findings(out: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return what a check said, by id and subject."""
+    """Return the findings of a check by id and subject."""
     return {(entry["id"], entry["subject"]): entry for entry in json.loads(out)["findings"]}
 
 

@@ -1,4 +1,4 @@
-"""The clients through which checks ask, of a sandbox in the same process."""
+"""The API clients of the checks, connected to a sandbox in the same process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tpuctl.sandbox.state import SandboxState
 
 
 def sources(sandbox: Sandbox, kind: Callable[[SandboxState], SandboxHttp] = SandboxHttp) -> Sources:
-    """Return the clients; `kind` is what carries their requests."""
+    """Return the clients; `kind` is the transport."""
     world = sandbox.world
 
     def http() -> SandboxHttp:

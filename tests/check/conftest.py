@@ -1,4 +1,4 @@
-"""What begins to gather, in a project that has a thing of each kind."""
+"""A `FactGatherer` for a project with each kind of resource."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from tests.check.clients import sources
-from tests.check.wishes import OTHER, ZONE
+from tests.check.whole_node import OTHER, ZONE
 from tests.conftest import Sandbox
 from tpuctl.check.gathering import FactGatherer
 from tpuctl.clock import ManualClock

@@ -1,4 +1,4 @@
-"""What the rules of offers, quota and grants look at, made short."""
+"""Short ways to write the facts that rules about offers, quota and grants read."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def request(place: str, specs: list[Mapping[str, Any]], *, state: str = "ACTIVE"
     return QueuedResource.from_api({"name": name, "state": {"state": state}, "tpu": {"nodeSpec": specs}, **raw})
 
 
-def held(*records: Node | QueuedResource, unreachable: tuple[str, ...] = ()) -> Known[ProjectResources]:
+def resources(*records: Node | QueuedResource, unreachable: tuple[str, ...] = ()) -> Known[ProjectResources]:
     return Known(
         ProjectResources(
             tuple(one for one in records if isinstance(one, Node)),
@@ -65,13 +65,13 @@ def held(*records: Node | QueuedResource, unreachable: tuple[str, ...] = ()) -> 
 
 
 def quota(name: str, value: int | None, **places: str) -> QuotaLimit:
-    """Return a limit by its name as refusals have it; where it counts follows from the name."""
+    """Return a limit by its name, as error messages have it; its scope follows from the name."""
     scope = "zone" if "PerZone" in name else "region"
     return QuotaLimit("", name, f"1/{{project}}/{{{scope}}}", value, places)
 
 
-def said(rule: CheckRule[CheckFacts], about: CheckFacts) -> list[tuple[str, str, str]]:
-    """Return level, subject and text of what a rule finds."""
+def summaries(rule: CheckRule[CheckFacts], about: CheckFacts) -> list[tuple[str, str, str]]:
+    """Return level, subject and text of each finding."""
     return [(str(found.level), found.subject, found.text) for found in found_by(rule, about)]
 
 

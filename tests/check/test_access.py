@@ -1,4 +1,4 @@
-"""Who may use the objects of a bucket, from the policies of the bucket and of projects."""
+"""Access to the objects of a bucket, resolved from the policies of the bucket and of projects."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def access(
     account: str = ACCOUNT,
     **about: Any,
 ) -> dict[str, PermissionAccess]:
-    """What is resolved where the bucket belongs to project p, number 1, whose policy is empty unless it is given."""
+    """Resolve access to a bucket of project p, number 1, whose policy is empty unless it is given."""
     found = project or policy({})
     now = datetime(2026, 1, 1, tzinfo=UTC)
     given: dict[str, Any] = {"project": "1", "projects": {"p": found, "1": found}, "roles": roles or {}, "now": now}
@@ -60,7 +60,7 @@ def access(
 
 
 def access_text(found: Mapping[str, PermissionAccess]) -> str:
-    """Which permissions are granted, by which role, and why others are in doubt."""
+    """Return which permissions are granted, by which role, and why others are uncertain."""
     lines: dict[str, list[str]] = {}
     for name, access in found.items():
         match access:

@@ -1,4 +1,4 @@
-"""`tpuctl check`: what it says of a type, a node, a file, a zone; what it does with wrong input and with an API that fails."""
+"""`tpuctl check` of a type, a node, a file and without a zone; wrong input, and an API that fails."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tpuctl.sandbox.request_log import read_log
 
 
 def test_bucket_on_other_continent_is_error(tpuctl: Console, sandbox: Sandbox) -> None:
-    """It names both places, the price per TB, what that region offers instead, and where a bucket would be beside."""
+    """The finding names both places, the price per TB, the types of that region, and a co-located bucket location."""
     administration.add_bucket(sandbox.world, "data", location="EUROPE-WEST4")
 
     out, _, code = tpuctl(*V4, "--bucket", "gs://data", "-o", "json")
 
     found = findings(out)["TPU101", "gs://data"]
-    said = " ".join([found["text"], found["why"], *(remedy["text"] for remedy in found["remedies"])])
+    shown = " ".join([found["text"], found["why"], *(remedy["text"] for remedy in found["remedies"])])
     assert (code, found["level"]) == (9, "error")
     for words in ("EUROPE-WEST4", "us-central2", "per TB", "no zone of europe-west4 offers v4", "v6e", "US-CENTRAL2"):
-        assert words in said, words
+        assert words in shown, words
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_existing_node_skips_creation_rules(tpuctl: Console, sandbox: Sandbox) -
 
 @one_face
 def test_dead_node_is_checked_as_new(tpuctl: Console, sandbox: Sandbox) -> None:
-    """The quota that its record holds is its own."""
+    """The quota that the dead record uses becomes free."""
     put(sandbox, "demo", state="PREEMPTED")
     admin_quota(sandbox, limit=8)
 

@@ -1,4 +1,4 @@
-"""One call of a check that gets no answer does not keep others from being made: time is real here."""
+"""One API call without an answer does not prevent the others. In real time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DEADLINE, _LATENCY, _FOREVER = (timedelta(seconds=seconds) for seconds in (1, 0
 
 
 def gather(world: SandboxState, *, unanswered: str) -> CheckFacts:
-    """Return the facts about a node with a bucket, where calls take their time and those of one method longer than there is."""
+    """Return the facts about a node with a bucket; calls are slow, and those of one method exceed the deadline."""
     sandbox, clock = Sandbox(world), SystemClock()
     sandbox.fault("slow", method=unanswered, duration=_FOREVER, count=0)
     sandbox.fault("slow", duration=_LATENCY, count=0)
@@ -39,7 +39,7 @@ def gather(world: SandboxState, *, unanswered: str) -> CheckFacts:
 
 
 def test_late_policy_leaves_time_for_bucket_queries(tmp_path: Path) -> None:
-    """A bucket elsewhere: which caches it has, and what other zones offer."""
+    """A bucket elsewhere needs two dependent queries: its caches, and the offers of other zones."""
     with SandboxState.open(tmp_path / "world.sqlite3", speed=1) as world:
         administration.add_bucket(world, "data", location="EUROPE-WEST4")
 

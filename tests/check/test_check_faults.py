@@ -1,4 +1,4 @@
-"""What `tpuctl check` makes of an API that fails, is slow, is off or refuses: what could not be read is never ok."""
+"""`tpuctl check` with an API that fails, is slow, is disabled or refuses: an unread fact is never ok."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_refused_credentials_are_an_error(tpuctl: Console, sandbox: Sandbox) -> 
 
 @one_face
 def test_slow_api_is_given_up_at_deadline(tpuctl: Console, tmp_path: Path) -> None:
-    """In real time: what has not come by then is unknown, all else is said."""
+    """In real time: late answers are unknown, all others are reported."""
     from tpuctl.sandbox.state import SandboxState  # noqa: PLC0415  # a world of its own, on the real clock
 
     with SandboxState.open(tmp_path / "slow" / "world.sqlite3", speed=1) as world, open_server(world) as server:

@@ -1,4 +1,4 @@
-"""A service that is down is not waited for long before it is said that nothing could be read."""
+"""A check does not wait long for a service that is down."""
 
 from __future__ import annotations
 

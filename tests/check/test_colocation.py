@@ -86,7 +86,7 @@ def _placement(text: str) -> BucketPlacement:
         ("IN dual-region asia-south1,asia-south2", "asia-south1-a", "dual-region"),
         ("DE dual-region europe-west3,europe-west10", "us-central2-b", "other-area"),
         ("AU dual-region australia-southeast1,australia-southeast2", "us-central2-b", "other-area"),
-        # Two regions are a dual-region whatever else is said of it.
+        # Two regions are a dual-region, whatever the other fields say.
         ("AU zone australia-southeast1,australia-southeast2", "australia-southeast1-a", "dual-region"),
         ("AU zone australia-southeast1,australia-southeast2", "us-central2-b", "other-area"),
         ("IN multi-region asia-south1,asia-south2", "asia-south2-a", "dual-region"),

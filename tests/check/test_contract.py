@@ -1,4 +1,4 @@
-"""What scripts rely on: the ids of the checks, and the fields of the JSON with their types, as the reference has them."""
+"""The contract with scripts: ids of checks, and JSON fields with their types, as in the reference."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_every_category_has_checks(prefix: str) -> None:
 
 
 def types(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the path and the type of each field. What is in `facts` is each check's own."""
+    """Yield the path and the type of each field, without the contents of `facts`, which differ by check."""
     for key, each in value.items():
         here = f"{path}{key}"
         yield here, _type(each)
@@ -135,7 +135,7 @@ def test_ranking_json_matches_reference() -> None:
         today=date(2026, 1, 1),
         buckets=[placed, hidden, gone],
         quotas=quotas,
-        held=Known(ProjectResources()),
+        resources=Known(ProjectResources()),
     )
     bare = rank_zones(spec, project="p", today=date(2026, 1, 1), offers=far)
 

@@ -1,4 +1,4 @@
-"""What reading costs where sources disagree on a region's group: never the lowest alone."""
+"""The price of reading if sources disagree on a region's group: never the lowest alone."""
 
 from __future__ import annotations
 

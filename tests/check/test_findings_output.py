@@ -1,4 +1,4 @@
-"""How findings are shown: the page of a person, the lines of a pipe, names, JSON; each compared whole."""
+"""Output of findings: the page of a terminal, the lines of a pipe, names, JSON; each compared whole."""
 
 from __future__ import annotations
 
@@ -303,11 +303,11 @@ def test_lines_wrap_and_commands_stay_whole(width: int) -> None:
 
 
 def test_inline_command_is_not_wrapped() -> None:
-    said = RuleResult(
+    result = RuleResult(
         level=Level.NOTE, subject="n", text=f"let it in (`{MAKE}`), or not; an odd ` is just ` a character `"
     )
 
-    assert list(finding_lines(Finding("TPU604", "", said), width=60, colored=False)) == [
+    assert list(finding_lines(Finding("TPU604", "", result), width=60, colored=False)) == [
         "note     TPU604  n",
         "  let it in",
         f"  (`{MAKE}`),",
@@ -316,7 +316,7 @@ def test_inline_command_is_not_wrapped() -> None:
 
 
 def soft(*names: str, level: Level = Level.NOTE, command: str | None = None) -> CheckRule[CheckFacts]:
-    """Return a rule that says the same of many buckets."""
+    """Return a rule with the same finding for many buckets."""
     return rule(
         "TPU107",
         *(

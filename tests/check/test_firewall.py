@@ -1,4 +1,4 @@
-"""From where firewall rules let port 22 be reached: a row for each thing that a rule can say."""
+"""From where firewall rules allow port 22: a row for each field of a rule."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.check.cases import allow, deny
+from tests.check.rule_cases import allow, deny
 from tpuctl.check.rules.network_rules import FirewallTarget, PortAccess, SourceArea, port_access
 from tpuctl.models.compute_resources import FirewallRule
 

@@ -36,7 +36,7 @@ def buckets(sandbox: Sandbox) -> Sandbox:
 
 
 def grant(name: str) -> str:
-    """Return the command that lets the node's account use a bucket."""
+    """Return the command that grants the node's account a role on a bucket."""
     account = f"{administration.project_number('sandbox')}-compute@developer.gserviceaccount.com"
     return (
         f"gcloud storage buckets add-iam-policy-binding gs://{name} --member=serviceAccount:{account} "
@@ -55,15 +55,15 @@ HINT = "ask for a role with `storage.buckets.setIamPolicy` for your identity (`t
 def test_fix_refused_change_does_not_stop_others(
     tpuctl: Console, buckets: Sandbox, flags: tuple[str, ...], ended: int
 ) -> None:
-    """It ends as the check does that comes after; where that finds nothing wrong as what was refused does."""
+    """The exit code is that of the second check or, if that finds no error, that of the refused change."""
     buckets.fault("http-error", status=403, method="storage.buckets.setIamPolicy", count=1)
 
     _, err, code = tpuctl(*FIX, *flags)
 
-    said = err[err.index(f"failed: {grant('data-a')}: {REFUSED}\n") :].splitlines()
+    lines = err[err.index(f"failed: {grant('data-a')}: {REFUSED}\n") :].splitlines()
     assert code == ended
-    assert said[1:3] == [f"done: {grant('data-b')}", f"done: {grant('data-c')}"]
-    assert said[4:] == [
+    assert lines[1:3] == [f"done: {grant('data-b')}", f"done: {grant('data-c')}"]
+    assert lines[4:] == [
         "warning: `--fix` did 2 of 3 changes",
         f"  done: {grant('data-b')}",
         f"  done: {grant('data-c')}",
@@ -75,7 +75,7 @@ def test_fix_refused_change_does_not_stop_others(
 
 @one_face
 def test_fix_interrupted_reports_progress(tpuctl: Console, buckets: Sandbox) -> None:
-    """The first is refused; while the second waits to be sent again it is interrupted."""
+    """The first change is refused; the second is interrupted while it waits for a retry."""
     buckets.fault("http-error", status=403, method="storage.buckets.setIamPolicy", count=1)
     buckets.fault("http-error", status=503, method="storage.buckets.setIamPolicy", count=0)
 

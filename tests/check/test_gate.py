@@ -1,4 +1,4 @@
-"""The check before a creation: what is asked, what is remembered of an answer, and what is said of it."""
+"""The check before a creation: its queries, its cache and its messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NODE = Node.from_api({"name": f"projects/sandbox/locations/{ZONE}/nodes/demo", "
 
 
 class Kept(dict[str, Any]):
-    """A memory without an end."""
+    """A cache without expiry."""
 
     def clear(self, *, keep: str = "") -> None:
         for key in [key for key in self if key != keep]:
@@ -90,7 +90,7 @@ def limit(sandbox: Sandbox, value: int) -> None:
 
 
 def test_cached_check_repeats_warnings_without_requests(sandbox: Sandbox, memory: Kept) -> None:
-    """What could not be read for good is remembered as that."""
+    """A permanent refusal is cached as unknown."""
     administration.add_bucket(sandbox.world, "far", location="EU")
     administration.add_bucket(sandbox.world, "mars", location="MARS-CENTRAL1")
     administration.add_bucket(sandbox.world, "old", location="US-CENTRAL1", versioning={"enabled": True})
@@ -129,7 +129,7 @@ def test_passing_gap_is_queried_again(sandbox: Sandbox, memory: Kept) -> None:
 
 
 def test_passed_node_is_not_checked_for_ten_minutes(sandbox: Sandbox, memory: Kept) -> None:
-    """Nor is said again what was said of it."""
+    """Its warnings are not repeated either."""
     administration.add_bucket(sandbox.world, "data", location="US-CENTRAL2", versioning={"enabled": True})
     one, seen = gate(sandbox, memory, buckets=(BucketUse("data", reads=False),)), []
     for seconds in (0, 599, 2):
@@ -142,7 +142,7 @@ def test_passed_node_is_not_checked_for_ten_minutes(sandbox: Sandbox, memory: Ke
 
 
 def test_answers_are_shared_for_ten_minutes(sandbox: Sandbox, memory: Kept) -> None:
-    """What is asked for one of them only is asked all the same."""
+    """Queries that only one of the nodes needs are still sent."""
     one, asked = gate(sandbox, memory), []
     for name, minutes, seconds in (("a", 0, 0), ("b", 10, 0), ("c", 0, 1)):
         sandbox.advance(minutes=minutes, seconds=seconds)

@@ -1,4 +1,4 @@
-"""What is asked about a wanted node: what its rules need, each once, of the right place, and what becomes of refusals.
+"""The queries about a wanted node: those that its rules need, each once, to the right project and zone; and refusals.
 
 Through the real clients, of the sandbox.
 """
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.check.clients import sources
-from tests.check.wishes import NOW, OTHER, SPEC, WHOLE, ZONE, needs
+from tests.check.whole_node import NOW, OTHER, SPEC, WHOLE, ZONE, needs
 from tests.conftest import Sandbox
 from tpuctl.check.facts import Absent, BucketUse, CheckFacts, Known, Unknown, WantedNode, value_or_none
 from tpuctl.check.gathering import FactGatherer
@@ -36,7 +36,7 @@ def asked(sandbox: Sandbox) -> Counter[str]:
 
 
 def without(facts: CheckFacts) -> set[str]:
-    """Return what was not asked for: of the facts, and of those of each bucket."""
+    """Return the facts that were not requested, also those of each bucket."""
     about = [(entry.name, getattr(facts, entry.name)) for entry in fields(facts)]
     about += [(f"bucket.{entry.name}", getattr(one, entry.name)) for one in facts.buckets for entry in fields(one)]
     return {name for name, fact in about if fact is None or fact in ({}, ())}
@@ -44,7 +44,17 @@ def without(facts: CheckFacts) -> set[str]:
 
 ROLES = {"roles"}  # the table knows them
 NEAR = {"offers", "bucket.layout", "bucket.caller", "bucket.caches"} | ROLES
-CREATION = {"types", "versions", "held", "quotas", "region_quotas", "billing", "org_policies", "disks", "reservations"}
+CREATION = {
+    "types",
+    "versions",
+    "resources",
+    "quotas",
+    "region_quotas",
+    "billing",
+    "org_policies",
+    "disks",
+    "reservations",
+}
 
 
 @pytest.mark.parametrize(
@@ -74,7 +84,7 @@ def test_gathering_skips_unneeded_queries(
     paths = " ".join(asked(sandbox))
     for name, part in (("region_quotas", "/regions/us-central2?"), ("reservations", "/reservations"),
                        ("offers", "/locations/-/acceleratorTypes"), ("billing", "/billingInfo"),
-                       ("disks", "/disks/"), ("held", "/queuedResources"), ("machine", "/aggregated/instances"),
+                       ("disks", "/disks/"), ("resources", "/queuedResources"), ("machine", "/aggregated/instances"),
                        ("bucket.caches", "/anywhereCaches"), ("bucket.contents", "/o?"),
                        ("bucket.layout", "/storageLayout"), ("bucket.caller", "/testPermissions")):  # fmt: skip
         is_asked = name not in missing and not (name.startswith("bucket.") and "buckets" in missing)
@@ -113,7 +123,7 @@ OTHERS = tuple(f"projects/sandbox/zones/{zone}/instances/other" for zone in (ZON
 def test_gathering_does_not_mix_nodes(
     gathering: Callable[[], FactGatherer], sandbox: Sandbox, first: WantedNode, second: WantedNode
 ) -> None:
-    """And what is one answer about both is asked for once."""
+    """An answer about both nodes is requested once."""
     administration.set_region_quota(sandbox.world, "europe-west4", "IN_USE_ADDRESSES", limit=3, usage=1)
     sandbox.add_node("mine", zone=ZONE)
     sandbox.add_queued_resource("asked", zone=ZONE)
@@ -204,20 +214,20 @@ def test_gathering_each_call_has_full_timeout(
     clock.sleep(timedelta(minutes=1))
     facts = one.facts(WHOLE, NOW)
     clock.sleep(timedelta(minutes=1))
-    everywhere = one.everywhere(replace(WHOLE, zone="", project="host"))
+    zone_facts = one.zone_facts(replace(WHOLE, zone="", project="host"))
 
     assert needs(facts) == {}
-    assert [type(fact) for fact in everywhere[:3]] == [Known] * 3
+    assert [type(fact) for fact in zone_facts[:3]] == [Known] * 3
 
 
 def test_gathering_without_zone_queries_zone_facts(gathering: Callable[[], FactGatherer], sandbox: Sandbox) -> None:
     sandbox.add_node("held", zone=ZONE)
-    found = gathering().everywhere(replace(WHOLE, zone=""))
+    found = gathering().zone_facts(replace(WHOLE, zone=""))
 
     assert isinstance(found.offers, Known)
     assert "v4-8" in found.offers.value[ZONE]
-    assert isinstance(found.held, Known)
-    assert [node.name.node_id for node in found.held.value.nodes] == ["held"]
+    assert isinstance(found.resources, Known)
+    assert [node.name.node_id for node in found.resources.value.nodes] == ["held"]
     assert [bucket.use.bucket for bucket in found.buckets] == ["near"]
     # Where no zone is known none has a cache that would help, nor is anything else of a zone asked for.
     assert {path.split("?")[0].rpartition("/")[2] for path in asked(sandbox)} == {

@@ -1,4 +1,4 @@
-"""Grants: read from what a user writes down, and what each comes to."""
+"""Grants: parsing the settings, and their coverage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of predefined roles, in what it says of objects [documentation of Cloud Storage]."""
+"""The permissions on objects in the table of predefined roles [documentation of Cloud Storage]."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of the roles of the node's account on the buckets."""
+"""Rules about the roles of the node's account on the buckets."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ EDITORS = {
 UNREADABLE = Unknown("you may not", "storage.buckets.getIamPolicy")
 
 
-def said(given: CheckFacts) -> dict[str, RuleResult]:
-    """What is found, by rule, but for who the node runs as and what its scopes are where all is well with them."""
+def summaries(given: CheckFacts) -> dict[str, RuleResult]:
+    """Return the findings by rule, without those about account and scopes that are ok."""
     found = [(finding.id, finding.found) for finding in evaluate_rules(given, IAM_RULES).findings]
     return {
         id_: one
@@ -31,8 +31,8 @@ def said(given: CheckFacts) -> dict[str, RuleResult]:
 
 
 def levels(given: CheckFacts) -> str:
-    """Each finding's rule, level, subject and verb."""
-    return "; ".join(f"{id_} {found.level} {found.subject}" for id_, found in said(given).items())
+    """Return rule, level, subject and verb of each finding."""
+    return "; ".join(f"{id_} {found.level} {found.subject}" for id_, found in summaries(given).items())
 
 
 _LEVELS = {
@@ -100,7 +100,7 @@ def test_missing_permissions_are_named_with_grant() -> None:
     )
 
     grant = GrantBucketRole("b", USER, MEMBER, "payer")
-    assert said(given) == {
+    assert summaries(given) == {
         "TPU201": RuleResult(
             level=Level.ERROR,
             subject="gs://b",
@@ -130,7 +130,7 @@ def test_read_only_use_gets_viewer_grant() -> None:
         billing_project="payer",
     )
 
-    found = said(given)["TPU201"]
+    found = summaries(given)["TPU201"]
     assert (found.text, found.remedies[0].change) == (
         f"the node's account `{NAMED}` may not read it: it lacks `{GET}` and `{LIST}`",
         GrantBucketRole("b", VIEWER, f"serviceAccount:{NAMED}"),
@@ -140,7 +140,7 @@ def test_read_only_use_gets_viewer_grant() -> None:
 def test_granted_access_names_role_and_member() -> None:
     given = facts(bucket("b", policy(EDITORS)), project_policy=policy({"roles/editor": [MEMBER]}))
 
-    reads, writes = said(given).values()
+    reads, writes = summaries(given).values()
     assert reads == RuleResult(
         level=Level.OK,
         subject="gs://b",
@@ -180,7 +180,7 @@ def test_unread_policy_is_unknown_and_shows_caller(
     caller: Fact[frozenset[str]] | None, words: str, permissions: list[str] | None
 ) -> None:
     grant = GrantBucketRole("b", USER, MEMBER)
-    assert said(facts(bucket("b", UNREADABLE, caller=caller))) == {
+    assert summaries(facts(bucket("b", UNREADABLE, caller=caller))) == {
         "TPU201": RuleResult(
             level=Level.UNKNOWN,
             subject="gs://b",
@@ -215,7 +215,7 @@ def test_unread_policy_is_unknown_and_shows_caller(
     ],
 )
 def test_passing_gap_is_marked(reason: Unknown, advice: str) -> None:
-    found = said(facts(bucket("b", reason)))["TPU201"]
+    found = summaries(facts(bucket("b", reason)))["TPU201"]
 
     assert (found.remedies[0].text, found.is_passing) == (advice, reason.is_passing)
 
@@ -256,7 +256,7 @@ def test_bucket_with_several_prefixes_is_judged_once() -> None:
 def test_many_reasons_are_shortened() -> None:
     groups = [f"group:g{number}@example.com" for number in range(7)]
 
-    assert said(facts(bucket("b", policy({USER: groups}))))["TPU201"].text.endswith(
+    assert summaries(facts(bucket("b", policy({USER: groups}))))["TPU201"].text.endswith(
         "the members of `group:g3@example.com` cannot be read; and 3 more reasons"
     )
 

@@ -1,4 +1,4 @@
-"""Roles that a folder or an organisation may grant, and buckets that were perhaps meant for reading only."""
+"""Roles that a folder or an organisation may grant, and buckets that may be meant as read-only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def findings(given: CheckFacts) -> tuple[Finding, ...]:
 
 
 def levels(given: CheckFacts) -> str:
-    """Each finding's rule, level and subject."""
+    """Return rule, level and subject of each finding."""
     return "; ".join(f"{one.id} {one.level} {one.found.subject}" for one in findings(given))
 
 

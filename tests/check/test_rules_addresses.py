@@ -1,4 +1,4 @@
-"""External addresses: one for each worker, where there are as many."""
+"""Rules about external addresses: one for each worker, within the quota of the region."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.check.offer_facts import ZONE, facts, found_by, node, said, spec, wanted
+from tests.check.offer_facts import ZONE, facts, found_by, node, spec, summaries, wanted
 from tpuctl.check.facts import Absent, CheckFacts, Known, Unknown
 from tpuctl.check.rules.quota_rules import address_quota_is_enough, many_addresses
 from tpuctl.models.compute_resources import RegionQuota
@@ -62,7 +62,7 @@ WITH_ADDRESS: dict[str, Any] = {
     ],
 )
 def test_address_quota_is_compared_with_workers(about: CheckFacts, expected: list[tuple[str, str, str]]) -> None:
-    assert said(address_quota_is_enough, about) == expected
+    assert summaries(address_quota_is_enough, about) == expected
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_address_quota_is_compared_with_workers(about: CheckFacts, expected: lis
     ],
 )
 def test_many_addresses_are_a_note(about: Any, expected: list[tuple[str, str, str]]) -> None:
-    assert said(many_addresses, facts(about)) == expected
+    assert summaries(many_addresses, facts(about)) == expected
 
 
 def test_address_remedy_adds_internal_ips() -> None:

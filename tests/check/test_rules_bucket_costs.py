@@ -1,4 +1,4 @@
-"""What reading a bucket from elsewhere costs, and what a cache changes."""
+"""The cost of reading a bucket from another place, and the effect of a cache."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.check.bucket_facts import DENIED, LATE, READ, USE, WRITE, a_bucket, facts_of, findings_of, said_by
+from tests.check.bucket_facts import DENIED, LATE, READ, USE, WRITE, a_bucket, facts_of, findings_of, summaries_of
 from tpuctl.check.facts import Absent, BucketUse, Known, Unknown
 from tpuctl.check.findings import Level, RuleResult
 from tpuctl.models.bucket import AnywhereCache, BucketContents, BucketPlacement
@@ -31,7 +31,7 @@ _RUNNING, _PAUSED = AnywhereCache("us-central1-a", "RUNNING"), AnywhereCache("us
 def test_running_cache_in_zone_makes_note(use: BucketUse, caches: Any, levels: list[str]) -> None:
     facts = facts_of(a_bucket("US", "multi-region"), use, zone="us-central1-a", caches=caches)
 
-    assert [level for level, _ in said_by("TPU101", facts)] == levels
+    assert [level for level, _ in summaries_of("TPU101", facts)] == levels
 
 
 def test_unread_caches_are_reported_once() -> None:
@@ -124,4 +124,4 @@ def test_epoch_price_is_shown_as_text() -> None:
 def test_placement_from_layout_is_enough() -> None:
     facts = facts_of(DENIED, layout=Known(BucketPlacement("EUROPE-WEST4", "region")))
 
-    assert [level for level, _ in said_by("TPU101", facts)] == ["error"]
+    assert [level for level, _ in summaries_of("TPU101", facts)] == ["error"]

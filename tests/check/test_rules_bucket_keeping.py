@@ -1,4 +1,4 @@
-"""What it costs to keep and change things in a bucket, and what it forbids."""
+"""The cost of storing and changing objects in a bucket, and what the bucket forbids."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.check.bucket_facts import READ, USE, WRITE, a_bucket, commands_of, facts_of, findings_of, said_by
+from tests.check.bucket_facts import READ, USE, WRITE, a_bucket, commands_of, facts_of, findings_of, summaries_of
 from tpuctl.check.facts import BucketUse, Purpose
 
 SERVES = {"purpose": Purpose.SERVE}
@@ -46,8 +46,10 @@ def test_storage_class_levels(class_: str, use: BucketUse, level: str, why: str 
 def test_storage_class_autoclass_is_note() -> None:
     autoclass = facts_of(a_bucket(storageClass="ARCHIVE", autoclass={"enabled": True}))
 
-    assert said_by("TPU105", autoclass) == [("note", "Autoclass chooses the storage class of each object in `gs://b`")]
-    assert said_by("TPU105", facts_of(a_bucket(storageClass=""))) == []
+    assert summaries_of("TPU105", autoclass) == [
+        ("note", "Autoclass chooses the storage class of each object in `gs://b`")
+    ]
+    assert summaries_of("TPU105", facts_of(a_bucket(storageClass=""))) == []
 
 
 def test_storage_class_remedies_change_it() -> None:
@@ -61,7 +63,7 @@ _UPDATE = "gcloud storage buckets update gs://b"
 
 
 @pytest.mark.parametrize(
-    ("fields", "said", "commands"),
+    ("fields", "expected", "commands"),
     [
         ({}, [("ok", "objects in `gs://b` can be overwritten and deleted")], []),
         (
@@ -108,12 +110,12 @@ _UPDATE = "gcloud storage buckets update gs://b"
     ],
 )
 def test_retention_or_hold_is_error(
-    fields: dict[str, Any], said: list[tuple[str, str]], commands: list[str | None]
+    fields: dict[str, Any], expected: list[tuple[str, str]], commands: list[str | None]
 ) -> None:
-    assert said_by("TPU106", facts_of(a_bucket(**fields))) == said
+    assert summaries_of("TPU106", facts_of(a_bucket(**fields))) == expected
     assert commands_of("TPU106", facts_of(a_bucket(**fields), WRITE)) == commands
-    assert said_by("TPU106", facts_of(a_bucket(**fields), READ)) == []
-    assert said_by("TPU106", facts_of(a_bucket(**fields), wanted=SERVES)) == []
+    assert summaries_of("TPU106", facts_of(a_bucket(**fields), READ)) == []
+    assert summaries_of("TPU106", facts_of(a_bucket(**fields), wanted=SERVES)) == []
 
 
 @pytest.mark.parametrize("is_locked", [False, True])
@@ -132,7 +134,7 @@ _LIFECYCLE = {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition":
 
 
 @pytest.mark.parametrize(
-    ("fields", "said", "commands"),
+    ("fields", "expected", "commands"),
     [
         ({}, [("ok", "objects deleted from `gs://b` are no longer billed")], []),
         (
@@ -177,9 +179,9 @@ _LIFECYCLE = {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition":
     ],
 )
 def test_versioning_and_soft_delete_levels(
-    fields: dict[str, Any], said: list[tuple[str, str]], commands: list[str | None]
+    fields: dict[str, Any], expected: list[tuple[str, str]], commands: list[str | None]
 ) -> None:
-    assert said_by("TPU107", facts_of(a_bucket(**fields))) == said
+    assert summaries_of("TPU107", facts_of(a_bucket(**fields))) == expected
     assert commands_of("TPU107", facts_of(a_bucket(**fields))) == commands
-    assert said_by("TPU107", facts_of(a_bucket(**fields), READ)) == []
-    assert said_by("TPU107", facts_of(a_bucket(**fields), wanted=SERVES)) == []
+    assert summaries_of("TPU107", facts_of(a_bucket(**fields), READ)) == []
+    assert summaries_of("TPU107", facts_of(a_bucket(**fields), wanted=SERVES)) == []

@@ -1,4 +1,4 @@
-"""What is said of a bucket that is not where the TPU is, and what brings them together."""
+"""A bucket that is not where the TPU is, and the remedies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.check.bucket_facts import LATE, PAYS, READ, a_bucket, commands_of, facts_of, findings_of, said_by
+from tests.check.bucket_facts import LATE, PAYS, READ, a_bucket, commands_of, facts_of, findings_of, summaries_of
 from tpuctl.check.facts import BucketFacts, BucketUse, Known
 from tpuctl.check.findings import Level, RuleResult
 from tpuctl.models.spec import NodeSpec
@@ -71,7 +71,7 @@ from tpuctl.models.spec import NodeSpec
     ],
 )
 def test_bucket_level_depends_on_distance(location: str, kind: str, zone: str, level: str, text: str) -> None:
-    assert said_by("TPU101", facts_of(a_bucket(location, kind), zone=zone)) == [(level, f"`gs://b` is in {text}")]
+    assert summaries_of("TPU101", facts_of(a_bucket(location, kind), zone=zone)) == [(level, f"`gs://b` is in {text}")]
 
 
 def test_bucket_on_other_continent_has_price_and_remedies() -> None:

@@ -1,4 +1,4 @@
-"""Whether a bucket is there, whose it is, who pays for it, and whether there is something in it."""
+"""Whether a bucket exists, its project, who pays for requests, and whether it has objects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.check.bucket_facts import (
     commands_of,
     facts_of,
     findings_of,
-    said_by,
+    summaries_of,
 )
 from tpuctl.check.facts import Absent, BucketUse, Fact, Known, Purpose, Unknown
 from tpuctl.check.findings import Level
@@ -42,7 +42,7 @@ _OPEN = "its project, billing, storage class, retention and versioning"
 
 
 @pytest.mark.parametrize(
-    ("bucket", "layout", "said"),
+    ("bucket", "layout", "expected"),
     [
         (Known(a_bucket()), None, ("ok", "`gs://b` exists and its metadata can be read", None, None, False)),
         (
@@ -91,15 +91,15 @@ _OPEN = "its project, billing, storage class, retention and versioning"
         ),
     ],
 )
-def test_unreadable_bucket_is_unknown(bucket: Fact[Bucket], layout: Any, said: tuple[Any, ...]) -> None:
+def test_unreadable_bucket_is_unknown(bucket: Fact[Bucket], layout: Any, expected: tuple[Any, ...]) -> None:
     (found,) = findings_of("TPU102", facts_of(bucket, layout=layout))
 
     remedy = found.remedies[0].text if found.remedies else None
-    assert (str(found.level), found.text, found.why, remedy, found.is_passing) == said
+    assert (str(found.level), found.text, found.why, remedy, found.is_passing) == expected
 
 
 @pytest.mark.parametrize(
-    ("number", "project", "said"),
+    ("number", "project", "expected"),
     [
         ("42", None, [("ok", "`gs://b` belongs to `p`")]),
         (
@@ -112,15 +112,15 @@ def test_unreadable_bucket_is_unknown(bucket: Fact[Bucket], layout: Any, said: t
         ("7", Absent(), []),
     ],
 )
-def test_bucket_project_is_compared(number: str | None, project: Any, said: list[tuple[str, str]]) -> None:
-    assert said_by("TPU103", facts_of(a_bucket(projectNumber=number), project=project)) == said
+def test_bucket_project_is_compared(number: str | None, project: Any, expected: list[tuple[str, str]]) -> None:
+    assert summaries_of("TPU103", facts_of(a_bucket(projectNumber=number), project=project)) == expected
 
 
 _UNPAID = ("error", "`gs://b` is requester-pays, and no billing project is named")
 
 
 @pytest.mark.parametrize(
-    ("bucket", "payer", "said", "commands"),
+    ("bucket", "payer", "expected", "commands"),
     [
         (a_bucket(), None, [("ok", "the owner of `gs://b` pays for requests")], []),
         (a_bucket(**PAYS), None, [_UNPAID], [None, "gcloud storage buckets update gs://b --no-requester-pays"]),
@@ -132,11 +132,11 @@ _UNPAID = ("error", "`gs://b` is requester-pays, and no billing project is named
     ],
 )
 def test_requester_pays_needs_billing_project(
-    bucket: Any, payer: str | None, said: list[tuple[str, str]], commands: list[str | None]
+    bucket: Any, payer: str | None, expected: list[tuple[str, str]], commands: list[str | None]
 ) -> None:
     facts = facts_of(bucket, wanted={"billing_project": payer})
 
-    assert said_by("TPU104", facts) == said
+    assert summaries_of("TPU104", facts) == expected
     assert commands_of("TPU104", facts) == commands
 
 
@@ -144,7 +144,7 @@ _LISTING = Unknown("the caller may not", permission="storage.objects.list")
 
 
 @pytest.mark.parametrize(
-    ("use", "contents", "said"),
+    ("use", "contents", "expected"),
     [
         (USE, None, []),
         (WRITE, Known(BucketContents(0, 0, is_complete=True)), []),
@@ -171,8 +171,8 @@ _LISTING = Unknown("the caller may not", permission="storage.objects.list")
         (USE, LATE, [("unknown", "the list of objects in `gs://b` could not be read: no answer within 15s")]),
     ],
 )
-def test_prefix_without_objects_is_warning(use: BucketUse, contents: Any, said: list[tuple[str, str]]) -> None:
-    assert said_by("TPU108", facts_of(a_bucket(), use, contents=contents)) == said
+def test_prefix_without_objects_is_warning(use: BucketUse, contents: Any, expected: list[tuple[str, str]]) -> None:
+    assert summaries_of("TPU108", facts_of(a_bucket(), use, contents=contents)) == expected
 
 
 def test_empty_bucket_of_serving_node_is_warning() -> None:

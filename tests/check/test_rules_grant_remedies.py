@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.check.offer_facts import ZONE, facts, found_by, held, spec, wanted
+from tests.check.offer_facts import ZONE, facts, found_by, resources, spec, wanted
 from tpuctl.check.findings import Remedy
 from tpuctl.check.rules.quota_rules import grant_covers
 from tpuctl.models.grants import Grant
@@ -38,7 +38,7 @@ def test_no_grants_remedy_explains_setting(made: NodeSpec, written: str) -> None
 def test_grant_for_one_of_two_nodes_suggests_fewer() -> None:
     grant = Grant(ZONE, "v4", "on-demand", 4, None)
 
-    (found,) = found_by(grant_covers, facts(wanted(grants=(grant,), siblings=(spec(),)), held=held()))
+    (found,) = found_by(grant_covers, facts(wanted(grants=(grant,), siblings=(spec(),)), resources=resources()))
 
     assert found.remedies == (
         Remedy("the grant covers this node alone, not all 2 of the command: create fewer at once"),
@@ -48,6 +48,6 @@ def test_grant_for_one_of_two_nodes_suggests_fewer() -> None:
 def test_grant_remedy_tier_has_article() -> None:
     grant = Grant(ZONE, "v4", "on-demand", 8, None)
 
-    (found,) = found_by(grant_covers, facts(wanted(spec("v4-8", Tier.SPOT), grants=(grant,)), held=held()))
+    (found,) = found_by(grant_covers, facts(wanted(spec("v4-8", Tier.SPOT), grants=(grant,)), resources=resources()))
 
     assert [remedy.text for remedy in found.remedies] == [f"covered by that grant: an on-demand v4-8 in {ZONE}"]

@@ -1,4 +1,4 @@
-"""What is said of the account that the node runs as, and of its scopes."""
+"""Rules about the account that the node runs as, and about its scopes."""
 
 from __future__ import annotations
 

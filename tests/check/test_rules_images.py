@@ -1,4 +1,4 @@
-"""Which image fits which accelerator, and whether the zone has it. A row for each pair and boundary."""
+"""Rules about images: fit with the accelerator, and the offer of the zone. A row for each pair and boundary."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.check.offer_facts import ZONE, facts, found_by, said, spec, wanted
+from tests.check.offer_facts import ZONE, facts, found_by, spec, summaries, wanted
 from tpuctl.accelerators import parse_accelerator_type
 from tpuctl.check.facts import Absent, Known, Unknown
 from tpuctl.check.rules.zone_rules import image_fits_accelerator, image_is_offered
@@ -112,7 +112,7 @@ def test_misfit_image_names_better_one(made: Any, *, creates: bool, level: str, 
 
 
 def test_image_of_unknown_type_is_silent() -> None:
-    assert said(image_fits_accelerator, facts(wanted(spec("v9-8")))) == []
+    assert summaries(image_fits_accelerator, facts(wanted(spec("v9-8")))) == []
 
 
 VERSIONS = ("tpu-ubuntu2204-base", "tpu-vm-tf-2.18.0", "v2-alpha-tpuv6e")
@@ -175,4 +175,4 @@ def test_image_is_in_zone_list(image: str, versions: Any, *, creates: bool, expe
 def test_image_list_unread_in_zone_with_types_is_unknown(fact: Any) -> None:
     about = facts(versions=fact, types=Known(("v4-8",)))
 
-    assert [level for level, _, _ in said(image_is_offered, about)] == ["unknown"]
+    assert [level for level, _, _ in summaries(image_is_offered, about)] == ["unknown"]

@@ -1,4 +1,4 @@
-"""Rules about the network: a row for each answer and each way to name it."""
+"""Rules about the network: a row for each answer and each form of its name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.check.cases import REFUSED, REGION, commands, facts, levels, said, wanted
+from tests.check.rule_cases import REFUSED, REGION, commands, facts, levels, summaries, wanted
 from tpuctl.check.facts import EXTERNAL_IPS, Absent, Known, NetworkInterface
 from tpuctl.check.findings import Level
 from tpuctl.check.rules.network_rules import network_exists, private_access_is_on, subnetwork_is_in_region
@@ -76,7 +76,7 @@ def test_interface_from_spec(spec: dict[str, Any], expected: tuple[Any, ...]) ->
     ],
 )
 def test_network_levels(spec: dict[str, Any], changes: dict[str, Any], lines: list[str]) -> None:
-    assert said(network_exists, facts(want={"spec": spec}, **changes)) == lines
+    assert summaries(network_exists, facts(want={"spec": spec}, **changes)) == lines
 
 
 def test_missing_default_network_suggests_creation() -> None:
@@ -185,7 +185,7 @@ def test_missing_default_network_suggests_creation() -> None:
     ],
 )
 def test_subnetwork_levels(spec: dict[str, Any], changes: dict[str, Any], lines: list[str]) -> None:
-    assert said(subnetwork_is_in_region, facts(want={"spec": spec}, **changes)) == lines
+    assert summaries(subnetwork_is_in_region, facts(want={"spec": spec}, **changes)) == lines
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ CLOSED = (
     ],
 )
 def test_private_access_levels(internal: bool, changes: dict[str, Any], lines: list[str]) -> None:
-    assert said(private_access_is_on, facts(want={"spec": {"internal_ips": internal}}, **changes)) == lines
+    assert summaries(private_access_is_on, facts(want={"spec": {"internal_ips": internal}}, **changes)) == lines
 
 
 def test_private_access_command_names_region() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.check.offer_facts import ZONE, facts, found_by, held, said, spec, wanted
+from tests.check.offer_facts import ZONE, facts, found_by, resources, spec, summaries, wanted
 from tpuctl.check.facts import Absent, CheckFacts, Known, Unknown
 from tpuctl.check.findings import CheckRule, Level, Remedy, RuleResult
 from tpuctl.check.rules.quota_rules import address_quota_is_enough, quota_is_enough
@@ -76,7 +76,7 @@ def test_rules_are_sorted_and_documented() -> None:
     ],
 )
 def test_type_is_in_zone_list(about: CheckFacts, expected: list[tuple[str, str, str]]) -> None:
-    assert said(type_is_offered_in_zone, about) == expected
+    assert summaries(type_is_offered_in_zone, about) == expected
 
 
 def test_offering_zones_are_sorted_by_distance() -> None:
@@ -155,7 +155,7 @@ def test_offering_zones_from_documentation_say_so(offers: Any, made: Any, expect
     ],
 )
 def test_single_tenant_zone_is_warning(zone: str, types: Any, expected: list[tuple[str, str, str]]) -> None:
-    assert said(zone_is_open, facts(wanted(spec("v6e-8"), zone=zone), types=types)) == expected
+    assert summaries(zone_is_open, facts(wanted(spec("v6e-8"), zone=zone), types=types)) == expected
 
 
 @pytest.mark.parametrize(
@@ -172,15 +172,15 @@ def test_single_tenant_zone_is_warning(zone: str, types: Any, expected: list[tup
     ],
 )
 def test_type_of_other_service_is_error(name: str, *, creates: bool, expected: list[tuple[str, str, str]]) -> None:
-    assert said(type_is_in_this_api, facts(wanted(spec(name), creates=creates))) == expected
+    assert summaries(type_is_in_this_api, facts(wanted(spec(name), creates=creates))) == expected
 
 
 def test_passing_flag_only_for_passing_gaps() -> None:
     assert [found.is_passing for found in found_by(type_is_offered_in_zone, facts(types=SLOW))] == [True]
     assert [found.is_passing for found in found_by(type_is_offered_in_zone, facts(types=DENIED))] == [False]
-    assert [found.is_passing for found in found_by(node_name_is_free, facts(held=held(unreachable=("a-b1-a",))))] == [
-        True
-    ]
+    assert [
+        found.is_passing for found in found_by(node_name_is_free, facts(resources=resources(unreachable=("a-b1-a",))))
+    ] == [True]
 
 
 def nowhere(zone: str, **more: Any) -> CheckFacts:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.check.cases import LATE, REFUSED, commands, facts, found, levels, said
+from tests.check.rule_cases import LATE, REFUSED, commands, facts, found, levels, summaries
 from tpuctl.check.facts import (
     COMPUTE_API,
     EXTERNAL_IPS,
@@ -104,7 +104,7 @@ COMPUTE_ANSWERS: tuple[dict[str, Any], ...] = ({"network": NETWORK}, {"region_qu
     ],
 )
 def test_apis_must_be_enabled(changes: dict[str, Any], lines: list[str]) -> None:
-    assert said(apis_are_enabled, facts(**changes)) == lines
+    assert summaries(apis_are_enabled, facts(**changes)) == lines
 
 
 def test_disabled_api_has_fix() -> None:
@@ -164,7 +164,7 @@ def test_unread_project_facts_name_permission(fact: Unknown, advice: str, permis
     ],
 )
 def test_billing_must_be_open(fact: Any, lines: list[str]) -> None:
-    assert said(project_is_billed, facts(billing=fact)) == lines
+    assert summaries(project_is_billed, facts(billing=fact)) == lines
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_billing_must_be_open(fact: Any, lines: list[str]) -> None:
     ],
 )
 def test_project_state_levels(fact: Any, lines: list[str], advised: list[str]) -> None:
-    assert said(project_is_active, facts(project=fact)) == lines
+    assert summaries(project_is_active, facts(project=fact)) == lines
     assert commands(project_is_active, facts(project=fact)) == advised
 
 

@@ -1,10 +1,10 @@
-"""Quota of TPUs and of external addresses: enough, short, zero, unlimited, not shown, and what the dead hold."""
+"""TPU quota: sufficient, short, zero, unlimited, not shown; and quota used by dead records."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.check.offer_facts import ZONE, facts, found_by, held, node, quota, request, said, spec, wanted
+from tests.check.offer_facts import ZONE, facts, found_by, node, quota, request, resources, spec, summaries, wanted
 from tpuctl.accelerators import parse_accelerator_type
 from tpuctl.check.facts import Absent, CheckFacts, Known, Unknown
 from tpuctl.check.findings import Level, Remedy, RuleResult
@@ -16,7 +16,7 @@ from tpuctl.models.project import QuotaLimit
 REGION, IN_ZONE = "TPUV4sPodPerProjectPerRegionForTPUAPI", "TPUV4sPodPerProjectPerZoneForTPUAPI"
 SLOW = Unknown("no answer within 15s", is_passing=True)
 ENOUGH = "the quota for on-demand v4 is sufficient: "
-NOTHING = held()
+NOTHING = resources()
 
 
 def limits(*found: QuotaLimit) -> Known[tuple[QuotaLimit, ...]]:
@@ -62,47 +62,47 @@ def test_limit_name_without_generation_is_ignored(name: str) -> None:
 @pytest.mark.parametrize(
     ("about", "expected"),
     [
-        (facts(quotas=None, held=NOTHING), []),
-        (facts(wanted(creates=False), quotas=limits(quota(REGION, 0)), held=NOTHING), []),
-        (facts(wanted(spec("v9-8")), quotas=limits(quota(REGION, 0)), held=NOTHING), []),
+        (facts(quotas=None, resources=NOTHING), []),
+        (facts(wanted(creates=False), quotas=limits(quota(REGION, 0)), resources=NOTHING), []),
+        (facts(wanted(spec("v9-8")), quotas=limits(quota(REGION, 0)), resources=NOTHING), []),
         # The last core that is left, and one more.
         (
-            facts(quotas=limits(quota(REGION, 8)), held=NOTHING),
+            facts(quotas=limits(quota(REGION, 8)), resources=NOTHING),
             [("ok", "us-central2", f"{ENOUGH}8 of 8 cores in us-central2")],
         ),
-        (facts(quotas=limits(quota(REGION, 7)), held=NOTHING), [short(8, "us-central2", 7, REGION, of=7)]),
+        (facts(quotas=limits(quota(REGION, 7)), resources=NOTHING), [short(8, "us-central2", 7, REGION, of=7)]),
         # Zone and region both count.
         (
-            facts(quotas=limits(quota(REGION, 100), quota(IN_ZONE, 7)), held=NOTHING),
+            facts(quotas=limits(quota(REGION, 100), quota(IN_ZONE, 7)), resources=NOTHING),
             [short(8, ZONE, 7, IN_ZONE, of=7)],
         ),
         # A limit of the place itself wins over the one for all others.
         (
-            facts(quotas=limits(quota(REGION, 0), quota(REGION, 16, region="us-central2")), held=NOTHING),
+            facts(quotas=limits(quota(REGION, 0), quota(REGION, 16, region="us-central2")), resources=NOTHING),
             [("ok", "us-central2", f"{ENOUGH}8 of 16 cores in us-central2")],
         ),
         (
-            facts(quotas=limits(quota(REGION, 16, region="us-west4")), held=NOTHING),
+            facts(quotas=limits(quota(REGION, 16, region="us-west4")), resources=NOTHING),
             [("note", "us-central2", "the service shows no quota for on-demand v4 in us-central2")],
         ),
         (
-            facts(quotas=limits(quota(REGION, None)), held=NOTHING),
+            facts(quotas=limits(quota(REGION, None)), resources=NOTHING),
             [("ok", "us-central2", f"{ENOUGH}us-central2 has no limit")],
         ),
         (
-            facts(quotas=limits(quota(REGION, 0)), held=NOTHING),
+            facts(quotas=limits(quota(REGION, 0)), resources=NOTHING),
             [("error", "us-central2", f"the quota `{REGION}` is 0 in us-central2: the project was never given any")],
         ),
         (
-            facts(quotas=limits(quota("TPUV6EPerProjectPerRegionForTPUAPI", 0)), held=NOTHING),
+            facts(quotas=limits(quota("TPUV6EPerProjectPerRegionForTPUAPI", 0)), resources=NOTHING),
             [("note", "us-central2", "the service shows no quota for on-demand v4 in us-central2")],
         ),
         (
-            facts(quotas=Absent(), held=NOTHING),
+            facts(quotas=Absent(), resources=NOTHING),
             [("note", "us-central2", "the service shows no quota for on-demand v4 in us-central2")],
         ),
         (
-            facts(quotas=SLOW, held=NOTHING),
+            facts(quotas=SLOW, resources=NOTHING),
             [
                 (
                     "unknown",
@@ -115,19 +115,19 @@ def test_limit_name_without_generation_is_ignored(name: str) -> None:
         (
             facts(
                 quotas=limits(quota(REGION, 16)),
-                held=held(node("us-west4-a/a"), node(f"{ZONE}/b", tier="spot"), node(f"{ZONE}/c", "v2-8")),
+                resources=resources(node("us-west4-a/a"), node(f"{ZONE}/b", tier="spot"), node(f"{ZONE}/c", "v2-8")),
             ),
             [("ok", "us-central2", f"{ENOUGH}8 of 16 cores in us-central2")],
         ),
         (
-            facts(quotas=limits(quota(REGION, 15)), held=held(node(f"{ZONE}/husk", state="PREEMPTED"))),
+            facts(quotas=limits(quota(REGION, 15)), resources=resources(node(f"{ZONE}/husk", state="PREEMPTED"))),
             [short(8, "us-central2", 7, REGION, of=15, more=f", and 8 are held by `{ZONE}/husk` (PREEMPTED, 8)")],
         ),
         (
             facts(
                 wanted(replaces=node(f"{ZONE}/trainer")),
                 quotas=limits(quota(REGION, 8)),
-                held=held(node(f"{ZONE}/trainer")),
+                resources=resources(node(f"{ZONE}/trainer")),
             ),
             [("ok", "us-central2", f"{ENOUGH}8 of 8 cores in us-central2")],
         ),
@@ -136,23 +136,23 @@ def test_limit_name_without_generation_is_ignored(name: str) -> None:
             facts(
                 wanted(siblings=(spec(), spec(tier=Tier.SPOT), spec("v9-1"))),
                 quotas=limits(quota(REGION, 15)),
-                held=NOTHING,
+                resources=NOTHING,
             ),
             [short(16, "us-central2", 15, REGION, of=15)],
         ),
         # What is held is not known: enough cannot be said, too little can.
-        (facts(quotas=limits(quota(REGION, 8)), held=SLOW), []),
-        (facts(quotas=limits(quota(REGION, 7)), held=SLOW), [short(8, "us-central2", 7, REGION, of=7)]),
-        (facts(quotas=limits(quota(REGION, 8)), held=held(unreachable=("us-central2-c",))), []),
+        (facts(quotas=limits(quota(REGION, 8)), resources=SLOW), []),
+        (facts(quotas=limits(quota(REGION, 7)), resources=SLOW), [short(8, "us-central2", 7, REGION, of=7)]),
+        (facts(quotas=limits(quota(REGION, 8)), resources=resources(unreachable=("us-central2-c",))), []),
         (
-            facts(quotas=limits(quota(REGION, 8)), held=held(unreachable=("us-west4-a",))),
+            facts(quotas=limits(quota(REGION, 8)), resources=resources(unreachable=("us-west4-a",))),
             [("ok", "us-central2", f"{ENOUGH}8 of 8 cores in us-central2")],
         ),
         (
             facts(
                 wanted(spec("v6e-8")),
                 quotas=limits(QuotaLimit("tpu.googleapis.com/tpu-v6e", "", "1/{project}", 8)),
-                held=held(node("us-west4-a/a", "v6e-1")),
+                resources=resources(node("us-west4-a/a", "v6e-1")),
             ),
             [
                 (
@@ -166,18 +166,18 @@ def test_limit_name_without_generation_is_ignored(name: str) -> None:
             ],
         ),
         (
-            facts(wanted(spec(tier=Tier.RESERVED)), quotas=limits(quota(REGION, 0)), held=NOTHING),
+            facts(wanted(spec(tier=Tier.RESERVED)), quotas=limits(quota(REGION, 0)), resources=NOTHING),
             [("warning", "us-central2", f"the quota `{REGION}` is 0 in us-central2: the project was never given any")],
         ),
     ],
 )
 def test_quota_levels(about: CheckFacts, expected: list[tuple[str, str, str]]) -> None:
-    assert said(quota_is_enough, about) == expected
+    assert summaries(quota_is_enough, about) == expected
 
 
 def test_quota_shortage_names_holders_and_remedies() -> None:
     owned = request(f"{ZONE}/q", [{"node": {"acceleratorType": "v4-16"}, "nodeId": "n"}], state="SUSPENDED")
-    about = facts(quotas=limits(quota(REGION, 24)), held=held(node(f"{ZONE}/a"), owned))
+    about = facts(quotas=limits(quota(REGION, 24)), resources=resources(node(f"{ZONE}/a"), owned))
 
     holders = [
         {"name": f"queued resource {ZONE}/q", "state": "SUSPENDED", "amount": 16},
@@ -210,22 +210,24 @@ def test_quota_shortage_names_holders_and_remedies() -> None:
     ]
 
 
-DEAD = held(node(f"{ZONE}/husk", state="PREEMPTED"), node("us-west4-a/far", state="PREEMPTED"), node(f"{ZONE}/alive"))
+DEAD = resources(
+    node(f"{ZONE}/husk", state="PREEMPTED"), node("us-west4-a/far", state="PREEMPTED"), node(f"{ZONE}/alive")
+)
 HELD_BY_DEAD = f"dead records hold 8 cores of on-demand v4 quota: `{ZONE}/husk` (PREEMPTED, 8)"
 
 
 @pytest.mark.parametrize(
     ("about", "expected"),
     [
-        (facts(quotas=limits(quota(REGION, 23)), held=DEAD), [("note", "us-central2", HELD_BY_DEAD)]),
-        (facts(quotas=limits(quota(REGION, 24)), held=DEAD), [("note", "us-central2", HELD_BY_DEAD)]),
-        (facts(quotas=SLOW, held=DEAD), [("note", "us-central2", HELD_BY_DEAD)]),
-        (facts(wanted(creates=False), quotas=limits(quota(REGION, 0)), held=DEAD), []),
-        (facts(wanted(spec("v6e-8")), held=DEAD), []),
-        (facts(wanted(replaces=node(f"{ZONE}/husk")), held=DEAD), []),
-        (facts(held=SLOW), []),
-        (facts(held=None), []),
+        (facts(quotas=limits(quota(REGION, 23)), resources=DEAD), [("note", "us-central2", HELD_BY_DEAD)]),
+        (facts(quotas=limits(quota(REGION, 24)), resources=DEAD), [("note", "us-central2", HELD_BY_DEAD)]),
+        (facts(quotas=SLOW, resources=DEAD), [("note", "us-central2", HELD_BY_DEAD)]),
+        (facts(wanted(creates=False), quotas=limits(quota(REGION, 0)), resources=DEAD), []),
+        (facts(wanted(spec("v6e-8")), resources=DEAD), []),
+        (facts(wanted(replaces=node(f"{ZONE}/husk")), resources=DEAD), []),
+        (facts(resources=SLOW), []),
+        (facts(resources=None), []),
     ],
 )
 def test_dead_records_are_reported(about: CheckFacts, expected: list[tuple[str, str, str]]) -> None:
-    assert said(dead_records_hold_quota, about) == expected
+    assert summaries(dead_records_hold_quota, about) == expected

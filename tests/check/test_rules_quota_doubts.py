@@ -1,4 +1,4 @@
-"""Quota of which it is not certain what counts against it, or what it counts."""
+"""Quota if it is not certain which resources count against it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.check.offer_facts import ZONE, facts, held, node, quota, request, said, spec, wanted
+from tests.check.offer_facts import ZONE, facts, node, quota, request, resources, spec, summaries, wanted
 from tpuctl.check.facts import Known
 from tpuctl.check.rules.quota_rules import quota_is_enough
 from tpuctl.models.project import QuotaLimit
@@ -32,9 +32,9 @@ def short(holder: str, state: str) -> str:
     ],
 )
 def test_uncounted_node_makes_no_error(level: str, state: str) -> None:
-    about = facts(quotas=Known((quota(REGION, 15),)), held=held(node(f"{ZONE}/a", state=state)))
+    about = facts(quotas=Known((quota(REGION, 15),)), resources=resources(node(f"{ZONE}/a", state=state)))
 
-    assert said(quota_is_enough, about) == [(level, "us-central2", short(f"`{ZONE}/a`", state))]
+    assert summaries(quota_is_enough, about) == [(level, "us-central2", short(f"`{ZONE}/a`", state))]
     assert [found.why == NOT_DOCUMENTED for found in quota_is_enough.judge(about)] == [level == "warning"]
 
 
@@ -46,9 +46,9 @@ def test_uncounted_node_makes_no_error(level: str, state: str) -> None:
     ],
 )
 def test_uncounted_request_makes_no_error(level: str, state: str) -> None:
-    about = facts(quotas=Known((quota(REGION, 15),)), held=held(request(f"{ZONE}/q", ONE_V4, state=state)))
+    about = facts(quotas=Known((quota(REGION, 15),)), resources=resources(request(f"{ZONE}/q", ONE_V4, state=state)))
 
-    assert said(quota_is_enough, about) == [(level, "us-central2", short(f"queued resource `{ZONE}/q`", state))]
+    assert summaries(quota_is_enough, about) == [(level, "us-central2", short(f"queued resource `{ZONE}/q`", state))]
 
 
 @pytest.mark.parametrize(
@@ -75,6 +75,6 @@ def test_limit_pool_comes_from_both_names(
     metric: str, name: str, accelerator_type: str, expected: tuple[str, str, str]
 ) -> None:
     limit = QuotaLimit(metric, name, "1/{project}", 0)
-    about = facts(wanted(spec(accelerator_type)), quotas=Known((limit,)), held=held())
+    about = facts(wanted(spec(accelerator_type)), quotas=Known((limit,)), resources=resources())
 
-    assert said(quota_is_enough, about) == [expected]
+    assert summaries(quota_is_enough, about) == [expected]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.check.cases import REFUSED, REGION, allow, deny, facts, found, said
+from tests.check.rule_cases import REFUSED, REGION, allow, deny, facts, found, summaries
 from tpuctl.check.facts import Absent, Known
 from tpuctl.check.findings import Level, OpenFirewall, Remedy, RuleResult
 from tpuctl.check.rules.network_rules import firewall_allows_iap, firewall_allows_ssh
@@ -82,15 +82,15 @@ NONE_INSIDE = "warning network default: no firewall rule of network `default` al
 def test_ssh_firewall_levels(want: dict[str, Any], firewalls: Any, lines: list[str]) -> None:
     fact = Known(tuple(firewalls)) if isinstance(firewalls, list) else firewalls
 
-    assert said(firewall_allows_ssh, facts(want=want, firewalls=fact)) == lines
+    assert summaries(firewall_allows_ssh, facts(want=want, firewalls=fact)) == lines
 
 
 def test_ssh_unknown_account_is_silent() -> None:
     rules = (allow("open", target_accounts=("robot@p.iam.gserviceaccount.com",)),)
 
-    assert said(firewall_allows_ssh, facts(project=REFUSED, firewalls=Known(rules))) == []
-    assert said(firewall_allows_iap, facts(project=REFUSED, firewalls=Known(rules), want={"iap": True})) == []
-    assert said(firewall_allows_ssh, facts(project=REFUSED, firewalls=Known((*rules, allow("all"))))) == [
+    assert summaries(firewall_allows_ssh, facts(project=REFUSED, firewalls=Known(rules))) == []
+    assert summaries(firewall_allows_iap, facts(project=REFUSED, firewalls=Known(rules), want={"iap": True})) == []
+    assert summaries(firewall_allows_ssh, facts(project=REFUSED, firewalls=Known((*rules, allow("all"))))) == [
         "ok network default: ssh is allowed from everywhere (`all`)"
     ]
 
@@ -98,7 +98,7 @@ def test_ssh_unknown_account_is_silent() -> None:
 def test_ssh_missing_network_is_silent() -> None:
     these = facts(network=Absent(), firewalls=Known(()), want={"iap": True})
 
-    assert said(firewall_allows_ssh, these) + said(firewall_allows_iap, these) == []
+    assert summaries(firewall_allows_ssh, these) + summaries(firewall_allows_iap, these) == []
 
 
 def test_ssh_remedies_never_open_to_the_world() -> None:
@@ -144,7 +144,7 @@ NO_TUNNELS = "no firewall rule of network `default` allows tunnels of Identity-A
     ],
 )
 def test_iap_firewall_levels(want: dict[str, Any], rules: list[Any], lines: list[str]) -> None:
-    assert said(firewall_allows_iap, facts(want=want, firewalls=Known(tuple(rules)))) == lines
+    assert summaries(firewall_allows_iap, facts(want=want, firewalls=Known(tuple(rules)))) == lines
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Which zones come first for a type and some buckets, what is said of each, and how it is shown."""
+"""Ranking of zones for a type and some buckets, its notes and its output."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def ranked(
     buckets: Sequence[BucketFacts] = (),
     zones: Sequence[str] = (),
     quotas: Fact[tuple[QuotaLimit, ...]] | None = None,
-    held: Fact[ProjectResources] | None = NOTHING_HELD,
+    resources: Fact[ProjectResources] | None = NOTHING_HELD,
 ) -> ZoneRanking:
     return rank_zones(
         spec,
@@ -69,7 +69,7 @@ def ranked(
         offers=offers,
         buckets=buckets,
         quotas=quotas,
-        held=held,
+        resources=resources,
         grants=grants,
         egress_prices=egress_prices,
     )
@@ -203,7 +203,7 @@ DEAD_SPOT = node(state="PREEMPTED", schedulingConfig={"spot": True})
 
 
 @pytest.mark.parametrize(
-    ("quotas", "held", "quota", "is_first"),
+    ("quotas", "resources", "quota", "is_first"),
     [
         ([], ProjectResources(), None, True),
         ([limit(16)], ProjectResources(), ZoneQuota(16, 16, 8, "chips"), True),
@@ -240,19 +240,19 @@ DEAD_SPOT = node(state="PREEMPTED", schedulingConfig={"spot": True})
     ],
 )
 def test_ranking_prefers_sufficient_quota(
-    quotas: list[QuotaLimit], held: ProjectResources | None, quota: ZoneQuota | None, is_first: bool
+    quotas: list[QuotaLimit], resources: ProjectResources | None, quota: ZoneQuota | None, is_first: bool
 ) -> None:
     offers = Known({EAST: ("v6e-8",), "us-west9-z": ("v6e-8",)})
-    known = Known(held) if held else Unknown("the API is down")
+    known = Known(resources) if resources else Unknown("the API is down")
 
-    found = ranked(V6E, offers=offers, quotas=Known(tuple(quotas)), held=known)
+    found = ranked(V6E, offers=offers, quotas=Known(tuple(quotas)), resources=known)
 
     east = next(zone for zone in found.zones if zone.zone == EAST)
     assert (east.quota, found.zones[0].zone == EAST) == (quota, is_first)
 
 
 @pytest.mark.parametrize(
-    ("held", "is_covered"),
+    ("resources", "is_covered"),
     [
         (Known(ProjectResources()), True),
         (Known(ProjectResources((node(), node("us-east1-b"), node(kind="v4-8"), DEAD_SPOT))), True),
@@ -264,10 +264,10 @@ def test_ranking_prefers_sufficient_quota(
         (None, False),
     ],
 )
-def test_ranking_counts_known_remaining_grant(held: Fact[ProjectResources] | None, is_covered: bool) -> None:
+def test_ranking_counts_known_remaining_grant(resources: Fact[ProjectResources] | None, is_covered: bool) -> None:
     given = grant(count=16)
 
-    found = ranked(V6E, grants=(given,), held=held)
+    found = ranked(V6E, grants=(given,), resources=resources)
 
     assert next(zone for zone in found.zones if zone.zone == EAST).grants == ((given,) if is_covered else ())
 
@@ -379,7 +379,7 @@ def test_ranking_on_terminal_is_table_with_notes() -> None:
 
 
 def test_ranking_narrow_terminal_breaks_no_word() -> None:
-    """Notes go below their row; where that does not fit either each zone has lines of its own."""
+    """Notes go below their row; if that does not fit either, each zone has its own lines."""
     found = ranked(V6E, grants=(grant(EAST),), offers=Known({EAST: ("v6e-8",)}), buckets=[bucket(at("US-WEST1"))])
 
     assert written(found, person=True, width=90)[0] == (
@@ -416,7 +416,7 @@ def test_ranking_narrow_terminal_breaks_no_word() -> None:
     ],
 )
 def test_ranking_many_buckets_are_counted(uses: tuple[str, ...], person: str, pipe: str) -> None:
-    """Places in one bucket count once."""
+    """Several locations in one bucket count once."""
     seen = [
         BucketFacts(
             use=BucketUse(use.partition("/")[0], prefix=use.partition("/")[2]),

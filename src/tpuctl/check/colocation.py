@@ -1,4 +1,7 @@
-"""How near a bucket is to a TPU, and which locations would be near."""
+"""How near a bucket is to a TPU, which locations would be near, and what reading the bucket costs.
+
+Every price is a dated list price from `data/locations.yaml`, or the user's own.
+"""
 
 from __future__ import annotations
 
@@ -121,9 +124,6 @@ def area_of(region: str) -> str | None:
     return next((name for name, area in load_locations().areas.items() if dash and prefix in area.prefixes), None)
 
 
-# The cost of reading a bucket from a TPU. Every price is a dated list price, or the user's own.
-
-
 GIB = 2**30
 TB = 10**12
 
@@ -179,35 +179,35 @@ FREE_OF_CHARGE = EgressPrice(Decimal(0), Decimal(0))
 def egress_price(placement: BucketPlacement, zone: str, *, own: Mapping[str, str] | None = None) -> EgressPrice | None:
     """Return what reading a bucket from a TPU in a zone costs; None if unknown.
 
-    `own` are the user's prices, as for `own_prices`. Of several areas the dearest counts. Raises `ValueError` if `own`
+    `own` are the user's prices, as for `own_prices`. Of several areas the most expensive counts. Raises `ValueError` if `own`
     is invalid.
     """
-    mine = own_prices(own or {})
-    how = placement_relation(placement, zone)
-    if how.is_colocated:
+    user_prices = own_prices(own or {})
+    relation = placement_relation(placement, zone)
+    if relation.is_colocated:
         return FREE_OF_CHARGE
     region = zone.rpartition("-")[0]
     there = area_of(region)
-    if how is Relation.UNKNOWN or there is None:
+    if relation is Relation.UNKNOWN or there is None:
         return None
     pairs = [load_locations().pair(area, there) for area in areas_within(placement)]
     prices = [
-        EgressPrice(mine[pair], mine[pair], is_own=True)
-        if pair in mine
+        EgressPrice(user_prices[pair], user_prices[pair], is_own=True)
+        if pair in user_prices
         else EgressPrice(*load_locations().prices[pair], load_locations().prices_seen)
         for pair in pairs
     ]
-    dearest = max(prices, key=lambda found: found.high, default=None)
-    if dearest is None or dearest.is_own:
-        return dearest
-    # Some sources put one of the regions in a dearer group.
-    dearer = [
+    highest = max(prices, key=lambda found: found.high, default=None)
+    if highest is None or highest.is_own:
+        return highest
+    # Some sources put one of the regions in a more expensive group.
+    group_prices = [
         load_locations().dearer[name]
         for name in (region, *regions_within(placement))
         if name in load_locations().dearer
     ]
-    highest = max(dearer, default=dearest.high)
-    return dearest if highest <= dearest.high else replace(dearest, high=highest, is_disputed=True)
+    price = max(group_prices, default=highest.high)
+    return highest if price <= highest.high else replace(highest, high=price, is_disputed=True)
 
 
 def retrieval_price(storage_class: str) -> EgressPrice | None:
@@ -245,9 +245,6 @@ def _format_dollars(amount: Decimal) -> str:
     text = f"{amount:,f}"
     whole, _, digits = text.partition(".")
     return f"${whole}.{digits.rstrip('0').ljust(2, '0')}"
-
-
-# The locations of Cloud Storage and the list prices between them, from package data.
 
 
 # Two areas in the order of the table, and the lowest and highest price seen between them.
@@ -288,7 +285,7 @@ class StorageClass:
 class LocationTable:
     """The whole table. `prices_seen` is the month of the prices, such as `2026-06`.
 
-    `dearer` has the regions that some sources put in a dearer group than their area, with the highest price found.
+    `dearer` has the regions that some sources put in a more expensive group than their area, with the highest price found.
     """
 
     areas: dict[str, PriceArea]

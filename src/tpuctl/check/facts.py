@@ -1,4 +1,7 @@
-"""All facts that the rules read, as they were gathered. A fact that was not requested is None."""
+"""What is checked, a node and what it works with, and all facts that the rules read about it.
+
+A fact is `Known`, `Absent` or `Unknown`; one that was not requested is None.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +109,7 @@ class CheckFacts:
     types: Fact[tuple[str, ...]] | None = None
     versions: Fact[tuple[str, ...]] | None = None
     offers: Fact[Mapping[str, tuple[str, ...]]] | None = None
-    held: Fact[ProjectResources] | None = None
+    resources: Fact[ProjectResources] | None = None
     quotas: Fact[tuple[QuotaLimit, ...]] | None = None
     region_quotas: Fact[Mapping[str, RegionQuota]] | None = None
     services: Fact[Mapping[str, bool]] | None = None
@@ -132,9 +135,6 @@ class CheckFacts:
         """The account that the workers run as; None if it is the default account and the project number is unknown."""
         project = value_or_none(self.project)
         return self.wanted.spec.service_account or (project.default_account if project else None)
-
-
-# The answer of the cloud to one question: a value, that it does not exist, or why it is unknown.
 
 
 T_co = TypeVar("T_co", covariant=True)
@@ -175,9 +175,6 @@ Fact = Known[T_co] | Absent | Unknown
 def value_or_none(fact: Fact[T_co] | None) -> T_co | None:
     """Return the value; None if it is absent or unknown. Use it only if the difference does not matter."""
     return fact.value if isinstance(fact, Known) else None
-
-
-# What is checked: a node, existing or planned, and what it works with.
 
 
 class Purpose(StrEnum):
@@ -306,9 +303,6 @@ def parse_bucket_use(text: str, *, reads: bool = True, writes: bool = True) -> B
 
 
 _GS_HINT = "write it like `gs://BUCKET` or `gs://BUCKET/PREFIX`"
-
-
-# The network of the workers of a node, as its spec names it.
 
 
 _PROJECT_IN_LINK = re.compile(r"(?:.*/)?projects/([^/]+)/.*")

@@ -1,4 +1,7 @@
-"""What a check has found: level, subject, text, reason and remedies. The ids are a contract with scripts."""
+"""What a check has found: level, subject, text, reason and remedies; and running rules to find it.
+
+The ids are a contract with scripts. Remedies suggest complete commands, which tpuctl never runs; `--fix` applies only a `Fix`.
+"""
 
 from __future__ import annotations
 
@@ -193,16 +196,12 @@ class CheckRule(Generic[FactsT]):
 def check_rule(id_: str, title: str) -> Callable[[Callable[[FactsT], Iterable[RuleResult]]], CheckRule[FactsT]]:
     """Make a rule of a function; its docstring is the text of the reference."""
 
-    def made(judge: Callable[[FactsT], Iterable[RuleResult]]) -> CheckRule[FactsT]:
+    def decorate(judge: Callable[[FactsT], Iterable[RuleResult]]) -> CheckRule[FactsT]:
         return CheckRule(id_, title, " ".join((judge.__doc__ or "").split()), judge)
 
-    return made
+    return decorate
 
 
-# Run rules on facts and build a report of their findings.
-
-
-EvaluatedT = TypeVar("EvaluatedT")
 ALL_CHECKS = "all"
 
 
@@ -231,9 +230,7 @@ class CheckReport:
         return not any(finding.found.level is Level.ERROR or finding.found.is_passing for finding in self.findings)
 
 
-def evaluate_rules(
-    facts: EvaluatedT, rules: Iterable[CheckRule[EvaluatedT]], *, accepted: Collection[str] = ()
-) -> CheckReport:
+def evaluate_rules(facts: FactsT, rules: Iterable[CheckRule[FactsT]], *, accepted: Collection[str] = ()) -> CheckReport:
     """Run the rules and return a report.
 
     A finding whose id is `accepted` (or `all`) is one level milder and blocks nothing.
@@ -241,20 +238,17 @@ def evaluate_rules(
     return build_report(run_rules(facts, rules), accepted=accepted)
 
 
-def run_rules(facts: EvaluatedT, rules: Iterable[CheckRule[EvaluatedT]]) -> tuple[Finding, ...]:
+def run_rules(facts: FactsT, rules: Iterable[CheckRule[FactsT]]) -> tuple[Finding, ...]:
     """Run the rules and return their findings, in the order of the rules."""
     return tuple(Finding(rule.id, rule.title, found) for rule in rules for found in rule.judge(facts))
 
 
 def build_report(findings: Iterable[Finding], *, accepted: Collection[str] = ()) -> CheckReport:
-    """Return a report of findings, possibly from several sources; `accepted` as for `evaluate`."""
+    """Return a report of findings, possibly from several sources; `accepted` as for `evaluate_rules`."""
     marked = (replace(finding, accepted=bool({finding.id, ALL_CHECKS} & set(accepted))) for finding in findings)
     return CheckReport(
         tuple(sorted(marked, key=lambda finding: (finding.level.rank, finding.id, finding.found.subject)))
     )
-
-
-# A finding as one line, for commands other than `check`.
 
 
 ACCEPTED_MARK = "(accepted)"
@@ -284,9 +278,6 @@ def is_downgraded(finding: Finding) -> bool:
     return finding.level is not finding.found.level
 
 
-# The result of a rule for a fact that could not be read: what, why, and which permission it takes. It is never `ok`.
-
-
 # The service explains these errors in long paragraphs, which TPU501 and TPU502 show once.
 _REPORTED_ELSEWHERE = frozenset({"api-disabled", "billing-disabled"})
 
@@ -306,7 +297,7 @@ def refer_to_rule(fact: Unknown, other: Fact[Any], rule_id: str) -> Unknown:
 def unread_result(
     fact: Unknown | Absent, subject: str, what: str, *, permission: str, project: str, also: Sequence[str] = ()
 ) -> RuleResult:
-    """Return the result that `what` is unknown. Reading it takes `permission` on the project.
+    """Return the result that `what` is unknown; its level is never `ok`. Reading it takes `permission` on the project.
 
     An `Absent` here means that the API does not know the project itself. `also` are further remedies, as text.
     """
@@ -328,9 +319,6 @@ def unread_result(
     )
 
 
-# The tpuctl commands that findings suggest, each complete. tpuctl never runs them.
-
-
 _DISK_MODES = {"READ_WRITE": "read-write", "READ_ONLY": "read-only"}
 
 
@@ -348,8 +336,14 @@ def create_or_check_command(
     written as an option, or if that part would not fit in the other zone.
     """
     spec = wanted.spec
-    makes = wanted.name is not None and _fits_in_command(spec, is_moved=zone not in {None, wanted.zone})
-    words = ["tpuctl", "up" if makes else "check", *([wanted.name.node_id] if wanted.name else ())]
+    # Disks and subnetworks cannot move to another zone; scripts and keys are too long for a command. The ssh key that
+    # tpuctl adds itself, a single line, needs no option.
+    cannot_move = bool(spec.data_disks) or "/" in (spec.subnetwork or "")
+    is_own_key = set(spec.metadata) == {"ssh-keys"} and "\n" not in spec.metadata["ssh-keys"].strip()
+    has_metadata = bool(spec.metadata) and not is_own_key
+    has_no_option = has_metadata or spec.setup or spec.kept or (cannot_move and zone not in {None, wanted.zone})
+    is_creation = wanted.name is not None and not has_no_option
+    words = ["tpuctl", "up" if is_creation else "check", *([wanted.name.node_id] if wanted.name else ())]
     words += [f"--project={wanted.project}", f"--zone={zone or wanted.zone}"]
     words += _type_options(wanted, accelerator_type or spec.accelerator_type, more)
     if tier := tier or spec.tier:
@@ -366,7 +360,7 @@ def create_or_check_command(
         words.append("--no-billing-outside-grants")
     if wanted.iap != wanted.internal_ip:  # mutually exclusive as options; different sources of settings may set both
         words.append("--iap" if wanted.iap else "--internal-ip")
-    if not makes:
+    if not is_creation:
         words += [f"--for={wanted.purpose}"] if wanted.purpose is Purpose.SERVE else []
         words += [f"--vm={wanted.machine}"] if wanted.machine else []
         more = tuple(word for word in more if word != "--replace")  # only `up` has this option
@@ -389,18 +383,6 @@ def delete_queued_resource_command(project: str, zone: str, node_id: str, *, all
     return shlex.join([*words, *(["--all-nodes"] if all_nodes else [])])
 
 
-def _fits_in_command(spec: NodeSpec, *, is_moved: bool) -> bool:
-    """Return whether options can express the whole spec.
-
-    Scripts and keys are too long; disks and subnetworks cannot move. The ssh key that tpuctl adds itself, a single
-    line, needs no option.
-    """
-    stays = bool(spec.data_disks) or "/" in (spec.subnetwork or "")
-    is_ours = set(spec.metadata) == {"ssh-keys"} and "\n" not in spec.metadata["ssh-keys"].strip()
-    has_metadata = bool(spec.metadata) and not is_ours
-    return not (has_metadata or spec.setup or spec.kept or (is_moved and stays))
-
-
 def _type_options(wanted: WantedNode, accelerator_type: str, more: tuple[str, ...]) -> Iterator[str]:
     """Yield type, shape and image. An image fits one generation only, and the default image need not be named."""
     spec, accelerator, other = wanted.spec, wanted.accelerator, find_accelerator_type(accelerator_type)
@@ -408,13 +390,13 @@ def _type_options(wanted: WantedNode, accelerator_type: str, more: tuple[str, ..
         yield from (f"--type={accelerator.generation.name}", f"--topology={spec.topology}")
     else:
         yield f"--type={accelerator_type}"
-    usual = accelerator.runtime_version if accelerator else None
-    is_asked = "runtime_version" in spec.named or (not spec.named and spec.runtime_version != usual)
-    is_alike = accelerator_type == spec.accelerator_type or (
+    default = accelerator.runtime_version if accelerator else None
+    is_requested = "runtime_version" in spec.named or (not spec.named and spec.runtime_version != default)
+    is_same_generation = accelerator_type == spec.accelerator_type or (
         accelerator is not None and other is not None and accelerator.generation == other.generation
     )
     is_given = any(word.startswith("--version=") for word in more)
-    if spec.runtime_version and is_asked and is_alike and not is_given:
+    if spec.runtime_version and is_requested and is_same_generation and not is_given:
         yield f"--version={spec.runtime_version}"
 
 
@@ -441,76 +423,76 @@ def _creation_options(spec: NodeSpec) -> Iterator[str]:
         yield "--shielded-secure-boot"
 
 
-# The gcloud commands that findings suggest, complete and valid for gcloud 528. tpuctl never runs them.
-
-
 def list_projects_command() -> str:
     """List the projects that the account can see."""
-    return _gcloud("projects", "list")
+    return gcloud_command("projects", "list")
 
 
 def restore_project_command(project: str) -> str:
     """Cancel the deletion of a project."""
-    return _gcloud("projects", "undelete", project)
+    return gcloud_command("projects", "undelete", project)
 
 
 def list_billing_accounts_command() -> str:
     """List the billing accounts that the account can see."""
-    return _gcloud("billing", "accounts", "list")
+    return gcloud_command("billing", "accounts", "list")
 
 
 def list_networks_command(project: str) -> str:
     """List the networks of a project."""
-    return _gcloud("compute", "networks", "list", f"--project={project}")
+    return gcloud_command("compute", "networks", "list", f"--project={project}")
 
 
 def create_network_command(project: str, name: str) -> str:
     """Create a network with a subnetwork in every region, without firewall rules."""
-    return _gcloud("compute", "networks", "create", name, "--subnet-mode=auto", f"--project={project}")
+    return gcloud_command("compute", "networks", "create", name, "--subnet-mode=auto", f"--project={project}")
 
 
 def list_subnetworks_command(project: str, network: str) -> str:
     """List the subnetworks of a network, with their regions."""
-    return _gcloud("compute", "networks", "subnets", "list", f"--network={network}", f"--project={project}")
+    return gcloud_command("compute", "networks", "subnets", "list", f"--network={network}", f"--project={project}")
 
 
 def enable_private_access_command(project: str, region: str, subnetwork: str) -> str:
     """Enable Private Google Access on a subnetwork."""
     place = (f"--region={region}", f"--project={project}")
-    return _gcloud("compute", "networks", "subnets", "update", subnetwork, *place, "--enable-private-ip-google-access")
+    return gcloud_command(
+        "compute", "networks", "subnets", "update", subnetwork, *place, "--enable-private-ip-google-access"
+    )
 
 
 def list_machines_command(project: str) -> str:
     """List the virtual machines of a project."""
-    return _gcloud("compute", "instances", "list", f"--project={project}")
+    return gcloud_command("compute", "instances", "list", f"--project={project}")
 
 
 def start_machine_command(project: str, zone: str, name: str) -> str:
     """Start a virtual machine."""
-    return _gcloud("compute", "instances", "start", name, f"--zone={zone}", f"--project={project}")
+    return gcloud_command("compute", "instances", "start", name, f"--zone={zone}", f"--project={project}")
 
 
 def stop_machine_command(project: str, zone: str, name: str) -> str:
     """Stop a virtual machine."""
-    return _gcloud("compute", "instances", "stop", name, f"--zone={zone}", f"--project={project}")
+    return gcloud_command("compute", "instances", "stop", name, f"--zone={zone}", f"--project={project}")
 
 
 def set_scopes_command(project: str, zone: str, name: str, *, account: str | None = None) -> str:
     """Give a stopped virtual machine the scope `cloud-platform`, so that IAM alone decides; optionally set its account."""
     words = ["compute", "instances", "set-service-account", name, f"--zone={zone}", f"--project={project}"]
     words += [f"--service-account={account}"] if account else []
-    return _gcloud(*words, "--scopes=cloud-platform")
+    return gcloud_command(*words, "--scopes=cloud-platform")
 
 
 def list_disks_command(project: str) -> str:
     """List the disks of a project, with their zones."""
-    return _gcloud("compute", "disks", "list", f"--project={project}")
+    return gcloud_command("compute", "disks", "list", f"--project={project}")
 
 
 def describe_disk_command(project: str, zone: str, name: str) -> str:
     """Show the status of a disk and the machines that it is attached to."""
-    return _gcloud("compute", "disks", "describe", name, f"--zone={zone}", f"--project={project}")
+    return gcloud_command("compute", "disks", "describe", name, f"--zone={zone}", f"--project={project}")
 
 
-def _gcloud(*words: str) -> str:
+def gcloud_command(*words: str) -> str:
+    """Return a gcloud command, quoted for the shell. All that are suggested are valid for gcloud 528."""
     return shlex.join(("gcloud", *words))

@@ -1,10 +1,14 @@
-"""`--fix` of `tpuctl check` and `tpuctl doctor`: show the fixes of the findings, ask, apply them, and report the result."""
+"""`--fix` of `tpuctl check` and `tpuctl doctor`: show the fixes of the findings, ask, apply them, and report the result.
+
+No fix creates, moves or deletes data.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
@@ -25,7 +29,7 @@ from tpuctl.output.terminal import OutputFormat
 from tpuctl.ssh.keys import ensure_key, login_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from tpuctl.app.app import App
     from tpuctl.check.findings import CheckReport, Fix
@@ -37,7 +41,7 @@ def check_and_fix(
 ) -> tuple[CheckReport, ExitCode]:
     """Check, show the report, apply fixes, check again. Return the last report and the exit code of the fixes.
 
-    A format for programs is written once, with the last report. Raises what `mend` raises.
+    A format for programs is written once, with the last report. Raises what `run_fixes` raises.
     """
     report = check()
     if form is OutputFormat.TABLE:
@@ -67,8 +71,11 @@ def run_fixes(app: App, report: CheckReport, *, yes: bool) -> FixRunner | None:
         app.terminal.note("nothing was changed")
         return None
     fixes = FixRunner(list(planned))
+    local = [change for change in planned if isinstance(change, LocalFix)]
     try:
-        fixes.run(_apply_function(app, planned), app.terminal.note)
+        # Changes of this machine alone need no cloud and no settings.
+        apply = apply_local_fix if len(local) == len(planned) else partial(apply_fix, check_sources(app))
+        fixes.run(apply, app.terminal.note)  # type: ignore[arg-type]  # without the cloud all are local
     except BaseException:  # also signals: the applied changes must be reported
         with signals_ignored():
             lines = ["`--fix` was interrupted"]
@@ -79,14 +86,6 @@ def run_fixes(app: App, report: CheckReport, *, yes: bool) -> FixRunner | None:
             app.terminal.warn(*lines)
         raise
     return fixes
-
-
-def _apply_function(app: App, planned: Iterable[Fix]) -> Callable[[Fix], None]:
-    """Return the function that applies a change. If all are on this machine, it needs no cloud and no settings."""
-    if all(isinstance(change, LocalFix) for change in planned):
-        return apply_local_fix  # type: ignore[return-value]  # all are local
-    cloud = check_sources(app)
-    return lambda change: apply_fix(cloud, change)
 
 
 def report_failed_fixes(app: App, fixes: FixRunner) -> None:
@@ -104,9 +103,6 @@ def report_failed_fixes(app: App, fixes: FixRunner) -> None:
 def fix_exit_code(fixes: FixRunner) -> ExitCode:
     """Return the exit code of the failed changes, 0 if none failed."""
     return worst_exit_code(error.exit_code for _, error in fixes.failed)
-
-
-# Apply the fixes of findings that are safe: none of them creates, moves or deletes data.
 
 
 def available_fixes(report: CheckReport) -> tuple[Fix, ...]:
@@ -167,11 +163,8 @@ def apply_fix(sources: Sources, change: Fix) -> None:
             assert_never(change)
 
 
-# Apply the fixes of `--fix` on this machine: modes of files, a missing key, a key for the agent. No fix removes anything.
-
-
 def apply_local_fix(change: LocalFix) -> None:
-    """Apply one fix. Raises `TpuctlError` with the error of the system."""
+    """Apply one fix to this machine; none removes anything. Raises `TpuctlError` with the error of the system."""
     match change:
         case SetFileMode(path, mode):
             try:

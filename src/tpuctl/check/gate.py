@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from tpuctl.check.facts import CheckFacts, Fact, WantedNode
-    from tpuctl.check.findings import CheckRule
-    from tpuctl.check.gathering import FactGatherer, Sources
+    from tpuctl.check.facts import Fact, WantedNode
+    from tpuctl.check.gathering import Sources
     from tpuctl.check.zone_ranking import ZoneRanking
     from tpuctl.clock import Clock
     from tpuctl.models.node import Node
@@ -46,8 +45,8 @@ if TYPE_CHECKING:
     from tpuctl.names import NodeName
     from tpuctl.nodes.context import NodeListingLike
 
-# Answers serve all nodes of one run, but not for longer than they are cached between runs.
-_ANSWERS_LAST = timedelta(minutes=10)
+# Answers serve all nodes of one run, and the results of later runs, for as long.
+_KEPT_FOR = timedelta(minutes=10)
 _SHOWN_LEVELS = (Level.WARNING, Level.UNKNOWN)
 
 
@@ -70,7 +69,7 @@ class PreflightCheck:
     def __init__(
         self,
         sources: Callable[[], Sources],
-        wishes: CheckSettings,
+        settings: CheckSettings,
         memory: CheckMemory,
         *,
         accepted: frozenset[str],
@@ -79,10 +78,10 @@ class PreflightCheck:
         now: Callable[[], datetime],
         identity: str,
     ) -> None:
-        self._sources, self._wishes, self._memory = sources, wishes, memory
+        self._sources, self._settings, self._memory = sources, settings, memory
         self._accepted, self._timeout, self._real, self._now = accepted, timeout, real, now
         self._identity = identity
-        self._gathering: tuple[FactGatherer, datetime] | None = None
+        self._gatherer: tuple[FactGatherer, datetime] | None = None
         self._passed: dict[NodeName, datetime] = {}
         self.siblings: Mapping[NodeName, NodeSpec] = {}
 
@@ -94,13 +93,13 @@ class PreflightCheck:
         Raises `CheckFailedError` with the errors and how to fix them, `CredentialsError`.
         """
         now = self._now()
-        if ALL_CHECKS in self._accepted or (name in self._passed and now - self._passed[name] < _ANSWERS_LAST):
+        if ALL_CHECKS in self._accepted or (name in self._passed and now - self._passed[name] < _KEPT_FOR):
             return
         others = tuple(spec for other, spec in self.siblings.items() if other != name)
-        wanted = self._wishes.wanted(name.project, name.zone, spec, name=name, replaces=replaces, siblings=others)
+        wanted = self._settings.wanted(name.project, name.zone, spec, name=name, replaces=replaces, siblings=others)
         key = check_key(wanted, self._accepted, self._identity)
-        remembered = self._memory.get(key)
-        findings = _findings_from_cache(remembered)
+        cached = self._memory.get(key)
+        findings = _findings_from_cache(cached)
         if findings is None:
             report = self.report(wanted)
             if errors := report.of(Level.ERROR):
@@ -113,23 +112,23 @@ class PreflightCheck:
             tell(NodeEvent(EventKind.NOTE, now, name, line, {"check": True}))
 
     @property
-    def wishes(self) -> CheckSettings:
+    def settings(self) -> CheckSettings:
         """What the user says about every node."""
-        return self._wishes
+        return self._settings
 
     @property
     def has_answer(self) -> bool:
         """Return whether the cloud has answered any query of the last report."""
-        return self._gathering is not None and self._gathering[0].has_answer
+        return self._gatherer is not None and self._gatherer[0].has_answer
 
     def discard_answers(self) -> None:
         """Discard all answers, as something was changed; the next report sends its queries again."""
-        self._gathering = None
+        self._gatherer = None
 
     def ranking(self, project: str, spec: NodeSpec, zones: tuple[str, ...]) -> ZoneRanking:
         """Return the zones that offer the type of a spec, or those of `zones` that do, the best first."""
-        wishes, now = self._wishes, self._now()
-        found = self._new_gathering().everywhere(wishes.wanted(project, "", spec))
+        settings, now = self._settings, self._now()
+        found = self._new_gatherer().zone_facts(settings.wanted(project, "", spec))
         return rank_zones(
             spec,
             project=project,
@@ -138,29 +137,29 @@ class PreflightCheck:
             offers=found.offers,
             buckets=found.buckets,
             quotas=found.quotas,
-            held=found.held,
-            grants=wishes.grants,
-            egress_prices=wishes.egress_prices,
+            resources=found.resources,
+            grants=settings.grants,
+            egress_prices=settings.egress_prices,
         )
 
     def nodes(self, project: str) -> Fact[NodeListingLike]:
         """Return the nodes of all zones. The next report shares their deadline and does not list them again."""
-        self._gathering = self._new_gathering(), self._now()
-        return self._gathering[0].nodes(project)
+        self._gatherer = self._new_gatherer(), self._now()
+        return self._gatherer[0].nodes(project)
 
     def report(self, wanted: WantedNode) -> CheckReport:
         """Run the rules on the current facts and return the report; cache it if it has no errors. Raises `CredentialsError`."""
         now = self._now()
-        if self._gathering is None or now - self._gathering[1] > _ANSWERS_LAST:
-            self._gathering = self._new_gathering(), now
-        facts = self._gathering[0].facts(wanted, now, meanwhile=_load_rules)
-        report = evaluate_rules(facts, _load_rules(), accepted=self._accepted)
+        if self._gatherer is None or now - self._gatherer[1] > _KEPT_FOR:
+            self._gatherer = self._new_gatherer(), now
+        facts = self._gatherer[0].facts(wanted, now)
+        report = evaluate_rules(facts, RULES, accepted=self._accepted)
         if report.of(Level.ERROR):
             # The situation has changed, and other cached results may be wrong too.
             self._memory.clear()
         elif report.is_lasting:
             key = check_key(wanted, self._accepted, self._identity)
-            said = [
+            cached = [
                 {
                     "id": finding.id,
                     "accepted": finding.accepted,
@@ -171,24 +170,28 @@ class PreflightCheck:
                 }
                 for finding in report.of(*_SHOWN_LEVELS)
             ]
-            self._memory.put(key, said)
+            self._memory.put(key, cached)
         return report
 
-    def _new_gathering(self) -> FactGatherer:
-
+    def _new_gatherer(self) -> FactGatherer:
         return FactGatherer(self._sources(), self._real, self._timeout)
 
 
 def check_key(wanted: WantedNode, accepted: frozenset[str], identity: str) -> str:
     """Return the cache key of a check: a hash of everything that rules read, and of the identity of the caller."""
-    wishes = {entry.name: getattr(wanted, entry.name) for entry in fields(CheckSettings)}
-    about = [
+    settings = {entry.name: getattr(wanted, entry.name) for entry in fields(CheckSettings)}
+    parts = [
         *(__version__, identity, wanted.project, wanted.zone, str(wanted.name)),
         # Fewer rules apply to an existing node, so that its result does not permit to create it.
         *(wanted.creates, wanted.replaces and wanted.replaces.id),
-        *(_relevant_spec(wanted.spec), [_relevant_spec(other) for other in wanted.siblings], sorted(accepted), wishes),
+        *(
+            _relevant_spec(wanted.spec),
+            [_relevant_spec(other) for other in wanted.siblings],
+            sorted(accepted),
+            settings,
+        ),
     ]
-    return hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _relevant_spec(spec: NodeSpec) -> dict[str, Any]:
@@ -221,11 +224,6 @@ def warning_lines(findings: tuple[Finding, ...]) -> list[str]:
     return lines
 
 
-def _load_rules() -> tuple[CheckRule[CheckFacts], ...]:
-
-    return RULES
-
-
 _CACHED_FIELDS: Fields = {
     **dict.fromkeys(("id", "subject", "text", "why"), str),
     "accepted": bool,
@@ -236,10 +234,10 @@ _CACHED_FINDINGS = ListOf(
 )
 
 
-def _findings_from_cache(remembered: Any) -> tuple[Finding, ...] | None:  # written by `report`
+def _findings_from_cache(cached: Any) -> tuple[Finding, ...] | None:  # written by `report`
     """Return the cached findings; None if the value does not have the form that `report` writes."""
     try:
-        _CACHED_FINDINGS.check(remembered)
+        _CACHED_FINDINGS.check(cached)
     except ShapeError:
         return None
     return tuple(
@@ -249,20 +247,19 @@ def _findings_from_cache(remembered: Any) -> tuple[Finding, ...] | None:  # writ
             RuleResult(level=Level(entry["level"]), subject=entry["subject"], text=entry["text"], why=entry.get("why")),
             accepted=entry["accepted"],
         )
-        for entry in remembered
+        for entry in cached
     )
 
 
-# A cache file of recent checks without errors, readable by its owner only. The same check is not repeated for ten minutes.
-
-
-_CACHE_LASTS = timedelta(minutes=10)
 _MAX_ENTRIES = 100
 _CACHE_SHAPE = MapOf(Shape("", {"at": TIME, "said": ANY}, required=("at", "said")))
 
 
 class CheckCache:
-    """Keeps entries for ten minutes by `clock`. A file that cannot be read or written is ignored."""
+    """A cache file of recent checks without errors, readable by its owner only.
+
+    Entries are kept for ten minutes by `clock`. A file that cannot be read or written is ignored.
+    """
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path, self._clock = path, clock
@@ -304,6 +301,6 @@ class CheckCache:
         now, fresh = self._clock.now(), {}
         for key, entry in found.items():
             moment = parse_timestamp(entry["at"])
-            if moment is not None and timedelta() <= now - moment < _CACHE_LASTS:
+            if moment is not None and timedelta() <= now - moment < _KEPT_FOR:
                 fresh[key] = entry
         return fresh

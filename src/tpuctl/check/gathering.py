@@ -71,7 +71,7 @@ class ZoneFacts(NamedTuple):
 
     offers: Fact[Mapping[str, tuple[str, ...]]]
     quotas: Fact[tuple[QuotaLimit, ...]]
-    held: Fact[ProjectResources]
+    resources: Fact[ProjectResources]
     buckets: tuple[BucketFacts, ...]
 
 
@@ -83,41 +83,37 @@ class FactGatherer:
 
     def __init__(self, sources: Sources, clock: Clock, timeout: timedelta) -> None:
         self._sources = sources
-        self._asking = QueryPool(clock, timeout)
-        self._is_begun = False
+        self._pool = QueryPool(clock, timeout)
+        self._has_begun = False
 
     @property
     def has_answer(self) -> bool:
         """Return whether the cloud has answered any query."""
-        return self._asking.has_answer
+        return self._pool.has_answer
 
     def nodes(self, project: str) -> Fact[NodeListingLike]:
         """Return the nodes of all zones. The next facts share the deadline."""
-        self._asking.begin()
-        self._is_begun = True
-        return self._asking.answer(query_nodes(project, self._sources.tpu, self._asking))
+        self._pool.begin()
+        self._has_begun = True
+        return self._pool.answer(query_nodes(project, self._sources.tpu, self._pool))
 
-    def facts(self, wanted: WantedNode, now: datetime, *, meanwhile: Callable[[], object] = tuple) -> CheckFacts:
-        """Return all facts that the rules need. `meanwhile` is called while the first queries are running.
-
-        Raises `CredentialsError` without valid credentials.
-        """
-        if not self._is_begun:
-            self._asking.begin()
-        self._is_begun = False
-        questions = NodeQueries(self._sources, self._asking, wanted)
+    def facts(self, wanted: WantedNode, now: datetime) -> CheckFacts:
+        """Return all facts that the rules need. Raises `CredentialsError` without valid credentials."""
+        if not self._has_begun:
+            self._pool.begin()
+        self._has_begun = False
+        queries = NodeQueries(self._sources, self._pool, wanted)
         buckets = self._buckets(wanted.buckets, wanted.zone, wanted.billing_project)
-        for start in (*_independent_queries(questions, wanted), *(bucket.start for bucket in buckets)):
+        for start in (*_independent_queries(queries, wanted), *(bucket.start for bucket in buckets)):
             start()
-        meanwhile()
-        answer, creates = self._asking.answer, wanted.creates
+        answer, creates = self._pool.answer, wanted.creates
 
-        def if_created(question: Callable[[], Query[FactT]], *, needed: bool = True) -> Fact[FactT] | None:
-            return answer(question()) if creates and needed else None
+        def if_created(query: Callable[[], Query[FactT]], *, needed: bool = True) -> Fact[FactT] | None:
+            return answer(query()) if creates and needed else None
 
         # First the answers on which most queries depend: after a timeout there is no time left for dependent queries.
         placements = [bucket.follow_bucket() for bucket in buckets]
-        types = if_created(questions.types)
+        types = if_created(queries.types)
         _require_project(types)
         # Rules need the offers of other zones if this zone lacks the type, or a bucket is elsewhere.
         offered = value_or_none(types)
@@ -125,38 +121,44 @@ class FactGatherer:
             place is not None and not placement_relation(place, wanted.zone).is_colocated for place in placements
         )
         is_missing = offered is not None and wanted.spec.accelerator_type not in offered
-        offers = questions.offers() if is_missing or is_elsewhere else None
-        roles = self._roles(questions, wanted, buckets, now)
+        offers = queries.offers() if is_missing or is_elsewhere else None
+        roles: dict[str, Query[frozenset[str]]] = {}
+        if buckets:
+            # Which roles the table lacks is known only with the policies.
+            first = tuple(bucket.follow_policy() for bucket in buckets)
+            project, policy = answer(queries.project()), answer(queries.policy())
+            known_by_now = CheckFacts(now=now, wanted=wanted, project=project, project_policy=policy, buckets=first)
+            roles = {name: queries.role(name) for name in roles_to_read(known_by_now)}
         return CheckFacts(
             now=now,
             wanted=wanted,
-            project=answer(questions.project()),
+            project=answer(queries.project()),
             types=types,
-            versions=if_created(questions.versions),
-            held=self._held(questions) if creates else None,
-            quotas=if_created(questions.quotas),
-            region_quotas=if_created(questions.region_quotas, needed=not wanted.spec.internal_ips),
-            services=answer(questions.services()),
-            billing=if_created(questions.billing),
-            org_policies={name: answer(questions.org_policy(name)) for name in _CONSTRAINTS if creates},
-            network=answer(questions.network()),
-            subnetwork=answer(questions.subnetwork()),
-            firewalls=answer(questions.firewalls()),
-            machine=answer(questions.machine(wanted.machine)) if wanted.machine else None,
-            disks={disk.source: answer(questions.disk(disk.source)) for disk in wanted.spec.data_disks if creates},
-            reservations=if_created(questions.reservations, needed=wanted.spec.tier is Tier.RESERVED),
-            project_policy=answer(questions.policy()) if buckets else None,
+            versions=if_created(queries.versions),
+            resources=self._resources(queries) if creates else None,
+            quotas=if_created(queries.quotas),
+            region_quotas=if_created(queries.region_quotas, needed=not wanted.spec.internal_ips),
+            services=answer(queries.services()),
+            billing=if_created(queries.billing),
+            org_policies={name: answer(queries.org_policy(name)) for name in _CONSTRAINTS if creates},
+            network=answer(queries.network()),
+            subnetwork=answer(queries.subnetwork()),
+            firewalls=answer(queries.firewalls()),
+            machine=answer(queries.machine(wanted.machine)) if wanted.machine else None,
+            disks={disk.source: answer(queries.disk(disk.source)) for disk in wanted.spec.data_disks if creates},
+            reservations=if_created(queries.reservations, needed=wanted.spec.tier is Tier.RESERVED),
+            project_policy=answer(queries.policy()) if buckets else None,
             buckets=tuple(bucket.facts() for bucket in buckets),
             offers=answer(offers) if offers else None,
-            roles={name: answer(question) for name, question in roles.items()},
+            roles={name: answer(query) for name, query in roles.items()},
         )
 
-    def everywhere(self, wanted: WantedNode) -> ZoneFacts:
+    def zone_facts(self, wanted: WantedNode) -> ZoneFacts:
         """Return the facts that differ between zones, for a node without a zone. Raises `CredentialsError`."""
-        self._asking.begin()
-        questions, answer = NodeQueries(self._sources, self._asking, wanted), self._asking.answer
+        self._pool.begin()
+        queries, answer = NodeQueries(self._sources, self._pool, wanted), self._pool.answer
         buckets = self._buckets(wanted.buckets, None, wanted.billing_project)
-        for start in (questions.offers, questions.quotas, questions.nodes, questions.requests):
+        for start in (queries.offers, queries.quotas, queries.nodes, queries.requests):
             start()
         for bucket in buckets:
             bucket.start()
@@ -164,29 +166,18 @@ class FactGatherer:
             bucket.follow_bucket()
         for bucket in buckets:
             bucket.follow_policy()
-        offers = answer(questions.offers())
+        offers = answer(queries.offers())
         _require_project(offers)
         return ZoneFacts(
             offers=offers,
-            quotas=answer(questions.quotas()),
-            held=self._held(questions),
+            quotas=answer(queries.quotas()),
+            resources=self._resources(queries),
             buckets=tuple(bucket.facts() for bucket in buckets),
         )
 
-    def _roles(
-        self, questions: NodeQueries, wanted: WantedNode, buckets: Sequence[BucketQueries], now: datetime
-    ) -> dict[str, Query[frozenset[str]]]:
-        """Wait for the policies and start queries for the roles that the table lacks."""
-        if not buckets:
-            return {}
-        first = tuple(bucket.follow_policy() for bucket in buckets)
-        project, policy = (self._asking.answer(question()) for question in (questions.project, questions.policy))
-        known_by_now = CheckFacts(now=now, wanted=wanted, project=project, project_policy=policy, buckets=first)
-        return {name: questions.role(name) for name in roles_to_read(known_by_now)}
-
-    def _held(self, questions: NodeQueries) -> Fact[ProjectResources]:
+    def _resources(self, queries: NodeQueries) -> Fact[ProjectResources]:
         """Return nodes and queued resources of the project; unknown if either of them is unknown."""
-        nodes, requests = self._asking.answer(questions.nodes()), self._asking.answer(questions.requests())
+        nodes, requests = self._pool.answer(queries.nodes()), self._pool.answer(queries.requests())
         if not isinstance(nodes, Known):
             return nodes
         if not isinstance(requests, Known):
@@ -195,7 +186,7 @@ class FactGatherer:
         return Known(ProjectResources(nodes.value.nodes, requests.value.queued_resources, tuple(unreachable)))
 
     def _buckets(self, uses: Sequence[BucketUse], zone: str | None, payer: str | None) -> list[BucketQueries]:
-        return [BucketQueries(self._sources.buckets, self._asking, use, zone=zone, payer=payer) for use in uses]
+        return [BucketQueries(self._sources.buckets, self._pool, use, zone=zone, payer=payer) for use in uses]
 
 
 def _require_project(fact: Fact[object] | None) -> None:
@@ -206,29 +197,26 @@ def _require_project(fact: Fact[object] | None) -> None:
         )
 
 
-def _independent_queries(questions: NodeQueries, wanted: WantedNode) -> Iterator[Callable[[], object]]:
+def _independent_queries(queries: NodeQueries, wanted: WantedNode) -> Iterator[Callable[[], object]]:
     """Yield the queries that depend on no answer. Those on which other queries depend come first."""
     if wanted.buckets:
-        yield questions.policy
+        yield queries.policy
     if wanted.creates:
-        yield from (questions.types, questions.nodes, questions.requests, questions.quotas, questions.versions)
-    yield from (questions.project, questions.services, questions.network, questions.subnetwork, questions.firewalls)
+        yield from (queries.types, queries.nodes, queries.requests, queries.quotas, queries.versions)
+    yield from (queries.project, queries.services, queries.network, queries.subnetwork, queries.firewalls)
     if name := wanted.machine:
-        yield lambda: questions.machine(name)
+        yield lambda: queries.machine(name)
     if not wanted.creates:
         return
-    yield questions.billing
+    yield queries.billing
     for constraint in _CONSTRAINTS:
-        yield lambda constraint=constraint: questions.org_policy(constraint)  # type: ignore[misc]  # a default binds it now
+        yield lambda constraint=constraint: queries.org_policy(constraint)  # type: ignore[misc]  # a default binds it now
     for disk in wanted.spec.data_disks:
-        yield lambda disk=disk: questions.disk(disk.source)  # type: ignore[misc]  # as above
+        yield lambda disk=disk: queries.disk(disk.source)  # type: ignore[misc]  # as above
     if not wanted.spec.internal_ips:
-        yield questions.region_quotas
+        yield queries.region_quotas
     if wanted.spec.tier is Tier.RESERVED:
-        yield questions.reservations
-
-
-# The queries about one node. A repeated call returns the earlier query: none is sent twice.
+        yield queries.reservations
 
 
 _CHECKED_APIS = (TPU_API, COMPUTE_API, STORAGE_API, IAP_API)
@@ -253,17 +241,17 @@ class _ResourceLink(NamedTuple):
         return cls(found["project"], found["zone"], found["name"])
 
 
-def query_nodes(project: str, source: TpuSource, asking: QueryPool) -> Query[NodeListingLike]:
+def query_nodes(project: str, source: TpuSource, pool: QueryPool) -> Query[NodeListingLike]:
     """Query the nodes of all zones of a project."""
-    return asking.ask(("nodes", project), lambda: source.list_nodes(project), permission="tpu.nodes.list")
+    return pool.ask(("nodes", project), lambda: source.list_nodes(project), permission="tpu.nodes.list")
 
 
 class NodeQueries:
-    """The queries about one node. No method waits for an answer."""
+    """The queries about one node. No method waits for an answer; a repeated call returns the earlier query."""
 
-    def __init__(self, sources: Sources, asking: QueryPool, wanted: WantedNode) -> None:
+    def __init__(self, sources: Sources, pool: QueryPool, wanted: WantedNode) -> None:
         self._tpu, self._compute, self._projects = sources.tpu, sources.compute, sources.projects
-        self._asking, self._ask = asking, asking.ask
+        self._pool, self._ask = pool, pool.ask
         self._wanted, self._project = wanted, wanted.project
 
     def project(self) -> Query[Project]:
@@ -320,7 +308,7 @@ class NodeQueries:
 
     def nodes(self) -> Query[NodeListingLike]:
         """Query the nodes of all zones."""
-        return query_nodes(self._project, self._tpu, self._asking)
+        return query_nodes(self._project, self._tpu, self._pool)
 
     def requests(self) -> Query[QueuedListingLike]:
         """Query the queued resources of all zones."""
@@ -400,7 +388,7 @@ class NodeQueries:
         )
 
     def machine(self, name: str) -> Query[ComputeInstance]:
-        """Query the virtual machine beside the node, in all zones unless one is named."""
+        """Query the virtual machine that works with the node, in all zones unless one is named."""
         machine = _ResourceLink.parse(name)
         project = machine.project or self._project
         return self._ask(
@@ -420,16 +408,13 @@ class NodeQueries:
         )
 
 
-# The queries about one bucket.
-
-
 class BucketQueries:
     """The queries about one bucket. A query that another answer makes needless is not sent."""
 
     def __init__(
-        self, source: BucketSource, asking: QueryPool, use: BucketUse, *, zone: str | None, payer: str | None
+        self, source: BucketSource, pool: QueryPool, use: BucketUse, *, zone: str | None, payer: str | None
     ) -> None:
-        self._source, self._asking = source, asking
+        self._source, self._pool = source, pool
         self._use, self._name, self._zone, self._payer = use, use.bucket, zone, payer
 
     def start(self) -> None:
@@ -441,7 +426,7 @@ class BucketQueries:
 
     def follow_bucket(self) -> BucketPlacement | None:
         """Wait for the bucket and start the queries that depend on it; return its location, None if unknown."""
-        bucket = self._asking.answer(self._bucket())
+        bucket = self._pool.answer(self._bucket())
         if isinstance(bucket, Unknown):
             self._layout()
         placement = bucket.value.placement if isinstance(bucket, Known) else None
@@ -451,7 +436,7 @@ class BucketQueries:
 
     def follow_policy(self) -> BucketFacts:
         """Wait for the policy and start the queries that depend on it; return the facts known so far."""
-        answer = self._asking.answer
+        answer = self._pool.answer
         policy = answer(self._policy())
         if isinstance(policy, Unknown):
             self._caller()
@@ -459,7 +444,7 @@ class BucketQueries:
 
     def facts(self) -> BucketFacts:
         """Wait for all answers and return them."""
-        answer = self._asking.answer
+        answer = self._pool.answer
         bucket, policy = answer(self._bucket()), answer(self._policy())
         placement = bucket.value.placement if isinstance(bucket, Known) else None
         return BucketFacts(
@@ -480,51 +465,46 @@ class BucketQueries:
         )
 
     def _bucket(self) -> Query[Bucket]:
-        return self._asking.ask(
+        return self._pool.ask(
             ("bucket", self._name),
             lambda: self._source.bucket(self._name, user_project=self._payer),
             permission="storage.buckets.get",
         )
 
     def _policy(self) -> Query[IamPolicy]:
-        return self._asking.ask(
+        return self._pool.ask(
             ("bucket policy", self._name),
             lambda: self._source.policy(self._name, user_project=self._payer),
             permission="storage.buckets.getIamPolicy",
         )
 
     def _contents(self) -> Query[BucketContents]:
-        return self._asking.ask(
+        return self._pool.ask(
             ("contents", self._name, self._use.prefix),
             lambda: self._source.contents(self._name, self._use.prefix, user_project=self._payer),
             permission="storage.objects.list",
         )
 
     def _layout(self) -> Query[BucketPlacement]:
-        return self._asking.ask(
+        return self._pool.ask(
             ("layout", self._name),
             lambda: self._source.layout(self._name, user_project=self._payer),
             permission="storage.objects.list",
         )
 
     def _caller(self) -> Query[frozenset[str]]:
-        return self._asking.ask(
+        return self._pool.ask(
             ("caller", self._name),
             lambda: self._source.test_permissions(self._name, OBJECT_PERMISSIONS, user_project=self._payer),
         )
 
     def _caches(self) -> Query[tuple[AnywhereCache, ...]]:
-        return self._asking.ask(
+        return self._pool.ask(
             ("caches", self._name),
             lambda: self._source.caches(self._name, user_project=self._payer),
             permission="storage.anywhereCaches.list",
         )
 
-
-# Run queries to the cloud in parallel, each once, with one deadline. Every query returns a fact, also on failure.
-
-
-AnswerT = TypeVar("AnswerT")
 
 # More than a typical check needs; each thread has its own connection, and the services allow that many.
 _MAX_THREADS = 32
@@ -534,13 +514,13 @@ _NO_PERMISSION_HELPS = frozenset(
 )
 
 
-class Query(Generic[AnswerT]):
+class Query(Generic[FactT]):
     """One query, answered by a thread."""
 
-    def __init__(self, call: Callable[[], AnswerT], permission: str | None) -> None:
+    def __init__(self, call: Callable[[], FactT], permission: str | None) -> None:
         self.permission = permission
         self.is_answered = threading.Event()
-        self.value: AnswerT | None = None
+        self.value: FactT | None = None
         self.failure: BaseException | None = None
         self._call = call
 
@@ -554,12 +534,15 @@ class Query(Generic[AnswerT]):
 
 
 class QueryPool:
-    """Runs queries in daemon threads. `clock` is the real clock, as a network takes real time."""
+    """Runs queries in daemon threads, each once, all with one deadline. Every query has a fact as its result, also on failure.
+
+    `clock` is the real clock, as a network takes real time.
+    """
 
     def __init__(self, clock: Clock, timeout: timedelta) -> None:
         self._clock, self._timeout = clock, timeout
         self.begin()
-        self._questions: dict[Hashable, Query[Any]] = {}
+        self._queries: dict[Hashable, Query[Any]] = {}
         self._waiting: deque[Query[Any]] = deque()
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -568,47 +551,47 @@ class QueryPool:
         """Start the deadline now."""
         self._ends = self._clock.monotonic() + self._timeout
 
-    def ask(self, key: Hashable, call: Callable[[], AnswerT], *, permission: str | None = None) -> Query[AnswerT]:
+    def ask(self, key: Hashable, call: Callable[[], FactT], *, permission: str | None = None) -> Query[FactT]:
         """Start a query; return the earlier one with the same key, if any. `permission` is what the answer takes."""
-        if key in self._questions:
-            return self._questions[key]
-        question = self._questions[key] = Query(call, permission)
+        if key in self._queries:
+            return self._queries[key]
+        query = self._queries[key] = Query(call, permission)
         with self._lock:
-            self._waiting.append(question)
+            self._waiting.append(query)
             if len(self._threads) >= _MAX_THREADS:
-                return question
+                return query
             # Not a pool: its threads would keep an interrupted process alive until the last answer.
-            thread = threading.Thread(target=self._work, daemon=True)
+            thread = threading.Thread(target=self._run_queries, daemon=True)
             self._threads.append(thread)
         thread.start()
-        return question
+        return query
 
     @property
     def has_answer(self) -> bool:
         """Return whether the cloud has answered any query, even with a refusal."""
-        answered = [question for question in self._questions.values() if question.is_answered.is_set()]
-        return not all(isinstance(question.failure, ServiceUnavailableError) for question in answered)
+        answered = [query for query in self._queries.values() if query.is_answered.is_set()]
+        return not all(isinstance(query.failure, ServiceUnavailableError) for query in answered)
 
-    def answer(self, question: Query[AnswerT]) -> Fact[AnswerT]:
+    def answer(self, query: Query[FactT]) -> Fact[FactT]:
         """Wait for the answer and return it, at the deadline at the latest.
 
         Raises `CredentialsError`, as no query can be answered without credentials.
         """
         left = max(self._ends - self._clock.monotonic(), timedelta())
-        if not question.is_answered.wait(left.total_seconds()):
+        if not query.is_answered.wait(left.total_seconds()):
             return Unknown(f"no answer within {format_duration(self._timeout)}", is_passing=True)
-        if question.failure is None:
-            return Known(question.value)  # type: ignore[arg-type]  # the answer of a call that returned
-        return fact_from_failure(question.failure, question.permission)
+        if query.failure is None:
+            return Known(query.value)  # type: ignore[arg-type]  # the answer of a call that returned
+        return fact_from_failure(query.failure, query.permission)
 
-    def _work(self) -> None:
+    def _run_queries(self) -> None:
         while True:
             with self._lock:
                 if not self._waiting:
                     self._threads.remove(threading.current_thread())
                     return
-                question = self._waiting.popleft()
-            question.run()
+                query = self._waiting.popleft()
+            query.run()
 
 
 def fact_from_failure(failure: BaseException, permission: str | None = None) -> Absent | Unknown:
@@ -626,12 +609,6 @@ def fact_from_failure(failure: BaseException, permission: str | None = None) -> 
             return Unknown(failure.message, is_passing=is_passing, error_id=failure.error_id)
         case _:
             raise failure
-
-
-# The API calls that the checks need, as protocols.
-#
-# Every method raises a `TpuctlError` without an answer: `NotFoundError` only if the API says that the resource does not exist,
-# `AccessError` if access is denied.
 
 
 class TpuSource(Protocol):
@@ -746,7 +723,11 @@ class ProjectSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """All APIs that the checks call."""
+    """All APIs that the checks call.
+
+    Without an answer every method raises a `TpuctlError`: `NotFoundError` only if the API says that the resource does not
+    exist, `AccessError` if access is denied.
+    """
 
     tpu: TpuSource
     buckets: BucketSource

@@ -99,9 +99,9 @@ class BucketPolicies:
         """Return the policies of a bucket; None if its policy was not requested, or the bucket does not exist."""
         if bucket.policy is None or isinstance(bucket.policy, Absent) or isinstance(bucket.bucket, Absent):
             return None
-        about, project = value_or_none(bucket.bucket), value_or_none(facts.project)
+        known_bucket, project = value_or_none(bucket.bucket), value_or_none(facts.project)
         names = (facts.wanted.project, project.number) if project else (facts.wanted.project,)
-        access = about.raw.get("iamConfiguration") or {} if about else {}
+        access = known_bucket.raw.get("iamConfiguration") or {} if known_bucket else {}
         policy = (
             refer_to_rule(bucket.policy, bucket.bucket, "TPU102")
             if isinstance(bucket.policy, Unknown)
@@ -109,10 +109,10 @@ class BucketPolicies:
         )
         return cls(
             bucket=policy,
-            project=about.project_number or None if about else None,
+            project=known_bucket.project_number or None if known_bucket else None,
             projects=dict.fromkeys(names, facts.project_policy) if facts.project_policy else {},
             roles=facts.roles,
-            has_uniform_access=about is not None and about.uniform_access,
+            has_uniform_access=known_bucket is not None and known_bucket.uniform_access,
             prevents_public_access=access.get("publicAccessPrevention") == "enforced",
             now=facts.now,
         )
@@ -293,16 +293,15 @@ def _unread_caveat(fact: Unknown, what: str, permission: str, place: str, *, pro
     )
 
 
-# What predefined roles permit: a table of the roles that accounts of TPUs usually have.
-#
-# The table is `data/roles.yaml`. It lists only permissions that matter here; for objects in Cloud Storage it is complete.
-
-
 _PREDEFINED_PREFIX = "roles/"
 
 
 def role_permissions(role: str) -> frozenset[str] | None:
-    """Return what a role such as `roles/storage.objectViewer` permits; None if the table lacks it."""
+    """Return what a role such as `roles/storage.objectViewer` permits; None if the table lacks it.
+
+    The table, `data/roles.yaml`, has the roles that accounts of TPUs usually have, and only permissions that matter here;
+    for objects in Cloud Storage it is complete.
+    """
     name = role.removeprefix(_PREDEFINED_PREFIX)
     return _predefined_permissions(name) if role.startswith(_PREDEFINED_PREFIX) and name in _roles_table() else None
 
@@ -315,7 +314,6 @@ def _predefined_permissions(name: str) -> frozenset[str]:
 
 @cache
 def _roles_table() -> dict[str, Any]:
-
     text = files("tpuctl.data").joinpath("roles.yaml").read_bytes()
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     return dict(yaml.load(text, Loader=loader))  # noqa: S506  # both are the safe loader

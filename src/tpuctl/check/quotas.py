@@ -1,4 +1,4 @@
-"""What a project holds: its nodes and the nodes of its queued resources, with type, tier and state.
+"""What counts against the quotas and grants of a project: nodes and queued resources, with type, tier and state.
 
 Dead resources count against quota until they are deleted [observed: marin#87, skypilot PR#1483]. Whether stopped,
 waiting or deleting resources count is not documented.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpuctl.accelerators import find_accelerator_type, load_accelerators
 from tpuctl.check.findings import delete_node_command, delete_queued_resource_command
@@ -17,7 +17,7 @@ from tpuctl.models.node import Node, Tier
 from tpuctl.names import last_segment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
     from datetime import date
 
     from tpuctl.accelerators import AcceleratorType
@@ -70,17 +70,17 @@ class HeldCapacity:
         return self.count * self.accelerator.chips
 
 
-def held_capacity(held: ProjectResources, wanted: WantedNode) -> tuple[HeldCapacity, ...]:
+def held_capacity(resources: ProjectResources, wanted: WantedNode) -> tuple[HeldCapacity, ...]:
     """Return what the project holds, without the node that will be replaced and without types unknown to the table.
 
     A queued resource counts all its nodes, in every state, waiting ones included (unverified). A node whose queued
     resource is not listed counts itself.
     """
-    gone = wanted.replaces
-    listed = {request.name for request in held.requests}
-    found = [holding for request in held.requests for holding in _capacity_of_request(request, wanted)]
-    for node in held.nodes:
-        is_counted = node.queued_resource in listed or (gone is not None and node.name == gone.name)
+    replaced = wanted.replaces
+    listed = {request.name for request in resources.requests}
+    found = [holding for request in resources.requests for holding in _capacity_of_request(request, wanted)]
+    for node in resources.nodes:
+        is_counted = node.queued_resource in listed or (replaced is not None and node.name == replaced.name)
         if node.accelerator and not is_counted:
             holding = HeldCapacity(
                 f"`{node.name.zone}/{node.name.node_id}`",
@@ -97,7 +97,14 @@ def held_capacity(held: ProjectResources, wanted: WantedNode) -> tuple[HeldCapac
 
 
 def _capacity_of_request(request: QueuedResource, wanted: WantedNode) -> Iterator[HeldCapacity]:
-    for spec, ids in _request_node_specs(request):
+    """Yield each kind of node that is requested."""
+    rest = list(request.node_ids)
+    for spec in (request.raw.get("tpu") or {}).get("nodeSpec") or ():
+        multiple = spec.get("multisliceParams") or spec.get("multiNodeParams") or {}
+        node_count = int(multiple.get("nodeCount", 0)) if multiple else 1
+        ids, rest = tuple(rest[:node_count]), rest[node_count:]
+        if not ids:
+            continue
         node = Node.from_api({**(spec.get("node") or {}), "name": f"{_request_parent(request)}/nodes/{ids[0]}"})
         is_replaced = wanted.replaces is not None and wanted.replaces.name in {
             Node.from_api({"name": f"{_request_parent(request)}/nodes/{node_id}"}).name for node_id in ids
@@ -117,17 +124,6 @@ def _capacity_of_request(request: QueuedResource, wanted: WantedNode) -> Iterato
             )
 
 
-def _request_node_specs(request: QueuedResource) -> Iterator[tuple[Mapping[str, Any], tuple[str, ...]]]:
-    """Yield each kind of node that is requested, with the ids of its nodes."""
-    rest = list(request.node_ids)
-    for spec in (request.raw.get("tpu") or {}).get("nodeSpec") or ():
-        several = spec.get("multisliceParams") or spec.get("multiNodeParams") or {}
-        count = int(several.get("nodeCount", 0)) if several else 1
-        ids, rest = tuple(rest[:count]), rest[count:]
-        if ids:
-            yield spec, ids
-
-
 def _request_tier(request: QueuedResource, node: Node) -> Tier:
     raw, scheduling = request.raw, node.raw.get("schedulingConfig") or {}
     models = {str(raw.get("provisioningModel")), str(scheduling.get("provisioningModel"))}
@@ -142,13 +138,9 @@ def _request_parent(request: QueuedResource) -> str:
     return request.name.rpartition("/queuedResources/")[0]
 
 
-# The quotas of the Cloud TPU API: which quota a node counts against, and which limit belongs to which quota.
-#
-# Observed names: metrics such as `tpu.googleapis.com/tpu-v5s-litepod-serving-preemptible` (marin#6198), limits such as
-# `TPUV6EPreemptiblePerProjectPerRegionForTPUAPI` (marin#1612). They are matched by their words, as the scheme is not
-# documented.
-
-
+# Metrics and limits are matched by the words of their names, as the scheme is not documented. Observed: metrics such as
+# `tpu.googleapis.com/tpu-v5s-litepod-serving-preemptible` (marin#6198), limits such as
+# `TPUV6EPreemptiblePerProjectPerRegionForTPUAPI` (marin#1612).
 _NAME_WORD = re.compile(r"tpu(?=v\d)|v\d[a-z]?(?![a-z])|[a-z]+", re.IGNORECASE)
 _CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z])")
 _GENERATION_WORD = re.compile(r"v(\d)([a-z]?)")
@@ -257,9 +249,6 @@ def _generation_of_word(word: str, words: frozenset[str]) -> str | None:
     return name if name in load_accelerators().generations else None
 
 
-# Whether grants cover a node beside everything that is held; if not, the nearest grant and what it would cover.
-
-
 @dataclass(frozen=True, slots=True)
 class GrantCoverage:
     """The chips that grants provide for a node. `grants` match its zone, type and tier.
@@ -298,7 +287,7 @@ def matching_grants(wanted: WantedNode, accelerator: AcceleratorType) -> tuple[G
 
 
 def grant_coverage(
-    wanted: WantedNode, accelerator: AcceleratorType, held: Iterable[HeldCapacity], today: date
+    wanted: WantedNode, accelerator: AcceleratorType, capacity: Iterable[HeldCapacity], today: date
 ) -> GrantCoverage:
     """Return the coverage by the grants that are valid today. Dead resources are not billed and use no chips."""
     grants = tuple(grant for grant in matching_grants(wanted, accelerator) if not grant.has_ended(today))
@@ -311,7 +300,7 @@ def grant_coverage(
             and any(grant.is_of_type(other) for grant in grants)
         ):
             needed += other.chips
-    used = sum(one.chips for one in held if any(_uses_grant(one, grant) for grant in grants))
+    used = sum(one.chips for one in capacity if any(_uses_grant(one, grant) for grant in grants))
     return GrantCoverage(grants, sum(grant.chips for grant in grants), used, needed)
 
 
@@ -343,10 +332,10 @@ def nearest_grant(wanted: WantedNode, accelerator: AcceleratorType, today: date)
 
 
 def grant_alternative(
-    grant: Grant, accelerator: AcceleratorType, held: Iterable[HeldCapacity], today: date
+    grant: Grant, accelerator: AcceleratorType, capacity: Iterable[HeldCapacity], today: date
 ) -> GrantAlternative | None:
     """Return what a grant would cover: the same type if possible, else the largest type that fits and is not larger."""
-    left = grant.chips - sum(one.chips for one in held if _uses_grant(one, grant))
+    left = grant.chips - sum(one.chips for one in capacity if _uses_grant(one, grant))
     generation = grant.generation
     if grant.has_ended(today) or generation is None:
         return None

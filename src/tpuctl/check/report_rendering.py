@@ -72,9 +72,16 @@ def show_findings(
         width, colored = terminal.streams.width, terminal.colors_out
         terminal.page(findings_page(report, width=width, colored=colored, verbose=verbose, can_fix=can_fix))
     else:
-        terminal.table(
-            (), [_finding_row(finding) for finding in report.findings if verbose or finding.level is not Level.OK]
-        )
+        rows = []
+        for finding in report.findings:
+            if verbose or finding.level is not Level.OK:
+                # All of the finding in one row, as the log of a CI job may be the only source of information.
+                found = finding.found
+                text = f"{found.text} {ACCEPTED_MARK}" if is_downgraded(finding) else found.text
+                advice = [one.text + (f": `{one.command}`" if one.command else "") for one in found.remedies]
+                texts = (str(finding.level), finding.id, found.subject, text, found.why or "", "; ".join(advice))
+                rows.append(tuple(map(Cell, texts)))
+        terminal.table((), rows)
     terminal.note(report_summary(report, elapsed))
 
 
@@ -94,12 +101,16 @@ def findings_page(
             text = f"the same is true of {named}" + (f" and {more} more" if more > 0 else "")
             yield from wrap_text(text, first="  ", rest="    ", width=width)
         yield ""
-    fine = report.of(Level.OK)
+    ok_findings = report.of(Level.OK)
     if verbose:
-        for finding in fine:
+        for finding in ok_findings:
             yield f"{_finding_header(finding, colored=colored)}  {escape_unprintable(finding.found.text)}"
-    elif fine:
-        yield styled(f"{len(fine)} check{'' if len(fine) == 1 else 's'} ok", _LEVEL_STYLES[Level.OK], colored=colored)
+    elif ok_findings:
+        yield styled(
+            f"{len(ok_findings)} check{'' if len(ok_findings) == 1 else 's'} ok",
+            _LEVEL_STYLES[Level.OK],
+            colored=colored,
+        )
 
 
 def _fold_findings(findings: Sequence[Finding]) -> list[list[Finding]]:
@@ -213,14 +224,6 @@ def finding_to_json(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _finding_row(finding: Finding) -> tuple[Cell, ...]:
-    """Return all of the finding in one row, as the log of a CI job may be the only source of information."""
-    found = finding.found
-    text = f"{found.text} {ACCEPTED_MARK}" if is_downgraded(finding) else found.text
-    advice = [remedy.text + (f": `{remedy.command}`" if remedy.command else "") for remedy in found.remedies]
-    return tuple(map(Cell, (str(finding.level), finding.id, found.subject, text, found.why or "", "; ".join(advice))))
-
-
 def _finding_header(finding: Finding, *, colored: bool) -> str:
     level = styled(f"{finding.level:{_LEVEL_WIDTH}}", _LEVEL_STYLES[finding.level], colored=colored)
     about = styled(f"{finding.id}  {escape_unprintable(finding.found.subject)}", "bold", colored=colored)
@@ -237,9 +240,6 @@ def wrap_text(text: str, *, first: str, rest: str, width: int) -> Iterator[str]:
             line = rest
         line += word + " "
     yield line.rstrip()
-
-
-# How the ranking of zones is shown: table, JSON and notes.
 
 
 ZONE_HEADER = ("ZONE", "BUCKETS", "TO READ 1 TB", "NOTES")
@@ -291,7 +291,7 @@ def zone_row(zone: ZoneRank) -> tuple[Cell, ...]:
     """Return the table row of one zone."""
     style = _RELATION_STYLES.get(zone.worst, "green") if zone.worst else ""
     # For a pipe each location of each bucket; for a single one only the relation.
-    words = [(seen.use.url, _relation_words(seen)) for seen in zone.buckets]
+    words = [(proximity.use.url, _relation_words(proximity)) for proximity in zone.buckets]
     listed = words[0][1] if len(words) == 1 else ", ".join(f"{url} {where}" for url, where in words)
     return (
         Cell(zone.zone),
@@ -381,14 +381,14 @@ def _zone_to_json(zone: ZoneRank) -> dict[str, Any]:
         "coLocated": list(zone.locations),
         "buckets": [
             {
-                "bucket": seen.use.url,
-                "location": seen.placement.location if seen.placement else None,
-                "relation": str(seen.relation),
-                "pricePerTBLow": _as_float(seen.price.cost(10**12)[0]) if seen.price else None,
-                "pricePerTBHigh": _as_float(seen.price.cost(10**12)[1]) if seen.price else None,
-                "priceDate": seen.price.seen if seen.price else None,
+                "bucket": proximity.use.url,
+                "location": proximity.placement.location if proximity.placement else None,
+                "relation": str(proximity.relation),
+                "pricePerTBLow": _as_float(proximity.price.cost(10**12)[0]) if proximity.price else None,
+                "pricePerTBHigh": _as_float(proximity.price.cost(10**12)[1]) if proximity.price else None,
+                "priceDate": proximity.price.seen if proximity.price else None,
             }
-            for seen in zone.buckets
+            for proximity in zone.buckets
         ],
     }
 
@@ -398,20 +398,20 @@ def _buckets_words(zone: ZoneRank) -> str:
 
     Several locations in one bucket count once.
     """
-    places = {seen.use.bucket: seen for seen in zone.buckets}
+    places = {proximity.use.bucket: proximity for proximity in zone.buckets}
     if len(places) > _MAX_BUCKETS:
-        relations = sorted((seen.relation for seen in places.values()), key=lambda relation: relation.rank)
+        relations = sorted((proximity.relation for proximity in places.values()), key=lambda relation: relation.rank)
         counts = Counter("co-located" if each.is_colocated else _RELATION_WORDS[each] for each in relations)
         return ", ".join(f"{count} {group}" for group, count in counts.items())
-    words = [_relation_words(seen) for seen in places.values()]
+    words = [_relation_words(proximity) for proximity in places.values()]
     if len(words) == 1:
         return words[0]
     return ", ".join(f"gs://{name} {where}" for name, where in zip(places, words, strict=True))
 
 
-def _relation_words(seen: BucketProximity) -> str:
-    place = f" ({seen.placement.location})" if seen.placement else ""
-    return _RELATION_WORDS[seen.relation] + place
+def _relation_words(proximity: BucketProximity) -> str:
+    place = f" ({proximity.placement.location})" if proximity.placement else ""
+    return _RELATION_WORDS[proximity.relation] + place
 
 
 def _price_words(zone: ZoneRank) -> str:
@@ -446,16 +446,13 @@ def _as_float(amount: Decimal | None) -> float | None:
     return None if amount is None else float(amount)
 
 
-# A notice on a terminal while the cloud takes long to answer a check. Elsewhere none.
-
-
 # Shorter waits need no notice.
 _NOTICE_AFTER = timedelta(seconds=2)
 
 
 @contextmanager
 def waiting_notice(terminal: Terminal, *, after: timedelta = _NOTICE_AFTER) -> Iterator[None]:
-    """Show one notice on stderr if the block takes longer, in real time, than `after`."""
+    """Show one notice on stderr of a terminal if the block takes longer, in real time, than `after`."""
     if not terminal.is_redrawn or terminal.quiet:
         yield
         return

@@ -74,21 +74,24 @@ class ZoneRank:
     @property
     def worst(self) -> Relation | None:
         """The relation of the farthest bucket, `unknown` if that of any bucket is unknown; None without buckets."""
-        return max((seen.relation for seen in self.buckets), key=lambda each: each.rank, default=None)
+        return max((proximity.relation for proximity in self.buckets), key=lambda each: each.rank, default=None)
 
     @property
     def is_apart(self) -> bool:
         """Return whether any bucket is known to be elsewhere."""
-        return any(not seen.relation.is_colocated and seen.relation is not Relation.UNKNOWN for seen in self.buckets)
+        return any(
+            not proximity.relation.is_colocated and proximity.relation is not Relation.UNKNOWN
+            for proximity in self.buckets
+        )
 
     @property
     def prices(self) -> tuple[EgressPrice, ...]:
         """The known prices of its buckets."""
-        return tuple(seen.price for seen in self.buckets if seen.price is not None)
+        return tuple(proximity.price for proximity in self.buckets if proximity.price is not None)
 
     @property
     def span(self) -> tuple[Decimal, Decimal] | None:
-        """Dollars for reading a TB (10^12 bytes): the lowest price of the cheapest bucket, the highest of the dearest."""
+        """Dollars for reading a TB (10^12 bytes): the lowest and the highest price of any bucket."""
         costs = [each.cost(10**12) for each in self.prices]
         return (min(low for low, _ in costs), max(high for _, high in costs)) if costs else None
 
@@ -122,7 +125,7 @@ def rank_zones(
     offers: Fact[Mapping[str, tuple[str, ...]]] | None = None,
     buckets: Sequence[BucketFacts] = (),
     quotas: Fact[tuple[QuotaLimit, ...]] | None = None,
-    held: Fact[ProjectResources] | None = None,
+    resources: Fact[ProjectResources] | None = None,
     grants: tuple[Grant, ...] = (),
     egress_prices: Mapping[str, str] | None = None,
 ) -> ZoneRanking:
@@ -138,9 +141,9 @@ def rank_zones(
     only: Collection[str] = ()
     if accelerator:
         only = load_accelerators().zones.get(accelerator.generation.name, {}).get("single_tenant", ())
-    wishes = CheckSettings(grants=grants, egress_prices=egress_prices or {})
+    settings = CheckSettings(grants=grants, egress_prices=egress_prices or {})
     offering = [zone for zone in _zones_offering(spec, accelerator, offers) if not zones or zone in zones]
-    own = wishes.egress_prices
+    own = settings.egress_prices
     ranked = [
         ZoneRank(
             zone=wanted.zone,
@@ -153,11 +156,11 @@ def rank_zones(
                 for use, place in ((bucket.use, bucket.placement) for bucket in buckets)
             ),
             single_tenant=wanted.zone in only,
-            grants=_covering_grants(wanted, held, today),
-            quota=_zone_quota(wanted, quotas, held),
+            grants=_covering_grants(wanted, resources, today),
+            quota=_zone_quota(wanted, quotas, resources),
             locations=best_locations(wanted.region),
         )
-        for wanted in (wishes.wanted(project, zone, spec) for zone in offering)
+        for wanted in (settings.wanted(project, zone, spec) for zone in offering)
     ]
     unplaced = []
     for bucket in buckets:
@@ -166,9 +169,16 @@ def rank_zones(
                 unplaced.append(UnplacedBucket(bucket.use, reason or "there is no such bucket", is_absent=True))
             case Unknown(reason=reason, permission=permission) if bucket.placement is None:
                 unplaced.append(UnplacedBucket(bucket.use, reason, permission))
-    return ZoneRanking(
-        spec.accelerator_type, tuple(sorted(ranked, key=_sort_key)), tuple(unplaced), _offline_reason(offers)
-    )
+    match offers:
+        case None:
+            offline: str | None = "the API was not called"
+        case Unknown(reason=reason):
+            offline = reason
+        case Absent(reason=reason):
+            offline = reason or "the API returned no zones"
+        case Known():
+            offline = None
+    return ZoneRanking(spec.accelerator_type, tuple(sorted(ranked, key=_sort_key)), tuple(unplaced), offline)
 
 
 def _zones_offering(
@@ -184,32 +194,20 @@ def _zones_offering(
     return [zone for zone, types in live.items() if spec.accelerator_type in types]
 
 
-def _offline_reason(offers: Fact[Mapping[str, tuple[str, ...]]] | None) -> str | None:
-    match offers:
-        case None:
-            return "the API was not called"
-        case Unknown(reason=reason):
-            return reason
-        case Absent(reason=reason):
-            return reason or "the API returned no zones"
-        case Known():
-            return None
-
-
-def _covering_grants(wanted: WantedNode, held: Fact[ProjectResources] | None, today: date) -> tuple[Grant, ...]:
+def _covering_grants(wanted: WantedNode, resources: Fact[ProjectResources] | None, today: date) -> tuple[Grant, ...]:
     """Return the grants that cover one more node in the zone; none if the current usage is unknown."""
-    accelerator, there = wanted.accelerator, value_or_none(held)
-    if accelerator is None or there is None or wanted.zone in there.unreachable:
+    accelerator, known = wanted.accelerator, value_or_none(resources)
+    if accelerator is None or known is None or wanted.zone in known.unreachable:
         return ()
-    coverage = grant_coverage(wanted, accelerator, held_capacity(there, wanted), today)
+    coverage = grant_coverage(wanted, accelerator, held_capacity(known, wanted), today)
     return coverage.grants if coverage.is_enough else ()
 
 
 def _zone_quota(
-    wanted: WantedNode, quotas: Fact[tuple[QuotaLimit, ...]] | None, held: Fact[ProjectResources] | None
+    wanted: WantedNode, quotas: Fact[tuple[QuotaLimit, ...]] | None, resources: Fact[ProjectResources] | None
 ) -> ZoneQuota | None:
     """Return the limit that leaves the least. Limits of the zone and of its region both apply."""
-    accelerator, there = wanted.accelerator, value_or_none(held)
+    accelerator, known = wanted.accelerator, value_or_none(resources)
     if accelerator is None:
         return None
     pool, needed, unit = QuotaPool.of(accelerator, wanted.spec.tier), accelerator.size, accelerator.generation.unit
@@ -218,12 +216,12 @@ def _zone_quota(
     if not bounded:
         return ZoneQuota(None, None, needed, unit) if found else None
     least = min(value for _, value in bounded)
-    if there is None or any(limit.holds_in(zone) for limit, _ in bounded for zone in there.unreachable):
+    if known is None or any(limit.holds_in(zone) for limit, _ in bounded for zone in known.unreachable):
         return ZoneQuota(least, None, needed, unit)
-    mine = [one for one in held_capacity(there, wanted) if one.pool == pool]
-    rest = {limit: value - sum(one.size for one in mine if limit.holds_in(one.zone)) for limit, value in bounded}
-    tightest = min(rest, key=lambda limit: rest[limit])
-    return ZoneQuota(tightest.value, max(rest[tightest], 0), needed, unit)
+    same_pool = [one for one in held_capacity(known, wanted) if one.pool == pool]
+    left = {limit: value - sum(one.size for one in same_pool if limit.holds_in(one.zone)) for limit, value in bounded}
+    tightest = min(left, key=lambda limit: left[limit])
+    return ZoneQuota(tightest.value, max(left[tightest], 0), needed, unit)
 
 
 _RELATION_RANKS = {Relation.MULTI_REGION: 1, Relation.SAME_AREA: 2, Relation.OTHER_AREA: 3, Relation.UNKNOWN: 4}
@@ -231,7 +229,7 @@ _RELATION_RANKS = {Relation.MULTI_REGION: 1, Relation.SAME_AREA: 2, Relation.OTH
 
 def _sort_key(zone: ZoneRank) -> tuple[object, ...]:
     """Return the sort key of a zone: the farthest bucket counts most, then the next."""
-    kinds = sorted((_RELATION_RANKS.get(seen.relation, 0) for seen in zone.buckets), reverse=True)
+    kinds = sorted((_RELATION_RANKS.get(proximity.relation, 0) for proximity in zone.buckets), reverse=True)
     quota = zone.quota
     is_none = quota is not None and quota.limit == 0
     doubt = {True: 0, None: 1, False: 2}[quota.suffices if quota else None]

@@ -221,7 +221,7 @@ def build_probe_context(app: App, *, timeout: timedelta, node: str | None = None
     cloud = _choose_cloud(app, settings, transport)
     check_settings: Fact[CheckSettings] = settings if isinstance(settings, Unknown) else Known(CheckSettings())
     if isinstance(settings, Known) and cloud.sandbox_failure is None:  # without the sandbox there is no clock for it
-        check_settings = _fact_of(lambda: preflight_check(app, {}).wishes)
+        check_settings = _fact_of(lambda: preflight_check(app, {}).settings)
     values = value_or_none(settings)
     gcloud_proxy = values["proxy_address"] if values else None
     proxy_source = None

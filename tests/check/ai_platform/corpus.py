@@ -28,7 +28,7 @@ MNIST = config_of("the guide: BASIC_TPU with runtime 2.11")
 
 
 def settings_of(translation: JobTranslation, folder: Path) -> Settings:
-    """Read the file that was made as every command does."""
+    """Return the settings that every command reads from the converted file."""
     path = folder / sources.PROJECT_FILE_NAME
     path.write_text(translation.file or "", "utf-8")
     return resolve_settings({}, {}, load_config_file(path), None, {})

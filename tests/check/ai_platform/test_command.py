@@ -1,4 +1,4 @@
-"""`tpuctl check --ai-platform`: what goes where, what is overwritten, and how it ends."""
+"""`tpuctl check --ai-platform`: streams, overwriting of files, and exit codes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def test_file_goes_to_stdout_and_findings_to_stderr(tpuctl: Console) -> None:
-    """So that `> tpuctl.yaml` is enough."""
+    """`> tpuctl.yaml` writes a usable file."""
     (tpuctl.folder / "config.yaml").write_text(MNIST)
 
     stdout, stderr, code = tpuctl("check", "--ai-platform", "config.yaml")
@@ -36,7 +36,7 @@ def test_error_fails_the_check(tpuctl: Console) -> None:
 
 
 def test_existing_file_is_not_overwritten_without_confirmation(tpuctl: Console) -> None:
-    """What is there and says the same is no reason to ask."""
+    """An identical file needs no confirmation."""
     (tpuctl.folder / "config.yaml").write_text(MNIST)
     there = tpuctl.folder / "new.yaml"
     translation = translate_job(MNIST, "config.yaml", target="new.yaml")

@@ -1,4 +1,4 @@
-"""What is no job of AI Platform Training with a TPU, and what a job may hold without the new file coming to harm."""
+"""Files that are not a job with a TPU, and values that must not corrupt the new file."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ _KEYS = (
 def test_any_job_gives_a_readable_file(
     labels: dict[str, str], fields: dict[str, Any], source: str, tmp_path: Path
 ) -> None:
-    """Values of every kind keep their text, and nothing in them gets out of its line."""
+    """Values of every kind keep their text, and none breaks out of its line."""
     config = json.dumps({"labels": labels, "trainingInput": {**fields, "scaleTier": "BASIC_TPU"}})
     translation = translate_job(config, source)
 

@@ -1,4 +1,4 @@
-"""Jobs of AI Platform Training: what is found in each, the TPU VM that replaces it, the file and the command that are made."""
+"""Jobs of AI Platform Training: findings, the TPU VM that replaces the job, the file and the command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVERYTHING = config_of("an account, a network, packages and places")
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job["name"])
 def test_job(job: dict[str, Any], tmp_path: Path) -> None:
-    """What is found, what is made of it, and that every command can read the file that is made."""
+    """Each job has its findings and its replacement, and every command can read the new file."""
     translation = translate_job(job["config"], "config.yaml")
 
     found = {
@@ -41,7 +41,7 @@ def test_job(job: dict[str, Any], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("job", [job for job in JOBS if job["makes"] != "nothing"], ids=lambda job: job["name"])
 def test_converted_type_zone_and_image_fit(job: dict[str, Any]) -> None:
-    """The zone offers the type, by the table, and the image is one for it."""
+    """The zone offers the type according to the table, and the image fits the type."""
     type_, zone, version = job["makes"].split()
     accelerator = parse_accelerator_type(type_)
 
@@ -136,7 +136,7 @@ def test_written_file_says_where_each_line_comes_from() -> None:
 
 
 def test_account_gets_the_roles_that_its_buckets_need() -> None:
-    """A bucket that is only read, as that of the packages, is not to be written to."""
+    """A bucket that is only read, like that of the packages, needs no write access."""
     (found,) = (f.found for f in translate_job(EVERYTHING, "config.yaml").report.findings if f.id == "TPU814")
 
     member = "--member=serviceAccount:trainer@my-project.iam.gserviceaccount.com"
@@ -230,7 +230,7 @@ def test_unknown_tpu_has_no_replacement() -> None:
 
 
 @pytest.mark.parametrize(
-    ("type_", "count", "said"),
+    ("type_", "count", "expected"),
     [
         ("TPU_V3", "8", {"TPU802": "ok", "TPU803": "ok"}),
         ("TPU_V3", "32", {"TPU802": "error", "TPU803": "ok"}),
@@ -240,14 +240,14 @@ def test_unknown_tpu_has_no_replacement() -> None:
         ("TPU_V5", "8", {"TPU803": "error"}),
     ],
 )
-def test_type_and_count_facts_have_values(type_: str, count: str, said: dict[str, str]) -> None:
+def test_type_and_count_facts_have_values(type_: str, count: str, expected: dict[str, str]) -> None:
     findings = translate_job(POD.format(type=type_, count=count), "config.yaml").report.findings
     about = {one.id: one for one in findings if one.id in {"TPU802", "TPU803"}}
 
-    assert {id_: str(one.level) for id_, one in about.items()} == said
+    assert {id_: str(one.level) for id_, one in about.items()} == expected
     values = {"TPU802": (count, 9), "TPU803": (type_, 8)}
     assert {id_: (one.found.facts["value"], one.found.facts["line"]) for id_, one in about.items()} == {
-        id_: values[id_] for id_ in said
+        id_: values[id_] for id_ in expected
     }
 
 

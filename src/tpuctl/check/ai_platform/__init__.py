@@ -34,12 +34,12 @@ class JobTranslation:
 
     def to_json(self) -> dict[str, Any]:
         """Return the replacement for scripts, without the findings."""
-        made = self.replacement
+        replacement = self.replacement
         return {
             "source": self.source,
-            "acceleratorType": made.type.name if made else None,
-            "zone": made.zone if made else None,
-            "runtimeVersion": made.version if made else None,
+            "acceleratorType": replacement.type.name if replacement else None,
+            "zone": replacement.zone if replacement else None,
+            "runtimeVersion": replacement.version if replacement else None,
             "command": self.command,
             "file": self.file,
         }
@@ -54,14 +54,14 @@ def translate_job(
     `all`) are one level milder. Raises `InvalidInputError` for an unreadable file and for a job without a TPU.
     """
     job = find_job(read_job_document(text, source))
-    made, places = find_replacement(job), find_job_storage(job)
-    command = render_command(job, made, target=target) if made else None
-    case = JobCase(job, made, places, target, command)
+    replacement, places = find_replacement(job), find_job_storage(job)
+    command = render_command(job, replacement, target=target) if replacement else None
+    case = JobCase(job, replacement, places, target, command)
     findings = [
         Finding(rule.id, rule.title, found, accepted=bool({rule.id, ALL_CHECKS} & set(accepted)))
         for rule in JOB_RULES
         for found in rule.judge(case)
     ]
     findings.sort(key=lambda finding: (finding.level.rank, finding.id))
-    file = render_settings_file(job, made, places, command=command) if made and command else None
-    return JobTranslation(source, CheckReport(tuple(findings)), made, file, command)
+    file = render_settings_file(job, replacement, places, command=command) if replacement and command else None
+    return JobTranslation(source, CheckReport(tuple(findings)), replacement, file, command)

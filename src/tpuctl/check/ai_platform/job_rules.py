@@ -1,4 +1,7 @@
-"""The input of the rules about jobs of AI Platform Training."""
+"""Rules about jobs of AI Platform Training: their machines, their software, and their environment.
+
+Each rule gets a `JobCase`: the job, its replacement, and the command that replaces its submission.
+"""
 
 from __future__ import annotations
 
@@ -31,20 +34,20 @@ class JobCase:
     def found(
         self,
         level: Level,
-        said: JobField | str | None,
+        field: JobField | str | None,
         text: str,
         *,
         why: str | None = None,
         remedies: Iterable[Remedy] = (),
     ) -> RuleResult:
         """Return a result about a field, about the path of an absent field, or about the whole job."""
-        path = tuple(said.split(".")) if isinstance(said, str) else ()
+        path = tuple(field.split(".")) if isinstance(field, str) else ()
         source = self.job.document.source
-        subject = self.job.place(*path) if said is None or isinstance(said, str) else f"{source} line {said.line}"
+        subject = self.job.place(*path) if field is None or isinstance(field, str) else f"{source} line {field.line}"
         facts: dict[str, object] = {"file": source, "line": int(subject.rpartition(" ")[2])}
-        if said is not None:
-            facts["key"] = said if isinstance(said, str) else said.key
-            facts["value"] = None if isinstance(said, str) else said.value or None
+        if field is not None:
+            facts["key"] = field if isinstance(field, str) else field.key
+            facts["value"] = None if isinstance(field, str) else field.value or None
         return RuleResult(level=level, subject=subject, text=text, why=why, remedies=tuple(remedies), facts=facts)
 
 
@@ -52,9 +55,6 @@ def join_words(words: Iterable[object], *, last: str = "or") -> str:
     """Return `8`, `32 or 128`, `32, 128 or 256`."""
     texts = [str(word) for word in words]
     return f" {last} ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
-
-
-# Rules about the machines of a job: TPU type, number of cores, master and region.
 
 
 @check_rule("TPU801", "AI Platform Training has ended")
@@ -77,19 +77,19 @@ def core_count_was_offered(case: JobCase) -> Iterator[RuleResult]:
     number is an error, and so is a missing one: there is no equivalent TPU VM then. Not checked for a type that was not
     offered.
     """
-    type_, said = case.job.accelerator_type, case.job.accelerator_count
+    type_, field = case.job.accelerator_type, case.job.accelerator_count
     if type_ is None or not (counts := load_service_offer().counts(type_.value)):
-        if type_ is None and said is None and case.replacement:
-            yield case.found(Level.OK, "scaleTier", f"one TPU with {case.replacement.asked.size} cores")
+        if type_ is None and field is None and case.replacement:
+            yield case.found(Level.OK, "scaleTier", f"one TPU with {case.replacement.requested.size} cores")
         return
     key = f"{case.job.replica}.acceleratorConfig.count"
-    if said is not None and parse_whole_number(said.value) in counts:
-        yield case.found(Level.OK, said, f"`{type_.value}` had {said.value} cores")
+    if field is not None and parse_whole_number(field.value) in counts:
+        yield case.found(Level.OK, field, f"`{type_.value}` had {field.value} cores")
         return
-    what = f"`count: {said.value}`" if said else "no `count`"
+    what = f"`count: {field.value}`" if field else "no `count`"
     remedy = Remedy(f"set `{key}` to {join_words(counts)}")
     yield case.found(
-        Level.ERROR, said or key, f"{what}: `{type_.value}` had {join_words(counts)} cores", remedies=[remedy]
+        Level.ERROR, field or key, f"{what}: `{type_.value}` had {join_words(counts)} cores", remedies=[remedy]
     )
 
 
@@ -100,21 +100,21 @@ def accelerator_type_was_offered(case: JobCase) -> Iterator[RuleResult]:
     These were TPU_V2, TPU_V3, TPU_V2_POD and TPU_V3_POD (documentation); the API's TPU_V4_POD (API field text) was
     never documented for jobs. Any other is an error, and so is a count without a type.
     """
-    said = case.job.accelerator_type
+    field = case.job.accelerator_type
     types = load_service_offer().types
-    if said is None and case.job.accelerator_count is None:
+    if field is None and case.job.accelerator_count is None:
         return
-    if said is not None and said.value in types:
-        yield case.found(Level.OK, said, f"`{said.value}` was offered")
+    if field is not None and field.value in types:
+        yield case.found(Level.OK, field, f"`{field.value}` was offered")
         return
     key = f"{case.job.replica}.acceleratorConfig.type"
-    near = closest_match(said.value.upper(), types) if said else None
-    what = f"`type: {said.value}`" if said else "no `type`"
+    near = closest_match(field.value.upper(), types) if field else None
+    what = f"`type: {field.value}`" if field else "no `type`"
     text = f"{what}: jobs with a TPU had {join_words(types)}"
     remedy = Remedy(
         f"set `{key}` to `{near}`" if near else f"set `{key}` to one of them, or choose a TPU VM type yourself"
     )
-    yield case.found(Level.ERROR, said or key, text, remedies=[remedy])
+    yield case.found(Level.ERROR, field or key, text, remedies=[remedy])
 
 
 @check_rule("TPU804", "Scale tier and machine of the master")
@@ -130,14 +130,14 @@ def machines_belong_together(case: JobCase) -> Iterator[RuleResult]:
     job = case.job
     if job.is_basic:
         config = job.text("workerConfig", "acceleratorConfig", "type")
-        beside = [*job.fields_of_custom, *([config] if config else [])]
-        if not beside:
+        custom_fields = [*job.fields_of_custom, *([config] if config else [])]
+        if not custom_fields:
             yield case.found(Level.OK, "scaleTier", f"`{BASIC_TPU}` determines every machine")
             return
-        keys = join_words((f"`{text.key.removeprefix('trainingInput.')}`" for text in beside), last="and")
+        keys = join_words((f"`{text.key.removeprefix('trainingInput.')}`" for text in custom_fields), last="and")
         what = f"{keys} with `scaleTier: {BASIC_TPU}`: these belong to the tier `{CUSTOM}`"
         remedy = Remedy(f"set `scaleTier: {CUSTOM}` if you mean them; the job is read as 8 cores of TPU v2")
-        yield case.found(Level.ERROR, beside[0], what, remedies=[remedy])
+        yield case.found(Level.ERROR, custom_fields[0], what, remedies=[remedy])
         return
     master, worker = job.text("masterType"), job.text("workerType")
     if job.replica == "masterConfig":
@@ -181,18 +181,18 @@ def has_one_tpu_worker(case: JobCase) -> Iterator[RuleResult]:
     Any other number, or none, was rejected: an error (documentation). One `cloud_tpu` worker was one TPU or one whole
     pod slice.
     """
-    said, worker = case.job.text("workerCount"), case.job.text("workerType")
-    if case.job.is_basic or (said is None and (worker is None or worker.value != CLOUD_TPU)):
+    field, worker = case.job.text("workerCount"), case.job.text("workerType")
+    if case.job.is_basic or (field is None and (worker is None or worker.value != CLOUD_TPU)):
         return
-    if said is not None and said.value == "1":
-        yield case.found(Level.OK, said, "one TPU worker")
+    if field is not None and field.value == "1":
+        yield case.found(Level.OK, field, "one TPU worker")
         return
-    what = f"`workerCount: {said.value}`" if said else "no `workerCount`"
+    what = f"`workerCount: {field.value}`" if field else "no `workerCount`"
     remedies = [
         Remedy("set `workerCount: 1`; for more cores ask for a pod type, for more TPUs run `tpuctl run` for each")
     ]
     yield case.found(
-        Level.ERROR, said or "workerCount", f"{what}: a job had exactly one `{CLOUD_TPU}` worker", remedies=remedies
+        Level.ERROR, field or "workerCount", f"{what}: a job had exactly one `{CLOUD_TPU}` worker", remedies=remedies
     )
 
 
@@ -202,15 +202,15 @@ def has_no_parameter_servers(case: JobCase) -> Iterator[RuleResult]:
 
     A parameterServerCount above zero was rejected: an error (documentation). TPU chips exchange gradients directly.
     """
-    said = case.job.text("parameterServerCount") or case.job.text("parameterServerType")
-    if said is None or case.job.is_basic:
+    field = case.job.text("parameterServerCount") or case.job.text("parameterServerType")
+    if field is None or case.job.is_basic:
         return
-    if said.key.endswith("parameterServerCount") and said.value == "0":
-        yield case.found(Level.OK, said, "no parameter servers")
+    if field.key.endswith("parameterServerCount") and field.value == "0":
+        yield case.found(Level.OK, field, "no parameter servers")
         return
-    text = f"`{said.key.rpartition('.')[2]}: {said.value}`: a job with a TPU had no parameter servers"
+    text = f"`{field.key.rpartition('.')[2]}: {field.value}`: a job with a TPU had no parameter servers"
     remedies = [Remedy("remove `parameterServerType` and `parameterServerCount`")]
-    yield case.found(Level.ERROR, said, text, remedies=remedies)
+    yield case.found(Level.ERROR, field, text, remedies=remedies)
 
 
 @check_rule("TPU807", "Region of the job")
@@ -221,19 +221,19 @@ def region_had_tpus(case: JobCase) -> Iterator[RuleResult]:
     the zone is then chosen in the first of the two.
     """
     regions = load_service_offer().regions
-    said = case.job.text("region")
-    if said is None:
+    field = case.job.text("region")
+    if field is None:
         where = f"; `zone: {case.replacement.zone}` is a guess" if case.replacement else ""
         text = f"no `region`: it was given by the flag `--region` of gcloud{where}"
         remedies = [Remedy("add `region`, or set `zone` in tpuctl.yaml to a zone near the buckets")]
         yield case.found(Level.NOTE, "region", text, remedies=remedies)
-    elif said.value in regions:
-        yield case.found(Level.OK, said, f"{said.value} had TPUs")
+    elif field.value in regions:
+        yield case.found(Level.OK, field, f"{field.value} had TPUs")
     else:
-        near = closest_match(said.value, regions)
+        near = closest_match(field.value, regions)
         remedies = [Remedy(f"did you mean `{near}`?" if near else "set `region` to one of them, near the buckets")]
-        text = f"`region: {said.value}`: the service had TPUs only in {join_words(regions, last='and')}"
-        yield case.found(Level.ERROR, said, text, remedies=remedies)
+        text = f"`region: {field.value}`: the service had TPUs only in {join_words(regions, last='and')}"
+        yield case.found(Level.ERROR, field, text, remedies=remedies)
 
 
 MACHINE_RULES = (
@@ -247,9 +247,6 @@ MACHINE_RULES = (
 )
 
 
-# Rules about software: runtime version, containers, Python, the replacing image, and how the code finds the TPU.
-
-
 @check_rule("TPU808", "Runtime version")
 def runtime_version_had_tpus(case: JobCase) -> Iterator[RuleResult]:
     """Check that the runtime version supported TPUs: 1.15, 2.1 to 2.9, or 2.11.
@@ -258,30 +255,30 @@ def runtime_version_had_tpus(case: JobCase) -> Iterator[RuleResult]:
     warning: 1.15, whose TensorFlow 1 is in no TPU VM image. A note: a missing one, as it was given by gcloud's flag
     `--runtime-version`.
     """
-    said, image = case.job.text("runtimeVersion"), case.job.master_image
+    field, image = case.job.text("runtimeVersion"), case.job.master_image
     known = load_service_offer().runtimes
-    if said is None:
+    if field is None:
         if image is None:
             text = "no `runtimeVersion`: it was given by the flag `--runtime-version` of gcloud"
             remedies = [Remedy("add `runtimeVersion` to get the image with the same TensorFlow")]
             yield case.found(Level.NOTE, "runtimeVersion", text, remedies=remedies)
     elif image is not None:
-        text = f"`runtimeVersion: {said.value}` with a container: only one of them was accepted"
-        yield case.found(Level.ERROR, said, text, remedies=[Remedy("remove `runtimeVersion`")])
-    elif said.value not in known:
-        near = closest_match(said.value, known)
+        text = f"`runtimeVersion: {field.value}` with a container: only one of them was accepted"
+        yield case.found(Level.ERROR, field, text, remedies=[Remedy("remove `runtimeVersion`")])
+    elif field.value not in known:
+        near = closest_match(field.value, known)
         remedies = [
             Remedy(f"did you mean `{near}`?" if near else "set the TensorFlow version that the code was written for")
         ]
-        text = f"`runtimeVersion: {said.value}`: those with TPUs were {join_words(known, last='and')}"
-        yield case.found(Level.ERROR, said, text, remedies=remedies)
-    elif said.value.startswith("1."):
-        text = f"`runtimeVersion: {said.value}` is TensorFlow 1, which no TPU VM image has"
+        text = f"`runtimeVersion: {field.value}`: those with TPUs were {join_words(known, last='and')}"
+        yield case.found(Level.ERROR, field, text, remedies=remedies)
+    elif field.value.startswith("1."):
+        text = f"`runtimeVersion: {field.value}` is TensorFlow 1, which no TPU VM image has"
         why = "`TPUEstimator` and `tf.contrib` do not exist in TensorFlow 2"
         remedies = [Remedy("port the code to TensorFlow 2 and `tf.distribute.TPUStrategy`")]
-        yield case.found(Level.WARNING, said, text, why=why, remedies=remedies)
+        yield case.found(Level.WARNING, field, text, why=why, remedies=remedies)
     else:
-        yield case.found(Level.OK, said, f"runtime version {said.value} had TPUs")
+        yield case.found(Level.OK, field, f"runtime version {field.value} had TPUs")
 
 
 @check_rule("TPU809", "tpuTfVersion of a container")
@@ -291,25 +288,25 @@ def tpu_tf_version_had_tpus(case: JobCase) -> Iterator[RuleResult]:
     An error if it is missing, if it is not one of the runtime versions with TPUs, or if it is set without a container
     (API field text).
     """
-    said, image = case.job.tpu_tf_version, case.job.worker_image
+    field, image = case.job.tpu_tf_version, case.job.worker_image
     known = load_service_offer().tpu_tf_versions
     key = "workerConfig.tpuTfVersion"
-    if said is None:
+    if field is None:
         if image is not None:
             text = "a container without `tpuTfVersion`: the TPU worker needed its TensorFlow or PyTorch version"
             fitting = load_service_offer().pytorch(image.value)
             remedies = [Remedy(f"set `{key}: {fitting}`" if fitting else f"set `{key}` to the container's version")]
             yield case.found(Level.ERROR, key, text, remedies=remedies)
     elif image is None:
-        text = f"`tpuTfVersion: {said.value}` without a container: use `runtimeVersion` instead"
-        yield case.found(Level.ERROR, said, text, remedies=[Remedy("remove it, or set the container's `imageUri`")])
-    elif said.value not in known:
-        near = closest_match(said.value, known)
+        text = f"`tpuTfVersion: {field.value}` without a container: use `runtimeVersion` instead"
+        yield case.found(Level.ERROR, field, text, remedies=[Remedy("remove it, or set the container's `imageUri`")])
+    elif field.value not in known:
+        near = closest_match(field.value, known)
         remedies = [Remedy(f"did you mean `{near}`?" if near else "set the version that is nearest to the container's")]
-        text = f"`tpuTfVersion: {said.value}`: those with TPUs were {join_words(known, last='and')}"
-        yield case.found(Level.ERROR, said, text, remedies=remedies)
+        text = f"`tpuTfVersion: {field.value}`: those with TPUs were {join_words(known, last='and')}"
+        yield case.found(Level.ERROR, field, text, remedies=remedies)
     else:
-        yield case.found(Level.OK, said, f"`tpuTfVersion: {said.value}` had TPUs")
+        yield case.found(Level.OK, field, f"`tpuTfVersion: {field.value}` had TPUs")
 
 
 @check_rule("TPU810", "PyTorch containers")
@@ -343,20 +340,20 @@ def python_version_differs(case: JobCase) -> Iterator[RuleResult]:
     tpu-ubuntu2204-base has Python 3.10. A warning, since packages pinned for 3.7 may not exist for it; an error for a
     version that the runtime version did not have.
     """
-    said, runtime = case.job.text("pythonVersion"), case.job.text("runtimeVersion")
-    if said is None or case.job.master_image is not None:
+    field, runtime = case.job.text("pythonVersion"), case.job.text("runtimeVersion")
+    if field is None or case.job.master_image is not None:
         return
     offered_here = {"3.7", *(["2.7"] if runtime is None or runtime.value == "1.15" else [])}
-    if said.value not in offered_here:
+    if field.value not in offered_here:
         text = (
-            f"`pythonVersion: {said.value}`: runtime versions with TPUs had Python {join_words(sorted(offered_here))}"
+            f"`pythonVersion: {field.value}`: runtime versions with TPUs had Python {join_words(sorted(offered_here))}"
         )
-        yield case.found(Level.ERROR, said, text, remedies=[Remedy("set `pythonVersion: '3.7'`")])
+        yield case.found(Level.ERROR, field, text, remedies=[Remedy("set `pythonVersion: '3.7'`")])
         return
-    text = f"Python {said.value} is in no TPU VM image: the command runs with the image's own `python3`"
+    text = f"Python {field.value} is in no TPU VM image: the command runs with the image's own `python3`"
     why = "packages pinned for an old Python may have no build for a newer one"
     remedies = [Remedy("first try the pinned versions with `python3 --version` and `pip3 install` on a worker")]
-    yield case.found(Level.WARNING, said, text, why=why, remedies=remedies)
+    yield case.found(Level.WARNING, field, text, why=why, remedies=remedies)
 
 
 @check_rule("TPU813", "Image of the TPU VM")
@@ -367,22 +364,24 @@ def image_has_framework(case: JobCase) -> Iterator[RuleResult]:
     a zone may no longer offer them). Otherwise the default image of the accelerator is used, without TensorFlow: a
     warning. PyTorch/XLA is installed by `setup`: a note.
     """
-    made = case.replacement
-    if made is None or case.job.custom_image:
+    replacement = case.replacement
+    if replacement is None or case.job.custom_image:
         return
-    said = case.job.tensorflow or "runtimeVersion"
-    see = Remedy("list the images of the zone", f"tpuctl versions --zone {made.zone}")
+    field = case.job.tensorflow or "runtimeVersion"
+    see = Remedy("list the images of the zone", f"tpuctl versions --zone {replacement.zone}")
     if case.job.is_pytorch:
-        text = f"PyTorch/XLA is installed on `{made.version}` by `setup`, in the newest version"
+        text = f"PyTorch/XLA is installed on `{replacement.version}` by `setup`, in the newest version"
         why = "a job used one XLA device of the TPU; on a TPU VM every worker sees its own chips"
         yield case.found(Level.NOTE, case.job.tpu_tf_version, text, why=why)
-    elif made.has_framework:
-        remedies = [see] if made.move is ReplacementMove.NOTHING else []
-        yield case.found(Level.OK, said, f"`{made.version}` has the same TensorFlow", remedies=remedies)
+    elif replacement.has_framework:
+        remedies = [see] if replacement.move is ReplacementMove.NOTHING else []
+        yield case.found(Level.OK, field, f"`{replacement.version}` has the same TensorFlow", remedies=remedies)
     else:
-        text = f"no image with the job's TensorFlow is known for {made.type.name}: `{made.version}` has none"
+        text = (
+            f"no image with the job's TensorFlow is known for {replacement.type.name}: `{replacement.version}` has none"
+        )
         choose = Remedy("choose an image with a suitable TensorFlow, and set `version` to it", see.command)
-        yield case.found(Level.WARNING, said, text, remedies=[choose])
+        yield case.found(Level.WARNING, field, text, remedies=[choose])
 
 
 @check_rule("TPU815", "How the code finds the TPU")
@@ -393,13 +392,13 @@ def code_finds_tpu(case: JobCase) -> Iterator[RuleResult]:
     VM the chips are attached to the machine: use `TPUClusterResolver('local')`; for a slice use the node's name, on
     worker 0 only (TensorFlow source). PyTorch/XLA needs PJRT_DEVICE=TPU (documentation).
     """
-    made = case.replacement
-    if made is None:
+    replacement = case.replacement
+    if replacement is None:
         return
     if case.job.is_pytorch:
         text = "PyTorch/XLA finds the chips of a TPU VM by `PJRT_DEVICE=TPU`, which the command sets"
         remedies = [Remedy("remove code that reads XRT_TPU_CONFIG or TPU_CONFIG")]
-    elif made.is_slice:
+    elif replacement.is_slice:
         text = "`TPUClusterResolver()` without arguments does not find a slice: it needs the node's name"
         code = "`TPUClusterResolver(os.environ['TPU_NAME'])`"
         remedies = [Remedy(f"write {code}, and run on worker 0 only; `--tpu-env` sets the name")]
@@ -419,15 +418,15 @@ def custom_container_runs(case: JobCase) -> Iterator[RuleResult]:
     workers must be able to read the image: roles/artifactregistry.reader. The container of the TPU worker is no longer
     needed.
     """
-    said = case.job.custom_image
-    if said is None:
+    field = case.job.custom_image
+    if field is None:
         return
-    text = f"`{said.value}` is started by the command with docker: it must contain libtpu and find the chips itself"
+    text = f"`{field.value}` is started by the command with docker: it must contain libtpu and find the chips itself"
     why = "on AI Platform the TPU was another machine; on a TPU VM the container needs the TPU library"
     reader = (
         "grant the account of the workers `roles/artifactregistry.reader` on the image, and rebuild it for a TPU VM"
     )
-    yield case.found(Level.WARNING, said, text, why=why, remedies=[Remedy(reader)])
+    yield case.found(Level.WARNING, field, text, why=why, remedies=[Remedy(reader)])
 
 
 SOFTWARE_RULES = (
@@ -441,9 +440,6 @@ SOFTWARE_RULES = (
 )
 
 
-# Rules about the environment of a job: zone, account, code, buckets, and keys without a replacement.
-
-
 _READ_ROLE, _WRITE_ROLE = "roles/storage.objectViewer", "roles/storage.objectUser"
 
 
@@ -454,27 +450,28 @@ def zone_offers_type(case: JobCase) -> Iterator[RuleResult]:
     A warning if none does: then a newer type with as many chips in the same region is used, so that the data stays
     near, or, if there is none, the same type in another region.
     """
-    made = case.replacement
-    if made is None:
+    replacement = case.replacement
+    if replacement is None:
         return
-    said = case.job.text("region") or "region"
-    name = made.asked.name
-    if made.move is ReplacementMove.NOTHING:
-        yield case.found(Level.OK, said, f"{name} is offered in {made.zone}")
+    field = case.job.text("region") or "region"
+    name = replacement.requested.name
+    if replacement.move is ReplacementMove.NOTHING:
+        yield case.found(Level.OK, field, f"{name} is offered in {replacement.zone}")
         return
-    region = region_of_field(said.value) if isinstance(said, JobField) else ""
-    check = Remedy("list the zones that offer the TPU now", f"tpuctl types {made.type.name}")
-    if made.move is ReplacementMove.TYPE:
-        chips = f"{made.type.chips} chips with {made.type.generation.hbm_gib_per_chip} GiB each"
-        others = join_words((f"{type_} in {place}" for type_, place in made.others), last="and")
-        text = f"no zone of {region} offers {name}: using {made.type.name} in {made.zone} ({chips})"
-        why = f"{name} had {made.asked.chips} chips with {made.asked.generation.hbm_gib_per_chip} GiB each"
+    region = region_of_field(field.value) if isinstance(field, JobField) else ""
+    check = Remedy("list the zones that offer the TPU now", f"tpuctl types {replacement.type.name}")
+    if replacement.move is ReplacementMove.TYPE:
+        requested = replacement.requested
+        chips = f"{replacement.type.chips} chips with {replacement.type.generation.hbm_gib_per_chip} GiB each"
+        others = join_words((f"{type_} in {place}" for type_, place in replacement.others), last="and")
+        text = f"no zone of {region} offers {name}: using {replacement.type.name} in {replacement.zone} ({chips})"
+        why = f"{name} had {requested.chips} chips with {requested.generation.hbm_gib_per_chip} GiB each"
         more = [Remedy(f"alternatives: {others}")] if others else []
-        yield case.found(Level.WARNING, said, text, why=why, remedies=[*more, check])
+        yield case.found(Level.WARNING, field, text, why=why, remedies=[*more, check])
         return
-    text = f"no zone of {region} offers {name}, nor a newer TPU with as many chips: using {name} in {made.zone}"
+    text = f"no zone of {region} offers {name}, nor a newer TPU with as many chips: using {name} in {replacement.zone}"
     why = "data in the old region is read across regions, which is billed and slow"
-    yield case.found(Level.WARNING, said, text, why=why, remedies=[check])
+    yield case.found(Level.WARNING, field, text, why=why, remedies=[check])
 
 
 @check_rule("TPU814", "Account that reads and writes")
@@ -485,28 +482,25 @@ def account_of_tpu_vm(case: JobCase) -> Iterator[RuleResult]:
     (documentation). A TPU VM reads as its own account, serviceAccount of the node, which needs a role on each bucket;
     `tpuctl check` verifies that.
     """
-    said = case.job.text("serviceAccount")
+    field = case.job.text("serviceAccount")
     who = (
-        f"`{said.value}`"
-        if said
+        f"`{field.value}`"
+        if field
         else "its own account, the default one of Compute Engine unless `service_account` is set"
     )
     text = f"the TPU VM reads and writes as {who}; the `tpuServiceAccount` of AI Platform is no longer needed"
     why = "its role `roles/ml.serviceAgent` has no effect on a TPU VM, and can be removed"
-    yield case.found(Level.NOTE, said, text, why=why, remedies=list(_role_remedies(case, said)))
-
-
-def _role_remedies(case: JobCase, said: JobField | None) -> Iterator[Remedy]:
-    buckets = case.storage.buckets
-    if said is None:
-        if buckets:
-            names = join_words((f"gs://{bucket}" for bucket in buckets), last="and")
-            yield Remedy(f"check whether it may use {names}", shlex.join(["tpuctl", "check", case.target]))
-        return
-    for bucket in buckets:
-        is_written = bucket in case.storage.written
-        change = GrantBucketRole(bucket, _WRITE_ROLE if is_written else _READ_ROLE, f"serviceAccount:{said.value}")
-        yield Remedy(f"grant it {'read and write' if is_written else 'read'} access to gs://{bucket}", change.command)
+    buckets, remedies = case.storage.buckets, []
+    if field is None and buckets:
+        names = join_words((f"gs://{bucket}" for bucket in buckets), last="and")
+        remedies.append(Remedy(f"check whether it may use {names}", shlex.join(["tpuctl", "check", case.target])))
+    elif field is not None:
+        for bucket in buckets:
+            is_written, member = bucket in case.storage.written, f"serviceAccount:{field.value}"
+            change = GrantBucketRole(bucket, _WRITE_ROLE if is_written else _READ_ROLE, member)
+            access = "read and write" if is_written else "read"
+            remedies.append(Remedy(f"grant it {access} access to gs://{bucket}", change.command))
+    yield case.found(Level.NOTE, field, text, why=why, remedies=remedies)
 
 
 @check_rule("TPU817", "Keys that nothing replaces")
@@ -547,11 +541,11 @@ def storage_places_are_valid(case: JobCase) -> Iterator[RuleResult]:
     A warning for an invalid one: it is missing in the buckets that `tpuctl check` checks. Distance and access are
     checked by other rules.
     """
-    for said, reason in case.storage.refused:
-        yield case.found(Level.WARNING, said, reason, remedies=[Remedy("write it like `gs://BUCKET/PREFIX`")])
+    for field, reason in case.storage.refused:
+        yield case.found(Level.WARNING, field, reason, remedies=[Remedy("write it like `gs://BUCKET/PREFIX`")])
     if found := case.storage.places:
         urls = join_words(dict.fromkeys(str(place.path) for place in found), last="and")
-        yield case.found(Level.OK, found[0].said, f"`tpuctl check` checks: {urls}")
+        yield case.found(Level.OK, found[0].field, f"`tpuctl check` checks: {urls}")
 
 
 @check_rule("TPU820", "What the job runs")
@@ -560,9 +554,9 @@ def job_has_program(case: JobCase) -> Iterator[RuleResult]:
 
     A note if it does not: gcloud's flags `--module-name` and `--package-path` gave it then.
     """
-    said = case.job.text("pythonModule")
-    if said is not None or case.job.custom_image is not None:
-        yield case.found(Level.OK, said or case.job.custom_image, "the file says what to run")
+    field = case.job.text("pythonModule")
+    if field is not None or case.job.custom_image is not None:
+        yield case.found(Level.OK, field or case.job.custom_image, "the file says what to run")
         return
     text = "no `pythonModule`: it was given by gcloud's flags `--module-name` and `--package-path`"
     why = "`tpuctl run --up` syncs the current git tree, so that you need not build a package"

@@ -1,4 +1,7 @@
-"""The TPU VM that is nearest to the TPU of a job: type, zone and image, from the table of accelerators."""
+"""The TPU VM that is nearest to the TPU of a job, and the `tpuctl.yaml` and the command that replace the job.
+
+Type, zone and image are from the table of accelerators. Each line of the file names the key that it comes from.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +40,10 @@ class ReplacementMove(StrEnum):
 class Replacement:
     """The TPU VM that replaces a job's TPU.
 
-    `asked` is the job's type; `others` are further types in the region with as many chips.
+    `requested` is the job's type; `others` are further types in the region with as many chips.
     """
 
-    asked: AcceleratorType
+    requested: AcceleratorType
     type: AcceleratorType
     zone: str
     version: str
@@ -56,21 +59,21 @@ class Replacement:
 
 def find_replacement(job: TrainingInput) -> Replacement | None:
     """Return the replacement of the job's TPU; None if the file names a TPU that was not offered."""
-    asked = asked_type(job)
-    if asked is None:
+    requested = requested_type(job)
+    if requested is None:
         return None
     region = job.text("region")
-    type_, zone, move, others = _choose_place(asked, region_of_field(region.value) if region else None)
+    type_, zone, move, others = _choose_place(requested, region_of_field(region.value) if region else None)
     tensorflow = job.tensorflow
     image = load_service_offer().runtimes.get(tensorflow.value) if tensorflow else None
     version, has_framework = type_.runtime_version, bool(job.custom_image)
     # Images with an old TensorFlow do not support newer generations; a container has its own libraries.
     if image is not None and move is not ReplacementMove.TYPE and not job.custom_image:
         version, has_framework = image + ("-pod" if type_.is_slice else ""), True
-    return Replacement(asked, type_, zone, version, move, has_framework, others)
+    return Replacement(requested, type_, zone, version, move, has_framework, others)
 
 
-def asked_type(job: TrainingInput) -> AcceleratorType | None:
+def requested_type(job: TrainingInput) -> AcceleratorType | None:
     """Return the TPU type of the job; None if its type and count were not offered."""
     offer = load_service_offer()
     type_, count = job.accelerator_type, job.accelerator_count
@@ -92,23 +95,23 @@ def zones_in_region(accelerator: AcceleratorType, region: str) -> tuple[str, ...
 
 
 def _choose_place(
-    asked: AcceleratorType, region: str | None
+    requested: AcceleratorType, region: str | None
 ) -> tuple[AcceleratorType, str, ReplacementMove, tuple[tuple[str, str], ...]]:
     """Return type and zone: the type in its region, else a newer type there, else the type in another region."""
     for wanted in (region,) if region else load_service_offer().regions:
-        if zones := zones_in_region(asked, wanted):
-            return asked, zones[0], ReplacementMove.NOTHING, ()
-    newer = _newer_types(asked, region) if region else ()
+        if zones := zones_in_region(requested, wanted):
+            return requested, zones[0], ReplacementMove.NOTHING, ()
+    newer = _newer_types(requested, region) if region else ()
     if newer:
         type_, zone = newer[0]
         return type_, zone, ReplacementMove.TYPE, tuple((other.name, place) for other, place in newer[1:])
     continent = (region or "").partition("-")[0]
-    zones = documented_zones_of(asked)
+    zones = documented_zones_of(requested)
     near = [zone for zone in zones if zone.partition("-")[0] == continent]
-    return asked, (near or list(zones))[0], ReplacementMove.REGION, ()
+    return requested, (near or list(zones))[0], ReplacementMove.REGION, ()
 
 
-def _newer_types(asked: AcceleratorType, region: str) -> tuple[tuple[AcceleratorType, str], ...]:
+def _newer_types(requested: AcceleratorType, region: str) -> tuple[tuple[AcceleratorType, str], ...]:
     """Return the newer types with as many chips that a region offers.
 
     First types whose chips have at least as much memory, and of these the one with the least: the model still fits, and
@@ -116,20 +119,17 @@ def _newer_types(asked: AcceleratorType, region: str) -> tuple[tuple[Accelerator
     """
     found = []
     generations = list(load_accelerators().generations.values())
-    for generation in generations[generations.index(asked.generation) + 1 :]:
-        other = find_accelerator_type(generation.type_of(generation.size(asked.chips)))
+    for generation in generations[generations.index(requested.generation) + 1 :]:
+        other = find_accelerator_type(generation.type_of(generation.size(requested.chips)))
         if other and other.is_listed and (zones := zones_in_region(other, region)):
             found.append((other, zones[0]))
-    memory = asked.generation.hbm_gib_per_chip
+    memory = requested.generation.hbm_gib_per_chip
 
     def rank(item: tuple[AcceleratorType, str]) -> tuple[bool, int]:
         has = item[0].generation.hbm_gib_per_chip
         return has < memory, abs(has - memory)
 
     return tuple(sorted(found, key=rank))
-
-
-# Write the `tpuctl.yaml` and the command that replace a job. Each line names the key that it comes from.
 
 
 # What YAML 1.1 reads as this exact text in every position.
@@ -139,7 +139,7 @@ _YAML_WORDS = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y",
 _INSTALL_PYTORCH = "pip3 install torch 'torch_xla[tpu]' -f https://storage.googleapis.com/libtpu-releases/index.html"
 
 
-def render_settings_file(job: TrainingInput, made: Replacement, storage: JobStorage, *, command: str) -> str:
+def render_settings_file(job: TrainingInput, replacement: Replacement, storage: JobStorage, *, command: str) -> str:
     """Return the text of the `tpuctl.yaml`."""
     head = [
         f"# Made from {_printable(job.document.source)}, a job of AI Platform Training, by `tpuctl check --ai-platform`.",
@@ -148,18 +148,25 @@ def render_settings_file(job: TrainingInput, made: Replacement, storage: JobStor
     # A newline within an argument would end the comment.
     shown = command if command.isprintable() else "tpuctl run … (see `tpuctl check --ai-platform`)"
     head += ["# Instead of `gcloud ai-platform jobs submit training`:", f"#   {shown}", ""]
-    lines = [*_machine_lines(job, made), *_other_lines(job), *_bucket_lines(storage), *_setup_lines(job, storage)]
+    lines = [*_machine_lines(job, replacement), *_other_lines(job)]
+    for setting in BucketSetting:
+        places = [place for place in storage.places if place.setting is setting]
+        lines += [f"{setting}:"] if places else []
+        for place in places:
+            flag = f" --{place.flag}" if place.flag else ""
+            lines.append(f"  - {_render_scalar(str(place.path))}  # {_origin_comment(place.field)}{flag}")
+    lines += _setup_lines(job, storage)
     return "\n".join([*head, *lines, ""])
 
 
-def render_command(job: TrainingInput, made: Replacement, *, target: str) -> str:
+def render_command(job: TrainingInput, replacement: Replacement, *, target: str) -> str:
     """Return the command that does the work of the job. `target` is the file with the settings.
 
     It contains `MODULE` if the file does not name the module.
     """
     words = ["tpuctl", "run", "--up", target, "--rm"]
-    said = job.text("scheduling", "maxRunningTime")
-    match = re.fullmatch(r"(\d{1,9})(?:\.\d+)?s", said.value) if said else None
+    field = job.text("scheduling", "maxRunningTime")
+    match = re.fullmatch(r"(\d{1,9})(?:\.\d+)?s", field.value) if field else None
     if limit := (int(match[1]) or None if match else None):
         words.append(f"--timeout={limit}s")
     if job.custom_image:
@@ -170,38 +177,42 @@ def render_command(job: TrainingInput, made: Replacement, *, target: str) -> str
         return shlex.join([*words, job.custom_image.value, *entry[1:], *program_arguments(job)])
     if job.is_pytorch:
         words.append("--env=PJRT_DEVICE=TPU")
-    elif made.is_slice:
+    elif replacement.is_slice:
         # One program drives the whole slice, and must not claim the chips of its own machine [TensorFlow source].
         words += ["--worker=0", "--tpu-env", "--env=TPU_LOAD_LIBRARY=0"]
     module = job.text("pythonModule")
     return shlex.join([*words, "--", "python3", "-m", module.value if module else "MODULE", *program_arguments(job)])
 
 
-def _machine_lines(job: TrainingInput, made: Replacement) -> Iterator[str]:
+def _machine_lines(job: TrainingInput, replacement: Replacement) -> Iterator[str]:
     type_ = job.accelerator_type or (job.text("scaleTier") if job.is_basic else job.text("workerType"))
     count = job.accelerator_count
     cores = f", {_origin_comment(count)}" if count else ""
-    instead = f" instead of {made.asked.name}, which the region lacks" if made.move is ReplacementMove.TYPE else ""
-    yield f"type: {made.type.name}  # {_origin_comment(type_)}{cores}{instead}"
+    instead = (
+        f" instead of {replacement.requested.name}, which the region lacks"
+        if replacement.move is ReplacementMove.TYPE
+        else ""
+    )
+    yield f"type: {replacement.type.name}  # {_origin_comment(type_)}{cores}{instead}"
     region = job.text("region")
     where = _origin_comment(region) if region else "a guess: the file names no region"
-    where += ", where no zone offers it" if made.move is ReplacementMove.REGION else ""
-    yield f"zone: {made.zone}  # {where}"
-    version = job.tensorflow if made.has_framework and not job.custom_image else None
-    yield f"version: {made.version}  # {_origin_comment(version) if version else 'the default of the type'}"
+    where += ", where no zone offers it" if replacement.move is ReplacementMove.REGION else ""
+    yield f"zone: {replacement.zone}  # {where}"
+    version = job.tensorflow if replacement.has_framework and not job.custom_image else None
+    yield f"version: {replacement.version}  # {_origin_comment(version) if version else 'the default of the type'}"
 
 
 def _other_lines(job: TrainingInput) -> Iterator[str]:
-    for key, field in (("service_account", "serviceAccount"), ("network", "network")):
-        said = job.text(field)
-        if said is None:
+    for key, job_key in (("service_account", "serviceAccount"), ("network", "network")):
+        field = job.text(job_key)
+        if field is None:
             continue
         try:
-            check_setting_value(SETTINGS[key], said.value)
+            check_setting_value(SETTINGS[key], field.value)
         except ValueError as error:
-            yield f"# {key} is not converted: {error}  # {_origin_comment(said)}"
+            yield f"# {key} is not converted: {error}  # {_origin_comment(field)}"
         else:
-            yield f"{key}: {_render_scalar(said.value)}  # {_origin_comment(said)}"
+            yield f"{key}: {_render_scalar(field.value)}  # {_origin_comment(field)}"
     labels = [(key, text) for key in job.document.keys("labels") if (text := job.document.text("labels", key))]
     if not labels:
         return
@@ -213,16 +224,6 @@ def _other_lines(job: TrainingInput) -> Iterator[str]:
     yield "labels:"
     for key, text in labels:
         yield f"  {_render_scalar(key)}: {_render_scalar(text.value)}  # line {text.line}"
-
-
-def _bucket_lines(storage: JobStorage) -> Iterator[str]:
-    for setting in BucketSetting:
-        places = [place for place in storage.places if place.setting is setting]
-        if places:
-            yield f"{setting}:"
-        for place in places:
-            flag = f" --{place.flag}" if place.flag else ""
-            yield f"  - {_render_scalar(str(place.path))}  # {_origin_comment(place.said)}{flag}"
 
 
 def _setup_lines(job: TrainingInput, storage: JobStorage) -> Iterator[str]:
@@ -243,10 +244,10 @@ def _setup_lines(job: TrainingInput, storage: JobStorage) -> Iterator[str]:
     yield from (f"  {line}" for line in ["set -e", *lines])
 
 
-def _origin_comment(said: JobField | None) -> str:
-    if said is None:
+def _origin_comment(field: JobField | None) -> str:
+    if field is None:
         return "the default of a `cloud_tpu` worker"
-    return f"{re.sub(r'[.]?[0-9]+$', '', said.key)}, line {said.line}"
+    return f"{re.sub(r'[.]?[0-9]+$', '', field.key)}, line {field.line}"
 
 
 def _printable(text: str) -> str:

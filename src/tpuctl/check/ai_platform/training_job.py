@@ -1,4 +1,7 @@
-"""The job that a configuration describes: the fields of the API's TrainingInput, each with its line."""
+"""The job that a configuration describes: the fields of the API's TrainingInput, each with its line.
+
+The file, YAML or JSON, is read as text: no objects are constructed, so the content cannot run code.
+"""
 
 from __future__ import annotations
 
@@ -129,12 +132,12 @@ def find_job(document: JobDocument) -> TrainingInput:
     if has_tpu if job.scale_tier in {None, CUSTOM} else job.is_basic:
         return job
     hint = f"a job with a TPU has `scaleTier: {BASIC_TPU}`, or `scaleTier: {CUSTOM}` with `workerType: {CLOUD_TPU}`"
-    said = job.text(job.replica, "acceleratorConfig", "type") or job.text("workerType") or job.text("masterType")
-    said = said if said and job.scale_tier in {None, CUSTOM} else job.text("scaleTier")
-    if said is not None:
-        key = said.key.rpartition(".")[2]
+    field = job.text(job.replica, "acceleratorConfig", "type") or job.text("workerType") or job.text("masterType")
+    field = field if field and job.scale_tier in {None, CUSTOM} else job.text("scaleTier")
+    if field is not None:
+        key = field.key.rpartition(".")[2]
         raise InvalidInputError(
-            f"{document.source} line {said.line}: `{key}: {said.value}` is not a job with a TPU", hint=hint
+            f"{document.source} line {field.line}: `{key}: {field.value}` is not a job with a TPU", hint=hint
         )
     known = ("trainingInput", "scaleTier")
     near = next(
@@ -144,11 +147,6 @@ def find_job(document: JobDocument) -> TrainingInput:
         f"{document.source} is not a job with a TPU: it does not name its machines",
         hint=f"is `{near[0]}` in {document.place(*root, near[0])} meant to be `{near[1]}`?" if near else hint,
     )
-
-
-# A YAML or JSON file, read as text with the line of every key.
-#
-# No objects are constructed, so the content cannot run code.
 
 
 KeyPath = tuple[str, ...]
@@ -258,9 +256,6 @@ def _walk_job_node(node: _YamlNode, path: KeyPath, document: JobDocument) -> Non
         _walk_job_node(item, below, document)
 
 
-# What AI Platform Training offered before it ended. Source: `data/ai_platform.yaml`.
-
-
 # The form of Compute Engine's names: n1-highcpu-16, e2-standard-4, a2-highgpu-1g.
 _COMPUTE_ENGINE_TYPE = re.compile(r"[a-z]\d[a-z]?-[a-z]+-\d+[a-z]?")
 CLOUD_TPU = "cloud_tpu"
@@ -268,7 +263,10 @@ CLOUD_TPU = "cloud_tpu"
 
 @dataclass(frozen=True, slots=True)
 class ServiceOffer:
-    """The whole table. `keys` says for every key of the API how it is converted."""
+    """What AI Platform Training offered before it ended (`data/ai_platform.yaml`).
+
+    `keys` says for every key of the API how it is converted.
+    """
 
     ended: date
     regions: tuple[str, ...]
@@ -334,9 +332,6 @@ def load_service_offer() -> ServiceOffer:
     )
 
 
-# The locations in Cloud Storage that a job names, and their purpose.
-
-
 _GS_URL = re.compile(r"gs://[^\s,;'\"\\]+")
 _PROGRAM_FLAG = re.compile(r"--?(?P<name>[A-Za-z][\w.-]*)(?:=(?P<value>.*))?", re.DOTALL)
 _DATA_WORDS = re.compile(r"data|train|input|eval|valid|test|tfrecord|image|record|example|vocab")
@@ -357,7 +352,7 @@ class StoragePlace:
 
     path: BucketPath
     setting: BucketSetting
-    said: JobField
+    field: JobField
     flag: str | None = None
 
 
@@ -385,25 +380,25 @@ def find_job_storage(job: TrainingInput) -> JobStorage:
     """Return the locations that a job names; a repeated location with the same setting only once."""
     places: dict[tuple[BucketSetting, BucketPath], StoragePlace] = {}
     refused: list[tuple[JobField, str]] = []
-    for said, flag, setting, url in _storage_candidates(job):
+    for field, flag, setting, url in _storage_candidates(job):
         try:
             wild = re.search(r"[*?\[{#]", url)
             path = BucketPath.parse(url if wild is None else url[: url.rfind("/", 0, wild.start())])
         except InvalidInputError as error:
-            refused.append((said, error.message))
+            refused.append((field, error.message))
             continue
-        places.setdefault((setting, path), StoragePlace(path, setting, said, flag))
+        places.setdefault((setting, path), StoragePlace(path, setting, field, flag))
     packages = []
-    for said in job.items("packageUris"):
+    for field in job.items("packageUris"):
         try:
-            BucketPath.parse(said.value)
+            BucketPath.parse(field.value)
         except InvalidInputError as error:
-            refused.append((said, error.message))
+            refused.append((field, error.message))
             continue
-        if said.value.isprintable():
-            packages.append(said)
+        if field.value.isprintable():
+            packages.append(field)
         else:
-            refused.append((said, f"`{said.value}` has characters that a command line must not have"))
+            refused.append((field, f"`{field.value}` has characters that a command line must not have"))
     return JobStorage(tuple(places.values()), tuple(packages), tuple(refused))
 
 
@@ -418,20 +413,20 @@ def program_arguments(job: TrainingInput) -> tuple[str, ...]:
 
 def _storage_candidates(job: TrainingInput) -> Iterator[tuple[JobField, str | None, BucketSetting, str]]:
     """Yield what looks like a location, with the option that names it and its purpose."""
-    if said := job.text("jobDir"):
-        yield said, None, BucketSetting.CHECKPOINTS, said.value
+    if field := job.text("jobDir"):
+        yield field, None, BucketSetting.CHECKPOINTS, field.value
     before: str | None = None
-    for said in (*job.items("args"), *job.items("masterConfig", "containerArgs")):
-        match = _PROGRAM_FLAG.fullmatch(said.value)
+    for field in (*job.items("args"), *job.items("masterConfig", "containerArgs")):
+        match = _PROGRAM_FLAG.fullmatch(field.value)
         flag = match["name"] if match else before
-        text = (match["value"] or "") if match else said.value
+        text = (match["value"] or "") if match else field.value
         before = match["name"] if match and match["value"] is None else None
         for url in _GS_URL.findall(text):
             name = (flag or "").lower().replace("-", "_")
             # `train_output_dir` is written, so written locations are matched first.
             is_written, is_read = _CHECKPOINT_WORDS.search(name), _DATA_WORDS.search(name)
             yield (
-                said,
+                field,
                 flag,
                 BucketSetting.CHECKPOINTS if is_written else BucketSetting.DATA if is_read else BucketSetting.ANY,
                 url,

@@ -25,19 +25,29 @@ if TYPE_CHECKING:
 
 _CHECK_OPTIONS = (
     click.option(
-        "--bucket", "buckets", metavar="URL", multiple=True, help="gs:// location that the node reads and writes."
+        "--bucket",
+        "buckets",
+        metavar="URL",
+        multiple=True,
+        help="gs:// location that the node reads and writes; may be repeated.",
     ),
     click.option(
-        "--data-bucket", "data_buckets", metavar="URL", multiple=True, help="gs:// location that the node only reads."
+        "--data-bucket",
+        "data_buckets",
+        metavar="URL",
+        multiple=True,
+        help="gs:// location that the node only reads; may be repeated.",
     ),
     click.option(
         "--checkpoint-bucket",
         "checkpoint_buckets",
         metavar="URL",
         multiple=True,
-        help="Checkpoint bucket (gs://); write access is checked.",
+        help="gs:// location that the node only writes; may be repeated.",
     ),
-    click.option("--dataset-size", metavar="SIZE", help="Size of the data read in one epoch, like 1.2TB."),
+    click.option(
+        "--dataset-size", metavar="SIZE", help="Size of the data that one epoch reads, like 1.2TB; for its cost."
+    ),
     click.option("--billing-project", metavar="ID", help="Project that pays for requester-pays buckets."),
     click.option(
         "--no-billing-outside-grants",
@@ -52,7 +62,9 @@ _CHECK_OPTIONS = (
         multiple=True,
         help="Checks whose errors are ignored, like TPU101,TPU401, or all.",
     ),
-    click.option("--check-timeout", metavar="TIME", help="Timeout of all requests of the checks. [default: 15s]"),
+    click.option(
+        "--check-timeout", metavar="TIME", help="Timeout of all requests of the checks together. [default: 15s]"
+    ),
 )
 _CHECK_OPTION_NAMES = (
     "buckets", "data_buckets", "checkpoint_buckets", "dataset_size", "billing_project", "no_billing_outside_grants",
@@ -142,6 +154,13 @@ def _check_settings(settings: Settings, purpose: Purpose | None, machine: str | 
         *_parse_buckets(settings, "data_buckets", writes=False),
         *_parse_buckets(settings, "checkpoint_buckets", reads=False),
     )
+    if prices := settings.pairs("egress_prices"):
+        from tpuctl.check.colocation import own_prices  # noqa: PLC0415  # few users have their own prices
+
+        try:
+            own_prices(prices)
+        except ValueError as error:
+            raise SettingError(f"{_setting_source(settings, 'egress_prices')}: {error}") from None
     return CheckSettings(
         purpose=purpose or Purpose.TRAIN,
         buckets=tuple(dict.fromkeys(uses)),
@@ -152,21 +171,8 @@ def _check_settings(settings: Settings, purpose: Purpose | None, machine: str | 
         internal_ip=settings.is_on("internal_ip"),
         grants=tuple(Grant.parse(record) for record in settings.records("grants")),
         no_billing_outside_grants=settings.is_on("no_billing_outside_grants"),
-        egress_prices=_egress_prices(settings),
+        egress_prices=prices,
     )
-
-
-def _egress_prices(settings: Settings) -> dict[str, str]:
-    prices = settings.pairs("egress_prices")
-    if not prices:
-        return prices
-    from tpuctl.check.colocation import own_prices  # noqa: PLC0415  # few users have their own prices
-
-    try:
-        own_prices(prices)
-    except ValueError as error:
-        raise SettingError(f"{_setting_source(settings, 'egress_prices')}: {error}") from None
-    return prices
 
 
 def _setting_source(settings: Settings, key: str) -> str:
@@ -200,25 +206,21 @@ def _accepted_ids(settings: Settings) -> frozenset[str]:
         return given
     from tpuctl.check.rules import RULES  # noqa: PLC0415  # 20 ms, and few skip a check by its id
 
-    if wrong := sorted(given - {rule.id for rule in RULES} - {ALL_CHECKS}):
-        _check_rule_ids(wrong, settings)
-    return given
-
-
-def _check_rule_ids(given: list[str], settings: Settings) -> None:
-    """Return if these are ids of checks of AI Platform jobs; else raise `InvalidInputError` with the source of the id."""
+    known = [rule.id for rule in RULES]
+    others = sorted(given - set(known) - {ALL_CHECKS})
+    if not others:
+        return given
     from tpuctl.check.ai_platform import JOB_RULES  # noqa: PLC0415  # few users have such a job
-    from tpuctl.check.rules import RULES  # noqa: PLC0415  # 20 ms, and few skip a check by its id
 
-    known = [*(rule.id for rule in RULES), *(rule.id for rule in JOB_RULES)]
-    setting = settings["skip_checks"]
-    for text in given:
-        if text not in known:
-            near = closest_match(text, known[: len(RULES)]) or closest_match(text, known)
-            hint = f"did you mean `{near}`?" if near else "`tpuctl check --all` shows the ids; `all` skips every check"
-            if setting is None or setting.source.kind is SourceKind.FLAG:
-                raise InvalidInputError(f"`--skip-check {text}`: there is no such check", hint=hint)
-            raise SettingError(f"{setting.source}: `skip_checks`: there is no check `{text}`", hint=hint)
+    of_jobs = [rule.id for rule in JOB_RULES]
+    if unknown := [text for text in others if text not in of_jobs]:
+        text = unknown[0]
+        near = closest_match(text, known) or closest_match(text, [*known, *of_jobs])
+        hint = f"did you mean `{near}`?" if near else "`tpuctl check --all` shows the ids; `all` skips every check"
+        if setting is None or setting.source.kind is SourceKind.FLAG:
+            raise InvalidInputError(f"`--skip-check {text}`: there is no such check", hint=hint)
+        raise SettingError(f"{setting.source}: `skip_checks`: there is no check `{text}`", hint=hint)
+    return given
 
 
 def _as_setting(name: str, value: Any) -> Any:  # click's value, as the settings take it

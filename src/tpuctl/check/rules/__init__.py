@@ -1,4 +1,4 @@
-"""All rules, in the order of their ids."""
+"""All rules, in the order of their ids. Pure: from facts to findings, without a call of an API and without a clock."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tpuctl.check.rules.vm_rules import VM_RULES
 from tpuctl.check.rules.zone_rules import ZONE_RULES
 
 CATEGORIES = {
-    "TPU1": "Where the data is",
-    "TPU2": "Who may read and write it",
-    "TPU3": "Whether the zone has such a TPU",
+    "TPU1": "Location and cost of the buckets",
+    "TPU2": "Access to the buckets",
+    "TPU3": "Types, images and names in the zone",
     "TPU4": "Quota, grants and reservations",
     "TPU5": "The project",
     "TPU6": "The network",
-    "TPU7": "Machines and disks beside the node",
+    "TPU7": "Virtual machine and data disks",
     "TPU8": "AI Platform Training",
 }
 RULES = (

@@ -1,9 +1,8 @@
-"""Rules about the buckets of the node: their location, what using them costs, and what they forbid."""
+"""Rules about the buckets of the node: where they are, whether they can be read, what they cost, and what they forbid."""
 
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
@@ -28,6 +27,7 @@ from tpuctl.check.findings import (
     RuleResult,
     check_rule,
     create_or_check_command,
+    gcloud_command,
     refer_to_rule,
     short_reason,
 )
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from tpuctl.check.colocation import EgressPrice
     from tpuctl.check.facts import BucketFacts, CheckFacts
     from tpuctl.models.bucket import Bucket, BucketContents, BucketPlacement
-
-# Whether a bucket is near the TPU.
 
 
 _RELATION_LEVELS = {
@@ -67,32 +65,34 @@ def bucket_is_colocated(facts: CheckFacts) -> Iterator[RuleResult]:
     read-only bucket, a running Anywhere Cache in the TPU's zone turns this into a note. A location that this version does not
     know is unknown (documentation, bucket locations; list prices, shown with their date).
     """
-    for about in iter_buckets(facts):
-        placement = about.placement
+    for bucket_facts in iter_buckets(facts):
+        placement = bucket_facts.placement
         if placement is None:
             continue
-        yield _judge_placement(facts, about, placement)
+        yield _judge_placement(facts, bucket_facts, placement)
         # A cache must be in a zone of the bucket's own location [documentation, Rapid Cache].
         may_be_cached = (
             placement_spans(placement, facts.wanted.region)
             and not placement_relation(placement, facts.wanted.zone).is_colocated
         )
-        if isinstance(about.caches, Unknown) and may_be_cached:
-            name = bucket_url(about.use.bucket)
+        if isinstance(bucket_facts.caches, Unknown) and may_be_cached:
+            name = bucket_url(bucket_facts.use.bucket)
             what, permission = f"the Anywhere Caches of `{name}` in {facts.wanted.zone}", "storage.anywhereCaches.list"
-            yield unread_bucket_result(about.caches, name, what, permission=permission, role="roles/storage.admin")
+            yield unread_bucket_result(
+                bucket_facts.caches, name, what, permission=permission, role="roles/storage.admin"
+            )
 
 
-def _judge_placement(facts: CheckFacts, about: BucketFacts, placement: BucketPlacement) -> RuleResult:
-    wanted, name = facts.wanted, bucket_url(about.use.bucket)
-    how = placement_relation(placement, wanted.zone)
-    costs = egress_price(placement, wanted.zone, own=wanted.egress_prices)
-    values = _placement_facts(facts, about, placement, costs)
+def _judge_placement(facts: CheckFacts, bucket_facts: BucketFacts, placement: BucketPlacement) -> RuleResult:
+    wanted, name = facts.wanted, bucket_url(bucket_facts.use.bucket)
+    relation = placement_relation(placement, wanted.zone)
+    price = egress_price(placement, wanted.zone, own=wanted.egress_prices)
+    values = _placement_facts(facts, bucket_facts, placement, price)
     place = f"the TPU in {wanted.region} (zone {wanted.zone})"
-    if how.is_colocated:
+    if relation.is_colocated:
         text = f"`{name}` is in {describe_placement(placement)}, {place}"
         return RuleResult(level=Level.OK, subject=name, text=text, facts=values)
-    if how is Relation.UNKNOWN:
+    if relation is Relation.UNKNOWN:
         word = f"a {placement.kind}" if placement.kind else "a location without type"
         return RuleResult(
             level=Level.UNKNOWN,
@@ -107,17 +107,17 @@ def _judge_placement(facts: CheckFacts, about: BucketFacts, placement: BucketPla
             ),
             facts=values,
         )
-    is_cached = _has_cache(facts, about)
-    why = _distance_reason(how, costs, about, facts)
+    is_cached = _has_cache(facts, bucket_facts)
+    why = _distance_reason(relation, price, bucket_facts, facts)
     if is_cached:
-        serves = "repeated reads, but no writes" if about.use.writes else "repeated reads"
+        serves = "repeated reads, but no writes" if bucket_facts.use.writes else "repeated reads"
         why += f"; an Anywhere Cache in {wanted.zone} serves {serves}"
     return RuleResult(
-        level=Level.NOTE if is_cached and not about.use.writes else _RELATION_LEVELS[how],
+        level=Level.NOTE if is_cached and not bucket_facts.use.writes else _RELATION_LEVELS[relation],
         subject=name,
         text=f"`{name}` is in {describe_placement(placement)}, {place}",
         why=why,
-        remedies=colocation_remedies(facts, about, placement, has_cache=is_cached),
+        remedies=colocation_remedies(facts, bucket_facts, placement, has_cache=is_cached),
         facts=values,
     )
 
@@ -129,67 +129,66 @@ def describe_placement(placement: BucketPlacement) -> str:
     return placement.location if placement.kind in {"region", "zone"} else f"{placement.location} ({placement.kind})"
 
 
-def _distance_reason(how: Relation, costs: EgressPrice | None, about: BucketFacts, facts: CheckFacts) -> str:
-    text = _DISTANCE_WORDS[how].format(each="read" if about.use.reads else "write")
-    if costs is None:
+def _distance_reason(
+    relation: Relation, price: EgressPrice | None, bucket_facts: BucketFacts, facts: CheckFacts
+) -> str:
+    text = _DISTANCE_WORDS[relation].format(each="read" if bucket_facts.use.reads else "write")
+    if price is None:
         return text
-    if costs.is_free:
+    if price.is_free:
         return f"{text}; it is free according to the price in your settings"
-    text += f", and billed: {costs}" if about.use.reads else f", and reading it back is billed: {costs}"
-    if size := _epoch_size(facts, about):
-        text += f"; one epoch, reading all {size_in_words(size)} once, costs {costs.of(size)}"
+    text += f", and billed: {price}" if bucket_facts.use.reads else f", and reading it back is billed: {price}"
+    if size := _epoch_size(facts, bucket_facts):
+        text += f"; one epoch, reading all {size_in_words(size)} once, costs {price.of(size)}"
     return text
 
 
-def _epoch_size(facts: CheckFacts, about: BucketFacts) -> int | None:
+def _epoch_size(facts: CheckFacts, bucket_facts: BucketFacts) -> int | None:
     """Return the bytes that one epoch reads, from the user or from a complete listing; None if unknown."""
-    if not about.use.reads:
+    if not bucket_facts.use.reads:
         return None
-    contents = value_or_none(about.contents)
+    contents = value_or_none(bucket_facts.contents)
     measured = contents.size if contents and contents.is_complete and contents.objects else None
     return facts.wanted.dataset_size if facts.wanted.dataset_size is not None else measured
 
 
-def _has_cache(facts: CheckFacts, about: BucketFacts) -> bool:
-    caches = value_or_none(about.caches) or ()
+def _has_cache(facts: CheckFacts, bucket_facts: BucketFacts) -> bool:
+    caches = value_or_none(bucket_facts.caches) or ()
     return any(cache.is_running and cache.zone == facts.wanted.zone for cache in caches)
 
 
 def _placement_facts(
-    facts: CheckFacts, about: BucketFacts, placement: BucketPlacement, costs: EgressPrice | None
+    facts: CheckFacts, bucket_facts: BucketFacts, placement: BucketPlacement, price: EgressPrice | None
 ) -> dict[str, Any]:
-    wanted, size = facts.wanted, _epoch_size(facts, about)
-    how = placement_relation(placement, wanted.zone)
-    near = None if how.is_colocated else nearby_tpus(facts, placement)
-    epoch = costs.cost(size) if costs and size is not None else (None, None)
-    per_gib, per_tb = (costs.low, costs.high) if costs else (None, None), costs.cost(TB) if costs else (None, None)
+    wanted, size = facts.wanted, _epoch_size(facts, bucket_facts)
+    relation = placement_relation(placement, wanted.zone)
+    near = None if relation.is_colocated else nearby_tpus(facts, placement)
+    epoch = price.cost(size) if price and size is not None else (None, None)
+    per_gib, per_tb = (price.low, price.high) if price else (None, None), price.cost(TB) if price else (None, None)
     return {
         "location": placement.location,
         "locationType": placement.kind,
         "dataLocations": list(placement.data_locations),
         "zone": wanted.zone,
         "region": wanted.region,
-        "relation": str(how),
+        "relation": str(relation),
         "pricePerGiBLow": _as_float(per_gib[0]),
         "pricePerGiBHigh": _as_float(per_gib[1]),
         "pricePerTBLow": _as_float(per_tb[0]),
         "pricePerTBHigh": _as_float(per_tb[1]),
-        "priceDate": costs.seen if costs else None,
+        "priceDate": price.seen if price else None,
         "datasetSize": size,
         "costPerEpochLow": _as_float(epoch[0]),
         "costPerEpochHigh": _as_float(epoch[1]),
         "coLocated": list(best_locations(wanted.region)),
         "zonesWithType": list(near.zones) if near else None,
         "typesThere": list(near.generations) if near else None,
-        "anywhereCache": _has_cache(facts, about),
+        "anywhereCache": _has_cache(facts, bucket_facts),
     }
 
 
 def _as_float(amount: Decimal | None) -> float | None:
     return None if amount is None else float(amount)
-
-
-# Whether a bucket exists, can be read, and has objects.
 
 
 @check_rule("TPU102", "the bucket can be read")
@@ -200,9 +199,9 @@ def bucket_is_readable(facts: CheckFacts) -> Iterator[RuleResult]:
     bucket does not exist; unknown if its metadata may not be read, with the permission that is needed (API storage v1,
     buckets.get). The other rules skip a bucket that could not be read.
     """
-    for about in iter_buckets(facts):
-        name = bucket_url(about.use.bucket)
-        match about.bucket:
+    for bucket_facts in iter_buckets(facts):
+        name = bucket_url(bucket_facts.use.bucket)
+        match bucket_facts.bucket:
             case Known():
                 yield RuleResult(level=Level.OK, subject=name, text=f"`{name}` exists and its metadata can be read")
             case Absent():
@@ -216,12 +215,12 @@ def bucket_is_readable(facts: CheckFacts) -> Iterator[RuleResult]:
                     why="every read and write fails; bucket names are global, so a similar name may belong to someone else",
                     remedies=(Remedy("compare the name with the buckets of the project", listing),),
                 )
-            case Unknown() if about.is_unpaid:
+            case Unknown() if bucket_facts.is_unpaid:
                 pass  # TPU104 reports it
             case Unknown() as fact:
                 role = "roles/storage.legacyBucketReader"
                 found = unread_bucket_result(fact, name, f"`{name}`", permission="storage.buckets.get", role=role)
-                where = "" if about.placement else "its location, "
+                where = "" if bucket_facts.placement else "its location, "
                 project = facts.wanted.billing_project
                 # The service also refuses a request with a wrong billing project [API storage v1, userProject].
                 doubt = (
@@ -232,7 +231,8 @@ def bucket_is_readable(facts: CheckFacts) -> Iterator[RuleResult]:
                     found,
                     remedies=(*found.remedies, *((Remedy(doubt),) if project and not fact.is_passing else ())),
                     why=f"not checked: {where}its project, billing, storage class, retention and versioning",
-                    is_passing=fact.is_passing or (isinstance(about.layout, Unknown) and about.layout.is_passing),
+                    is_passing=fact.is_passing
+                    or (isinstance(bucket_facts.layout, Unknown) and bucket_facts.layout.is_passing),
                 )
 
 
@@ -244,19 +244,19 @@ def bucket_has_data(facts: CheckFacts) -> Iterator[RuleResult]:
     warning, as the data may be uploaded later; a note for a bucket without prefix that is also written to, as it may be for
     checkpoints only (API storage v1, objects.list).
     """
-    for about in facts.buckets:
-        use = about.use
-        if not use.reads or isinstance(about.bucket, Absent):
+    for bucket_facts in facts.buckets:
+        use = bucket_facts.use
+        if not use.reads or isinstance(bucket_facts.bucket, Absent):
             continue
-        match about.contents:
+        match bucket_facts.contents:
             case Known(contents):
-                yield _contents_result(facts, about, contents)
-            case Unknown() if about.is_unpaid:
+                yield _contents_result(facts, bucket_facts, contents)
+            case Unknown() if bucket_facts.is_unpaid:
                 pass  # TPU104 reports it
             case Unknown() as fact:
                 what, role = f"the list of objects in `{use.url}`", "roles/storage.objectViewer"
                 yield unread_bucket_result(
-                    refer_to_rule(fact, about.bucket, "TPU102"),
+                    refer_to_rule(fact, bucket_facts.bucket, "TPU102"),
                     use.url,
                     what,
                     permission="storage.objects.list",
@@ -266,8 +266,8 @@ def bucket_has_data(facts: CheckFacts) -> Iterator[RuleResult]:
                 pass
 
 
-def _contents_result(facts: CheckFacts, about: BucketFacts, contents: BucketContents) -> RuleResult:
-    use = about.use
+def _contents_result(facts: CheckFacts, bucket_facts: BucketFacts, contents: BucketContents) -> RuleResult:
+    use = bucket_facts.use
     values = {"objects": contents.objects, "size": contents.size, "isComplete": contents.is_complete}
     if contents.objects:
         more = "" if contents.is_complete else "at least "
@@ -287,14 +287,12 @@ def _contents_result(facts: CheckFacts, about: BucketFacts, contents: BucketCont
         why=f"a program that reads it finds no data{checkpoints}",
         remedies=(
             Remedy(
-                "list the bucket", gcloud_command("storage", "ls", bucket_url(use.bucket), *payer_flag(facts, about))
+                "list the bucket",
+                gcloud_command("storage", "ls", bucket_url(use.bucket), *payer_flag(facts, bucket_facts)),
             ),
         ),
         facts=values,
     )
-
-
-# Which project owns a bucket, and which project pays for reading it.
 
 
 @check_rule("TPU103", "the bucket belongs to the TPU's project")
@@ -307,8 +305,8 @@ def bucket_is_in_project(facts: CheckFacts) -> Iterator[RuleResult]:
     project = value_or_none(facts.project)
     if project is None:
         return
-    for about, bucket in iter_readable_buckets(facts):
-        name = bucket_url(about.use.bucket)
+    for bucket_facts, bucket in iter_readable_buckets(facts):
+        name = bucket_url(bucket_facts.use.bucket)
         values = {"bucketProjectNumber": bucket.project_number, "projectNumber": project.number}
         if not bucket.project_number or not project.number:
             continue
@@ -337,9 +335,9 @@ def requests_are_paid(facts: CheckFacts) -> Iterator[RuleResult]:
     Without one, every request of the TPU's programs fails: an error. With one, requests and network are billed to it, and the
     programs must name it as well: a note (documentation, Requester Pays; API storage v1, userProject).
     """
-    for about in iter_buckets(facts):
-        name, payer = bucket_url(about.use.bucket), facts.wanted.billing_project
-        match about.bucket:
+    for bucket_facts in iter_buckets(facts):
+        name, payer = bucket_url(bucket_facts.use.bucket), facts.wanted.billing_project
+        match bucket_facts.bucket:
             case Known(bucket) if bucket.requester_pays and payer:
                 yield RuleResult(
                     level=Level.NOTE,
@@ -350,17 +348,17 @@ def requests_are_paid(facts: CheckFacts) -> Iterator[RuleResult]:
                     facts={"requesterPays": True, "billingProject": payer},
                 )
             case Known(bucket) if bucket.requester_pays:
-                yield _unpaid_result(facts, about, bucket)
+                yield _unpaid_result(facts, bucket_facts, bucket)
             case Known():
                 yield RuleResult(level=Level.OK, subject=name, text=f"the owner of `{name}` pays for requests")
-            case Unknown() if about.is_unpaid:
-                yield _unpaid_result(facts, about, None)
+            case Unknown() if bucket_facts.is_unpaid:
+                yield _unpaid_result(facts, bucket_facts, None)
             case Absent() | Unknown():
                 pass
 
 
-def _unpaid_result(facts: CheckFacts, about: BucketFacts, bucket: Bucket | None) -> RuleResult:
-    name, project = bucket_url(about.use.bucket), value_or_none(facts.project)
+def _unpaid_result(facts: CheckFacts, bucket_facts: BucketFacts, bucket: Bucket | None) -> RuleResult:
+    name, project = bucket_url(bucket_facts.use.bucket), value_or_none(facts.project)
     remedies = [
         Remedy(
             f"name the project that pays, such as `--billing-project={facts.wanted.project}`, here and in the programs that "
@@ -369,7 +367,9 @@ def _unpaid_result(facts: CheckFacts, about: BucketFacts, bucket: Bucket | None)
     ]
     if bucket and project and bucket.project_number == project.number:
         remedies.append(
-            Remedy("or let the bucket's own project pay", update_bucket_command(facts, about, "--no-requester-pays"))
+            Remedy(
+                "or let the bucket's own project pay", update_bucket_command(facts, bucket_facts, "--no-requester-pays")
+            )
         )
     return RuleResult(
         level=Level.ERROR,
@@ -379,9 +379,6 @@ def _unpaid_result(facts: CheckFacts, about: BucketFacts, bucket: Bucket | None)
         remedies=tuple(remedies),
         facts={"requesterPays": True, "billingProject": None},
     )
-
-
-# What storing and changing objects in a bucket costs, and what the bucket forbids.
 
 
 _CLASS_LEVELS = {"NEARLINE": Level.NOTE, "COLDLINE": Level.WARNING, "ARCHIVE": Level.WARNING}
@@ -396,8 +393,8 @@ def storage_class_is_free_to_read(facts: CheckFacts) -> Iterator[RuleResult]:
     checkpoints. Coldline and Archive are a warning, as objects may have another class than the default; Nearline is a note.
     With Autoclass reads are free, which is a note (price list and documentation of storage classes).
     """
-    for about, bucket in iter_readable_buckets(facts):
-        name, class_ = bucket_url(about.use.bucket), bucket.storage_class
+    for bucket_facts, bucket in iter_readable_buckets(facts):
+        name, class_ = bucket_url(bucket_facts.use.bucket), bucket.storage_class
         values = {"storageClass": class_, "autoclass": _has_autoclass(bucket.raw)}
         if not class_:
             continue
@@ -408,7 +405,7 @@ def storage_class_is_free_to_read(facts: CheckFacts) -> Iterator[RuleResult]:
             )
             yield RuleResult(level=Level.NOTE, subject=name, text=text, why=why, facts=values)
         elif class_ in _CLASS_LEVELS:
-            yield _charged_class_result(facts, about, class_, values)
+            yield _charged_class_result(facts, bucket_facts, class_, values)
         elif class_ in load_locations().classes:
             yield RuleResult(level=Level.OK, subject=name, text=f"`{name}` is {class_}: reading is free", facts=values)
         else:
@@ -416,11 +413,19 @@ def storage_class_is_free_to_read(facts: CheckFacts) -> Iterator[RuleResult]:
             yield RuleResult(level=Level.UNKNOWN, subject=name, text=text, facts=values)
 
 
-def _charged_class_result(facts: CheckFacts, about: BucketFacts, class_: str, values: Mapping[str, Any]) -> RuleResult:
-    name, price, days = bucket_url(about.use.bucket), retrieval_price(class_), load_locations().classes[class_].days
-    why = [f"every read is billed, {price} in addition to the network"] if about.use.reads else []
-    why += [f"each checkpoint is billed for {days} days, even if it is deleted earlier"] if about.use.writes else []
-    pattern = f"{about.use.url}/**"
+def _charged_class_result(
+    facts: CheckFacts, bucket_facts: BucketFacts, class_: str, values: Mapping[str, Any]
+) -> RuleResult:
+    name, price, days = (
+        bucket_url(bucket_facts.use.bucket),
+        retrieval_price(class_),
+        load_locations().classes[class_].days,
+    )
+    why = [f"every read is billed, {price} in addition to the network"] if bucket_facts.use.reads else []
+    why += (
+        [f"each checkpoint is billed for {days} days, even if it is deleted earlier"] if bucket_facts.use.writes else []
+    )
+    pattern = f"{bucket_facts.use.url}/**"
     return RuleResult(
         level=_CLASS_LEVELS[class_],
         subject=name,
@@ -428,12 +433,18 @@ def _charged_class_result(facts: CheckFacts, about: BucketFacts, class_: str, va
         why="; ".join(why) or None,
         remedies=(
             Remedy(
-                "make new objects STANDARD", update_bucket_command(facts, about, "--default-storage-class=STANDARD")
+                "make new objects STANDARD",
+                update_bucket_command(facts, bucket_facts, "--default-storage-class=STANDARD"),
             ),
             Remedy(
                 "rewrite the existing objects, which is billed as one read",
                 gcloud_command(
-                    "storage", "objects", "update", pattern, "--storage-class=STANDARD", *payer_flag(facts, about)
+                    "storage",
+                    "objects",
+                    "update",
+                    pattern,
+                    "--storage-class=STANDARD",
+                    *payer_flag(facts, bucket_facts),
                 ),
             ),
         ),
@@ -454,10 +465,10 @@ def objects_can_be_deleted(facts: CheckFacts) -> Iterator[RuleResult]:
     checkpoints and most temporary files fail. An error; a locked policy can never be removed or shortened. Not checked for a
     node that serves (documentation, Bucket Lock and object holds).
     """
-    for about, bucket in iter_readable_buckets(facts):
-        if not about.use.writes:
+    for bucket_facts, bucket in iter_readable_buckets(facts):
+        if not bucket_facts.use.writes:
             continue
-        name = bucket_url(about.use.bucket)
+        name = bucket_url(bucket_facts.use.bucket)
         if not bucket.retention and not bucket.default_event_based_hold:
             yield RuleResult(level=Level.OK, subject=name, text=f"objects in `{name}` can be overwritten and deleted")
             continue
@@ -472,7 +483,7 @@ def objects_can_be_deleted(facts: CheckFacts) -> Iterator[RuleResult]:
             subject=name,
             text=f"checkpoints in `{name}` cannot be deleted or overwritten: {', and '.join(reasons)}",
             why="programs that keep the last few checkpoints, or write to the same name again, fail there",
-            remedies=tuple(_hold_remedies(facts, about, bucket)),
+            remedies=tuple(_hold_remedies(facts, bucket_facts, bucket)),
             facts={
                 "retentionPeriod": int(bucket.retention.total_seconds()) if bucket.retention else 0,
                 "isLocked": bucket.retention_is_locked,
@@ -481,18 +492,18 @@ def objects_can_be_deleted(facts: CheckFacts) -> Iterator[RuleResult]:
         )
 
 
-def _hold_remedies(facts: CheckFacts, about: BucketFacts, bucket: Bucket) -> Iterator[Remedy]:
+def _hold_remedies(facts: CheckFacts, bucket_facts: BucketFacts, bucket: Bucket) -> Iterator[Remedy]:
     if bucket.retention and bucket.retention_is_locked:
         yield Remedy("write checkpoints to another bucket: a locked retention policy cannot be removed or shortened")
     else:
         if bucket.retention:
-            command = update_bucket_command(facts, about, "--clear-retention-period")
+            command = update_bucket_command(facts, bucket_facts, "--clear-retention-period")
             yield Remedy("remove the retention policy, if you are responsible for it", command)
         if bucket.default_event_based_hold:
-            command = update_bucket_command(facts, about, "--no-default-event-based-hold")
+            command = update_bucket_command(facts, bucket_facts, "--no-default-event-based-hold")
             yield Remedy("end the hold for new objects; existing objects keep theirs", command)
-    if about.use.reads:
-        yield Remedy(f"or declare it as read-only: `--data-bucket={about.use.url}` instead of `--bucket`")
+    if bucket_facts.use.reads:
+        yield Remedy(f"or declare it as read-only: `--data-bucket={bucket_facts.use.url}` instead of `--bucket`")
 
 
 @check_rule("TPU107", "deleted objects are gone")
@@ -503,10 +514,10 @@ def deleted_objects_are_free(facts: CheckFacts) -> Iterator[RuleResult]:
     rule deletes old versions. With soft delete, the default of new buckets, they remain for 7 days: a note (documentation of
     object versioning and soft delete).
     """
-    for about, bucket in iter_readable_buckets(facts):
-        if not about.use.writes:
+    for bucket_facts, bucket in iter_readable_buckets(facts):
+        if not bucket_facts.use.writes:
             continue
-        name, deletes_old = bucket_url(about.use.bucket), _deletes_old_versions(bucket.raw)
+        name, deletes_old = bucket_url(bucket_facts.use.bucket), _deletes_old_versions(bucket.raw)
         values = {
             "versioning": bucket.versioning,
             "softDeleteSeconds": int(bucket.soft_delete.total_seconds()),
@@ -521,11 +532,11 @@ def deleted_objects_are_free(facts: CheckFacts) -> Iterator[RuleResult]:
             until = "until a lifecycle rule deletes them" if deletes_old else "until you delete them"
             keeping.append(f"versioning keeps old versions {until}")
             text = "turn versioning off; existing old versions remain"
-            remedies.append(Remedy(text, update_bucket_command(facts, about, "--no-versioning")))
+            remedies.append(Remedy(text, update_bucket_command(facts, bucket_facts, "--no-versioning")))
         if bucket.soft_delete:
             keeping.append(f"soft delete keeps them for {_period_in_words(bucket.soft_delete)}")
             text = "turn soft delete off; nothing can be restored then, so do this only if all data is temporary"
-            remedies.append(Remedy(text, update_bucket_command(facts, about, "--clear-soft-delete")))
+            remedies.append(Remedy(text, update_bucket_command(facts, bucket_facts, "--clear-soft-delete")))
         yield RuleResult(
             level=Level.WARNING if bucket.versioning and not deletes_old else Level.NOTE,
             subject=name,
@@ -557,45 +568,35 @@ def _period_in_words(period: timedelta) -> str:
     return f"{period.total_seconds():.0f} seconds"
 
 
-BUCKET_RULES = (
-    bucket_is_colocated,
-    bucket_is_readable,
-    bucket_is_in_project,
-    requests_are_paid,
-    storage_class_is_free_to_read,
-    objects_can_be_deleted,
-    deleted_objects_are_free,
-    bucket_has_data,
-)
-
-
-# How to co-locate a TPU and its data. tpuctl itself never creates a bucket and never moves data.
-
-
 _MAX_BUCKET_NAME = 63  # documentation, bucket naming: without dots
 
 
 def colocation_remedies(
-    facts: CheckFacts, about: BucketFacts, placement: BucketPlacement, *, has_cache: bool
+    facts: CheckFacts, bucket_facts: BucketFacts, placement: BucketPlacement, *, has_cache: bool
 ) -> tuple[Remedy, ...]:
-    """Return how to co-locate a TPU and a bucket, the most useful remedy first."""
+    """Return how to co-locate a TPU and a bucket, the most useful remedy first.
+
+    tpuctl itself never creates a bucket and never moves data.
+    """
     wanted = facts.wanted
     found: list[Remedy] = []
     # Within a multi-region all zones are equally near.
     if placement_relation(placement, wanted.zone) is not Relation.MULTI_REGION:
         found.append(_move_tpu_remedy(facts, placement))
-    found.extend(_move_data_remedies(facts, about, placement, first="or " if found else ""))
-    if not has_cache and about.use.reads and placement_spans(placement, wanted.region):
+    found.extend(_move_data_remedies(facts, bucket_facts, placement, first="or " if found else ""))
+    if not has_cache and bucket_facts.use.reads and placement_spans(placement, wanted.region):
         # A cache must be in a zone of the bucket's own location [documentation, Rapid Cache]: not offered elsewhere.
         text = f"or, for data that is read many times, create an Anywhere Cache (Rapid Cache) of the bucket in {wanted.zone}, "
-        create = ("storage", "buckets", "anywhere-caches", "create", bucket_url(about.use.bucket), wanted.zone)
-        found.append(Remedy(text + "which has its own prices", gcloud_command(*create, *payer_flag(facts, about))))
+        create = ("storage", "buckets", "anywhere-caches", "create", bucket_url(bucket_facts.use.bucket), wanted.zone)
+        found.append(
+            Remedy(text + "which has its own prices", gcloud_command(*create, *payer_flag(facts, bucket_facts)))
+        )
     return tuple(found)
 
 
 def _move_tpu_remedy(facts: CheckFacts, placement: BucketPlacement) -> Remedy:
     near, wanted = nearby_tpus(facts, placement), facts.wanted.spec.accelerator_type
-    source = "" if near.is_asked else ", according to the table that ships with tpuctl"
+    source = "" if near.is_live else ", according to the table that ships with tpuctl"
     still = "" if regions_within(placement) else "; reads from a multi-region are billed there too"
     if near.zones:
         offer = "offers" if len(near.zones) == 1 else "offer"
@@ -619,39 +620,36 @@ def _check_command(facts: CheckFacts, accelerator_type: str, zone: str) -> str:
 
 
 def _move_data_remedies(
-    facts: CheckFacts, about: BucketFacts, placement: BucketPlacement, *, first: str
+    facts: CheckFacts, bucket_facts: BucketFacts, placement: BucketPlacement, *, first: str
 ) -> Iterator[Remedy]:
     wanted = facts.wanted
     locations = best_locations(wanted.region)
-    name = _name_in_region(about.use.bucket, placement, wanted.region)
+    # The bucket's name with the region at the end. Dots are replaced, as they would need a verified domain.
+    places = "|".join(
+        f"-{re.escape(place)}$" for place in (placement.location.lower(), *regions_within(placement)) if place
+    )
+    stem = re.sub(places or "$^", "", bucket_facts.use.bucket.replace(".", "-"))
+    name = f"{stem[: _MAX_BUCKET_NAME - len(wanted.region) - 1].rstrip('-_')}-{wanted.region}"
     options = (f"--project={wanted.project}", f"--location={locations[0]}", "--uniform-bucket-level-access")
     yield Remedy(
         f"{first}use a bucket where the TPU is, in {' or '.join(locations)}",
         gcloud_command("storage", "buckets", "create", bucket_url(name), *options),
     )
-    if about.use.reads:
-        target = f"{bucket_url(name)}/{about.use.prefix}".rstrip("/")
+    if bucket_facts.use.reads:
+        target = f"{bucket_url(name)}/{bucket_facts.use.prefix}".rstrip("/")
         yield Remedy(
             "and copy the data there, which is billed like reading it once",
-            gcloud_command("storage", "rsync", "--recursive", about.use.url, target, *payer_flag(facts, about)),
+            gcloud_command(
+                "storage", "rsync", "--recursive", bucket_facts.use.url, target, *payer_flag(facts, bucket_facts)
+            ),
         )
-
-
-def _name_in_region(bucket: str, placement: BucketPlacement, region: str) -> str:
-    """Return the bucket's name with the region at the end. Dots are replaced, as they would need a verified domain."""
-    places = [placement.location.lower(), *regions_within(placement)]
-    stem = re.sub("|".join(f"-{re.escape(place)}$" for place in places if place) or "$^", "", bucket.replace(".", "-"))
-    return f"{stem[: _MAX_BUCKET_NAME - len(region) - 1].rstrip('-_')}-{region}"
-
-
-# Which TPUs are offered where a bucket is.
 
 
 @dataclass(frozen=True, slots=True)
 class NearbyTpus:
     """The zones in a bucket's regions: those that offer the wanted type, and the generations that they offer.
 
-    `generations` are names, oldest first. `example` is a similar type and its zone. `is_asked`: the offers come from
+    `generations` are names, oldest first. `example` is a similar type and its zone. `is_live`: the offers come from
     the API, not from the table that ships with tpuctl.
     """
 
@@ -659,31 +657,31 @@ class NearbyTpus:
     zones: tuple[str, ...]
     generations: tuple[str, ...]
     example: tuple[str, str] | None
-    is_asked: bool
+    is_live: bool
 
 
 def nearby_tpus(facts: CheckFacts, placement: BucketPlacement) -> NearbyTpus:
     """Return which TPUs are offered where a bucket is."""
     wanted = facts.wanted.spec.accelerator_type
-    asked = value_or_none(facts.offers)
-    offers = _documented_offers(wanted) if asked is None else asked
-    there = {zone: types for zone, types in offers.items() if placement_spans(placement, zone.rpartition("-")[0])}
-    names = {generation_of(name) for types in there.values() for name in types} - {""}
+    live = value_or_none(facts.offers)
+    offers = _documented_offers(wanted) if live is None else live
+    nearby = {zone: types for zone, types in offers.items() if placement_spans(placement, zone.rpartition("-")[0])}
+    names = {generation_of(name) for types in nearby.values() for name in types} - {""}
     order = list(load_accelerators().generations)
     spec, like = facts.wanted.spec, _find_type(wanted)
     if spec.topology and like:
         # Types have default shapes; for another shape only the generation counts.
         prefix = f"{like.generation.prefix}-"
-        offering = [zone for zone, types in there.items() if any(name.startswith(prefix) for name in types)]
+        offering = [zone for zone, types in nearby.items() if any(name.startswith(prefix) for name in types)]
     else:
-        offering = [zone for zone, types in there.items() if wanted in types]
+        offering = [zone for zone, types in nearby.items() if wanted in types]
     place = " and ".join(regions_within(placement)) or f"the {placement.location} multi-region"
     return NearbyTpus(
         place,
         tuple(sorted(offering)),
         tuple(sorted(names, key=lambda name: (order.index(name) if name in order else len(order), name))),
-        _most_similar_type(there, wanted),
-        asked is not None,
+        _most_similar_type(nearby, wanted),
+        live is not None,
     )
 
 
@@ -693,12 +691,12 @@ def generation_of(accelerator_type: str) -> str:
     return found.generation.name if found else accelerator_type.rpartition("-")[0]
 
 
-def _most_similar_type(there: Mapping[str, tuple[str, ...]], wanted: str) -> tuple[str, str] | None:
+def _most_similar_type(nearby: Mapping[str, tuple[str, ...]], wanted: str) -> tuple[str, str] | None:
     """Return the most similar type of the newest generation, and a zone; AI regions last."""
     like = _find_type(wanted)
     order = list(load_accelerators().generations)
     best: tuple[tuple[int, bool, int, bool, str], str, str] | None = None
-    for zone, types in there.items():
+    for zone, types in nearby.items():
         for name in types:
             if found := _find_type(name):
                 is_other_size = like is None or found.size != like.size
@@ -726,9 +724,6 @@ def _find_type(name: str) -> AcceleratorType | None:
     return find_accelerator_type(name)
 
 
-# What the rules about buckets share: each bucket once, and text for it.
-
-
 _SIZE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -739,23 +734,23 @@ def iter_buckets(facts: CheckFacts) -> Iterator[BucketFacts]:
     """
     by_name: dict[str, list[BucketFacts]] = {}
     only_reads = facts.wanted.purpose is Purpose.SERVE
-    for about in facts.buckets:
-        seen = replace(about, use=replace(about.use, writes=False)) if only_reads else about
-        by_name.setdefault(about.use.bucket, []).append(seen)
+    for bucket_facts in facts.buckets:
+        of_node = replace(bucket_facts, use=replace(bucket_facts.use, writes=False)) if only_reads else bucket_facts
+        by_name.setdefault(bucket_facts.use.bucket, []).append(of_node)
     for first, *others in by_name.values():
         if not others:
             yield first
             continue
-        uses = [about.use for about in (first, *others)]
+        uses = [bucket_facts.use for bucket_facts in (first, *others)]
         merged = replace(first.use, prefix="", reads=any(u.reads for u in uses), writes=any(u.writes for u in uses))
         yield replace(first, use=merged, contents=None)
 
 
 def iter_readable_buckets(facts: CheckFacts) -> Iterator[tuple[BucketFacts, Bucket]]:
     """Yield each bucket that could be read."""
-    for about in iter_buckets(facts):
-        if isinstance(about.bucket, Known):
-            yield about, about.bucket.value
+    for bucket_facts in iter_buckets(facts):
+        if isinstance(bucket_facts.bucket, Known):
+            yield bucket_facts, bucket_facts.bucket.value
 
 
 def unread_bucket_result(fact: Unknown, subject: str, what: str, *, permission: str, role: str) -> RuleResult:
@@ -780,22 +775,17 @@ def bucket_url(bucket: str) -> str:
     return f"gs://{bucket}"
 
 
-def payer_flag(facts: CheckFacts, about: BucketFacts) -> tuple[str, ...]:
+def payer_flag(facts: CheckFacts, bucket_facts: BucketFacts) -> tuple[str, ...]:
     """Return the flag that names the billing project, for a requester-pays bucket."""
-    bucket, project = value_or_none(about.bucket), facts.wanted.billing_project
+    bucket, project = value_or_none(bucket_facts.bucket), facts.wanted.billing_project
     return (f"--billing-project={project}",) if bucket and bucket.requester_pays and project else ()
 
 
-def update_bucket_command(facts: CheckFacts, about: BucketFacts, *flags: str) -> str:
+def update_bucket_command(facts: CheckFacts, bucket_facts: BucketFacts, *flags: str) -> str:
     """Return the command that changes a bucket's settings."""
     return gcloud_command(
-        "storage", "buckets", "update", bucket_url(about.use.bucket), *flags, *payer_flag(facts, about)
+        "storage", "buckets", "update", bucket_url(bucket_facts.use.bucket), *flags, *payer_flag(facts, bucket_facts)
     )
-
-
-def gcloud_command(*words: str) -> str:
-    """Return a gcloud command, quoted for the shell."""
-    return shlex.join(["gcloud", *words])
 
 
 def size_in_words(size: float) -> str:
@@ -804,3 +794,15 @@ def size_in_words(size: float) -> str:
     while size >= 999.5 and power < len(_SIZE_UNITS) - 1:
         size, power = size / 1000, power + 1
     return f"{size:.1f} {_SIZE_UNITS[power]}" if size < 9.95 and power else f"{size:.0f} {_SIZE_UNITS[power]}"
+
+
+BUCKET_RULES = (
+    bucket_is_colocated,
+    bucket_is_readable,
+    bucket_is_in_project,
+    requests_are_paid,
+    storage_class_is_free_to_read,
+    objects_can_be_deleted,
+    deleted_objects_are_free,
+    bucket_has_data,
+)

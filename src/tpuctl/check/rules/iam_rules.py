@@ -1,4 +1,4 @@
-"""Whether the account that the node runs as may read and write the buckets, according to its roles.
+"""Whether the account that the node runs as may read and write the buckets, by its roles and by the scopes of the node.
 
 Each unreadable policy is reported once: policies of buckets and of projects, and roles, are reported here, the policy of a
 project once for all buckets. An unreadable project, whose number the default account needs, is reported by TPU506.
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from tpuctl.check.facts import BucketFacts, CheckFacts, WantedNode
     from tpuctl.check.findings import CheckRule
     from tpuctl.check.iam import PermissionAccess
-
-# The account that the node runs as, and the scopes that limit its programs in addition to the account's roles.
 
 
 _SCOPE_PREFIX = "https://www.googleapis.com/auth/"
@@ -88,7 +86,7 @@ def scopes_allow_buckets(facts: CheckFacts) -> Iterator[RuleResult]:
         for word, names, can in (("read", READ_PERMISSIONS, can_read), ("write", WRITE_PERMISSIONS, can_write))
         if needs & set(names) and not can
     ]
-    about = {"scope": list(scopes), "canRead": can_read, "canWrite": can_write}
+    values = {"scope": list(scopes), "canRead": can_read, "canWrite": can_write}
     if lacks:
         if wanted.node is None or wanted.name is None:
             advice = f"omit `--scopes`, which allows all Cloud APIs, or name `{ALL_APIS}`; then only roles decide"
@@ -108,15 +106,15 @@ def scopes_allow_buckets(facts: CheckFacts) -> Iterator[RuleResult]:
             text=f"its scopes do not allow it to {' and '.join(lacks)} objects: {_ticked_list(scopes)}",
             why="programs on the node fail with 403, whichever roles the account has; scopes cannot be changed later",
             remedies=tuple(remedies),
-            facts=about,
+            facts=values,
         )
     elif not (needs or can_read or can_write):
         yield RuleResult(
-            level=Level.NOTE, subject=_node_subject(wanted), text="its scopes allow no bucket access", facts=about
+            level=Level.NOTE, subject=_node_subject(wanted), text="its scopes allow no bucket access", facts=values
         )
     else:
         words = "all Cloud APIs" if not scopes else "reading and writing objects" if can_write else "reading objects"
-        yield RuleResult(level=Level.OK, subject=_node_subject(wanted), text=f"its scopes allow {words}", facts=about)
+        yield RuleResult(level=Level.OK, subject=_node_subject(wanted), text=f"its scopes allow {words}", facts=values)
 
 
 @check_rule("TPU204", "the account that the node runs as")
@@ -136,11 +134,11 @@ def account_of_node(facts: CheckFacts) -> Iterator[RuleResult]:
         account.endswith(_DEFAULT_ACCOUNT_END),
         is_of_another_project(facts),
     )
-    about = {"account": account, "isDefault": is_default, "project": home}
+    values = {"account": account, "isDefault": is_default, "project": home}
     if not is_elsewhere or not wanted.creates:
         named = "the Compute Engine default account" if is_default else "a named account"
         text = f"it runs as `{account}`, {named}" + (f" of project `{home}`" if is_elsewhere else "")
-        yield RuleResult(level=Level.OK, subject=_node_subject(wanted), text=text, facts=about)
+        yield RuleResult(level=Level.OK, subject=_node_subject(wanted), text=text, facts=values)
         return
     show = ["gcloud", "org-policies", "describe", _CROSS_PROJECT, f"--project={home}", "--effective"]
     yield RuleResult(
@@ -152,7 +150,7 @@ def account_of_node(facts: CheckFacts) -> Iterator[RuleResult]:
             Remedy(f"check whether `{home}` allows it: `enforce` must not be true", shlex.join(show)),
             Remedy(f"ask for `roles/iam.serviceAccountUser` on `{account}`, or use an account of `{wanted.project}`"),
         ),
-        facts=about,
+        facts=values,
     )
 
 
@@ -186,10 +184,6 @@ def _ticked_list(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-IDENTITY_RULES: tuple[CheckRule[CheckFacts], ...] = (scopes_allow_buckets, account_of_node)
-
-
-_DEFAULT_ACCOUNT_SUFFIX = "-compute@developer.gserviceaccount.com"
 _IS_NO_EDITOR = (
     "the default account is an editor of its project only if no organisation policy "
     "(`iam.automaticIamGrantsForDefaultServiceAccounts`) prevents it"
@@ -264,7 +258,7 @@ def _refused_result(judged: BucketJudgement) -> RuleResult:
         if READ_PERMISSIONS[0] in judged.access
         else "writing the first checkpoint fails with 403, and the work before it is lost"
     ]
-    if READ_PERMISSIONS[0] in judged.access and judged.account.endswith(_DEFAULT_ACCOUNT_SUFFIX):
+    if READ_PERMISSIONS[0] in judged.access and judged.account.endswith(_DEFAULT_ACCOUNT_END):
         why.append(_IS_NO_EDITOR)
     if roles := roles_of_deleted_account(judged.account, judged.policies):
         why.append(f"{_ticked_and(roles)} on the bucket is for a deleted account of that name, not for the new one")
@@ -311,13 +305,24 @@ def _undecided_result(subject: str, entries: list[BucketJudgement]) -> RuleResul
         words = _join_and(sorted(name.rpartition(".")[2] for name in callers))
         can = f"may {words} objects there" if words else "may not use its objects"
         shown.append(f"your own account {can}, which says nothing certain about the node's account")
+    remedies = []
+    for doubt in first.doubts:
+        needs = f"`{doubt.permission}` on {doubt.place}"
+        if doubt.permission is None:
+            continue
+        if doubt.is_passing:
+            remedies.append(Remedy(f"check again; reading it takes the permission {needs}"))
+        elif doubt.is_denied:
+            remedies.append(Remedy(f"ask for the permission {needs}, and check again"))
+        else:
+            remedies.append(Remedy(f"fix that and check again; reading it takes the permission {needs}"))
     text = f"unknown whether the node's account `{first.account}` may {verbs} {whole}: "
     return RuleResult(
         level=Level.UNKNOWN,
         subject=subject,
         text=text + "; ".join(shown),
         remedies=(
-            *_read_remedies(first.doubts),
+            *remedies,
             # Not by `--fix`, as the grant may be needless.
             *(
                 Remedy(f"or grant it `{entry.grant.role}` on {entry.url}, which settles it", entry.grant.command)
@@ -335,20 +340,6 @@ def _undecided_result(subject: str, entries: list[BucketJudgement]) -> RuleResul
     )
 
 
-def _read_remedies(doubts: Iterable[Caveat]) -> Iterator[Remedy]:
-    """Yield what it takes to read the missing policies."""
-    for doubt in doubts:
-        if doubt.permission is None:
-            continue
-        needs = f"`{doubt.permission}` on {doubt.place}"
-        if doubt.is_passing:
-            yield Remedy(f"check again; reading it takes the permission {needs}")
-        elif doubt.is_denied:
-            yield Remedy(f"ask for the permission {needs}, and check again")
-        else:
-            yield Remedy(f"fix that and check again; reading it takes the permission {needs}")
-
-
 def _ticked_and(names: Iterable[str]) -> str:
     return _join_and(f"`{name}`" for name in names)
 
@@ -358,18 +349,12 @@ def _join_and(words: Iterable[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-IAM_RULES: tuple[CheckRule[CheckFacts], ...] = (account_may_read, account_may_write, *IDENTITY_RULES)
-
-
-# What the policies mean for each bucket: what the node's account may do there, and the role that grants the rest.
-
-
 PERMISSION_VERBS = {"read": READ_PERMISSIONS, "write to": WRITE_PERMISSIONS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketJudgement:
-    """What one rule says about one bucket: the permissions that it asks for, and the access found for each.
+    """The judgement of one rule about one bucket: the permissions that it needs, and the access found for each.
 
     `above` names the folder or organisation whose roles may grant what is lacking; None if there is none. `is_foreign`: the
     account belongs to another project.
@@ -441,14 +426,14 @@ def judge_buckets(facts: CheckFacts) -> Iterator[BucketJudgement]:
         policies = BucketPolicies.of(bucket, facts)
         if policies is None or bucket.is_unpaid:
             continue
-        about = value_or_none(bucket.bucket)
+        known_bucket = value_or_none(bucket.bucket)
         whole = BucketJudgement(
             rule="TPU201",
             facts=bucket,
             policies=policies,
             account=account,
             access={name: access for name, access in resolve_access(account, policies).items() if name in names},
-            user_project=facts.wanted.billing_project if about and about.requester_pays else None,
+            user_project=facts.wanted.billing_project if known_bucket and known_bucket.requester_pays else None,
             above=above,
             is_foreign=is_of_another_project(facts),
         )
@@ -459,3 +444,7 @@ def judge_buckets(facts: CheckFacts) -> Iterator[BucketJudgement]:
         ]
         fail_alike = len(parts) > 1 and parts[0].level is parts[1].level is not Level.OK
         yield from [whole] if fail_alike else parts
+
+
+IDENTITY_RULES: tuple[CheckRule[CheckFacts], ...] = (scopes_allow_buckets, account_of_node)
+IAM_RULES: tuple[CheckRule[CheckFacts], ...] = (account_may_read, account_may_write, *IDENTITY_RULES)

@@ -1,7 +1,8 @@
 """The network of the node: whether it exists, has a subnetwork in the region, and allows ssh.
 
 Each unreadable fact is reported once: the network by TPU601, the subnetwork by TPU602, the firewall rules by TPU604. If the
-network does not exist, the rules about its contents are silent.
+network does not exist, the rules about its contents are silent. Hierarchical and network firewall policies belong to other
+APIs and are not read. Only IPv4 is considered, as workers have no IPv6.
 """
 
 from __future__ import annotations
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
     from tpuctl.check.facts import CheckFacts
     from tpuctl.check.findings import CheckRule
     from tpuctl.models.compute_resources import Subnetwork
-
-# Whether the firewall allows ssh: from outside, from inside the network, and from Identity-Aware Proxy.
-#
-# Firewall rules that could not be read are reported by TPU604.
 
 
 _MAX_NAMES = 4
@@ -121,16 +118,16 @@ def _firewall_target(facts: CheckFacts, interface: NetworkInterface) -> Firewall
     return FirewallTarget(interface.network, frozenset(facts.wanted.spec.tags), facts.account)
 
 
-def _ssh_from_outside(facts: CheckFacts, interface: NetworkInterface, opening: PortAccess) -> RuleResult:
+def _ssh_from_outside(facts: CheckFacts, interface: NetworkInterface, access: PortAccess) -> RuleResult:
     subject, ranges, rules = (
         _network_subject(interface),
-        opening.reach(SourceArea.OUTSIDE),
-        opening.allowed_by(SourceArea.OUTSIDE),
+        access.reach(SourceArea.OUTSIDE),
+        access.allowed_by(SourceArea.OUTSIDE),
     )
-    about = {"network": interface.network, "rules": list(rules)}
-    if opening.covers(SourceArea.OUTSIDE):
+    values = {"network": interface.network, "rules": list(rules)}
+    if access.covers(SourceArea.OUTSIDE):
         text = f"ssh is allowed from everywhere ({_join_rule_names(rules)})"
-        return RuleResult(level=Level.OK, subject=subject, text=text, facts=about | {"sourceRanges": ["0.0.0.0/0"]})
+        return RuleResult(level=Level.OK, subject=subject, text=text, facts=values | {"sourceRanges": ["0.0.0.0/0"]})
     if ranges:
         more = f" and {len(ranges) - _MAX_NAMES} more ranges" if len(ranges) > _MAX_NAMES else ""
         return RuleResult(
@@ -138,55 +135,55 @@ def _ssh_from_outside(facts: CheckFacts, interface: NetworkInterface, opening: P
             subject=subject,
             text=f"ssh is allowed only from {', '.join(ranges[:_MAX_NAMES])}{more}; tpuctl does not know your address",
             why=f"because of {_join_rule_names(rules)}",
-            facts=about | {"sourceRanges": list(ranges)},
+            facts=values | {"sourceRanges": list(ranges)},
         )
     known_rules = value_or_none(facts.firewalls) or ()
-    if opening.covers(SourceArea.IAP):
+    if access.covers(SourceArea.IAP):
         use_iap = Remedy(_USE_IAP)
     else:
-        let_in = _allow_iap_remedy(known_rules, facts, interface)
+        allow_iap = _allow_iap_remedy(known_rules, facts, interface)
         # Its command, not its change: with the change alone ssh still does not use the tunnel.
-        use_iap = Remedy(f"{_USE_IAP}, and {let_in.text}", let_in.command)
+        use_iap = Remedy(f"{_USE_IAP}, and {allow_iap.text}", allow_iap.command)
     command = (
         f"`gcloud compute firewall-rules create {_unused_rule_name(known_rules, 'allow-ssh')} --project={interface.project} "
         f"--network={interface.network} --direction=INGRESS --allow=tcp:22 --source-ranges=YOUR_ADDRESS/32`"
     )
-    if denied := opening.denied_by(SourceArea.OUTSIDE):
+    if denied := access.denied_by(SourceArea.OUTSIDE):
         command += f", with a `--priority` before {_join_rule_names(denied)}"
     return RuleResult(
         level=Level.WARNING,
         subject=subject,
         text=f"no firewall rule of network `{interface.network}` allows ssh (tcp:22) from outside"
-        f"{_denied_words(opening, SourceArea.OUTSIDE)}",
+        f"{_denied_words(access, SourceArea.OUTSIDE)}",
         why="tpuctl cannot connect to external addresses of the workers, nor find out when they are ready",
         remedies=(
             use_iap,
             Remedy(f"or allow your own address: {command}"),
             Remedy("or run tpuctl on a machine of the network, with `--internal-ip`"),
         ),
-        facts=about | {"sourceRanges": []},
+        facts=values | {"sourceRanges": []},
     )
 
 
-def _ssh_from_inside(_: CheckFacts, interface: NetworkInterface, opening: PortAccess) -> RuleResult:
+def _ssh_from_inside(_: CheckFacts, interface: NetworkInterface, access: PortAccess) -> RuleResult:
     subject = _network_subject(interface)
-    about: dict[str, Any] = {"network": interface.network}  # JSON
-    if opening.reach(SourceArea.INSIDE):
-        rules = opening.allowed_by(SourceArea.INSIDE)
+    values: dict[str, Any] = {"network": interface.network}  # JSON
+    if access.reach(SourceArea.INSIDE):
+        rules = access.allowed_by(SourceArea.INSIDE)
         text = f"ssh is allowed from inside the network ({_join_rule_names(rules)})"
-        return RuleResult(level=Level.OK, subject=subject, text=text, facts=about | {"rules": list(rules)})
-    if opening.for_machines:
-        text = f"ssh is allowed only from machines with a tag or account of {_join_rule_names(opening.for_machines)}"
-        about |= {"rules": list(opening.for_machines)}
-        return RuleResult(level=Level.NOTE, subject=subject, text=text, facts=about)
+        return RuleResult(level=Level.OK, subject=subject, text=text, facts=values | {"rules": list(rules)})
+    if access.for_machines:
+        text = f"ssh is allowed only from machines with a tag or account of {_join_rule_names(access.for_machines)}"
+        values |= {"rules": list(access.for_machines)}
+        return RuleResult(level=Level.NOTE, subject=subject, text=text, facts=values)
     return RuleResult(
         level=Level.WARNING,
         subject=subject,
         text=f"no firewall rule of network `{interface.network}` allows ssh (tcp:22) from inside it"
-        f"{_denied_words(opening, SourceArea.INSIDE)}",
+        f"{_denied_words(access, SourceArea.INSIDE)}",
         why="workers are reached at their internal addresses, and no machine of the network is allowed",
         remedies=(Remedy(_USE_IAP), Remedy("or allow tcp:22 from the network's own ranges")),
-        facts=about,
+        facts=values,
     )
 
 
@@ -228,8 +225,8 @@ def _join_rule_names(names: tuple[str, ...]) -> str:
     return ", ".join(f"`{name}`" for name in names[:_MAX_NAMES]) + more
 
 
-def _denied_words(opening: PortAccess, area: SourceArea) -> str:
-    denied = opening.denied_by(area)
+def _denied_words(access: PortAccess, area: SourceArea) -> str:
+    denied = access.denied_by(area)
     return f"; {_join_rule_names(denied)} {'deny' if len(denied) > 1 else 'denies'} it" if denied else ""
 
 
@@ -297,10 +294,10 @@ def subnetwork_is_in_region(facts: CheckFacts) -> Iterator[RuleResult]:
         case Known(value) if interface.subnetwork and value.region not in {"", region}:
             yield _misplaced_subnetwork_result(interface, value.region, facts)
         case Known(value) if interface.subnetwork:
-            about = {"subnetwork": value.name, "region": value.region, "network": value.network}
+            values = {"subnetwork": value.name, "region": value.region, "network": value.network}
             if value.network in {"", interface.network}:
                 text = f"subnetwork `{value.name}` is in {region} and belongs to network `{interface.network}`"
-                yield RuleResult(level=Level.OK, subject=_subnetwork_subject(value.name), text=text, facts=about)
+                yield RuleResult(level=Level.OK, subject=_subnetwork_subject(value.name), text=text, facts=values)
                 return
             named = interface.is_named
             yield RuleResult(
@@ -310,7 +307,7 @@ def subnetwork_is_in_region(facts: CheckFacts) -> Iterator[RuleResult]:
                 + (f"not to `{interface.network}`" if named else "and no network is named"),
                 why=None if named else _USES_DEFAULT,
                 remedies=(Remedy(f"name its network: `--network={value.network}`"),),
-                facts=about,
+                facts=values,
             )
         case Absent() if interface.subnetwork:
             yield _misplaced_subnetwork_result(interface, None, facts)
@@ -359,25 +356,27 @@ def _missing_network_result(facts: CheckFacts, interface: NetworkInterface, subj
     where = {"network": name, "networkProject": project}
     listed = Remedy("name one of the project's networks: `--network`", list_networks_command(project))
     if not interface.is_named and interface.subnetwork:
-        its = value_or_none(facts.subnetwork)
+        subnetwork = value_or_none(facts.subnetwork)
         return RuleResult(
             level=Level.WARNING,
             subject=subject,
             text=f"no network is named with subnetwork `{interface.subnetwork}`, and project `{project}` has no `default`",
             why=_USES_DEFAULT,
-            remedies=(Remedy(f"name it: `--network={its.network}`") if its and its.network else listed,),
+            remedies=(
+                Remedy(f"name it: `--network={subnetwork.network}`") if subnetwork and subnetwork.network else listed,
+            ),
             facts=where,
         )
     if name != "default":
         text = f"project `{project}` has no network `{name}`"
         return RuleResult(level=_creation_level(facts), subject=subject, text=text, remedies=(listed,), facts=where)
-    made = "or create it; a new network has no firewall rules, so that ssh must be allowed as well"
+    create = "or create it; a new network has no firewall rules, so that ssh must be allowed as well"
     return RuleResult(
         level=_creation_level(facts),
         subject=subject,
         text=f"project `{project}` has no network `default`, and no other is named",
         why="a node needs a network; many organisations delete `default` or never create it",
-        remedies=(listed, Remedy(made, create_network_command(project, "default"))),
+        remedies=(listed, Remedy(create, create_network_command(project, "default"))),
         facts=where,
     )
 
@@ -386,30 +385,30 @@ def _judge_default_subnetwork(
     fact: Known[Subnetwork] | Absent, interface: NetworkInterface, facts: CheckFacts, where: dict[str, str]
 ) -> Iterator[RuleResult]:
     """Judge a node whose spec names no subnetwork; `fact` is the subnetwork with the network's own name."""
-    its, region, subject = value_or_none(facts.network), facts.wanted.region, _subnetwork_subject(interface.network)
-    if its is None or its.is_legacy:
+    network, region, subject = value_or_none(facts.network), facts.wanted.region, _subnetwork_subject(interface.network)
+    if network is None or network.is_legacy:
         return
-    belongs = isinstance(fact, Known) and fact.value.network in {"", its.name}
-    listed = list_subnetworks_command(interface.project, its.name)
+    belongs = isinstance(fact, Known) and fact.value.network in {"", network.name}
+    listed = list_subnetworks_command(interface.project, network.name)
     # If none is named, the API uses the subnetwork `default` in networks of every mode [API field text].
-    if belongs and (its.is_auto or its.name == "default"):
-        text = f"network `{its.name}` has a subnetwork in {region}"
+    if belongs and (network.is_auto or network.name == "default"):
+        text = f"network `{network.name}` has a subnetwork in {region}"
         yield RuleResult(level=Level.OK, subject=subject, text=text, facts=where)
-    elif its.is_auto:
+    elif network.is_auto:
         yield RuleResult(
             level=Level.WARNING,
             subject=subject,
-            text=f"network `{its.name}` is in auto mode, but has no subnetwork `{its.name}` in {region}",
+            text=f"network `{network.name}` is in auto mode, but has no subnetwork `{network.name}` in {region}",
             why="a node needs a subnetwork in the region of its zone",
             remedies=(Remedy("name another: `--subnetwork`", listed),),
             facts=where,
         )
     elif facts.wanted.creates:
-        flag = f"`--subnetwork={its.name}`" if belongs else "`--subnetwork`"
+        flag = f"`--subnetwork={network.name}`" if belongs else "`--subnetwork`"
         yield RuleResult(
             level=Level.WARNING,
             subject=subject,
-            text=f"network `{its.name}` is in custom mode, and no subnetwork is named",
+            text=f"network `{network.name}` is in custom mode, and no subnetwork is named",
             why=f"such a network has no default; the API uses a subnetwork called `default` in {region}, if it exists",
             remedies=(Remedy(f"name one in {region}: {flag}", listed),),
             facts=where,
@@ -435,22 +434,6 @@ def _misplaced_subnetwork_result(interface: NetworkInterface, found_in: str | No
         ),
         facts={"subnetwork": name, "region": region},
     )
-
-
-NETWORK_RULES: tuple[CheckRule[CheckFacts], ...] = (
-    network_exists,
-    subnetwork_is_in_region,
-    private_access_is_on,
-    firewall_allows_ssh,
-    firewall_allows_iap,
-)
-
-
-# From which addresses the firewall rules of a network allow a TCP port. Pure; IPv4 only, as workers have no IPv6.
-#
-# Rules apply in the order of their priority number; at the same number, deny rules come first. Traffic that no rule
-# matches is denied [API field text of Firewall]. Hierarchical and network firewall policies belong to other APIs and are
-# not read.
 
 
 SSH_PORT = 22
@@ -550,15 +533,18 @@ def port_access(
 ) -> tuple[PortAccess, PortAccess]:
     """Return the smallest and the largest set of addresses that can reach the port.
 
+    Rules apply in the order of their priority number; at the same number, deny rules come first. Traffic that no rule
+    matches is denied [API field text of Firewall].
+
     They differ only if rules apply to service accounts and the target's account is unknown.
     """
     ordered = sorted(
         (rule for rule in rules if _applies_to_port(rule, target.network, port)),
         key=lambda rule: (rule.priority, not rule.denies, rule.name),
     )
-    meant = [(rule, _applies_to_target(rule, target)) for rule in ordered]
-    least = [rule for rule, is_for in meant if (rule.denies if is_for is None else is_for)]
-    most = [rule for rule, is_for in meant if (not rule.denies if is_for is None else is_for)]
+    applicable = [(rule, _applies_to_target(rule, target)) for rule in ordered]
+    least = [rule for rule, is_for in applicable if (rule.denies if is_for is None else is_for)]
+    most = [rule for rule, is_for in applicable if (not rule.denies if is_for is None else is_for)]
     return _evaluate_rules(least), _evaluate_rules(most)
 
 
@@ -602,7 +588,6 @@ def _evaluate_rules(ordered: Iterable[FirewallRule]) -> PortAccess:
 
 
 def _address_spans(ranges: Iterable[str]) -> list[AddressSpan]:
-
     networks = [IPv4Network(text, strict=False) for text in ranges if ":" not in text]
     return _merge_spans((int(network[0]), int(network[-1])) for network in networks)
 
@@ -628,3 +613,12 @@ def _subtract_spans(spans: Iterable[AddressSpan], taken: Iterable[AddressSpan]) 
 def _intersect_spans(spans: Iterable[AddressSpan], others: Iterable[AddressSpan]) -> list[AddressSpan]:
     both = list(spans)
     return _subtract_spans(both, _subtract_spans(both, others))
+
+
+NETWORK_RULES: tuple[CheckRule[CheckFacts], ...] = (
+    network_exists,
+    subnetwork_is_in_region,
+    private_access_is_on,
+    firewall_allows_ssh,
+    firewall_allows_iap,
+)

@@ -37,7 +37,7 @@ from tpuctl.check.findings import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tpuctl.check.facts import CheckFacts, WantedNode
+    from tpuctl.check.facts import CheckFacts
     from tpuctl.check.findings import CheckRule
     from tpuctl.models.project import OrgPolicy
 
@@ -65,7 +65,18 @@ def apis_are_enabled(facts: CheckFacts) -> Iterator[RuleResult]:
         COMPUTE_API: has_network or isinstance(facts.region_quotas, Known),
     }
     answered = [name for name, has_answered in answers.items() if has_answered]
-    needed = _needed_apis(wanted)
+    # Each with the level if it is disabled, and why.
+    needed = {
+        TPU_API: (Level.ERROR, "nodes are created through this API"),
+        COMPUTE_API: (
+            Level.ERROR,
+            "the network, the disks and the default account of the workers belong to Compute Engine",
+        ),
+    }
+    if wanted.buckets:
+        needed[STORAGE_API] = (Level.WARNING, "buckets are used through this API")
+    if wanted.iap:
+        needed[IAP_API] = (Level.WARNING, "ssh goes through Identity-Aware Proxy")
     match facts.services:
         case None:
             return
@@ -73,11 +84,11 @@ def apis_are_enabled(facts: CheckFacts) -> Iterator[RuleResult]:
             names = " and ".join(f"`{name}`" for name in answered)
             what = "the list of enabled APIs" + (f" except {names}, which answered," if answered else "")
             yield unread_result(fact, subject, what, permission="serviceusage.services.get", project=wanted.project)
-            fine = answered
+            available = answered
         case Known(enabled):
-            fine = [name for name in needed if enabled.get(name) or name in answered]
+            available = [name for name in needed if enabled.get(name) or name in answered]
             for name, (level, why) in needed.items():
-                if name not in fine and name in enabled:
+                if name not in available and name in enabled:
                     change = EnableService(wanted.project, name)
                     yield RuleResult(
                         level=level,
@@ -87,10 +98,10 @@ def apis_are_enabled(facts: CheckFacts) -> Iterator[RuleResult]:
                         remedies=(Remedy.by(change, "enable it; this may take a few minutes to take effect"),),
                         facts={"service": name, "enabled": False},
                     )
-    if fine:
-        words = ", ".join(f"`{name}`" for name in fine)
-        text = f"{words} {'are' if len(fine) > 1 else 'is'} enabled"
-        yield RuleResult(level=Level.OK, subject=subject, text=text, facts={"services": fine})
+    if available:
+        words = ", ".join(f"`{name}`" for name in available)
+        text = f"{words} {'are' if len(available) > 1 else 'is'} enabled"
+        yield RuleResult(level=Level.OK, subject=subject, text=text, facts={"services": available})
 
 
 @check_rule("TPU502", "the project is billed")
@@ -260,22 +271,6 @@ def project_is_active(facts: CheckFacts) -> Iterator[RuleResult]:
 
 def _project_subject(facts: CheckFacts) -> str:
     return f"project {facts.wanted.project}"
-
-
-def _needed_apis(wanted: WantedNode) -> dict[str, tuple[Level, str]]:
-    """Return the APIs that the node needs, each with the level if it is disabled, and why."""
-    needed = {
-        TPU_API: (Level.ERROR, "nodes are created through this API"),
-        COMPUTE_API: (
-            Level.ERROR,
-            "the network, the disks and the default account of the workers belong to Compute Engine",
-        ),
-    }
-    if wanted.buckets:
-        needed[STORAGE_API] = (Level.WARNING, "buckets are used through this API")
-    if wanted.iap:
-        needed[IAP_API] = (Level.WARNING, "ssh goes through Identity-Aware Proxy")
-    return needed
 
 
 def _judge_address_policy(policy: OrgPolicy) -> tuple[Level, str]:

@@ -1,4 +1,4 @@
-"""Rules about quota of the Cloud TPU API: whether it is sufficient, and what dead records still hold."""
+"""Rules about capacity: TPU quota, external addresses, reservations, and grants of free capacity."""
 
 from __future__ import annotations
 
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from tpuctl.check.quotas import EffectiveLimit, GrantCoverage, HeldCapacity
     from tpuctl.models.grants import Grant
     from tpuctl.models.project import Reservation
-
-# Rules about external IP addresses: every worker uses one unless the node has internal addresses only.
 
 
 ADDRESS_METRIC = "IN_USE_ADDRESSES"
@@ -133,17 +131,17 @@ _MAX_HOLDERS = 5
 
 @dataclass(frozen=True, slots=True)
 class _LimitUsage:
-    """One limit and what counts against it. `held` is None if the current usage is unknown."""
+    """One limit and what counts against it. `holders` is None if the current usage is unknown."""
 
     limit: EffectiveLimit
     unit: str
     needed: int
-    held: tuple[HeldCapacity, ...] | None
+    holders: tuple[HeldCapacity, ...] | None
 
     @property
     def amount(self) -> int:
         """The amount in use, as far as known."""
-        return sum(holding.size for holding in self.held or ())
+        return sum(holding.size for holding in self.holders or ())
 
     @property
     def is_short(self) -> bool:
@@ -153,13 +151,13 @@ class _LimitUsage:
     @property
     def is_surely_short(self) -> bool:
         """Return whether too little is left even without what may not count."""
-        counted = sum(holding.size for holding in self.held or () if holding.surely_counts)
+        counted = sum(holding.size for holding in self.holders or () if holding.surely_counts)
         return self.limit.value is not None and counted + self.needed > self.limit.value
 
     @property
     def is_sure(self) -> bool:
         """Return whether the limit is known to be sufficient."""
-        return self.limit.value is None or (self.held is not None and not self.is_short)
+        return self.limit.value is None or (self.holders is not None and not self.is_short)
 
     @property
     def place(self) -> str:
@@ -183,23 +181,23 @@ def quota_is_enough(facts: CheckFacts) -> Iterator[RuleResult]:
     pool = QuotaPool.of(accelerator, wanted.spec.tier)
     match facts.quotas:
         case Known():
-            accounts = _limit_usages(facts, accelerator)
-            if not accounts:
+            usages = _limit_usages(facts, accelerator)
+            if not usages:
                 yield _no_limit_result(facts, pool)
-            yield from (_quota_exceeded_result(facts, account) for account in accounts if account.is_short)
+            yield from (_quota_exceeded_result(facts, usage) for usage in usages if usage.is_short)
             # If the current usage is unknown, TPU306 reports it.
-            if accounts and all(account.is_sure for account in accounts):
+            if usages and all(usage.is_sure for usage in usages):
                 words = [
-                    f"{account.place} has no limit"
-                    if account.limit.value is None
-                    else f"{account.amount + account.needed} of {account.limit.value} {account.unit} in {account.place}"
-                    for account in accounts
+                    f"{usage.place} has no limit"
+                    if usage.limit.value is None
+                    else f"{usage.amount + usage.needed} of {usage.limit.value} {usage.unit} in {usage.place}"
+                    for usage in usages
                 ]
                 yield RuleResult(
                     level=Level.OK,
-                    subject=accounts[0].place,
+                    subject=usages[0].place,
                     text=f"the quota for {pool} is sufficient: {', '.join(words)}",
-                    facts={"limits": [_limit_facts(account) for account in accounts]},
+                    facts={"limits": [_limit_facts(usage) for usage in usages]},
                 )
         case Absent():
             yield _no_limit_result(facts, pool)
@@ -217,12 +215,14 @@ def dead_records_hold_quota(facts: CheckFacts) -> Iterator[RuleResult]:
     They count until they are deleted [observed: marin#87, skypilot PR#1483]. A note; if quota is short, TPU401 names them.
     """
     wanted, accelerator = facts.wanted, facts.wanted.accelerator
-    held = value_or_none(facts.held)
-    if not wanted.creates or accelerator is None or held is None:
+    resources = value_or_none(facts.resources)
+    if not wanted.creates or accelerator is None or resources is None:
         return
     pool = QuotaPool.of(accelerator, wanted.spec.tier)
     near = [
-        one for one in held_capacity(held, wanted) if one.zone.rpartition("-")[0] == wanted.region and one.pool == pool
+        one
+        for one in held_capacity(resources, wanted)
+        if one.zone.rpartition("-")[0] == wanted.region and one.pool == pool
     ]
     dead = [one for one in near if one.is_dead]
     if not dead:
@@ -250,33 +250,33 @@ def _limit_usages(facts: CheckFacts, accelerator: AcceleratorType) -> list[_Limi
         other = find_accelerator_type(spec.accelerator_type)
         if other and QuotaPool.of(other, spec.tier) == pool:
             needed += other.size
-    held = value_or_none(facts.held)
-    every = held_capacity(held, wanted) if held else ()
-    unseen = held.unreachable if held else ()
-    accounts = []
+    resources = value_or_none(facts.resources)
+    capacity = held_capacity(resources, wanted) if resources else ()
+    unreachable = resources.unreachable if resources else ()
+    usages = []
     for limit in effective_limits(value_or_none(facts.quotas) or (), pool, wanted.zone):
-        is_seen = held is not None and not any(limit.holds_in(zone) for zone in unseen)
-        of_limit = tuple(one for one in every if one.pool == pool and limit.holds_in(one.zone))
+        is_known = resources is not None and not any(limit.holds_in(zone) for zone in unreachable)
+        of_limit = tuple(one for one in capacity if one.pool == pool and limit.holds_in(one.zone))
         # A part of the usage can show that the limit is exceeded; only all of it shows that the limit is sufficient.
-        account = _LimitUsage(limit, accelerator.generation.unit, needed, of_limit)
-        if is_seen or account.is_short or limit.value is None:
-            accounts.append(account)
+        usage = _LimitUsage(limit, accelerator.generation.unit, needed, of_limit)
+        if is_known or usage.is_short or limit.value is None:
+            usages.append(usage)
         else:
-            accounts.append(_LimitUsage(limit, accelerator.generation.unit, needed, None))
-    return accounts
+            usages.append(_LimitUsage(limit, accelerator.generation.unit, needed, None))
+    return usages
 
 
-def _quota_exceeded_result(facts: CheckFacts, account: _LimitUsage) -> RuleResult:
-    wanted, limit = facts.wanted, account.limit
+def _quota_exceeded_result(facts: CheckFacts, usage: _LimitUsage) -> RuleResult:
+    wanted, limit = facts.wanted, usage.limit
     is_zero = limit.value == 0
     name = limit.name or limit.metric
-    held = f", and {account.amount} are held by {_holder_words(account.held)}" if account.held else ""
-    left = max((limit.value or 0) - account.amount, 0)
-    dead = [one for one in account.held or () if one.is_dead]
+    holders = f", and {usage.amount} are held by {_holder_words(usage.holders)}" if usage.holders else ""
+    left = max((limit.value or 0) - usage.amount, 0)
+    dead = [one for one in usage.holders or () if one.is_dead]
     is_reserved = wanted.spec.tier is Tier.RESERVED
     if is_reserved:
         why = "it is not documented whether reserved capacity counts against it"
-    elif not account.is_surely_short:
+    elif not usage.is_surely_short:
         why = "it is not documented whether stopped, waiting or deleting resources count against it"
     elif is_zero:
         why = "waiting does not help: each tier and zone has its own quota, and a grant covers the zones that it names"
@@ -285,22 +285,22 @@ def _quota_exceeded_result(facts: CheckFacts, account: _LimitUsage) -> RuleResul
     others = "use a zone and tier that a grant or a quota covers, or " if is_zero else ""
     page = f"https://console.cloud.google.com/iam-admin/quotas?project={wanted.project}"
     return RuleResult(
-        level=Level.WARNING if is_reserved or not account.is_surely_short else Level.ERROR,
-        subject=account.place,
-        text=f"the quota `{name}` is 0 in {account.place}: the project was never given any"
+        level=Level.WARNING if is_reserved or not usage.is_surely_short else Level.ERROR,
+        subject=usage.place,
+        text=f"the quota `{name}` is 0 in {usage.place}: the project was never given any"
         if is_zero
-        else f"{account.needed} {account.unit} are needed in {account.place}, and {left} are left: "
-        f"`{name}` is {limit.value}{held}",
+        else f"{usage.needed} {usage.unit} are needed in {usage.place}, and {left} are left: "
+        f"`{name}` is {limit.value}{holders}",
         why=why,
         remedies=(
             *(Remedy(f"delete {one.label}, which is dead", one.delete) for one in dead[:_MAX_HOLDERS]),
-            Remedy(f"{others}request more of `{name}` in {account.place}: {page}"),
+            Remedy(f"{others}request more of `{name}` in {usage.place}: {page}"),
         ),
         facts={
-            **_limit_facts(account),
+            **_limit_facts(usage),
             "holders": [
                 {"name": one.label.replace("`", ""), "state": one.state, "amount": one.size}
-                for one in account.held or ()
+                for one in usage.holders or ()
             ],
         },
     )
@@ -316,28 +316,22 @@ def _no_limit_result(facts: CheckFacts, pool: QuotaPool) -> RuleResult:
     )
 
 
-def _limit_facts(account: _LimitUsage) -> dict[str, object]:
+def _limit_facts(usage: _LimitUsage) -> dict[str, object]:
     return {
-        "metric": account.limit.metric,
-        "displayName": account.limit.name,
-        "place": account.limit.place,
-        "limit": account.limit.value,
-        "held": account.amount,
-        "needed": account.needed,
-        "unit": account.unit,
+        "metric": usage.limit.metric,
+        "displayName": usage.limit.name,
+        "place": usage.limit.place,
+        "limit": usage.limit.value,
+        "held": usage.amount,
+        "needed": usage.needed,
+        "unit": usage.unit,
     }
 
 
-def _holder_words(held: tuple[HeldCapacity, ...] | list[HeldCapacity]) -> str:
-    most = sorted(held, key=lambda one: -one.size)
-    words = [f"{one.label} ({one.state}, {one.size})" for one in most[:_MAX_HOLDERS]]
-    return ", ".join(words) + (f" and {len(held) - _MAX_HOLDERS} more" if len(held) > _MAX_HOLDERS else "")
-
-
-QUOTA_RULES = (quota_is_enough, dead_records_hold_quota, address_quota_is_enough, many_addresses)
-
-
-# The rule about reserved capacity.
+def _holder_words(holders: tuple[HeldCapacity, ...] | list[HeldCapacity]) -> str:
+    largest = sorted(holders, key=lambda one: -one.size)
+    words = [f"{one.label} ({one.state}, {one.size})" for one in largest[:_MAX_HOLDERS]]
+    return ", ".join(words) + (f" and {len(holders) - _MAX_HOLDERS} more" if len(holders) > _MAX_HOLDERS else "")
 
 
 # Reservation.state [API v2alpha1]: ended or failed, and not active yet.
@@ -408,9 +402,6 @@ def _judge_reservation(wanted: WantedNode, reservation: Reservation) -> RuleResu
     )
 
 
-# Rules about grants of free capacity and what is billed.
-
-
 GRANT_ENDS_SOON = timedelta(days=7)
 
 
@@ -446,10 +437,10 @@ def grant_covers(facts: CheckFacts) -> Iterator[RuleResult]:
         )
         return
     coverage = grant_coverage(wanted, accelerator, _known_capacity(facts), facts.now.date())
-    held = value_or_none(facts.held)
+    resources = value_or_none(facts.resources)
     if not coverage.is_enough:
         yield _not_covered_result(facts, accelerator, coverage, level=level, why=why)
-    elif held is not None and wanted.zone not in held.unreachable:
+    elif resources is not None and wanted.zone not in resources.unreachable:
         grants = " and ".join(f"`{grant}`" for grant in coverage.grants)
         yield RuleResult(
             level=Level.OK,
@@ -580,8 +571,8 @@ def _grant_remedies(facts: CheckFacts, accelerator: AcceleratorType, grant: Gran
 
 
 def _known_capacity(facts: CheckFacts) -> tuple[HeldCapacity, ...]:
-    held = value_or_none(facts.held)
-    return held_capacity(held, facts.wanted) if held else ()
+    resources = value_or_none(facts.resources)
+    return held_capacity(resources, facts.wanted) if resources else ()
 
 
 def _coverage_facts(coverage: GrantCoverage) -> dict[str, object]:
@@ -593,4 +584,5 @@ def _coverage_facts(coverage: GrantCoverage) -> dict[str, object]:
     }
 
 
+QUOTA_RULES = (quota_is_enough, dead_records_hold_quota, address_quota_is_enough, many_addresses)
 GRANT_RULES = (grant_covers, grant_lasts, reservation_exists)

@@ -1,4 +1,4 @@
-"""Resources beside the node: the virtual machine that works with it, and its data disks.
+"""Rules about the virtual machine that works with the node, and about the data disks of the node.
 
 Each unreadable fact is reported once: the machine by TPU701, each disk by TPU703.
 """
@@ -32,10 +32,6 @@ if TYPE_CHECKING:
     from tpuctl.check.facts import CheckFacts, Fact, WantedNode
     from tpuctl.check.findings import CheckRule
     from tpuctl.models.compute_resources import ComputeInstance, PersistentDisk
-
-# The data disks of a new node: their location, whether they can be attached, and their type.
-#
-# An unreadable disk is reported by TPU703.
 
 
 _DISK_PATH = re.compile(r"(?:.*?projects/(?P<project>[^/]+)/)?(?:(?P<scope>zones|regions)/(?P<place>[^/]+)/)?.*")
@@ -78,8 +74,8 @@ def disk_is_in_zone(facts: CheckFacts) -> Iterator[RuleResult]:
     is named without its path is a warning, as the API needs the full path. Source: API field text of AttachedDisk;
     documentation of Persistent Disk.
     """
-    for asked in _requested_disks(facts):
-        yield _disk_place_result(asked, facts.wanted)
+    for requested in _requested_disks(facts):
+        yield _disk_place_result(requested, facts.wanted)
 
 
 @check_rule("TPU704", "data disks can be attached")
@@ -94,16 +90,16 @@ def disk_is_attachable(facts: CheckFacts) -> Iterator[RuleResult]:
     another type is unverified. Source: documentation of durable block storage for Cloud TPU and of disks shared between
     machines; API field `status` of Disk.
     """
-    for asked in _requested_disks(facts):
-        if isinstance(asked.fact, Known):
-            value = asked.fact.value
+    for requested in _requested_disks(facts):
+        if isinstance(requested.fact, Known):
+            value = requested.fact.value
             found = [
-                *_attach_problems(asked, value, facts.wanted),
-                *_undocumented_type_results(asked, value, facts.wanted),
+                *_attach_problems(requested, value, facts.wanted),
+                *_undocumented_type_results(requested, value, facts.wanted),
             ]
-            about = {"sourceDisk": asked.disk.source, "mode": asked.disk.mode}
-            text = f"disk `{asked.name}` can be attached {asked.disk.mode}"
-            yield from found or [RuleResult(level=Level.OK, subject=asked.subject, text=text, facts=about)]
+            values = {"sourceDisk": requested.disk.source, "mode": requested.disk.mode}
+            text = f"disk `{requested.name}` can be attached {requested.disk.mode}"
+            yield from found or [RuleResult(level=Level.OK, subject=requested.subject, text=text, facts=values)]
 
 
 def _requested_disks(facts: CheckFacts) -> Iterator[_RequestedDisk]:
@@ -117,100 +113,107 @@ def _requested_disks(facts: CheckFacts) -> Iterator[_RequestedDisk]:
         yield _RequestedDisk(disk, fact, last_segment(disk.source), project, place.get("zones"), place.get("regions"))
 
 
-def _disk_place_result(asked: _RequestedDisk, wanted: WantedNode) -> RuleResult:
-    if asked.region:
-        is_near = asked.region == wanted.region
-        other = Remedy(f"name a disk in {wanted.zone}: `--data-disk`", list_disks_command(asked.project))
+def _disk_place_result(requested: _RequestedDisk, wanted: WantedNode) -> RuleResult:
+    if requested.region:
+        is_near = requested.region == wanted.region
+        other = Remedy(f"name a disk in {wanted.zone}: `--data-disk`", list_disks_command(requested.project))
         return RuleResult(
             level=Level.NOTE if is_near else Level.ERROR,
-            subject=asked.subject,
-            text=f"disk `{asked.name}` is a regional disk of {asked.region}"
+            subject=requested.subject,
+            text=f"disk `{requested.name}` is a regional disk of {requested.region}"
             + ("; the zones of its replicas are not read" if is_near else f", the node is in {wanted.region}"),
             why=f"it can be attached only in the two zones of its replicas, and the node is in {wanted.zone}",
             remedies=() if is_near else (other,),
-            facts={"sourceDisk": asked.disk.source, "region": asked.region},
+            facts={"sourceDisk": requested.disk.source, "region": requested.region},
         )
-    if asked.zone not in {None, wanted.zone}:
-        return _misplaced_disk_result(asked, wanted, str(asked.zone))
-    about = {"sourceDisk": asked.disk.source, "zone": wanted.zone}
-    match asked.fact:
+    if requested.zone not in {None, wanted.zone}:
+        return _misplaced_disk_result(requested, wanted, str(requested.zone))
+    values = {"sourceDisk": requested.disk.source, "zone": wanted.zone}
+    match requested.fact:
         case Unknown() as fact:
-            what, permission = f"disk `{asked.name}` in {wanted.zone}", "compute.disks.get"
-            return unread_result(fact, asked.subject, what, permission=permission, project=asked.project)
+            what, permission = f"disk `{requested.name}` in {wanted.zone}", "compute.disks.get"
+            return unread_result(fact, requested.subject, what, permission=permission, project=requested.project)
         case Absent():
             return RuleResult(
                 level=Level.ERROR,
-                subject=asked.subject,
-                text=f"project `{asked.project}` has no disk `{asked.name}` in {wanted.zone}",
-                remedies=(Remedy("name a disk in the node's zone: `--data-disk`", list_disks_command(asked.project)),),
-                facts=about,
+                subject=requested.subject,
+                text=f"project `{requested.project}` has no disk `{requested.name}` in {wanted.zone}",
+                remedies=(
+                    Remedy("name a disk in the node's zone: `--data-disk`", list_disks_command(requested.project)),
+                ),
+                facts=values,
             )
         case Known(value) if value.zone not in {"", wanted.zone}:
-            return _misplaced_disk_result(asked, wanted, value.zone)
-        case Known() if asked.zone is None:
-            path = f"projects/{asked.project}/zones/{wanted.zone}/disks/{asked.name}"
-            mode = asked.disk.mode.lower().replace("_", "-")
+            return _misplaced_disk_result(requested, wanted, value.zone)
+        case Known() if requested.zone is None:
+            path = f"projects/{requested.project}/zones/{wanted.zone}/disks/{requested.name}"
+            mode = requested.disk.mode.lower().replace("_", "-")
             return RuleResult(
                 level=Level.WARNING,
-                subject=asked.subject,
-                text=f"disk `{asked.name}` is named without its path",
+                subject=requested.subject,
+                text=f"disk `{requested.name}` is named without its path",
                 why="the API needs the full path of a disk",
                 remedies=(Remedy(f"write `--data-disk=source={path},mode={mode}`"),),
-                facts=about,
+                facts=values,
             )
         case Known():
-            text = f"disk `{asked.name}` is in {wanted.zone}"
-            return RuleResult(level=Level.OK, subject=asked.subject, text=text, facts=about)
+            text = f"disk `{requested.name}` is in {wanted.zone}"
+            return RuleResult(level=Level.OK, subject=requested.subject, text=text, facts=values)
 
 
-def _misplaced_disk_result(asked: _RequestedDisk, wanted: WantedNode, zone: str) -> RuleResult:
+def _misplaced_disk_result(requested: _RequestedDisk, wanted: WantedNode, zone: str) -> RuleResult:
     place = f"{zone}, another zone of that region" if region_of_zone(zone) == wanted.region else zone
     return RuleResult(
         level=Level.ERROR,
-        subject=asked.subject,
-        text=f"the node is in {wanted.zone}, disk `{asked.name}` in {place}",
+        subject=requested.subject,
+        text=f"the node is in {wanted.zone}, disk `{requested.name}` in {place}",
         why="a disk can be attached only in its own zone",
         remedies=(
-            Remedy(f"name a disk in {wanted.zone}: `--data-disk`", list_disks_command(asked.project)),
+            Remedy(f"name a disk in {wanted.zone}: `--data-disk`", list_disks_command(requested.project)),
             Remedy("or copy it to that zone through a snapshot"),
         ),
-        facts={"sourceDisk": asked.disk.source, "zone": zone},
+        facts={"sourceDisk": requested.disk.source, "zone": zone},
     )
 
 
-def _attach_problems(asked: _RequestedDisk, value: PersistentDisk, wanted: WantedNode) -> Iterator[RuleResult]:
-    about = {
-        "sourceDisk": asked.disk.source,
-        "mode": asked.disk.mode,
+def _attach_problems(requested: _RequestedDisk, value: PersistentDisk, wanted: WantedNode) -> Iterator[RuleResult]:
+    values = {
+        "sourceDisk": requested.disk.source,
+        "mode": requested.disk.mode,
         "status": value.status,
         "users": list(value.users),
     }
-    shown = Remedy("show the disk", describe_disk_command(asked.project, value.zone or wanted.zone, value.name))
-    read_only = Remedy(f"attach it READ_ONLY: `--data-disk=source={asked.disk.source},mode=read-only`")
-    writes = asked.disk.mode != "READ_ONLY"
+    shown = Remedy("show the disk", describe_disk_command(requested.project, value.zone or wanted.zone, value.name))
+    read_only = Remedy(f"attach it READ_ONLY: `--data-disk=source={requested.disk.source},mode=read-only`")
+    writes = requested.disk.mode != "READ_ONLY"
 
     def obstacle(text: str, why: str, *remedies: Remedy, level: Level = Level.ERROR) -> RuleResult:
-        return RuleResult(level=level, subject=asked.subject, text=text, why=why, remedies=remedies, facts=about)
+        return RuleResult(level=level, subject=requested.subject, text=text, why=why, remedies=remedies, facts=values)
 
     # Other nodes of the same command that use the disk.
     sharing = [
-        other for spec in wanted.siblings for other in spec.data_disks if _is_same_disk(other.source, asked.disk.source)
+        other
+        for spec in wanted.siblings
+        for other in spec.data_disks
+        if _is_same_disk(other.source, requested.disk.source)
     ]
     if value.status not in {"READY", ""}:
         level = Level.WARNING if value.status in _TRANSIENT_STATUSES else Level.ERROR
-        text = f"disk `{asked.name}` is {value.status}"
+        text = f"disk `{requested.name}` is {value.status}"
         yield obstacle(text, "only a READY disk can be attached", shown, level=level)
     if writes and wanted.spec.workers > 1:
-        text = f"disk `{asked.name}` would be attached READ_WRITE to a slice of {wanted.spec.workers} workers"
+        text = f"disk `{requested.name}` would be attached READ_WRITE to a slice of {wanted.spec.workers} workers"
         yield obstacle(text, "every worker gets the disk, and only READ_ONLY disks may be shared", read_only)
-    elif sharing and any(one.mode != "READ_ONLY" for one in (asked.disk, *sharing)):
-        text = f"disk `{asked.name}` would be attached to several nodes at once, and not READ_ONLY to all of them"
+    elif sharing and any(one.mode != "READ_ONLY" for one in (requested.disk, *sharing)):
+        text = f"disk `{requested.name}` would be attached to several nodes at once, and not READ_ONLY to all of them"
         yield obstacle(text, "only READ_ONLY disks may be shared", read_only)
     own = [node.raw.get("dataDisks") or () for node in (wanted.node, wanted.replaces) if node is not None]
-    has_disk = any(_is_same_disk(str(one.get("sourceDisk") or ""), asked.disk.source) for disks in own for one in disks)
+    has_disk = any(
+        _is_same_disk(str(one.get("sourceDisk") or ""), requested.disk.source) for disks in own for one in disks
+    )
     if value.users and not has_disk:
         users = ", ".join(f"`{name}`" for name in value.users[:4]) + (" and more" if len(value.users) > 4 else "")
-        text = f"disk `{asked.name}` is already attached to {users}"
+        text = f"disk `{requested.name}` is already attached to {users}"
         if writes:
             yield obstacle(text, "a disk that is attached READ_WRITE cannot be attached elsewhere", read_only, shown)
         else:
@@ -218,7 +221,7 @@ def _attach_problems(asked: _RequestedDisk, value: PersistentDisk, wanted: Wante
 
 
 def _undocumented_type_results(
-    asked: _RequestedDisk, value: PersistentDisk, wanted: WantedNode
+    requested: _RequestedDisk, value: PersistentDisk, wanted: WantedNode
 ) -> Iterator[RuleResult]:
     """Yield a note if the documentation does not name the disk type for the TPU's generation."""
     accelerator = wanted.accelerator
@@ -228,10 +231,10 @@ def _undocumented_type_results(
     listed = " or ".join(f"`{name}`" for name in kinds)
     yield RuleResult(
         level=Level.NOTE,
-        subject=asked.subject,
-        text=f"disk `{asked.name}` is a `{value.kind}`; {listed} is documented for {accelerator.generation.name}",
+        subject=requested.subject,
+        text=f"disk `{requested.name}` is a `{value.kind}`; {listed} is documented for {accelerator.generation.name}",
         why="creating the node may fail with another disk type",
-        facts={"sourceDisk": asked.disk.source, "type": value.kind},
+        facts={"sourceDisk": requested.disk.source, "type": value.kind},
     )
 
 
@@ -253,7 +256,7 @@ _READING_SCOPES = frozenset(
 _WRITING_SCOPES = frozenset({"cloud-platform", "devstorage.read_write", "devstorage.full_control"})
 
 
-@check_rule("TPU701", "the machine beside the node")
+@check_rule("TPU701", "the virtual machine is near the node")
 def machine_is_near(facts: CheckFacts) -> Iterator[RuleResult]:
     """Check the location of the virtual machine that `--vm` names.
 
@@ -290,7 +293,7 @@ def machine_is_near(facts: CheckFacts) -> Iterator[RuleResult]:
                 )
 
 
-@check_rule("TPU702", "the machine's scopes")
+@check_rule("TPU702", "the scopes of the virtual machine")
 def machine_scopes_suffice(facts: CheckFacts) -> Iterator[RuleResult]:
     """Check whether the scopes of that virtual machine allow it to use the buckets like the node.
 
@@ -303,13 +306,13 @@ def machine_scopes_suffice(facts: CheckFacts) -> Iterator[RuleResult]:
     if value is None or not uses:
         return
     scopes = {scope.removeprefix(_SCOPE_PREFIX) for scope in value.scopes}
-    about = {"instance": value.name, "scopes": list(value.scopes)}
+    values = {"instance": value.name, "scopes": list(value.scopes)}
     unreadable = [use.url for use in uses if use.reads and not scopes & _READING_SCOPES]
     writes = facts.wanted.purpose is Purpose.TRAIN
     unwritable = [use.url for use in uses if writes and use.writes and not scopes & _WRITING_SCOPES]
     if value.account and not unreadable and not unwritable:
         text = f"the scopes of virtual machine `{value.name}` are sufficient for its buckets"
-        yield RuleResult(level=Level.OK, subject=_machine_subject(value.name), text=text, facts=about)
+        yield RuleResult(level=Level.OK, subject=_machine_subject(value.name), text=text, facts=values)
         return
     what = "read" if not unwritable else "write to" if not unreadable else "read or write to"
     urls = ", ".join(dict.fromkeys(unreadable + unwritable))
@@ -323,15 +326,15 @@ def machine_scopes_suffice(facts: CheckFacts) -> Iterator[RuleResult]:
         if value.account
         else "its programs need their own credentials",
         remedies=tuple(_wider_scopes_remedies(value, facts)),
-        facts=about,
+        facts=values,
     )
 
 
 def _machine_place_result(value: ComputeInstance, wanted: WantedNode) -> RuleResult:
-    subject, about = _machine_subject(value.name), {"instance": value.name, "zone": value.zone}
+    subject, values = _machine_subject(value.name), {"instance": value.name, "zone": value.zone}
     if value.zone == wanted.zone:
         text = f"virtual machine `{value.name}` is in {value.zone} too"
-        return RuleResult(level=Level.OK, subject=subject, text=text, facts=about)
+        return RuleResult(level=Level.OK, subject=subject, text=text, facts=values)
     is_near = region_of_zone(value.zone) == wanted.region
     return RuleResult(
         level=Level.WARNING if is_near else Level.ERROR,
@@ -346,7 +349,7 @@ def _machine_place_result(value: ComputeInstance, wanted: WantedNode) -> RuleRes
                 f"use a virtual machine in {wanted.zone}, or create the node in {value.zone} if it is offered there"
             ),
         ),
-        facts=about,
+        facts=values,
     )
 
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from tpuctl.models.node import Node
     from tpuctl.names import NodeName
 
-# Rules about the runtime version: whether it fits the accelerator, and whether the zone offers it.
-
 
 _FIT_LEVELS = {
     ImageFit.FITS: Level.OK,
@@ -61,13 +59,13 @@ def image_fits_accelerator(facts: CheckFacts) -> Iterator[RuleResult]:
     if accelerator is None or not name:
         return
     verdict = judge_image(name, accelerator)
-    is_fine = verdict.match is ImageFit.FITS
+    fits = verdict.match is ImageFit.FITS
     yield RuleResult(
         level=_FIT_LEVELS[verdict.match],
         subject=name,
-        text=f"`{name}` fits {accelerator.name}" if is_fine else f"`{name}` on {accelerator.name}: {verdict.reason}",
+        text=f"`{name}` fits {accelerator.name}" if fits else f"`{name}` on {accelerator.name}: {verdict.reason}",
         why=_FIT_REASONS.get(verdict.match),
-        remedies=() if is_fine else (_other_image_remedy(wanted, verdict.better or accelerator.runtime_version),),
+        remedies=() if fits else (_other_image_remedy(wanted, verdict.better or accelerator.runtime_version),),
         facts={
             "runtimeVersion": name,
             "acceleratorType": accelerator.name,
@@ -96,8 +94,8 @@ def image_is_offered(facts: CheckFacts) -> Iterator[RuleResult]:
         case Known(()):
             yield _unread_images(wanted, name, Unknown("its list is empty"))
         case Known(versions):
-            usual = wanted.accelerator.runtime_version if wanted.accelerator else None
-            near = closest_match(name, versions) or (usual if usual in versions else None)
+            default = wanted.accelerator.runtime_version if wanted.accelerator else None
+            near = closest_match(name, versions) or (default if default in versions else None)
             is_documented = wanted.accelerator is not None and is_documented_image(name, wanted.accelerator)
             listing = f"tpuctl versions --project={wanted.project} --zone={wanted.zone}"
             yield RuleResult(
@@ -132,9 +130,6 @@ def _other_image_remedy(wanted: WantedNode, version: str) -> Remedy:
     return Remedy(f"use `{version}`", create_or_check_command(wanted, more=(f"--version={version}",)))
 
 
-# The rule about the node's name: whether another node or queued resource has it.
-
-
 @check_rule("TPU306", "name of the node free")
 def node_name_is_free(facts: CheckFacts) -> Iterator[RuleResult]:
     """Find nodes and queued resources with the same name, in all zones.
@@ -145,19 +140,19 @@ def node_name_is_free(facts: CheckFacts) -> Iterator[RuleResult]:
     here; the rules of quota and grants need them too. Zones that did not answer are `unknown`.
     """
     wanted = facts.wanted
-    if not wanted.creates or facts.held is None:
+    if not wanted.creates or facts.resources is None:
         return
     subject = wanted.name.node_id if wanted.name else wanted.project
-    match facts.held:
-        case Known(held):
+    match facts.resources:
+        case Known(resources):
             found = [
                 *_difference_results(wanted),
-                *(_same_name_results(wanted, wanted.name, held) if wanted.name else ()),
+                *(_same_name_results(wanted, wanted.name, resources) if wanted.name else ()),
             ]
             yield from found
-            if held.unreachable:
-                zones = ", ".join(held.unreachable)
-                does_not = "it does not" if len(held.unreachable) == 1 else "they do not"
+            if resources.unreachable:
+                zones = ", ".join(resources.unreachable)
+                does_not = "it does not" if len(resources.unreachable) == 1 else "they do not"
                 permission = f"`tpu.nodes.list` on project `{wanted.project}`"
                 yield RuleResult(
                     level=Level.UNKNOWN,
@@ -165,7 +160,7 @@ def node_name_is_free(facts: CheckFacts) -> Iterator[RuleResult]:
                     text=f"the nodes in {zones} could not be read: {does_not} answer",
                     why="nodes there count against quota and grants, and may have the same name",
                     remedies=(Remedy(f"check again; reading it takes the permission {permission}"),),
-                    facts={"unreachable": list(held.unreachable), "permission": "tpu.nodes.list"},
+                    facts={"unreachable": list(resources.unreachable), "permission": "tpu.nodes.list"},
                     is_passing=True,
                 )
             elif wanted.name and not found:
@@ -199,17 +194,17 @@ def _difference_results(wanted: WantedNode) -> Iterator[RuleResult]:
         )
 
 
-def _same_name_results(wanted: WantedNode, name: NodeName, held: ProjectResources) -> Iterator[RuleResult]:
+def _same_name_results(wanted: WantedNode, name: NodeName, resources: ProjectResources) -> Iterator[RuleResult]:
     own = [node for node in (wanted.node, wanted.replaces) if node]
-    for node in held.nodes:
+    for node in resources.nodes:
         if node.name.node_id == name.node_id and not any(node.name == known.name for known in own):
             yield _same_name_node_result(wanted, node)
-    seen = {node.name for node in held.nodes}
+    listed = {node.name for node in resources.nodes}
     owners = {node.queued_resource for node in own}
-    for request in held.requests:
+    for request in resources.requests:
         # An existing node is reported instead of its request.
-        is_there = any(there.zone == request.zone and there.node_id == name.node_id for there in seen)
-        if request.owns(name.node_id) and not is_there and request.name not in owners:
+        is_listed = any(there.zone == request.zone and there.node_id == name.node_id for there in listed)
+        if request.owns(name.node_id) and not is_listed and request.name not in owners:
             zone, node_id, is_dead = request.zone, name.node_id, request.state.is_dead
             request_id = last_segment(request.name)
             will = "requested" if is_dead else "will create"
@@ -227,11 +222,11 @@ def _same_name_results(wanted: WantedNode, name: NodeName, held: ProjectResource
 
 
 def _same_name_node_result(wanted: WantedNode, node: Node) -> RuleResult:
-    zone, node_id, is_here = node.name.zone, node.name.node_id, node.name.zone == wanted.zone
+    zone, node_id, is_in_zone = node.name.zone, node.name.node_id, node.name.zone == wanted.zone
     is_dead = node.state.is_dead
     what = f"the record of a dead node `{node_id}`" if is_dead else f"a node `{node_id}`"
     command = delete_queued_resource_command(wanted.project, zone, node_id)
-    if is_here:
+    if is_in_zone:
         what_up_does = "`up` deletes it first" if is_dead else "`up` uses it"
         why, advice = f"{what_up_does}; `create` refuses", "delete it first if you want a new one"
     else:
@@ -266,12 +261,12 @@ def type_is_offered_in_zone(facts: CheckFacts) -> Iterator[RuleResult]:
         case Known(types):
             like = wanted.accelerator
             generation = like.generation if like and _sizes_offered(types, like) else None
-            about = {"acceleratorType": name, "zone": wanted.zone}
+            values = {"acceleratorType": name, "zone": wanted.zone}
             if name in types:
-                yield RuleResult(level=Level.OK, subject=wanted.zone, text=f"{wanted.zone} offers {name}", facts=about)
+                yield RuleResult(level=Level.OK, subject=wanted.zone, text=f"{wanted.zone} offers {name}", facts=values)
             elif generation and wanted.spec.topology:
                 text = f"{wanted.zone} offers {generation.name}"
-                yield RuleResult(level=Level.OK, subject=wanted.zone, text=text, facts=about)
+                yield RuleResult(level=Level.OK, subject=wanted.zone, text=text, facts=values)
             # The lists of zones have the usual sizes of the large generations, not every possible one.
             elif (
                 like
@@ -280,7 +275,7 @@ def type_is_offered_in_zone(facts: CheckFacts) -> Iterator[RuleResult]:
             ):
                 text = f"{wanted.zone} offers {generation.name}, but {name} is not in its list"
                 why = "the documentation allows this size; the service decides"
-                yield RuleResult(level=Level.NOTE, subject=wanted.zone, text=text, why=why, facts=about)
+                yield RuleResult(level=Level.NOTE, subject=wanted.zone, text=text, why=why, facts=values)
             else:
                 yield _type_not_offered(facts, types)
         case Absent() | Unknown(error_id="zone-not-supported"):

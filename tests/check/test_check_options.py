@@ -1,4 +1,4 @@
-"""What the options and settings of a check reach: each is seen in what it says."""
+"""Options and settings of a check: each has an effect on the findings."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ data_buckets: [gs://far/train]
 
 
 def beside(tpuctl: Console, **environ: str) -> Console:
-    """Return the program with more in its environment."""
+    """Return the program with additional environment variables."""
     return replace(tpuctl, environ={**tpuctl.environ, **environ})
 
 
 def checked(tpuctl: Console, *command: str) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
-    """Return what was checked, and what was said of it by the id of each check."""
+    """Return the target, and the findings by id."""
     answer = json.loads(tpuctl(*command, "-o", "json")[0])
     assert answer["sandbox"]
-    said: dict[str, list[dict[str, Any]]] = {}
+    by_id: dict[str, list[dict[str, Any]]] = {}
     for one in answer["findings"]:
-        said.setdefault(one["id"], []).append(one)
-    return answer["target"], said
+        by_id.setdefault(one["id"], []).append(one)
+    return answer["target"], by_id
 
 
 @one_face
@@ -44,17 +44,17 @@ def test_settings_file_buckets_prices_and_grants_apply(tpuctl: Console, sandbox:
     administration.add_project(sandbox.world, "sandbox")
 
     granted = beside(tpuctl, TPUCTL_GRANTS=GRANTS, TPUCTL_TRUST_PROJECT_FILE="1")
-    target, said = checked(granted, *V4, "--dataset-size", "1TB", "--skip-check", "tpu101")
+    target, by_id = checked(granted, *V4, "--dataset-size", "1TB", "--skip-check", "tpu101")
 
-    (place,), (grant,), (pays,) = said["TPU101"], said["TPU405"], said["TPU104"]
+    (place,), (grant,), (pays,) = by_id["TPU101"], by_id["TPU405"], by_id["TPU104"]
     assert target["buckets"] == ["gs://far/train"]
     assert (place["level"], place["accepted"], place["facts"]["datasetSize"]) == ("warning", True, 10**12)
     assert "the price in your settings" in place["why"]
     assert (grant["level"], grant["facts"]["grantedChips"]) == ("ok", 8)
     assert (pays["level"], pays["facts"]["billingProject"]) == ("note", "payer")
     # It is read only.
-    assert "TPU106" not in said
-    assert "TPU108" in said
+    assert "TPU106" not in by_id
+    assert "TPU108" in by_id
 
 
 @one_face
@@ -63,35 +63,35 @@ def test_flags_for_purpose_and_ssh_route_apply(tpuctl: Console, sandbox: Sandbox
     administration.add_instance(sandbox.world, "loader", zone=ZONE)
     twice = ("--checkpoint-bucket", "gs://near", "--checkpoint-bucket", "gs://near/")
 
-    target, said = checked(tpuctl, *V4, *twice, "--iap", "--vm", "loader", "--no-billing-outside-grants")
+    target, by_id = checked(tpuctl, *V4, *twice, "--iap", "--vm", "loader", "--no-billing-outside-grants")
 
     assert (target["buckets"], target["machine"], target["purpose"]) == (["gs://near"], "loader", "train")
-    assert [one["level"] for one in said["TPU405"]] == ["error"]
-    assert [one["level"] for one in said["TPU701"]] == ["ok"]
-    assert "TPU604" not in said
-    assert {"TPU106", "TPU202", "TPU605"} <= set(said)
+    assert [one["level"] for one in by_id["TPU405"]] == ["error"]
+    assert [one["level"] for one in by_id["TPU701"]] == ["ok"]
+    assert "TPU604" not in by_id
+    assert {"TPU106", "TPU202", "TPU605"} <= set(by_id)
     # It is written only.
-    assert "TPU108" not in said
+    assert "TPU108" not in by_id
 
-    target, said = checked(
+    target, by_id = checked(
         tpuctl, *V4, "--bucket", "gs://near", "--internal-ip", "--for", "serve", "--skip-check", "ALL"
     )
     assert target["purpose"] == "serve"
-    assert "inside the network" in said["TPU604"][0]["text"]
-    assert "TPU202" not in said
+    assert "inside the network" in by_id["TPU604"][0]["text"]
+    assert "TPU202" not in by_id
 
 
 @one_face
 def test_differing_node_is_checked_as_new(tpuctl: Console, sandbox: Sandbox) -> None:
-    """What it has itself comes free, and what is named goes before what is there."""
+    """The node's own quota becomes free, and the requested type precedes that of the existing node."""
     put(sandbox, "demo", acceleratorType="v4-16")
 
     as_it_is, _ = checked(tpuctl, "check", "demo")
-    other, said = checked(tpuctl, "check", "demo", "--type", "v4-8", "--zone", ZONE)
+    other, by_id = checked(tpuctl, "check", "demo", "--type", "v4-8", "--zone", ZONE)
 
     assert (as_it_is["creates"], as_it_is["acceleratorType"], as_it_is["nodeId"]) == (False, "v4-16", "demo")
     assert (other["creates"], other["acceleratorType"], other["nodeId"]) == (True, "v4-8", "demo")
-    assert [one["level"] for one in said["TPU306"]] == ["note"]
+    assert [one["level"] for one in by_id["TPU306"]] == ["note"]
 
 
 @one_face

@@ -1,4 +1,4 @@
-"""What becomes of a fact that may not be read, and of a part that did not answer."""
+"""Facts that the caller may not read, and partial answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.check.wishes import NOW, OTHER, SPEC, WHOLE, ZONE, needs
+from tests.check.whole_node import NOW, OTHER, SPEC, WHOLE, ZONE, needs
 from tests.conftest import Sandbox
 from tpuctl.check.facts import BucketUse, Known, Unknown
 from tpuctl.check.gathering import FactGatherer
@@ -25,7 +25,7 @@ def test_refused_everything_names_each_permission(gathering: Callable[[], FactGa
         "project": "resourcemanager.projects.get",
         "types": "tpu.acceleratortypes.list",
         "versions": "tpu.runtimeversions.list",
-        "held": "tpu.nodes.list",
+        "resources": "tpu.nodes.list",
         "quotas": "serviceusage.quotas.get",
         "region_quotas": "compute.regions.get",
         "services": "serviceusage.services.get",
@@ -100,26 +100,26 @@ def test_unlisted_role_is_read(gathering: Callable[[], FactGatherer], sandbox: S
 def test_unreachable_zones_are_named_once(
     gathering: Callable[[], FactGatherer], sandbox: Sandbox, lists: tuple[str, ...]
 ) -> None:
-    """Each list may lack others: here it is asked for zone by zone, and one of them is down."""
+    """Lists are read zone by zone, and one zone is down."""
     for name in lists:
         method = f"tpu.projects.locations.{name}.list"
         sandbox.fault("http-error", method=method, zone=OTHER, status=503, count=0)
         sandbox.fault("http-error", method=method, zone="-", status=501, count=0)
 
-    held = gathering().facts(WHOLE, NOW).held
+    resources = gathering().facts(WHOLE, NOW).resources
 
-    assert isinstance(held, Known)
-    assert held.value.unreachable == (OTHER,)
+    assert isinstance(resources, Known)
+    assert resources.value.unreachable == (OTHER,)
 
 
 @pytest.mark.parametrize("method", ["nodes.list", "queuedResources.list"])
 def test_partial_listing_is_unknown(gathering: Callable[[], FactGatherer], sandbox: Sandbox, method: str) -> None:
     sandbox.fault("http-error", status=503, method=f"tpu.projects.locations.{method}", count=0)
 
-    held = gathering().facts(WHOLE, NOW).held
+    resources = gathering().facts(WHOLE, NOW).resources
 
-    assert isinstance(held, Unknown)
-    assert held.is_passing
+    assert isinstance(resources, Unknown)
+    assert resources.is_passing
 
 
 @pytest.mark.parametrize("ask", ["facts", "everywhere"])
@@ -128,6 +128,6 @@ def test_missing_project_is_an_error(gathering: Callable[[], FactGatherer], ask:
     one = gathering()
 
     with pytest.raises(AccessError, match="no project") as raised:
-        one.facts(wanted, NOW) if ask == "facts" else one.everywhere(wanted)
+        one.facts(wanted, NOW) if ask == "facts" else one.zone_facts(wanted)
 
     assert raised.value.error_id == "iam-project-not-found"

@@ -1,4 +1,4 @@
-"""What the tests of rules about projects, networks and companions have in common: a fine v4-8, and findings in one line."""
+"""A v4-8 without problems, and one-line findings, for the tests of rules about projects, networks, machines and disks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LATE = Unknown("no answer within 15s", is_passing=True)
 
 
 def wanted(**changes: Any) -> WantedNode:
-    """The v4-8, but for some fields of the wish, and of the spec under `spec`."""
+    """Return the v4-8 with some fields changed; those of its spec are under `spec`."""
     spec = replace(WANTED.spec, **changes.pop("spec", {}))
     return replace(WANTED, spec=spec, **changes)
 
@@ -35,8 +35,8 @@ def found(rule: CheckRule[CheckFacts], these: CheckFacts) -> list[RuleResult]:
     return list(rule.judge(these))
 
 
-def said(rule: CheckRule[CheckFacts], these: CheckFacts) -> list[str]:
-    """`LEVEL subject: text`, of each finding."""
+def summaries(rule: CheckRule[CheckFacts], these: CheckFacts) -> list[str]:
+    """Return `LEVEL subject: text` for each finding."""
     return [f"{one.level} {one.subject}: {one.text}" for one in rule.judge(these)]
 
 
@@ -49,7 +49,7 @@ def commands(rule: CheckRule[CheckFacts], these: CheckFacts) -> list[str]:
 
 
 def allow(name: str = "allow", *ranges: str, **changes: Any) -> FirewallRule:
-    """A rule that lets tcp:22 in from everywhere, but for what is given."""
+    """Return a firewall rule that allows tcp:22 from everywhere, with some fields changed."""
     plain = FirewallRule(
         name=name,
         network="default",

@@ -9,7 +9,7 @@ import pytest
 
 from tests.check.access_cases import ACCOUNT, bucket, facts, policy
 from tests.check.bucket_facts import DENIED, LATE, READ, USE, a_bucket, facts_of, findings_of
-from tests.check.offer_facts import ZONE, held, node, spec, wanted
+from tests.check.offer_facts import ZONE, node, resources, spec, wanted
 from tests.check.offer_facts import facts as offered
 from tpuctl.check.facts import Known, Unknown
 from tpuctl.check.findings import Level, Remedy, RuleResult
@@ -106,7 +106,7 @@ DIFFERS = replace(spec("v4-16"), named=frozenset({"accelerator_type"}))
 
 
 @pytest.mark.parametrize(
-    ("made", "state", "is_said"),
+    ("made", "state", "is_reported"),
     [
         (DIFFERS, "READY", True),
         (DIFFERS, "STOPPED", True),
@@ -114,12 +114,12 @@ DIFFERS = replace(spec("v4-16"), named=frozenset({"accelerator_type"}))
         (spec("v4-16"), "READY", False),
     ],
 )
-def test_differing_node_is_recreated_only_with_replace(made: Any, state: str, is_said: bool) -> None:
+def test_differing_node_is_recreated_only_with_replace(made: Any, state: str, is_reported: bool) -> None:
     there = node(f"{ZONE}/trainer", state=state)
 
-    found = list(node_name_is_free.judge(offered(wanted(made, replaces=there), held=held(there))))
+    found = list(node_name_is_free.judge(offered(wanted(made, replaces=there), resources=resources(there))))
 
-    said = RuleResult(
+    result = RuleResult(
         level=Level.NOTE,
         subject="trainer",
         text=f"`trainer` exists ({state}) and differs: accelerator_type: wanted `v4-16`, found `v4-8`",
@@ -132,4 +132,4 @@ def test_differing_node_is_recreated_only_with_replace(made: Any, state: str, is
         ),
         facts={"nodeId": "trainer", "zone": ZONE, "state": state, "differences": ["accelerator_type"]},
     )
-    assert (said in found) == is_said
+    assert (result in found) == is_reported

@@ -1,4 +1,4 @@
-"""From findings to a verdict: their order, when a check has failed, what may be remembered, what accepting one changes."""
+"""Reports: the order of findings, when a check fails, which reports are cached, and the effect of accepting a finding."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.check.cases import FACTS
+from tests.check.rule_cases import FACTS
 from tpuctl.check.findings import CheckReport, CheckRule, Finding, Level, RuleResult, evaluate_rules
 
 ERROR, WARNING, UNKNOWN, NOTE, OK = Level
@@ -35,7 +35,7 @@ def report(*levels: Level) -> CheckReport:
 def test_report_fails_on_errors_and_strictly_on_warnings(
     levels: tuple[Level, ...], worst: Level, *, fails: bool, fails_when_strict: bool
 ) -> None:
-    """What could not be read is worse than a note, and no error."""
+    """An unread fact is worse than a note, and not an error."""
     seen = report(*levels)
 
     assert (seen.worst, seen.fails(), seen.fails(strict=True)) == (worst, fails, fails_when_strict)

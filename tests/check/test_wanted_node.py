@@ -1,10 +1,10 @@
-"""What names a bucket and what does not, and what else a wish says."""
+"""Parsing of bucket URLs, and the text of a wanted node."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.check.cases import wanted
+from tests.check.rule_cases import wanted
 from tpuctl.check.facts import BucketUse, parse_bucket_use
 from tpuctl.errors import InvalidInputError
 from tpuctl.names import NodeName

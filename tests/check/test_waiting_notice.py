@@ -1,4 +1,4 @@
-"""The sign of life of a check that takes long: one line, for a person alone."""
+"""The notice of a slow check: one line, only on a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tpuctl.output.terminal import StandardStreams, Terminal
 
 
 class Heard(io.StringIO):
-    """A stream that tells when something was written to it."""
+    """A stream with an event that is set by the first write."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Heard(io.StringIO):
 
 
 @pytest.mark.parametrize(
-    ("person", "quiet", "after", "said"),
+    ("person", "quiet", "after", "expected"),
     [
         (True, False, timedelta(), "still waiting for the cloud …\n"),
         (True, False, timedelta(hours=1), ""),
@@ -32,13 +32,13 @@ class Heard(io.StringIO):
         (False, False, timedelta(), ""),
     ],
 )
-def test_waiting_notice_is_shown_once(person: bool, quiet: bool, after: timedelta, said: str) -> None:
+def test_waiting_notice_is_shown_once(person: bool, quiet: bool, after: timedelta, expected: str) -> None:
     err = Heard()
     terminal = Terminal(
         StandardStreams(io.StringIO(), io.StringIO(), err, stderr_is_terminal=person), {"NO_COLOR": "1"}, quiet=quiet
     )
 
     with waiting_notice(terminal, after=after):
-        err.was_written.wait(5 if said else 0)
+        err.was_written.wait(5 if expected else 0)
 
-    assert err.getvalue() == said
+    assert err.getvalue() == expected

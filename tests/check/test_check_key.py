@@ -1,4 +1,4 @@
-"""What tells one question from another: everything that a rule looks at, and who asks."""
+"""The cache key of a check depends on everything that rules read, and on the caller."""
 
 from __future__ import annotations
 

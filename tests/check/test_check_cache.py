@@ -1,4 +1,4 @@
-"""The file of what was checked lately: ten minutes, a hundred entries, and whatever stands in it is no reason to fail."""
+"""The cache file of recent checks: ten minutes, a hundred entries; invalid contents are ignored."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "state" / "checked.json"
 
 
-@pytest.mark.parametrize(("seconds", "said"), [(0, ["x"]), (599, ["x"]), (600, None), (601, None), (-1, None)], ids=str)
-def test_cache_entry_lasts_ten_minutes(path: Path, clock: ManualClock, seconds: int, said: Any) -> None:
-    """What was said later than now was said by another clock."""
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(0, ["x"]), (599, ["x"]), (600, None), (601, None), (-1, None)], ids=str
+)
+def test_cache_entry_lasts_ten_minutes(path: Path, clock: ManualClock, seconds: int, expected: Any) -> None:
+    """An entry from the future was written with another clock, and is ignored."""
     at = format_timestamp(clock.now() - timedelta(seconds=seconds))
     path.parent.mkdir()
     path.write_text(json.dumps({"key": {"at": at, "said": ["x"]}}))
 
-    assert CheckCache(path, clock).get("key") == said
+    assert CheckCache(path, clock).get("key") == expected
 
 
 def test_cache_keeps_one_value_per_key(path: Path, clock: ManualClock) -> None:

@@ -1,4 +1,4 @@
-"""Who pays: grants that cover, that nearly cover and that end, and reservations."""
+"""Rules about grants that cover a node, nearly cover it, or end; and about reservations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.check.offer_facts import ZONE, facts, found_by, held, node, request, said, spec, wanted
+from tests.check.offer_facts import ZONE, facts, found_by, node, request, resources, spec, summaries, wanted
 from tpuctl.check.facts import Absent, CheckFacts, Known, Unknown
 from tpuctl.check.findings import Level, Remedy, RuleResult
 from tpuctl.check.rules.quota_rules import GRANT_RULES, grant_covers, grant_lasts, reservation_exists
@@ -16,7 +16,7 @@ from tpuctl.models.node import Tier
 from tpuctl.models.project import Reservation
 
 SLOW = Unknown("no answer within 15s", is_passing=True)
-NOTHING = held()
+NOTHING = resources()
 TODAY = date(2026, 6, 1)
 CHIPS = Grant(ZONE, "v4", "on-demand", 8, TODAY)
 COVERED = "covered by the grant `8 chips of v4 on-demand in us-central2-b until 2026-06-01`: "
@@ -34,28 +34,28 @@ def test_rules_are_sorted_by_id() -> None:
 @pytest.mark.parametrize(
     ("about", "expected"),
     [
-        (facts(wanted(), held=NOTHING), []),
-        (facts(granted(CHIPS, creates=False), held=NOTHING), []),
-        (facts(granted(CHIPS), held=NOTHING), [("ok", ZONE, f"{COVERED}4 of 8 chips")]),
+        (facts(wanted(), resources=NOTHING), []),
+        (facts(granted(CHIPS, creates=False), resources=NOTHING), []),
+        (facts(granted(CHIPS), resources=NOTHING), [("ok", ZONE, f"{COVERED}4 of 8 chips")]),
         # The last chips that are left, and one node more.
-        (facts(granted(CHIPS), held=held(node(f"{ZONE}/a"))), [("ok", ZONE, f"{COVERED}8 of 8 chips")]),
+        (facts(granted(CHIPS), resources=resources(node(f"{ZONE}/a"))), [("ok", ZONE, f"{COVERED}8 of 8 chips")]),
         (
-            facts(granted(CHIPS, made=spec("v4-16")), held=held(node(f"{ZONE}/a"))),
+            facts(granted(CHIPS, made=spec("v4-16")), resources=resources(node(f"{ZONE}/a"))),
             [("warning", ZONE, f"{BILLED}`{CHIPS}`: 8 chips are needed, and 4 of 8 are left (4 are in use)")],
         ),
         (
-            facts(granted(CHIPS, siblings=(spec(), spec(tier=Tier.SPOT), spec("v2-8"))), held=NOTHING),
+            facts(granted(CHIPS, siblings=(spec(), spec(tier=Tier.SPOT), spec("v2-8"))), resources=NOTHING),
             [("ok", ZONE, f"{COVERED}8 of 8 chips")],
         ),
         (
-            facts(granted(CHIPS, siblings=(spec(), spec())), held=NOTHING),
+            facts(granted(CHIPS, siblings=(spec(), spec())), resources=NOTHING),
             [("warning", ZONE, f"{BILLED}`{CHIPS}`: 12 chips are needed, and 8 of 8 are left")],
         ),
         # Neither the dead use it up, nor what is in another zone, nor what goes before.
         (
             facts(
                 granted(CHIPS, made=spec("v4-16"), replaces=node(f"{ZONE}/trainer")),
-                held=held(
+                resources=resources(
                     node(f"{ZONE}/trainer"),
                     node(f"{ZONE}/dead", state="TERMINATED", tier="spot"),
                     node("us-west4-a/b"),
@@ -68,7 +68,7 @@ def test_rules_are_sorted_by_id() -> None:
         (
             facts(
                 granted(CHIPS, Grant(ZONE, "v4-16", "on-demand", 1, None), made=spec("v4-16")),
-                held=held(node(f"{ZONE}/a")),
+                resources=resources(node(f"{ZONE}/a")),
             ),
             [
                 (
@@ -79,20 +79,20 @@ def test_rules_are_sorted_by_id() -> None:
             ],
         ),
         (
-            facts(granted(Grant(ZONE, "v4", "spot", 8, None), made=spec(tier=Tier.PREEMPTIBLE)), held=NOTHING),
+            facts(granted(Grant(ZONE, "v4", "spot", 8, None), made=spec(tier=Tier.PREEMPTIBLE)), resources=NOTHING),
             [("ok", ZONE, f"covered by the grant `8 chips of v4 spot in {ZONE}`: 4 of 8 chips")],
         ),
         (
-            facts(granted(Grant(ZONE, "v4", "spot", 8, None)), held=NOTHING),
+            facts(granted(Grant(ZONE, "v4", "spot", 8, None)), resources=NOTHING),
             [("warning", ZONE, f"{BILLED}`8 chips of v4 spot in {ZONE}`: it is for spot, not on-demand")],
         ),
         (
-            facts(granted(Grant(ZONE, "v4-16", "on-demand", 1, None)), held=NOTHING),
+            facts(granted(Grant(ZONE, "v4-16", "on-demand", 1, None)), resources=NOTHING),
             [("warning", ZONE, f"{BILLED}`1 v4-16 on-demand in {ZONE}`: it is for v4-16, not v4-8")],
         ),
         # The last day counts, the one after it does not.
         (
-            facts(granted(Grant(ZONE, "v4", "on-demand", 8, date(2026, 5, 31))), held=NOTHING),
+            facts(granted(Grant(ZONE, "v4", "on-demand", 8, date(2026, 5, 31))), resources=NOTHING),
             [
                 (
                     "warning",
@@ -101,29 +101,32 @@ def test_rules_are_sorted_by_id() -> None:
                 )
             ],
         ),
-        (facts(granted(CHIPS), held=SLOW), []),
-        (facts(granted(CHIPS), held=held(unreachable=(ZONE,))), []),
-        (facts(granted(CHIPS), held=held(unreachable=("us-west4-a",))), [("ok", ZONE, f"{COVERED}4 of 8 chips")]),
+        (facts(granted(CHIPS), resources=SLOW), []),
+        (facts(granted(CHIPS), resources=resources(unreachable=(ZONE,))), []),
         (
-            facts(granted(CHIPS, made=spec("v9-8")), held=NOTHING),
+            facts(granted(CHIPS), resources=resources(unreachable=("us-west4-a",))),
+            [("ok", ZONE, f"{COVERED}4 of 8 chips")],
+        ),
+        (
+            facts(granted(CHIPS, made=spec("v9-8")), resources=NOTHING),
             [("warning", ZONE, "unknown whether a grant covers v9-8: tpuctl does not know the type")],
         ),
         # As a hard stop.
-        (facts(granted(CHIPS, strict=True), held=NOTHING), [("ok", ZONE, f"{COVERED}4 of 8 chips")]),
+        (facts(granted(CHIPS, strict=True), resources=NOTHING), [("ok", ZONE, f"{COVERED}4 of 8 chips")]),
         (
-            facts(granted(Grant(ZONE, "v4", "spot", 8, None), strict=True), held=NOTHING),
+            facts(granted(Grant(ZONE, "v4", "spot", 8, None), strict=True), resources=NOTHING),
             [("error", ZONE, f"{BILLED}`8 chips of v4 spot in {ZONE}`: it is for spot, not on-demand")],
         ),
         (
-            facts(granted(CHIPS, strict=True), held=SLOW),
+            facts(granted(CHIPS, strict=True), resources=SLOW),
             [("error", ZONE, f"the current usage of the grant `{CHIPS}` is unknown; it may be used up")],
         ),
         (
-            facts(granted(CHIPS, strict=True, made=spec("v9-8")), held=NOTHING),
+            facts(granted(CHIPS, strict=True, made=spec("v9-8")), resources=NOTHING),
             [("error", ZONE, "unknown whether a grant covers v9-8: tpuctl does not know the type")],
         ),
         (
-            facts(granted(strict=True), held=NOTHING),
+            facts(granted(strict=True), resources=NOTHING),
             [
                 (
                     "error",
@@ -135,12 +138,12 @@ def test_rules_are_sorted_by_id() -> None:
     ],
 )
 def test_grant_coverage_levels(about: CheckFacts, expected: list[tuple[str, str, str]]) -> None:
-    assert said(grant_covers, about) == expected
+    assert summaries(grant_covers, about) == expected
 
 
 def test_uncovered_node_names_covered_alternative() -> None:
     grants = (Grant("us-central1-f", "v2-8", "on-demand", 5, None), Grant(ZONE, "v4", "spot", 32, None))
-    about = facts(granted(*grants, made=spec("v4-8", Tier.ON_DEMAND), zone="europe-west4-b"), held=NOTHING)
+    about = facts(granted(*grants, made=spec("v4-8", Tier.ON_DEMAND), zone="europe-west4-b"), resources=NOTHING)
 
     difference = ["it is for the zone us-central2-b, not europe-west4-b", "it is for spot, not on-demand"]
     assert found_by(grant_covers, about) == [
@@ -175,8 +178,8 @@ UP = "tpuctl up trainer --project=p"
     [
         # The largest that is left and not larger.
         (CHIPS, spec("v4-64"), NOTHING, f"{UP} --zone={ZONE} --type=v4-16 --on-demand"),
-        (CHIPS, spec("v4-64"), held(node(f"{ZONE}/a")), f"{UP} --zone={ZONE} --type=v4-8 --on-demand"),
-        (CHIPS, spec("v4-64"), held(node(f"{ZONE}/a", "v4-16")), None),
+        (CHIPS, spec("v4-64"), resources(node(f"{ZONE}/a")), f"{UP} --zone={ZONE} --type=v4-8 --on-demand"),
+        (CHIPS, spec("v4-64"), resources(node(f"{ZONE}/a", "v4-16")), None),
         (
             Grant("us-west4-a", "v5e", "spot", 16, None),
             spec("v4-8"),
@@ -195,7 +198,7 @@ UP = "tpuctl up trainer --project=p"
     ],
 )
 def test_grant_remedy_command_is_covered(grant: Grant, made: Any, records: Any, command: str | None) -> None:
-    (found,) = found_by(grant_covers, facts(granted(grant, made=made), held=records))
+    (found,) = found_by(grant_covers, facts(granted(grant, made=made), resources=records))
 
     assert [remedy.command for remedy in found.remedies] == ([command] if command else [])
 
@@ -230,7 +233,7 @@ def until(day: int, month: int = 6) -> Grant:
     ],
 )
 def test_grant_end_is_reported(about: CheckFacts, expected: list[tuple[str, str, str]]) -> None:
-    assert said(grant_lasts, about) == expected
+    assert summaries(grant_lasts, about) == expected
 
 
 def reservations(*entries: dict[str, Any]) -> Known[tuple[Reservation, ...]]:
@@ -288,4 +291,4 @@ RESERVED = spec("v4-16", Tier.RESERVED)
     ],
 )
 def test_reserved_tier_needs_reservation(made: Any, found: Any, expected: list[tuple[str, str, str]]) -> None:
-    assert said(reservation_exists, facts(wanted(made), reservations=found)) == expected
+    assert summaries(reservation_exists, facts(wanted(made), reservations=found)) == expected

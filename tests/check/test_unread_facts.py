@@ -1,4 +1,4 @@
-"""What could not be read is said once, by one rule, with who may read it and where; and it is never ok."""
+"""An unread fact is reported once, by one rule, with the permission and its place; and it is never ok."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.check.bucket_facts import a_bucket
-from tests.check.cases import FACTS, ZONE, wanted
+from tests.check.rule_cases import FACTS, ZONE, wanted
 from tpuctl.check.facts import (
     EXTERNAL_IPS,
     OS_LOGIN,
@@ -50,7 +50,7 @@ def with_bucket(**changes: Any) -> CheckFacts:
 
 
 def with_fact(name: str, fact: Unknown) -> CheckFacts:
-    """Return facts of which one was asked for, and could not be read."""
+    """Return facts of which one was requested and could not be read."""
     if name.startswith("bucket."):
         return with_bucket(**{name.removeprefix("bucket."): fact})
     value: Any = {WHOLE.spec.data_disks[0].source: fact} if name == "disks" else fact
@@ -65,7 +65,7 @@ ROWS = [
     ("project", "TPU506", "resourcemanager.projects.get", "p"),
     ("types", "TPU301", "tpu.acceleratortypes.list", "p"),
     ("versions", "TPU305", "tpu.runtimeversions.list", "p"),
-    ("held", "TPU306", "tpu.nodes.list", "p"),
+    ("resources", "TPU306", "tpu.nodes.list", "p"),
     ("quotas", "TPU401", "serviceusage.quotas.get", "p"),
     ("region_quotas", "TPU403", "compute.regions.get", "p"),
     ("services", "TPU501", "serviceusage.services.get", "p"),
@@ -123,7 +123,7 @@ def test_unread_bucket_fact_is_reported_by_one_rule(name: str, id_: str, fact: U
 
 
 def test_facts_not_requested_are_silent() -> None:
-    """A node alone, of which nothing but the project is known."""
+    """Return a node without buckets, of which only the project is known."""
     plain = wanted(spec={"network": None})
     found = evaluate_rules(replace(FACTS, wanted=plain), RULES).findings
 
@@ -133,8 +133,8 @@ def test_facts_not_requested_are_silent() -> None:
 
 
 def test_unreachable_zones_are_reported_once() -> None:
-    held = Known(ProjectResources(unreachable=("europe-west4-a", ZONE)))
-    facts = replace(FACTS, wanted=WHOLE, held=held, network=Known(ComputeNetwork("shared", "", True, False)))
+    resources = Known(ProjectResources(unreachable=("europe-west4-a", ZONE)))
+    facts = replace(FACTS, wanted=WHOLE, resources=resources, network=Known(ComputeNetwork("shared", "", True, False)))
 
     assert [(one.id, one.found.is_passing) for one in evaluate_rules(facts, RULES).of(Level.UNKNOWN)] == [
         ("TPU306", True)

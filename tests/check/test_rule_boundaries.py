@@ -1,4 +1,4 @@
-"""Edges of rules: the one more or less, the part that is not named, the half of a condition that decides alone."""
+"""Boundaries of rules: one more or less, an unnamed part, one half of a condition."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.check import bucket_facts, cases, offer_facts
-from tests.check.offer_facts import NOW, ZONE, held, node, quota, request, spec
+from tests.check import bucket_facts, offer_facts, rule_cases
+from tests.check.offer_facts import NOW, ZONE, node, quota, request, resources, spec
 from tpuctl.accelerators import parse_accelerator_type
 from tpuctl.check.facts import EXTERNAL_IPS, SHIELDED_VM, BucketFacts, BucketUse, Known, NetworkInterface
 from tpuctl.check.findings import Level, OpenFirewall, create_or_check_command
@@ -64,7 +64,7 @@ def test_size_in_words_uses_decimal_units(size: int, words: str) -> None:
     ],
 )
 def test_holding_dead_state_is_dead_in_every_tier(state: str, tier: str, *, is_dead: bool) -> None:
-    (one,) = held_capacity(held(node(f"{ZONE}/a", state=state, tier=tier)).value, offer_facts.wanted())
+    (one,) = held_capacity(resources(node(f"{ZONE}/a", state=state, tier=tier)).value, offer_facts.wanted())
 
     assert one.is_dead is is_dead
 
@@ -77,14 +77,14 @@ def test_holding_dead_state_is_dead_in_every_tier(state: str, tier: str, *, is_d
     ],
 )
 def test_name_taken_in_zone_says_what_up_does(why: str, *, is_dead: bool) -> None:
-    about = offer_facts.facts(held=held(node(f"{ZONE}/trainer", state="PREEMPTED" if is_dead else "READY")))
+    about = offer_facts.facts(resources=resources(node(f"{ZONE}/trainer", state="PREEMPTED" if is_dead else "READY")))
 
     assert [found.why for found in offer_facts.found_by(node_name_is_free, about)] == [why]
 
 
 def test_delete_command_single_node_request_needs_no_flag() -> None:
     one = {"node": {"acceleratorType": "v4-8"}, "nodeId": "trainer"}
-    about = offer_facts.facts(held=held(request("us-west1-c/q", [one], state="WAITING_FOR_RESOURCES")))
+    about = offer_facts.facts(resources=resources(request("us-west1-c/q", [one], state="WAITING_FOR_RESOURCES")))
 
     (found,) = offer_facts.found_by(node_name_is_free, about)
     assert [remedy.command for remedy in found.remedies] == ["tpuctl down us-west1-c/trainer --project=p"]
@@ -117,7 +117,7 @@ def test_single_tenant_zone_checked_for_new_nodes_only(zone: str, type_: str, *,
 def test_grant_exactly_enough_left_covers(held_chips: int, command_type: str | None) -> None:
     grant = Grant(ZONE, "v4", "on-demand", 8, None)
     records = [node(f"{ZONE}/{number}") for number in range(held_chips // 4)]
-    mine = held_capacity(held(*records).value, offer_facts.wanted())
+    mine = held_capacity(resources(*records).value, offer_facts.wanted())
 
     found = grant_alternative(grant, V4, mine, NOW.date())
     assert (found.accelerator_type if found else None) == command_type
@@ -196,7 +196,7 @@ def test_image_is_named_for_documented_generations(image: str, type_: str, reaso
     ],
 )
 def test_interface_of_several_uses_the_first(several: list[dict[str, Any]], expected: tuple[Any, ...]) -> None:
-    one = NetworkInterface.of(cases.wanted(spec={"network": "named", "kept": {"networkConfigs": several}}))
+    one = NetworkInterface.of(rule_cases.wanted(spec={"network": "named", "kept": {"networkConfigs": several}}))
 
     assert (one.network, one.subnetwork, one.has_external_addresses) == expected
 
@@ -219,18 +219,18 @@ def test_suggested_command_other_type_drops_topology(type_: str | None, shape: s
 
 
 def test_firewall_range_with_host_bits_is_accepted() -> None:
-    least, most = port_access([cases.allow("inside", "10.1.2.3/8")], FirewallTarget("default", frozenset(), None))
+    least, most = port_access([rule_cases.allow("inside", "10.1.2.3/8")], FirewallTarget("default", frozenset(), None))
 
     assert (least.reach(SourceArea.INSIDE), least) == (("10.0.0.0/8",), most)
 
 
 def test_new_firewall_rule_name_is_valid() -> None:
-    """At most 63 characters, the last of them no hyphen."""
-    taken = (cases.allow("allow-ssh-from-iap", target_tags=("web",)),)
+    """A name has at most 63 characters and does not end with a hyphen."""
+    taken = (rule_cases.allow("allow-ssh-from-iap", target_tags=("web",)),)
 
     def name_for(network: str) -> str:
-        facts = cases.facts(firewalls=Known(taken), want={"iap": True, "spec": {"network": network}})
-        ((remedy,),) = (found.remedies for found in cases.found(firewall_allows_iap, facts))
+        facts = rule_cases.facts(firewalls=Known(taken), want={"iap": True, "spec": {"network": network}})
+        ((remedy,),) = (found.remedies for found in rule_cases.found(firewall_allows_iap, facts))
         assert isinstance(remedy.change, OpenFirewall)
         return remedy.change.name
 
@@ -241,8 +241,8 @@ def test_new_firewall_rule_name_is_valid() -> None:
 
 def test_ok_findings_have_no_remedy() -> None:
     open_, strict = OrgPolicy(EXTERNAL_IPS, allows_all=True), OrgPolicy(SHIELDED_VM, enforced=True)
-    (fine,) = cases.found(external_addresses_allowed, cases.facts(org_policies={EXTERNAL_IPS: Known(open_)}))
-    (bad,) = cases.found(secure_boot_satisfied, cases.facts(org_policies={SHIELDED_VM: Known(strict)}))
+    (fine,) = rule_cases.found(external_addresses_allowed, rule_cases.facts(org_policies={EXTERNAL_IPS: Known(open_)}))
+    (bad,) = rule_cases.found(secure_boot_satisfied, rule_cases.facts(org_policies={SHIELDED_VM: Known(strict)}))
 
     assert (fine.level, fine.remedies, fine.why) == (Level.OK, (), None)
     assert (bad.level, bad.text) == (
@@ -254,7 +254,9 @@ def test_ok_findings_have_no_remedy() -> None:
 def test_quota_exactly_enough_is_ok() -> None:
     name = "TPUV4sPodPerProjectPerZoneForTPUAPI"
     levels = [
-        offer_facts.said(quota_is_enough, offer_facts.facts(quotas=Known((quota(name, value),)), held=held()))[0][0]
+        offer_facts.summaries(
+            quota_is_enough, offer_facts.facts(quotas=Known((quota(name, value),)), resources=resources())
+        )[0][0]
         for value in (7, 8)
     ]
 
@@ -262,7 +264,7 @@ def test_quota_exactly_enough_is_ok() -> None:
 
 
 def test_ranking_sorts_by_farthest_bucket_first() -> None:
-    """Nearer to two of three is better than in the very region of one."""
+    """A zone near two of three buckets is better than the region of one."""
     places = (BucketPlacement("EU", "multi-region", ()), BucketPlacement("EUROPE-WEST2", "region", ()))
     named = [Bucket.from_api({"name": f"b{number}", "location": place.location, "locationType": place.kind})
              for number, place in enumerate((places[0], places[0], places[1]))]  # fmt: skip
@@ -278,7 +280,7 @@ def test_ranking_sorts_by_farthest_bucket_first() -> None:
 
 
 def test_misfit_image_suggests_similar_image() -> None:
-    """The same TensorFlow for several workers, and not the image that is usual for the type."""
+    """The suggestion is the same TensorFlow for several workers, not the default image of the type."""
     about = offer_facts.facts(offer_facts.wanted(spec("v4-32", runtime_version="tpu-vm-tf-2.11.0")))
 
     (found,) = offer_facts.found_by(image_fits_accelerator, about)

@@ -1,4 +1,4 @@
-"""A node that works with a thing of each kind, and what of it could not be read."""
+"""A node that uses each kind of resource, and the facts about it that could not be read."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SPEC = NodeSpec(
     tier=Tier.RESERVED,
     data_disks=(DataDisk("one"), DataDisk(f"projects/sandbox/zones/{ZONE}/disks/two")),
 )
-# Everything that can be asked for, but what other zones offer: the bucket is beside the node.
+# Every query is needed, except the offers of other zones: the bucket is near the node.
 WHOLE = WantedNode(project="sandbox", zone=ZONE, spec=SPEC, machine="loader", buckets=(BucketUse("near", "train"),))
 
 
 def needs(facts: CheckFacts) -> dict[str, Any]:
-    """Return, of what could not be read, the permission that would answer it."""
+    """Return each unread fact with the permission that reading it takes."""
     about = [(entry.name, getattr(facts, entry.name)) for entry in fields(facts)]
     about += [(f"bucket.{entry.name}", getattr(one, entry.name)) for one in facts.buckets for entry in fields(one)]
     about += [(name, fact) for _, each in about if isinstance(each, dict) for name, fact in each.items()]

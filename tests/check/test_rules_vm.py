@@ -1,4 +1,4 @@
-"""Rules about the machine and the disks beside the node: a row for each answer."""
+"""Rules about the virtual machine and the disks of the node: a row for each answer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.check.cases import LATE, REFUSED, WANTED, ZONE, commands, facts, levels, said
+from tests.check.rule_cases import LATE, REFUSED, WANTED, ZONE, commands, facts, levels, summaries
 from tpuctl.check.facts import Absent, BucketUse, Known, Purpose
 from tpuctl.check.findings import Level
 from tpuctl.check.rules.vm_rules import disk_is_attachable, disk_is_in_zone, machine_is_near, machine_scopes_suffice
@@ -56,7 +56,7 @@ def vm(
     ],
 )
 def test_machine_location_is_compared(fact: Any, lines: list[str]) -> None:
-    assert said(machine_is_near, facts(want={"machine": "vm"}, machine=fact)) == lines
+    assert summaries(machine_is_near, facts(want={"machine": "vm"}, machine=fact)) == lines
 
 
 READS, WRITES = BucketUse("data", writes=False), BucketUse("runs", "x", reads=False)
@@ -96,7 +96,7 @@ def test_machine_of_serving_node_needs_no_write_scope() -> None:
 
 @pytest.mark.parametrize("fact", [None, Absent(), REFUSED, LATE])
 def test_machine_scopes_unknown_machine_is_silent(fact: Any) -> None:
-    assert said(machine_scopes_suffice, facts(want={"machine": "vm", "buckets": (BOTH,)}, machine=fact)) == []
+    assert summaries(machine_scopes_suffice, facts(want={"machine": "vm", "buckets": (BOTH,)}, machine=fact)) == []
 
 
 CHANGE = "gcloud compute instances set-service-account vm --zone=us-central2-b"
@@ -144,7 +144,7 @@ def test_machine_scopes_remedies_change_them(name: str, fact: Any, project: Any,
     given = {"project": project} if project else {}
     these = facts(want={"machine": name, "buckets": (BOTH,)}, machine=fact, **given)
 
-    assert said(machine_scopes_suffice, these) == [f"warning vm vm: {text}"]
+    assert summaries(machine_scopes_suffice, these) == [f"warning vm vm: {text}"]
     assert commands(machine_scopes_suffice, these) == advised
 
 
@@ -209,7 +209,7 @@ def with_disk(fact: Any, source: str = PATH, mode: str = "READ_WRITE", *, kind: 
     ],
 )
 def test_disk_location_is_compared(source: str, fact: Any, lines: list[str]) -> None:
-    assert said(disk_is_in_zone, with_disk(fact, source)) == lines
+    assert summaries(disk_is_in_zone, with_disk(fact, source)) == lines
 
 
 def holder(source: str) -> Node:
@@ -294,4 +294,4 @@ READING = replace(WANTED.spec, data_disks=(DataDisk(PATH, "READ_ONLY"),))
     ],
 )
 def test_disk_attachability(these: Any, lines: list[str]) -> None:
-    assert said(disk_is_attachable, these) == lines
+    assert summaries(disk_is_attachable, these) == lines

@@ -1,4 +1,4 @@
-"""What a finding advises to type has all that was asked for: a node without its guards would cost."""
+"""A suggested command repeats all options: without its safeguards a node would cost money."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions to a cloud: each once, side by side, by one deadline, and what becomes of each answer and each failure."""
+"""Queries: each is sent once, in parallel, with one deadline; every answer and every failure becomes a fact."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LONG = 10
 
 
 @pytest.fixture
-def asking(clock: ManualClock) -> QueryPool:
+def pool(clock: ManualClock) -> QueryPool:
     return QueryPool(clock, TIMEOUT)
 
 
@@ -43,32 +43,32 @@ def failing(error: BaseException) -> Callable[[], Any]:
     return call
 
 
-def test_query_answer_is_known(asking: QueryPool) -> None:
-    assert asking.answer(asking.ask("one", lambda: 1)) == Known(1)
+def test_query_answer_is_known(pool: QueryPool) -> None:
+    assert pool.answer(pool.ask("one", lambda: 1)) == Known(1)
     # Nothing is an answer too.
-    assert asking.answer(asking.ask("none", lambda: None)) == Known(None)
+    assert pool.answer(pool.ask("none", lambda: None)) == Known(None)
 
 
-def test_query_with_same_key_runs_once(asking: QueryPool) -> None:
+def test_query_with_same_key_runs_once(pool: QueryPool) -> None:
     calls: list[str] = []
 
-    first = asking.ask(("bucket", "a"), lambda: calls.append("a"))
-    again = asking.ask(("bucket", "a"), lambda: calls.append("again"))
-    other = asking.ask(("bucket", "b"), lambda: calls.append("b"))
-    for question in (first, again, other, first):
-        asking.answer(question)
+    first = pool.ask(("bucket", "a"), lambda: calls.append("a"))
+    again = pool.ask(("bucket", "a"), lambda: calls.append("again"))
+    other = pool.ask(("bucket", "b"), lambda: calls.append("b"))
+    for query in (first, again, other, first):
+        pool.answer(query)
 
     assert (first is again, sorted(calls)) == (True, ["a", "b"])
 
 
-def test_query_failure_is_not_repeated(asking: QueryPool) -> None:
+def test_query_failure_is_not_repeated(pool: QueryPool) -> None:
     calls: list[int] = []
 
     def call() -> int:
         calls.append(1)
         raise NotFoundError("there is no such thing")
 
-    answers = [asking.answer(asking.ask("one", call)) for _ in range(2)]
+    answers = [pool.answer(pool.ask("one", call)) for _ in range(2)]
 
     assert (answers, len(calls)) == ([Absent("there is no such thing")] * 2, 1)
 
@@ -97,30 +97,30 @@ def test_query_failure_is_not_repeated(asking: QueryPool) -> None:
     ],
     ids=lambda value: f"{type(value).__name__} {getattr(value, 'error_id', '')}",
 )
-def test_query_failure_becomes_fact(asking: QueryPool, failure: TpuctlError, fact: Absent | Unknown) -> None:
-    assert asking.answer(asking.ask("one", failing(failure), permission="a.b.get")) == fact
+def test_query_failure_becomes_fact(pool: QueryPool, failure: TpuctlError, fact: Absent | Unknown) -> None:
+    assert pool.answer(pool.ask("one", failing(failure), permission="a.b.get")) == fact
 
 
 class Halt(BaseException):
-    """What ends a program, such as an interrupt, and is no `Exception`."""
+    """An exception that ends a program, such as an interrupt, and is no `Exception`."""
 
 
 @pytest.mark.parametrize("failure", [CredentialsError("who are you?"), ZeroDivisionError("a bug"), Halt()])
-def test_query_bug_is_raised_with_traceback(asking: QueryPool, failure: BaseException) -> None:
+def test_query_bug_is_raised_with_traceback(pool: QueryPool, failure: BaseException) -> None:
     def the_call_that_broke() -> None:
         raise failure
 
-    question = asking.ask("one", the_call_that_broke)
+    query = pool.ask("one", the_call_that_broke)
     with pytest.raises(type(failure)) as raised:
-        asking.answer(question)
+        pool.answer(query)
 
     assert raised.value is failure
     assert "the_call_that_broke" in {frame.name for frame in traceback.extract_tb(raised.tb)}
     # Its thread goes on with what else was asked.
-    assert asking.answer(asking.ask("two", lambda: 2)) == Known(2)
+    assert pool.answer(pool.ask("two", lambda: 2)) == Known(2)
 
 
-def test_query_pool_runs_at_most_32(asking: QueryPool) -> None:
+def test_query_pool_runs_at_most_32(pool: QueryPool) -> None:
     begun, all_begun, release = list[int](), threading.Event(), threading.Event()
 
     def call(number: int) -> int:
@@ -130,7 +130,7 @@ def test_query_pool_runs_at_most_32(asking: QueryPool) -> None:
         release.wait(LONG)
         return number
 
-    questions = [asking.ask(number, lambda number=number: call(number)) for number in range(40)]  # type: ignore[misc]  # a default binds it now
+    queries = [pool.ask(number, lambda number=number: call(number)) for number in range(40)]  # type: ignore[misc]  # a default binds it now
     assert all_begun.wait(LONG)
     # Later threads get time to start.
     release.wait(0.05)
@@ -138,79 +138,79 @@ def test_query_pool_runs_at_most_32(asking: QueryPool) -> None:
     release.set()
 
     assert at_once == list(range(32))
-    assert [asking.answer(question) for question in questions] == [Known(number) for number in range(40)]
+    assert [pool.answer(query) for query in queries] == [Known(number) for number in range(40)]
 
 
-def test_query_pool_keeps_order(asking: QueryPool) -> None:
-    """One thread is free, and takes one after another; the others are held up."""
+def test_query_pool_keeps_order(pool: QueryPool) -> None:
+    """One thread is free and takes one query after another; the others are blocked."""
     free, release, begun = threading.Event(), threading.Event(), list[int]()
-    asking.ask("free", lambda: free.wait(LONG))
+    pool.ask("free", lambda: free.wait(LONG))
     for number in range(31):
-        asking.ask(f"held up {number}", lambda: release.wait(LONG))
-    waiting = [asking.ask(number, lambda number=number: begun.append(number)) for number in range(20)]  # type: ignore[misc]  # as above
+        pool.ask(f"held up {number}", lambda: release.wait(LONG))
+    waiting = [pool.ask(number, lambda number=number: begun.append(number)) for number in range(20)]  # type: ignore[misc]  # as above
 
     free.set()
-    for question in waiting:
-        asking.answer(question)
+    for query in waiting:
+        pool.answer(query)
     release.set()
 
     assert begun == list(range(20))
 
 
-def test_query_pool_replaces_ended_threads(asking: QueryPool) -> None:
+def test_query_pool_replaces_ended_threads(pool: QueryPool) -> None:
     for number in range(100):
-        assert asking.answer(asking.ask(number, lambda: "said")) == Known("said")
+        assert pool.answer(pool.ask(number, lambda: "said")) == Known("said")
 
 
-def test_query_pool_does_not_block_exit(asking: QueryPool) -> None:
+def test_query_pool_does_not_block_exit(pool: QueryPool) -> None:
     release, before = threading.Event(), set(threading.enumerate())
-    question = asking.ask("one", lambda: release.wait(LONG))
+    query = pool.ask("one", lambda: release.wait(LONG))
 
     threads = set(threading.enumerate()) - before
     assert threads
     assert all(thread.daemon for thread in threads)
     release.set()
-    asking.answer(question)
+    pool.answer(query)
 
 
-def test_query_pool_deadline_keeps_answers(asking: QueryPool, clock: ManualClock) -> None:
-    """The deadline is one for all, counted from the beginning and not from the look at each answer."""
+def test_query_pool_deadline_keeps_answers(pool: QueryPool, clock: ManualClock) -> None:
+    """All queries share one deadline, counted from `begin` and not from each call of `answer`."""
     release = threading.Event()
-    here, pending = asking.ask("here", lambda: 1), asking.ask("pending", lambda: release.wait(LONG))
-    asking.answer(here)
+    here, pending = pool.ask("here", lambda: 1), pool.ask("pending", lambda: release.wait(LONG))
+    pool.answer(here)
     clock.sleep(TIMEOUT)
     # A caller that waits beyond the deadline gets an answer.
     timer = threading.Timer(0.2, release.set)
     timer.start()
 
-    assert [asking.answer(question) for question in (pending, here, pending)] == [LATE, Known(1), LATE]
+    assert [pool.answer(query) for query in (pending, here, pending)] == [LATE, Known(1), LATE]
     timer.join()
 
 
-def test_query_after_deadline_does_not_wait(asking: QueryPool, clock: ManualClock) -> None:
+def test_query_after_deadline_does_not_wait(pool: QueryPool, clock: ManualClock) -> None:
     release = threading.Event()
-    pending = asking.ask("pending", lambda: release.wait(LONG))
+    pending = pool.ask("pending", lambda: release.wait(LONG))
     clock.sleep(TIMEOUT * 100)
 
-    assert asking.answer(pending) == LATE
+    assert pool.answer(pending) == LATE
     release.set()
 
 
-def test_query_pool_begin_resets_deadline(asking: QueryPool, clock: ManualClock) -> None:
-    """What was late the first time may have come by the next, and is not asked for again."""
+def test_query_pool_begin_resets_deadline(pool: QueryPool, clock: ManualClock) -> None:
+    """A late answer may have arrived by the next call, and the query is not sent again."""
     release, calls = threading.Event(), list[int]()
 
     def call() -> bool:
         calls.append(1)
         return release.wait(LONG)
 
-    question = asking.ask("one", call)
+    query = pool.ask("one", call)
     clock.sleep(TIMEOUT)
-    late = asking.answer(question)
-    asking.begin()
+    late = pool.answer(query)
+    pool.begin()
     threading.Timer(0.05, release.set).start()
 
-    assert (late, asking.answer(asking.ask("one", call)), len(calls)) == (LATE, Known(value=True), 1)
+    assert (late, pool.answer(pool.ask("one", call)), len(calls)) == (LATE, Known(value=True), 1)
 
 
 @pytest.mark.parametrize(
@@ -226,12 +226,12 @@ def test_query_pool_begin_resets_deadline(asking: QueryPool, clock: ManualClock)
     ],
 )
 def test_query_refusal_counts_as_answer(
-    asking: QueryPool, failures: tuple[TpuctlError | None, ...], expected: bool
+    pool: QueryPool, failures: tuple[TpuctlError | None, ...], expected: bool
 ) -> None:
     release = threading.Event()
-    asking.ask("pending", lambda: release.wait(LONG))
+    pool.ask("pending", lambda: release.wait(LONG))
     for number, failure in enumerate(failures):
-        asking.answer(asking.ask(number, failing(failure) if failure else lambda: 1))
+        pool.answer(pool.ask(number, failing(failure) if failure else lambda: 1))
 
-    assert asking.has_answer is expected
+    assert pool.has_answer is expected
     release.set()

@@ -1,4 +1,4 @@
-"""What `up`, `create` and `run --up` check before they create something, and what they do not check."""
+"""The checks of `up`, `create` and `run --up` before a creation, and the cases that are not checked."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def buckets(sandbox: Sandbox) -> None:
 
 
 def quota(sandbox: Sandbox, limit: int) -> None:
-    """Limit what the project may have of v4, on demand, in the zone."""
+    """Set the quota of on-demand v4 in the zone."""
     with sandbox.world.write() as session:
         put_quota(session, limit=limit, generation="v4", zone=ZONE)
 
 
 def reads(sandbox: Sandbox) -> int:
-    """Count the requests about buckets so far: only checks ask for those."""
+    """Count the requests about buckets so far: only checks send them."""
     return sum("/storage/" in entry.path for entry in read_log(sandbox.world.path))
 
 
@@ -83,7 +83,7 @@ def test_warning_is_one_line_and_does_not_stop(tpuctl: Console, sandbox: Sandbox
 @pytest.mark.usefixtures("buckets")
 @one_face
 def test_existing_node_is_not_checked(tpuctl: Console, sandbox: Sandbox) -> None:
-    """Its own share of a quota does not keep it from being brought up."""
+    """The quota that the node itself uses does not block it."""
     put(sandbox)
     quota(sandbox, 8)
 
@@ -253,7 +253,7 @@ def test_dry_run_checks(tpuctl: Console, sandbox: Sandbox) -> None:
 
 @one_face
 def test_watch_does_not_check(tpuctl: Console, sandbox: Sandbox) -> None:
-    """Who keeps a node alive through the night has decided already."""
+    """`watch` recreates what the user has already created; a check would stop it at night."""
     put(sandbox, state="PREEMPTED")
     (tpuctl.folder / "tpuctl.yaml").write_text("data_buckets: [gs://nowhere-at-all]\n")
 

@@ -1,0 +1,217 @@
+"""What `tpuctl check` does once its options are parsed: find the target, run the checks, show and fix the findings.
+
+Apart from the command, as `--help` and completion need not wait for its imports.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.accelerators import (
+    accelerator_types_of_size,
+    check_accelerator_type,
+    find_accelerator_type,
+    find_type_of_other_service,
+)
+from tpuctl.app.spec_options import build_spec, take_spec
+from tpuctl.check.commands.preflight_options import preflight_check, take_check_options
+from tpuctl.check.facts import Fact, Known, Purpose, Unknown
+from tpuctl.check.report_rendering import show_findings, show_zone_ranking, waiting_notice
+from tpuctl.clock import SystemClock
+from tpuctl.errors import (
+    AccessError,
+    ExitCode,
+    InvalidInputError,
+    NodeNotFoundError,
+    NodeNotInProjectError,
+    ServiceUnavailableError,
+)
+from tpuctl.models.spec import NodeSpec
+from tpuctl.names import NodeName, NodeReference
+from tpuctl.nodes.locate import only_node, unreachable_zones_error
+
+if TYPE_CHECKING:
+    from tpuctl.app.app import App
+    from tpuctl.check.facts import WantedNode
+    from tpuctl.check.findings import CheckReport
+    from tpuctl.check.gate import PreflightCheck
+    from tpuctl.nodes.context import NodeListingLike
+
+
+def run_check(app: App, options: dict[str, Any]) -> int:
+    """Run `tpuctl check` and return its exit code."""
+    if options["ai_platform"]:
+        from tpuctl.check.commands.translate_job import translate_job_file  # noqa: PLC0415  # rarely needed
+
+        return translate_job_file(
+            app, options["ai_platform"], **{name: options[name] for name in ("write", "yes", "strict", "skip_checks")}
+        )
+
+    purpose = Purpose(options["purpose"]) if options["purpose"] else None
+    use_target_file(app, options)
+    checks = preflight_check(app, take_check_options(options), purpose=purpose, machine=options["vm"])
+    target = find_check_target(app, checks, options)
+    if isinstance(target, ZoneSearch):
+        if options["fix"]:
+            raise InvalidInputError("`--fix` needs a zone, as the fixes depend on it", hint="name one with `--zone`")
+
+        return show_zone_search(app, checks, target)
+    report, fix_code = _check_node(app, checks, target, options)
+    if not checks.has_answer:
+        hint = "check the network, the proxy and the endpoint"
+        raise ServiceUnavailableError("nothing could be checked: the cloud did not answer", hint=hint)
+    return ExitCode.CHECK_FAILED if report.fails(strict=options["strict"]) else fix_code
+
+
+def _check_node(
+    app: App, checks: PreflightCheck, wanted: WantedNode, options: dict[str, Any]
+) -> tuple[CheckReport, ExitCode]:
+    """Check, show the report, apply fixes if requested. Return the last report and the exit code of the fixes."""
+    real = app.invocation.clock or SystemClock()
+    began, runs = real.monotonic(), 0
+
+    def check() -> CheckReport:
+        nonlocal began, runs
+        if runs:
+            # A fix was applied since.
+            checks.discard_answers()
+            began = real.monotonic()
+        runs += 1
+        with waiting_notice(app.terminal):
+            return checks.report(wanted)
+
+    def show(report: CheckReport) -> None:
+        show_findings(
+            app.terminal,
+            app.as_typed(report),
+            app.format,
+            wanted=wanted,
+            elapsed=real.monotonic() - began,
+            verbose=options["shows_all"] or app.is_verbose,
+            can_fix=not options["fix"],
+            sandbox=app.is_sandbox,
+        )
+
+    if options["fix"]:
+        from tpuctl.check.fixes import check_and_fix  # noqa: PLC0415  # rarely needed
+
+        return check_and_fix(app, check, show, yes=options["yes"], form=app.format)
+    report = check()
+    show(report)
+    return report, ExitCode.OK
+
+
+_YAML_SUFFIXES = (".yaml", ".yml")
+_TYPE_PATTERN = re.compile(r"(tpu)?v\d")
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneSearch:
+    """A type without a zone; `zones` limits the search, empty means all."""
+
+    spec: NodeSpec
+    zones: tuple[str, ...]
+
+
+def use_target_file(app: App, options: dict[str, Any]) -> None:
+    """Read the settings from the file named in place of a node, else from `tpuctl.yaml` if it is trusted."""
+    text = options["target"]
+    if not text or not text.endswith(_YAML_SUFFIXES):
+        app.require_trust()
+        return
+    path = app.invocation.folder / text
+    if not path.is_file():
+        raise InvalidInputError(f"there is no file `{text}`", hint="name a node, a type such as `v4-8`, or a file")
+    app.use_project_file(path)
+    options["target"] = None
+
+
+def find_check_target(app: App, gate: PreflightCheck, options: dict[str, Any]) -> WantedNode | ZoneSearch:
+    """Return the target of the check. Raises `InvalidInputError` if no type is given, `NodeNotFoundError`."""
+    text, given = options["target"], take_spec(options)
+    if text and text.startswith("gs://"):
+        raise InvalidInputError(
+            f"`{text}` is not a node", hint=f"name a type that reads it: `tpuctl check v4-8 --bucket {text}`"
+        )
+    if text and (find_accelerator_type(text) or find_type_of_other_service(text)):
+        given, text = {**given, "type": text}, None
+    kind = given.get("type", "")
+    if find_type_of_other_service(kind):
+        # For types of another service no image is known, and none is needed to report that.
+        spec: NodeSpec | None = NodeSpec(accelerator_type=kind, runtime_version=given.get("version", ""))
+    else:
+        spec = build_spec(app, given)
+    if text:
+        return _target_node(app, gate, text, spec, is_type_given=bool(given))
+    if spec is None:
+        raise InvalidInputError("no node or type to check", hint="name a node, a file, or a type: `tpuctl check v4-8`")
+    if options["where"] or len(app.zones) > 1:
+        return ZoneSearch(spec, app.zones)
+    zone = app.place.zone or app.place.default_zone
+    if zone is None:
+        return ZoneSearch(spec, ())
+    return gate.settings.wanted(app.project, zone, spec)
+
+
+def _target_node(
+    app: App, gate: PreflightCheck, text: str, spec: NodeSpec | None, *, is_type_given: bool
+) -> WantedNode:
+    """Return the existing node; if it is missing, dead or differs from the requested one, return the new node.
+
+    Settings of a file apply to new nodes only; `is_type_given` says that a flag names the type. If the existence of the node is
+    unknown, the requested node is checked.
+    """
+    from tpuctl.nodes.commands.node_lookup import likely_zone, zone_to_create  # noqa: PLC0415  # completion and --help need not wait for it
+
+    reference, place = app.reference(text), app.place
+    project, zone = reference.project or place.project, reference.zone or place.zone
+    fact = gate.nodes(project)
+    listed = fact.value.nodes if isinstance(fact, Known) else ()
+    found = only_node([node for node in listed if node.name.zone == zone or zone is None], reference.node_id)
+    if found is None:
+        if spec is None:
+            zone = zone or likely_zone(app, reference)
+            spec = _last_known_spec(app, NodeReference(reference.node_id, zone, project), fact)
+        name = NodeName(project, zone or zone_to_create(app, reference, spec), reference.node_id)
+        return gate.settings.wanted(name.project, name.zone, spec, name=name)
+    name = found.name
+    if found.state.is_dead or (is_type_given and spec is not None and spec.differences(found)):
+        return gate.settings.wanted(
+            name.project, name.zone, spec or NodeSpec.from_node(found), name=name, replaces=found
+        )
+    return gate.settings.wanted(
+        name.project, name.zone, NodeSpec.from_node(found), name=name, node=found, creates=False
+    )
+
+
+def _last_known_spec(app: App, reference: NodeReference, fact: Fact[NodeListingLike]) -> NodeSpec:
+    """Return the last known spec of the node. Raises an error with the reason if there is none, and a suggestion."""
+    node_id, zone, project = reference.node_id, reference.zone, reference.project or app.project
+    if not isinstance(fact, Known):
+        kind = AccessError if isinstance(fact, Unknown) and not fact.is_passing else ServiceUnavailableError
+        raise kind(f"could not read whether the node `{node_id}` exists: {fact.reason}")
+    if silent := [each for each in fact.value.unreachable if zone in {None, each}]:
+        raise unreachable_zones_error(node_id, silent)
+    remembered = app.journal.last_spec(NodeName(project, zone, node_id)) if zone else None
+    if remembered is None:
+        if _TYPE_PATTERN.match(node_id):
+            check_accelerator_type(node_id)
+            known = ", ".join(f"`{name}`" for name in accelerator_types_of_size(node_id))
+            raise InvalidInputError(
+                f"`{node_id}` is neither a node nor an accelerator type that tpuctl knows",
+                hint=f"types of that size are {known}; see `tpuctl types`" if known else "see `tpuctl types`",
+            )
+        raise NodeNotFoundError(node_id, zone) if zone else NodeNotInProjectError(node_id, project)
+    app.terminal.note(f"`{node_id}` does not exist: checking its last known type, {remembered.spec.accelerator_type}")
+    return remembered.spec
+
+
+def show_zone_search(app: App, checks: PreflightCheck, search: ZoneSearch) -> int:
+    """Show the zones that offer the type, the best first. Return 9 if there is none, or a bucket does not exist."""
+    with waiting_notice(app.terminal):
+        ranking = checks.ranking(app.project, search.spec, search.zones)
+    show_zone_ranking(app.terminal, ranking, app.format, sandbox=app.is_sandbox)
+    is_missing = any(bucket.is_absent for bucket in ranking.unplaced)
+    return ExitCode.OK if ranking.zones and not is_missing else ExitCode.CHECK_FAILED
