@@ -1,4 +1,8 @@
-"""Run ssh in the foreground: it uses the terminal, or the streams of this process, until it ends."""
+"""Run ssh in the foreground: it uses the terminal, or the streams of this process, until it ends.
+
+Also the parts of its command line: the tmux session, the user's options (checked: some would disable host key checks, or
+override what tpuctl sets) and port forwards.
+"""
 
 from __future__ import annotations
 
@@ -85,9 +89,6 @@ def _run_on_terminal(words: list[str]) -> int:
         raise
 
 
-# The remote command that attaches to a tmux session, and its exit codes.
-
-
 DEFAULT_TMUX_SESSION = "tpuctl"
 # Exit codes of the script below, which common programs do not use.
 NO_TMUX = 84
@@ -118,9 +119,6 @@ def tmux_attach_command(name: str, command: Sequence[str] = ()) -> str:
     line = [] if not command else [command[0] if len(command) == 1 else shlex.join(command)]
     text = _SCRIPT.format(no_tmux=NO_TMUX, goes_on=TMUX_DETACHED)
     return "exec " + shlex.join(["sh", "-c", text, name, *line])
-
-
-# Check the user's options for ssh: some would disable host key checks, or override what tpuctl sets. Pure.
 
 
 _OF_HOST_KEYS = {
@@ -222,9 +220,6 @@ def _settings_in(words: Sequence[str]) -> Iterator[str]:
                 elif letter in _LETTERS:
                     yield f"{_LETTERS[letter]}={value}"
                 break
-
-
-# Port forwards of `--forward`: a service name or a port of a worker, and the local port.
 
 
 # The default ports of TensorBoard and Jupyter [their documentation].

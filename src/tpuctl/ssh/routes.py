@@ -214,9 +214,6 @@ class Router:
         return Route.EXTERNAL
 
 
-# Fetch the networks of this machine from the metadata server of Google Cloud's virtual machines.
-
-
 # The firmware of a Compute Engine machine, TPU VMs included, has its name here [google-auth, compute_engine/_metadata.py].
 _PRODUCT = Path("/sys/class/dmi/id/product_name")
 # The address, not the name, so a laptop makes no DNS lookup [google-auth, as above].

@@ -1,7 +1,7 @@
 """Classify failed ssh logins, and explain each cause with its remedies.
 
-The messages are in `data/messages/ssh.yaml` (`where: ssh`), which `diagnosis` reads. Use these functions only for an ssh that
-ended before the remote command started: later the stderr is that of the command.
+The messages are in `data/messages/ssh.yaml` (`where: ssh`), which `explain.messages` reads. Use these functions only for an ssh
+that ended before the remote command started: later the stderr is that of the command.
 """
 
 from __future__ import annotations

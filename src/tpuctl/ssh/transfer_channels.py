@@ -1,4 +1,4 @@
-"""The ssh session with the copy program on one worker, and the meaning of its end."""
+"""The ssh sessions with the copy program and the sync program on one worker, and the meaning of their ends."""
 
 from __future__ import annotations
 
@@ -192,9 +192,6 @@ def _skip_banner(stream: IO[bytes]) -> bool:
         if skipped > MAX_LOGIN_BANNER:
             raise UnexpectedAnswerError(f"more than {MAX_LOGIN_BANNER} bytes before its answer")
     return False
-
-
-# The ssh and rsync processes of a sync, which an interrupt terminates together, and the session with the worker program.
 
 
 _SYNC_EXIT_SECONDS = 5.0

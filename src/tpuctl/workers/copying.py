@@ -1,4 +1,8 @@
-"""Copy files between this machine and workers. Local files are checked before any worker is contacted."""
+"""Copy files between this machine and workers. Local files are checked before any worker is contacted.
+
+All workers are served in parallel; a broken connection is replaced, and what has arrived is not sent again. Each local file is
+read once for all workers. The frames of a worker are checked by `copy_protocol`.
+"""
 
 from __future__ import annotations
 
@@ -130,9 +134,6 @@ def download(
     return copy_all_workers(members, transfers, tallies, fanout=wish.fanout, clock=clock)
 
 
-# Run the copies of all workers in parallel.
-
-
 # Parallel copies; the next starts when one of them ends.
 _MAX_AT_ONCE = 64
 
@@ -163,9 +164,6 @@ def copy_all_workers(
         raise
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-# The copy to or from one worker, which opens a new link after a failure.
 
 
 _EXIT_SECONDS = 5
@@ -390,9 +388,6 @@ class Download:
         return (kept.files if kept else 0), (kept.size if kept else 0), [*failed, *problems], notes
 
 
-# The options, the progress and the result of a copy.
-
-
 _PAUSES = (1, 2, 4, 8)
 # A worker that takes a little more each time and hangs up would never finish.
 _MAX_LINKS = 1000
@@ -472,9 +467,6 @@ def copy_retry_pause(failures: int, links: int) -> timedelta | None:
     return timedelta(seconds=_PAUSES[failures - 1]) if 0 < failures <= len(_PAUSES) and links < _MAX_LINKS else None
 
 
-# Digests of the first bytes of files. Each byte is read once for all workers.
-
-
 class PrefixDigests:
     """Digests of the first bytes of all files of a run. Thread-safe."""
 
@@ -511,9 +503,6 @@ class _Prefix:
                         self._known[self._read] = self._hash.hexdigest()
             known = self._known.get(length)
         return digest_of_beginning(self._path, length) if known is None else known
-
-
-# Parse `SRC... DST` of a copy: which side is remote, the nodes and the paths. No I/O.
 
 
 # scp treats `a/b:c` as local; here the first part must look like a zone. A drive letter is not a node.

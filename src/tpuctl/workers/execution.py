@@ -1,4 +1,8 @@
-"""A command on workers, from the request to what is shown: for `run`, and for `ssh` with several workers."""
+"""A command on workers, from the request to what is shown: for `run`, `attach` and `logs -f`, and `ssh` with several workers.
+
+`WorkerOutputStreams` writes output while it comes; `OutputTail` keeps the end of it, which `diagnose_output` reads if the
+command fails; `run_json`, `run_warnings` and `run_error` describe the results.
+"""
 
 from __future__ import annotations
 
@@ -216,9 +220,6 @@ def _has_data(file: int, mode: int) -> bool:
         return False
 
 
-# The results of a run, as JSON, warnings and errors.
-
-
 _SHOWN = 8
 # What TPU users see behind these exit codes of a shell (128 and the signal).
 _MEANINGS = {
@@ -376,9 +377,6 @@ def _reasons(endings: Iterable[WorkerResult]) -> str | None:
     return "\n".join(map(escape_unprintable, lines)) or None
 
 
-# The meaning of a failed command's output: the end of each worker's output is kept, and read after a failure.
-
-
 # Bytes that are kept of each worker's stdout and of its stderr, and of all workers together.
 _TAIL_BYTES: Final = 64 * 1024
 _TOTAL_TAIL_BYTES: Final = 8 * 1024 * 1024
@@ -511,9 +509,6 @@ def _conclude(failed: Sequence[WorkerResult], said: OutputTail) -> RunDiagnosis 
     return None
 
 
-# Follow a job from the command line: for `logs -f` and `attach`.
-
-
 _LASTING = {True: "continues", False: "continues as long as a client follows it", None: "is left running"}
 
 
@@ -544,9 +539,6 @@ def follow_job(
             passes_signals=passes_signals,
         )
     return with_diagnosis(result, tail)
-
-
-# Output of commands on workers while they run: lines with a prefix for each worker, or the raw bytes of a single one.
 
 
 # A longer line is written in parts.

@@ -1,6 +1,9 @@
 # ruff: noqa: PTH114, PTH115, PTH118, PTH120  # names of files are bytes here, which pathlib does not know
 
-"""List the files of a folder: in a git tree those that git tracks or would track, else all. Never follows symlinks."""
+"""List the files of a folder, and read them: in a git tree those that git tracks or would track, else all.
+
+Never follows symlinks. Small files are read once for all workers; no partial file is sent.
+"""
 
 from __future__ import annotations
 
@@ -177,9 +180,6 @@ def _git(folder: bytes) -> bytes:
 
 def _text(path: bytes) -> str:
     return path.decode("utf-8", "surrogateescape")
-
-
-# Read the contents of a tree's files for sending. Small files are read once for all workers; no partial file is sent.
 
 
 _BLOCK = 256 * 1024

@@ -1,4 +1,7 @@
-"""`tpuctl run --up SPEC`: bring a node up, sync, run, collect files, delete the node: a whole CI job."""
+"""`tpuctl run --up SPEC`: bring a node up, sync, run, collect files, delete the node: a whole CI job.
+
+With `--rm` the node is deleted in any case, but only if this run created it: `OneOffNode` knows.
+"""
 
 from __future__ import annotations
 
@@ -228,9 +231,6 @@ def _delete_node(app: App, one_off: OneOffNode, name: NodeName, *, wait: bool) -
     return ExitCode.OK
 
 
-# A node for one run: created before it, and deleted after it in any case if this run created the node.
-
-
 class OneOffNode:
     """The node of one run. It records whether this run created the node: only then may the run delete it.
 
@@ -308,9 +308,6 @@ class OneOffNode:
             and node.state is not NodeState.DELETING
             and (self._node is None or node.id == self._node.id)
         )
-
-
-# The files of a whole job: those synced to the workers before it, and those collected after it.
 
 
 # The default folder of libtpu's logs (Cloud TPU's troubleshooting guide).

@@ -1,4 +1,8 @@
-"""The loop that serves all workers of a run: connect, start the command, reconnect, stop."""
+"""The loop that serves all workers of a run: connect, start the command, reconnect, stop.
+
+`run_on_workers` starts a command, `follow_on_workers` joins a job that exists. `StopPolicy` decides which signal is due when;
+it reads no clock and waits for nothing.
+"""
 
 from __future__ import annotations
 
@@ -299,9 +303,6 @@ class RemoteRunner:
                 session.close_stdin()
 
 
-# When to terminate the commands of a run, and by which signal. Time and signals are passed in; nothing here waits.
-
-
 # TensorFlow checks INT only at the end of its loop; QUIT ends Python at once (Cloud TPU's troubleshooting guide).
 _PRESSED = (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL)
 _GRACE = timedelta(seconds=10)
@@ -391,16 +392,14 @@ class StopPolicy:
         return StopSignal(number, str(self.reason), f"{number.name.removeprefix('SIG')} sent; {after[pressed]}")
 
 
-# Collect the signals sent to this process while commands run on workers: they are forwarded, not obeyed.
-
-
 _CAUGHT = (signal.SIGINT, signal.SIGTERM)
 
 
 class SignalPipe:
     """SIGINT and SIGTERM, in the order of their arrival.
 
-    Each signal is a byte in a pipe (`signal.set_wakeup_fd`): for several that arrive together Python calls a handler once.
+    They are forwarded to the workers, not obeyed. Each signal is a byte in a pipe (`signal.set_wakeup_fd`): for several that
+    arrive together Python calls a handler once.
     """
 
     def __init__(self) -> None:
@@ -447,9 +446,6 @@ def forwarded_signals(*, catch: bool = True) -> Iterator[SignalPipe]:
         interrupts.close()
 
 
-# Ask the API whether a worker that does not answer can still exist, without blocking the run.
-
-
 _EVERY = timedelta(seconds=15)
 PROBE_POLL_INTERVAL = timedelta(seconds=0.25)
 
@@ -487,15 +483,12 @@ class LivenessProbe:
         return self._answers.get(name)
 
 
-# The stdin of this process, for the command on one worker. Data that the worker has not received is kept, to send it again.
-
-
 _BLOCK = 64 * 1024
 _WINDOW = 4 * _BLOCK
 
 
 class StdinSource:
-    """A file that is read as fast as the worker receives it."""
+    """The stdin of this process, read as fast as the worker receives it; what it has not received is kept, to send it again."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -547,9 +540,6 @@ class StdinSource:
             session.send(ClientFrame.FINAL)
 
 
-# A sink that notices when output can no longer be written.
-
-
 class GuardedSink:
     """Passes output and events on until the sink fails. `failure` is the error: its reader has gone, or a disk is full.
 
@@ -593,9 +583,6 @@ class GuardedSink:
     def note(self, member: Target | None, text: str) -> None:
         """Pass on a note for the user."""
         self._audience.note(member, text)
-
-
-# `tpuctl run`: one command on many workers, at most once on each, and its results.
 
 
 # Long enough for a laptop that changes networks, short enough for the next run to find the TPU free.
@@ -700,9 +687,6 @@ def run_on_workers(
 def job_name(now: datetime) -> str:
     """Return a unique name for a job: the time of its start and four random letters."""
     return f"{now:%m%d-%H%M%S}-{secrets.token_hex(2)}"
-
-
-# Follow an existing job: as an additional reader, or in place of the `run` that started it.
 
 
 def follow_on_workers(

@@ -1,4 +1,8 @@
-"""Sync a tree of files to many workers in parallel, once or continuously."""
+"""Sync a tree of files to many workers in parallel, once or continuously.
+
+The worker compares a list with what it has (`ssh/agent/sync_tree.py`), this machine decides and sends: through the same ssh, or
+with rsync, which transfers only the changed parts of a file. What rsync fails to send goes through ssh.
+"""
 
 from __future__ import annotations
 
@@ -155,9 +159,6 @@ def _wait_for_change(
         if until is not None and is_stable and clock.monotonic() >= until:
             return tree
         latest = tree
-
-
-# Sync one worker: the worker compares, this machine decides and sends.
 
 
 # rsync needs its own connection, and a second handshake costs more than sending a megabyte.
@@ -372,9 +373,6 @@ def _result(
     )
 
 
-# Send files with rsync, which transfers only changed parts of a file. It may fail: the caller sends the rest through ssh.
-
-
 # Some files vanished during the transfer [rsync's manual].
 _VANISHED_EXIT = 24
 # `  1,048,576  12%   10.00MB/s    0:00:01`, each followed by a carriage return [rsync's manual, `--info=progress2`].
@@ -432,9 +430,6 @@ def rsync_argv(connection: Connection, tree: FileTree, folder: str, *, options: 
         "rsync", "--links", "--perms", "--times", "--compress", "--from0", "--files-from=-", "--no-implied-dirs",
         "--protect-args", "--info=progress2", "-e", quoted, f"{tree.folder}/", f"{target}:{folder}/",
     ]  # fmt: skip
-
-
-# The request of a sync, and its results on one worker and on all workers.
 
 
 class SyncTransport(StrEnum):

@@ -1,4 +1,4 @@
-"""`tpuctl unstick`: the processes that hold the TPU of each worker, their termination, and what is wrong afterwards."""
+"""`tpuctl unstick`: the processes that hold the TPU of each worker, their termination, what is still wrong, its display."""
 
 from __future__ import annotations
 
@@ -208,9 +208,6 @@ def _no_answer_errors(node_id: str, sites: Sequence[HolderReport]) -> Iterator[T
             yield RemoteCommandError(
                 f"{where} did not report the result of the termination: {site.after.why}", hint=hint
             )
-
-
-# Render the processes that hold a TPU: as table rows and as JSON.
 
 
 HOLDER_HEADER = ("WORKER", "PID", "USER", "AGE", "HOLDS", "COMMAND")

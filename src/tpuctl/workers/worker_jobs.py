@@ -1,4 +1,7 @@
-"""Jobs as workers report them. Pure."""
+"""Jobs on workers: parse what workers report, ask all workers in parallel, read output, signal, remove, and show.
+
+Each question is one ssh session with `ssh/agent/job_queries.py`. A `Job` combines the shares of all its workers.
+"""
 
 from __future__ import annotations
 
@@ -227,9 +230,6 @@ def _parse_about(text: str) -> tuple[str, bool | None]:
         return "", None
 
 
-# One ssh session with the job query program on a worker (ssh/agent/job_queries.py).
-
-
 _ERRORS_KEPT = 8 * 1024
 _BLOCK = 256 * 1024
 _END = timedelta(seconds=1)
@@ -310,9 +310,6 @@ def _stream(stream: IO[bytes] | None) -> IO[bytes]:
     if stream is None:
         raise AssertionError("it was opened as a pipe")
     return stream
-
-
-# Ask workers about their jobs, in parallel, each in one ssh session.
 
 
 # Handshakes in progress at the same time.
@@ -547,9 +544,6 @@ def _read(
             raise UnexpectedAnswerError(f"a frame `{kind.name}` as an answer")
 
 
-# Read the stored output of jobs: all workers are connected in parallel, and shown one after the other.
-
-
 # Before reconnecting to a worker.
 _READ_RETRY_DELAYS = (timedelta(seconds=0.5), timedelta(seconds=2), timedelta(seconds=5))
 
@@ -643,9 +637,6 @@ class JobOutputReader:
         except UnexpectedAnswerError as error:
             return NoJobAnswer.unexpected(member, error)
         return NoJobAnswer(member, None if data is None else session.end(), session.words())
-
-
-# The jobs of nodes: combine the answers of their workers, and choose a job.
 
 
 # Of each worker: enough for all to name the same newest job, although it was started on some of them only.
@@ -753,9 +744,6 @@ def job_not_found(name: str | None, nodes: str) -> NotFoundError:
     )
 
 
-# Signal jobs, and remove jobs that have ended: on all workers, with one combined result.
-
-
 @dataclass(frozen=True, slots=True)
 class JobSignalResult:
     """The job after the signal, the workers that received it, and the workers that did not answer."""
@@ -829,9 +817,6 @@ def _obstacle(name: str, found: dict[str, list[Target]], nodes: str) -> TpuctlEr
             where = ", ".join(member.label for member in members)
             return ConflictError(f"job `{name}` {what} on worker {where}; nothing was removed", hint=hint)
     return None if "ended" in found else job_not_found(name, nodes)
-
-
-# Render jobs: as table rows, as JSON, as text. Pure.
 
 
 JOB_HEADER = ("JOB", "STARTED", "STATE", "DURATION", "KIND", "COMMAND")

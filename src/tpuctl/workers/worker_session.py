@@ -1,4 +1,8 @@
-"""One worker of a run: its ssh process, the dialogue with the program on the worker, and the result."""
+"""One worker of a run: its ssh process, the dialogue with the program on the worker, and the result.
+
+`WorkerSession` is a state machine for each connection. A frame that may not come in its stage, or that does not fit the schema,
+ends that worker with `UnexpectedAnswerError`. The other end is `ssh/agent/job.py`.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tpuctl.ssh.connection import Target
-
-# The frames between this machine and the job program on a worker (`ssh/agent/job.py`). No IO.
-
 
 _HEAD = 5
 JOB_MARK = b"\n\0tpuctl-job\n"
@@ -480,9 +481,6 @@ def _stream(stream: IO[bytes] | None) -> IO[bytes]:
     return stream
 
 
-# What to run on a worker, the limits of a run, and its result on one worker.
-
-
 # How a command ended, as its supervisor on the worker writes it (ssh/agent/job.py).
 _END = re.compile(rb"(exit|signal) ([0-9]{1,3}) ([0-9]{1,9}(?:\.[0-9]{1,6})?)((?: [a-z]{1,9}){0,4})")
 _REMARKS = frozenset({"abandoned", "late", "full", "outlived"})
@@ -646,9 +644,6 @@ def parse_result(member: Target, payload: bytes, sizes: tuple[int, int]) -> Work
     )
 
 
-# A request in the form that the program on a worker takes: a Python literal.
-
-
 def encode_request(request: JobRequest, worker: int, *, offsets: tuple[int, int], must_exist: bool) -> str:
     """Return the literal. The worker sends output from `offsets` on; with `must_exist` it does not start the command."""
     return repr(
@@ -668,9 +663,6 @@ def encode_request(request: JobRequest, worker: int, *, offsets: tuple[int, int]
             "must_exist": must_exist,
         }
     )
-
-
-# Why a session ended before its command did. ssh has one exit code for all its failures: its messages decide.
 
 
 _NO_PROGRAM = 127
@@ -694,7 +686,10 @@ class SessionFailure:
 
 
 def explain_session_end(session: WorkerSession) -> SessionFailure:
-    """Return why the session of a worker ended before its command did."""
+    """Return why the session of a worker ended before its command did.
+
+    ssh has one exit code for all its failures: its messages decide.
+    """
     if ended := local_signal(session.code):
         return SessionFailure(ended, is_retriable=True)
     if session.may_run:

@@ -1,4 +1,7 @@
-"""The worker's end of `tpuctl scp`: receives files, or sends them. Python 3.8, the standard library."""
+"""The worker's end of `tpuctl scp`: receives files, or sends them. Python 3.8, the standard library.
+
+A received file has a temporary name until it is complete. Nothing is ever deleted.
+"""
 
 from __future__ import annotations
 
@@ -60,16 +63,12 @@ def _serve(copy: Any) -> None:
         sys.exit(1)
 
 
-# The protocol of a copy: frames over two pipes.
-#
 # A frame is a letter, a length (4 bytes, big-endian) and a payload, JSON except for D. The sender sends S: an overview; L:
 # entries, with their numbers; K: digests of beginnings; F: a file's number; D: bytes; E: the file's number and its error;
 # Z: the end. The receiver sends P: the target; H: the files of which it has a beginning, and its length; A: which of these it
 # keeps, so that the bytes of F follow them; R: a file's number and its error; Z: the end. X, from either side: a fatal error.
 # Only the sender describes its files: a receiver answers no question about its own. Paths are bytes, as UTF-8 with surrogates.
 # Part of a program for workers: Python 3.8, the standard library.
-
-
 COPY_MARK = b"\0tpuctl copies\0\n"
 BLOCK = 1 << 18
 STEP = 1 << 20  # a beginning counts in whole steps, so that one pass over a file serves all workers
@@ -256,11 +255,6 @@ class FrameChannel:
         if self._reader.readinto(view) < length:
             raise PeerLostError
         return view
-
-
-# The receiving end of a copy: every file has a temporary name until it is complete. Nothing is ever deleted.
-#
-# Part of a program for workers: Python 3.8, the standard library.
 
 
 _UNSAID = 8 << 20  # bytes that may arrive before the sender is informed which files are complete
@@ -567,11 +561,6 @@ def _beside(path: bytes, key: str) -> bytes:
     """Return the temporary name of an incomplete copy, in the folder of its final name."""
     name = os.path.basename(path)[:_LONGEST_NAME]
     return os.path.join(os.path.dirname(path), b".%s.tpuctl-%s" % (name, key.encode()))
-
-
-# The sending end of a copy: lists files, and sends them.
-#
-# Part of a program for workers: Python 3.8, the standard library.
 
 
 BATCH = 512

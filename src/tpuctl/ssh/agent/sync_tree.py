@@ -262,11 +262,6 @@ def write_frame(sink: BinaryIO, value: dict[str, Any]) -> None:
     sink.flush()
 
 
-# The target folder of a sync on a worker, and the record of earlier syncs: part of the program `tree.py`.
-#
-# Nothing is written, read or deleted outside the folder, nor through a symlink in it. Must run under Python 3.8.
-
-
 STAGE = b".tpuctl-sync"
 LOCK_PATIENCE = 10.0
 

@@ -268,12 +268,7 @@ def log_folder(root: str, named: str | None) -> dict[str, Any]:
     return {"path": path, "state": state, "bytes": size, "files": count, "isComplete": True}
 
 
-# Runs on a worker: finds the Python environments with frameworks for TPUs, and their versions, without importing any.
-#
-# The names of `*.dist-info` folders are the installed packages [PEP 376, 427], their `Requires-Dist` lines the requirements. It
-# must run under Python 3.8 and import little.
-
-
+# The names of `*.dist-info` folders are the installed packages [PEP 376, 427], their `Requires-Dist` lines the requirements.
 PACKAGES = {
     *("jax", "jaxlib", "libtpu", "libtpu-nightly", "flax", "torch", "torch-xla"),
     *("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tf-nightly", "keras"),

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from tpuctl.errors import TpuctlError
     from tpuctl.workers.worker_jobs import JobClient, JobListing
 
-# The workers and the job that `jobs`, `logs`, `attach` and `kill` act on.
-
 
 @dataclass(frozen=True, slots=True)
 class JobChoice:

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from tpuctl.workers.execution import RunRequest
     from tpuctl.workers.one_off import OneOffRequest
 
-# The options for the environment of remote commands.
-
-
 _ENVIRONMENT_OPTIONS = (
     click.option(
         "--env",
@@ -97,9 +94,6 @@ def take_environment(app: App, options: dict[str, Any]) -> EnvironmentOptions:
             raise InvalidInputError(f"`--env` number {number}: {error.message}", hint=error.hint) from None
         given[name] = value
     return EnvironmentOptions(given, tpu=options.pop("tpu_env"))
-
-
-# The options of `tpuctl run --up`.
 
 
 _ONE_OFF_OPTIONS = (

@@ -105,9 +105,6 @@ def command(
     return show_copy_results(app, copied, notes=listing.notes if listing else (), duration=clock.monotonic() - started)
 
 
-# Show the results of a copy: skipped files, the result of each worker, and a summary.
-
-
 _MAX_NAMED = 5
 # A worker may send any number of notes.
 _MAX_NOTES = 50
@@ -213,9 +210,6 @@ def _to_json(app: App, one: CopyResult) -> dict[str, Any]:
     body |= {"problems": list(one.problems)} if one.problems else {}
     body |= {"error": {"kind": one.error.kind, "message": one.error.message}} if one.error else {}
     return body | ({"sandbox": True} if app.is_sandbox else {})
-
-
-# The status line of a copy on a terminal: bytes over all workers, rate, time left.
 
 
 _MAX_SECONDS_LEFT = 10**9

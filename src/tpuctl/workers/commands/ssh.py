@@ -85,9 +85,6 @@ def _await_answer(knock: Callable[[], ProbeResult], check: Callable[[], None], c
                 continue  # this machine is offline: the state of the node is unknown
 
 
-# The options of `tpuctl ssh` that are passed on to ssh.
-
-
 _OPTIONS = (
     click.option("-o", "keys", metavar="KEY=VALUE", multiple=True, help="An ssh option, as in ssh -o. Repeatable."),
     click.option("-L", "local", metavar="FORWARD", multiple=True, help="Forward a local port (ssh -L)."),
@@ -194,9 +191,6 @@ def announce_forwards(app: App, forwards: tuple[PortForward, ...], label: str) -
         app.terminal.note(f"http://localhost:{forward.local}/ forwards to port {forward.remote} of {label}")
 
 
-# `tpuctl ssh`.
-
-
 @cli_command("ssh", without=("output",))
 @node_argument
 @click.argument("remote_command", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
@@ -279,9 +273,6 @@ def command(
     if ran.was_lost and not ran.has_connected:
         explain_failed_login(app, session)
     return ran.code
-
-
-# A session with one worker: the argv of ssh, tmux, and the explanation of a failed login.
 
 
 _LOGIN_TIMEOUT = timedelta(seconds=15)

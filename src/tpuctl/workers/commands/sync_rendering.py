@@ -175,9 +175,6 @@ def _clock(app: App) -> Clock:
     return app.invocation.clock or SystemClock()
 
 
-# Render the results of a sync: table rows, JSON, a summary, and notes.
-
-
 SYNC_HEADER = ("WORKER", "SENT", "SIZE", "DELETED", "NOTE")
 SYNC_CHANGES_HEADER = ("ACTION", "FILE", "WORKERS")
 _MAX_NAMES_SHOWN = 5
