@@ -17,8 +17,10 @@ from tpuctl.workers.tpu_release import HolderReport, release_errors, release_not
 
 def site(seen: HoldersFound | NoHoldersAnswer, after: HoldersFound | NoHoldersAnswer | None = None) -> HolderReport:
     files = (Path("/k"), Path("/g"))
-    way = Connection(login="ada", address="h", host_alias="a", known_hosts=files, identity=Path("/id"))
-    return HolderReport(Target(Node.from_api({"name": "projects/p/locations/z/nodes/demo"}), 3, way, "3"), seen, after)
+    connection = Connection(login="ada", address="h", host_alias="a", known_hosts=files, identity=Path("/id"))
+    return HolderReport(
+        Target(Node.from_api({"name": "projects/p/locations/z/nodes/demo"}), 3, connection, "3"), seen, after
+    )
 
 
 def holder(pid: int, **fields: object) -> HolderProcess:

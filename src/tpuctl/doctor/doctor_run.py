@@ -204,7 +204,7 @@ def _find_routes(app: App, node: Node) -> tuple[list[Target], dict[int, TpuctlEr
         except TpuctlError as error:
             wayless[worker] = error
     # Without known host keys ssh would refuse to connect, or trust any host that answers. They are saved on this machine.
-    save_host_keys([member.way for member in found])
+    save_host_keys([member.connection for member in found])
     return found, wayless
 
 

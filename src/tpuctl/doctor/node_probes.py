@@ -121,7 +121,7 @@ def examine_worker(member: Target, clock: Clock, *, patience: timedelta = EXAMIN
     command, program = examination_program(min(_PROGRAM_TIMEOUT, patience / 2))
     sent = clock.now()
     try:
-        ended = run_ssh_command(member.way, command, text=program, timeout=patience)
+        ended = run_ssh_command(member.connection, command, text=program, timeout=patience)
     except UnexpectedAnswerError as error:
         return WorkerAnswer(member, None, f"unexpected answer: {error.what}")
     received = clock.now()

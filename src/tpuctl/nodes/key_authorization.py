@@ -254,8 +254,8 @@ def await_key(clock: Clock, members: Sequence[Target], tell: Callable[[str], Non
 
 def _members_refusing_key(members: Sequence[Target]) -> list[Target]:
     if len(members) == 1:
-        results = [probe_ssh(members[0].way, _KEY_PROBE_TIMEOUT)]
+        results = [probe_ssh(members[0].connection, _KEY_PROBE_TIMEOUT)]
     else:
         with ThreadPoolExecutor(_KEY_PROBES) as pool:
-            results = list(pool.map(lambda one: probe_ssh(one.way, _KEY_PROBE_TIMEOUT), members))
+            results = list(pool.map(lambda one: probe_ssh(one.connection, _KEY_PROBE_TIMEOUT), members))
     return [one for one, result in zip(members, results, strict=True) if result.outcome is ProbeOutcome.KEY_REFUSED]

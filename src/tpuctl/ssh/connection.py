@@ -516,7 +516,7 @@ class Target:
 
     node: Node
     worker: int
-    way: Connection
+    connection: Connection
     label: str
 
 
@@ -531,5 +531,5 @@ def last_printed_line(output: str) -> str:
         "".join(char if char.isprintable() else " " for char in line).strip()
         for line in output[-_SEARCHED_OUTPUT:].splitlines()
     )
-    said = [line for line in lines if line and not line.startswith("tpuctl-")]
-    return said[-1][-_LONGEST_SHOWN_LINE:] if said else ""
+    printed = [line for line in lines if line and not line.startswith("tpuctl-")]
+    return printed[-1][-_LONGEST_SHOWN_LINE:] if printed else ""

@@ -204,7 +204,7 @@ class BundleBuilder:
         except TpuctlError as error:
             contents.lacks_of("workers", error.message)
             return []
-        save_host_keys([member.way for member in members])
+        save_host_keys([member.connection for member in members])
         return members
 
     def _connect(self, contents: BundleContents, node: Node, workers: Sequence[int]) -> list[Target]:

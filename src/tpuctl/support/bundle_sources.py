@@ -151,7 +151,9 @@ def collect_evidence(
     line, program = bootstrap("worker_evidence", f"gather({request!r})")
     connecting = f"ConnectTimeout={max(1, round(limits.patience.total_seconds()))}"
     words = ssh_argv(
-        member.way, (line,), options=(*NEW_CONNECTION, "-o", "BatchMode=yes", "-o", "Compression=yes", "-o", connecting)
+        member.connection,
+        (line,),
+        options=(*NEW_CONNECTION, "-o", "BatchMode=yes", "-o", "Compression=yes", "-o", connecting),
     )
     with TemporaryFile() as stdin, StderrPipe() as errors:
         stdin.write(program)

@@ -32,7 +32,7 @@ class HolderReport:
     `only` is the pid of the one process that may be terminated; None: all that hold the TPU.
     """
 
-    member: Target
+    target: Target
     seen: HoldersFound | NoHoldersAnswer
     after: HoldersFound | NoHoldersAnswer | None = None
     only: int | None = None
@@ -56,10 +56,10 @@ class HolderReport:
         return self.after.outcomes.get((holder.pid, holder.start)) if isinstance(self.after, HoldersFound) else None
 
 
-def find_holders(members: Sequence[Target], *, only: int | None = None) -> list[HolderReport]:
+def find_holders(targets: Sequence[Target], *, only: int | None = None) -> list[HolderReport]:
     """Ask all workers what holds their TPU, in parallel."""
-    reports = zip(members, on_each_target(members, fetch_holders), strict=True)
-    return [HolderReport(member, seen, only=only) for member, seen in reports]
+    reports = zip(targets, on_each_target(targets, fetch_holders), strict=True)
+    return [HolderReport(target, seen, only=only) for target, seen in reports]
 
 
 def release_question(node_id: str, sites: Sequence[HolderReport]) -> str:
@@ -77,13 +77,13 @@ def release_question(node_id: str, sites: Sequence[HolderReport]) -> str:
 
 def release_tpu(sites: Sequence[HolderReport], *, signal: str, grace: timedelta) -> list[HolderReport]:
     """Terminate the processes that hold the TPU, on all workers in parallel, and remove lock files without a holder."""
-    stuck = {site.member.worker: site for site in sites if site.is_stuck}
-    members = [site.member for site in stuck.values()]
+    stuck = {site.target.worker: site for site in sites if site.is_stuck}
+    targets = [site.target for site in stuck.values()]
     reports = on_each_target(
-        members, lambda member: end_holders(member, stuck[member.worker].to_end, signal=signal, grace=grace)
+        targets, lambda target: end_holders(target, stuck[target.worker].to_end, signal=signal, grace=grace)
     )
     after = dict(zip(stuck, reports, strict=True))
-    return [replace(site, after=after.get(site.member.worker)) for site in sites]
+    return [replace(site, after=after.get(site.target.worker)) for site in sites]
 
 
 def release_notes(node_id: str, sites: Sequence[HolderReport], *, signal: str) -> Iterator[str]:
@@ -93,9 +93,9 @@ def release_notes(node_id: str, sites: Sequence[HolderReport], *, signal: str) -
         if isinstance(site.seen, NoHoldersAnswer):
             continue
         if site.seen.hidden and not site.seen.is_root:
-            blind.append(site.member.label)
+            blind.append(site.target.label)
         for holder in site.seen.holders:
-            who, outcome = f"{holder.pid} {holder.name} on worker {site.member.label}", site.outcome(holder)
+            who, outcome = f"{holder.pid} {holder.name} on worker {site.target.label}", site.outcome(holder)
             if outcome == "ended":
                 yield f"terminated {who}"
             elif outcome == "killed":
@@ -103,7 +103,7 @@ def release_notes(node_id: str, sites: Sequence[HolderReport], *, signal: str) -
             elif holder.holds and holder.is_protected:
                 yield f"left {who} alone: a system process"
         if isinstance(site.after, HoldersFound) and site.after.lock_outcome == "removed":
-            yield f"removed the lock file on worker {site.member.label}"
+            yield f"removed the lock file on worker {site.target.label}"
     if blind:
         yield f"cannot examine processes of other users on worker {', '.join(blind)}: `sudo -n` does not work there"
     examined = [site.seen for site in sites if isinstance(site.seen, HoldersFound)]
@@ -169,7 +169,7 @@ def _new_holders(sites: Sequence[HolderReport]) -> Iterator[tuple[HolderReport, 
 
 def _describe_holders(named: Iterator[tuple[HolderReport, HolderProcess]]) -> str:
     return ", ".join(
-        f"{holder.pid} {holder.name} of {holder.user} on worker {site.member.label}"
+        f"{holder.pid} {holder.name} of {holder.user} on worker {site.target.label}"
         + (" (blocked inside the kernel)" if holder.state == "D" else "")
         for site, holder in named
     )
@@ -178,7 +178,7 @@ def _describe_holders(named: Iterator[tuple[HolderReport, HolderProcess]]) -> st
 def _locks_with_outcome(sites: Sequence[HolderReport], outcome: str) -> str:
     """Return the workers whose lock file had this outcome, without those where a surviving process explains it."""
     return ", ".join(
-        f"worker {site.member.label}"
+        f"worker {site.target.label}"
         for site in sites
         if isinstance(site.after, HoldersFound)
         and site.after.lock_outcome == outcome
@@ -190,19 +190,19 @@ def _locks_with_outcome(sites: Sequence[HolderReport], outcome: str) -> str:
 def _no_answer_errors(node_id: str, sites: Sequence[HolderReport]) -> Iterator[TpuctlError]:
     """Yield one error for each reason why workers did not answer, at first or after the termination."""
     shut_out = [
-        (site.member, site.seen.ssh_said)
+        (site.target, site.seen.ssh_stderr)
         for site in sites
-        if isinstance(site.seen, NoHoldersAnswer) and site.seen.ssh_said is not None
+        if isinstance(site.seen, NoHoldersAnswer) and site.seen.ssh_stderr is not None
     ]
     if shut_out:
         got_in = any(isinstance(site.seen, HoldersFound) for site in sites)
         yield from explain_ssh_failures(shut_out, collect_failure_context(shut_out[0][0], accepted_elsewhere=got_in))
     for site in sites:
-        where, hint = f"worker {site.member.label} of `{node_id}`", f"check again: `tpuctl unstick {node_id} --dry-run`"
+        where, hint = f"worker {site.target.label} of `{node_id}`", f"check again: `tpuctl unstick {node_id} --dry-run`"
         for silence in (site.seen, site.after):
             if isinstance(silence, NoHoldersAnswer) and silence.error is not None:
-                yield silence.error.of(site.member.label, hint=hint)
-        if isinstance(site.seen, NoHoldersAnswer) and site.seen.ssh_said is None and site.seen.error is None:
+                yield silence.error.of(site.target.label, hint=hint)
+        if isinstance(site.seen, NoHoldersAnswer) and site.seen.ssh_stderr is None and site.seen.error is None:
             yield RemoteCommandError(f"{where} did not report what holds its TPU: {site.seen.why}", hint=hint)
         if isinstance(site.after, NoHoldersAnswer) and site.after.error is None:
             yield RemoteCommandError(

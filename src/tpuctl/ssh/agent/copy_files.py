@@ -264,12 +264,12 @@ _HOPELESS = {errno.ENOSPC: "full", errno.EDQUOT: "full", errno.EROFS: "read-only
 
 
 def receive_files(
-    channel: FrameChannel, keeper: FileReceiver, *, hear: Callable[[list[Any]], None] | None = None
+    channel: FrameChannel, keeper: FileReceiver, *, on_overview: Callable[[list[Any]], None] | None = None
 ) -> None:
-    """Receive files until the end of the copy. Without `hear`, report the result of each file to the sender.
+    """Receive files until the end of the copy. Without `on_overview`, report the result of each file to the sender.
 
-    `hear` gets the sender's overview. The client passes it, and sends a worker nothing about its own paths. Raises `LostError`,
-    and `RefusedError` if no further file can be stored.
+    `on_overview` gets the sender's overview. The client passes it, and sends a worker nothing about its own paths. Raises
+    `LostError`, and `RefusedError` if no further file can be stored.
     """
     reported, unsaid = 0, 0
     while True:
@@ -277,13 +277,13 @@ def receive_files(
         if kind == b"D":
             keeper.write(value)
             unsaid += len(value)
-        elif kind == b"S" and hear:
-            hear(value)
+        elif kind == b"S" and on_overview:
+            on_overview(value)
             keeper.settle(value[0], value[1])
             channel.send(b"P", None)
         else:
             _obey(channel, keeper, kind, value)
-        news = keeper.reports[reported:] if hear is None else []
+        news = keeper.reports[reported:] if on_overview is None else []
         reported += len(news)
         for report in news:
             channel.send(b"R", report)
@@ -304,8 +304,8 @@ def _obey(channel: FrameChannel, keeper: FileReceiver, kind: bytes, value: Any) 
     elif kind == b"S":
         channel.send(b"P", keeper.settle(value[0], value[1]))
     elif kind == b"L":
-        held = [(number, keeper.expect(number, CopyEntry(*entry))) for number, *entry in value]
-        channel.send(b"H", [one for one in held if one[1]])
+        kept_beginnings = [(number, keeper.expect(number, CopyEntry(*entry))) for number, *entry in value]
+        channel.send(b"H", [one for one in kept_beginnings if one[1]])
     elif kind == b"K":
         channel.send(b"A", [number for number, known in value if keeper.confirm(number, known)])
     elif kind == b"Z":
@@ -329,9 +329,9 @@ class FileReceiver:
         preserve: bool,
         place: CopyTarget | None = None,
         is_confined: bool = False,
-        tell: Callable[[int, int], None] = lambda skipped, arrived: None,  # noqa: ARG005  # no listener
+        on_bytes: Callable[[int, int], None] = lambda skipped, arrived: None,  # noqa: ARG005  # no listener
     ) -> None:
-        self._target, self._umask, self._preserve, self._tell = target, umask, preserve, tell
+        self._target, self._umask, self._preserve, self._on_bytes = target, umask, preserve, on_bytes
         self.place, self._is_confined = place, is_confined
         self.reports: list[tuple[int, str | None]] = []
         self.files, self.size = 0, 0  # complete files, and their bytes
@@ -391,7 +391,7 @@ class FileReceiver:
                     os.mkdir(path, (entry.mode & 0o777 & ~self._umask) | 0o700)
                 self._folders.append((path, entry, is_new))
                 self._report(number, None)
-            elif length := self._held(number, entry, os.path.realpath(path) if os.path.islink(path) else path):
+            elif length := self._kept_length(number, entry, os.path.realpath(path) if os.path.islink(path) else path):
                 self._offered[number] = length
         except OSError as error:
             self._fail(number, path, error)
@@ -405,7 +405,7 @@ class FileReceiver:
         root = os.path.realpath(to_bytes(place.root) if place.is_into else self._target)
         return not os.path.realpath(path).startswith(root.rstrip(b"/") + b"/")
 
-    def _held(self, number: int, entry: CopyEntry, path: bytes) -> int:
+    def _kept_length(self, number: int, entry: CopyEntry, path: bytes) -> int:
         found = os.stat(path) if os.path.lexists(path) else None
         if found and not stat.S_ISREG(found.st_mode):
             what = "is a folder there" if stat.S_ISDIR(found.st_mode) else "is not a plain file there"
@@ -447,7 +447,7 @@ class FileReceiver:
         if number not in self._coming:
             return
         entry, path, unfinished, _ = self._coming[number]
-        self._tell(offset, 0)
+        self._on_bytes(offset, 0)
         if number in self._whole and offset == entry.size > 0:
             return
         self._whole.discard(number)
@@ -467,7 +467,7 @@ class FileReceiver:
             while left:
                 left = left[os.write(self._file, left) :]
             self._arrived += len(block)
-            self._tell(0, len(block))
+            self._on_bytes(0, len(block))
         except OSError as error:
             self.close()
             self._fail(self._number, self._coming[self._number][1], error)
@@ -649,8 +649,8 @@ def _entry(path: bytes, name: bytes, found: os.stat_result) -> CopyEntry:
 class FileSender:
     """Sends a listing.
 
-    `digest_of` reads the beginning of a file; `tell` gets the bytes that need not be sent, and the bytes sent. `questions`: the
-    kinds of the expected answers, in their order; `listed` and `ended`: the files announced to the receiver, and those sent
+    `digest_of` reads the beginning of a file; `on_bytes` gets the bytes that need not be sent, and the bytes sent. `questions`:
+    the kinds of the expected answers, in their order; `listed` and `ended`: the files announced to the receiver, and those sent
     completely; each grows before the corresponding frame is sent.
     """
 
@@ -660,9 +660,9 @@ class FileSender:
         listing: FileListing,
         *,
         digest_of: Callable[[bytes, int], str] = digest_of_beginning,
-        tell: Callable[[int, int], None] = lambda skipped, sent: None,  # noqa: ARG005  # no listener
+        on_bytes: Callable[[int, int], None] = lambda skipped, sent: None,  # noqa: ARG005  # no listener
     ) -> None:
-        self._channel, self._listing, self._digest_of, self._tell = channel, listing, digest_of, tell
+        self._channel, self._listing, self._digest_of, self._on_bytes = channel, listing, digest_of, on_bytes
         self.questions: list[bytes] = []
         self.listed: set[int] = set()
         self.ended: set[int] = set()
@@ -683,11 +683,11 @@ class FileSender:
             self.listed.update(batch)
             self._ask(b"H", b"L", [[number, *entries[number]] for number in batch])
             kept: dict[int, int] = {}
-            if held := answer(b"H"):
+            if kept_beginnings := answer(b"H"):
                 # The receiver keeps its beginning of a file if the digests match.
-                self._ask(b"A", b"K", [[number, self._digest(number, length)] for number, length in held])
+                self._ask(b"A", b"K", [[number, self._digest(number, length)] for number, length in kept_beginnings])
                 agreed = set(answer(b"A"))
-                kept = {number: length for number, length in held if number in agreed}
+                kept = {number: length for number, length in kept_beginnings if number in agreed}
             for number in batch:
                 if not entries[number].is_folder and number not in refused:
                     self._send_file(number, kept.get(number, 0), refused)
@@ -710,12 +710,12 @@ class FileSender:
         problem = None
         self._channel.send(b"F", number)
         try:
-            self._tell(skipped, 0)
+            self._on_bytes(skipped, 0)
             left = entry.size - skipped
             with open(path, "rb", buffering=0) as file:
                 at = skipped
                 while left and number not in refused and (length := self._channel.send_part(file.fileno(), at, left)):
-                    self._tell(0, length)
+                    self._on_bytes(0, length)
                     at += length
                     left -= length
                 now = os.fstat(file.fileno())

@@ -41,5 +41,5 @@ def command(app: App, *, words: tuple[str, ...], selector: tuple[str, ...], work
     if app.terminal.is_interactive:
         leaves = "sends INT to it" if is_ours else "leaves it running"
         app.terminal.note(f"job {job.name}: {job.command}" + (f" (Ctrl-C {leaves})" if job.is_running else ""))
-    result = follow_job(app, choice, job, [one.member for one in listing.silent], passes_signals=is_ours)
+    result = follow_job(app, choice, job, [one.target for one in listing.silent], passes_signals=is_ours)
     return show_result(app, result)

@@ -46,7 +46,7 @@ def worker_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def choose_targets_and_job(app: App, words: Sequence[str], selector: Sequence[str], worker: str) -> JobChoice:
     """Return the workers and the job: the last of several words is the job, with `-l` also a single one.
 
-    Raises `InvalidInputError`, and the errors of `members`.
+    Raises `InvalidInputError`, and the errors of `targets`.
     """
     from tpuctl.workers.worker_jobs import check_job_name  # noqa: PLC0415  # completion and --help need not wait for it
 
@@ -62,7 +62,7 @@ def choose_targets_and_job(app: App, words: Sequence[str], selector: Sequence[st
 def job_targets(
     app: App, nodes: Sequence[str], selector: Sequence[str], worker: str, *, job: str | None = None
 ) -> JobChoice:
-    """Return the workers of these nodes. Raises the errors of `members`."""
+    """Return the workers of these nodes. Raises the errors of `targets`."""
     from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # as above
     from tpuctl.workers.worker_jobs import JobClient  # noqa: PLC0415  # as above
 

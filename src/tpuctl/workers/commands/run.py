@@ -231,7 +231,7 @@ def command(app: App, *, nodes: tuple[str, ...], worker: str, selector: tuple[st
 
     workers = WorkerSet.parse(worker)
     job = take_one_off(app, options, workers)
-    wish = _parse_request(app, options)
+    request = _parse_request(app, options)
     if job is None or not job.names_file:
         app.require_trust()
     if job is not None:
@@ -239,10 +239,10 @@ def command(app: App, *, nodes: tuple[str, ...], worker: str, selector: tuple[st
 
         if len(nodes) > 1 or selector:
             raise InvalidInputError("`--up` takes one node", hint="name one, or none to generate a name")
-        return run_one_off(app, nodes[0] if nodes else None, job, wish)
+        return run_one_off(app, nodes[0] if nodes else None, job, request)
     found = find_targets(app, find_nodes(app, nodes, selector), workers)
     await_key(app, found)
-    return run_and_show(app, found, wish)
+    return run_and_show(app, found, request)
 
 
 def _parse_request(app: App, options: dict[str, Any]) -> RunRequest:

@@ -69,7 +69,7 @@ def command(
     (found,) = find_nodes(app, [node])
     if isinstance(grace, str):
         raise InvalidInputError("`--grace forever` would never kill a process", hint="give a time, such as `30s`")
-    asked = find_targets(app, [found], WorkerSet.parse(worker), only_looks=dry_run)
+    asked = find_targets(app, [found], WorkerSet.parse(worker), read_only=dry_run)
     await_key(app, asked)
     sites = find_holders(asked, only=pid)
     node_id, is_to_act = found.name.node_id, not dry_run and any(site.is_stuck for site in sites)
@@ -113,11 +113,11 @@ def _show(app: App, node_id: str, sites: Sequence[HolderReport]) -> None:
     from tpuctl.workers.tpu_release import HOLDER_HEADER, holder_rows, holders_json  # noqa: PLC0415  # as above
 
     if _is_json(app):
-        workers = [holders_json(site.member.worker, site.seen, site.after) for site in sites]
+        workers = [holders_json(site.target.worker, site.seen, site.after) for site in sites]
         body = {"node": node_id, "workers": workers} | ({"sandbox": True} if app.is_sandbox else {})
         app.terminal.data(body, app.format)
         return
-    table = [row for site in sites for row in holder_rows(site.member.label, site.seen)]
+    table = [row for site in sites for row in holder_rows(site.target.label, site.seen)]
     if app.format is OutputFormat.NAME:
         app.terminal.names(str(one.pid) for site in sites for one in site.to_end)
     elif table:
