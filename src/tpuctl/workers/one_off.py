@@ -181,12 +181,13 @@ def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOff
         if one_off.was_taken_over and _is_in_use(app, found):
             one_off.leave()
             app.terminal.warn(f"another run uses `{name.node_id}`: it is not deleted at the end of this one")
-        if job.sync is not None and not request.folder:
-            there = sync_source(app, found, job.sync)
-            # The folder on the workers that corresponds to the current directory.
-            here = app.invocation.folder
-            below = here.relative_to(job.sync).as_posix() if here.is_relative_to(job.sync) else "."
-            request = replace(request, folder=there if below == "." else f"{there}/{below}")
+        if job.sync is not None:
+            synced = sync_source(app, found, job.sync)
+            if not request.folder:
+                # The folder on the workers that corresponds to the current directory.
+                here = app.invocation.folder
+                below = here.relative_to(job.sync).as_posix() if here.is_relative_to(job.sync) else "."
+                request = replace(request, folder=synced if below == "." else f"{synced}/{below}")
         result = run_command(app, found, request)
         code = show_result(app, result, detached=request.detach)
         # Of a worker without a result there is nothing to collect, or no connection: trying would cost money.

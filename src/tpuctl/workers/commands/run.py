@@ -102,7 +102,12 @@ _ONE_OFF_OPTIONS = (
     ),
     click.option("--rm", "remove", is_flag=True, help="Delete the node that --up created, in any case, at the end."),
     click.option("--exclusive", is_flag=True, help="With --up: fail if the node already exists."),
-    click.option("--sync", metavar="DIR", help="With --up: folder to sync and run in. [default: this git tree]"),
+    click.option(
+        "--sync",
+        metavar="DIR",
+        help="With --up: folder to sync, where the command runs unless --workdir is given. "
+        "[default: this git tree, if there is no --workdir]",
+    ),
     click.option("--no-sync", is_flag=True, help="With --up: sync no folder."),
     click.option(
         "--collect", metavar="PATH", multiple=True, help="With --up: path to copy from the workers at the end."
@@ -158,20 +163,20 @@ def take_one_off(app: App, options: dict[str, Any], workers: WorkerSet) -> OneOf
         checks=checks,
         remove=taken["remove"],
         exclusive=taken["exclusive"],
-        sync=_sync_folder(app, taken["sync"], without=taken["no_sync"]),
+        sync=_sync_folder(app, taken["sync"], without=taken["no_sync"], workdir=options["workdir"]),
         collect=taken["collect"],
         workers=workers,
     )
 
 
-def _sync_folder(app: App, given: str | None, *, without: bool) -> Path | None:
-    """Return the folder to sync: `given`, or else the git tree of the current directory; None without one."""
+def _sync_folder(app: App, given: str | None, *, without: bool, workdir: str | None) -> Path | None:
+    """Return the folder to sync: `given`; without it and without a `workdir` the git tree of the current directory, if any."""
     here = app.invocation.folder
     if given is not None and without:
         raise InvalidInputError("`--sync` and `--no-sync` exclude each other", hint="leave one of them out")
     if given is not None:
         return here / expand_user_path(Path(given))
-    if without:
+    if without or workdir:
         return None
     return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), None)
 
