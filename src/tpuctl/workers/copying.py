@@ -198,7 +198,8 @@ def copy_one_worker(
 
     After a link that made progress, open another one. Without progress, try four more times.
     """
-    started, one, error = clock.monotonic(), transfer(tally), None
+    started, one = clock.monotonic(), transfer(tally)
+    error: TpuctlError | None = None
     links_made, failures, kept, ssh_stderr = 0, 0, 0, ""
     while True:
         links_made += 1
@@ -207,7 +208,14 @@ def copy_one_worker(
                 one.resume(channel)
             break
         except CopyRefusedError as refused:
-            error = _refusal_error(*refused.args)
+            kind, message = refused.args
+            if kind == "missing":
+                hint = "paths on a worker are relative to the login's home; the worker expands `~` and wildcards"
+                error = NotFoundError(message, hint=hint)
+            elif kind in {"folder", "target", "new folder"}:
+                error = InvalidInputError(message, hint=_HINTS[kind])
+            else:
+                error = RemoteCommandError(message, hint=_HINTS.get(kind))
             break
         except CopyLinkLostError as dropped:
             # Only confirmed bytes count: bytes that were sent may be lost each time.
@@ -237,16 +245,6 @@ def copy_one_worker(
         target=target, files=files, size=size, moved=tally.total_moved, duration=duration,
         problems=tuple(problems), notes=tuple(notes), error=error, ssh_stderr=ssh_stderr,
     )  # fmt: skip
-
-
-def _refusal_error(kind: str, message: str) -> TpuctlError:
-    if kind == "missing":
-        return NotFoundError(
-            message, hint="paths on a worker are relative to the login's home; the worker expands `~` and wildcards"
-        )
-    if kind in {"folder", "target", "new folder"}:
-        return InvalidInputError(message, hint=_HINTS[kind])
-    return RemoteCommandError(message, hint=_HINTS.get(kind))
 
 
 @dataclass

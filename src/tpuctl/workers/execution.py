@@ -293,7 +293,12 @@ def run_error(result: RunResult) -> TpuctlError | None:
         return TimedOutError(text, hint=_reasons(one for one in bad if not one.was_late))
     absent = [one for one in bad if one.outcome in _ABSENT]
     if absent and all(not one.is_good and one.code is None for one in result.results):
-        return _not_started_error(absent, total)
+        cannot = "be reached" if all(one.outcome is WorkerOutcome.UNREACHABLE for one in absent) else "run it"
+        text = f"{_count(absent, total)} cannot {cannot}, so the command was not started on any worker: {worker_labels(absent)}"
+        if total == 1:
+            text = f"worker {worker_labels(absent)} cannot {cannot}; the command was not started"
+        partial = "start it on the others: `--allow-unreachable`" if total > len(absent) else None
+        return RemoteCommandError(text, hint="\n".join(filter(None, [_reasons(absent), partial])) or None)
     stopped = [
         one
         for one in bad
@@ -335,16 +340,6 @@ def worker_labels(results: Iterable[WorkerResult]) -> str:
         else:
             parts.append([number])
     return ",".join("-".join(map(str, part)) for part in parts)
-
-
-def _not_started_error(absent: Sequence[WorkerResult], total: int) -> TpuctlError:
-    """Return the error of a command that was started nowhere, because workers are absent."""
-    cannot = "cannot be reached" if all(one.outcome is WorkerOutcome.UNREACHABLE for one in absent) else "cannot run it"
-    text = f"{_count(absent, total)} {cannot}, so the command was not started on any worker: {worker_labels(absent)}"
-    if total == 1:
-        text = f"worker {worker_labels(absent)} {cannot}; the command was not started"
-    partial = "start it on the others: `--allow-unreachable`" if total > len(absent) else None
-    return RemoteCommandError(text, hint="\n".join(filter(None, [_reasons(absent), partial])) or None)
 
 
 def _count(results: Sequence[WorkerResult], total: int) -> str:
@@ -422,14 +417,14 @@ class OutputTail:
     """Passes everything on to a sink, and keeps the end of each worker's output, in bounded memory."""
 
     def __init__(self, sink: OutputSink, count: int) -> None:
-        self._audience = sink
+        self._sink = sink
         self._most = max(_MIN_TAIL_BYTES, min(_TAIL_BYTES, _TOTAL_TAIL_BYTES // (2 * max(count, 1))))
         self._tails: dict[tuple[str, bool], bytearray] = {}
         self._cut: set[tuple[str, bool]] = set()
 
     def output(self, target: Target, data: bytes, *, is_error: bool) -> None:
         """Keep and pass on output of a command."""
-        self._audience.output(target, data, is_error=is_error)
+        self._sink.output(target, data, is_error=is_error)
         key = target.label, is_error
         tail = self._tails.get(key)
         if tail is None:
@@ -442,19 +437,19 @@ class OutputTail:
 
     def ended(self, result: WorkerResult) -> None:
         """Pass on the result of one worker."""
-        self._audience.ended(result)
+        self._sink.ended(result)
 
     def connected(self, count: int, total: int) -> None:
         """Pass on how many workers are connected."""
-        self._audience.connected(count, total)
+        self._sink.connected(count, total)
 
     def interrupted(self) -> None:
         """Pass on a Ctrl-C."""
-        self._audience.interrupted()
+        self._sink.interrupted()
 
     def note(self, target: Target | None, text: str) -> None:
         """Pass on a note for the user."""
-        self._audience.note(target, text)
+        self._sink.note(target, text)
 
     def of(self, target: Target) -> Iterable[bytes]:
         """Return the last whole lines of a worker's stdout, then of its stderr."""

@@ -114,8 +114,12 @@ class _TreeReader:
             if not name:
                 continue
             path = os.path.join(below, name.rstrip(b"/"))
-            status = self._status(path)
-            if status is None:
+            # git treats a file as gone if its folder is a symlink now.
+            if not self._is_real(os.path.dirname(path)):
+                continue
+            try:
+                status = os.lstat(os.path.join(self._root, path))
+            except (FileNotFoundError, NotADirectoryError):
                 continue
             if not stat.S_ISDIR(status.st_mode):
                 yield from self._entry(path, status)
@@ -145,15 +149,6 @@ class _TreeReader:
             yield TreeEntry(name, mode, 0, 0, _text(os.readlink(os.path.join(self._root, path))))
         else:
             self.notes.append(f"`{name}` is neither a file nor a symlink: skipped")
-
-    def _status(self, path: bytes) -> os.stat_result | None:
-        """Return the current status. None if the file is gone, or its folder is a symlink now, which git treats as gone."""
-        if not self._is_real(os.path.dirname(path)):
-            return None
-        try:
-            return os.lstat(os.path.join(self._root, path))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
 
     def _is_real(self, parent: bytes) -> bool:
         if parent not in self._real:

@@ -178,7 +178,7 @@ def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOff
             raise ConflictError(f"another client has just created `{name.node_id}`, and `--exclusive` needs a new node")
         found = find_targets(app, [ready], job.workers)
         await_key(app, found)
-        if one_off.was_taken_over and _is_in_use(app, found):
+        if one_off.was_taken_over and _may_be_in_use(app, found):
             one_off.leave()
             app.terminal.warn(f"another run uses `{name.node_id}`: it is not deleted at the end of this one")
         if job.sync is not None:
@@ -197,7 +197,7 @@ def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOff
     return code
 
 
-def _is_in_use(app: App, targets: list[Target]) -> bool:
+def _may_be_in_use(app: App, targets: list[Target]) -> bool:
     """Return whether a detached or followed job runs on any of the workers, or a worker does not answer."""
     answers = JobClient(targets, shared_connection_options(app), SystemClock()).jobs(limit=20)
     shares = [share for answer in answers if isinstance(answer, WorkerJobList) for share in answer.shares]

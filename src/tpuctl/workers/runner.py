@@ -82,7 +82,7 @@ class RemoteRunner:
         source: StdinSource | None = None,
         is_output_closed: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._sessions, self._limits, self._audience, self._clock = sessions, limits, sink, clock
+        self._sessions, self._limits, self._sink, self._clock = sessions, limits, sink, clock
         self._interrupts, self._liveness, self._source = interrupts, LivenessProbe(why_gone), source
         self._is_unheard = is_output_closed
         self._selector = selectors.DefaultSelector()
@@ -152,7 +152,7 @@ class RemoteRunner:
         failed = self._limits.fail_fast and any(one.result and not one.result.is_good for one in self._sessions)
         signals = self._interrupts.take()
         if signal.SIGINT in signals:
-            self._audience.interrupted()
+            self._sink.interrupted()
         stop = self._stopping.due(now, signals, has_failed=failed, is_output_closed=self._is_unheard())
         if stop is None:
             return
@@ -165,7 +165,7 @@ class RemoteRunner:
                 text = "not started on any further worker"
             else:
                 text = "not started on any worker"
-            self._audience.note(None, text)
+            self._sink.note(None, text)
         for session in self._sessions:
             if session.phase is WorkerPhase.ENDED:
                 continue
@@ -207,7 +207,7 @@ class RemoteRunner:
                 connected = len(self._sessions) - awaited
                 if connected != self._connected and self._clock.monotonic() - self._began > _REPORT_AFTER:
                     self._connected = connected
-                    self._audience.connected(connected, len(self._sessions))
+                    self._sink.connected(connected, len(self._sessions))
                 return
             absent = [one for one in self._sessions if one.result and one.result.outcome in _ABSENT]
             if absent and not self._limits.partial:
@@ -227,7 +227,17 @@ class RemoteRunner:
     def _wait_and_serve(self) -> None:
         """Wait for the next event, and serve it."""
         for session in self._sessions:
-            self._watch_stdin(session)
+            if not session.can_write:
+                continue
+            # Watch the stdin of ssh only while data waits to be sent.
+            is_registered = session.stdin in self._selector.get_map()
+            if session.has_unsent and not is_registered:
+                self._selector.register(session.stdin, selectors.EVENT_WRITE, session)
+            elif not session.has_unsent:
+                if is_registered:
+                    self._selector.unregister(session.stdin)
+                if session.phase is WorkerPhase.ENDED:
+                    session.close_stdin()
         if all(session.phase is WorkerPhase.ENDED for session in self._sessions):
             return
         now = self._clock.monotonic()
@@ -281,7 +291,7 @@ class RemoteRunner:
             return
         if session.has_started and session.tries == 0:
             because = f" ({found.why})" if found.why else ""
-            self._audience.note(session.target, f"connection lost{because}; reconnecting")
+            self._sink.note(session.target, f"connection lost{because}; reconnecting")
         session.phase = WorkerPhase.WAITING
         session.next_try = now + timedelta(seconds=_RECONNECT_DELAYS[min(session.tries, len(_RECONNECT_DELAYS) - 1)])
 
@@ -292,19 +302,6 @@ class RemoteRunner:
             for other in self._sessions:
                 if other.target.node.name == session.target.node.name and other.has_no_answer:
                     other.end(WorkerOutcome.LOST, why)
-
-    def _watch_stdin(self, session: WorkerSession) -> None:
-        """Watch the stdin of ssh only while data waits to be sent."""
-        if not session.can_write:
-            return
-        is_registered = session.stdin in self._selector.get_map()
-        if session.has_unsent and not is_registered:
-            self._selector.register(session.stdin, selectors.EVENT_WRITE, session)
-        elif not session.has_unsent:
-            if is_registered:
-                self._selector.unregister(session.stdin)
-            if session.phase is WorkerPhase.ENDED:
-                session.close_stdin()
 
 
 # TensorFlow checks INT only at the end of its loop; QUIT ends Python at once (Cloud TPU's troubleshooting guide).
@@ -551,14 +548,14 @@ class GuardedSink:
     """
 
     def __init__(self, sink: OutputSink) -> None:
-        self._audience = sink
+        self._sink = sink
         self.failure: OSError | None = None
 
     def output(self, target: Target, data: bytes, *, is_error: bool) -> None:
         """Pass on output of a command."""
         if self.failure is None:
             try:
-                self._audience.output(target, data, is_error=is_error)
+                self._sink.output(target, data, is_error=is_error)
             except OSError as error:
                 self._fail(error)
 
@@ -566,7 +563,7 @@ class GuardedSink:
         """Pass on the result of one worker."""
         if self.failure is None:
             try:
-                self._audience.ended(result)
+                self._sink.ended(result)
             except OSError as error:
                 self._fail(error)
 
@@ -578,15 +575,15 @@ class GuardedSink:
 
     def connected(self, count: int, total: int) -> None:
         """Pass on how many workers are connected."""
-        self._audience.connected(count, total)
+        self._sink.connected(count, total)
 
     def interrupted(self) -> None:
         """Pass on a Ctrl-C."""
-        self._audience.interrupted()
+        self._sink.interrupted()
 
     def note(self, target: Target | None, text: str) -> None:
         """Pass on a note for the user."""
-        self._audience.note(target, text)
+        self._sink.note(target, text)
 
 
 # Long enough for a laptop that changes networks, short enough for the next run to find the TPU free.

@@ -571,7 +571,7 @@ class JobOutputReader:
     """Reads workers and passes their output on. A broken connection is replaced, and reading continues where it broke."""
 
     def __init__(self, sink: OutputSink, ssh_options: Callable[[Connection], tuple[str, ...]], clock: Clock) -> None:
-        self._audience, self._ssh_options, self._clock = sink, ssh_options, clock
+        self._sink, self._ssh_options, self._clock = sink, ssh_options, clock
 
     def read(self, shares: Sequence[WorkerJob]) -> list[NoJobAnswer]:
         """Pass on the output of jobs from `starts` to `sizes`; return the workers that could not be read.
@@ -587,7 +587,7 @@ class JobOutputReader:
                     sessions[ahead] = stack.enter_context(self._open(parts[ahead]))
                 if silence := self._read_worker(part, sessions[index]):
                     silent.append(silence)
-                self._audience.ended(part.share.result)
+                self._sink.ended(part.share.result)
         return silent
 
     def _open(self, part: _OutputPosition) -> AbstractContextManager[JobSession]:
@@ -617,11 +617,11 @@ class JobOutputReader:
                     match kind:
                         case WorkerFrame.OUT | WorkerFrame.ERR:
                             part.move(kind is WorkerFrame.ERR, len(payload))
-                            self._audience.output(target, payload, is_error=kind is WorkerFrame.ERR)
+                            self._sink.output(target, payload, is_error=kind is WorkerFrame.ERR)
                         case WorkerFrame.OUT_GONE | WorkerFrame.ERR_GONE:
                             gone = parse_decimal(payload, "bytes that are not stored", low=1)
                             part.move(kind is WorkerFrame.ERR_GONE, gone)
-                            self._audience.note(target, f"{gone} bytes of its output are no longer stored")
+                            self._sink.note(target, f"{gone} bytes of its output are no longer stored")
                         case WorkerFrame.EXIT if not payload:
                             return None
                         case WorkerFrame.MISSING if not payload:
@@ -792,7 +792,19 @@ def remove_jobs(workers: JobClient, names: Sequence[str], *, older: timedelta, n
     for target, answer in zip(workers.targets, states, strict=True):
         for name, outcome in answer.items():
             outcomes.setdefault(name, {}).setdefault(outcome, []).append(target)
-    errors = [error for name in names if (error := _obstacle(name, outcomes.get(name, {}), nodes))]
+    errors: list[TpuctlError] = []
+    for name in names:
+        found = outcomes.get(name, {})
+        in_use = next((one for one in ("running", "followed") if one in found), None)
+        if in_use is not None:
+            what, hint = {
+                "running": ("runs", f"terminate it: `tpuctl kill {nodes} {name}`"),
+                "followed": ("is being followed", "try again when its client has ended"),
+            }[in_use]
+            where = ", ".join(target.label for target in found[in_use])
+            errors.append(ConflictError(f"job `{name}` {what} on worker {where}; nothing was removed", hint=hint))
+        elif "ended" not in found:
+            errors.append(job_not_found(name, nodes))
     ended = sorted(
         name for name, found in outcomes.items() if "ended" in found and not {"running", "followed"} & set(found)
     )
@@ -803,18 +815,6 @@ def remove_jobs(workers: JobClient, names: Sequence[str], *, older: timedelta, n
     removed = workers.remove(theirs, older=older)
     silent = [answer for answer in removed if isinstance(answer, NoJobAnswer)]
     return JobRemoval(tuple(ended), (*errors, *explain_no_answers(silent)))
-
-
-def _obstacle(name: str, found: dict[str, list[Target]], nodes: str) -> TpuctlError | None:
-    """Return why a job in `names` cannot be removed, None if it can."""
-    for outcome, what, hint in (
-        ("running", "runs", f"terminate it: `tpuctl kill {nodes} {name}`"),
-        ("followed", "is being followed", "try again when its client has ended"),
-    ):
-        if targets := found.get(outcome):
-            where = ", ".join(target.label for target in targets)
-            return ConflictError(f"job `{name}` {what} on worker {where}; nothing was removed", hint=hint)
-    return None if "ended" in found else job_not_found(name, nodes)
 
 
 JOB_HEADER = ("JOB", "STARTED", "STATE", "DURATION", "KIND", "COMMAND")

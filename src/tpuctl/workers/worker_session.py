@@ -185,7 +185,7 @@ class WorkerSession:
         self.tries = 0
         self.errors = ""
         self.code: int | None = None
-        self._audience, self._options = sink, options
+        self._sink, self._options = sink, options
         self._sizes = list(request.start)
         self._process: subprocess.Popen[bytes] | None = None
         self._decoder = FrameDecoder()
@@ -322,7 +322,7 @@ class WorkerSession:
         """Record the result of this worker."""
         self.result = result
         self.phase = WorkerPhase.ENDED
-        self._audience.ended(result)
+        self._sink.ended(result)
 
     def end(self, outcome: WorkerOutcome, why: str = "", *, ssh_stderr: str | None = None) -> None:
         """Record a result that the worker has not reported."""
@@ -404,13 +404,13 @@ class WorkerSession:
             case WorkerFrame.OUT | WorkerFrame.ERR:
                 is_error = kind is WorkerFrame.ERR
                 self._sizes[is_error] += len(payload)
-                self._audience.output(self.target, payload, is_error=is_error)
+                self._sink.output(self.target, payload, is_error=is_error)
                 self._acknowledge()
             case WorkerFrame.OUT_GONE | WorkerFrame.ERR_GONE:
                 most = MAX_BYTES - self._sizes[kind is WorkerFrame.ERR_GONE]
                 gone = parse_decimal(payload, "bytes that are not stored", low=1, high=most)
                 self._sizes[kind is WorkerFrame.ERR_GONE] += gone
-                self._audience.note(self.target, f"{gone} bytes of its output are no longer stored")
+                self._sink.note(self.target, f"{gone} bytes of its output are no longer stored")
             case WorkerFrame.TAKEN:
                 taken = parse_decimal(payload, "bytes of stdin", low=self._taken_before, high=self._fed)
                 if self.taken is None:
@@ -438,9 +438,8 @@ class WorkerSession:
 
     def _acknowledge(self) -> None:
         """Let the worker delete what has arrived, so that a long run does not fill its disk."""
-        if sum(self._sizes) - self._acknowledged >= _ACKNOWLEDGE_EVERY and not (
-            self.request.detach or self.request.must_exist
-        ):
+        is_kept_there = self.request.detach or self.request.must_exist
+        if not is_kept_there and sum(self._sizes) - self._acknowledged >= _ACKNOWLEDGE_EVERY:
             self._acknowledged = sum(self._sizes)
             self.send(ClientFrame.HAVE, b"%d %d" % self.sizes)
 

@@ -119,7 +119,7 @@ def command(
       tpuctl jobs trainer -o json | jq '.[0].workers[] | select(.exitCode != 0)'
       tpuctl jobs trainer --prune --older-than 1d
     """
-    from tpuctl.workers.worker_jobs import check_job_name, list_jobs  # noqa: PLC0415  # not needed by --help
+    from tpuctl.workers.worker_jobs import check_job_name, list_jobs, remove_jobs  # noqa: PLC0415  # not needed by --help
 
     if older_than is not None and not (prune and isinstance(older_than, timedelta)):
         raise InvalidInputError("`--older-than` needs `--prune`", hint="add it: `--prune --older-than 7d`")
@@ -130,7 +130,14 @@ def command(
     choice = job_targets(app, nodes, selector, worker)
     if prune or remove:
         older = older_than if isinstance(older_than, timedelta) else timedelta(days=7)
-        return _remove(app, choice.workers, remove, older, choice.nodes)
+        removal = remove_jobs(choice.workers, remove, older=older, nodes=choice.nodes)
+        if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
+            app.terminal.data([{"job": name} for name in removal.removed], app.format)
+        else:
+            app.terminal.names(removal.removed)
+        if not removal.removed and not removal.errors:
+            app.terminal.note("no jobs to remove")
+        return show_errors(app, removal.errors)
     listing = list_jobs(choice.workers, limit=last)
     _show(app, listing, choice.nodes)
     return show_errors(app, listing.errors)
@@ -153,17 +160,3 @@ def _show(app: App, listing: JobListing, nodes: str) -> None:
         terminal.note(
             f"{listing.left_out} older jobs not shown: list more with `--last N`, remove old ones with `--prune`"
         )
-
-
-def _remove(app: App, workers: JobClient, names: Sequence[str], older: timedelta, nodes: str) -> int:
-    """Remove jobs; show which were removed, and why others were not."""
-    from tpuctl.workers.worker_jobs import remove_jobs  # noqa: PLC0415  # completion and --help need not wait for it
-
-    removal = remove_jobs(workers, names, older=older, nodes=nodes)
-    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
-        app.terminal.data([{"job": name} for name in removal.removed], app.format)
-    else:
-        app.terminal.names(removal.removed)
-    if not removal.removed and not removal.errors:
-        app.terminal.note("no jobs to remove")
-    return show_errors(app, removal.errors)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tpuctl.app.app import App
     from tpuctl.ssh.connection import Target
     from tpuctl.workers.commands.jobs import JobChoice
-    from tpuctl.workers.worker_jobs import Job, JobListing
+    from tpuctl.workers.worker_jobs import Job
     from tpuctl.workers.worker_session import WorkerResult
 
 
@@ -71,29 +71,22 @@ def command(
         app.terminal.note(f"job {job.name} ({job_state(job.shares)}): {job.command}")
     if follow:
         return _follow(app, choice, job, [one.target for one in listing.silent])
-    return _read(app, choice, listing, job)
-
-
-def _read(app: App, choice: JobChoice, listing: JobListing, job: Job) -> int:
-
     with WorkerOutputStreams(app.terminal, [share.target for share in job.shares]) as streams:
-        tail = OutputTail(streams, len(job.shares))
-        silent = JobOutputReader(tail, choice.workers.ssh_options, SystemClock()).read(job.shares)
+        kept = OutputTail(streams, len(job.shares))
+        silent = JobOutputReader(kept, choice.workers.ssh_options, SystemClock()).read(job.shares)
     results = [share.result for share in job.shares]
     _warn(app, results)
     code = show_errors(app, explain_no_answers([*listing.silent, *silent]))
-    show_diagnosis(app, diagnose_output(results, tail))
+    show_diagnosis(app, diagnose_output(results, kept))
     return code
 
 
 def _warn(app: App, results: Sequence[WorkerResult]) -> None:
-
     for text in run_warnings(results, tells_ends=False):
         app.terminal.warn(text)
 
 
 def _follow(app: App, choice: JobChoice, job: Job, others: Sequence[Target]) -> int:
-
     result = follow_job(app, choice, job, others)
     if not result.results:
         raise job_not_found(job.name, choice.nodes)

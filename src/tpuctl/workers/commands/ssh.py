@@ -1,12 +1,14 @@
-"""A session on a worker that outlives its connection: reconnect until the user ends it."""
+"""`tpuctl ssh`: a session on a worker, or a command on several. With tmux a session survives a lost connection."""
 
 from __future__ import annotations
 
 import re
 import shlex
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -63,26 +65,19 @@ def stay_attached(
         return ran
     while ran.was_lost:
         note("connection lost; the session continues: reconnecting as soon as the worker answers")
-        _await_answer(knock, check, clock)
+        for silent in count():
+            clock.sleep(_DELAYS[min(silent, len(_DELAYS) - 1)])
+            result = knock()
+            if result.outcome in _REFUSALS:
+                raise RemoteCommandError(f"the worker no longer accepts ssh: {result.detail}")
+            if result.outcome is not ProbeOutcome.UNREACHABLE:
+                break
+            if (silent + 1) % _CHECK_NODE_EVERY == 0:
+                # Offline, this machine cannot know the state of the node.
+                with suppress(ServiceUnavailableError):
+                    check()
         ran = enter()
     return ran
-
-
-def _await_answer(knock: Callable[[], ProbeResult], check: Callable[[], None], clock: Clock) -> None:
-    silent = 0
-    while True:
-        clock.sleep(_DELAYS[min(silent, len(_DELAYS) - 1)])
-        result = knock()
-        if result.outcome in _REFUSALS:
-            raise RemoteCommandError(f"the worker no longer accepts ssh: {result.detail}")
-        if result.outcome is not ProbeOutcome.UNREACHABLE:
-            return
-        silent += 1
-        if silent % _CHECK_NODE_EVERY == 0:
-            try:
-                check()
-            except ServiceUnavailableError:
-                continue  # this machine is offline: the state of the node is unknown
 
 
 _OPTIONS = (

@@ -103,21 +103,19 @@ def sync_continuously(app: App, find: Callable[[], Sequence[Target]], options: S
                         _note(app, sync_remarks(result))
                     if result.succeeded and (has_changes or problems is None):
                         app.terminal.note(f"{clock.now().astimezone():%H:%M:%S} {sync_summary(result)}")
-                current = _problems(result)
+                # The texts stay the same while a problem lasts.
+                if isinstance(result, TpuctlError):
+                    current = frozenset({result.message})
+                else:
+                    unreadable = {_describe_unreadable(result)} if result.unreadable else set()
+                    failed = {f"{_worker_text(target)}: {error.message}" for target, error in result.failed}
+                    current = frozenset(failed | unreadable)
                 for text in sorted(current - (problems or frozenset())):
                     app.terminal.warn(f"{text}; retrying")
                 problems = current
     except TerminatedError:
         app.terminal.note("terminated: the sync has ended, and the workers keep their files")
     return ExitCode.OK
-
-
-def _problems(result: SyncResult | TpuctlError) -> frozenset[str]:
-    """Return the problems of a round. The texts stay the same while the problem lasts."""
-    if isinstance(result, TpuctlError):
-        return frozenset({result.message})
-    unreadable = {_describe_unreadable(result)} if result.unreadable else set()
-    return frozenset({f"{_worker_text(target)}: {error.message}" for target, error in result.failed} | unreadable)
 
 
 def _show(app: App, synced: SyncResult, *, dry_run: bool) -> None:

@@ -64,7 +64,13 @@ def command(
       tpuctl unstick trainer --dry-run -o json
     """
     from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # as above
-    from tpuctl.workers.tpu_release import find_holders, release_errors, release_notes, release_tpu  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.workers.tpu_release import (  # noqa: PLC0415  # completion and --help need not wait for it
+        find_holders,
+        release_errors,
+        release_notes,
+        release_question,
+        release_tpu,
+    )
 
     (found,) = find_nodes(app, [node])
     if isinstance(grace, str):
@@ -77,7 +83,15 @@ def command(
     if not _is_json(app):
         _show(app, node_id, sites)
     if is_to_act:
-        _confirm(app, node_id, sites, yes=yes)
+        try:
+            is_wanted = app.terminal.confirm(release_question(node_id, sites), yes=yes)
+        except InvalidInputError:
+            # stdin is no terminal: the list is shown as well.
+            if _is_json(app):
+                _show(app, node_id, sites)
+            raise
+        if not is_wanted:
+            raise NotConfirmedError("nothing was done")
         sites = release_tpu(sites, signal=signal, grace=_GRACE if grace is None else grace)
     if _is_json(app):
         _show(app, node_id, sites)
@@ -87,20 +101,6 @@ def command(
     for error in errors:
         app.show_error(error)
     return worst_exit_code(error.exit_code for error in errors) if errors else ExitCode.OK
-
-
-def _confirm(app: App, node_id: str, sites: Sequence[HolderReport], *, yes: bool) -> None:
-    """Ask for confirmation. Raises `NotConfirmedError` for a no; if stdin is no terminal, the list is shown as well."""
-    from tpuctl.workers.tpu_release import release_question  # noqa: PLC0415  # as above
-
-    try:
-        is_wanted = app.terminal.confirm(release_question(node_id, sites), yes=yes)
-    except InvalidInputError:
-        if _is_json(app):
-            _show(app, node_id, sites)
-        raise
-    if not is_wanted:
-        raise NotConfirmedError("nothing was done")
 
 
 def _is_json(app: App) -> bool:
