@@ -89,7 +89,9 @@ def show_errors(app: App, errors: Sequence[TpuctlError]) -> int:
 @click.option(
     "--last", type=click.IntRange(1), default=100, metavar="N", help="Number of newest jobs to show. [default: 100]"
 )
-@click.option("--remove", multiple=True, metavar="JOB", help="Job to remove, with its output; it must have ended.")
+@click.option(
+    "--remove", multiple=True, metavar="JOB", help="Job to remove, with its output; it must have ended. Repeatable."
+)
 @click.option("--prune", is_flag=True, help="Remove old jobs that have ended, with their output.")
 @click.option(
     "--older-than",

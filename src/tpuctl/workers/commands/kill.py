@@ -59,8 +59,8 @@ def command(
 ) -> int:
     """Send a signal to all processes of a job, on all its workers; succeeds if the job has already ended.
 
-    Without JOB it is the one that runs; of several the newest, after a confirmation. The last of several words is the job.
-    A process that has started its own session is not reached: see `tpuctl unstick`.
+    Without JOB the running job receives the signal; if several run, the newest, after a confirmation. Of several arguments the
+    last is the job. A process that has started its own session is not reached: see `tpuctl unstick`.
 
     \b
     Examples:

@@ -45,13 +45,19 @@ if TYPE_CHECKING:
 @click.option(
     "--follow", "-f", is_flag=True, help="Continue until the job has ended; reconnects when a connection breaks."
 )
-@click.option("--tail", "-n", type=click.IntRange(0), metavar="N", help="Number of last lines to print of each worker.")
+@click.option(
+    "--tail",
+    "-n",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Number of last lines to print of each worker. [default: all]",
+)
 def command(
     app: App, *, words: tuple[str, ...], selector: tuple[str, ...], worker: str, follow: bool, tail: int | None
 ) -> int:
     """Print the output of a job on its workers; without JOB that of the newest.
 
-    The last of several words is the job. With several workers each line is marked with its worker; the workers follow one
+    Of several arguments the last is the job. With several workers each line is marked with its worker; the workers follow one
     another, or with --follow their lines appear as they arrive. The exit code is 0 even if the job failed: see `tpuctl attach`.
     A detached job's stdout and stderr are one stream; of other jobs stderr follows stdout. Ctrl-C never reaches the job.
 

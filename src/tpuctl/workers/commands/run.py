@@ -32,13 +32,13 @@ _ENVIRONMENT_OPTIONS = (
         "env",
         metavar="NAME[=VALUE]",
         multiple=True,
-        help="Environment variable of the command; NAME alone takes the local value.",
+        help="Environment variable of the command; NAME alone takes the local value. Repeatable.",
     ),
     click.option(
         "--env-file",
         metavar="FILE",
         multiple=True,
-        help="File of environment variables, NAME=VALUE lines as in docker --env-file.",
+        help="File of environment variables, NAME=VALUE lines as in docker --env-file. Repeatable.",
     ),
     click.option(
         "--tpu-env",
@@ -53,12 +53,16 @@ _ENVIRONMENT_OPTIONS = (
     click.option(
         "--tpu-min-log-level", metavar="LEVEL", help="Lowest severity in libtpu's log: 0 to 3, or INFO to FATAL."
     ),
-    click.option("--tpu-stderr-log-level", metavar="LEVEL", help="Lowest severity that libtpu also prints on stderr."),
+    click.option(
+        "--tpu-stderr-log-level",
+        metavar="LEVEL",
+        help="Lowest severity that libtpu also prints on stderr: 0 to 3, or INFO to FATAL.",
+    ),
     click.option(
         "--tpu-max-log-size-mb",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Size in MB at which libtpu starts a new log file.",
+        help="Size in MB at which libtpu starts a new log file. [default: libtpu's]",
     ),
 )
 
@@ -100,7 +104,12 @@ _ONE_OFF_OPTIONS = (
     click.option(
         "--up", metavar="SPEC", help="Node to bring up first: an accelerator type, or a file like tpuctl.yaml."
     ),
-    click.option("--rm", "remove", is_flag=True, help="Delete the node that --up created, in any case, at the end."),
+    click.option(
+        "--rm",
+        "remove",
+        is_flag=True,
+        help="With --up: delete the node at the end, also after a failure, if this run created it.",
+    ),
     click.option("--exclusive", is_flag=True, help="With --up: fail if the node already exists."),
     click.option(
         "--sync",
@@ -110,7 +119,10 @@ _ONE_OFF_OPTIONS = (
     ),
     click.option("--no-sync", is_flag=True, help="With --up: sync no folder."),
     click.option(
-        "--collect", metavar="PATH", multiple=True, help="With --up: path to copy from the workers at the end."
+        "--collect",
+        metavar="PATH",
+        multiple=True,
+        help="With --up: path to copy from the workers at the end. Repeatable.",
     ),
 )
 _ONE_OFF_NAMES = ("up", "remove", "exclusive", "sync", "no_sync", "collect")
@@ -190,8 +202,12 @@ def _sync_folder(app: App, given: str | None, *, without: bool, workdir: str | N
 @environment_options
 @click.option("--detach", "-d", is_flag=True, help="Start the command, print the job's name, and leave it running.")
 @click.option("--name", "job", metavar="JOB", help="Name of the job. [default: from the time]")
-@click.option("--log-dir", metavar="DIR", help="Directory for a file with each worker's output.")
-@click.option("--allow-unreachable", is_flag=True, help="Run also when some workers cannot be reached.")
+@click.option("--log-dir", metavar="DIR", help="Local directory for a file with each worker's output.")
+@click.option(
+    "--allow-unreachable",
+    is_flag=True,
+    help="Run on the reachable workers if some cannot be reached; otherwise it runs on none.",
+)
 @click.option("--partial", is_flag=True, hidden=True, help="Old name of --allow-unreachable.")
 @click.option("--fail-fast", is_flag=True, help="Terminate the command everywhere when it fails on one worker.")
 @click.option(
