@@ -98,7 +98,7 @@ class RemoteRunner:
         """Why the commands were terminated, if they were."""
         return self._stopping
 
-    def work(self) -> tuple[WorkerResult, ...]:
+    def run(self) -> tuple[WorkerResult, ...]:
         """Run the command to its end on all workers. Raises `SshProgramMissingError`."""
         self._selector.register(self._interrupts.fileno(), selectors.EVENT_READ, None)
         try:
@@ -210,7 +210,7 @@ class RemoteRunner:
                     self._sink.connected(connected, len(self._sessions))
                 return
             absent = [one for one in self._sessions if one.result and one.result.outcome in _ABSENT]
-            if absent and not self._limits.partial:
+            if absent and not self._limits.allow_unreachable:
                 # On a part of a slice the command would wait for the rest for ever.
                 names = ", ".join(session.target.label for session in absent)
                 for session in self._sessions:
@@ -681,7 +681,7 @@ def run_on_workers(
             source=command.source,
             is_output_closed=lambda: guarded.failure is not None,
         )
-        results = runner.work()
+        results = runner.run()
     if guarded.failure is not None:
         raise guarded.failure
     return RunResult(job, results, runner.stopping.reason)
@@ -721,7 +721,7 @@ def follow_on_workers(
     ]
     with forwarded_signals(catch=passes_signals) as interrupts:
         runner = RemoteRunner(sessions, RunLimits(), sink, clock, interrupts=interrupts, why_gone=why_gone)
-        everywhere = runner.work()
+        everywhere = runner.run()
     # An additional worker without the job is no part of the result.
     results = [one for one in everywhere if one.outcome is not WorkerOutcome.MISSING or one.target not in others]
     return RunResult(job.name, tuple(results), runner.stopping.reason)

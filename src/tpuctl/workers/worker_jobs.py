@@ -479,9 +479,9 @@ def _parse_outcomes(names: Sequence[str], outcomes: Sequence[str]) -> Callable[[
     return parse
 
 
-def explain_no_answers(silences: Iterable[NoJobAnswer]) -> list[TpuctlError]:
+def explain_no_answers(no_answers: Iterable[NoJobAnswer]) -> list[TpuctlError]:
     """Return why workers gave no answer: one error for all workers of a node that share a cause."""
-    unanswered = list(silences)
+    unanswered = list(no_answers)
     silent = [one for one in unanswered if one.error is None]
     late = [one for one in silent if one.code is None]
     apart = [one for one in silent if one.code == SSH_FAILED]
@@ -585,8 +585,8 @@ class JobOutputReader:
             for index, part in enumerate(parts):
                 for ahead in range(len(sessions), min(index + MAX_JOB_SESSIONS, len(parts))):
                     sessions[ahead] = stack.enter_context(self._open(parts[ahead]))
-                if silence := self._read_worker(part, sessions[index]):
-                    silent.append(silence)
+                if no_answer := self._read_worker(part, sessions[index]):
+                    silent.append(no_answer)
                 self._sink.ended(part.share.result)
         return silent
 
@@ -596,8 +596,8 @@ class JobOutputReader:
     def _read_worker(self, part: _OutputPosition, session: JobSession) -> NoJobAnswer | None:
         """Read one worker to the end, over several connections if they break."""
         before, tries = list(part.at), 0
-        silence = self._pass_on(part, session)
-        while silence is not None and is_retriable_end(silence.code, silence.words, is_first=not tries):
+        no_answer = self._pass_on(part, session)
+        while no_answer is not None and is_retriable_end(no_answer.code, no_answer.words, is_first=not tries):
             # No limit as long as each connection brings something.
             tries = 0 if part.at != before else tries
             if tries == len(_READ_RETRY_DELAYS):
@@ -605,8 +605,8 @@ class JobOutputReader:
             self._clock.sleep(_READ_RETRY_DELAYS[tries])
             before, tries = list(part.at), tries + 1
             with self._open(part) as again:
-                silence = self._pass_on(part, again)
-        return silence
+                no_answer = self._pass_on(part, again)
+        return no_answer
 
     def _pass_on(self, part: _OutputPosition, session: JobSession) -> NoJobAnswer | None:
         """Pass on the output of one connection and advance the position; return why it ended before all was read."""

@@ -523,12 +523,12 @@ class RunLimits:
     """The limits of a run. `batch`: how many workers run the command at a time, None for all.
 
     `connect_within`: how long a worker may be unreachable before the run gives it up; `attach_within`: the same after its
-    command has started. `partial`: start the command although some workers cannot be reached.
+    command has started. `allow_unreachable`: start the command although some workers cannot be reached.
     """
 
     fanout: int = 64
     batch: int | None = None
-    partial: bool = False
+    allow_unreachable: bool = False
     fail_fast: bool = False
     timeout: timedelta | None = None
     connect_within: timedelta = timedelta(seconds=45)

@@ -283,7 +283,7 @@ def _parse_request(app: App, options: dict[str, Any]) -> RunRequest:
     limits = RunLimits(
         fanout=options["fanout"],
         batch=options["batch"],
-        partial=options["allow_unreachable"] or options["partial"],
+        allow_unreachable=options["allow_unreachable"] or options["partial"],
         fail_fast=options["fail_fast"],
         timeout=_time_limit(options["timeout"]),
         connect_within=_time_limit(options["connect_timeout"]) or RunLimits().connect_within,

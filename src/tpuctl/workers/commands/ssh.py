@@ -50,14 +50,14 @@ _REFUSALS = frozenset({ProbeOutcome.KEY_REFUSED, ProbeOutcome.HOST_KEY_CHANGED})
 def stay_attached(
     enter: Callable[[], ForegroundResult],
     *,
-    knock: Callable[[], ProbeResult],
+    probe: Callable[[], ProbeResult],
     check: Callable[[], None],
     clock: Clock,
     note: Callable[[str], None],
 ) -> ForegroundResult:
     """Enter a session, reconnect after each lost connection, and return how it ended in the end.
 
-    `enter` attaches to the session, `knock` probes the connection, `check` raises if the node has changed. Waits for the worker
+    `enter` attaches to the session, `probe` probes the connection, `check` raises if the node has changed. Waits for the worker
     without a time limit. Raises what `check` raises, and `RemoteCommandError` if the worker no longer accepts the key.
     """
     ran = enter()
@@ -67,7 +67,7 @@ def stay_attached(
         note("connection lost; the session continues: reconnecting as soon as the worker answers")
         for silent in count():
             clock.sleep(_DELAYS[min(silent, len(_DELAYS) - 1)])
-            result = knock()
+            result = probe()
             if result.outcome in _REFUSALS:
                 raise RemoteCommandError(f"the worker no longer accepts ssh: {result.detail}")
             if result.outcome is not ProbeOutcome.UNREACHABLE:
@@ -349,7 +349,7 @@ def attach_tmux(app: App, session: SshSession) -> int:
     ):
         ran = stay_attached(
             enter,
-            knock=lambda: probe_ssh(target.connection, _LOGIN_TIMEOUT),
+            probe=lambda: probe_ssh(target.connection, _LOGIN_TIMEOUT),
             check=check_node,
             clock=app.clock,
             note=terminal.warn,
