@@ -102,7 +102,7 @@ infocmp >/dev/null 2>&1 || export TERM=xterm-256color
 name=$0
 tmux new-session -A -s "$name" "$@"
 code=$?
-tmux has-session -t "=$name" 2>/dev/null && exit {goes_on}
+tmux has-session -t "=$name" 2>/dev/null && exit {detached}
 exit $code"""
 # Resets the modes of a full-screen program after a lost connection: alternate screen, mouse, bracketed paste.
 RESET_TERMINAL = "\x1b[?1049l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1004l\x1b[?2004l\x1b[?25h\x1b[0m\r"
@@ -111,13 +111,14 @@ RESET_TERMINAL = "\x1b[?1049l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1
 def tmux_attach_command(name: str, command: Sequence[str] = ()) -> str:
     """Return the shell line that attaches to the session `name`, and creates it if it does not exist.
 
-    A new session runs `command`, or a shell; an existing session is not changed. The line exits with `GOES_ON` if the session
-    was detached and still runs, with `NO_TMUX` if the worker has no tmux. Raises `InvalidInputError` for an invalid name.
+    A new session runs `command`, or a shell; an existing session is not changed. The line exits with `TMUX_DETACHED` if the
+    session was detached and still runs, with `NO_TMUX` if the worker has no tmux. Raises `InvalidInputError` for an invalid
+    name.
     """
     if not _NAME.fullmatch(name):
         raise InvalidInputError(f"`{name}` is not a valid session name", hint="use letters, digits, `-` and `_`")
     line = [] if not command else [command[0] if len(command) == 1 else shlex.join(command)]
-    text = _SCRIPT.format(no_tmux=NO_TMUX, goes_on=TMUX_DETACHED)
+    text = _SCRIPT.format(no_tmux=NO_TMUX, detached=TMUX_DETACHED)
     return "exec " + shlex.join(["sh", "-c", text, name, *line])
 
 

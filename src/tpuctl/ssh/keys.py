@@ -325,7 +325,7 @@ def find_key_expiry(existing: str, entry: str) -> tuple[bool, datetime | None]:
 
 
 def add_metadata_key(existing: str, entry: str, *, now: datetime | None = None) -> str:
-    """Return the value with `entry` added, unchanged if it `holds_key` already.
+    """Return the value with `entry` added, unchanged if it has that key already (`has_metadata_key`).
 
     Replaces a line of the same login and key that expires. With `now`, removes expired lines of the same login in Google's
     form. All other lines stay unchanged, also lines that cannot be parsed.

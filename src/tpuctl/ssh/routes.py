@@ -192,8 +192,8 @@ class Router:
     def tunnel(self, node: Node, worker: int, instance: str | None) -> str:
         """Return the ProxyCommand that gcloud's own ssh uses [gcloud 528 source], with gcloud's full path.
 
-        Raises `NoTunnelError` if the instance is unknown, `GcloudMissingError`, and `InvalidInputError` for an instance name
-        that is not safe for the shell.
+        Raises `TunnelUnavailableError` if the instance is unknown, `GcloudMissingError`, and `InvalidInputError` for an
+        instance name that is not safe for the shell.
         """
         program = self.gcloud()
         if program is None:

@@ -61,7 +61,7 @@ class SshFailedError(RemoteCommandError):
 
 
 def explain_ssh_failure(stderr: str, target: Target, context: FailureContext = _NO_CONTEXT) -> SshFailedError:
-    """Return the error for a failed login to one worker. Pure; `look_around` returns the context."""
+    """Return the error for a failed login to one worker. Pure; `collect_failure_context` returns the context."""
     return explain_ssh_failures([(target, stderr)], context)[0]
 
 

@@ -99,7 +99,7 @@ class CopyLinks:
     def open(self, connection: Connection, call: str) -> Iterator[CopyChannel]:
         """Start the copy program on a worker with the Python line `call`, and yield the channel to it.
 
-        Raises `DroppedError` if the link fails or breaks, `UnexpectedAnswerError`, and `SshProgramMissingError`.
+        Raises `CopyLinkLostError` if the link fails or breaks, `UnexpectedAnswerError`, and `SshProgramMissingError`.
         """
         with StderrPipe() as errors:
             with self._handshakes:

@@ -185,7 +185,7 @@ class Transfer(Protocol):
         """The Python line that starts the other end."""
 
     def resume(self, channel: CopyChannel) -> None:
-        """Copy what is missing. Raises `LostError`, `UnexpectedAnswerError`, and `RefusedError` if it is impossible."""
+        """Copy what is missing. Raises `PeerLostError`, `UnexpectedAnswerError`, and `CopyRefusedError` if it is impossible."""
 
     def result(self) -> tuple[int, int, list[str], list[str]]:
         """Return the number of complete files, their bytes, the problems, and the notes about skipped files."""
@@ -267,7 +267,7 @@ class Upload:
         return f"receive({self.destination!a}, {place!a}, preserve={self.options.preserve})"
 
     def resume(self, channel: CopyChannel) -> None:
-        """Send what is missing. Raises `LostError`, and `RefusedError` if the worker cannot store it."""
+        """Send what is missing. Raises `PeerLostError`, and `CopyRefusedError` if the worker cannot store it."""
         entries = [entry for _, entry in self.listing.files]
         self.tally.size = sum(entry.size for entry in entries)
         self.tally.restart(sum(entries[number].size for number in self._done))
@@ -352,7 +352,7 @@ class Download:
         return f"fetch({asked.patterns!a}, recurse={asked.recurse}, names={asked.homes!a}, hidden={asked.hidden})"
 
     def resume(self, channel: CopyChannel) -> None:
-        """Fetch what is missing. Raises `LostError`, and `RefusedError` if one side cannot continue."""
+        """Fetch what is missing. Raises `PeerLostError`, and `CopyRefusedError` if one side cannot continue."""
         place = self._keeper.place if self._keeper else None
         self.tally.restart()
         channel.frames = frames = SenderFrames(self.asked)

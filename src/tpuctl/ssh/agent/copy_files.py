@@ -153,7 +153,7 @@ class FrameRules:
     """Which frames the other end may send. This class trusts it, as a worker trusts its client; the client's does not."""
 
     def check(self, kind: bytes, length: int) -> None:
-        """Reject a frame before it is read. Raises `LostError`."""
+        """Reject a frame before it is read. Raises `PeerLostError`."""
         if length > (BLOCK if kind == b"D" else _LONGEST):
             raise PeerLostError
 
@@ -173,14 +173,14 @@ class FrameChannel:
         self._sends_files = hasattr(os, "sendfile")
 
     def send(self, kind: bytes, value: Any) -> None:  # JSON
-        """Queue a frame, to be sent with the following ones. Raises `LostError`."""
+        """Queue a frame, to be sent with the following ones. Raises `PeerLostError`."""
         payload = json.dumps(value, separators=(",", ":")).encode()
         self._waiting += _HEAD.pack(kind, len(payload)) + payload
         if len(self._waiting) > BLOCK:
             self.flush()
 
     def send_block(self, block: memoryview) -> None:
-        """Send bytes of a file. Raises `LostError`."""
+        """Send bytes of a file. Raises `PeerLostError`."""
         self._waiting += _HEAD.pack(b"D", len(block))
         if len(block) >= BLOCK // 4:
             self.flush(block)
@@ -190,7 +190,7 @@ class FrameChannel:
             self.flush()
 
     def send_part(self, file: int, offset: int, length: int) -> int:
-        """Send a block of a file from an offset on; return its size, 0 at the end of the file. Raises `LostError`.
+        """Send a block of a file from an offset on; return its size, 0 at the end of the file. Raises `PeerLostError`.
 
         If the system supports it, the data goes from the disk cache into the pipe without passing through this process.
         """
@@ -222,7 +222,7 @@ class FrameChannel:
         return sent
 
     def flush(self, last: memoryview = memoryview(b"")) -> None:  # noqa: B008  # it is constant
-        """Send the queued frames. Raises `LostError`."""
+        """Send the queued frames. Raises `PeerLostError`."""
         parts = [memoryview(bytes(self._waiting)), last]
         self._waiting.clear()
         try:
@@ -236,7 +236,7 @@ class FrameChannel:
             raise PeerLostError from error
 
     def receive(self) -> tuple[bytes, Any]:  # JSON, or a view that is good until the next call
-        """Return the next frame. Raises `LostError`, and `RefusedError` for the fatal error of the other end."""
+        """Return the next frame. Raises `PeerLostError`, and `CopyRefusedError` for the fatal error of the other end."""
         kind, length = _HEAD.unpack(self._exactly(_HEAD.size))
         self.frames.check(kind, length)
         if kind == b"D":
@@ -269,7 +269,7 @@ def receive_files(
     """Receive files until the end of the copy. Without `on_overview`, report the result of each file to the sender.
 
     `on_overview` gets the sender's overview. The client passes it, and sends a worker nothing about its own paths. Raises
-    `LostError`, and `RefusedError` if no further file can be stored.
+    `PeerLostError`, and `CopyRefusedError` if no further file can be stored.
     """
     reported, unsaid = 0, 0
     while True:
@@ -346,7 +346,7 @@ class FileReceiver:
         self._arrived = 0
 
     def settle(self, count: int, tree: str | None) -> CopyTarget:
-        """Decide where entries go. `tree`: the key if a single folder is copied. Raises `RefusedError`."""
+        """Decide where entries go. `tree`: the key if a single folder is copied. Raises `CopyRefusedError`."""
         if self.place is None:
             self.place = self._decide(count, tree)
         return self.place
@@ -459,7 +459,7 @@ class FileReceiver:
             self._fail(number, path, error)
 
     def write(self, block: memoryview) -> None:
-        """Write bytes of the current file. Raises `RefusedError` if no other file can be stored either."""
+        """Write bytes of the current file. Raises `CopyRefusedError` if no other file can be stored either."""
         if self._file < 0:
             return
         try:
@@ -504,7 +504,7 @@ class FileReceiver:
             self.close()
 
     def finish(self) -> None:
-        """Give folders their modes, and a complete tree its name. Raises `RefusedError`."""
+        """Give folders their modes, and a complete tree its name. Raises `CopyRefusedError`."""
         for path, entry, is_new in reversed(self._folders):
             try:
                 if self._preserve:
@@ -584,7 +584,7 @@ def list_files(
     """Return all files to send, following links.
 
     `names`: of sources whose path does not contain their name. Without `hidden`, hidden files directly in a source `.` are left
-    out: it has no folder of its own in the target. Raises `RefusedError` for a source that does not exist, and for a folder
+    out: it has no folder of its own in the target. Raises `CopyRefusedError` for a source that does not exist, and for a folder
     without `recurse`.
     """
     listing = FileListing([], [], [], len(sources))
@@ -670,7 +670,7 @@ class FileSender:
     def send(self, answer: Callable[[bytes], Any], done: Container[int] = (), refused: Container[int] = ()) -> None:
         """Send all files that are not `done`, and stop with one as soon as it is `refused`.
 
-        `answer` waits for a frame of a kind. Raises `LostError`.
+        `answer` waits for a frame of a kind. Raises `PeerLostError`.
         """
         listing = self._listing
         entries = [entry for _, entry in listing.files]

@@ -343,7 +343,7 @@ class SyncFolder:
         return lstat_or_none(self.path(name)) if self.is_open(name.rpartition("/")[0]) else None
 
     def is_open(self, parent: str) -> bool:
-        """Return whether a folder exists. Any other entry there must come from a sync, or `RefusalError` is raised."""
+        """Return whether a folder exists. Any other entry there must come from a sync, or `SyncRefusedError` is raised."""
         if parent not in self._open:
             status = self.stand(parent)
             if status is not None and not stat.S_ISDIR(status.st_mode) and not self.is_ours(parent, status):
