@@ -124,9 +124,7 @@ def paths(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     [(SHARE, show_share, 1), (HELD, show_holders, 1), (EXAMINATION, show_examination, 6)],
     ids=["jobs", "unstick", "doctor"],
 )
-def test_an_odd_value_is_rejected_or_can_be_shown(
-    value: dict[str, Any], show: Callable[[str], str], every: int
-) -> None:
+def test_odd_value_is_rejected_or_can_be_shown(value: dict[str, Any], show: Callable[[str], str], every: int) -> None:
     assert show(json.dumps(value))
     for text in [*ODD.values(), "", *mutations(value, every)]:
         try:

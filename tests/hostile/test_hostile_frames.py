@@ -51,7 +51,7 @@ PAYLOADS = {
 
 
 def out_of_order() -> dict[str, tuple[list[Step], str]]:
-    """Return each frame at each stage where it may not come, and how that is said."""
+    """Return each frame at each stage where it may not come, and its message."""
     return {
         f"{kind.name} at {stage}": (
             [*steps, send(frame(kind.value, PAYLOADS.get(kind, b"")))],
@@ -158,9 +158,7 @@ def play(pod: HostileSlice, rows: Mapping[str, tuple[list[Step], str]], *end: St
 
 
 @pytest.mark.parametrize("rows", [out_of_order(), OFF_SCHEMA], ids=["out of order", "off the schema"])
-def test_a_worker_that_breaks_the_protocol_of_run_fails(
-    crowd: HostileSlice, rows: Mapping[str, tuple[list[Step], str]]
-) -> None:
+def test_run_with_protocol_violation_fails(crowd: HostileSlice, rows: Mapping[str, tuple[list[Step], str]]) -> None:
     workers = play(crowd, rows, hold())
 
     out, err, code = crowd.tpuctl("run", "pod", "--worker", workers, "--allow-unreachable", "-o", "json", "--", "true")
@@ -175,7 +173,7 @@ def test_a_worker_that_breaks_the_protocol_of_run_fails(
     assert {len(crowd.connections(worker)) for worker in range(len(rows))} == {1}
 
 
-def test_an_exit_of_a_command_that_was_never_started_starts_it_nowhere(pod: HostileSlice) -> None:
+def test_run_with_exit_before_start_starts_nothing(pod: HostileSlice) -> None:
     pod.play({1: [[send(MARK, EXIT), hold()]]})
 
     assert pod.tpuctl("run", "pod", "--", "touch begun") == (
@@ -190,7 +188,7 @@ def test_an_exit_of_a_command_that_was_never_started_starts_it_nowhere(pod: Host
     assert not list(pod.root.glob("*/begun"))
 
 
-def test_a_worker_that_breaks_the_protocol_later_fails_alone(pod: HostileSlice) -> None:
+def test_run_with_late_protocol_violation_fails_on_that_worker_alone(pod: HostileSlice) -> None:
     pod.play({1: [[*FOLLOWED, send(frame(b"o", b"1\n"), HELLO, EXIT), hold()]]})
 
     out, err, code = pod.tpuctl("run", "pod", "--", "echo $TPUCTL_WORKER_ID")
@@ -219,7 +217,7 @@ REJOINED: dict[str, tuple[list[Step], str | None]] = {
 }
 
 
-def test_a_worker_that_is_joined_again_is_held_to_the_protocol_from_the_beginning(crowd: HostileSlice) -> None:
+def test_reconnected_worker_must_begin_the_protocol_from_the_start(crowd: HostileSlice) -> None:
     rows = REJOINED
     crowd.play({at: [[*FOLLOWED, *CUT], steps] for at, (steps, _) in enumerate(rows.values())})
 
@@ -232,7 +230,7 @@ def test_a_worker_that_is_joined_again_is_held_to_the_protocol_from_the_beginnin
     assert ([one["outcome"] for one in report], code) == (["exited", "lost", "lost", "lost", "lost"], 11)
 
 
-def test_a_worker_cannot_have_taken_other_stdin_than_it_was_sent(pod: HostileSlice) -> None:
+def test_worker_acknowledging_unsent_stdin_fails(pod: HostileSlice) -> None:
     first, *more = (frame(b"a", count) for count in (b"0", b"2", b"4"))
     pod.play({0: [[*FOLLOWED, send(first), until(b"i\0\0\0\x03abc"), send(*more), hold()]]})
     environ = {"PATH": os.environ["PATH"], **pod.tpuctl.environ}
@@ -247,7 +245,7 @@ def test_a_worker_cannot_have_taken_other_stdin_than_it_was_sent(pod: HostileSli
     assert (done.stdout, done.returncode) == (b"", 11)
 
 
-def test_what_comes_after_the_end_of_a_command_does_not_count(pod: HostileSlice) -> None:
+def test_run_with_frames_after_the_end_ignores_them(pod: HostileSlice) -> None:
     pod.play({1: [[*FOLLOWED, send(EXIT, frame(b"x", b"exit 1 1.5"), frame(b"o", b"more")), hold()]]})
 
     assert pod.tpuctl("run", "pod", "--worker", "1", "--", "true") == ("", "", 0)
@@ -272,7 +270,7 @@ def listing(*shares: Mapping[str, Any], total: object = 1) -> bytes:
 
 
 def share(name: str, value: object, what: str) -> tuple[list[Step], str]:
-    """Return a worker that tells a wrong value of a job."""
+    """Return a worker that reports a wrong value of a job."""
     return [
         send(MARK, listing(SHARE | {name: value}))
     ], f"the list.jobs[0].{name}{what if what[0] == '[' else f': {what}'}"
@@ -339,7 +337,7 @@ def expected(rows: Mapping[str, tuple[list[Step], str]]) -> dict[str, str]:
     return {name: f"unexpected answer from worker {at}: {what}" for at, (name, (_, what)) in enumerate(rows.items())}
 
 
-def test_an_answer_about_jobs_that_does_not_fit_is_an_error(crowd: HostileSlice) -> None:
+def test_jobs_with_invalid_answer_fails(crowd: HostileSlice) -> None:
     workers = play(crowd, JOBS)
 
     out, err, code = crowd.tpuctl("jobs", "pod", "--worker", workers)
@@ -354,7 +352,7 @@ def answers(*pieces: bytes) -> list[Step]:
 
 
 def signaled(**changes: object) -> list[Step]:
-    """Return a worker that tells what a signal met, wrongly."""
+    """Return a worker that reports a wrong result of a signal."""
     return answers(frame(b"x", json.dumps({"sent": True, "job": SHARE} | changes).encode()))
 
 
@@ -393,7 +391,7 @@ ATTACH: dict[str, tuple[list[Step], str]] = {
 }
 
 
-def test_what_a_worker_tells_of_a_signal_and_does_not_fit_is_an_error(crowd: HostileSlice) -> None:
+def test_kill_with_invalid_answer_fails(crowd: HostileSlice) -> None:
     good = len(KILL)
     crowd.play({worker: [steps] for worker, steps in enumerate([*(steps for steps, _ in KILL.values()), signaled()])})
 
@@ -402,7 +400,7 @@ def test_what_a_worker_tells_of_a_signal_and_does_not_fit_is_an_error(crowd: Hos
     assert (errors(err, KILL), code) == (expected(KILL), 11)
 
 
-def test_output_that_was_not_asked_for_is_an_error(crowd: HostileSlice) -> None:
+def test_logs_with_unrequested_output_fails(crowd: HostileSlice) -> None:
     crowd.play({at: [answers(listing(SHARE)), [*steps, hold()]] for at, (steps, _) in enumerate(LOGS.values())})
 
     out, err, code = crowd.tpuctl("logs", "pod", "a", "--worker", f"0-{len(LOGS) - 1}")
@@ -411,7 +409,7 @@ def test_output_that_was_not_asked_for_is_an_error(crowd: HostileSlice) -> None:
     assert (out.split(), code) == (["[1]", "xxxxxx"], 11)
 
 
-def test_a_worker_that_breaks_the_protocol_of_attach_fails(crowd: HostileSlice) -> None:
+def test_attach_with_protocol_violation_fails(crowd: HostileSlice) -> None:
     rows = ATTACH
     crowd.play({worker: [answers(listing(SHARE)), [*steps, hold()]] for worker, (steps, _) in enumerate(rows.values())})
 
@@ -424,7 +422,7 @@ def test_a_worker_that_breaks_the_protocol_of_attach_fails(crowd: HostileSlice) 
     assert code == 11
 
 
-def test_what_a_worker_says_has_jobs_of_no_other_removed(pod: HostileSlice) -> None:
+def test_jobs_remove_trusts_each_worker_about_its_own_jobs_only(pod: HostileSlice) -> None:
     jobs = pod.home(0) / ".tpuctl" / "jobs"
     for name in ("victim.0", "precious"):
         (jobs / name).mkdir(parents=True)
@@ -447,7 +445,7 @@ def test_what_a_worker_says_has_jobs_of_no_other_removed(pod: HostileSlice) -> N
     assert sorted(path.name for path in jobs.iterdir()) == ["precious", "victim.0"]
 
 
-def test_a_refusal_of_a_worker_is_one_line(pod: HostileSlice) -> None:
+def test_refusal_of_a_worker_is_shown_as_one_line(pod: HostileSlice) -> None:
     refusal = answers(frame(b"!", b"no\nerror: all is lost\x1b[2J\xff"))
     pod.play({0: [refusal], 1: [refusal]})
 
@@ -475,12 +473,12 @@ HELD: dict[str, Any] = {"holders": [HOLDER], "hidden": 0, "lockFile": None, "isR
 
 
 def tells(**changes: object) -> list[Step]:
-    """Return a worker that tells what holds its TPU, with some of it changed."""
+    """Return a worker that reports what holds its TPU, with some of it changed."""
     return [send(b"\ntpuctl-holders " + json.dumps(HELD | changes).encode() + b"\n")]
 
 
 def holder(name: str, value: object, what: str) -> tuple[list[Step], str]:
-    """Return a worker that tells a wrong value of a process."""
+    """Return a worker that reports a wrong value of a process."""
     return tells(holders=[HOLDER | {name: value}]), f"the answer.holders[0].{name}: {what}"
 
 
@@ -504,7 +502,7 @@ UNSTICK: dict[str, tuple[list[Step], str]] = {
 }
 
 
-def test_an_answer_about_what_holds_the_tpu_that_does_not_fit_is_an_error(crowd: HostileSlice) -> None:
+def test_unstick_with_invalid_answer_fails(crowd: HostileSlice) -> None:
     workers = play(crowd, UNSTICK)
 
     _, err, code = crowd.tpuctl("unstick", "pod", "--worker", workers, "--dry-run")
@@ -533,7 +531,7 @@ OUTCOMES: dict[str, tuple[list[Step], str]] = {
 }
 
 
-def test_an_outcome_that_does_not_fit_the_order_is_an_error(pod: HostileSlice) -> None:
+def test_unstick_with_outcome_of_another_process_fails(pod: HostileSlice) -> None:
     pod.play({worker: [tells(), [*steps, hold()]] for worker, (steps, _) in enumerate(OUTCOMES.values())})
 
     _, err, code = pod.tpuctl("unstick", "pod", "--yes")
@@ -544,7 +542,7 @@ def test_an_outcome_that_does_not_fit_the_order_is_an_error(pod: HostileSlice) -
     assert all(b"'processes': [[7, 5]]" in pod.received(worker) for worker in range(4))
 
 
-def test_a_worker_that_prints_without_end_is_a_finding_of_doctor(pod: HostileSlice) -> None:
+def test_doctor_with_endless_output_reports_a_finding(pod: HostileSlice) -> None:
     answer = b"\ntpuctl-examination "
     pod.play(
         {
@@ -580,9 +578,7 @@ def test_a_worker_that_prints_without_end_is_a_finding_of_doctor(pod: HostileSli
     ],
     ids=["without end", "too many chips"],
 )  # fmt: skip
-def test_a_worker_that_does_not_answer_properly_is_not_usable(
-    pod: HostileSlice, goal: str, steps: list[Step], why: str
-) -> None:
+def test_up_with_improper_answer_is_not_usable(pod: HostileSlice, goal: str, steps: list[Step], why: str) -> None:
     pod.play({0: [steps]})
 
     out, err, code = pod.tpuctl("wait", "pod", "--for", goal, "--timeout", "5s")

@@ -28,7 +28,7 @@ def test_program_for_workers_any_is_python_3_8(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", _PROGRAMS)
-def test_a_program_defines_each_name_once(name: str) -> None:
+def test_program_defines_each_name_once(name: str) -> None:
     """The files of a program are sent as one text: a name that two of them define would have one value in both."""
     tree = ast.parse(bootstrap(name, "pass")[1])
     defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]

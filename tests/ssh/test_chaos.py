@@ -39,7 +39,7 @@ def test_bytes_pass_unharmed_and_the_end_is_passed_on(chaos: Chaos) -> None:
     assert (link.sent, link.received) == (len(data), len(data))
 
 
-def test_a_connection_is_cut_after_so_many_bytes_once(chaos: Chaos) -> None:
+def test_connection_with_limit_is_cut_after_it_once(chaos: Chaos) -> None:
     chaos.cut_after("w0", received=70_001)
     endless, other = ("sh", "-c", "yes | head -c 200000"), ("echo", "whole")
 
@@ -52,7 +52,7 @@ def test_a_connection_is_cut_after_so_many_bytes_once(chaos: Chaos) -> None:
     assert (len(first) <= 70_001, len(second), neighbour) == (True, 200_000, b"whole\n")
 
 
-def test_what_is_dropped_passes_when_it_is_healed(chaos: Chaos) -> None:
+def test_dropped_connection_passes_once_healed(chaos: Chaos) -> None:
     with through(chaos, "w0", "cat") as cat:
         assert cat.stdin is not None
         assert cat.stdout is not None
@@ -71,7 +71,7 @@ def test_what_is_dropped_passes_when_it_is_healed(chaos: Chaos) -> None:
         assert cat.stdout.read() == b""
 
 
-def test_who_is_refused_hears_what_ssh_would_say(chaos: Chaos) -> None:
+def test_refused_connection_prints_the_message_of_ssh(chaos: Chaos) -> None:
     chaos.refuse("w0")
 
     refused = through(chaos, "w0", "cat")
@@ -81,7 +81,7 @@ def test_who_is_refused_hears_what_ssh_would_say(chaos: Chaos) -> None:
 
 
 @pytest.mark.sshd
-def test_a_run_on_a_sandbox_worker_survives_that_its_link_is_cut(chaos: Chaos, tmp_path: Path) -> None:
+def test_run_on_a_sandbox_worker_survives_a_cut_connection(chaos: Chaos, tmp_path: Path) -> None:
     state = tmp_path / "state"
     with SandboxState.open(state / "sandbox" / "world.sqlite3", speed=600) as world:
         node = administration.add_node(world, "demo", zone="us-central1-a", acceleratorType="v5litepod-16")

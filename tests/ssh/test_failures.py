@@ -117,14 +117,14 @@ EXAMPLES = [row.split(None, 2) for row in re.split(r"\n(?=\S)", _EXAMPLES.strip(
 _OFTEN = {"yes": (True, True), "no": (False, False), "new": (False, True)}
 
 
-def member(worker: int = 0, *, external: str | None = "192.0.2.1") -> Target:
+def target(worker: int = 0, *, external: str | None = "192.0.2.1") -> Target:
     endpoint = {"ipAddress": "10.0.0.2"} | ({"accessConfig": {"externalIp": external}} if external else {})
     node = Node.from_api(
         {"name": "projects/p/locations/us-x1-b/nodes/trainer", "state": "READY", "networkEndpoints": [endpoint] * 8}
     )
     files = (Path("/s/known_hosts"), Path("/h/.ssh/google_compute_known_hosts"))
-    way = Connection("ada", external or "10.0.0.2", "tpu.7-0", files, Path("/home/ada/key"))
-    return Target(node, worker, way, str(worker))
+    connection = Connection("ada", external or "10.0.0.2", "tpu.7-0", files, Path("/home/ada/key"))
+    return Target(node, worker, connection, str(worker))
 
 
 def with_os_login(one: Target) -> Target:
@@ -133,7 +133,7 @@ def with_os_login(one: Target) -> Target:
 
 @pytest.mark.parametrize(("known", "retriable", "text"), EXAMPLES, ids=[row[0] for row in EXAMPLES])
 def test_each_cause_has_a_stable_id_and_its_own_remedy(known: str, retriable: str, text: str) -> None:
-    error = explain_ssh_failure(text, member())
+    error = explain_ssh_failure(text, target())
 
     assert (error.error_id, error.exit_code, bool(error.hint)) == (known, ExitCode.REMOTE_FAILED, True)
     assert (is_ssh_failure_retriable(text), is_ssh_failure_retriable(text, key_is_new=True)) == _OFTEN[retriable]
@@ -165,17 +165,17 @@ SILENCE = "ssh: connect to host 192.0.2.1 port 22: Connection timed out\n"
 @pytest.mark.parametrize(
     ("stderr", "one", "seen", "known", "first"),
     [
-        (REFUSED, member(), FailureContext(), "ssh-publickey", "a new key needs"),
-        (REFUSED, member(), FailureContext(accepted_elsewhere=True), "ssh-publickey", "other workers accept the key"),
-        (REFUSED, with_os_login(member()), FailureContext(), "ssh-publickey", "OS Login is enabled for this node"),
-        (REFUSED, member(), FailureContext(key_is_locked=True), "ssh-key-passphrase", "load it into the agent once"),
-        (REFUSED, member(), FailureContext(key_is_locked=True, has_agent=True), "ssh-publickey", "the key has a pass"),
-        (SILENCE, member(), FailureContext(), "ssh-timeout", "check whether the node exists"),
-        (SILENCE, member(external=None), FailureContext(), "ssh-timeout", "it has no external address"),
-        ("", member(), FailureContext(waited=timedelta(seconds=9)), "ssh-timeout", "check whether the node exists"),
-        ("", member(), FailureContext(), None, "debug with `ssh -v`"),
-        (PROXY_ENDED, member(), FailureContext(), "ssh-proxy-ended", "`tpuctl status trainer` shows"),
-        ("Something new.", member(), FailureContext(), None, "debug with `ssh -v`"),
+        (REFUSED, target(), FailureContext(), "ssh-publickey", "a new key needs"),
+        (REFUSED, target(), FailureContext(accepted_elsewhere=True), "ssh-publickey", "other workers accept the key"),
+        (REFUSED, with_os_login(target()), FailureContext(), "ssh-publickey", "OS Login is enabled for this node"),
+        (REFUSED, target(), FailureContext(key_is_locked=True), "ssh-key-passphrase", "load it into the agent once"),
+        (REFUSED, target(), FailureContext(key_is_locked=True, has_agent=True), "ssh-publickey", "the key has a pass"),
+        (SILENCE, target(), FailureContext(), "ssh-timeout", "check whether the node exists"),
+        (SILENCE, target(external=None), FailureContext(), "ssh-timeout", "it has no external address"),
+        ("", target(), FailureContext(waited=timedelta(seconds=9)), "ssh-timeout", "check whether the node exists"),
+        ("", target(), FailureContext(), None, "debug with `ssh -v`"),
+        (PROXY_ENDED, target(), FailureContext(), "ssh-proxy-ended", "`tpuctl status trainer` shows"),
+        ("Something new.", target(), FailureContext(), None, "debug with `ssh -v`"),
     ],
 )
 def test_explanation_uses_context_beside_stderr(
@@ -189,14 +189,14 @@ def test_explanation_uses_context_beside_stderr(
 
 def test_explanation_of_terminated_session_names_the_timeout() -> None:
     said = "Warning: Permanently added 'tpu.7-0' (ED25519) to the list of known hosts.\n"
-    error = explain_ssh_failure(said, member(), FailureContext(waited=timedelta(seconds=1.5)))
+    error = explain_ssh_failure(said, target(), FailureContext(waited=timedelta(seconds=1.5)))
 
     assert error.message == "worker 0 of `trainer` cannot be reached: no answer within 1.5 s"
 
 
 def test_explanation_groups_workers_with_the_same_cause() -> None:
     stderr = {0: REFUSED, 2: SILENCE, 3: SILENCE, 4: SILENCE, 6: SILENCE, 7: "Something new.\n"}
-    errors = explain_ssh_failures([(member(worker), text) for worker, text in stderr.items()])
+    errors = explain_ssh_failures([(target(worker), text) for worker, text in stderr.items()])
 
     assert [error.message for error in errors] == [
         "worker 0 of `trainer`: it does not accept our key `/home/ada/key` for the login `ada`",

@@ -48,12 +48,12 @@ def _said(*words: str) -> str | None:
 
 @pytest.mark.sshd
 def test_real_ssh_with_real_server_matches_the_messages(tmp_path: Path) -> None:
-    way = _server(tmp_path)
+    connection = _server(tmp_path)
     _make_key(tmp_path / "locked", passphrase="secret")
     _make_key(tmp_path / "stranger")
     (tmp_path / "keys").write_text((tmp_path / "locked.pub").read_text() + (tmp_path / "key.pub").read_text())
     open_to_all = tmp_path / "open"
-    open_to_all.write_bytes(way.identity.read_bytes())
+    open_to_all.write_bytes(connection.identity.read_bytes())
     open_to_all.chmod(0o644)
     # Of the same kind as the real one: a key of another kind would only be a second one.
     kind, host_key = (tmp_path / "host.pub").read_text().split()[:2]
@@ -61,14 +61,14 @@ def test_real_ssh_with_real_server_matches_the_messages(tmp_path: Path) -> None:
     changed, known = tmp_path / "changed", tmp_path / "known"
     changed.write_text(f"w {kind} {other}\n")
     known.write_text(f"w {kind} {host_key}\n")
-    way = replace(way, host_keys=(f"{kind} {host_key}",))
+    connection = replace(connection, host_keys=(f"{kind} {host_key}",))
 
     ways = [
-        replace(way, known_hosts=(known, tmp_path / "none"), identity=tmp_path / "stranger"),
-        replace(way, known_hosts=(known, tmp_path / "none"), identity=tmp_path / "locked"),
-        replace(way, known_hosts=(known, tmp_path / "none"), identity=open_to_all),
-        replace(way, known_hosts=(changed, tmp_path / "none")),
-        replace(way, known_hosts=(tmp_path / "none", tmp_path / "none")),
+        replace(connection, known_hosts=(known, tmp_path / "none"), identity=tmp_path / "stranger"),
+        replace(connection, known_hosts=(known, tmp_path / "none"), identity=tmp_path / "locked"),
+        replace(connection, known_hosts=(known, tmp_path / "none"), identity=open_to_all),
+        replace(connection, known_hosts=(changed, tmp_path / "none")),
+        replace(connection, known_hosts=(tmp_path / "none", tmp_path / "none")),
     ]
     assert [_explained(one) for one in ways] == [
         "ssh-publickey",
@@ -79,11 +79,11 @@ def test_real_ssh_with_real_server_matches_the_messages(tmp_path: Path) -> None:
     ]
 
 
-def _explained(way: Connection) -> str | None:
-    words = ssh_argv(way, ("true",), options=("-F", "none", "-o", "BatchMode=yes", "-o", "IdentityAgent=none"))
+def _explained(connection: Connection) -> str | None:
+    words = ssh_argv(connection, ("true",), options=("-F", "none", "-o", "BatchMode=yes", "-o", "IdentityAgent=none"))
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     node = Node.from_api({"name": "projects/p/locations/z-a/nodes/n", "networkEndpoints": [{}]})
-    one = Target(node, 0, way, "0")
+    one = Target(node, 0, connection, "0")
     return explain_ssh_failure(done.stderr, one, replace(collect_failure_context(one), has_agent=False)).error_id
 
 

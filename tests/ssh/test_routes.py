@@ -69,30 +69,32 @@ SHARED = "projects/host/global/networks/shared"
 def test_internal_address_is_the_default_only_inside_the_network(
     here: GceMetadata | None, network: str, *, external: bool, expected: Route | None
 ) -> None:
-    reach = Router(here=lambda: here)
+    router = Router(here=lambda: here)
     asked = node(network, external="203.0.113.9" if external else "")
     if expected is None:
         with pytest.raises(UnreachableError):
-            reach.way_to(asked, 0)
+            router.route_to(asked, 0)
     else:
-        assert reach.way_to(asked, 0) is expected
-    assert (reach.obstacle(asked) is None) is (expected is not None)
+        assert router.route_to(asked, 0) is expected
+    assert (router.obstacle(asked) is None) is (expected is not None)
 
 
 def test_named_route_needs_no_metadata() -> None:
     def never() -> GceMetadata:
         raise AssertionError
 
-    ways = [Router(way=way, here=never).way_to(node(), 0) for way in Route]
+    routes = [Router(route=route, here=never).route_to(node(), 0) for route in Route]
 
-    assert ways == list(Route)
+    assert routes == list(Route)
 
 
 def test_tunnel_command_matches_gcloud() -> None:
     asked = node()
-    reach = Router(way=Route.IAP, gcloud=lambda: "/opt/100% cloud/gcloud", impersonate="ci@p1.iam.gserviceaccount.com")
+    router = Router(
+        route=Route.IAP, gcloud=lambda: "/opt/100% cloud/gcloud", impersonate="ci@p1.iam.gserviceaccount.com"
+    )
 
-    line = reach.tunnel(asked, 0, "t1v-n-1-w-0")
+    line = router.tunnel(asked, 0, "t1v-n-1-w-0")
 
     words = shlex.split(line.replace("%%", "%"))
     assert words == [
@@ -102,11 +104,11 @@ def test_tunnel_command_matches_gcloud() -> None:
     ]
     assert "100%% cloud" in line
     with pytest.raises(TunnelUnavailableError):
-        reach.tunnel(asked, 0, None)
+        router.tunnel(asked, 0, None)
     with pytest.raises(InvalidInputError):
-        reach.tunnel(asked, 0, "w-0; reboot")
+        router.tunnel(asked, 0, "w-0; reboot")
     with pytest.raises(GcloudMissingError):
-        Router(way=Route.IAP).tunnel(asked, 0, "t1v-n-1-w-0")
+        Router(route=Route.IAP).tunnel(asked, 0, "t1v-n-1-w-0")
 
 
 METADATA = {

@@ -19,8 +19,8 @@ from tpuctl.ssh.ssh_config import SshConfigEntry, UserHosts, build_entry, change
 def entry(name: str) -> SshConfigEntry:
     # Without the door that refuses such names: nothing else may let them into a file either.
     node = Node(NodeName("p", "z-a", name), {"name": f"projects/p/locations/z-a/nodes/{name}", "id": "1"})
-    way = Connection("ada", "192.0.2.1", "tpu.1-0", (Path("/k"), Path("/g")), Path("/h/a b/100%"), "reach %%h")
-    return build_entry(node, [way], cloud="google")
+    connection = Connection("ada", "192.0.2.1", "tpu.1-0", (Path("/k"), Path("/g")), Path("/h/a b/100%"), "reach %%h")
+    return build_entry(node, [connection], cloud="google")
 
 
 def test_parallel_changes_are_all_kept(tmp_path: Path) -> None:

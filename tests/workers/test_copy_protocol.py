@@ -92,7 +92,7 @@ def test_prefix_digests_differ_by_length_and_content(tmp_path: Path) -> None:
 
 
 def test_copy_program_parses_as_python_3_8() -> None:
-    _, source = bootstrap("files", "receive('x', None, preserve=False)")
+    _, source = bootstrap("copy_files", "receive('x', None, preserve=False)")
 
     ast.parse(source, feature_version=(3, 8))
 

@@ -149,10 +149,12 @@ def taken(tmp_path: Path, *arguments: str) -> EnvironmentOptions | InvalidInputE
     @cli_command("run")
     @environment_options
     def command(app: App, **options: Any) -> None:
-        wish = take_environment(app, options)
+        environment = take_environment(app, options)
         assert options == {}
-        warn_about_environment(app, wish, [node("10.0.0.1"), node("10.0.0.1", "10.0.0.2", acceleratorType="v4-16")])
-        found.append(wish)
+        warn_about_environment(
+            app, environment, [node("10.0.0.1"), node("10.0.0.1", "10.0.0.2", acceleratorType="v4-16")]
+        )
+        found.append(environment)
 
     stderr = io.StringIO()
     app = App(

@@ -105,7 +105,7 @@ def test_stop_after_signals_and_times_is_due(
 
 
 @pytest.mark.parametrize(
-    ("fail_fast", "has_failed", "is_unheard", "expected"),
+    ("fail_fast", "has_failed", "is_output_closed", "expected"),
     [
         (False, True, False, None),
         (True, False, False, None),
@@ -119,9 +119,9 @@ def test_stop_after_signals_and_times_is_due(
     ],
 )
 def test_stop_without_signal_has_a_reason(
-    fail_fast: bool, has_failed: bool, is_unheard: bool, expected: StopSignal | None
+    fail_fast: bool, has_failed: bool, is_output_closed: bool, expected: StopSignal | None
 ) -> None:
     stopping = StopPolicy(RunLimits(fail_fast=fail_fast), timedelta())
 
-    assert stopping.due(timedelta(), [], has_failed=has_failed, is_unheard=is_unheard) == expected
-    assert stopping.due(timedelta(), [], has_failed=has_failed, is_unheard=is_unheard) is None
+    assert stopping.due(timedelta(), [], has_failed=has_failed, is_output_closed=is_output_closed) == expected
+    assert stopping.due(timedelta(), [], has_failed=has_failed, is_output_closed=is_output_closed) is None

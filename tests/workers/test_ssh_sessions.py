@@ -110,7 +110,7 @@ def test_tmux_session_survives_a_lost_connection(show: Callable[..., Screen]) ->
 
     for child in _children(screen.process.pid):
         os.kill(child, signal.SIGKILL)  # the link: ssh's ProxyCommand
-    screen.until(r"the connection is lost; the session goes on")
+    screen.until(r"connection lost; the session continues")
     screen.until(r"\[work\]")
     screen.type("echo joined-$kept")
     screen.until(r"joined-42")

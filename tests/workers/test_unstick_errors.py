@@ -15,10 +15,12 @@ from tpuctl.ssh.tpu_holders import HolderProcess, HoldersFound, LockFile, NoHold
 from tpuctl.workers.tpu_release import HolderReport, release_errors, release_notes
 
 
-def site(seen: HoldersFound | NoHoldersAnswer, after: HoldersFound | NoHoldersAnswer | None = None) -> HolderReport:
+def report(seen: HoldersFound | NoHoldersAnswer, after: HoldersFound | NoHoldersAnswer | None = None) -> HolderReport:
     files = (Path("/k"), Path("/g"))
-    way = Connection(login="ada", address="h", host_alias="a", known_hosts=files, identity=Path("/id"))
-    return HolderReport(Target(Node.from_api({"name": "projects/p/locations/z/nodes/demo"}), 3, way, "3"), seen, after)
+    connection = Connection(login="ada", address="h", host_alias="a", known_hosts=files, identity=Path("/id"))
+    return HolderReport(
+        Target(Node.from_api({"name": "projects/p/locations/z/nodes/demo"}), 3, connection, "3"), seen, after
+    )
 
 
 def holder(pid: int, **fields: object) -> HolderProcess:
@@ -52,37 +54,37 @@ SEVEN = holder(7)
     ("one", "kind", "message"),
     [
         (
-            site(found(SEVEN), found(holder(7, state="D"), outcomes={(7, 5): "survives"}, lock_outcome="held")),
+            report(found(SEVEN), found(holder(7, state="D"), outcomes={(7, 5): "survives"}, lock_outcome="held")),
             BrokenNodeError,
             "no signal terminates 7 python3 of bob on worker 3 (blocked inside the kernel)",
         ),
         (
-            site(found(SEVEN), found(SEVEN, outcomes={(7, 5): "refused"}, lock_outcome="absent")),
+            report(found(SEVEN), found(SEVEN, outcomes={(7, 5): "refused"}, lock_outcome="absent")),
             AccessError,
             "no permission to terminate, and `sudo -n` does not work: 7 python3 of bob on worker 3",
         ),
         (
-            site(found(lock=True), found(lock=True, lock_outcome="refused")),
+            report(found(lock=True), found(lock=True, lock_outcome="refused")),
             AccessError,
             "no permission to remove the lock file: worker 3",
         ),
         (
-            site(found(SEVEN), found(holder(9), outcomes={(7, 5): "ended"}, lock_outcome="absent")),
+            report(found(SEVEN), found(holder(9), outcomes={(7, 5): "ended"}, lock_outcome="absent")),
             ConflictError,
             "the TPU is held again, by 9 python3 of bob on worker 3",
         ),
         (
-            site(found(lock=True), found(lock=True, lock_outcome="held")),
+            report(found(lock=True), found(lock=True, lock_outcome="held")),
             ConflictError,
             "the lock file is held, and was not removed: worker 3",
         ),
         (
-            site(NoHoldersAnswer("no answer within 30 s")),
+            report(NoHoldersAnswer("no answer within 30 s")),
             RemoteCommandError,
             "worker 3 of `demo` did not report what holds its TPU: no answer within 30 s",
         ),
         (
-            site(found(SEVEN), NoHoldersAnswer("no answer within 40 s", "Connection reset")),
+            report(found(SEVEN), NoHoldersAnswer("no answer within 40 s", "Connection reset")),
             RemoteCommandError,
             "worker 3 of `demo` did not report the result of the termination: no answer within 40 s",
         ),
@@ -98,11 +100,11 @@ def test_unstick_problem_has_its_error_and_exit_code(one: HolderReport, kind: ty
 
 def test_unstick_protected_or_library_only_process_is_kept() -> None:
     init, loaded = holder(1, name="systemd", is_protected=True), holder(8, devices=())
-    one = site(found(init, loaded))
+    one = report(found(init, loaded))
 
     assert (one.to_end, one.is_stuck) == ((), False)
     assert list(release_notes("demo", [one], signal="TERM")) == ["left 1 systemd on worker 3 alone: a system process"]
-    assert list(release_notes("demo", [site(found(loaded, is_root=False, hidden=4))], signal="TERM")) == [
+    assert list(release_notes("demo", [report(found(loaded, is_root=False, hidden=4))], signal="TERM")) == [
         "cannot examine processes of other users on worker 3: `sudo -n` does not work there",
         "no visible process holds the TPU of `demo`",
     ]

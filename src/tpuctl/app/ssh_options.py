@@ -69,7 +69,7 @@ def build_router(app: App) -> Router:
 
     impersonate = app.settings["impersonate_service_account"]
     return Router(
-        way=_chosen_route(app),
+        route=_chosen_route(app),
         here=_CachedMetadata(app),
         gcloud=lambda: shutil.which("gcloud"),
         impersonate=str(impersonate.value) if impersonate else None,

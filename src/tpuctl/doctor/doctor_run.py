@@ -196,7 +196,7 @@ def _find_routes(app: App, node: Node) -> tuple[list[Target], dict[int, TpuctlEr
         except TpuctlError as error:
             without_route[worker] = error
     # Without known host keys ssh would refuse to connect, or trust any host that answers. They are saved on this machine.
-    save_host_keys([target.way for target in found])
+    save_host_keys([target.connection for target in found])
     return found, without_route
 
 

@@ -122,7 +122,7 @@ def examine_worker(target: Target, clock: Clock, *, timeout: timedelta = EXAMINA
     command, program = examination_program(min(_PROGRAM_TIMEOUT, timeout / 2))
     sent = clock.now()
     try:
-        ended = run_ssh_command(target.way, command, text=program, timeout=timeout)
+        ended = run_ssh_command(target.connection, command, text=program, timeout=timeout)
     except UnexpectedAnswerError as error:
         return WorkerAnswer(target, None, f"unexpected answer: {error.what}")
     received = clock.now()

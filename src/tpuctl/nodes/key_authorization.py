@@ -251,8 +251,8 @@ def await_key(clock: Clock, targets: Sequence[Target], notify: Callable[[str], N
 
 def _targets_refusing_key(targets: Sequence[Target]) -> list[Target]:
     if len(targets) == 1:
-        results = [probe_ssh(targets[0].way, _KEY_PROBE_TIMEOUT)]
+        results = [probe_ssh(targets[0].connection, _KEY_PROBE_TIMEOUT)]
     else:
         with ThreadPoolExecutor(_KEY_PROBES) as pool:
-            results = list(pool.map(lambda one: probe_ssh(one.way, _KEY_PROBE_TIMEOUT), targets))
+            results = list(pool.map(lambda one: probe_ssh(one.connection, _KEY_PROBE_TIMEOUT), targets))
     return [one for one, result in zip(targets, results, strict=True) if result.outcome is ProbeOutcome.KEY_REFUSED]

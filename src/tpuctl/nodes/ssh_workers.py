@@ -137,7 +137,7 @@ class SshWorkers:
 
     def check_way(self, node: Node, worker: int) -> None:
         """Raise `UnreachableError` if a worker has no address for the chosen route."""
-        self._settings.reach.way_to(node, worker)
+        self._settings.reach.route_to(node, worker)
 
     def connection(self, node: Node, worker: int, *, makes_key: bool = True) -> Connection:
         """Return the connection to a worker. Without `makes_key` a missing key is not created.
@@ -146,7 +146,7 @@ class SshWorkers:
         """
         alias = host_alias(node.id or node.name.node_id, worker)
         reach = self._settings.reach
-        way = reach.way_to(node, worker)
+        way = reach.route_to(node, worker)
         tunnel = None
         if way is Route.IAP:
             if alias not in self._host_names:

@@ -1,4 +1,7 @@
-"""OpenSSH's client: the argv of `ssh`, and the meaning of its exit code and stderr."""
+"""OpenSSH's client: the argv of `ssh`, one command on a worker, the pipes of a process, and tpuctl's known_hosts file.
+
+Every session has a timeout and never prompts; the output that is kept is bounded, however much a worker sends.
+"""
 
 from __future__ import annotations
 
@@ -200,11 +203,6 @@ def _escaped(path: Path) -> str:
     return str(path).replace("%", "%%")
 
 
-# Run one command on a worker through ssh, with a timeout and without prompts.
-#
-# The output that is kept is bounded, however much a worker sends.
-
-
 # How many bytes of the start and of the end are kept of a long command's output, and of ssh's stderr.
 _KEPT_OUTPUT = 64 * 1024
 # The longest answer, including what a login shell prints before it.
@@ -282,9 +280,6 @@ def start_ssh(
         )
     except FileNotFoundError as error:
         raise SshProgramMissingError(words[0]) from error
-
-
-# The pipes of an ssh process. Output is kept up to a limit, and every wait has a timeout.
 
 
 # Seconds for ssh to end after SIGTERM: it terminates its ProxyCommand first.
@@ -468,13 +463,9 @@ class StderrPipe:
         return False
 
 
-# tpuctl's own known_hosts file, with the host keys that the API publishes.
-#
 # The host alias contains the node's id, so a recreated node has a new alias and its new host key is no conflict. If a machine
 # keeps its id (after a reimage), the API's key replaces the old one. gcloud's file is only read: ssh accepts a host if a key of
 # either file matches, and reports a changed key if there are keys and none matches (observed: OpenSSH 9.2).
-
-
 _KEY = re.compile(r"(?:ssh|ecdsa|sk)-[\w@.-]+ [A-Za-z0-9+/]+=*")
 
 
@@ -519,16 +510,13 @@ def save_host_keys(connections: Iterable[Connection]) -> None:
         raise KnownHostsError(f"cannot write host keys to `{path}`: {error}", hint=hint) from error
 
 
-# One worker that a command acts on.
-
-
 @dataclass(frozen=True, slots=True)
 class Target:
     """A worker and the connection to it. `label` marks its output and is unique among the targets of one command."""
 
     node: Node
     worker: int
-    way: Connection
+    connection: Connection
     label: str
 
 
@@ -543,5 +531,5 @@ def last_printed_line(output: str) -> str:
         "".join(char if char.isprintable() else " " for char in line).strip()
         for line in output[-_SEARCHED_OUTPUT:].splitlines()
     )
-    said = [line for line in lines if line and not line.startswith("tpuctl-")]
-    return said[-1][-_LONGEST_SHOWN_LINE:] if said else ""
+    printed = [line for line in lines if line and not line.startswith("tpuctl-")]
+    return printed[-1][-_LONGEST_SHOWN_LINE:] if printed else ""

@@ -3,11 +3,11 @@
 ssh runs the master as a process of its own, which listens on a socket in a private folder. This module names the socket and
 stops masters. ssh handles these cases itself [observed: OpenSSH 9.2]: of two processes that try to become master one does, and
 the other connects without; the socket of a crashed master is replaced; if a server refuses an eleventh session on a connection
-(its MaxSessions is 10), ssh opens another connection. Users need not see its messages about that: `is_about_keeping`.
+(its MaxSessions is 10), ssh opens another connection. Users need not see its messages about that: `is_multiplexing_message`.
 
 With a ProxyCommand the master hides the output of that command, because its stderr would stay open as long as the master runs.
-So retry a failure without a message with `FRESH`. Masters of OpenSSH before 8.5 keep the stderr of the session that started
-them [release notes, unverified]: a reader must stop at the end of the process, not at the end of the stream.
+So retry a failure without a message with `NEW_CONNECTION`. Masters of OpenSSH before 8.5 keep the stderr of the session that
+started them [release notes, unverified]: a reader must stop at the end of the process, not at the end of the stream.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Run ssh in the foreground: it uses the terminal, or the streams of this process, until it ends."""
+"""Run ssh in the foreground: it uses the terminal, or the streams of this process, until it ends.
+
+Also the parts of its command line: the tmux session, the user's options (checked: some would disable host key checks, or
+override what tpuctl sets) and port forwards.
+"""
 
 from __future__ import annotations
 
@@ -85,9 +89,6 @@ def _run_on_terminal(words: list[str]) -> int:
         raise
 
 
-# The remote command that attaches to a tmux session, and its exit codes.
-
-
 DEFAULT_TMUX_SESSION = "tpuctl"
 # Exit codes of the script below, which common programs do not use.
 NO_TMUX = 84
@@ -101,7 +102,7 @@ infocmp >/dev/null 2>&1 || export TERM=xterm-256color
 name=$0
 tmux new-session -A -s "$name" "$@"
 code=$?
-tmux has-session -t "=$name" 2>/dev/null && exit {goes_on}
+tmux has-session -t "=$name" 2>/dev/null && exit {detached}
 exit $code"""
 # Resets the modes of a full-screen program after a lost connection: alternate screen, mouse, bracketed paste.
 RESET_TERMINAL = "\x1b[?1049l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1004l\x1b[?2004l\x1b[?25h\x1b[0m\r"
@@ -110,17 +111,15 @@ RESET_TERMINAL = "\x1b[?1049l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1
 def tmux_attach_command(name: str, command: Sequence[str] = ()) -> str:
     """Return the shell line that attaches to the session `name`, and creates it if it does not exist.
 
-    A new session runs `command`, or a shell; an existing session is not changed. The line exits with `GOES_ON` if the session
-    was detached and still runs, with `NO_TMUX` if the worker has no tmux. Raises `InvalidInputError` for an invalid name.
+    A new session runs `command`, or a shell; an existing session is not changed. The line exits with `TMUX_DETACHED` if the
+    session was detached and still runs, with `NO_TMUX` if the worker has no tmux. Raises `InvalidInputError` for an invalid
+    name.
     """
     if not _NAME.fullmatch(name):
         raise InvalidInputError(f"`{name}` is not a valid session name", hint="use letters, digits, `-` and `_`")
     line = [] if not command else [command[0] if len(command) == 1 else shlex.join(command)]
-    text = _SCRIPT.format(no_tmux=NO_TMUX, goes_on=TMUX_DETACHED)
+    text = _SCRIPT.format(no_tmux=NO_TMUX, detached=TMUX_DETACHED)
     return "exec " + shlex.join(["sh", "-c", text, name, *line])
-
-
-# Check the user's options for ssh: some would disable host key checks, or override what tpuctl sets. Pure.
 
 
 _OF_HOST_KEYS = {
@@ -222,9 +221,6 @@ def _settings_in(words: Sequence[str]) -> Iterator[str]:
                 elif letter in _LETTERS:
                     yield f"{_LETTERS[letter]}={value}"
                 break
-
-
-# Port forwards of `--forward`: a service name or a port of a worker, and the local port.
 
 
 # The default ports of TensorBoard and Jupyter [their documentation].

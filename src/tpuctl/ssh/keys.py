@@ -1,7 +1,7 @@
 """The ssh key that tpuctl shares with gcloud, and where it is registered for workers.
 
-`pair` manages the key pair on this machine, `metadata` edits the value `ssh-keys` of nodes and projects, `os_login` has the
-rules of OS Login, and `renewal` replaces a key that workers refuse.
+The key pair on this machine is gcloud's (created if missing), one that the user named, or one in an ssh agent. Its public key
+is a line of the metadata value `ssh-keys` of a node or a project, or belongs to an account with OS Login.
 """
 
 from __future__ import annotations
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tpuctl.clock import Clock
-
-# The key pair on this machine: gcloud's (created if missing), one that the user named, or one in an ssh agent.
-
 
 if TYPE_CHECKING:
     Runner = Callable[[list[str]], "subprocess.CompletedProcess[str]"]
@@ -197,9 +194,6 @@ def _not_a_key(path: Path, reason: str) -> SshKeyError:
     return SshKeyError(f"`{path}` is not a usable private key: {reason}", hint=hint)
 
 
-# The login name for keys in metadata. OS Login uses other names.
-
-
 _LOGIN = re.compile(r"[A-Za-z_][A-Za-z0-9._-]*")
 
 
@@ -223,17 +217,13 @@ def login_name(environ: Mapping[str, str]) -> str:
     return valid if _LOGIN.fullmatch(valid) else f"u_{valid}"
 
 
-# Replace the key pair: rename the old pair and create a new one.
-#
-# The troubleshooting guides of Cloud TPU advise this for a key that workers refuse. It only happens on request, and the old
-# pair is kept, because other machines may accept only that.
-
-
 def renew_key(home: Path, *, login: str, runner: Runner = run_program) -> tuple[SshKey, Path | None]:
     """Rename gcloud's key pair, create a new one, and return it with the new path of the old private key.
 
     `google_compute_engine` becomes `old-google_compute_engine`, `old-2-…`, …; no file is overwritten. The path is None if there
-    was no old pair. Raises `SshKeyError` and `SshProgramMissingError`; if no key can be created, the old pair is restored.
+    was no old pair. The troubleshooting guides of Cloud TPU advise this for a key that workers refuse; other machines may still
+    accept only the old pair. Raises `SshKeyError` and `SshProgramMissingError`; if no key can be created, the old pair is
+    restored.
     """
     path = default_key_path(home)
     try:
@@ -274,12 +264,8 @@ def _move_pair(source: Path, target: Path) -> None:
             old.rename(new)
 
 
-# The value `ssh-keys` in the metadata of a node or a project: lines with authorized keys. Pure.
-#
 # A line is `LOGIN:TYPE BASE64 COMMENT`, or `LOGIN:TYPE BASE64 google-ssh {"userName":"NAME","expireOn":"TIME"}`, which expires
 # at that time [Compute Engine documentation; gcloud 528 source: compute/ssh_utils.py].
-
-
 _LINE = re.compile(r"(?P<login>[^:\s]+):(?P<kind>\S+)\s+(?P<blob>\S+)(?:\s+(?P<comment>.*))?")
 _GOOGLE = "google-ssh"
 # A line that expires sooner is replaced if the caller wants no expiry, because a session may reconnect for a while.
@@ -339,7 +325,7 @@ def find_key_expiry(existing: str, entry: str) -> tuple[bool, datetime | None]:
 
 
 def add_metadata_key(existing: str, entry: str, *, now: datetime | None = None) -> str:
-    """Return the value with `entry` added, unchanged if it `holds_key` already.
+    """Return the value with `entry` added, unchanged if it has that key already (`has_metadata_key`).
 
     Replaces a line of the same login and key that expires. With `now`, removes expired lines of the same login in Google's
     form. All other lines stay unchanged, also lines that cannot be parsed.
@@ -379,12 +365,8 @@ def _parse(line: str) -> _MetadataKey | None:
     return _MetadataKey(match["login"], match["kind"], match["blob"], form == _GOOGLE, expires)
 
 
-# OS Login: whether it is enabled for a node, and what it requires. Pure.
-#
 # Names of the switches and their order: gcloud 528 source (util/ssh/ssh.py) and Google's guest agent. A value of the node
 # overrides that of the project, FALSE too.
-
-
 OS_LOGIN_ENABLED = "enable-oslogin"
 _SECOND_FACTOR = "enable-oslogin-2fa"
 _SECURITY_KEY = "enable-oslogin-sk"
@@ -429,18 +411,16 @@ def _requirement_error(node: str, what: str, switch: str, *ways: str) -> OsLogin
     return OsLoginError(message, hint="\n".join((*ways, off)))
 
 
-# A cache of the projects' OS Login switches on this machine, so that not every command has to fetch them.
-#
-# It stores only the switches, because metadata may contain secrets.
-
-
 # After a change of OS Login in a project, every tpuctl notices within this time.
 OS_LOGIN_CACHE_LIFETIME = timedelta(minutes=10)
 _FILE = MapOf(MapOf(str))
 
 
 class OsLoginCache:
-    """A file of switches by project. If it cannot be read or written, they are fetched each time."""
+    """A file of the projects' OS Login switches, and of no other metadata, which may contain secrets.
+
+    If it cannot be read or written, they are fetched each time.
+    """
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path, self._clock = path, clock

@@ -133,9 +133,9 @@ def compare_networks(network: VpcNetwork, project: str, here: GceMetadata | None
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """Chooses the route to workers: `way` if it is set, else the nearest for each node."""
+    """Chooses the route to workers: `route` if it is set, else the nearest for each node."""
 
-    way: Route | None = None
+    route: Route | None = None
     # Returns the networks of this machine; called only if they decide.
     here: Callable[[], GceMetadata | None] = lambda: None
     # Returns the path of gcloud; None if it is missing.
@@ -143,11 +143,11 @@ class Router:
     # The service account that opens the tunnels; None for gcloud's own account.
     impersonate: str | None = None
 
-    def way_to(self, node: Node, worker: int) -> Route:
+    def route_to(self, node: Node, worker: int) -> Route:
         """Return the route to a worker.
 
         By default this is the internal address if this machine is in the node's network, or may be and there is no external
-        address. Raises `NoWayError` if the worker has no address for the route.
+        address. Raises `UnreachableError` if the worker has no address for the route.
         """
         name = node.name.node_id
         endpoint = node.endpoints[worker] if worker < len(node.endpoints) else None
@@ -155,22 +155,22 @@ class Router:
             hint = f"see `tpuctl status {name}`; an address comes once it is READY: `tpuctl wait {name}`"
             raise UnreachableError(f"worker {worker} of `{name}` has no address", hint=hint)
         has_external = endpoint.external is not None
-        way = self.way or self._nearest(network_of_node(node), node.name.project, has_external=has_external)
-        if way is Route.EXTERNAL and not has_external:
+        route = self.route or self._nearest(network_of_node(node), node.name.project, has_external=has_external)
+        if route is Route.EXTERNAL and not has_external:
             raise UnreachableError(
                 f"worker {worker} of `{name}` has no external address, so it is not reachable from outside its network",
                 hint="use `--iap` to tunnel through Identity-Aware Proxy (setting `iap`)\n"
                 "or `--internal-ip` on a machine in its network or a peered one (setting `internal_ip`)",
             )
-        if way is Route.INTERNAL and endpoint.internal is None:
+        if route is Route.INTERNAL and endpoint.internal is None:
             raise UnreachableError(
                 f"worker {worker} of `{name}` has no internal address", hint=f"see `tpuctl status {name}`"
             )
-        return way
+        return route
 
     def obstacle(self, node: Node | None = None) -> str | None:
         """Return why workers, or those of one node, are unreachable. None if they are reachable, or it is not known yet."""
-        if self.way is Route.IAP and self.gcloud() is None:
+        if self.route is Route.IAP and self.gcloud() is None:
             return "tunnels through Identity-Aware Proxy need `gcloud`, which is not on PATH"
         if node is None:
             return None
@@ -184,16 +184,16 @@ class Router:
 
     def obstacle_in(self, network: VpcNetwork, project: str, *, has_external: bool) -> str | None:
         """Return why workers of a node of `project` are unreachable, None if they are not. The node need not exist yet."""
-        way = self.way or self._nearest(network, project, has_external=has_external)
-        if way is Route.EXTERNAL and not has_external:
+        route = self.route or self._nearest(network, project, has_external=has_external)
+        if route is Route.EXTERNAL and not has_external:
             return "its workers have no external address (use `--iap` or `--internal-ip`)"
         return None
 
     def tunnel(self, node: Node, worker: int, instance: str | None) -> str:
         """Return the ProxyCommand that gcloud's own ssh uses [gcloud 528 source], with gcloud's full path.
 
-        Raises `NoTunnelError` if the instance is unknown, `GcloudMissingError`, and `InvalidInputError` for an instance name
-        that is not safe for the shell.
+        Raises `TunnelUnavailableError` if the instance is unknown, `GcloudMissingError`, and `InvalidInputError` for an
+        instance name that is not safe for the shell.
         """
         program = self.gcloud()
         if program is None:
@@ -212,9 +212,6 @@ class Router:
         if near is NetworkRelation.SAME or (near is NetworkRelation.PERHAPS and not has_external):
             return Route.INTERNAL
         return Route.EXTERNAL
-
-
-# Fetch the networks of this machine from the metadata server of Google Cloud's virtual machines.
 
 
 # The firmware of a Compute Engine machine, TPU VMs included, has its name here [google-auth, compute_engine/_metadata.py].

@@ -1,7 +1,7 @@
 """Host entries for nodes in an ssh configuration file of tpuctl, so that plain ssh, rsync and editors can reach the workers.
 
-`entries` builds and parses entries (pure), `taken` finds the host names in the user's configuration, and `files` reads and
-writes the file, and adds the line to `~/.ssh/config` that includes it. No other line of the user's files is changed.
+The entries are in a file of their own; one line in `~/.ssh/config` includes it. No other line of the user's files is changed,
+and no program that they name is run to find the host names in them.
 """
 
 from __future__ import annotations
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
     from tpuctl.models.node import Node
     from tpuctl.ssh.connection import Connection
-
-# The entry of a node, and the text of the file with the entries. Pure.
-
 
 _BEGIN = "# tpuctl "
 _TEXTS = ("id", "cloud", "prefix")
@@ -211,9 +208,6 @@ def _name_taken(host: str, what: str, remedy: str) -> NameTakenError:
     return NameTakenError(f"the ssh host `{host}` is already used: {what}", hint=f"use `--prefix PREFIX`; or {remedy}")
 
 
-# Read and write tpuctl's file of entries, and add the line to `~/.ssh/config` that includes it.
-
-
 _HEADER = "# Written by tpuctl: `tpuctl ssh-config` changes it, `up` refreshes it, `down` cleans it.\n"
 
 
@@ -302,9 +296,6 @@ def _named_errors(path: Path, what: str) -> Iterator[None]:
     except OSError as error:
         hint = "make it and its folder readable and writable"
         raise SshConfigError(f"`{path}` cannot be {what}: {error.strerror}", hint=hint) from error
-
-
-# Find the host names in the user's own ssh configuration, Includes included. Runs and changes nothing in it.
 
 
 # ssh's own limit [OpenSSH source, readconf.c].

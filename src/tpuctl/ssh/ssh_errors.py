@@ -1,7 +1,7 @@
 """Classify failed ssh logins, and explain each cause with its remedies.
 
-The messages are in `data/messages/ssh.yaml` (`where: ssh`), which `diagnosis` reads. Use these functions only for an ssh that
-ended before the remote command started: later the stderr is that of the command.
+The messages are in `data/messages/ssh.yaml` (`where: ssh`), which `explain.messages` reads. Use these functions only for an ssh
+that ended before the remote command started: later the stderr is that of the command.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class SshFailedError(RemoteCommandError):
         self.retriable = retriable
 
 
-def explain_ssh_failure(stderr: str, member: Target, context: FailureContext = _NO_CONTEXT) -> SshFailedError:
-    """Return the error for a failed login to one worker. Pure; `look_around` returns the context."""
-    return explain_ssh_failures([(member, stderr)], context)[0]
+def explain_ssh_failure(stderr: str, target: Target, context: FailureContext = _NO_CONTEXT) -> SshFailedError:
+    """Return the error for a failed login to one worker. Pure; `collect_failure_context` returns the context."""
+    return explain_ssh_failures([(target, stderr)], context)[0]
 
 
 def explain_ssh_failures(
@@ -70,12 +70,12 @@ def explain_ssh_failures(
 ) -> list[SshFailedError]:
     """Return the errors for failed logins, one for all workers of a node with the same cause. Pure."""
     groups: dict[tuple[str, str], list[tuple[Target, str, Classification | None]]] = {}
-    for member, stderr in failed:
-        verdict = _classify_for_worker(stderr, member, context)
+    for target, stderr in failed:
+        verdict = _classify_for_worker(stderr, target, context)
         # An unknown failure is reported with ssh's message, so only equal messages form a group.
         cause = verdict.id if verdict else significant_line(stderr)
-        groups.setdefault((str(member.node.name), cause), []).append((member, stderr, verdict))
-    return [_error([member for member, _, _ in group], *group[0][1:], context) for group in groups.values()]
+        groups.setdefault((str(target.node.name), cause), []).append((target, stderr, verdict))
+    return [_error([target for target, _, _ in group], *group[0][1:], context) for group in groups.values()]
 
 
 def is_ssh_failure_retriable(stderr: str, *, key_is_new: bool = False) -> bool:
@@ -101,11 +101,11 @@ def significant_line(stderr: str) -> str:
 
 
 def collect_failure_context(
-    member: Target, *, accepted_elsewhere: bool = False, waited: timedelta | None = None
+    target: Target, *, accepted_elsewhere: bool = False, waited: timedelta | None = None
 ) -> FailureContext:
     """Return the context of a failed login. Reads the private key file to find out whether it is encrypted."""
     try:
-        key_is_locked = has_passphrase(member.way.identity.read_bytes())
+        key_is_locked = has_passphrase(target.connection.identity.read_bytes())
     except OSError:
         key_is_locked = False
     return FailureContext(
@@ -129,50 +129,58 @@ def has_passphrase(key: bytes) -> bool:
     return opened.startswith(_OPENSSH_MAGIC) and opened[cipher : cipher + 4] != b"none"
 
 
-def _classify_for_worker(stderr: str, member: Target, context: FailureContext) -> Classification | None:
+def _classify_for_worker(stderr: str, target: Target, context: FailureContext) -> Classification | None:
     """Classify the stderr of ssh, and fill in the names of this worker. None if the failure is unknown."""
-    way = member.way
+    connection = target.connection
     known = {
-        "node": member.node.name.node_id,
-        "worker": str(member.worker),
-        "login": way.login,
-        "address": way.address,
-        "key": str(way.identity),
-        "alias": way.host_alias,
-        "known_hosts": str(way.known_hosts[0]),
+        "node": target.node.name.node_id,
+        "worker": str(target.worker),
+        "login": connection.login,
+        "address": connection.address,
+        "key": str(connection.identity),
+        "alias": connection.host_alias,
+        "known_hosts": str(connection.known_hosts[0]),
     }
     if context.waited is not None and not stderr.strip():
-        stderr = f"ssh: connect to host {way.address} port 22: Connection timed out"
+        stderr = f"ssh: connect to host {connection.address} port 22: Connection timed out"
     found = classify(stderr[-_MAX_STDERR:], where=MessageOrigin.SSH, known=known)
     if found is not None and found.id == "ssh-publickey" and context.key_is_locked and not context.has_agent:
         # In BatchMode ssh skips such a key without a message (observed: OpenSSH 9.2).
-        return classify(f"Enter passphrase for key '{way.identity}'", where=MessageOrigin.SSH, known=known)
+        return classify(f"Enter passphrase for key '{connection.identity}'", where=MessageOrigin.SSH, known=known)
     return found
 
 
 def _error(
-    members: list[Target], stderr: str, verdict: Classification | None, context: FailureContext
+    targets: list[Target], stderr: str, verdict: Classification | None, context: FailureContext
 ) -> SshFailedError:
-    who = f"{_format_workers(member.worker for member in members)} of `{members[0].node.name.node_id}`"
-    said = significant_line(stderr)
+    who = f"{_format_workers(target.worker for target in targets)} of `{targets[0].node.name.node_id}`"
+    printed = significant_line(stderr)
     if verdict is None:
-        why = said or "ssh ended without a message"
+        why = printed or "ssh ended without a message"
         if context.waited is not None:
             # Earlier output, such as a notice of a new host key, is not the reason.
             why = f"no answer within {context.waited.total_seconds():g} s"
-        hint = f"debug with `ssh -v`, or see `tpuctl status {members[0].node.name.node_id}`"
+        hint = f"debug with `ssh -v`, or see `tpuctl status {targets[0].node.name.node_id}`"
         return SshFailedError(f"{who} cannot be reached: {why}", hint=hint, error_id=None, retriable=False)
-    hints = [*_specific_hints(members[0], verdict, context), *verdict.remedy, *([f"ssh said: {said}"] if said else [])]
+    hints = [
+        *_specific_hints(targets[0], verdict, context),
+        *verdict.remedy,
+        *([f"ssh said: {printed}"] if printed else []),
+    ]
     message = f"{who}: {verdict.meaning}"
     return SshFailedError(
         message, hint="\n".join(map(escape_unprintable, hints)), error_id=verdict.id, retriable=verdict.retriable
     )
 
 
-def _specific_hints(member: Target, verdict: Classification, context: FailureContext) -> Iterator[str]:
+def _specific_hints(target: Target, verdict: Classification, context: FailureContext) -> Iterator[str]:
     """Yield the remedies that depend on this worker, in addition to those of the message."""
-    node, way = member.node, member.way
-    if verdict.id in _UNREACHABLE_IDS and way.proxy_command is None and node.endpoints[member.worker].external is None:
+    node, connection = target.node, target.connection
+    if (
+        verdict.id in _UNREACHABLE_IDS
+        and connection.proxy_command is None
+        and node.endpoints[target.worker].external is None
+    ):
         yield "it has no external address: use `--iap`, or run tpuctl inside its network with `--internal-ip`"
     if verdict.id == "ssh-publickey":
         if node.metadata.get("enable-oslogin", "").lower() == "true":
@@ -183,7 +191,7 @@ def _specific_hints(member: Target, verdict: Classification, context: FailureCon
         if context.accepted_elsewhere:
             yield f"other workers accept the key, so the guest agent of this one may hang: `tpuctl reset {node.name.node_id}`"
         if context.key_is_locked:
-            yield f"the key has a passphrase: add it to the ssh agent with `ssh-add {way.identity}`"
+            yield f"the key has a passphrase: add it to the ssh agent with `ssh-add {connection.identity}`"
 
 
 def _format_workers(numbers: Iterable[int]) -> str:

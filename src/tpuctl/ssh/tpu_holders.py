@@ -108,23 +108,23 @@ class HoldersFound:
 
 @dataclass(frozen=True, slots=True)
 class NoHoldersAnswer:
-    """Why a worker did not report. `ssh_said`: the stderr of ssh if it failed, or if its connection broke.
+    """Why a worker did not report. `ssh_stderr`: the stderr of ssh if it failed, or if its connection broke.
 
     `error`: why an answer was rejected.
     """
 
     why: str
-    ssh_said: str | None = None
+    ssh_stderr: str | None = None
     error: UnexpectedAnswerError | None = None
 
 
-def fetch_holders(member: Target) -> HoldersFound | NoHoldersAnswer:
+def fetch_holders(target: Target) -> HoldersFound | NoHoldersAnswer:
     """Ask a worker what holds its TPU; times out after 30 seconds. Raises `SshProgramMissingError`."""
-    return _ask(member, None, _PATIENCE)
+    return _ask(target, None, _PATIENCE)
 
 
 def end_holders(
-    member: Target, holders: Sequence[HolderProcess], *, signal: str, grace: timedelta
+    target: Target, holders: Sequence[HolderProcess], *, signal: str, grace: timedelta
 ) -> HoldersFound | NoHoldersAnswer:
     """Send a signal to these processes of a worker, and KILL to those that remain after `grace`.
 
@@ -136,32 +136,32 @@ def end_holders(
         "signal": signal,
         "grace": grace.total_seconds(),
     }
-    return _ask(member, request, grace + _PATIENCE)
+    return _ask(target, request, grace + _PATIENCE)
 
 
-def on_each_target(members: Sequence[Target], act: Callable[[Target], _T]) -> list[_T]:
+def on_each_target(targets: Sequence[Target], act: Callable[[Target], _T]) -> list[_T]:
     """Call `act` for each worker, at most 32 at a time; return the results in their order."""
-    with ThreadPoolExecutor(min(_AT_ONCE, len(members)) or 1) as pool:
-        return list(pool.map(act, members))
+    with ThreadPoolExecutor(min(_AT_ONCE, len(targets)) or 1) as pool:
+        return list(pool.map(act, targets))
 
 
-def _ask(member: Target, request: dict[str, Any] | None, patience: timedelta) -> HoldersFound | NoHoldersAnswer:
+def _ask(target: Target, request: dict[str, Any] | None, patience: timedelta) -> HoldersFound | NoHoldersAnswer:
     line, program = bootstrap("holders", f"main({[ACCEL_FILES, VFIO_FILES]!r}, {LOCK_FILE!r}, {request!r})")
     _, *words = shlex.split(line)  # it begins with `exec`
     command = "exec " + shlex.join(["sh", "-c", _AS_ROOT, "tpuctl", *words])
     try:
-        ended = run_ssh_command(member.way, command, text=program.decode(), timeout=patience)
+        ended = run_ssh_command(target.connection, command, text=program.decode(), timeout=patience)
         for text in reversed(ended.output.splitlines()):
             if text.startswith(_MARK):
                 return parse_holders(text.removeprefix(_MARK), request["processes"] if request else None)
     except UnexpectedAnswerError as error:
-        return NoHoldersAnswer(error.what, error=error.of(member.label))
+        return NoHoldersAnswer(error.what, error=error.of(target.label))
     if ended.code is None:
         return NoHoldersAnswer(f"no answer within {patience.total_seconds():g} s")
     if ended.code == SSH_FAILED:
         return NoHoldersAnswer(significant_line(ended.errors) or "ssh failed", ended.errors)
-    said = last_printed_line(ended.errors) or last_printed_line(ended.output)
-    return NoHoldersAnswer(f"examination failed: {said}" if said else f"examination failed: exit {ended.code}")
+    message = last_printed_line(ended.errors) or last_printed_line(ended.output)
+    return NoHoldersAnswer(f"examination failed: {message}" if message else f"examination failed: exit {ended.code}")
 
 
 def parse_holders(text: str, ordered: Sequence[Sequence[int]] | None = None) -> HoldersFound:

@@ -1,4 +1,4 @@
-"""The ssh session with the copy program on one worker, and the meaning of its end."""
+"""The ssh sessions with the copy program and the sync program on one worker, and the meaning of their ends."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class CopyLinks:
     def open(self, connection: Connection, call: str) -> Iterator[CopyChannel]:
         """Start the copy program on a worker with the Python line `call`, and yield the channel to it.
 
-        Raises `DroppedError` if the link fails or breaks, `UnexpectedAnswerError`, and `SshProgramMissingError`.
+        Raises `CopyLinkLostError` if the link fails or breaks, `UnexpectedAnswerError`, and `SshProgramMissingError`.
         """
         with StderrPipe() as errors:
             with self._handshakes:
@@ -192,9 +192,6 @@ def _skip_banner(stream: IO[bytes]) -> bool:
         if skipped > MAX_LOGIN_BANNER:
             raise UnexpectedAnswerError(f"more than {MAX_LOGIN_BANNER} bytes before its answer")
     return False
-
-
-# The ssh and rsync processes of a sync, which an interrupt terminates together, and the session with the worker program.
 
 
 _SYNC_EXIT_SECONDS = 5.0

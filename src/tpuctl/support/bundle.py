@@ -206,7 +206,7 @@ class BundleBuilder:
         except TpuctlError as error:
             contents.add_missing("workers", error.message)
             return []
-        save_host_keys([target.way for target in targets])
+        save_host_keys([target.connection for target in targets])
         return targets
 
     def _connect(self, contents: BundleContents, node: Node, workers: Sequence[int]) -> list[Target]:

@@ -155,7 +155,9 @@ def collect_evidence(
     line, program = bootstrap("worker_evidence", f"gather({request!r})")
     connecting = f"ConnectTimeout={max(1, round(limits.timeout.total_seconds()))}"
     words = ssh_argv(
-        target.way, (line,), options=(*NEW_CONNECTION, "-o", "BatchMode=yes", "-o", "Compression=yes", "-o", connecting)
+        target.connection,
+        (line,),
+        options=(*NEW_CONNECTION, "-o", "BatchMode=yes", "-o", "Compression=yes", "-o", connecting),
     )
     with TemporaryFile() as stdin, StderrPipe() as errors:
         stdin.write(program)

@@ -1,4 +1,8 @@
-"""Copy files between this machine and workers. Local files are checked before any worker is contacted."""
+"""Copy files between this machine and workers. Local files are checked before any worker is contacted.
+
+All workers are served in parallel; a broken connection is replaced, and what has arrived is not sent again. Each local file is
+read once for all workers. The frames of a worker are checked by `copy_protocol`.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,7 @@ if TYPE_CHECKING:
     from tpuctl.ssh.transfer_channels import CopyChannel
 
 
-def list_local_files(sources: Sequence[str], folder: Path, wish: CopyOptions) -> FileListing:
+def list_local_files(sources: Sequence[str], folder: Path, options: CopyOptions) -> FileListing:
     """List the local files to send. Relative paths start in `folder`.
 
     Raises `InvalidInputError` for a missing or unreadable file, before anything is sent.
@@ -52,7 +56,7 @@ def list_local_files(sources: Sequence[str], folder: Path, wish: CopyOptions) ->
     below = b"" if folder == Path.cwd() else os.fsencode(folder)
     paths = [os.path.join(below, os.fsencode(source)) for source in sources]  # noqa: PTH118  # pathlib knows no bytes
     try:
-        listing = list_files(paths, recurse=wish.recurse)
+        listing = list_files(paths, recurse=options.recurse)
     except CopyRefusedError as error:
         kind, message = error.args
         hint = "add `-r` to copy folders" if kind == "folder" else None
@@ -71,32 +75,32 @@ def list_local_files(sources: Sequence[str], folder: Path, wish: CopyOptions) ->
 
 
 def upload(
-    members: Sequence[Target],
+    targets: Sequence[Target],
     listing: FileListing,
-    target: str,
+    destination: str,
     *,
-    wish: CopyOptions,
+    options: CopyOptions,
     tallies: Sequence[CopyProgress],
     clock: Clock,
 ) -> list[CopyResult]:
-    """Copy to `target` on every member, and return the results."""
+    """Copy to `destination` on every worker, and return the results."""
     prefixes = PrefixDigests()
-    text = os.fsencode(target).decode("utf-8", "surrogateescape")
-    one = partial(Upload, listing, text, wish, prefixes)
-    return copy_all_workers(members, [one] * len(members), tallies, fanout=wish.fanout, clock=clock)
+    text = os.fsencode(destination).decode("utf-8", "surrogateescape")
+    one = partial(Upload, listing, text, options, prefixes)
+    return copy_all_workers(targets, [one] * len(targets), tallies, fanout=options.fanout, clock=clock)
 
 
 def download(
-    members: Sequence[Target],
+    targets: Sequence[Target],
     patterns: Sequence[str],
     folder: Path,
-    target: str,
+    destination: str,
     *,
-    wish: CopyOptions,
+    options: CopyOptions,
     tallies: Sequence[CopyProgress],
     clock: Clock,
 ) -> list[CopyResult]:
-    """Copy from every member to `target`; with several members into a folder for each, named by its label.
+    """Copy from every worker to `destination`; with several workers into a folder for each, named by its label.
 
     Raises `InvalidInputError` if such a folder cannot be created, or if a pattern does not determine the local name.
     """
@@ -107,12 +111,12 @@ def download(
     umask = os.umask(0o077)
     os.umask(umask)
     texts = tuple(os.fsencode(pattern).decode("utf-8", "surrogateescape") or "." for pattern in patterns)
-    below = [member.label if len(members) > 1 else "" for member in members]
+    below = [target.label if len(targets) > 1 else "" for target in targets]
     # `DST/` means a folder; pathlib would remove the slash.
-    targets = [os.path.join(folder, target, one) if one else os.path.join(folder, target) for one in below]  # noqa: PTH118  # as above
-    if len(members) > 1:
+    folders = [os.path.join(folder, destination, one) if one else os.path.join(folder, destination) for one in below]  # noqa: PTH118  # as above
+    if len(targets) > 1:
         try:
-            for path in map(Path, targets):
+            for path in map(Path, folders):
                 if path.is_symlink():
                     hint = "use another folder: each worker gets its own folder in it"
                     raise InvalidInputError(f"`{path}` is a symlink", hint=hint)
@@ -120,17 +124,14 @@ def download(
         except OSError as error:
             raise InvalidInputError(f"cannot create `{error.filename}`: {(error.strerror or '').lower()}") from error
     transfers = []
-    for member, destination in zip(members, targets, strict=True):
+    for target, place in zip(targets, folders, strict=True):
         # Hidden files (`.git`, `.envrc`) could affect other files in a folder, so they are copied only to an empty or new one.
         is_empty = True
-        with suppress(OSError), os.scandir(destination) as found:
+        with suppress(OSError), os.scandir(place) as found:
             is_empty = next(found, None) is None
-        request = FetchRequest(texts, member.way.login, recurse=wish.recurse, hidden=is_empty)
-        transfers.append(partial(Download, request, os.fsencode(destination), wish, umask))
-    return copy_all_workers(members, transfers, tallies, fanout=wish.fanout, clock=clock)
-
-
-# Run the copies of all workers in parallel.
+        wanted = FetchRequest(texts, target.connection.login, recurse=options.recurse, hidden=is_empty)
+        transfers.append(partial(Download, wanted, os.fsencode(place), options, umask))
+    return copy_all_workers(targets, transfers, tallies, fanout=options.fanout, clock=clock)
 
 
 # Parallel copies; the next starts when one of them ends.
@@ -138,24 +139,24 @@ _MAX_AT_ONCE = 64
 
 
 def copy_all_workers(
-    members: Sequence[Target],
+    targets: Sequence[Target],
     transfers: Sequence[Callable[[CopyProgress], Transfer]],
     tallies: Sequence[CopyProgress],
     *,
     fanout: int,
     clock: Clock,
 ) -> list[CopyResult]:
-    """Copy to or from each member, and return the results in their order. A failure does not affect the other copies.
+    """Copy to or from each worker, and return the results in their order. A failure does not affect the other copies.
 
     At most `fanout` handshakes and 64 copies run in parallel. An exception terminates all links. Raises
     `SshProgramMissingError`.
     """
     links = CopyLinks(fanout)
-    pool = ThreadPoolExecutor(min(_MAX_AT_ONCE, len(members)), thread_name_prefix="copy")
+    pool = ThreadPoolExecutor(min(_MAX_AT_ONCE, len(targets)), thread_name_prefix="copy")
     try:
         pending = [
-            pool.submit(copy_one_worker, member, transfer, tally, links=links, clock=clock)
-            for member, transfer, tally in zip(members, transfers, tallies, strict=True)
+            pool.submit(copy_one_worker, target, transfer, tally, links=links, clock=clock)
+            for target, transfer, tally in zip(targets, transfers, tallies, strict=True)
         ]
         return [one.result() for one in pending]
     except BaseException:
@@ -163,9 +164,6 @@ def copy_all_workers(
         raise
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-# The copy to or from one worker, which opens a new link after a failure.
 
 
 _EXIT_SECONDS = 5
@@ -187,29 +185,37 @@ class Transfer(Protocol):
         """The Python line that starts the other end."""
 
     def resume(self, channel: CopyChannel) -> None:
-        """Copy what is missing. Raises `LostError`, `UnexpectedAnswerError`, and `RefusedError` if it is impossible."""
+        """Copy what is missing. Raises `PeerLostError`, `UnexpectedAnswerError`, and `CopyRefusedError` if it is impossible."""
 
     def result(self) -> tuple[int, int, list[str], list[str]]:
         """Return the number of complete files, their bytes, the problems, and the notes about skipped files."""
 
 
 def copy_one_worker(
-    member: Target, transfer: Callable[[CopyProgress], Transfer], tally: CopyProgress, *, links: CopyLinks, clock: Clock
+    target: Target, transfer: Callable[[CopyProgress], Transfer], tally: CopyProgress, *, links: CopyLinks, clock: Clock
 ) -> CopyResult:
     """Copy until everything is copied or a retry is useless.
 
     After a link that made progress, open another one. Without progress, try four more times.
     """
-    started, one, error = clock.monotonic(), transfer(tally), None
+    started, one = clock.monotonic(), transfer(tally)
+    error: TpuctlError | None = None
     links_made, failures, kept, ssh_stderr = 0, 0, 0, ""
     while True:
         links_made += 1
         try:
-            with links.open(member.way, one.call) as channel:
+            with links.open(target.connection, one.call) as channel:
                 one.resume(channel)
             break
         except CopyRefusedError as refused:
-            error = _refusal_error(*refused.args)
+            kind, message = refused.args
+            if kind == "missing":
+                hint = "paths on a worker are relative to the login's home; the worker expands `~` and wildcards"
+                error = NotFoundError(message, hint=hint)
+            elif kind in {"folder", "target", "new folder"}:
+                error = InvalidInputError(message, hint=_HINTS[kind])
+            else:
+                error = RemoteCommandError(message, hint=_HINTS.get(kind))
             break
         except CopyLinkLostError as dropped:
             # Only confirmed bytes count: bytes that were sent may be lost each time.
@@ -224,7 +230,7 @@ def copy_one_worker(
         except SshProgramMissingError:
             raise  # all workers need it
         except UnexpectedAnswerError as unexpected:
-            error = unexpected.of(member.label)
+            error = unexpected.of(target.label)
             break
         except TpuctlError as unable:
             error = unable
@@ -236,19 +242,9 @@ def copy_one_worker(
         error = RemoteCommandError(f"{problems[0]}{more}")
     duration = clock.monotonic() - started
     return CopyResult(
-        member=member, files=files, size=size, moved=tally.total_moved, duration=duration,
+        target=target, files=files, size=size, moved=tally.total_moved, duration=duration,
         problems=tuple(problems), notes=tuple(notes), error=error, ssh_stderr=ssh_stderr,
     )  # fmt: skip
-
-
-def _refusal_error(kind: str, message: str) -> TpuctlError:
-    if kind == "missing":
-        return NotFoundError(
-            message, hint="paths on a worker are relative to the login's home; the worker expands `~` and wildcards"
-        )
-    if kind in {"folder", "target", "new folder"}:
-        return InvalidInputError(message, hint=_HINTS[kind])
-    return RemoteCommandError(message, hint=_HINTS.get(kind))
 
 
 @dataclass
@@ -256,8 +252,8 @@ class Upload:
     """Sends a listing to a worker."""
 
     listing: FileListing
-    target: str
-    wish: CopyOptions
+    destination: str
+    options: CopyOptions
     prefixes: PrefixDigests
     tally: CopyProgress
     _place: CopyTarget | None = None
@@ -268,16 +264,16 @@ class Upload:
     def call(self) -> str:
         """The Python line that starts the other end."""
         place = tuple(self._place) if self._place else None
-        return f"receive({self.target!a}, {place!a}, preserve={self.wish.preserve})"
+        return f"receive({self.destination!a}, {place!a}, preserve={self.options.preserve})"
 
     def resume(self, channel: CopyChannel) -> None:
-        """Send what is missing. Raises `LostError`, and `RefusedError` if the worker cannot store it."""
+        """Send what is missing. Raises `PeerLostError`, and `CopyRefusedError` if the worker cannot store it."""
         entries = [entry for _, entry in self.listing.files]
         self.tally.size = sum(entry.size for entry in entries)
         self.tally.restart(sum(entries[number].size for number in self._done))
         # Folders are sent again with each link, because the worker sets their modes at the end.
         done = {number for number in self._done if not entries[number].is_folder}
-        sender = FileSender(channel, self.listing, digest_of=self.prefixes.digest_of, tell=self.tally.add)
+        sender = FileSender(channel, self.listing, digest_of=self.prefixes.digest_of, on_bytes=self.tally.add)
         channel.frames = ReceiverFrames(self.listing, sender)
         answers: SimpleQueue[tuple[bytes, Any]] = SimpleQueue()
         listener = threading.Thread(target=self._listen, args=(channel, answers), name="copy", daemon=True)
@@ -338,11 +334,11 @@ class Upload:
 
 @dataclass
 class Download:
-    """Stores what a worker sends, below `target` on this machine."""
+    """Stores what a worker sends, below `destination` on this machine."""
 
     asked: FetchRequest
-    target: bytes
-    wish: CopyOptions
+    destination: bytes
+    options: CopyOptions
     umask: int
     tally: CopyProgress
     _keeper: FileReceiver | None = None
@@ -356,17 +352,17 @@ class Download:
         return f"fetch({asked.patterns!a}, recurse={asked.recurse}, names={asked.homes!a}, hidden={asked.hidden})"
 
     def resume(self, channel: CopyChannel) -> None:
-        """Fetch what is missing. Raises `LostError`, and `RefusedError` if one side cannot continue."""
+        """Fetch what is missing. Raises `PeerLostError`, and `CopyRefusedError` if one side cannot continue."""
         place = self._keeper.place if self._keeper else None
         self.tally.restart()
         channel.frames = frames = SenderFrames(self.asked)
         self._keeper = FileReceiver(
-            self.target,
+            self.destination,
             umask=self.umask,
-            preserve=self.wish.preserve,
+            preserve=self.options.preserve,
             place=place,
             is_confined=True,
-            tell=self.tally.add,
+            on_bytes=self.tally.add,
         )
 
         def start(beginning: list[Any]) -> None:
@@ -375,7 +371,7 @@ class Download:
             self._failed_and_notes = (failed, notes)
 
         try:
-            receive_files(channel, self._keeper, hear=start)
+            receive_files(channel, self._keeper, on_overview=start)
             self._missing = frames.missing
         finally:
             self._keeper.close()
@@ -388,9 +384,6 @@ class Download:
         # The failures that the worker reports may explain what is missing.
         failed = failed or [f"`{pattern}` was not received" for pattern in self._missing]
         return (kept.files if kept else 0), (kept.size if kept else 0), [*failed, *problems], notes
-
-
-# The options, the progress and the result of a copy.
 
 
 _PAUSES = (1, 2, 4, 8)
@@ -450,7 +443,7 @@ class CopyProgress:
 class CopyResult:
     """The result of the copy of one worker."""
 
-    member: Target
+    target: Target
     # The number of complete files, and their bytes.
     files: int
     size: int
@@ -470,9 +463,6 @@ class CopyResult:
 def copy_retry_pause(failures: int, links: int) -> timedelta | None:
     """Return the pause after `failures` links in a row without progress, of `links` in all. None to give up."""
     return timedelta(seconds=_PAUSES[failures - 1]) if 0 < failures <= len(_PAUSES) and links < _MAX_LINKS else None
-
-
-# Digests of the first bytes of files. Each byte is read once for all workers.
 
 
 class PrefixDigests:
@@ -513,9 +503,6 @@ class _Prefix:
         return digest_of_beginning(self._path, length) if known is None else known
 
 
-# Parse `SRC... DST` of a copy: which side is remote, the nodes and the paths. No I/O.
-
-
 # scp treats `a/b:c` as local; here the first part must look like a zone. A drive letter is not a node.
 _REMOTE = re.compile(
     r"(?P<node>(?:[\w.-]+@)?(?:(?:[^:]*/)?projects/[^:]+/nodes/|[a-z]+(?:-[a-z0-9]+)+/)?[^/:@\s.][^/:@\s]*)?:(?P<path>.*)",
@@ -544,7 +531,7 @@ class CopyRequest:
     """Sources, target, and the nodes of the remote side; `nodes` is empty if labels choose them."""
 
     sources: tuple[str, ...]
-    target: str
+    destination: str
     nodes: tuple[str, ...]
     is_upload: bool
 
@@ -555,28 +542,28 @@ def parse_copy_request(texts: tuple[str, ...], *, has_labels: bool) -> CopyReque
         raise InvalidInputError(
             "the destination is missing", hint="use `tpuctl scp FILE NODE:PATH` or `tpuctl scp NODE:PATH FOLDER`"
         )
-    *sources, target = map(CopyAddress.parse, texts)
+    *sources, destination = map(CopyAddress.parse, texts)
     remote = [source for source in sources if source.nodes is not None]
-    if target.nodes is not None and remote:
+    if destination.nodes is not None and remote:
         name = remote[0].path.rstrip("/").rpartition("/")[2] or "."
-        steps = (("tpuctl", "scp", remote[0].text, f"./{name}"), ("tpuctl", "scp", f"./{name}", target.text))
+        steps = (("tpuctl", "scp", remote[0].text, f"./{name}"), ("tpuctl", "scp", f"./{name}", destination.text))
         hint = "\n".join(map(shlex.join, steps))
         raise InvalidInputError("both sides are on nodes", hint=f"copy to this machine first:\n{hint}")
-    if target.nodes is None and not remote:
+    if destination.nodes is None and not remote:
         raise InvalidInputError(
             "no path is on a node",
-            hint=f"write the node before a colon: `NODE:{target.path}`; write a local name as `./NAME`",
+            hint=f"write the node before a colon: `NODE:{destination.path}`; write a local name as `./NAME`",
         )
     if remote and len(remote) < len(sources):
         local = next(source for source in sources if source.nodes is None)
         raise InvalidInputError(
             f"`{local.text}` is already on this machine", hint="all sources must be on the same node, or all local"
         )
-    nodes = (target.nodes if target.nodes is not None else remote[0].nodes) or ()
+    nodes = (destination.nodes if destination.nodes is not None else remote[0].nodes) or ()
     if any(source.nodes != remote[0].nodes for source in remote):
-        hint = "\n".join(shlex.join(("tpuctl", "scp", source.text, target.text)) for source in remote)
+        hint = "\n".join(shlex.join(("tpuctl", "scp", source.text, destination.text)) for source in remote)
         raise InvalidInputError("the sources are on several nodes", hint=f"copy from one node at a time:\n{hint}")
-    address = target if target.nodes is not None else remote[0]
+    address = destination if destination.nodes is not None else remote[0]
     if has_labels and nodes:
         raise InvalidInputError(
             "cannot combine node names with `-l`",
@@ -586,4 +573,4 @@ def parse_copy_request(texts: tuple[str, ...], *, has_labels: bool) -> CopyReque
         raise InvalidInputError(
             f"`{address.text}` names no node", hint=f"use `NODE:{address.path}`, or choose nodes with `-l KEY=VALUE`"
         )
-    return CopyRequest(tuple(source.path for source in sources), target.path, nodes, target.nodes is not None)
+    return CopyRequest(tuple(source.path for source in sources), destination.path, nodes, destination.nodes is not None)

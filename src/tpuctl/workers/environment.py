@@ -48,12 +48,12 @@ class EnvironmentOptions:
     tpu: bool = False
 
 
-def job_variables(wish: EnvironmentOptions, node: Node, worker: int, workers: int) -> dict[str, str]:
+def job_variables(options: EnvironmentOptions, node: Node, worker: int, workers: int) -> dict[str, str]:
     """Return the variables for a command on worker number `worker` of a node with `workers` workers."""
     found = own_variables(node, worker, workers)
-    if wish.tpu:
+    if options.tpu:
         found |= tpu_variables(node, worker, workers)
-    return {**found, **wish.given}
+    return {**found, **options.given}
 
 
 def own_variables(node: Node, worker: int, workers: int) -> dict[str, str]:

@@ -1,4 +1,8 @@
-"""A command on workers, from the request to what is shown: for `run`, and for `ssh` with several workers."""
+"""A command on workers, from the request to what is shown: for `run`, `attach` and `logs -f`, and `ssh` with several workers.
+
+`WorkerOutputStreams` writes output while it comes; `OutputTail` keeps the end of it, which `diagnose_output` reads if the
+command fails; `run_json`, `run_warnings` and `run_error` describe the results.
+"""
 
 from __future__ import annotations
 
@@ -65,67 +69,69 @@ def shell_line(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else shlex.join(words)
 
 
-def run_and_show(app: App, members: Sequence[Target], wish: RunRequest) -> int:
+def run_and_show(app: App, targets: Sequence[Target], request: RunRequest) -> int:
     """Run a command on workers, show its output, then its results; return the exit code."""
-    return show_result(app, run_command(app, members, wish), detached=wish.detach)
+    return show_result(app, run_command(app, targets, request), detached=request.detach)
 
 
-def run_command(app: App, members: Sequence[Target], wish: RunRequest) -> RunResult:
+def run_command(app: App, targets: Sequence[Target], request: RunRequest) -> RunResult:
     """Run a command on workers, show its output, and return the results."""
     # Connections and commands live in real time, although the clock of the cloud may be the sandbox's.
     clock = SystemClock()
-    warn_about_environment(app, wish.environment, [member.node for member in members])
-    source = _stdin_source(app, members, wish)
+    warn_about_environment(app, request.environment, [target.node for target in targets])
+    source = _stdin_source(app, targets, request)
     to_stderr = app.format in {OutputFormat.JSON, OutputFormat.YAML}
-    with WorkerOutputStreams(app.terminal, members, to_stderr=to_stderr, folder=wish.log_folder) as streams:
-        tail = OutputTail(streams, len(members))
+    with WorkerOutputStreams(app.terminal, targets, to_stderr=to_stderr, folder=request.log_folder) as streams:
+        tail = OutputTail(streams, len(targets))
         result = run_on_workers(
-            members,
+            targets,
             RemoteCommand(
-                line=wish.line,
-                folder=wish.folder,
-                detach=wish.detach,
+                line=request.line,
+                folder=request.folder,
+                detach=request.detach,
                 source=source,
-                passes_signals=wish.passes_signals,
+                passes_signals=request.passes_signals,
             ),
-            wish.limits,
-            job=wish.job or job_name(clock.now()),
-            environment=lambda member: job_variables(wish.environment, member.node, member.worker, member.node.workers),
+            request.limits,
+            job=request.job or job_name(clock.now()),
+            environment=lambda target: job_variables(
+                request.environment, target.node, target.worker, target.node.workers
+            ),
             clock=clock,
-            audience=tail,
-            inquire=lambda member: why_gone(app, member),
+            sink=tail,
+            why_gone=lambda target: why_gone(app, target),
             ssh_options=shared_connection_options(app),
         )
     return with_diagnosis(result, tail)
 
 
-def warn_about_environment(app: App, wish: EnvironmentOptions, nodes: Sequence[Node]) -> None:
+def warn_about_environment(app: App, options: EnvironmentOptions, nodes: Sequence[Node]) -> None:
     """Warn once, before commands run on these nodes, about an effect of their environment on TPU libraries."""
     largest = max(nodes, key=lambda node: node.workers)
-    if text := environment_warning(job_variables(wish, largest, 0, largest.workers), largest.workers):
+    if text := environment_warning(job_variables(options, largest, 0, largest.workers), largest.workers):
         app.terminal.warn(text)
 
 
-def with_diagnosis(result: RunResult, said: OutputTail) -> RunResult:
+def with_diagnosis(result: RunResult, tail: OutputTail) -> RunResult:
     """Return the result with the diagnosis of the failed command's output; Ctrl-C and TERM need no diagnosis."""
     if result.stopped in {StopReason.INTERRUPTED, StopReason.TERMINATED}:
         return result
-    return replace(result, diagnosis=diagnose_output(result.endings, said))
+    return replace(result, diagnosis=diagnose_output(result.results, tail))
 
 
 def show_result(app: App, result: RunResult, *, detached: bool = False) -> int:
     """Show the results of a run, failures last. Return the exit code."""
     if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
         app.terminal.data({**run_json(result), **({"sandbox": True} if app.is_sandbox else {})}, app.format)
-    elif detached and any(ending.is_good for ending in result.endings):
+    elif detached and any(one.is_good for one in result.results):
         app.terminal.write(result.job)
-        nodes = " ".join(dict.fromkeys(ending.member.node.name.node_id for ending in result.endings))
+        nodes = " ".join(dict.fromkeys(one.target.node.name.node_id for one in result.results))
         if app.terminal.is_interactive:
             app.terminal.note(f"the job continues: `tpuctl logs {nodes} {result.job} -f`, `tpuctl jobs {nodes}`")
-    for text in run_warnings(result.endings):
+    for text in run_warnings(result.results):
         app.terminal.warn(text)
     reasons = ssh_errors(result)
-    if reasons and len(result.endings) == 1:
+    if reasons and len(result.results) == 1:
         raise reasons[0]
     for reason in reasons:
         app.show_error(reason)
@@ -144,13 +150,13 @@ def show_diagnosis(app: App, diagnosis: RunDiagnosis | None) -> None:
         app.terminal.note(diagnosis.line)
 
 
-def why_gone(app: App, member: Target) -> str | None:
+def why_gone(app: App, target: Target) -> str | None:
     """Return why a worker cannot be running any more according to the API; None if it may, or if the API fails."""
     try:
-        node = app.client.find_node(member.node.name)
+        node = app.client.find_node(target.node.name)
     except TpuctlError:
         return None
-    if node is None or node.id != member.node.id:
+    if node is None or node.id != target.node.id:
         return "the node is gone"
     try:
         check_login_state(node)
@@ -176,19 +182,19 @@ def check_detached(app: App, options: Mapping[str, Any]) -> None:
         )
 
 
-def _stdin_source(app: App, members: Sequence[Target], wish: RunRequest) -> StdinSource | None:
+def _stdin_source(app: App, targets: Sequence[Target], request: RunRequest) -> StdinSource | None:
     """Return stdin for the command of a single worker, which ssh passes on too; None if it reads none.
 
     Raises `InvalidInputError` if there is data on stdin and several workers.
     """
-    found = _stdin(app) if wish.takes_stdin and not wish.detach else None
+    found = _stdin(app) if request.takes_stdin and not request.detach else None
     if found is None:
         return None
-    if len(members) == 1:
+    if len(targets) == 1:
         return StdinSource(found[0])
     if _has_data(*found):
         raise InvalidInputError(
-            f"stdin can be passed to one worker, not to {len(members)}",
+            f"stdin can be passed to one worker, not to {len(targets)}",
             hint="choose one with `--worker`, or ignore stdin with `--no-stdin`; `tpuctl scp` copies a file to all",
         )
     return None
@@ -216,9 +222,6 @@ def _has_data(file: int, mode: int) -> bool:
         return False
 
 
-# The results of a run, as JSON, warnings and errors.
-
-
 _SHOWN = 8
 # What TPU users see behind these exit codes of a shell (128 and the signal).
 _MEANINGS = {
@@ -241,29 +244,25 @@ def run_json(result: RunResult) -> dict[str, Any]:
         **({"stopped": str(result.stopped)} if result.stopped else {}),
         "workers": [
             {
-                "nodeId": ending.member.node.name.node_id,
-                "zone": ending.member.node.name.zone,
-                "worker": ending.member.worker,
-                "outcome": str(ending.outcome),
-                "exitCode": ending.code,
-                "signal": ending.signal,
-                "seconds": ending.duration.total_seconds() if ending.duration is not None else None,
-                "stdoutBytes": ending.out_size,
-                "stderrBytes": ending.err_size,
-                **(
-                    {"error": f"unexpected answer: {ending.why}" if ending.is_unexpected else ending.why}
-                    if ending.why
-                    else {}
-                ),
-                **{name: True for name, is_so in _remarks(ending).items() if is_so},
+                "nodeId": one.target.node.name.node_id,
+                "zone": one.target.node.name.zone,
+                "worker": one.target.worker,
+                "outcome": str(one.outcome),
+                "exitCode": one.code,
+                "signal": one.signal,
+                "seconds": one.duration.total_seconds() if one.duration is not None else None,
+                "stdoutBytes": one.out_size,
+                "stderrBytes": one.err_size,
+                **({"error": f"unexpected answer: {one.why}" if one.is_unexpected else one.why} if one.why else {}),
+                **{name: True for name, is_so in _remarks(one).items() if is_so},
             }
-            for ending in result.endings
+            for one in result.results
         ],
         "diagnosis": result.diagnosis.to_json() if result.diagnosis else None,
     }
 
 
-def run_warnings(endings: Sequence[WorkerResult], *, tells_ends: bool = True) -> list[str]:
+def run_warnings(results: Sequence[WorkerResult], *, tells_ends: bool = True) -> list[str]:
     """Return what the user has to know about commands that have ended, one line for all workers that share it.
 
     Without `tells_ends` also that the workers terminated them, for callers that do not show it elsewhere.
@@ -273,28 +272,33 @@ def run_warnings(endings: Sequence[WorkerResult], *, tells_ends: bool = True) ->
         "outlived": "processes of the command still run on {}: their further output is not shown",
         **({} if tells_ends else {"timedOut": "timed out: the command was terminated on {}"}),
     }
-    found = {name: [ending for ending in endings if _remarks(ending)[name]] for name in texts}
+    found = {name: [result for result in results if _remarks(result)[name]] for name in texts}
     return [text.format(f"worker {worker_labels(found[name])}") for name, text in texts.items() if found[name]]
 
 
-def _remarks(ending: WorkerResult) -> dict[str, bool]:
-    return {"timedOut": ending.was_late, "diskFull": ending.disk_was_full, "outlived": ending.is_outlived}
+def _remarks(result: WorkerResult) -> dict[str, bool]:
+    return {"timedOut": result.was_late, "diskFull": result.disk_was_full, "outlived": result.is_outlived}
 
 
 def run_error(result: RunResult) -> TpuctlError | None:
     """Return what failed and on which workers; None if the run succeeded or the user stopped it."""
-    bad = [ending for ending in result.endings if not ending.is_good]
+    bad = [one for one in result.results if not one.is_good]
     if not bad or result.stopped in {StopReason.INTERRUPTED, StopReason.TERMINATED}:
         return None
-    total = len(result.endings)
-    if result.stopped is StopReason.TIMED_OUT or all(ending.was_late for ending in bad):
-        never_started = all(ending.outcome is WorkerOutcome.NOT_STARTED for ending in bad)
+    total = len(result.results)
+    if result.stopped is StopReason.TIMED_OUT or all(one.was_late for one in bad):
+        never_started = all(one.outcome is WorkerOutcome.NOT_STARTED for one in bad)
         what = "command not started on" if never_started else "command terminated on"
         text = f"timed out: {what} {_count(bad, total)}: {worker_labels(bad)}"
-        return TimedOutError(text, hint=_reasons(ending for ending in bad if not ending.was_late))
-    absent = [ending for ending in bad if ending.outcome in _ABSENT]
-    if absent and all(not ending.is_good and ending.code is None for ending in result.endings):
-        return _not_started_error(absent, total)
+        return TimedOutError(text, hint=_reasons(one for one in bad if not one.was_late))
+    absent = [one for one in bad if one.outcome in _ABSENT]
+    if absent and all(not one.is_good and one.code is None for one in result.results):
+        cannot = "be reached" if all(one.outcome is WorkerOutcome.UNREACHABLE for one in absent) else "run it"
+        text = f"{_count(absent, total)} cannot {cannot}, so the command was not started on any worker: {worker_labels(absent)}"
+        if total == 1:
+            text = f"worker {worker_labels(absent)} cannot {cannot}; the command was not started"
+        partial = "start it on the others: `--allow-unreachable`" if total > len(absent) else None
+        return RemoteCommandError(text, hint="\n".join(filter(None, [_reasons(absent), partial])) or None)
     stopped = [
         one
         for one in bad
@@ -303,12 +307,12 @@ def run_error(result: RunResult) -> TpuctlError | None:
     if stopped and len(stopped) < len(bad):
         bad = [one for one in bad if one not in stopped]
     groups: defaultdict[str, list[WorkerResult]] = defaultdict(list)
-    for ending in bad:
-        groups[_describe_result(ending)].append(ending)
+    for one in bad:
+        groups[_describe_result(one)].append(one)
     what = "; ".join(f"{worker_labels(group)} ({how})" for how, group in groups.items())
     # The workers on which --fail-fast stopped it.
-    spared = [ending for ending in stopped if ending.outcome is WorkerOutcome.NOT_STARTED]
-    terminated = [ending for ending in stopped if ending.outcome is not WorkerOutcome.NOT_STARTED]
+    spared = [one for one in stopped if one.outcome is WorkerOutcome.NOT_STARTED]
+    terminated = [one for one in stopped if one.outcome is not WorkerOutcome.NOT_STARTED]
     what += f"; terminated on {worker_labels(terminated)}" if terminated else ""
     what += f"; not started on {worker_labels(spared)}" if spared else ""
     where = f"{_count(bad, total)}: {what}" if total > 1 else f"worker {what}"
@@ -317,16 +321,16 @@ def run_error(result: RunResult) -> TpuctlError | None:
 
 def ssh_errors(result: RunResult) -> list[SshFailedError]:
     """Return why ssh failed on workers, one error for all that share a cause."""
-    failed = [(ending.member, ending.ssh_said) for ending in result.endings if ending.ssh_said is not None]
+    failed = [(one.target, one.ssh_stderr) for one in result.results if one.ssh_stderr is not None]
     if not failed:
         return []
-    got_in = len(failed) < len(result.endings)
+    got_in = len(failed) < len(result.results)
     return explain_ssh_failures(failed, collect_failure_context(failed[0][0], accepted_elsewhere=got_in))
 
 
-def worker_labels(endings: Iterable[WorkerResult]) -> str:
+def worker_labels(results: Iterable[WorkerResult]) -> str:
     """Return the labels of workers, consecutive numbers as a range: `0-3,5`."""
-    names = [ending.member.label for ending in endings]
+    names = [result.target.label for result in results]
     if not all(name.isdigit() for name in names):
         return ", ".join(names)
     parts: list[list[int]] = []
@@ -338,45 +342,32 @@ def worker_labels(endings: Iterable[WorkerResult]) -> str:
     return ",".join("-".join(map(str, part)) for part in parts)
 
 
-def _not_started_error(absent: Sequence[WorkerResult], total: int) -> TpuctlError:
-    """Return the error of a command that was started nowhere, because workers are absent."""
-    cannot = "cannot be reached" if all(one.outcome is WorkerOutcome.UNREACHABLE for one in absent) else "cannot run it"
-    text = f"{_count(absent, total)} {cannot}, so the command was not started on any worker: {worker_labels(absent)}"
-    if total == 1:
-        text = f"worker {worker_labels(absent)} {cannot}; the command was not started"
-    partial = "start it on the others: `--allow-unreachable`" if total > len(absent) else None
-    return RemoteCommandError(text, hint="\n".join(filter(None, [_reasons(absent), partial])) or None)
+def _count(results: Sequence[WorkerResult], total: int) -> str:
+    return f"{len(results)} of {total} workers"
 
 
-def _count(endings: Sequence[WorkerResult], total: int) -> str:
-    return f"{len(endings)} of {total} workers"
-
-
-def _describe_result(ending: WorkerResult) -> str:
+def _describe_result(result: WorkerResult) -> str:
     """Return how the command ended on a worker, in a few words."""
-    if ending.is_unexpected:
+    if result.is_unexpected:
         return "unexpected answer"
-    if ending.code is None:
+    if result.code is None:
         return {WorkerOutcome.NOT_STARTED: "not started", WorkerOutcome.LOST: "lost"}.get(
-            ending.outcome, str(ending.outcome)
+            result.outcome, str(result.outcome)
         )
-    if ending.was_late:
+    if result.was_late:
         return "timed out"
-    meaning = _MEANINGS.get(ending.code)
-    return f"exit {ending.code}: {meaning}" if meaning else f"exit {ending.code}"
+    meaning = _MEANINGS.get(result.code)
+    return f"exit {result.code}: {meaning}" if meaning else f"exit {result.code}"
 
 
-def _reasons(endings: Iterable[WorkerResult]) -> str | None:
+def _reasons(results: Iterable[WorkerResult]) -> str | None:
     """Return the reasons, one line for each with the workers that share it."""
     whys: defaultdict[tuple[bool, str], list[WorkerResult]] = defaultdict(list)
-    for ending in endings:
-        if ending.why and ending.ssh_said is None and ending.outcome is not WorkerOutcome.NOT_STARTED:
-            whys[ending.is_unexpected, ending.why].append(ending)
+    for result in results:
+        if result.why and result.ssh_stderr is None and result.outcome is not WorkerOutcome.NOT_STARTED:
+            whys[result.is_unexpected, result.why].append(result)
     lines = [group[0].explain(worker_labels(group)) for group in list(whys.values())[:_SHOWN]]
     return "\n".join(map(escape_unprintable, lines)) or None
-
-
-# The meaning of a failed command's output: the end of each worker's output is kept, and read after a failure.
 
 
 # Bytes that are kept of each worker's stdout and of its stderr, and of all workers together.
@@ -425,16 +416,16 @@ class RunDiagnosis:
 class OutputTail:
     """Passes everything on to a sink, and keeps the end of each worker's output, in bounded memory."""
 
-    def __init__(self, audience: OutputSink, count: int) -> None:
-        self._audience = audience
+    def __init__(self, sink: OutputSink, count: int) -> None:
+        self._sink = sink
         self._most = max(_MIN_TAIL_BYTES, min(_TAIL_BYTES, _TOTAL_TAIL_BYTES // (2 * max(count, 1))))
         self._tails: dict[tuple[str, bool], bytearray] = {}
         self._cut: set[tuple[str, bool]] = set()
 
-    def output(self, member: Target, data: bytes, *, is_error: bool) -> None:
+    def output(self, target: Target, data: bytes, *, is_error: bool) -> None:
         """Keep and pass on output of a command."""
-        self._audience.output(member, data, is_error=is_error)
-        key = member.label, is_error
+        self._sink.output(target, data, is_error=is_error)
+        key = target.label, is_error
         tail = self._tails.get(key)
         if tail is None:
             tail = self._tails[key] = bytearray()
@@ -444,58 +435,58 @@ class OutputTail:
             del tail[: -self._most]
             self._cut.add(key)
 
-    def ended(self, ending: WorkerResult) -> None:
+    def ended(self, result: WorkerResult) -> None:
         """Pass on the result of one worker."""
-        self._audience.ended(ending)
+        self._sink.ended(result)
 
-    def gathering(self, there: int, total: int) -> None:
+    def connected(self, count: int, total: int) -> None:
         """Pass on how many workers are connected."""
-        self._audience.gathering(there, total)
+        self._sink.connected(count, total)
 
-    def pressed(self) -> None:
+    def interrupted(self) -> None:
         """Pass on a Ctrl-C."""
-        self._audience.pressed()
+        self._sink.interrupted()
 
-    def note(self, member: Target | None, text: str) -> None:
+    def note(self, target: Target | None, text: str) -> None:
         """Pass on a note for the user."""
-        self._audience.note(member, text)
+        self._sink.note(target, text)
 
-    def of(self, member: Target) -> Iterable[bytes]:
+    def of(self, target: Target) -> Iterable[bytes]:
         """Return the last whole lines of a worker's stdout, then of its stderr."""
         for is_error in (False, True):
-            tail = bytes(self._tails.get((member.label, is_error), b""))
+            tail = bytes(self._tails.get((target.label, is_error), b""))
             # The first line of a cut tail is not whole.
-            yield tail.partition(b"\n")[2] if (member.label, is_error) in self._cut else tail
+            yield tail.partition(b"\n")[2] if (target.label, is_error) in self._cut else tail
 
 
-def diagnose_output(endings: Sequence[WorkerResult], said: OutputTail) -> RunDiagnosis | None:
+def diagnose_output(results: Sequence[WorkerResult], tail: OutputTail) -> RunDiagnosis | None:
     """Return the most likely cause of a failed command; None if it printed no known message, or only quoted one.
 
     Reads only the kept output, and never fails.
     """
-    failed = [ending for ending in endings if not ending.is_good and ending.outcome in _FAILED]
+    failed = [result for result in results if not result.is_good and result.outcome in _FAILED]
     if not failed:
         return None
     try:
-        return _conclude(failed, said)
+        return _conclude(failed, tail)
     except Exception:  # noqa: BLE001  # it only accompanies the failure, which has to be shown in any case
         return None
 
 
-def _conclude(failed: Sequence[WorkerResult], said: OutputTail) -> RunDiagnosis | None:
+def _conclude(failed: Sequence[WorkerResult], tail: OutputTail) -> RunDiagnosis | None:
     from tpuctl.explain.conclusion import Confidence, conclude, merge_scans  # noqa: PLC0415  # not needed by --help
     from tpuctl.explain.scanner import LogReader  # noqa: PLC0415  # as above
 
     first = sorted(failed, key=lambda one: (one.duration is None, one.duration.total_seconds() if one.duration else 0))
     logs = {}
-    for ending in first[:_MAX_DIAGNOSED]:
-        words = [text for text in said.of(ending.member) if text.strip()]
+    for result in first[:_MAX_DIAGNOSED]:
+        words = [text for text in tail.of(result.target) if text.strip()]
         if words:
             reader = LogReader()
             for text in words:
                 reader.feed(text if text.endswith(b"\n") else text + b"\n")
-            logs[ending.member.label] = reader.so_far()
-    nodes = {ending.member.node.name.node_id for ending in failed}
+            logs[result.target.label] = reader.so_far()
+    nodes = {result.target.node.name.node_id for result in failed}
     explained = conclude(merge_scans(logs), known={"node": nodes.pop()} if len(nodes) == 1 else {})
     for conclusion in explained.conclusions:
         if conclusion.confidence in {Confidence.HIGH, Confidence.MEDIUM}:
@@ -511,9 +502,6 @@ def _conclude(failed: Sequence[WorkerResult], said: OutputTail) -> RunDiagnosis 
     return None
 
 
-# Follow a job from the command line: for `logs -f` and `attach`.
-
-
 _LASTING = {True: "continues", False: "continues as long as a client follows it", None: "is left running"}
 
 
@@ -524,29 +512,26 @@ def follow_job(
 
     When a signal ends this process, say what happens to the job and how to follow it again.
     """
-    members = [*(share.member for share in job.shares), *others]
+    targets = [*(share.target for share in job.shares), *others]
     what = f"job `{job.name}` {_LASTING[job.is_detached]}"
     resume, undo = f"tpuctl logs {choice.nodes} {job.name} -f", f"tpuctl kill {choice.nodes} {job.name}"
     to_stderr = app.format in {OutputFormat.JSON, OutputFormat.YAML}
     with (
-        WorkerOutputStreams(app.terminal, members, to_stderr=to_stderr) as streams,
-        app.going_on(what, resume=resume, undo=undo),
+        WorkerOutputStreams(app.terminal, targets, to_stderr=to_stderr) as streams,
+        app.in_flight(what, resume=resume, undo=undo),
     ):
-        tail = OutputTail(streams, len(members))
+        tail = OutputTail(streams, len(targets))
         result = follow_on_workers(
             job,
             others,
             # Connections and commands live in real time, although the clock of the cloud may be the sandbox's.
             clock=SystemClock(),
-            audience=tail,
-            inquire=lambda member: why_gone(app, member),
+            sink=tail,
+            why_gone=lambda target: why_gone(app, target),
             ssh_options=choice.workers.ssh_options,
             passes_signals=passes_signals,
         )
     return with_diagnosis(result, tail)
-
-
-# Output of commands on workers while they run: lines with a prefix for each worker, or the raw bytes of a single one.
 
 
 # A longer line is written in parts.
@@ -571,7 +556,7 @@ class WorkerOutputStreams:
     """
 
     def __init__(
-        self, terminal: Terminal, members: Sequence[Target], *, to_stderr: bool = False, folder: Path | None = None
+        self, terminal: Terminal, targets: Sequence[Target], *, to_stderr: bool = False, folder: Path | None = None
     ) -> None:
         self._terminal = terminal
         streams = terminal.streams
@@ -584,21 +569,21 @@ class WorkerOutputStreams:
         if folder is not None:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                self._files = {one.label: create_unlinked_file(folder / log_name(one)) for one in members}
+                self._files = {one.label: create_unlinked_file(folder / log_name(one)) for one in targets}
             except OSError as error:
                 text = f"cannot write logs to `{folder}`: {(error.strerror or str(error)).lower()}"
                 raise InvalidInputError(text, hint="name another directory with `--log-dir`") from error
         self._writers: dict[tuple[str, bool], _LineWriter | _RawWriter] = {}
-        width = max((len(member.label) for member in members), default=0)
-        for index, member in enumerate(members):
+        width = max((len(target.label) for target in targets), default=0)
+        for index, target in enumerate(targets):
             for is_error, (stream, is_terminal) in enumerate(sinks):
-                if len(members) == 1:
+                if len(targets) == 1:
                     writer: _LineWriter | _RawWriter = _RawWriter(_writer(stream), is_terminal=is_terminal)
                 else:
                     hue = _HUES[index % len(_HUES)] if colored[is_error] else None
-                    prefix = _prefix(member.label, width, hue)
+                    prefix = _prefix(target.label, width, hue)
                     writer = _LineWriter(_writer(stream), prefix, is_terminal=is_terminal)
-                self._writers[member.label, bool(is_error)] = writer
+                self._writers[target.label, bool(is_error)] = writer
 
         self._has_line = False
 
@@ -614,37 +599,37 @@ class WorkerOutputStreams:
             with suppress(OSError):
                 file.close()
 
-    def output(self, member: Target, data: bytes, *, is_error: bool) -> None:
+    def output(self, target: Target, data: bytes, *, is_error: bool) -> None:
         """Write a piece of a worker's output."""
         self._clear()
-        if file := self._files.get(member.label):
+        if file := self._files.get(target.label):
             with _named(file):
                 file.write(data)
-        self._writers[member.label, is_error].write(data)
+        self._writers[target.label, is_error].write(data)
 
-    def ended(self, ending: WorkerResult) -> None:
+    def ended(self, result: WorkerResult) -> None:
         """Write the rest of a worker's output: a line without a newline."""
         for is_error in (False, True):
-            self._writers[ending.member.label, is_error].finish()
-        if file := self._files.get(ending.member.label):
+            self._writers[result.target.label, is_error].finish()
+        if file := self._files.get(result.target.label):
             with _named(file):
                 file.flush()
 
-    def gathering(self, there: int, total: int) -> None:
+    def connected(self, count: int, total: int) -> None:
         """Show on a terminal how many workers answer so far. The next output replaces that line."""
         if total > 1 and self._terminal.is_redrawn and not self._terminal.quiet:
-            self._terminal.redraw(f"reaching the workers: {there} of {total}")
+            self._terminal.redraw(f"reaching the workers: {count} of {total}")
             self._has_line = True
 
-    def pressed(self) -> None:
+    def interrupted(self) -> None:
         """Start a new line on a terminal, after its `^C`."""
         self._clear()
         self._terminal.end_line()
 
-    def note(self, member: Target | None, text: str) -> None:
+    def note(self, target: Target | None, text: str) -> None:
         """Print information about a worker, or about all for None."""
         self._clear()
-        self._terminal.note(f"worker {member.label}: {text}" if member else text)
+        self._terminal.note(f"worker {target.label}: {text}" if target else text)
 
     def _clear(self) -> None:
         if self._has_line:
@@ -652,9 +637,9 @@ class WorkerOutputStreams:
             self._terminal.redraw()
 
 
-def log_name(member: Target) -> str:
+def log_name(target: Target) -> str:
     """Return the name of the log file of a worker."""
-    return f"worker-{member.label}.log" if member.label.isdigit() else f"{member.label}.log"
+    return f"worker-{target.label}.log" if target.label.isdigit() else f"{target.label}.log"
 
 
 @contextmanager

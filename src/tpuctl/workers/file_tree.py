@@ -1,6 +1,9 @@
 # ruff: noqa: PTH114, PTH115, PTH118, PTH120  # names of files are bytes here, which pathlib does not know
 
-"""List the files of a folder: in a git tree those that git tracks or would track, else all. Never follows symlinks."""
+"""List the files of a folder, and read them: in a git tree those that git tracks or would track, else all.
+
+Never follows symlinks. Small files are read once for all workers; no partial file is sent.
+"""
 
 from __future__ import annotations
 
@@ -111,8 +114,12 @@ class _TreeReader:
             if not name:
                 continue
             path = os.path.join(below, name.rstrip(b"/"))
-            status = self._status(path)
-            if status is None:
+            # git treats a file as gone if its folder is a symlink now.
+            if not self._is_real(os.path.dirname(path)):
+                continue
+            try:
+                status = os.lstat(os.path.join(self._root, path))
+            except (FileNotFoundError, NotADirectoryError):
                 continue
             if not stat.S_ISDIR(status.st_mode):
                 yield from self._entry(path, status)
@@ -143,15 +150,6 @@ class _TreeReader:
         else:
             self.notes.append(f"`{name}` is neither a file nor a symlink: skipped")
 
-    def _status(self, path: bytes) -> os.stat_result | None:
-        """Return the current status. None if the file is gone, or its folder is a symlink now, which git treats as gone."""
-        if not self._is_real(os.path.dirname(path)):
-            return None
-        try:
-            return os.lstat(os.path.join(self._root, path))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-
     def _is_real(self, parent: bytes) -> bool:
         if parent not in self._real:
             above = self._is_real(os.path.dirname(parent))
@@ -177,9 +175,6 @@ def _git(folder: bytes) -> bytes:
 
 def _text(path: bytes) -> str:
     return path.decode("utf-8", "surrogateescape")
-
-
-# Read the contents of a tree's files for sending. Small files are read once for all workers; no partial file is sent.
 
 
 _BLOCK = 256 * 1024

@@ -1,4 +1,7 @@
-"""`tpuctl run --up SPEC`: bring a node up, sync, run, collect files, delete the node: a whole CI job."""
+"""`tpuctl run --up SPEC`: bring a node up, sync, run, collect files, delete the node: a whole CI job.
+
+With `--rm` the node is deleted in any case, but only if this run created it: `OneOffNode` knows.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,7 @@ class OneOffRequest:
         return self.up.endswith(_FILES)
 
 
-def run_one_off(app: App, node: str | None, job: OneOffRequest, wish: RunRequest) -> int:
+def run_one_off(app: App, node: str | None, job: OneOffRequest, request: RunRequest) -> int:
     """Do the whole job and return its exit code; with `--rm` the node that this run created is deleted in any case."""
     one_off = OneOffNode(*_reconcile_request(app, node, job), removes=job.remove)
     name = one_off.name
@@ -86,15 +89,15 @@ def run_one_off(app: App, node: str | None, job: OneOffRequest, wish: RunRequest
         )
     if job.sync is not None:
         check_sync_source(app, job.sync)
-    if wish.log_folder is None and (job.remove or job.collect):
-        wish = replace(wish, log_folder=default_log_folder(app, name.node_id))
-    if wish.log_folder is not None:
-        make_log_folder(wish.log_folder)
+    if request.log_folder is None and (job.remove or job.collect):
+        request = replace(request, log_folder=default_log_folder(app, name.node_id))
+    if request.log_folder is not None:
+        make_log_folder(request.log_folder)
     if not job.remove:
-        return _bring_up_and_run(app, one_off, name, job, wish)
+        return _bring_up_and_run(app, one_off, name, job, request)
     with sighup_terminates():
         try:
-            return _run_and_delete_node(app, one_off, name, job, replace(wish, passes_signals=False))
+            return _run_and_delete_node(app, one_off, name, job, replace(request, passes_signals=False))
         except (KeyboardInterrupt, TerminatedError):
             # Also during a deletion: its request may not have been sent, and sending it twice does no harm.
             with signals_ignored():
@@ -108,19 +111,19 @@ def run_one_off(app: App, node: str | None, job: OneOffRequest, wish: RunRequest
                 state, resume = "could not be deleted and is still billed", f"tpuctl down {where}"
             else:
                 state = "existed before this run and is not deleted" if one_off.was_there else "was not created"
-            with app.going_on(f"`{where}` {state}", resume=resume):
+            with app.in_flight(f"`{where}` {state}", resume=resume):
                 raise
 
 
-def _run_and_delete_node(app: App, one_off: OneOffNode, name: NodeName, job: OneOffRequest, wish: RunRequest) -> int:
+def _run_and_delete_node(app: App, one_off: OneOffNode, name: NodeName, job: OneOffRequest, request: RunRequest) -> int:
     """Do the work, then delete the node that this run created, also if the work has failed."""
 
     def show_log_folder() -> None:
-        if wish.log_folder is not None and wish.log_folder.is_dir() and any(wish.log_folder.iterdir()):
-            app.terminal.note(f"logs: `{wish.log_folder}`")
+        if request.log_folder is not None and request.log_folder.is_dir() and any(request.log_folder.iterdir()):
+            app.terminal.note(f"logs: `{request.log_folder}`")
 
     try:
-        code = _bring_up_and_run(app, one_off, name, job, wish)
+        code = _bring_up_and_run(app, one_off, name, job, request)
     except Exception as error:
         _delete_node(app, one_off, name, wait=True)
         show_log_folder()
@@ -158,7 +161,7 @@ def _reconcile_request(app: App, node: str | None, job: OneOffRequest) -> tuple[
     return ReconcileRequest(name=name, policy=policy, spec=spec, purpose="run"), found
 
 
-def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOffRequest, wish: RunRequest) -> int:
+def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOffRequest, request: RunRequest) -> int:
     """Bring the node up, sync, run the command, and collect its files. Return the exit code of the run."""
 
     def origin() -> str:
@@ -168,34 +171,35 @@ def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOff
         return f"`{name.node_id}` in {name.zone} {made}"
 
     undo = None if job.remove else f"tpuctl down {name.zone}/{name.node_id}"
-    with app.going_on(origin, resume=app.command_line(), undo=undo):
+    with app.in_flight(origin, resume=app.command_line(), undo=undo):
         with app.progress() as progress:
             ready = one_off.bring_up(partial(app.context, preflight=preflight_check(app, job.checks)), progress)
         if job.exclusive and not one_off.was_made:
             raise ConflictError(f"another client has just created `{name.node_id}`, and `--exclusive` needs a new node")
         found = find_targets(app, [ready], job.workers)
         await_key(app, found)
-        if one_off.was_taken_over and _is_in_use(app, found):
+        if one_off.was_taken_over and _may_be_in_use(app, found):
             one_off.leave()
             app.terminal.warn(f"another run uses `{name.node_id}`: it is not deleted at the end of this one")
-        if job.sync is not None and not wish.folder:
-            there = sync_source(app, found, job.sync)
-            # The folder on the workers that corresponds to the current directory.
-            here = app.invocation.folder
-            below = here.relative_to(job.sync).as_posix() if here.is_relative_to(job.sync) else "."
-            wish = replace(wish, folder=there if below == "." else f"{there}/{below}")
-        result = run_command(app, found, wish)
-        code = show_result(app, result, detached=wish.detach)
+        if job.sync is not None:
+            synced = sync_source(app, found, job.sync)
+            if not request.folder:
+                # The folder on the workers that corresponds to the current directory.
+                here = app.invocation.folder
+                below = here.relative_to(job.sync).as_posix() if here.is_relative_to(job.sync) else "."
+                request = replace(request, folder=synced if below == "." else f"{synced}/{below}")
+        result = run_command(app, found, request)
+        code = show_result(app, result, detached=request.detach)
         # Of a worker without a result there is nothing to collect, or no connection: trying would cost money.
-        ended = [ending.member for ending in result.endings if ending.code is not None]
-        if wish.log_folder is not None and ended:
-            collect_files(app, ended, job.collect, wish.log_folder)
+        ended = [one.target for one in result.results if one.code is not None]
+        if request.log_folder is not None and ended:
+            collect_files(app, ended, job.collect, request.log_folder)
     return code
 
 
-def _is_in_use(app: App, members: list[Target]) -> bool:
+def _may_be_in_use(app: App, targets: list[Target]) -> bool:
     """Return whether a detached or followed job runs on any of the workers, or a worker does not answer."""
-    answers = JobClient(members, shared_connection_options(app), SystemClock()).jobs(limit=20)
+    answers = JobClient(targets, shared_connection_options(app), SystemClock()).jobs(limit=20)
     shares = [share for answer in answers if isinstance(answer, WorkerJobList) for share in answer.shares]
     is_silent = any(not isinstance(answer, WorkerJobList) for answer in answers)
     return is_silent or any(
@@ -226,9 +230,6 @@ def _delete_node(app: App, one_off: OneOffNode, name: NodeName, *, wait: bool) -
         )
         return error.exit_code
     return ExitCode.OK
-
-
-# A node for one run: created before it, and deleted after it in any case if this run created the node.
 
 
 class OneOffNode:
@@ -266,16 +267,16 @@ class OneOffNode:
         self.was_made = self.was_taken_over = False
 
     def bring_up(
-        self, context: Callable[[Callable[[NodeEvent], None]], ActionContext], tell: Callable[[NodeEvent], None]
+        self, context: Callable[[Callable[[NodeEvent], None]], ActionContext], listener: Callable[[NodeEvent], None]
     ) -> Node:
         """Bring the node up and return it. Raises why it is not usable."""
-        (ending,) = bring_up_nodes(context(broadcast(self.note, tell)), [self._task])
-        if isinstance(ending, TpuctlError):
-            raise ending
-        if ending.node is None:
+        (result,) = bring_up_nodes(context(broadcast(self.note, listener)), [self._task])
+        if isinstance(result, TpuctlError):
+            raise result
+        if result.node is None:
             raise ConflictError(f"`{self._task.name.node_id}` no longer exists")
-        self._node = ending.node
-        return ending.node
+        self._node = result.node
+        return result.node
 
     def remove(self, context: ActionContext, place: SearchPlace, *, policy: Policy, wait: bool) -> None:
         """Delete the node that this run created, and set `is_removed`.
@@ -292,9 +293,9 @@ class OneOffNode:
                 f"another client recreated `{name.node_id}`; leaving the new node untouched",
                 hint=f"see `tpuctl status {name.node_id}`",
             )
-        (ending,) = tear_down(context, [target], policy, by="run", wait=wait)
-        if isinstance(ending, TpuctlError):
-            raise ending
+        (result,) = tear_down(context, [target], policy, by="run", wait=wait)
+        if isinstance(result, TpuctlError):
+            raise result
         self.is_removed = self.was_deleted = True
 
     def is_left(self, cloud: NodeCloud) -> bool | None:
@@ -308,9 +309,6 @@ class OneOffNode:
             and node.state is not NodeState.DELETING
             and (self._node is None or node.id == self._node.id)
         )
-
-
-# The files of a whole job: those synced to the workers before it, and those collected after it.
 
 
 # The default folder of libtpu's logs (Cloud TPU's troubleshooting guide).
@@ -348,34 +346,34 @@ def default_log_folder(app: App, node: str) -> Path:
     return parent / node
 
 
-def sync_source(app: App, members: Sequence[Target], folder: Path) -> str:
+def sync_source(app: App, targets: Sequence[Target], folder: Path) -> str:
     """Sync a folder to the workers, and return its path there. Raises `RemoteCommandError` if it failed on one."""
-    wish = _sync_request(app, folder)
-    tree, clock = wish.read(), SystemClock()
+    options = _sync_request(app, folder)
+    tree, clock = options.read(), SystemClock()
     with TransferLine(app.terminal, clock) as meter:
         synced = sync_workers(
-            members, tree, wish.order, clock=clock, tell=meter, ssh_options=shared_connection_options(app)
+            targets, tree, options.order, clock=clock, on_progress=meter, ssh_options=shared_connection_options(app)
         )
     if synced.failed:
-        names = ", ".join(member.label for member, _ in synced.failed)
+        names = ", ".join(target.label for target, _ in synced.failed)
         reasons = "\n".join(sorted({escape_unprintable(error.message) for _, error in synced.failed}))
         raise RemoteCommandError(f"syncing `{tree.folder}` failed on worker {names}", hint=reasons)
-    if said := sync_summary(synced, dry_run=False):
-        app.terminal.note(said)
-    return wish.order.folder
+    if text := sync_summary(synced, dry_run=False):
+        app.terminal.note(text)
+    return options.order.folder
 
 
-def collect_files(app: App, members: Sequence[Target], paths: Sequence[str], folder: Path) -> None:
+def collect_files(app: App, targets: Sequence[Target], paths: Sequence[str], folder: Path) -> None:
     """Copy libtpu's logs and these paths from every worker. A failure is only a warning."""
     for path in (*_LIBTPU_LOGS, *paths):
         try:
             copied = download(
-                members,
+                targets,
                 (path,),
                 app.invocation.folder,
                 str(folder),
-                wish=Copy(recurse=True, preserve=True),
-                tallies=[CopyProgress() for _ in members],
+                options=Copy(recurse=True, preserve=True),
+                tallies=[CopyProgress() for _ in targets],
                 clock=SystemClock(),
             )
         except TpuctlError as error:
@@ -386,17 +384,17 @@ def collect_files(app: App, members: Sequence[Target], paths: Sequence[str], fol
         is_unexpected = any(isinstance(one.error, UnexpectedAnswerError) for one in copied)
         if (path in paths or is_unexpected) and (why := _why_incomplete(copied)):
             app.terminal.warn(f"`{path}` was not collected: {why}")
-    for member in members:
+    for target in targets:
         # Created for files that did not exist.
         with suppress(OSError):
-            (folder / member.label).rmdir()
+            (folder / target.label).rmdir()
 
 
 def _why_incomplete(copied: Sequence[CopyResult]) -> str | None:
     """Return why a path was not copied completely; a path that only some workers have is no reason."""
     wrong = [one for one in copied if one.error and not isinstance(one.error, NotFoundError)]
     if wrong:
-        labels = ", ".join(one.member.label for one in wrong)
+        labels = ", ".join(one.target.label for one in wrong)
         return f"{wrong[0].error.message if wrong[0].error else ''} (worker {labels})"
     if any(one.files for one in copied):
         return None

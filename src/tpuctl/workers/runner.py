@@ -1,4 +1,8 @@
-"""The loop that serves all workers of a run: connect, start the command, reconnect, stop."""
+"""The loop that serves all workers of a run: connect, start the command, reconnect, stop.
+
+`run_on_workers` starts a command, `follow_on_workers` joins a job that exists. `StopPolicy` decides which signal is due when;
+it reads no clock and waits for nothing.
+"""
 
 from __future__ import annotations
 
@@ -61,30 +65,30 @@ class SignalSource(Protocol):
 
 
 class RemoteRunner:
-    """All workers of one run. `inquire` returns why a node cannot be running any more, or None.
+    """All workers of one run. `why_gone` returns why a node cannot be running any more, or None.
 
-    `is_unheard` returns whether the output is no longer read; the commands are terminated then.
+    `is_output_closed` returns whether the output is no longer read; the commands are terminated then.
     """
 
     def __init__(
         self,
         sessions: Sequence[WorkerSession],
         limits: RunLimits,
-        audience: OutputSink,
+        sink: OutputSink,
         clock: Clock,
         *,
         interrupts: SignalSource,
-        inquire: Callable[[Target], str | None],
+        why_gone: Callable[[Target], str | None],
         source: StdinSource | None = None,
-        is_unheard: Callable[[], bool] = lambda: False,
+        is_output_closed: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._sessions, self._limits, self._audience, self._clock = sessions, limits, audience, clock
-        self._interrupts, self._inquiry, self._source = interrupts, LivenessProbe(inquire), source
-        self._is_unheard = is_unheard
+        self._sessions, self._limits, self._sink, self._clock = sessions, limits, sink, clock
+        self._interrupts, self._liveness, self._source = interrupts, LivenessProbe(why_gone), source
+        self._is_unheard = is_output_closed
         self._selector = selectors.DefaultSelector()
         self._stopping = StopPolicy(limits, clock.monotonic())
         # Whether the command may start: all workers that shall run it are connected, or need not be.
-        self._may_begin = all(session.request.must_exist for session in sessions)
+        self._may_start = all(session.request.must_exist for session in sessions)
         self._began, self._connected = clock.monotonic(), -1
         # Why this loop itself ended connections, which it then replaces.
         self._dropped: dict[WorkerSession, str] = {}
@@ -94,7 +98,7 @@ class RemoteRunner:
         """Why the commands were terminated, if they were."""
         return self._stopping
 
-    def work(self) -> tuple[WorkerResult, ...]:
+    def run(self) -> tuple[WorkerResult, ...]:
         """Run the command to its end on all workers. Raises `SshProgramMissingError`."""
         self._selector.register(self._interrupts.fileno(), selectors.EVENT_READ, None)
         try:
@@ -105,7 +109,11 @@ class RemoteRunner:
                 self._connect(now)
                 self._start_commands()
                 for session in self._sessions:
-                    if session.may_run and session.is_adrift and now - (session.trying_since or now) >= _PROBE_AFTER:
+                    if (
+                        session.may_run
+                        and session.has_no_answer
+                        and now - (session.trying_since or now) >= _PROBE_AFTER
+                    ):
                         self._probe_node(session, now)
                 if self._source is not None:
                     self._feed(self._source)
@@ -123,7 +131,7 @@ class RemoteRunner:
             for session in self._sessions:
                 session.close(max(timedelta(), until - self._clock.monotonic()))
             self._selector.close()
-        return tuple(session.ending for session in self._sessions if session.ending is not None)
+        return tuple(session.result for session in self._sessions if session.result is not None)
 
     def _feed(self, source: StdinSource) -> None:
         """Read stdin for the one worker that receives it, and send it."""
@@ -141,11 +149,11 @@ class RemoteRunner:
 
     def _stop(self, now: timedelta) -> None:
         """Send the signals that are due."""
-        failed = self._limits.fail_fast and any(one.ending and not one.ending.is_good for one in self._sessions)
+        failed = self._limits.fail_fast and any(one.result and not one.result.is_good for one in self._sessions)
         signals = self._interrupts.take()
         if signal.SIGINT in signals:
-            self._audience.pressed()
-        stop = self._stopping.due(now, signals, has_failed=failed, is_unheard=self._is_unheard())
+            self._sink.interrupted()
+        stop = self._stopping.due(now, signals, has_failed=failed, is_output_closed=self._is_unheard())
         if stop is None:
             return
         if stop.text:
@@ -157,7 +165,7 @@ class RemoteRunner:
                 text = "not started on any further worker"
             else:
                 text = "not started on any worker"
-            self._audience.note(None, text)
+            self._sink.note(None, text)
         for session in self._sessions:
             if session.phase is WorkerPhase.ENDED:
                 continue
@@ -193,23 +201,23 @@ class RemoteRunner:
 
     def _start_commands(self) -> None:
         """Start the command once all workers that shall run it are connected; on none if one of them is absent."""
-        if not self._may_begin:
-            awaited = sum(one.is_adrift and not one.may_run for one in self._sessions)
+        if not self._may_start:
+            awaited = sum(one.has_no_answer and not one.may_run for one in self._sessions)
             if awaited:
                 connected = len(self._sessions) - awaited
                 if connected != self._connected and self._clock.monotonic() - self._began > _REPORT_AFTER:
                     self._connected = connected
-                    self._audience.gathering(connected, len(self._sessions))
+                    self._sink.connected(connected, len(self._sessions))
                 return
-            absent = [one for one in self._sessions if one.ending and one.ending.outcome in _ABSENT]
-            if absent and not self._limits.partial:
+            absent = [one for one in self._sessions if one.result and one.result.outcome in _ABSENT]
+            if absent and not self._limits.allow_unreachable:
                 # On a part of a slice the command would wait for the rest for ever.
-                names = ", ".join(session.member.label for session in absent)
+                names = ", ".join(session.target.label for session in absent)
                 for session in self._sessions:
                     if session.phase is not WorkerPhase.ENDED:
                         session.end(WorkerOutcome.NOT_STARTED, f"worker {names} cannot run it")
                 return
-            self._may_begin = True
+            self._may_start = True
         running = sum(session.phase is WorkerPhase.RUNNING for session in self._sessions)
         for session in self._sessions:
             if session.phase is WorkerPhase.READY and (self._limits.batch is None or running < self._limits.batch):
@@ -219,14 +227,24 @@ class RemoteRunner:
     def _wait_and_serve(self) -> None:
         """Wait for the next event, and serve it."""
         for session in self._sessions:
-            self._watch_stdin(session)
+            if not session.can_write:
+                continue
+            # Watch the stdin of ssh only while data waits to be sent.
+            is_registered = session.stdin in self._selector.get_map()
+            if session.has_unsent and not is_registered:
+                self._selector.register(session.stdin, selectors.EVENT_WRITE, session)
+            elif not session.has_unsent:
+                if is_registered:
+                    self._selector.unregister(session.stdin)
+                if session.phase is WorkerPhase.ENDED:
+                    session.close_stdin()
         if all(session.phase is WorkerPhase.ENDED for session in self._sessions):
             return
         now = self._clock.monotonic()
         # A worker whose turn has come waits for the handshake of another to end, not for a time.
         waits = [one.next_try for one in self._sessions if one.phase is WorkerPhase.WAITING and one.next_try > now]
         patience = self._limits.connect_within + _MARGIN
-        waits += [now + PROBE_POLL_INTERVAL] if self._inquiry.is_pending else []
+        waits += [now + PROBE_POLL_INTERVAL] if self._liveness.is_pending else []
         waits += [one.since + patience for one in self._sessions if one.phase is WorkerPhase.CONNECTING]
         until = min([now + _LONGEST_WAIT, *waits, *self._stopping.waits()])
         for key, mask in self._selector.select(max(0.0, (until - now).total_seconds())):
@@ -269,37 +287,21 @@ class RemoteRunner:
         within = self._limits.attach_within if session.may_run else self._limits.connect_within
         if not found.is_retriable or now - since > within:
             outcome = WorkerOutcome.LOST if session.may_run else WorkerOutcome.UNREACHABLE
-            session.end(outcome, found.why or "connection lost, and reconnecting failed", ssh_said=found.ssh_said)
+            session.end(outcome, found.why or "connection lost, and reconnecting failed", ssh_stderr=found.ssh_stderr)
             return
         if session.has_started and session.tries == 0:
             because = f" ({found.why})" if found.why else ""
-            self._audience.note(session.member, f"connection lost{because}; reconnecting")
+            self._sink.note(session.target, f"connection lost{because}; reconnecting")
         session.phase = WorkerPhase.WAITING
         session.next_try = now + timedelta(seconds=_RECONNECT_DELAYS[min(session.tries, len(_RECONNECT_DELAYS) - 1)])
 
     def _probe_node(self, session: WorkerSession, now: timedelta) -> None:
         """Ask the API whether the node of an unreachable worker still exists; end its workers if not."""
-        why = self._inquiry.why_gone(session.member, now)
+        why = self._liveness.why_gone(session.target, now)
         if why is not None:
             for other in self._sessions:
-                if other.member.node.name == session.member.node.name and other.is_adrift:
+                if other.target.node.name == session.target.node.name and other.has_no_answer:
                     other.end(WorkerOutcome.LOST, why)
-
-    def _watch_stdin(self, session: WorkerSession) -> None:
-        """Watch the stdin of ssh only while data waits to be sent."""
-        if not session.can_write:
-            return
-        is_registered = session.stdin in self._selector.get_map()
-        if session.has_unsent and not is_registered:
-            self._selector.register(session.stdin, selectors.EVENT_WRITE, session)
-        elif not session.has_unsent:
-            if is_registered:
-                self._selector.unregister(session.stdin)
-            if session.phase is WorkerPhase.ENDED:
-                session.close_stdin()
-
-
-# When to terminate the commands of a run, and by which signal. Time and signals are passed in; nothing here waits.
 
 
 # TensorFlow checks INT only at the end of its loop; QUIT ends Python at once (Cloud TPU's troubleshooting guide).
@@ -316,7 +318,7 @@ class StopReason(StrEnum):
     TERMINATED = "terminated"
     TIMED_OUT = "timed out"
     FAILED = "another worker failed"
-    UNHEARD = "its output is no longer read"
+    OUTPUT_CLOSED = "its output is no longer read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,7 +347,7 @@ class StopPolicy:
         return [*deadline, *(at for at, _ in self._next[:1])]
 
     def due(
-        self, now: timedelta, signals: Sequence[int], *, has_failed: bool, is_unheard: bool = False
+        self, now: timedelta, signals: Sequence[int], *, has_failed: bool, is_output_closed: bool = False
     ) -> StopSignal | None:
         """Return what is due now, None if nothing."""
         if signal.SIGTERM in signals and self.reason is not StopReason.TERMINATED:
@@ -361,13 +363,13 @@ class StopPolicy:
             return self._begin(StopReason.TIMED_OUT, now, _GRACE)
         if self._fails_fast and has_failed:
             return self._begin(StopReason.FAILED, now, _GRACE)
-        return self._begin(StopReason.UNHEARD, now, _SHORT_GRACE) if is_unheard else None
+        return self._begin(StopReason.OUTPUT_CLOSED, now, _SHORT_GRACE) if is_output_closed else None
 
     def _begin(self, reason: StopReason, now: timedelta, grace: timedelta) -> StopSignal:
         self.reason = reason
         self._next = [(now + grace, signal.SIGKILL), (now + 2 * grace, None)]
         # A local command that writes to a closed pipe ends quietly, too.
-        text = "" if reason is StopReason.UNHEARD else f"{reason}: stopping the remote processes"
+        text = "" if reason is StopReason.OUTPUT_CLOSED else f"{reason}: stopping the remote processes"
         return StopSignal(signal.SIGTERM, str(reason), text)
 
     def _press(self, now: timedelta, times: int) -> StopSignal:
@@ -391,16 +393,14 @@ class StopPolicy:
         return StopSignal(number, str(self.reason), f"{number.name.removeprefix('SIG')} sent; {after[pressed]}")
 
 
-# Collect the signals sent to this process while commands run on workers: they are forwarded, not obeyed.
-
-
 _CAUGHT = (signal.SIGINT, signal.SIGTERM)
 
 
 class SignalPipe:
     """SIGINT and SIGTERM, in the order of their arrival.
 
-    Each signal is a byte in a pipe (`signal.set_wakeup_fd`): for several that arrive together Python calls a handler once.
+    They are forwarded to the workers, not obeyed. Each signal is a byte in a pipe (`signal.set_wakeup_fd`): for several that
+    arrive together Python calls a handler once.
     """
 
     def __init__(self) -> None:
@@ -447,9 +447,6 @@ def forwarded_signals(*, catch: bool = True) -> Iterator[SignalPipe]:
         interrupts.close()
 
 
-# Ask the API whether a worker that does not answer can still exist, without blocking the run.
-
-
 _EVERY = timedelta(seconds=15)
 PROBE_POLL_INTERVAL = timedelta(seconds=0.25)
 
@@ -471,15 +468,15 @@ class LivenessProbe:
         """Whether an answer may arrive at any moment."""
         return any(thread.is_alive() for thread in self._threads.values())
 
-    def why_gone(self, member: Target, now: timedelta) -> str | None:
+    def why_gone(self, target: Target, now: timedelta) -> str | None:
         """Return why the node cannot be running any more, None if that is not known; ask again every 15 seconds."""
-        name = str(member.node.name)
+        name = str(target.node.name)
         thread = self._threads.get(name)
         is_asking = thread is not None and thread.is_alive()
         if not is_asking and now - self._asked.get(name, -_EVERY) >= _EVERY:
 
             def ask() -> None:
-                self._answers[name] = self._ask(member)
+                self._answers[name] = self._ask(target)
 
             self._asked[name] = now
             self._threads[name] = threading.Thread(target=ask, daemon=True)
@@ -487,15 +484,12 @@ class LivenessProbe:
         return self._answers.get(name)
 
 
-# The stdin of this process, for the command on one worker. Data that the worker has not received is kept, to send it again.
-
-
 _BLOCK = 64 * 1024
 _WINDOW = 4 * _BLOCK
 
 
 class StdinSource:
-    """A file that is read as fast as the worker receives it."""
+    """The stdin of this process, read as fast as the worker receives it; what it has not received is kept, to send it again."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -547,32 +541,29 @@ class StdinSource:
             session.send(ClientFrame.FINAL)
 
 
-# A sink that notices when output can no longer be written.
-
-
 class GuardedSink:
     """Passes output and events on until the sink fails. `failure` is the error: its reader has gone, or a disk is full.
 
     After a failure the commands are terminated; the note on the error says so.
     """
 
-    def __init__(self, audience: OutputSink) -> None:
-        self._audience = audience
+    def __init__(self, sink: OutputSink) -> None:
+        self._sink = sink
         self.failure: OSError | None = None
 
-    def output(self, member: Target, data: bytes, *, is_error: bool) -> None:
+    def output(self, target: Target, data: bytes, *, is_error: bool) -> None:
         """Pass on output of a command."""
         if self.failure is None:
             try:
-                self._audience.output(member, data, is_error=is_error)
+                self._sink.output(target, data, is_error=is_error)
             except OSError as error:
                 self._fail(error)
 
-    def ended(self, ending: WorkerResult) -> None:
+    def ended(self, result: WorkerResult) -> None:
         """Pass on the result of one worker."""
         if self.failure is None:
             try:
-                self._audience.ended(ending)
+                self._sink.ended(result)
             except OSError as error:
                 self._fail(error)
 
@@ -582,20 +573,17 @@ class GuardedSink:
         if not isinstance(error, BrokenPipeError):
             error.add_note("the command was terminated on the workers where it was still running")
 
-    def gathering(self, there: int, total: int) -> None:
+    def connected(self, count: int, total: int) -> None:
         """Pass on how many workers are connected."""
-        self._audience.gathering(there, total)
+        self._sink.connected(count, total)
 
-    def pressed(self) -> None:
+    def interrupted(self) -> None:
         """Pass on a Ctrl-C."""
-        self._audience.pressed()
+        self._sink.interrupted()
 
-    def note(self, member: Target | None, text: str) -> None:
+    def note(self, target: Target | None, text: str) -> None:
         """Pass on a note for the user."""
-        self._audience.note(member, text)
-
-
-# `tpuctl run`: one command on many workers, at most once on each, and its results.
+        self._sink.note(target, text)
 
 
 # Long enough for a laptop that changes networks, short enough for the next run to find the TPU free.
@@ -621,7 +609,7 @@ class RunResult:
     """The result on each worker, and why the run was stopped, if it was. `diagnosis`: what its output means."""
 
     job: str
-    endings: tuple[WorkerResult, ...]
+    results: tuple[WorkerResult, ...]
     stopped: StopReason | None
     diagnosis: RunDiagnosis | None = None
 
@@ -636,31 +624,31 @@ class RunResult:
             case StopReason.TIMED_OUT:
                 return ExitCode.TIMED_OUT
             case _:
-                return ExitCode.OK if all(ending.is_good for ending in self.endings) else ExitCode.REMOTE_FAILED
+                return ExitCode.OK if all(result.is_good for result in self.results) else ExitCode.REMOTE_FAILED
 
 
 def run_on_workers(
-    members: Sequence[Target],
+    targets: Sequence[Target],
     command: RemoteCommand,
     limits: RunLimits,
     *,
     job: str,
     environment: Callable[[Target], Mapping[str, str]],
     clock: Clock,
-    audience: OutputSink,
-    inquire: Callable[[Target], str | None],
+    sink: OutputSink,
+    why_gone: Callable[[Target], str | None],
     ssh_options: Callable[[Connection], tuple[str, ...]],
     linger: timedelta = DEFAULT_LINGER,
 ) -> RunResult:
     """Run a command on workers.
 
-    `inquire` returns why a node cannot be running any more, or None. `ssh_options` returns additional options of ssh for a
+    `why_gone` returns why a node cannot be running any more, or None. `ssh_options` returns additional options of ssh for a
     connection. `linger`: how long the command continues after its last client has gone.
 
     Raises `SshProgramMissingError`, and the `OSError` of a sink that failed: `BrokenPipeError` if its reader has gone. The
     command has been terminated then, like a local one whose pipe closes.
     """
-    sink = GuardedSink(audience)
+    guarded = GuardedSink(sink)
     request = JobRequest(
         job=job,
         token=secrets.token_hex(16),
@@ -677,24 +665,26 @@ def run_on_workers(
     if command.detach:
         limits = replace(limits, timeout=None)
     sessions = [
-        WorkerSession(member, replace(request, environment=environment(member)), sink, options=ssh_options(member.way))
-        for member in members
+        WorkerSession(
+            target, replace(request, environment=environment(target)), guarded, options=ssh_options(target.connection)
+        )
+        for target in targets
     ]
     with forwarded_signals(catch=command.passes_signals) as interrupts:
         runner = RemoteRunner(
             sessions,
             limits,
-            sink,
+            guarded,
             clock,
             interrupts=interrupts,
-            inquire=inquire,
+            why_gone=why_gone,
             source=command.source,
-            is_unheard=lambda: sink.failure is not None,
+            is_output_closed=lambda: guarded.failure is not None,
         )
-        endings = runner.work()
-    if sink.failure is not None:
-        raise sink.failure
-    return RunResult(job, endings, runner.stopping.reason)
+        results = runner.run()
+    if guarded.failure is not None:
+        raise guarded.failure
+    return RunResult(job, results, runner.stopping.reason)
 
 
 def job_name(now: datetime) -> str:
@@ -702,16 +692,13 @@ def job_name(now: datetime) -> str:
     return f"{now:%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
-# Follow an existing job: as an additional reader, or in place of the `run` that started it.
-
-
 def follow_on_workers(
     job: Job,
     others: Sequence[Target] = (),
     *,
     clock: Clock,
-    audience: OutputSink,
-    inquire: Callable[[Target], str | None],
+    sink: OutputSink,
+    why_gone: Callable[[Target], str | None],
     ssh_options: Callable[[Connection], tuple[str, ...]],
     passes_signals: bool = False,
 ) -> RunResult:
@@ -721,20 +708,20 @@ def follow_on_workers(
     replaced. With `passes_signals` SIGINT and SIGTERM are sent to the job, as in `tpuctl run`; otherwise the job is left
     alone, a signal has its usual effect here, and the connections are closed. Raises `SshProgramMissingError`.
     """
-    places = [(share.member, share.starts) for share in job.shares]
-    places += [(member, (0, 0)) for member in others]
+    places = [(share.target, share.starts) for share in job.shares]
+    places += [(target, (0, 0)) for target in others]
     sessions = [
         WorkerSession(
-            member,
+            target,
             JobRequest(job=job.name, token="", must_exist=True, start=start),
-            audience,
-            options=ssh_options(member.way),
+            sink,
+            options=ssh_options(target.connection),
         )
-        for member, start in places
+        for target, start in places
     ]
     with forwarded_signals(catch=passes_signals) as interrupts:
-        runner = RemoteRunner(sessions, RunLimits(), audience, clock, interrupts=interrupts, inquire=inquire)
-        endings = runner.work()
+        runner = RemoteRunner(sessions, RunLimits(), sink, clock, interrupts=interrupts, why_gone=why_gone)
+        everywhere = runner.run()
     # An additional worker without the job is no part of the result.
-    results = [one for one in endings if one.outcome is not WorkerOutcome.MISSING or one.member not in others]
+    results = [one for one in everywhere if one.outcome is not WorkerOutcome.MISSING or one.target not in others]
     return RunResult(job.name, tuple(results), runner.stopping.reason)

@@ -1,4 +1,8 @@
-"""Sync a tree of files to many workers in parallel, once or continuously."""
+"""Sync a tree of files to many workers in parallel, once or continuously.
+
+The worker compares a list with what it has (`ssh/agent/sync_tree.py`), this machine decides and sends: through the same ssh, or
+with rsync, which transfers only the changed parts of a file. What rsync fails to send goes through ssh.
+"""
 
 from __future__ import annotations
 
@@ -53,19 +57,19 @@ _RETRY_INTERVAL = timedelta(seconds=10)
 
 
 def sync_workers(
-    members: Sequence[Target],
+    targets: Sequence[Target],
     tree: FileTree,
     order: SyncRequest,
     *,
     clock: Clock,
-    tell: Callable[[str, int, int], None] = lambda *_: None,
+    on_progress: Callable[[str, int, int], None] = lambda *_: None,
     patient: bool = True,
     ssh_options: SshOptions = lambda _: (),
 ) -> SyncResult:
     """Sync a tree to workers, at most 32 at a time. A failure does not affect the other workers.
 
-    `tell` is called from several threads with a worker's label, its bytes sent so far and the total. A broken connection is
-    retried three times, or once without `patient`. `ssh_options` returns additional ssh options for a connection.
+    `on_progress` is called from several threads with a worker's label, its bytes sent so far and the total. A broken connection
+    is retried three times, or once without `patient`. `ssh_options` returns additional ssh options for a connection.
 
     Raises `InvalidInputError` if rsync is required and missing on this machine, `SshProgramMissingError` without ssh.
     """
@@ -76,18 +80,20 @@ def sync_workers(
     payload = SyncPayload.of(tree, order, contents)
     pauses = _PAUSES if patient else _PAUSES[:1]
 
-    def sync_one(member: Target) -> WorkerSyncResult:
-        attempt = partial(sync_one_worker, member.way, payload, sessions, report=partial(tell, member.label))
+    def sync_one(target: Target) -> WorkerSyncResult:
+        attempt = partial(
+            sync_one_worker, target.connection, payload, sessions, report=partial(on_progress, target.label)
+        )
         try:
             return WorkerSyncResult(
-                member, _sync_with_retries(attempt, ssh_options(member.way), clock=clock, pauses=pauses)
+                target, _sync_with_retries(attempt, ssh_options(target.connection), clock=clock, pauses=pauses)
             )
         except UnexpectedAnswerError as error:
-            return WorkerSyncResult(member, NotSyncedError(error.of(member.label).message))
+            return WorkerSyncResult(target, NotSyncedError(error.of(target.label).message))
 
-    with ThreadPoolExecutor(min(_MAX_AT_ONCE, len(members)) or 1) as pool:
+    with ThreadPoolExecutor(min(_MAX_AT_ONCE, len(targets)) or 1) as pool:
         try:
-            results = tuple(pool.map(sync_one, members))
+            results = tuple(pool.map(sync_one, targets))
         except BaseException:
             sessions.terminate_all()
             raise
@@ -107,21 +113,21 @@ def watch_and_sync(
     An unreachable worker is retried every ten seconds. `find` is called again for that, because the node may have been
     recreated; its error is yielded. Raises what `read` and the first `find` raise.
     """
-    members, tree = find(), read()
-    done = sync_workers(members, tree, order, clock=clock, ssh_options=ssh_options)
+    targets, tree = find(), read()
+    done = sync_workers(targets, tree, order, clock=clock, ssh_options=ssh_options)
     while True:
         yield done
-        failed = {member.label for member, _ in done.failed}
+        failed = {target.label for target, _ in done.failed}
         until = clock.monotonic() + _RETRY_INTERVAL if failed else None
         latest = _wait_for_change(read, tree, clock=clock, until=until)
         if failed:
             try:
-                members = find()
+                targets = find()
             except TpuctlError as error:
                 yield error
         has_changed = latest.entries != tree.entries
         tree = latest
-        due = [member for member in members if has_changed or member.label in failed]
+        due = [target for target in targets if has_changed or target.label in failed]
         done = sync_workers(due, tree, order, clock=clock, patient=False, ssh_options=ssh_options)
 
 
@@ -157,9 +163,6 @@ def _wait_for_change(
         latest = tree
 
 
-# Sync one worker: the worker compares, this machine decides and sends.
-
-
 # rsync needs its own connection, and a second handshake costs more than sending a megabyte.
 _MIN_RSYNC_SIZE = 1024 * 1024
 # The parts of an answer: names of files that are not in the tree, and a number and a digest for each entry of the tree.
@@ -180,7 +183,7 @@ class SyncPayload:
     def of(cls, tree: FileTree, request: SyncRequest, contents: TreeContents) -> SyncPayload:
         """Build it. Its token lets a retry stop the program that an earlier attempt left on the worker."""
         first_message = encode_frame({
-            "folder": request.folder, "delete": request.delete, "look": request.dry_run, "token": secrets.token_hex(8),
+            "folder": request.folder, "delete": request.delete, "dry_run": request.dry_run, "token": secrets.token_hex(8),
             "entries": tree.entries,
         })  # fmt: skip
         return cls(tree, request, contents, first_message)
@@ -372,9 +375,6 @@ def _result(
     )
 
 
-# Send files with rsync, which transfers only changed parts of a file. It may fail: the caller sends the rest through ssh.
-
-
 # Some files vanished during the transfer [rsync's manual].
 _VANISHED_EXIT = 24
 # `  1,048,576  12%   10.00MB/s    0:00:01`, each followed by a carriage return [rsync's manual, `--info=progress2`].
@@ -434,9 +434,6 @@ def rsync_argv(connection: Connection, tree: FileTree, folder: str, *, options: 
     ]  # fmt: skip
 
 
-# The request of a sync, and its results on one worker and on all workers.
-
-
 class SyncTransport(StrEnum):
     """How file contents are sent. `auto` uses rsync if both sides have it and there is enough to send."""
 
@@ -488,7 +485,7 @@ class SyncChanges:
 class WorkerSyncResult:
     """The result on one worker: its changes, or the error."""
 
-    member: Target
+    target: Target
     outcome: SyncChanges | NotSyncedError
 
 
@@ -504,7 +501,7 @@ class SyncResult:
     @property
     def failed(self) -> tuple[tuple[Target, NotSyncedError], ...]:
         """The workers that could not be synced, and the errors."""
-        return tuple((one.member, one.outcome) for one in self.results if isinstance(one.outcome, NotSyncedError))
+        return tuple((one.target, one.outcome) for one in self.results if isinstance(one.outcome, NotSyncedError))
 
     @property
     def succeeded(self) -> tuple[SyncChanges, ...]:

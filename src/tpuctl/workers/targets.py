@@ -30,10 +30,10 @@ def find_nodes(app: App, nodes: Sequence[str], labels: Sequence[str] = ()) -> li
     return [app.find(f"{name.zone}/{name.node_id}") for name in chosen]
 
 
-def find_targets(app: App, nodes: Sequence[Node], workers: WorkerSet, *, only_looks: bool = False) -> list[Target]:
+def find_targets(app: App, nodes: Sequence[Node], workers: WorkerSet, *, read_only: bool = False) -> list[Target]:
     """Return a target for each of the workers, in their order, after authorizing our key on each node.
 
-    With `only_looks` nothing is changed: no key is made or authorized, no host key stored. Raises instead of letting ssh time
+    With `read_only` nothing is changed: no key is made or authorized, no host key stored. Raises instead of letting ssh time
     out: `ConflictError` for a state without ssh, or a worker without an address for the chosen route; `InvalidInputError` for
     a worker that a node does not have.
     """
@@ -48,20 +48,20 @@ def find_targets(app: App, nodes: Sequence[Node], workers: WorkerSet, *, only_lo
             ways.check_way(node, number)
     found = []
     for node, numbers in chosen:
-        if not only_looks:
+        if not read_only:
             authorize_key(app, node)
         ways.learn_host_keys(node)
         for number in numbers:
             label = str(number) if len(nodes) == 1 else f"{node.name.node_id}-{number}"
-            found.append(Target(node, number, ways.connection(node, number, makes_key=not only_looks), label))
-    if not only_looks:
-        save_host_keys([member.way for member in found])
+            found.append(Target(node, number, ways.connection(node, number, makes_key=not read_only), label))
+    if not read_only:
+        save_host_keys([target.connection for target in found])
     return found
 
 
 def await_key(app: App, found: Sequence[Target]) -> None:
     """Wait for workers on which this command has just authorized our key: they may refuse it for some seconds."""
-    fresh = [member for member in found if app.workers.was_admitted_now(member.node)]
+    fresh = [target for target in found if app.workers.was_admitted_now(target.node)]
     if fresh:
         from tpuctl.nodes import key_authorization  # noqa: PLC0415  # most nodes know the key already
 

@@ -1,4 +1,4 @@
-"""`tpuctl unstick`: the processes that hold the TPU of each worker, their termination, and what is wrong afterwards."""
+"""`tpuctl unstick`: the processes that hold the TPU of each worker, their termination, what is still wrong, its display."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ class HolderReport:
     `only` is the pid of the one process that may be terminated; None: all that hold the TPU.
     """
 
-    member: Target
-    seen: HoldersFound | NoHoldersAnswer
+    target: Target
+    before: HoldersFound | NoHoldersAnswer
     after: HoldersFound | NoHoldersAnswer | None = None
     only: int | None = None
 
     @property
     def to_end(self) -> tuple[HolderProcess, ...]:
         """The processes to terminate: those that hold the TPU and are not protected."""
-        if isinstance(self.seen, NoHoldersAnswer):
+        if isinstance(self.before, NoHoldersAnswer):
             return ()
-        holding = (holder for holder in self.seen.holders if holder.holds and not holder.is_protected)
+        holding = (holder for holder in self.before.holders if holder.holds and not holder.is_protected)
         return tuple(holder for holder in holding if self.only in {None, holder.pid})
 
     @property
     def is_stuck(self) -> bool:
         """Whether there is a process to terminate or a lock file to remove."""
-        has_lock_file = isinstance(self.seen, HoldersFound) and self.seen.lock_file is not None
+        has_lock_file = isinstance(self.before, HoldersFound) and self.before.lock_file is not None
         return bool(self.to_end) or (has_lock_file and self.only is None)
 
     def outcome(self, holder: HolderProcess) -> str | None:
@@ -56,161 +56,165 @@ class HolderReport:
         return self.after.outcomes.get((holder.pid, holder.start)) if isinstance(self.after, HoldersFound) else None
 
 
-def find_holders(members: Sequence[Target], *, only: int | None = None) -> list[HolderReport]:
+def find_holders(targets: Sequence[Target], *, only: int | None = None) -> list[HolderReport]:
     """Ask all workers what holds their TPU, in parallel."""
-    reports = zip(members, on_each_target(members, fetch_holders), strict=True)
-    return [HolderReport(member, seen, only=only) for member, seen in reports]
+    answers = zip(targets, on_each_target(targets, fetch_holders), strict=True)
+    return [HolderReport(target, seen, only=only) for target, seen in answers]
 
 
-def release_question(node_id: str, sites: Sequence[HolderReport]) -> str:
+def release_question(node_id: str, reports: Sequence[HolderReport]) -> str:
     """Return the question to confirm before anything is terminated."""
-    count = sum(len(site.to_end) for site in sites)
-    locks = sum(isinstance(site.seen, HoldersFound) and site.seen.lock_file is not None for site in sites)
+    count = sum(len(report.to_end) for report in reports)
+    locks = sum(isinstance(report.before, HoldersFound) and report.before.lock_file is not None for report in reports)
     files = "the lock file" if locks == 1 else "the lock files"
     if not count:
         return f"remove {files} of `{node_id}`?"
-    workers = sum(bool(site.to_end) for site in sites)
+    workers = sum(bool(report.to_end) for report in reports)
     where = "a worker" if workers == 1 else f"{workers} workers"
     what = "the process" if count == 1 else f"the {count} processes"
     return f"terminate {what} on {where} of `{node_id}`{f', and remove {files}' if locks else ''}?"
 
 
-def release_tpu(sites: Sequence[HolderReport], *, signal: str, grace: timedelta) -> list[HolderReport]:
+def release_tpu(reports: Sequence[HolderReport], *, signal: str, grace: timedelta) -> list[HolderReport]:
     """Terminate the processes that hold the TPU, on all workers in parallel, and remove lock files without a holder."""
-    stuck = {site.member.worker: site for site in sites if site.is_stuck}
-    members = [site.member for site in stuck.values()]
-    reports = on_each_target(
-        members, lambda member: end_holders(member, stuck[member.worker].to_end, signal=signal, grace=grace)
+    stuck = {report.target.worker: report for report in reports if report.is_stuck}
+    targets = [report.target for report in stuck.values()]
+    answers = on_each_target(
+        targets, lambda target: end_holders(target, stuck[target.worker].to_end, signal=signal, grace=grace)
     )
-    after = dict(zip(stuck, reports, strict=True))
-    return [replace(site, after=after.get(site.member.worker)) for site in sites]
+    after = dict(zip(stuck, answers, strict=True))
+    return [replace(report, after=after.get(report.target.worker)) for report in reports]
 
 
-def release_notes(node_id: str, sites: Sequence[HolderReport], *, signal: str) -> Iterator[str]:
+def release_notes(node_id: str, reports: Sequence[HolderReport], *, signal: str) -> Iterator[str]:
     """Yield one line for each action, for each process left alone, and for what cannot be examined."""
     blind = []
-    for site in sites:
-        if isinstance(site.seen, NoHoldersAnswer):
+    for report in reports:
+        if isinstance(report.before, NoHoldersAnswer):
             continue
-        if site.seen.hidden and not site.seen.is_root:
-            blind.append(site.member.label)
-        for holder in site.seen.holders:
-            who, outcome = f"{holder.pid} {holder.name} on worker {site.member.label}", site.outcome(holder)
+        if report.before.hidden and not report.before.is_root:
+            blind.append(report.target.label)
+        for holder in report.before.holders:
+            who, outcome = f"{holder.pid} {holder.name} on worker {report.target.label}", report.outcome(holder)
             if outcome == "ended":
                 yield f"terminated {who}"
             elif outcome == "killed":
                 yield f"killed {who}: it ignored {signal}"
             elif holder.holds and holder.is_protected:
                 yield f"left {who} alone: a system process"
-        if isinstance(site.after, HoldersFound) and site.after.lock_outcome == "removed":
-            yield f"removed the lock file on worker {site.member.label}"
+        if isinstance(report.after, HoldersFound) and report.after.lock_outcome == "removed":
+            yield f"removed the lock file on worker {report.target.label}"
     if blind:
         yield f"cannot examine processes of other users on worker {', '.join(blind)}: `sudo -n` does not work there"
-    examined = [site.seen for site in sites if isinstance(site.seen, HoldersFound)]
+    examined = [report.before for report in reports if isinstance(report.before, HoldersFound)]
     if examined and all(seen.is_free for seen in examined):
         yield f"no {'visible ' if blind else ''}process holds the TPU of `{node_id}`"
 
 
-def release_errors(node_id: str, sites: Sequence[HolderReport]) -> list[TpuctlError]:
+def release_errors(node_id: str, reports: Sequence[HolderReport]) -> list[TpuctlError]:
     """Return what is still wrong, one error for each kind of problem, with the workers that have it."""
-    if (only := next((site.only for site in sites), None)) and not any(site.to_end for site in sites):
+    if (only := next((report.only for report in reports), None)) and not any(report.to_end for report in reports):
         hint = f"list what does: `tpuctl unstick {node_id} --dry-run`; no process was terminated"
         return [
             ConflictError(f"process {only} does not hold the TPU of `{node_id}`", hint=hint),
-            *_no_answer_errors(node_id, sites),
+            *_no_answer_errors(node_id, reports),
         ]
     reboot = f"reboot all workers: `tpuctl reset {node_id} --mode reboot`"
     found: list[TpuctlError] = []
-    if refused := _holders_with_outcome(sites, "refused"):
+    if refused := _holders_with_outcome(reports, "refused"):
         hint = "log in as their owner with `--user`, or allow this login to use sudo without a password"
         found.append(AccessError(f"no permission to terminate, and `sudo -n` does not work: {refused}", hint=hint))
-    if locks := _locks_with_outcome(sites, "refused"):
+    if locks := _locks_with_outcome(reports, "refused"):
         found.append(AccessError(f"no permission to remove the lock file: {locks}", hint=reboot))
-    if survivors := _holders_with_outcome(sites, "survives"):
+    if survivors := _holders_with_outcome(reports, "survives"):
         found.append(BrokenNodeError(f"no signal terminates {survivors}", hint=reboot))
-    if returned := _describe_holders(_new_holders(sites)):
+    if returned := _describe_holders(_new_holders(reports)):
         hint = "end what starts it: a service, a container's restart policy, or a loop in a shell"
         found.append(ConflictError(f"the TPU is held again, by {returned}", hint=hint))
-    if locks := _locks_with_outcome(sites, "held"):
+    if locks := _locks_with_outcome(reports, "held"):
         hint = f"check again: `tpuctl unstick {node_id} --dry-run`"
         found.append(ConflictError(f"the lock file is held, and was not removed: {locks}", hint=hint))
-    return [*found, *_no_answer_errors(node_id, sites)]
+    return [*found, *_no_answer_errors(node_id, reports)]
 
 
-def _holders_with_outcome(sites: Sequence[HolderReport], outcome: str) -> str:
+def _holders_with_outcome(reports: Sequence[HolderReport], outcome: str) -> str:
     """Return the processes with this outcome, as they were reported last."""
     return _describe_holders(
         (
-            site,
+            report,
             next(
                 (
                     one
-                    for one in (site.after.holders if isinstance(site.after, HoldersFound) else ())
+                    for one in (report.after.holders if isinstance(report.after, HoldersFound) else ())
                     if (one.pid, one.start) == (holder.pid, holder.start)
                 ),
                 holder,
             ),
         )
-        for site in sites
-        for holder in site.to_end
-        if site.outcome(holder) == outcome
+        for report in reports
+        for holder in report.to_end
+        if report.outcome(holder) == outcome
     )
 
 
-def _new_holders(sites: Sequence[HolderReport]) -> Iterator[tuple[HolderReport, HolderProcess]]:
+def _new_holders(reports: Sequence[HolderReport]) -> Iterator[tuple[HolderReport, HolderProcess]]:
     """Yield the processes that hold the TPU after the termination, and did not before."""
-    for site in sites:
-        if isinstance(site.after, HoldersFound) and isinstance(site.seen, HoldersFound):
-            known = {(holder.pid, holder.start) for holder in site.seen.holders}
-            for holder in site.after.holders:
+    for report in reports:
+        if isinstance(report.after, HoldersFound) and isinstance(report.before, HoldersFound):
+            known = {(holder.pid, holder.start) for holder in report.before.holders}
+            for holder in report.after.holders:
                 if holder.holds and (holder.pid, holder.start) not in known:
-                    yield site, holder
+                    yield report, holder
 
 
 def _describe_holders(named: Iterator[tuple[HolderReport, HolderProcess]]) -> str:
     return ", ".join(
-        f"{holder.pid} {holder.name} of {holder.user} on worker {site.member.label}"
+        f"{holder.pid} {holder.name} of {holder.user} on worker {report.target.label}"
         + (" (blocked inside the kernel)" if holder.state == "D" else "")
-        for site, holder in named
+        for report, holder in named
     )
 
 
-def _locks_with_outcome(sites: Sequence[HolderReport], outcome: str) -> str:
+def _locks_with_outcome(reports: Sequence[HolderReport], outcome: str) -> str:
     """Return the workers whose lock file had this outcome, without those where a surviving process explains it."""
     return ", ".join(
-        f"worker {site.member.label}"
-        for site in sites
-        if isinstance(site.after, HoldersFound)
-        and site.after.lock_outcome == outcome
-        and not ({"survives", "refused"} & {*site.after.outcomes.values()})
-        and not any(True for _ in _new_holders([site]))
+        f"worker {report.target.label}"
+        for report in reports
+        if isinstance(report.after, HoldersFound)
+        and report.after.lock_outcome == outcome
+        and not ({"survives", "refused"} & {*report.after.outcomes.values()})
+        and not any(True for _ in _new_holders([report]))
     )
 
 
-def _no_answer_errors(node_id: str, sites: Sequence[HolderReport]) -> Iterator[TpuctlError]:
+def _no_answer_errors(node_id: str, reports: Sequence[HolderReport]) -> Iterator[TpuctlError]:
     """Yield one error for each reason why workers did not answer, at first or after the termination."""
     shut_out = [
-        (site.member, site.seen.ssh_said)
-        for site in sites
-        if isinstance(site.seen, NoHoldersAnswer) and site.seen.ssh_said is not None
+        (report.target, report.before.ssh_stderr)
+        for report in reports
+        if isinstance(report.before, NoHoldersAnswer) and report.before.ssh_stderr is not None
     ]
     if shut_out:
-        got_in = any(isinstance(site.seen, HoldersFound) for site in sites)
+        got_in = any(isinstance(report.before, HoldersFound) for report in reports)
         yield from explain_ssh_failures(shut_out, collect_failure_context(shut_out[0][0], accepted_elsewhere=got_in))
-    for site in sites:
-        where, hint = f"worker {site.member.label} of `{node_id}`", f"check again: `tpuctl unstick {node_id} --dry-run`"
-        for silence in (site.seen, site.after):
-            if isinstance(silence, NoHoldersAnswer) and silence.error is not None:
-                yield silence.error.of(site.member.label, hint=hint)
-        if isinstance(site.seen, NoHoldersAnswer) and site.seen.ssh_said is None and site.seen.error is None:
-            yield RemoteCommandError(f"{where} did not report what holds its TPU: {site.seen.why}", hint=hint)
-        if isinstance(site.after, NoHoldersAnswer) and site.after.error is None:
+    for report in reports:
+        where, hint = (
+            f"worker {report.target.label} of `{node_id}`",
+            f"check again: `tpuctl unstick {node_id} --dry-run`",
+        )
+        for no_answer in (report.before, report.after):
+            if isinstance(no_answer, NoHoldersAnswer) and no_answer.error is not None:
+                yield no_answer.error.of(report.target.label, hint=hint)
+        if (
+            isinstance(report.before, NoHoldersAnswer)
+            and report.before.ssh_stderr is None
+            and report.before.error is None
+        ):
+            yield RemoteCommandError(f"{where} did not report what holds its TPU: {report.before.why}", hint=hint)
+        if isinstance(report.after, NoHoldersAnswer) and report.after.error is None:
             yield RemoteCommandError(
-                f"{where} did not report the result of the termination: {site.after.why}", hint=hint
+                f"{where} did not report the result of the termination: {report.after.why}", hint=hint
             )
-
-
-# Render the processes that hold a TPU: as table rows and as JSON.
 
 
 HOLDER_HEADER = ("WORKER", "PID", "USER", "AGE", "HOLDS", "COMMAND")

@@ -1,4 +1,7 @@
-"""Jobs as workers report them. Pure."""
+"""Jobs on workers: parse what workers report, ask all workers in parallel, read output, signal, remove, and show.
+
+Each question is one ssh session with `ssh/agent/job_queries.py`. A `Job` combines the shares of all its workers.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +109,7 @@ class WorkerJob:
     of stderr: their sizes, and the positions of the last lines that were requested.
     """
 
-    member: Target
+    target: Target
     job: str
     state: JobState
     began: datetime
@@ -124,7 +127,7 @@ class WorkerJob:
     starts: tuple[int, int] = (0, 0)
 
     @property
-    def ending(self) -> WorkerResult:
+    def result(self) -> WorkerResult:
         """The job as the result of a worker."""
         outcomes = {
             JobState.EXITED: WorkerOutcome.EXITED,
@@ -132,7 +135,7 @@ class WorkerJob:
             JobState.LOST: WorkerOutcome.LOST,
         }
         return WorkerResult(
-            member=self.member,
+            target=self.target,
             outcome=outcomes.get(self.state, WorkerOutcome.DETACHED),
             code=self.code,
             signal=self.signal,
@@ -173,7 +176,7 @@ def parse_job_name(value: Any, where: str) -> str:
     return name
 
 
-def parse_worker_job(member: Target, value: Any, where: str) -> WorkerJob:
+def parse_worker_job(target: Target, value: Any, where: str) -> WorkerJob:
     """Parse a worker's report of one job. Raises `UnexpectedAnswerError`."""
     fields = JsonFields(value, where)
     # The clock may have been set back since the start.
@@ -181,26 +184,26 @@ def parse_worker_job(member: Target, value: Any, where: str) -> WorkerJob:
     command, is_detached = _parse_about(fields.get("about", parse_string, longest=_LONGEST))
     end = fields.get("end", parse_string, longest=_LONGEST)
     word = fields.get("state", parse_choice, allowed=("running", "ended", "lost"))
-    ending = None
+    result = None
     if word == "ended":
         with suppress(UnexpectedAnswerError):  # unreadable, because the disk was full
-            ending = parse_result(member, end.encode(errors="replace"), (0, 0))
-    state = JobState(ending.outcome.value) if ending else JobState.RUNNING if word == "running" else JobState.LOST
+            result = parse_result(target, end.encode(errors="replace"), (0, 0))
+    state = JobState(result.outcome.value) if result else JobState.RUNNING if word == "running" else JobState.LOST
     sizes, starts = fields.get("sizes", _parse_pair), fields.get("starts", _parse_pair)
     for at, (start, size) in enumerate(zip(starts, sizes, strict=True)):
         parse_integer(start, f"{where}.starts[{at}]", high=size)
     return WorkerJob(
-        member=member,
+        target=target,
         job=fields.get("name", parse_job_name),
         state=state,
         began=datetime.fromtimestamp(fields.get("began", parse_number, low=0, high=_LATEST), UTC),
         age=age,
-        duration=ending.duration if ending else age if state is JobState.RUNNING else None,
-        code=ending.code if ending else None,
-        signal=ending.signal if ending else None,
-        was_abandoned=bool(ending and ending.was_abandoned),
-        was_late=bool(ending and ending.was_late),
-        disk_was_full=bool(ending and ending.disk_was_full),
+        duration=result.duration if result else age if state is JobState.RUNNING else None,
+        code=result.code if result else None,
+        signal=result.signal if result else None,
+        was_abandoned=bool(result and result.was_abandoned),
+        was_late=bool(result and result.was_late),
+        disk_was_full=bool(result and result.disk_was_full),
         command=command,
         is_detached=is_detached,
         is_followed=fields.get("followed", parse_boolean),
@@ -225,9 +228,6 @@ def _parse_about(text: str) -> tuple[str, bool | None]:
         return command.encode(errors="backslashreplace").decode(), about.get("detached") is True
     except UnexpectedAnswerError:
         return "", None
-
-
-# One ssh session with the job query program on a worker (ssh/agent/job_queries.py).
 
 
 _ERRORS_KEPT = 8 * 1024
@@ -291,10 +291,10 @@ class JobSession:
 
 
 @contextmanager
-def open_job_session(member: Target, request: Mapping[str, Any], options: tuple[str, ...]) -> Iterator[JobSession]:
+def open_job_session(target: Target, request: Mapping[str, Any], options: tuple[str, ...]) -> Iterator[JobSession]:
     """Start ssh with the program that executes a request. Raises `SshProgramMissingError`."""
-    line, source = bootstrap("job_queries", f"answer({ ({**request, 'worker': member.worker})!r})", is_kept=True)
-    words = ssh_argv(member.way, (line,), options=("-o", "BatchMode=yes", *options))
+    line, source = bootstrap("job_queries", f"answer({ ({**request, 'worker': target.worker})!r})", is_kept=True)
+    words = ssh_argv(target.connection, (line,), options=("-o", "BatchMode=yes", *options))
     # A file: nothing here waits for ssh to read it.
     with TemporaryFile() as stdin:
         stdin.write(source)
@@ -310,9 +310,6 @@ def _stream(stream: IO[bytes] | None) -> IO[bytes]:
     if stream is None:
         raise AssertionError("it was opened as a pipe")
     return stream
-
-
-# Ask workers about their jobs, in parallel, each in one ssh session.
 
 
 # Handshakes in progress at the same time.
@@ -336,15 +333,15 @@ class NoJobAnswer:
     `code`: the exit code of ssh, negative after a signal, None after a timeout. `error`: why the answer was rejected.
     """
 
-    member: Target
+    target: Target
     code: int | None
     words: str
     error: UnexpectedAnswerError | None = None
 
     @classmethod
-    def unexpected(cls, member: Target, error: UnexpectedAnswerError) -> NoJobAnswer:
+    def unexpected(cls, target: Target, error: UnexpectedAnswerError) -> NoJobAnswer:
         """Return the value for a worker whose answer was rejected."""
-        return cls(member, 1, "", error.of(member.label))
+        return cls(target, 1, "", error.of(target.label))
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,7 +368,7 @@ class JobClient:
     as `run` would try. Each method returns one answer for each worker, in their order, and raises `SshProgramMissingError`.
     """
 
-    members: Sequence[Target]
+    targets: Sequence[Target]
     ssh_options: Callable[[Connection], tuple[str, ...]]
     clock: Clock
 
@@ -380,9 +377,9 @@ class JobClient:
     ) -> list[WorkerJobList | NoJobAnswer]:
         """Return the newest jobs, or those in `names`. With `tail` a share's `starts` is the position of its last lines."""
 
-        def parse(member: Target, value: Any) -> WorkerJobList:
+        def parse(target: Target, value: Any) -> WorkerJobList:
             fields = JsonFields(value, "the list")
-            shares = fields.each("jobs", partial(parse_worker_job, member), most=limit)
+            shares = fields.each("jobs", partial(parse_worker_job, target), most=limit)
             found = [share.job for share in shares]
             for at, name in enumerate(found):
                 if names and name not in names:
@@ -396,11 +393,11 @@ class JobClient:
     def signal(self, job: str, number: int, *, wait: timedelta) -> list[WorkerSignalResult | NoJobAnswer | None]:
         """Send a signal to all processes of a job, if it runs, and wait up to `wait` for its end. None: no such job."""
 
-        def parse(member: Target, value: Any) -> WorkerSignalResult | None:
+        def parse(target: Target, value: Any) -> WorkerSignalResult | None:
             if value is None:
                 return None
             fields = JsonFields(value, "the answer")
-            share = fields.get("job", partial(parse_worker_job, member))
+            share = fields.get("job", partial(parse_worker_job, target))
             if share.job != job:
                 raise UnexpectedAnswerError(f"the answer.job: `{share.job}` was not requested")
             return WorkerSignalResult(fields.get("sent", parse_boolean), share)
@@ -423,12 +420,12 @@ class JobClient:
         """
         outcomes = ("removed", "missing", "running", "followed")
 
-        def one(member: Target, names: Sequence[str]) -> Mapping[str, str] | NoJobAnswer:
+        def one(target: Target, names: Sequence[str]) -> Mapping[str, str] | NoJobAnswer:
             request = {"do": "remove", "names": list(names), "older": older.total_seconds(), "only_looks": False}
-            options = self.ssh_options(member.way)
-            return _ask(member, request, _parse_outcomes(names, outcomes), options, JOB_QUERY_TIMEOUT) if names else {}
+            options = self.ssh_options(target.connection)
+            return _ask(target, request, _parse_outcomes(names, outcomes), options, JOB_QUERY_TIMEOUT) if names else {}
 
-        return _in_parallel(one, self.members, names)
+        return _in_parallel(one, self.targets, names)
 
     def _each(
         self,
@@ -440,10 +437,10 @@ class JobClient:
     ) -> list[_T | NoJobAnswer]:
         """Ask each worker; with `retries` again after a broken connection."""
 
-        def ask(member: Target, options: tuple[str, ...]) -> _T | NoJobAnswer:
-            return _ask(member, request, parse, options, patience)
+        def ask(target: Target, options: tuple[str, ...]) -> _T | NoJobAnswer:
+            return _ask(target, request, parse, options, patience)
 
-        answers = _in_parallel(ask, self.members, [self.ssh_options(member.way) for member in self.members])
+        answers = _in_parallel(ask, self.targets, [self.ssh_options(target.connection) for target in self.targets])
         until = self.clock.monotonic() + _RETRY_FOR
         for tries in count(1) if retries else ():
             pause = _PAUSES[min(tries, len(_PAUSES)) - 1]
@@ -456,22 +453,22 @@ class JobClient:
                 break
             self.clock.sleep(pause)
             # A shared connection may be what broke.
-            second = _in_parallel(ask, [self.members[index] for index in cut], [NEW_CONNECTION] * len(cut))
+            second = _in_parallel(ask, [self.targets[index] for index in cut], [NEW_CONNECTION] * len(cut))
             for index, answer in zip(cut, second, strict=True):
                 answers[index] = answer
         return answers
 
 
-def _in_parallel(act: Callable[[Target, _A], _T], members: Sequence[Target], each: Sequence[_A]) -> list[_T]:
+def _in_parallel(act: Callable[[Target, _A], _T], targets: Sequence[Target], each: Sequence[_A]) -> list[_T]:
     """Call `act` for each worker with its value from `each`; return the results in their order."""
-    with ThreadPoolExecutor(min(MAX_JOB_SESSIONS, len(members)) or 1) as pool:
-        return list(pool.map(act, members, each))
+    with ThreadPoolExecutor(min(MAX_JOB_SESSIONS, len(targets)) or 1) as pool:
+        return list(pool.map(act, targets, each))
 
 
 def _parse_outcomes(names: Sequence[str], outcomes: Sequence[str]) -> Callable[[Target, Any], Mapping[str, str]]:
     """Return a parser for an answer about these jobs; without names, about any."""
 
-    def parse(member: Target, value: Any) -> Mapping[str, str]:  # noqa: ARG001  # all parsers are called alike
+    def parse(target: Target, value: Any) -> Mapping[str, str]:  # noqa: ARG001  # all parsers are called alike
         found = {}
         for at, (name, outcome) in enumerate(parse_object(value, "the answer").items()):
             if names and name not in names:
@@ -482,55 +479,55 @@ def _parse_outcomes(names: Sequence[str], outcomes: Sequence[str]) -> Callable[[
     return parse
 
 
-def explain_no_answers(silences: Iterable[NoJobAnswer]) -> list[TpuctlError]:
+def explain_no_answers(no_answers: Iterable[NoJobAnswer]) -> list[TpuctlError]:
     """Return why workers gave no answer: one error for all workers of a node that share a cause."""
-    unanswered = list(silences)
+    unanswered = list(no_answers)
     silent = [one for one in unanswered if one.error is None]
     late = [one for one in silent if one.code is None]
     apart = [one for one in silent if one.code == SSH_FAILED]
     errors: list[TpuctlError] = [one.error for one in unanswered if one.error is not None]
     errors += [
         RemoteCommandError(
-            f"worker {one.member.label}: {local_signal(one.code) or one.words or f'the session ended with {one.code}'}"
+            f"worker {one.target.label}: {local_signal(one.code) or one.words or f'the session ended with {one.code}'}"
         )
         for one in silent
         if one.code not in {None, SSH_FAILED}
     ]
     for group, waited in ((apart, None), (late, JOB_QUERY_TIMEOUT)):
         if group:
-            seen = collect_failure_context(group[0].member, waited=waited)
-            errors += explain_ssh_failures([(one.member, one.words) for one in group], seen)
+            seen = collect_failure_context(group[0].target, waited=waited)
+            errors += explain_ssh_failures([(one.target, one.words) for one in group], seen)
     return errors
 
 
 def _ask(
-    member: Target,
+    target: Target,
     request: Mapping[str, Any],
     parse: Callable[[Target, Any], _T],
     options: tuple[str, ...],
     patience: timedelta,
 ) -> _T | NoJobAnswer:
     try:
-        with open_job_session(member, request, options) as session:
+        with open_job_session(target, request, options) as session:
             output = session.answer(patience, most=MAX_LOGIN_BANNER + _LONGEST_ANSWER)
             code, words = session.end(), session.words()
         if JOB_MARK not in output:
             if code == SSH_FAILED and options and not words and options != NEW_CONNECTION:
                 # A shared connection hides the messages of its ProxyCommand.
-                return _ask(member, request, parse, NEW_CONNECTION, patience)
+                return _ask(target, request, parse, NEW_CONNECTION, patience)
             if code == _NO_PROGRAM:
                 words = words or "`python3` is not installed on it"
-            return NoJobAnswer(member, code, words)
+            return NoJobAnswer(target, code, words)
         frames = FrameDecoder(_LONGEST_ANSWER).feed(output)
         if not frames and code != 0:
-            return NoJobAnswer(member, code, words or "its answer is incomplete")
-        return _read(member, frames, parse, may_miss=request["do"] == "signal")
+            return NoJobAnswer(target, code, words or "its answer is incomplete")
+        return _read(target, frames, parse, may_miss=request["do"] == "signal")
     except UnexpectedAnswerError as error:
-        return NoJobAnswer.unexpected(member, error)
+        return NoJobAnswer.unexpected(target, error)
 
 
 def _read(
-    member: Target, frames: Sequence[tuple[WorkerFrame, bytes]], parse: Callable[[Target, Any], _T], *, may_miss: bool
+    target: Target, frames: Sequence[tuple[WorkerFrame, bytes]], parse: Callable[[Target, Any], _T], *, may_miss: bool
 ) -> _T | NoJobAnswer:
     """Parse the one frame of an answer. Raises `UnexpectedAnswerError`."""
     if len(frames) != 1:
@@ -538,16 +535,13 @@ def _read(
     kind, payload = frames[0]
     match kind:
         case WorkerFrame.REFUSED:
-            return NoJobAnswer(member, 1, one_line(payload.decode(errors="replace")))
+            return NoJobAnswer(target, 1, one_line(payload.decode(errors="replace")))
         case WorkerFrame.EXIT:
-            return parse(member, parse_answer(payload))
+            return parse(target, parse_answer(payload))
         case WorkerFrame.MISSING if may_miss and not payload:
-            return parse(member, None)
+            return parse(target, None)
         case _:
             raise UnexpectedAnswerError(f"a frame `{kind.name}` as an answer")
-
-
-# Read the stored output of jobs: all workers are connected in parallel, and shown one after the other.
 
 
 # Before reconnecting to a worker.
@@ -576,10 +570,8 @@ class _OutputPosition:
 class JobOutputReader:
     """Reads workers and passes their output on. A broken connection is replaced, and reading continues where it broke."""
 
-    def __init__(
-        self, audience: OutputSink, ssh_options: Callable[[Connection], tuple[str, ...]], clock: Clock
-    ) -> None:
-        self._audience, self._ssh_options, self._clock = audience, ssh_options, clock
+    def __init__(self, sink: OutputSink, ssh_options: Callable[[Connection], tuple[str, ...]], clock: Clock) -> None:
+        self._sink, self._ssh_options, self._clock = sink, ssh_options, clock
 
     def read(self, shares: Sequence[WorkerJob]) -> list[NoJobAnswer]:
         """Pass on the output of jobs from `starts` to `sizes`; return the workers that could not be read.
@@ -593,19 +585,19 @@ class JobOutputReader:
             for index, part in enumerate(parts):
                 for ahead in range(len(sessions), min(index + MAX_JOB_SESSIONS, len(parts))):
                     sessions[ahead] = stack.enter_context(self._open(parts[ahead]))
-                if silence := self._read_worker(part, sessions[index]):
-                    silent.append(silence)
-                self._audience.ended(part.share.ending)
+                if no_answer := self._read_worker(part, sessions[index]):
+                    silent.append(no_answer)
+                self._sink.ended(part.share.result)
         return silent
 
     def _open(self, part: _OutputPosition) -> AbstractContextManager[JobSession]:
-        return open_job_session(part.share.member, part.request, self._ssh_options(part.share.member.way))
+        return open_job_session(part.share.target, part.request, self._ssh_options(part.share.target.connection))
 
     def _read_worker(self, part: _OutputPosition, session: JobSession) -> NoJobAnswer | None:
         """Read one worker to the end, over several connections if they break."""
         before, tries = list(part.at), 0
-        silence = self._pass_on(part, session)
-        while silence is not None and is_retriable_end(silence.code, silence.words, is_first=not tries):
+        no_answer = self._pass_on(part, session)
+        while no_answer is not None and is_retriable_end(no_answer.code, no_answer.words, is_first=not tries):
             # No limit as long as each connection brings something.
             tries = 0 if part.at != before else tries
             if tries == len(_READ_RETRY_DELAYS):
@@ -613,39 +605,36 @@ class JobOutputReader:
             self._clock.sleep(_READ_RETRY_DELAYS[tries])
             before, tries = list(part.at), tries + 1
             with self._open(part) as again:
-                silence = self._pass_on(part, again)
-        return silence
+                no_answer = self._pass_on(part, again)
+        return no_answer
 
     def _pass_on(self, part: _OutputPosition, session: JobSession) -> NoJobAnswer | None:
         """Pass on the output of one connection and advance the position; return why it ended before all was read."""
-        decoder, member = FrameDecoder(), part.share.member
+        decoder, target = FrameDecoder(), part.share.target
         try:
             while data := session.read(JOB_QUERY_TIMEOUT):
                 for kind, payload in decoder.feed(data):
                     match kind:
                         case WorkerFrame.OUT | WorkerFrame.ERR:
                             part.move(kind is WorkerFrame.ERR, len(payload))
-                            self._audience.output(member, payload, is_error=kind is WorkerFrame.ERR)
+                            self._sink.output(target, payload, is_error=kind is WorkerFrame.ERR)
                         case WorkerFrame.OUT_GONE | WorkerFrame.ERR_GONE:
                             gone = parse_decimal(payload, "bytes that are not stored", low=1)
                             part.move(kind is WorkerFrame.ERR_GONE, gone)
-                            self._audience.note(member, f"{gone} bytes of its output are no longer stored")
+                            self._sink.note(target, f"{gone} bytes of its output are no longer stored")
                         case WorkerFrame.EXIT if not payload:
                             return None
                         case WorkerFrame.MISSING if not payload:
-                            return NoJobAnswer(member, 1, "the job no longer exists")
+                            return NoJobAnswer(target, 1, "the job no longer exists")
                         case WorkerFrame.REFUSED:
-                            return NoJobAnswer(member, 1, one_line(payload.decode(errors="replace")))
+                            return NoJobAnswer(target, 1, one_line(payload.decode(errors="replace")))
                         case _:
                             return NoJobAnswer.unexpected(
-                                member, UnexpectedAnswerError(f"a frame `{kind.name}` within the output of the job")
+                                target, UnexpectedAnswerError(f"a frame `{kind.name}` within the output of the job")
                             )
         except UnexpectedAnswerError as error:
-            return NoJobAnswer.unexpected(member, error)
-        return NoJobAnswer(member, None if data is None else session.end(), session.words())
-
-
-# The jobs of nodes: combine the answers of their workers, and choose a job.
+            return NoJobAnswer.unexpected(target, error)
+        return NoJobAnswer(target, None if data is None else session.end(), session.words())
 
 
 # Of each worker: enough for all to name the same newest job, although it was started on some of them only.
@@ -753,9 +742,6 @@ def job_not_found(name: str | None, nodes: str) -> NotFoundError:
     )
 
 
-# Signal jobs, and remove jobs that have ended: on all workers, with one combined result.
-
-
 @dataclass(frozen=True, slots=True)
 class JobSignalResult:
     """The job after the signal, the workers that received it, and the workers that did not answer."""
@@ -788,7 +774,7 @@ def signal_job(workers: JobClient, name: str, number: int, *, wait: timedelta, n
     answered = [answer for answer in answers if isinstance(answer, WorkerSignalResult)]
     if not answered:
         raise explain_no_answers(silent)[0] if silent else job_not_found(name, nodes)
-    sent = tuple(one.share.member for one in answered if one.was_sent)
+    sent = tuple(one.share.target for one in answered if one.was_sent)
     return JobSignalResult(Job(name, tuple(one.share for one in answered)), sent, silent)
 
 
@@ -803,10 +789,22 @@ def remove_jobs(workers: JobClient, names: Sequence[str], *, older: timedelta, n
         return JobRemoval((), tuple(explain_no_answers(silent)))
     outcomes: dict[str, dict[str, list[Target]]] = {}
     states = [answer for answer in answers if not isinstance(answer, NoJobAnswer)]
-    for member, answer in zip(workers.members, states, strict=True):
+    for target, answer in zip(workers.targets, states, strict=True):
         for name, outcome in answer.items():
-            outcomes.setdefault(name, {}).setdefault(outcome, []).append(member)
-    errors = [error for name in names if (error := _obstacle(name, outcomes.get(name, {}), nodes))]
+            outcomes.setdefault(name, {}).setdefault(outcome, []).append(target)
+    errors: list[TpuctlError] = []
+    for name in names:
+        found = outcomes.get(name, {})
+        in_use = next((one for one in ("running", "followed") if one in found), None)
+        if in_use is not None:
+            what, hint = {
+                "running": ("runs", f"terminate it: `tpuctl kill {nodes} {name}`"),
+                "followed": ("is being followed", "try again when its client has ended"),
+            }[in_use]
+            where = ", ".join(target.label for target in found[in_use])
+            errors.append(ConflictError(f"job `{name}` {what} on worker {where}; nothing was removed", hint=hint))
+        elif "ended" not in found:
+            errors.append(job_not_found(name, nodes))
     ended = sorted(
         name for name, found in outcomes.items() if "ended" in found and not {"running", "followed"} & set(found)
     )
@@ -817,21 +815,6 @@ def remove_jobs(workers: JobClient, names: Sequence[str], *, older: timedelta, n
     removed = workers.remove(theirs, older=older)
     silent = [answer for answer in removed if isinstance(answer, NoJobAnswer)]
     return JobRemoval(tuple(ended), (*errors, *explain_no_answers(silent)))
-
-
-def _obstacle(name: str, found: dict[str, list[Target]], nodes: str) -> TpuctlError | None:
-    """Return why a job in `names` cannot be removed, None if it can."""
-    for outcome, what, hint in (
-        ("running", "runs", f"terminate it: `tpuctl kill {nodes} {name}`"),
-        ("followed", "is being followed", "try again when its client has ended"),
-    ):
-        if members := found.get(outcome):
-            where = ", ".join(member.label for member in members)
-            return ConflictError(f"job `{name}` {what} on worker {where}; nothing was removed", hint=hint)
-    return None if "ended" in found else job_not_found(name, nodes)
-
-
-# Render jobs: as table rows, as JSON, as text. Pure.
 
 
 JOB_HEADER = ("JOB", "STARTED", "STATE", "DURATION", "KIND", "COMMAND")
@@ -869,7 +852,7 @@ def job_state(shares: Sequence[WorkerJob]) -> str:
         groups.setdefault(_share_state(share), []).append(share)
     if len(groups) == 1 and (len(shares) == 1 or shares[0].state is not JobState.RUNNING):
         return next(iter(groups))
-    where = {how: worker_names([share.member for share in group], len(shares)) for how, group in groups.items()}
+    where = {how: worker_names([share.target for share in group], len(shares)) for how, group in groups.items()}
     return ", ".join(f"{how} on {place}" for how, place in where.items())
 
 
@@ -884,9 +867,9 @@ def job_json(job: Job, *, sandbox: bool) -> dict[str, Any]:
         "command": job.command,
         "workers": [
             {
-                "nodeId": share.member.node.name.node_id,
-                "zone": share.member.node.name.zone,
-                "worker": share.member.worker,
+                "nodeId": share.target.node.name.node_id,
+                "zone": share.target.node.name.zone,
+                "worker": share.target.worker,
                 "state": str(share.state),
                 "started": format_timestamp(share.began),
                 "exitCode": share.code,
@@ -917,11 +900,11 @@ def _share_state(share: WorkerJob) -> str:
             return str(share.state)
 
 
-def worker_names(members: Sequence[Target], total: int) -> str:
+def worker_names(targets: Sequence[Target], total: int) -> str:
     """Return the workers by name if they are few, else their number: `worker 5`, `workers 2, 3`, `8 workers`."""
-    if len(members) > 1 and (len(members) == total or len(members) > _NAMED):
-        return f"{len(members)} workers"
-    return f"worker{'s' if len(members) > 1 else ''} {', '.join(member.label for member in members)}"
+    if len(targets) > 1 and (len(targets) == total or len(targets) > _NAMED):
+        return f"{len(targets)} workers"
+    return f"worker{'s' if len(targets) > 1 else ''} {', '.join(target.label for target in targets)}"
 
 
 def _total(duration: timedelta | None) -> float | None:

@@ -1,4 +1,8 @@
-"""One worker of a run: its ssh process, the dialogue with the program on the worker, and the result."""
+"""One worker of a run: its ssh process, the dialogue with the program on the worker, and the result.
+
+`WorkerSession` is a state machine for each connection. A frame that may not come in its stage, or that does not fit the schema,
+ends that worker with `UnexpectedAnswerError`. The other end is `ssh/agent/job.py`.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tpuctl.ssh.connection import Target
-
-# The frames between this machine and the job program on a worker (`ssh/agent/job.py`). No IO.
-
 
 _HEAD = 5
 JOB_MARK = b"\n\0tpuctl-job\n"
@@ -170,10 +171,10 @@ _WITHOUT_PAYLOAD = frozenset({WorkerFrame.STARTED, WorkerFrame.LOST, WorkerFrame
 class WorkerSession:
     """One worker of a run."""
 
-    def __init__(self, member: Target, request: JobRequest, audience: OutputSink, *, options: tuple[str, ...]) -> None:
-        self.member, self.request = member, request
+    def __init__(self, target: Target, request: JobRequest, sink: OutputSink, *, options: tuple[str, ...]) -> None:
+        self.target, self.request = target, request
         self.phase = WorkerPhase.WAITING
-        self.ending: WorkerResult | None = None
+        self.result: WorkerResult | None = None
         # Whether the command may have been started: from then on a connection only joins it.
         self.may_run = False
         self.has_started = False
@@ -184,7 +185,7 @@ class WorkerSession:
         self.tries = 0
         self.errors = ""
         self.code: int | None = None
-        self._audience, self._options = audience, options
+        self._sink, self._options = sink, options
         self._sizes = list(request.start)
         self._process: subprocess.Popen[bytes] | None = None
         self._decoder = FrameDecoder()
@@ -221,7 +222,7 @@ class WorkerSession:
         return self._process is not None
 
     @property
-    def is_adrift(self) -> bool:
+    def has_no_answer(self) -> bool:
         """Whether there is no connection, or one without an answer so far."""
         return self.phase in {WorkerPhase.WAITING, WorkerPhase.CONNECTING}
 
@@ -233,12 +234,12 @@ class WorkerSession:
     def connect(self, within: timedelta) -> None:
         """Start ssh with `within` as its connection timeout. Raises `SshProgramMissingError`."""
         must_exist = self.request.must_exist or self.has_started
-        request = encode_request(self.request, self.member.worker, offsets=self.sizes, must_exist=must_exist)
+        request = encode_request(self.request, self.target.worker, offsets=self.sizes, must_exist=must_exist)
         line, source = bootstrap("job", f"serve({request})", is_kept=True)
         # A shared connection may be what broke.
         shared = self._options if self.tries == 0 else NEW_CONNECTION
         soon = ("-o", f"ConnectTimeout={max(1, ceil(min(within, CONNECT_TIMEOUT).total_seconds()))}")
-        words = ssh_argv(self.member.way, (line,), options=(*_BATCH_MODE, *shared, *_ALIVE, *soon))
+        words = ssh_argv(self.target.connection, (line,), options=(*_BATCH_MODE, *shared, *_ALIVE, *soon))
         # A Ctrl-C at the terminal reaches only this process, which forwards it.
         self._process = start_ssh(words, is_in_own_group=True)
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
@@ -312,24 +313,26 @@ class WorkerSession:
             out, err = self.sizes
             self.finish(
                 WorkerResult(
-                    member=self.member, outcome=outcome, why=error.what, out_size=out, err_size=err, is_unexpected=True
+                    target=self.target, outcome=outcome, why=error.what, out_size=out, err_size=err, is_unexpected=True
                 )
             )
         self.kill()
 
-    def finish(self, ending: WorkerResult) -> None:
+    def finish(self, result: WorkerResult) -> None:
         """Record the result of this worker."""
-        self.ending = ending
+        self.result = result
         self.phase = WorkerPhase.ENDED
-        self._audience.ended(ending)
+        self._sink.ended(result)
 
-    def end(self, outcome: WorkerOutcome, why: str = "", *, ssh_said: str | None = None) -> None:
+    def end(self, outcome: WorkerOutcome, why: str = "", *, ssh_stderr: str | None = None) -> None:
         """Record a result that the worker has not reported."""
         if self.phase is WorkerPhase.CONNECTING:
             self.kill()
         out, err = self.sizes
         self.finish(
-            WorkerResult(member=self.member, outcome=outcome, why=why, out_size=out, err_size=err, ssh_said=ssh_said)
+            WorkerResult(
+                target=self.target, outcome=outcome, why=why, out_size=out, err_size=err, ssh_stderr=ssh_stderr
+            )
         )
 
     def close_stdin(self) -> None:
@@ -356,7 +359,7 @@ class WorkerSession:
     @property
     def _connected(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            raise AssertionError(f"worker {self.member.label} is not connected")
+            raise AssertionError(f"worker {self.target.label} is not connected")
         return self._process
 
     def _reap(self) -> None:
@@ -401,13 +404,13 @@ class WorkerSession:
             case WorkerFrame.OUT | WorkerFrame.ERR:
                 is_error = kind is WorkerFrame.ERR
                 self._sizes[is_error] += len(payload)
-                self._audience.output(self.member, payload, is_error=is_error)
+                self._sink.output(self.target, payload, is_error=is_error)
                 self._acknowledge()
             case WorkerFrame.OUT_GONE | WorkerFrame.ERR_GONE:
                 most = MAX_BYTES - self._sizes[kind is WorkerFrame.ERR_GONE]
                 gone = parse_decimal(payload, "bytes that are not stored", low=1, high=most)
                 self._sizes[kind is WorkerFrame.ERR_GONE] += gone
-                self._audience.note(self.member, f"{gone} bytes of its output are no longer stored")
+                self._sink.note(self.target, f"{gone} bytes of its output are no longer stored")
             case WorkerFrame.TAKEN:
                 taken = parse_decimal(payload, "bytes of stdin", low=self._taken_before, high=self._fed)
                 if self.taken is None:
@@ -415,11 +418,11 @@ class WorkerSession:
                     self._fed_here = taken
                 self.taken = self._taken_before = taken
             case WorkerFrame.EXIT:
-                ending = parse_result(self.member, payload, self.sizes)
+                result = parse_result(self.target, payload, self.sizes)
                 if not self.request.must_exist:
                     # A client that only follows a job leaves output and exit code on the worker.
                     self.send(ClientFrame.BYE)
-                self.finish(ending)
+                self.finish(result)
             case WorkerFrame.LOST:
                 self.end(
                     WorkerOutcome.LOST, "no exit code was recorded there: the worker was rebooted, or out of memory"
@@ -435,9 +438,8 @@ class WorkerSession:
 
     def _acknowledge(self) -> None:
         """Let the worker delete what has arrived, so that a long run does not fill its disk."""
-        if sum(self._sizes) - self._acknowledged >= _ACKNOWLEDGE_EVERY and not (
-            self.request.detach or self.request.must_exist
-        ):
+        is_kept_there = self.request.detach or self.request.must_exist
+        if not is_kept_there and sum(self._sizes) - self._acknowledged >= _ACKNOWLEDGE_EVERY:
             self._acknowledged = sum(self._sizes)
             self.send(ClientFrame.HAVE, b"%d %d" % self.sizes)
 
@@ -478,9 +480,6 @@ def _stream(stream: IO[bytes] | None) -> IO[bytes]:
     if stream is None:
         raise AssertionError("all three were opened as pipes")
     return stream
-
-
-# What to run on a worker, the limits of a run, and its result on one worker.
 
 
 # How a command ended, as its supervisor on the worker writes it (ssh/agent/job.py).
@@ -524,12 +523,12 @@ class RunLimits:
     """The limits of a run. `batch`: how many workers run the command at a time, None for all.
 
     `connect_within`: how long a worker may be unreachable before the run gives it up; `attach_within`: the same after its
-    command has started. `partial`: start the command although some workers cannot be reached.
+    command has started. `allow_unreachable`: start the command although some workers cannot be reached.
     """
 
     fanout: int = 64
     batch: int | None = None
-    partial: bool = False
+    allow_unreachable: bool = False
     fail_fast: bool = False
     timeout: timedelta | None = None
     connect_within: timedelta = timedelta(seconds=45)
@@ -563,13 +562,13 @@ class WorkerOutcome(StrEnum):
 class WorkerResult:
     """The result on one worker. `code`: the exit code as a shell reports it, None if unknown. Sizes are in bytes.
 
-    `ssh_said` is the stderr of ssh if a failure of ssh prevented the command from starting or from being followed. A worker
+    `ssh_stderr` is the stderr of ssh if a failure of ssh prevented the command from starting or from being followed. A worker
     may report that it terminated the command because no client followed it (`was_abandoned`) or because it timed out
     (`was_late`), that its disk was full, and that processes left behind by the command can still print (`is_outlived`).
     `is_unexpected`: the worker broke the protocol; `why` says how.
     """
 
-    member: Target
+    target: Target
     outcome: WorkerOutcome
     code: int | None = None
     signal: int | None = None
@@ -577,7 +576,7 @@ class WorkerResult:
     out_size: int = 0
     err_size: int = 0
     why: str = ""
-    ssh_said: str | None = None
+    ssh_stderr: str | None = None
     was_abandoned: bool = False
     was_late: bool = False
     disk_was_full: bool = False
@@ -599,23 +598,23 @@ class WorkerResult:
 class OutputSink(Protocol):
     """Receives the output and the events of a run."""
 
-    def output(self, member: Target, data: bytes, *, is_error: bool) -> None:
+    def output(self, target: Target, data: bytes, *, is_error: bool) -> None:
         """Receive output of a command, in pieces of any size."""
 
-    def ended(self, ending: WorkerResult) -> None:
+    def ended(self, result: WorkerResult) -> None:
         """Receive the result of one worker."""
 
-    def gathering(self, there: int, total: int) -> None:
+    def connected(self, count: int, total: int) -> None:
         """Receive how many workers are connected while the command waits for all of them."""
 
-    def pressed(self) -> None:
+    def interrupted(self) -> None:
         """Receive a Ctrl-C, which a terminal shows as `^C`."""
 
-    def note(self, member: Target | None, text: str) -> None:
+    def note(self, target: Target | None, text: str) -> None:
         """Receive a note for the user."""
 
 
-def parse_result(member: Target, payload: bytes, sizes: tuple[int, int]) -> WorkerResult:
+def parse_result(target: Target, payload: bytes, sizes: tuple[int, int]) -> WorkerResult:
     """Parse what the worker wrote: `exit CODE SECONDS` or `signal NUMBER SECONDS`, then remarks (`late`, `full`, …).
 
     Raises `UnexpectedAnswerError`.
@@ -631,7 +630,7 @@ def parse_result(member: Target, payload: bytes, sizes: tuple[int, int]) -> Work
         else parse_decimal(match[2], "an exit code", high=_HIGHEST_CODE)
     )
     return WorkerResult(
-        member=member,
+        target=target,
         outcome=WorkerOutcome.SIGNALED if was_signal else WorkerOutcome.EXITED,
         code=128 + number if was_signal else number,
         signal=number if was_signal else None,
@@ -644,9 +643,6 @@ def parse_result(member: Target, payload: bytes, sizes: tuple[int, int]) -> Work
         disk_was_full="full" in remarks,
         is_outlived="outlived" in remarks,
     )
-
-
-# A request in the form that the program on a worker takes: a Python literal.
 
 
 def encode_request(request: JobRequest, worker: int, *, offsets: tuple[int, int], must_exist: bool) -> str:
@@ -670,9 +666,6 @@ def encode_request(request: JobRequest, worker: int, *, offsets: tuple[int, int]
     )
 
 
-# Why a session ended before its command did. ssh has one exit code for all its failures: its messages decide.
-
-
 _NO_PROGRAM = 127
 # How ssh begins messages that `explain` does not know: with its name, or with the function in it that gave up.
 _OF_SSH = re.compile(
@@ -682,7 +675,7 @@ _OF_SSH = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class SessionFailure:
-    """Why a session ended, and whether a new one may succeed. `ssh_said`: the stderr of ssh if ssh failed.
+    """Why a session ended, and whether a new one may succeed. `ssh_stderr`: the stderr of ssh if ssh failed.
 
     For a connection that broke after the command started, `why` is a message of ssh or empty: other lines on its stderr come
     from the login shell.
@@ -690,32 +683,37 @@ class SessionFailure:
 
     why: str
     is_retriable: bool
-    ssh_said: str | None = None
+    ssh_stderr: str | None = None
 
 
 def explain_session_end(session: WorkerSession) -> SessionFailure:
-    """Return why the session of a worker ended before its command did."""
+    """Return why the session of a worker ended before its command did.
+
+    ssh has one exit code for all its failures: its messages decide.
+    """
     if ended := local_signal(session.code):
         return SessionFailure(ended, is_retriable=True)
     if session.may_run:
-        said = words_of_ssh(session.errors)
-        if not said and session.tries:
+        message = words_of_ssh(session.errors)
+        if not message and session.tries:
             # While reconnecting: other programs (a ProxyCommand, say) may have printed the reason.
-            said = significant_line(session.errors)
+            message = significant_line(session.errors)
         found = classify_stderr(session.errors)
         # The worker accepted the key before: only these two say that it will not do so again.
         is_retriable = found is None or found.id not in KEY_REFUSED_IDS | HOST_KEY_CHANGED_IDS
         return SessionFailure(
-            said, is_retriable=is_retriable, ssh_said=said if said and session.code == SSH_FAILED else None
+            message, is_retriable=is_retriable, ssh_stderr=message if message and session.code == SSH_FAILED else None
         )
     if session.code == SSH_FAILED:
         why = significant_line(session.errors) or "ssh failed without a message"
         is_retriable = is_retriable_end(session.code, session.errors, is_first=session.tries == 1)
-        return SessionFailure(why, is_retriable=is_retriable, ssh_said=session.errors)
-    said = last_printed_line(session.errors)
+        return SessionFailure(why, is_retriable=is_retriable, ssh_stderr=session.errors)
+    message = last_printed_line(session.errors)
     if session.code == _NO_PROGRAM:
-        return SessionFailure("`python3` is not installed there" + (f" ({said})" if said else ""), is_retriable=False)
-    return SessionFailure(said or f"the login shell exited with {session.code}", is_retriable=False)
+        return SessionFailure(
+            "`python3` is not installed there" + (f" ({message})" if message else ""), is_retriable=False
+        )
+    return SessionFailure(message or f"the login shell exited with {session.code}", is_retriable=False)
 
 
 def is_retriable_end(code: int | None, errors: str, *, is_first: bool) -> bool:

@@ -206,7 +206,7 @@ def test_jobs_with_invalid_arguments_are_refused(
 def test_job_state_is_described(states: tuple[tuple[JobState, int | None], ...], expected: str) -> None:
     shares = [
         WorkerJob(
-            member=cast("Target", SimpleNamespace(label=str(worker), worker=worker)),
+            target=cast("Target", SimpleNamespace(label=str(worker), worker=worker)),
             job="a",
             state=state,
             began=datetime(2026, 4, 12, tzinfo=UTC),

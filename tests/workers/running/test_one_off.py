@@ -286,3 +286,24 @@ def test_one_off_syncs_the_tree_and_collects_paths(tpuctl: Console, workers: Sli
     assert logs == {
         "tpuctl-logs/.gitignore": "*\n", "tpuctl-logs/ci/0/results/r": "0\n", "tpuctl-logs/ci/1/results/r": "1\n",
     }  # fmt: skip
+
+
+@one_face
+def test_one_off_with_sync_and_workdir_syncs_and_runs_in_the_workdir(tpuctl: Console, workers: Slice) -> None:
+    (tpuctl.folder / "tree").mkdir()
+    (tpuctl.folder / "tree" / "data").write_text("data\n")
+
+    up = (*UP[:-1], "--rm", "--workdir", "/usr")
+    out, err, code = tpuctl(*up, "--sync", "tree", "--", "pwd; cat ~/tree/data")
+
+    assert (sorted(out.splitlines()), code) == (["[0] /usr", "[0] data", "[1] /usr", "[1] data"], 0), err
+
+
+@one_face
+def test_one_off_with_workdir_alone_syncs_nothing(tpuctl: Console, workers: Slice) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=tpuctl.folder, check=True)
+    (tpuctl.folder / "data").write_text("data\n")
+
+    out, err, code = tpuctl(*UP[:-1], "--rm", "--workdir", ".", "--", "ls")
+
+    assert (sorted(out.splitlines()), code, "synced" in err) == (["[0] links", "[1] links"], 0, False), err

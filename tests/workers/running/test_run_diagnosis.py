@@ -66,26 +66,26 @@ def test_diagnosis_with_quiet_is_not_shown(pod: Slice) -> None:
     assert (err, code) == (f"{SAID}\nerror: the command failed on worker 0 (exit 1)\n", 11)
 
 
-class Nobody:
+class SilentSink:
     """A sink that does nothing."""
 
-    def output(self, member: Target, data: bytes, *, is_error: bool) -> None:
+    def output(self, target: Target, data: bytes, *, is_error: bool) -> None:
         pass
 
-    def ended(self, ending: WorkerResult) -> None:
+    def ended(self, result: WorkerResult) -> None:
         pass
 
-    def gathering(self, there: int, total: int) -> None:
+    def connected(self, count: int, total: int) -> None:
         pass
 
-    def pressed(self) -> None:
+    def interrupted(self) -> None:
         pass
 
-    def note(self, member: Target | None, text: str) -> None:
+    def note(self, target: Target | None, text: str) -> None:
         pass
 
 
-def member(worker: int) -> Target:
+def target(worker: int) -> Target:
     endpoints = [{"ipAddress": f"10.0.0.{number}"} for number in range(4)]
     node = Node.from_api({"name": "projects/p/locations/us-x1-b/nodes/pod", "networkEndpoints": endpoints})
     return Target(
@@ -94,10 +94,10 @@ def member(worker: int) -> Target:
 
 
 def test_output_tail_is_bounded_and_begins_with_a_whole_line() -> None:
-    said, one = OutputTail(Nobody(), 1), member(0)
+    tail, one = OutputTail(SilentSink(), 1), target(0)
     for number in range(60_000):
-        said.output(one, b"line %d\n" % number, is_error=False)
-    kept, errors = said.of(one)
+        tail.output(one, b"line %d\n" % number, is_error=False)
+    kept, errors = tail.of(one)
 
     lines = kept.splitlines()
     assert len(kept) <= 2 * 64 * 1024
@@ -106,10 +106,10 @@ def test_output_tail_is_bounded_and_begins_with_a_whole_line() -> None:
 
 
 def test_output_tail_of_many_workers_shares_the_memory() -> None:
-    said = OutputTail(Nobody(), 1024)
-    said.output(member(0), b"x" * 1_000_000, is_error=True)
+    tail = OutputTail(SilentSink(), 1024)
+    tail.output(target(0), b"x" * 1_000_000, is_error=True)
 
-    assert sum(map(len, said.of(member(0)))) <= 2 * 4096
+    assert sum(map(len, tail.of(target(0)))) <= 2 * 4096
 
 
 @pytest.mark.parametrize(
@@ -125,9 +125,9 @@ def test_output_tail_of_many_workers_shares_the_memory() -> None:
     ],
 )
 def test_diagnosis_needs_a_failed_command(outcome: WorkerOutcome, code: int | None, known: str | None) -> None:
-    said = OutputTail(Nobody(), 1)
-    said.output(member(0), SAID.encode(), is_error=True)
+    tail = OutputTail(SilentSink(), 1)
+    tail.output(target(0), SAID.encode(), is_error=True)
 
-    found = diagnose_output([WorkerResult(member=member(0), outcome=outcome, code=code)], said)
+    found = diagnose_output([WorkerResult(target=target(0), outcome=outcome, code=code)], tail)
 
     assert (found.id if found else None) == known

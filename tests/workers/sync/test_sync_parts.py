@@ -29,8 +29,8 @@ def start(home: Path, *names: str) -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
-    wish = {"folder": "x", "delete": False, "look": False, "token": "t"}
-    say(process, wish | {"entries": [TreeEntry(name, 0o644, 1, 1, None) for name in names]}, before=source)
+    request = {"folder": "x", "delete": False, "dry_run": False, "token": "t"}
+    say(process, request | {"entries": [TreeEntry(name, 0o644, 1, 1, None) for name in names]}, before=source)
     return process
 
 

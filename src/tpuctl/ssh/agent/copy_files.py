@@ -1,4 +1,7 @@
-"""The worker's end of `tpuctl scp`: receives files, or sends them. Python 3.8, the standard library."""
+"""The worker's end of `tpuctl scp`: receives files, or sends them. Python 3.8, the standard library.
+
+A received file has a temporary name until it is complete. Nothing is ever deleted.
+"""
 
 from __future__ import annotations
 
@@ -60,16 +63,12 @@ def _serve(copy: Any) -> None:
         sys.exit(1)
 
 
-# The protocol of a copy: frames over two pipes.
-#
 # A frame is a letter, a length (4 bytes, big-endian) and a payload, JSON except for D. The sender sends S: an overview; L:
 # entries, with their numbers; K: digests of beginnings; F: a file's number; D: bytes; E: the file's number and its error;
 # Z: the end. The receiver sends P: the target; H: the files of which it has a beginning, and its length; A: which of these it
 # keeps, so that the bytes of F follow them; R: a file's number and its error; Z: the end. X, from either side: a fatal error.
 # Only the sender describes its files: a receiver answers no question about its own. Paths are bytes, as UTF-8 with surrogates.
 # Part of a program for workers: Python 3.8, the standard library.
-
-
 COPY_MARK = b"\0tpuctl copies\0\n"
 BLOCK = 1 << 18
 STEP = 1 << 20  # a beginning counts in whole steps, so that one pass over a file serves all workers
@@ -154,7 +153,7 @@ class FrameRules:
     """Which frames the other end may send. This class trusts it, as a worker trusts its client; the client's does not."""
 
     def check(self, kind: bytes, length: int) -> None:
-        """Reject a frame before it is read. Raises `LostError`."""
+        """Reject a frame before it is read. Raises `PeerLostError`."""
         if length > (BLOCK if kind == b"D" else _LONGEST):
             raise PeerLostError
 
@@ -174,14 +173,14 @@ class FrameChannel:
         self._sends_files = hasattr(os, "sendfile")
 
     def send(self, kind: bytes, value: Any) -> None:  # JSON
-        """Queue a frame, to be sent with the following ones. Raises `LostError`."""
+        """Queue a frame, to be sent with the following ones. Raises `PeerLostError`."""
         payload = json.dumps(value, separators=(",", ":")).encode()
         self._waiting += _HEAD.pack(kind, len(payload)) + payload
         if len(self._waiting) > BLOCK:
             self.flush()
 
     def send_block(self, block: memoryview) -> None:
-        """Send bytes of a file. Raises `LostError`."""
+        """Send bytes of a file. Raises `PeerLostError`."""
         self._waiting += _HEAD.pack(b"D", len(block))
         if len(block) >= BLOCK // 4:
             self.flush(block)
@@ -191,7 +190,7 @@ class FrameChannel:
             self.flush()
 
     def send_part(self, file: int, offset: int, length: int) -> int:
-        """Send a block of a file from an offset on; return its size, 0 at the end of the file. Raises `LostError`.
+        """Send a block of a file from an offset on; return its size, 0 at the end of the file. Raises `PeerLostError`.
 
         If the system supports it, the data goes from the disk cache into the pipe without passing through this process.
         """
@@ -223,7 +222,7 @@ class FrameChannel:
         return sent
 
     def flush(self, last: memoryview = memoryview(b"")) -> None:  # noqa: B008  # it is constant
-        """Send the queued frames. Raises `LostError`."""
+        """Send the queued frames. Raises `PeerLostError`."""
         parts = [memoryview(bytes(self._waiting)), last]
         self._waiting.clear()
         try:
@@ -237,7 +236,7 @@ class FrameChannel:
             raise PeerLostError from error
 
     def receive(self) -> tuple[bytes, Any]:  # JSON, or a view that is good until the next call
-        """Return the next frame. Raises `LostError`, and `RefusedError` for the fatal error of the other end."""
+        """Return the next frame. Raises `PeerLostError`, and `CopyRefusedError` for the fatal error of the other end."""
         kind, length = _HEAD.unpack(self._exactly(_HEAD.size))
         self.frames.check(kind, length)
         if kind == b"D":
@@ -258,11 +257,6 @@ class FrameChannel:
         return view
 
 
-# The receiving end of a copy: every file has a temporary name until it is complete. Nothing is ever deleted.
-#
-# Part of a program for workers: Python 3.8, the standard library.
-
-
 _UNSAID = 8 << 20  # bytes that may arrive before the sender is informed which files are complete
 _LONGEST_NAME = 200  # of 255 bytes; the rest is for prefix and suffix
 # After these errors every other file would fail too.
@@ -270,12 +264,12 @@ _HOPELESS = {errno.ENOSPC: "full", errno.EDQUOT: "full", errno.EROFS: "read-only
 
 
 def receive_files(
-    channel: FrameChannel, keeper: FileReceiver, *, hear: Callable[[list[Any]], None] | None = None
+    channel: FrameChannel, keeper: FileReceiver, *, on_overview: Callable[[list[Any]], None] | None = None
 ) -> None:
-    """Receive files until the end of the copy. Without `hear`, report the result of each file to the sender.
+    """Receive files until the end of the copy. Without `on_overview`, report the result of each file to the sender.
 
-    `hear` gets the sender's overview. The client passes it, and sends a worker nothing about its own paths. Raises `LostError`,
-    and `RefusedError` if no further file can be stored.
+    `on_overview` gets the sender's overview. The client passes it, and sends a worker nothing about its own paths. Raises
+    `PeerLostError`, and `CopyRefusedError` if no further file can be stored.
     """
     reported, unsaid = 0, 0
     while True:
@@ -283,13 +277,13 @@ def receive_files(
         if kind == b"D":
             keeper.write(value)
             unsaid += len(value)
-        elif kind == b"S" and hear:
-            hear(value)
+        elif kind == b"S" and on_overview:
+            on_overview(value)
             keeper.settle(value[0], value[1])
             channel.send(b"P", None)
         else:
             _obey(channel, keeper, kind, value)
-        news = keeper.reports[reported:] if hear is None else []
+        news = keeper.reports[reported:] if on_overview is None else []
         reported += len(news)
         for report in news:
             channel.send(b"R", report)
@@ -310,8 +304,8 @@ def _obey(channel: FrameChannel, keeper: FileReceiver, kind: bytes, value: Any) 
     elif kind == b"S":
         channel.send(b"P", keeper.settle(value[0], value[1]))
     elif kind == b"L":
-        held = [(number, keeper.expect(number, CopyEntry(*entry))) for number, *entry in value]
-        channel.send(b"H", [one for one in held if one[1]])
+        kept_beginnings = [(number, keeper.expect(number, CopyEntry(*entry))) for number, *entry in value]
+        channel.send(b"H", [one for one in kept_beginnings if one[1]])
     elif kind == b"K":
         channel.send(b"A", [number for number, known in value if keeper.confirm(number, known)])
     elif kind == b"Z":
@@ -335,9 +329,9 @@ class FileReceiver:
         preserve: bool,
         place: CopyTarget | None = None,
         is_confined: bool = False,
-        tell: Callable[[int, int], None] = lambda skipped, arrived: None,  # noqa: ARG005  # no listener
+        on_bytes: Callable[[int, int], None] = lambda skipped, arrived: None,  # noqa: ARG005  # no listener
     ) -> None:
-        self._target, self._umask, self._preserve, self._tell = target, umask, preserve, tell
+        self._target, self._umask, self._preserve, self._on_bytes = target, umask, preserve, on_bytes
         self.place, self._is_confined = place, is_confined
         self.reports: list[tuple[int, str | None]] = []
         self.files, self.size = 0, 0  # complete files, and their bytes
@@ -352,7 +346,7 @@ class FileReceiver:
         self._arrived = 0
 
     def settle(self, count: int, tree: str | None) -> CopyTarget:
-        """Decide where entries go. `tree`: the key if a single folder is copied. Raises `RefusedError`."""
+        """Decide where entries go. `tree`: the key if a single folder is copied. Raises `CopyRefusedError`."""
         if self.place is None:
             self.place = self._decide(count, tree)
         return self.place
@@ -397,7 +391,7 @@ class FileReceiver:
                     os.mkdir(path, (entry.mode & 0o777 & ~self._umask) | 0o700)
                 self._folders.append((path, entry, is_new))
                 self._report(number, None)
-            elif length := self._held(number, entry, os.path.realpath(path) if os.path.islink(path) else path):
+            elif length := self._kept_length(number, entry, os.path.realpath(path) if os.path.islink(path) else path):
                 self._offered[number] = length
         except OSError as error:
             self._fail(number, path, error)
@@ -411,7 +405,7 @@ class FileReceiver:
         root = os.path.realpath(to_bytes(place.root) if place.is_into else self._target)
         return not os.path.realpath(path).startswith(root.rstrip(b"/") + b"/")
 
-    def _held(self, number: int, entry: CopyEntry, path: bytes) -> int:
+    def _kept_length(self, number: int, entry: CopyEntry, path: bytes) -> int:
         found = os.stat(path) if os.path.lexists(path) else None
         if found and not stat.S_ISREG(found.st_mode):
             what = "is a folder there" if stat.S_ISDIR(found.st_mode) else "is not a plain file there"
@@ -453,7 +447,7 @@ class FileReceiver:
         if number not in self._coming:
             return
         entry, path, unfinished, _ = self._coming[number]
-        self._tell(offset, 0)
+        self._on_bytes(offset, 0)
         if number in self._whole and offset == entry.size > 0:
             return
         self._whole.discard(number)
@@ -465,7 +459,7 @@ class FileReceiver:
             self._fail(number, path, error)
 
     def write(self, block: memoryview) -> None:
-        """Write bytes of the current file. Raises `RefusedError` if no other file can be stored either."""
+        """Write bytes of the current file. Raises `CopyRefusedError` if no other file can be stored either."""
         if self._file < 0:
             return
         try:
@@ -473,7 +467,7 @@ class FileReceiver:
             while left:
                 left = left[os.write(self._file, left) :]
             self._arrived += len(block)
-            self._tell(0, len(block))
+            self._on_bytes(0, len(block))
         except OSError as error:
             self.close()
             self._fail(self._number, self._coming[self._number][1], error)
@@ -510,7 +504,7 @@ class FileReceiver:
             self.close()
 
     def finish(self) -> None:
-        """Give folders their modes, and a complete tree its name. Raises `RefusedError`."""
+        """Give folders their modes, and a complete tree its name. Raises `CopyRefusedError`."""
         for path, entry, is_new in reversed(self._folders):
             try:
                 if self._preserve:
@@ -569,11 +563,6 @@ def _beside(path: bytes, key: str) -> bytes:
     return os.path.join(os.path.dirname(path), b".%s.tpuctl-%s" % (name, key.encode()))
 
 
-# The sending end of a copy: lists files, and sends them.
-#
-# Part of a program for workers: Python 3.8, the standard library.
-
-
 BATCH = 512
 # The client reads at most 4 MiB at once, and a byte of a name may become six characters.
 _BATCH_ROOM, _NOTES_ROOM = 1 << 19, 1 << 18
@@ -595,7 +584,7 @@ def list_files(
     """Return all files to send, following links.
 
     `names`: of sources whose path does not contain their name. Without `hidden`, hidden files directly in a source `.` are left
-    out: it has no folder of its own in the target. Raises `RefusedError` for a source that does not exist, and for a folder
+    out: it has no folder of its own in the target. Raises `CopyRefusedError` for a source that does not exist, and for a folder
     without `recurse`.
     """
     listing = FileListing([], [], [], len(sources))
@@ -660,8 +649,8 @@ def _entry(path: bytes, name: bytes, found: os.stat_result) -> CopyEntry:
 class FileSender:
     """Sends a listing.
 
-    `digest_of` reads the beginning of a file; `tell` gets the bytes that need not be sent, and the bytes sent. `questions`: the
-    kinds of the expected answers, in their order; `listed` and `ended`: the files announced to the receiver, and those sent
+    `digest_of` reads the beginning of a file; `on_bytes` gets the bytes that need not be sent, and the bytes sent. `questions`:
+    the kinds of the expected answers, in their order; `listed` and `ended`: the files announced to the receiver, and those sent
     completely; each grows before the corresponding frame is sent.
     """
 
@@ -671,9 +660,9 @@ class FileSender:
         listing: FileListing,
         *,
         digest_of: Callable[[bytes, int], str] = digest_of_beginning,
-        tell: Callable[[int, int], None] = lambda skipped, sent: None,  # noqa: ARG005  # no listener
+        on_bytes: Callable[[int, int], None] = lambda skipped, sent: None,  # noqa: ARG005  # no listener
     ) -> None:
-        self._channel, self._listing, self._digest_of, self._tell = channel, listing, digest_of, tell
+        self._channel, self._listing, self._digest_of, self._on_bytes = channel, listing, digest_of, on_bytes
         self.questions: list[bytes] = []
         self.listed: set[int] = set()
         self.ended: set[int] = set()
@@ -681,7 +670,7 @@ class FileSender:
     def send(self, answer: Callable[[bytes], Any], done: Container[int] = (), refused: Container[int] = ()) -> None:
         """Send all files that are not `done`, and stop with one as soon as it is `refused`.
 
-        `answer` waits for a frame of a kind. Raises `LostError`.
+        `answer` waits for a frame of a kind. Raises `PeerLostError`.
         """
         listing = self._listing
         entries = [entry for _, entry in listing.files]
@@ -694,11 +683,11 @@ class FileSender:
             self.listed.update(batch)
             self._ask(b"H", b"L", [[number, *entries[number]] for number in batch])
             kept: dict[int, int] = {}
-            if held := answer(b"H"):
+            if kept_beginnings := answer(b"H"):
                 # The receiver keeps its beginning of a file if the digests match.
-                self._ask(b"A", b"K", [[number, self._digest(number, length)] for number, length in held])
+                self._ask(b"A", b"K", [[number, self._digest(number, length)] for number, length in kept_beginnings])
                 agreed = set(answer(b"A"))
-                kept = {number: length for number, length in held if number in agreed}
+                kept = {number: length for number, length in kept_beginnings if number in agreed}
             for number in batch:
                 if not entries[number].is_folder and number not in refused:
                     self._send_file(number, kept.get(number, 0), refused)
@@ -721,12 +710,12 @@ class FileSender:
         problem = None
         self._channel.send(b"F", number)
         try:
-            self._tell(skipped, 0)
+            self._on_bytes(skipped, 0)
             left = entry.size - skipped
             with open(path, "rb", buffering=0) as file:
                 at = skipped
                 while left and number not in refused and (length := self._channel.send_part(file.fileno(), at, left)):
-                    self._tell(0, length)
+                    self._on_bytes(0, length)
                     at += length
                     left -= length
                 now = os.fstat(file.fileno())

@@ -46,9 +46,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-# `signal` makes enums of all its names, which costs more than the rest of this program.
-
-
 QUICK, SLOW = 0.004, 0.1
 FORGOTTEN = 24 * 3600.0
 
@@ -210,14 +207,9 @@ def say_goodbye(link: ClientLink, folder: str) -> None:
             obey(folder, kind, payload, None)
 
 
-# Runs on a worker: starts a command, once, waits for its end, and records how it ended.
-
-
-# `signal` makes enums of all its names, which costs more than the rest of this program.
-
-
 SOON, LATER = 0.004, 0.1
 CHECK_INTERVAL = 3.0
+# Not from `signal`, which makes enums of all its names: that costs more than the rest of this program.
 TERM, KILL = 15, 9
 # The signals for a command without a client, and for one that timed out, and the time between them.
 ENDING = {b"abandoned": (2, TERM, KILL), b"late": (TERM, KILL)}
@@ -428,9 +420,6 @@ def signal_processes(group: int, number: int) -> None:
         pass
 
 
-# Runs on a worker: the processes of a command's group, and those that can still print when the command itself has ended.
-
-
 # How long, in seconds, to wait after the end of a command for output of processes that it left behind.
 AFTERWARDS = 5.0
 
@@ -523,9 +512,6 @@ def has_open(pid: str, files: list[os.stat_result]) -> bool:
         if any(os.path.samestat(status, file) for file in files):
             return True
     return False
-
-
-# Runs on a worker: the output of the command, and its stdin.
 
 
 # Blocks of each stream in one round: a signal from the client must not wait for a gigabyte of output.

@@ -1,4 +1,4 @@
-"""Runs on a worker: the small files of a job, and the locks on them."""
+"""Runs on a worker: the small files of a job, the locks on them, and the frames to and from the client."""
 
 from __future__ import annotations
 
@@ -102,12 +102,6 @@ def remove_job(folder: str) -> None:
     os.rmdir(gone)
 
 
-# Runs on a worker: frees the disk space of output that the client has received.
-#
-# Only for followed jobs: all output of a detached job is kept. Files keep their length, so that offsets stay valid; the file
-# `trimmed` has the offsets of the first bytes that still exist. Works on Linux only; elsewhere no space is freed.
-
-
 # The smallest amount worth a system call.
 WORTHWHILE = 64 * 1024 * 1024
 # FALLOC_FL_KEEP_SIZE and FALLOC_FL_PUNCH_HOLE.
@@ -121,7 +115,11 @@ def trimmed(folder: str) -> list[int]:
 
 
 def trim(folder: str, offsets: Sequence[int]) -> None:
-    """Free the disk space below these offsets, if possible."""
+    """Free the disk space below these offsets, if possible; on Linux only.
+
+    Only for followed jobs: all output of a detached job is kept. Files keep their length, so that offsets stay valid; the file
+    `trimmed` has the offsets of the first bytes that still exist.
+    """
     before = trimmed(folder)
     if all(new - old < WORTHWHILE for new, old in zip(offsets, before)):
         return
@@ -139,9 +137,6 @@ def trim(folder: str, offsets: Sequence[int]) -> None:
                 os.close(file)
     except (ImportError, OSError, AttributeError):
         pass
-
-
-# Runs on a worker: the connection to the client, as frames: a letter, four bytes of length, the payload.
 
 
 JOB_MARK = b"\n\0tpuctl-job\n"

@@ -56,19 +56,19 @@ def main() -> None:
 
 def serve(source: BinaryIO, sink: BinaryIO) -> None:
     """Compare, receive files, delete, report."""
-    wish = read_frame(source)
-    folder = SyncFolder(wish)
-    if not wish["look"]:
+    request = read_frame(source)
+    folder = SyncFolder(request)
+    if not request["dry_run"]:
         folder.lock()
-    plan = compare_files(folder, wish["entries"])
-    gone, kept = folder.obsolete({entry[0] for entry in wish["entries"]}) if wish["delete"] else ([], [])
+    plan = compare_files(folder, request["entries"])
+    gone, kept = folder.obsolete({entry[0] for entry in request["entries"]}) if request["delete"] else ([], [])
     can_rsync = shutil.which("rsync") is not None
     write_frame(sink, {**plan, "folder": path_text(folder.root), "delete": gone, "kept": kept, "rsync": can_rsync})
-    if wish["look"]:
+    if request["dry_run"]:
         return
     try:
         work = read_frame(source)
-        put = SyncWriter(folder, wish["entries"])
+        put = SyncWriter(folder, request["entries"])
         put.prepare(work)
         if work["rsync"]:
             write_frame(sink, {"ready": True})
@@ -262,11 +262,6 @@ def write_frame(sink: BinaryIO, value: dict[str, Any]) -> None:
     sink.flush()
 
 
-# The target folder of a sync on a worker, and the record of earlier syncs: part of the program `tree.py`.
-#
-# Nothing is written, read or deleted outside the folder, nor through a symlink in it. Must run under Python 3.8.
-
-
 STAGE = b".tpuctl-sync"
 LOCK_PATIENCE = 10.0
 
@@ -278,13 +273,13 @@ class SyncRefusedError(Exception):
 class SyncFolder:
     """The target folder, and what earlier syncs put there: size and mtime of each file, target of each link."""
 
-    def __init__(self, wish: dict[str, Any]) -> None:
+    def __init__(self, request: dict[str, Any]) -> None:
         home = os.path.expanduser(b"~")
-        self.root = os.path.realpath(os.path.join(home, os.path.expanduser(path_bytes(wish["folder"]))))
+        self.root = os.path.realpath(os.path.join(home, os.path.expanduser(path_bytes(request["folder"]))))
         status = lstat_or_none(self.root)
         if status is not None and not stat.S_ISDIR(status.st_mode):
             raise SyncRefusedError(f"`{path_text(self.root)}` is a file on the worker")
-        self.token = wish["token"]
+        self.token = request["token"]
         key = hashlib.sha256(self.root).hexdigest()[:16]
         self.note = os.path.join(home, b".tpuctl", b"sync", key.encode())
         self.records: dict[str, list[Any]] = {}
@@ -348,7 +343,7 @@ class SyncFolder:
         return lstat_or_none(self.path(name)) if self.is_open(name.rpartition("/")[0]) else None
 
     def is_open(self, parent: str) -> bool:
-        """Return whether a folder exists. Any other entry there must come from a sync, or `RefusalError` is raised."""
+        """Return whether a folder exists. Any other entry there must come from a sync, or `SyncRefusedError` is raised."""
         if parent not in self._open:
             status = self.stand(parent)
             if status is not None and not stat.S_ISDIR(status.st_mode) and not self.is_ours(parent, status):

@@ -1,7 +1,8 @@
 """Runs on a worker: sends what support needs. It changes nothing, and follows no link.
 
-First facts about the machine, then the output of tpuctl's jobs, then libtpu's logs, the newest first, as long as there is room.
-Paths begin at $TPUCTL_DEVICE_ROOT, which is empty on a real worker. Python 3.8, the standard library.
+First facts about the machine (from /proc, which keeps the words of a command line apart, and from programs with a time limit,
+as root only if sudo needs no password), then the output of tpuctl's jobs, then libtpu's logs, the newest first, as long as
+there is room. Paths begin at $TPUCTL_DEVICE_ROOT, which is empty on a real worker. Python 3.8, the standard library.
 """
 
 from __future__ import annotations
@@ -150,13 +151,9 @@ def modified_at(path: str) -> float:
         return 0.0
 
 
-# Runs on a worker: sends evidence as frames: a letter, four bytes of length, the payload. Within limits of size and time.
-#
-# f: a file begins, as JSON: its path below the worker's folder, its source, its size, its modification time. d: bytes of it.
-# c: number of bytes left out here. e: it ends. n: what is missing and why, as JSON. z: the end. The output of a login shell
-# comes before the mark. Python 3.8, the standard library.
-
-
+# Frames: a letter, four bytes of length, the payload. f: a file begins, as JSON: its path below the worker's folder, its
+# source, its size, its modification time. d: bytes of it. c: number of bytes left out here. e: it ends. n: what is missing and
+# why, as JSON. z: the end. The output of a login shell comes before the mark.
 EVIDENCE_MARK = b"\n\0tpuctl-evidence\n"
 PIECE = 64 * 1024
 # If a part begins in the middle of a file, the rest of its line is left out: it may be the end of a secret.
@@ -267,11 +264,6 @@ def put_all(data: bytes) -> None:
             data = data[os.write(1, data) :]
     except BrokenPipeError:
         sys.exit(0)
-
-
-# Runs on a worker: sends facts about the machine. Programs run with a time limit, and as root only if sudo needs no password.
-#
-# Processes are read from /proc, which keeps the words of a command line apart. Python 3.8, the standard library.
 
 
 PROGRAM_TIMEOUT = 10.0

@@ -61,10 +61,10 @@ def examine(inspection: str, holders: str, patience: float) -> None:
     put_fact(facts, "uptime", lambda: first_text(root, "/proc/uptime").split()[0])
     facts["kernel"], facts["python"] = os.uname().release, "%d.%d.%d" % sys.version_info[:3]
     jobs = job_variables(home)
-    said = collect_output(asked, patience)
-    put_fact(facts, "login", lambda: login_variables(said.pop("login"), patience))
-    put_fact(facts, "killed", lambda: oom_kills(said.pop("dmesg")))
-    facts["session"], facts["jobs"], facts["said"] = tpu_variables(os.environ), jobs, said
+    outputs = collect_output(asked, patience)
+    put_fact(facts, "login", lambda: login_variables(outputs.pop("login"), patience))
+    put_fact(facts, "killed", lambda: oom_kills(outputs.pop("dmesg")))
+    facts["session"], facts["jobs"], facts["said"] = tpu_variables(os.environ), jobs, outputs
     every = [*jobs, facts["login"].get("ok", {}), facts["session"]]
     put_fact(
         facts,
@@ -146,17 +146,17 @@ def collect_output(asked: dict[str, Any], seconds: float) -> dict[str, Any]:
             printed[name] += data
             if not data or len(printed[name]) > MOST_PRINTED:
                 del waiting[file]
-    said: dict[str, Any] = {}
+    outputs: dict[str, Any] = {}
     for name, one in asked.items():
         if isinstance(one, str):
-            said[name] = {"code": 127, "out": one}
+            outputs[name] = {"code": 127, "out": one}
             continue
         code = None if name in waiting.values() or len(printed[name]) > MOST_PRINTED else finish(one)
         if code is None:
             end(one)
         most = MOST_PRINTED if name in {"login", "dmesg"} else 16 * LONGEST_TEXT
-        said[name] = {"code": code, "out": printed[name][:most].decode("utf-8", "replace")}
-    return said
+        outputs[name] = {"code": code, "out": printed[name][:most].decode("utf-8", "replace")}
+    return outputs
 
 
 def finish(process: Any) -> int | None:
@@ -189,13 +189,13 @@ def tpu_variables(environ: Any) -> dict[str, str]:
     return {name: environ[name][:LONGEST_VALUE] for name in NAMES if environ.get(name)}
 
 
-def login_variables(said: dict[str, Any], patience: float) -> dict[str, str]:
+def login_variables(outputs: dict[str, Any], patience: float) -> dict[str, str]:
     """Return the variables of a login shell, which follow the output of its profile."""
-    _, marked, text = said["out"].rpartition("\n%s\n" % VARIABLES_MARK)
-    if not marked and said["code"] is None:
+    _, marked, text = outputs["out"].rpartition("\n%s\n" % VARIABLES_MARK)
+    if not marked and outputs["code"] is None:
         raise NoFactError("a login shell did not start within %g s: a command in its profile waits" % patience)
     if not marked:
-        ended = last_line(said["out"]) or "exit %d" % said["code"]
+        ended = last_line(outputs["out"]) or "exit %d" % outputs["code"]
         raise NoFactError("a login shell runs no commands: %s" % ended)
     pairs = [entry.partition("=") for entry in text.split("\0")]
     return tpu_variables({name: value for name, _, value in pairs})
@@ -232,13 +232,13 @@ def job_variables(home: str) -> list[dict[str, str]]:
     return found
 
 
-def oom_kills(said: dict[str, Any]) -> dict[str, Any]:
+def oom_kills(outputs: dict[str, Any]) -> dict[str, Any]:
     """Return the number of processes killed for lack of memory, and the last such lines of the kernel's log."""
-    if said["code"] != 0:
-        if said["code"] is None:
+    if outputs["code"] != 0:
+        if outputs["code"] is None:
             raise NoFactError("`dmesg` timed out")
-        raise NoFactError(last_line(said["out"]) or "`dmesg` failed: exit %d" % said["code"])
-    lines = [line[:LONGEST_VALUE] for line in said["out"].splitlines() if OOM_KILL.search(line)]
+        raise NoFactError(last_line(outputs["out"]) or "`dmesg` failed: exit %d" % outputs["code"])
+    lines = [line[:LONGEST_VALUE] for line in outputs["out"].splitlines() if OOM_KILL.search(line)]
     events = [line for line in lines if "Kill" in line or "out of memory" in line]
     return {"count": len(events) or len(lines), "lines": lines[-MOST_LINES:]}
 
@@ -268,12 +268,7 @@ def log_folder(root: str, named: str | None) -> dict[str, Any]:
     return {"path": path, "state": state, "bytes": size, "files": count, "isComplete": True}
 
 
-# Runs on a worker: finds the Python environments with frameworks for TPUs, and their versions, without importing any.
-#
-# The names of `*.dist-info` folders are the installed packages [PEP 376, 427], their `Requires-Dist` lines the requirements. It
-# must run under Python 3.8 and import little.
-
-
+# The names of `*.dist-info` folders are the installed packages [PEP 376, 427], their `Requires-Dist` lines the requirements.
 PACKAGES = {
     *("jax", "jaxlib", "libtpu", "libtpu-nightly", "flax", "torch", "torch-xla"),
     *("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tf-nightly", "keras"),

@@ -18,14 +18,18 @@ if TYPE_CHECKING:
 @cli_command("attach")
 @job_options
 @click.option(
-    "--tail", "-n", type=click.IntRange(0), metavar="N", help="Number of last lines of each worker to begin with."
+    "--tail",
+    "-n",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Number of last lines of each worker to begin with. [default: all]",
 )
 def command(app: App, *, words: tuple[str, ...], selector: tuple[str, ...], worker: str, tail: int | None) -> int:
     """Follow a job to its end, with the exit code of `tpuctl run`: 0 only if it exits with 0 on all its workers.
 
-    Without JOB it is the newest that runs, else the newest; the last of several words is the job. Its output so far comes
-    first. Ctrl-C leaves a detached job running, and one that another client follows. Any other job receives it as from
-    `tpuctl run`: INT, then QUIT, then KILL.
+    Without JOB the newest running job is followed, or the newest of all. Of several arguments the last is the job. Its output
+    so far comes first. Ctrl-C leaves a detached job running, and one that another client follows. Any other job receives it as
+    from `tpuctl run`: INT, then QUIT, then KILL.
 
     \b
     Examples:
@@ -41,5 +45,5 @@ def command(app: App, *, words: tuple[str, ...], selector: tuple[str, ...], work
     if app.terminal.is_interactive:
         leaves = "sends INT to it" if is_ours else "leaves it running"
         app.terminal.note(f"job {job.name}: {job.command}" + (f" (Ctrl-C {leaves})" if job.is_running else ""))
-    result = follow_job(app, choice, job, [one.member for one in listing.silent], passes_signals=is_ours)
+    result = follow_job(app, choice, job, [one.target for one in listing.silent], passes_signals=is_ours)
     return show_result(app, result)

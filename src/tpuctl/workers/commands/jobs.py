@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from tpuctl.errors import TpuctlError
     from tpuctl.workers.worker_jobs import JobClient, JobListing
 
-# The workers and the job that `jobs`, `logs`, `attach` and `kill` act on.
-
 
 @dataclass(frozen=True, slots=True)
 class JobChoice:
@@ -48,7 +46,7 @@ def worker_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def choose_targets_and_job(app: App, words: Sequence[str], selector: Sequence[str], worker: str) -> JobChoice:
     """Return the workers and the job: the last of several words is the job, with `-l` also a single one.
 
-    Raises `InvalidInputError`, and the errors of `members`.
+    Raises `InvalidInputError`, and the errors of `targets`.
     """
     from tpuctl.workers.worker_jobs import check_job_name  # noqa: PLC0415  # completion and --help need not wait for it
 
@@ -64,7 +62,7 @@ def choose_targets_and_job(app: App, words: Sequence[str], selector: Sequence[st
 def job_targets(
     app: App, nodes: Sequence[str], selector: Sequence[str], worker: str, *, job: str | None = None
 ) -> JobChoice:
-    """Return the workers of these nodes. Raises the errors of `members`."""
+    """Return the workers of these nodes. Raises the errors of `targets`."""
     from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # as above
     from tpuctl.workers.worker_jobs import JobClient  # noqa: PLC0415  # as above
 
@@ -91,7 +89,9 @@ def show_errors(app: App, errors: Sequence[TpuctlError]) -> int:
 @click.option(
     "--last", type=click.IntRange(1), default=100, metavar="N", help="Number of newest jobs to show. [default: 100]"
 )
-@click.option("--remove", multiple=True, metavar="JOB", help="Job to remove, with its output; it must have ended.")
+@click.option(
+    "--remove", multiple=True, metavar="JOB", help="Job to remove, with its output; it must have ended. Repeatable."
+)
 @click.option("--prune", is_flag=True, help="Remove old jobs that have ended, with their output.")
 @click.option(
     "--older-than",
@@ -121,7 +121,7 @@ def command(
       tpuctl jobs trainer -o json | jq '.[0].workers[] | select(.exitCode != 0)'
       tpuctl jobs trainer --prune --older-than 1d
     """
-    from tpuctl.workers.worker_jobs import check_job_name, list_jobs  # noqa: PLC0415  # not needed by --help
+    from tpuctl.workers.worker_jobs import check_job_name, list_jobs, remove_jobs  # noqa: PLC0415  # not needed by --help
 
     if older_than is not None and not (prune and isinstance(older_than, timedelta)):
         raise InvalidInputError("`--older-than` needs `--prune`", hint="add it: `--prune --older-than 7d`")
@@ -132,7 +132,14 @@ def command(
     choice = job_targets(app, nodes, selector, worker)
     if prune or remove:
         older = older_than if isinstance(older_than, timedelta) else timedelta(days=7)
-        return _remove(app, choice.workers, remove, older, choice.nodes)
+        removal = remove_jobs(choice.workers, remove, older=older, nodes=choice.nodes)
+        if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
+            app.terminal.data([{"job": name} for name in removal.removed], app.format)
+        else:
+            app.terminal.names(removal.removed)
+        if not removal.removed and not removal.errors:
+            app.terminal.note("no jobs to remove")
+        return show_errors(app, removal.errors)
     listing = list_jobs(choice.workers, limit=last)
     _show(app, listing, choice.nodes)
     return show_errors(app, listing.errors)
@@ -155,17 +162,3 @@ def _show(app: App, listing: JobListing, nodes: str) -> None:
         terminal.note(
             f"{listing.left_out} older jobs not shown: list more with `--last N`, remove old ones with `--prune`"
         )
-
-
-def _remove(app: App, workers: JobClient, names: Sequence[str], older: timedelta, nodes: str) -> int:
-    """Remove jobs; show which were removed, and why others were not."""
-    from tpuctl.workers.worker_jobs import remove_jobs  # noqa: PLC0415  # completion and --help need not wait for it
-
-    removal = remove_jobs(workers, names, older=older, nodes=nodes)
-    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
-        app.terminal.data([{"job": name} for name in removal.removed], app.format)
-    else:
-        app.terminal.names(removal.removed)
-    if not removal.removed and not removal.errors:
-        app.terminal.note("no jobs to remove")
-    return show_errors(app, removal.errors)

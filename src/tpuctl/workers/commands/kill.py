@@ -24,7 +24,6 @@ from tpuctl.workers.worker_jobs import (
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
-    from tpuctl.workers.commands.jobs import JobChoice
     from tpuctl.workers.worker_jobs import JobSignalResult
 
 # Most programs end by then, and the state shown is their last.
@@ -60,8 +59,8 @@ def command(
 ) -> int:
     """Send a signal to all processes of a job, on all its workers; succeeds if the job has already ended.
 
-    Without JOB it is the one that runs; of several the newest, after a confirmation. The last of several words is the job.
-    A process that has started its own session is not reached: see `tpuctl unstick`.
+    Without JOB the running job receives the signal; if several run, the newest, after a confirmation. Of several arguments the
+    last is the job. A process that has started its own session is not reached: see `tpuctl unstick`.
 
     \b
     Examples:
@@ -75,7 +74,15 @@ def command(
             "`--timeout forever` is longer than a session may last", hint="give a time, such as `10m`"
         )
     choice = choose_targets_and_job(app, words, selector, worker)
-    job = choice.job or _newest_job(app, choice, signal_name(number), yes=yes)
+    job = choice.job
+    if job is None:
+        listing = list_jobs(choice.workers)
+        newest = choose_job(listing, None, choice.nodes, running_first=True)
+        running = sum(one.is_running for one in listing.jobs)
+        question = f"{running} jobs run on `{choice.nodes}`; send {signal_name(number)} to the newest"
+        if running > 1 and not app.terminal.confirm(f"{question}, `{newest.name}` ({newest.command})?", yes=yes):
+            raise NotConfirmedError("nothing was done", hint=f"name the job; list them: `tpuctl jobs {choice.nodes}`")
+        job = newest.name
     done = signal_job(choice.workers, job, number, wait=timeout if wait else _MOMENT, nodes=choice.nodes)
     _show(app, done, signal_name(number))
     errors = done.errors
@@ -83,17 +90,6 @@ def command(
         hint = f"kill it: `tpuctl kill {choice.nodes} {job} --signal KILL`"
         errors.append(TimedOutError(f"job `{job}` still runs after {timeout.total_seconds():g} s", hint=hint))
     return show_errors(app, errors)
-
-
-def _newest_job(app: App, choice: JobChoice, signal: str, *, yes: bool) -> str:
-    """Return the job to signal when none is named. Raises `NotConfirmedError` if the user refuses."""
-    listing = list_jobs(choice.workers)
-    job = choose_job(listing, None, choice.nodes, running_first=True)
-    running = sum(one.is_running for one in listing.jobs)
-    question = f"{running} jobs run on `{choice.nodes}`; send {signal} to the newest, `{job.name}` ({job.command})?"
-    if running > 1 and not app.terminal.confirm(question, yes=yes):
-        raise NotConfirmedError("nothing was done", hint=f"name the job; list them: `tpuctl jobs {choice.nodes}`")
-    return job.name
 
 
 def _show(app: App, done: JobSignalResult, signal: str) -> None:

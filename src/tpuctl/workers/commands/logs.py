@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tpuctl.app.app import App
     from tpuctl.ssh.connection import Target
     from tpuctl.workers.commands.jobs import JobChoice
-    from tpuctl.workers.worker_jobs import Job, JobListing
+    from tpuctl.workers.worker_jobs import Job
     from tpuctl.workers.worker_session import WorkerResult
 
 
@@ -45,13 +45,19 @@ if TYPE_CHECKING:
 @click.option(
     "--follow", "-f", is_flag=True, help="Continue until the job has ended; reconnects when a connection breaks."
 )
-@click.option("--tail", "-n", type=click.IntRange(0), metavar="N", help="Number of last lines to print of each worker.")
+@click.option(
+    "--tail",
+    "-n",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Number of last lines to print of each worker. [default: all]",
+)
 def command(
     app: App, *, words: tuple[str, ...], selector: tuple[str, ...], worker: str, follow: bool, tail: int | None
 ) -> int:
     """Print the output of a job on its workers; without JOB that of the newest.
 
-    The last of several words is the job. With several workers each line is marked with its worker; the workers follow one
+    Of several arguments the last is the job. With several workers each line is marked with its worker; the workers follow one
     another, or with --follow their lines appear as they arrive. The exit code is 0 even if the job failed: see `tpuctl attach`.
     A detached job's stdout and stderr are one stream; of other jobs stderr follows stdout. Ctrl-C never reaches the job.
 
@@ -64,44 +70,37 @@ def command(
     choice = choose_targets_and_job(app, words, selector, worker)
     if follow and choice.job and tail is None:
         # Asking for the state of the job first would double the time.
-        return _follow(app, choice, Job(choice.job, ()), choice.workers.members)
+        return _follow(app, choice, Job(choice.job, ()), choice.workers.targets)
     listing = list_jobs(choice.workers, names=[choice.job] if choice.job else (), tail=tail)
     job = choose_job(listing, choice.job, choice.nodes)
     if choice.job is None and app.terminal.is_interactive:
         app.terminal.note(f"job {job.name} ({job_state(job.shares)}): {job.command}")
     if follow:
-        return _follow(app, choice, job, [one.member for one in listing.silent])
-    return _read(app, choice, listing, job)
-
-
-def _read(app: App, choice: JobChoice, listing: JobListing, job: Job) -> int:
-
-    with WorkerOutputStreams(app.terminal, [share.member for share in job.shares]) as streams:
-        tail = OutputTail(streams, len(job.shares))
-        silent = JobOutputReader(tail, choice.workers.ssh_options, SystemClock()).read(job.shares)
-    endings = [share.ending for share in job.shares]
-    _warn(app, endings)
+        return _follow(app, choice, job, [one.target for one in listing.silent])
+    with WorkerOutputStreams(app.terminal, [share.target for share in job.shares]) as streams:
+        kept = OutputTail(streams, len(job.shares))
+        silent = JobOutputReader(kept, choice.workers.ssh_options, SystemClock()).read(job.shares)
+    results = [share.result for share in job.shares]
+    _warn(app, results)
     code = show_errors(app, explain_no_answers([*listing.silent, *silent]))
-    show_diagnosis(app, diagnose_output(endings, tail))
+    show_diagnosis(app, diagnose_output(results, kept))
     return code
 
 
-def _warn(app: App, endings: Sequence[WorkerResult]) -> None:
-
-    for text in run_warnings(endings, tells_ends=False):
+def _warn(app: App, results: Sequence[WorkerResult]) -> None:
+    for text in run_warnings(results, tells_ends=False):
         app.terminal.warn(text)
 
 
 def _follow(app: App, choice: JobChoice, job: Job, others: Sequence[Target]) -> int:
-
     result = follow_job(app, choice, job, others)
-    if not result.endings:
+    if not result.results:
         raise job_not_found(job.name, choice.nodes)
-    _warn(app, result.endings)
+    _warn(app, result.results)
     show_diagnosis(app, result.diagnosis)
-    cut = [ending for ending in result.endings if ending.code is None]
+    cut = [one for one in result.results if one.code is None]
     if not cut:
         return ExitCode.OK
-    whys = dict.fromkeys(ending.explain(ending.member.label) for ending in cut)
+    whys = dict.fromkeys(one.explain(one.target.label) for one in cut)
     text = f"job `{job.name}` could not be followed to its end on worker {worker_labels(cut)}"
     return show_errors(app, [RemoteCommandError(text, hint="\n".join(map(escape_unprintable, whys)))])

@@ -26,22 +26,19 @@ if TYPE_CHECKING:
     from tpuctl.workers.execution import RunRequest
     from tpuctl.workers.one_off import OneOffRequest
 
-# The options for the environment of remote commands.
-
-
 _ENVIRONMENT_OPTIONS = (
     click.option(
         "--env",
         "env",
         metavar="NAME[=VALUE]",
         multiple=True,
-        help="Environment variable of the command; NAME alone takes the local value.",
+        help="Environment variable of the command; NAME alone takes the local value. Repeatable.",
     ),
     click.option(
         "--env-file",
         metavar="FILE",
         multiple=True,
-        help="File of environment variables, NAME=VALUE lines as in docker --env-file.",
+        help="File of environment variables, NAME=VALUE lines as in docker --env-file. Repeatable.",
     ),
     click.option(
         "--tpu-env",
@@ -56,12 +53,16 @@ _ENVIRONMENT_OPTIONS = (
     click.option(
         "--tpu-min-log-level", metavar="LEVEL", help="Lowest severity in libtpu's log: 0 to 3, or INFO to FATAL."
     ),
-    click.option("--tpu-stderr-log-level", metavar="LEVEL", help="Lowest severity that libtpu also prints on stderr."),
+    click.option(
+        "--tpu-stderr-log-level",
+        metavar="LEVEL",
+        help="Lowest severity that libtpu also prints on stderr: 0 to 3, or INFO to FATAL.",
+    ),
     click.option(
         "--tpu-max-log-size-mb",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Size in MB at which libtpu starts a new log file.",
+        help="Size in MB at which libtpu starts a new log file. [default: libtpu's]",
     ),
 )
 
@@ -99,19 +100,29 @@ def take_environment(app: App, options: dict[str, Any]) -> EnvironmentOptions:
     return EnvironmentOptions(given, tpu=options.pop("tpu_env"))
 
 
-# The options of `tpuctl run --up`.
-
-
 _ONE_OFF_OPTIONS = (
     click.option(
         "--up", metavar="SPEC", help="Node to bring up first: an accelerator type, or a file like tpuctl.yaml."
     ),
-    click.option("--rm", "remove", is_flag=True, help="Delete the node that --up created, in any case, at the end."),
+    click.option(
+        "--rm",
+        "remove",
+        is_flag=True,
+        help="With --up: delete the node at the end, also after a failure, if this run created it.",
+    ),
     click.option("--exclusive", is_flag=True, help="With --up: fail if the node already exists."),
-    click.option("--sync", metavar="DIR", help="With --up: folder to sync and run in. [default: this git tree]"),
+    click.option(
+        "--sync",
+        metavar="DIR",
+        help="With --up: folder to sync, where the command runs unless --workdir is given. "
+        "[default: this git tree, if there is no --workdir]",
+    ),
     click.option("--no-sync", is_flag=True, help="With --up: sync no folder."),
     click.option(
-        "--collect", metavar="PATH", multiple=True, help="With --up: path to copy from the workers at the end."
+        "--collect",
+        metavar="PATH",
+        multiple=True,
+        help="With --up: path to copy from the workers at the end. Repeatable.",
     ),
 )
 _ONE_OFF_NAMES = ("up", "remove", "exclusive", "sync", "no_sync", "collect")
@@ -164,20 +175,20 @@ def take_one_off(app: App, options: dict[str, Any], workers: WorkerSet) -> OneOf
         checks=checks,
         remove=taken["remove"],
         exclusive=taken["exclusive"],
-        sync=_sync_folder(app, taken["sync"], without=taken["no_sync"]),
+        sync=_sync_folder(app, taken["sync"], without=taken["no_sync"], workdir=options["workdir"]),
         collect=taken["collect"],
         workers=workers,
     )
 
 
-def _sync_folder(app: App, given: str | None, *, without: bool) -> Path | None:
-    """Return the folder to sync: `given`, or else the git tree of the current directory; None without one."""
+def _sync_folder(app: App, given: str | None, *, without: bool, workdir: str | None) -> Path | None:
+    """Return the folder to sync: `given`; without it and without a `workdir` the git tree of the current directory, if any."""
     here = app.invocation.folder
     if given is not None and without:
         raise InvalidInputError("`--sync` and `--no-sync` exclude each other", hint="leave one of them out")
     if given is not None:
         return here / expand_user_path(Path(given))
-    if without:
+    if without or workdir:
         return None
     return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), None)
 
@@ -191,8 +202,12 @@ def _sync_folder(app: App, given: str | None, *, without: bool) -> Path | None:
 @environment_options
 @click.option("--detach", "-d", is_flag=True, help="Start the command, print the job's name, and leave it running.")
 @click.option("--name", "job", metavar="JOB", help="Name of the job. [default: from the time]")
-@click.option("--log-dir", metavar="DIR", help="Directory for a file with each worker's output.")
-@click.option("--allow-unreachable", is_flag=True, help="Run also when some workers cannot be reached.")
+@click.option("--log-dir", metavar="DIR", help="Local directory for a file with each worker's output.")
+@click.option(
+    "--allow-unreachable",
+    is_flag=True,
+    help="Run on the reachable workers if some cannot be reached; otherwise it runs on none.",
+)
 @click.option("--partial", is_flag=True, hidden=True, help="Old name of --allow-unreachable.")
 @click.option("--fail-fast", is_flag=True, help="Terminate the command everywhere when it fails on one worker.")
 @click.option(
@@ -237,7 +252,7 @@ def command(app: App, *, nodes: tuple[str, ...], worker: str, selector: tuple[st
 
     workers = WorkerSet.parse(worker)
     job = take_one_off(app, options, workers)
-    wish = _parse_request(app, options)
+    request = _parse_request(app, options)
     if job is None or not job.names_file:
         app.require_trust()
     if job is not None:
@@ -245,10 +260,10 @@ def command(app: App, *, nodes: tuple[str, ...], worker: str, selector: tuple[st
 
         if len(nodes) > 1 or selector:
             raise InvalidInputError("`--up` takes one node", hint="name one, or none to generate a name")
-        return run_one_off(app, nodes[0] if nodes else None, job, wish)
+        return run_one_off(app, nodes[0] if nodes else None, job, request)
     found = find_targets(app, find_nodes(app, nodes, selector), workers)
     await_key(app, found)
-    return run_and_show(app, found, wish)
+    return run_and_show(app, found, request)
 
 
 def _parse_request(app: App, options: dict[str, Any]) -> RunRequest:
@@ -268,7 +283,7 @@ def _parse_request(app: App, options: dict[str, Any]) -> RunRequest:
     limits = RunLimits(
         fanout=options["fanout"],
         batch=options["batch"],
-        partial=options["allow_unreachable"] or options["partial"],
+        allow_unreachable=options["allow_unreachable"] or options["partial"],
         fail_fast=options["fail_fast"],
         timeout=_time_limit(options["timeout"]),
         connect_within=_time_limit(options["connect_timeout"]) or RunLimits().connect_within,

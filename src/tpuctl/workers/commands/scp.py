@@ -88,24 +88,21 @@ def command(
     # Copies take real time, also in a sandbox with a faster clock.
     clock = app.invocation.clock or SystemClock()
     kept = "the received parts stay beside their destination, as `.NAME.tpuctl-…`"
-    with app.going_on(kept, resume=app.command_line()), CopyStatusLine(app.terminal, clock, tallies):
+    with app.in_flight(kept, resume=app.command_line()), CopyStatusLine(app.terminal, clock, tallies):
         started = clock.monotonic()
         if listing is not None:
-            copied = upload(chosen, listing, request.target, wish=options, tallies=tallies, clock=clock)
+            copied = upload(chosen, listing, request.destination, options=options, tallies=tallies, clock=clock)
         else:
             copied = download(
                 chosen,
                 request.sources,
                 app.invocation.folder,
-                request.target,
-                wish=options,
+                request.destination,
+                options=options,
                 tallies=tallies,
                 clock=clock,
             )
     return show_copy_results(app, copied, notes=listing.notes if listing else (), duration=clock.monotonic() - started)
-
-
-# Show the results of a copy: skipped files, the result of each worker, and a summary.
 
 
 _MAX_NAMED = 5
@@ -129,16 +126,16 @@ def show_copy_results(app: App, copied: Sequence[CopyResult], *, notes: Sequence
         if len(one.notes) > _MAX_NOTES:
             notes.append(f"and {len(one.notes) - _MAX_NOTES} more notes")
         for note in notes:
-            app.terminal.note(f"worker {one.member.label}: {note}" if len(copied) > 1 else note)
+            app.terminal.note(f"worker {one.target.label}: {note}" if len(copied) > 1 else note)
     if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
         app.terminal.data([_to_json(app, one) for one in copied], app.format)
     elif app.format is OutputFormat.NAME:
-        app.terminal.names(f"{one.member.node.name.node_id}-{one.member.worker}" for one in copied if not one.error)
+        app.terminal.names(f"{one.target.node.name.node_id}-{one.target.worker}" for one in copied if not one.error)
     failed = [one for one in copied if one.error]
     if not failed:
         app.terminal.note(_summary(copied, duration))
         return ExitCode.OK
-    if unreached := [(one.member, one.ssh_stderr) for one in failed if one.ssh_stderr]:
+    if unreached := [(one.target, one.ssh_stderr) for one in failed if one.ssh_stderr]:
         from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failures  # noqa: PLC0415  # only for failures
 
         context = collect_failure_context(unreached[0][0], accepted_elsewhere=len(unreached) < len(copied))
@@ -168,7 +165,7 @@ def _summary(copied: Sequence[CopyResult], duration: timedelta) -> str:
 
 def _show_problems(app: App, one: CopyResult, *, is_single: bool) -> None:
     is_named = is_single or isinstance(one.error, UnexpectedAnswerError)
-    label = "" if is_named else f"worker {one.member.label}: "
+    label = "" if is_named else f"worker {one.target.label}: "
     lines = list(one.problems[:_MAX_NAMED])
     if len(one.problems) > _MAX_NAMED:
         lines.append(f"and {len(one.problems) - _MAX_NAMED} more files")
@@ -186,11 +183,11 @@ def _error_for(copied: Sequence[CopyResult], failed: Sequence[CopyResult]) -> Ex
     hint = "\n".join(hints) or (retry if failed[0].problems else None)
     if len(copied) == 1 and first is not None and not failed[0].problems:
         return first
-    labels = ", ".join(one.member.label for one in failed)
+    labels = ", ".join(one.target.label for one in failed)
     what = "files are missing" if all(one.problems for one in failed) else "the copy failed"
     message = f"{what} on {len(failed)} of {len(copied)} workers: {labels}"
     if len(copied) == 1:
-        name = failed[0].member.node.name.node_id
+        name = failed[0].target.node.name.node_id
         count = len(failed[0].problems)
         missing = f"1 file of `{name}` was" if count == 1 else f"{count} files of `{name}` were"
         return CopyError(f"{missing} not copied" + ("; the others were copied" if copied[0].files else ""), hint=hint)
@@ -201,8 +198,8 @@ def _error_for(copied: Sequence[CopyResult], failed: Sequence[CopyResult]) -> Ex
 
 def _to_json(app: App, one: CopyResult) -> dict[str, Any]:
     body: dict[str, Any] = {
-        "node": one.member.node.name.node_id,
-        "worker": one.member.worker,
+        "node": one.target.node.name.node_id,
+        "worker": one.target.worker,
         "ok": one.error is None,
         "files": one.files,
         "bytes": one.size,
@@ -213,9 +210,6 @@ def _to_json(app: App, one: CopyResult) -> dict[str, Any]:
     body |= {"problems": list(one.problems)} if one.problems else {}
     body |= {"error": {"kind": one.error.kind, "message": one.error.message}} if one.error else {}
     return body | ({"sandbox": True} if app.is_sandbox else {})
-
-
-# The status line of a copy on a terminal: bytes over all workers, rate, time left.
 
 
 _MAX_SECONDS_LEFT = 10**9

@@ -1,12 +1,14 @@
-"""A session on a worker that outlives its connection: reconnect until the user ends it."""
+"""`tpuctl ssh`: a session on a worker, or a command on several. With tmux a session survives a lost connection."""
 
 from __future__ import annotations
 
 import re
 import shlex
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -48,44 +50,34 @@ _REFUSALS = frozenset({ProbeOutcome.KEY_REFUSED, ProbeOutcome.HOST_KEY_CHANGED})
 def stay_attached(
     enter: Callable[[], ForegroundResult],
     *,
-    knock: Callable[[], ProbeResult],
+    probe: Callable[[], ProbeResult],
     check: Callable[[], None],
     clock: Clock,
-    tell: Callable[[str], None],
+    note: Callable[[str], None],
 ) -> ForegroundResult:
     """Enter a session, reconnect after each lost connection, and return how it ended in the end.
 
-    `enter` attaches to the session, `knock` probes the connection, `check` raises if the node has changed. Waits for the worker
+    `enter` attaches to the session, `probe` probes the connection, `check` raises if the node has changed. Waits for the worker
     without a time limit. Raises what `check` raises, and `RemoteCommandError` if the worker no longer accepts the key.
     """
     ran = enter()
     if not ran.has_connected:
         return ran
     while ran.was_lost:
-        tell("connection lost; the session continues: reconnecting as soon as the worker answers")
-        _await_answer(knock, check, clock)
+        note("connection lost; the session continues: reconnecting as soon as the worker answers")
+        for silent in count():
+            clock.sleep(_DELAYS[min(silent, len(_DELAYS) - 1)])
+            result = probe()
+            if result.outcome in _REFUSALS:
+                raise RemoteCommandError(f"the worker no longer accepts ssh: {result.detail}")
+            if result.outcome is not ProbeOutcome.UNREACHABLE:
+                break
+            if (silent + 1) % _CHECK_NODE_EVERY == 0:
+                # Offline, this machine cannot know the state of the node.
+                with suppress(ServiceUnavailableError):
+                    check()
         ran = enter()
     return ran
-
-
-def _await_answer(knock: Callable[[], ProbeResult], check: Callable[[], None], clock: Clock) -> None:
-    silent = 0
-    while True:
-        clock.sleep(_DELAYS[min(silent, len(_DELAYS) - 1)])
-        result = knock()
-        if result.outcome in _REFUSALS:
-            raise RemoteCommandError(f"the worker no longer accepts ssh: {result.detail}")
-        if result.outcome is not ProbeOutcome.UNREACHABLE:
-            return
-        silent += 1
-        if silent % _CHECK_NODE_EVERY == 0:
-            try:
-                check()
-            except ServiceUnavailableError:
-                continue  # this machine is offline: the state of the node is unknown
-
-
-# The options of `tpuctl ssh` that are passed on to ssh.
 
 
 _OPTIONS = (
@@ -194,9 +186,6 @@ def announce_forwards(app: App, forwards: tuple[PortForward, ...], label: str) -
         app.terminal.note(f"http://localhost:{forward.local}/ forwards to port {forward.remote} of {label}")
 
 
-# `tpuctl ssh`.
-
-
 @cli_command("ssh", without=("output",))
 @node_argument
 @click.argument("remote_command", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
@@ -251,7 +240,7 @@ def command(
             raise InvalidInputError("a shell needs a single worker", hint=f"{one}, or add a command: `-- COMMAND`")
         if flags.are_for_one_worker or options["tmux"] is not None or options["plain"]:
             raise InvalidInputError("options of ssh, `--tmux` and `--plain` need a single worker", hint=one)
-    found = find_targets(app, nodes, workers, only_looks=is_read_only)
+    found = find_targets(app, nodes, workers, read_only=is_read_only)
     if not is_read_only:
         await_key(app, found)
     if len(found) > 1 and not options["dry_run"]:
@@ -261,7 +250,7 @@ def command(
         return run_and_show(
             app, found, RunRequest(line=shell_line(words), limits=RunLimits(batch=options["batch_size"]))
         )
-    sessions = [build_session(app, node, member, words, flags=flags, options=options) for member in found]
+    sessions = [build_session(app, node, target, words, flags=flags, options=options) for target in found]
     if options["dry_run"]:
         app.terminal.names(shlex.join(session.argv()) for session in sessions)
         return 0
@@ -271,7 +260,7 @@ def command(
     if session.tmux is not None:
         return attach_tmux(app, session)
     if app.is_sandbox and session.tty:
-        warn_without_terminals(app, session.member)
+        warn_without_terminals(app, session.target)
     if not session.words and streams.stdin is sys.stdin:
         app.close()
         exec_ssh(session.argv())
@@ -279,9 +268,6 @@ def command(
     if ran.was_lost and not ran.has_connected:
         explain_failed_login(app, session)
     return ran.code
-
-
-# A session with one worker: the argv of ssh, tmux, and the explanation of a failed login.
 
 
 _LOGIN_TIMEOUT = timedelta(seconds=15)
@@ -294,7 +280,7 @@ class SshSession:
     """The ssh session to start. `node` is what the user typed; `tmux` is the name of a tmux session, or None."""
 
     node: str
-    member: Target
+    target: Target
     words: tuple[str, ...]
     flags: SshOptions
     tty: bool
@@ -305,8 +291,8 @@ class SshSession:
         """Return the whole argv of ssh, with `more` options after those of the user."""
         words = (tmux_attach_command(self.tmux, self.words),) if self.tmux is not None else self.words
         build = plain_ssh_argv if self.plain else ssh_argv
-        options = (*self.flags.for_connection(self.member.way), *more)
-        return build(self.member.way, words, tty=self.tty, options=options)
+        options = (*self.flags.for_connection(self.target.connection), *more)
+        return build(self.target.connection, words, tty=self.tty, options=options)
 
 
 def check_combinations(
@@ -325,14 +311,14 @@ def check_combinations(
 
 
 def build_session(
-    app: App, node: str, member: Target, words: tuple[str, ...], *, flags: SshOptions, options: dict[str, Any]
+    app: App, node: str, target: Target, words: tuple[str, ...], *, flags: SshOptions, options: dict[str, Any]
 ) -> SshSession:  # click's options
     """Build the session with one worker. Without a command and a terminal on stdin, forwards stay open until terminated."""
     name, has_terminal = options["tmux"], app.terminal.streams.stdin_is_terminal
     only_forwards = flags.no_command or bool(flags.forwards and not words and name is None and not has_terminal)
     is_shell = not words and not only_forwards
     tty = flags.tty or (has_terminal and (is_shell or name is not None))
-    return SshSession(node, member, words, replace(flags, no_command=only_forwards), tty, options["plain"], name)
+    return SshSession(node, target, words, replace(flags, no_command=only_forwards), tty, options["plain"], name)
 
 
 def attach_tmux(app: App, session: SshSession) -> int:
@@ -340,9 +326,9 @@ def attach_tmux(app: App, session: SshSession) -> int:
 
     Raises `RemoteCommandError` if the worker has no tmux, refuses the login, or no longer exists.
     """
-    member, terminal = session.member, app.terminal
-    name = member.node.name.node_id
-    resume = f"tpuctl ssh {session.node} --worker {member.worker} --tmux={session.tmux}"
+    target, terminal = session.target, app.terminal
+    name = target.node.name.node_id
+    resume = f"tpuctl ssh {session.node} --worker {target.worker} --tmux={session.tmux}"
 
     def enter() -> ForegroundResult:
         ran = run_in_foreground(lambda options: session.argv((*_QUICK_KEEPALIVE, *options)), has_terminal=True)
@@ -352,30 +338,30 @@ def attach_tmux(app: App, session: SshSession) -> int:
 
     def check_node() -> None:
         """Raise if the node is deleted, recreated, or in a state without ssh."""
-        node = app.client.find_node(member.node.name)
-        if node is None or node.id != member.node.id:
+        node = app.client.find_node(target.node.name)
+        if node is None or node.id != target.node.id:
             what = "no longer exists" if node is None else "was recreated"
             raise RemoteCommandError(f"`{name}` {what}, so the session is lost", hint=f"see `tpuctl history {name}`")
         check_login_state(node)
 
-    with app.going_on(
-        f"the session `{session.tmux}` on worker {member.worker} of `{name}` keeps running", resume=resume
+    with app.in_flight(
+        f"the session `{session.tmux}` on worker {target.worker} of `{name}` keeps running", resume=resume
     ):
         ran = stay_attached(
             enter,
-            knock=lambda: probe_ssh(member.way, _LOGIN_TIMEOUT),
+            probe=lambda: probe_ssh(target.connection, _LOGIN_TIMEOUT),
             check=check_node,
             clock=app.clock,
-            tell=terminal.warn,
+            note=terminal.warn,
         )
     match ran.code:
         case interactive.TMUX_DETACHED:
             terminal.note(f"the session keeps running; attach again with `{resume}`")
             return 0
         case interactive.NO_TMUX:
-            install = f"tpuctl ssh {session.node} --worker {member.worker} -- sudo apt-get install -y tmux"
+            install = f"tpuctl ssh {session.node} --worker {target.worker} -- sudo apt-get install -y tmux"
             raise RemoteCommandError(
-                f"worker {member.worker} of `{name}` has no `tmux`", hint=f"install it: `{install}`"
+                f"worker {target.worker} of `{name}` has no `tmux`", hint=f"install it: `{install}`"
             )
         case code:
             if ran.was_lost:
@@ -389,18 +375,18 @@ def explain_failed_login(app: App, session: SshSession) -> None:
 
     if session.plain:
         return
-    code, stderr = try_login(session.member.way, _LOGIN_TIMEOUT)
+    code, stderr = try_login(session.target.connection, _LOGIN_TIMEOUT)
     if code in {None, SSH_FAILED}:
         waited = _LOGIN_TIMEOUT if code is None else None
         app.show_error(
-            explain_ssh_failure(stderr, session.member, collect_failure_context(session.member, waited=waited))
+            explain_ssh_failure(stderr, session.target, collect_failure_context(session.target, waited=waited))
         )
 
 
-def warn_without_terminals(app: App, member: Target) -> None:
+def warn_without_terminals(app: App, target: Target) -> None:
     """Warn if the sandbox's sshd cannot open terminals: it ends such a session without a message."""
     from tpuctl.sandbox.sshd.daemon import terminal_obstacle  # noqa: PLC0415  # only for the sandbox
 
     if obstacle := terminal_obstacle():
-        name = member.node.name.node_id
+        name = target.node.name.node_id
         app.terminal.warn(obstacle, f"  run a command without a terminal: tpuctl ssh {name} -- COMMAND")

@@ -44,7 +44,7 @@ def new_entries(
     entries = []
     for node in find_nodes(app, list(dict.fromkeys(texts))):
         try:
-            connections = [member.way for member in find_targets(app, [node], ALL_WORKERS)]
+            connections = [target.connection for target in find_targets(app, [node], ALL_WORKERS)]
         except ConflictError as error:
             if nodes:
                 raise

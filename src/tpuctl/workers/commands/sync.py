@@ -77,7 +77,7 @@ def command(app: App, *, words: tuple[str, ...], selector: tuple[str, ...], work
     workers, request = WorkerSet.parse(worker), SyncOptions.of(app, source, options)
 
     def find() -> Sequence[Target]:
-        found = find_targets(app, find_nodes(app, nodes, selector), workers, only_looks=options["dry_run"])
+        found = find_targets(app, find_nodes(app, nodes, selector), workers, read_only=options["dry_run"])
         await_key(app, found)
         return found
 

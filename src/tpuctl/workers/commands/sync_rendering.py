@@ -62,21 +62,21 @@ class SyncOptions:
         return read_tree(self.source, home=self.home)
 
 
-def sync_once(app: App, find: Callable[[], Sequence[Target]], wish: SyncOptions) -> int:
+def sync_once(app: App, find: Callable[[], Sequence[Target]], options: SyncOptions) -> int:
     """Sync once, and show the results. Raises `RemoteCommandError` if a worker failed."""
-    tree = wish.read()
+    tree = options.read()
     _note(app, tree.notes)
-    members, clock = find(), _clock(app)
+    targets, clock = find(), _clock(app)
     with (
-        app.going_on("some workers do not have all files yet", resume=app.command_line()),
+        app.in_flight("some workers do not have all files yet", resume=app.command_line()),
         TransferLine(app.terminal, clock) as meter,
     ):
         synced = sync_workers(
-            members, tree, wish.order, clock=clock, tell=meter, ssh_options=shared_connection_options(app)
+            targets, tree, options.order, clock=clock, on_progress=meter, ssh_options=shared_connection_options(app)
         )
-    _show(app, synced, dry_run=wish.order.dry_run)
+    _show(app, synced, dry_run=options.order.dry_run)
     _note(app, sync_remarks(synced))
-    if text := sync_summary(synced, dry_run=wish.order.dry_run):
+    if text := sync_summary(synced, dry_run=options.order.dry_run):
         app.terminal.note(text)
     if synced.failed:
         raise _failure(app, synced)
@@ -85,15 +85,15 @@ def sync_once(app: App, find: Callable[[], Sequence[Target]], wish: SyncOptions)
     return ExitCode.OK
 
 
-def sync_continuously(app: App, find: Callable[[], Sequence[Target]], wish: SyncOptions) -> int:
+def sync_continuously(app: App, find: Callable[[], Sequence[Target]], options: SyncOptions) -> int:
     """Sync continuously, with a line for each round with changes or errors. SIGTERM ends it with exit code 0."""
     try:
-        with app.going_on("changes are no longer synced", resume=app.command_line()):
+        with app.in_flight("changes are no longer synced", resume=app.command_line()):
             clock = _clock(app)
-            _note(app, wish.read().notes)
+            _note(app, options.read().notes)
             problems: frozenset[str] | None = None
             for result in watch_and_sync(
-                find, wish.read, wish.order, clock=clock, ssh_options=shared_connection_options(app)
+                find, options.read, options.order, clock=clock, ssh_options=shared_connection_options(app)
             ):
                 if isinstance(result, SyncResult):
                     has_changes = any(not one.is_empty for one in result.succeeded)
@@ -103,7 +103,13 @@ def sync_continuously(app: App, find: Callable[[], Sequence[Target]], wish: Sync
                         _note(app, sync_remarks(result))
                     if result.succeeded and (has_changes or problems is None):
                         app.terminal.note(f"{clock.now().astimezone():%H:%M:%S} {sync_summary(result)}")
-                current = _problems(result)
+                # The texts stay the same while a problem lasts.
+                if isinstance(result, TpuctlError):
+                    current = frozenset({result.message})
+                else:
+                    unreadable = {_describe_unreadable(result)} if result.unreadable else set()
+                    failed = {f"{_worker_text(target)}: {error.message}" for target, error in result.failed}
+                    current = frozenset(failed | unreadable)
                 for text in sorted(current - (problems or frozenset())):
                     app.terminal.warn(f"{text}; retrying")
                 problems = current
@@ -112,20 +118,12 @@ def sync_continuously(app: App, find: Callable[[], Sequence[Target]], wish: Sync
     return ExitCode.OK
 
 
-def _problems(result: SyncResult | TpuctlError) -> frozenset[str]:
-    """Return the problems of a round. The texts stay the same while the problem lasts."""
-    if isinstance(result, TpuctlError):
-        return frozenset({result.message})
-    unreadable = {_describe_unreadable(result)} if result.unreadable else set()
-    return frozenset({f"{_worker_text(member)}: {error.message}" for member, error in result.failed} | unreadable)
-
-
 def _show(app: App, synced: SyncResult, *, dry_run: bool) -> None:
     terminal = app.terminal
     if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
         terminal.data(sync_to_json(synced, sandbox=app.is_sandbox, dry_run=dry_run), app.format)
     elif app.format is OutputFormat.NAME:
-        terminal.names(one.member.label for one in synced.results if isinstance(one.outcome, SyncChanges))
+        terminal.names(one.target.label for one in synced.results if isinstance(one.outcome, SyncChanges))
     elif dry_run:
         if changes := sync_change_rows(synced):
             terminal.table(SYNC_CHANGES_HEADER, changes)
@@ -135,21 +133,21 @@ def _show(app: App, synced: SyncResult, *, dry_run: bool) -> None:
 
 def _failure(app: App, synced: SyncResult) -> RemoteCommandError:
     """Return the error for the failed workers. If there are several causes, show each of them first."""
-    unreached = [(member, error.ssh_stderr) for member, error in synced.failed if error.ssh_stderr is not None]
+    unreached = [(target, error.ssh_stderr) for target, error in synced.failed if error.ssh_stderr is not None]
     accepted = len(unreached) < len(synced.results)
     causes: list[RemoteCommandError] = []
     if unreached:
         causes += explain_ssh_failures(unreached, collect_failure_context(unreached[0][0], accepted_elsewhere=accepted))
     causes += [
-        RemoteCommandError(f"{_worker_text(member)} was not synced: {error.message}", hint=_HINT)
-        for member, error in synced.failed
+        RemoteCommandError(f"{_worker_text(target)} was not synced: {error.message}", hint=_HINT)
+        for target, error in synced.failed
         if error.ssh_stderr is None
     ]
     if len(causes) == 1:
         return causes[0]
     for cause in causes:
         app.show_error(cause)
-    names = ", ".join(member.label for member, _ in synced.failed)
+    names = ", ".join(target.label for target, _ in synced.failed)
     return RemoteCommandError(
         f"{len(synced.failed)} of {len(synced.results)} workers were not synced: {names}", hint=_HINT
     )
@@ -161,8 +159,8 @@ def _describe_unreadable(synced: SyncResult) -> str:
     return f"{counted(len(reasons), 'file')} not sent: {', '.join(reasons[:_MAX_SHOWN])}{more}"
 
 
-def _worker_text(member: Target) -> str:
-    return f"worker {member.worker} of `{member.node.name.node_id}`"
+def _worker_text(target: Target) -> str:
+    return f"worker {target.worker} of `{target.node.name.node_id}`"
 
 
 def _note(app: App, texts: Iterable[str]) -> None:
@@ -175,9 +173,6 @@ def _clock(app: App) -> Clock:
     return app.invocation.clock or SystemClock()
 
 
-# Render the results of a sync: table rows, JSON, a summary, and notes.
-
-
 SYNC_HEADER = ("WORKER", "SENT", "SIZE", "DELETED", "NOTE")
 SYNC_CHANGES_HEADER = ("ACTION", "FILE", "WORKERS")
 _MAX_NAMES_SHOWN = 5
@@ -187,7 +182,7 @@ def sync_rows(synced: SyncResult) -> list[tuple[Cell, ...]]:
     """Return one row for each worker."""
     table: list[tuple[Cell, ...]] = []
     for result in synced.results:
-        label, changes = Cell(result.member.label), result.outcome
+        label, changes = Cell(result.target.label), result.outcome
         if isinstance(changes, NotSyncedError):
             table.append((label, Cell("-"), Cell("-"), Cell("-"), Cell(changes.message, style="red")))
             continue
@@ -207,7 +202,7 @@ def sync_change_rows(synced: SyncResult) -> list[tuple[Cell, ...]]:
         if isinstance(result.outcome, SyncChanges):
             for action, names in (("send", result.outcome.sent), ("delete", result.outcome.deleted)):
                 for name in names:
-                    found.setdefault((action, name), []).append(result.member.label)
+                    found.setdefault((action, name), []).append(result.target.label)
     everywhere = len(synced.succeeded)
     return [
         (Cell(action), Cell(printable_name(name)), Cell("all" if len(labels) == everywhere else ",".join(labels)))
@@ -219,8 +214,8 @@ def sync_to_json(synced: SyncResult, *, sandbox: bool, dry_run: bool) -> list[di
     """Return one object for each worker. Bytes of names that are not UTF-8 are shown as backslash escapes."""
     values: list[dict[str, Any]] = []
     for result in synced.results:
-        name, changes = result.member.node.name, result.outcome
-        value: dict[str, Any] = {"nodeId": name.node_id, "zone": name.zone, "worker": result.member.worker}
+        name, changes = result.target.node.name, result.outcome
+        value: dict[str, Any] = {"nodeId": name.node_id, "zone": name.zone, "worker": result.target.worker}
         if isinstance(changes, NotSyncedError):
             value["error"] = {"kind": changes.kind, "message": changes.message}
         else:
@@ -294,7 +289,7 @@ def _grouped(
     found: dict[tuple[str, ...], list[str]] = {}
     for result in results:
         if isinstance(result.outcome, SyncChanges) and part(result.outcome):
-            found.setdefault(part(result.outcome), []).append(result.member.label)
+            found.setdefault(part(result.outcome), []).append(result.target.label)
     for value, labels in found.items():
         is_all = len(labels) == len(results) > 1
         yield value, f"all {len(labels)} workers" if is_all else f"worker {', '.join(labels)}"

@@ -64,43 +64,43 @@ def command(
       tpuctl unstick trainer --dry-run -o json
     """
     from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # as above
-    from tpuctl.workers.tpu_release import find_holders, release_errors, release_notes, release_tpu  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.workers.tpu_release import (  # noqa: PLC0415  # completion and --help need not wait for it
+        find_holders,
+        release_errors,
+        release_notes,
+        release_question,
+        release_tpu,
+    )
 
     (found,) = find_nodes(app, [node])
     if isinstance(grace, str):
         raise InvalidInputError("`--grace forever` would never kill a process", hint="give a time, such as `30s`")
-    asked = find_targets(app, [found], WorkerSet.parse(worker), only_looks=dry_run)
+    asked = find_targets(app, [found], WorkerSet.parse(worker), read_only=dry_run)
     await_key(app, asked)
-    sites = find_holders(asked, only=pid)
-    node_id, is_to_act = found.name.node_id, not dry_run and any(site.is_stuck for site in sites)
+    reports = find_holders(asked, only=pid)
+    node_id, is_to_act = found.name.node_id, not dry_run and any(report.is_stuck for report in reports)
     # A script gets one document, at the end; a person sees the list before the question.
     if not _is_json(app):
-        _show(app, node_id, sites)
+        _show(app, node_id, reports)
     if is_to_act:
-        _confirm(app, node_id, sites, yes=yes)
-        sites = release_tpu(sites, signal=signal, grace=_GRACE if grace is None else grace)
+        try:
+            is_wanted = app.terminal.confirm(release_question(node_id, reports), yes=yes)
+        except InvalidInputError:
+            # stdin is no terminal: the list is shown as well.
+            if _is_json(app):
+                _show(app, node_id, reports)
+            raise
+        if not is_wanted:
+            raise NotConfirmedError("nothing was done")
+        reports = release_tpu(reports, signal=signal, grace=_GRACE if grace is None else grace)
     if _is_json(app):
-        _show(app, node_id, sites)
-    for note in release_notes(node_id, sites, signal=signal):
+        _show(app, node_id, reports)
+    for note in release_notes(node_id, reports, signal=signal):
         app.terminal.note(note)
-    errors = release_errors(node_id, sites)
+    errors = release_errors(node_id, reports)
     for error in errors:
         app.show_error(error)
     return worst_exit_code(error.exit_code for error in errors) if errors else ExitCode.OK
-
-
-def _confirm(app: App, node_id: str, sites: Sequence[HolderReport], *, yes: bool) -> None:
-    """Ask for confirmation. Raises `NotConfirmedError` for a no; if stdin is no terminal, the list is shown as well."""
-    from tpuctl.workers.tpu_release import release_question  # noqa: PLC0415  # as above
-
-    try:
-        is_wanted = app.terminal.confirm(release_question(node_id, sites), yes=yes)
-    except InvalidInputError:
-        if _is_json(app):
-            _show(app, node_id, sites)
-        raise
-    if not is_wanted:
-        raise NotConfirmedError("nothing was done")
 
 
 def _is_json(app: App) -> bool:
@@ -108,17 +108,17 @@ def _is_json(app: App) -> bool:
     return app.format in {OutputFormat.JSON, OutputFormat.YAML}
 
 
-def _show(app: App, node_id: str, sites: Sequence[HolderReport]) -> None:
+def _show(app: App, node_id: str, reports: Sequence[HolderReport]) -> None:
     """Show what holds the TPU on each worker; an empty list is shown only to scripts."""
     from tpuctl.workers.tpu_release import HOLDER_HEADER, holder_rows, holders_json  # noqa: PLC0415  # as above
 
     if _is_json(app):
-        workers = [holders_json(site.member.worker, site.seen, site.after) for site in sites]
+        workers = [holders_json(report.target.worker, report.before, report.after) for report in reports]
         body = {"node": node_id, "workers": workers} | ({"sandbox": True} if app.is_sandbox else {})
         app.terminal.data(body, app.format)
         return
-    table = [row for site in sites for row in holder_rows(site.member.label, site.seen)]
+    table = [row for report in reports for row in holder_rows(report.target.label, report.before)]
     if app.format is OutputFormat.NAME:
-        app.terminal.names(str(one.pid) for site in sites for one in site.to_end)
+        app.terminal.names(str(one.pid) for report in reports for one in report.to_end)
     elif table:
         app.terminal.table(HOLDER_HEADER, table)
