@@ -175,11 +175,11 @@ _COUNTER = """
 import json, sys
 from pathlib import Path
 from tpuctl.sandbox.api_calls import Request
-from tpuctl.sandbox.service import respond
-from tpuctl.sandbox.state import World
-world = World.open(Path(sys.argv[1]))
+from tpuctl.sandbox.service import answer_request
+from tpuctl.sandbox.state import SandboxState
+sandbox = SandboxState.open(Path(sys.argv[1]))
 def send(method, path, query=(), body=b""):
-    return respond(world, Request(method, path, query, {}, body))
+    return answer_request(sandbox, Request(method, path, query, {}, body))
 done = 0
 while done < 25:
     read = send("GET", "/storage/v1/b/data/o/count")

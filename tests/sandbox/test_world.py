@@ -36,11 +36,11 @@ from tpuctl.sandbox.tpu_nodes import prepare_node
 WRITER = """
 import sys
 from pathlib import Path
-from tpuctl.sandbox import admin
-from tpuctl.sandbox.state import World
-world = World.open(Path(sys.argv[1]))
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.state import SandboxState
+sandbox = SandboxState.open(Path(sys.argv[1]))
 for index in range(int(sys.argv[3])):
-    admin.add_node(world, f"{sys.argv[2]}-{index}")
+    administration.add_node(sandbox, f"{sys.argv[2]}-{index}")
     print(index, flush=True)
 """
 
@@ -274,8 +274,9 @@ def test_writes_are_logged(tmp_path: Path) -> None:
 def test_log_survives_another_process(tmp_path: Path) -> None:
     """SQLite removes its log with the last user; a process that has dropped its locks does not count as one."""
     path = tmp_path / "world.db"
-    program = "import sys, pathlib; from tpuctl.sandbox.state import World; w = World.open(pathlib.Path(sys.argv[1]))\n"
-    program += "with w.write() as s: s.set_setting('x', 1)\nw.close()"
+    program = "import sys, pathlib\nfrom tpuctl.sandbox.state import SandboxState\n"
+    program += "sandbox = SandboxState.open(pathlib.Path(sys.argv[1]))\n"
+    program += "with sandbox.write() as session: session.set_setting('x', 1)\nsandbox.close()"
     with SandboxState.open(path) as world, SandboxState.open(path) as second:
         for each in (world, second):
             with each.write() as session:

@@ -2,7 +2,8 @@
 
 A project's metadata, operations, zones and regions with quotas, networks, firewall rules, disks, virtual machines. Each
 project has a network `default` with its subnetworks and firewall rules. Only filters that name one resource are
-applied; other filters, and orders, are ignored: gcloud applies its own again.
+applied; other filters, and orders, are ignored: gcloud applies its own too. Every change completes at once: its operation
+is finished when it is returned. Disks and virtual machines come from seeds: the API does not create them here.
 """
 
 from __future__ import annotations
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 
     from tpuctl.sandbox.api_calls import Json
     from tpuctl.sandbox.state_session import StateSession
-
-# The common parts of Compute Engine's resources: links, ids, lists, errors.
-
 
 COMPUTE_BASE = "https://www.googleapis.com/compute/v1/"
 _PACIFIC = timezone(timedelta(hours=-8))
@@ -146,9 +144,6 @@ def _compute_page(call: Call) -> Call:
     return Call(call.version, call.method, params, {})
 
 
-# Operations of Compute Engine: all are finished when they are returned.
-
-
 COMPUTE_OPERATION_KIND = "compute.operation"
 _OPERATIONS_KEPT = 1000
 
@@ -195,9 +190,6 @@ def get_compute_operation(session: StateSession, call: Call) -> Json:
 def _operation_scope(call: Call) -> str:
     scopes = (f"{word}s/{call.params[word]}" for word in ("region", "zone") if word in call.params)
     return next(scopes, "global")
-
-
-# Zones and regions, and the quotas of a region.
 
 
 REGION_QUOTA_KIND = "compute.quota"
@@ -326,9 +318,6 @@ def _count_addresses(session: StateSession, project: str, region: str) -> int:
     return count
 
 
-# Persistent disks and virtual machines. Seeds add them: the API does not create them here.
-
-
 DISK, INSTANCE = "compute.disk", "compute.instance"
 # Documentation: the default scopes of a machine.
 _DEFAULT_SCOPES = [
@@ -422,8 +411,8 @@ def aggregate_instances(session: StateSession, call: Call) -> Json:
 
 
 def _aggregate_zonal(session: StateSession, call: Call, kind: str, word: str) -> Json:
-    kept = session.resources.list_records(kind, str(call.params["project"]))
-    found = [(f"zones/{entry.name.partition('/')[0]}", entry.document) for entry in kept]
+    stored = session.resources.list_records(kind, str(call.params["project"]))
+    found = [(f"zones/{entry.name.partition('/')[0]}", entry.document) for entry in stored]
     scopes = [f"zones/{zone}" for zone in location_names()]
     return aggregated_document(call, f"{word}AggregatedList", f"{word}s", entries=found, scopes=scopes)
 
@@ -442,9 +431,6 @@ def _list_zonal(session: StateSession, call: Call, kind: str, word: str) -> Json
     check_compute_zone(zone)
     found = [entry.document for entry in session.resources.list_records(kind, project, prefix=f"{zone}/")]
     return list_document(call, f"{word}List", f"projects/{project}/zones/{zone}/{word}s", found)
-
-
-# Changes of virtual machines: start, stop, and a new service account. All complete at once.
 
 
 def start_instance(session: StateSession, call: Call) -> Json:
@@ -478,9 +464,6 @@ def _change_instance(session: StateSession, call: Call, change: Json, *, verb: s
     session.log_request(call.method, path)
     session.resources.put(INSTANCE, project, f"{zone}/{name}", {**machine, **change})
     return begin_compute_operation(session, call, verb, target=path)
-
-
-# A project in Compute Engine, with the metadata of all its machines.
 
 
 def get_compute_project(session: StateSession, call: Call) -> Json:

@@ -137,11 +137,8 @@ def _policy_not_found() -> ApiError:
     return ApiError(404, "NOT_FOUND", "Requested entity was not found.")
 
 
-# The constraints of Organization Policy that concern TPUs and related resources, and their defaults.
-#
-# Source: the documentation's list of constraints. Constraints of services that the sandbox does not serve are left out.
-
-
+# The constraints that concern TPUs and related resources. Source: the documentation's list of constraints, without those of
+# services that the sandbox does not serve.
 _LISTS: Mapping[str, tuple[str, ...]] = {
     "compute": (
         *("disablePrivateServiceConnectCreationForConsumers", "requireSslPolicy", "requireVpcFlowLogs"),

@@ -1,4 +1,8 @@
-"""Cloud Resource Manager v1 and v3: projects and their IAM policies."""
+"""Projects: Cloud Resource Manager v1 and v3, IAM policies and roles, and Cloud Billing.
+
+Every project is known once it is used; if projects were added (`put_project`), only those are known. The caller owns the
+sandbox and has every permission except those that a resource lists as `denied`. There is one billing account.
+"""
 
 from __future__ import annotations
 
@@ -71,9 +75,9 @@ def _project_document(session: StateSession, project: str, version: str) -> Json
 def get_project_iam_policy(session: StateSession, call: Call) -> Json:
     """Answer projects.getIamPolicy."""
     project = _checked_project(session, call, permission="resourcemanager.projects.getIamPolicy")
-    asked = int((call.body.get("options") or {}).get("requestedPolicyVersion") or 1)
+    requested = int((call.body.get("options") or {}).get("requestedPolicyVersion") or 1)
     return visible_policy(
-        read_iam_policy(session, "project", project, default=default_project_policy(project), version=asked)
+        read_iam_policy(session, "project", project, default=default_project_policy(project), version=requested)
     )
 
 
@@ -136,11 +140,6 @@ def _checked_project(session: StateSession, call: Call, *, permission: str) -> s
     raise ApiError(403, "PERMISSION_DENIED", message, info)
 
 
-# The projects of a sandbox.
-#
-# Every project is known once it is used. If projects were added (`add`), only those are known.
-
-
 PROJECT_KIND = "cloudresourcemanager.project"
 
 
@@ -183,11 +182,6 @@ def resolve_project(session: StateSession, text: str) -> str:
     used = {*list_known_projects(session), "sandbox", *(node.project for node in session.nodes())}
     used |= {bucket.parent for bucket in session.resources.list_records("storage.bucket")}
     return next((project for project in used if str(number_of_project(project)) == text), text)
-
-
-# IAM: the policies of projects and buckets, and the roles that they grant.
-#
-# The caller owns the sandbox and has every permission except those that the resource lists as `denied`.
 
 
 ROLE_KIND = "iam.role"
@@ -248,9 +242,9 @@ def visible_policy(document: Json) -> Json:
     return {key: value for key, value in document.items() if key != "serial"}
 
 
-def allowed_permissions(asked: Iterable[str], denied: Iterable[str]) -> list[str]:
+def allowed_permissions(requested: Iterable[str], denied: Iterable[str]) -> list[str]:
     """Return the permissions that the caller has."""
-    return [permission for permission in asked if not is_permission_denied(permission, denied)]
+    return [permission for permission in requested if not is_permission_denied(permission, denied)]
 
 
 def is_permission_denied(permission: str, denied: Iterable[str]) -> bool:
@@ -314,9 +308,6 @@ def _role_permissions(role: str) -> set[str]:
     found = _load_roles()[role]
     included = (_role_permissions(other) for other in found.get("includes", []))
     return set(found.get("permissions", [])).union(*included)
-
-
-# Cloud Billing: whether a project is billed, and to which account. There is one account.
 
 
 BILLING_KIND = "cloudbilling.info"

@@ -1,4 +1,4 @@
-"""Service Usage: the enabled services of a project, and its quotas."""
+"""Service Usage: the enabled services of a project (v1), and its quotas of the TPU API as metrics with limits (v1beta1)."""
 
 from __future__ import annotations
 
@@ -197,9 +197,6 @@ def _resolve_parent(session: StateSession, parent: str) -> str:
     return project
 
 
-# Service Usage v1beta1: the quotas of the TPU API as metrics with limits, each with the regions or zones that differ.
-
-
 _SERVICE = "tpu.googleapis.com"
 _ENDS = {"PerProjectPerRegionForTPUAPI": "region", "PerProjectPerZoneForTPUAPI": "zone"}
 _UNLIMITED = -1  # API field text of QuotaOverride.overrideValue
@@ -246,7 +243,7 @@ def _metric_document(parent: str, metric: str, limits: Mapping[str, list[TpuQuot
 
 def _limit_document(parent: str, metric: str, dimension: str, limits: list[TpuQuota]) -> Json:
     everywhere = next((quota.limit for quota in limits if quota.place == "*"), _UNLIMITED)
-    somewhere = [
+    exceptions = [
         {**_quota_bucket(quota.limit, everywhere), "dimensions": {dimension: quota.place}}
         for quota in limits
         if quota.place != "*"
@@ -257,7 +254,7 @@ def _limit_document(parent: str, metric: str, dimension: str, limits: list[TpuQu
         "unit": f"1/{{project}}/{{{dimension}}}",
         "isPrecise": True,
         # API field text: the least specific comes first.
-        "quotaBuckets": [_quota_bucket(everywhere, everywhere), *somewhere],
+        "quotaBuckets": [_quota_bucket(everywhere, everywhere), *exceptions],
         # API field text: all locations; here those of the sandbox.
         "supportedLocations": list(location_names() if dimension == "zone" else region_names()),
     }

@@ -1,6 +1,6 @@
-"""Cloud Storage, JSON API v1: buckets with their policies and caches, and objects with their contents.
+"""Buckets of Cloud Storage, JSON API v1, with their IAM policies and Anywhere Caches; and Cloud Storage's error messages.
 
-Objects are not versioned, and what was deleted is gone: no soft delete.
+An Anywhere Cache is a zonal read cache of a bucket; a new one runs at once.
 """
 
 from __future__ import annotations
@@ -26,9 +26,6 @@ from tpuctl.sandbox.resource_manager import (
 if TYPE_CHECKING:
     from tpuctl.sandbox.api_calls import Json
     from tpuctl.sandbox.state_session import StateSession
-
-# Buckets, and access to them.
-
 
 BUCKET_KIND = "storage.bucket"
 _BUCKET_LINK = "https://www.googleapis.com/storage/v1/b"
@@ -171,9 +168,6 @@ def storage_page(call: Call) -> Call:
     return Call(call.version, call.method, params, {})
 
 
-# Creation and changes of buckets.
-
-
 # Documentation: 3 to 63 characters; with dots 222, at most 63 for each part; no address, no name that begins with goog.
 _NAME = re.compile(
     r"(?!goog)(?!\d+(\.\d+){3}$)(?=.{3,222}$)[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?)*"
@@ -240,16 +234,14 @@ def merge_patch(current: Json, change: Json) -> Json:
     return result
 
 
-# IAM policies of buckets.
-
-
 def get_bucket_iam_policy(session: StateSession, call: Call) -> Json:
     """Answer buckets.getIamPolicy."""
     bucket = open_bucket(session, call, "storage.buckets.getIamPolicy")
     name = bucket.document["name"]
-    asked = int(call.params.get("optionsRequestedPolicyVersion") or 1)
+    requested = int(call.params.get("optionsRequestedPolicyVersion") or 1)
     return _policy_response(
-        name, read_iam_policy(session, BUCKET_KIND, name, default=default_bucket_policy(bucket.project), version=asked)
+        name,
+        read_iam_policy(session, BUCKET_KIND, name, default=default_bucket_policy(bucket.project), version=requested),
     )
 
 
@@ -270,8 +262,8 @@ def test_bucket_iam_permissions(session: StateSession, call: Call) -> Json:
     The call itself needs no permission (documentation of the permissions of each method).
     """
     bucket = open_bucket(session, call, "")
-    asked = call.params.get("permissions") or []
-    granted = allowed_permissions(asked, (*bucket.denied, *denied_permissions(session, bucket.project)))
+    requested = call.params.get("permissions") or []
+    granted = allowed_permissions(requested, (*bucket.denied, *denied_permissions(session, bucket.project)))
     answer: Json = {"kind": "storage#testIamPermissionsResponse"}
     return {**answer, "permissions": granted} if granted else answer
 
@@ -292,9 +284,6 @@ def default_bucket_policy(project: str) -> Json:
 
 def _policy_response(name: str, policy: Json) -> Json:
     return {"kind": "storage#policy", "resourceId": f"projects/_/buckets/{name}", **visible_policy(policy)}
-
-
-# Anywhere Caches: zonal read caches of buckets. A new cache runs at once.
 
 
 CACHE_KIND = "storage.anywhereCache"
@@ -366,9 +355,6 @@ def list_caches(session: StateSession, call: Call) -> Json:
     if shown:
         answer["items"] = list(shown)
     return {**answer, "nextPageToken": next_token} if next_token else answer
-
-
-# The error messages of Cloud Storage.
 
 
 CALLER = "user@example.com"

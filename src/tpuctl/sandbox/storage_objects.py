@@ -1,4 +1,7 @@
-"""Objects: one generation each, replaced or deleted under exact preconditions, for any number of writers."""
+"""Objects of Cloud Storage: one generation each, replaced or deleted under exact preconditions, for any number of writers.
+
+Objects are not versioned, and a deleted object is gone: no soft delete. A change of its metadata keeps its generation.
+"""
 
 from __future__ import annotations
 
@@ -201,9 +204,6 @@ def object_key(bucket: str, document: Json) -> str:
     return f"{bucket}/{document['name']}#{document['generation']}"
 
 
-# Changes of an object's metadata; its bytes, and so its generation, stay.
-
-
 # Documentation of objects.patch and objects.update. They do not include the storage class: a rewrite changes it, and a patch
 # of it is ignored (unverified; gcloud 528 sends the current one).
 _PATCH_FIELDS = (
@@ -254,9 +254,6 @@ def _store_metadata(session: StateSession, current: Json, changed: Json) -> Json
     return document
 
 
-# Copies of objects within the service, to another bucket or over themselves.
-
-
 # Metadata that a copy inherits unless the request sets them.
 _COPIED_FIELDS = ("cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "customTime", "metadata")
 
@@ -288,12 +285,9 @@ def _check_bucket(session: StateSession, call: Call, bucket: str, permission: st
     open_bucket(session, replace(call, params={**call.params, "bucket": bucket}), permission)
 
 
-# The objects and prefixes of a list. Pure: names in, names out.
-
-
 @dataclass(frozen=True, slots=True)
 class ObjectSelection:
-    """The parameters of a list. Source: API field texts of objects.list."""
+    """The parameters of a list, and what they select. Pure. Source: API field texts of objects.list."""
 
     prefix: str = ""
     delimiter: str = ""
@@ -355,9 +349,6 @@ def _glob_expression(glob: str) -> re.Pattern[str]:
         return re.compile(expression + ")" * depth, re.DOTALL)
     except re.error:
         return re.compile(re.escape(glob))
-
-
-# The checksums of objects. Pure.
 
 
 _POLYNOMIAL = 0x82F63B78  # Castagnoli's, its bits reversed
