@@ -135,7 +135,7 @@ def _many(stages: Stages) -> Case:
 def _sandbox_get(stages: Stages) -> Case:
     stage = stages.listening(MANY)
     inside, outside = "a node, in process", "a node, over HTTP"
-    programs = {inside: stage.timed("get-in-process", str(stage.world)), outside: stage.timed("get", stage.url)}
+    programs = {inside: stage.timed("get-in-process", str(stage.state_file)), outside: stage.timed("get", stage.url)}
     limits = {inside: 0.003, outside: 0.008}
     return Case("sandbox-get", f"the sandbox gives one of {MANY:,} nodes", programs, limits=limits)
 

@@ -178,8 +178,8 @@ def _ending(program: Program, code: int) -> Program:
 
 def _asked(stage: Stage, program: Program, latency: float) -> tuple[str, str]:
     """Run a program some more times and return how many calls that are, and in how few rounds they were made."""
-    log = stage.world.with_name(f"{stage.world.name}-requests")
-    command = (sys.executable, "-m", "benchmarks.asked", str(stage.world), str(latency or _LATENCY))
+    log = stage.state_file.with_name(f"{stage.state_file.name}-requests")
+    command = (sys.executable, "-m", "benchmarks.call_rounds", str(stage.state_file), str(latency or _LATENCY))
     environ = {**program.environ, "PYTHONPATH": _ROOT}
     seen: list[dict[str, int]] = []
     for number in range(_FEW):

@@ -32,8 +32,8 @@ def main(what: str, *words: str) -> float:
     """Return the seconds that something takes."""
     match what:
         case "get-in-process":
-            with SandboxState.open(Path(words[0])) as world:
-                client = SandboxHttp(world)
+            with SandboxState.open(Path(words[0])) as sandbox_state:
+                client = SandboxHttp(sandbox_state)
                 return _median(lambda: _expect_200(int(client.request(f"https://tpu.googleapis.com{_NODE}")[0].status)))
         case "get":
             with closing(_connect(words[0])) as connection:

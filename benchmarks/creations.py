@@ -69,21 +69,21 @@ class _CountingHttp(SandboxHttp):
 class _Cloud(TpuClient):
     """The real client; what it creates takes as long as is said."""
 
-    def __init__(self, world: SandboxState) -> None:
-        self.http = _CountingHttp(world)
-        super().__init__(lambda: self.http, world.clock)
-        self._world, self.length = world, 0.0
-        self.is_ready = world.clock.now()
+    def __init__(self, sandbox_state: SandboxState) -> None:
+        self.http = _CountingHttp(sandbox_state)
+        super().__init__(lambda: self.http, sandbox_state.clock)
+        self._state, self.length = sandbox_state, 0.0
+        self.is_ready = sandbox_state.clock.now()
 
     def create_node(self, name: NodeName, spec: NodeSpec) -> Operation:
         operation = super().create_node(name, spec)
-        self.is_ready = make_last(self._world, name, self.length)
+        self.is_ready = make_last(self._state, name, self.length)
         return operation
 
 
-def make_last(world: SandboxState, name: NodeName, seconds: float) -> datetime:
+def make_last(sandbox_state: SandboxState, name: NodeName, seconds: float) -> datetime:
     """Have a node that has just been asked for be CREATING for so long; return when it will be READY."""
-    with world.write() as session:
+    with sandbox_state.write() as session:
         node = session.node(name.project, name.zone, name.node_id)
         assert node is not None
         ready = node.timeline[0].at + timedelta(seconds=seconds)
@@ -106,7 +106,7 @@ class _Simulation:
                 random,
             )
         )
-        self._cloud = _Cloud(self._app.world)
+        self._cloud = _Cloud(self._app.sandbox)
         self._context = replace(self._app.context(lambda _: None), cloud=self._cloud)
         self._spec = NodeSpec(accelerator_type=TYPE, runtime_version=VERSION)
 
@@ -134,7 +134,7 @@ class _Simulation:
         return Creation(is_learned, length, late, calls, seen - length, looks)
 
     def _remove(self, name: NodeName) -> None:
-        with self._app.world.write() as session:
+        with self._app.sandbox.write() as session:
             node = session.node(name.project, name.zone, name.node_id)
             assert node is not None
             store_node(session, node, (LifecyclePhase(session.now, GONE),))

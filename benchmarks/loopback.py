@@ -129,7 +129,7 @@ def make_slices(stage: Stage, sizes: Sequence[int]) -> list[Slice]:
     subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)), check=True)
     public = key.with_suffix(".pub")
     shutil.copy(public, stage.folder / "authorized_keys")
-    words = (sys.executable, "-m", "benchmarks.slices", str(stage.world), getpass.getuser(), str(public))
+    words = (sys.executable, "-m", "benchmarks.slices", str(stage.state_file), getpass.getuser(), str(public))
     made = subprocess.run((*words, *map(str, sizes)), capture_output=True, text=True, check=True)
     return [Slice(each["name"], tuple(each["addresses"]), each["host_key"]) for each in json.loads(made.stdout)]
 

@@ -31,18 +31,18 @@ _SPEC = ("--accelerator-type", TYPE, "--version", VERSION, "--zone", ZONE)
 def main(folder: Path, length: float) -> dict[str, list[float]]:
     """Return when each looked; `model` has the earliest, the median and the latest moment at which gcloud should notice."""
     quiet = Stage(folder)
-    quiet.world.parent.mkdir(parents=True)
-    with SandboxState.open(quiet.world, speed=1) as world, served(quiet) as stage:
-        seen = {"tpuctl": _watched(world, stage.tpuctl("up", "ours", *_SPEC, "--for", "ready"), "ours", length)}
+    quiet.state_file.parent.mkdir(parents=True)
+    with SandboxState.open(quiet.state_file, speed=1) as sandbox_state, served(quiet) as stage:
+        seen = {"tpuctl": _watched(sandbox_state, stage.tpuctl("up", "ours", *_SPEC, "--for", "ready"), "ours", length)}
         if GCLOUD:
             create = stage.gcloud("compute", "tpus", "tpu-vm", "create", "theirs", *_SPEC)
-            seen["gcloud"] = _watched(world, create, "theirs", length)
+            seen["gcloud"] = _watched(sandbox_state, create, "theirs", length)
     chance = Random(1)  # noqa: S311  # a simulation
     modelled = sorted(noticed(length, chance)[0] for _ in range(_DRAWS))
     return {**seen, "model": [modelled[0], modelled[_DRAWS // 2], modelled[-1]]}
 
 
-def _watched(world: SandboxState, program: Program, node_id: str, length: float) -> list[float]:
+def _watched(sandbox_state: SandboxState, program: Program, node_id: str, length: float) -> list[float]:
     """Run a program that creates a node, give the node its length, and return when the program looked."""
     name = NodeName(PROJECT, ZONE, node_id)
     with subprocess.Popen(
@@ -52,18 +52,18 @@ def _watched(world: SandboxState, program: Program, node_id: str, length: float)
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as child:
-        while not _is_there(world, name):
+        while not _is_there(sandbox_state, name):
             assert child.poll() is None, f"{program.command[0]} ended early"
             time.sleep(0.05)
-        make_last(world, name, length)
+        make_last(sandbox_state, name, length)
         assert child.wait() == 0, f"{program.command[0]} ended with {child.returncode}"
-    entries = read_log(world.path)
+    entries = read_log(sandbox_state.path)
     created = next(entry.at for entry in entries if entry.method == "POST" and f"nodeId={node_id}" in entry.path)
     return [(entry.at - created).total_seconds() for entry in entries if entry.method == "GET" and entry.at > created]
 
 
-def _is_there(world: SandboxState, name: NodeName) -> bool:
-    with world.read() as session:
+def _is_there(sandbox_state: SandboxState, name: NodeName) -> bool:
+    with sandbox_state.read() as session:
         return session.node(name.project, name.zone, name.node_id) is not None
 
 

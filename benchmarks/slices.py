@@ -23,18 +23,20 @@ def make(path: Path, login: str, public_key: Path, sizes: list[int]) -> list[dic
     """Make a READY slice with so many workers for each size; its metadata lets `login` in with the key."""
     kind, blob = public_key.read_text("ascii").split()[:2]
     metadata = {"ssh-keys": f"{login}:{kind} {blob} {login}"}
-    with SandboxState.open(path) as world:
-        return [_slice(world, size, metadata) for size in sizes]
+    with SandboxState.open(path) as sandbox_state:
+        return [_slice(sandbox_state, size, metadata) for size in sizes]
 
 
-def _slice(world: SandboxState, size: int, metadata: dict[str, str]) -> dict[str, Any]:
+def _slice(sandbox_state: SandboxState, size: int, metadata: dict[str, str]) -> dict[str, Any]:
     name, accelerator_type = f"slice-{size}", f"v4-{size * _CHIPS_PER_WORKER}"
-    node = administration.add_node(world, name, zone=DEFAULT_ZONE, acceleratorType=accelerator_type, metadata=metadata)
+    node = administration.add_node(
+        sandbox_state, name, zone=DEFAULT_ZONE, acceleratorType=accelerator_type, metadata=metadata
+    )
     addresses = [endpoint["accessConfig"]["externalIp"] for endpoint in node["networkEndpoints"]]
-    with world.read() as session:
+    with sandbox_state.read() as session:
         worker = find_worker(session, addresses[0])
     assert worker is not None
-    folder = worker_directory(world.path.absolute(), worker)
+    folder = worker_directory(sandbox_state.path.absolute(), worker)
     host_key(folder)
     return {"name": name, "addresses": addresses, "host_key": str(folder / "ssh_host_ed25519_key")}
 

@@ -41,7 +41,7 @@ class Stage:
         return Stopwatch(Program((sys.executable, "-m", "benchmarks.client", what, *words), environ))
 
     @property
-    def world(self) -> Path:
+    def state_file(self) -> Path:
         """The file of the sandbox."""
         return self.folder / "state" / "sandbox" / "world.sqlite3"
 
@@ -88,7 +88,7 @@ def filled(folder: Path, *, nodes: int) -> Stage:
     """Return a sandbox with nodes in all zones that have TPUs."""
     folder.mkdir()
     stage = Stage(folder)
-    subprocess.run((sys.executable, "-m", "benchmarks.world", str(stage.world), str(nodes)), check=True)
+    subprocess.run((sys.executable, "-m", "benchmarks.fill", str(stage.state_file), str(nodes)), check=True)
     return stage
 
 

@@ -67,9 +67,11 @@ class _CountingClock(ManualClock):
 def fill(path: Path, count: int) -> None:
     """Make a world, at the pace of real time, with nodes in one zone that will be CREATING for a year."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with SandboxState.open(path, speed=1) as world, world.joint_write() as session:
+    with SandboxState.open(path, speed=1) as sandbox_state, sandbox_state.joint_write() as session:
         for number in range(count):
-            administration.add_node(world, f"node-{number:05d}", zone=ZONE, acceleratorType="v4-8", state="CREATING")
+            administration.add_node(
+                sandbox_state, f"node-{number:05d}", zone=ZONE, acceleratorType="v4-8", state="CREATING"
+            )
         for node in session.nodes():
             store_node(session, node, (node.timeline[0], LifecyclePhase(session.now + timedelta(days=365), "READY")))
 
@@ -77,12 +79,12 @@ def fill(path: Path, count: int) -> None:
 def calls(folder: Path) -> dict[str, float]:
     """Wait as a user does, on a manual clock, and return the calls at a time, and those in a minute."""
     environ = {"HOME": str(folder), "TPUCTL_STATE_DIR": str(folder / "state"), "TPUCTL_SANDBOX": "1"}
-    world = folder / "state" / "sandbox" / "world.sqlite3"
+    state_file = folder / "state" / "sandbox" / "world.sqlite3"
     words = ("wait", "--all", "--zone", ZONE, "--for", "ready", "--timeout", f"{_MINUTES}m")
     chance = Random(1)  # noqa: S311  # a simulation
     code = run(Invocation(words, environ, _nowhere(), folder, ManualClock(SystemClock().now()), chance))
     assert code == 5, f"ended with {code}"
-    looks = Counter(entry.at for entry in read_log(world) if entry.method == "GET")
+    looks = Counter(entry.at for entry in read_log(state_file) if entry.method == "GET")
     begin = min(looks)
     looks.pop(begin)  # where the command finds out what there is
     return {"ticks": len(looks) / _MINUTES, "most": max(looks.values()), "calls": sum(looks.values()) / _MINUTES}

@@ -136,7 +136,7 @@ def _process(stage: Stage) -> tuple[float, float]:
 def _creating(folder: Path, count: int) -> Stage:
     stage = Stage(folder)
     folder.mkdir(parents=True)
-    _python("ticks", "fill", str(stage.world), str(count))
+    _python("ticks", "fill", str(stage.state_file), str(count))
     return stage
 
 

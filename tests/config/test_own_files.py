@@ -124,7 +124,7 @@ def test_a_lease_that_is_damaged_is_one_error_and_never_free(content: bytes, tmp
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
 def test_damaged_lines_of_the_request_log_are_left_out(content: bytes, tmp_path: Path) -> None:
-    world = tmp_path / "world"
+    state_file = tmp_path / "world"
     odd = [
         b'[1, "GET", "/", 200]',
         b'[1e300, "GET", "/", 200, "c"]',
@@ -132,9 +132,9 @@ def test_damaged_lines_of_the_request_log_are_left_out(content: bytes, tmp_path:
         b'[1, "GET", "/", "200", "c"]',
     ]
     good = b'[1767225600.0, "GET", "/v2", 200, "curl"]'
-    log_path(world).write_bytes(b"\n".join([content, *odd, good, b""]))
+    log_path(state_file).write_bytes(b"\n".join([content, *odd, good, b""]))
 
-    assert [entry.path for entry in read_log(world)] == ["/v2"]
+    assert [entry.path for entry in read_log(state_file)] == ["/v2"]
 
 
 @pytest.mark.parametrize(
@@ -167,9 +167,9 @@ def test_a_journal_too_large_to_read_is_told_of_and_counts_as_empty(tmp_path: Pa
 
 
 def test_a_pipe_in_the_place_of_a_file_to_append_to_holds_nobody_up(tmp_path: Path) -> None:
-    world, now = tmp_path / "world", ManualClock().now()
-    os.mkfifo(log_path(world))
-    log_event(world, "x", now)
+    state_file, now = tmp_path / "world", ManualClock().now()
+    os.mkfifo(log_path(state_file))
+    log_event(state_file, "x", now)
     store = LocalJournal(tmp_path / "journal")
     store.append(NAME, b"{}\n", durable=False)
     (file,) = (tmp_path / "journal").rglob("trainer.jsonl")

@@ -94,7 +94,7 @@ class GcloudProcess:
 class Service:
     """A sandbox that listens, and those who call it."""
 
-    world: SandboxState
+    state: SandboxState
     url: str
     folder: Path
     process: GcloudProcess
@@ -120,7 +120,7 @@ class Service:
 
     def settle(self) -> None:
         """Let everything that has begun end, the health of a young node too."""
-        advance_clock(self.world, timedelta(hours=1))
+        advance_clock(self.state, timedelta(hours=1))
 
     def _gcloud_environ(self) -> Mapping[str, str]:
         """Return the environment in which gcloud talks to this port alone, asks nothing and knows nobody.
@@ -173,6 +173,9 @@ def gcloud_process() -> Iterator[GcloudProcess | None]:
 def service(tmp_path_factory: pytest.TempPathFactory, gcloud_process: GcloudProcess) -> Iterator[Service]:
     """A listening sandbox for the tests of one file."""
     folder = tmp_path_factory.mktemp("service")
-    with SandboxState.open(folder / "world" / "world.sqlite3", speed=_SPEED) as world, open_server(world) as server:
+    with (
+        SandboxState.open(folder / "world" / "world.sqlite3", speed=_SPEED) as sandbox_state,
+        open_server(sandbox_state) as server,
+    ):
         server.start()
-        yield Service(world, server.url, folder, gcloud_process)
+        yield Service(sandbox_state, server.url, folder, gcloud_process)

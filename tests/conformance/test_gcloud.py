@@ -37,7 +37,7 @@ def test_a_node_lives_and_both_programs_say_the_same_of_it(service: Service) -> 
 
 
 def test_what_gcloud_stops_starts_and_deletes_tpuctl_sees_so(service: Service) -> None:
-    administration.add_node(service.world, "worked", zone=ZONE, age=timedelta(hours=2))
+    administration.add_node(service.state, "worked", zone=ZONE, age=timedelta(hours=2))
 
     stopped = service.gcloud("stop", "worked", *JSON)
     assert (stopped.node["state"], stopped.code) == ("STOPPED", 0)
@@ -78,8 +78,8 @@ UNAUTHENTICATED = " This command is unauthenticated because the [auth/disable_cr
     ids=["absent", "taken", "no such type", "slice"],
 )
 def test_gcloud_reads_a_refusal(service: Service, words: tuple[str, ...], complaint: str) -> None:
-    administration.add_node(service.world, "node", project="refused", zone=ZONE)
-    administration.add_node(service.world, "slice", project="refused", zone=ZONE, acceleratorType="v4-16")
+    administration.add_node(service.state, "node", project="refused", zone=ZONE)
+    administration.add_node(service.state, "slice", project="refused", zone=ZONE, acceleratorType="v4-16")
 
     answer = service.gcloud(*words, project="refused")
 

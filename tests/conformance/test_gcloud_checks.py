@@ -68,7 +68,7 @@ def _written(binding: Mapping[str, Any]) -> str:
 
 @pytest.mark.parametrize("name", BUCKETS)
 def test_gcloud_describes_a_bucket_as_the_world_has_it(service: Service, name: str) -> None:
-    kept = administration.add_bucket(service.world, name, **BUCKETS[name])
+    kept = administration.add_bucket(service.state, name, **BUCKETS[name])
 
     answer = service.any_gcloud("storage", "buckets", "describe", f"gs://{name}", "--format=json")
 
@@ -76,7 +76,7 @@ def test_gcloud_describes_a_bucket_as_the_world_has_it(service: Service, name: s
 
 
 def test_what_mends_a_bucket_and_a_service(service: Service) -> None:
-    wire = Wire(service.world)
+    wire = Wire(service.state)
     owner: dict[str, Any] = {"role": "roles/storage.admin", "members": ["user:owner@example.com"]}
     soon: dict[str, Any] = {
         "role": "roles/storage.objectAdmin",
@@ -84,10 +84,10 @@ def test_what_mends_a_bucket_and_a_service(service: Service) -> None:
         "condition": {"title": "t", "expression": "true"},
     }
     administration.add_bucket(
-        service.world, "mended", versioning={"enabled": True}, retentionPolicy={"retentionPeriod": MONTH}
+        service.state, "mended", versioning={"enabled": True}, retentionPolicy={"retentionPeriod": MONTH}
     )
-    administration.set_iam_policy(service.world, [owner, soon], bucket="mended")
-    administration.set_services(service.world, {"tpu.googleapis.com": "DISABLED"})
+    administration.set_iam_policy(service.state, [owner, soon], bucket="mended")
+    administration.set_services(service.state, {"tpu.googleapis.com": "DISABLED"})
 
     # With a condition in the policy gcloud insists on being told that the new binding has none.
     grant = ("--role=roles/storage.objectAdmin", f"--member={ACCOUNT}", "--condition=None", "--format=json")
@@ -102,7 +102,7 @@ def test_what_mends_a_bucket_and_a_service(service: Service) -> None:
     assert sorted(policy["bindings"], key=_written) == sorted([owner, soon, added], key=_written)
     assert json.loads(granted.out)["bindings"] == policy["bindings"]
     assert of_world(wire("GET", "/storage/v1/b/mended")) == of_world({
-        **administration.add_bucket(service.world, "plain"),
+        **administration.add_bucket(service.state, "plain"),
         "versioning": {"enabled": False},
         "softDeletePolicy": {"retentionDurationSeconds": "0"},
     })  # fmt: skip
@@ -111,14 +111,14 @@ def test_what_mends_a_bucket_and_a_service(service: Service) -> None:
 
 def test_what_mends_the_class_of_objects(service: Service) -> None:
     """What has the class already is only patched, what has another is written anew."""
-    administration.add_bucket(service.world, "cold", location="US-CENTRAL2", storageClass="ARCHIVE")
-    administration.add_object(service.world, "cold", "a/frozen", b"1")
-    administration.add_object(service.world, "cold", "a/warm", b"2", storageClass="STANDARD")
+    administration.add_bucket(service.state, "cold", location="US-CENTRAL2", storageClass="ARCHIVE")
+    administration.add_object(service.state, "cold", "a/frozen", b"1")
+    administration.add_object(service.state, "cold", "a/warm", b"2", storageClass="STANDARD")
 
     answer = service.any_gcloud("storage", "objects", "update", "gs://cold/**", "--storage-class=STANDARD")
 
     assert answer.code == 0, answer.err
-    items = Wire(service.world)("GET", "/storage/v1/b/cold/o")["items"]
+    items = Wire(service.state)("GET", "/storage/v1/b/cold/o")["items"]
     assert [(item["name"], item["storageClass"]) for item in items] == [
         ("a/frozen", "STANDARD"),
         ("a/warm", "STANDARD"),
@@ -126,11 +126,11 @@ def test_what_mends_the_class_of_objects(service: Service) -> None:
 
 
 def test_what_mends_a_network(service: Service) -> None:
-    wire = Wire(service.world)
-    administration.remove_network(service.world, "default")
-    administration.add_network(service.world, "own", autoCreateSubnetworks=False)
+    wire = Wire(service.state)
+    administration.remove_network(service.state, "default")
+    administration.add_network(service.state, "own", autoCreateSubnetworks=False)
     administration.add_subnetwork(
-        service.world, "private", region="us-central2", network="own", ipCidrRange="10.9.0.0/20"
+        service.state, "private", region="us-central2", network="own", ipCidrRange="10.9.0.0/20"
     )
     region = ("--region=us-central2", "--enable-private-ip-google-access")
     rule = ("--network=default", "--direction=INGRESS", "--allow=tcp:22", f"--source-ranges={IAP}")
@@ -151,12 +151,12 @@ def test_what_mends_a_network(service: Service) -> None:
 
 
 def test_gcloud_says_what_a_policy_comes_to(service: Service) -> None:
-    administration.set_org_policy(service.world, "compute.vmExternalIpAccess", {"rules": [{"denyAll": True}]})
+    administration.set_org_policy(service.state, "compute.vmExternalIpAccess", {"rules": [{"denyAll": True}]})
 
     shown = service.any_gcloud("org-policies", "describe", "compute.vmExternalIpAccess", "--effective", "--format=json")
 
     path = f"/v2/projects/{PROJECT}/policies/compute.vmExternalIpAccess:getEffectivePolicy"
-    assert (json.loads(shown.out), shown.err) == (Wire(service.world)("GET", path), "")
+    assert (json.loads(shown.out), shown.err) == (Wire(service.state)("GET", path), "")
 
 
 def test_gcloud_says_what_nobody_has_set(service: Service) -> None:

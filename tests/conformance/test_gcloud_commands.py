@@ -63,10 +63,10 @@ def _last(name: str) -> str:
 def test_nodes_are_changed(service: Service) -> None:
     gcloud = Gcloud(service, "changed")
     node = administration.add_node(
-        service.world, "node", project="changed", zone=ZONE, labels={"team": "vision", "old": "x"}
+        service.state, "node", project="changed", zone=ZONE, labels={"team": "vision", "old": "x"}
     )
     disk = f"projects/changed/zones/{ZONE}/disks/data"
-    administration.add_disk(service.world, "data", zone=ZONE, project="changed")
+    administration.add_disk(service.state, "data", zone=ZONE, project="changed")
 
     words = gcloud("tpus tpu-vm update node --update-labels=run=7 --remove-labels=old --description=hers")
     attached = gcloud(f"tpus tpu-vm update node --attach-disk=source={disk},mode=read-only")
@@ -84,9 +84,9 @@ def test_nodes_are_changed(service: Service) -> None:
 def test_nodes_and_what_is_on_offer_are_listed(service: Service) -> None:
     gcloud = Gcloud(service, "listed")
     nodes = [
-        administration.add_node(service.world, "a", project="listed", zone=ZONE),
-        administration.add_node(service.world, "b", project="listed", zone="us-east5-a", acceleratorType="v5p-8"),
-        administration.add_node(service.world, "c", project="listed", zone=ZONE),
+        administration.add_node(service.state, "a", project="listed", zone=ZONE),
+        administration.add_node(service.state, "b", project="listed", zone="us-east5-a", acceleratorType="v5p-8"),
+        administration.add_node(service.state, "c", project="listed", zone=ZONE),
     ]
     names = sorted(node["name"] for node in nodes)
     parent = f"projects/listed/locations/{ZONE}"
@@ -133,13 +133,13 @@ def test_whole_catalogues_are_listed(service: Service) -> None:
 
 def test_the_alpha_track(service: Service) -> None:
     gcloud = Gcloud(service, "alpha")
-    node = administration.add_node(service.world, "node", project="alpha", zone=ZONE)
+    node = administration.add_node(service.state, "node", project="alpha", zone=ZONE)
     due = {"maintenanceStatus": "PENDING", "canReschedule": True, "type": "SCHEDULED"}
-    administration.add_node(service.world, "due", project="alpha", zone=ZONE, upcomingMaintenance=due)
+    administration.add_node(service.state, "due", project="alpha", zone=ZONE, upcomingMaintenance=due)
     disk = f"projects/alpha/zones/{ZONE}/disks/data"
-    administration.add_disk(service.world, "data", zone=ZONE, project="alpha")
+    administration.add_disk(service.state, "data", zone=ZONE, project="alpha")
     administration.set_setting(
-        service.world, "reservations", [{"name": f"projects/alpha/locations/{ZONE}/reservations/ours"}]
+        service.state, "reservations", [{"name": f"projects/alpha/locations/{ZONE}/reservations/ours"}]
     )
 
     with ThreadPoolExecutor(2) as pool:
@@ -170,7 +170,7 @@ def test_the_alpha_track(service: Service) -> None:
 
 
 def test_tpu_nodes_of_the_first_version(service: Service) -> None:
-    administration.set_setting(service.world, "legacy_nodes", True)
+    administration.set_setting(service.state, "legacy_nodes", True)
     gcloud = Gcloud(service, "legacy")
     at = f"--zone={OLD_ZONE}"
     spec = f"--accelerator-type=v2-8 --version=2.12.0 {at}"
@@ -246,8 +246,8 @@ def test_queued_resources(service: Service) -> None:
 
 
 def test_gcloud_reads_quota_permission_and_capacity(service: Service) -> None:
-    administration.set_services(service.world, {"tpu.googleapis.com": "DISABLED"}, project="unprepared")
-    with service.world.write() as session:
+    administration.set_services(service.state, {"tpu.googleapis.com": "DISABLED"}, project="unprepared")
+    with service.state.write() as session:
         set_tpu_quota(session, generation="v4", tier="on-demand", limit=4, project="poor")
         add_fault(session, Fault(FaultKind.OPERATION_ERROR, project="crowded", code=8))
     number = number_of_project("unprepared")
@@ -273,8 +273,8 @@ def test_gcloud_reads_quota_permission_and_capacity(service: Service) -> None:
 def test_what_is_left_of_the_list_of_commands(service: Service) -> None:
     gcloud = Gcloud(service, "rest")
     for name in ("a", "b"):
-        administration.add_node(service.world, name, project="rest", zone=ZONE)
-    administration.add_bucket(service.world, "rest-bucket", project="rest", location="US-CENTRAL2")
+        administration.add_node(service.state, name, project="rest", zone=ZONE)
+    administration.add_bucket(service.state, "rest-bucket", project="rest", location="US-CENTRAL2")
 
     limited, legacy, buckets, beta, attach = gcloud.both(
         f"tpus tpu-vm list --zone={ZONE} --limit=1 --format=value(name)",

@@ -46,7 +46,7 @@ def said(service: Service, *words: str) -> Any:
 
 
 def test_quotas(service: Service) -> None:
-    with service.world.write() as session:
+    with service.state.write() as session:
         set_tpu_quota(session, limit=16, generation="v6e", tier="spot", zone="us-east5-b")
         set_tpu_quota(session, limit=0, generation="v6e", tier="spot", region="us-east5")
         set_tpu_quota(session, limit=64, generation="v4")
@@ -63,7 +63,7 @@ def test_quotas(service: Service) -> None:
 
 
 def test_services_that_are_enabled(service: Service) -> None:
-    administration.set_services(service.world, {IAP: "DISABLED", TPU: "ENABLED"})
+    administration.set_services(service.state, {IAP: "DISABLED", TPU: "ENABLED"})
 
     listed = said(service, "services", "list", "--enabled")
 
@@ -89,9 +89,9 @@ def test_the_quotas_of_a_region(service: Service) -> None:
 
 
 def test_caches(service: Service) -> None:
-    administration.add_bucket(service.world, "cached", location="US")
-    administration.add_cache(service.world, "cached", "us-central1-a")
-    administration.add_cache(service.world, "cached", "us-east5-a", state="DISABLED")
+    administration.add_bucket(service.state, "cached", location="US")
+    administration.add_cache(service.state, "cached", "us-central1-a")
+    administration.add_cache(service.state, "cached", "us-east5-a", state="DISABLED")
 
     listed = said(service, "storage", "buckets", "anywhere-caches", "list", "gs://cached")
 
@@ -104,8 +104,8 @@ def test_caches(service: Service) -> None:
 def test_the_policy_of_a_bucket_with_its_conditions(service: Service) -> None:
     soon = {"title": "t", "expression": "request.time < timestamp('2027-01-01T00:00:00Z')"}
     binding = {"role": "roles/storage.objectViewer", "members": ["user:ada@example.com"], "condition": soon}
-    administration.add_bucket(service.world, "guarded")
-    administration.set_iam_policy(service.world, [binding], bucket="guarded")
+    administration.add_bucket(service.state, "guarded")
+    administration.set_iam_policy(service.state, [binding], bucket="guarded")
 
     described = said(service, "storage", "buckets", "get-iam-policy", "gs://guarded")
 

@@ -33,7 +33,7 @@ def gcloud(service: Service) -> Gcloud:
 
 
 def test_gcloud_copies_into_a_bucket_and_out_of_it(service: Service, gcloud: Gcloud, tmp_path: Path) -> None:
-    administration.add_bucket(service.world, "data", location="us-central2")
+    administration.add_bucket(service.state, "data", location="us-central2")
     small, large = tmp_path / "small.txt", tmp_path / "large"
     small.write_text("content\n")
     large.write_bytes(os.urandom(9_000_000))  # gcloud sends more than 8 MiB in a resumable upload
@@ -46,7 +46,7 @@ def test_gcloud_copies_into_a_bucket_and_out_of_it(service: Service, gcloud: Gcl
 
 
 def test_gcloud_reads_what_it_needs_of_a_project(service: Service, gcloud: Gcloud) -> None:
-    administration.add_disk(service.world, "checkpoints", zone=ZONE)
+    administration.add_disk(service.state, "checkpoints", zone=ZONE)
     number = administration.project_number(PROJECT)
     described = gcloud("storage", "buckets", "describe", "gs://none")
     assert described == ("", "ERROR: (gcloud.storage.buckets.describe) gs://none not found: 404.\n", 1)

@@ -47,7 +47,7 @@ def locations(service: Service, request: pytest.FixtureRequest) -> Iterator[Any]
 def test_a_node_lives_in_each_version(
     service: Service, locations: Any, *, version: str, zone: str, body: dict[str, Any], shown: dict[str, str]
 ) -> None:
-    administration.set_setting(service.world, "legacy_nodes", True)
+    administration.set_setting(service.state, "legacy_nodes", True)
     nodes, operations = locations.nodes(), locations.operations()
     parent = f"projects/{version}/locations/{zone}"
     name = f"{parent}/nodes/node"
@@ -100,7 +100,7 @@ def test_the_library_asks_for_changes_and_stops_a_node(service: Service, library
 
     parent = f"projects/library/locations/{ZONE}"
     disk = f"projects/library/zones/{ZONE}/disks/data"
-    administration.add_disk(service.world, "data", zone=ZONE, project="library")
+    administration.add_disk(service.state, "data", zone=ZONE, project="library")
     config = tpu_v2.AcceleratorConfig(type_=tpu_v2.AcceleratorConfig.Type.V4, topology="2x2x1")
     asked = tpu_v2.Node(accelerator_config=config, runtime_version="tpu-ubuntu2204-base")
     wish = tpu_v2.Node(

@@ -139,7 +139,7 @@ def test_doctor_node_without_project_is_an_error(
     alone: Console, sandbox: Sandbox, clock: ManualClock, environ: dict[str, str]
 ) -> None:
     """What keeps the node from being found is among the findings, so that they are the result."""
-    with open_server(sandbox.world) as server:
+    with open_server(sandbox.state) as server:
         server.start()
         console = replace(alone, clock=clock)
         found, code = look(console, "demo", TPUCTL_ENDPOINT=server.url, **environ)

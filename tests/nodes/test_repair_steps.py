@@ -196,7 +196,7 @@ def test_a_restart_that_finds_no_capacity_ends_with_that(tpuctl: Console, sandbo
 
 def in_a_bucket(sandbox: Sandbox) -> dict[str, Any]:
     """Return the environment of a lease in a bucket that takes ten seconds for each write."""
-    administration.add_bucket(sandbox.world, "data")
+    administration.add_bucket(sandbox.state, "data")
     sandbox.fault("slow", method="storage.objects.insert", duration=timedelta(seconds=10), count=0)
     return {"TPUCTL_LEASE": "gs://data/leases"}
 
@@ -236,7 +236,7 @@ def test_the_spec_is_in_the_journal_before_the_node_is_deleted(
 def test_without_a_journal_nothing_is_destroyed_and_all_can_be_read(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="PREEMPTED")
     put(sandbox, "sick", health="UNHEALTHY_TENSORFLOW")
-    (sandbox.world.path.parent / "journal").write_text("not a folder")
+    (sandbox.state.path.parent / "journal").write_text("not a folder")
 
     for command in (
         ("up", "demo"),

@@ -255,7 +255,7 @@ def test_a_create_that_fails_by_the_services_own_fault_is_tried_twice_more(tpuct
 
 @one_face
 def test_what_a_failed_create_leaves_behind_is_named(tpuctl: Console, sandbox: Sandbox) -> None:
-    administration.set_setting(sandbox.world, "keep_failed_nodes", value=True)
+    administration.set_setting(sandbox.state, "keep_failed_nodes", value=True)
     sandbox.fault("operation-error")
 
     _, err, code = tpuctl(*UP)
@@ -306,13 +306,13 @@ def test_a_node_that_tpuctl_deletes_elsewhere_is_not_made_again_and_it_is_said_w
 @one_face
 def test_a_journal_that_cannot_be_written_lets_nothing_be_destroyed(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="PREEMPTED")
-    for folder in (sandbox.world.path.parent, sandbox.world.path.parent.parent):
+    for folder in (sandbox.state.path.parent, sandbox.state.path.parent.parent):
         (folder / "journal").write_text("not a folder")
 
     out, err, code = tpuctl(*UP)
 
     assert (out, code, sandbox.changes()) == ("", 1, [])
-    path = sandbox.world.path.parent / "journal" / "sandbox" / ZONE / "demo.jsonl"
+    path = sandbox.state.path.parent / "journal" / "sandbox" / ZONE / "demo.jsonl"
     assert told(err) == [
         f"warning: cannot read the journal: {path}: Not a directory",
         "PREEMPTED: the service took it back",

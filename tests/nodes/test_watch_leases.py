@@ -66,7 +66,7 @@ def test_a_lease_in_a_bucket_keeps_another_machine_away(
     tpuctl: Console, sandbox: Sandbox, meanwhile: Meanwhile
 ) -> None:
     put(sandbox)
-    administration.add_bucket(sandbox.world, "data")
+    administration.add_bucket(sandbox.state, "data")
     second = meanwhile(lambda: another_machine(tpuctl, TPUCTL_LEASE=LEASE)(*WATCH))
 
     first = tpuctl(*WATCH, TPUCTL_LEASE=LEASE)
@@ -79,7 +79,7 @@ def test_a_lease_in_a_bucket_keeps_another_machine_away(
 @two_machines
 def test_who_steals_goes_on_and_the_other_ends(tpuctl: Console, sandbox: Sandbox, meanwhile: Meanwhile) -> None:
     put(sandbox, schedulingConfig={"spot": True})
-    administration.add_bucket(sandbox.world, "data")
+    administration.add_bucket(sandbox.state, "data")
 
     def steal() -> Result:
         sandbox.fault("preempt")
@@ -101,7 +101,7 @@ def test_what_another_machine_does_to_a_watched_node(
 ) -> None:
     """A repair leaves it to its watcher; `stop` and `down` come first, and the watch ends."""
     put(sandbox, health="UNHEALTHY_TENSORFLOW")
-    administration.add_bucket(sandbox.world, "data")
+    administration.add_bucket(sandbox.state, "data")
     verb, *options = command
     elsewhere = another_machine(tpuctl, TPUCTL_LEASE=LEASE)
     second = meanwhile(lambda: elsewhere(verb, "demo", *options, "--timeout", "2m"))
@@ -207,7 +207,7 @@ def test_a_lease_that_cannot_be_written_lets_nothing_be_changed(
 ) -> None:
     """Not being able to ask is no permission."""
     put(sandbox, state="PREEMPTED")
-    administration.add_bucket(sandbox.world, "theirs", denied=("*",))
+    administration.add_bucket(sandbox.state, "theirs", denied=("*",))
 
     assert tpuctl("up", "demo", TPUCTL_LEASE="gs://theirs/x")[2] == 4
     assert tpuctl("up", "demo", TPUCTL_LEASE="gs://nowhere/x")[2] == 3

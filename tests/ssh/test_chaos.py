@@ -83,8 +83,8 @@ def test_who_is_refused_hears_what_ssh_would_say(chaos: Chaos) -> None:
 @pytest.mark.sshd
 def test_a_run_on_a_sandbox_worker_survives_that_its_link_is_cut(chaos: Chaos, tmp_path: Path) -> None:
     state = tmp_path / "state"
-    with SandboxState.open(state / "sandbox" / "world.sqlite3", speed=600) as world:
-        node = administration.add_node(world, "demo", zone="us-central1-a", acceleratorType="v5litepod-16")
+    with SandboxState.open(state / "sandbox" / "world.sqlite3", speed=600) as sandbox_state:
+        node = administration.add_node(sandbox_state, "demo", zone="us-central1-a", acceleratorType="v5litepod-16")
     address = node["networkEndpoints"][3]["accessConfig"]["externalIp"]
     environ = {
         "PATH": f"{chaos.shims(tmp_path / 'shims')}:{os.environ['PATH']}",

@@ -1,4 +1,4 @@
-"""What a sandbox was asked, as JSON: `python -m benchmarks.asked WORLD LATENCY`, in a process of its own.
+"""What a sandbox was asked, as JSON: `python -m benchmarks.call_rounds WORLD LATENCY`, in a process of its own.
 
 `calls` and `distinct` count its log. `rounds` are the calls of which each began when the one before had been answered, where
 every call takes LATENCY seconds: the depth of the chain.
@@ -13,9 +13,9 @@ from pathlib import Path
 from tpuctl.sandbox.request_log import read_log
 
 
-def asked(world: Path, latency: float) -> dict[str, int]:
+def asked(state_file: Path, latency: float) -> dict[str, int]:
     """Return the figures."""
-    entries = read_log(world)
+    entries = read_log(state_file)
     rounds, last = 0, float("-inf")
     for end in sorted(entry.at.timestamp() for entry in entries):
         if end - latency >= last:
