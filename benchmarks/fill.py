@@ -15,7 +15,7 @@ _TYPES = ("v4-8", "v5litepod-8", "v6e-8", "v5p-8", "v3-8", "v2-8")
 
 
 def fill(path: Path, count: int) -> None:
-    """Make a world with `count` READY nodes, dealt out to the zones that have TPUs."""
+    """Create a sandbox with `count` READY nodes, in turn in each zone that has TPUs."""
     offered = [(zone, next(kind for kind in _TYPES if zone_offers(zone, kind))) for zone in _zones()]
     with SandboxState.open(path) as sandbox_state:
         for number, (zone, kind) in enumerate(islice(cycle(offered), count)):
