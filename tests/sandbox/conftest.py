@@ -63,7 +63,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def sandbox_state(tmp_path: Path, clock: ManualClock) -> Iterator[SandboxState]:
     """Yield an empty sandbox in which a READY node is HEALTHY at once; at the end all resources must fit the schema."""
-    with SandboxState.open(tmp_path / "sandbox" / "world.db", clock=clock) as sandbox_state:
+    with SandboxState.open(tmp_path / "sandbox" / "sandbox.db", clock=clock) as sandbox_state:
         administration.set_setting(sandbox_state, "health_lag", [0, 0])
         yield sandbox_state
         assert schema_errors_of_all(sandbox_state) == []

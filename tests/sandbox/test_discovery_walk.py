@@ -49,7 +49,7 @@ STATE_OF = {"start": "STOPPED"}  # by verb: where the node must be; elsewhere RE
 @pytest.fixture
 def sandbox_state(tmp_path: Path) -> Iterator[SandboxState]:
     """A sandbox with resources of every kind, in which API v1 may create nodes."""
-    with SandboxState.open(tmp_path / "world.db", clock=ManualClock()) as sandbox_state:
+    with SandboxState.open(tmp_path / "sandbox.db", clock=ManualClock()) as sandbox_state:
         administration.set_setting(sandbox_state, "legacy_nodes", value=True)
         usage = {"capacityUnits": "CHIPS", "resourceType": "v4-8", "size": 4, "usage": {"total": "0"}}
         reservation = {"name": f"{ZONE}/reservations/mine", "state": "ACTIVE", "standard": usage}

@@ -40,7 +40,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def sandbox_state(tmp_path: Path, clock: ManualClock) -> SandboxState:
-    return SandboxState.open(tmp_path / "world.db", clock=clock, speed=1)
+    return SandboxState.open(tmp_path / "sandbox.db", clock=clock, speed=1)
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ def test_googles_client_works_on_both_interfaces(sandbox_state: SandboxState, se
 def test_bug_is_an_exception_in_process_and_a_500_over_http(tmp_path: Path) -> None:
     class Broken:
         clock = ManualClock()
-        path = tmp_path / "world"
+        path = tmp_path / "state"
 
         def read(self) -> NoReturn:
             raise ZeroDivisionError

@@ -165,7 +165,10 @@ def test_clients_with_half_a_request_do_not_block_others(server: SandboxServer) 
 
 def test_state_can_be_closed_after_the_server(tmp_path: Path) -> None:
     """A response in progress ends first. A thread that used a closed connection crashed the interpreter."""
-    with SandboxState.open(tmp_path / "world.sqlite3", speed=1) as sandbox_state, open_server(sandbox_state) as running:
+    with (
+        SandboxState.open(tmp_path / "world.sqlite3", speed=1) as sandbox_state,
+        open_server(sandbox_state) as running,
+    ):
         with sandbox_state.write() as session:
             add_fault(session, Fault(FaultKind.SLOW, duration=timedelta(milliseconds=500)))
         address = urlsplit(running.start().url)

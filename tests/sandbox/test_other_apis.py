@@ -210,7 +210,7 @@ def test_quotas_are_listed_as_metrics(wire: Wire) -> None:
 
 
 def test_older_layout_is_migrated_and_newer_layout_is_rejected(tmp_path: Path) -> None:
-    path = tmp_path / "world.db"
+    path = tmp_path / "sandbox.db"
     with SandboxState.open(path) as sandbox_state:
         administration.add_node(sandbox_state, "kept")
     with sqlite3.connect(path) as database:

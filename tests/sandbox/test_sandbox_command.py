@@ -110,10 +110,10 @@ def test_changing_commands_with_json_output_print_an_object(embedded: Console, s
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (("fault", "unhelthy"), "error: `unhelthy` is not a kind of fault\n  hint: did you mean `unhealthy`?\n"),
+        (("fault", "unhelthy"), "error: unknown fault kind `unhelthy`\n  hint: did you mean `unhealthy`?\n"),
         (("fault", "hang", "--state", "REDY"), "REDY"),
         (("fault", "unhealthy", "--health", "SICK"), "SICK"),
-        (("fault",), "error: no kind of fault given\n  hint: use one of unhealthy, "),
+        (("fault",), "error: no fault kind given\n  hint: use one of unhealthy, "),
         (
             ("advance", "forever"),
             "error: the sandbox cannot advance by `forever`\n  hint: give a duration such as 10m\n",

@@ -95,7 +95,7 @@ def test_step_takes_effect_for_readers_at_its_time(sandbox_state: SandboxState, 
     ("text", "complaint", "hint"),
     [
         ("steps:\n- at: 1m\n  preemt: a", "s.yaml line 3: unknown key `preemt`", "did you mean `preempt`?"),
-        ("steps:\n- at: 1m\n  fault: preemt", "s.yaml line 3: `preemt` is not a kind of fault", "did you mean `preempt`?"),
+        ("steps:\n- at: 1m\n  fault: preemt", "s.yaml line 3: unknown fault kind `preemt`", "did you mean `preempt`?"),
         ("steps:\n- at: 1m\n  fault: hang\n  stat: X", "s.yaml line 4: unknown key `stat`", "did you mean `state`?"),
         ("steps:\n- at: tonight\n  preempt: a", "s.yaml line 2: `at`: `tonight` is not a duration; " + WRITTEN, None),
         ("steps:\n- seed:\n    nodes: [{nam: a}]", "s.yaml line 3: unknown key `nam`", "did you mean `name`?"),

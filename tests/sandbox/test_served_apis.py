@@ -138,7 +138,7 @@ SERVED: dict[str, list[tuple[str, str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def stocked(tmp_path_factory: pytest.TempPathFactory) -> SandboxState:
-    sandbox_state = SandboxState.open(tmp_path_factory.mktemp("stocked") / "world.db")
+    sandbox_state = SandboxState.open(tmp_path_factory.mktemp("stocked") / "sandbox.db")
     administration.add_bucket(sandbox_state, "b")
     administration.add_object(sandbox_state, "b", "o", "content")
     administration.add_disk(sandbox_state, "d")

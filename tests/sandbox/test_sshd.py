@@ -87,7 +87,7 @@ def pod(tmp_path: Path) -> Slice:
         assert os.environ.get("CI") != "true", message
         pytest.skip(message)
     # A space and a percent sign are the hardest cases for the quoting of ssh and sshd.
-    pod = Slice(SandboxState.open(tmp_path / "a 100% world" / "world.sqlite", speed=1), tmp_path / "home")
+    pod = Slice(SandboxState.open(tmp_path / "a 100% sandbox" / "world.sqlite", speed=1), tmp_path / "home")
     key = ensure_key(pod.home, login=getuser())
     node = {
         "acceleratorType": "v4-32",

@@ -53,7 +53,7 @@ def writer(path: Path, name: str, count: int) -> subprocess.Popen[str]:
 
 def test_four_processes_lose_no_change(tmp_path: Path) -> None:
     """All start before the file exists, and addresses stay unique."""
-    path = tmp_path / "deep" / "world.db"
+    path = tmp_path / "deep" / "sandbox.db"
     writers = [writer(path, f"w{index}", 50) for index in range(4)]
     ends = [(process.communicate(), process.returncode)[1] for process in writers]
 
@@ -65,7 +65,7 @@ def test_four_processes_lose_no_change(tmp_path: Path) -> None:
 
 
 def test_killed_writer_leaves_a_consistent_state(tmp_path: Path) -> None:
-    path = tmp_path / "world.db"
+    path = tmp_path / "sandbox.db"
     process = writer(path, "w", 100_000)
     assert process.stdout
     for _ in range(20):
@@ -82,7 +82,7 @@ def test_killed_writer_leaves_a_consistent_state(tmp_path: Path) -> None:
 
 
 def test_damaged_file_is_an_error_that_reset_fixes(tmp_path: Path) -> None:
-    path = tmp_path / "world.db"
+    path = tmp_path / "sandbox.db"
     with SandboxState.open(path) as sandbox_state:
         administration.add_node(sandbox_state)
     path.write_bytes(b"not a database at all" * 500)
@@ -114,7 +114,7 @@ def test_damaged_file_is_an_error_that_reset_fixes(tmp_path: Path) -> None:
     ],
 )
 def test_damaged_record_is_an_error_with_the_reason(tmp_path: Path, statement: str, reason: str) -> None:
-    path = tmp_path / "world.db"
+    path = tmp_path / "sandbox.db"
     with SandboxState.open(path) as sandbox_state:
         administration.add_node(sandbox_state)
     connection = sqlite3.connect(path)
@@ -141,7 +141,7 @@ def test_reset_removes_only_files_of_the_sandbox(tmp_path: Path) -> None:
         reset_sandbox(thesis)
     assert thesis.read_text() == "years of work"
 
-    path = tmp_path / "sandbox" / "world.db"
+    path = tmp_path / "sandbox" / "sandbox.db"
     SandboxState.open(path).close()
     (path.parent / "workers" / "p").mkdir(parents=True)
     assert (reset_sandbox(path), list(path.parent.iterdir()), reset_sandbox(path)) == (True, [], False)
@@ -159,7 +159,7 @@ def _change_and_fail(sandbox_state: SandboxState) -> None:
 
 
 def test_failed_write_is_rolled_back(tmp_path: Path) -> None:
-    with SandboxState.open(tmp_path / "world.db") as sandbox_state:
+    with SandboxState.open(tmp_path / "sandbox.db") as sandbox_state:
         with pytest.raises(ZeroDivisionError):
             _change_and_fail(sandbox_state)
         with sandbox_state.read() as session:
@@ -167,7 +167,7 @@ def test_failed_write_is_rolled_back(tmp_path: Path) -> None:
 
 
 def test_clock_runs_at_its_speed_and_advance_applies_to_all(tmp_path: Path) -> None:
-    path = tmp_path / "world.db"
+    path = tmp_path / "sandbox.db"
     with SandboxState.open(path, speed=1000) as sandbox_state, SandboxState.open(path, speed=1) as other:
         before, real = sandbox_state.clock.now(), time.monotonic()
         sandbox_state.clock.sleep(timedelta(seconds=100))
@@ -182,7 +182,7 @@ def test_clock_runs_at_its_speed_and_advance_applies_to_all(tmp_path: Path) -> N
 
 def test_injected_clock_can_be_advanced(tmp_path: Path) -> None:
     clock = ManualClock()
-    with SandboxState.open(tmp_path / "world.db", clock=clock) as sandbox_state:
+    with SandboxState.open(tmp_path / "sandbox.db", clock=clock) as sandbox_state:
         start, counted = sandbox_state.clock.now(), sandbox_state.clock.monotonic()
         sandbox_state.clock.sleep(timedelta(minutes=1))
         advance_clock(sandbox_state, timedelta(hours=1))
@@ -204,7 +204,7 @@ def test_monotonic_never_goes_back_with_the_machines_clock() -> None:
 
 
 def test_ten_thousand_nodes_are_listed_to_the_last_page(tmp_path: Path) -> None:
-    with SandboxState.open(tmp_path / "world.db") as sandbox_state:
+    with SandboxState.open(tmp_path / "sandbox.db") as sandbox_state:
         with sandbox_state.write() as session:
             body = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
             node = prepare_node(session, "sandbox", "us-central2-b", "n", body=body)
@@ -224,7 +224,7 @@ def test_ten_thousand_nodes_are_listed_to_the_last_page(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files in /proc")
 def test_ended_threads_leave_no_files_open(tmp_path: Path) -> None:
-    with SandboxState.open(tmp_path / "world.db") as sandbox_state:
+    with SandboxState.open(tmp_path / "sandbox.db") as sandbox_state:
         counts = []
         for index in range(20):
             thread = Thread(target=administration.add_node, args=(sandbox_state, f"n{index}"))
@@ -242,7 +242,7 @@ def test_connection_of_a_thread_working_at_close_is_closed_with_the_state(tmp_pa
         return sum(link.is_symlink() and link.readlink().is_relative_to(tmp_path) for link in links)
 
     has_begun, may_end = Event(), Event()
-    sandbox_state = SandboxState.open(tmp_path / "world.db")
+    sandbox_state = SandboxState.open(tmp_path / "sandbox.db")
 
     def work(sandbox_state: SandboxState) -> None:
         with sandbox_state.read() as session:
@@ -264,7 +264,7 @@ def test_connection_of_a_thread_working_at_close_is_closed_with_the_state(tmp_pa
 
 
 def test_writes_are_logged(tmp_path: Path) -> None:
-    with SandboxState.open(tmp_path / "world.db", clock=ManualClock()) as sandbox_state:
+    with SandboxState.open(tmp_path / "sandbox.db", clock=ManualClock()) as sandbox_state:
         zone, method = "projects/p/locations/us-central2-b", "tpu.projects.locations.nodes.create"
         body = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
         with sandbox_state.write() as session:
@@ -276,7 +276,7 @@ def test_writes_are_logged(tmp_path: Path) -> None:
 
 def test_log_survives_another_process(tmp_path: Path) -> None:
     """SQLite removes its log with the last user; a process that has dropped its locks does not count as one."""
-    path = tmp_path / "world.db"
+    path = tmp_path / "sandbox.db"
     program = "import sys, pathlib\nfrom tpuctl.sandbox.state import SandboxState\n"
     program += "sandbox = SandboxState.open(pathlib.Path(sys.argv[1]))\n"
     program += "with sandbox.write() as session: session.set_setting('x', 1)\nsandbox.close()"
@@ -287,4 +287,4 @@ def test_log_survives_another_process(tmp_path: Path) -> None:
 
         subprocess.run([sys.executable, "-c", program, str(path)], check=True)
 
-        assert path.with_name("world.db-wal").exists()
+        assert path.with_name("sandbox.db-wal").exists()

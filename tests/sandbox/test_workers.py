@@ -109,7 +109,7 @@ def test_shim_ssh_accepts_a_project_key_and_leaves_other_hosts_unchanged(
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
     public = key.with_suffix(".pub").read_text().strip()
     login = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
-    with Sandbox(tmp_path / "a 100% world", speed=1) as sandbox:
+    with Sandbox(tmp_path / "a 100% sandbox", speed=1) as sandbox:
         items = [{"key": "ssh-keys", "value": f"{login}:{public}"}]
         project = {"projectId": "sandbox", "commonInstanceMetadata": {"items": items}}
         sandbox.seed({"projects": [project], "nodes": [{"name": "node", "zone": "us-central2-b"}]})
@@ -118,7 +118,7 @@ def test_shim_ssh_accepts_a_project_key_and_leaves_other_hosts_unchanged(
         environ = {
             **os.environ,
             **gcloud_environment(
-                tmp_path / "a 100% world" / "world.sqlite3", "http://x", project="p", zone="z", environ=os.environ
+                tmp_path / "a 100% sandbox" / "world.sqlite3", "http://x", project="p", zone="z", environ=os.environ
             ),
         }
         options = [

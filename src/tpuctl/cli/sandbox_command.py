@@ -62,8 +62,8 @@ sandbox_group = LazyGroup(
 def sandbox_serve(app: App, *, port: int) -> None:
     """Serve the sandbox on a local port, for gcloud, Google's libraries and curl, until Ctrl-C.
 
-    stdout gets the URL, stderr the environment for gcloud, which `tpuctl sandbox env` prints in another terminal too.
-    For tpuctl the URL is enough: its `ssh` finds the workers of your own sandbox.
+    Prints the URL on stdout, and the variables for gcloud on stderr; `tpuctl sandbox env` prints them in another terminal.
+    tpuctl needs only TPUCTL_ENDPOINT=URL: its `ssh` finds the workers of your own sandbox.
 
     \b
     Examples:
@@ -122,13 +122,13 @@ _UNUSED_DEFAULT = ("output", *(name for name in CLOUD_OPTIONS if name not in {"p
     "--port",
     type=click.IntRange(1, 65535),
     metavar="PORT",
-    help="Port of `tpuctl sandbox serve`. [default: that of the running server]",
+    help="Port of the served sandbox. [default: that of the running server]",
 )
 def sandbox_env(app: App, *, port: int | None) -> None:
     """Print shell variables that make gcloud use the served sandbox, with ssh to its workers.
 
-    They put an `ssh` and a `scp` that reach the sandbox's workers first on PATH, and make gcloud ignore your accounts and
-    configurations. gcloud still stores its ssh key in ~/.ssh: set HOME too to avoid that.
+    The variables put an `ssh` and an `scp` first on PATH that reach the workers of the sandbox, and make gcloud ignore your
+    accounts and configurations. gcloud still stores its ssh key in ~/.ssh; to avoid that, set HOME too.
 
     \b
     Examples:
@@ -220,11 +220,11 @@ _SEED_LIMIT = 64 * MIB
 @cli_command("seed", asks_trust=False, without=(*CLOUD_OPTIONS, "output"))
 @click.argument("file", metavar="FILE")
 def sandbox_seed(app: App, *, file: str) -> None:
-    """Add the resources of a YAML file to the sandbox: all or none.
+    """Add the resources of a YAML file (- for stdin) to the sandbox: all or none.
 
-    Kinds, each a list: nodes, queuedResources, buckets, objects, quotas, stockouts, faults, networks, subnetworks, firewalls,
-    disks, instances, services, projects, iamPolicies; and `settings`. Entries have the fields of the API; a node needs only a
-    name. An entry replaces an existing resource of the same name.
+    Kinds, each a list: nodes, queuedResources, buckets, objects, anywhereCaches, quotas, stockouts, faults, networks,
+    subnetworks, firewalls, disks, instances, services, projects, roles, iamPolicies, orgPolicies; and `settings`. Entries have
+    the fields of the API; a node needs only a name. An entry replaces an existing resource of the same name.
 
     \b
     Examples:
@@ -252,7 +252,7 @@ def read_seed_source(app: App, file: str) -> tuple[str, str]:
 @cli_command("scenario", asks_trust=False, without=(*CLOUD_OPTIONS, "output"))
 @click.argument("file", metavar="FILE")
 def sandbox_scenario(app: App, *, file: str) -> None:
-    """Plan the events of a YAML file, counted from now in sandbox time. No process needs to keep running.
+    """Plan the events of a YAML file (- for stdin), from now on in sandbox time. No process needs to keep running.
 
     Each step has `at:` and one of `fault:`, `preempt:`, `seed:`, `stockout:`, `end-stockouts:`, `remove-fault:`.
     `tpuctl sandbox status` shows planned events, `tpuctl sandbox log` past ones.
@@ -289,11 +289,18 @@ _ONLY_FOR = {
 
 @cli_command("fault", asks_trust=False, without=CLOUD_OPTIONS)
 @click.argument("kind", required=False)
-@click.option("--node", metavar="NAME", default="*", help="Node name or glob; need not exist yet. [default: all]")
+@click.option("--node", metavar="NAME", default="*", help="Name or glob of nodes, existing or future. [default: all]")
 @click.option("--zone", metavar="ZONE", default="*", help="Zone name or glob. [default: all]")
-@click.option("--call", metavar="METHOD", default="*", help="API method or glob: '*.nodes.create'. [default: all]")
-@click.option("--after", type=DurationType(), metavar="TIME", help="Delay in sandbox time. [default: none]")
-@click.option("--state", metavar="STATE", help="State of the node for `hang`. [default: CREATING]")
+@click.option(
+    "--call", metavar="METHOD", default="*", help="API method or glob, such as '*.nodes.create'. [default: all]"
+)
+@click.option(
+    "--after",
+    type=DurationType(),
+    metavar="TIME",
+    help="Delay until the fault begins, in sandbox time. [default: none]",
+)
+@click.option("--state", metavar="STATE", help="State in which the node stays, for `hang`. [default: CREATING]")
 @click.option(
     "--health",
     type=click.Choice([str(health) for health in Health]),
@@ -309,13 +316,13 @@ _ONLY_FOR = {
     metavar="N",
     default=1,
     show_default=True,
-    help="Number of occurrences; 0: until the fault is removed.",
+    help="Number of times that the fault occurs; 0: until it is removed.",
 )
 @click.option(
     "--duration",
     type=DurationType(),
     metavar="TIME",
-    help="Duration in sandbox time. [default: hang and startup-slow forever, slow 30s, maintenance 10m, ssh-key-late 1m]",
+    help="Length in sandbox time. [default: hang and startup-slow forever, slow 30s, maintenance 10m, ssh-key-late 1m]",
 )
 @click.option(
     "--status", type=click.IntRange(400, 599), metavar="N", help="HTTP status for `http-error`. [default: 503]"
@@ -324,18 +331,21 @@ _ONLY_FOR = {
     "--retry-after",
     type=click.IntRange(min=0),
     metavar="SECONDS",
-    help="Retry-After header for `http-error`, in seconds.",
+    help="Retry-After header for `http-error`, in seconds. [default: none]",
 )
 @click.option("--code", type=int, metavar="N", help="google.rpc code for `operation-error`. [default: 8, no capacity]")
 @click.option(
-    "--message", metavar="TEXT", help="Error message for operation-error, http-error, quota and unauthenticated."
+    "--message",
+    metavar="TEXT",
+    help="Error message for operation-error, http-error, quota and unauthenticated. [default: that of the service]",
 )
 @click.option("--remove", "fault_id", type=int, metavar="ID", help="Id of a fault to remove, from `sandbox status`.")
 def sandbox_fault(app: App, *, kind: str | None, fault_id: int | None, after: Any, **options: Any) -> None:
-    """Add a fault to the sandbox, to practise failures, or remove one.
+    """Add a fault to the sandbox, to test how programs handle failures, or remove one.
 
-    KIND is one of: unhealthy, hang, preempt, maintenance, missing-chip, startup-slow, startup-fails, operation-error, quota,
-    ssh-key-late, drop-before, drop-after, http-error, slow, unauthenticated, unreachable.
+    KIND of a node: unhealthy, hang, preempt, maintenance, missing-chip, startup-slow, startup-fails, operation-error,
+    ssh-key-late. KIND of an API call: drop-before and drop-after (the connection ends before or after the effect), http-error,
+    slow, unauthenticated, quota (of creates). KIND of a zone: unreachable.
 
     \b
     Examples:
@@ -408,7 +418,7 @@ def _parse_options(kind: str | None, options: dict[str, Any]) -> Fault:
 @cli_command("advance", asks_trust=False, without=CLOUD_OPTIONS)
 @click.argument("time", type=DurationType(), metavar="TIME")
 def sandbox_advance(app: App, *, time: timedelta | str) -> None:
-    """Advance the clock of the sandbox, for every process that uses it.
+    """Advance the clock of the sandbox by TIME (10m, 2h), for every process that uses it.
 
     \b
     Examples:
@@ -435,8 +445,8 @@ _LOG_HEADER = ("TIME", "METHOD", "STATUS", "CLIENT", "PATH")
 def sandbox_log(app: App, *, since: timedelta | str | None, follow: bool) -> None:
     """Show the last requests to the sandbox (about 20 000), with client and response status.
 
-    Times are in sandbox time. EVENT: an event that a scenario or `fault --after` planned. Status `-`: a fault dropped the
-    connection. Headers and bodies are not stored.
+    Times are in sandbox time. Method EVENT: an event that a scenario or `fault --after` planned. Status `-`: a fault dropped
+    the connection. Headers and bodies are not stored.
 
     \b
     Examples:

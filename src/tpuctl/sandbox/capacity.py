@@ -281,11 +281,13 @@ def put_quota(
     if limit < 0:
         raise InvalidInputError(f"the limit of a quota cannot be {limit}", hint="give 0 or more")
     if region and zone:
-        raise InvalidInputError("a quota is for a region or for a zone", hint="set two")
+        raise InvalidInputError("a quota is for a region or for a zone, not for both", hint="set two quotas")
     if not metric:
         metric = _metric_stem(generation, CapacityTier.named(tier)) + (_ZONE if zone else _REGION)
     if metric not in _known_metrics():
-        raise InvalidInputError(f"`{metric}` is not a quota of the TPU API", hint=f"such as {_known_metrics()[-1]}")
+        raise InvalidInputError(
+            f"`{metric}` is not a quota of the TPU API", hint=f"use a metric such as {_known_metrics()[-1]}"
+        )
     if (zone and metric.endswith(_REGION)) or (region and metric.endswith(_ZONE)):
         raise InvalidInputError(f"`{metric}` is not counted in `{zone or region}`")
     quota = TpuQuota(metric, region or zone or "*", limit, project)

@@ -316,7 +316,9 @@ def add_fault(session: StateSession, fault: Fault) -> int:
     if fault.kind is FaultKind.HANG and fault.state not in {*STATES, *_QUEUED_STATES}:
         raise InvalidInputError(f"`{fault.state}` is not a state", hint=f"use one of {', '.join(STATES)}")
     if fault.count < 0:
-        raise InvalidInputError(f"the number of times cannot be {fault.count}", hint="0 means until it is removed")
+        raise InvalidInputError(
+            f"the number of times cannot be {fault.count}", hint="use 0 for a fault that lasts until it is removed"
+        )
     fault_id = session.put_fault(dump_fault(fault))
     if fault.kind in NODE_FAULT_KINDS:
         apply_to_existing(session, fault_id)

@@ -151,7 +151,7 @@ def _parse_step(document: SeedDocument, path: KeyPath, item: Any) -> ScenarioSte
         for key in item:
             if key != "at" and key not in _ACTIONS and key not in _FAULT_WORDS:
                 raise document.unknown((*path, key), ("at", *_ACTIONS))
-        raise document.error(path, f"each step must say one of {', '.join(_ACTIONS)}")
+        raise document.error(path, f"each step needs one of {', '.join(_ACTIONS)}")
     action = actions[0]
     words = {key: value for key, value in item.items() if key not in {"at", action}}
     for key in words:

@@ -225,7 +225,7 @@ def parse_fault_kind(word: str) -> FaultKind:
     if word not in known:
         near = closest_match(word, known)
         hint = f"did you mean `{near}`?" if near else f"use one of {', '.join(known)}"
-        raise InvalidInputError(f"`{word}` is not a kind of fault" if word else "no kind of fault given", hint=hint)
+        raise InvalidInputError(f"unknown fault kind `{word}`" if word else "no fault kind given", hint=hint)
     return FaultKind(word)
 
 
