@@ -168,8 +168,8 @@ def list_reservations(session: StateSession, call: Call) -> Json:
         name = parse_resource_name(str(entry.get("name")))
         if name.project == where.project and where.zone in {api_calls.ANYWHERE, name.zone}:
             reservations.append(dict(entry))
-    shown, next_token = page_of(call, reservations)
-    answer: Json = {"reservations": list(shown)} if shown else {}
+    page, next_token = page_of(call, reservations)
+    answer: Json = {"reservations": list(page)} if page else {}
     return {**answer, "nextPageToken": next_token} if next_token else answer
 
 

@@ -64,10 +64,10 @@ def resource_link(project: str, collection: str, given: str) -> str:
 def list_document(call: Call, kind: str, path: str, entries: Sequence[Json]) -> Json:
     """Return a page of a list; `kind` as in `compute#diskList`, `path` its name below the API."""
     is_wanted = _name_predicate(call)
-    shown, next_token = page_of(_compute_page(call), [entry for entry in entries if is_wanted(entry)])
+    page, next_token = page_of(_compute_page(call), [entry for entry in entries if is_wanted(entry)])
     answer: Json = {"kind": f"compute#{kind}", "id": path, "selfLink": COMPUTE_BASE + path}
-    if shown:
-        answer["items"] = list(shown)
+    if page:
+        answer["items"] = list(page)
     return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
@@ -77,13 +77,13 @@ def aggregated_document(
     """Return an aggregated list: entries by scope (`zones/Z`), and a warning for each empty scope."""
     path = f"projects/{call.params['project']}/aggregated/{key}"
     is_wanted = _name_predicate(call)
-    shown, next_token = page_of(_compute_page(call), [(scope, entry) for scope, entry in entries if is_wanted(entry)])
+    page, next_token = page_of(_compute_page(call), [(scope, entry) for scope, entry in entries if is_wanted(entry)])
     items: dict[str, Json] = {}
     for scope in scopes:
         message = f"There are no results for scope '{scope}' on this page."
         data = [{"key": "scope", "value": scope}]
         items[scope] = {"warning": {"code": "NO_RESULTS_ON_PAGE", "message": message, "data": data}}
-    for scope, entry in shown:
+    for scope, entry in page:
         if key not in items.setdefault(scope, {key: []}):
             items[scope] = {key: []}
         items[scope][key].append(entry)
@@ -470,16 +470,16 @@ def get_compute_project(session: StateSession, call: Call) -> Json:
     """Answer projects.get."""
     project = str(call.params["project"])
     metadata = session.project(project)
-    shown: Json = {"kind": "compute#metadata", "fingerprint": _metadata_fingerprint(metadata)}
+    common: Json = {"kind": "compute#metadata", "fingerprint": _metadata_fingerprint(metadata)}
     if metadata.get("items"):
-        shown["items"] = metadata["items"]
+        common["items"] = metadata["items"]
     return {
         "kind": "compute#project",
         "id": str(number_of_project(project)),
         "creationTimestamp": "2026-01-01T00:00:00.000-08:00",
         "name": project,
         "selfLink": f"{COMPUTE_BASE}projects/{project}",
-        "commonInstanceMetadata": shown,
+        "commonInstanceMetadata": common,
         "defaultServiceAccount": f"{number_of_project(project)}-compute@developer.gserviceaccount.com",
         "defaultNetworkTier": "PREMIUM",
         "xpnProjectStatus": "UNSPECIFIED_XPN_PROJECT_STATUS",

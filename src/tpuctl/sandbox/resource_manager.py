@@ -44,8 +44,8 @@ def list_projects(session: StateSession, call: Call) -> Json:
         for project in found
         if not is_permission_denied("resourcemanager.projects.get", denied_permissions(session, project))
     ]
-    shown, next_token = page_of(call, mine)
-    answer: Json = {"projects": list(shown)} if shown else {}
+    page, next_token = page_of(call, mine)
+    answer: Json = {"projects": list(page)} if page else {}
     return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
@@ -62,14 +62,18 @@ def _project_document(session: StateSession, project: str, version: str) -> Json
     about = describe_project(session, project)
     number, created = str(number_of_project(project)), about.get("createTime", _DEFAULT_CREATE_TIME)
     if version == "v1":
-        shown: Json = {"projectNumber": number, "projectId": project, "name": about.get("displayName", project)}
-        shown |= {"lifecycleState": about.get("state", "ACTIVE"), "createTime": created}
+        document: Json = {"projectNumber": number, "projectId": project, "name": about.get("displayName", project)}
+        document |= {"lifecycleState": about.get("state", "ACTIVE"), "createTime": created}
     else:
-        shown = {"name": f"projects/{number}", "projectId": project, "displayName": about.get("displayName", project)}
-        shown |= {"state": about.get("state", "ACTIVE"), "createTime": created, "etag": 'W/"0123456789abcdef"'}
+        document = {
+            "name": f"projects/{number}",
+            "projectId": project,
+            "displayName": about.get("displayName", project),
+        }
+        document |= {"state": about.get("state", "ACTIVE"), "createTime": created, "etag": 'W/"0123456789abcdef"'}
         if parent := about.get("parent"):
-            shown["parent"] = parent
-    return {**shown, "labels": about["labels"]} if about.get("labels") else shown
+            document["parent"] = parent
+    return {**document, "labels": about["labels"]} if about.get("labels") else document
 
 
 def get_project_iam_policy(session: StateSession, call: Call) -> Json:
@@ -201,7 +205,7 @@ def read_iam_policy(
     is_conditional = any(binding.get("condition") for binding in bindings)
     digest = hashlib.blake2b(json.dumps(found, sort_keys=True).encode(), digest_size=6).digest()
     etag = base64.b64encode(b"\x07" + digest[:5] + b"\x00\x01").decode()
-    shown: Json = {**found, "version": _WITH_CONDITIONS if is_conditional else 1, "etag": etag}
+    visible: Json = {**found, "version": _WITH_CONDITIONS if is_conditional else 1, "etag": etag}
     if is_conditional and version < _WITH_CONDITIONS:
         plain = []
         for binding in bindings:
@@ -210,8 +214,8 @@ def read_iam_policy(
                 plain.append({"role": f"{binding['role']}_withcond_{suffix}", "members": binding["members"]})
             else:
                 plain.append(binding)
-        shown |= {"version": 1, "bindings": plain}
-    return shown
+        visible |= {"version": 1, "bindings": plain}
+    return visible
 
 
 def replace_iam_policy(session: StateSession, kind: str, name: str, wanted: Json, *, default: Json) -> Json | None:

@@ -86,8 +86,8 @@ def list_services(session: StateSession, call: Call) -> Json:
     names = sorted({*SERVICE_TITLES, *(found.name for found in session.resources.list_records(SERVICE_KIND, project))})
     found = [_service_document(session, project, name) for name in names]
     found = [service for service in found if not wanted or wanted == f"STATE:{service['state']}"]
-    shown, next_token = page_of(call, found)
-    answer: Json = {"services": list(shown)}
+    page, next_token = page_of(call, found)
+    answer: Json = {"services": list(page)}
     return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
@@ -220,10 +220,10 @@ def list_quota_metrics(session: StateSession, call: Call) -> Json:
             metric = f"{_SERVICE}/{'-'.join([*(word.lower() for word in words), *suffix])}"
             found.setdefault(metric, {}).setdefault(dimension, []).append(quota)
     parent = f"projects/{number_of_project(project)}/services/{service}/consumerQuotaMetrics"
-    shown, next_token = page_of(
+    page, next_token = page_of(
         call, [_metric_document(parent, metric, limits) for metric, limits in sorted(found.items())]
     )
-    answer: Json = {"metrics": list(shown)}
+    answer: Json = {"metrics": list(page)}
     return {**answer, "nextPageToken": next_token} if next_token else answer
 
 

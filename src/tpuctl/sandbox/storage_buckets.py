@@ -135,11 +135,11 @@ def get_bucket(session: StateSession, call: Call) -> Json:
 def get_storage_layout(session: StateSession, call: Call) -> Json:
     """Answer buckets.getStorageLayout, which needs the permission to list objects (API method text)."""
     document = open_bucket(session, call, "storage.objects.list").document
-    shown = ("location", "locationType", "customPlacementConfig", "hierarchicalNamespace")
+    fields = ("location", "locationType", "customPlacementConfig", "hierarchicalNamespace")
     return {
         "kind": "storage#storageLayout",
         "bucket": document["name"],
-        **{key: document[key] for key in shown if key in document},
+        **{key: document[key] for key in fields if key in document},
     }
 
 
@@ -152,10 +152,10 @@ def list_buckets(session: StateSession, call: Call) -> Json:
     # Only its owner sees a bucket in lists.
     found = [entry.document for entry in session.resources.list_records(BUCKET_KIND, project, prefix=prefix)]
     mine = [entry["document"] for entry in found if not is_permission_denied("storage.buckets.list", entry["denied"])]
-    shown, next_token = page_of(storage_page(call), mine)
+    page, next_token = page_of(storage_page(call), mine)
     answer: Json = {"kind": "storage#buckets"}
-    if shown:
-        answer["items"] = list(shown)
+    if page:
+        answer["items"] = list(page)
     return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
@@ -350,10 +350,10 @@ def list_caches(session: StateSession, call: Call) -> Json:
     """Answer anywhereCaches.list."""
     open_bucket(session, call, "storage.anywhereCaches.list")
     found = [entry.document for entry in session.resources.list_records(CACHE_KIND, str(call.params["bucket"]))]
-    shown, next_token = page_of(call, found)
+    page, next_token = page_of(call, found)
     answer: Json = {"kind": "storage#anywhereCaches"}
-    if shown:
-        answer["items"] = list(shown)
+    if page:
+        answer["items"] = list(page)
     return {**answer, "nextPageToken": next_token} if next_token else answer
 
 

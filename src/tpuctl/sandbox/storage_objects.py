@@ -148,14 +148,14 @@ def list_objects(session: StateSession, call: Call) -> Json:
     after = page_position(call)
     entries = [entry for entry in selection.grouped(found) if not after or entry > (after[0], after[-1] == "prefix")]
     size = page_size(storage_page(call))
-    shown = entries[:size]
+    page = entries[:size]
     answer: Json = {"kind": "storage#objects"}
-    if prefixes := [name for name, is_prefix in shown if is_prefix]:
+    if prefixes := [name for name, is_prefix in page if is_prefix]:
         answer["prefixes"] = prefixes
-    if items := [found[name] for name, is_prefix in shown if not is_prefix]:
+    if items := [found[name] for name, is_prefix in page if not is_prefix]:
         answer["items"] = items
     if len(entries) > size:
-        answer["nextPageToken"] = page_token(shown[-1][0], "prefix" if shown[-1][1] else "object")
+        answer["nextPageToken"] = page_token(page[-1][0], "prefix" if page[-1][1] else "object")
     return answer
 
 

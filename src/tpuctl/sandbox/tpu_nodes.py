@@ -434,7 +434,7 @@ def list_nodes(session: StateSession, call: Call) -> Json:
     unreachable = faults.unreachable_zones(session, where.project, zone_names()) if everywhere else ()
     after = (place[0], place[1]) if place else ("", "")
     rows = session.nodes(where.project, zone=None if everywhere else where.zone, after=after, limit=limit + 1)
-    shown: list[Json] = []
+    page: list[Json] = []
     last, next_token = after, ""
     for count, node in enumerate(rows):
         if count == limit:
@@ -442,8 +442,8 @@ def list_nodes(session: StateSession, call: Call) -> Json:
             break
         last = (node.zone, node.node_id)
         if node.zone not in unreachable and session.exists(node):
-            shown.append(render_node(node, session.now, call.version))
-    answer: Json = {"nodes": shown} if shown else {}
+            page.append(render_node(node, session.now, call.version))
+    answer: Json = {"nodes": page} if page else {}
     if unreachable:
         answer["unreachable"] = [f"projects/{where.project}/locations/{zone}" for zone in unreachable]
     return {**answer, "nextPageToken": next_token} if next_token else answer

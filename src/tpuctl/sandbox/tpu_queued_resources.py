@@ -81,10 +81,10 @@ def list_queued_resources(session: StateSession, call: Call) -> Json:
     unreachable = faults.unreachable_zones(session, where.project, zone_names()) if everywhere else ()
     found = session.queued_resources(where.project, zone=None if everywhere else where.zone)
     visible = [record for record in found if record.zone not in unreachable and session.exists(record)]
-    shown, next_token = page_of(call, visible)
+    page, next_token = page_of(call, visible)
     answer: Json = {}
-    if shown:
-        answer["queuedResources"] = [render_queued_resource(r, session.now, call.version) for r in shown]
+    if page:
+        answer["queuedResources"] = [render_queued_resource(r, session.now, call.version) for r in page]
     if unreachable:
         answer["unreachable"] = [f"projects/{where.project}/locations/{zone}" for zone in unreachable]
     return {**answer, "nextPageToken": next_token} if next_token else answer

@@ -126,7 +126,7 @@ def get_guest_attributes(session: StateSession, call: Call) -> Json:
         key = host_key(worker_directory(session.path, worker))
         host_keys = [{"namespace": _HOST_KEY_NAMESPACE, "key": "ssh-ed25519", "value": key}]
     query = str(call.body.get("queryPath") or "").strip("/")
-    shown = []
+    attributes = []
     for index in wanted or known:
         items = [
             *host_keys,
@@ -137,8 +137,8 @@ def get_guest_attributes(session: StateSession, call: Call) -> Json:
             {"namespace": "tpu", "key": "accelerator-type", "value": str(node.document["acceleratorType"])},
         ]
         matching = [item for item in items if f"{item['namespace']}/{item['key']}".startswith(query)]
-        shown.append({"queryPath": query, "queryValue": {"items": matching}})
-    return {"guestAttributes": shown}
+        attributes.append({"queryPath": query, "queryValue": {"items": matching}})
+    return {"guestAttributes": attributes}
 
 
 def worker_host_name(number: str, index: int) -> str:
