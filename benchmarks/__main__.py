@@ -22,40 +22,43 @@ _PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
 
 def main() -> None:
-    """Run what was asked for."""
+    """Run the named measurements."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Measure tpuctl beside gcloud.",
-        epilog="`python -m benchmarks.simulation` leads 50 000 lives of nodes and judges them.",
+        description="Measure tpuctl, and compare it with gcloud.",
+        epilog="`python -m benchmarks.simulation` simulates 50 000 lives of nodes and checks them.",
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"what to measure: {', '.join(_NAMES)}; default: all")
-    parser.add_argument("--runs", type=int, default=9, help="runs of each program (default: 9)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"measurements: {', '.join(_NAMES)}; default: all")
+    parser.add_argument("--runs", type=int, default=9, help="number of runs of each program (default: 9)")
     parser.add_argument("--markdown", action="store_true", help="write docs/benchmarks.md")
-    asked = parser.parse_args()
-    if unknown := set(asked.names) - set(_NAMES):
-        parser.error(f"there is no {', '.join(sorted(unknown))}; choose from {', '.join(_NAMES)}")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(_NAMES):
+        parser.error(f"unknown name: {', '.join(sorted(unknown))}; choose from {', '.join(_NAMES)}")
     measured: list[report.Measured] = []
     tables: list[waiting.Table] = []
     with tempfile.TemporaryDirectory(prefix="tpuctl-bench-") as folder, ExitStack() as stack:
-        for case in cases.cases(Stages(Path(folder), stack), tuple(asked.names)):
-            costs = compare(case.programs, runs=asked.runs, tell=_progress(case.name))
+        for case in cases.cases(Stages(Path(folder), stack), tuple(arguments.names)):
+            costs = compare(case.programs, runs=arguments.runs, report_progress=_progress(case.name))
             measured.append((case, costs))
             print("\n".join(report.lines(measured[-1:])), flush=True)
         for table in chain(
-            *(each.tables(Path(folder), tuple(asked.names)) for each in (waiting, remote, checks, accuracy, explain))
+            *(
+                each.tables(Path(folder), tuple(arguments.names))
+                for each in (waiting, remote, checks, accuracy, explain)
+            )
         ):
             tables.append(table)
             print("\n".join(table.lines()), flush=True)
-    if asked.markdown:
-        _PAGE.write_text(report.markdown(measured, tables, runs=asked.runs), "utf-8")
+    if arguments.markdown:
+        _PAGE.write_text(report.markdown(measured, tables, runs=arguments.runs), "utf-8")
 
 
 def _progress(name: str) -> Callable[[str], None]:
-    def tell(text: str) -> None:
+    def report_progress(text: str) -> None:
         if sys.stderr.isatty():
             sys.stderr.write(f"\r\x1b[K{name}: {text}")
 
-    return tell
+    return report_progress
 
 
 main()

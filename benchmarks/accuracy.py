@@ -20,13 +20,13 @@ failed first, and the confidence. A verdict is *right* if all of these agree. A 
 
 
 def tables(_: Path, names: tuple[str, ...]) -> Iterator[Table]:
-    """Yield the table, where it is asked for or nothing is."""
+    """Yield the table if it is named, or if no name is given."""
     if not names or set(NAMES) & set(names):
         yield _accuracy()
 
 
 def _accuracy() -> Table:
-    from tests.corpus.labelled import corpus  # noqa: PLC0415  # only who asks for it needs the tests
+    from tests.corpus.labelled import corpus  # noqa: PLC0415  # only this measurement needs the tests
 
     by_kind: dict[str, list[Labelled]] = defaultdict(list)
     for log in corpus():

@@ -1,4 +1,4 @@
-"""What is measured: each command beside gcloud's, lists of very many nodes, and the sandbox itself."""
+"""The measurements: commands compared with those of gcloud, lists of very many nodes, and the sandbox itself."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ MANY = 10_000
 OURS, THEIRS = "tpuctl", "gcloud"
 _LIST = ("compute", "tpus", "tpu-vm", "list", "--zone=-")
 _SPEC = ("--accelerator-type", "v4-8", "--version", "tpu-ubuntu2204-base", "--zone", ZONE)
-# 40 zones by name: those with TPUs, which hold the nodes, then others that exist and hold none.
-_ZONES = "import sys; from tpuctl.sandbox import catalog;print(','.join([*catalog.zones(), *catalog._NEIGHBOURS][:40]))"
+# 40 zones by name: those with TPUs, which have the nodes, then others without nodes.
+_ZONES = (
+    "import sys; from tpuctl.sandbox import catalog;print(','.join([*catalog.zone_names(), *catalog._NEIGHBOURS][:40]))"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is measured side by side. `target` is the share of gcloud's wall time that was aimed at, `limits` are seconds."""
+    """Programs that are compared. `target` is the aimed share of gcloud's wall time, `limits` are seconds."""
 
     name: str
     what: str
@@ -35,29 +37,29 @@ class Case:
 
 
 class Stages:
-    """The sandboxes, made when a case first asks for them."""
+    """The sandboxes, created when a case first needs them."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._folder, self._stack = folder, stack
-        self._made: dict[str, Stage] = {}
+        self._created: dict[str, Stage] = {}
 
     def listening(self, nodes: int, *, name: str = "") -> Stage:
         """Return a sandbox on a port."""
         key = f"listening-{nodes}{name}"
-        if key not in self._made:
-            self._made[key] = self._stack.enter_context(listening(self._folder / key, nodes=nodes))
-        return self._made[key]
+        if key not in self._created:
+            self._created[key] = self._stack.enter_context(listening(self._folder / key, nodes=nodes))
+        return self._created[key]
 
     def filled(self, nodes: int) -> Stage:
         """Return a sandbox that is used in process."""
         key = f"filled-{nodes}"
-        if key not in self._made:
-            self._made[key] = filled(self._folder / key, nodes=nodes)
-        return self._made[key]
+        if key not in self._created:
+            self._created[key] = filled(self._folder / key, nodes=nodes)
+        return self._created[key]
 
 
 def cases(stages: Stages, names: tuple[str, ...]) -> Iterator[Case]:
-    """Yield the cases of these names, all when there are none."""
+    """Yield the cases with these names; all if no name is given."""
     for name, make in _CASES.items():
         if not names or name in names:
             yield make(stages)
@@ -135,7 +137,7 @@ def _many(stages: Stages) -> Case:
 def _sandbox_get(stages: Stages) -> Case:
     stage = stages.listening(MANY)
     inside, outside = "a node, in process", "a node, over HTTP"
-    programs = {inside: stage.timed("get-in-process", str(stage.world)), outside: stage.timed("get", stage.url)}
+    programs = {inside: stage.timed("get-in-process", str(stage.state_file)), outside: stage.timed("get", stage.url)}
     limits = {inside: 0.003, outside: 0.008}
     return Case("sandbox-get", f"the sandbox gives one of {MANY:,} nodes", programs, limits=limits)
 

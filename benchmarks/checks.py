@@ -1,4 +1,4 @@
-"""`tpuctl check`: how long it asks, how many calls in how many rounds, and what it adds to a creation. Nothing is asserted."""
+"""`tpuctl check`: its time, its calls and their rounds, and what it adds to a creation. Nothing is asserted."""
 
 from __future__ import annotations
 
@@ -23,32 +23,34 @@ _ROOT = str(Path(__file__).parents[1])
 _LATENCY = 0.1  # seconds, of every call
 _RUNS, _FEW = 7, 3
 _BUCKETS, _ZONES = 50, 20
-# Seconds: what was aimed at for two buckets and that latency, and the deadline that a check has by default.
+# Seconds: the aim for two buckets and that latency, and the default deadline of a check.
 _AIM, _DEADLINE = 0.8, 15.0
 _ERRORS = 9  # the exit code of a check that found errors
 _HERE, _THERE = "US-CENTRAL2", "EUROPE-WEST4"
 _CASES = {"beside the node": ("ckpt", 0), "one elsewhere": ("far", _ERRORS)}
 _CREATE = ("--type", "v4-8", "--version", "tpu-ubuntu2204-base", "--zone", ZONE, "--bucket", "gs://data")
 _NONE = ("",) * 4
-# As many as have TPUs, then others that exist.
-_SOME_ZONES = f"from tpuctl.sandbox import catalog;print(','.join([*catalog.zones(), *catalog._NEIGHBOURS][:{_ZONES}]))"
+# First zones with TPUs, then others.
+_SOME_ZONES = (
+    f"from tpuctl.sandbox import catalog;print(','.join([*catalog.zone_names(), *catalog._NEIGHBOURS][:{_ZONES}]))"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _After:
-    """A program that is measured after another one, whose cost does not count."""
+    """A program that is measured after another one, whose cost is not counted."""
 
     before: Program
     program: Program
 
     def run(self, number: int) -> Cost:
-        """Run both and return what the second one costs."""
+        """Run both and return the cost of the second one."""
         self.before.run(number)
         return self.program.run(number)
 
 
 def tables(folder: Path, names: tuple[str, ...]) -> Iterator[Table]:
-    """Yield the tables of these names, all when there are none."""
+    """Yield the tables with these names; all if no name is given."""
     for name, make in _TABLES.items():
         if not names or name in names or "checks" in names:
             yield make(folder / name)
@@ -59,8 +61,8 @@ def _check(folder: Path) -> Table:
     rows: list[tuple[str, ...]] = []
     with ExitStack() as stack:
         for latency in (_LATENCY, 0.0):
-            inside = _made(folder / f"{latency:g}", latency)
-            outside = stack.enter_context(served(_made(folder / f"{latency:g}-port", latency)))
+            inside = _prepare(folder / f"{latency:g}", latency)
+            outside = stack.enter_context(served(_prepare(folder / f"{latency:g}-port", latency)))
             rows += _rows({"in process": inside, "on a port": outside}, latency)
     header = ("sandbox", "latency", "buckets", "calls", "rounds", "wall", "CPU", "one after another", "share")
     return Table("A check before anything is created", _CHECK_TEXT, header, rows)
@@ -78,18 +80,18 @@ def _rows(stages: Mapping[str, Stage], latency: float) -> Iterator[tuple[str, ..
             words = _words(bucket)
             programs[f"{place} {where}"] = _ending(stage.tpuctl(*words), code)
             programs[f"{place} {where}, one by one"] = _ending(_one_by_one(stage, *words), code)
-    costs = compare(programs, runs=_RUNS, tell=_ignore)
+    costs = compare(programs, runs=_RUNS, report_progress=_ignore)
     if latency:
         yield from (
             (name, *_NONE, _seconds(costs[name].wall), _seconds(costs[name].cpu), "", "") for name in (python, version)
         )
     for place, stage in stages.items():
         for where, (bucket, code) in _CASES.items():
-            calls, rounds = _asked(stage, _ending(stage.tpuctl(*_words(bucket)), code), latency)
+            calls, rounds = _count_calls(stage, _ending(stage.tpuctl(*_words(bucket)), code), latency)
             ours, theirs = costs[f"{place} {where}"], costs[f"{place} {where}, one by one"]
             wall = _seconds(ours.wall) + _missed(bool(latency) and ours.wall > _AIM)
             times = (wall, _seconds(ours.cpu), _seconds(theirs.wall), f"{ours.wall / theirs.wall:.2f}")
-            # In process the sandbox's own work draws a round out, so that it looks like several.
+            # In process the sandbox's own work prolongs a round, which then counts as several.
             depth = rounds if stage.url else ""
             yield (place, f"{latency * 1000:g} ms" if latency else "none", where, calls, depth, *times)
 
@@ -101,7 +103,7 @@ def _many(folder: Path) -> Table:
     ).stdout.strip()
     buckets = [word for number in range(_BUCKETS) for word in ("--bucket", f"gs://many-{number:02d}")]
     rows = []
-    with served(_made(folder / "port", _LATENCY)) as stage:
+    with served(_prepare(folder / "port", _LATENCY)) as stage:
         programs = {
             f"{_BUCKETS} buckets, half of them elsewhere": _ending(
                 stage.tpuctl("check", "v4-8", "--zone", ZONE, *buckets), _ERRORS
@@ -113,10 +115,10 @@ def _many(folder: Path) -> Table:
                 "check", "v5litepod-8", "--zone", zones, *buckets
             ),
         }
-        costs = compare(programs, runs=_FEW, tell=_ignore)
+        costs = compare(programs, runs=_FEW, report_progress=_ignore)
         for name, cost in costs.items():
             wall = _seconds(cost.wall) + _missed(cost.wall > _DEADLINE)
-            rows.append((name, *_asked(stage, programs[name], _LATENCY), wall, _seconds(cost.cpu)))
+            rows.append((name, *_count_calls(stage, programs[name], _LATENCY), wall, _seconds(cost.cpu)))
     return Table("A check of many buckets and zones", _MANY_TEXT, ("", "calls", "rounds", "wall", "CPU"), rows)
 
 
@@ -124,8 +126,8 @@ def _creation(folder: Path) -> Table:
     folder.mkdir()
     rows = []
     for latency in (_LATENCY, 0.0):
-        with served(_made(folder / f"{latency:g}", latency)) as stage:
-            # Each comes after a check, so that the machine is as warm for one as for the others.
+        with served(_prepare(folder / f"{latency:g}", latency)) as stage:
+            # Each runs after a check, so that caches are equally warm for all.
             programs: dict[str, Measurable] = {
                 name: _After(
                     stage.tpuctl("check", checked, *_CREATE),
@@ -137,18 +139,18 @@ def _creation(folder: Path) -> Table:
                     ("with, checked a moment ago", "seen-{run}", "seen-{run}", ()),
                 )
             }
-            costs = compare(programs, runs=_RUNS, tell=_ignore)
+            costs = compare(programs, runs=_RUNS, report_progress=_ignore)
         without = next(iter(costs.values()))
         for name, cost in costs.items():
             added = (f"{cost.wall - without.wall:+.2f} s", f"{cost.cpu - without.cpu:+.2f} s")
-            shown = added if cost is not without else ("", "")
-            rows.append((f"{latency * 1000:g} ms" if latency else "none", name, _seconds(cost.wall), *shown))
+            cells = added if cost is not without else ("", "")
+            rows.append((f"{latency * 1000:g} ms" if latency else "none", name, _seconds(cost.wall), *cells))
     header = ("latency", "check", "wall", "adds", "adds CPU")
     return Table("What the check adds to a creation", _CREATION_TEXT, header, rows)
 
 
-def _made(folder: Path, latency: float) -> Stage:
-    """Return a sandbox in real time with buckets in two places, where every call takes so many seconds longer."""
+def _prepare(folder: Path, latency: float) -> Stage:
+    """Return a sandbox in real time with buckets in two places; `latency` is added to every call, in seconds."""
     folder.mkdir()
     stage = Stage(folder)
     places = {"data": _HERE, "ckpt": _HERE, "far": _THERE}
@@ -171,15 +173,15 @@ def _one_by_one(stage: Stage, *words: str) -> Program:
 
 
 def _ending(program: Program, code: int) -> Program:
-    """Return a program that is meant to end with a code."""
+    """Return a program that succeeds if the given one exits with `code`."""
     command = ("sh", "-c", f'"$@"; test $? -eq {code}', "sh", *program.command)
     return Program(command, program.environ) if code else program
 
 
-def _asked(stage: Stage, program: Program, latency: float) -> tuple[str, str]:
-    """Run a program some more times and return how many calls that are, and in how few rounds they were made."""
-    log = stage.world.with_name(f"{stage.world.name}-requests")
-    command = (sys.executable, "-m", "benchmarks.asked", str(stage.world), str(latency or _LATENCY))
+def _count_calls(stage: Stage, program: Program, latency: float) -> tuple[str, str]:
+    """Run a program several times and return its number of calls, and the smallest number of rounds."""
+    log = stage.state_file.with_name(f"{stage.state_file.name}-requests")
+    command = (sys.executable, "-m", "benchmarks.call_rounds", str(stage.state_file), str(latency or _LATENCY))
     environ = {**program.environ, "PYTHONPATH": _ROOT}
     seen: list[dict[str, int]] = []
     for number in range(_FEW):
@@ -189,7 +191,7 @@ def _asked(stage: Stage, program: Program, latency: float) -> tuple[str, str]:
         seen.append(json.loads(done.stdout))
     calls = max(each["calls"] for each in seen)
     twice = max(each["calls"] - each["distinct"] for each in seen)
-    # A busy machine draws one round out, so that it looks like several.
+    # A busy machine prolongs a round, which then counts as several.
     rounds = min(each["rounds"] for each in seen)
     return f"{calls}" + (f" ({twice} of them twice)" if twice else ""), str(rounds) if latency else ""
 

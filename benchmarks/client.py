@@ -1,4 +1,4 @@
-"""What a client of the sandbox waits for, in seconds on stdout: `python -m benchmarks.client WHAT …`, a process of its own.
+"""Waiting times of a client of the sandbox, in seconds on stdout: `python -m benchmarks.client WHAT …`, a process of its own.
 
 get-in-process FILE, get URL (medians of many), list URL (every node, page by page), start PROGRAM… (until its first answer).
 """
@@ -29,11 +29,11 @@ _NODE = "/v2/projects/sandbox/locations/us-central2-b/nodes/node-00008"
 
 
 def main(what: str, *words: str) -> float:
-    """Return the seconds that something takes."""
+    """Return the seconds of one measurement."""
     match what:
         case "get-in-process":
-            with SandboxState.open(Path(words[0])) as world:
-                client = SandboxHttp(world)
+            with SandboxState.open(Path(words[0])) as sandbox_state:
+                client = SandboxHttp(sandbox_state)
                 return _median(lambda: _expect_200(int(client.request(f"https://tpu.googleapis.com{_NODE}")[0].status)))
         case "get":
             with closing(_connect(words[0])) as connection:
@@ -84,7 +84,7 @@ def _expect_200(status: int) -> None:
 
 
 def _median(act: Callable[[], object]) -> float:
-    act()  # the first one opens what all others use
+    act()  # the first one opens the connection
     return statistics.median(_time(act) for _ in range(_TIMES))
 
 

@@ -1,7 +1,7 @@
-"""Stands for `ssh` to a worker far away that costs this machine only the client's part: `distant_ssh.py HANDSHAKE CPU WORDS…`.
+"""Replaces `ssh` to a distant worker; this machine pays only the client's part: `distant_ssh.py HANDSHAKE CPU WORDS…`.
 
-It waits as long as a handshake over a long way takes, burns the CPU that OpenSSH's client needs for one, then answers as the
-program that `tpuctl run` starts on a worker does, whose command ends at once with 0. It imports little: hundreds run at once.
+It waits as long as a handshake over a long distance takes, uses the CPU that OpenSSH's client needs for one, then answers like
+the program that `tpuctl run` starts on a worker, whose command exits at once with 0. It imports little: hundreds run at once.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ _GO, _BYE = b"g\0\0\0\0", b"b\0\0\0\0"
 
 
 def main(handshake: float, cpu: float) -> None:
-    """Be the connection, until the other side has said good-bye or is gone."""
+    """Act as the connection until the other side ends it."""
     time.sleep(handshake)
-    while time.process_time() < cpu:  # with what starting Python took
+    while time.process_time() < cpu:  # the start of Python included
         pass
     _write(_MARK + _READY)
-    if _hears(_GO):
+    if _wait_for(_GO):
         _write(_STARTED + _EXIT)
-        _hears(_BYE)
+        _wait_for(_BYE)
 
 
-def _hears(words: bytes) -> bool:
-    """Read until these words come last; the text of the program, which comes first, is nothing to us."""
-    heard = b""
-    while not heard.endswith(words):
+def _wait_for(words: bytes) -> bool:
+    """Read until the input ends with these bytes; False at its end. The text of the program comes first and is ignored."""
+    received = b""
+    while not received.endswith(words):
         data = os.read(0, 1 << 16)
         if not data:
             return False
-        heard = (heard + data)[-len(words) :]
+        received = (received + data)[-len(words) :]
     return True
 
 

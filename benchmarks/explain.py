@@ -26,12 +26,10 @@ _AIM, _AIM_REPEATS, _AIM_MEMORY = 15.0, 3.0, 100.0
 _LARGE = 1_000_000_000
 _REPEATS = "only `Retrying (12/120)`"
 _PARTS = {
-    "cutting into lines, decoding": ("pieces.py", "records.py"),
-    "workers and headers": ("streams.py", "lines.py"),
-    "what was read before": ("novelty.py",),
-    "searching for literals": ("anchors.py",),
-    "reading closely what may be known": ("passages.py", "windows.py", "judging.py", "quoting.py", "tallies.py"),
-    "lines that look like an error": ("suspects.py",),
+    "cutting into lines, decoding, headers": ("log_lines.py",),
+    "searching for messages": ("scanner.py", "messages.py"),
+    "judging quotations": ("quoting.py",),
+    "drawing the conclusion": ("conclusion.py", "device_memory.py"),
 }
 _SPEED_TEXT = f"""The reader of `tpuctl explain` on generated logs of {_SIZE / 1e6:g} MB each. CPU time, the best of {_RUNS}
 runs; 1 MB is a million bytes. Target: {_AIM:g} MB/s on ordinary logs, {_AIM_REPEATS:g} on a log of repeats only. *Literals
@@ -45,7 +43,7 @@ Target: {_AIM_MEMORY:g} MiB."""
 
 
 def tables(_: Path, names: tuple[str, ...]) -> Iterator[Table]:
-    """Yield the tables of these names, all when there are none."""
+    """Yield the tables with these names; all if no name is given."""
     for name, make in {NAMES[0]: _speed, NAMES[1]: _profile, NAMES[2]: _memory}.items():
         if not names or name in names or "explain" in names:
             yield make()
@@ -110,10 +108,10 @@ def _shares(data: bytes) -> dict[str, float]:
     stats = pstats.Stats(profile)
     spent = dict.fromkeys((*_PARTS, "the rest"), 0.0)
     for (file, _, _), (_, _, own, _, callers) in stats.stats.items():  # type: ignore[attr-defined]  # not in its stubs
-        if Path(file).is_absolute() and "diagnosis" in file:
+        if Path(file).parent.parts[-2:] == ("tpuctl", "explain"):
             spent[_part(file)] += own
             continue
-        # What is written in C counts for who calls it.
+        # A function in C counts for its caller.
         for (caller, _, _), (_, _, inside, _) in callers.items():
             spent[_part(caller)] += inside
     total = sum(spent.values())
@@ -128,7 +126,7 @@ def _memory() -> Table:
     rows = []
     for name in ("JAX", "JAX, 8 workers at once", "no line end at all"):
         argv = (sys.executable, "-m", "benchmarks.explain_memory", name, str(_LARGE))
-        said = subprocess.run(argv, capture_output=True, check=True, cwd=Path(__file__).parents[1]).stdout
-        found = json.loads(said)
+        output = subprocess.run(argv, capture_output=True, check=True, cwd=Path(__file__).parents[1]).stdout
+        found = json.loads(output)
         rows.append((name, f"{found['memory']:.0f} MiB", f"{found['before']:.0f} MiB", f"{found['seconds']:.0f} s"))
     return Table("Memory for reading logs", _MEMORY_TEXT, ("log", "at most", "before the log", "CPU time"), rows)

@@ -1,4 +1,4 @@
-"""Logs as programs that train write them, by the mebibyte: the same few kinds of lines with other numbers."""
+"""Logs of any size like those of training programs: the same few kinds of lines with different numbers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def tensorflow_style(random_: random.Random) -> Iterator[str]:
 
 
 def different(random_: random.Random) -> Iterator[str]:
-    """Yield lines that are never the same: the worst case."""
+    """Yield lines that all differ: the worst case."""
     words = _WORDS.split()
     while True:
         yield " ".join(random_.choices(words, k=14))
@@ -81,7 +81,7 @@ def of_workers(lines: Iterable[str]) -> Iterator[str]:
 
 
 def repeats(_: random.Random) -> Iterator[str]:
-    """Yield nothing but a message that is known."""
+    """Yield only one known message."""
     for count in itertools.count():
         yield f"WARNING:tensorflow:Retrying ({count % 120}/120)."
 
@@ -99,7 +99,7 @@ LOGS: dict[str, Callable[[random.Random], Iterator[str]]] = {
 
 
 def log(name: str, size: int) -> bytes:
-    """Return about so many bytes of a log."""
+    """Return a log of about `size` bytes."""
     found: list[str] = []
     for line in LOGS[name](random.Random(1)):  # noqa: S311  # always the same
         found.append(line)

@@ -14,9 +14,9 @@ _PIECE = 8_000_000
 
 
 def main(name: str, size: int) -> None:
-    """Read about so many bytes."""
+    """Read a log of about `size` bytes."""
     reader = LogReader()
-    # The same piece again and again: only what the reader keeps is measured.
+    # The same piece repeatedly, so that only the memory of the reader is measured.
     data = log(name, _PIECE) if name in LOGS else b"all in one line " * (_PIECE // 16)
     before = _mebibytes()
     started = time.process_time()
@@ -30,7 +30,7 @@ def main(name: str, size: int) -> None:
 
 
 def _mebibytes() -> float:
-    # What getrusage tells begins with the memory of the program that started this one.
+    # getrusage's value starts with the memory of the process that started this one.
     status = Path("/proc/self/status").read_text("ascii")
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 

@@ -1,4 +1,4 @@
-"""The memory of a running program, of it alone and of all the processes that it started, as Linux's /proc tells."""
+"""The memory of a running program and of the processes that it started, from Linux's /proc."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EVERY = 0.1  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """MiB: the most that the program held; the most that the others held together at once, shared pages shared out."""
+    """Peak memory in MiB: of the program, and of the others together, with shared pages divided among them."""
 
     own: float
     others: float
@@ -30,7 +30,7 @@ class Footprint:
 
 
 def watch(program: Program) -> Footprint:
-    """Run a program to its end and return what it held meanwhile. Raises `RunFailedError`."""
+    """Run a program to its end and return its footprint. Raises `RunFailedError`."""
     own = others = 0.0
     sizes: list[int] = []
     started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""When gcloud looks whether an operation has ended. Pure; observed with gcloud 528 and checked against it in each run."""
+"""When gcloud reads an operation until it has ended. Pure; observed with gcloud 528 and checked against it in each run."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _FIRST, _SECOND, _GROWTH, _CEILING = 1.0, 2.0, 1.4, 180.0
 GIVES_UP = 1800.0
 
 
-def looks(random: Random) -> Iterator[float]:
+def read_times(random: Random) -> Iterator[float]:
     """Yield the seconds after the answer to a create at which gcloud reads its operation, until it gives up.
 
-    The first look comes after 1 s, then it sleeps 2.0 * 1.4 ** n + U(0, 1) s, at most 180 s.
+    The first read comes after 1 s, then it sleeps 2.0 * 1.4 ** n + U(0, 1) s, at most 180 s.
     """
     moment, pause = _FIRST, _SECOND
     while moment < GIVES_UP:
@@ -24,10 +24,10 @@ def looks(random: Random) -> Iterator[float]:
         pause = min(pause * _GROWTH, _CEILING)
 
 
-def noticed(length: float, random: Random) -> tuple[float, int]:
-    """Return when gcloud sees the end of an operation of that length, and how many looks that took."""
+def notice_time(length: float, random: Random) -> tuple[float, int]:
+    """Return when gcloud notices the end of an operation of that length, and the number of reads until then."""
     count = 0
-    for moment in looks(random):
+    for moment in read_times(random):
         count += 1
         if moment >= length:
             return moment, count

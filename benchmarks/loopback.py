@@ -1,6 +1,6 @@
 """Workers for `benchmarks.remote`: real sshds on addresses of the loopback network, behind the addresses of sandbox nodes.
 
-Both programs start the first `ssh` on PATH: it is one that leads 198.18.x.x to 127.0.x.x. Each worker has a home of its own.
+Both programs start the first `ssh` on PATH, which connects to 127.0.x.x for 198.18.x.x. Each worker has a home of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
 _SFTP_SERVERS = ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server", "/usr/libexec/sftp-server")
-_ADDRESSES_OF_ONE = 16  # sshd listens on no more
+_ADDRESSES_OF_ONE = 16  # the most that one sshd listens on
 _SSHD_CONFIG = """\
 HostKey {host_key}
 AuthorizedKeysFile {folder}/authorized_keys
@@ -38,7 +38,7 @@ PidFile none
 PrintMotd no
 MaxStartups 200:30:400
 LogLevel ERROR
-# bash reads no start-up files of this machine's user below another shell: what they cost is not ssh's.
+# Below another shell bash reads no start-up files of this user, whose cost is not that of ssh.
 SetEnv SHLVL=1
 Port {port}
 """
@@ -55,7 +55,7 @@ exec {program} -F {folder}/ssh_config "$@"
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A node and the addresses of its workers, as the API tells them."""
+    """A node and the addresses of its workers, as the API shows them."""
 
     name: str
     addresses: tuple[str, ...]
@@ -64,25 +64,25 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Loopback:
-    """Slices whose workers answer on loopback."""
+    """Slices whose workers listen on loopback addresses."""
 
     stage: Stage
     slices: Mapping[int, Slice]
 
     def tpuctl(self, *words: str, keep: str = "0") -> Program:
-        """Return tpuctl, whose state is its own: it takes the workers for real ones."""
+        """Return tpuctl with a state folder of its own, so that it treats the workers as real ones."""
         state = {"TPUCTL_STATE_DIR": str(self.stage.folder / "client"), "TPUCTL_SSH_KEEP": keep}
-        return self._led(self.stage.tpuctl(*words, environ=state))
+        return self._with_shims(self.stage.tpuctl(*words, environ=state))
 
     def gcloud(self, *words: str) -> Program:
         """Return gcloud with the same key."""
-        return self._led(self.stage.gcloud("compute", "tpus", "tpu-vm", *words, f"--zone={ZONE}"))
+        return self._with_shims(self.stage.gcloud("compute", "tpus", "tpu-vm", *words, f"--zone={ZONE}"))
 
     def at_once(self, lines: Sequence[str]) -> Program:
-        """Return what starts shell lines all at once and ends when they have, well if all did."""
+        """Return a program that starts shell lines at once, waits for all, and fails if one fails."""
         script = "".join(f"{line} & set -- $! $*\n" for line in lines) + "for each; do wait $each || exit 1; done"
         environ = {**self.stage.tpuctl().environ}
-        return self._led(Program(("sh", "-c", script), environ))
+        return self._with_shims(Program(("sh", "-c", script), environ))
 
     def ssh_line(self, address: str, command: str) -> str:
         """Return the shell line for a bare ssh with the options that gcloud gives it."""
@@ -99,7 +99,7 @@ class Loopback:
             f" -o CheckHostIP=no -o HashKnownHosts=no -o UserKnownHostsFile={folder}/known_hosts -o LogLevel=ERROR"
         )
 
-    def _led(self, program: Program) -> Program:
+    def _with_shims(self, program: Program) -> Program:
         path = f"{self.stage.folder / 'programs'}:{program.environ['PATH']}"
         return replace(program, environ={**program.environ, "PATH": path})
 
@@ -112,7 +112,7 @@ def workers(folder: Path, sizes: Sequence[int]) -> Iterator[Loopback]:
     quiet = Stage(folder)
     found = make_slices(quiet, sizes)
     port = _free_port()
-    _lead(folder, [address for each in found for address in each.addresses], port)
+    _write_shims(folder, [address for each in found for address in each.addresses], port)
     with ExitStack() as stack:
         for each in found:
             for first in range(0, len(each.addresses), _ADDRESSES_OF_ONE):
@@ -123,19 +123,19 @@ def workers(folder: Path, sizes: Sequence[int]) -> Iterator[Loopback]:
 
 
 def make_slices(stage: Stage, sizes: Sequence[int]) -> list[Slice]:
-    """Make a key, and a world with a READY slice of each size that lets it in; nothing is served yet."""
+    """Create a key, and a sandbox with a READY slice of each size that accepts it; nothing is served yet."""
     key = stage.folder / ".ssh" / "google_compute_engine"
     key.parent.mkdir(mode=0o700)
     subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)), check=True)
     public = key.with_suffix(".pub")
     shutil.copy(public, stage.folder / "authorized_keys")
-    words = (sys.executable, "-m", "benchmarks.slices", str(stage.world), getpass.getuser(), str(public))
-    made = subprocess.run((*words, *map(str, sizes)), capture_output=True, text=True, check=True)
-    return [Slice(each["name"], tuple(each["addresses"]), each["host_key"]) for each in json.loads(made.stdout)]
+    words = (sys.executable, "-m", "benchmarks.slices", str(stage.state_file), getpass.getuser(), str(public))
+    done = subprocess.run((*words, *map(str, sizes)), capture_output=True, text=True, check=True)
+    return [Slice(each["name"], tuple(each["addresses"]), each["host_key"]) for each in json.loads(done.stdout)]
 
 
-def _lead(folder: Path, addresses: Sequence[str], port: int) -> None:
-    """Write the programs and the configuration that lead to workers, and make the homes."""
+def _write_shims(folder: Path, addresses: Sequence[str], port: int) -> None:
+    """Write the programs and the configuration that reach the workers, and create the homes."""
     blocks = [f"Host {each}\n  HostName {_local(each)}\n  Port {port}\n" for each in addresses]
     (folder / "ssh_config").write_text("".join(blocks))
     (folder / "programs").mkdir()
@@ -147,7 +147,7 @@ def _lead(folder: Path, addresses: Sequence[str], port: int) -> None:
 
 
 def _local(address: str) -> str:
-    """Return the loopback address of a worker; 127.0.0.1 is nobody's."""
+    """Return the loopback address of a worker; 127.0.0.1 is not used."""
     third, fourth = address.split(".")[2:]
     number = int(third) * 256 + int(fourth) + 1
     return f"127.0.{number // 256}.{number % 256}"
@@ -160,7 +160,7 @@ def _sshd(folder: Path, name: str, host_key: str, addresses: Sequence[str], port
     path = folder / f"sshd-{name}"
     path.write_text(text + "".join(f"ListenAddress {_local(each)}\n" for each in addresses))
     if os.geteuid() == 0:
-        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd wants it for its privilege separation
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd needs it for privilege separation
     command = (str(_SSHD), "-D", "-f", str(path), "-E", f"{path}.log")
     with subprocess.Popen(command, stdin=subprocess.DEVNULL) as server:
         try:

@@ -1,7 +1,7 @@
 """What a program costs: wall time, CPU and peak memory, as the kernel counts them for it and the processes that it waited for.
 
-Linux hands the peak memory of whoever starts a program on to it, so this process must stay small: nothing heavy is
-imported here, and the worlds are filled by another process.
+On Linux a program inherits the peak memory of the process that starts it, so this process must stay small: nothing heavy
+is imported here, and another process fills the sandboxes.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-_TAIL = 4096  # bytes of output that are kept for the story of a failure
+_TAIL = 4096  # bytes of output that are kept for the message of a failure
 _SIZE = struct.pack("HHHH", 50, 200, 0, 0)  # lines, columns
 
 
 class RunFailedError(Exception):
-    """A program that is measured did not do its work."""
+    """A measured program failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ class Cost:
 
 
 class Measurable(Protocol):
-    """What can be run again and again, and costs something each time."""
+    """A program that can be run repeatedly, with a cost each time."""
 
     def run(self, number: int) -> Cost:
-        """Run it once; the first run has number 0."""
+        """Run it and return the cost; the first run has number 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +58,26 @@ class Program:
     on_terminal: bool = False
 
     def run(self, number: int) -> Cost:
-        """Run it to its end and return what that cost. Raises `RunFailedError` with its last words."""
+        """Run it to its end and return the cost. Raises `RunFailedError` with the end of its output."""
         command = [word.replace("{run}", str(number)) for word in self.command]
-        ours, its = _terminal() if self.on_terminal else os.pipe()
+        parent, child_end = _terminal() if self.on_terminal else os.pipe()
         started = time.perf_counter()
         child = subprocess.Popen(
             command,
             env=dict(self.environ),
-            stdin=its if self.on_terminal else subprocess.DEVNULL,
-            stdout=its,
-            stderr=its,
+            stdin=child_end if self.on_terminal else subprocess.DEVNULL,
+            stdout=child_end,
+            stderr=child_end,
         )
-        os.close(its)
-        words = _drain(ours)
+        os.close(child_end)
+        output = _drain(parent)
         _, status, usage = os.wait4(child.pid, 0)
         wall = time.perf_counter() - started
-        os.close(ours)
-        child.returncode = os.waitstatus_to_exitcode(status)  # it was waited for here, not by Popen
+        os.close(parent)
+        child.returncode = os.waitstatus_to_exitcode(status)  # `wait4` above has reaped it, not Popen
         if child.returncode:
             raise RunFailedError(
-                f"{' '.join(command)} ended with {child.returncode}:\n{words.decode(errors='replace')}"
+                f"{' '.join(command)} ended with {child.returncode}:\n{output.decode(errors='replace')}"
             )
         unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
         return Cost(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / unit)
@@ -85,12 +85,12 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Stopwatch:
-    """A program that measures something itself and prints the seconds. What it costs besides is not counted."""
+    """A program that measures something itself and prints the seconds; its own cost is not counted."""
 
     program: Program
 
     def run(self, number: int) -> Cost:  # noqa: ARG002  # each run is the same
-        """Run it and return what it printed. Raises `RunFailedError` with its last words."""
+        """Run it and return the seconds that it printed. Raises `RunFailedError` with its stderr."""
         done = subprocess.run(
             self.program.command, env=dict(self.program.environ), capture_output=True, text=True, check=False
         )
@@ -99,11 +99,13 @@ class Stopwatch:
         return Cost(float(done.stdout), 0, 0)
 
 
-def compare(programs: Mapping[str, Measurable], *, runs: int, tell: Callable[[str], None]) -> dict[str, Cost]:
-    """Return the median cost of each program. They take turns, so that a busy moment meets them all; the first turn is lost."""
+def compare(
+    programs: Mapping[str, Measurable], *, runs: int, report_progress: Callable[[str], None]
+) -> dict[str, Cost]:
+    """Return the median cost of each program. They take turns; the first turn is not counted."""
     costs: dict[str, list[Cost]] = {name: [] for name in programs}
     for number in range(runs + 1):
-        tell(f"run {number} of {runs}")
+        report_progress(f"run {number} of {runs}")
         for name, program in programs.items():
             cost = program.run(number)
             if number:
@@ -112,19 +114,19 @@ def compare(programs: Mapping[str, Measurable], *, runs: int, tell: Callable[[st
 
 
 def _terminal() -> tuple[int, int]:
-    ours, its = os.openpty()
-    fcntl.ioctl(its, termios.TIOCSWINSZ, _SIZE)
-    return ours, its
+    parent, child_end = os.openpty()
+    fcntl.ioctl(child_end, termios.TIOCSWINSZ, _SIZE)
+    return parent, child_end
 
 
 def _drain(descriptor: int) -> bytes:
-    """Read until the other side is closed and return the end of it."""
-    words = b""
+    """Read until the other side is closed and return the end of the output."""
+    output = b""
     while True:
         try:
             chunk = os.read(descriptor, 1 << 16)
-        except OSError:  # a pseudo-terminal reports this when no process is left
-            return words
+        except OSError:  # a pseudo-terminal reports so that the other side is closed
+            return output
         if not chunk:
-            return words
-        words = (words + chunk)[-_TAIL:]
+            return output
+        output = (output + chunk)[-_TAIL:]

@@ -1,4 +1,4 @@
-"""Commands and files on many workers, beside gcloud and beside ssh and scp alone, on real sshds: `benchmarks.loopback`."""
+"""Commands and files on many workers, compared with gcloud, ssh and scp, on real sshds (`benchmarks.loopback`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _SIZES = (1, 8, 64)
 _RUNS, _FEW = 5, 3
-# What was aimed at: shares of gcloud's wall time, seconds over ssh alone, MiB.
+# Aims: shares of gcloud's wall time, seconds over ssh alone, MiB.
 _SHARES, _OVER_SSH, _MEMORY = {1: 0.6, 8: 0.85}, 0.4, 120.0
 _FILE = 100 << 20  # bytes
 _PRINTED = 10 << 20  # bytes
@@ -34,7 +34,7 @@ _KEPT, _OURS, _THEIRS, _BARE = "tpuctl, kept", "tpuctl", "gcloud", "ssh"
 
 
 def tables(folder: Path, names: tuple[str, ...]) -> Iterator[Table]:
-    """Yield the tables of these names, all when there are none."""
+    """Yield the tables with these names; all if no name is given."""
     for name, make in _TABLES.items():
         if not names or name in names or "remote" in names:
             yield make(folder / name)
@@ -52,7 +52,7 @@ def _commands(folder: Path) -> Table:
             }
             if GCLOUD:
                 programs[_THEIRS] = loopback.gcloud("ssh", each.name, "--worker=all", "--command=true")
-            costs = compare(programs, runs=_RUNS, tell=_ignore)
+            costs = compare(programs, runs=_RUNS, report_progress=_ignore)
             rows.append((str(count), *_beside(costs, _SHARES.get(count)), *_over(costs)))
     header = (
         "workers",
@@ -76,8 +76,8 @@ def _beside(costs: Mapping[str, Cost], target: float | None) -> tuple[str, str, 
 
 
 def _over(costs: Mapping[str, Cost]) -> tuple[str, str, str]:
-    over, again = costs[_OURS].wall - costs[_BARE].wall, costs[_KEPT].wall
-    return f"{over:+.2f} s{_missed(over > _OVER_SSH)}", f"{again:.2f} s", f"{again / costs[_BARE].wall:.2f}"
+    over, repeated = costs[_OURS].wall - costs[_BARE].wall, costs[_KEPT].wall
+    return f"{over:+.2f} s{_missed(over > _OVER_SSH)}", f"{repeated:.2f} s", f"{repeated / costs[_BARE].wall:.2f}"
 
 
 def _copies(folder: Path) -> Table:
@@ -91,7 +91,7 @@ def _copies(folder: Path) -> Table:
         }
         if GCLOUD:
             programs["`gcloud … scp`"] = loopback.gcloud("scp", str(file), f"{each.name}:theirs", "--worker=all")
-        costs = compare(programs, runs=_FEW, tell=_ignore)
+        costs = compare(programs, runs=_FEW, report_progress=_ignore)
     bare = next(iter(costs.values())).wall
     rows = [(name, f"{cost.wall:.2f} s", f"{cost.wall / bare:.2f}") for name, cost in costs.items()]
     return Table("Copy 100 MB to 8 workers", _COPIES_TEXT, ("", "time", "share"), rows)
@@ -129,11 +129,11 @@ def _fanout(folder: Path) -> Table:
 
 def _by_fanout(run: Callable[..., Program], *, runs: int) -> dict[int, float]:
     programs = {str(fanout): run("--fanout", str(fanout), "--", "true") for fanout in _FANOUTS}
-    return {int(name): cost.wall for name, cost in compare(programs, runs=runs, tell=_ignore).items()}
+    return {int(name): cost.wall for name, cost in compare(programs, runs=runs, report_progress=_ignore).items()}
 
 
 def _distant(folder: Path) -> Stage:
-    """Return a sandbox with a very large slice, and beside it an `ssh` that stands for the way to its workers."""
+    """Return a sandbox with a very large slice, and an `ssh` that replaces the connection to its workers."""
     programs = folder / "programs"
     programs.mkdir(parents=True)
     stage = Stage(folder)
@@ -146,7 +146,7 @@ def _distant(folder: Path) -> Stage:
 
 @contextmanager
 def _workers(folder: Path, sizes: Sequence[int]) -> Iterator[Loopback]:
-    """Yield workers; the connections that were kept to them end with them."""
+    """Yield workers; end the kept connections to them afterwards."""
     with workers(folder, sizes) as loopback:
         try:
             yield loopback

@@ -87,7 +87,7 @@ def _bold(ratio: float, target: float | None) -> str:
 
 
 def _machine() -> str:
-    """Return what kind of machine this is, without its name."""
+    """Return a description of this machine, without its name."""
     try:
         system = platform.freedesktop_os_release()
         name = f"{system.get('NAME', 'Linux').removesuffix(' GNU/Linux')} {system.get('VERSION_ID', '')}".strip()
@@ -101,8 +101,8 @@ def _versions() -> Iterator[str]:
 
     yield f"tpuctl {__version__}"
     if GCLOUD:
-        said = subprocess.run((GCLOUD, "--version"), capture_output=True, text=True, check=True).stdout
-        yield said.partition("\n")[0]
+        output = subprocess.run((GCLOUD, "--version"), capture_output=True, text=True, check=True).stdout
+        yield output.partition("\n")[0]
 
 
 _PAGE = """# Benchmarks

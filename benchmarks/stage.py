@@ -1,4 +1,4 @@
-"""What the measured programs meet: sandboxes filled with nodes, in a temporary folder, some of them on a loopback port."""
+"""The sandboxes of the measured programs: filled with nodes, in a temporary folder, some of them on a loopback port."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ _APIS = ("TPU", "COMPUTE", "STORAGE", "CLOUDRESOURCEMANAGER", "SERVICEUSAGE", "O
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A sandbox in a folder, and its address when it listens."""
+    """A sandbox in a folder; `url` is its address if it listens."""
 
     folder: Path
     url: str = ""
 
     def tpuctl(self, *words: str, on_terminal: bool = False, environ: Mapping[str, str] | None = None) -> Program:
-        """Return tpuctl on this sandbox: over its port when it listens, else in process."""
+        """Return tpuctl on this sandbox: over its port if it listens, else in process."""
         cloud = {"TPUCTL_ENDPOINT": self.url, "TPUCTL_PROJECT": PROJECT} if self.url else {"TPUCTL_SANDBOX": "1"}
         return Program((_TPUCTL, *words), {**_environ(self.folder), **cloud, **(environ or {})}, on_terminal)
 
     def timed(self, what: str, *words: str) -> Stopwatch:
-        """Return what measures a client of this sandbox: `benchmarks.client` has its words."""
+        """Return the stopwatch of a client of this sandbox, with the arguments of `benchmarks.client`."""
         environ = {**_environ(self.folder), "PYTHONPATH": str(Path(__file__).parents[1])}
         return Stopwatch(Program((sys.executable, "-m", "benchmarks.client", what, *words), environ))
 
     @property
-    def world(self) -> Path:
+    def state_file(self) -> Path:
         """The file of the sandbox."""
         return self.folder / "state" / "sandbox" / "world.sqlite3"
 
@@ -88,12 +88,12 @@ def filled(folder: Path, *, nodes: int) -> Stage:
     """Return a sandbox with nodes in all zones that have TPUs."""
     folder.mkdir()
     stage = Stage(folder)
-    subprocess.run((sys.executable, "-m", "benchmarks.world", str(stage.world), str(nodes)), check=True)
+    subprocess.run((sys.executable, "-m", "benchmarks.fill", str(stage.state_file), str(nodes)), check=True)
     return stage
 
 
 def _environ(folder: Path) -> dict[str, str]:
-    """Return an environment that holds nothing of the user's."""
+    """Return an environment without the user's variables."""
     return {
         "PATH": os.environ["PATH"],
         "HOME": str(folder),

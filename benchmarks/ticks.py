@@ -1,7 +1,7 @@
-"""What waiting for many nodes costs tpuctl itself: `python -m benchmarks.ticks WHAT …`, a process of its own.
+"""The cost for tpuctl of waiting for many nodes: `python -m benchmarks.ticks WHAT …`, a process of its own.
 
-fill FILE COUNT makes a world whose nodes stay CREATING. calls FOLDER waits there for simulated minutes, the sandbox in process,
-and prints how often it looked, as JSON. cost URL waits on a sandbox over its port and prints CPU seconds.
+fill FILE COUNT creates a sandbox whose nodes stay CREATING. calls FOLDER waits there for simulated minutes, the sandbox in
+process, and prints the number of reads, as JSON. cost URL waits on a sandbox over its port and prints CPU seconds.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _MINUTES = 5
 
 
 class _Even(Random):
-    """Chance that always falls in the middle: all nodes are due at the same time."""
+    """A random generator that always returns 0.5: all nodes are due at the same time."""
 
     def random(self) -> float:
         return 0.5
 
 
 class _TicksOver(BaseException):
-    """Enough was seen."""
+    """Enough ticks were measured."""
 
 
 class _CountingClock(ManualClock):
@@ -65,26 +65,28 @@ class _CountingClock(ManualClock):
 
 
 def fill(path: Path, count: int) -> None:
-    """Make a world, at the pace of real time, with nodes in one zone that will be CREATING for a year."""
+    """Create a sandbox in real time with nodes in one zone that will be CREATING for a year."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with SandboxState.open(path, speed=1) as world, world.joint_write() as session:
+    with SandboxState.open(path, speed=1) as sandbox_state, sandbox_state.joint_write() as session:
         for number in range(count):
-            administration.add_node(world, f"node-{number:05d}", zone=ZONE, acceleratorType="v4-8", state="CREATING")
+            administration.add_node(
+                sandbox_state, f"node-{number:05d}", zone=ZONE, acceleratorType="v4-8", state="CREATING"
+            )
         for node in session.nodes():
             store_node(session, node, (node.timeline[0], LifecyclePhase(session.now + timedelta(days=365), "READY")))
 
 
 def calls(folder: Path) -> dict[str, float]:
-    """Wait as a user does, on a manual clock, and return the calls at a time, and those in a minute."""
+    """Wait as a user does, on a manual clock; return the calls per tick, and the ticks and calls per minute."""
     environ = {"HOME": str(folder), "TPUCTL_STATE_DIR": str(folder / "state"), "TPUCTL_SANDBOX": "1"}
-    world = folder / "state" / "sandbox" / "world.sqlite3"
+    state_file = folder / "state" / "sandbox" / "world.sqlite3"
     words = ("wait", "--all", "--zone", ZONE, "--for", "ready", "--timeout", f"{_MINUTES}m")
-    chance = Random(1)  # noqa: S311  # a simulation
-    code = run(Invocation(words, environ, _nowhere(), folder, ManualClock(SystemClock().now()), chance))
+    random = Random(1)  # noqa: S311  # a simulation
+    code = run(Invocation(words, environ, _nowhere(), folder, ManualClock(SystemClock().now()), random))
     assert code == 5, f"ended with {code}"
-    looks = Counter(entry.at for entry in read_log(world) if entry.method == "GET")
+    looks = Counter(entry.at for entry in read_log(state_file) if entry.method == "GET")
     begin = min(looks)
-    looks.pop(begin)  # where the command reads the nodes for the first time
+    looks.pop(begin)  # the command lists the nodes
     return {"ticks": len(looks) / _MINUTES, "most": max(looks.values()), "calls": sum(looks.values()) / _MINUTES}
 
 
@@ -121,7 +123,7 @@ def _nowhere() -> StandardStreams:
 
 
 def main(what: str, *words: str) -> Mapping[str, float]:
-    """Do what is asked for."""
+    """Run one of the three commands."""
     match what:
         case "fill":
             fill(Path(words[0]), int(words[1]))

@@ -1,6 +1,6 @@
-"""The waiting loop: how late it notices a READY node beside gcloud, and what waiting for many nodes costs.
+"""The waiting loop: how late it notices a READY node, compared with gcloud, and the cost of waiting for many nodes.
 
-What is heavy to import runs in processes of its own: `creations`, `real_waits`, `ticks`. Nothing is asserted.
+Modules with slow imports run in processes of their own: `creations`, `real_waits`, `ticks`. Nothing is asserted.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _WAIT = 60  # seconds
 _COUNTS = (1, 100, 1000)
 _CLASSES = {"20 s to 1 min": (0, 60), "1 to 3 min": (60, 180), "3 to 8 min": (180, 480), "8 to 20 min": (480, 1e9)}
 _ALL = (0.0, 1e9)
-# What was aimed at: the share of gcloud's median delay, calls in a minute, MiB, and the share of one core.
+# Aims: the share of gcloud's median delay, calls in a minute, MiB, and the share of one core.
 _SHARE, _CALLS, _MEMORY, _CORE = 0.25, 12.0, 200.0, 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Figures with a heading; `text` says what was measured and how, for the page."""
+    """Figures with a heading; `text` describes the measurement, for the page."""
 
     title: str
     text: str
@@ -54,7 +54,7 @@ class Table:
 
 
 def tables(folder: Path, names: tuple[str, ...]) -> Iterator[Table]:
-    """Yield the tables of these names, all when there are none."""
+    """Yield the tables with these names; all if no name is given."""
     for name, make in _TABLES.items():
         if not names or name in names:
             yield make(folder / name)
@@ -76,15 +76,15 @@ def _notice(_: Path) -> Table:
 
 def _notice_row(creations: Sequence[dict[str, float]]) -> tuple[str, ...]:
     ours, theirs = _figures(creations, "late", "calls"), _figures(creations, "gcloud_late", "gcloud_calls")
-    shown = (f"{late:.1f} s" for late in (*ours[:2], *theirs[:2]))
-    median, most, their_median, their_most = shown
+    texts = (f"{late:.1f} s" for late in (*ours[:2], *theirs[:2]))
+    median, most, their_median, their_most = texts
     share = ours[0] / theirs[0]
     marked = f"{share:.2f}" + ("" if share <= _SHARE else " (more)")
     return (median, most, f"{ours[2]:.1f}", their_median, their_most, f"{theirs[2]:.1f}", marked)
 
 
 def _figures(creations: Sequence[dict[str, float]], late: str, calls: str) -> tuple[float, float, float]:
-    """Return the median delay, that of nine in ten, and the calls in a minute over all the time that was waited."""
+    """Return the median delay, the 90th percentile, and the calls per minute over the whole waiting time."""
     delays = sorted(each[late] for each in creations)
     waited = sum(each["length"] + each[late] for each in creations)
     most = delays[min(len(delays) - 1, int(0.9 * len(delays)))]
@@ -127,7 +127,7 @@ def _looks_of(looks: dict[str, float]) -> tuple[str, str]:
 def _process(stage: Stage) -> tuple[float, float]:
     """Wait in a real process until its deadline; return its share of one core and its peak memory in MiB."""
     wait = stage.tpuctl("wait", "--all", "--zone", ZONE, "--for", "ready", "--timeout", f"{_WAIT}s")
-    # The deadline is meant to pass: exit code 5.
+    # The deadline is expected to pass: exit code 5.
     command = ("sh", "-c", '"$@"; test $? -eq 5', "sh", *wait.command)
     cost = Program(command, wait.environ).run(0)
     return cost.cpu / cost.wall, cost.memory
@@ -136,7 +136,7 @@ def _process(stage: Stage) -> tuple[float, float]:
 def _creating(folder: Path, count: int) -> Stage:
     stage = Stage(folder)
     folder.mkdir(parents=True)
-    _python("ticks", "fill", str(stage.world), str(count))
+    _python("ticks", "fill", str(stage.state_file), str(count))
     return stage
 
 
@@ -145,7 +145,7 @@ def _missed(is_missed: bool) -> str:  # noqa: FBT001  # reads as a sentence
 
 
 def _python(module: str, *words: str, folder: Path | None = None) -> Any:  # JSON
-    """Run a module of this package in a process of its own and return what it printed."""
+    """Run a module of this package in a process of its own and return the JSON that it printed."""
     command = (sys.executable, "-m", f"benchmarks.{module}", *words)
     environ = {**Stage(folder or Path("/nonexistent")).tpuctl().environ, "PYTHONPATH": _ROOT}
     done = subprocess.run(command, env=environ, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.row_ids import row_id
-from tests.sandbox.answers import wrong_in_world
+from tests.sandbox.response_schema import schema_errors_of_all
 from tpuctl.app.app import Invocation
 from tpuctl.cli.main import main
 from tpuctl.clock import ManualClock
@@ -36,30 +36,30 @@ MORE = re.compile(r"^(?:\x1b\[2m)?  more: (?:\x1b\[0m)?tpuctl explain (?P<id>\S+
 
 @dataclass(frozen=True)
 class Sandbox:
-    """The world that a test prepares and looks into; nothing here goes through the client."""
+    """The sandbox that a test prepares and inspects; nothing here goes through the client."""
 
-    world: SandboxState
+    state: SandboxState
 
     def add_node(self, name: str = "node", **fields: Any) -> dict[str, Any]:
-        """Put a node into the world, in any state."""
-        return administration.add_node(self.world, name, **fields)
+        """Add a node, in any state."""
+        return administration.add_node(self.state, name, **fields)
 
     def add_queued_resource(self, name: str = "queued", **fields: Any) -> dict[str, Any]:
-        """Put a queued resource into the world, in any state."""
-        return administration.add_queued_resource(self.world, name, **fields)
+        """Add a queued resource, in any state."""
+        return administration.add_queued_resource(self.state, name, **fields)
 
     def fault(self, kind: str, **fields: Any) -> int:
-        """Make something go wrong."""
-        with self.world.write() as session:
+        """Add a fault and return its id."""
+        with self.state.write() as session:
             return faults.add_fault(session, Fault(FaultKind(kind), **fields))
 
     def advance(self, **duration: float) -> None:
-        """Let time pass."""
-        self.world.clock.sleep(timedelta(**duration))
+        """Advance the clock."""
+        self.state.clock.sleep(timedelta(**duration))
 
     def changes(self) -> list[str]:
-        """Return the calls that asked for a change, by the last word of their method: create, delete, stop, …"""
-        return [request.method.rpartition(".")[2] for request in list_requests(self.world)]
+        """Return the calls that requested a change, by the last word of their method: create, delete, stop, …"""
+        return [request.method.rpartition(".")[2] for request in list_requests(self.state)]
 
 
 class Steady(Random):
@@ -112,21 +112,21 @@ class Console:
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """A clock that moves only when somebody sleeps on it."""
+    """Return a clock that moves only by `sleep`."""
     return ManualClock()
 
 
 @pytest.fixture
 def sandbox(tmp_path: Path, clock: ManualClock) -> Iterator[Sandbox]:
-    """An empty world on the manual clock. What is in it at the end is shown as the discovery documents promise."""
-    with SandboxState.open(tmp_path / "state" / "sandbox" / "world.sqlite3", clock=clock) as world:
-        yield Sandbox(world)
-        assert wrong_in_world(world) == []
+    """Yield an empty sandbox on the manual clock; at the end all resources must fit the discovery documents."""
+    with SandboxState.open(tmp_path / "state" / "sandbox" / "world.sqlite3", clock=clock) as sandbox_state:
+        yield Sandbox(sandbox_state)
+        assert schema_errors_of_all(sandbox_state) == []
 
 
 @pytest.fixture
 def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Put a fake `ssh` on PATH; by default it lets everybody in. Call it with the shell lines that it shall run."""
+    """Put a fake `ssh` on PATH; by default it accepts every connection. Call it with the shell lines that it runs."""
     folder = tmp_path / "bin"
     folder.mkdir()
     program = folder / "ssh"
@@ -149,7 +149,7 @@ def face(request: pytest.FixtureRequest, sandbox: Sandbox) -> Iterator[dict[str,
     if request.param == "in-process":
         yield {"TPUCTL_SANDBOX": "1"}
         return
-    with open_server(sandbox.world) as server:
+    with open_server(sandbox.state) as server:
         server.start()
         yield {"TPUCTL_ENDPOINT": server.url, "TPUCTL_PROJECT": "sandbox"}
 

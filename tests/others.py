@@ -33,7 +33,7 @@ def somebody(sandbox: Sandbox, verb: str, name: str = "demo") -> None:
     method = {"delete": "DELETE"}.get(verb, "POST")
     place = {"create": f"?nodeId={name}", "delete": f"/{name}"}.get(verb, f"/{name}:{verb}")
     body = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"} if verb == "create" else {}
-    response, content = SandboxHttp(sandbox.world).request(
+    response, content = SandboxHttp(sandbox.state).request(
         _NODES + place, method=method, body=json.dumps(body).encode()
     )
     assert response.status == 200, content
@@ -62,13 +62,13 @@ def story(text: str) -> list[tuple[str, str]]:
 
 def reads(sandbox: Sandbox) -> list[str]:
     """Return the paths that were read, without their queries, oldest first."""
-    found = read_log(sandbox.world.path)
+    found = read_log(sandbox.state.path)
     return [entry.path.partition("?")[0] for entry in found if entry.method == "GET"]
 
 
 def changes(sandbox: Sandbox) -> list[str]:
     """Return the calls that asked for a change of a node, by their verbs: nothing of what is in buckets."""
-    methods = [request.method for request in list_requests(sandbox.world)]
+    methods = [request.method for request in list_requests(sandbox.state)]
     return [method.rpartition(".")[2] for method in methods if ".nodes." in method]
 
 

@@ -15,14 +15,14 @@ from tpuctl.sandbox.state import SandboxState
 
 def sources(sandbox: Sandbox, kind: Callable[[SandboxState], SandboxHttp] = SandboxHttp) -> Sources:
     """Return the clients; `kind` is the transport."""
-    world = sandbox.world
+    sandbox_state = sandbox.state
 
     def http() -> SandboxHttp:
-        return kind(world)
+        return kind(sandbox_state)
 
     return Sources(
-        tpu=TpuClient(http, world.clock),
-        buckets=BucketsClient(http, world.clock),
-        compute=ComputeClient(http, world.clock),
-        projects=ProjectsClient(http, world.clock),
+        tpu=TpuClient(http, sandbox_state.clock),
+        buckets=BucketsClient(http, sandbox_state.clock),
+        compute=ComputeClient(http, sandbox_state.clock),
+        projects=ProjectsClient(http, sandbox_state.clock),
     )

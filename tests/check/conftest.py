@@ -18,8 +18,8 @@ from tpuctl.sandbox import administration
 @pytest.fixture
 def gathering(sandbox: Sandbox) -> Callable[[], FactGatherer]:
     """Return a function that gathers facts in a project with each kind of resource, some of them twice."""
-    world = sandbox.world
-    with world.write() as session:
+    sandbox_state = sandbox.state
+    with sandbox_state.write() as session:
         for project in ("sandbox", "host"):
             administration.add_project(session, project)
         for name, location in (("near", "US-CENTRAL2"), ("far", "EUROPE-WEST1")):
@@ -35,7 +35,7 @@ def gathering(sandbox: Sandbox) -> Callable[[], FactGatherer]:
         administration.add_subnetwork(session, "below", region="europe-west4", network="shared", project="host")
         administration.add_firewall(session, "only-here", project="host", network="shared")
     administration.set_setting(
-        world,
+        sandbox_state,
         "reservations",
         [
             {"name": f"projects/{project}/locations/{zone}/reservations/of-{zone}", "state": "ACTIVE"}

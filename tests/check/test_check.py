@@ -17,7 +17,7 @@ from tpuctl.sandbox.request_log import read_log
 
 def test_bucket_on_other_continent_is_error(tpuctl: Console, sandbox: Sandbox) -> None:
     """The finding names both places, the price per TB, the types of that region, and a co-located bucket location."""
-    administration.add_bucket(sandbox.world, "data", location="EUROPE-WEST4")
+    administration.add_bucket(sandbox.state, "data", location="EUROPE-WEST4")
 
     out, _, code = tpuctl(*V4, "--bucket", "gs://data", "-o", "json")
 
@@ -46,7 +46,7 @@ def test_bucket_on_other_continent_is_error(tpuctl: Console, sandbox: Sandbox) -
 def test_bucket_location_decides_level(  # noqa: PLR0917  # fixtures, and what a row says
     tpuctl: Console, sandbox: Sandbox, command: tuple[str, ...], location: str, level: str, code: int
 ) -> None:
-    administration.add_bucket(sandbox.world, "data", location=location)
+    administration.add_bucket(sandbox.state, "data", location=location)
 
     out, _, ended = tpuctl(*command, "--bucket", "gs://data", "-o", "json")
 
@@ -54,8 +54,8 @@ def test_bucket_location_decides_level(  # noqa: PLR0917  # fixtures, and what a
 
 
 def test_ordinary_project_is_ok(tpuctl: Console, sandbox: Sandbox) -> None:
-    administration.add_bucket(sandbox.world, "data", location="US-CENTRAL2")
-    administration.add_object(sandbox.world, "data", "train/0", b"x")
+    administration.add_bucket(sandbox.state, "data", location="US-CENTRAL2")
+    administration.add_object(sandbox.state, "data", "train/0", b"x")
 
     out, err, code = tpuctl(*V4, "--data-bucket", "gs://data/train", "--strict")
 
@@ -66,7 +66,7 @@ def test_ordinary_project_is_ok(tpuctl: Console, sandbox: Sandbox) -> None:
 
 @one_face
 def test_strict_fails_on_warning(tpuctl: Console, sandbox: Sandbox) -> None:
-    administration.add_bucket(sandbox.world, "data", location="US")
+    administration.add_bucket(sandbox.state, "data", location="US")
     command = ("check", "v5litepod-8", "--zone", "us-central1-a", "--bucket", "gs://data")
 
     assert [tpuctl(*command, *strict)[2] for strict in ((), ("--strict",), ("--strict", "--skip-check", "TPU101"))] == [
@@ -79,10 +79,10 @@ def test_strict_fails_on_warning(tpuctl: Console, sandbox: Sandbox) -> None:
 @one_face
 def test_missing_foreign_and_unreadable_buckets_differ(tpuctl: Console, sandbox: Sandbox) -> None:
     """A missing bucket, one of another project and an unreadable one give three different findings."""
-    administration.add_project(sandbox.world, "sandbox")
-    administration.add_project(sandbox.world, "other-project")
-    administration.add_bucket(sandbox.world, "theirs", location="US-CENTRAL2", project="other-project")
-    administration.add_bucket(sandbox.world, "closed", location="US-CENTRAL2", denied=["storage.*"])
+    administration.add_project(sandbox.state, "sandbox")
+    administration.add_project(sandbox.state, "other-project")
+    administration.add_bucket(sandbox.state, "theirs", location="US-CENTRAL2", project="other-project")
+    administration.add_bucket(sandbox.state, "closed", location="US-CENTRAL2", denied=["storage.*"])
     buckets = [word for name in ("nowhere-at-all", "theirs", "closed") for word in ("--bucket", f"gs://{name}")]
 
     out, _, code = tpuctl(*V4, *buckets, "-o", "json")
@@ -136,11 +136,11 @@ def test_unknown_check_id_is_refused(tpuctl: Console) -> None:
 def test_check_sends_no_request_twice(tpuctl: Console, sandbox: Sandbox, face: Mapping[str, str]) -> None:
     del face
     for name in ("one", "two"):
-        administration.add_bucket(sandbox.world, name, location="EU")
+        administration.add_bucket(sandbox.state, name, location="EU")
 
     tpuctl(*V4, "--bucket", "gs://one", "--bucket", "gs://two", "--bucket", "gs://two")
 
-    asked = Counter((entry.method, entry.path) for entry in read_log(sandbox.world.path))
+    asked = Counter((entry.method, entry.path) for entry in read_log(sandbox.state.path))
     assert [call for call, count in asked.items() if count > 1] == []
 
 
@@ -165,7 +165,7 @@ def test_dead_node_is_checked_as_new(tpuctl: Console, sandbox: Sandbox) -> None:
 
 
 def test_settings_file_as_target(tpuctl: Console, sandbox: Sandbox) -> None:
-    administration.add_bucket(sandbox.world, "data", location="EU")
+    administration.add_bucket(sandbox.state, "data", location="EU")
     (tpuctl.folder / "train.yaml").write_text(f"type: v4-8\nzone: {ZONE}\nbuckets: [gs://data]\n")
 
     out, _, code = tpuctl("check", "train.yaml", "-o", "json")
@@ -175,7 +175,7 @@ def test_settings_file_as_target(tpuctl: Console, sandbox: Sandbox) -> None:
 
 
 def test_check_without_zone_ranks_zones(tpuctl: Console, sandbox: Sandbox) -> None:
-    administration.add_bucket(sandbox.world, "data", location="EUR4")
+    administration.add_bucket(sandbox.state, "data", location="EUR4")
 
     out, _, code = tpuctl("check", "v6e-8", "--bucket", "gs://data", "-o", "name")
 
@@ -226,10 +226,10 @@ def test_check_without_target_is_refused(tpuctl: Console) -> None:
 
 @one_face
 def test_fix_shows_asks_and_checks_again(tpuctl: Console, sandbox: Sandbox) -> None:
-    administration.set_services(sandbox.world, {"storage.googleapis.com": "DISABLED"})
-    administration.add_bucket(sandbox.world, "data", location="US-CENTRAL2")
+    administration.set_services(sandbox.state, {"storage.googleapis.com": "DISABLED"})
+    administration.add_bucket(sandbox.state, "data", location="US-CENTRAL2")
     administration.set_iam_policy(
-        sandbox.world, [{"role": "roles/storage.admin", "members": ["user:a@example.com"]}], bucket="data"
+        sandbox.state, [{"role": "roles/storage.admin", "members": ["user:a@example.com"]}], bucket="data"
     )
     command = (*V4, "--bucket", "gs://data", "--fix")
 
@@ -249,5 +249,5 @@ def admin_quota(sandbox: Sandbox, *, limit: int) -> None:
     """Set the quota of v4 on demand in the zone."""
     from tpuctl.sandbox.capacity import put_quota  # noqa: PLC0415  # only here
 
-    with sandbox.world.write() as session:
+    with sandbox.state.write() as session:
         put_quota(session, limit=limit, generation="v4", zone=ZONE)

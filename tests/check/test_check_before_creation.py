@@ -19,19 +19,19 @@ EU = ("--bucket", "gs://data-eu")
 @pytest.fixture
 def buckets(sandbox: Sandbox) -> None:
     """A bucket on another continent than the node, and one across a multi-region."""
-    administration.add_bucket(sandbox.world, "data-eu", location="EUROPE-WEST4")
-    administration.add_bucket(sandbox.world, "data-us", location="US")
+    administration.add_bucket(sandbox.state, "data-eu", location="EUROPE-WEST4")
+    administration.add_bucket(sandbox.state, "data-us", location="US")
 
 
 def quota(sandbox: Sandbox, limit: int) -> None:
     """Set the quota of on-demand v4 in the zone."""
-    with sandbox.world.write() as session:
+    with sandbox.state.write() as session:
         put_quota(session, limit=limit, generation="v4", zone=ZONE)
 
 
 def reads(sandbox: Sandbox) -> int:
     """Count the requests about buckets so far: only checks send them."""
-    return sum("/storage/" in entry.path for entry in read_log(sandbox.world.path))
+    return sum("/storage/" in entry.path for entry in read_log(sandbox.state.path))
 
 
 @pytest.mark.usefixtures("buckets")
@@ -137,9 +137,9 @@ def test_passed_check_is_cached_ten_minutes(tpuctl: Console, sandbox: Sandbox) -
 
 @one_face
 def test_error_clears_cached_checks(tpuctl: Console, sandbox: Sandbox) -> None:
-    administration.add_bucket(sandbox.world, "data", location="US-CENTRAL2")
+    administration.add_bucket(sandbox.state, "data", location="US-CENTRAL2")
     assert tpuctl("check", *UP[1:], "--bucket", "gs://data")[2] == 0
-    administration.add_bucket(sandbox.world, "data", location="ASIA-NORTHEAST1")
+    administration.add_bucket(sandbox.state, "data", location="ASIA-NORTHEAST1")
     # Another question, about the same bucket.
     assert tpuctl("check", *UP[2:], "--bucket", "gs://data")[2] == 9
 
@@ -168,10 +168,10 @@ def test_project_file_cannot_skip_billing_check(tpuctl: Console, sandbox: Sandbo
 
 @one_face
 def test_sandbox_cache_ends_with_sandbox(tpuctl: Console, sandbox: Sandbox) -> None:
-    administration.add_bucket(sandbox.world, "data", location="US-CENTRAL2")
+    administration.add_bucket(sandbox.state, "data", location="US-CENTRAL2")
     assert tpuctl(*UP, "--bucket", "gs://data")[2] == 0
 
-    sandbox.world.close()
+    sandbox.state.close()
     tpuctl("sandbox", "reset", "--yes")
 
     assert tpuctl(*UP, "--bucket", "gs://data")[2] == 9
@@ -181,15 +181,15 @@ def test_sandbox_cache_ends_with_sandbox(tpuctl: Console, sandbox: Sandbox) -> N
 @one_face
 def test_error_is_not_cached(tpuctl: Console, sandbox: Sandbox) -> None:
     assert tpuctl(*UP, *EU)[2] == 9
-    administration.add_bucket(sandbox.world, "data-eu", location="US-CENTRAL2")
+    administration.add_bucket(sandbox.state, "data-eu", location="US-CENTRAL2")
 
     assert (tpuctl(*UP, *EU)[2], sandbox.changes()) == (0, ["create"])
 
 
 @one_face
 def test_other_inputs_are_checked_again(tpuctl: Console, sandbox: Sandbox) -> None:
-    administration.add_bucket(sandbox.world, "near", location="US-CENTRAL2")
-    administration.add_bucket(sandbox.world, "far", location="EU")
+    administration.add_bucket(sandbox.state, "near", location="US-CENTRAL2")
+    administration.add_bucket(sandbox.state, "far", location="EU")
 
     assert tpuctl("check", "demo", *UP[2:], "--bucket", "gs://near")[2] == 0
     assert tpuctl(*UP, "--bucket", "gs://far")[2] == 9
@@ -198,7 +198,7 @@ def test_other_inputs_are_checked_again(tpuctl: Console, sandbox: Sandbox) -> No
 @pytest.mark.usefixtures("buckets")
 @one_face
 def test_up_uses_cached_check(tpuctl: Console, sandbox: Sandbox) -> None:
-    administration.add_bucket(sandbox.world, "near", location="US-CENTRAL2")
+    administration.add_bucket(sandbox.state, "near", location="US-CENTRAL2")
     assert tpuctl("check", "demo", *UP[2:], "--bucket", "gs://near")[2] == 0
     before = reads(sandbox)
 

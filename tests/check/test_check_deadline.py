@@ -22,14 +22,14 @@ NODE = NodeSpec(accelerator_type="v4-8", runtime_version="tpu-ubuntu2204-base")
 _DEADLINE, _LATENCY, _FOREVER = (timedelta(seconds=seconds) for seconds in (1, 0.15, 3))
 
 
-def gather(world: SandboxState, *, unanswered: str) -> CheckFacts:
+def gather(sandbox_state: SandboxState, *, unanswered: str) -> CheckFacts:
     """Return the facts about a node with a bucket; calls are slow, and those of one method exceed the deadline."""
-    sandbox, clock = Sandbox(world), SystemClock()
+    sandbox, clock = Sandbox(sandbox_state), SystemClock()
     sandbox.fault("slow", method=unanswered, duration=_FOREVER, count=0)
     sandbox.fault("slow", duration=_LATENCY, count=0)
 
     def http() -> SandboxHttp:
-        return SandboxHttp(world)
+        return SandboxHttp(sandbox_state)
 
     sources = Sources(
         TpuClient(http, clock), BucketsClient(http, clock), ComputeClient(http, clock), ProjectsClient(http, clock)
@@ -40,10 +40,10 @@ def gather(world: SandboxState, *, unanswered: str) -> CheckFacts:
 
 def test_late_policy_leaves_time_for_bucket_queries(tmp_path: Path) -> None:
     """A bucket elsewhere needs two dependent queries: its caches, and the offers of other zones."""
-    with SandboxState.open(tmp_path / "world.sqlite3", speed=1) as world:
-        administration.add_bucket(world, "data", location="EUROPE-WEST4")
+    with SandboxState.open(tmp_path / "world.sqlite3", speed=1) as sandbox_state:
+        administration.add_bucket(sandbox_state, "data", location="EUROPE-WEST4")
 
-        facts = gather(world, unanswered="storage.buckets.getIamPolicy")
+        facts = gather(sandbox_state, unanswered="storage.buckets.getIamPolicy")
 
     (bucket,) = facts.buckets
     kinds = [type(fact) for fact in (bucket.policy, bucket.bucket, bucket.caches, facts.offers)]
@@ -51,16 +51,16 @@ def test_late_policy_leaves_time_for_bucket_queries(tmp_path: Path) -> None:
 
 
 def test_late_quotas_leave_time_for_roles(tmp_path: Path) -> None:
-    with SandboxState.open(tmp_path / "world.sqlite3", speed=1) as world:
-        administration.add_bucket(world, "data", location="US-CENTRAL2")
-        administration.add_role(world, "reader", title="Reader", includedPermissions=["storage.objects.get"])
+    with SandboxState.open(tmp_path / "world.sqlite3", speed=1) as sandbox_state:
+        administration.add_bucket(sandbox_state, "data", location="US-CENTRAL2")
+        administration.add_role(sandbox_state, "reader", title="Reader", includedPermissions=["storage.objects.get"])
         account = f"serviceAccount:{administration.project_number('sandbox')}-compute@developer.gserviceaccount.com"
         administration.set_iam_policy(
-            world, [{"role": "projects/sandbox/roles/reader", "members": [account]}], bucket="data"
+            sandbox_state, [{"role": "projects/sandbox/roles/reader", "members": [account]}], bucket="data"
         )
-        administration.set_iam_policy(world, [])
+        administration.set_iam_policy(sandbox_state, [])
 
-        facts = gather(world, unanswered="serviceusage.services.consumerQuotaMetrics.list")
+        facts = gather(sandbox_state, unanswered="serviceusage.services.consumerQuotaMetrics.list")
 
     assert type(facts.quotas) is Unknown
     assert facts.roles == {"projects/sandbox/roles/reader": Known(frozenset({"storage.objects.get"}))}

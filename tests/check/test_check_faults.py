@@ -26,7 +26,7 @@ def test_api_down_leaves_facts_unknown(tpuctl: Console, sandbox: Sandbox) -> Non
 
 @one_face
 def test_missing_project_is_an_error(tpuctl: Console, sandbox: Sandbox) -> None:
-    administration.add_project(sandbox.world, "another")
+    administration.add_project(sandbox.state, "another")
 
     out, err, code = tpuctl(*V4)
 
@@ -59,8 +59,11 @@ def test_slow_api_is_given_up_at_deadline(tpuctl: Console, tmp_path: Path) -> No
     """In real time: late answers are unknown, all others are reported."""
     from tpuctl.sandbox.state import SandboxState  # noqa: PLC0415  # a world of its own, on the real clock
 
-    with SandboxState.open(tmp_path / "slow" / "world.sqlite3", speed=1) as world, open_server(world) as server:
-        Sandbox(world).fault("slow", method="compute.firewalls.list", duration=timedelta(seconds=2), count=0)
+    with (
+        SandboxState.open(tmp_path / "slow" / "world.sqlite3", speed=1) as sandbox_state,
+        open_server(sandbox_state) as server,
+    ):
+        Sandbox(sandbox_state).fault("slow", method="compute.firewalls.list", duration=timedelta(seconds=2), count=0)
         server.start()
         environ = {"TPUCTL_SANDBOX": "0", "TPUCTL_ENDPOINT": server.url, "TPUCTL_PROJECT": "sandbox"}
         elsewhere = replace(tpuctl, environ={**tpuctl.environ, **environ})
@@ -86,7 +89,7 @@ def test_unlisted_node_is_one_unknown_finding(tpuctl: Console, sandbox: Sandbox,
 
 @one_face
 def test_disabled_api_is_found_with_node_name(tpuctl: Console, sandbox: Sandbox) -> None:
-    administration.set_services(sandbox.world, {"tpu.googleapis.com": "DISABLED"})
+    administration.set_services(sandbox.state, {"tpu.googleapis.com": "DISABLED"})
 
     out, _, code = tpuctl("check", "demo", "--type", *V4[1:], "-o", "json")
 

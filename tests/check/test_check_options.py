@@ -39,9 +39,9 @@ def checked(tpuctl: Console, *command: str) -> tuple[dict[str, Any], dict[str, l
 @one_face
 def test_settings_file_buckets_prices_and_grants_apply(tpuctl: Console, sandbox: Sandbox) -> None:
     (tpuctl.folder / "tpuctl.yaml").write_text(SETTINGS)
-    administration.add_bucket(sandbox.world, "far", location="EUROPE-WEST4", billing={"requesterPays": True})
-    administration.add_project(sandbox.world, "payer")
-    administration.add_project(sandbox.world, "sandbox")
+    administration.add_bucket(sandbox.state, "far", location="EUROPE-WEST4", billing={"requesterPays": True})
+    administration.add_project(sandbox.state, "payer")
+    administration.add_project(sandbox.state, "sandbox")
 
     granted = beside(tpuctl, TPUCTL_GRANTS=GRANTS, TPUCTL_TRUST_PROJECT_FILE="1")
     target, by_id = checked(granted, *V4, "--dataset-size", "1TB", "--skip-check", "tpu101")
@@ -59,8 +59,8 @@ def test_settings_file_buckets_prices_and_grants_apply(tpuctl: Console, sandbox:
 
 @one_face
 def test_flags_for_purpose_and_ssh_route_apply(tpuctl: Console, sandbox: Sandbox) -> None:
-    administration.add_bucket(sandbox.world, "near", location="US-CENTRAL2")
-    administration.add_instance(sandbox.world, "loader", zone=ZONE)
+    administration.add_bucket(sandbox.state, "near", location="US-CENTRAL2")
+    administration.add_instance(sandbox.state, "loader", zone=ZONE)
     twice = ("--checkpoint-bucket", "gs://near", "--checkpoint-bucket", "gs://near/")
 
     target, by_id = checked(tpuctl, *V4, *twice, "--iap", "--vm", "loader", "--no-billing-outside-grants")
@@ -96,7 +96,7 @@ def test_differing_node_is_checked_as_new(tpuctl: Console, sandbox: Sandbox) -> 
 
 @one_face
 def test_zone_search_missing_bucket_fails(tpuctl: Console, sandbox: Sandbox) -> None:
-    administration.add_bucket(sandbox.world, "shut", location="EU", denied=["*"])
+    administration.add_bucket(sandbox.state, "shut", location="EU", denied=["*"])
 
     assert tpuctl("check", "v4-8", "--bucket", "gs://shut", "-o", "name")[::2] == (f"{ZONE}\n", 0)
     assert tpuctl("check", "v4-8", "--bucket", "gs://nowhere-at-all", "-o", "name")[::2] == (f"{ZONE}\n", 9)
@@ -111,7 +111,7 @@ def test_zone_search_missing_bucket_fails(tpuctl: Console, sandbox: Sandbox) -> 
 
 @pytest.fixture
 def closed(sandbox: Sandbox) -> None:
-    administration.set_services(sandbox.world, {"iap.googleapis.com": "DISABLED"})
+    administration.set_services(sandbox.state, {"iap.googleapis.com": "DISABLED"})
 
 
 @pytest.mark.usefixtures("closed")

@@ -20,5 +20,5 @@ def test_lists_of_service_down_are_retried_once(tpuctl: Console, sandbox: Sandbo
 
     assert "TPU306" in out
     assert clock.now() - before < timedelta(seconds=3)
-    paths = [entry.path.partition("?")[0].rpartition("/")[2] for entry in read_log(sandbox.world.path)]
+    paths = [entry.path.partition("?")[0].rpartition("/")[2] for entry in read_log(sandbox.state.path)]
     assert paths.count("nodes") == 2

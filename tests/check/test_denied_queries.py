@@ -16,8 +16,8 @@ from tpuctl.sandbox import administration
 
 
 def test_refused_everything_names_each_permission(gathering: Callable[[], FactGatherer], sandbox: Sandbox) -> None:
-    administration.add_project(sandbox.world, "closed", denied=["*"])
-    administration.add_bucket(sandbox.world, "shut", location="US-CENTRAL2", project="closed", denied=["*"])
+    administration.add_project(sandbox.state, "closed", denied=["*"])
+    administration.add_bucket(sandbox.state, "shut", location="US-CENTRAL2", project="closed", denied=["*"])
 
     facts = gathering().facts(replace(WHOLE, project="closed", buckets=(BucketUse("shut"),)), NOW)
 
@@ -66,11 +66,11 @@ def test_one_missing_permission_is_named(
     missing: dict[str, str],
 ) -> None:
     account = "me@closed.iam.gserviceaccount.com"
-    administration.add_project(sandbox.world, "closed", denied=[permission])
-    administration.add_role(sandbox.world, "mine", project="closed", includedPermissions=["storage.objects.get"])
-    administration.add_bucket(sandbox.world, "apart", location="EU", project="closed", denied=[permission])
+    administration.add_project(sandbox.state, "closed", denied=[permission])
+    administration.add_role(sandbox.state, "mine", project="closed", includedPermissions=["storage.objects.get"])
+    administration.add_bucket(sandbox.state, "apart", location="EU", project="closed", denied=[permission])
     bindings = [{"role": "projects/closed/roles/mine", "members": [f"serviceAccount:{account}"]}]
-    administration.set_iam_policy(sandbox.world, bindings, bucket="apart")
+    administration.set_iam_policy(sandbox.state, bindings, bucket="apart")
     spec = replace(SPEC, data_disks=(), service_account=account)
 
     facts = gathering().facts(replace(WHOLE, project="closed", spec=spec, machine=None, buckets=buckets), NOW)
@@ -81,12 +81,12 @@ def test_one_missing_permission_is_named(
 def test_unlisted_role_is_read(gathering: Callable[[], FactGatherer], sandbox: Sandbox) -> None:
     account = "me@sandbox.iam.gserviceaccount.com"
     for name, permission in (("reader", "storage.objects.get"), ("lister", "storage.objects.list")):
-        administration.add_role(sandbox.world, name, includedPermissions=[permission])
+        administration.add_role(sandbox.state, name, includedPermissions=[permission])
     bindings = [
         {"role": f"projects/sandbox/roles/{name}", "members": [f"serviceAccount:{account}"]}
         for name in ("reader", "lister")
     ]
-    administration.set_iam_policy(sandbox.world, bindings, bucket="near")
+    administration.set_iam_policy(sandbox.state, bindings, bucket="near")
 
     facts = gathering().facts(replace(WHOLE, spec=replace(SPEC, service_account=account)), NOW)
 

@@ -26,11 +26,11 @@ FIX = (
 @pytest.fixture
 def buckets(sandbox: Sandbox) -> Sandbox:
     """Three buckets that the node's account may not use."""
-    administration.add_project(sandbox.world, "sandbox")
+    administration.add_project(sandbox.state, "sandbox")
     for name in ("data-a", "data-b", "data-c"):
-        administration.add_bucket(sandbox.world, name, location="US-CENTRAL2")
+        administration.add_bucket(sandbox.state, name, location="US-CENTRAL2")
         administration.set_iam_policy(
-            sandbox.world, [{"role": "roles/storage.admin", "members": ["user:a@example.com"]}], bucket=name
+            sandbox.state, [{"role": "roles/storage.admin", "members": ["user:a@example.com"]}], bucket=name
         )
     return sandbox
 

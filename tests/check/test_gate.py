@@ -66,7 +66,7 @@ def gate(sandbox: Sandbox, memory: Kept, *accepted: str, **wishes: Any) -> Prefl
         accepted=frozenset(accepted),
         timeout=timedelta(seconds=15),
         real=clock,
-        now=sandbox.world.clock.now,
+        now=sandbox.state.clock.now,
         identity="sandbox",
     )
 
@@ -81,25 +81,25 @@ def check(
 
 
 def requests(sandbox: Sandbox) -> int:
-    return sum(1 for _ in read_log(sandbox.world.path))
+    return sum(1 for _ in read_log(sandbox.state.path))
 
 
 def limit(sandbox: Sandbox, value: int) -> None:
-    with sandbox.world.write() as session:
+    with sandbox.state.write() as session:
         put_quota(session, limit=value, generation="v4", zone=ZONE)
 
 
 def test_cached_check_repeats_warnings_without_requests(sandbox: Sandbox, memory: Kept) -> None:
     """A permanent refusal is cached as unknown."""
-    administration.add_bucket(sandbox.world, "far", location="EU")
-    administration.add_bucket(sandbox.world, "mars", location="MARS-CENTRAL1")
-    administration.add_bucket(sandbox.world, "old", location="US-CENTRAL1", versioning={"enabled": True})
+    administration.add_bucket(sandbox.state, "far", location="EU")
+    administration.add_bucket(sandbox.state, "mars", location="MARS-CENTRAL1")
+    administration.add_bucket(sandbox.state, "old", location="US-CENTRAL1", versioning={"enabled": True})
     wishes = {"buckets": tuple(BucketUse(name, reads=False) for name in ("far", "mars", "old"))}
     with pytest.raises(CheckFailedError, match="TPU101"):
         check(gate(sandbox, memory, **wishes))
     assert memory == {}
 
-    administration.add_bucket(sandbox.world, "far", location="US")
+    administration.add_bucket(sandbox.state, "far", location="US")
     spec, name = replace(SPEC, accelerator_type="v2-8"), replace(NAME, zone="us-central1-b")
     first = check(gate(sandbox, memory, **wishes), name, spec=spec)
     before = requests(sandbox)
@@ -130,7 +130,7 @@ def test_passing_gap_is_queried_again(sandbox: Sandbox, memory: Kept) -> None:
 
 def test_passed_node_is_not_checked_for_ten_minutes(sandbox: Sandbox, memory: Kept) -> None:
     """Its warnings are not repeated either."""
-    administration.add_bucket(sandbox.world, "data", location="US-CENTRAL2", versioning={"enabled": True})
+    administration.add_bucket(sandbox.state, "data", location="US-CENTRAL2", versioning={"enabled": True})
     one, seen = gate(sandbox, memory, buckets=(BucketUse("data", reads=False),)), []
     for seconds in (0, 599, 2):
         sandbox.advance(seconds=seconds)
@@ -155,9 +155,9 @@ def test_answers_are_shared_for_ten_minutes(sandbox: Sandbox, memory: Kept) -> N
 
 def test_discarded_answers_are_queried_again(sandbox: Sandbox, memory: Kept) -> None:
     one = gate(sandbox, memory)
-    administration.set_services(sandbox.world, {"compute.googleapis.com": False})
+    administration.set_services(sandbox.state, {"compute.googleapis.com": False})
     before = one.report(WANTED).of(Level.ERROR)
-    administration.set_services(sandbox.world, {"compute.googleapis.com": True})
+    administration.set_services(sandbox.state, {"compute.googleapis.com": True})
     still = one.report(WANTED).of(Level.ERROR)
     one.discard_answers()
 
@@ -262,7 +262,7 @@ def test_warnings_are_lines_and_gaps_one_line() -> None:
 
 
 def test_bucket_grant_names_billing_project(sandbox: Sandbox) -> None:
-    administration.add_bucket(sandbox.world, "data", billing={"requesterPays": True})
+    administration.add_bucket(sandbox.state, "data", billing={"requesterPays": True})
     grant = GrantBucketRole("data", "roles/storage.objectViewer", "user:ada@example.com")
 
     with pytest.raises(TpuctlError, match="requester pays"):

@@ -32,7 +32,7 @@ from tpuctl.sandbox.request_log import read_log
 
 def asked(sandbox: Sandbox) -> Counter[str]:
     """Count the requests so far, by their paths."""
-    return Counter(entry.path for entry in read_log(sandbox.world.path))
+    return Counter(entry.path for entry in read_log(sandbox.state.path))
 
 
 def without(facts: CheckFacts) -> set[str]:
@@ -124,10 +124,10 @@ def test_gathering_does_not_mix_nodes(
     gathering: Callable[[], FactGatherer], sandbox: Sandbox, first: WantedNode, second: WantedNode
 ) -> None:
     """An answer about both nodes is requested once."""
-    administration.set_region_quota(sandbox.world, "europe-west4", "IN_USE_ADDRESSES", limit=3, usage=1)
+    administration.set_region_quota(sandbox.state, "europe-west4", "IN_USE_ADDRESSES", limit=3, usage=1)
     sandbox.add_node("mine", zone=ZONE)
     sandbox.add_queued_resource("asked", zone=ZONE)
-    with sandbox.world.write() as session:
+    with sandbox.state.write() as session:
         put_quota(session, limit=8, generation="v4", zone=ZONE, project="host")
     shared = gathering()
     shared.facts(first, NOW)
@@ -139,7 +139,7 @@ def test_gathering_does_not_mix_nodes(
 
 
 def test_gathering_does_not_mix_projects(gathering: Callable[[], FactGatherer], sandbox: Sandbox) -> None:
-    administration.set_billing(sandbox.world, enabled=False, project="host")
+    administration.set_billing(sandbox.state, enabled=False, project="host")
     one = gathering()
 
     assert [one.facts(replace(WHOLE, project=name), NOW).billing for name in ("sandbox", "host")] == [
@@ -188,8 +188,8 @@ def test_gathering_names_billing_project_in_bucket_requests(
 ) -> None:
     """A requester-pays bucket refuses requests without a billing project."""
     denied = ["storage.buckets.get", "storage.buckets.getIamPolicy"]
-    administration.add_bucket(sandbox.world, "open", location="EU", billing={"requesterPays": True})
-    administration.add_bucket(sandbox.world, "dim", location="EU", denied=denied, billing={"requesterPays": True})
+    administration.add_bucket(sandbox.state, "open", location="EU", billing={"requesterPays": True})
+    administration.add_bucket(sandbox.state, "dim", location="EU", denied=denied, billing={"requesterPays": True})
     wanted = replace(WHOLE, buckets=(BucketUse("open"), BucketUse("dim")))
 
     seen, dim = gathering().facts(replace(wanted, billing_project="sandbox"), NOW).buckets

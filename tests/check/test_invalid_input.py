@@ -75,7 +75,7 @@ def test_timeout_at_bounds_is_accepted(tpuctl: Console, timeout: str) -> None:
 @pytest.mark.parametrize("flags", [("--skip-check", "TPU101,tpu401"), ("--skip-check", "TPU101 , TPU401,")])
 @one_face
 def test_skip_check_accepts_commas(tpuctl: Console, sandbox: Sandbox, flags: tuple[str, ...]) -> None:
-    administration.add_bucket(sandbox.world, "data", location="EUROPE-WEST4")
+    administration.add_bucket(sandbox.state, "data", location="EUROPE-WEST4")
 
     out, _, code = tpuctl(*V4, "--bucket", "gs://data", *flags, "-o", "json")
 

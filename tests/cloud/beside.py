@@ -32,14 +32,14 @@ def scripted(kind: type[C], script: Script, *, clock: ManualClock | None = None)
 
 
 @contextmanager
-def on_face(kind: type[C], face: str, world: SandboxState) -> Iterator[C]:
+def on_face(kind: type[C], face: str, sandbox_state: SandboxState) -> Iterator[C]:
     """Return a client of the sandbox, in process, where hosts are Google's, or over http."""
     if face == "in process":
-        yield kind(lambda: SandboxHttp(world), world.clock)
+        yield kind(lambda: SandboxHttp(sandbox_state), sandbox_state.clock)
         return
-    with open_server(world).start() as server:
+    with open_server(sandbox_state).start() as server:
         factory = HttpFactory(TransportOptions(), endpoint=ApiEndpoint.parse(server.url))
-        yield kind(factory, world.clock, endpoint=server.url)
+        yield kind(factory, sandbox_state.clock, endpoint=server.url)
         factory.close()
 
 

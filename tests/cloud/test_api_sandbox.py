@@ -27,38 +27,38 @@ FAULTS = [FaultKind.DROP_BEFORE, FaultKind.DROP_AFTER, FaultKind.HTTP_ERROR]
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[SandboxState]:
-    with SandboxState.open(tmp_path / "world.db", clock=ManualClock()) as world:
-        yield world
+def sandbox_state(tmp_path: Path) -> Iterator[SandboxState]:
+    with SandboxState.open(tmp_path / "world.db", clock=ManualClock()) as sandbox_state:
+        yield sandbox_state
 
 
 @pytest.fixture(params=["in process", "socket"])
-def client(world: SandboxState, request: pytest.FixtureRequest) -> Iterator[TpuClient]:
+def client(sandbox_state: SandboxState, request: pytest.FixtureRequest) -> Iterator[TpuClient]:
     if request.param == "in process":
-        http = SandboxHttp(world)
-        yield TpuClient(lambda: http, world.clock)
+        http = SandboxHttp(sandbox_state)
+        yield TpuClient(lambda: http, sandbox_state.clock)
         return
-    with open_server(world).start() as server:
+    with open_server(sandbox_state).start() as server:
         factory = HttpFactory(TransportOptions(), endpoint=ApiEndpoint.parse(server.url))
-        yield TpuClient(factory, world.clock, endpoint=server.url)
+        yield TpuClient(factory, sandbox_state.clock, endpoint=server.url)
         factory.close()
 
 
-def break_next(world: SandboxState, kind: FaultKind, method: str) -> None:
-    with world.write() as session:
+def break_next(sandbox_state: SandboxState, kind: FaultKind, method: str) -> None:
+    with sandbox_state.write() as session:
         add_fault(session, Fault(kind, method=f"tpu.projects.locations.nodes.{method}", status=503))
 
 
-def settled(client: TpuClient, world: SandboxState, operation: Operation) -> None:
+def settled(client: TpuClient, sandbox_state: SandboxState, operation: Operation) -> None:
     """Let an operation end, by the world's time."""
-    world.clock.sleep(parse_duration("1h"))
+    sandbox_state.clock.sleep(parse_duration("1h"))
     if operation.name is not None:
         ended = client.get_operation(operation.name)
         assert (ended.done, ended.error) == (True, None)
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-def test_a_life_in_which_every_answer_is_lost(client: TpuClient, world: SandboxState, kind: FaultKind) -> None:
+def test_a_life_in_which_every_answer_is_lost(client: TpuClient, sandbox_state: SandboxState, kind: FaultKind) -> None:
     """Each change counts once, whether it or its answer was lost; a repeated create would be refused."""
     steps: list[tuple[str, Callable[[], Operation], NodeState]] = [
         ("create", lambda: client.create_node(NAME, SPEC), NodeState.READY),
@@ -69,25 +69,29 @@ def test_a_life_in_which_every_answer_is_lost(client: TpuClient, world: SandboxS
     ]
     ids = set()
     for method, change, state in steps:
-        break_next(world, kind, method)
-        settled(client, world, change())
+        break_next(sandbox_state, kind, method)
+        settled(client, sandbox_state, change())
         found = client.get_node(NAME)
         assert found.state is state
         ids.add(found.id)
 
     assert len(ids) == 1
     assert (found.labels, found.metadata["k"]) == ({"a": "b"}, "v")
-    break_next(world, kind, "delete")
-    settled(client, world, client.delete_node(NAME, expected_id=ids.pop()))
+    break_next(sandbox_state, kind, "delete")
+    settled(client, sandbox_state, client.delete_node(NAME, expected_id=ids.pop()))
     with pytest.raises(NodeNotFoundError):
         client.get_node(NAME)
 
 
-def test_lists_say_which_zones_could_not_be_asked(client: TpuClient, world: SandboxState) -> None:
+def test_lists_say_which_zones_could_not_be_asked(client: TpuClient, sandbox_state: SandboxState) -> None:
     other = NodeName("p", "europe-west4-a", "other")
-    settled(client, world, client.create_node(NAME, SPEC))
-    settled(client, world, client.create_node(other, NodeSpec(accelerator_type="v3-8", runtime_version="tpu-vm-base")))
-    with world.write() as session:
+    settled(client, sandbox_state, client.create_node(NAME, SPEC))
+    settled(
+        client,
+        sandbox_state,
+        client.create_node(other, NodeSpec(accelerator_type="v3-8", runtime_version="tpu-vm-base")),
+    )
+    with sandbox_state.write() as session:
         add_fault(session, Fault(FaultKind.UNREACHABLE, zone="europe-west4-a", count=0))
 
     everywhere = client.list_nodes("p")

@@ -30,19 +30,19 @@ DENIED = older(403, "forbidden", "ada does not have storage.buckets.get access t
 
 @pytest.fixture(params=FACES)
 def buckets(request: pytest.FixtureRequest, sandbox: Sandbox) -> Iterator[BucketsClient]:
-    administration.add_bucket(sandbox.world, "data", location="EUR4")
-    administration.add_bucket(sandbox.world, "paid", billing={"requesterPays": True})
-    administration.add_bucket(sandbox.world, "strange", denied=("storage.buckets.get", "storage.buckets.getIamPolicy"))
-    with on_face(BucketsClient, request.param, sandbox.world) as client:
+    administration.add_bucket(sandbox.state, "data", location="EUR4")
+    administration.add_bucket(sandbox.state, "paid", billing={"requesterPays": True})
+    administration.add_bucket(sandbox.state, "strange", denied=("storage.buckets.get", "storage.buckets.getIamPolicy"))
+    with on_face(BucketsClient, request.param, sandbox.state) as client:
         yield client
 
 
 def test_a_bucket_tells_where_it_is_and_what_it_holds(buckets: BucketsClient, sandbox: Sandbox) -> None:
-    administration.add_object(sandbox.world, "data", "train/", "")
-    administration.add_object(sandbox.world, "data", "train/empty.txt", "")
-    administration.add_object(sandbox.world, "data", "train/a", "12345")
-    administration.add_object(sandbox.world, "data", "elsewhere", "123")
-    administration.add_cache(sandbox.world, "data", "europe-west4-a")
+    administration.add_object(sandbox.state, "data", "train/", "")
+    administration.add_object(sandbox.state, "data", "train/empty.txt", "")
+    administration.add_object(sandbox.state, "data", "train/a", "12345")
+    administration.add_object(sandbox.state, "data", "elsewhere", "123")
+    administration.add_cache(sandbox.state, "data", "europe-west4-a")
 
     found = buckets.bucket("data")
     assert (found.name, found.placement.location, found.placement.kind) == ("data", "EUR4", "dual-region")

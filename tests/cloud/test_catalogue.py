@@ -63,8 +63,8 @@ def test_reservations_are_those_of_v2alpha1() -> None:
 
 @pytest.mark.parametrize("face", FACES)
 def test_the_sandbox_offers_in_all_what_each_zone_does(face: str, sandbox: Sandbox) -> None:
-    administration.add_node(sandbox.world, "trainer")
-    with on_face(TpuClient, face, sandbox.world) as client:
+    administration.add_node(sandbox.state, "trainer")
+    with on_face(TpuClient, face, sandbox.state) as client:
         offers = client.offers("sandbox")
         assert offers["us-central2-b"] == client.accelerator_types("sandbox", "us-central2-b")
         assert set(offers) <= set(client.locations("sandbox"))

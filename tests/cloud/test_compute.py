@@ -31,15 +31,15 @@ IAP = "35.235.240.0/20"
 
 @pytest.fixture(params=FACES)
 def compute(request: pytest.FixtureRequest, sandbox: Sandbox) -> Iterator[ComputeClient]:
-    with on_face(ComputeClient, request.param, sandbox.world) as client:
+    with on_face(ComputeClient, request.param, sandbox.state) as client:
         yield client
 
 
 def test_what_stands_beside_a_node(compute: ComputeClient, sandbox: Sandbox) -> None:
-    world = sandbox.world
-    administration.add_subnetwork(world, "default", region="us-central2", privateIpGoogleAccess=True)
-    administration.add_disk(world, "scratch", zone=ZONE)
-    administration.set_region_quota(world, "us-central2", "IN_USE_ADDRESSES", limit=8)
+    sandbox_state = sandbox.state
+    administration.add_subnetwork(sandbox_state, "default", region="us-central2", privateIpGoogleAccess=True)
+    administration.add_disk(sandbox_state, "scratch", zone=ZONE)
+    administration.set_region_quota(sandbox_state, "us-central2", "IN_USE_ADDRESSES", limit=8)
 
     network, subnetwork = compute.network("sandbox", "default"), compute.subnetwork("sandbox", "us-central2", "default")
     assert (network.name, network.is_auto, network.is_legacy) == ("default", True, False)
@@ -52,13 +52,13 @@ def test_what_stands_beside_a_node(compute: ComputeClient, sandbox: Sandbox) -> 
 
 
 def test_a_machine_is_found_whatever_its_zone(compute: ComputeClient, sandbox: Sandbox) -> None:
-    administration.add_instance(sandbox.world, "vm", zone="europe-west4-a")
-    administration.add_instance(sandbox.world, "other", zone="europe-west4-a")
+    administration.add_instance(sandbox.state, "vm", zone="europe-west4-a")
+    administration.add_instance(sandbox.state, "other", zone="europe-west4-a")
     assert compute.find_machine("sandbox", "vm").zone == "europe-west4-a"
     with pytest.raises(NotFoundError, match="there is no virtual machine `none` in the project `sandbox`"):
         compute.find_machine("sandbox", "none")
 
-    administration.add_instance(sandbox.world, "vm", zone=ZONE)
+    administration.add_instance(sandbox.state, "vm", zone=ZONE)
     with pytest.raises(ConflictError, match=f"more than one .*: in europe-west4-a, {ZONE}"):
         compute.find_machine("sandbox", "vm")
     # As the hint says.

@@ -27,16 +27,16 @@ BATCH = f"/v1/projects/p/services:batchGet?names=projects/p/services/{IAP}&names
 
 @pytest.fixture(params=FACES)
 def projects(request: pytest.FixtureRequest, sandbox: Sandbox) -> Iterator[ProjectsClient]:
-    with on_face(ProjectsClient, request.param, sandbox.world) as client:
+    with on_face(ProjectsClient, request.param, sandbox.state) as client:
         yield client
 
 
 def test_what_a_project_is_and_has(projects: ProjectsClient, sandbox: Sandbox) -> None:
-    world = sandbox.world
-    administration.set_services(world, {IAP: False, TPU: True})
-    administration.set_org_policy(world, "compute.requireOsLogin", {"rules": [{"enforce": True}]})
-    administration.add_role(world, "reader", includedPermissions=["storage.objects.get"])
-    with world.write() as session:
+    sandbox_state = sandbox.state
+    administration.set_services(sandbox_state, {IAP: False, TPU: True})
+    administration.set_org_policy(sandbox_state, "compute.requireOsLogin", {"rules": [{"enforce": True}]})
+    administration.add_role(sandbox_state, "reader", includedPermissions=["storage.objects.get"])
+    with sandbox_state.write() as session:
         set_tpu_quota(session, limit=32, generation="v4", region="us-central2")
 
     number = administration.project_number("sandbox")
@@ -49,13 +49,13 @@ def test_what_a_project_is_and_has(projects: ProjectsClient, sandbox: Sandbox) -
     assert "storage.objects.create" in projects.role("roles/storage.objectAdmin")
     assert any(limit.value == 32 for limit in projects.quotas("sandbox", TPU))
     assert projects.billing("sandbox")
-    administration.set_billing(world, enabled=False)
+    administration.set_billing(sandbox_state, enabled=False)
     assert not projects.billing("sandbox")
     assert "roles/editor" in {binding.role for binding in projects.policy("sandbox").bindings}
 
 
 def test_a_service_is_enabled(projects: ProjectsClient, sandbox: Sandbox) -> None:
-    administration.set_services(sandbox.world, {IAP: False})
+    administration.set_services(sandbox.state, {IAP: False})
     projects.enable("sandbox", IAP)
 
     assert projects.services("sandbox", [IAP]) == {IAP: True}

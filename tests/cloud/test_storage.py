@@ -34,13 +34,13 @@ NAME = "a folder/ü+%2F?&=/record.json"
 
 @pytest.fixture(params=["in process", "over http"])
 def storage(request: pytest.FixtureRequest, sandbox: Sandbox) -> Iterator[StorageClient]:
-    administration.add_bucket(sandbox.world, "data")
+    administration.add_bucket(sandbox.state, "data")
     if request.param == "in process":
-        yield StorageClient(lambda: SandboxHttp(sandbox.world), sandbox.world.clock)
+        yield StorageClient(lambda: SandboxHttp(sandbox.state), sandbox.state.clock)
         return
-    with open_server(sandbox.world).start() as server:
+    with open_server(sandbox.state).start() as server:
         factory = HttpFactory(TransportOptions(), endpoint=ApiEndpoint.parse(server.url))
-        yield StorageClient(factory, sandbox.world.clock, endpoint=server.url)
+        yield StorageClient(factory, sandbox.state.clock, endpoint=server.url)
         factory.close()
 
 
@@ -118,24 +118,24 @@ def test_a_write_that_comes_too_soon_after_another_waits(storage: StorageClient,
 class Quicker(SandboxHttp):
     """Has somebody else replace the object between any two requests, so many times."""
 
-    world: SandboxState
+    state: SandboxState
     times: int
 
     def __post_init__(self) -> None:
-        super().__init__(self.world)
+        super().__init__(self.state)
 
     def request(self, *arguments: Any, **options: Any) -> Any:
         answer = super().request(*arguments, **options)
         if self.times:
             self.times -= 1
-            administration.add_object(self.world, "data", NAME, str(self.times))
+            administration.add_object(self.state, "data", NAME, str(self.times))
         return answer
 
 
 def test_content_and_generation_are_of_one_version(sandbox: Sandbox, clock: ManualClock) -> None:
-    administration.add_bucket(sandbox.world, "data")
-    first = int(administration.add_object(sandbox.world, "data", NAME, "old")["generation"])
-    http = Quicker(sandbox.world, 3)
+    administration.add_bucket(sandbox.state, "data")
+    first = int(administration.add_object(sandbox.state, "data", NAME, "old")["generation"])
+    http = Quicker(sandbox.state, 3)
 
     assert StorageClient(lambda: http, clock).read("data", NAME) == Blob(b"0", first + 3, timedelta())
 
@@ -158,7 +158,7 @@ def test_a_missing_bucket_is_no_missing_object(storage: StorageClient) -> None:
 
 
 def test_a_refusal_names_the_permission(storage: StorageClient, sandbox: Sandbox) -> None:
-    administration.add_bucket(sandbox.world, "theirs", denied=("*",))
+    administration.add_bucket(sandbox.state, "theirs", denied=("*",))
 
     for permission, call in (
         ("storage.objects.get", lambda: storage.read("theirs", NAME)),
@@ -174,7 +174,7 @@ def test_a_refusal_names_the_permission(storage: StorageClient, sandbox: Sandbox
 
 
 def test_a_list_has_all_pages(storage: StorageClient, sandbox: Sandbox) -> None:
-    with sandbox.world.write() as session:
+    with sandbox.state.write() as session:
         for index in range(1001):
             administration.add_object(session, "data", f"many/{index:04}", b"")
     storage.write("data", "other", b"", generation=0)

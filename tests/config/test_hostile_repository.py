@@ -39,11 +39,11 @@ def victim(tpuctl: Console) -> Console:
 
 
 def requests(sandbox: Sandbox) -> list[str]:
-    return [f"{entry.method} {entry.path}" for entry in read_log(sandbox.world.path)]
+    return [f"{entry.method} {entry.path}" for entry in read_log(sandbox.state.path)]
 
 
 def nodes(sandbox: Sandbox) -> list[dict[str, Any]]:
-    with sandbox.world.read() as session:
+    with sandbox.state.read() as session:
         return [node.document for node in session.nodes()]
 
 

@@ -124,7 +124,7 @@ def test_lease_damaged_file_is_one_error_and_not_free(content: bytes, tmp_path: 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
 def test_request_log_damaged_lines_are_skipped(content: bytes, tmp_path: Path) -> None:
-    world = tmp_path / "world"
+    state_file = tmp_path / "world"
     odd = [
         b'[1, "GET", "/", 200]',
         b'[1e300, "GET", "/", 200, "c"]',
@@ -132,9 +132,9 @@ def test_request_log_damaged_lines_are_skipped(content: bytes, tmp_path: Path) -
         b'[1, "GET", "/", "200", "c"]',
     ]
     good = b'[1767225600.0, "GET", "/v2", 200, "curl"]'
-    log_path(world).write_bytes(b"\n".join([content, *odd, good, b""]))
+    log_path(state_file).write_bytes(b"\n".join([content, *odd, good, b""]))
 
-    assert [entry.path for entry in read_log(world)] == ["/v2"]
+    assert [entry.path for entry in read_log(state_file)] == ["/v2"]
 
 
 @pytest.mark.parametrize(
@@ -167,9 +167,9 @@ def test_journal_too_large_is_empty_with_a_warning(tmp_path: Path) -> None:
 
 
 def test_append_to_a_pipe_does_not_block(tmp_path: Path) -> None:
-    world, now = tmp_path / "world", ManualClock().now()
-    os.mkfifo(log_path(world))
-    log_event(world, "x", now)
+    state_file, now = tmp_path / "world", ManualClock().now()
+    os.mkfifo(log_path(state_file))
+    log_event(state_file, "x", now)
     store = LocalJournal(tmp_path / "journal")
     store.append(NAME, b"{}\n", durable=False)
     (file,) = (tmp_path / "journal").rglob("trainer.jsonl")

@@ -33,7 +33,7 @@ def project(tpuctl: Console) -> Path:
 
 def requests(sandbox: Sandbox) -> list[str]:
     """Return all requests to the sandbox, also those that only read."""
-    return [f"{entry.method} {entry.path}" for entry in read_log(sandbox.world.path)]
+    return [f"{entry.method} {entry.path}" for entry in read_log(sandbox.state.path)]
 
 
 def beside(tpuctl: Console, environ: dict[str, str]) -> Console:

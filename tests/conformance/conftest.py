@@ -1,4 +1,4 @@
-"""A sandbox on a port whose hours pass in seconds, and two clients of it: the real gcloud, and tpuctl."""
+"""A sandbox on a port, 600 times as fast as real time, and two clients of it: the real gcloud, and tpuctl."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 PROJECT = "sandbox"
 ZONE = "us-central2-b"
-# gcloud looks at an operation after one second; by then it has ended.
+# gcloud first reads an operation after one second; by then it has ended.
 _SPEED = 600.0
 # What tpuctl adds to the API's fields.
 _ADDED = frozenset({"nodeId", "zone", "project", "workers"})
@@ -39,7 +39,7 @@ Node = dict[str, Any]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a program said. A node of an operation's `response` counts as a node."""
+    """The output of a program. The `response` of an operation counts as a node."""
 
     out: str
     err: str
@@ -48,8 +48,8 @@ class Answer:
     @property
     def node(self) -> Node:
         """The node on stdout, with the fields of the API alone."""
-        shown = json.loads(self.out)
-        return _of_api(shown[0] if isinstance(shown, list) else shown.get("response", shown))
+        document = json.loads(self.out)
+        return _of_api(document[0] if isinstance(document, list) else document.get("response", document))
 
     @property
     def nodes(self) -> list[Node]:
@@ -57,7 +57,7 @@ class Answer:
         return sorted(map(_of_api, json.loads(self.out)), key=lambda node: str(node["name"]))
 
     @property
-    def story(self) -> list[str]:
+    def messages(self) -> list[str]:
         """The lines on stderr, without dots of progress, names of operations and error ids."""
         lines = (
             re.sub(r"operation-[-0-9a-f]+|0x[0-9a-f]{16}", "…", line.lstrip(".")) for line in self.err.splitlines()
@@ -65,8 +65,8 @@ class Answer:
         return [line for line in lines if line]
 
 
-def _of_api(shown: Node) -> Node:
-    return {field: value for field, value in shown.items() if field not in {*_ADDED, "@type"}}
+def _of_api(document: Node) -> Node:
+    return {field: value for field, value in document.items() if field not in {*_ADDED, "@type"}}
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,9 @@ class GcloudProcess:
 
 @dataclass(frozen=True)
 class Service:
-    """A sandbox that listens, and those who call it."""
+    """A sandbox that listens, and its clients."""
 
-    world: SandboxState
+    state: SandboxState
     url: str
     folder: Path
     process: GcloudProcess
@@ -104,7 +104,7 @@ class Service:
         return self.any_gcloud("compute", "tpus", "tpu-vm", *words, project=project)
 
     def any_gcloud(self, *words: str, project: str = PROJECT) -> Answer:
-        """Run gcloud, which must be able to read whatever it is answered."""
+        """Run gcloud, which must be able to parse every response."""
         answer = self.process.run((*words, "--project", project), self._gcloud_environ(), self.folder)
         assert "gcloud crashed" not in answer.err, answer.err
         assert "InvalidDataFromServerError" not in answer.err, answer.err
@@ -119,13 +119,13 @@ class Service:
         return Answer(stdout.getvalue(), stderr.getvalue(), code)
 
     def settle(self) -> None:
-        """Let everything that has begun end, the health of a young node too."""
-        advance_clock(self.world, timedelta(hours=1))
+        """Advance the clock until all operations have ended and new nodes are healthy."""
+        advance_clock(self.state, timedelta(hours=1))
 
     def _gcloud_environ(self) -> Mapping[str, str]:
-        """Return the environment in which gcloud talks to this port alone, asks nothing and knows nobody.
+        """Return the environment in which gcloud uses only this port, without prompts and accounts.
 
-        The path `/` stands for each API's usual one. A set VIRTUAL_ENV or a proxy would get in the way, so little is inherited.
+        The path `/` selects each API's default path. Little is inherited: a VIRTUAL_ENV or a proxy would interfere.
         """
         apis = (
             "TPU",
@@ -173,6 +173,9 @@ def gcloud_process() -> Iterator[GcloudProcess | None]:
 def service(tmp_path_factory: pytest.TempPathFactory, gcloud_process: GcloudProcess) -> Iterator[Service]:
     """A listening sandbox for the tests of one file."""
     folder = tmp_path_factory.mktemp("service")
-    with SandboxState.open(folder / "world" / "world.sqlite3", speed=_SPEED) as world, open_server(world) as server:
+    with (
+        SandboxState.open(folder / "sandbox" / "world.sqlite3", speed=_SPEED) as sandbox_state,
+        open_server(sandbox_state) as server,
+    ):
         server.start()
-        yield Service(world, server.url, folder, gcloud_process)
+        yield Service(sandbox_state, server.url, folder, gcloud_process)

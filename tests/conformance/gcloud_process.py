@@ -1,4 +1,4 @@
-"""gcloud, loaded once and forked for each command: loading it takes six times as long as what a command does.
+"""gcloud, loaded once and forked for each command: loading takes six times as long as a command.
 
 Runs under gcloud's own Python: `python gcloud_process.py SDK_ROOT`. Reads requests from stdin, one line of JSON each. The
 exit code of a command is written to the pipe that its request names, so that several can run at a time.
@@ -18,7 +18,7 @@ def serve(root: Path) -> None:
     sys.path[:0] = [str(root / "lib"), str(root / "lib" / "third_party")]
     from googlecloudsdk import gcloud_main  # type: ignore[import-not-found]  # noqa: PLC0415  # found on that path only
 
-    # Two command lines with mistakes load what nearly all commands need.
+    # Two incomplete command lines load the modules that nearly all commands need.
     for group in ("tpu-vm", "queued-resources"):
         _run(gcloud_main, ["compute", "tpus", group, "describe"], os.devnull, os.devnull)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

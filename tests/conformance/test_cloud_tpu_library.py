@@ -15,10 +15,10 @@ from google.auth.credentials import AnonymousCredentials  # noqa: E402  # as abo
 PARENT = f"projects/sandbox/locations/{ZONE}"
 
 
-def test_the_library_creates_reads_and_deletes(service: Service) -> None:
+def test_cloud_tpu_library_creates_reads_and_deletes_a_node(service: Service) -> None:
     options = ClientOptions(api_endpoint=service.url)
-    nobody = AnonymousCredentials()  # type: ignore[no-untyped-call]  # google-auth's signature has none
-    client = google_tpu.TpuClient(transport="rest", client_options=options, credentials=nobody)
+    anonymous = AnonymousCredentials()  # type: ignore[no-untyped-call]  # google-auth's signature has none
+    client = google_tpu.TpuClient(transport="rest", client_options=options, credentials=anonymous)
     node = google_tpu.Node(accelerator_type="v4-8", runtime_version="tpu-ubuntu2204-base", labels={"team": "vision"})
 
     created = client.create_node(parent=PARENT, node_id="library", node=node).result(timeout=30)

@@ -1,4 +1,4 @@
-"""Google's own command line against the sandbox: it works, and what it says of a node is what tpuctl says."""
+"""gcloud against the sandbox: its commands work, and it shows the same nodes as tpuctl."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JSON = ("--format", "json")
 _OPERATION = f"Waiting for operation [projects/sandbox/locations/{ZONE}/operations/…] to complete..."
 
 
-def test_a_node_lives_and_both_programs_say_the_same_of_it(service: Service) -> None:
+def test_created_node_is_the_same_in_gcloud_and_tpuctl(service: Service) -> None:
     assert service.tpuctl("create", "ours", "--type", "v4-8", "--zone", ZONE, "--no-wait").code == 0
 
     created = service.gcloud("create", "theirs", *CREATE, "--labels", "team=vision", "--tags", "a,b", "--spot")
@@ -24,7 +24,7 @@ def test_a_node_lives_and_both_programs_say_the_same_of_it(service: Service) -> 
     listed = service.gcloud("list", *JSON)
 
     assert (created.out, created.code) == ("", 0)
-    assert created.story == ["Create request issued for: [theirs]", _OPERATION, "done.", "Created tpu [theirs]."]
+    assert created.messages == ["Create request issued for: [theirs]", _OPERATION, "done.", "Created tpu [theirs]."]
     assert listed.nodes == service.tpuctl("list", "-o", "json").nodes
     assert [(node["name"].rpartition("/")[2], node["state"], node["health"]) for node in listed.nodes] == [
         ("ours", "READY", "HEALTHY"),
@@ -36,27 +36,27 @@ def test_a_node_lives_and_both_programs_say_the_same_of_it(service: Service) -> 
         assert described.node == service.tpuctl("status", name, "-o", "json").node
 
 
-def test_what_gcloud_stops_starts_and_deletes_tpuctl_sees_so(service: Service) -> None:
-    administration.add_node(service.world, "worked", zone=ZONE, age=timedelta(hours=2))
+def test_node_changed_by_gcloud_is_shown_by_tpuctl(service: Service) -> None:
+    administration.add_node(service.state, "worker", zone=ZONE, age=timedelta(hours=2))
 
-    stopped = service.gcloud("stop", "worked", *JSON)
+    stopped = service.gcloud("stop", "worker", *JSON)
     assert (stopped.node["state"], stopped.code) == ("STOPPED", 0)
-    assert stopped.story == ["Request issued for: [worked]", _OPERATION, "done."]
-    assert service.tpuctl("status", "worked", "-o", "json").node == stopped.node
+    assert stopped.messages == ["Request issued for: [worker]", _OPERATION, "done."]
+    assert service.tpuctl("status", "worker", "-o", "json").node == stopped.node
 
-    started = service.gcloud("start", "worked", *JSON)
+    started = service.gcloud("start", "worker", *JSON)
     service.settle()
     assert (started.node["state"], started.code) == ("READY", 0)
-    assert service.tpuctl("status", "worked", "-o", "json").node == {**started.node, "health": "HEALTHY"}
+    assert service.tpuctl("status", "worker", "-o", "json").node == {**started.node, "health": "HEALTHY"}
 
-    deleted = service.gcloud("delete", "worked")
+    deleted = service.gcloud("delete", "worker")
     assert (deleted.out, deleted.code) == ("", 0)
-    assert deleted.story == ["Delete request issued for: [worked]", _OPERATION, "done.", "Deleted tpu [worked]."]
-    assert service.tpuctl("status", f"{ZONE}/worked").code == 3
+    assert deleted.messages == ["Delete request issued for: [worker]", _OPERATION, "done.", "Deleted tpu [worker]."]
+    assert service.tpuctl("status", f"{ZONE}/worker").code == 3
 
 
 NAME = f"projects/refused/locations/{ZONE}/nodes"
-BAD = "INVALID_ARGUMENT: Cloud TPU received a bad request."
+BAD_REQUEST = "INVALID_ARGUMENT: Cloud TPU received a bad request."
 NOT_OFFERED = (
     f'"v4-7", could not be found in the zonal accelerator configurations for "{ZONE}".; '
     f"the accelerator v4-7 was not found in zone {ZONE} [EID: …]"
@@ -65,23 +65,25 @@ UNAUTHENTICATED = " This command is unauthenticated because the [auth/disable_cr
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("words", "error"),
     [
         (("describe", "absent"), f"NOT_FOUND: Resource '{NAME}/absent' was not found.{UNAUTHENTICATED}"),
         (("create", "node", *CREATE), f"ALREADY_EXISTS: Resource '{NAME}/node' already exists"),
         (
             ("create", "odd", "--accelerator-type", "v4-7", "--version", "tpu-ubuntu2204-base"),
-            f"{BAD} The requested accelerator configuration for accelerator type, {NOT_OFFERED}",
+            f"{BAD_REQUEST} The requested accelerator configuration for accelerator type, {NOT_OFFERED}",
         ),
-        (("stop", "slice"), f"{BAD} This operation is only available with single TPU nodes. [EID: …]"),
+        (("stop", "slice"), f"{BAD_REQUEST} This operation is only available with single TPU nodes. [EID: …]"),
     ],
-    ids=["absent", "taken", "no such type", "slice"],
+    ids=["absent node", "name in use", "unknown type", "slice"],
 )
-def test_gcloud_reads_a_refusal(service: Service, words: tuple[str, ...], complaint: str) -> None:
-    administration.add_node(service.world, "node", project="refused", zone=ZONE)
-    administration.add_node(service.world, "slice", project="refused", zone=ZONE, acceleratorType="v4-16")
+def test_rejected_gcloud_command_prints_the_error_of_the_api(
+    service: Service, words: tuple[str, ...], error: str
+) -> None:
+    administration.add_node(service.state, "node", project="refused", zone=ZONE)
+    administration.add_node(service.state, "slice", project="refused", zone=ZONE, acceleratorType="v4-16")
 
     answer = service.gcloud(*words, project="refused")
 
     assert (answer.out, answer.code) == ("", 1)
-    assert answer.story[0] == f"ERROR: (gcloud.compute.tpus.tpu-vm.{words[0]}) {complaint}"
+    assert answer.messages[0] == f"ERROR: (gcloud.compute.tpus.tpu-vm.{words[0]}) {error}"

@@ -1,4 +1,4 @@
-"""gcloud and what `tpuctl check` looks at: it reads the same of a bucket, and the commands that mend things mend them."""
+"""gcloud and the findings of `tpuctl check`: it shows the same buckets, and the suggested commands fix the problems."""
 
 from __future__ import annotations
 
@@ -35,48 +35,48 @@ BUCKETS: dict[str, dict[str, Any]] = {
 }
 
 
-def of_gcloud(shown: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what gcloud says of a bucket."""
-    retention, deletion = shown.get("retention_policy", {}), shown["soft_delete_policy"]
+def gcloud_bucket(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the compared values of a bucket as gcloud shows it."""
+    retention, deletion = described.get("retention_policy", {}), described["soft_delete_policy"]
     return {
-        "location": (shown["location"], shown["location_type"], shown.get("data_locations")),
-        "class": shown["default_storage_class"],
+        "location": (described["location"], described["location_type"], described.get("data_locations")),
+        "class": described["default_storage_class"],
         "retention": (retention.get("retentionPeriod"), retention.get("isLocked")),
         "soft delete": deletion["retentionDurationSeconds"],
-        "versioning": shown.get("versioning_enabled"),
-        "uniform": shown["uniform_bucket_level_access"],
+        "versioning": described.get("versioning_enabled"),
+        "uniform": described["uniform_bucket_level_access"],
     }
 
 
-def of_world(kept: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the sandbox's world says of it."""
-    retention, deletion = kept.get("retentionPolicy", {}), kept["softDeletePolicy"]
-    placed = kept.get("customPlacementConfig", {}).get("dataLocations")
+def api_bucket(bucket: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same values of a bucket as the API shows it."""
+    retention, deletion = bucket.get("retentionPolicy", {}), bucket["softDeletePolicy"]
+    placed = bucket.get("customPlacementConfig", {}).get("dataLocations")
     return {
-        "location": (kept["location"], kept["locationType"], placed),
-        "class": kept["storageClass"],
+        "location": (bucket["location"], bucket["locationType"], placed),
+        "class": bucket["storageClass"],
         "retention": (retention.get("retentionPeriod"), retention.get("isLocked")),
         "soft delete": deletion["retentionDurationSeconds"],
-        "versioning": kept.get("versioning", {}).get("enabled"),
-        "uniform": kept["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"],
+        "versioning": bucket.get("versioning", {}).get("enabled"),
+        "uniform": bucket["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"],
     }
 
 
-def _written(binding: Mapping[str, Any]) -> str:
+def _sort_key(binding: Mapping[str, Any]) -> str:
     return json.dumps(binding, sort_keys=True)
 
 
 @pytest.mark.parametrize("name", BUCKETS)
-def test_gcloud_describes_a_bucket_as_the_world_has_it(service: Service, name: str) -> None:
-    kept = administration.add_bucket(service.world, name, **BUCKETS[name])
+def test_bucket_described_by_gcloud_has_the_stored_values(service: Service, name: str) -> None:
+    bucket = administration.add_bucket(service.state, name, **BUCKETS[name])
 
     answer = service.any_gcloud("storage", "buckets", "describe", f"gs://{name}", "--format=json")
 
-    assert (answer.err, of_gcloud(json.loads(answer.out))) == ("", of_world(kept))
+    assert (answer.err, gcloud_bucket(json.loads(answer.out))) == ("", api_bucket(bucket))
 
 
-def test_what_mends_a_bucket_and_a_service(service: Service) -> None:
-    wire = Wire(service.world)
+def test_gcloud_fixes_for_a_bucket_and_a_service_take_effect(service: Service) -> None:
+    wire = Wire(service.state)
     owner: dict[str, Any] = {"role": "roles/storage.admin", "members": ["user:owner@example.com"]}
     soon: dict[str, Any] = {
         "role": "roles/storage.objectAdmin",
@@ -84,53 +84,53 @@ def test_what_mends_a_bucket_and_a_service(service: Service) -> None:
         "condition": {"title": "t", "expression": "true"},
     }
     administration.add_bucket(
-        service.world, "mended", versioning={"enabled": True}, retentionPolicy={"retentionPeriod": MONTH}
+        service.state, "fixed", versioning={"enabled": True}, retentionPolicy={"retentionPeriod": MONTH}
     )
-    administration.set_iam_policy(service.world, [owner, soon], bucket="mended")
-    administration.set_services(service.world, {"tpu.googleapis.com": "DISABLED"})
+    administration.set_iam_policy(service.state, [owner, soon], bucket="fixed")
+    administration.set_services(service.state, {"tpu.googleapis.com": "DISABLED"})
 
-    # With a condition in the policy gcloud insists on being told that the new binding has none.
+    # If the policy has a condition, gcloud requires `--condition=None` for a binding without one.
     grant = ("--role=roles/storage.objectAdmin", f"--member={ACCOUNT}", "--condition=None", "--format=json")
-    granted = service.any_gcloud("storage", "buckets", "add-iam-policy-binding", "gs://mended", *grant)
+    granted = service.any_gcloud("storage", "buckets", "add-iam-policy-binding", "gs://fixed", *grant)
     flags = ("--clear-retention-period", "--no-versioning", "--clear-soft-delete")
-    updated = service.any_gcloud("storage", "buckets", "update", "gs://mended", *flags)
+    updated = service.any_gcloud("storage", "buckets", "update", "gs://fixed", *flags)
     enabled = service.any_gcloud("services", "enable", "tpu.googleapis.com")
 
     assert (granted.code, updated.code, enabled.code) == (0, 0, 0)
     added: dict[str, Any] = {"role": "roles/storage.objectAdmin", "members": [ACCOUNT]}
-    policy = wire("GET", "/storage/v1/b/mended/iam?optionsRequestedPolicyVersion=3")
-    assert sorted(policy["bindings"], key=_written) == sorted([owner, soon, added], key=_written)
+    policy = wire("GET", "/storage/v1/b/fixed/iam?optionsRequestedPolicyVersion=3")
+    assert sorted(policy["bindings"], key=_sort_key) == sorted([owner, soon, added], key=_sort_key)
     assert json.loads(granted.out)["bindings"] == policy["bindings"]
-    assert of_world(wire("GET", "/storage/v1/b/mended")) == of_world({
-        **administration.add_bucket(service.world, "plain"),
+    assert api_bucket(wire("GET", "/storage/v1/b/fixed")) == api_bucket({
+        **administration.add_bucket(service.state, "plain"),
         "versioning": {"enabled": False},
         "softDeletePolicy": {"retentionDurationSeconds": "0"},
     })  # fmt: skip
     assert wire("GET", f"/v1/projects/{PROJECT}/services/tpu.googleapis.com")["state"] == "ENABLED"
 
 
-def test_what_mends_the_class_of_objects(service: Service) -> None:
-    """What has the class already is only patched, what has another is written anew."""
-    administration.add_bucket(service.world, "cold", location="US-CENTRAL2", storageClass="ARCHIVE")
-    administration.add_object(service.world, "cold", "a/frozen", b"1")
-    administration.add_object(service.world, "cold", "a/warm", b"2", storageClass="STANDARD")
+def test_gcloud_fix_for_the_storage_class_of_objects_takes_effect(service: Service) -> None:
+    """gcloud only patches an object that has the class already, and rewrites one with another class."""
+    administration.add_bucket(service.state, "cold", location="US-CENTRAL2", storageClass="ARCHIVE")
+    administration.add_object(service.state, "cold", "a/frozen", b"1")
+    administration.add_object(service.state, "cold", "a/warm", b"2", storageClass="STANDARD")
 
     answer = service.any_gcloud("storage", "objects", "update", "gs://cold/**", "--storage-class=STANDARD")
 
     assert answer.code == 0, answer.err
-    items = Wire(service.world)("GET", "/storage/v1/b/cold/o")["items"]
+    items = Wire(service.state)("GET", "/storage/v1/b/cold/o")["items"]
     assert [(item["name"], item["storageClass"]) for item in items] == [
         ("a/frozen", "STANDARD"),
         ("a/warm", "STANDARD"),
     ]
 
 
-def test_what_mends_a_network(service: Service) -> None:
-    wire = Wire(service.world)
-    administration.remove_network(service.world, "default")
-    administration.add_network(service.world, "own", autoCreateSubnetworks=False)
+def test_gcloud_fixes_for_a_network_take_effect(service: Service) -> None:
+    wire = Wire(service.state)
+    administration.remove_network(service.state, "default")
+    administration.add_network(service.state, "own", autoCreateSubnetworks=False)
     administration.add_subnetwork(
-        service.world, "private", region="us-central2", network="own", ipCidrRange="10.9.0.0/20"
+        service.state, "private", region="us-central2", network="own", ipCidrRange="10.9.0.0/20"
     )
     region = ("--region=us-central2", "--enable-private-ip-google-access")
     rule = ("--network=default", "--direction=INGRESS", "--allow=tcp:22", f"--source-ranges={IAP}")
@@ -140,8 +140,8 @@ def test_what_mends_a_network(service: Service) -> None:
     updated = service.any_gcloud("compute", "networks", "subnets", "update", "private", *region)
 
     assert (created.code, opened.code, updated.code) == (0, 0, 0)
-    (made,) = wire("GET", f"{P}/global/firewalls")["items"]
-    assert (made["network"].rpartition("/")[2], made["sourceRanges"], made["allowed"]) == (
+    (firewall,) = wire("GET", f"{P}/global/firewalls")["items"]
+    assert (firewall["network"].rpartition("/")[2], firewall["sourceRanges"], firewall["allowed"]) == (
         "default",
         [IAP],
         [{"IPProtocol": "tcp", "ports": ["22"]}],
@@ -150,19 +150,20 @@ def test_what_mends_a_network(service: Service) -> None:
     assert wire("GET", SUBNETWORK)["privateIpGoogleAccess"] is True
 
 
-def test_gcloud_says_what_a_policy_comes_to(service: Service) -> None:
-    administration.set_org_policy(service.world, "compute.vmExternalIpAccess", {"rules": [{"denyAll": True}]})
+def test_gcloud_describes_the_effective_policy(service: Service) -> None:
+    administration.set_org_policy(service.state, "compute.vmExternalIpAccess", {"rules": [{"denyAll": True}]})
 
-    shown = service.any_gcloud("org-policies", "describe", "compute.vmExternalIpAccess", "--effective", "--format=json")
+    described = service.any_gcloud(
+        "org-policies", "describe", "compute.vmExternalIpAccess", "--effective", "--format=json"
+    )
 
     path = f"/v2/projects/{PROJECT}/policies/compute.vmExternalIpAccess:getEffectivePolicy"
-    assert (json.loads(shown.out), shown.err) == (Wire(service.world)("GET", path), "")
+    assert (json.loads(described.out), described.err) == (Wire(service.state)("GET", path), "")
 
 
-def test_gcloud_says_what_nobody_has_set(service: Service) -> None:
-    """A constraint that restricts by default."""
+def test_gcloud_describes_the_default_of_a_restricting_constraint(service: Service) -> None:
     constraint = "iam.disableCrossProjectServiceAccountUsage"
 
-    shown = service.any_gcloud("org-policies", "describe", constraint, "--effective", "--format=json")
+    described = service.any_gcloud("org-policies", "describe", constraint, "--effective", "--format=json")
 
-    assert (json.loads(shown.out)["spec"], shown.err) == ({"rules": [{"enforce": True}]}, "")
+    assert (json.loads(described.out)["spec"], described.err) == ({"rules": [{"enforce": True}]}, "")

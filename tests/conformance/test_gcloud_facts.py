@@ -1,4 +1,4 @@
-"""gcloud and tpuctl's own clients read the same of one project: its quotas, services, billing, regions, caches and policies."""
+"""gcloud and the clients of tpuctl read the same quotas, services, billing, regions, caches and policies of a project."""
 
 from __future__ import annotations
 
@@ -38,20 +38,22 @@ def client(kind: type[C], service: Service) -> Iterator[C]:
         factory.close()
 
 
-def said(service: Service, *words: str) -> Any:
-    """Return what gcloud says in JSON."""
+def read_gcloud(service: Service, *words: str) -> Any:
+    """Return the JSON output of gcloud."""
     answer = service.any_gcloud(*words, "--format=json")
     assert answer.code == 0, answer.err
     return json.loads(answer.out)
 
 
-def test_quotas(service: Service) -> None:
-    with service.world.write() as session:
+def test_tpu_quotas_are_the_same_in_gcloud_and_tpuctl(service: Service) -> None:
+    with service.state.write() as session:
         set_tpu_quota(session, limit=16, generation="v6e", tier="spot", zone="us-east5-b")
         set_tpu_quota(session, limit=0, generation="v6e", tier="spot", region="us-east5")
         set_tpu_quota(session, limit=64, generation="v4")
 
-    listed = said(service, "alpha", "services", "quota", "list", f"--service={TPU}", f"--consumer=projects/{PROJECT}")
+    listed = read_gcloud(
+        service, "alpha", "services", "quota", "list", f"--service={TPU}", f"--consumer=projects/{PROJECT}"
+    )
 
     with client(ProjectsClient, service) as projects:
         found = projects.quotas(PROJECT, TPU)
@@ -62,10 +64,10 @@ def test_quotas(service: Service) -> None:
     }
 
 
-def test_services_that_are_enabled(service: Service) -> None:
-    administration.set_services(service.world, {IAP: "DISABLED", TPU: "ENABLED"})
+def test_enabled_services_are_the_same_in_gcloud_and_tpuctl(service: Service) -> None:
+    administration.set_services(service.state, {IAP: "DISABLED", TPU: "ENABLED"})
 
-    listed = said(service, "services", "list", "--enabled")
+    listed = read_gcloud(service, "services", "list", "--enabled")
 
     names = [entry["config"]["name"] for entry in listed]
     with client(ProjectsClient, service) as projects:
@@ -73,27 +75,27 @@ def test_services_that_are_enabled(service: Service) -> None:
     assert TPU in names
 
 
-def test_billing(service: Service) -> None:
-    described = said(service, "billing", "projects", "describe", PROJECT)
+def test_billing_is_the_same_in_gcloud_and_tpuctl(service: Service) -> None:
+    described = read_gcloud(service, "billing", "projects", "describe", PROJECT)
 
     with client(ProjectsClient, service) as projects:
         assert (projects.billing(PROJECT), described["billingEnabled"]) == (True, True)
 
 
-def test_the_quotas_of_a_region(service: Service) -> None:
-    described = said(service, "compute", "regions", "describe", "us-central2")
+def test_region_quotas_are_the_same_in_gcloud_and_tpuctl(service: Service) -> None:
+    described = read_gcloud(service, "compute", "regions", "describe", "us-central2")
 
     with client(ComputeClient, service) as compute:
         found = compute.region_quotas(PROJECT, "us-central2")
     assert list(map(RegionQuota.from_api, described["quotas"])) == list(found.values())
 
 
-def test_caches(service: Service) -> None:
-    administration.add_bucket(service.world, "cached", location="US")
-    administration.add_cache(service.world, "cached", "us-central1-a")
-    administration.add_cache(service.world, "cached", "us-east5-a", state="DISABLED")
+def test_bucket_caches_are_the_same_in_gcloud_and_tpuctl(service: Service) -> None:
+    administration.add_bucket(service.state, "cached", location="US")
+    administration.add_cache(service.state, "cached", "us-central1-a")
+    administration.add_cache(service.state, "cached", "us-east5-a", state="DISABLED")
 
-    listed = said(service, "storage", "buckets", "anywhere-caches", "list", "gs://cached")
+    listed = read_gcloud(service, "storage", "buckets", "anywhere-caches", "list", "gs://cached")
 
     with client(BucketsClient, service) as buckets:
         found = buckets.caches("cached")
@@ -101,13 +103,13 @@ def test_caches(service: Service) -> None:
     assert [(entry["zone"], entry["state"]) for entry in listed] == [(cache.zone, cache.state) for cache in found]
 
 
-def test_the_policy_of_a_bucket_with_its_conditions(service: Service) -> None:
+def test_bucket_policy_with_a_condition_is_the_same_in_gcloud_and_tpuctl(service: Service) -> None:
     soon = {"title": "t", "expression": "request.time < timestamp('2027-01-01T00:00:00Z')"}
     binding = {"role": "roles/storage.objectViewer", "members": ["user:ada@example.com"], "condition": soon}
-    administration.add_bucket(service.world, "guarded")
-    administration.set_iam_policy(service.world, [binding], bucket="guarded")
+    administration.add_bucket(service.state, "guarded")
+    administration.set_iam_policy(service.state, [binding], bucket="guarded")
 
-    described = said(service, "storage", "buckets", "get-iam-policy", "gs://guarded")
+    described = read_gcloud(service, "storage", "buckets", "get-iam-policy", "gs://guarded")
 
     with client(BucketsClient, service) as buckets:
         found = buckets.policy("guarded")

@@ -1,4 +1,4 @@
-"""gcloud against the APIs beside the TPU API: storage, compute, services and policies, as its users call them."""
+"""gcloud against the APIs beside the TPU API: storage, compute, services and policies."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def gcloud(service: Service) -> Gcloud:
     return run
 
 
-def test_gcloud_copies_into_a_bucket_and_out_of_it(service: Service, gcloud: Gcloud, tmp_path: Path) -> None:
-    administration.add_bucket(service.world, "data", location="us-central2")
+def test_gcloud_storage_copies_files_to_and_from_a_bucket(service: Service, gcloud: Gcloud, tmp_path: Path) -> None:
+    administration.add_bucket(service.state, "data", location="us-central2")
     small, large = tmp_path / "small.txt", tmp_path / "large"
     small.write_text("content\n")
     large.write_bytes(os.urandom(9_000_000))  # gcloud sends more than 8 MiB in a resumable upload
@@ -45,13 +45,13 @@ def test_gcloud_copies_into_a_bucket_and_out_of_it(service: Service, gcloud: Gcl
     assert (tmp_path / "back").read_bytes() == large.read_bytes()
 
 
-def test_gcloud_reads_what_it_needs_of_a_project(service: Service, gcloud: Gcloud) -> None:
-    administration.add_disk(service.world, "checkpoints", zone=ZONE)
+def test_gcloud_reads_project_disks_services_and_policy(service: Service, gcloud: Gcloud) -> None:
+    administration.add_disk(service.state, "checkpoints", zone=ZONE)
     number = administration.project_number(PROJECT)
     described = gcloud("storage", "buckets", "describe", "gs://none")
     assert described == ("", "ERROR: (gcloud.storage.buckets.describe) gs://none not found: 404.\n", 1)
 
-    for command, shown in {
+    for command, expected in {
         "compute project-info add-metadata --metadata=a=b": "",
         "compute project-info describe --format=value(commonInstanceMetadata.items)": "{'key': 'a', 'value': 'b'}\n",
         "compute disks list --format=value(name,zone.basename(),sizeGb)": f"checkpoints\t{ZONE}\t100\n",
@@ -60,4 +60,4 @@ def test_gcloud_reads_what_it_needs_of_a_project(service: Service, gcloud: Gclou
         "--format=value(bindings.members)": f"serviceAccount:{number}-compute@developer.gserviceaccount.com\n",
     }.items():
         out, err, code = gcloud(*command.split(" "))
-        assert (out, code) == (shown, 0), err
+        assert (out, code) == (expected, 0), err

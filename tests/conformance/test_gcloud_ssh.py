@@ -1,4 +1,4 @@
-"""An unmodified gcloud, in the environment that the sandbox prints, makes a slice, gets into its workers and ends it."""
+"""An unmodified gcloud, in the environment of `sandbox env`, creates a slice, connects to its workers and deletes it."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ TPUCTL = str(Path(sys.executable).with_name("tpuctl"))
 
 @pytest.fixture
 def environ(tmp_path: Path) -> Iterator[Mapping[str, str]]:
-    """Serve a sandbox, and yield what `sandbox env` prints for it, with a HOME of its own: gcloud keeps keys there."""
-    little = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
-    little |= {"HOME": str(tmp_path), "TPUCTL_STATE_DIR": str(tmp_path / "state"), "TPUCTL_SANDBOX_SPEED": "600"}
+    """Serve a sandbox, and yield the environment of `sandbox env`, with a HOME of its own: gcloud stores keys there."""
+    minimal = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+    minimal |= {"HOME": str(tmp_path), "TPUCTL_STATE_DIR": str(tmp_path / "state"), "TPUCTL_SANDBOX_SPEED": "600"}
     served = subprocess.Popen(
-        [TPUCTL, "sandbox", "serve"], env=little, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [TPUCTL, "sandbox", "serve"], env=minimal, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     try:
         assert served.stdout is not None
         assert served.stdout.readline().startswith("http://127.0.0.1:")
-        printed = _run([TPUCTL, "sandbox", "env"], little).stdout
+        printed = _run([TPUCTL, "sandbox", "env"], minimal).stdout
         words = [shlex.split(line.removeprefix("export ")) for line in printed.splitlines()]
-        yield {**little, **dict(word[0].split("=", 1) for word in words)}
+        yield {**minimal, **dict(word[0].split("=", 1) for word in words)}
     finally:
         served.terminate()
         served.wait()
@@ -42,20 +42,20 @@ def _run(words: list[str], environ: Mapping[str, str]) -> subprocess.CompletedPr
 
 
 def _host_keys(path: Path) -> set[str]:
-    """Return the keys of a known_hosts file, whatever they are called by."""
+    """Return the keys of a known_hosts file, without host names."""
     return {line.split(" ", 1)[1] for line in path.read_text().splitlines()}
 
 
-def test_gcloud_makes_enters_fills_and_ends_a_slice(environ: Mapping[str, str], tmp_path: Path) -> None:
+def test_unmodified_gcloud_creates_uses_and_deletes_a_slice(environ: Mapping[str, str], tmp_path: Path) -> None:
     def gcloud(*words: str) -> tuple[str, int]:
         done = _run(["gcloud", "compute", "tpus", "tpu-vm", *words], environ)
         return done.stdout if done.returncode == 0 else f"{done.stdout}\n{done.stderr}", done.returncode
 
-    # The first ssh would make a key and draw a picture of it on stdout.
+    # Without a key the first ssh would create one and print its randomart on stdout.
     folder = tmp_path / ".ssh"
     folder.mkdir(mode=0o700)
-    made = ["ssh-keygen", "-q", "-t", "rsa", "-N", "", "-f", str(folder / "google_compute_engine")]
-    subprocess.run(made, check=True)
+    keygen = ["ssh-keygen", "-q", "-t", "rsa", "-N", "", "-f", str(folder / "google_compute_engine")]
+    subprocess.run(keygen, check=True)
     (tmp_path / "data").write_text("payload\n")
 
     created = gcloud("create", "pod", "--accelerator-type=v4-32", "--version=tpu-ubuntu2204-base")
@@ -65,7 +65,7 @@ def test_gcloud_makes_enters_fills_and_ends_a_slice(environ: Mapping[str, str], 
     read = gcloud(
         "ssh", "pod", "--worker=3", "--command=cat data; echo $TPU_WORKER_ID; ls $TPUCTL_DEVICE_ROOT/dev | wc -l"
     )
-    # tpuctl gets in with the key that gcloud has brought, and finds the host keys that gcloud has found.
+    # tpuctl connects with the key that gcloud added, and finds the same host keys.
     url = environ["CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"].rstrip("/")
     ours = {**environ, "TPUCTL_ENDPOINT": url, "TPUCTL_PROJECT": "sandbox", "TPUCTL_SSH_KEEP": "0"}
     ran = _run([TPUCTL, "run", "pod", "--", "cat data; echo $TPUCTL_WORKER_ID"], ours)

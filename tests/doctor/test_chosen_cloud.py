@@ -141,7 +141,7 @@ def test_doctor_node_without_project_is_an_error(
     alone: Console, sandbox: Sandbox, clock: ManualClock, environ: dict[str, str]
 ) -> None:
     """The reason why the node cannot be found is one of the findings, so the command has no other error."""
-    with open_server(sandbox.world) as server:
+    with open_server(sandbox.state) as server:
         server.start()
         console = replace(alone, clock=clock)
         found, code = run_doctor(console, "demo", TPUCTL_ENDPOINT=server.url, **environ)

@@ -149,7 +149,7 @@ def test_doctor_reports_bad_state_folder_and_unreadable_journal(alone: Console, 
 
 @one_face
 def test_doctor_fix_enables_a_disabled_api(tpuctl: Console, sandbox: Sandbox) -> None:
-    administration.set_services(sandbox.world, {"tpu.googleapis.com": "DISABLED"})
+    administration.set_services(sandbox.state, {"tpu.googleapis.com": "DISABLED"})
 
     before, code = run_doctor(tpuctl)
     _, err, _ = tpuctl("doctor", "--fix", "--yes", "--skip", "TPU908,TPU915,TPU918")
@@ -161,8 +161,8 @@ def test_doctor_fix_enables_a_disabled_api(tpuctl: Console, sandbox: Sandbox) ->
 
 @one_face
 def test_doctor_reports_missing_billing_and_permissions(tpuctl: Console, sandbox: Sandbox) -> None:
-    administration.add_project(sandbox.world, "sandbox", denied=("tpu.nodes.create", "tpu.nodes.list"))
-    administration.set_billing(sandbox.world, enabled=False)
+    administration.add_project(sandbox.state, "sandbox", denied=("tpu.nodes.create", "tpu.nodes.list"))
+    administration.set_billing(sandbox.state, enabled=False)
 
     out, _, code = tpuctl("doctor", "-o", "json")
 
@@ -176,9 +176,9 @@ def test_doctor_reports_missing_billing_and_permissions(tpuctl: Console, sandbox
 
 def test_doctor_notes_the_different_clock_of_an_endpoint(alone: Console, sandbox: Sandbox, clock: ManualClock) -> None:
     """An endpoint on this machine refuses no token because of the time, so a wrong clock is only a note."""
-    with open_server(sandbox.world) as server:
+    with open_server(sandbox.state) as server:
         server.start()
-        advance_clock(sandbox.world, timedelta(minutes=10))
+        advance_clock(sandbox.state, timedelta(minutes=10))
         given = {"TPUCTL_ENDPOINT": server.url, "TPUCTL_PROJECT": "sandbox"}
         found_, _ = run_doctor(replace(alone, clock=clock), **given)
 
@@ -207,7 +207,7 @@ def test_doctor_node_unreachable_cloud_is_not_called_again(alone: Console) -> No
 
 @one_face
 def test_doctor_skip_accepts_findings_and_strict_fails(tpuctl: Console, sandbox: Sandbox) -> None:
-    administration.set_services(sandbox.world, {"tpu.googleapis.com": "DISABLED"})
+    administration.set_services(sandbox.state, {"tpu.googleapis.com": "DISABLED"})
 
     assert tpuctl("doctor", "--skip", "tpu501")[2] == 0
     assert tpuctl("doctor", "--skip", "tpu501", "--strict")[2] == 9

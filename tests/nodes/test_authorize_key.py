@@ -44,18 +44,18 @@ def known(tpuctl: Console, sandbox: Sandbox, face: dict[str, str]) -> Callable[.
 
 def set_project(sandbox: Sandbox, **metadata: str) -> None:
     items = [{"key": key.replace("_", "-"), "value": value} for key, value in metadata.items()]
-    with sandbox.world.write() as session:
+    with sandbox.state.write() as session:
         session.put_project("sandbox", {"items": items})
 
 
 def metadata_of(sandbox: Sandbox, name: str = "trainer") -> dict[str, str]:
-    with sandbox.world.read() as session:
+    with sandbox.state.read() as session:
         (found,) = [node for node in session.nodes() if node.node_id == name]
         return dict(found.document.get("metadata") or {})
 
 
 def profile_keys(sandbox: Sandbox) -> list[dict[str, Any]]:
-    with sandbox.world.read() as session:
+    with sandbox.state.read() as session:
         return [found.document for found in session.resources.list_records(OS_LOGIN_KIND, OS_LOGIN_ACCOUNT)]
 
 
@@ -75,7 +75,7 @@ def test_key_of_the_project_needs_no_patch_unless_the_node_blocks_it(
 def test_project_that_cannot_be_read_is_no_error(
     tpuctl: Console, sandbox: Sandbox, argv: Callable[[], list[str]], known: Callable[..., str]
 ) -> None:
-    administration.set_services(sandbox.world, {"compute.googleapis.com": False})
+    administration.set_services(sandbox.state, {"compute.googleapis.com": False})
     sandbox.add_node("trainer", metadata={"ssh-keys": "bob:ssh-rsa B bob"})
 
     assert tpuctl("ssh", "trainer", "--", "true") == ("", PATCHED, 0)

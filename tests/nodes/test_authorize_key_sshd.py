@@ -32,11 +32,11 @@ IN, OUT = ProbeOutcome.ANSWERED, ProbeOutcome.KEY_REFUSED
 class Worker:
     """The worker of a single-worker node, and the connection to it with one key."""
 
-    world: SandboxState
+    state: SandboxState
     way: Connection
 
     def set_metadata(self, **metadata: str) -> None:
-        with self.world.write() as session:
+        with self.state.write() as session:
             (node,) = session.nodes()
             items = {key.replace("_", "-"): value for key, value in metadata.items()}
             session.put_node(replace(node, document={**node.document, "metadata": items}))
@@ -46,10 +46,10 @@ class Worker:
         return probe_ssh(way, timedelta(seconds=20)).outcome
 
     def host_key(self) -> str:
-        with self.world.read() as session:
+        with self.state.read() as session:
             found = find_worker(session, self.way.address)
         assert found is not None
-        return f"ssh-ed25519 {host_key(worker_directory(self.world.path, found))}"
+        return f"ssh-ed25519 {host_key(worker_directory(self.state.path, found))}"
 
 
 @pytest.fixture
@@ -59,33 +59,36 @@ def key(tmp_path: Path) -> SshKey:
 
 @pytest.fixture
 def worker(tmp_path: Path, key: SshKey) -> Iterator[Worker]:
-    with SandboxState.open(tmp_path / "sandbox" / "world.sqlite3", speed=1) as world:
-        node = administration.add_node(world, "demo", acceleratorType="v4-8")
+    with SandboxState.open(tmp_path / "sandbox" / "world.sqlite3", speed=1) as sandbox_state:
+        node = administration.add_node(sandbox_state, "demo", acceleratorType="v4-8")
         address = node["networkEndpoints"][0]["accessConfig"]["externalIp"]
         files = (tmp_path / "known_hosts", tmp_path / ".ssh" / "google_compute_known_hosts")
         alias = host_alias(node["id"], 0)
-        yield Worker(world, Connection(getuser(), address, alias, files, key.path, proxy_command(world.path, address)))
+        yield Worker(
+            sandbox_state,
+            Connection(getuser(), address, alias, files, key.path, proxy_command(sandbox_state.path, address)),
+        )
 
 
 def test_metadata_key_is_accepted_until_it_expires(worker: Worker, key: SshKey) -> None:
-    end = worker.world.clock.now() + timedelta(hours=1)
+    end = worker.state.clock.now() + timedelta(hours=1)
     worker.set_metadata(ssh_keys=metadata_key_line(getuser(), key, expires=end))
 
     assert worker.probe() is IN
-    worker.world.advance(timedelta(hours=1))
+    worker.state.advance(timedelta(hours=1))
     assert worker.probe() is OUT
 
 
 def test_os_login_accepts_only_keys_of_the_profile(worker: Worker, key: SshKey) -> None:
-    client = OsLoginClient(lambda: SandboxHttp(worker.world), worker.world.clock)
-    now = worker.world.clock.now()
+    client = OsLoginClient(lambda: SandboxHttp(worker.state), worker.state.clock)
+    now = worker.state.clock.now()
     worker.set_metadata(ssh_keys=metadata_key_line(getuser(), key), enable_oslogin="TRUE")
     profile = client.import_key(
         OS_LOGIN_ACCOUNT, key.public, project="sandbox", region="us-central2", expires=now + timedelta(hours=1)
     )
     found = profile.key(key.public)
     assert (profile.logins, worker.probe()) == ((getuser(),), IN)
-    worker.world.advance(timedelta(hours=2))
+    worker.state.advance(timedelta(hours=2))
     # The node's metadata still has it, for ever.
     assert worker.probe() is OUT
 
@@ -140,9 +143,9 @@ def test_host_key_of_the_api_overrides_known_hosts(worker: Worker, key: SshKey, 
 
 def test_key_that_is_added_late_is_awaited(tmp_path: Path) -> None:
     folder = tmp_path / "state"
-    with SandboxState.open(folder / "sandbox" / "world.sqlite3", speed=20) as world:
-        administration.add_node(world, "demo", acceleratorType="v4-8")
-        with world.write() as session:
+    with SandboxState.open(folder / "sandbox" / "world.sqlite3", speed=20) as sandbox_state:
+        administration.add_node(sandbox_state, "demo", acceleratorType="v4-8")
+        with sandbox_state.write() as session:
             faults.add_fault(session, Fault(FaultKind.SSH_KEY_LATE, duration=timedelta(seconds=40)))
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     environ |= {"TPUCTL_STATE_DIR": str(folder), "TPUCTL_SANDBOX": "1"}

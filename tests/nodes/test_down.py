@@ -317,7 +317,7 @@ def test_down_with_a_hanging_deletion_times_out(tpuctl: Console, sandbox: Sandbo
 
 def test_down_without_a_journal_deletes_nothing(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
-    for folder in (sandbox.world.path.parent, sandbox.world.path.parent.parent):
+    for folder in (sandbox.state.path.parent, sandbox.state.path.parent.parent):
         (folder / "journal").write_text("not a folder")
 
     out, err, code = tpuctl("down", "demo", "--yes")

@@ -188,8 +188,8 @@ def test_history_finds_a_node_without_a_call(lived: Console) -> None:
 
 
 def test_history_reads_the_journal_of_a_bucket(tpuctl: Console, sandbox: Sandbox) -> None:
-    administration.add_bucket(sandbox.world, "state")
-    storage = StorageClient(lambda: SandboxHttp(sandbox.world), tpuctl.clock)
+    administration.add_bucket(sandbox.state, "state")
+    storage = StorageClient(lambda: SandboxHttp(sandbox.state), tpuctl.clock)
     elsewhere = Journal(BucketJournalStore(storage, BucketPath.parse("gs://state/us"), tpuctl.clock))
     write(elsewhere, LIFE[:1])
     elsewhere.flush()

@@ -194,11 +194,11 @@ def test_journal_lists_the_nodes_by_full_name(tmp_path: Path) -> None:
 @pytest.fixture(params=["in-process", "http"])
 def storage(request: pytest.FixtureRequest, sandbox: Sandbox, clock: ManualClock) -> Iterator[StorageClient]:
     """Cloud Storage with one bucket, on each face of the sandbox."""
-    administration.add_bucket(sandbox.world, "state", location="us-central2")
+    administration.add_bucket(sandbox.state, "state", location="us-central2")
     if request.param == "in-process":
-        yield StorageClient(lambda: SandboxHttp(sandbox.world), clock)
+        yield StorageClient(lambda: SandboxHttp(sandbox.state), clock)
         return
-    with open_server(sandbox.world).start() as server:
+    with open_server(sandbox.state).start() as server:
         factory = HttpFactory(TransportOptions(), endpoint=ApiEndpoint.parse(server.url))
         yield StorageClient(factory, clock, endpoint=server.url)
         factory.close()

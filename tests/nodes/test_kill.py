@@ -34,12 +34,12 @@ class Machine:
     speed: float
 
     @property
-    def world(self) -> Path:
+    def state_file(self) -> Path:
         return self.folder / "state" / "sandbox" / "world.sqlite3"
 
     def prepare(self, fill: Callable[[Sandbox], object]) -> None:
-        with SandboxState.open(self.world, speed=self.speed) as world:
-            fill(Sandbox(world))
+        with SandboxState.open(self.state_file, speed=self.speed) as sandbox_state:
+            fill(Sandbox(sandbox_state))
 
     def start(self) -> subprocess.Popen[str]:
         environ = {
@@ -60,11 +60,11 @@ class Machine:
         )
 
     def changes(self) -> list[str]:
-        with SandboxState.open(self.world) as world:
-            return Sandbox(world).changes()
+        with SandboxState.open(self.state_file) as sandbox_state:
+            return Sandbox(sandbox_state).changes()
 
     def states(self) -> list[str]:
-        with SandboxState.open(self.world) as world, world.read() as session:
+        with SandboxState.open(self.state_file) as sandbox_state, sandbox_state.read() as session:
             phases = [node.phase(session.now) for node in session.nodes()]
             return [phase.state for phase in phases if phase]
 

@@ -31,14 +31,14 @@ Maker = Callable[[LeaseOwner], LeaseKeeper]
 
 @contextmanager
 def storage(face: str, sandbox: Sandbox) -> Iterator[StorageClient]:
-    administration.add_bucket(sandbox.world, "data")
-    administration.add_bucket(sandbox.world, "theirs", denied=("*",))
+    administration.add_bucket(sandbox.state, "data")
+    administration.add_bucket(sandbox.state, "theirs", denied=("*",))
     if face == "in process":
-        yield StorageClient(lambda: SandboxHttp(sandbox.world), sandbox.world.clock)
+        yield StorageClient(lambda: SandboxHttp(sandbox.state), sandbox.state.clock)
         return
-    with open_server(sandbox.world).start() as server:
+    with open_server(sandbox.state).start() as server:
         factory = HttpFactory(TransportOptions(), endpoint=ApiEndpoint.parse(server.url))
-        yield StorageClient(factory, sandbox.world.clock, endpoint=server.url)
+        yield StorageClient(factory, sandbox.state.clock, endpoint=server.url)
         factory.close()
 
 
@@ -74,7 +74,7 @@ def make(request: pytest.FixtureRequest, sandbox: Sandbox, local: Maker) -> Iter
         yield local
         return
     with storage(request.param, sandbox) as client:
-        yield lambda who: LeaseKeeper(BucketLeaseStore(client, PLACE), sandbox.world.clock, who)
+        yield lambda who: LeaseKeeper(BucketLeaseStore(client, PLACE), sandbox.state.clock, who)
 
 
 def test_second_process_gets_the_name_of_the_holder(make: Maker, clock: ManualClock) -> None:

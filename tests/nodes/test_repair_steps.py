@@ -196,7 +196,7 @@ def test_restart_without_capacity_fails(tpuctl: Console, sandbox: Sandbox) -> No
 
 def in_a_bucket(sandbox: Sandbox) -> dict[str, Any]:
     """Return the environment of a lease in a bucket that takes ten seconds for each write."""
-    administration.add_bucket(sandbox.world, "data")
+    administration.add_bucket(sandbox.state, "data")
     sandbox.fault("slow", method="storage.objects.insert", duration=timedelta(seconds=10), count=0)
     return {"TPUCTL_LEASE": "gs://data/leases"}
 
@@ -236,7 +236,7 @@ def test_spec_is_in_the_journal_before_a_deletion(tpuctl: Console, sandbox: Sand
 def test_unwritable_journal_prevents_deletions_but_not_reads(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="PREEMPTED")
     put(sandbox, "sick", health="UNHEALTHY_TENSORFLOW")
-    (sandbox.world.path.parent / "journal").write_text("not a folder")
+    (sandbox.state.path.parent / "journal").write_text("not a folder")
 
     for command in (
         ("up", "demo"),

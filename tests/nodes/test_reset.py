@@ -156,14 +156,14 @@ def test_recreate_writes_the_journal_before_the_delete(tpuctl: Console, sandbox:
 
     assert tpuctl("reset", "demo", "--mode", "recreate", "--yes")[2] == 4
 
-    journals = [path.read_text() for path in sandbox.world.path.parent.parent.rglob("demo.jsonl")]
+    journals = [path.read_text() for path in sandbox.state.path.parent.parent.rglob("demo.jsonl")]
     assert [json.loads(text.splitlines()[0])["spec"]["accelerator_type"] for text in journals] == ["v4-8"]
 
 
 @pytest.mark.parametrize("mode", ["restart", "recreate"])
 def test_reset_without_a_journal_changes_nothing(tpuctl: Console, sandbox: Sandbox, mode: str) -> None:
     put(sandbox)
-    for folder in (sandbox.world.path.parent, sandbox.world.path.parent.parent):
+    for folder in (sandbox.state.path.parent, sandbox.state.path.parent.parent):
         (folder / "journal").write_text("not a folder")
 
     out, err, code = tpuctl("reset", "demo", "--mode", mode, "--yes")

@@ -30,7 +30,7 @@ PATIENCE = timedelta(seconds=20)
 LINE = "tpuctl-worker startup=done about=- chips=4 holders=-"
 
 
-def workers_of(world: SandboxState, home: Path) -> SshWorkers:
+def workers_of(sandbox_state: SandboxState, home: Path) -> SshWorkers:
     return SshWorkers(
         SshSettings(
             login=getuser(),
@@ -38,26 +38,28 @@ def workers_of(world: SandboxState, home: Path) -> SshWorkers:
             key=None,
             known_hosts=home / "known_hosts",
             guest_attributes=lambda name, worker: (),  # noqa: ARG005  # nothing is published
-            proxy_command=lambda node, worker: proxy_command(world.path, node.endpoints[worker].address or ""),
+            proxy_command=lambda node, worker: proxy_command(sandbox_state.path, node.endpoints[worker].address or ""),
         )
     )
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[SandboxState]:
-    with SandboxState.open(tmp_path / "a 100% world" / "world.sqlite3", speed=1) as world:
-        yield world
+def sandbox_state(tmp_path: Path) -> Iterator[SandboxState]:
+    with SandboxState.open(tmp_path / "a 100% world" / "world.sqlite3", speed=1) as sandbox_state:
+        yield sandbox_state
 
 
 @pytest.fixture
-def add(world: SandboxState, tmp_path: Path) -> Callable[[str], Node]:
+def add(sandbox_state: SandboxState, tmp_path: Path) -> Callable[[str], Node]:
     """Add a node that accepts our key."""
 
     def add(accelerator_type: str, **fields: Any) -> Node:
         entry = metadata_key_line(getuser(), ensure_key(tmp_path / "home", login=getuser()))
         metadata = {"ssh-keys": entry}
         return Node.from_api(
-            administration.add_node(world, "node", acceleratorType=accelerator_type, metadata=metadata, **fields)
+            administration.add_node(
+                sandbox_state, "node", acceleratorType=accelerator_type, metadata=metadata, **fields
+            )
         )
 
     return add
@@ -69,16 +71,16 @@ def seen(workers: SshWorkers, node: Node, probe: str | None = None) -> list[tupl
 
 @pytest.mark.sshd
 def test_survey_of_a_slice_has_startup_chips_holders_and_probe(
-    world: SandboxState, add: Callable[..., Node], tmp_path: Path
+    sandbox_state: SandboxState, add: Callable[..., Node], tmp_path: Path
 ) -> None:
-    workers, node = workers_of(world, tmp_path / "home"), add("v4-16", state="STARTING")
-    with world.write() as session:
+    workers, node = workers_of(sandbox_state, tmp_path / "home"), add("v4-16", state="STARTING")
+    with sandbox_state.write() as session:
         add_fault(session, Fault(FaultKind.MISSING_CHIP, worker=1))
         add_fault(session, Fault(FaultKind.STARTUP_SLOW, duration=timedelta(hours=1)))
-    world.advance(timedelta(minutes=2))
+    sandbox_state.advance(timedelta(minutes=2))
     running = seen(workers, node)
-    world.advance(timedelta(hours=2))
-    (device,) = world.path.parent.glob("workers/**/0/.tpu/dev/accel2")
+    sandbox_state.advance(timedelta(hours=2))
+    (device,) = sandbox_state.path.parent.glob("workers/**/0/.tpu/dev/accel2")
     with holding(device) as holders:
         probed = seen(workers, node, 'echo "worker $TPU_WORKER_ID"; exit "$TPU_WORKER_ID"')
 
@@ -95,10 +97,10 @@ def test_survey_of_a_slice_has_startup_chips_holders_and_probe(
 
 @pytest.mark.sshd
 def test_failed_startup_is_reported_and_setup_does_not_read_its_script(
-    world: SandboxState, add: Callable[..., Node], tmp_path: Path
+    sandbox_state: SandboxState, add: Callable[..., Node], tmp_path: Path
 ) -> None:
-    workers, node = workers_of(world, tmp_path / "home"), add("v4-8")
-    with world.write() as session:
+    workers, node = workers_of(sandbox_state, tmp_path / "home"), add("v4-8")
+    with sandbox_state.write() as session:
         add_fault(session, Fault(FaultKind.STARTUP_FAILS))
 
     assert seen(workers, node) == [(WorkerSnapshot(SshAnswer.YES, StartupState.FAILED, 4), "the startup script failed")]
@@ -115,14 +117,14 @@ def test_failed_startup_is_reported_and_setup_does_not_read_its_script(
 
 
 @pytest.mark.sshd
-def test_reboot_closes_the_connections(world: SandboxState, add: Callable[..., Node], tmp_path: Path) -> None:
-    workers, node = workers_of(world, tmp_path / "home"), add("v4-8")
+def test_reboot_closes_the_connections(sandbox_state: SandboxState, add: Callable[..., Node], tmp_path: Path) -> None:
+    workers, node = workers_of(sandbox_state, tmp_path / "home"), add("v4-8")
 
     workers.reboot(node)
     meanwhile = workers.survey(node, inspect=True, probe=None, timeout=PATIENCE)
     with pytest.raises(RemoteCommandError, match="it does not answer ssh"):
         workers.reboot(node)
-    world.advance(timedelta(seconds=41))
+    sandbox_state.advance(timedelta(seconds=41))
     (up_again,) = workers.survey(node, inspect=True, probe=None, timeout=PATIENCE)
 
     assert meanwhile == (WorkerSnapshot(SshAnswer.UNREACHABLE),)
@@ -130,9 +132,9 @@ def test_reboot_closes_the_connections(world: SandboxState, add: Callable[..., N
     assert up_again == WorkerSnapshot(SshAnswer.YES, StartupState.RUNNING, 4)
 
 
-def test_startup_in_the_sandbox_has_a_duration(world: SandboxState, add: Callable[..., Node]) -> None:
+def test_startup_in_the_sandbox_has_a_duration(sandbox_state: SandboxState, add: Callable[..., Node]) -> None:
     def stands(*, rebooted_ago: float | None = None, speed: float = 1) -> Stands:
-        with world.read() as session:
+        with sandbox_state.read() as session:
             worker = find_worker(session, "sandbox/us-central2-b/node/0")
             assert worker is not None
             ago = None if rebooted_ago is None else session.now - timedelta(seconds=rebooted_ago)
@@ -141,7 +143,7 @@ def test_startup_in_the_sandbox_has_a_duration(world: SandboxState, add: Callabl
     add("v4-8", zone="us-central2-b")
     long_there, rebooted, quick = stands(), stands(rebooted_ago=5), stands(rebooted_ago=5, speed=60)
     add("v4-8", zone="us-central2-b", state="STARTING")
-    world.advance(timedelta(seconds=61))
+    sandbox_state.advance(timedelta(seconds=61))
     young = stands()
 
     assert (long_there, rebooted, quick) == (Stands(0, "done"), Stands(15, "done"), Stands(1, "done"))
@@ -160,7 +162,7 @@ FAKE = {
 @pytest.mark.parametrize("inspect", [False, True])
 @pytest.mark.parametrize("case", FAKE)
 def test_silent_worker_times_out(
-    world: SandboxState,
+    sandbox_state: SandboxState,
     add: Callable[..., Node],
     tmp_path: Path,
     fake_ssh: Callable[[str], None],
@@ -172,7 +174,7 @@ def test_silent_worker_times_out(
     fake_ssh(lines)
     begun = monotonic()
 
-    (one,) = workers_of(world, tmp_path / "home").survey(
+    (one,) = workers_of(sandbox_state, tmp_path / "home").survey(
         node, inspect=inspect, probe=None, timeout=timedelta(seconds=0.3)
     )
 
@@ -182,9 +184,9 @@ def test_silent_worker_times_out(
 
 
 def test_setup_is_retried_only_until_it_has_begun(
-    world: SandboxState, add: Callable[..., Node], tmp_path: Path, fake_ssh: Callable[[str], None]
+    sandbox_state: SandboxState, add: Callable[..., Node], tmp_path: Path, fake_ssh: Callable[[str], None]
 ) -> None:
-    node, workers = add("v4-8"), workers_of(world, tmp_path / "home")
+    node, workers = add("v4-8"), workers_of(sandbox_state, tmp_path / "home")
     count = f"echo x >> '{tmp_path}/tries'; tries=$(grep -c x '{tmp_path}/tries')"
 
     def results(lines: str) -> tuple[SetupResult, int]:
@@ -210,13 +212,13 @@ def test_setup_is_retried_only_until_it_has_begun(
 
 
 def test_survey_of_many_workers_is_cheap(
-    world: SandboxState, add: Callable[..., Node], tmp_path: Path, fake_ssh: Callable[[str], None]
+    sandbox_state: SandboxState, add: Callable[..., Node], tmp_path: Path, fake_ssh: Callable[[str], None]
 ) -> None:
     node = add("v4-4096")
     fake_ssh(f"printf '{LINE}\\n'")
     before = os.times()
 
-    answers = workers_of(world, tmp_path / "home").survey(node, inspect=True, probe=None, timeout=PATIENCE)
+    answers = workers_of(sandbox_state, tmp_path / "home").survey(node, inspect=True, probe=None, timeout=PATIENCE)
 
     spent = os.times()
     assert answers == (WorkerSnapshot(SshAnswer.YES, StartupState.DONE, 4),) * 512

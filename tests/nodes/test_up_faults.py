@@ -255,7 +255,7 @@ def test_create_with_an_internal_error_is_retried_twice(tpuctl: Console, sandbox
 
 @one_face
 def test_failed_create_names_the_record_that_it_left(tpuctl: Console, sandbox: Sandbox) -> None:
-    administration.set_setting(sandbox.world, "keep_failed_nodes", value=True)
+    administration.set_setting(sandbox.state, "keep_failed_nodes", value=True)
     sandbox.fault("operation-error")
 
     _, err, code = tpuctl(*UP)
@@ -306,13 +306,13 @@ def test_node_deleted_by_another_tpuctl_is_not_recreated_and_names_it(
 @one_face
 def test_unwritable_journal_prevents_a_deletion(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="PREEMPTED")
-    for folder in (sandbox.world.path.parent, sandbox.world.path.parent.parent):
+    for folder in (sandbox.state.path.parent, sandbox.state.path.parent.parent):
         (folder / "journal").write_text("not a folder")
 
     out, err, code = tpuctl(*UP)
 
     assert (out, code, sandbox.changes()) == ("", 1, [])
-    path = sandbox.world.path.parent / "journal" / "sandbox" / ZONE / "demo.jsonl"
+    path = sandbox.state.path.parent / "journal" / "sandbox" / ZONE / "demo.jsonl"
     assert told(err) == [
         f"warning: cannot read the journal: {path}: Not a directory",
         "PREEMPTED: the service took it back",

@@ -143,7 +143,7 @@ def test_list_shows_answering_zones_and_names_the_others(against: Callable[..., 
 def test_up_without_the_lease_store_changes_nothing(
     tpuctl: Console, sandbox: Sandbox, clock: ManualClock, face: dict[str, str]
 ) -> None:
-    administration.add_bucket(sandbox.world, "data")
+    administration.add_bucket(sandbox.state, "data")
     sandbox.fault("http-error", method="storage.*", status=503, count=0)
 
     _, err, code = tpuctl("up", "demo", *TYPE, *IN_ZONE, "--timeout", "5m", TPUCTL_LEASE="gs://data/leases")

@@ -56,7 +56,7 @@ def test_watch_on_another_machine_continues_from_the_bucket_journal(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:
     put(sandbox, schedulingConfig={"spot": True}, labels={"team": "vision"})
-    administration.add_bucket(sandbox.world, "data")
+    administration.add_bucket(sandbox.state, "data")
     clock.after(2 * MINUTE, lambda: sandbox.fault("preempt"))
     clock.after(2 * MINUTE + timedelta(seconds=30), kill)
     command = ("watch", "demo", "--zone", ZONE, "--until", "8m", "--events", "-")
@@ -94,7 +94,7 @@ def test_used_repairs_count_in_the_next_watch_until_the_refill(
     once = ("--yes", "--max-reboots", "0", "--max-restarts", "1", "--unhealthy-after", "30s")
 
     first = watch(*once, happens=lambda: sandbox.fault("unhealthy"))
-    sandbox.world.clock.sleep(usable_for)
+    sandbox.state.clock.sleep(usable_for)
     second = watch(*once, happens=lambda: sandbox.fault("unhealthy"))
 
     assert (first[2], second[2], sandbox.changes()) == (0, code, ["stop", "start"] * again)
@@ -103,7 +103,7 @@ def test_used_repairs_count_in_the_next_watch_until_the_refill(
 @pytest.mark.parametrize("face", ["http"], indirect=True)  # the embedded sandbox needs no journal that outlasts it
 def test_watch_without_a_persistent_journal_needs_a_spec(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
-    administration.add_bucket(sandbox.world, "data")
+    administration.add_bucket(sandbox.state, "data")
     once = ("watch", "demo", "--until", "1m")
 
     _, err, code = tpuctl(*once, KUBERNETES_SERVICE_HOST="10.0.0.1")

@@ -64,7 +64,7 @@ def test_ended_watch_releases_its_lease(tpuctl: Console, sandbox: Sandbox) -> No
 @two_machines
 def test_lease_in_a_bucket_excludes_another_machine(tpuctl: Console, sandbox: Sandbox, meanwhile: Meanwhile) -> None:
     put(sandbox)
-    administration.add_bucket(sandbox.world, "data")
+    administration.add_bucket(sandbox.state, "data")
     second = meanwhile(lambda: another_machine(tpuctl, TPUCTL_LEASE=LEASE)(*WATCH))
 
     first = tpuctl(*WATCH, TPUCTL_LEASE=LEASE)
@@ -77,7 +77,7 @@ def test_lease_in_a_bucket_excludes_another_machine(tpuctl: Console, sandbox: Sa
 @two_machines
 def test_force_lease_ends_the_other_watch(tpuctl: Console, sandbox: Sandbox, meanwhile: Meanwhile) -> None:
     put(sandbox, schedulingConfig={"spot": True})
-    administration.add_bucket(sandbox.world, "data")
+    administration.add_bucket(sandbox.state, "data")
 
     def take_over() -> Result:
         sandbox.fault("preempt")
@@ -99,7 +99,7 @@ def test_commands_of_another_machine_on_a_watched_node(
 ) -> None:
     """A repair waits for the watcher; `stop` and `down` have priority, and the watch ends."""
     put(sandbox, health="UNHEALTHY_TENSORFLOW")
-    administration.add_bucket(sandbox.world, "data")
+    administration.add_bucket(sandbox.state, "data")
     verb, *options = command
     elsewhere = another_machine(tpuctl, TPUCTL_LEASE=LEASE)
     second = meanwhile(lambda: elsewhere(verb, "demo", *options, "--timeout", "2m"))
@@ -201,7 +201,7 @@ def test_two_machines_without_a_common_lease_create_one_node(
 def test_unwritable_lease_prevents_changes(tpuctl: Console, sandbox: Sandbox, meanwhile: Meanwhile) -> None:
     """An unreachable lease store is no permission."""
     put(sandbox, state="PREEMPTED")
-    administration.add_bucket(sandbox.world, "theirs", denied=("*",))
+    administration.add_bucket(sandbox.state, "theirs", denied=("*",))
 
     assert tpuctl("up", "demo", TPUCTL_LEASE="gs://theirs/x")[2] == 4
     assert tpuctl("up", "demo", TPUCTL_LEASE="gs://nowhere/x")[2] == 3

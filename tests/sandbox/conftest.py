@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.sandbox.answers import wrong_in_world, wrong_with
+from tests.sandbox.response_schema import schema_errors, schema_errors_of_all
 from tpuctl.clock import ManualClock
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.api_calls import ApiError, Call
@@ -24,20 +24,20 @@ class Api:
     zone = "projects/sandbox/locations/us-central2-b"
     body: dict[str, Any] = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}  # noqa: RUF012  # never changed
 
-    def __init__(self, world: SandboxState) -> None:
-        self._world = world
+    def __init__(self, sandbox_state: SandboxState) -> None:
+        self._state = sandbox_state
 
     def __call__(
         self, method: str, body: dict[str, Any] | None = None, *, version: str = "v2", **params: object
     ) -> Any:
         """Return the response, which must fit the schema; for an error its (code, message without the error id)."""
         method = f"tpu.projects.locations.{method}"
-        with self._world.write() as session:
+        with self._state.write() as session:
             try:
                 answer = METHODS[method](session, Call(version, method, params, body or {}))
             except ApiError as error:
                 return error.code, error.message.partition(" [EID")[0]
-        assert wrong_with(version, method, answer) == []
+        assert schema_errors(version, method, answer) == []
         return answer
 
     def create(self, node_id: str = "node", **change: Any) -> Any:
@@ -61,15 +61,15 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def world(tmp_path: Path, clock: ManualClock) -> Iterator[SandboxState]:
+def sandbox_state(tmp_path: Path, clock: ManualClock) -> Iterator[SandboxState]:
     """Yield an empty sandbox in which a READY node is HEALTHY at once; at the end all resources must fit the schema."""
-    with SandboxState.open(tmp_path / "sandbox" / "world.db", clock=clock) as world:
-        administration.set_setting(world, "health_lag", [0, 0])
-        yield world
-        assert wrong_in_world(world) == []
+    with SandboxState.open(tmp_path / "sandbox" / "sandbox.db", clock=clock) as sandbox_state:
+        administration.set_setting(sandbox_state, "health_lag", [0, 0])
+        yield sandbox_state
+        assert schema_errors_of_all(sandbox_state) == []
 
 
 @pytest.fixture
-def api(world: SandboxState) -> Api:
+def api(sandbox_state: SandboxState) -> Api:
     """Return the API of the sandbox."""
-    return Api(world)
+    return Api(sandbox_state)

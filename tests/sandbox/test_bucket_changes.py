@@ -19,9 +19,9 @@ ONCE: dict[str, Any] = {**GRANT, "condition": {"title": "t", "expression": "requ
 
 
 @pytest.fixture
-def wire(world: SandboxState) -> Wire:
-    administration.add_bucket(world, "data", location="us-central2")
-    return Wire(world)
+def wire(sandbox_state: SandboxState) -> Wire:
+    administration.add_bucket(sandbox_state, "data", location="us-central2")
+    return Wire(sandbox_state)
 
 
 def test_insert_bucket_returns_the_requested_fields(wire: Wire) -> None:
@@ -43,7 +43,7 @@ def test_insert_bucket_returns_the_requested_fields(wire: Wire) -> None:
 
 def test_patch_bucket_keeps_unnamed_fields(wire: Wire) -> None:
     administration.add_bucket(
-        wire.world, "kept", retentionPolicy={"retentionPeriod": "60"}, labels={"a": "1", "b": "2"}
+        wire.state, "kept", retentionPolicy={"retentionPeriod": "60"}, labels={"a": "1", "b": "2"}
     )
 
     changed = wire("PATCH", f"{B}/kept?ifMetagenerationMatch=1", {"retentionPolicy": None, "labels": {"a": None}})
@@ -54,7 +54,7 @@ def test_patch_bucket_keeps_unnamed_fields(wire: Wire) -> None:
 
 
 def test_patch_of_a_locked_retention_policy_is_rejected(wire: Wire) -> None:
-    administration.add_bucket(wire.world, "locked", retentionPolicy={"retentionPeriod": "60", "isLocked": True})
+    administration.add_bucket(wire.state, "locked", retentionPolicy={"retentionPeriod": "60", "isLocked": True})
 
     assert wire("PATCH", f"{B}/locked", {"retentionPolicy": None})[0] == 403
 
@@ -77,7 +77,7 @@ def test_patch_of_a_locked_retention_policy_is_rejected(wire: Wire) -> None:
     ],
 )  # fmt: skip
 def test_storage_layout_needs_only_the_list_permission(wire: Wire, fields: dict[str, Any], kind: str) -> None:
-    administration.add_bucket(wire.world, "placed", denied=["storage.buckets.get"], **fields)
+    administration.add_bucket(wire.state, "placed", denied=["storage.buckets.get"], **fields)
 
     assert wire("GET", f"{B}/placed")[0] == 403
     assert wire("GET", f"{B}/placed/storageLayout") == {
@@ -86,12 +86,12 @@ def test_storage_layout_needs_only_the_list_permission(wire: Wire, fields: dict[
         "locationType": kind,
         **fields,
     }
-    administration.add_bucket(wire.world, "placed", denied=["storage.objects.list"], **fields)
+    administration.add_bucket(wire.state, "placed", denied=["storage.objects.list"], **fields)
     assert wire("GET", f"{B}/placed/storageLayout")[0] == 403
 
 
 def test_zonal_bucket_is_in_the_region_with_a_placement(wire: Wire) -> None:
-    made = administration.add_bucket(wire.world, "rapid", location="us-central1-a")
+    made = administration.add_bucket(wire.state, "rapid", location="us-central1-a")
 
     assert wire("GET", f"{B}/rapid") == made
     assert (made["location"], made["locationType"], made["storageClass"]) == ("US-CENTRAL1", "zone", "RAPID")
@@ -99,15 +99,15 @@ def test_zonal_bucket_is_in_the_region_with_a_placement(wire: Wire) -> None:
 
 
 def test_caches_of_a_bucket_are_those_added(wire: Wire) -> None:
-    first = administration.add_cache(wire.world, "data", "us-central2-a")
-    second = administration.add_cache(wire.world, "data", "us-central2-b", state="PAUSED")
+    first = administration.add_cache(wire.state, "data", "us-central2-a")
+    second = administration.add_cache(wire.state, "data", "us-central2-b", state="PAUSED")
 
     assert wire("GET", f"{B}/data/anywhereCaches")["items"] == [first, second]
     assert wire("GET", f"{B}/data/anywhereCaches/us-central2-b") == second
     assert (first["state"], first["zone"], second["state"]) == ("RUNNING", "us-central2-a", "PAUSED")
     assert wire("GET", f"{B}/data/anywhereCaches/us-east1-b")[:2] == (404, "notFound")
     with pytest.raises(ApiError, match="does not exist"):
-        administration.add_cache(wire.world, "none", "us-central2-a")
+        administration.add_cache(wire.state, "none", "us-central2-a")
 
 
 def test_insert_cache_twice_in_a_zone_is_rejected(wire: Wire) -> None:
@@ -122,9 +122,9 @@ def test_insert_cache_twice_in_a_zone_is_rejected(wire: Wire) -> None:
 
 
 def test_rewrite_copies_bytes_and_metadata(wire: Wire) -> None:
-    administration.add_bucket(wire.world, "far", location="EUROPE-WEST4", denied=["storage.objects.create"])
-    administration.add_bucket(wire.world, "near", location="US-CENTRAL2", storageClass="ARCHIVE")
-    administration.add_object(wire.world, "data", "a/b", "content", contentType="text/plain", metadata={"k": "v"})
+    administration.add_bucket(wire.state, "far", location="EUROPE-WEST4", denied=["storage.objects.create"])
+    administration.add_bucket(wire.state, "near", location="US-CENTRAL2", storageClass="ARCHIVE")
+    administration.add_object(wire.state, "data", "a/b", "content", contentType="text/plain", metadata={"k": "v"})
     path = f"{B}/data/o/a%2Fb/rewriteTo/b"
 
     answer = wire("POST", f"{path}/near/o/c", {})
@@ -141,7 +141,7 @@ def test_rewrite_copies_bytes_and_metadata(wire: Wire) -> None:
 
 
 def test_policy_conditions_are_shown_only_for_version_3(wire: Wire) -> None:
-    administration.set_iam_policy(wire.world, [GRANT, ONCE], bucket="data")
+    administration.set_iam_policy(wire.state, [GRANT, ONCE], bucket="data")
 
     whole = wire("GET", f"{B}/data/iam?optionsRequestedPolicyVersion=3")
     short = wire("GET", f"{B}/data/iam")
@@ -150,7 +150,7 @@ def test_policy_conditions_are_shown_only_for_version_3(wire: Wire) -> None:
     hidden = short["bindings"][1]
     assert (short["version"], short["bindings"][0], set(hidden)) == (1, GRANT, {"role", "members"})
     assert hidden["role"].startswith("roles/storage.objectViewer_withcond_")
-    administration.set_iam_policy(wire.world, [GRANT])
+    administration.set_iam_policy(wire.state, [GRANT])
     asked = {"options": {"requestedPolicyVersion": 3}}
     assert wire("POST", "/v3/projects/sandbox:getIamPolicy", asked)["version"] == 1
 
@@ -161,7 +161,7 @@ def test_set_policy_with_conditions_needs_version_3(wire: Wire) -> None:
 
 
 def test_test_iam_permissions_on_another_owners_bucket_is_allowed(wire: Wire) -> None:
-    administration.add_bucket(wire.world, "strange", project="other", denied=["*"])
+    administration.add_bucket(wire.state, "strange", project="other", denied=["*"])
 
     asked = "iam/testPermissions?permissions=storage.objects.get"
 

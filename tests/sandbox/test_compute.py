@@ -18,8 +18,8 @@ LINK = "https://www.googleapis.com/compute/v1/projects/sandbox"
 
 
 @pytest.fixture
-def wire(world: SandboxState) -> Wire:
-    return Wire(world)
+def wire(sandbox_state: SandboxState) -> Wire:
+    return Wire(sandbox_state)
 
 
 def _not_found(path: str) -> tuple[int, str, str]:
@@ -86,11 +86,11 @@ def test_lists_have_pages_and_accept_gclouds_parameters(wire: Wire) -> None:
 
 
 def test_region_quotas_count_the_addresses_of_workers(wire: Wire) -> None:
-    administration.add_node(wire.world, "slice", acceleratorType="v4-32")
-    administration.add_node(wire.world, "stopped", state="STOPPED")
-    administration.add_node(wire.world, "inside", networkConfig={"enableExternalIps": False})
-    administration.set_region_quota(wire.world, "us-central2", "IN_USE_ADDRESSES", limit=8)
-    administration.set_region_quota(wire.world, "us-central2", "CPUS", limit=24, usage=20)
+    administration.add_node(wire.state, "slice", acceleratorType="v4-32")
+    administration.add_node(wire.state, "stopped", state="STOPPED")
+    administration.add_node(wire.state, "inside", networkConfig={"enableExternalIps": False})
+    administration.set_region_quota(wire.state, "us-central2", "IN_USE_ADDRESSES", limit=8)
+    administration.set_region_quota(wire.state, "us-central2", "CPUS", limit=24, usage=20)
 
     region = wire("GET", f"{P}/regions/us-central2")
 
@@ -105,9 +105,9 @@ def test_project_has_the_default_network_with_its_subnetworks(wire: Wire) -> Non
     assert wire("GET", f"{P}/global/networks")["items"] == [network]
     assert f"{LINK}/regions/us-central2/subnetworks/default" in network["subnetworks"]
 
-    administration.add_subnetwork(wire.world, "default", region="us-central2", privateIpGoogleAccess=True)
-    administration.add_network(wire.world, "own", autoCreateSubnetworks=False)
-    administration.add_subnetwork(wire.world, "part", region="us-east1", network="own", ipCidrRange="10.0.0.0/24")
+    administration.add_subnetwork(wire.state, "default", region="us-central2", privateIpGoogleAccess=True)
+    administration.add_network(wire.state, "own", autoCreateSubnetworks=False)
+    administration.add_subnetwork(wire.state, "part", region="us-east1", network="own", ipCidrRange="10.0.0.0/24")
 
     changed = wire("GET", f"{P}/regions/us-central2/subnetworks/default")
     assert (changed["privateIpGoogleAccess"], changed["network"]) == (True, f"{LINK}/global/networks/default")
@@ -126,7 +126,7 @@ def test_create_node_in_an_existing_network_succeeds(wire: Wire) -> None:
     body = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base", "networkConfig": {"network": "own"}}
 
     assert wire("POST", nodes, body)[:2] == (400, "INVALID_ARGUMENT")
-    administration.add_network(wire.world, "own")
+    administration.add_network(wire.state, "own")
     assert wire("POST", nodes, body)["done"] is False
 
 
@@ -159,8 +159,8 @@ def test_firewall_rules_are_added_and_removed_default_ones_too(wire: Wire) -> No
 
 def test_disks_and_machines_are_those_added(wire: Wire) -> None:
     zone = f"{P}/zones/us-central2-b"
-    disk = administration.add_disk(wire.world, "data", users=[f"{LINK}/zones/us-central2-b/instances/vm"])
-    machine = administration.add_instance(wire.world, "vm", status="TERMINATED", machineType="n2-standard-8")
+    disk = administration.add_disk(wire.state, "data", users=[f"{LINK}/zones/us-central2-b/instances/vm"])
+    machine = administration.add_instance(wire.state, "vm", status="TERMINATED", machineType="n2-standard-8")
 
     assert [wire("GET", f"{zone}/disks/data")] == wire("GET", f"{zone}/disks")["items"] == [disk]
     assert [wire("GET", f"{zone}/instances/vm")] == wire("GET", f"{zone}/instances")["items"] == [machine]

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.sandbox.answers import VERSIONS, is_googles_error, wrong_in_world, wrong_with
 from tests.sandbox.bodies import ZONE, message, value
+from tests.sandbox.response_schema import VERSIONS, is_googles_error, schema_errors, schema_errors_of_all
 from tpuctl.clock import ManualClock
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.api_calls import Request, Response
@@ -47,33 +47,35 @@ STATE_OF = {"start": "STOPPED"}  # by verb: where the node must be; elsewhere RE
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[SandboxState]:
+def sandbox_state(tmp_path: Path) -> Iterator[SandboxState]:
     """A sandbox with resources of every kind, in which API v1 may create nodes."""
-    with SandboxState.open(tmp_path / "world.db", clock=ManualClock()) as world:
-        administration.set_setting(world, "legacy_nodes", value=True)
+    with SandboxState.open(tmp_path / "sandbox.db", clock=ManualClock()) as sandbox_state:
+        administration.set_setting(sandbox_state, "legacy_nodes", value=True)
         usage = {"capacityUnits": "CHIPS", "resourceType": "v4-8", "size": 4, "usage": {"total": "0"}}
         reservation = {"name": f"{ZONE}/reservations/mine", "state": "ACTIVE", "standard": usage}
-        administration.set_setting(world, "reservations", [reservation])
-        yield world
+        administration.set_setting(sandbox_state, "reservations", [reservation])
+        yield sandbox_state
 
 
-def furnish(world: SandboxState, verb: str = "") -> str:
+def furnish(sandbox_state: SandboxState, verb: str = "") -> str:
     """Restore the resources of the requests, and return the name of an operation."""
     version: dict[str, Any] = {"apiVersion": "V1"} if verb == "reimage" else {}
     announced = {"maintenanceStatus": "PENDING", "canReschedule": True, "type": "SCHEDULED"}
-    administration.add_node(world, state=STATE_OF.get(verb, "READY"), upcomingMaintenance=announced, **version)
-    administration.add_node(world, "owned", queued_resource="queued", upcomingMaintenance=announced)
-    administration.add_queued_resource(world, node_ids=("owned",))
-    administration.add_node(world, "spare")
-    _, operation = send(world, "DELETE", f"/v2/{ZONE}/nodes/spare")
+    administration.add_node(sandbox_state, state=STATE_OF.get(verb, "READY"), upcomingMaintenance=announced, **version)
+    administration.add_node(sandbox_state, "owned", queued_resource="queued", upcomingMaintenance=announced)
+    administration.add_queued_resource(sandbox_state, node_ids=("owned",))
+    administration.add_node(sandbox_state, "spare")
+    _, operation = send(sandbox_state, "DELETE", f"/v2/{ZONE}/nodes/spare")
     return str(operation["name"])
 
 
 def send(
-    world: SandboxState, verb: str, path: str, query: dict[str, str] | None = None, body: Any = None
+    sandbox_state: SandboxState, verb: str, path: str, query: dict[str, str] | None = None, body: Any = None
 ) -> tuple[int, Any]:
     content = b"" if body is None else json.dumps(body).encode()
-    answer = answer_request(world, Request(verb, quote(path, safe="/:~"), tuple((query or {}).items()), {}, content))
+    answer = answer_request(
+        sandbox_state, Request(verb, quote(path, safe="/:~"), tuple((query or {}).items()), {}, content)
+    )
     assert isinstance(answer, Response)
     return answer.status, json.loads(answer.body)
 
@@ -115,23 +117,25 @@ def test_every_method_is_served_or_listed_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize(("version", "method"), ALL, ids=IDS)
-def test_smallest_request_gets_an_answer_in_the_schema(world: SandboxState, version: str, method: ApiMethod) -> None:
-    operation = furnish(world, method.id.rpartition(".")[2])
+def test_smallest_request_gets_an_answer_in_the_schema(
+    sandbox_state: SandboxState, version: str, method: ApiMethod
+) -> None:
+    operation = furnish(sandbox_state, method.id.rpartition(".")[2])
     query, body = smallest(method, version)
     name = named(method, operation)
     if method.id.endswith("nodes.create") and version.startswith("v1"):
         name = name.replace("us-central2-b", "us-central1-a")  # where there are v3
 
-    status, answer = send(world, method.http_method, path_of(method, version, name), query, body)
+    status, answer = send(sandbox_state, method.http_method, path_of(method, version, name), query, body)
 
-    assert (status, wrong_with(version, method.id, answer) if status == 200 else answer) == (200, [])
+    assert (status, schema_errors(version, method.id, answer) if status == 200 else answer) == (200, [])
 
 
 @pytest.mark.parametrize(("version", "method"), ALL, ids=IDS)
 def test_valid_requests_get_an_answer_in_the_schema_or_googles_error(
-    world: SandboxState, version: str, method: ApiMethod
+    sandbox_state: SandboxState, version: str, method: ApiMethod
 ) -> None:
-    operation = furnish(world)
+    operation = furnish(sandbox_state)
     here = named(method, operation)
     places = st.sampled_from((here, here, here, here.replace("us-central2-b", "-"), here + "x"))
     declared = {name: value(version, spec, name) for name, spec in method.query_parameters.items()}
@@ -141,12 +145,12 @@ def test_valid_requests_get_an_answer_in_the_schema_or_googles_error(
     @given(place=places, query=st.fixed_dictionaries({}, optional=declared), body=bodies)
     def call(place: str, query: dict[str, Any], body: Any) -> None:
         if "nodes/" in place or "queuedResources/" in place:
-            furnish(world, method.id.rpartition(".")[2])
+            furnish(sandbox_state, method.id.rpartition(".")[2])
         text = {name: str(given).lower() if isinstance(given, bool) else str(given) for name, given in query.items()}
-        status, answer = send(world, method.http_method, path_of(method, version, place), text, body)
-        assert is_googles_error(status, answer) if status != 200 else wrong_with(version, method.id, answer) == []
+        status, answer = send(sandbox_state, method.http_method, path_of(method, version, place), text, body)
+        assert is_googles_error(status, answer) if status != 200 else schema_errors(version, method.id, answer) == []
 
     call()
     for _ in range(2):
-        assert wrong_in_world(world) == []
-        world.advance(timedelta(minutes=9))
+        assert schema_errors_of_all(sandbox_state) == []
+        sandbox_state.advance(timedelta(minutes=9))

@@ -23,16 +23,16 @@ BODY = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
 MINUTE = timedelta(minutes=1)
 
 
-def set_fault(world: SandboxState, kind: FaultKind, **values: Any) -> int:
+def set_fault(sandbox_state: SandboxState, kind: FaultKind, **values: Any) -> int:
     """Add a fault."""
-    with world.write() as session:
+    with sandbox_state.write() as session:
         return add_fault(session, Fault(kind, **values))
 
 
 def test_restart_after_the_last_unhealthy_fault_fixes_the_node(
-    world: SandboxState, api: Any, clock: ManualClock
+    sandbox_state: SandboxState, api: Any, clock: ManualClock
 ) -> None:
-    set_fault(world, FaultKind.UNHEALTHY, node="nod?", count=2)
+    set_fault(sandbox_state, FaultKind.UNHEALTHY, node="nod?", count=2)
     api.create()
     clock.sleep(10 * MINUTE)
     seen = [api.health()]
@@ -43,21 +43,21 @@ def test_restart_after_the_last_unhealthy_fault_fixes_the_node(
         seen.append(api.health())
 
     assert seen == ["UNHEALTHY_TENSORFLOW", "UNHEALTHY_TENSORFLOW", "HEALTHY"]
-    with world.read() as session:
+    with sandbox_state.read() as session:
         assert list_faults(session) == []
 
 
-def test_unhealthy_fault_affects_an_existing_node_once(world: SandboxState, api: Any) -> None:
-    administration.add_node(world, "a")
-    administration.add_node(world, "b")
-    set_fault(world, FaultKind.UNHEALTHY, health="TIMEOUT")
+def test_unhealthy_fault_affects_an_existing_node_once(sandbox_state: SandboxState, api: Any) -> None:
+    administration.add_node(sandbox_state, "a")
+    administration.add_node(sandbox_state, "b")
+    set_fault(sandbox_state, FaultKind.UNHEALTHY, health="TIMEOUT")
 
     assert [api.health(node_id) for node_id in ("a", "b")] == ["TIMEOUT", "HEALTHY"]
 
 
-def test_hang_delays_the_node_and_its_operation(world: SandboxState, api: Any, clock: ManualClock) -> None:
-    set_fault(world, FaultKind.HANG, node="ever")
-    set_fault(world, FaultKind.HANG, node="while", duration=timedelta(hours=1))
+def test_hang_delays_the_node_and_its_operation(sandbox_state: SandboxState, api: Any, clock: ManualClock) -> None:
+    set_fault(sandbox_state, FaultKind.HANG, node="ever")
+    set_fault(sandbox_state, FaultKind.HANG, node="while", duration=timedelta(hours=1))
     operations = [api.create(node_id) for node_id in ("ever", "while", "free")]
     seen = []
     for wait in (10 * MINUTE, timedelta(hours=1)):
@@ -83,9 +83,9 @@ def test_hang_delays_the_node_and_its_operation(world: SandboxState, api: Any, c
     ],
 )
 def test_failed_create_leaves_no_record(
-    world: SandboxState, api: Any, clock: ManualClock, code: int, text: str
+    sandbox_state: SandboxState, api: Any, clock: ManualClock, code: int, text: str
 ) -> None:
-    set_fault(world, FaultKind.OPERATION_ERROR, code=code)
+    set_fault(sandbox_state, FaultKind.OPERATION_ERROR, code=code)
 
     operation = api.create()
     assert (operation["done"], api.state()) == (False, "CREATING")
@@ -97,9 +97,9 @@ def test_failed_create_leaves_no_record(
     assert "name" in api.create()
 
 
-def test_start_without_capacity_ends_stopped(world: SandboxState, api: Any, clock: ManualClock) -> None:
-    administration.add_node(world, state="STOPPED")
-    set_fault(world, FaultKind.OPERATION_ERROR, method="*.nodes.start")
+def test_start_without_capacity_ends_stopped(sandbox_state: SandboxState, api: Any, clock: ManualClock) -> None:
+    administration.add_node(sandbox_state, state="STOPPED")
+    set_fault(sandbox_state, FaultKind.OPERATION_ERROR, method="*.nodes.start")
 
     operation = api("nodes.start", name=f"{ZONE}/nodes/node")
     clock.sleep(2 * MINUTE)
@@ -108,13 +108,13 @@ def test_start_without_capacity_ends_stopped(world: SandboxState, api: Any, cloc
 
 
 def test_preemption_keeps_the_node_and_suspends_the_queued_resource(
-    world: SandboxState, api: Any, clock: ManualClock
+    sandbox_state: SandboxState, api: Any, clock: ManualClock
 ) -> None:
-    administration.add_node(world)
+    administration.add_node(sandbox_state)
     spec = {"parent": ZONE, "nodeId": "owned", "node": BODY}
     api("queuedResources.create", {"spot": {}, "tpu": {"nodeSpec": [spec]}}, parent=ZONE, queuedResourceId="queued")
     clock.sleep(15 * MINUTE)
-    set_fault(world, FaultKind.PREEMPT, count=0)
+    set_fault(sandbox_state, FaultKind.PREEMPT, count=0)
     seen = []
     for _ in range(2):
         found = api("queuedResources.get", name=f"{ZONE}/queuedResources/queued")["state"]
@@ -127,9 +127,11 @@ def test_preemption_keeps_the_node_and_suspends_the_queued_resource(
     ]
 
 
-def test_maintenance_is_announced_then_ongoing_then_over(world: SandboxState, api: Any, clock: ManualClock) -> None:
-    administration.add_node(world)
-    set_fault(world, FaultKind.MAINTENANCE, after=timedelta(minutes=30))
+def test_maintenance_is_announced_then_ongoing_then_over(
+    sandbox_state: SandboxState, api: Any, clock: ManualClock
+) -> None:
+    administration.add_node(sandbox_state)
+    set_fault(sandbox_state, FaultKind.MAINTENANCE, after=timedelta(minutes=30))
     seen = []
     for _ in range(3):
         node = api("nodes.get", name=f"{ZONE}/nodes/node")
@@ -143,14 +145,14 @@ def test_maintenance_is_announced_then_ongoing_then_over(world: SandboxState, ap
     ]
 
 
-def test_late_ssh_key_is_missing_before_its_time(world: SandboxState, api: Any, clock: ManualClock) -> None:
-    administration.add_node(world, metadata={"ssh-keys": "old"})
-    set_fault(world, FaultKind.SSH_KEY_LATE, duration=timedelta(minutes=1))
+def test_late_ssh_key_is_missing_before_its_time(sandbox_state: SandboxState, api: Any, clock: ManualClock) -> None:
+    administration.add_node(sandbox_state, metadata={"ssh-keys": "old"})
+    set_fault(sandbox_state, FaultKind.SSH_KEY_LATE, duration=timedelta(minutes=1))
     clock.sleep(10 * MINUTE)
     api("nodes.patch", {"metadata": {"ssh-keys": "new"}}, name=f"{ZONE}/nodes/node", updateMask="metadata")
     seen = []
     for _ in range(2):
-        with world.read() as session:
+        with sandbox_state.read() as session:
             worker = find_worker(session, "sandbox/us-central2-b/node/0")
             seen.append(worker and worker.metadata["ssh-keys"])
         clock.sleep(MINUTE)
@@ -158,31 +160,31 @@ def test_late_ssh_key_is_missing_before_its_time(world: SandboxState, api: Any, 
     assert seen == ["old", "new"]
 
 
-def test_quota_fault_rejects_the_given_number_of_calls(world: SandboxState) -> None:
+def test_quota_fault_rejects_the_given_number_of_calls(sandbox_state: SandboxState) -> None:
     """An error rolls back the call's changes, but not the use of the fault."""
-    set_fault(world, FaultKind.QUOTA, node="n")
+    set_fault(sandbox_state, FaultKind.QUOTA, node="n")
     body = b'{"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}'
     create = Request("POST", "/v2/projects/p/locations/us-central2-b/nodes", (("nodeId", "n"),), {}, body)
 
-    answers = [answer_request(world, create) for _ in range(2)]
+    answers = [answer_request(sandbox_state, create) for _ in range(2)]
 
     assert [answer.status for answer in answers if isinstance(answer, Response)] == [429, 200]
 
 
-def test_quota_fault_rejects_the_call(world: SandboxState, api: Any) -> None:
-    set_fault(world, FaultKind.QUOTA, limit=4)
+def test_quota_fault_rejects_the_call(sandbox_state: SandboxState, api: Any) -> None:
+    set_fault(sandbox_state, FaultKind.QUOTA, limit=4)
 
     text = "Quota limit 'TPUV4sPodPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 4 in zone us-central2-b."
     assert (api.create(), "name" in api.create()) == ((429, text), True)
 
 
-def test_call_fault_affects_matching_calls_and_is_used_up(world: SandboxState) -> None:
-    set_fault(world, FaultKind.DROP_AFTER, method="*.nodes.create", node="train*")
-    set_fault(world, FaultKind.HTTP_ERROR, method="*.nodes.get", status=429, retry_after=7)
+def test_call_fault_affects_matching_calls_and_is_used_up(sandbox_state: SandboxState) -> None:
+    set_fault(sandbox_state, FaultKind.DROP_AFTER, method="*.nodes.create", node="train*")
+    set_fault(sandbox_state, FaultKind.HTTP_ERROR, method="*.nodes.get", status=429, retry_after=7)
     create = Call("v2", "tpu.projects.locations.nodes.create", {"parent": ZONE, "nodeId": "trainer"}, {})
     get = Call("v2", "tpu.projects.locations.nodes.get", {"name": f"{ZONE}/nodes/a"}, {})
 
-    assert [take_call_fault(world, call) for call in (create, create, get, get)] == [
+    assert [take_call_fault(sandbox_state, call) for call in (create, create, get, get)] == [
         CallFault(CallFaultKind.DROP_AFTER),
         None,
         CallFault(CallFaultKind.HTTP_ERROR, 429, 7),
@@ -190,25 +192,27 @@ def test_call_fault_affects_matching_calls_and_is_used_up(world: SandboxState) -
     ]
 
 
-def test_unreachable_zone_answers_503_and_lists_report_it(world: SandboxState, api: Any) -> None:
-    administration.add_node(world)
-    administration.add_node(world, "far", acceleratorType="v6e-8", zone="us-east5-a")
-    set_fault(world, FaultKind.UNREACHABLE, zone="us-central2-b")
+def test_unreachable_zone_answers_503_and_lists_report_it(sandbox_state: SandboxState, api: Any) -> None:
+    administration.add_node(sandbox_state)
+    administration.add_node(sandbox_state, "far", acceleratorType="v6e-8", zone="us-east5-a")
+    set_fault(sandbox_state, FaultKind.UNREACHABLE, zone="us-central2-b")
     get = Call("v2", "tpu.projects.locations.nodes.get", {"name": f"{ZONE}/nodes/node"}, {})
     everywhere = Call("v2", "tpu.projects.locations.nodes.list", {"parent": "projects/sandbox/locations/-"}, {})
 
-    statuses = [fault and fault.status for fault in (take_call_fault(world, get), take_call_fault(world, get))]
+    statuses = [
+        fault and fault.status for fault in (take_call_fault(sandbox_state, get), take_call_fault(sandbox_state, get))
+    ]
     listed = api("nodes.list", parent="projects/sandbox/locations/-")
 
     assert statuses == [503, 503]
-    assert take_call_fault(world, everywhere) is None
+    assert take_call_fault(sandbox_state, everywhere) is None
     assert listed["unreachable"] == [ZONE]
     assert [node["name"].rpartition("/")[2] for node in listed["nodes"]] == ["far"]
 
 
-def test_invalid_fault_is_rejected(world: SandboxState) -> None:
+def test_invalid_fault_is_rejected(sandbox_state: SandboxState) -> None:
     with pytest.raises(InvalidInputError, match="`SLEEPING` is not a state"):
-        set_fault(world, FaultKind.HANG, state="SLEEPING")
+        set_fault(sandbox_state, FaultKind.HANG, state="SLEEPING")
 
 
 @pytest.mark.parametrize(
@@ -221,20 +225,20 @@ def test_invalid_fault_is_rejected(world: SandboxState) -> None:
         "cloudbilling.projects.getBillingInfo",
     ],
 )
-def test_permanent_fault_affects_every_call_of_every_api(world: SandboxState, method: str) -> None:
-    set_fault(world, FaultKind.SLOW, count=0, duration=timedelta(seconds=0.1))
+def test_permanent_fault_affects_every_call_of_every_api(sandbox_state: SandboxState, method: str) -> None:
+    set_fault(sandbox_state, FaultKind.SLOW, count=0, duration=timedelta(seconds=0.1))
 
-    met = [take_call_fault(world, Call("v1", method, {}, {})) for _ in range(2)]
+    met = [take_call_fault(sandbox_state, Call("v1", method, {}, {})) for _ in range(2)]
 
     assert met == [CallFault(CallFaultKind.SLOW, delay=timedelta(seconds=0.1))] * 2
-    with world.read() as session:
+    with sandbox_state.read() as session:
         assert [fault.count for _, fault in list_faults(session)] == [0]
 
 
-def test_unreachable_zone_does_not_answer_for_its_disks(world: SandboxState) -> None:
-    set_fault(world, FaultKind.UNREACHABLE, zone="us-central2-b")
+def test_unreachable_zone_does_not_answer_for_its_disks(sandbox_state: SandboxState) -> None:
+    set_fault(sandbox_state, FaultKind.UNREACHABLE, zone="us-central2-b")
     get = Call("v1", "compute.disks.get", {"project": "sandbox", "zone": "us-central2-b", "disk": "d"}, {})
 
-    assert take_call_fault(world, get) == CallFault(
+    assert take_call_fault(sandbox_state, get) == CallFault(
         CallFaultKind.HTTP_ERROR, 503, message="The location us-central2-b is unreachable."
     )

@@ -37,9 +37,9 @@ TABLE = {
     [(verb, found, cell == "y") for verb, row in TABLE.items() for found, cell in zip(STATES, row, strict=True)],
 )
 def test_state_allows_the_verbs_of_the_table(
-    world: SandboxState, api: Any, verb: str, found: str, *, allowed: bool
+    sandbox_state: SandboxState, api: Any, verb: str, found: str, *, allowed: bool
 ) -> None:
-    administration.add_node(world, state=found)
+    administration.add_node(sandbox_state, state=found)
 
     answer = api(f"nodes.{verb}", {"description": "x"}, name=f"{ZONE}/nodes/node", updateMask="description")
 
@@ -48,11 +48,11 @@ def test_state_allows_the_verbs_of_the_table(
     assert (answer if isinstance(answer, tuple) else "operation" in answer["name"]) == (allowed or refusal)
 
 
-def test_setting_overrides_only_unverified_rules(world: SandboxState, api: Any) -> None:
-    administration.add_node(world, "young", state="CREATING")
-    administration.add_node(world, "dead", state="PREEMPTED")
+def test_setting_overrides_only_unverified_rules(sandbox_state: SandboxState, api: Any) -> None:
+    administration.add_node(sandbox_state, "young", state="CREATING")
+    administration.add_node(sandbox_state, "dead", state="PREEMPTED")
     for name in ("allow_stop_while_creating", "allow_stop_while_preempted"):
-        administration.set_setting(world, name, value=True)
+        administration.set_setting(sandbox_state, name, value=True)
 
     answers = [api("nodes.stop", name=f"{ZONE}/nodes/{name}") for name in ("young", "dead")]
 
@@ -81,8 +81,8 @@ def test_node_from_create_to_404_fits_the_schema(api: Any, clock: ManualClock) -
     assert [check_response_body("v2", "Operation", operation) for operation in operations] == [[]] * 4
 
 
-def test_node_fits_the_schema_of_every_version(world: SandboxState, api: Any) -> None:
-    administration.add_node(world, acceleratorType="v4-16", labels={"a": "b"}, schedulingConfig={"spot": True})
+def test_node_fits_the_schema_of_every_version(sandbox_state: SandboxState, api: Any) -> None:
+    administration.add_node(sandbox_state, acceleratorType="v4-16", labels={"a": "b"}, schedulingConfig={"spot": True})
 
     for version in ("v1", "v1alpha1", "v2", "v2alpha1"):
         node = api("nodes.get", name=f"{ZONE}/nodes/node", version=version)
@@ -123,8 +123,10 @@ def test_invalid_create_gives_the_error_of_the_service(
 
 
 @pytest.mark.parametrize("found", ["READY", "PREEMPTED", "DELETING"])
-def test_create_of_an_existing_name_is_rejected_in_every_state(world: SandboxState, api: Any, found: str) -> None:
-    administration.add_node(world, state=found)
+def test_create_of_an_existing_name_is_rejected_in_every_state(
+    sandbox_state: SandboxState, api: Any, found: str
+) -> None:
+    administration.add_node(sandbox_state, state=found)
 
     answer = api("nodes.create", BODY, parent=ZONE, nodeId="node")
 
@@ -145,9 +147,9 @@ def test_create_of_an_existing_name_is_rejected_in_every_state(world: SandboxSta
     ],
 )
 def test_stop_and_start_of_unsupported_nodes_are_rejected(
-    world: SandboxState, api: Any, fields: Any, verb: str, refusal: str
+    sandbox_state: SandboxState, api: Any, fields: Any, verb: str, refusal: str
 ) -> None:
-    administration.add_node(world, **fields)
+    administration.add_node(sandbox_state, **fields)
 
     code, message = api(f"nodes.{verb}", name=f"{ZONE}/nodes/node")
 
@@ -166,8 +168,8 @@ def test_same_key_gives_the_same_durations() -> None:
     assert states == ["READY", "PREEMPTED"]
 
 
-def test_patch_sets_the_fields_of_the_mask_and_clears_missing_ones(world: SandboxState, api: Any) -> None:
-    administration.add_node(world, labels={"a": "b"}, description="old", tags=["kept"])
+def test_patch_sets_the_fields_of_the_mask_and_clears_missing_ones(sandbox_state: SandboxState, api: Any) -> None:
+    administration.add_node(sandbox_state, labels={"a": "b"}, description="old", tags=["kept"])
 
     operation = api(
         "nodes.patch",
@@ -207,9 +209,9 @@ def test_queued_resource_waits_then_creates_and_deletes_its_node(api: Any, clock
     assert (gone, api("operations.get", name=operation["name"])["done"]) == ((404, 404), True)
 
 
-def test_lists_page_through_all_zones_in_order(world: SandboxState, api: Any) -> None:
+def test_lists_page_through_all_zones_in_order(sandbox_state: SandboxState, api: Any) -> None:
     for index, accelerator_type in enumerate(["v4-8", "v6e-8", "v5litepod-4", "v4-16", "v6e-1"]):
-        administration.add_node(world, f"n{index}", acceleratorType=accelerator_type)
+        administration.add_node(sandbox_state, f"n{index}", acceleratorType=accelerator_type)
     names: list[str] = []
     token = ""
     while True:
@@ -225,12 +227,12 @@ def test_lists_page_through_all_zones_in_order(world: SandboxState, api: Any) ->
     assert api("nodes.list", parent=ZONE, pageSize=-1)[0] == 400
 
 
-def test_worker_is_found_by_address_and_by_name(world: SandboxState) -> None:
-    administration.add_node(world, "other")
-    node = administration.add_node(world, "slice", acceleratorType="v4-32", metadata={"k": "v"})
+def test_worker_is_found_by_address_and_by_name(sandbox_state: SandboxState) -> None:
+    administration.add_node(sandbox_state, "other")
+    node = administration.add_node(sandbox_state, "slice", acceleratorType="v4-32", metadata={"k": "v"})
     second = node["networkEndpoints"][1]
 
-    with world.read() as session:
+    with sandbox_state.read() as session:
         addresses = (second["accessConfig"]["externalIp"], second["ipAddress"], "sandbox/us-central2-b/slice/1")
         found = [find_worker(session, address) for address in addresses]
         absent = [

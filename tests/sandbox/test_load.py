@@ -36,14 +36,14 @@ BODY = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[SandboxState]:
-    with SandboxState.open(tmp_path / "world.sqlite3", clock=ManualClock()) as world:
-        yield world
+def sandbox_state(tmp_path: Path) -> Iterator[SandboxState]:
+    with SandboxState.open(tmp_path / "world.sqlite3", clock=ManualClock()) as sandbox_state:
+        yield sandbox_state
 
 
 @pytest.fixture
-def server(world: SandboxState) -> Iterator[SandboxServer]:
-    with open_server(world) as running:
+def server(sandbox_state: SandboxState) -> Iterator[SandboxServer]:
+    with open_server(sandbox_state) as running:
         yield running.start()
 
 
@@ -76,13 +76,13 @@ def _at_once(server: SandboxServer, visit: Callable[[Client, int], T], *, client
         return list(pool.map(go, range(clients)))
 
 
-def _allow(world: SandboxState, nodes: int) -> None:
-    with world.write() as session:
+def _allow(sandbox_state: SandboxState, nodes: int) -> None:
+    with sandbox_state.write() as session:
         set_tpu_quota(session, generation="v4", tier="on-demand", limit=nodes * 8)  # TensorCores
 
 
-def test_200_clients_create_and_read_their_nodes(world: SandboxState, server: SandboxServer) -> None:
-    _allow(world, MANY)
+def test_200_clients_create_and_read_their_nodes(sandbox_state: SandboxState, server: SandboxServer) -> None:
+    _allow(sandbox_state, MANY)
 
     def visit(client: Client, number: int) -> tuple[int, int, str]:
         created, _ = client("POST", f"{NODES}?nodeId=node-{number}", BODY)
@@ -90,7 +90,7 @@ def test_200_clients_create_and_read_their_nodes(world: SandboxState, server: Sa
         return created, read, str(node.get("name"))
 
     seen = _at_once(server, visit)
-    advance_clock(world, timedelta(hours=1))
+    advance_clock(sandbox_state, timedelta(hours=1))
     with closing(Client(server)) as client:
         nodes = client("GET", f"{NODES}?pageSize=1000")[1]["nodes"]
 
@@ -100,8 +100,8 @@ def test_200_clients_create_and_read_their_nodes(world: SandboxState, server: Sa
     assert len({end["ipAddress"] for node in nodes for end in node["networkEndpoints"]}) == MANY
 
 
-def test_200_clients_get_as_many_nodes_as_the_quota_allows(world: SandboxState, server: SandboxServer) -> None:
-    _allow(world, 25)
+def test_200_clients_get_as_many_nodes_as_the_quota_allows(sandbox_state: SandboxState, server: SandboxServer) -> None:
+    _allow(sandbox_state, 25)
 
     statuses = _at_once(server, lambda client, n: client("POST", f"{NODES}?nodeId=node-{n}", BODY)[0])
     with closing(Client(server)) as client:
@@ -165,14 +165,17 @@ def test_clients_with_half_a_request_do_not_block_others(server: SandboxServer) 
 
 def test_state_can_be_closed_after_the_server(tmp_path: Path) -> None:
     """A response in progress ends first. A thread that used a closed connection crashed the interpreter."""
-    with SandboxState.open(tmp_path / "world.sqlite3", speed=1) as world, open_server(world) as running:
-        with world.write() as session:
+    with (
+        SandboxState.open(tmp_path / "world.sqlite3", speed=1) as sandbox_state,
+        open_server(sandbox_state) as running,
+    ):
+        with sandbox_state.write() as session:
             add_fault(session, Fault(FaultKind.SLOW, duration=timedelta(milliseconds=500)))
         address = urlsplit(running.start().url)
         with socket.create_connection((address.hostname, address.port), timeout=10) as client:
             client.sendall(f"GET {NODES} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-            while read_status(world).faults:  # until the request has met it
+            while read_status(sandbox_state).faults:  # until the request has met it
                 time.sleep(0.01)
             running.close()
 
-        assert [(entry.path, entry.status) for entry in read_log(world.path)] == [(NODES, 200)]
+        assert [(entry.path, entry.status) for entry in read_log(sandbox_state.path)] == [(NODES, 200)]

@@ -19,12 +19,12 @@ SUBNETWORK = f"{P}/regions/us-central2/subnetworks/default"
 
 
 @pytest.fixture
-def wire(world: SandboxState) -> Wire:
-    return Wire(world)
+def wire(sandbox_state: SandboxState) -> Wire:
+    return Wire(sandbox_state)
 
 
 def test_recreated_default_network_has_no_firewall_rules(wire: Wire) -> None:
-    apply_seed(wire.world, read_seed("networks: [{name: default, absent: true}]", "s.yaml"))
+    apply_seed(wire.state, read_seed("networks: [{name: default, absent: true}]", "s.yaml"))
     assert wire("GET", f"{P}/global/networks/default")[0] == 404
     assert "items" not in wire("GET", f"{P}/global/firewalls")
 
@@ -36,7 +36,7 @@ def test_recreated_default_network_has_no_firewall_rules(wire: Wire) -> None:
 
 
 def test_legacy_network_has_no_subnetworks(wire: Wire) -> None:
-    administration.add_network(wire.world, "ancient", IPv4Range="10.240.0.0/16")
+    administration.add_network(wire.state, "ancient", IPv4Range="10.240.0.0/16")
 
     network = wire("GET", f"{P}/global/networks/ancient")
 
@@ -55,7 +55,7 @@ def test_private_google_access_is_set_by_a_regional_operation(wire: Wire) -> Non
 
 
 def test_service_account_can_change_while_the_machine_is_stopped(wire: Wire) -> None:
-    administration.add_instance(wire.world, "vm")
+    administration.add_instance(wire.state, "vm")
     machine = f"{P}/zones/us-central2-b/instances/vm"
     account = {"email": "default", "scopes": ["https://www.googleapis.com/auth/cloud-platform"]}
     assert wire("POST", f"{machine}/setServiceAccount", account)[:2] == (400, "resourceNotReady")
@@ -86,7 +86,7 @@ def test_service_account_can_change_while_the_machine_is_stopped(wire: Wire) -> 
 )
 def test_list_is_filtered_by_name(wire: Wire, given: str, found: set[str]) -> None:
     for name, zone in (("vm", "us-central1-a"), ("vm-2", "us-central2-b"), ("other", "us-central2-b")):
-        administration.add_instance(wire.world, name, zone=zone)
+        administration.add_instance(wire.state, name, zone=zone)
 
     items = wire("GET", f"{P}/aggregated/instances?filter={given}")["items"]
 
@@ -98,8 +98,8 @@ def test_list_with_an_invalid_filter_is_rejected(wire: Wire) -> None:
 
 
 def test_firewall_rules_can_deny_and_have_priorities(wire: Wire) -> None:
-    administration.add_firewall(wire.world, "no", denied=[{"IPProtocol": "all"}], priority=10, disabled=True)
-    administration.remove_firewall(wire.world, "default-allow-ssh")
+    administration.add_firewall(wire.state, "no", denied=[{"IPProtocol": "all"}], priority=10, disabled=True)
+    administration.remove_firewall(wire.state, "default-allow-ssh")
 
     rules = {rule["name"]: rule for rule in wire("GET", f"{P}/global/firewalls")["items"]}
 

@@ -34,21 +34,21 @@ FAILED = (412, "conditionNotMet", "At least one of the pre-conditions you specif
 
 
 @pytest.fixture
-def wire(world: SandboxState) -> Wire:
-    administration.add_bucket(world, "data", location="us-central2")
-    return Wire(world)
+def wire(sandbox_state: SandboxState) -> Wire:
+    administration.add_bucket(sandbox_state, "data", location="us-central2")
+    return Wire(sandbox_state)
 
 
 @pytest.fixture(params=["in process", "over http"])
-def storage(request: pytest.FixtureRequest, world: SandboxState) -> Iterator[Any]:
+def storage(request: pytest.FixtureRequest, sandbox_state: SandboxState) -> Iterator[Any]:
     """Google's client on both interfaces."""
-    administration.add_bucket(world, "data", location="us-central2")
+    administration.add_bucket(sandbox_state, "data", location="us-central2")
     anonymous = AnonymousCredentials()  # type: ignore[no-untyped-call]  # google-auth types only part of itself
     if request.param == "in process":
-        http = google_auth_httplib2.AuthorizedHttp(anonymous, http=SandboxHttp(world))
+        http = google_auth_httplib2.AuthorizedHttp(anonymous, http=SandboxHttp(sandbox_state))
         yield build("storage", "v1", static_discovery=True, http=http)
         return
-    with open_server(world).start() as server:
+    with open_server(sandbox_state).start() as server:
         endpoint = {"api_endpoint": f"{server.url}/storage/v1/"}
         # Uploads ignore the endpoint: they go to the document's root unless it is replaced.
         client = build("storage", "v1", static_discovery=True, credentials=anonymous, client_options=endpoint)
@@ -88,7 +88,7 @@ def test_googles_client_uploads_and_downloads_with_every_protocol(storage: Any) 
 
 
 def test_checksums_of_known_contents_are_right(wire: Wire) -> None:
-    stored = administration.add_object(wire.world, "data", "o", b"123456789")
+    stored = administration.add_object(wire.state, "data", "o", b"123456789")
 
     # The check values of the algorithms' specifications.
     assert (stored["crc32c"], stored["md5Hash"]) == ("4waSgw==", "JfnnlDI7RTiF9RgfG2JNCw==")
@@ -108,7 +108,7 @@ def test_checksums_of_known_contents_are_right(wire: Wire) -> None:
     ],
 )
 def test_insert_checks_its_preconditions(wire: Wire, condition: str, absent: bool, present: bool) -> None:
-    there = administration.add_object(wire.world, "data", "there", b"old")
+    there = administration.add_object(wire.state, "data", "there", b"old")
     outcomes = []
     for name in ("new", "there"):
         answer = wire("POST", f"{UP}&name={name}&" + condition.format(**there), b"x")
@@ -136,7 +136,7 @@ def test_each_insert_gets_a_new_generation_at_the_same_time(wire: Wire, clock: M
 def test_patch_object_changes_metadata_and_keeps_the_bytes(wire: Wire, clock: ManualClock) -> None:
     path = f"{B}/data/o/o"
     first = administration.add_object(
-        wire.world, "data", "o", b"x", metadata={"a": "1", "b": "2"}, cacheControl="no-store"
+        wire.state, "data", "o", b"x", metadata={"a": "1", "b": "2"}, cacheControl="no-store"
     )
     clock.sleep(timedelta(seconds=1))
 
@@ -165,8 +165,8 @@ def test_patch_object_changes_metadata_and_keeps_the_bytes(wire: Wire, clock: Ma
 
 
 def test_change_of_an_object_without_permission_is_rejected(wire: Wire) -> None:
-    administration.add_bucket(wire.world, "shut", denied=["storage.objects.update"])
-    administration.add_object(wire.world, "shut", "o", b"x")
+    administration.add_bucket(wire.state, "shut", denied=["storage.objects.update"])
+    administration.add_object(wire.state, "shut", "o", b"x")
 
     assert [wire(method, f"{B}/shut/o/o", {})[0] for method in ("PATCH", "PUT")] == [403, 403]
 
@@ -175,11 +175,11 @@ _COUNTER = """
 import json, sys
 from pathlib import Path
 from tpuctl.sandbox.api_calls import Request
-from tpuctl.sandbox.service import respond
-from tpuctl.sandbox.state import World
-world = World.open(Path(sys.argv[1]))
+from tpuctl.sandbox.service import answer_request
+from tpuctl.sandbox.state import SandboxState
+sandbox = SandboxState.open(Path(sys.argv[1]))
 def send(method, path, query=(), body=b""):
-    return respond(world, Request(method, path, query, {}, body))
+    return answer_request(sandbox, Request(method, path, query, {}, body))
 done = 0
 while done < 25:
     read = send("GET", "/storage/v1/b/data/o/count")
@@ -194,7 +194,7 @@ while done < 25:
 
 
 def test_four_processes_lose_no_update_under_preconditions(wire: Wire) -> None:
-    command = (sys.executable, "-W", "error", "-c", _COUNTER, str(wire.world.path))
+    command = (sys.executable, "-W", "error", "-c", _COUNTER, str(wire.state.path))
     writers = [subprocess.Popen(command) for _ in range(4)]
 
     assert [writer.wait(timeout=60) for writer in writers] == [0] * 4
@@ -215,7 +215,7 @@ def test_four_processes_lose_no_update_under_preconditions(wire: Wire) -> None:
 def test_range_download_returns_a_part(
     wire: Wire, wanted: str, status: int, body: bytes, content_range: str | None
 ) -> None:
-    administration.add_object(wire.world, "data", "o", "abcd")
+    administration.add_object(wire.state, "data", "o", "abcd")
 
     answer = wire.send("GET", "/download/storage/v1/b/data/o/o?alt=media", range=wanted)
 

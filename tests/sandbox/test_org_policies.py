@@ -23,8 +23,8 @@ DENY_ALL: dict[str, Any] = {"rules": [{"denyAll": True}]}
 
 
 @pytest.fixture
-def wire(world: SandboxState) -> Wire:
-    return Wire(world)
+def wire(sandbox_state: SandboxState) -> Wire:
+    return Wire(sandbox_state)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def wire(world: SandboxState) -> Wire:
 )
 def test_effective_policy_is_the_set_one_or_the_default(wire: Wire, constraint: str, spec: Any, effective: Any) -> None:
     if spec:
-        administration.set_org_policy(wire.world, constraint, spec)
+        administration.set_org_policy(wire.state, constraint, spec)
 
     assert wire("GET", f"{POLICIES}/{constraint}:getEffectivePolicy") == {
         "name": f"projects/{NUMBER}/policies/{constraint}",
@@ -99,7 +99,7 @@ def test_policy_is_created_read_patched_and_deleted(wire: Wire) -> None:
 def test_create_node_against_a_policy_is_rejected(
     wire: Wire, constraint: str, spec: Any, change: Any, refused: bool
 ) -> None:
-    administration.set_org_policy(wire.world, constraint, spec)
+    administration.set_org_policy(wire.state, constraint, spec)
 
     answer = wire("POST", NODES, {**BODY, **change})
 
@@ -111,7 +111,7 @@ def test_create_node_against_a_policy_is_rejected(
 
 
 def test_create_queued_resource_against_a_policy_is_rejected(wire: Wire) -> None:
-    administration.set_org_policy(wire.world, "compute.requireShieldedVm", {"rules": [{"enforce": True}]})
+    administration.set_org_policy(wire.state, "compute.requireShieldedVm", {"rules": [{"enforce": True}]})
     spec = {"parent": "projects/sandbox/locations/us-central2-b", "nodeId": "n", "node": BODY}
     path = "/v2/projects/sandbox/locations/us-central2-b/queuedResources?queuedResourceId=q"
 

@@ -30,8 +30,8 @@ _V3_DENIED = (
 
 
 @pytest.fixture
-def wire(world: SandboxState) -> Wire:
-    return Wire(world)
+def wire(sandbox_state: SandboxState) -> Wire:
+    return Wire(sandbox_state)
 
 
 def test_unimplemented_method_is_an_error_with_its_name(wire: Wire) -> None:
@@ -44,8 +44,8 @@ def test_unimplemented_method_is_an_error_with_its_name(wire: Wire) -> None:
 
 
 def test_http_error_has_the_form_of_its_api(wire: Wire) -> None:
-    administration.add_bucket(wire.world, "b")
-    with wire.world.write() as session:
+    administration.add_bucket(wire.state, "b")
+    with wire.state.write() as session:
         add_fault(session, Fault(FaultKind.HTTP_ERROR, method="storage.*", status=503, message="Busy."))
         add_fault(session, Fault(FaultKind.UNAUTHENTICATED, method="compute.*"))
 
@@ -55,7 +55,7 @@ def test_http_error_has_the_form_of_its_api(wire: Wire) -> None:
 
 
 def test_disabled_service_error_names_the_console_page(wire: Wire) -> None:
-    administration.set_services(wire.world, {"tpu.googleapis.com": "DISABLED"})
+    administration.set_services(wire.state, {"tpu.googleapis.com": "DISABLED"})
     url = f"https://console.developers.google.com/apis/api/tpu.googleapis.com/overview?project={NUMBER}"
 
     message = (
@@ -92,7 +92,7 @@ def test_disabled_service_error_names_the_console_page(wire: Wire) -> None:
 
 
 def test_calls_without_billing_are_rejected(wire: Wire) -> None:
-    administration.set_billing(wire.world, enabled=False)
+    administration.set_billing(wire.state, enabled=False)
 
     for path in (NODES, P):
         code, _, message = wire("GET", path)
@@ -129,14 +129,14 @@ def test_calls_without_billing_are_rejected(wire: Wire) -> None:
 )
 def test_unknown_project_gives_the_error_of_each_api(wire: Wire, method: str, path: str, answer: Any) -> None:
     assert not isinstance(wire(method, path), tuple) or "storage" in path
-    administration.add_project(wire.world, "sandbox")
+    administration.add_project(wire.state, "sandbox")
 
     assert wire(method, path) == answer
     assert not isinstance(wire(method, path.replace("typo", "sandbox")), tuple)
 
 
 def test_project_is_found_by_id_and_number(wire: Wire) -> None:
-    administration.add_project(wire.world, "mine", displayName="Mine", labels={"a": "b"}, denied=["tpu.nodes.create"])
+    administration.add_project(wire.state, "mine", displayName="Mine", labels={"a": "b"}, denied=["tpu.nodes.create"])
     number = administration.project_number("mine")
 
     assert wire("GET", f"/v1/projects/{number}") == {
@@ -156,7 +156,7 @@ def test_set_project_policy_with_an_old_etag_is_rejected(wire: Wire) -> None:
     account = f"serviceAccount:{NUMBER}-compute@developer.gserviceaccount.com"
     assert {"role": "roles/editor", "members": [account]} in before["bindings"]
 
-    administration.set_iam_policy(wire.world, OWN["policy"]["bindings"])
+    administration.set_iam_policy(wire.state, OWN["policy"]["bindings"])
 
     refused = wire("POST", "/v1/projects/sandbox:setIamPolicy", {"policy": before})
     assert refused[:2] == (409, "ABORTED")
@@ -184,7 +184,7 @@ def test_imported_key_is_in_the_login_profile(wire: Wire) -> None:
 
 def test_quotas_are_listed_as_metrics(wire: Wire) -> None:
     """One metric has a limit by zone and one by region; a number that is 0 is omitted."""
-    with wire.world.write() as session:
+    with wire.state.write() as session:
         set_tpu_quota(session, limit=16, generation="v5e serving", tier="spot", zone="us-west4-a")
         set_tpu_quota(session, limit=0, generation="v5e serving", tier="spot", region="us-west4")
         set_tpu_quota(session, limit=64, generation="v6e")
@@ -210,18 +210,18 @@ def test_quotas_are_listed_as_metrics(wire: Wire) -> None:
 
 
 def test_older_layout_is_migrated_and_newer_layout_is_rejected(tmp_path: Path) -> None:
-    path = tmp_path / "world.db"
-    with SandboxState.open(path) as world:
-        administration.add_node(world, "kept")
+    path = tmp_path / "sandbox.db"
+    with SandboxState.open(path) as sandbox_state:
+        administration.add_node(sandbox_state, "kept")
     with sqlite3.connect(path) as database:
         for table in ("resources", "contents", "events"):
             database.execute(f"DROP TABLE {table}")
         database.execute("PRAGMA user_version=1")
     database.close()
 
-    with SandboxState.open(path) as world:
-        assert administration.add_bucket(world, "b")["name"] == "b"
-        assert read_status(world).states == {"sandbox": {"READY": 1}}
+    with SandboxState.open(path) as sandbox_state:
+        assert administration.add_bucket(sandbox_state, "b")["name"] == "b"
+        assert read_status(sandbox_state).states == {"sandbox": {"READY": 1}}
     with sqlite3.connect(path) as database:
         database.execute("PRAGMA user_version=99")
     database.close()

@@ -25,10 +25,10 @@ NO_POLICY = (
 
 
 @pytest.fixture
-def wire(world: SandboxState) -> Wire:
-    administration.add_instance(world, "vm", zone="us-central1-a")
-    administration.add_role(world, "reader")
-    return Wire(world)
+def wire(sandbox_state: SandboxState) -> Wire:
+    administration.add_instance(sandbox_state, "vm", zone="us-central1-a")
+    administration.add_role(sandbox_state, "reader")
+    return Wire(sandbox_state)
 
 
 def _compute(permission: str, path: str) -> tuple[int, str, str]:
@@ -101,13 +101,13 @@ def _of_rpc(message: str) -> tuple[int, str, str]:
 )
 def test_missing_permission_gives_the_error_of_the_api(wire: Wire, permission: str, path: str, answer: Any) -> None:
     assert not (isinstance(found := wire("GET", path), tuple) and found[0] == 403)
-    administration.add_project(wire.world, "sandbox", denied=[permission])
+    administration.add_project(wire.state, "sandbox", denied=[permission])
 
     assert wire("GET", path) == answer
 
 
 def test_missing_create_permission_error_names_the_new_resource(wire: Wire) -> None:
-    administration.add_project(wire.world, "sandbox", denied=["compute.firewalls.create", "tpu.nodes.create"])
+    administration.add_project(wire.state, "sandbox", denied=["compute.firewalls.create", "tpu.nodes.create"])
     rule = {"name": "ssh", "allowed": [{"IPProtocol": "tcp"}]}
     node = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
 
@@ -134,7 +134,7 @@ def test_missing_create_permission_error_names_the_new_resource(wire: Wire) -> N
 def test_every_api_rejects_calls_until_its_service_is_enabled(wire: Wire, api: str, path: str) -> None:
     service = f"{api}.googleapis.com"
     assert not isinstance(wire("GET", path), tuple)
-    administration.set_services(wire.world, {service: "DISABLED"})
+    administration.set_services(wire.state, {service: "DISABLED"})
 
     refused = wire("GET", path)
 
@@ -144,7 +144,7 @@ def test_every_api_rejects_calls_until_its_service_is_enabled(wire: Wire, api: s
 
 
 def test_batch_get_returns_services(wire: Wire) -> None:
-    administration.set_services(wire.world, {"tpu.googleapis.com": "DISABLED"})
+    administration.set_services(wire.state, {"tpu.googleapis.com": "DISABLED"})
     path = "/v1/projects/sandbox/services:batchGet"
     names = [f"names=projects/sandbox/services/{api}.googleapis.com" for api in ("tpu", "compute")]
 
@@ -187,7 +187,7 @@ def test_tpu_permissions_exist_in_iam(wire: Wire) -> None:
 
 
 def test_billing_is_linked_and_disabled(wire: Wire) -> None:
-    administration.set_billing(wire.world, enabled=False)
+    administration.set_billing(wire.state, enabled=False)
     path = "/v1/projects/sandbox/billingInfo"
     (account,) = wire("GET", "/v1/billingAccounts")["billingAccounts"]
 
@@ -198,7 +198,7 @@ def test_billing_is_linked_and_disabled(wire: Wire) -> None:
 
 
 def test_project_is_undeleted(wire: Wire) -> None:
-    administration.add_project(wire.world, "sandbox", state="DELETE_REQUESTED", denied=["tpu.nodes.create"])
+    administration.add_project(wire.state, "sandbox", state="DELETE_REQUESTED", denied=["tpu.nodes.create"])
 
     assert wire("POST", "/v1/projects/sandbox:undelete", {}) == {}
     listed = [(entry["projectId"], entry["lifecycleState"]) for entry in wire("GET", "/v1/projects")["projects"]]
@@ -206,7 +206,7 @@ def test_project_is_undeleted(wire: Wire) -> None:
 
 
 def test_custom_role_is_read_by_project_id_and_number(wire: Wire) -> None:
-    administration.add_role(wire.world, "reader", includedPermissions=["storage.objects.get"])
+    administration.add_role(wire.state, "reader", includedPermissions=["storage.objects.get"])
 
     role = wire("GET", f"/v1/projects/{NUMBER}/roles/reader")
 

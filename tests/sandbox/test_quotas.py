@@ -28,13 +28,13 @@ BODY: dict[str, Any] = {
 }
 
 
-def set_quota(world: SandboxState, **what: Any) -> None:
-    with world.write() as session:
+def set_quota(sandbox_state: SandboxState, **what: Any) -> None:
+    with sandbox_state.write() as session:
         set_tpu_quota(session, **what)
 
 
-def stock_out(world: SandboxState, **what: Any) -> None:
-    with world.write() as session:
+def stock_out(sandbox_state: SandboxState, **what: Any) -> None:
+    with sandbox_state.write() as session:
         administration.add_stockout(session, **what)
 
 
@@ -65,7 +65,7 @@ def queued_state(api: Api, name: str = "q") -> str:
     ],
 )
 def test_type_and_tier_count_against_two_metrics(
-    world: SandboxState, accelerator_type: str, tier: CapacityTier, metric: str, size: int
+    sandbox_state: SandboxState, accelerator_type: str, tier: CapacityTier, metric: str, size: int
 ) -> None:
     """In the unit of the type's name: cores of v2 to v4 and v5p, chips of v5e and v6e."""
     places = quota_metrics(Demand("p", "us-east5-b", accelerator_type, tier))
@@ -75,14 +75,14 @@ def test_type_and_tier_count_against_two_metrics(
         (f"{metric}PerProjectPerZoneForTPUAPI", "us-east5-b"),
     )
     scheduling = {CapacityTier.PREEMPTIBLE: {"spot": True}, CapacityTier.RESERVED: {"reserved": True}}.get(tier, {})
-    administration.add_node(world, acceleratorType=accelerator_type, schedulingConfig=scheduling)
-    with world.read() as session:
+    administration.add_node(sandbox_state, acceleratorType=accelerator_type, schedulingConfig=scheduling)
+    with sandbox_state.read() as session:
         assert set(quota_usage(session, "sandbox").values()) == {size}
 
 
-def test_exceeded_region_or_zone_quota_gives_the_error_of_the_service(world: SandboxState, api: Api) -> None:
-    set_quota(world, limit=32, generation="v6e", tier="spot", region="us-east5")
-    set_quota(world, limit=16, metric="TPUV6EPreemptiblePerProjectPerZoneForTPUAPI", zone="us-east5-b")
+def test_exceeded_region_or_zone_quota_gives_the_error_of_the_service(sandbox_state: SandboxState, api: Api) -> None:
+    set_quota(sandbox_state, limit=32, generation="v6e", tier="spot", region="us-east5")
+    set_quota(sandbox_state, limit=16, metric="TPUV6EPreemptiblePerProjectPerZoneForTPUAPI", zone="us-east5-b")
 
     other = create(api, "d", f"{HOME}/us-east1-d")
     answers = [
@@ -104,8 +104,8 @@ def test_exceeded_region_or_zone_quota_gives_the_error_of_the_service(world: San
     assert "name" in create(api, "f", schedulingConfig={})  # another tier, another metric
 
 
-def test_limit_of_zero_without_a_place_applies_everywhere(world: SandboxState, api: Api) -> None:
-    set_quota(world, limit=0, generation="v6e", tier="spot")
+def test_limit_of_zero_without_a_place_applies_everywhere(sandbox_state: SandboxState, api: Api) -> None:
+    set_quota(sandbox_state, limit=0, generation="v6e", tier="spot")
 
     text = "Quota limit 'TPUV6EPreemptiblePerProjectPerRegionForTPUAPI' has been exceeded. Limit: 0 in region us-east5."
     assert create(api, "a") == (429, text)
@@ -113,14 +113,14 @@ def test_limit_of_zero_without_a_place_applies_everywhere(world: SandboxState, a
 
 @pytest.mark.parametrize("state", ["SUSPENDED", "FAILED"])
 def test_dead_records_count_against_quota_until_deleted(
-    world: SandboxState, api: Api, clock: ManualClock, state: str
+    sandbox_state: SandboxState, api: Api, clock: ManualClock, state: str
 ) -> None:
     """Observed: marin#87, skypilot PR#1483."""
-    set_quota(world, limit=32, generation="v6e", tier="spot", region="us-east5")
-    administration.add_node(world, "dead", zone="us-east5-b", state="PREEMPTED", **BODY)
+    set_quota(sandbox_state, limit=32, generation="v6e", tier="spot", region="us-east5")
+    administration.add_node(sandbox_state, "dead", zone="us-east5-b", state="PREEMPTED", **BODY)
     spec = {"parent": V6E, "nodeId": "gone", "node": BODY}
     administration.add_queued_resource(
-        world, "husk", zone="us-east5-b", state=state, node_ids=("gone",), tpu={"nodeSpec": [spec]}
+        sandbox_state, "husk", zone="us-east5-b", state=state, node_ids=("gone",), tpu={"nodeSpec": [spec]}
     )
 
     text = "Quota 'TPUV6EPreemptiblePerProjectPerRegionForTPUAPI' exhausted. Limit 32 in region us-east5"
@@ -131,11 +131,11 @@ def test_dead_records_count_against_quota_until_deleted(
     assert ("name" in create(api, "new"), "name" in request(api, "q")) == (True, True)
 
 
-def test_queued_resource_and_its_node_count_once(world: SandboxState, api: Api, clock: ManualClock) -> None:
+def test_queued_resource_and_its_node_count_once(sandbox_state: SandboxState, api: Api, clock: ManualClock) -> None:
     request(api, "q")
     seen = []
     for _ in range(2):
-        with world.read() as session:
+        with sandbox_state.read() as session:
             seen.append(quota_usage(session, "sandbox"))
         clock.sleep(15 * MINUTE)
 
@@ -152,9 +152,9 @@ def test_queued_resource_and_its_node_count_once(world: SandboxState, api: Api, 
     ],
 )
 def test_stockout_fails_creates_in_their_operation_until_it_ends(
-    world: SandboxState, api: Api, clock: ManualClock, scheduling: dict[str, bool], text: str
+    sandbox_state: SandboxState, api: Api, clock: ManualClock, scheduling: dict[str, bool], text: str
 ) -> None:
-    stock_out(world, zone="us-east5-*", accelerator_type="v6e-*", duration=20 * MINUTE)
+    stock_out(sandbox_state, zone="us-east5-*", accelerator_type="v6e-*", duration=20 * MINUTE)
     ends = []
     for node_id in ("early", "late"):
         operation = create(api, node_id, schedulingConfig=scheduling)
@@ -167,9 +167,9 @@ def test_stockout_fails_creates_in_their_operation_until_it_ends(
     assert "name" in create(api, "elsewhere", f"{HOME}/us-east1-d")
 
 
-def test_start_of_a_stopped_node_needs_capacity(world: SandboxState, api: Api, clock: ManualClock) -> None:
-    administration.add_node(world, state="STOPPED")
-    stock_out(world, tier="on-demand")
+def test_start_of_a_stopped_node_needs_capacity(sandbox_state: SandboxState, api: Api, clock: ManualClock) -> None:
+    administration.add_node(sandbox_state, state="STOPPED")
+    stock_out(sandbox_state, tier="on-demand")
     operation = api("nodes.start", name=f"{api.zone}/nodes/node")
     clock.sleep(2 * MINUTE)
 
@@ -178,11 +178,11 @@ def test_start_of_a_stopped_node_needs_capacity(world: SandboxState, api: Api, c
 
 @pytest.mark.parametrize("comes", ["before", "after"])
 def test_queued_resource_waits_for_the_end_of_a_stockout(
-    world: SandboxState, api: Api, clock: ManualClock, comes: str
+    sandbox_state: SandboxState, api: Api, clock: ManualClock, comes: str
 ) -> None:
     for step in sorted(("stockout", "request"), reverse=comes == "before"):
         if step == "stockout":
-            stock_out(world, zone="us-east5-b", duration=20 * MINUTE)
+            stock_out(sandbox_state, zone="us-east5-b", duration=20 * MINUTE)
         else:
             request(api, "q")
     seen = []
@@ -193,12 +193,12 @@ def test_queued_resource_waits_for_the_end_of_a_stockout(
     assert seen == ["WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"]
 
 
-def test_stockout_without_an_end_can_be_removed(world: SandboxState, api: Api, clock: ManualClock) -> None:
-    stock_out(world)
+def test_stockout_without_an_end_can_be_removed(sandbox_state: SandboxState, api: Api, clock: ManualClock) -> None:
+    stock_out(sandbox_state)
     request(api, "q")
     clock.sleep(timedelta(days=30))
     before = queued_state(api)
-    with world.write() as session:
+    with sandbox_state.write() as session:
         count = administration.end_stockouts(session)
     clock.sleep(15 * MINUTE)
 
@@ -206,14 +206,14 @@ def test_stockout_without_an_end_can_be_removed(world: SandboxState, api: Api, c
 
 
 def test_stockout_does_not_change_failing_or_hanging_requests(
-    world: SandboxState, api: Api, clock: ManualClock
+    sandbox_state: SandboxState, api: Api, clock: ManualClock
 ) -> None:
-    with world.write() as session:
+    with sandbox_state.write() as session:
         add_fault(session, Fault(FaultKind.HANG, node="stuck", state="WAITING_FOR_RESOURCES"))
         add_fault(session, Fault(FaultKind.OPERATION_ERROR, node="doomed", method="*.queuedResources.create"))
     for name in ("doomed", "stuck"):
         request(api, name)
-    stock_out(world, duration=MINUTE)
+    stock_out(sandbox_state, duration=MINUTE)
     clock.sleep(30 * MINUTE)
 
     assert [queued_state(api, name) for name in ("doomed", "stuck")] == ["FAILED", "WAITING_FOR_RESOURCES"]
@@ -230,6 +230,6 @@ def test_stockout_does_not_change_failing_or_hanging_requests(
         {"limit": 1, "metric": "TPUV6EPerProjectPerZoneForTPUAPI", "region": "us-east5"},
     ],
 )
-def test_invalid_quota_is_rejected(world: SandboxState, what: dict[str, Any]) -> None:
+def test_invalid_quota_is_rejected(sandbox_state: SandboxState, what: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError):
-        set_quota(world, **what)
+        set_quota(sandbox_state, **what)

@@ -23,7 +23,7 @@ from tpuctl.sandbox.state import LAYOUT, SandboxState
 NEW = "sandbox: nothing here is real, and nothing is billed\n"
 
 
-def world_file(console: Console) -> Path:
+def state_file(console: Console) -> Path:
     return Path(console.environ["TPUCTL_STATE_DIR"]) / "sandbox" / "world.sqlite3"
 
 
@@ -44,7 +44,7 @@ def test_status_shows_nodes_queued_resources_and_faults(embedded: Console, sandb
 
     assert (rows, err, code) == (
         [
-            f"path                         {world_file(embedded)}",
+            f"path                         {state_file(embedded)}",
             "now                          2026-01-01T00:00:00Z",
             "speed                        1 times real time",
             "nodes of sandbox             1 READY, 1 STOPPED",
@@ -57,7 +57,7 @@ def test_status_shows_nodes_queued_resources_and_faults(embedded: Console, sandb
     assert "UNHEALTHY_TENSORFLOW" in fault
     in_json = json.loads(embedded("sandbox", "status", "-o", "json")[0])
     assert {name: value for name, value in in_json.items() if value != []} == {
-        "path": str(world_file(embedded)),
+        "path": str(state_file(embedded)),
         "now": "2026-01-01T00:00:00Z",
         "speed": 1.0,
         "nodes": {"sandbox": {"READY": 1, "STOPPED": 1}},
@@ -110,10 +110,10 @@ def test_changing_commands_with_json_output_print_an_object(embedded: Console, s
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (("fault", "unhelthy"), "error: `unhelthy` is not a kind of fault\n  hint: did you mean `unhealthy`?\n"),
+        (("fault", "unhelthy"), "error: unknown fault kind `unhelthy`\n  hint: did you mean `unhealthy`?\n"),
         (("fault", "hang", "--state", "REDY"), "REDY"),
         (("fault", "unhealthy", "--health", "SICK"), "SICK"),
-        (("fault",), "error: no kind of fault given\n  hint: use one of unhealthy, "),
+        (("fault",), "error: no fault kind given\n  hint: use one of unhealthy, "),
         (
             ("advance", "forever"),
             "error: the sandbox cannot advance by `forever`\n  hint: give a duration such as 10m\n",
@@ -144,7 +144,7 @@ def test_invalid_input_is_an_error_with_its_value(
 
 def test_reset_asks_for_confirmation_and_removes_the_sandbox(embedded: Console, sandbox: Sandbox) -> None:
     sandbox.add_node("a")
-    question = f"remove the sandbox in {world_file(embedded).parent}?"
+    question = f"remove the sandbox in {state_file(embedded).parent}?"
 
     assert embedded("sandbox", "reset") == (
         "",
@@ -163,12 +163,12 @@ def test_reset_asks_for_confirmation_and_removes_the_sandbox(embedded: Console, 
 
 def test_damaged_sandbox_is_an_error_that_reset_fixes(offline: Console) -> None:
     assert offline("--sandbox", "list")[2] == 0
-    world_file(offline).write_text("not a database, but long enough to look like one" * 100)
+    state_file(offline).write_text("not a database, but long enough to look like one" * 100)
 
     assert offline("--sandbox", "list") == (
         "",
         (
-            f"error: the sandbox in `{world_file(offline)}` is damaged: file is not a database\n"
+            f"error: the sandbox in `{state_file(offline)}` is damaged: file is not a database\n"
             "  hint: run `tpuctl sandbox reset` to start with an empty sandbox\n"
         ),
         1,
@@ -179,7 +179,7 @@ def test_damaged_sandbox_is_an_error_that_reset_fixes(offline: Console) -> None:
 
 @pytest.mark.parametrize("version", [None, 0, LAYOUT, 99])
 def test_file_of_another_program_is_not_changed(offline: Console, version: int | None) -> None:
-    path = world_file(offline)
+    path = state_file(offline)
     path.parent.mkdir(parents=True)
     if version is None:
         path.write_text("not a database, but long enough to look like one" * 100)
@@ -206,7 +206,7 @@ def test_write_waits_for_another_writer(embedded: Console, sandbox: Sandbox) -> 
     began, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with sandbox.world.write():
+        with sandbox.state.write():
             began.set()
             done.wait(0.4)
 

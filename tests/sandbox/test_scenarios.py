@@ -43,26 +43,28 @@ steps:
 """
 
 
-def log(world: SandboxState) -> list[tuple[str, str, str, int]]:
+def log(sandbox_state: SandboxState) -> list[tuple[str, str, str, int]]:
     """Return the log as (time of day, method, path, status)."""
-    found = read_log(world.path)
+    found = read_log(sandbox_state.path)
     return [(f"{entry.at:%H:%M}", entry.method, entry.path, entry.status) for entry in found]
 
 
-def test_scenario_without_requests_happens_at_its_times(world: SandboxState, api: Any, clock: ManualClock) -> None:
+def test_scenario_without_requests_happens_at_its_times(
+    sandbox_state: SandboxState, api: Any, clock: ManualClock
+) -> None:
     scenario = read_scenario(NIGHT, "night.yaml")
-    play_scenario(world, scenario)
+    play_scenario(sandbox_state, scenario)
     before = api.state("trainer")
 
     clock.sleep(60 * MINUTE)
 
-    with world.read() as session:
+    with sandbox_state.read() as session:
         node = session.node("sandbox", "us-central2-b", "trainer")
     assert before == "READY"
     assert node is not None
     assert [(f"{phase.at:%H:%M}", phase.state) for phase in node.timeline][-1] == ("00:10", "PREEMPTED")
-    assert read_status(world).faults == ()
-    assert log(world) == [
+    assert read_status(sandbox_state).faults == ()
+    assert log(sandbox_state) == [
         ("00:00", "EVENT", "added: nodes trainer", 0),
         ("00:10", "EVENT", "trainer is preempted, once", 0),
         ("00:20", "EVENT", "the next call is answered with 500, until it is removed", 0),
@@ -72,17 +74,19 @@ def test_scenario_without_requests_happens_at_its_times(world: SandboxState, api
     ]
 
 
-def test_step_takes_effect_for_readers_at_its_time(world: SandboxState, clock: ManualClock) -> None:
-    play_scenario(world, read_scenario("steps: [{at: 10m, fault: http-error, status: 500, times: 1}]", "s.yaml"))
+def test_step_takes_effect_for_readers_at_its_time(sandbox_state: SandboxState, clock: ManualClock) -> None:
+    play_scenario(
+        sandbox_state, read_scenario("steps: [{at: 10m, fault: http-error, status: 500, times: 1}]", "s.yaml")
+    )
     request = Request("GET", "/v2/projects/sandbox/locations/us-central2-b/nodes", headers={"user-agent": "curl/8 (x)"})
     statuses = []
     for _ in range(3):
-        answer = answer_request(world, request)
+        answer = answer_request(sandbox_state, request)
         statuses.append(getattr(answer, "status", 0))
         clock.sleep(6 * MINUTE)
 
     assert statuses == [200, 200, 500]
-    assert [(method, status) for _, method, _, status in log(world)] == [
+    assert [(method, status) for _, method, _, status in log(sandbox_state)] == [
         ("GET", 200), ("GET", 200), ("EVENT", 0), ("GET", 500),
     ]  # fmt: skip
 
@@ -91,7 +95,7 @@ def test_step_takes_effect_for_readers_at_its_time(world: SandboxState, clock: M
     ("text", "complaint", "hint"),
     [
         ("steps:\n- at: 1m\n  preemt: a", "s.yaml line 3: unknown key `preemt`", "did you mean `preempt`?"),
-        ("steps:\n- at: 1m\n  fault: preemt", "s.yaml line 3: `preemt` is not a kind of fault", "did you mean `preempt`?"),
+        ("steps:\n- at: 1m\n  fault: preemt", "s.yaml line 3: unknown fault kind `preemt`", "did you mean `preempt`?"),
         ("steps:\n- at: 1m\n  fault: hang\n  stat: X", "s.yaml line 4: unknown key `stat`", "did you mean `state`?"),
         ("steps:\n- at: tonight\n  preempt: a", "s.yaml line 2: `at`: `tonight` is not a duration; " + WRITTEN, None),
         ("steps:\n- seed:\n    nodes: [{nam: a}]", "s.yaml line 3: unknown key `nam`", "did you mean `name`?"),
@@ -105,15 +109,15 @@ def test_invalid_scenario_is_an_error_with_its_line(text: str, complaint: str, h
     assert (caught.value.message, caught.value.hint) == (complaint, hint)
 
 
-def test_scenario_with_a_rejected_step_plans_no_event(world: SandboxState) -> None:
+def test_scenario_with_a_rejected_step_plans_no_event(sandbox_state: SandboxState) -> None:
     text = "steps:\n- at: 1m\n  seed: {nodes: [{name: a, zone: us-central2-b, acceleratorType: v6e-8}]}\n- preempt: b"
 
     with pytest.raises(SeedError, match=r"s.yaml line 3: Cloud TPU received a bad request"):
-        play_scenario(world, read_scenario(text, "s.yaml"))
+        play_scenario(sandbox_state, read_scenario(text, "s.yaml"))
 
-    with world.read() as session:
+    with sandbox_state.read() as session:
         events = session.events()
-    assert (events, read_status(world).faults, log(world)) == ([], (), [])
+    assert (events, read_status(sandbox_state).faults, log(sandbox_state)) == ([], (), [])
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -132,31 +136,31 @@ def test_every_fault_kind_has_a_description(kind: FaultKind) -> None:
     assert kind is FaultKind.UNREACHABLE or "trainer" in words
 
 
-def fill(world: SandboxState) -> None:
+def fill(sandbox_state: SandboxState) -> None:
     """Fill the log except for a line or two."""
-    path = log_path(world.path)
+    path = log_path(sandbox_state.path)
     path.write_bytes(b"torn\n" * (FULL_SIZE // 5))
 
 
-def test_log_drops_the_oldest_entries_and_stores_no_token(world: SandboxState) -> None:
+def test_log_drops_the_oldest_entries_and_stores_no_token(sandbox_state: SandboxState) -> None:
     request = Request("GET", "/v2/x", (("access_token", "secret"), ("alt", "json")), {"user-agent": "curl/8.5.0"})
     for status in (200, 201):
-        fill(world)
-        log_call(world.path, request, status, world.clock.now())
-    log_call(world.path, request, 202, world.clock.now())
+        fill(sandbox_state)
+        log_call(sandbox_state.path, request, status, sandbox_state.clock.now())
+    log_call(sandbox_state.path, request, 202, sandbox_state.clock.now())
 
-    kept = [(entry.path, entry.status, entry.client) for entry in read_log(world.path)]
+    kept = [(entry.path, entry.status, entry.client) for entry in read_log(sandbox_state.path)]
 
     assert kept == [("/v2/x?access_token=...&alt=json", status, "curl/8.5.0") for status in (201, 202)]
 
 
-def test_follow_log_sees_all_entries_across_a_rotation(world: SandboxState) -> None:
-    fill(world)
-    coming, seen = follow_log(world.path), []
+def test_follow_log_sees_all_entries_across_a_rotation(sandbox_state: SandboxState) -> None:
+    fill(sandbox_state)
+    coming, seen = follow_log(sandbox_state.path), []
     next(coming)
 
     for status in range(200, 240):
-        log_call(world.path, Request("GET", "/v2/x"), status, world.clock.now())
+        log_call(sandbox_state.path, Request("GET", "/v2/x"), status, sandbox_state.clock.now())
         if status % 3 == 0:
             seen += [entry.status for entry in next(coming)]
 

@@ -56,12 +56,12 @@ nodes:
 """
 
 
-def test_seed_adds_entries_of_every_kind(world: SandboxState, api: Any) -> None:
-    apply_seed(world, read_seed(EVERYTHING, "team.yaml"))
+def test_seed_adds_entries_of_every_kind(sandbox_state: SandboxState, api: Any) -> None:
+    apply_seed(sandbox_state, read_seed(EVERYTHING, "team.yaml"))
 
     trainer, spot = (api("nodes.get", name=f"{ZONE}/nodes/{name}") for name in ("trainer", "spot"))
     dead = api("queuedResources.get", name=f"{ZONE}/queuedResources/dead")
-    with world.read() as session:
+    with sandbox_state.read() as session:
         faults = [(str(fault.kind), fault.node, fault.count) for _, fault in list_faults(session)]
         settings, keys = session.settings(), session.project("sandbox")["items"]
         buckets = [found.name for found in session.resources.list_records("storage.bucket")]
@@ -115,16 +115,16 @@ def test_unknown_state_is_an_error_with_the_known_states() -> None:
     assert "CREATING, READY" in str(caught.value.hint)
 
 
-def test_seed_with_a_rejected_entry_adds_none(world: SandboxState, api: Any) -> None:
+def test_seed_with_a_rejected_entry_adds_none(sandbox_state: SandboxState, api: Any) -> None:
     text = (
         "faults:\n- kind: preempt\nnodes:\n- name: good\n- name: bad\n  zone: us-central2-b\n  acceleratorType: v6e-8"
     )
 
     with pytest.raises(SeedError) as caught:
-        apply_seed(world, read_seed(text, "s.yaml"))
+        apply_seed(sandbox_state, read_seed(text, "s.yaml"))
 
     assert caught.value.message.startswith("s.yaml line 5: Cloud TPU received a bad request. The requested accelerator")
-    assert (api.state("good"), read_status(world).faults) == (404, ())
+    assert (api.state("good"), read_status(sandbox_state).faults) == (404, ())
 
 
 @pytest.mark.parametrize(
@@ -146,31 +146,31 @@ def test_seed_with_a_rejected_entry_adds_none(world: SandboxState, api: Any) -> 
         ("192.168.5", True),
     ],
 )
-def test_bucket_name_is_checked(world: SandboxState, name: str, is_one: bool) -> None:
+def test_bucket_name_is_checked(sandbox_state: SandboxState, name: str, is_one: bool) -> None:
     entries = read_seed(f"buckets:\n- name: {name}", "s.yaml")
     if is_one:
-        apply_seed(world, entries)
+        apply_seed(sandbox_state, entries)
         return
     with pytest.raises(SeedError) as caught:
-        apply_seed(world, entries)
+        apply_seed(sandbox_state, entries)
     assert caught.value.message == f"s.yaml line 2: Invalid bucket name: '{name}'"
 
 
-def test_seed_replaces_resources_of_the_same_name(world: SandboxState, api: Any) -> None:
-    administration.add_node(world, "trainer", state="STOPPED", age=timedelta(days=2))
+def test_seed_replaces_resources_of_the_same_name(sandbox_state: SandboxState, api: Any) -> None:
+    administration.add_node(sandbox_state, "trainer", state="STOPPED", age=timedelta(days=2))
 
-    apply_seed(world, read_seed("nodes: [{name: trainer, zone: us-central2-b, state: READY}]", "s.yaml"))
+    apply_seed(sandbox_state, read_seed("nodes: [{name: trainer, zone: us-central2-b, state: READY}]", "s.yaml"))
 
     assert api.state("trainer") == "READY"
 
 
-def test_misplaced_project_example_has_every_problem_once(world: SandboxState) -> None:
+def test_misplaced_project_example_has_every_problem_once(sandbox_state: SandboxState) -> None:
     """All its resources exist after it is added once, and after it is added twice."""
     entries = read_seed(MISPLACED.read_text("utf-8"), MISPLACED.name)
     for _ in range(2):
-        apply_seed(world, entries)
+        apply_seed(sandbox_state, entries)
 
-    wire = Wire(world)
+    wire = Wire(sandbox_state)
     buckets = [wire("GET", f"/storage/v1/b/{entry.name}/storageLayout") for entry in entries if entry.kind == "buckets"]
     kinds = {found["locationType"] for found in buckets if isinstance(found, dict)}
     refused = [found[0] for found in buckets if isinstance(found, tuple)]

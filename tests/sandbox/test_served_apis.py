@@ -138,15 +138,15 @@ SERVED: dict[str, list[tuple[str, str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def stocked(tmp_path_factory: pytest.TempPathFactory) -> SandboxState:
-    world = SandboxState.open(tmp_path_factory.mktemp("stocked") / "world.db")
-    administration.add_bucket(world, "b")
-    administration.add_object(world, "b", "o", "content")
-    administration.add_disk(world, "d")
-    administration.add_instance(world, "i")
-    administration.add_cache(world, "b", "us-central1-a")
-    administration.add_role(world, "reader", includedPermissions=["storage.objects.get"])
-    administration.set_org_policy(world, "compute.requireOsLogin", {"rules": [{"enforce": True}]})
-    return world
+    sandbox_state = SandboxState.open(tmp_path_factory.mktemp("stocked") / "sandbox.db")
+    administration.add_bucket(sandbox_state, "b")
+    administration.add_object(sandbox_state, "b", "o", "content")
+    administration.add_disk(sandbox_state, "d")
+    administration.add_instance(sandbox_state, "i")
+    administration.add_cache(sandbox_state, "b", "us-central1-a")
+    administration.add_role(sandbox_state, "reader", includedPermissions=["storage.objects.get"])
+    administration.set_org_policy(sandbox_state, "compute.requireOsLogin", {"rules": [{"enforce": True}]})
+    return sandbox_state
 
 
 @pytest.mark.parametrize("method", SERVED)

@@ -46,12 +46,12 @@ def missing_programs() -> list[str]:
 class Slice:
     """A READY node of four workers, and the connections of a client to them."""
 
-    world: SandboxState
+    state: SandboxState
     home: Path
 
     def call(self, method: str, path: str, body: Json | None = None, **query: str) -> Json:
         sent = b"" if body is None else json.dumps(body).encode()
-        answer = answer_request(self.world, Request(method, path, tuple(query.items()), body=sent))
+        answer = answer_request(self.state, Request(method, path, tuple(query.items()), body=sent))
         assert isinstance(answer, Response)
         assert answer.status == 200, answer.body
         return dict(json.loads(answer.body))
@@ -68,7 +68,7 @@ class Slice:
             host_alias=host_alias(node["id"], worker),
             known_hosts=(self.home / "known_hosts", self.home / ".ssh" / "google_compute_known_hosts"),
             identity=self.home / ".ssh" / "google_compute_engine",
-            proxy_command=proxy_command(self.world.path, address),
+            proxy_command=proxy_command(self.state.path, address),
             host_keys=(f"ssh-ed25519 {key}",),
         )
 
@@ -87,7 +87,7 @@ def pod(tmp_path: Path) -> Slice:
         assert os.environ.get("CI") != "true", message
         pytest.skip(message)
     # A space and a percent sign are the hardest cases for the quoting of ssh and sshd.
-    pod = Slice(SandboxState.open(tmp_path / "a 100% world" / "world.sqlite", speed=1), tmp_path / "home")
+    pod = Slice(SandboxState.open(tmp_path / "a 100% sandbox" / "world.sqlite", speed=1), tmp_path / "home")
     key = ensure_key(pod.home, login=getuser())
     node = {
         "acceleratorType": "v4-32",
@@ -96,7 +96,7 @@ def pod(tmp_path: Path) -> Slice:
         "metadata": {"ssh-keys": metadata_key_line(getuser(), key)},
     }
     pod.call("POST", NODES, node, nodeId="pod")
-    pod.world.advance(timedelta(minutes=20))
+    pod.state.advance(timedelta(minutes=20))
     return pod
 
 
@@ -140,7 +140,7 @@ def test_failed_connection_reports_its_reason(pod: Slice, tmp_path: Path) -> Non
     good = pod.connection(0)
     stranger = ensure_key(tmp_path / "stranger", login="stranger")
     other_host = replace(good, host_keys=(f"ssh-ed25519 {host_key(tmp_path / 'other host')}",))
-    unknown = replace(good, proxy_command=proxy_command(pod.world.path, "198.18.200.1"))
+    unknown = replace(good, proxy_command=proxy_command(pod.state.path, "198.18.200.1"))
 
     save_host_keys([other_host])
     changed = probe_ssh(other_host, PATIENCE).outcome
@@ -168,7 +168,7 @@ def test_guest_reboot_ends_processes_and_finishes(pod: Slice) -> None:
     rebooted = pod.run(0, "sudo -n /sbin/reboot; echo not reached")
     while_booting = probe_ssh(pod.connection(0), PATIENCE)
     other_worker = pod.run(1, "true")
-    pod.world.advance(timedelta(minutes=1))
+    pod.state.advance(timedelta(minutes=1))
     alive = pod.run(0, 'seen=$(cat beat); sleep 0.3; [ "$seen" = "$(cat beat)" ] && echo ended')
 
     assert rebooted == ("", 255)
@@ -182,7 +182,7 @@ def test_guest_reboot_ends_processes_and_finishes(pod: Slice) -> None:
 def test_worker_files_are_private(pod: Slice) -> None:
     pod.run(0, "true")
 
-    modes = {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in (pod.world.path.parent / "workers").rglob("*")}
+    modes = {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in (pod.state.path.parent / "workers").rglob("*")}
     assert modes == {0}
 
 

@@ -59,11 +59,11 @@ TABLE = [
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row[1]} while {row[0]} ({row[3]})")
 def test_queued_resource_state_allows_the_calls_of_the_table(
-    world: SandboxState, api: Api, row: tuple[str, str, object, str]
+    sandbox_state: SandboxState, api: Api, row: tuple[str, str, object, str]
 ) -> None:
     found, call, result, _ = row
-    administration.add_queued_resource(world, state=found)
-    administration.add_node(world, queued_resource="queued")
+    administration.add_queued_resource(sandbox_state, state=found)
+    administration.add_node(sandbox_state, queued_resource="queued")
     verb, _, force = call.partition(" ")
 
     answer = api(f"queuedResources.{verb}", name=NAME, force=bool(force))
@@ -95,10 +95,10 @@ WAITING = [("CREATING", ""), ("ACCEPTED", ""), ("WAITING_FOR_RESOURCES", "")]
 
 
 def test_active_queued_resource_is_suspended_when_its_node_is_preempted(
-    world: SandboxState, api: Api, clock: ManualClock
+    sandbox_state: SandboxState, api: Api, clock: ManualClock
 ) -> None:
     """Observed: WAITING, PROVISIONING, ACTIVE within minutes; SUSPENDING, SUSPENDED by the service, then no new node."""
-    with world.write() as session:
+    with sandbox_state.write() as session:
         add_fault(session, Fault(FaultKind.PREEMPT, after=5 * MINUTE))
     request(api, spot={})
 
@@ -112,10 +112,10 @@ def test_active_queued_resource_is_suspended_when_its_node_is_preempted(
 
 
 def test_unprovisionable_queued_resource_fails_with_the_error_of_the_service(
-    world: SandboxState, api: Api, clock: ManualClock
+    sandbox_state: SandboxState, api: Api, clock: ManualClock
 ) -> None:
     """Observed: PROVISIONING, SUSPENDING by the service, FAILED with code 13 within five minutes."""
-    with world.write() as session:
+    with sandbox_state.write() as session:
         add_fault(session, Fault(FaultKind.OPERATION_ERROR, code=13, method="*.queuedResources.create"))
     request(api)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.sandbox.answers import VERSIONS
+from tests.sandbox.response_schema import VERSIONS
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.discovery import load_document
 from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
@@ -27,8 +27,8 @@ SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 class Story:
     """The calls of a client and of a sandbox user that reach a state. Every step returns the story."""
 
-    def __init__(self, world: SandboxState, api: Api, clock: ManualClock) -> None:
-        self.world, self.api, self.clock = world, api, clock
+    def __init__(self, sandbox_state: SandboxState, api: Api, clock: ManualClock) -> None:
+        self.state, self.api, self.clock = sandbox_state, api, clock
 
     def create(self) -> Story:
         """Create a node."""
@@ -37,14 +37,14 @@ class Story:
 
     def node(self, *verbs: str, **fields: Any) -> Story:
         """Add a node, and call methods on it."""
-        administration.add_node(self.world, **fields)
+        administration.add_node(self.state, **fields)
         for verb in verbs:
             assert "name" in self.api(f"nodes.{verb}", name=NODE, version="v1" if verb == "reimage" else "v2")
         return self
 
     def fault(self, kind: FaultKind, **values: Any) -> Story:
         """Add a fault."""
-        with self.world.write() as session:
+        with self.state.write() as session:
             add_fault(session, Fault(kind, **values))
         return self
 
@@ -119,9 +119,9 @@ def test_every_enum_value_has_a_row_or_a_reason(version: str) -> None:
 
 @pytest.mark.parametrize(("field", "wanted"), [(f, v) for f, rows in ENUMS.items() for v in rows if "Node" in f])
 def test_node_reaches_the_value_in_every_version(
-    world: SandboxState, api: Api, clock: ManualClock, field: str, wanted: str
+    sandbox_state: SandboxState, api: Api, clock: ManualClock, field: str, wanted: str
 ) -> None:
-    ENUMS[field][wanted](Story(world, api, clock))
+    ENUMS[field][wanted](Story(sandbox_state, api, clock))
 
     shown = [api("nodes.get", name=NODE, version=version)[field.partition(".")[2]] for version in VERSIONS]
     assert shown == [wanted] * 4
@@ -129,9 +129,9 @@ def test_node_reaches_the_value_in_every_version(
 
 @pytest.mark.parametrize("wanted", QUEUED_STATES)
 def test_queued_resource_reaches_the_value_in_both_versions(
-    world: SandboxState, api: Api, clock: ManualClock, wanted: str
+    sandbox_state: SandboxState, api: Api, clock: ManualClock, wanted: str
 ) -> None:
-    QUEUED_STATES[wanted](Story(world, api, clock))
+    QUEUED_STATES[wanted](Story(sandbox_state, api, clock))
 
     shown = [api("queuedResources.get", name=QUEUED, version=version)["state"] for version in ("v2", "v2alpha1")]
     reason = shown[0].get("failedData", {}).get("error", {}).get("code")

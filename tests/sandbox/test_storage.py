@@ -21,9 +21,9 @@ FAILED = (412, "conditionNotMet", "At least one of the pre-conditions you specif
 
 
 @pytest.fixture
-def wire(world: SandboxState) -> Wire:
-    administration.add_bucket(world, "data", location="us-central2")
-    return Wire(world)
+def wire(sandbox_state: SandboxState) -> Wire:
+    administration.add_bucket(sandbox_state, "data", location="us-central2")
+    return Wire(sandbox_state)
 
 
 def test_bucket_needs_only_a_name_and_a_location(wire: Wire) -> None:
@@ -66,9 +66,9 @@ def test_location_type_follows_from_the_name(location: str, is_placed: bool, kin
 
 def test_list_buckets_returns_the_projects_buckets_in_pages(wire: Wire) -> None:
     for name in ("b", "a"):
-        administration.add_bucket(wire.world, name, labels={"of": name})
-    administration.add_bucket(wire.world, "elsewhere", project="other")
-    administration.add_bucket(wire.world, "strange", denied=["*"])
+        administration.add_bucket(wire.state, name, labels={"of": name})
+    administration.add_bucket(wire.state, "elsewhere", project="other")
+    administration.add_bucket(wire.state, "strange", denied=["*"])
 
     first = wire("GET", f"{B}?project=sandbox&maxResults=2")
     second = wire("GET", f"{B}?project={administration.project_number('sandbox')}&pageToken={first['nextPageToken']}")
@@ -88,10 +88,10 @@ def _denied(permission: str, thing: str) -> tuple[int, str, str]:
 
 
 def test_errors_have_the_messages_of_the_service(wire: Wire) -> None:
-    administration.add_bucket(wire.world, "strange", denied=["*"])
-    administration.add_bucket(wire.world, "full", denied=["storage.objects.create"])
-    administration.add_bucket(wire.world, "unpaid", project="poor")
-    administration.set_billing(wire.world, enabled=False, project="poor")
+    administration.add_bucket(wire.state, "strange", denied=["*"])
+    administration.add_bucket(wire.state, "full", denied=["storage.objects.create"])
+    administration.add_bucket(wire.state, "unpaid", project="poor")
+    administration.set_billing(wire.state, enabled=False, project="poor")
 
     assert wire("GET", f"{B}/none") == (404, "notFound", "The specified bucket does not exist.")
     assert wire("GET", f"{B}/data/o/a%2Fb") == (404, "notFound", "No such object: data/a/b")
@@ -110,14 +110,14 @@ def test_errors_have_the_messages_of_the_service(wire: Wire) -> None:
 
 
 def test_requester_pays_bucket_needs_a_project_to_bill(wire: Wire) -> None:
-    administration.add_bucket(wire.world, "paid", billing={"requesterPays": True})
+    administration.add_bucket(wire.state, "paid", billing={"requesterPays": True})
     error = (400, "required", "Bucket is requester pays bucket but no user project provided.")
 
     assert wire("GET", f"{B}/paid") == error
     assert wire("GET", f"{B}/paid?userProject=mine")["billing"] == {"requesterPays": True}
     assert wire("GET", f"{B}/paid", x_goog_user_project="mine")["name"] == "paid"
 
-    administration.add_project(wire.world, "mine", denied=["serviceusage.services.use"])
+    administration.add_project(wire.state, "mine", denied=["serviceusage.services.use"])
     assert wire("GET", f"{B}/paid?userProject=mine")[::2] == (
         403,
         "user@example.com does not have serviceusage.services.use access to the Google Cloud project.",
@@ -141,7 +141,7 @@ def test_set_bucket_policy_with_an_old_etag_is_rejected(wire: Wire) -> None:
 
 
 def test_test_iam_permissions_returns_the_callers_permissions(wire: Wire) -> None:
-    administration.add_bucket(wire.world, "full", denied=["storage.objects.create"])
+    administration.add_bucket(wire.state, "full", denied=["storage.objects.create"])
     asked = "iam/testPermissions?permissions=storage.objects.get&permissions=storage.objects.create"
 
     assert wire("GET", f"{B}/data/{asked}")["permissions"] == ["storage.objects.get", "storage.objects.create"]
@@ -168,7 +168,7 @@ def test_list_objects_selects_names_and_has_the_same_entries_in_pages(
     wire: Wire, query: str, items: list[str], prefixes: list[str]
 ) -> None:
     for name in ("a/d", "a", "a/", "e.txt", "a/b/c"):
-        administration.add_object(wire.world, "data", name)
+        administration.add_object(wire.state, "data", name)
     seen: tuple[list[str], list[str]] = ([], [])
     token = ""
     for _ in range(9):

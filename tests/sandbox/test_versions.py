@@ -32,9 +32,9 @@ def create(api: Api, version: str = "v1", **change: Any) -> Any:
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha1"])
-def test_tpu_node_is_rejected_unless_the_setting_allows_it(world: SandboxState, api: Api, version: str) -> None:
+def test_tpu_node_is_rejected_unless_the_setting_allows_it(sandbox_state: SandboxState, api: Api, version: str) -> None:
     denied = create(api, version)
-    administration.set_setting(world, "legacy_nodes", value=True)
+    administration.set_setting(sandbox_state, "legacy_nodes", value=True)
     allowed = create(api, version)
 
     # Observed: skypilot#5593.
@@ -46,9 +46,9 @@ def test_tpu_node_is_rejected_unless_the_setting_allows_it(world: SandboxState, 
 
 
 def test_tpu_node_has_v1_fields_and_other_versions_show_its_architecture(
-    world: SandboxState, api: Api, clock: ManualClock
+    sandbox_state: SandboxState, api: Api, clock: ManualClock
 ) -> None:
-    administration.set_setting(world, "legacy_nodes", value=True)
+    administration.set_setting(sandbox_state, "legacy_nodes", value=True)
     create(api)
     clock.sleep(9 * MINUTE)
     node = api("nodes.get", name=NAME, version="v1")
@@ -68,9 +68,11 @@ def test_tpu_node_has_v1_fields_and_other_versions_show_its_architecture(
     assert others == {"v2": "V1", "v2alpha1": "V1"}
 
 
-def test_reimage_changes_a_tpu_node_and_rejects_a_tpu_vm(world: SandboxState, api: Api, clock: ManualClock) -> None:
-    administration.set_setting(world, "legacy_nodes", value=True)
-    administration.add_node(world, "vm", zone="us-central1-a", acceleratorType="v3-8")
+def test_reimage_changes_a_tpu_node_and_rejects_a_tpu_vm(
+    sandbox_state: SandboxState, api: Api, clock: ManualClock
+) -> None:
+    administration.set_setting(sandbox_state, "legacy_nodes", value=True)
+    administration.add_node(sandbox_state, "vm", zone="us-central1-a", acceleratorType="v3-8")
     create(api)
     clock.sleep(9 * MINUTE)
 
@@ -89,25 +91,27 @@ def test_reimage_changes_a_tpu_node_and_rejects_a_tpu_vm(world: SandboxState, ap
 
 
 def test_operation_of_a_replaced_node_is_read_in_every_version(
-    world: SandboxState, api: Api, clock: ManualClock
+    sandbox_state: SandboxState, api: Api, clock: ManualClock
 ) -> None:
-    administration.add_node(world)
+    administration.add_node(sandbox_state)
     operation = api("nodes.stop", name=f"{api.zone}/nodes/node", version="v1")
     clock.sleep(2 * MINUTE)
-    administration.add_node(world, state="REPAIRING")
+    administration.add_node(sandbox_state, state="REPAIRING")
 
     for version in ("v1", "v1alpha1", "v2", "v2alpha1"):
         answer = api("operations.get", name=operation["name"], version=version)["response"]
         assert (answer["@type"], answer["state"]) == (f"type.googleapis.com/google.cloud.tpu.{version}.Node", "STOPPED")
 
 
-def test_announced_maintenance_is_listed_and_can_be_started(world: SandboxState, api: Api, clock: ManualClock) -> None:
-    administration.add_queued_resource(world, node_ids=("node",))
-    node = administration.add_node(world, queued_resource="queued")
+def test_announced_maintenance_is_listed_and_can_be_started(
+    sandbox_state: SandboxState, api: Api, clock: ManualClock
+) -> None:
+    administration.add_queued_resource(sandbox_state, node_ids=("node",))
+    node = administration.add_node(sandbox_state, queued_resource="queued")
     queued = f"{api.zone}/queuedResources/queued"
     perform = "queuedResources.performMaintenanceQueuedResource"
     early = api(perform, {"nodeNames": ["node"]}, version="v2alpha1", name=queued)
-    with world.write() as session:
+    with sandbox_state.write() as session:
         add_fault(session, Fault(FaultKind.MAINTENANCE, after=timedelta(hours=5)))
 
     info = api("queuedResources.getMaintenanceInfo", version="v2alpha1", name=queued)
@@ -128,9 +132,9 @@ def test_announced_maintenance_is_listed_and_can_be_started(world: SandboxState,
 
 @pytest.mark.parametrize(("workers", "worker", "accepted"), [(1, "0", True), (1, "1", False), (2, "1", True)])
 def test_maintenance_event_is_simulated_on_an_existing_worker(
-    world: SandboxState, api: Api, workers: int, worker: str, *, accepted: bool
+    sandbox_state: SandboxState, api: Api, workers: int, worker: str, *, accepted: bool
 ) -> None:
-    administration.add_node(world, acceleratorType=f"v4-{8 * workers}")
+    administration.add_node(sandbox_state, acceleratorType=f"v4-{8 * workers}")
 
     answer = api(
         "nodes.simulateMaintenanceEvent", {"workerIds": [worker]}, version="v2alpha1", name=f"{api.zone}/nodes/node"
@@ -139,9 +143,9 @@ def test_maintenance_event_is_simulated_on_an_existing_worker(
     assert ("name" in answer, api.health()) == (accepted, "UNHEALTHY_MAINTENANCE" if accepted else "HEALTHY")
 
 
-def test_reservations_are_those_of_the_setting(world: SandboxState, api: Api) -> None:
+def test_reservations_are_those_of_the_setting(sandbox_state: SandboxState, api: Api) -> None:
     mine, far = (f"projects/sandbox/locations/{zone}/reservations/r" for zone in ("us-central2-b", "us-east5-b"))
-    administration.set_setting(world, "reservations", [{"name": mine, "state": "ACTIVE"}, {"name": far}])
+    administration.set_setting(sandbox_state, "reservations", [{"name": mine, "state": "ACTIVE"}, {"name": far}])
 
     listed = [
         [entry["name"] for entry in api("reservations.list", version="v2alpha1", parent=parent).get("reservations", [])]

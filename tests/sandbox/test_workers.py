@@ -22,8 +22,8 @@ ZONE = "projects/sandbox/locations/us-central2-b"
 LAST = "sandbox/us-central2-b/node/3"
 
 
-def devices(world: SandboxState, address: str) -> tuple[str, ...]:
-    with world.read() as session:
+def devices(sandbox_state: SandboxState, address: str) -> tuple[str, ...]:
+    with sandbox_state.read() as session:
         worker = find_worker(session, address)
     assert worker is not None
     return identify_guest(worker, "host").devices
@@ -38,16 +38,16 @@ def devices(world: SandboxState, address: str) -> tuple[str, ...]:
         ("v6e-8", "dev/vfio/0 dev/vfio/1 dev/vfio/2 dev/vfio/3 dev/vfio/4 dev/vfio/5 dev/vfio/6 dev/vfio/7 dev/vfio/vfio"),
     ],
 )  # fmt: skip
-def test_worker_has_the_devices_of_its_type(world: SandboxState, accelerator_type: str, expected: str) -> None:
-    node = administration.add_node(world, "node", acceleratorType=accelerator_type)
+def test_worker_has_the_devices_of_its_type(sandbox_state: SandboxState, accelerator_type: str, expected: str) -> None:
+    node = administration.add_node(sandbox_state, "node", acceleratorType=accelerator_type)
 
     zone = node["name"].split("/")[3]
-    assert " ".join(devices(world, f"sandbox/{zone}/node/0")) == expected
+    assert " ".join(devices(sandbox_state, f"sandbox/{zone}/node/0")) == expected
 
 
-def test_metadata_files_have_the_values_of_the_metadata_server(world: SandboxState) -> None:
-    administration.add_node(world, "node", zone="us-central2-b", acceleratorType="v4-32")
-    with world.read() as session:
+def test_metadata_files_have_the_values_of_the_metadata_server(sandbox_state: SandboxState) -> None:
+    administration.add_node(sandbox_state, "node", zone="us-central2-b", acceleratorType="v4-32")
+    with sandbox_state.read() as session:
         worker = find_worker(session, LAST)
     assert worker is not None
 
@@ -72,8 +72,8 @@ def test_metadata_files_have_the_values_of_the_metadata_server(world: SandboxSta
     }
 
 
-def test_guest_attributes_identify_the_worker(world: SandboxState, api: Any) -> None:
-    administration.add_node(world, "node", zone="us-central2-b", acceleratorType="v4-32")
+def test_guest_attributes_identify_the_worker(sandbox_state: SandboxState, api: Any) -> None:
+    administration.add_node(sandbox_state, "node", zone="us-central2-b", acceleratorType="v4-32")
 
     answer = api("nodes.getGuestAttributes", {"workerIds": ["2"], "queryPath": "tpu/"}, name=f"{ZONE}/nodes/node")
 
@@ -84,18 +84,18 @@ def test_guest_attributes_identify_the_worker(world: SandboxState, api: Any) -> 
     assert answer == {"guestAttributes": [{"queryPath": "tpu", "queryValue": {"items": items}}]}
 
 
-def test_missing_chip_lasts_until_a_restart(world: SandboxState, api: Any) -> None:
-    administration.add_node(world, "node", zone="us-central2-b", acceleratorType="v4-8")
+def test_missing_chip_lasts_until_a_restart(sandbox_state: SandboxState, api: Any) -> None:
+    administration.add_node(sandbox_state, "node", zone="us-central2-b", acceleratorType="v4-8")
     address = "sandbox/us-central2-b/node/0"
-    with world.write() as session:
+    with sandbox_state.write() as session:
         add_fault(session, Fault(FaultKind.MISSING_CHIP, node="node"))
-    lacking = devices(world, address)
+    lacking = devices(sandbox_state, address)
 
     for verb in ("stop", "start"):
         api(f"nodes.{verb}", name=f"{ZONE}/nodes/node")
-        world.advance(timedelta(minutes=5))
+        sandbox_state.advance(timedelta(minutes=5))
 
-    assert (lacking, devices(world, address)) == (
+    assert (lacking, devices(sandbox_state, address)) == (
         ("dev/accel0", "dev/accel1", "dev/accel2"),
         ("dev/accel0", "dev/accel1", "dev/accel2", "dev/accel3"),
     )
@@ -109,7 +109,7 @@ def test_shim_ssh_accepts_a_project_key_and_leaves_other_hosts_unchanged(
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
     public = key.with_suffix(".pub").read_text().strip()
     login = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
-    with Sandbox(tmp_path / "a 100% world", speed=1) as sandbox:
+    with Sandbox(tmp_path / "a 100% sandbox", speed=1) as sandbox:
         items = [{"key": "ssh-keys", "value": f"{login}:{public}"}]
         project = {"projectId": "sandbox", "commonInstanceMetadata": {"items": items}}
         sandbox.seed({"projects": [project], "nodes": [{"name": "node", "zone": "us-central2-b"}]})
@@ -118,7 +118,7 @@ def test_shim_ssh_accepts_a_project_key_and_leaves_other_hosts_unchanged(
         environ = {
             **os.environ,
             **gcloud_environment(
-                tmp_path / "a 100% world" / "world.sqlite3", "http://x", project="p", zone="z", environ=os.environ
+                tmp_path / "a 100% sandbox" / "world.sqlite3", "http://x", project="p", zone="z", environ=os.environ
             ),
         }
         options = [

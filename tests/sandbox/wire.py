@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Wire:
     """A sandbox, called with method, path and body."""
 
-    def __init__(self, world: SandboxState) -> None:
-        self.world = world
+    def __init__(self, sandbox_state: SandboxState) -> None:
+        self.state = sandbox_state
 
     def send(self, method: str, path: str, body: Any = None, **headers: str) -> Response:
         """Return the raw response. A body that is not bytes is sent as JSON; `content_type` is the header."""
@@ -27,7 +27,7 @@ class Wire:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         query = tuple(parse_qsl(parts.query, keep_blank_values=True))
-        answer = answer_request(self.world, Request(method, parts.path, query, named, content))
+        answer = answer_request(self.state, Request(method, parts.path, query, named, content))
         assert isinstance(answer, Response)
         return answer
 

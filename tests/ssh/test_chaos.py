@@ -83,8 +83,8 @@ def test_refused_connection_prints_the_message_of_ssh(chaos: Chaos) -> None:
 @pytest.mark.sshd
 def test_run_on_a_sandbox_worker_survives_a_cut_connection(chaos: Chaos, tmp_path: Path) -> None:
     state = tmp_path / "state"
-    with SandboxState.open(state / "sandbox" / "world.sqlite3", speed=600) as world:
-        node = administration.add_node(world, "demo", zone="us-central1-a", acceleratorType="v5litepod-16")
+    with SandboxState.open(state / "sandbox" / "world.sqlite3", speed=600) as sandbox_state:
+        node = administration.add_node(sandbox_state, "demo", zone="us-central1-a", acceleratorType="v5litepod-16")
     address = node["networkEndpoints"][3]["accessConfig"]["externalIp"]
     environ = {
         "PATH": f"{chaos.shims(tmp_path / 'shims')}:{os.environ['PATH']}",

@@ -159,10 +159,10 @@ class Kept:
 @pytest.fixture
 def kept(tmp_path: Path, short: Path) -> Iterator[Kept]:
     key = ensure_key(tmp_path, login=getuser())
-    with SandboxState.open(tmp_path / "world.sqlite3", speed=1) as world:
+    with SandboxState.open(tmp_path / "world.sqlite3", speed=1) as sandbox_state:
         metadata = {"ssh-keys": metadata_key_line(getuser(), key)}
         node, other = (
-            Node.from_api(administration.add_node(world, name, metadata=metadata)) for name in ("demo", "other")
+            Node.from_api(administration.add_node(sandbox_state, name, metadata=metadata)) for name in ("demo", "other")
         )
     address = node.endpoints[0].address or ""
     connection = Connection(

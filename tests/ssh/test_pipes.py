@@ -22,9 +22,9 @@ CLOSED = "error: cannot write to stdout: it is closed\n  more: tpuctl explain fa
 def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """An embedded sandbox with more nodes than a pipe's buffer holds."""
     folder = tmp_path_factory.mktemp("pipes")
-    with SandboxState.open(folder / "state" / "sandbox" / "world.sqlite3") as world:
+    with SandboxState.open(folder / "state" / "sandbox" / "world.sqlite3") as sandbox_state:
         for number in range(60):
-            administration.add_node(world, f"node-{number:03}", acceleratorType="v4-64", description="x" * 2000)
+            administration.add_node(sandbox_state, f"node-{number:03}", acceleratorType="v4-64", description="x" * 2000)
     state = {"HOME": str(folder), "TPUCTL_STATE_DIR": str(folder / "state"), "TPUCTL_SANDBOX": "1"}
     return {"PATH": os.environ["PATH"], **state}
 

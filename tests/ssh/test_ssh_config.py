@@ -230,8 +230,8 @@ def test_damaged_file_is_not_changed(tpuctl: Console, sandbox: Sandbox, folder: 
 @pytest.mark.sshd
 def test_plain_ssh_reaches_each_worker_of_a_slice(tmp_path: Path) -> None:
     """The program in a process of its own, on an embedded sandbox, with the machine's own ssh."""
-    with SandboxState.open(tmp_path / "state" / "sandbox" / "world.sqlite3", speed=600) as world:
-        administration.add_node(world, "t", zone="us-central2-b", acceleratorType="v4-64")
+    with SandboxState.open(tmp_path / "state" / "sandbox" / "world.sqlite3", speed=600) as sandbox_state:
+        administration.add_node(sandbox_state, "t", zone="us-central2-b", acceleratorType="v4-64")
     environ = {
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),

@@ -377,8 +377,8 @@ def test_invalid_copy_raises(
 
 @pytest.mark.sshd
 def test_copy_over_a_real_sshd_round_trips(tmp_path: Path) -> None:
-    with SandboxState.open(tmp_path / "state" / "sandbox" / "world.sqlite3", speed=600) as world:
-        administration.add_node(world, "demo", zone=ZONE, acceleratorType="v5litepod-16")
+    with SandboxState.open(tmp_path / "state" / "sandbox" / "world.sqlite3", speed=600) as sandbox_state:
+        administration.add_node(sandbox_state, "demo", zone=ZONE, acceleratorType="v5litepod-16")
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TPUCTL_STATE_DIR": str(tmp_path / "state")}
     sent = os.urandom(3_000_000)
     (tmp_path / AWKWARD).write_bytes(sent)

@@ -70,10 +70,10 @@ def test_workers_of_a_served_sandbox_are_found(
     assert "ProxyCommand" not in " ".join(argv())
 
     # What `tpuctl sandbox serve` does when it begins.
-    record_served_address(sandbox.world.path, url)
+    record_served_address(sandbox.state.path, url)
     tpuctl("ssh", "trainer", "--endpoint", url.replace("127.0.0.1", "localhost"), "--", "true")
 
-    assert f"ProxyCommand={proxy_command(sandbox.world.path, '198.18.0.1')}" in argv()
+    assert f"ProxyCommand={proxy_command(sandbox.state.path, '198.18.0.1')}" in argv()
     assert f"{getuser()}@198.18.0.1" in argv()
 
 
@@ -216,8 +216,8 @@ def test_invalid_options_raise_before_ssh_starts(
 def real(tmp_path: Path) -> Callable[..., tuple[str, str, int]]:
     """The program in a process of its own, on an embedded sandbox with one node, with the machine's own ssh."""
     folder = tmp_path / "state"
-    with SandboxState.open(folder / "sandbox" / "world.sqlite3", speed=600) as world:
-        administration.add_node(world, "demo", zone="us-central1-a", acceleratorType="v5litepod-16")
+    with SandboxState.open(folder / "sandbox" / "world.sqlite3", speed=600) as sandbox_state:
+        administration.add_node(sandbox_state, "demo", zone="us-central1-a", acceleratorType="v5litepod-16")
     environ = {
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),

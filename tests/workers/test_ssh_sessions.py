@@ -28,8 +28,8 @@ PATIENCE = 30
 def environ(tmp_path: Path) -> dict[str, str]:
     """An embedded sandbox with one node."""
     folder = tmp_path / "state"
-    with SandboxState.open(folder / "sandbox" / "world.sqlite3", speed=600) as world:
-        administration.add_node(world, "demo")
+    with SandboxState.open(folder / "sandbox" / "world.sqlite3", speed=600) as sandbox_state:
+        administration.add_node(sandbox_state, "demo")
     return {
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),

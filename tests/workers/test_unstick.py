@@ -182,8 +182,8 @@ def test_unstick_with_silent_worker_names_it_and_handles_the_others(
 @pytest.mark.sshd
 def test_unstick_over_real_sshd_works(tmp_path: Path) -> None:
     folder = tmp_path / "state"
-    with SandboxState.open(folder / "sandbox" / "world.sqlite3", speed=600) as world:
-        administration.add_node(world, "demo", zone="us-central1-a", acceleratorType="v5litepod-4")
+    with SandboxState.open(folder / "sandbox" / "world.sqlite3", speed=600) as sandbox_state:
+        administration.add_node(sandbox_state, "demo", zone="us-central1-a", acceleratorType="v5litepod-4")
     environ = {
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),

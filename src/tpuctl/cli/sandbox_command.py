@@ -55,9 +55,6 @@ sandbox_group = LazyGroup(
 )
 
 
-# `tpuctl sandbox serve`.
-
-
 @cli_command("serve", asks_trust=False, without=(*CLOUD_OPTIONS, "output"))
 @click.option(
     "--port", type=click.IntRange(0, 65535), metavar="PORT", default=0, help="Port to listen on. [default: a free one]"
@@ -65,8 +62,8 @@ sandbox_group = LazyGroup(
 def sandbox_serve(app: App, *, port: int) -> None:
     """Serve the sandbox on a local port, for gcloud, Google's libraries and curl, until Ctrl-C.
 
-    stdout gets the URL, stderr the environment for gcloud, which `tpuctl sandbox env` prints in another terminal too.
-    For tpuctl the URL is enough: its `ssh` finds the workers of your own sandbox.
+    Prints the URL on stdout, and the variables for gcloud on stderr; `tpuctl sandbox env` prints them in another terminal.
+    tpuctl needs only TPUCTL_ENDPOINT=URL: its `ssh` finds the workers of your own sandbox.
 
     \b
     Examples:
@@ -77,16 +74,16 @@ def sandbox_serve(app: App, *, port: int) -> None:
     from tpuctl.sandbox.http_server import open_server  # noqa: PLC0415  # not needed by --help
     from tpuctl.sandbox.shims import record_served_address, remove_served_address  # noqa: PLC0415  # only for the sandbox
 
-    world = app.world
+    sandbox = app.sandbox
     try:
-        opened = open_server(world, port, log=app.terminal.note if app.is_verbose else None)
+        opened = open_server(sandbox, port, log=app.terminal.note if app.is_verbose else None)
     except OSError as error:
         raise InvalidInputError(
             f"cannot listen on port {port}: {error.strerror}", hint="leave `--port` out to use a free port"
         ) from error
     app.terminal.write(opened.url)
     app.terminal.flush()
-    record_served_address(world.path, opened.url)
+    record_served_address(sandbox.path, opened.url)
     try:
         app.terminal.note(*_how_to_use(app, opened.url))
         opened.serve_forever()
@@ -94,19 +91,19 @@ def sandbox_serve(app: App, *, port: int) -> None:
         # The normal end of a server: no message, exit code 0.
         pass
     finally:
-        remove_served_address(world.path, opened.url)
+        remove_served_address(sandbox.path, opened.url)
         opened.close()
 
 
 def _how_to_use(app: App, url: str) -> list[str]:
-    from tpuctl.sandbox.administration import DEFAULT_PROJECT, DEFAULT_ZONE  # noqa: PLC0415  # as above
+    from tpuctl.sandbox.administration import DEFAULT_PROJECT, DEFAULT_ZONE  # noqa: PLC0415  # only for the sandbox
     from tpuctl.sandbox.shims import gcloud_environment, shell_exports  # noqa: PLC0415  # only for the sandbox
-    from tpuctl.sandbox.sshd.daemon import SshdUnavailableError  # noqa: PLC0415  # as above
+    from tpuctl.sandbox.sshd.daemon import SshdUnavailableError  # noqa: PLC0415  # only for the sandbox
 
     lines = ["for tpuctl:", f"  export TPUCTL_ENDPOINT={url} TPUCTL_PROJECT={DEFAULT_PROJECT}"]
     try:
         variables = gcloud_environment(
-            app.world.path, url, project=DEFAULT_PROJECT, zone=DEFAULT_ZONE, environ=app.invocation.environ
+            app.sandbox.path, url, project=DEFAULT_PROJECT, zone=DEFAULT_ZONE, environ=app.invocation.environ
         )
     except SshdUnavailableError as error:
         return [*lines, f"no environment for gcloud: {error.message}"]
@@ -117,9 +114,6 @@ def _how_to_use(app: App, url: str) -> list[str]:
     return [*lines, *(f"  {line}" for line in shown), "press Ctrl-C to stop"]
 
 
-# `tpuctl sandbox env`.
-
-
 _UNUSED_DEFAULT = ("output", *(name for name in CLOUD_OPTIONS if name not in {"project", "zone"}))
 
 
@@ -128,26 +122,26 @@ _UNUSED_DEFAULT = ("output", *(name for name in CLOUD_OPTIONS if name not in {"p
     "--port",
     type=click.IntRange(1, 65535),
     metavar="PORT",
-    help="Port of `tpuctl sandbox serve`. [default: that of the running server]",
+    help="Port of the served sandbox. [default: that of the running server]",
 )
 def sandbox_env(app: App, *, port: int | None) -> None:
     """Print shell variables that make gcloud use the served sandbox, with ssh to its workers.
 
-    They put an `ssh` and a `scp` that reach the sandbox's workers first on PATH, and make gcloud ignore your accounts and
-    configurations. gcloud still stores its ssh key in ~/.ssh: set HOME too to avoid that.
+    The variables put an `ssh` and an `scp` first on PATH that reach the workers of the sandbox, and make gcloud ignore your
+    accounts and configurations. gcloud still stores its ssh key in ~/.ssh; to avoid that, set HOME too.
 
     \b
     Examples:
       eval "$(tpuctl sandbox env)"
       gcloud compute tpus tpu-vm ssh trainer --worker=all --command=hostname
     """
-    from tpuctl.sandbox.administration import DEFAULT_PROJECT, DEFAULT_ZONE  # noqa: PLC0415  # as above
+    from tpuctl.sandbox.administration import DEFAULT_PROJECT, DEFAULT_ZONE  # noqa: PLC0415  # only for the sandbox
     from tpuctl.sandbox.shims import gcloud_environment, read_served_address, shell_exports  # noqa: PLC0415  # only for the sandbox
 
-    world = app.sandbox_path
-    url = f"http://127.0.0.1:{port}" if port else read_served_address(world)
+    state_file = app.sandbox_path
+    url = f"http://127.0.0.1:{port}" if port else read_served_address(state_file)
     variables = gcloud_environment(
-        world,
+        state_file,
         url,
         project=_ours(app, "project") or DEFAULT_PROJECT,
         zone=_ours(app, "zone") or DEFAULT_ZONE,
@@ -164,9 +158,6 @@ def _ours(app: App, key: str) -> str | None:
     return str(setting.value)
 
 
-# `tpuctl sandbox status`.
-
-
 @cli_command("status", asks_trust=False, without=CLOUD_OPTIONS)
 def sandbox_status(app: App) -> None:
     """Show the sandbox: its file, time and speed, nodes, remaining faults and planned events.
@@ -179,8 +170,8 @@ def sandbox_status(app: App) -> None:
     from tpuctl.sandbox.administration import read_status  # noqa: PLC0415  # not needed by --help
     from tpuctl.sandbox.faults import describe_fault  # noqa: PLC0415  # only for the sandbox
 
-    summary = read_status(app.world)
-    with app.world.read() as session:
+    summary = read_status(app.sandbox)
+    with app.sandbox.read() as session:
         events = session.events()
     faults = []
     for fault_id, fault in summary.faults:
@@ -222,9 +213,6 @@ def _format_counts(states: dict[str, int]) -> str:
     return ", ".join(f"{count} {state}" for state, count in states.items())
 
 
-# `tpuctl sandbox seed`.
-
-
 # A seed may describe thousands of nodes.
 _SEED_LIMIT = 64 * MIB
 
@@ -232,11 +220,11 @@ _SEED_LIMIT = 64 * MIB
 @cli_command("seed", asks_trust=False, without=(*CLOUD_OPTIONS, "output"))
 @click.argument("file", metavar="FILE")
 def sandbox_seed(app: App, *, file: str) -> None:
-    """Add the resources of a YAML file to the sandbox: all or none.
+    """Add the resources of a YAML file (- for stdin) to the sandbox: all or none.
 
-    Kinds, each a list: nodes, queuedResources, buckets, objects, quotas, stockouts, faults, networks, subnetworks, firewalls,
-    disks, instances, services, projects, iamPolicies; and `settings`. Entries have the fields of the API; a node needs only a
-    name. An entry replaces an existing resource of the same name.
+    Kinds, each a list: nodes, queuedResources, buckets, objects, anywhereCaches, quotas, stockouts, faults, networks,
+    subnetworks, firewalls, disks, instances, services, projects, roles, iamPolicies, orgPolicies; and `settings`. Entries have
+    the fields of the API; a node needs only a name. An entry replaces an existing resource of the same name.
 
     \b
     Examples:
@@ -247,7 +235,7 @@ def sandbox_seed(app: App, *, file: str) -> None:
 
     source, text = read_seed_source(app, file)
     entries = read_seed(text, source)
-    apply_seed(app.world, entries)
+    apply_seed(app.sandbox, entries)
     counted = Counter(entry.kind for entry in entries)
     app.terminal.note(", ".join(f"{count} {kind}" for kind, count in counted.items()) or f"{source} is empty")
 
@@ -261,13 +249,10 @@ def read_seed_source(app: App, file: str) -> tuple[str, str]:
     )
 
 
-# `tpuctl sandbox scenario`.
-
-
 @cli_command("scenario", asks_trust=False, without=(*CLOUD_OPTIONS, "output"))
 @click.argument("file", metavar="FILE")
 def sandbox_scenario(app: App, *, file: str) -> None:
-    """Plan the events of a YAML file, counted from now in sandbox time. No process needs to keep running.
+    """Plan the events of a YAML file (- for stdin), from now on in sandbox time. No process needs to keep running.
 
     Each step has `at:` and one of `fault:`, `preempt:`, `seed:`, `stockout:`, `end-stockouts:`, `remove-fault:`.
     `tpuctl sandbox status` shows planned events, `tpuctl sandbox log` past ones.
@@ -281,15 +266,12 @@ def sandbox_scenario(app: App, *, file: str) -> None:
 
     source, text = read_seed_source(app, file)
     scenario = read_scenario(text, source)
-    begin = play_scenario(app.world, scenario)
+    begin = play_scenario(app.sandbox, scenario)
     lines = [scenario.description] if scenario.description else []
-    speed = app.world.speed
+    speed = app.sandbox.speed
     lines += [f"{describe_time(begin + step.at, begin, speed)}: {step.text}" for step in scenario.steps]
     for line in lines or [f"{source} has no steps"]:
         app.terminal.note(line)
-
-
-# `tpuctl sandbox fault`.
 
 
 # Options of some kinds only; the others would ignore them.
@@ -307,11 +289,18 @@ _ONLY_FOR = {
 
 @cli_command("fault", asks_trust=False, without=CLOUD_OPTIONS)
 @click.argument("kind", required=False)
-@click.option("--node", metavar="NAME", default="*", help="Node name or glob; need not exist yet. [default: all]")
+@click.option("--node", metavar="NAME", default="*", help="Name or glob of nodes, existing or future. [default: all]")
 @click.option("--zone", metavar="ZONE", default="*", help="Zone name or glob. [default: all]")
-@click.option("--call", metavar="METHOD", default="*", help="API method or glob: '*.nodes.create'. [default: all]")
-@click.option("--after", type=DurationType(), metavar="TIME", help="Delay in sandbox time. [default: none]")
-@click.option("--state", metavar="STATE", help="State of the node for `hang`. [default: CREATING]")
+@click.option(
+    "--call", metavar="METHOD", default="*", help="API method or glob, such as '*.nodes.create'. [default: all]"
+)
+@click.option(
+    "--after",
+    type=DurationType(),
+    metavar="TIME",
+    help="Delay until the fault begins, in sandbox time. [default: none]",
+)
+@click.option("--state", metavar="STATE", help="State in which the node stays, for `hang`. [default: CREATING]")
 @click.option(
     "--health",
     type=click.Choice([str(health) for health in Health]),
@@ -327,13 +316,13 @@ _ONLY_FOR = {
     metavar="N",
     default=1,
     show_default=True,
-    help="Number of occurrences; 0: until the fault is removed.",
+    help="Number of times that the fault occurs; 0: until it is removed.",
 )
 @click.option(
     "--duration",
     type=DurationType(),
     metavar="TIME",
-    help="Duration in sandbox time. [default: hang and startup-slow forever, slow 30s, maintenance 10m, ssh-key-late 1m]",
+    help="Length in sandbox time. [default: hang and startup-slow forever, slow 30s, maintenance 10m, ssh-key-late 1m]",
 )
 @click.option(
     "--status", type=click.IntRange(400, 599), metavar="N", help="HTTP status for `http-error`. [default: 503]"
@@ -342,18 +331,21 @@ _ONLY_FOR = {
     "--retry-after",
     type=click.IntRange(min=0),
     metavar="SECONDS",
-    help="Retry-After header for `http-error`, in seconds.",
+    help="Retry-After header for `http-error`, in seconds. [default: none]",
 )
 @click.option("--code", type=int, metavar="N", help="google.rpc code for `operation-error`. [default: 8, no capacity]")
 @click.option(
-    "--message", metavar="TEXT", help="Error message for operation-error, http-error, quota and unauthenticated."
+    "--message",
+    metavar="TEXT",
+    help="Error message for operation-error, http-error, quota and unauthenticated. [default: that of the service]",
 )
 @click.option("--remove", "fault_id", type=int, metavar="ID", help="Id of a fault to remove, from `sandbox status`.")
 def sandbox_fault(app: App, *, kind: str | None, fault_id: int | None, after: Any, **options: Any) -> None:
-    """Add a fault to the sandbox, to practise failures, or remove one.
+    """Add a fault to the sandbox, to test how programs handle failures, or remove one.
 
-    KIND is one of: unhealthy, hang, preempt, maintenance, missing-chip, startup-slow, startup-fails, operation-error, quota,
-    ssh-key-late, drop-before, drop-after, http-error, slow, unauthenticated, unreachable.
+    KIND of a node: unhealthy, hang, preempt, maintenance, missing-chip, startup-slow, startup-fails, operation-error,
+    ssh-key-late. KIND of an API call: drop-before and drop-after (the connection ends before or after the effect), http-error,
+    slow, unauthenticated, quota (of creates). KIND of a zone: unreachable.
 
     \b
     Examples:
@@ -368,7 +360,7 @@ def sandbox_fault(app: App, *, kind: str | None, fault_id: int | None, after: An
         from tpuctl.sandbox import faults  # noqa: PLC0415  # not needed by --help
         from tpuctl.sandbox.faults import describe_fault  # noqa: PLC0415  # only for the sandbox
 
-        with app.world.write() as session:
+        with app.sandbox.write() as session:
             is_removed = faults.remove_fault(session, fault_id)
             known = faults.list_faults(session)
         if not is_removed:
@@ -387,8 +379,8 @@ def _set_fault(app: App, fault: Fault, after: timedelta) -> tuple[int | None, st
     from tpuctl.sandbox import faults, scenarios  # noqa: PLC0415  # not needed by --help
     from tpuctl.sandbox.faults import describe_fault, describe_time  # noqa: PLC0415  # only for the sandbox
 
-    speed = app.world.speed
-    with app.world.write() as session:
+    speed = app.sandbox.speed
+    with app.sandbox.write() as session:
         moment = describe_time(session.now + after, session.now, speed)
         if after:
             scenarios.plan_fault(session, fault, after)
@@ -423,13 +415,10 @@ def _parse_options(kind: str | None, options: dict[str, Any]) -> Fault:
     return parse_fault({"kind": word, **given})
 
 
-# `tpuctl sandbox advance`.
-
-
 @cli_command("advance", asks_trust=False, without=CLOUD_OPTIONS)
 @click.argument("time", type=DurationType(), metavar="TIME")
 def sandbox_advance(app: App, *, time: timedelta | str) -> None:
-    """Advance the clock of the sandbox, for every process that uses it.
+    """Advance the clock of the sandbox by TIME (10m, 2h), for every process that uses it.
 
     \b
     Examples:
@@ -439,12 +428,9 @@ def sandbox_advance(app: App, *, time: timedelta | str) -> None:
 
     if isinstance(time, str):
         raise InvalidInputError("the sandbox cannot advance by `forever`", hint="give a duration such as 10m")
-    now = advance_clock(app.world, time)
+    now = advance_clock(app.sandbox, time)
     text = f"sandbox time is now {format_timestamp(now)}, {format_duration(time)} later"
     report_change(app, text, now=format_timestamp(now))
-
-
-# `tpuctl sandbox log`.
 
 
 _FOLLOW_INTERVAL = timedelta(milliseconds=200)
@@ -459,8 +445,8 @@ _LOG_HEADER = ("TIME", "METHOD", "STATUS", "CLIENT", "PATH")
 def sandbox_log(app: App, *, since: timedelta | str | None, follow: bool) -> None:
     """Show the last requests to the sandbox (about 20 000), with client and response status.
 
-    Times are in sandbox time. EVENT: an event that a scenario or `fault --after` planned. Status `-`: a fault dropped the
-    connection. Headers and bodies are not stored.
+    Times are in sandbox time. Method EVENT: an event that a scenario or `fault --after` planned. Status `-`: a fault dropped
+    the connection. Headers and bodies are not stored.
 
     \b
     Examples:
@@ -469,12 +455,12 @@ def sandbox_log(app: App, *, since: timedelta | str | None, follow: bool) -> Non
     """
     from tpuctl.sandbox.request_log import follow_log, read_log  # noqa: PLC0415  # only for the sandbox
 
-    world = app.world
-    with world.read() as session:
+    sandbox = app.sandbox
+    with sandbox.read() as session:
         begin = session.now - since if isinstance(since, timedelta) else None
-    coming = follow_log(world.path)
+    coming = follow_log(sandbox.path)
     next(coming) if follow else ()
-    _show_log(app, read_log(world.path, since=begin), is_part=follow)
+    _show_log(app, read_log(sandbox.path, since=begin), is_part=follow)
     try:
         while follow:
             app.terminal.flush()
@@ -517,9 +503,6 @@ def _show_log(app: App, entries: Iterable[LoggedCall], *, is_part: bool) -> None
         app.terminal.table(_LOG_HEADER, [[Cell(text) for text in row] for row in rows])
 
 
-# `tpuctl sandbox reset`.
-
-
 @cli_command("reset", asks_trust=False, without=(*CLOUD_OPTIONS, "output"))
 @yes_option
 def sandbox_reset(app: App, *, yes: bool) -> None:
@@ -546,9 +529,6 @@ def sandbox_reset(app: App, *, yes: bool) -> None:
     if served_at:
         # The server continues with the new sandbox.
         record_served_address(path, served_at)
-
-
-# Report a change of the sandbox: a sentence for a person, or an object in the requested format.
 
 
 def report_change(app: App, sentence: str, /, **values: Any) -> None:  # JSON

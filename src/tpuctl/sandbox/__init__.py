@@ -1,7 +1,22 @@
 """The sandbox: a local Cloud TPU API that costs nothing.
 
-It serves the API's JSON and shares no code with the client: its schema comes from Google's discovery documents, its
-rules from observations of the real service.
+It serves the JSON of Google's APIs. It imports the base modules (`accelerators`, `names`, `errors`, `clock`, `shapes`, …) and
+nothing else of the client: a client's mistake cannot be repeated here. Its schema comes from Google's discovery documents,
+its rules from observations of the real service. A fact without a source is marked `unverified` where it stands.
+
+- `service.answer_request` turns one HTTP request into one response. Both interfaces call it: `in_process` for a client in
+  the same process, `http_server` on a loopback port. The request is matched with its API method and checked
+  (`discovery`), a fault may intercept it (`faults`), `service.check_admission` rejects calls to unusable projects, and the
+  handler of the method (`service.METHODS`) answers. Start reading there, then `tpu_nodes`.
+- `state` is a SQLite file that any number of processes share, with the sandbox's clock. A handler works in one transaction,
+  a `state_session.StateSession`, at one time; an `ApiError` rolls it back.
+- No process runs between two requests. A record has a timeline of past and planned phases (`lifecycle`), and its state
+  follows from the time. Operations end, queued resources get capacity and scenarios happen in the same way: the next process
+  that opens the file runs what is due, each event at its own time.
+- Faults change timelines when a node is planned, or when they are added for an existing node; faults of calls are used up one
+  by one.
+- `administration`, `seeding` and `scenarios` prepare a sandbox from outside its API; tests use `administration`.
+- `sshd` gives each ssh connection to a worker an OpenSSH sshd of its own; `shims` lets gcloud find it.
 
 For tests of other tools it offers `Sandbox` (docs/how-to/test-your-own-tool.md), and `SeedError` for an invalid seed.
 Everything else in this package may change.

@@ -1,4 +1,9 @@
-"""Operate on a sandbox from outside its API: show it, advance its clock, add resources, remove it."""
+"""Operate on a sandbox from outside its API: show it, advance its clock, add resources, remove it.
+
+What adds a resource is for seeds and tests: it checks nothing against existing resources, and replaces a record of the same
+name. It takes a sandbox, or a session if several changes belong together. `fields` are the API's own, in its spelling;
+they override the service's defaults. It returns the document as the API shows it, unless its docstring says otherwise.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +91,7 @@ def _count_states(found: list[tuple[str, LifecyclePhase | None]]) -> dict[str, d
 def reset_sandbox(path: Path) -> bool:
     """Remove a sandbox and the home folders of its workers. Return whether it existed.
 
-    A damaged sandbox is removed too. Raises `NotAWorldError` for a file that the sandbox did not create.
+    A damaged sandbox is removed too. Raises `NotASandboxError` for a file that the sandbox did not create.
     """
     path = path.absolute()
     if not marker_path(path).is_file():
@@ -213,7 +218,7 @@ def set_setting(sandbox: SandboxState, name: str, value: object) -> None:
 
 
 def set_tpu_quota(session: StateSession, *, limit: int, **what: str) -> TpuQuota:
-    """Store a quota: `metric`, or `generation` and `tier`; `region` or `zone`; `project`. See `quotas.set_quota`."""
+    """Store a quota: `metric`, or `generation` and `tier`; `region` or `zone`; `project`. See `capacity.put_quota`."""
     return put_quota(session, limit=limit, **what)
 
 
@@ -243,13 +248,6 @@ def end_stockouts(session: StateSession) -> int:
     count = capacity.remove_stockouts(session)
     replan_waiting(session)
     return count
-
-
-# Add resources of the APIs beside the TPU API: buckets and objects, networks, disks, services, policies.
-#
-# For seeds and tests: nothing is checked against existing resources, a record of the same name is replaced. Each function takes
-# a sandbox, or a session if several changes belong together. `fields` are the API's own, in its spelling; they override
-# the service's defaults. All return the document as the API shows it, unless they say otherwise.
 
 
 @contextmanager

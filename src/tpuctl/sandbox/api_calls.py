@@ -1,7 +1,7 @@
-"""The types of the sandbox's interface: an HTTP request, its response, and the API call that it means.
+"""What all handlers share: requests, responses and calls, error messages, resource names, and pages of lists.
 
 Both interfaces (in process, and HTTP on loopback) turn what they receive into a `Request` and send a `Response`, or close
-the connection on `Dropped`.
+the connection on `DroppedConnection`. An error message was observed verbatim if its docstring names a source.
 """
 
 from __future__ import annotations
@@ -124,9 +124,6 @@ _REASONS = {
 }
 
 
-# Error messages of the service. Each was observed verbatim if its docstring names a source.
-
-
 def bad_request(text: str) -> ApiError:
     """Return the error for a rejected request (observed: skypilot source)."""
     return ApiError(400, "INVALID_ARGUMENT", f"Cloud TPU received a bad request. {text} {error_id(text)}")
@@ -187,9 +184,6 @@ def _resource_info(name: str) -> Json:
     return {"@type": "type.googleapis.com/google.rpc.ResourceInfo", "resourceName": name}
 
 
-# Parse resource names: `projects/P/locations/Z/nodes/N`.
-
-
 ANYWHERE = "-"
 
 
@@ -209,9 +203,6 @@ def parse_resource_name(name: str) -> ResourceName:
     return ResourceName(parts[1], parts[3], parts[5] if len(parts) == 6 else "")
 
 
-# Pages of a list: page sizes as the API accepts them, and tokens that name the start of the next page.
-
-
 _Item = TypeVar("_Item")
 DEFAULT_SIZE = 500  # unverified
 LARGEST_SIZE = 1000  # unverified
@@ -219,10 +210,10 @@ LARGEST_SIZE = 1000  # unverified
 
 def page_size(call: Call) -> int:
     """Return the page size. Raises `ApiError` 400 for a negative number."""
-    asked = int(call.params.get("pageSize") or 0)
-    if asked < 0:
+    requested = int(call.params.get("pageSize") or 0)
+    if requested < 0:
         raise invalid("The page size must not be negative.")
-    return min(asked or DEFAULT_SIZE, LARGEST_SIZE)
+    return min(requested or DEFAULT_SIZE, LARGEST_SIZE)
 
 
 def page_position(call: Call) -> list[str]:

@@ -1,6 +1,7 @@
-"""The capacity of a zone: stock-outs, with or without an end, reservations, and the demands of nodes and queued resources.
+"""The capacity of a zone, and what may be used of it: stock-outs, reservations, and quotas.
 
-There are no stock-outs and no reservations by default.
+By default there are no stock-outs, no reservations and no limits. A quota is the number of cores or chips that a project
+may hold in a region or in a zone; both limits count (observed).
 
 The effect of a stock-out is observed: create and start fail in their operation, a queued resource waits for its end.
 """
@@ -167,8 +168,8 @@ def list_reservations(session: StateSession, call: Call) -> Json:
         name = parse_resource_name(str(entry.get("name")))
         if name.project == where.project and where.zone in {api_calls.ANYWHERE, name.zone}:
             reservations.append(dict(entry))
-    shown, next_token = page_of(call, reservations)
-    answer: Json = {"reservations": list(shown)} if shown else {}
+    page, next_token = page_of(call, reservations)
+    answer: Json = {"reservations": list(page)} if page else {}
     return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
@@ -231,15 +232,9 @@ def node_demands(project: str, zone: str, nodes: Iterable[Json]) -> list[Demand]
     return [node_demand(project, zone, body) for body in nodes]
 
 
-# Quotas: the number of cores or chips that a project may hold in a region and in a zone. There is no limit by default.
-#
-# Observed: the names below without a mark; that region and zone limits both count; that dead records (PREEMPTED nodes,
-# SUSPENDED and FAILED queued resources) count until they are deleted; and the error messages.
-
-
 _QUOTAS_SETTING = "quotas"
 _REGION, _ZONE = "PerProjectPerRegionForTPUAPI", "PerProjectPerZoneForTPUAPI"
-# On demand (and reserved: unverified) and preemptible, by generation.
+# On demand (and reserved: unverified) and preemptible, by generation. Observed unless marked.
 _STEMS = {
     "v2": ("TPUV2s", "TPUV2sPreemptible"),  # unverified for a single worker
     "v2 pod": ("TPUV2sPod", "TPUV2sPreemptiblePod"),  # the second observed: skypilot source
@@ -286,11 +281,13 @@ def put_quota(
     if limit < 0:
         raise InvalidInputError(f"the limit of a quota cannot be {limit}", hint="give 0 or more")
     if region and zone:
-        raise InvalidInputError("a quota is for a region or for a zone", hint="set two")
+        raise InvalidInputError("a quota is for a region or for a zone, not for both", hint="set two quotas")
     if not metric:
         metric = _metric_stem(generation, CapacityTier.named(tier)) + (_ZONE if zone else _REGION)
     if metric not in _known_metrics():
-        raise InvalidInputError(f"`{metric}` is not a quota of the TPU API", hint=f"such as {_known_metrics()[-1]}")
+        raise InvalidInputError(
+            f"`{metric}` is not a quota of the TPU API", hint=f"use a metric such as {_known_metrics()[-1]}"
+        )
     if (zone and metric.endswith(_REGION)) or (region and metric.endswith(_ZONE)):
         raise InvalidInputError(f"`{metric}` is not counted in `{zone or region}`")
     quota = TpuQuota(metric, region or zone or "*", limit, project)
@@ -310,10 +307,10 @@ def check_quotas(session: StateSession, demands: Iterable[Demand], *, is_queued:
     if not quotas:
         return
     wanted = _total_demand(demands)
-    held = _total_demand(_demands_in_use(session, {project for project, _, _ in wanted}))
+    used = _total_demand(_demands_in_use(session, {project for project, _, _ in wanted}))
     for (project, metric, place), amount in sorted(wanted.items(), key=lambda item: item[0][1].endswith(_ZONE)):
         quota = quotas.get((project, metric, place)) or quotas.get((project, metric, "*"))
-        if quota and held[project, metric, place] + amount > quota.limit:
+        if quota and used[project, metric, place] + amount > quota.limit:
             raise quota_refusal(metric, place, limit=quota.limit, is_queued=is_queued)
 
 
@@ -375,7 +372,10 @@ def _total_demand(demands: Iterable[Demand]) -> Counter[tuple[str, str, str]]:
 
 
 def _demands_in_use(session: StateSession, projects: set[str]) -> Iterator[Demand]:
-    """Yield the demand of every record: of a queued resource its nodes, in any state, and of each other node itself."""
+    """Yield the demand of every record: of a queued resource its nodes, and of each other node itself.
+
+    Dead records (PREEMPTED nodes, SUSPENDED and FAILED queued resources) count until they are deleted (observed).
+    """
     for project in projects:
         requests = session.queued_resources(project)
         owners = {record.name for record in requests}

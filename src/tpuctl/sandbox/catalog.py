@@ -157,8 +157,8 @@ def list_locations(session: StateSession, call: Call) -> Json:
     """Answer locations.list; the filter is ignored."""
     del session
     project = str(call.params["name"]).split("/")[1]
-    shown, next_token = page_of(call, zone_names())
-    answer: Json = {"locations": [_location(project, zone) for zone in shown]}
+    page, next_token = page_of(call, zone_names())
+    answer: Json = {"locations": [_location(project, zone) for zone in page]}
     return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
@@ -178,8 +178,8 @@ def list_accelerator_types(session: StateSession, call: Call) -> Json:
     del session
     where = parse_resource_name(str(call.params["parent"]))
     offers = [(zone, offer) for zone in _zones_named(where) for offer in _offers()[zone]]
-    shown, next_token = page_of(call, offers)
-    types = [_accelerator_type(where.project, zone, offer, call.version) for zone, offer in shown]
+    page, next_token = page_of(call, offers)
+    types = [_accelerator_type(where.project, zone, offer, call.version) for zone, offer in page]
     answer: Json = {"acceleratorTypes": types}
     return {**answer, "nextPageToken": next_token} if next_token else answer
 
@@ -223,8 +223,8 @@ def _versions(session: StateSession, call: Call, collection: str, versions: tupl
     del session
     where = parse_resource_name(str(call.params["parent"]))
     names = [f"projects/{where.project}/locations/{z}/{collection}/{v}" for z in _zones_named(where) for v in versions]
-    shown, next_token = page_of(call, names)
-    answer: Json = {collection: [{"name": name, "version": name.rpartition("/")[2]} for name in shown]}
+    page, next_token = page_of(call, names)
+    answer: Json = {collection: [{"name": name, "version": name.rpartition("/")[2]} for name in page]}
     return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
@@ -245,11 +245,11 @@ def _location(project: str, zone: str) -> Json:
 
 def _accelerator_type(project: str, zone: str, offer: AcceleratorType, version: str) -> Json:
     name = f"projects/{project}/locations/{zone}/acceleratorTypes/{offer.name}"
-    shown: Json = {"name": name, "type": offer.name}
+    document: Json = {"name": name, "type": offer.name}
     if version.startswith("v2"):
         config = {"type": offer.generation.config_type, "topology": offer.topology}
-        shown["acceleratorConfigs"] = [config]
-    return shown
+        document["acceleratorConfigs"] = [config]
+    return document
 
 
 def _not_offered(name: str, zone: str) -> Exception:

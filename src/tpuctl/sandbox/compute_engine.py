@@ -2,7 +2,8 @@
 
 A project's metadata, operations, zones and regions with quotas, networks, firewall rules, disks, virtual machines. Each
 project has a network `default` with its subnetworks and firewall rules. Only filters that name one resource are
-applied; other filters, and orders, are ignored: gcloud applies its own again.
+applied; other filters, and orders, are ignored: gcloud applies its own too. Every change completes at once: its operation
+is finished when it is returned. Disks and virtual machines come from seeds: the API does not create them here.
 """
 
 from __future__ import annotations
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 
     from tpuctl.sandbox.api_calls import Json
     from tpuctl.sandbox.state_session import StateSession
-
-# The common parts of Compute Engine's resources: links, ids, lists, errors.
-
 
 COMPUTE_BASE = "https://www.googleapis.com/compute/v1/"
 _PACIFIC = timezone(timedelta(hours=-8))
@@ -66,10 +64,10 @@ def resource_link(project: str, collection: str, given: str) -> str:
 def list_document(call: Call, kind: str, path: str, entries: Sequence[Json]) -> Json:
     """Return a page of a list; `kind` as in `compute#diskList`, `path` its name below the API."""
     is_wanted = _name_predicate(call)
-    shown, next_token = page_of(_compute_page(call), [entry for entry in entries if is_wanted(entry)])
+    page, next_token = page_of(_compute_page(call), [entry for entry in entries if is_wanted(entry)])
     answer: Json = {"kind": f"compute#{kind}", "id": path, "selfLink": COMPUTE_BASE + path}
-    if shown:
-        answer["items"] = list(shown)
+    if page:
+        answer["items"] = list(page)
     return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
@@ -79,13 +77,13 @@ def aggregated_document(
     """Return an aggregated list: entries by scope (`zones/Z`), and a warning for each empty scope."""
     path = f"projects/{call.params['project']}/aggregated/{key}"
     is_wanted = _name_predicate(call)
-    shown, next_token = page_of(_compute_page(call), [(scope, entry) for scope, entry in entries if is_wanted(entry)])
+    page, next_token = page_of(_compute_page(call), [(scope, entry) for scope, entry in entries if is_wanted(entry)])
     items: dict[str, Json] = {}
     for scope in scopes:
         message = f"There are no results for scope '{scope}' on this page."
         data = [{"key": "scope", "value": scope}]
         items[scope] = {"warning": {"code": "NO_RESULTS_ON_PAGE", "message": message, "data": data}}
-    for scope, entry in shown:
+    for scope, entry in page:
         if key not in items.setdefault(scope, {key: []}):
             items[scope] = {key: []}
         items[scope][key].append(entry)
@@ -146,9 +144,6 @@ def _compute_page(call: Call) -> Call:
     return Call(call.version, call.method, params, {})
 
 
-# Operations of Compute Engine: all are finished when they are returned.
-
-
 COMPUTE_OPERATION_KIND = "compute.operation"
 _OPERATIONS_KEPT = 1000
 
@@ -195,9 +190,6 @@ def get_compute_operation(session: StateSession, call: Call) -> Json:
 def _operation_scope(call: Call) -> str:
     scopes = (f"{word}s/{call.params[word]}" for word in ("region", "zone") if word in call.params)
     return next(scopes, "global")
-
-
-# Zones and regions, and the quotas of a region.
 
 
 REGION_QUOTA_KIND = "compute.quota"
@@ -326,9 +318,6 @@ def _count_addresses(session: StateSession, project: str, region: str) -> int:
     return count
 
 
-# Persistent disks and virtual machines. Seeds add them: the API does not create them here.
-
-
 DISK, INSTANCE = "compute.disk", "compute.instance"
 # Documentation: the default scopes of a machine.
 _DEFAULT_SCOPES = [
@@ -422,8 +411,8 @@ def aggregate_instances(session: StateSession, call: Call) -> Json:
 
 
 def _aggregate_zonal(session: StateSession, call: Call, kind: str, word: str) -> Json:
-    kept = session.resources.list_records(kind, str(call.params["project"]))
-    found = [(f"zones/{entry.name.partition('/')[0]}", entry.document) for entry in kept]
+    stored = session.resources.list_records(kind, str(call.params["project"]))
+    found = [(f"zones/{entry.name.partition('/')[0]}", entry.document) for entry in stored]
     scopes = [f"zones/{zone}" for zone in location_names()]
     return aggregated_document(call, f"{word}AggregatedList", f"{word}s", entries=found, scopes=scopes)
 
@@ -442,9 +431,6 @@ def _list_zonal(session: StateSession, call: Call, kind: str, word: str) -> Json
     check_compute_zone(zone)
     found = [entry.document for entry in session.resources.list_records(kind, project, prefix=f"{zone}/")]
     return list_document(call, f"{word}List", f"projects/{project}/zones/{zone}/{word}s", found)
-
-
-# Changes of virtual machines: start, stop, and a new service account. All complete at once.
 
 
 def start_instance(session: StateSession, call: Call) -> Json:
@@ -480,23 +466,20 @@ def _change_instance(session: StateSession, call: Call, change: Json, *, verb: s
     return begin_compute_operation(session, call, verb, target=path)
 
 
-# A project in Compute Engine, with the metadata of all its machines.
-
-
 def get_compute_project(session: StateSession, call: Call) -> Json:
     """Answer projects.get."""
     project = str(call.params["project"])
     metadata = session.project(project)
-    shown: Json = {"kind": "compute#metadata", "fingerprint": _metadata_fingerprint(metadata)}
+    common: Json = {"kind": "compute#metadata", "fingerprint": _metadata_fingerprint(metadata)}
     if metadata.get("items"):
-        shown["items"] = metadata["items"]
+        common["items"] = metadata["items"]
     return {
         "kind": "compute#project",
         "id": str(number_of_project(project)),
         "creationTimestamp": "2026-01-01T00:00:00.000-08:00",
         "name": project,
         "selfLink": f"{COMPUTE_BASE}projects/{project}",
-        "commonInstanceMetadata": shown,
+        "commonInstanceMetadata": common,
         "defaultServiceAccount": f"{number_of_project(project)}-compute@developer.gserviceaccount.com",
         "defaultNetworkTier": "PREMIUM",
         "xpnProjectStatus": "UNSPECIFIED_XPN_PROJECT_STATUS",

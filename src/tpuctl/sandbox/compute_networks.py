@@ -1,4 +1,4 @@
-"""Networks and their subnetworks. Each project has the network `default`, in auto mode."""
+"""Networks, subnetworks and firewall rules. Each project has the network `default`, in auto mode, with some rules."""
 
 from __future__ import annotations
 
@@ -163,9 +163,6 @@ def _subnetwork(session: StateSession, project: str, region: str, *, name: str) 
     }
 
 
-# Changes of networks and subnetworks.
-
-
 def insert_network(session: StateSession, call: Call) -> Json:
     """Answer networks.insert, for auto mode and custom mode. The network has no firewall rules (documentation)."""
     project, name = str(call.params["project"]), str(call.body.get("name") or "")
@@ -189,9 +186,6 @@ def set_private_ip_google_access(session: StateSession, call: Call) -> Json:
     changed = {**subnetwork, "privateIpGoogleAccess": bool(call.body.get("privateIpGoogleAccess"))}
     put_subnetwork(session, project, name, fields=changed)
     return begin_compute_operation(session, call, "compute.subnetworks.setPrivateIpGoogleAccess", target=path)
-
-
-# Firewall rules. The network `default` has some by default.
 
 
 FIREWALL_KIND = "compute.firewall"

@@ -1,4 +1,7 @@
-"""Find the API method that a request means, in the discovery documents of google-api-python-client.
+"""Find the API method that a request means, and check the request, by the discovery documents of google-api-python-client.
+
+Invalid requests are rejected with the messages of Google's JSON transcoding. Source of the messages: error bodies that users
+of Google's APIs have published, and protobuf's JSON parser; the error for a missing required field is unverified.
 
 A document is loaded when a path first needs it: compute's 5 MB cost 30 ms, which a call of the TPU API must not pay.
 googleapiclient itself is never imported here (130-200 ms): only its files are read.
@@ -227,12 +230,6 @@ def _template_expression(path: str) -> re.Pattern[str]:
     return re.compile("".join(expression))
 
 
-# Check JSON against the discovery document. Requests are rejected with the messages of Google's JSON transcoding.
-#
-# Source of the messages: error bodies that users of Google's APIs have published, and protobuf's JSON parser; the error for a
-# missing required field is unverified.
-
-
 # Field (absent at the root of the message) and description, as in `google.rpc.BadRequest`.
 Violation = tuple[str | None, str]
 
@@ -431,11 +428,7 @@ class _SchemaReader:
         self.violations.append((path, f"Invalid value at '{path}' {complaint}"))
 
 
-# Read single values as Google's JSON transcoding does: accepted forms, and the names of enum numbers.
-#
-# Source: the proto3 JSON mapping, and protobuf's JSON parser for what it accepts beyond that.
-
-
+# Forms of values. Source: the proto3 JSON mapping, and protobuf's JSON parser for what it accepts beyond that.
 _RANGES = {
     "int32": (-(2**31), 2**31 - 1),
     "uint32": (0, 2**32 - 1),
@@ -603,11 +596,6 @@ def _read_bytes(value: Any) -> str:
     except (binascii.Error, ValueError) as error:
         raise ScalarError(f"({_TYPE_NAMES['byte']}), Base64 decoding failed for {quoted(value)}") from error
     return str(value)
-
-
-# Decode a request's body as JSON, with the errors of Google's JSON transcoding.
-#
-# Source of the messages: published error bodies, and protobuf's JSON stream parser.
 
 
 _CONTEXT = 20

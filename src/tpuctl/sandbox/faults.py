@@ -1,4 +1,8 @@
-"""Faults on request: stored in the sandbox, applied to the calls and nodes that match, used up one by one."""
+"""Faults on request: stored in the sandbox, applied to the calls and nodes that match, used up one by one.
+
+Every change of a node's timeline is stored here (`store_node`, `store_queued_resource`), with what depends on it: operations,
+and the queued resource that owns the node.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import InvalidInputError
@@ -31,10 +35,6 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.lifecycle import Timeline
     from tpuctl.sandbox.state import SandboxState
     from tpuctl.sandbox.state_session import NodeRecord, QueuedRecord, StateSession
-
-# Apply a fault to a timeline. Pure.
-#
-# The same functions serve a node that is being planned and a node that exists when the fault is set.
 
 
 class FaultKind(StrEnum):
@@ -111,9 +111,9 @@ NODE_FAULT_KINDS = frozenset(
 def apply_fault(
     timeline: Timeline, fault: Fault, now: datetime, pace: PhaseDurations, *, owned: bool, is_new: bool
 ) -> Timeline | None:
-    """Return the timeline under a fault. None if the fault does not affect it.
+    """Return the timeline under a fault. None if the fault does not affect it. Pure.
 
-    `owned`: a queued resource owns the node. `is_new`: the timeline is being planned now.
+    `owned`: a queued resource owns the node. `is_new`: the timeline is being planned now; else the node exists already.
     """
     match fault.kind:
         case FaultKind.UNHEALTHY:
@@ -121,9 +121,9 @@ def apply_fault(
             if index is None:
                 return None
             begin = max(timeline[index].at, now)
-            ill = replace(timeline[index], at=begin, health=fault.health, description=fault.description)
+            unhealthy = replace(timeline[index], at=begin, health=fault.health, description=fault.description)
             before = timeline[: index + 1] if timeline[index].at < now else timeline[:index]
-            return (*before, ill, *_phases_after(timeline[index:], "READY"))
+            return (*before, unhealthy, *_phases_after(timeline[index:], "READY"))
         case FaultKind.HANG:
             return hang_in_state(timeline, fault, now)
         case FaultKind.PREEMPT:
@@ -316,7 +316,9 @@ def add_fault(session: StateSession, fault: Fault) -> int:
     if fault.kind is FaultKind.HANG and fault.state not in {*STATES, *_QUEUED_STATES}:
         raise InvalidInputError(f"`{fault.state}` is not a state", hint=f"use one of {', '.join(STATES)}")
     if fault.count < 0:
-        raise InvalidInputError(f"the number of times cannot be {fault.count}", hint="0 means until it is removed")
+        raise InvalidInputError(
+            f"the number of times cannot be {fault.count}", hint="use 0 for a fault that lasts until it is removed"
+        )
     fault_id = session.put_fault(dump_fault(fault))
     if fault.kind in NODE_FAULT_KINDS:
         apply_to_existing(session, fault_id)
@@ -449,11 +451,6 @@ def _use_up(session: StateSession, fault_id: int, fault: Fault) -> None:
         session.put_fault(dump_fault(replace(fault, count=fault.count - 1)), fault_id=fault_id)
 
 
-# Store records and update those that depend on them: operations, and the queued resource that owns a node.
-#
-# Every change of a node's timeline goes through here.
-
-
 def durations_of_new(session: StateSession, name: str, incarnation: int, step: int) -> PhaseDurations:
     """Return the durations for one incarnation of a resource: the same history gives the same durations."""
     lag = session.setting("health_lag", [0, 20])
@@ -541,13 +538,7 @@ def _delay_planned_nodes(session: StateSession, record: QueuedRecord, timeline: 
             session.put_node(replace(node, timeline=later))
 
 
-# The service's messages for failed operations, one for each google.rpc code.
-#
-# Observed in operations: the two messages of 8, that of 13, and for 9 that reserved capacity is short. Those of 3, 6 and 7 were
-# observed as errors of calls: that an operation has the same is unverified. All others are unverified.
-
-
-# google.rpc.Code: the meaning of each, for the description of a planned failure.
+# The meaning of each google.rpc.Code, for the description of a planned failure.
 ERROR_MEANINGS = {
     1: "cancelled",
     2: "unknown error",
@@ -569,7 +560,11 @@ ERROR_MEANINGS = {
 
 
 def operation_failure(fault: Fault, target: FaultTarget, tier: CapacityTier) -> Json:
-    """Return the google.rpc.Status of a fault: its own message, by default the service's message for that code."""
+    """Return the google.rpc.Status of a fault: its own message, by default the service's message for that code.
+
+    Observed in operations: both messages of 8, that of 13, and for 9 that reserved capacity is short. Those of 3, 6 and 7 were
+    observed as errors of calls: that an operation has the same is unverified. All others are unverified.
+    """
     collection, verb = target.method.split(".")[-2:]
     name = f"projects/{target.project}/locations/{target.zone}/{collection}/{target.node}"
     match fault.code:
@@ -582,15 +577,13 @@ def operation_failure(fault: Fault, target: FaultTarget, tier: CapacityTier) -> 
         case 6:
             message = already_exists(name).message  # observed on a call: skypilot#129
         case 7:
-            message = (
-                f"Permission 'tpu.{collection}.{verb}' denied on '{name}'"  # observed on a call: tensorflow/tpu#296
-            )
+            message = f"Permission 'tpu.{collection}.{verb}' denied on '{name}'"  # observed: tensorflow/tpu#296
         case 8:
             message = describe_shortage(target.zone, tier)  # observed
         case 9 if verb in {"create", "start"}:
             message = describe_shortage(
                 target.zone, CapacityTier.RESERVED
-            )  # observed, with this code too: skypilot source
+            )  # observed with this code too: skypilot source
         case 13:
             message = "an internal error has occurred"  # observed: terraform-provider-google#16147
         case code:
@@ -612,9 +605,6 @@ _UNVERIFIED = {
 }
 
 
-# Describe faults and times in words. Pure.
-
-
 def describe_fault(fault: Fault) -> str:
     """Describe the event that a fault causes: `trainer is READY but UNHEALTHY_TENSORFLOW until a restart, once`."""
     often = "until it is removed" if fault.count == 0 else "once" if fault.count == 1 else f"{fault.count} times"
@@ -631,11 +621,14 @@ def describe_time(at: datetime, now: datetime, speed: float) -> str:
     return f"at {format_timestamp(at)} in the sandbox, in {format_duration(off)} of its time, {real} of real time"
 
 
-def _effect(fault: Fault) -> str:
+def _effect(fault: Fault) -> str:  # noqa: PLR0912  # one case for each kind
     zone = "" if fault.zone == "*" else f" in {fault.zone}"
     project = "" if fault.project == "*" else f" of {fault.project}"
     node = f"{'any node' if fault.node == '*' else fault.node}{zone}{project}"
     lasting = f"for {format_duration(fault.duration)}" if fault.duration is not None else "forever"
+    call = "the next call" if fault.method == "*" else f"the next call of {fault.method}"
+    if (fault.node, fault.zone, fault.project) != ("*", "*", "*"):
+        call += f" about {node}"
     match fault.kind:
         case FaultKind.UNHEALTHY:
             return f"{node} is READY but {fault.health} until a restart"
@@ -666,24 +659,18 @@ def _effect(fault: Fault) -> str:
         case FaultKind.UNREACHABLE:
             zones = "every zone" if fault.zone == "*" else fault.zone
             return f"{zones} does not answer, and lists of all zones report it"
-        case _:
-            call = "the next call" if fault.method == "*" else f"the next call of {fault.method}"
-            about = "" if (fault.node, fault.zone, fault.project) == ("*", "*", "*") else f" about {node}"
-            return f"{call}{about} {_call_effect(fault)}"
-
-
-def _call_effect(fault: Fault) -> str:
-    match fault.kind:
         case FaultKind.DROP_BEFORE:
-            return "loses its connection before it takes effect"
+            return f"{call} loses its connection before it takes effect"
         case FaultKind.DROP_AFTER:
-            return "takes effect, but the connection ends without a response"
+            return f"{call} takes effect, but the connection ends without a response"
         case FaultKind.SLOW:
-            late = fault.duration or timedelta(seconds=30)
-            shown = format_duration(late) if late >= timedelta(seconds=1) else f"{late.total_seconds():g}s"
-            return f"is answered {shown} late"
+            delay = fault.duration or timedelta(seconds=30)
+            text = format_duration(delay) if delay >= timedelta(seconds=1) else f"{delay.total_seconds():g}s"
+            return f"{call} is answered {text} late"
         case FaultKind.UNAUTHENTICATED:
-            return "is rejected with 401"
-        case _:
+            return f"{call} is rejected with 401"
+        case FaultKind.HTTP_ERROR:
             wait = f" and `Retry-After: {fault.retry_after}`" if fault.retry_after is not None else ""
-            return f"is answered with {fault.status}{wait}"
+            return f"{call} is answered with {fault.status}{wait}"
+        case kind:
+            assert_never(kind)

@@ -54,8 +54,8 @@ def list_org_policies(session: StateSession, call: Call) -> Json:
     """Answer projects.policies.list: the policies of the project itself."""
     project = resolve_project(session, str(call.params["parent"]).partition("/")[2])
     names = [found.name for found in session.resources.list_records(ORG_POLICY_KIND, project)]
-    shown, next_token = page_of(call, [_policy_document(session, project, name) for name in names])
-    answer: Json = {"policies": list(shown)} if shown else {}
+    page, next_token = page_of(call, [_policy_document(session, project, name) for name in names])
+    answer: Json = {"policies": list(page)} if page else {}
     return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
@@ -137,11 +137,8 @@ def _policy_not_found() -> ApiError:
     return ApiError(404, "NOT_FOUND", "Requested entity was not found.")
 
 
-# The constraints of Organization Policy that concern TPUs and related resources, and their defaults.
-#
-# Source: the documentation's list of constraints. Constraints of services that the sandbox does not serve are left out.
-
-
+# The constraints that concern TPUs and related resources. Source: the documentation's list of constraints, without those of
+# services that the sandbox does not serve.
 _LISTS: Mapping[str, tuple[str, ...]] = {
     "compute": (
         *("disablePrivateServiceConnectCreationForConsumers", "requireSslPolicy", "requireVpcFlowLogs"),

@@ -115,17 +115,17 @@ def _node_as_v2(document: Json) -> Json:
 
 
 def _node_as_v1(document: Json) -> Json:
-    shown = {field: document[field] for field in _V1_FIELDS if field in document}
+    node = {field: document[field] for field in _V1_FIELDS if field in document}
     is_legacy = document["apiVersion"] in _LEGACY
-    shown["apiVersion"] = document["apiVersion"] if is_legacy else "V2_ALPHA1"  # the newest that v1 can name
-    shown["tensorflowVersion"] = document["runtimeVersion"]
-    shown["network"] = (document.get("networkConfig") or document["networkConfigs"][0]).get("network", "")
-    shown["serviceAccount"] = document["serviceAccount"]["email"]
-    shown["schedulingConfig"] = _pick(document["schedulingConfig"], _SCHEDULING["v1"])
+    node["apiVersion"] = document["apiVersion"] if is_legacy else "V2_ALPHA1"  # the newest that v1 can name
+    node["tensorflowVersion"] = document["runtimeVersion"]
+    node["network"] = (document.get("networkConfig") or document["networkConfigs"][0]).get("network", "")
+    node["serviceAccount"] = document["serviceAccount"]["email"]
+    node["schedulingConfig"] = _pick(document["schedulingConfig"], _SCHEDULING["v1"])
     if endpoints := document.get("networkEndpoints"):
-        shown["networkEndpoints"] = [_pick(endpoint, ("ipAddress", "port")) for endpoint in endpoints]
-        shown["ipAddress"], shown["port"] = endpoints[0]["ipAddress"], str(ENDPOINT_PORT)
-    return shown
+        node["networkEndpoints"] = [_pick(endpoint, ("ipAddress", "port")) for endpoint in endpoints]
+        node["ipAddress"], node["port"] = endpoints[0]["ipAddress"], str(ENDPOINT_PORT)
+    return node
 
 
 _STATE_DATA = {
@@ -153,15 +153,15 @@ def render_queued_resource(record: QueuedRecord, now: datetime, version: str) ->
     specs = []
     for spec in (document.get("tpu") or {}).get("nodeSpec", []):
         # The two versions have different names for the parameters of several nodes.
-        shown = {key: value for key, value in spec.items() if key not in {"multiNodeParams", "multisliceParams"}}
+        rendered = {key: value for key, value in spec.items() if key not in {"multiNodeParams", "multisliceParams"}}
         several = spec.get("multiNodeParams") or spec.get("multisliceParams")
         if several and version == "v2":
-            shown["multisliceParams"] = _pick(several, ("nodeCount", "nodeIdPrefix"))
+            rendered["multisliceParams"] = _pick(several, ("nodeCount", "nodeIdPrefix"))
         elif several:
-            shown["multiNodeParams"] = several
+            rendered["multiNodeParams"] = several
         if version == "v2":
-            shown["node"] = _node_as_v2({"schedulingConfig": {}, **spec["node"]})
-        specs.append(shown)
+            rendered["node"] = _node_as_v2({"schedulingConfig": {}, **spec["node"]})
+        specs.append(rendered)
     document["tpu"] = {"nodeSpec": specs}
     if version == "v2":
         for key in ("bestEffort", "provisioningModel", "runDuration"):  # fields of v2alpha1

@@ -1,4 +1,8 @@
-"""Cloud Resource Manager v1 and v3: projects and their IAM policies."""
+"""Projects: Cloud Resource Manager v1 and v3, IAM policies and roles, and Cloud Billing.
+
+Every project is known once it is used; if projects were added (`put_project`), only those are known. The caller owns the
+sandbox and has every permission except those that a resource lists as `denied`. There is one billing account.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +44,8 @@ def list_projects(session: StateSession, call: Call) -> Json:
         for project in found
         if not is_permission_denied("resourcemanager.projects.get", denied_permissions(session, project))
     ]
-    shown, next_token = page_of(call, mine)
-    answer: Json = {"projects": list(shown)} if shown else {}
+    page, next_token = page_of(call, mine)
+    answer: Json = {"projects": list(page)} if page else {}
     return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
@@ -58,22 +62,26 @@ def _project_document(session: StateSession, project: str, version: str) -> Json
     about = describe_project(session, project)
     number, created = str(number_of_project(project)), about.get("createTime", _DEFAULT_CREATE_TIME)
     if version == "v1":
-        shown: Json = {"projectNumber": number, "projectId": project, "name": about.get("displayName", project)}
-        shown |= {"lifecycleState": about.get("state", "ACTIVE"), "createTime": created}
+        document: Json = {"projectNumber": number, "projectId": project, "name": about.get("displayName", project)}
+        document |= {"lifecycleState": about.get("state", "ACTIVE"), "createTime": created}
     else:
-        shown = {"name": f"projects/{number}", "projectId": project, "displayName": about.get("displayName", project)}
-        shown |= {"state": about.get("state", "ACTIVE"), "createTime": created, "etag": 'W/"0123456789abcdef"'}
+        document = {
+            "name": f"projects/{number}",
+            "projectId": project,
+            "displayName": about.get("displayName", project),
+        }
+        document |= {"state": about.get("state", "ACTIVE"), "createTime": created, "etag": 'W/"0123456789abcdef"'}
         if parent := about.get("parent"):
-            shown["parent"] = parent
-    return {**shown, "labels": about["labels"]} if about.get("labels") else shown
+            document["parent"] = parent
+    return {**document, "labels": about["labels"]} if about.get("labels") else document
 
 
 def get_project_iam_policy(session: StateSession, call: Call) -> Json:
     """Answer projects.getIamPolicy."""
     project = _checked_project(session, call, permission="resourcemanager.projects.getIamPolicy")
-    asked = int((call.body.get("options") or {}).get("requestedPolicyVersion") or 1)
+    requested = int((call.body.get("options") or {}).get("requestedPolicyVersion") or 1)
     return visible_policy(
-        read_iam_policy(session, "project", project, default=default_project_policy(project), version=asked)
+        read_iam_policy(session, "project", project, default=default_project_policy(project), version=requested)
     )
 
 
@@ -136,11 +144,6 @@ def _checked_project(session: StateSession, call: Call, *, permission: str) -> s
     raise ApiError(403, "PERMISSION_DENIED", message, info)
 
 
-# The projects of a sandbox.
-#
-# Every project is known once it is used. If projects were added (`add`), only those are known.
-
-
 PROJECT_KIND = "cloudresourcemanager.project"
 
 
@@ -185,11 +188,6 @@ def resolve_project(session: StateSession, text: str) -> str:
     return next((project for project in used if str(number_of_project(project)) == text), text)
 
 
-# IAM: the policies of projects and buckets, and the roles that they grant.
-#
-# The caller owns the sandbox and has every permission except those that the resource lists as `denied`.
-
-
 ROLE_KIND = "iam.role"
 _WITH_CONDITIONS = 3  # API field text of Policy.version
 
@@ -207,7 +205,7 @@ def read_iam_policy(
     is_conditional = any(binding.get("condition") for binding in bindings)
     digest = hashlib.blake2b(json.dumps(found, sort_keys=True).encode(), digest_size=6).digest()
     etag = base64.b64encode(b"\x07" + digest[:5] + b"\x00\x01").decode()
-    shown: Json = {**found, "version": _WITH_CONDITIONS if is_conditional else 1, "etag": etag}
+    visible: Json = {**found, "version": _WITH_CONDITIONS if is_conditional else 1, "etag": etag}
     if is_conditional and version < _WITH_CONDITIONS:
         plain = []
         for binding in bindings:
@@ -216,8 +214,8 @@ def read_iam_policy(
                 plain.append({"role": f"{binding['role']}_withcond_{suffix}", "members": binding["members"]})
             else:
                 plain.append(binding)
-        shown |= {"version": 1, "bindings": plain}
-    return shown
+        visible |= {"version": 1, "bindings": plain}
+    return visible
 
 
 def replace_iam_policy(session: StateSession, kind: str, name: str, wanted: Json, *, default: Json) -> Json | None:
@@ -248,9 +246,9 @@ def visible_policy(document: Json) -> Json:
     return {key: value for key, value in document.items() if key != "serial"}
 
 
-def allowed_permissions(asked: Iterable[str], denied: Iterable[str]) -> list[str]:
+def allowed_permissions(requested: Iterable[str], denied: Iterable[str]) -> list[str]:
     """Return the permissions that the caller has."""
-    return [permission for permission in asked if not is_permission_denied(permission, denied)]
+    return [permission for permission in requested if not is_permission_denied(permission, denied)]
 
 
 def is_permission_denied(permission: str, denied: Iterable[str]) -> bool:
@@ -314,9 +312,6 @@ def _role_permissions(role: str) -> set[str]:
     found = _load_roles()[role]
     included = (_role_permissions(other) for other in found.get("includes", []))
     return set(found.get("permissions", [])).union(*included)
-
-
-# Cloud Billing: whether a project is billed, and to which account. There is one account.
 
 
 BILLING_KIND = "cloudbilling.info"

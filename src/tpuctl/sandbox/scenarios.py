@@ -151,7 +151,7 @@ def _parse_step(document: SeedDocument, path: KeyPath, item: Any) -> ScenarioSte
         for key in item:
             if key != "at" and key not in _ACTIONS and key not in _FAULT_WORDS:
                 raise document.unknown((*path, key), ("at", *_ACTIONS))
-        raise document.error(path, f"each step must say one of {', '.join(_ACTIONS)}")
+        raise document.error(path, f"each step needs one of {', '.join(_ACTIONS)}")
     action = actions[0]
     words = {key: value for key, value in item.items() if key not in {"at", action}}
     for key in words:
@@ -160,12 +160,12 @@ def _parse_step(document: SeedDocument, path: KeyPath, item: Any) -> ScenarioSte
     check_keys(document, path, {"at": "duration", **_ACTIONS[action]}, {**words, "at": item.get("at", "0s")})
     at = parse_duration(str(item.get("at", "0s")))
     try:
-        made, text = _parse_action(document, (*path, action), action, item[action], words)
+        event, text = _parse_action(document, (*path, action), action, item[action], words)
     except SeedError:
         raise
     except InvalidInputError as error:
         raise SeedError(f"{document.place(*path, action)}: {error.message}", hint=error.hint) from error
-    return ScenarioStep(at, made, text)
+    return ScenarioStep(at, event, text)
 
 
 def _parse_action(document: SeedDocument, path: KeyPath, action: str, value: Any, words: Json) -> tuple[Json, str]:

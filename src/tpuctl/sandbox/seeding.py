@@ -1,4 +1,8 @@
-"""Seeds: the resources of a sandbox, in a file. `read` parses it without a sandbox; `plant` adds its entries to one."""
+"""Seeds: the resources of a sandbox, in a file. `read_seed` parses it without a sandbox, `apply_seed` adds its entries.
+
+An entry has the API's own fields, checked against the discovery documents, and a few keys of the sandbox for values without
+an API field (`project`, `zone`, `age`, `denied`, …). `SEED_KINDS` lists the kinds of entries.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +58,7 @@ def read_seed(text: str, source: str) -> list[SeedEntry]:
 
 
 def parse_entries(document: SeedDocument, path: KeyPath, value: Any) -> list[SeedEntry]:  # JSON
-    """Return the entries of the part of a document that is a seed. Raises as `read` does."""
+    """Return the entries of the part of a document that is a seed. Raises as `read_seed` does."""
     if value is None:
         return []
     if not isinstance(value, dict):
@@ -80,7 +84,7 @@ def apply_seed(sandbox: SandboxState, wanted: Iterable[SeedEntry]) -> None:
     with sandbox.joint_write():
         for entry in wanted:
             try:
-                SEED_KINDS[entry.kind].plant(sandbox, entry.fields)
+                SEED_KINDS[entry.kind].add(sandbox, entry.fields)
             except ApiError as error:
                 raise SeedError(f"{entry.place}: {error.message.partition(' [EID')[0]}") from error
             except SeedError:
@@ -172,9 +176,6 @@ def _parse_settings(document: SeedDocument, path: KeyPath, value: Any) -> list[S
     ]
 
 
-# Parse the faults, stock-outs and quotas of files and of the command line.
-
-
 # The keys of a fault, with their types. `after` delays the whole fault.
 FAULT_KEYS: Mapping[str, str] = {
     "kind": "text",
@@ -224,7 +225,7 @@ def parse_fault_kind(word: str) -> FaultKind:
     if word not in known:
         near = closest_match(word, known)
         hint = f"did you mean `{near}`?" if near else f"use one of {', '.join(known)}"
-        raise InvalidInputError(f"`{word}` is not a kind of fault" if word else "no kind of fault given", hint=hint)
+        raise InvalidInputError(f"unknown fault kind `{word}`" if word else "no fault kind given", hint=hint)
     return FaultKind(word)
 
 
@@ -259,12 +260,6 @@ def seed_quota(sandbox: SandboxState, entry: Json) -> None:
         set_tpu_quota(session, **entry)
 
 
-# The kinds of seed entries: their fields, and how each is added to a sandbox.
-#
-# An entry has the API's own fields, and a few keys of the sandbox for values without an API field (`project`, `zone`, `age`,
-# `denied`, …).
-
-
 _TEXT, _DURATION, _TEXTS, _NUMBER, _FLAG = "text", "duration", "texts", "number", "flag"
 
 
@@ -276,7 +271,7 @@ class SeedKind:
     fields of the message that cannot be set, each with the reason or the replacement.
     """
 
-    plant: Callable[[SandboxState, Json], None]
+    add: Callable[[SandboxState, Json], None]
     schema: tuple[str, str, str] | None = None
     own: Mapping[str, str] = field(default_factory=dict)
     required: tuple[str, ...] = ("name",)
@@ -306,30 +301,14 @@ def _add_queued_resource(sandbox: SandboxState, entry: Json) -> None:
     )
 
 
-def _add_setting(sandbox: SandboxState, entry: Json) -> None:
-    administration.set_setting(sandbox, entry["name"], entry["value"])
-
-
 def _add_service(sandbox: SandboxState, entry: Json) -> None:
     project = entry.get("project", DEFAULT_PROJECT)
     administration.set_services(sandbox, {entry["name"]: entry.get("state", "ENABLED")}, project=project)
 
 
-def _add_iam_policy(sandbox: SandboxState, entry: Json) -> None:
-    administration.set_iam_policy(sandbox, entry["bindings"], **_without(entry, "bindings"))
-
-
 def _add_bucket(sandbox: SandboxState, entry: Json) -> None:
     check_bucket_name(entry["name"])
     administration.add_bucket(sandbox, **entry)
-
-
-def _add_cache(sandbox: SandboxState, entry: Json) -> None:
-    administration.add_cache(sandbox, entry["bucket"], entry["zone"], **_without(entry, "bucket", "zone"))
-
-
-def _add_object(sandbox: SandboxState, entry: Json) -> None:
-    administration.add_object(sandbox, entry["bucket"], entry["name"], **_without(entry, "bucket", "name"))
 
 
 def _add_project(sandbox: SandboxState, entry: Json) -> None:
@@ -341,20 +320,6 @@ def _add_project(sandbox: SandboxState, entry: Json) -> None:
             session.put_project(project, {**session.project(project), "items": metadata.get("items", [])})
     if "billingEnabled" in entry:
         administration.set_billing(sandbox, enabled=entry["billingEnabled"], project=project)
-
-
-def _add_network(sandbox: SandboxState, entry: Json) -> None:
-    if entry.get("absent"):
-        administration.remove_network(sandbox, entry["name"], project=entry.get("project", DEFAULT_PROJECT))
-    else:
-        administration.add_network(sandbox, **_without(entry, "absent"))
-
-
-def _add_firewall(sandbox: SandboxState, entry: Json) -> None:
-    if entry.get("absent"):
-        administration.remove_firewall(sandbox, entry["name"], project=entry.get("project", DEFAULT_PROJECT))
-    else:
-        administration.add_firewall(sandbox, **_without(entry, "absent"))
 
 
 def _add_org_policy(sandbox: SandboxState, entry: Json) -> None:
@@ -381,14 +346,25 @@ def _without(entry: Json, *keys: str) -> Json:
     return {key: value for key, value in entry.items() if key not in keys}
 
 
-def _call_with_entry(add: Callable[..., Any], **words: str) -> Callable[[SandboxState, Json], None]:
-    """Return a function that calls `add` with an entry's keys as parameters, some renamed."""
+def _call_with_entry(add: Callable[..., Any], *leading: str) -> Callable[[SandboxState, Json], None]:
+    """Return a function that calls `add` with an entry's values: the leading ones by position, the others by keyword."""
 
-    def plant(sandbox: SandboxState, entry: Json) -> None:
-        named = {words.get(key, key): value for key, value in entry.items()}
-        add(sandbox, named.pop("name"), **named)
+    def add_entry(sandbox: SandboxState, entry: Json) -> None:
+        add(sandbox, *(entry[key] for key in leading), **_without(entry, *leading))
 
-    return plant
+    return add_entry
+
+
+def _add_unless_absent(add: Callable[..., Any], remove: Callable[..., Any]) -> Callable[[SandboxState, Json], None]:
+    """Return a function that adds an entry; with `absent: true` it removes a resource that a project has by default."""
+
+    def add_or_remove(sandbox: SandboxState, entry: Json) -> None:
+        if entry.get("absent"):
+            remove(sandbox, entry["name"], project=entry.get("project", DEFAULT_PROJECT))
+        else:
+            add(sandbox, **_without(entry, "absent"))
+
+    return add_or_remove
 
 
 _COMPUTED = "the sandbox computes it; leave it out"
@@ -398,7 +374,9 @@ _PLACE: Mapping[str, str] = {**_PROJECT, "zone": _TEXT}
 
 # The order in which entries are added: later kinds may refer to earlier ones.
 SEED_KINDS: Mapping[str, SeedKind] = {
-    "settings": SeedKind(_add_setting, own={"value": "any"}, required=("name", "value")),
+    "settings": SeedKind(
+        _call_with_entry(administration.set_setting, "name", "value"), own={"value": "any"}, required=("name", "value")
+    ),
     "projects": SeedKind(
         _add_project,
         ("cloudresourcemanager", "v3", "Project"),
@@ -408,30 +386,52 @@ SEED_KINDS: Mapping[str, SeedKind] = {
     "services": SeedKind(_add_service, own={**_PROJECT, "name": _TEXT, "state": _TEXT}),
     "quotas": SeedKind(seed_quota, own=QUOTA_KEYS, required=("limit",)),
     "stockouts": SeedKind(seed_stockout, own={**STOCKOUT_KEYS, "after": _DURATION, "duration": _DURATION}, required=()),
-    "networks": SeedKind(_add_network, ("compute", "v1", "Network"), {**_PROJECT, "absent": _FLAG}),
-    "subnetworks": SeedKind(
-        _call_with_entry(administration.add_subnetwork), ("compute", "v1", "Subnetwork"), _PROJECT, ("name", "region")
+    "networks": SeedKind(
+        _add_unless_absent(administration.add_network, administration.remove_network),
+        ("compute", "v1", "Network"),
+        {**_PROJECT, "absent": _FLAG},
     ),
-    "firewalls": SeedKind(_add_firewall, ("compute", "v1", "Firewall"), {**_PROJECT, "absent": _FLAG}),
-    "disks": SeedKind(_call_with_entry(administration.add_disk), ("compute", "v1", "Disk"), _PROJECT),
-    "instances": SeedKind(_call_with_entry(administration.add_instance), ("compute", "v1", "Instance"), _PROJECT),
+    "subnetworks": SeedKind(
+        _call_with_entry(administration.add_subnetwork, "name"),
+        ("compute", "v1", "Subnetwork"),
+        _PROJECT,
+        ("name", "region"),
+    ),
+    "firewalls": SeedKind(
+        _add_unless_absent(administration.add_firewall, administration.remove_firewall),
+        ("compute", "v1", "Firewall"),
+        {**_PROJECT, "absent": _FLAG},
+    ),
+    "disks": SeedKind(_call_with_entry(administration.add_disk, "name"), ("compute", "v1", "Disk"), _PROJECT),
+    "instances": SeedKind(
+        _call_with_entry(administration.add_instance, "name"), ("compute", "v1", "Instance"), _PROJECT
+    ),
     "buckets": SeedKind(_add_bucket, ("storage", "v1", "Bucket"), {**_PROJECT, "denied": _TEXTS}),
-    "objects": SeedKind(_add_object, ("storage", "v1", "Object"), {"content": _TEXT}, ("bucket", "name")),
-    "anywhereCaches": SeedKind(_add_cache, ("storage", "v1", "AnywhereCache"), required=("bucket", "zone")),
-    "roles": SeedKind(_call_with_entry(administration.add_role), ("iam", "v1", "Role"), _PROJECT),
+    "objects": SeedKind(
+        _call_with_entry(administration.add_object, "bucket", "name"),
+        ("storage", "v1", "Object"),
+        {"content": _TEXT},
+        ("bucket", "name"),
+    ),
+    "anywhereCaches": SeedKind(
+        _call_with_entry(administration.add_cache, "bucket", "zone"),
+        ("storage", "v1", "AnywhereCache"),
+        required=("bucket", "zone"),
+    ),
+    "roles": SeedKind(_call_with_entry(administration.add_role, "name"), ("iam", "v1", "Role"), _PROJECT),
     "orgPolicies": SeedKind(
         _add_org_policy, ("orgpolicy", "v2", "GoogleCloudOrgpolicyV2Policy"), _PROJECT, ("name", "spec")
     ),
     "iamPolicies": SeedKind(
-        _add_iam_policy, ("cloudresourcemanager", "v3", "Policy"), {**_PROJECT, "bucket": _TEXT}, ("bindings",)
+        _call_with_entry(administration.set_iam_policy, "bindings"),
+        ("cloudresourcemanager", "v3", "Policy"),
+        {**_PROJECT, "bucket": _TEXT},
+        ("bindings",),
     ),
     "queuedResources": SeedKind(_add_queued_resource, ("tpu", "v2", "QueuedResource"), _PLACE, refused=_REFUSED_FIELDS),
     "nodes": SeedKind(_add_node, ("tpu", "v2", "Node"), {**_PLACE, "age": _DURATION}, refused=_REFUSED_FIELDS),
     "faults": SeedKind(_add_fault, own=FAULT_KEYS, required=("kind",)),
 }
-
-
-# Check entries against the discovery documents: the API's own field names and types. Pure.
 
 
 _TYPE_NAMES = {"object": "a mapping", "array": "a list", "string": "a text", "boolean": "true or false"}
@@ -505,9 +505,6 @@ def _type_error(document: SeedDocument, path: KeyPath, kind: str) -> Exception:
     return document.error(path, f"`{key}` must be {(_TYPE_NAMES | _NUMBER_NAMES).get(kind, kind)}")
 
 
-# Read YAML with the lines of its keys and values. No objects are constructed, so a file cannot run code.
-
-
 KeyPath = tuple[str | int, ...]
 _YamlNode = Any  # PyYAML's node; the types of the C loader lack the marks
 _TAG = "tag:yaml.org,2002:"
@@ -545,7 +542,10 @@ class SeedDocument:
 
 
 def parse_seed_yaml(text: str, source: str) -> SeedDocument:
-    """Parse a YAML text. Raises `SeedError` for broken YAML, a duplicate key, or a tag."""
+    """Parse a YAML text; it constructs no objects, so a file cannot run code.
+
+    Raises `SeedError` for broken YAML, a duplicate key, or a tag.
+    """
     root = compose_yaml(text, source, error=SeedError)
     lines: dict[KeyPath, int] = {}
     value = None if root is None else _parse_value(root, (), lines, source)

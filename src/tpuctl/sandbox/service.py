@@ -1,7 +1,7 @@
 """The sandbox's Cloud APIs as one function from an HTTP request to a response, or a broken connection.
 
-Both interfaces call it. It knows HTTP, JSON and Google's error bodies; the handlers of calls are listed in `methods.py`,
-`admission.py` rejects calls to unusable projects, `uploads.py` handles uploads and downloads.
+Both interfaces call it. It knows HTTP, JSON and Google's error bodies; `METHODS` lists the handlers of calls,
+`check_admission` rejects what the real service rejects before its API sees it, `uploads.py` handles uploads and downloads.
 """
 
 from __future__ import annotations
@@ -194,7 +194,12 @@ def _answer(sandbox: SandboxState, request: Request) -> Response | DroppedConnec
         return Response(404, page.encode(), {"content-type": "text/html; charset=UTF-8"})
     call = read_upload(found, request) if is_upload else check_request(found, request.query, decode_json(request.body))
     fault = take_call_fault(sandbox, call)
-    call = _with_headers(call, request)
+    params = dict(request.query)
+    payer = request.headers.get("x-goog-user-project")
+    if payer and call.method.startswith("storage."):
+        call = replace(call, params={"userProject": payer, **call.params})
+    if request.method == "GET" and "media" in {params.get("alt"), params.get("$alt")}:
+        call = replace(call, wants_media=True)
     if fault is None:
         return _run_handler(sandbox, call, request)
     match fault.kind:
@@ -213,16 +218,6 @@ def _answer(sandbox: SandboxState, request: Request) -> Response | DroppedConnec
             raise _unauthenticated()
         case kind:
             assert_never(kind)
-
-
-def _with_headers(call: Call, request: Request) -> Call:
-    """Return a call with the values of headers and system parameters: the project to bill, and whether bytes are wanted."""
-    params = dict(request.query)
-    wants_media = request.method == "GET" and "media" in {params.get("alt"), params.get("$alt")}
-    payer = request.headers.get("x-goog-user-project")
-    if payer and call.method.startswith("storage."):
-        call = replace(call, params={"userProject": payer, **call.params})
-    return replace(call, wants_media=wants_media)
 
 
 def _run_handler(sandbox: SandboxState, call: Call, request: Request) -> Response:
@@ -260,11 +255,9 @@ def _unauthenticated() -> ApiError:
     return ApiError(401, "UNAUTHENTICATED", message, detail)
 
 
-# The handler of each method of the discovery documents. A method without one is not implemented.
-
-
 _LOCATION_METHODS = "tpu.projects.locations"
 
+# The handler of each method of the discovery documents. A method without one is not implemented: 501.
 METHODS: Mapping[str, Callable[[StateSession, Call], Json | Response]] = {
     f"{_LOCATION_METHODS}.get": catalog.get_location,
     f"{_LOCATION_METHODS}.list": catalog.list_locations,
@@ -381,9 +374,6 @@ METHODS: Mapping[str, Callable[[StateSession, Call], Json | Response]] = {
 NOT_SERVED: Mapping[str, str] = {}
 
 
-# Reject calls that the real service rejects before its API sees them: unknown project, disabled service, no billing.
-
-
 # These APIs manage projects, or most of their calls name none. They answer calls about unknown projects themselves, with
 # their own errors, and they work without billing.
 _PROJECT_APIS = frozenset(
@@ -447,12 +437,6 @@ def permission_denied(project: str, api: str) -> ApiError:
     )
 
 
-# The permission that each call needs on its project, and each API's error if the caller lacks it.
-#
-# The caller has every permission except those that a project denies. Cloud Storage and Resource Manager check permissions
-# themselves: Cloud Storage also checks buckets, Resource Manager has its own errors.
-
-
 # Permissions that are not named after the method. Source: the API's documentation of each method. The reference of
 # Organization Policy v2 names `orgpolicy.policies.get`, which IAM's list of permissions does not have. The reference of Service
 # Usage does not mention `batchGet` (unverified), and has `serviceusage.quota.get` in one table and `serviceusage.quotas.get` in
@@ -487,7 +471,10 @@ _TPU_VERBS = {
 
 
 def check_permissions(session: StateSession, call: Call, project: str) -> None:
-    """Raise `ApiError` 403 if the caller lacks the permission that a call needs on a project."""
+    """Raise `ApiError` 403, in the words of the API, if the caller lacks the permission that a call needs on a project.
+
+    Cloud Storage and Resource Manager check permissions themselves: the first also on buckets, the second with its own errors.
+    """
     denied = denied_permissions(session, project)
     permission = needed_permission(call.method) if denied else ""
     if not permission or not is_permission_denied(permission, denied):

@@ -1,4 +1,4 @@
-"""Service Usage: the enabled services of a project, and its quotas."""
+"""Service Usage: the enabled services of a project (v1), and its quotas of the TPU API as metrics with limits (v1beta1)."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def list_services(session: StateSession, call: Call) -> Json:
     names = sorted({*SERVICE_TITLES, *(found.name for found in session.resources.list_records(SERVICE_KIND, project))})
     found = [_service_document(session, project, name) for name in names]
     found = [service for service in found if not wanted or wanted == f"STATE:{service['state']}"]
-    shown, next_token = page_of(call, found)
-    answer: Json = {"services": list(shown)}
+    page, next_token = page_of(call, found)
+    answer: Json = {"services": list(page)}
     return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
@@ -197,9 +197,6 @@ def _resolve_parent(session: StateSession, parent: str) -> str:
     return project
 
 
-# Service Usage v1beta1: the quotas of the TPU API as metrics with limits, each with the regions or zones that differ.
-
-
 _SERVICE = "tpu.googleapis.com"
 _ENDS = {"PerProjectPerRegionForTPUAPI": "region", "PerProjectPerZoneForTPUAPI": "zone"}
 _UNLIMITED = -1  # API field text of QuotaOverride.overrideValue
@@ -223,10 +220,10 @@ def list_quota_metrics(session: StateSession, call: Call) -> Json:
             metric = f"{_SERVICE}/{'-'.join([*(word.lower() for word in words), *suffix])}"
             found.setdefault(metric, {}).setdefault(dimension, []).append(quota)
     parent = f"projects/{number_of_project(project)}/services/{service}/consumerQuotaMetrics"
-    shown, next_token = page_of(
+    page, next_token = page_of(
         call, [_metric_document(parent, metric, limits) for metric, limits in sorted(found.items())]
     )
-    answer: Json = {"metrics": list(shown)}
+    answer: Json = {"metrics": list(page)}
     return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
@@ -246,7 +243,7 @@ def _metric_document(parent: str, metric: str, limits: Mapping[str, list[TpuQuot
 
 def _limit_document(parent: str, metric: str, dimension: str, limits: list[TpuQuota]) -> Json:
     everywhere = next((quota.limit for quota in limits if quota.place == "*"), _UNLIMITED)
-    somewhere = [
+    exceptions = [
         {**_quota_bucket(quota.limit, everywhere), "dimensions": {dimension: quota.place}}
         for quota in limits
         if quota.place != "*"
@@ -257,7 +254,7 @@ def _limit_document(parent: str, metric: str, dimension: str, limits: list[TpuQu
         "unit": f"1/{{project}}/{{{dimension}}}",
         "isPrecise": True,
         # API field text: the least specific comes first.
-        "quotaBuckets": [_quota_bucket(everywhere, everywhere), *somewhere],
+        "quotaBuckets": [_quota_bucket(everywhere, everywhere), *exceptions],
         # API field text: all locations; here those of the sandbox.
         "supportedLocations": list(location_names() if dimension == "zone" else region_names()),
     }

@@ -66,7 +66,7 @@ class SandboxState:
         """Open the state in a file, and create it if it does not exist.
 
         `speed` is sandbox time per real time (default 60) and applies only to a new sandbox. With a clock, the sandbox
-        follows it at its own pace. Raises `WorldError` subclasses, and `InvalidInputError` for a speed that is
+        follows it at its own pace. Raises `SandboxStateError` subclasses, and `InvalidInputError` for a speed that is
         not positive.
         """
         if speed is not None and not 0 < speed <= 1e6:
@@ -81,7 +81,7 @@ class SandboxState:
 
     @contextmanager
     def read(self) -> Iterator[StateSession]:
-        """Open a read transaction. Raises `WorldError` subclasses."""
+        """Open a read transaction. Raises `SandboxStateError` subclasses."""
         if (session := self._joint_session) is not None:
             yield session
             return
@@ -98,7 +98,7 @@ class SandboxState:
     def write(self) -> Iterator[StateSession]:
         """Open a write transaction: committed at the end, rolled back if an exception passes.
 
-        Raises `WorldError` subclasses; `WorldLockedError` if other processes hold the lock for 10 s.
+        Raises `SandboxStateError` subclasses; `LockedStateError` if other processes hold the lock for 10 s.
         """
         if (session := self._joint_session) is not None:
             yield session
@@ -234,9 +234,6 @@ def _close_all(connections: dict[threading.Thread, tuple[sqlite3.Connection, obj
         connections.popitem()[1][0].close()
 
 
-# The sandbox's clocks: time that runs faster than real time and can be advanced, the same for all processes.
-
-
 class ClockRate(NamedTuple):
     """How sandbox time follows real time: equal at `anchor`, `speed` times as fast since, advanced by `offset`."""
 
@@ -298,9 +295,6 @@ class OffsetClock:
         self._clock.sleep(duration)
 
 
-# The sandbox's SQLite file: opening it, its tables, and its errors.
-
-
 LOCK_TIMEOUT = timedelta(seconds=10)
 
 _FIRST_LAYOUT = """
@@ -342,7 +336,7 @@ LAYOUT = len(_LAYOUT_STEPS)
 def connect_database(path: Path) -> sqlite3.Connection:
     """Return a connection to the file at a path; create the file, readable by its owner only, if it does not exist.
 
-    Raises `WorldError` subclasses if it cannot be opened.
+    Raises `SandboxStateError` subclasses if it cannot be opened.
     """
     with translated_errors(path):
         make_private_folder(path.parent)
@@ -419,7 +413,7 @@ def open_transaction(connection: sqlite3.Connection, *, immediate: bool) -> Iter
 
 @contextmanager
 def translated_errors(path: Path) -> Iterator[None]:
-    """Translate SQLite's errors into `WorldError` subclasses."""
+    """Translate SQLite's errors into `SandboxStateError` subclasses."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -457,9 +451,6 @@ _SUFFIXES = ("", "-wal", "-shm", "-journal", "-requests", "-requests.old", "-ser
 def state_files(path: Path) -> tuple[Path, ...]:
     """Return the paths of all files that belong to a sandbox."""
     return (*(path.with_name(path.name + suffix) for suffix in _SUFFIXES), marker_path(path))
-
-
-# Errors of the sandbox's file.
 
 
 _RESET = "run `tpuctl sandbox reset` to start with an empty sandbox"

@@ -1,4 +1,7 @@
-"""One transaction's view of the stored records, at one time."""
+"""One transaction's view of the stored records, at one time; and the records.
+
+A record has the data that determines its state at any time.
+"""
 
 from __future__ import annotations
 
@@ -281,9 +284,6 @@ def _timestamp_or_none(moment: datetime | None) -> float | None:
     return moment.timestamp() if moment else None
 
 
-# The stored records: nodes, queued resources and operations, each with the data that determines its state at any time.
-
-
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
     """A node. `document` is the API's v2 JSON without the fields that depend on time.
@@ -410,7 +410,7 @@ _OPERATION = Shape(
 
 
 def parse_stored(text: object, kind: Checker = ITEM) -> Any:
-    """Parse stored JSON. Raises `ShapeError` if it is damaged, which becomes `WorldCorruptError`."""
+    """Parse stored JSON. Raises `ShapeError` if it is damaged, which becomes `CorruptStateError`."""
     if not isinstance(text, str):
         raise ShapeError("not text")
     found = parse_json(text)
@@ -525,12 +525,6 @@ def load_operation(text: str) -> OperationRecord:
     return OperationRecord(**{field: values[field] for field in OperationRecord.__slots__ if field in values})
 
 
-# Records of any kind: JSON documents by kind, parent and name, and bytes that belong to some of them.
-#
-# For the APIs beside the TPU API, whose resources have no life cycle. A kind is the API's word with its service
-# (`storage.bucket`); a parent is a project, or the bucket of an object.
-
-
 class StoredResource(NamedTuple):
     """One record."""
 
@@ -540,7 +534,11 @@ class StoredResource(NamedTuple):
 
 
 class ResourceStore:
-    """The records of one transaction."""
+    """The resources of the APIs beside the TPU API, which have no life cycle, in one transaction.
+
+    They are JSON documents by kind, parent and name, and bytes that belong to some of them. A kind is the API's word with its
+    service (`storage.bucket`); a parent is a project, or the bucket of an object.
+    """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection

@@ -1,6 +1,6 @@
-"""Cloud Storage, JSON API v1: buckets with their policies and caches, and objects with their contents.
+"""Buckets of Cloud Storage, JSON API v1, with their IAM policies and Anywhere Caches; and Cloud Storage's error messages.
 
-Objects are not versioned, and what was deleted is gone: no soft delete.
+An Anywhere Cache is a zonal read cache of a bucket; a new one runs at once.
 """
 
 from __future__ import annotations
@@ -26,9 +26,6 @@ from tpuctl.sandbox.resource_manager import (
 if TYPE_CHECKING:
     from tpuctl.sandbox.api_calls import Json
     from tpuctl.sandbox.state_session import StateSession
-
-# Buckets, and access to them.
-
 
 BUCKET_KIND = "storage.bucket"
 _BUCKET_LINK = "https://www.googleapis.com/storage/v1/b"
@@ -138,11 +135,11 @@ def get_bucket(session: StateSession, call: Call) -> Json:
 def get_storage_layout(session: StateSession, call: Call) -> Json:
     """Answer buckets.getStorageLayout, which needs the permission to list objects (API method text)."""
     document = open_bucket(session, call, "storage.objects.list").document
-    shown = ("location", "locationType", "customPlacementConfig", "hierarchicalNamespace")
+    fields = ("location", "locationType", "customPlacementConfig", "hierarchicalNamespace")
     return {
         "kind": "storage#storageLayout",
         "bucket": document["name"],
-        **{key: document[key] for key in shown if key in document},
+        **{key: document[key] for key in fields if key in document},
     }
 
 
@@ -155,10 +152,10 @@ def list_buckets(session: StateSession, call: Call) -> Json:
     # Only its owner sees a bucket in lists.
     found = [entry.document for entry in session.resources.list_records(BUCKET_KIND, project, prefix=prefix)]
     mine = [entry["document"] for entry in found if not is_permission_denied("storage.buckets.list", entry["denied"])]
-    shown, next_token = page_of(storage_page(call), mine)
+    page, next_token = page_of(storage_page(call), mine)
     answer: Json = {"kind": "storage#buckets"}
-    if shown:
-        answer["items"] = list(shown)
+    if page:
+        answer["items"] = list(page)
     return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
@@ -169,9 +166,6 @@ def storage_page(call: Call) -> Call:
         raise storage_invalid(f"Invalid value for maxResults: {size}.")
     params = {"pageSize": min(size, _LARGEST_PAGE), "pageToken": call.params.get("pageToken")}
     return Call(call.version, call.method, params, {})
-
-
-# Creation and changes of buckets.
 
 
 # Documentation: 3 to 63 characters; with dots 222, at most 63 for each part; no address, no name that begins with goog.
@@ -240,16 +234,14 @@ def merge_patch(current: Json, change: Json) -> Json:
     return result
 
 
-# IAM policies of buckets.
-
-
 def get_bucket_iam_policy(session: StateSession, call: Call) -> Json:
     """Answer buckets.getIamPolicy."""
     bucket = open_bucket(session, call, "storage.buckets.getIamPolicy")
     name = bucket.document["name"]
-    asked = int(call.params.get("optionsRequestedPolicyVersion") or 1)
+    requested = int(call.params.get("optionsRequestedPolicyVersion") or 1)
     return _policy_response(
-        name, read_iam_policy(session, BUCKET_KIND, name, default=default_bucket_policy(bucket.project), version=asked)
+        name,
+        read_iam_policy(session, BUCKET_KIND, name, default=default_bucket_policy(bucket.project), version=requested),
     )
 
 
@@ -270,8 +262,8 @@ def test_bucket_iam_permissions(session: StateSession, call: Call) -> Json:
     The call itself needs no permission (documentation of the permissions of each method).
     """
     bucket = open_bucket(session, call, "")
-    asked = call.params.get("permissions") or []
-    granted = allowed_permissions(asked, (*bucket.denied, *denied_permissions(session, bucket.project)))
+    requested = call.params.get("permissions") or []
+    granted = allowed_permissions(requested, (*bucket.denied, *denied_permissions(session, bucket.project)))
     answer: Json = {"kind": "storage#testIamPermissionsResponse"}
     return {**answer, "permissions": granted} if granted else answer
 
@@ -292,9 +284,6 @@ def default_bucket_policy(project: str) -> Json:
 
 def _policy_response(name: str, policy: Json) -> Json:
     return {"kind": "storage#policy", "resourceId": f"projects/_/buckets/{name}", **visible_policy(policy)}
-
-
-# Anywhere Caches: zonal read caches of buckets. A new cache runs at once.
 
 
 CACHE_KIND = "storage.anywhereCache"
@@ -361,14 +350,11 @@ def list_caches(session: StateSession, call: Call) -> Json:
     """Answer anywhereCaches.list."""
     open_bucket(session, call, "storage.anywhereCaches.list")
     found = [entry.document for entry in session.resources.list_records(CACHE_KIND, str(call.params["bucket"]))]
-    shown, next_token = page_of(call, found)
+    page, next_token = page_of(call, found)
     answer: Json = {"kind": "storage#anywhereCaches"}
-    if shown:
-        answer["items"] = list(shown)
+    if page:
+        answer["items"] = list(page)
     return {**answer, "nextPageToken": next_token} if next_token else answer
-
-
-# The error messages of Cloud Storage.
 
 
 CALLER = "user@example.com"

@@ -1,4 +1,7 @@
-"""Objects: one generation each, replaced or deleted under exact preconditions, for any number of writers."""
+"""Objects of Cloud Storage: one generation each, replaced or deleted under exact preconditions, for any number of writers.
+
+Objects are not versioned, and a deleted object is gone: no soft delete. A change of its metadata keeps its generation.
+"""
 
 from __future__ import annotations
 
@@ -145,14 +148,14 @@ def list_objects(session: StateSession, call: Call) -> Json:
     after = page_position(call)
     entries = [entry for entry in selection.grouped(found) if not after or entry > (after[0], after[-1] == "prefix")]
     size = page_size(storage_page(call))
-    shown = entries[:size]
+    page = entries[:size]
     answer: Json = {"kind": "storage#objects"}
-    if prefixes := [name for name, is_prefix in shown if is_prefix]:
+    if prefixes := [name for name, is_prefix in page if is_prefix]:
         answer["prefixes"] = prefixes
-    if items := [found[name] for name, is_prefix in shown if not is_prefix]:
+    if items := [found[name] for name, is_prefix in page if not is_prefix]:
         answer["items"] = items
     if len(entries) > size:
-        answer["nextPageToken"] = page_token(shown[-1][0], "prefix" if shown[-1][1] else "object")
+        answer["nextPageToken"] = page_token(page[-1][0], "prefix" if page[-1][1] else "object")
     return answer
 
 
@@ -199,9 +202,6 @@ def find_object(session: StateSession, call: Call) -> Json | None:
 def object_key(bucket: str, document: Json) -> str:
     """Return the name under which the bytes of an object are stored."""
     return f"{bucket}/{document['name']}#{document['generation']}"
-
-
-# Changes of an object's metadata; its bytes, and so its generation, stay.
 
 
 # Documentation of objects.patch and objects.update. They do not include the storage class: a rewrite changes it, and a patch
@@ -254,9 +254,6 @@ def _store_metadata(session: StateSession, current: Json, changed: Json) -> Json
     return document
 
 
-# Copies of objects within the service, to another bucket or over themselves.
-
-
 # Metadata that a copy inherits unless the request sets them.
 _COPIED_FIELDS = ("cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "customTime", "metadata")
 
@@ -288,12 +285,9 @@ def _check_bucket(session: StateSession, call: Call, bucket: str, permission: st
     open_bucket(session, replace(call, params={**call.params, "bucket": bucket}), permission)
 
 
-# The objects and prefixes of a list. Pure: names in, names out.
-
-
 @dataclass(frozen=True, slots=True)
 class ObjectSelection:
-    """The parameters of a list. Source: API field texts of objects.list."""
+    """The parameters of a list, and what they select. Pure. Source: API field texts of objects.list."""
 
     prefix: str = ""
     delimiter: str = ""
@@ -355,9 +349,6 @@ def _glob_expression(glob: str) -> re.Pattern[str]:
         return re.compile(expression + ")" * depth, re.DOTALL)
     except re.error:
         return re.compile(re.escape(glob))
-
-
-# The checksums of objects. Pure.
 
 
 _POLYNOMIAL = 0x82F63B78  # Castagnoli's, its bits reversed

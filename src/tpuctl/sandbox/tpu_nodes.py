@@ -1,4 +1,8 @@
-"""Nodes: handlers of `tpu.projects.locations.nodes`, and the workers that ssh reaches."""
+"""Nodes: handlers of `tpu.projects.locations.nodes`.
+
+TPU Nodes, the architecture of API v1 and v1alpha1, are closed by Google; a sandbox setting enables them. They are stored as
+all nodes, with the field names of v2 and an `apiVersion` that distinguishes them.
+"""
 
 from __future__ import annotations
 
@@ -60,9 +64,6 @@ if TYPE_CHECKING:
     from tpuctl.accelerators import AcceleratorType
     from tpuctl.sandbox.api_calls import Call, Json
     from tpuctl.sandbox.state_session import StateSession
-
-# Creation of nodes: validation, defaults, and duration.
-
 
 _NODE_ID = re.compile(r"[A-Za-z0-9_.~+%-]+")  # API field text of NodeSpec.nodeId
 _SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
@@ -251,9 +252,6 @@ def fail_create(session: StateSession, node: NodeRecord, call: Call, error: Json
     return begin_operation(session, node, "create", call, goal="READY", ended=ended, error=error)
 
 
-# Changes of nodes: start, stop, delete, patch, reimage, if the node's state allows it.
-
-
 def stop_node(session: StateSession, call: Call) -> Json:
     """Answer nodes.stop. Rejected for slices (API field text) and for nodes of queued resources (observed)."""
     node = begin_change(session, call)
@@ -405,9 +403,6 @@ def store_with_faults(
     return store_node(session, node, timeline, initiator=initiator)
 
 
-# Reading nodes: get and list.
-
-
 def get_node(session: StateSession, call: Call) -> Json:
     """Answer nodes.get."""
     return render_node(find_node(session, str(call.params["name"])), session.now, call.version)
@@ -439,7 +434,7 @@ def list_nodes(session: StateSession, call: Call) -> Json:
     unreachable = faults.unreachable_zones(session, where.project, zone_names()) if everywhere else ()
     after = (place[0], place[1]) if place else ("", "")
     rows = session.nodes(where.project, zone=None if everywhere else where.zone, after=after, limit=limit + 1)
-    shown: list[Json] = []
+    page: list[Json] = []
     last, next_token = after, ""
     for count, node in enumerate(rows):
         if count == limit:
@@ -447,16 +442,11 @@ def list_nodes(session: StateSession, call: Call) -> Json:
             break
         last = (node.zone, node.node_id)
         if node.zone not in unreachable and session.exists(node):
-            shown.append(render_node(node, session.now, call.version))
-    answer: Json = {"nodes": shown} if shown else {}
+            page.append(render_node(node, session.now, call.version))
+    answer: Json = {"nodes": page} if page else {}
     if unreachable:
         answer["unreachable"] = [f"projects/{where.project}/locations/{zone}" for zone in unreachable]
     return {**answer, "nextPageToken": next_token} if next_token else answer
-
-
-# TPU Nodes: the architecture of API v1 and v1alpha1, which Google has closed; a sandbox setting enables it.
-#
-# Such a node is stored like every other, with the field names of v2 and an `apiVersion` that distinguishes it.
 
 
 _MIGRATION_GUIDE = "https://cloud.google.com/tpu/docs/system-architecture-tpu-vm#from-tpu-node-to-tpu-vm"
@@ -482,15 +472,10 @@ def accept_legacy_body(session: StateSession, call: Call) -> Json:
     return body
 
 
-# Maintenance that a customer starts (v2alpha1): a simulated event, and announced maintenance at once.
-#
-# The node's state during maintenance (READY and UNHEALTHY_MAINTENANCE) is unverified.
-
-
 def simulate_maintenance_event(session: StateSession, call: Call) -> Json:
     """Answer nodes.simulateMaintenanceEvent: ten minutes of maintenance on the first named worker.
 
-    The default is worker 0 (API field text).
+    The default is worker 0 (API field text). That the node is READY and UNHEALTHY_MAINTENANCE meanwhile is unverified.
     """
     node = begin_change(session, call)
     worker = next((str(index) for index in call.body.get("workerIds") or ()), "0")

@@ -40,8 +40,8 @@ def list_operations(session: StateSession, call: Call) -> Json:
     zone = None if where.zone == api_calls.ANYWHERE else where.zone
     found = session.operations(where.project, zone, after=int(place[0]) if place else 0, limit=limit + 1)
     wanted = {"done=true": True, "done=false": False}.get(str(call.params.get("filter", "")).replace(" ", "").lower())
-    shown = [op for _, op in found[:limit] if wanted is None or op.is_done(session.now) is wanted]
-    answer: Json = {"operations": [render_operation(session, operation, call.version) for operation in shown]}
+    page = [op for _, op in found[:limit] if wanted is None or op.is_done(session.now) is wanted]
+    answer: Json = {"operations": [render_operation(session, operation, call.version) for operation in page]}
     if len(found) > limit:
         answer["nextPageToken"] = page_token(str(found[limit - 1][0]))
     return answer
@@ -169,10 +169,10 @@ def render_operation(session: StateSession, operation: OperationRecord, version:
             else:
                 record = state_session.load_node(tuple(snapshot["node"]))
         if isinstance(record, NodeRecord):
-            shown = render_node(record, operation.ended, version)
+            document = render_node(record, operation.ended, version)
         else:
-            shown = render_queued_resource(record, operation.ended, version)
-        answer["response"] = {"@type": f"{_TYPE_PREFIX}{version}.{kind}", **shown}
+            document = render_queued_resource(record, operation.ended, version)
+        answer["response"] = {"@type": f"{_TYPE_PREFIX}{version}.{kind}", **document}
     return answer
 
 

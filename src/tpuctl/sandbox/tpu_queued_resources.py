@@ -1,4 +1,9 @@
-"""Queued resources: handlers of `tpu.projects.locations.queuedResources`, and their planning."""
+"""Queued resources: handlers of `tpu.projects.locations.queuedResources`, and their plans.
+
+A queued resource waits for capacity and then creates nodes. Its plan says when it gets capacity, which nodes it creates
+then, and how it fails; its state follows from the stored times, as for nodes. The durations of the states are the sandbox's
+choice (observed: 2 to 5 minutes until ACTIVE).
+"""
 
 from __future__ import annotations
 
@@ -53,11 +58,6 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.lifecycle import PhaseDurations
     from tpuctl.sandbox.state_session import NodeRecord, StateSession
 
-# Queued resources in the API: requests that wait for capacity, and then create nodes.
-#
-# Their states follow from stored times, as for nodes.
-
-
 _ID = re.compile(r"[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?")  # unverified: the document does not say
 _DELETABLE = frozenset({"ACCEPTED", "FAILED", "SUSPENDED", "DELETING"})  # API field text of `force`
 # The fields that a client may set; all others are output only and ignored, as proto3 APIs do.
@@ -81,10 +81,10 @@ def list_queued_resources(session: StateSession, call: Call) -> Json:
     unreachable = faults.unreachable_zones(session, where.project, zone_names()) if everywhere else ()
     found = session.queued_resources(where.project, zone=None if everywhere else where.zone)
     visible = [record for record in found if record.zone not in unreachable and session.exists(record)]
-    shown, next_token = page_of(call, visible)
+    page, next_token = page_of(call, visible)
     answer: Json = {}
-    if shown:
-        answer["queuedResources"] = [render_queued_resource(r, session.now, call.version) for r in shown]
+    if page:
+        answer["queuedResources"] = [render_queued_resource(r, session.now, call.version) for r in page]
     if unreachable:
         answer["unreachable"] = [f"projects/{where.project}/locations/{zone}" for zone in unreachable]
     return {**answer, "nextPageToken": next_token} if next_token else answer
@@ -207,11 +207,6 @@ def _check_request(
         check_node(session, where.project, where.zone, node_id, body=body)
 
 
-# The plan of a queued resource: when it gets capacity, which nodes it creates then, and how it fails.
-#
-# The durations of the states are the sandbox's choice (observed: 2 to 5 minutes until ACTIVE).
-
-
 _PLANNING_HORIZON = timedelta(days=36_500)
 _STATES_DECIDING = timedelta(seconds=2)
 _UNDECIDED = frozenset({"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES"})
@@ -285,9 +280,9 @@ def replan_waiting(session: StateSession) -> None:
 
 def _earliest_turn(session: StateSession, record: QueuedRecord) -> datetime:
     """Return when a request would be provisioned without a shortage of capacity."""
-    made = record.timeline[0].at if record.timeline else session.now
+    created = record.timeline[0].at if record.timeline else session.now
     pace: PhaseDurations = durations_of_new(session, record.name, record.incarnation, 0)
-    return max(made + pace.draw("queue", 60, 200), _valid_time(record.document, "After", made) or made)
+    return max(created + pace.draw("queue", 60, 200), _valid_time(record.document, "After", created) or created)
 
 
 def _turn_with_capacity(session: StateSession, record: QueuedRecord, soonest: datetime) -> datetime:
@@ -296,14 +291,14 @@ def _turn_with_capacity(session: StateSession, record: QueuedRecord, soonest: da
     return max(capacity.available_at(session, demand, soonest) for demand in wanted)
 
 
-def _misses_deadline(record: QueuedRecord, turn: datetime, made: datetime) -> bool:
-    limit = _valid_time(record.document, "Until", made)
+def _misses_deadline(record: QueuedRecord, turn: datetime, created: datetime) -> bool:
+    limit = _valid_time(record.document, "Until", created)
     return limit is not None and turn > limit
 
 
-def _expire(record: QueuedRecord, made: datetime) -> QueuedRecord:
+def _expire(record: QueuedRecord, created: datetime) -> QueuedRecord:
     """Return a request that gets capacity too late or never: FAILED at its valid-until time (API field text), if it has one."""
-    limit = _valid_time(record.document, "Until", made)
+    limit = _valid_time(record.document, "Until", created)
     if limit is None:
         return record
     # Code and words are unverified.
@@ -337,19 +332,16 @@ def _provision(session: StateSession, record: QueuedRecord, turn: datetime) -> Q
     return replace(record, timeline=follow_nodes(session, record, initiator="SERVICE"))
 
 
-def _valid_time(document: Json, which: str, made: datetime) -> datetime | None:
+def _valid_time(document: Json, which: str, created: datetime) -> datetime | None:
     """Return the start or end of a request's validity. None if it has none; at most a hundred years from now."""
     policy = document.get("queueingPolicy") or {}
     interval = policy.get("validInterval") or {}
     end = {"After": "startTime", "Until": "endTime"}[which]
     duration = str(policy.get(f"valid{which}Duration") or "")
     if duration:
-        return made + min(timedelta(seconds=float(duration.removesuffix("s"))), _PLANNING_HORIZON)
+        return created + min(timedelta(seconds=float(duration.removesuffix("s"))), _PLANNING_HORIZON)
     bound = parse_timestamp(policy.get(f"valid{which}Time") or interval.get(end))
-    return min(bound, made + _PLANNING_HORIZON).astimezone(UTC) if bound else None
-
-
-# Maintenance of the nodes of a queued resource (v2alpha1): show announced maintenance, and start it.
+    return min(bound, created + _PLANNING_HORIZON).astimezone(UTC) if bound else None
 
 
 def get_maintenance_info(session: StateSession, call: Call) -> Json:

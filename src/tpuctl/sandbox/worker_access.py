@@ -1,4 +1,4 @@
-"""The workers of nodes: the owner of an address, and the guest attributes."""
+"""The workers of nodes: the owner of an address, the guest attributes, and OS Login."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def get_guest_attributes(session: StateSession, call: Call) -> Json:
         key = host_key(worker_directory(session.path, worker))
         host_keys = [{"namespace": _HOST_KEY_NAMESPACE, "key": "ssh-ed25519", "value": key}]
     query = str(call.body.get("queryPath") or "").strip("/")
-    shown = []
+    attributes = []
     for index in wanted or known:
         items = [
             *host_keys,
@@ -137,8 +137,8 @@ def get_guest_attributes(session: StateSession, call: Call) -> Json:
             {"namespace": "tpu", "key": "accelerator-type", "value": str(node.document["acceleratorType"])},
         ]
         matching = [item for item in items if f"{item['namespace']}/{item['key']}".startswith(query)]
-        shown.append({"queryPath": query, "queryValue": {"items": matching}})
-    return {"guestAttributes": shown}
+        attributes.append({"queryPath": query, "queryValue": {"items": matching}})
+    return {"guestAttributes": attributes}
 
 
 def worker_host_name(number: str, index: int) -> str:
@@ -146,13 +146,9 @@ def worker_host_name(number: str, index: int) -> str:
     return f"t1v-n-{int(number) % 0xFFFFFFFF:08x}-w-{index}"
 
 
-# OS Login: a user's POSIX account and public keys.
-#
-# The sandbox's sshd can only log in the user who runs it. The account `ACCOUNT` stands for that user and has their local
-# login name; the login names of other accounts are derived from their addresses, as the service does, and give no access.
-
-
 OS_LOGIN_KIND = "oslogin.sshPublicKey"
+# The sandbox's sshd can only log in the user who runs it. This account stands for that user and has their local login name;
+# the login names of other accounts are derived from their addresses, as the service does, and give no access.
 OS_LOGIN_ACCOUNT = "you@example.com"
 
 

@@ -179,13 +179,15 @@ def test_doctor_node_with_a_real_sshd_reads_the_report(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     key = ensure_key(folder / "sandbox", login=getuser())
     metadata = {"ssh-keys": metadata_key_line(getuser(), key)}
-    with SandboxState.open(folder / "sandbox" / "world.sqlite3", speed=600) as world:
-        node = administration.add_node(world, "demo", acceleratorType="v4-8", metadata=metadata, age=timedelta(hours=1))
-        with world.read() as session:
+    with SandboxState.open(folder / "sandbox" / "world.sqlite3", speed=600) as sandbox_state:
+        node = administration.add_node(
+            sandbox_state, "demo", acceleratorType="v4-8", metadata=metadata, age=timedelta(hours=1)
+        )
+        with sandbox_state.read() as session:
             worker = find_worker(session, node["networkEndpoints"][0]["accessConfig"]["externalIp"])
         assert worker is not None
         # Files here replace the output of programs of this machine.
-        outputs = worker_directory(world.path, worker) / "0/.tpu/said"
+        outputs = worker_directory(sandbox_state.path, worker) / "0/.tpu/said"
     outputs.mkdir(parents=True, mode=0o700)
     (outputs / "dmesg").write_text("Out of memory: Killed process 7\n")
     (outputs / "df").write_text(ROOM.format(90))

@@ -31,7 +31,7 @@ _FAR = timedelta(days=30)
 
 def prepare(stage: Stage) -> None:
     """Add the initial nodes, and schedule the faults."""
-    administration.set_setting(stage.world, "keep_failed_nodes", stage.plan.seed % 3 == 0 or None)
+    administration.set_setting(stage.state, "keep_failed_nodes", stage.plan.seed % 3 == 0 or None)
     for life in stage.plan.lives:
         if life.found:
             _find(stage, life, life.found)
@@ -72,7 +72,7 @@ def _changing(stage: Stage, weather: CallFault) -> Callable[[], None]:
     )
 
     def change() -> None:
-        with stage.world.write() as session:
+        with stage.state.write() as session:
             number = faults.add_fault(session, fault)
         stage.settle()
         if weather.kind == "unreachable":
@@ -82,7 +82,7 @@ def _changing(stage: Stage, weather: CallFault) -> Callable[[], None]:
 
 
 def _clear(stage: Stage, number: int) -> None:
-    with stage.world.write() as session:
+    with stage.state.write() as session:
         faults.remove_fault(session, number)
     stage.settle()
 
@@ -99,7 +99,7 @@ def _find(stage: Stage, life: Life, found: InitialState) -> None:
 
 def _put(stage: Stage, life: Life, state: str, *, version: str = ASKED, age: timedelta = timedelta()) -> None:
     administration.add_node(
-        stage.world,
+        stage.state,
         life.node_id,
         state=state if state in lifecycle.STATES else "READY",
         zone=life.zone,
@@ -124,7 +124,7 @@ def _striking(stage: Stage, life: Life, blow: NodeFault) -> Callable[[], None]:
 def _strike(stage: Stage, life: Life, blow: NodeFault, record: NodeRecord | None) -> bool:
     """Apply a fault to a node. Return whether its state allowed that."""
     if fault := _fault(life, blow):
-        with stage.world.write() as session:
+        with stage.state.write() as session:
             faults.add_fault(session, fault)
         return True
     phase, now = stage.phase(life.name), stage.clock.now()
@@ -137,7 +137,7 @@ def _strike(stage: Stage, life: Life, blow: NodeFault, record: NodeRecord | None
     if blow.kind in {"recreate", "interlope"}:
         _put(stage, life, blow.word)
         return True
-    with stage.world.read() as session:
+    with stage.state.read() as session:
         timeline = _changed(blow, record, phase, now, durations_of(session, record))
     if timeline is not None:
         stage.keep(life.name, timeline)

@@ -80,7 +80,7 @@ def live(plan: Plan) -> History:
         try:
             return _live(stage, clock)
         finally:
-            stage.world.close()
+            stage.state.close()
 
 
 def _live(stage: Stage, clock: SimulatedClock) -> History:

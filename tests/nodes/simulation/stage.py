@@ -36,13 +36,13 @@ class Stage:
 
     def __init__(self, folder: Path, plan: Plan, clock: SimulatedClock) -> None:
         self.plan, self.clock = plan, clock
-        self.world = SandboxState.open(folder / "world.sqlite3", clock=clock)
+        self.state = SandboxState.open(folder / "world.sqlite3", clock=clock)
         self.lives = {life.name: life for life in plan.lives}
         self.ledger = Ledger(snapshots={name: [] for name in self.lives})
         self.run = 0
         self.dies_in_call: str | None = None
         self.interlopers: dict[str, Callable[[], None]] = {}
-        self._http = SandboxHttp(self.world)
+        self._http = SandboxHttp(self.state)
         self._lists: dict[str, tuple[datetime, bytes]] = {}
         self._looks: dict[str, LastAnswer] = {}
         self._failed: dict[str, datetime] = {}
@@ -50,11 +50,11 @@ class Stage:
         self._served, self.is_calm, self.is_alive = 0, True, True
 
     def close(self) -> None:
-        with self.world.read() as session:
+        with self.state.read() as session:
             for zone in {life.zone for life in self.plan.lives}:
                 found = session.operations(PROJECT, zone, limit=100_000)
                 self.ledger.operations += [operation for _, operation in found]
-        self.world.close()
+        self.state.close()
 
     def record(self, name: str) -> NodeRecord | None:
         """Return the last recorded state."""
@@ -74,14 +74,14 @@ class Stage:
         """Give a node another timeline from now on."""
         record = self.record(name)
         if record is not None:
-            with self.world.write() as session:
+            with self.state.write() as session:
                 store_node(session, record, timeline)
         self.refresh(name)
 
     def refresh(self, name: str) -> NodeRecord | None:
         """Read the node from the sandbox, and record it if it has changed."""
         where, now = parse_resource_name(name), self.clock.now()
-        with self.world.read() as session:
+        with self.state.read() as session:
             record = session.node(*where)
         if record is not None and phase_at(record.timeline, now) is None:
             record = None
@@ -180,7 +180,7 @@ class Stage:
 
     def settle(self) -> None:
         """Record whether a read would meet a fault."""
-        with self.world.read() as session:
+        with self.state.read() as session:
             pending = [fault for _, fault in faults.list_faults(session)]
         of_calls = [fault for fault in pending if str(fault.kind) in {*map(str, CallFaultKind), "unreachable"}]
         self.is_calm = not any(fnmatchcase(method, fault.method) for fault in of_calls for method in _READS)

@@ -19,8 +19,8 @@ from tpuctl.sandbox.state import SandboxState
 @pytest.fixture
 def real(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """The program in a process of its own, on a sandbox slice of two workers, with the machine's own ssh and sshd."""
-    with SandboxState.open(tmp_path / "state" / "sandbox" / "world.sqlite3", speed=600) as world:
-        administration.add_node(world, "demo", zone=ZONE, acceleratorType="v4-16")
+    with SandboxState.open(tmp_path / "state" / "sandbox" / "world.sqlite3", speed=600) as sandbox_state:
+        administration.add_node(sandbox_state, "demo", zone=ZONE, acceleratorType="v4-16")
     environ = {
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),

@@ -179,11 +179,11 @@ def test_one_off_interrupted_during_deletion_requests_it_again(
 
 @one_face
 def test_one_off_that_cannot_run_deletes_its_node(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
-    with sandbox.world.write() as session:
+    with sandbox.state.write() as session:
         administration.add_stockout(session, zone=ZONE)
     nothing = tpuctl(*UP, "--rm", "--", "true", TPUCTL_TIMEOUT="5m")
     tried = sandbox.changes()
-    with sandbox.world.write() as session:
+    with sandbox.state.write() as session:
         administration.end_stockouts(session)
     workers.plan({worker: [GOOD, REFUSED] for worker in range(8)})
 
@@ -252,7 +252,7 @@ def test_one_off_deletion_failed_after_interrupt_prints_the_down_command(
 @one_face
 def test_one_off_node_deleted_by_another_client_is_reported(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
     put(sandbox, "ci", acceleratorType="v4-8")
-    with open_server(sandbox.world) as server:
+    with open_server(sandbox.state) as server:
         server.start()
         url = f"{server.url}/v2/projects/sandbox/locations/{ZONE}/nodes/ci"
         delete = (

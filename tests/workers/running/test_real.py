@@ -24,8 +24,8 @@ class Real:
 
     def __init__(self, folder: Path, chaos: Chaos) -> None:
         self.folder, self.chaos = folder, chaos
-        with SandboxState.open(folder / "state" / "sandbox" / "world.sqlite3", speed=600) as world:
-            node = administration.add_node(world, "demo", zone=ZONE, acceleratorType="v4-32")
+        with SandboxState.open(folder / "state" / "sandbox" / "world.sqlite3", speed=600) as sandbox_state:
+            node = administration.add_node(sandbox_state, "demo", zone=ZONE, acceleratorType="v4-32")
         self.addresses = [point["accessConfig"]["externalIp"] for point in node["networkEndpoints"]]
         self.environ = {
             "PATH": f"{chaos.shims(folder / 'shims')}:{os.environ['PATH']}",

@@ -201,8 +201,8 @@ def test_invalid_arguments_raise_before_sending(
 @pytest.mark.sshd
 def test_tree_reaches_real_workers_through_real_ssh(tmp_path: Path) -> None:
     state = tmp_path / "state"
-    with SandboxState.open(state / "sandbox" / "world.sqlite3", speed=600) as world:
-        administration.add_node(world, "demo", zone="us-central1-a", acceleratorType="v5litepod-16")
+    with SandboxState.open(state / "sandbox" / "world.sqlite3", speed=600) as sandbox_state:
+        administration.add_node(sandbox_state, "demo", zone="us-central1-a", acceleratorType="v5litepod-16")
     (tmp_path / "code").mkdir()
     (tmp_path / "code/train.py").write_text("print('trained')\n")
     environ = {

@@ -1,4 +1,7 @@
-"""OpenSSH's sshd for one connection to one sandbox worker: its configuration, and its programs."""
+"""OpenSSH's sshd for one connection to one sandbox worker: its programs, configuration, folders and host key.
+
+A worker has a home and, beside it, the folder of its sshd; the workers of one node incarnation share an ed25519 host key.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -126,9 +130,6 @@ def own_login() -> str:
     return pwd.getpwuid(os.geteuid()).pw_name
 
 
-# Host keys of sandbox workers: one ed25519 key per node incarnation, created once.
-
-
 HOST_KEY_FILE = "ssh_host_ed25519_key"
 _MAGIC = b"openssh-key-v1\0"
 
@@ -149,27 +150,21 @@ def host_key(directory: Path) -> str:
     Several processes may do so at once: all get the same key. Raises `SshdUnavailableError` without ssh-keygen.
     """
     path = directory / HOST_KEY_FILE
-    if not path.exists():
-        _create_host_key(path)
-    return _public_half(path.read_text("ascii"))
-
-
-def _create_host_key(path: Path) -> None:
+    if path.exists():
+        return _public_half(path.read_text("ascii"))
     program = shutil.which("ssh-keygen")
     if program is None:
         raise SshdUnavailableError("sandbox workers need `ssh-keygen`, which is not on PATH")
-    make_private_folder(path.parent)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".host-key-") as scratch:
-        made = Path(scratch) / "key"
-        argv = [program, "-q", "-t", "ed25519", "-N", "", "-C", "tpuctl sandbox", "-f", str(made)]
+    make_private_folder(directory)
+    with tempfile.TemporaryDirectory(dir=directory, prefix=".host-key-") as scratch:
+        created = Path(scratch) / "key"
+        argv = [program, "-q", "-t", "ed25519", "-N", "", "-C", "tpuctl sandbox", "-f", str(created)]
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise SshdUnavailableError(f"`ssh-keygen` failed: {done.stderr.strip()}")
-        try:
-            # A link is atomic, and the first of several processes wins.
-            path.hardlink_to(made)
-        except FileExistsError:
-            return
+        with suppress(FileExistsError):  # a link is atomic, and the first of several processes wins
+            path.hardlink_to(created)
+    return _public_half(path.read_text("ascii"))
 
 
 def _public_half(private: str) -> str:
@@ -186,9 +181,6 @@ def _public_half(private: str) -> str:
 def _read_string(data: bytes) -> tuple[bytes, bytes]:
     length = int.from_bytes(data[:4], "big")
     return data[4 : 4 + length], data[4 + length :]
-
-
-# The folders of a sandbox worker: its home, and beside it the files of its sshd.
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,9 +241,6 @@ def write_private_file(path: Path, text: str, *, mode: int = 0o600) -> None:
         os.fchmod(descriptor, mode)
         file.write(text)
     Path(scratch).replace(path)
-
-
-# Check whether sshd can open terminals here for an ordinary user.
 
 
 def terminal_obstacle() -> str | None:

@@ -1,4 +1,11 @@
-"""The guest of a sandbox worker: its home, its name, and replacements for programs that would affect this machine."""
+"""The guest of a sandbox worker: its home, its identity, and replacements for programs that would affect this machine.
+
+There is no metadata server on a sandbox worker: `metadata.google.internal` belongs to the machine on which it runs. The
+values of a TPU VM are files instead, below the folder of TPUCTL_METADATA_ROOT, with the server's own paths. The names of
+the attributes and the form of their values are observed (marin's published log of a v5p-8, JAX's and torch_xla's source).
+Startup scripts do not run: the worker's programs report their progress. After a reboot in the guest the worker does not
+answer for `REBOOT_DURATION`, and its processes have ended.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +38,7 @@ GUEST_MARK = "TPUCTL_SANDBOX_WORKER"
 
 _SESSION = """\
 #!/bin/sh
-# Started by sshd in place of what the client asked for.
+# sshd starts this instead of the command of the client.
 export HOME={home} {mark}={control} HOSTNAME={name}
 export TPUCTL_DEVICE_ROOT={devices} TPUCTL_METADATA_ROOT={metadata}
 export TPUCTL_STARTUP={startup} TPUCTL_STARTUP_RUNS_UNTIL=0
@@ -264,14 +271,6 @@ def _keep_files(root: Path, wanted: Mapping[str, str]) -> None:
         write_private_file(root / name, text)
 
 
-# The identity of a worker: its metadata, environment and device files. Pure.
-#
-# There is no metadata server on a sandbox worker: `metadata.google.internal` belongs to the machine on which it runs.
-# The values of a TPU VM are files instead, under the folder of TPUCTL_METADATA_ROOT, with the
-# server's own paths. The names of the attributes and the form of their values: observed (marin's published log of a
-# v5p-8, JAX's and torch_xla's source).
-
-
 # The topology of a worker's chips; the first and third observed, the second in test data of JAX users.
 _CHIP_BOUNDS = {4: (2, 2, 1), 8: (2, 4, 1), 1: (1, 1, 1)}
 
@@ -318,7 +317,16 @@ def identify_guest(worker: GuestWorker, host_name: str) -> GuestIdentity:
         "ZONE": worker.zone,
     }
     return GuestIdentity(
-        _environment(worker, bounds=_comma_separated(bounds), hosts=_comma_separated(hosts)),
+        # libtpu uses these in place of the metadata server [JAX source; observed: marin]. A real TPU VM does not set them for a
+        # session (observed: marin); here a program has no other source.
+        {
+            "TPU_SKIP_MDS_QUERY": "1",
+            "TPU_WORKER_ID": str(worker.index),
+            "TPU_WORKER_HOSTNAMES": ",".join(worker.addresses),
+            "TPU_ACCELERATOR_TYPE": worker.accelerator_type,
+            "TPU_CHIPS_PER_HOST_BOUNDS": _comma_separated(bounds),
+            "TPU_HOST_BOUNDS": _comma_separated(hosts),
+        },
         {
             "instance/attributes/accelerator-type": worker.accelerator_type,
             "instance/attributes/agent-worker-number": str(worker.index),
@@ -337,26 +345,8 @@ def identify_guest(worker: GuestWorker, host_name: str) -> GuestIdentity:
     )
 
 
-def _environment(worker: GuestWorker, *, bounds: str, hosts: str) -> dict[str, str]:
-    """Return the variables that libtpu uses in place of the metadata server [JAX source; observed: marin].
-
-    A real TPU VM does not set these for a session (observed: marin); here a program has no other source.
-    """
-    return {
-        "TPU_SKIP_MDS_QUERY": "1",
-        "TPU_WORKER_ID": str(worker.index),
-        "TPU_WORKER_HOSTNAMES": ",".join(worker.addresses),
-        "TPU_ACCELERATOR_TYPE": worker.accelerator_type,
-        "TPU_CHIPS_PER_HOST_BOUNDS": bounds,
-        "TPU_HOST_BOUNDS": hosts,
-    }
-
-
 def _comma_separated(numbers: tuple[int, ...]) -> str:
     return ",".join(map(str, numbers))
-
-
-# The progress of a worker's startup scripts. Pure. They do not really run: the worker's programs report their progress.
 
 
 # The sandbox's own choice, in sandbox time.
@@ -381,9 +371,6 @@ def startup_progress(worker: GuestWorker, rebooted: datetime | None, now: dateti
     began = max(boots, default=now - _LONG_AGO)
     left = max(timedelta(), began + length - now)
     return StartupProgress(ceil(left.total_seconds() / speed), ends_as)
-
-
-# Reboots in the guest: for a short time the worker does not answer, and its processes have ended.
 
 
 # Unverified: a plausible time for a VM to boot, in sandbox time.

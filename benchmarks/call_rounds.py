@@ -1,7 +1,7 @@
-"""What a sandbox was asked, as JSON: `python -m benchmarks.asked WORLD LATENCY`, in a process of its own.
+"""Count the requests to a sandbox: `python -m benchmarks.call_rounds STATE_FILE LATENCY`, in a process of its own.
 
-`calls` and `distinct` count its log. `rounds` are the calls of which each began when the one before had been answered, where
-every call takes LATENCY seconds: the depth of the chain.
+Prints JSON. `calls` and `distinct` count the entries of the log. `rounds` is the length of the longest chain of calls, each of
+which began after the response to the one before, if every call takes LATENCY seconds.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 from tpuctl.sandbox.request_log import read_log
 
 
-def asked(world: Path, latency: float) -> dict[str, int]:
+def count_calls(state_file: Path, latency: float) -> dict[str, int]:
     """Return the figures."""
-    entries = read_log(world)
+    entries = read_log(state_file)
     rounds, last = 0, float("-inf")
     for end in sorted(entry.at.timestamp() for entry in entries):
         if end - latency >= last:
@@ -25,4 +25,4 @@ def asked(world: Path, latency: float) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asked(Path(sys.argv[1]), float(sys.argv[2]))))
+    print(json.dumps(count_calls(Path(sys.argv[1]), float(sys.argv[2]))))

@@ -24,20 +24,20 @@ STATUSES = {
 _PACKAGE = "type.googleapis.com/google.cloud.tpu."
 
 
-def wrong_with(version: str, method: str, answer: Any) -> list[str]:
+def schema_errors(version: str, method: str, answer: Any) -> list[str]:
     """Return the errors in a successful response of a TPU API method."""
     found = next(known for known in load_document("tpu", version).methods if known.id == method)
     assert found.response is not None
-    return _wrong(version, found.response, answer)
+    return _body_errors(version, found.response, answer)
 
 
-def wrong_in_world(world: SandboxState) -> list[str]:
+def schema_errors_of_all(sandbox_state: SandboxState) -> list[str]:
     """Return the errors in the nodes, queued resources and operations of all projects, as every version shows them.
 
     A state that no version has was put there by a test, to see what a client makes of it.
     """
-    complaints = []
-    with world.read() as session:
+    errors = []
+    with sandbox_state.read() as session:
         known = {*STATES, GONE}
         invented = {
             f'"{phase.state}"' for node in session.nodes() for phase in node.timeline if phase.state not in known
@@ -49,22 +49,22 @@ def wrong_in_world(world: SandboxState) -> list[str]:
             if any(listed.id == method for listed in load_document("tpu", version).methods):
                 for parent in (f"projects/{project}/locations/-" for project in projects):
                     call = Call(version, method, {"parent": parent, "name": parent, "pageSize": 1000}, {})
-                    complaints += wrong_with(version, method, METHODS[method](session, call))
-    return [complaint for complaint in complaints if not any(state in complaint for state in invented)]
+                    errors += schema_errors(version, method, METHODS[method](session, call))
+    return [error for error in errors if not any(state in error for state in invented)]
 
 
-def _wrong(version: str, schema: str, answer: Any) -> list[str]:
-    complaints = check_response_body(version, schema, answer)
+def _body_errors(version: str, schema: str, answer: Any) -> list[str]:
+    errors = check_response_body(version, schema, answer)
     operations = [answer] if schema == "Operation" else answer.get("operations", [])
     for operation in operations:
         for packed in (operation["metadata"], operation.get("response", {})):
-            complaints += _wrong_with_packed(version, packed)
+            errors += _packed_errors(version, packed)
         if operation["done"] != (("response" in operation) or ("error" in operation)):
-            complaints.append(f"{operation['name']}: done is not what its result says")
-    return complaints
+            errors.append(f"{operation['name']}: done is not what its result says")
+    return errors
 
 
-def _wrong_with_packed(version: str, packed: dict[str, Any]) -> list[str]:
+def _packed_errors(version: str, packed: dict[str, Any]) -> list[str]:
     """Return the errors in a `google.protobuf.Any`: its type must belong to the version of the response, if that has it."""
     kind = packed.get("@type", "")
     if not packed or kind == "type.googleapis.com/google.protobuf.Empty":

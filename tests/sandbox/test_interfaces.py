@@ -39,29 +39,29 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def world(tmp_path: Path, clock: ManualClock) -> SandboxState:
-    return SandboxState.open(tmp_path / "world.db", clock=clock, speed=1)
+def sandbox_state(tmp_path: Path, clock: ManualClock) -> SandboxState:
+    return SandboxState.open(tmp_path / "sandbox.db", clock=clock, speed=1)
 
 
 @pytest.fixture
-def server(world: SandboxState) -> Iterator[SandboxServer]:
-    with open_server(world).start() as running:
+def server(sandbox_state: SandboxState) -> Iterator[SandboxServer]:
+    with open_server(sandbox_state).start() as running:
         yield running
 
 
 @pytest.fixture(params=["in process", "over http"])
-def send(request: pytest.FixtureRequest, world: SandboxState) -> Iterator[Send]:
+def send(request: pytest.FixtureRequest, sandbox_state: SandboxState) -> Iterator[Send]:
     """Send one request and return status, headers and decoded body; a broken connection raises ConnectionError."""
     if request.param == "in process":
-        yield lambda *call: _in_process(world, *call)
+        yield lambda *call: _in_process(sandbox_state, *call)
         return
-    with open_server(world).start() as running:
+    with open_server(sandbox_state).start() as running:
         yield lambda *call: _over_http(running.url, *call)
 
 
-def _in_process(world: SandboxState, method: str, path: str, body: Any = None) -> Answer:
+def _in_process(sandbox_state: SandboxState, method: str, path: str, body: Any = None) -> Answer:
     content = body if isinstance(body, bytes) else json.dumps(body) if body is not None else None
-    response, answer = SandboxHttp(world).request(f"https://www.googleapis.com{path}", method, content)
+    response, answer = SandboxHttp(sandbox_state).request(f"https://www.googleapis.com{path}", method, content)
     return response.status, dict(response), _decoded(answer)
 
 
@@ -84,8 +84,8 @@ def _decoded(content: bytes) -> Any:
     return json.loads(content) if content.startswith(b"{") else content.decode()
 
 
-def _disturb(world: SandboxState, fault: Fault) -> None:
-    with world.write() as session:
+def _disturb(sandbox_state: SandboxState, fault: Fault) -> None:
+    with sandbox_state.write() as session:
         add_fault(session, fault)
 
 
@@ -144,9 +144,9 @@ def test_unknown_path_gets_an_html_page(send: Send, method: str, path: str) -> N
 
 @pytest.mark.parametrize(("kind", "status_after"), [(FaultKind.DROP_BEFORE, 404), (FaultKind.DROP_AFTER, 200)])
 def test_dropped_create_takes_effect_only_after(
-    send: Send, world: SandboxState, kind: FaultKind, status_after: int
+    send: Send, sandbox_state: SandboxState, kind: FaultKind, status_after: int
 ) -> None:
-    _disturb(world, Fault(kind, method="*.nodes.create"))
+    _disturb(sandbox_state, Fault(kind, method="*.nodes.create"))
 
     with pytest.raises(ConnectionError):
         send("POST", f"/v2/{ZONE}/nodes?nodeId=x", NODE)
@@ -154,12 +154,12 @@ def test_dropped_create_takes_effect_only_after(
     assert send("GET", f"/v2/{ZONE}/nodes/x")[0] == status_after
 
 
-def test_call_faults_reach_the_caller(send: Send, world: SandboxState, clock: ManualClock) -> None:
-    _disturb(world, Fault(FaultKind.HTTP_ERROR, status=429, retry_after=7))
+def test_call_faults_reach_the_caller(send: Send, sandbox_state: SandboxState, clock: ManualClock) -> None:
+    _disturb(sandbox_state, Fault(FaultKind.HTTP_ERROR, status=429, retry_after=7))
     busy = send("GET", f"/v2/{ZONE}/nodes")
-    _disturb(world, Fault(FaultKind.UNAUTHENTICATED))
+    _disturb(sandbox_state, Fault(FaultKind.UNAUTHENTICATED))
     refused = send("GET", f"/v2/{ZONE}/nodes")
-    _disturb(world, Fault(FaultKind.SLOW, duration=timedelta(seconds=90)))
+    _disturb(sandbox_state, Fault(FaultKind.SLOW, duration=timedelta(seconds=90)))
     started = clock.now()
     late = send("GET", f"/v2/{ZONE}/nodes")
 
@@ -172,9 +172,9 @@ def test_call_faults_reach_the_caller(send: Send, world: SandboxState, clock: Ma
     assert (late[0], clock.now() - started) == (200, timedelta(seconds=90))
 
 
-def test_googles_client_works_on_both_interfaces(world: SandboxState, server: SandboxServer) -> None:
+def test_googles_client_works_on_both_interfaces(sandbox_state: SandboxState, server: SandboxServer) -> None:
     anonymous = AnonymousCredentials()  # type: ignore[no-untyped-call]  # google-auth types only part of itself
-    authorized = google_auth_httplib2.AuthorizedHttp(anonymous, http=SandboxHttp(world))
+    authorized = google_auth_httplib2.AuthorizedHttp(anonymous, http=SandboxHttp(sandbox_state))
     endpoint = {"api_endpoint": server.url}
     inside = build("tpu", "v2", static_discovery=True, http=authorized)
     outside = build("tpu", "v2", static_discovery=True, credentials=anonymous, client_options=endpoint)
@@ -199,7 +199,7 @@ def test_googles_client_works_on_both_interfaces(world: SandboxState, server: Sa
 def test_bug_is_an_exception_in_process_and_a_500_over_http(tmp_path: Path) -> None:
     class Broken:
         clock = ManualClock()
-        path = tmp_path / "world"
+        path = tmp_path / "state"
 
         def read(self) -> NoReturn:
             raise ZeroDivisionError

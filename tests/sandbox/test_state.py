@@ -36,11 +36,11 @@ from tpuctl.sandbox.tpu_nodes import prepare_node
 WRITER = """
 import sys
 from pathlib import Path
-from tpuctl.sandbox import admin
-from tpuctl.sandbox.state import World
-world = World.open(Path(sys.argv[1]))
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.state import SandboxState
+sandbox = SandboxState.open(Path(sys.argv[1]))
 for index in range(int(sys.argv[3])):
-    admin.add_node(world, f"{sys.argv[2]}-{index}")
+    administration.add_node(sandbox, f"{sys.argv[2]}-{index}")
     print(index, flush=True)
 """
 
@@ -53,11 +53,11 @@ def writer(path: Path, name: str, count: int) -> subprocess.Popen[str]:
 
 def test_four_processes_lose_no_change(tmp_path: Path) -> None:
     """All start before the file exists, and addresses stay unique."""
-    path = tmp_path / "deep" / "world.db"
+    path = tmp_path / "deep" / "sandbox.db"
     writers = [writer(path, f"w{index}", 50) for index in range(4)]
     ends = [(process.communicate(), process.returncode)[1] for process in writers]
 
-    with SandboxState.open(path) as world, world.read() as session:
+    with SandboxState.open(path) as sandbox_state, sandbox_state.read() as session:
         nodes = list(session.nodes())
     assert ends == [0] * 4
     assert len(nodes) == len({node.first_address for node in nodes}) == len({node.number for node in nodes}) == 200
@@ -65,7 +65,7 @@ def test_four_processes_lose_no_change(tmp_path: Path) -> None:
 
 
 def test_killed_writer_leaves_a_consistent_state(tmp_path: Path) -> None:
-    path = tmp_path / "world.db"
+    path = tmp_path / "sandbox.db"
     process = writer(path, "w", 100_000)
     assert process.stdout
     for _ in range(20):
@@ -73,18 +73,18 @@ def test_killed_writer_leaves_a_consistent_state(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
 
-    with SandboxState.open(path) as world:
-        administration.add_node(world, "after")
-        assert read_status(world).states["sandbox"]["READY"] >= 21
+    with SandboxState.open(path) as sandbox_state:
+        administration.add_node(sandbox_state, "after")
+        assert read_status(sandbox_state).states["sandbox"]["READY"] >= 21
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     connection.close()
 
 
 def test_damaged_file_is_an_error_that_reset_fixes(tmp_path: Path) -> None:
-    path = tmp_path / "world.db"
-    with SandboxState.open(path) as world:
-        administration.add_node(world)
+    path = tmp_path / "sandbox.db"
+    with SandboxState.open(path) as sandbox_state:
+        administration.add_node(sandbox_state)
     path.write_bytes(b"not a database at all" * 500)
 
     with pytest.raises(CorruptStateError) as caught:
@@ -95,8 +95,8 @@ def test_damaged_file_is_an_error_that_reset_fixes(tmp_path: Path) -> None:
         "run `tpuctl sandbox reset` to start with an empty sandbox",
     )
     assert reset_sandbox(path)
-    with SandboxState.open(path) as world:
-        assert read_status(world).states == {}
+    with SandboxState.open(path) as sandbox_state:
+        assert read_status(sandbox_state).states == {}
 
 
 @pytest.mark.parametrize(
@@ -114,16 +114,19 @@ def test_damaged_file_is_an_error_that_reset_fixes(tmp_path: Path) -> None:
     ],
 )
 def test_damaged_record_is_an_error_with_the_reason(tmp_path: Path, statement: str, reason: str) -> None:
-    path = tmp_path / "world.db"
-    with SandboxState.open(path) as world:
-        administration.add_node(world)
+    path = tmp_path / "sandbox.db"
+    with SandboxState.open(path) as sandbox_state:
+        administration.add_node(sandbox_state)
     connection = sqlite3.connect(path)
     connection.execute(statement)
     connection.commit()
     connection.close()
 
-    with pytest.raises(CorruptStateError, match=f"a record cannot be read: {reason}"), SandboxState.open(path) as world:
-        read_status(world)
+    with (
+        pytest.raises(CorruptStateError, match=f"a record cannot be read: {reason}"),
+        SandboxState.open(path) as sandbox_state,
+    ):
+        read_status(sandbox_state)
     assert reset_sandbox(path)
 
 
@@ -138,7 +141,7 @@ def test_reset_removes_only_files_of_the_sandbox(tmp_path: Path) -> None:
         reset_sandbox(thesis)
     assert thesis.read_text() == "years of work"
 
-    path = tmp_path / "sandbox" / "world.db"
+    path = tmp_path / "sandbox" / "sandbox.db"
     SandboxState.open(path).close()
     (path.parent / "workers" / "p").mkdir(parents=True)
     assert (reset_sandbox(path), list(path.parent.iterdir()), reset_sandbox(path)) == (True, [], False)
@@ -149,45 +152,45 @@ def test_directory_in_place_of_the_file_is_an_error_with_the_path(tmp_path: Path
         SandboxState.open(tmp_path)
 
 
-def _change_and_fail(world: SandboxState) -> None:
-    with world.write() as session:
+def _change_and_fail(sandbox_state: SandboxState) -> None:
+    with sandbox_state.write() as session:
         session.set_setting("networks", ["other"])
         raise ZeroDivisionError
 
 
 def test_failed_write_is_rolled_back(tmp_path: Path) -> None:
-    with SandboxState.open(tmp_path / "world.db") as world:
+    with SandboxState.open(tmp_path / "sandbox.db") as sandbox_state:
         with pytest.raises(ZeroDivisionError):
-            _change_and_fail(world)
-        with world.read() as session:
+            _change_and_fail(sandbox_state)
+        with sandbox_state.read() as session:
             assert session.settings() == {}
 
 
 def test_clock_runs_at_its_speed_and_advance_applies_to_all(tmp_path: Path) -> None:
-    path = tmp_path / "world.db"
-    with SandboxState.open(path, speed=1000) as world, SandboxState.open(path, speed=1) as other:
-        before, real = world.clock.now(), time.monotonic()
-        world.clock.sleep(timedelta(seconds=100))
+    path = tmp_path / "sandbox.db"
+    with SandboxState.open(path, speed=1000) as sandbox_state, SandboxState.open(path, speed=1) as other:
+        before, real = sandbox_state.clock.now(), time.monotonic()
+        sandbox_state.clock.sleep(timedelta(seconds=100))
         assert 0.09 < time.monotonic() - real < 1
-        assert (other.speed, world.clock.now() - before >= timedelta(seconds=100)) == (1000, True)
+        assert (other.speed, sandbox_state.clock.now() - before >= timedelta(seconds=100)) == (1000, True)
         moved = advance_clock(other, timedelta(days=2))
         assert moved - before > timedelta(days=2)
-        assert world.clock.now() >= moved
+        assert sandbox_state.clock.now() >= moved
         with pytest.raises(InvalidInputError):
-            advance_clock(world, timedelta(seconds=-1))
+            advance_clock(sandbox_state, timedelta(seconds=-1))
 
 
 def test_injected_clock_can_be_advanced(tmp_path: Path) -> None:
     clock = ManualClock()
-    with SandboxState.open(tmp_path / "world.db", clock=clock) as world:
-        start, counted = world.clock.now(), world.clock.monotonic()
-        world.clock.sleep(timedelta(minutes=1))
-        advance_clock(world, timedelta(hours=1))
+    with SandboxState.open(tmp_path / "sandbox.db", clock=clock) as sandbox_state:
+        start, counted = sandbox_state.clock.now(), sandbox_state.clock.monotonic()
+        sandbox_state.clock.sleep(timedelta(minutes=1))
+        advance_clock(sandbox_state, timedelta(hours=1))
 
         passed = timedelta(hours=1, minutes=1)
-        assert (world.clock.now() - start, world.clock.monotonic() - counted) == (passed, passed)
-        with world.read() as session:
-            assert session.now == world.clock.now()
+        assert (sandbox_state.clock.now() - start, sandbox_state.clock.monotonic() - counted) == (passed, passed)
+        with sandbox_state.read() as session:
+            assert session.now == sandbox_state.clock.now()
 
 
 def test_monotonic_never_goes_back_with_the_machines_clock() -> None:
@@ -201,8 +204,8 @@ def test_monotonic_never_goes_back_with_the_machines_clock() -> None:
 
 
 def test_ten_thousand_nodes_are_listed_to_the_last_page(tmp_path: Path) -> None:
-    with SandboxState.open(tmp_path / "world.db") as world:
-        with world.write() as session:
+    with SandboxState.open(tmp_path / "sandbox.db") as sandbox_state:
+        with sandbox_state.write() as session:
             body = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
             node = prepare_node(session, "sandbox", "us-central2-b", "n", body=body)
             for index in range(10_000):
@@ -210,7 +213,7 @@ def test_ten_thousand_nodes_are_listed_to_the_last_page(tmp_path: Path) -> None:
         count, token = 0, ""
         while True:
             params = {"parent": "projects/sandbox/locations/-", "pageSize": 1000, "pageToken": token}
-            with world.read() as session:
+            with sandbox_state.read() as session:
                 answer = METHODS["tpu.projects.locations.nodes.list"](session, Call("v2", "", params, {}))
             assert isinstance(answer, dict)
             count, token = count + len(answer["nodes"]), answer.get("nextPageToken", "")
@@ -221,15 +224,15 @@ def test_ten_thousand_nodes_are_listed_to_the_last_page(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files in /proc")
 def test_ended_threads_leave_no_files_open(tmp_path: Path) -> None:
-    with SandboxState.open(tmp_path / "world.db") as world:
+    with SandboxState.open(tmp_path / "sandbox.db") as sandbox_state:
         counts = []
         for index in range(20):
-            thread = Thread(target=administration.add_node, args=(world, f"n{index}"))
+            thread = Thread(target=administration.add_node, args=(sandbox_state, f"n{index}"))
             thread.start()
             thread.join()
             counts.append(len(list(Path("/proc/self/fd").iterdir())))
 
-        assert (counts[-1] - counts[2] <= 1, read_status(world).states) == (True, {"sandbox": {"READY": 20}})
+        assert (counts[-1] - counts[2] <= 1, read_status(sandbox_state).states) == (True, {"sandbox": {"READY": 20}})
 
 
 def test_connection_of_a_thread_working_at_close_is_closed_with_the_state(tmp_path: Path) -> None:
@@ -239,19 +242,19 @@ def test_connection_of_a_thread_working_at_close_is_closed_with_the_state(tmp_pa
         return sum(link.is_symlink() and link.readlink().is_relative_to(tmp_path) for link in links)
 
     has_begun, may_end = Event(), Event()
-    world = SandboxState.open(tmp_path / "world.db")
+    sandbox_state = SandboxState.open(tmp_path / "sandbox.db")
 
-    def work(world: SandboxState) -> None:
-        with world.read() as session:
+    def work(sandbox_state: SandboxState) -> None:
+        with sandbox_state.read() as session:
             has_begun.set()
             assert may_end.wait(10)
             assert session.seed == 0
 
-    thread = Thread(target=work, args=(world,))
+    thread = Thread(target=work, args=(sandbox_state,))
     thread.start()
     assert has_begun.wait(10)
-    world.close()
-    del world
+    sandbox_state.close()
+    del sandbox_state
     assert open_files() > 0
 
     may_end.set()
@@ -261,26 +264,27 @@ def test_connection_of_a_thread_working_at_close_is_closed_with_the_state(tmp_pa
 
 
 def test_writes_are_logged(tmp_path: Path) -> None:
-    with SandboxState.open(tmp_path / "world.db", clock=ManualClock()) as world:
+    with SandboxState.open(tmp_path / "sandbox.db", clock=ManualClock()) as sandbox_state:
         zone, method = "projects/p/locations/us-central2-b", "tpu.projects.locations.nodes.create"
         body = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
-        with world.write() as session:
+        with sandbox_state.write() as session:
             METHODS[method](session, Call("v2", method, {"parent": zone, "nodeId": "a"}, body))
 
-        logged = [(request.method, request.name) for request in list_requests(world)]
+        logged = [(request.method, request.name) for request in list_requests(sandbox_state)]
         assert logged == [(method, f"{zone}/nodes/a")]
 
 
 def test_log_survives_another_process(tmp_path: Path) -> None:
     """SQLite removes its log with the last user; a process that has dropped its locks does not count as one."""
-    path = tmp_path / "world.db"
-    program = "import sys, pathlib; from tpuctl.sandbox.state import World; w = World.open(pathlib.Path(sys.argv[1]))\n"
-    program += "with w.write() as s: s.set_setting('x', 1)\nw.close()"
-    with SandboxState.open(path) as world, SandboxState.open(path) as second:
-        for each in (world, second):
+    path = tmp_path / "sandbox.db"
+    program = "import sys, pathlib\nfrom tpuctl.sandbox.state import SandboxState\n"
+    program += "sandbox = SandboxState.open(pathlib.Path(sys.argv[1]))\n"
+    program += "with sandbox.write() as session: session.set_setting('x', 1)\nsandbox.close()"
+    with SandboxState.open(path) as sandbox_state, SandboxState.open(path) as second:
+        for each in (sandbox_state, second):
             with each.write() as session:
                 session.set_setting("y", 1)
 
         subprocess.run([sys.executable, "-c", program, str(path)], check=True)
 
-        assert path.with_name("world.db-wal").exists()
+        assert path.with_name("sandbox.db-wal").exists()

@@ -1,4 +1,4 @@
-"""Fill a sandbox with nodes: `python -m benchmarks.world FILE COUNT`, in a process of its own."""
+"""Fill a sandbox with nodes: `python -m benchmarks.fill FILE COUNT`, in a process of its own."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _TYPES = ("v4-8", "v5litepod-8", "v6e-8", "v5p-8", "v3-8", "v2-8")
 
 
 def fill(path: Path, count: int) -> None:
-    """Make a world with `count` READY nodes, dealt out to the zones that have TPUs."""
+    """Create a sandbox with `count` READY nodes, in turn in each zone that has TPUs."""
     offered = [(zone, next(kind for kind in _TYPES if zone_offers(zone, kind))) for zone in _zones()]
-    with SandboxState.open(path) as world:
+    with SandboxState.open(path) as sandbox_state:
         for number, (zone, kind) in enumerate(islice(cycle(offered), count)):
             age = timedelta(minutes=number)
-            administration.add_node(world, f"node-{number:05d}", zone=zone, acceleratorType=kind, age=age)
+            administration.add_node(sandbox_state, f"node-{number:05d}", zone=zone, acceleratorType=kind, age=age)
 
 
 def _zones() -> list[str]:
