@@ -51,7 +51,7 @@ def test_on_a_screen_that_is_drawn_anew_what_hooks_write_is_told(tmp_path: Path)
     screen = io.StringIO()
     streams = StandardStreams(io.StringIO(), io.StringIO(), screen, stderr_is_terminal=True)
     app = App(Invocation((), {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TERM": "xterm"}, streams, tmp_path))
-    app.take({})
+    app.set_options({})
     run = build_hooks(app, {"on_preempt": "echo 'hel\033[2Jlo'; echo two"})
 
     run(event())

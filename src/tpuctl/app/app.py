@@ -19,8 +19,6 @@ from random import Random
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tpuctl.clock import SystemClock, limit_cloud_calls
-from tpuctl.cloud import credentials
-from tpuctl.cloud.credentials import GcloudCredentials, account_of, gcloud_access_token
 from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, HttpProxy, TransportOptions
 from tpuctl.cloud.tpu import TpuClient
 from tpuctl.config import settings, sources
@@ -433,12 +431,6 @@ class App:
     def _zone_flags(self) -> tuple[str, ...]:
         return tuple(zone for text in self._flags.get("zone", ()) for zone in text.split(",") if zone)
 
-    # Names of other modules' calls until these are renamed.
-    take, going_on, again = set_options, in_flight, with_options
-
-
-# What a run of the program is started with, and what to report if it is interrupted.
-
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
@@ -476,9 +468,6 @@ def asked_for_json(arguments: Sequence[str], environ: Mapping[str, str]) -> bool
         return True
     has_option = any(word.startswith(("-o", "--output")) for word in before)
     return not has_option and environ.get("TPUCTL_OUTPUT") == "json"
-
-
-# Paths of the files that tpuctl stores on this machine: journal, sandbox state, trusted project files.
 
 
 def state_folder(environ: Mapping[str, str]) -> Path:
@@ -538,9 +527,6 @@ def trusted_folder(environ: Mapping[str, str]) -> Path:
 def sandbox_state_file(environ: Mapping[str, str]) -> Path:
     """Return the file that holds the state of the sandbox."""
     return state_folder(environ) / "sandbox" / "world.sqlite3"
-
-
-# Clients of the cloud and ssh access to workers, created from the settings.
 
 
 def tpu_client(app: App) -> TpuClient:
@@ -657,13 +643,14 @@ def _quota_project(app: App) -> str | None:
 
 def load_credentials(app: App, *, gcloud_token: Callable[[], str] | None = None) -> Any:  # google-auth's credentials
     """Return the credentials of all calls; `gcloud_token` replaces the call of gcloud for a token."""
-    from tpuctl.cloud.transport import AuthRequest  # noqa: PLC0415  # as above
+    from tpuctl.cloud import credentials  # noqa: PLC0415  # google-auth costs 40 ms
+    from tpuctl.cloud.transport import AuthRequest  # noqa: PLC0415  # httplib2 costs 95 ms
 
     environ = app.invocation.environ
     return credentials.load_credentials(
         environ,
         adc=sources.adc_path(environ),
-        gcloud_token=gcloud_token or (lambda: gcloud_access_token(environ)),
+        gcloud_token=gcloud_token or (lambda: credentials.gcloud_access_token(environ)),
         impersonate=app.settings.text("impersonate_service_account"),
         quota_project=_quota_project(app),
         request=AuthRequest(transport_options(app)),
@@ -722,9 +709,6 @@ class _TracedHttp:
         return getattr(self._http, name)
 
 
-# Access to the workers of a sandbox that `tpuctl sandbox serve` of this machine serves at the endpoint.
-
-
 # Reserved for network tests (RFC 2544): no machine of a real cloud has such an address.
 _SANDBOX_NETWORK = ipaddress.ip_network("198.18.0.0/15")
 
@@ -761,9 +745,6 @@ def is_served_sandbox(endpoint: str | None, world: Path) -> bool:
     return served is not None and served.port == named.port
 
 
-# Opening the sandbox, with a note that nothing in it is real.
-
-
 def open_sandbox(app: App) -> SandboxState:
     """Return the sandbox, created if there is none; it is closed when the run ends.
 
@@ -793,9 +774,6 @@ def open_sandbox(app: App) -> SandboxState:
     return world
 
 
-# Opening the journal: on this machine, or in a bucket.
-
-
 # Time limit for writing the remaining lines at the end of a run, which may have been interrupted.
 _FLUSH_TIMEOUT = timedelta(seconds=10)
 
@@ -818,9 +796,6 @@ def open_journal(app: App) -> Journal:
 
     app.on_close(flush)
     return opened
-
-
-# The identity of calls and logins: account, login name, and how workers come to accept our ssh key.
 
 
 def key_authorization(app: App) -> KeyAuthorizer:
@@ -893,14 +868,14 @@ def caller_account(app: App) -> str | None:
     if endpoint and ApiEndpoint.parse(endpoint).is_loopback:  # no credentials are sent there
         return gcloud_account
 
+    from tpuctl.cloud.credentials import GcloudCredentials, account_of  # noqa: PLC0415  # google-auth costs 40 ms
+    from tpuctl.cloud.transport import AuthRequest  # noqa: PLC0415  # httplib2 costs 95 ms
+
     # The identity is known without another token of gcloud.
     credentials = load_credentials(app, gcloud_token=lambda: "unused")
     if isinstance(credentials, GcloudCredentials):
         return gcloud_account
-    from tpuctl.cloud.transport import AuthRequest  # noqa: PLC0415  # httplib2 costs 95 ms
-
-    request = AuthRequest(transport_options(app))
-    return account_of(credentials, request) or _os_login(app).caller() or gcloud_account
+    return account_of(credentials, AuthRequest(transport_options(app))) or _os_login(app).caller() or gcloud_account
 
 
 def _os_login(app: App) -> OsLoginClient:
@@ -908,9 +883,6 @@ def _os_login(app: App) -> OsLoginClient:
 
     factory, endpoint = http_access(app)
     return OsLoginClient(factory, app.clock, endpoint=endpoint)
-
-
-# Adding our ssh key to a node whose workers do not accept it yet.
 
 
 def authorize_key(app: App, node: Node) -> None:

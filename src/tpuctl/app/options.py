@@ -265,9 +265,6 @@ def no_wait_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-# Groups of commands: import a command only when it is called, and suggest the one that was probably meant.
-
-
 # Options of other tools, and what to use in tpuctl, or why there is no such option.
 FOREIGN_OPTIONS = {
     "--format": "`-o json`, `-o yaml` or `-o name`",
@@ -429,9 +426,6 @@ class LazyGroup(CommandGroup):
         for title, names in self._sections.items():
             with formatter.section(title):
                 formatter.write_dl([(f"{name:<{width}}", self._table[name][1]) for name in names])
-
-
-# Errors of the command line that click raises, printed in the same form as all other errors.
 
 
 # The beginning of click's message that repeats the extra arguments.

@@ -34,7 +34,7 @@ def _store_as_setting(ctx: click.Context, param: click.Parameter, value: Any) ->
     """Store the value of an option as a setting of the app, so that the command needs no parameter for it."""
     app = ctx.find_object(App)
     if app is not None and value is not None and param.name is not None:
-        app.take({param.name: "true" if value else "false"})
+        app.set_options({param.name: "true" if value else "false"})
 
 
 def route_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -132,9 +132,6 @@ class _CachedMetadata:
         return self._found[0]
 
 
-# Shared ssh connections: the options to use them, and closing them.
-
-
 def shared_connection_options(app: App) -> Callable[[Connection], tuple[str, ...]]:
     """Return a function with the ssh options that share a connection, according to the setting `ssh_keep`.
 
@@ -158,9 +155,6 @@ def close_shared_connections(app: App, nodes: Iterable[Node]) -> None:
     folder = control_socket_folder(app.invocation.environ, app.state_folder)
     for node in nodes:
         close_masters(node, folder)
-
-
-# Entries of the ssh configuration: build them for nodes, refresh them after `up`, remove them after `down`.
 
 
 _FILE_NAME = "tpuctl_config"
@@ -253,7 +247,7 @@ def _rebuild_entry(app: App, node: Node, old: SshConfigEntry | None) -> SshConfi
     """Return a new entry for a node, with the options and the prefix of the old one."""
     if old is None or not old.options:
         return make_entry(app, node, app.workers.connections(node), prefix=old.prefix if old else "")
-    other = app.again(dict(old.options))
+    other = app.with_options(dict(old.options))
     try:
         return make_entry(other, node, other.workers.connections(node), prefix=old.prefix)
     finally:

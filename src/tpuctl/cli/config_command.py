@@ -259,9 +259,6 @@ def _require_known(key: str) -> None:
         )
 
 
-# Checks of the value of a setting before it is written to a file, the same as those of the commands.
-
-
 # Service accounts of other domains exist (`…@developer.gserviceaccount.com`, domain-scoped projects): only the form is checked.
 _EMAIL = re.compile(r"[^@\s/,]+@[^@\s/,]+\.[^@\s/,]+")
 _PART_OF_A_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

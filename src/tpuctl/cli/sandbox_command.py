@@ -55,9 +55,6 @@ sandbox_group = LazyGroup(
 )
 
 
-# `tpuctl sandbox serve`.
-
-
 @cli_command("serve", asks_trust=False, without=(*CLOUD_OPTIONS, "output"))
 @click.option(
     "--port", type=click.IntRange(0, 65535), metavar="PORT", default=0, help="Port to listen on. [default: a free one]"
@@ -117,9 +114,6 @@ def _how_to_use(app: App, url: str) -> list[str]:
     return [*lines, *(f"  {line}" for line in shown), "press Ctrl-C to stop"]
 
 
-# `tpuctl sandbox env`.
-
-
 _UNUSED_DEFAULT = ("output", *(name for name in CLOUD_OPTIONS if name not in {"project", "zone"}))
 
 
@@ -162,9 +156,6 @@ def _ours(app: App, key: str) -> str | None:
     if setting is None or setting.source.kind in {SourceKind.GCLOUD, SourceKind.CLOUDSDK}:
         return None
     return str(setting.value)
-
-
-# `tpuctl sandbox status`.
 
 
 @cli_command("status", asks_trust=False, without=CLOUD_OPTIONS)
@@ -222,9 +213,6 @@ def _format_counts(states: dict[str, int]) -> str:
     return ", ".join(f"{count} {state}" for state, count in states.items())
 
 
-# `tpuctl sandbox seed`.
-
-
 # A seed may describe thousands of nodes.
 _SEED_LIMIT = 64 * MIB
 
@@ -261,9 +249,6 @@ def read_seed_source(app: App, file: str) -> tuple[str, str]:
     )
 
 
-# `tpuctl sandbox scenario`.
-
-
 @cli_command("scenario", asks_trust=False, without=(*CLOUD_OPTIONS, "output"))
 @click.argument("file", metavar="FILE")
 def sandbox_scenario(app: App, *, file: str) -> None:
@@ -287,9 +272,6 @@ def sandbox_scenario(app: App, *, file: str) -> None:
     lines += [f"{describe_time(begin + step.at, begin, speed)}: {step.text}" for step in scenario.steps]
     for line in lines or [f"{source} has no steps"]:
         app.terminal.note(line)
-
-
-# `tpuctl sandbox fault`.
 
 
 # Options of some kinds only; the others would ignore them.
@@ -423,9 +405,6 @@ def _parse_options(kind: str | None, options: dict[str, Any]) -> Fault:
     return parse_fault({"kind": word, **given})
 
 
-# `tpuctl sandbox advance`.
-
-
 @cli_command("advance", asks_trust=False, without=CLOUD_OPTIONS)
 @click.argument("time", type=DurationType(), metavar="TIME")
 def sandbox_advance(app: App, *, time: timedelta | str) -> None:
@@ -442,9 +421,6 @@ def sandbox_advance(app: App, *, time: timedelta | str) -> None:
     now = advance_clock(app.world, time)
     text = f"sandbox time is now {format_timestamp(now)}, {format_duration(time)} later"
     report_change(app, text, now=format_timestamp(now))
-
-
-# `tpuctl sandbox log`.
 
 
 _FOLLOW_INTERVAL = timedelta(milliseconds=200)
@@ -517,9 +493,6 @@ def _show_log(app: App, entries: Iterable[LoggedCall], *, is_part: bool) -> None
         app.terminal.table(_LOG_HEADER, [[Cell(text) for text in row] for row in rows])
 
 
-# `tpuctl sandbox reset`.
-
-
 @cli_command("reset", asks_trust=False, without=(*CLOUD_OPTIONS, "output"))
 @yes_option
 def sandbox_reset(app: App, *, yes: bool) -> None:
@@ -546,9 +519,6 @@ def sandbox_reset(app: App, *, yes: bool) -> None:
     if served_at:
         # The server continues with the new sandbox.
         record_served_address(path, served_at)
-
-
-# Report a change of the sandbox: a sentence for a person, or an object in the requested format.
 
 
 def report_change(app: App, sentence: str, /, **values: Any) -> None:  # JSON

@@ -170,9 +170,6 @@ def _credentials_from_file(path: Path, request: Any, *, source: str) -> Credenti
         raise CredentialsError(f"cannot use the credentials file `{path}` of {source}: {why}", hint=_LOGIN) from error
 
 
-# Get an access token from gcloud. The token is returned and never logged.
-
-
 def gcloud_access_token(environ: Mapping[str, str], *, timeout: timedelta = timedelta(seconds=10)) -> str:
     """Return an access token of gcloud's own account: an impersonation set in gcloud is not applied.
 

@@ -111,11 +111,6 @@ def _invalid_endpoint_error(text: str, why: str) -> InvalidInputError:
     )
 
 
-# The options of HTTP connections (timeouts, proxy, authorities), and a factory of http objects, one for each thread.
-#
-# The http objects are in `connections.py`, which takes 95 ms to import and is loaded with the first of them.
-
-
 # The metadata server is on the machine's own link; no proxy can reach it [google-auth source: compute_engine/_metadata].
 _NEVER_BY_PROXY = frozenset({"metadata.google.internal", "169.254.169.254"})
 

@@ -256,9 +256,6 @@ def _one_line(text: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
 
 
-# Translate the refusal of a read: the resource does not exist, or a permission is missing, and which.
-
-
 # The id that `diagnosis` gives to a missing permission. Its hints are about TPUs.
 PERMISSION_DENIED = "iam-permission-denied"
 # Reasons of the older format for a 403 that no permission fixes [documentation: error responses of Cloud Storage; users of
@@ -306,9 +303,6 @@ def _query_error(failure: TransportError | ApiRefusedError, what: str, permissio
         message = f"`{lacking}` is not allowed on {what}: {refusal.message}"
         return AccessError(message, hint=hint, error_id=error.error_id)
     return error
-
-
-# How a single HTTP exchange can fail, by what is certain afterwards.
 
 
 class TransportError(Exception):

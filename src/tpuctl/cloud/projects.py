@@ -216,11 +216,6 @@ def _service(data: Mapping[str, Any]) -> tuple[str, bool]:
     return str(_SERVICE.read(data)["name"]).rpartition("/")[2], data.get("state") == "ENABLED"
 
 
-# What stands beside TPU nodes in Compute Engine: networks, machines, disks, quotas. Raises tpuctl's exceptions.
-#
-# Google's library is left out: for one URL it would read the 3 MB that describe all of Compute Engine, which takes 40 ms.
-
-
 T = TypeVar("T")
 
 _COMPUTE_PAGE_SIZE = 500  # the most there is [API compute v1, maxResults]
@@ -402,9 +397,6 @@ def _part(text: str) -> str:
 
 def _compute_words(project: str) -> str:
     return f"the project `{project}`"
-
-
-# A client of OS Login: the POSIX accounts and public keys of a Google account. Raises tpuctl's exceptions.
 
 
 # A login enters the argv of ssh [documentation of useradd: what a POSIX account may be called].

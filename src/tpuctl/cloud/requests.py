@@ -222,9 +222,6 @@ def preview_request(request: Any) -> RequestPreview:
     return RequestPreview(request.method, request.uri, json.loads(request.body) if request.body else None)
 
 
-# The base class of the clients of Google's APIs.
-
-
 class ApiClient:
     """Calls one API. `http_factory` returns one http object for each thread.
 
@@ -254,9 +251,6 @@ class ApiClient:
         if self._own_endpoint:
             return self._own_endpoint.url(path)
         return f"https://{service or self.api.name}.googleapis.com/{path}"
-
-
-# A cache for answers that several threads need at the same time: one thread fetches, the others wait for it.
 
 
 CachedT = TypeVar("CachedT")
@@ -305,9 +299,6 @@ class TTLCache(Generic[CachedT]):
             raise answer.failure
         assert answer.value is not None  # noqa: S101  # guides mypy: it is there, or a failure is
         return answer.value
-
-
-# Send a change whose answer may be lost, and confirm it: read its effect, then finish, send again, or report uncertainty.
 
 
 class Effect(Enum):
@@ -378,9 +369,6 @@ def unknown_outcome_error(verb: str, name: str, failure: Exception) -> OutcomeUn
     )
 
 
-# Wait for the end of an operation of the APIs other than the TPU API.
-
-
 _OPERATION_INTERVAL = timedelta(seconds=1)
 _OPERATION_PATIENCE = timedelta(minutes=3)
 
@@ -399,9 +387,6 @@ def wait_until_done(caller: ApiCaller, operation: Json, fetch: Callable[[], Json
         caller.clock.sleep(_OPERATION_INTERVAL)
         operation = fetch()
     return operation
-
-
-# List all pages of all zones, and report the zones that did not answer.
 
 
 ItemT = TypeVar("ItemT")
@@ -579,14 +564,6 @@ def run_side_by_side(
     for thread in threads:
         thread.join()
     return {zone: answers[zone] for zone in zones}
-
-
-# Decide whether to send a request again, and when.
-#
-# A request that changes nothing may always be sent again. A change is sent again only if it is certain that it was not
-# carried out; otherwise `outcome.py` reads its effect first.
-#
-# Every call is limited: to one minute with all its retries, and to the deadline of its command (`clock.limit_calls`).
 
 
 _SAFE_STATUSES = frozenset({429, 500, 502, 503, 504})

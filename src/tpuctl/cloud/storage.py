@@ -274,11 +274,6 @@ def _text(generation: int | None) -> str | None:
     return None if generation is None else str(generation)
 
 
-# Read the configuration of buckets: location, IAM policy, contents. Raises tpuctl's exceptions.
-#
-# Objects are read and written by `storage.py`. Google's library is not used here: it would only build one URL for each request.
-
-
 _PAGE_SIZE = 1000
 _CACHES = Page("storage.v1 AnywhereCaches", "items")
 _OBJECTS = Page("storage.v1 Objects", "items")

@@ -68,8 +68,6 @@ if TYPE_CHECKING:
 
     from tpuctl.cloud.requests import ApiCaller
 
-# List zones and their offers with the Cloud TPU API. Raises tpuctl's exceptions.
-
 
 OfferT = TypeVar("OfferT")
 _BuildPageRequest = Callable[[str, str, str | None], "PlainRequest"]
@@ -419,11 +417,6 @@ def _check(name: str, collection: str) -> None:
         raise InvalidInputError(f"`{name}` is not the full name of one of {collection}")
 
 
-# Build the requests of the TPU API: reads as plain URLs, changes with Google's library. Nothing is sent from here.
-#
-# Commands that only read never load the library, which takes 90 ms.
-
-
 # A class that the library creates at run time.
 Request = Any
 
@@ -529,9 +522,6 @@ class TpuRequests:
 
 def _parent(project: str, zone: str) -> str:
     return f"projects/{project}/locations/{zone}"
-
-
-# Delete, start, stop and update a node. If an answer is lost, the node is read to see whether the change took effect.
 
 
 _METADATA_ATTEMPTS = 6
@@ -647,9 +637,6 @@ def _has_values(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return True
 
 
-# Create a node at most once. Its id is unique in the zone, and a label identifies the request that created it.
-
-
 # A node may show up in nodes.get some time after its create was accepted [unverified].
 _CREATION_CHECKS = 4
 
@@ -723,9 +710,6 @@ def _name_taken_error(name: NodeName) -> AlreadyExistsError:
     )
 
 
-# List the recent operations of a zone, with their results. The API keeps them for some time (unverified).
-
-
 # A zone may have thousands. Only the newest are needed, but the order of the list is not documented.
 _MOST_OPERATION_PAGES = 20
 _OPERATION_PAGE_SIZE = 500
@@ -767,9 +751,6 @@ class OperationsClient(CatalogueClient):
                 break
         found.sort(key=lambda one: str((one.get("metadata") or {}).get("createTime") or ""), reverse=True)
         return tuple(found[:limit])
-
-
-# Fetch the offers of many zones in parallel.
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,9 +97,6 @@ class ChangeLines:
         return event.node.zone if several else event.node.node_id
 
 
-# Events for programs, one JSON object on a line, to stdout or a file that may fail to be written.
-
-
 # How long to wait for a reader to open a pipe, and at the end for it to read the rest.
 _READER_SECONDS: Final = 0.5
 _DRAIN_SECONDS: Final = 2.0

@@ -194,9 +194,6 @@ class LiveDisplay:
         return lines
 
 
-# The lines of the live display: pure functions from the last event of each node to lines that fit a screen.
-
-
 _AREA_GAP = 2
 _INDENT = "    "
 
@@ -360,9 +357,6 @@ def _aligned(cells: Sequence[Text], widths: Sequence[int]) -> Text:
     return line
 
 
-# Which worker of a slice has passed which check: a grid for small slices, one cell for each worker of large ones.
-
-
 _MATRIX_LEVELS = ("ready", "healthy", "ssh", "startup", "devices")
 _GRID_LIMIT = 16
 _NAMED_LIMIT = 8
@@ -417,9 +411,6 @@ def _sign(has: bool | None, marks: Marks) -> tuple[str, str]:  # noqa: FBT001  #
     return (marks.good, "green") if has else (marks.bad, "red")
 
 
-# The symbols of the live display.
-
-
 @dataclass(frozen=True, slots=True)
 class Marks:
     """Symbols for terminals with an encoding of Unicode; `ASCII` has those for other terminals."""
@@ -437,9 +428,6 @@ class Marks:
 
 
 ASCII_MARKS = Marks("*", ">", "!", "+", "x", ".", "#", "-", "|/-\\", "; ")
-
-
-# An area at the bottom of a terminal that `rich` redraws several times a second, and permanent lines above it.
 
 
 # Seconds between two frames. Real time, not the clock of the run: it is for the eye, and no decision depends on it.
@@ -529,9 +517,6 @@ class LiveArea:
         if lines:
             self._console.print(*lines, sep="\n", soft_wrap=True)
         return bool(lines)
-
-
-# Keys typed during a live display: they are not echoed, and stay in the input buffer.
 
 
 _LOCAL_MODES = 3  # of the attributes of a terminal, termios(3)

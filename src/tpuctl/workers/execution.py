@@ -530,7 +530,7 @@ def follow_job(
     to_stderr = app.format in {OutputFormat.JSON, OutputFormat.YAML}
     with (
         WorkerOutputStreams(app.terminal, members, to_stderr=to_stderr) as streams,
-        app.going_on(what, resume=resume, undo=undo),
+        app.in_flight(what, resume=resume, undo=undo),
     ):
         tail = OutputTail(streams, len(members))
         result = follow_on_workers(

@@ -108,7 +108,7 @@ def run_one_off(app: App, node: str | None, job: OneOffRequest, wish: RunRequest
                 state, resume = "could not be deleted and is still billed", f"tpuctl down {where}"
             else:
                 state = "existed before this run and is not deleted" if one_off.was_there else "was not created"
-            with app.going_on(f"`{where}` {state}", resume=resume):
+            with app.in_flight(f"`{where}` {state}", resume=resume):
                 raise
 
 
@@ -168,7 +168,7 @@ def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOff
         return f"`{name.node_id}` in {name.zone} {made}"
 
     undo = None if job.remove else f"tpuctl down {name.zone}/{name.node_id}"
-    with app.going_on(origin, resume=app.command_line(), undo=undo):
+    with app.in_flight(origin, resume=app.command_line(), undo=undo):
         with app.progress() as progress:
             ready = one_off.bring_up(partial(app.context, preflight=preflight_check(app, job.checks)), progress)
         if job.exclusive and not one_off.was_made:

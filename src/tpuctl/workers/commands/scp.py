@@ -88,7 +88,7 @@ def command(
     # Copies take real time, also in a sandbox with a faster clock.
     clock = app.invocation.clock or SystemClock()
     kept = "the received parts stay beside their destination, as `.NAME.tpuctl-…`"
-    with app.going_on(kept, resume=app.command_line()), CopyStatusLine(app.terminal, clock, tallies):
+    with app.in_flight(kept, resume=app.command_line()), CopyStatusLine(app.terminal, clock, tallies):
         started = clock.monotonic()
         if listing is not None:
             copied = upload(chosen, listing, request.target, wish=options, tallies=tallies, clock=clock)

@@ -358,7 +358,7 @@ def attach_tmux(app: App, session: SshSession) -> int:
             raise RemoteCommandError(f"`{name}` {what}, so the session is lost", hint=f"see `tpuctl history {name}`")
         check_login_state(node)
 
-    with app.going_on(
+    with app.in_flight(
         f"the session `{session.tmux}` on worker {member.worker} of `{name}` keeps running", resume=resume
     ):
         ran = stay_attached(

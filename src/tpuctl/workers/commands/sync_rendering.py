@@ -68,7 +68,7 @@ def sync_once(app: App, find: Callable[[], Sequence[Target]], wish: SyncOptions)
     _note(app, tree.notes)
     members, clock = find(), _clock(app)
     with (
-        app.going_on("some workers do not have all files yet", resume=app.command_line()),
+        app.in_flight("some workers do not have all files yet", resume=app.command_line()),
         TransferLine(app.terminal, clock) as meter,
     ):
         synced = sync_workers(
@@ -88,7 +88,7 @@ def sync_once(app: App, find: Callable[[], Sequence[Target]], wish: SyncOptions)
 def sync_continuously(app: App, find: Callable[[], Sequence[Target]], wish: SyncOptions) -> int:
     """Sync continuously, with a line for each round with changes or errors. SIGTERM ends it with exit code 0."""
     try:
-        with app.going_on("changes are no longer synced", resume=app.command_line()):
+        with app.in_flight("changes are no longer synced", resume=app.command_line()):
             clock = _clock(app)
             _note(app, wish.read().notes)
             problems: frozenset[str] | None = None
