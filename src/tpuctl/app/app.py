@@ -1,4 +1,8 @@
-"""The App: everything a command works with, created on first use. The only place that chooses between cloud and sandbox."""
+"""The App: everything a command works with, created on first use. The only place that chooses between cloud and sandbox.
+
+The functions below the class build what the App holds: state folders, clients, journal, leases, ssh access, and the identity
+of calls and logins.
+"""
 
 from __future__ import annotations
 
@@ -165,13 +169,12 @@ class App:
 
     @property
     def _trusts_all(self) -> bool:
-
+        """Return whether `trust_project_file` is on in a flag or a variable; a file cannot set it."""
         without_files = resolve_settings(self._shared, self.invocation.environ, None, None, {})
         return without_files.is_on("trust_project_file")
 
     @cached_property
     def _user_file(self) -> ConfigFile:
-
         return load_config_file(user_config_path(self.invocation.environ))
 
     @property
@@ -283,7 +286,7 @@ class App:
         With `lasting` also show that a node was given up, for work that ends without an error about it. Raises
         `InvalidInputError` if the file cannot be written.
         """
-        from tpuctl.output.event_lines import EventFile  # noqa: PLC0415  # as above
+        from tpuctl.output.event_lines import EventFile  # noqa: PLC0415  # only for long work
         from tpuctl.output.progress import Progress  # noqa: PLC0415  # only for long work
 
         self.shows_events = events == "-"
@@ -298,7 +301,7 @@ class App:
 
     def context(self, tell: Callable[[NodeEvent], None], *, preflight: CreationCheck | None = None) -> ActionContext:
         """Return the context of actions; `tell` receives each event, `preflight` checks nodes before they are created."""
-        from tpuctl.nodes.context import ActionContext  # noqa: PLC0415  # as above
+        from tpuctl.nodes.context import ActionContext  # noqa: PLC0415  # not needed by --help
 
         # The keys that describe a node and have their value from the project file, not from a flag or variable.
         keys = ("project", "zone", "type", "version", "tier", "network", "subnetwork", "service_account")
@@ -369,7 +372,7 @@ class App:
 
             error.hint = with_typed_options(error.hint, self._shown_arguments, self.command_tree)
         if isinstance(error, CheckFailedError):
-            from tpuctl.app.hints import with_typed_options  # noqa: PLC0415  # as above
+            from tpuctl.app.hints import with_typed_options  # noqa: PLC0415  # only for failures
 
             typed, tree = self._shown_arguments, self.command_tree
             error.lines = tuple(with_typed_options(line, typed, tree, is_complete=True) for line in error.lines)
@@ -545,7 +548,7 @@ def storage_client(app: App) -> StorageClient:
 
 def lease_service(app: App) -> LeaseKeeper:
     """Return the leases: in Cloud Storage if the setting `lease` names a bucket, else on this machine. Nothing is sent yet."""
-    import secrets  # noqa: PLC0415  # as above
+    import secrets  # noqa: PLC0415  # most commands change nothing
 
     from tpuctl.nodes.lease import LeaseKeeper, LeaseOwner, LeaseStore  # noqa: PLC0415  # most commands change nothing
 
@@ -555,7 +558,7 @@ def lease_service(app: App) -> LeaseKeeper:
 
         store = BucketLeaseStore(app.storage, BucketPath.parse(text))
     else:
-        from tpuctl.nodes.lease import LocalLeaseStore  # noqa: PLC0415  # see above
+        from tpuctl.nodes.lease import LocalLeaseStore  # noqa: PLC0415  # most commands change nothing
 
         local = LocalLeaseStore(app.state_folder / "leases", app.clock)
         app.on_close(local.close)
@@ -584,13 +587,13 @@ def http_access(app: App) -> tuple[Callable[[], Any], str | None]:
 
 def ssh_workers(app: App) -> SshWorkers:
     """Return the ssh access to workers. The sandbox has its own key, so that `~/.ssh` stays unchanged."""
-    from tpuctl.app.ssh_options import build_router  # noqa: PLC0415  # as above
-    from tpuctl.nodes.ssh_workers import SshSettings, SshWorkers  # noqa: PLC0415  # as above
+    from tpuctl.app.ssh_options import build_router  # noqa: PLC0415  # most commands reach no worker
+    from tpuctl.nodes.ssh_workers import SshSettings, SshWorkers  # noqa: PLC0415  # most commands reach no worker
 
-    served, ways = served_sandbox_proxy(app), build_router(app)
+    served, router = served_sandbox_proxy(app), build_router(app)
     if app.is_sandbox or served:
         # A tunnel to a sandbox worker uses the same connection as direct ssh.
-        ways = replace(ways, gcloud=lambda: "gcloud", here=lambda: None)
+        router = replace(router, gcloud=lambda: "gcloud", here=lambda: None)
     proxy: Callable[[Node, int], str | None] = served or (lambda node, worker: None)  # noqa: ARG005  # a direct connection
     if app.is_sandbox:
         from tpuctl.sandbox.sshd import proxy_command  # noqa: PLC0415  # only for the sandbox
@@ -600,7 +603,7 @@ def ssh_workers(app: App) -> SshWorkers:
         def proxy(node: Node, worker: int) -> str | None:
             return proxy_command(world.path, node.endpoints[worker].address or "")
 
-    admitted = key_authorization(app)
+    authorizer = key_authorization(app)
     return SshWorkers(
         SshSettings(
             login=metadata_login(app),
@@ -610,9 +613,9 @@ def ssh_workers(app: App) -> SshWorkers:
             guest_attributes=app.client.guest_attributes,
             proxy_command=proxy,
             obstacle=_no_sshd if app.is_sandbox or served else lambda: None,
-            reach=ways,
-            os_login=admitted.os_login,
-            needs_entry=admitted.needs_entry,
+            reach=router,
+            os_login=authorizer.os_login,
+            needs_entry=authorizer.needs_entry,
             expires=lambda: key_expiry(app),
         )
     )
@@ -682,8 +685,8 @@ def _with_tracing(app: App, factory: Callable[[], Any]) -> Callable[[], Any]:
 class _TracedHttp:
     """An http object that prints each request: method, URL, status and time. Never headers or bodies: they hold secrets."""
 
-    def __init__(self, http: Any, tell: Callable[[str], None]) -> None:  # an httplib2.Http
-        self._http, self._tell = http, tell
+    def __init__(self, http: Any, note: Callable[[str], None]) -> None:  # an httplib2.Http
+        self._http, self._note = http, note
 
     @property
     def timeout(self) -> float | None:
@@ -702,7 +705,7 @@ class _TracedHttp:
             response, content = self._http.request(uri, method=method, **options)
             outcome = str(response.status)
         finally:
-            self._tell(f"{method} {uri}: {outcome} in {(time.perf_counter() - started) * 1000:.0f} ms")
+            self._note(f"{method} {uri}: {outcome} in {(time.perf_counter() - started) * 1000:.0f} ms")
         return response, content
 
     def __getattr__(self, name: str) -> Any:  # any other attribute of httplib2.Http
@@ -800,9 +803,9 @@ def open_journal(app: App) -> Journal:
 
 def key_authorization(app: App) -> KeyAuthorizer:
     """Return what finds out whether a node has our key, and adds it. Nothing is sent yet."""
-    from tpuctl.cloud.projects import ComputeClient  # noqa: PLC0415  # as above
+    from tpuctl.cloud.projects import ComputeClient  # noqa: PLC0415  # most commands reach no worker
     from tpuctl.nodes.key_authorization import KeyAuthorizer, KeyServices  # noqa: PLC0415  # most commands reach no worker
-    from tpuctl.ssh.keys import OsLoginCache  # noqa: PLC0415  # as above
+    from tpuctl.ssh.keys import OsLoginCache  # noqa: PLC0415  # most commands reach no worker
 
     def compute() -> ComputeClient:
         factory, endpoint = http_access(app)

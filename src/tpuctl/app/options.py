@@ -1,4 +1,8 @@
-"""Options that several commands share, and the decorator that passes a command its `App`."""
+"""Options that several commands share, the decorator of commands, groups of commands, and errors of the command line.
+
+`@cli_command` passes a command its `App`. `LazyGroup` imports the module of a command when it is called. `show_usage_error`
+prints what click raises in the form of all other errors.
+"""
 
 from __future__ import annotations
 
@@ -193,7 +197,7 @@ def cli_command(name: str, **attributes: Any) -> Callable[[Callable[..., int | N
 
 def complete_node(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001  # click's own signature
     """Complete a node's name from the journals of past commands, without a request."""
-    from tpuctl.nodes.journal import Journal  # noqa: PLC0415  # as above
+    from tpuctl.nodes.journal import Journal  # noqa: PLC0415  # only for completion
 
     found = {name.node_id for folder in journal_folders(os.environ) for name in Journal(folder).names()}
     # A name with a newline would become two suggestions.

@@ -1,4 +1,7 @@
-"""`tpuctl config`."""
+"""`tpuctl config`: show settings with their sources, and set or remove one in a file.
+
+A value is checked before it is written, with the same functions that the commands use.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tpuctl sandbox`: its commands."""
+"""`tpuctl sandbox`: serve the local cloud, give it nodes, faults and scenarios, advance its clock, read its log."""
 
 from __future__ import annotations
 
@@ -96,9 +96,9 @@ def sandbox_serve(app: App, *, port: int) -> None:
 
 
 def _how_to_use(app: App, url: str) -> list[str]:
-    from tpuctl.sandbox.administration import DEFAULT_PROJECT, DEFAULT_ZONE  # noqa: PLC0415  # as above
+    from tpuctl.sandbox.administration import DEFAULT_PROJECT, DEFAULT_ZONE  # noqa: PLC0415  # only for the sandbox
     from tpuctl.sandbox.shims import gcloud_environment, shell_exports  # noqa: PLC0415  # only for the sandbox
-    from tpuctl.sandbox.sshd.daemon import SshdUnavailableError  # noqa: PLC0415  # as above
+    from tpuctl.sandbox.sshd.daemon import SshdUnavailableError  # noqa: PLC0415  # only for the sandbox
 
     lines = ["for tpuctl:", f"  export TPUCTL_ENDPOINT={url} TPUCTL_PROJECT={DEFAULT_PROJECT}"]
     try:
@@ -135,7 +135,7 @@ def sandbox_env(app: App, *, port: int | None) -> None:
       eval "$(tpuctl sandbox env)"
       gcloud compute tpus tpu-vm ssh trainer --worker=all --command=hostname
     """
-    from tpuctl.sandbox.administration import DEFAULT_PROJECT, DEFAULT_ZONE  # noqa: PLC0415  # as above
+    from tpuctl.sandbox.administration import DEFAULT_PROJECT, DEFAULT_ZONE  # noqa: PLC0415  # only for the sandbox
     from tpuctl.sandbox.shims import gcloud_environment, read_served_address, shell_exports  # noqa: PLC0415  # only for the sandbox
 
     world = app.sandbox_path
@@ -344,12 +344,12 @@ def sandbox_fault(app: App, *, kind: str | None, fault_id: int | None, after: An
       tpuctl sandbox fault drop-after --call '*.nodes.create'
       tpuctl sandbox fault --remove 1
     """
+    from tpuctl.sandbox import faults, scenarios  # noqa: PLC0415  # not needed by --help
+    from tpuctl.sandbox.faults import describe_fault  # noqa: PLC0415  # only for the sandbox
+
     if fault_id is not None:
         if kind is not None:
             raise InvalidInputError(f"`{kind}` and `--remove` exclude each other", hint="leave one of them out")
-        from tpuctl.sandbox import faults  # noqa: PLC0415  # not needed by --help
-        from tpuctl.sandbox.faults import describe_fault  # noqa: PLC0415  # only for the sandbox
-
         with app.world.write() as session:
             is_removed = faults.remove_fault(session, fault_id)
             known = faults.list_faults(session)
@@ -360,25 +360,19 @@ def sandbox_fault(app: App, *, kind: str | None, fault_id: int | None, after: An
         return
     if after == "forever":
         raise InvalidInputError("`--after` cannot be `forever`", hint="give a duration such as 2h")
-    number, text = _set_fault(app, _parse_options(kind, options), after or timedelta())
-    report_change(app, f"fault {number}: {text}" if number else text, id=number, text=text)
-
-
-def _set_fault(app: App, fault: Fault, after: timedelta) -> tuple[int | None, str]:
-    """Add a fault. Return its number, None if it is planned or used up already, and its description."""
-    from tpuctl.sandbox import faults, scenarios  # noqa: PLC0415  # not needed by --help
-    from tpuctl.sandbox.faults import describe_fault, describe_time  # noqa: PLC0415  # only for the sandbox
-
+    fault = _parse_options(kind, options)
+    text = describe_fault(fault)
+    number: int | None = None  # of a fault that waits for its occasion
     speed = app.world.speed
     with app.world.write() as session:
-        moment = describe_time(session.now + after, session.now, speed)
         if after:
+            text = f"{faults.describe_time(session.now + after, session.now, speed)}: {text}"
             scenarios.plan_fault(session, fault, after)
-            return None, f"{moment}: {describe_fault(fault)}"
-        number = faults.add_fault(session, fault)
-        if faults.get_fault(session, number) is None:
-            return None, f"now: {describe_fault(fault)}"
-    return number, describe_fault(fault)
+        else:
+            number = faults.add_fault(session, fault)
+            if faults.get_fault(session, number) is None:
+                number, text = None, f"now: {text}"
+    report_change(app, f"fault {number}: {text}" if number else text, id=number, text=text)
 
 
 def _parse_options(kind: str | None, options: dict[str, Any]) -> Fault:

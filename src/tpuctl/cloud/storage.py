@@ -1,7 +1,8 @@
-"""Read and replace small objects in Cloud Storage, with generations as preconditions.
+"""Clients of Cloud Storage: small objects with generations as preconditions, and the configuration of buckets.
 
-This is for records that several machines share, not for data sets: an object is kept in memory. Thread-safe. Raises
-tpuctl's exceptions, as `cloud/tpu.py` does.
+`StorageClient` reads and replaces records that several machines share, not data sets: it keeps an object in memory.
+`BucketsClient` reads a bucket's location, IAM policy and contents; it builds each URL itself, since Google's library would
+do nothing more. Both are thread-safe and raise tpuctl's exceptions, as `tpu.py` does.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ _READS = 5
 _SENDS = 3
 # One object may be written once per second, with short bursts [documentation of quotas].
 _WRITE_PAUSE = timedelta(seconds=1)
-# What `diagnosis` calls a missing permission; its advice is about TPUs.
+# The id of `explain` for a missing permission. Its hints are about TPUs.
 _PERMISSION_DENIED = "iam-permission-denied"
 
 
@@ -234,21 +235,18 @@ def _translated(bucket: str, name: str, permission: str) -> Iterator[None]:
     try:
         yield
     except (TransportError, ApiRefusedError) as failure:
-        raise _translate(failure, bucket, name, permission) from failure
-
-
-def _translate(failure: TransportError | ApiRefusedError, bucket: str, name: str, permission: str) -> TpuctlError:
-    refusal = failure.refusal if isinstance(failure, ApiRefusedError) else None
-    if refusal is not None and refusal.is_not_found:
-        hint = f"create it with `gcloud storage buckets create gs://{bucket} --location=REGION`, or check the name"
-        return NotFoundError(f"there is no bucket `gs://{bucket}`", hint=hint)
-    if refusal is not None and refusal.code == 412:
-        return _precondition_failed(bucket, name)
-    error = translate(failure)
-    if refusal is not None and refusal.code == 403 and error.error_id in {None, _PERMISSION_DENIED}:
-        hint = "grant `roles/storage.objectUser` on the bucket to your identity (`tpuctl config show`)"
-        return AccessError(f"`{permission}` is not allowed on `gs://{bucket}`: {refusal.message}", hint=hint)
-    return error
+        refusal = failure.refusal if isinstance(failure, ApiRefusedError) else None
+        if refusal is not None and refusal.is_not_found:
+            hint = f"create it with `gcloud storage buckets create gs://{bucket} --location=REGION`, or check the name"
+            raise NotFoundError(f"there is no bucket `gs://{bucket}`", hint=hint) from failure
+        if refusal is not None and refusal.code == 412:
+            raise _precondition_failed(bucket, name) from failure
+        error = translate(failure)
+        if refusal is not None and refusal.code == 403 and error.error_id in {None, _PERMISSION_DENIED}:
+            hint = "grant `roles/storage.objectUser` on the bucket to your identity (`tpuctl config show`)"
+            message = f"`{permission}` is not allowed on `gs://{bucket}`: {refusal.message}"
+            raise AccessError(message, hint=hint) from failure
+        raise error from failure
 
 
 def _precondition_failed(bucket: str, name: str) -> PreconditionFailedError:

@@ -1,4 +1,7 @@
-"""Events as lines of text, one for each change and without repetition, for output that is not a terminal."""
+"""Events as lines: one for each change, without repetition, for output that is not a terminal; JSON for programs.
+
+A stream of events may fail to be written: the file system is full, or the reader of a pipe is slow or has ended.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A status line on a terminal with the number of bytes sent so far. Without a terminal it prints nothing."""
+"""Status lines on a terminal with the bytes sent or received so far. Without a terminal they print nothing."""
 
 from __future__ import annotations
 
