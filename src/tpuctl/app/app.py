@@ -200,7 +200,7 @@ class App:
     def clock(self) -> Clock:
         """The clock of the cloud in use: the sandbox has its own."""
         if self.is_sandbox:
-            return self.world.clock
+            return self.sandbox.clock
         return self.invocation.clock or SystemClock()
 
     def now(self) -> datetime:
@@ -213,7 +213,7 @@ class App:
         return sandbox_state_file(self.invocation.environ)
 
     @cached_property
-    def world(self) -> SandboxState:
+    def sandbox(self) -> SandboxState:
         """The sandbox, created if there is none."""
         return open_sandbox(self)
 
@@ -576,8 +576,8 @@ def http_access(app: App) -> tuple[Callable[[], Any], str | None]:
             raise InvalidInputError("cannot use `--endpoint` with the sandbox", hint="remove one of them")
         from tpuctl.sandbox.in_process import SandboxHttp  # noqa: PLC0415  # only for the sandbox
 
-        world = app.world
-        return _with_tracing(app, lambda: SandboxHttp(world)), None
+        sandbox = app.sandbox
+        return _with_tracing(app, lambda: SandboxHttp(sandbox)), None
     text = app.settings.text("endpoint")
     named = ApiEndpoint.parse(text) if text else None
     factory = HttpFactory(transport_options(app), credentials=lambda: load_credentials(app), endpoint=named)
@@ -598,10 +598,10 @@ def ssh_workers(app: App) -> SshWorkers:
     if app.is_sandbox:
         from tpuctl.sandbox.sshd import proxy_command  # noqa: PLC0415  # only for the sandbox
 
-        world = app.world
+        sandbox = app.sandbox
 
         def proxy(node: Node, worker: int) -> str | None:
-            return proxy_command(world.path, node.endpoints[worker].address or "")
+            return proxy_command(sandbox.path, node.endpoints[worker].address or "")
 
     authorizer = key_authorization(app)
     return SshWorkers(
@@ -734,7 +734,7 @@ def served_sandbox_proxy(app: App) -> Callable[[Node, int], str | None] | None:
     return proxy
 
 
-def is_served_sandbox(endpoint: str | None, world: Path) -> bool:
+def is_served_sandbox(endpoint: str | None, state_file: Path) -> bool:
     """Return whether the endpoint serves this sandbox: its server writes the address to a file beside the state file."""
     if endpoint is None:
         return False
@@ -742,7 +742,7 @@ def is_served_sandbox(endpoint: str | None, world: Path) -> bool:
 
     try:
         named = ApiEndpoint.parse(endpoint)
-        served = ApiEndpoint.parse(read_served_address(world)) if named.is_loopback else None
+        served = ApiEndpoint.parse(read_served_address(state_file)) if named.is_loopback else None
     except TpuctlError:
         return False
     return served is not None and served.port == named.port
@@ -772,9 +772,9 @@ def open_sandbox(app: App) -> SandboxState:
                 f"`TPUCTL_SANDBOX_SPEED` is `{text}`",
                 hint="set it to a number such as 60: a cloud minute takes a second",
             )
-    world = SandboxState.open(path, clock=app.invocation.clock, speed=speed)
-    app.on_close(world.close)
-    return world
+    sandbox = SandboxState.open(path, clock=app.invocation.clock, speed=speed)
+    app.on_close(sandbox.close)
+    return sandbox
 
 
 # Time limit for writing the remaining lines at the end of a run, which may have been interrupted.

@@ -74,16 +74,16 @@ def sandbox_serve(app: App, *, port: int) -> None:
     from tpuctl.sandbox.http_server import open_server  # noqa: PLC0415  # not needed by --help
     from tpuctl.sandbox.shims import record_served_address, remove_served_address  # noqa: PLC0415  # only for the sandbox
 
-    world = app.world
+    sandbox = app.sandbox
     try:
-        opened = open_server(world, port, log=app.terminal.note if app.is_verbose else None)
+        opened = open_server(sandbox, port, log=app.terminal.note if app.is_verbose else None)
     except OSError as error:
         raise InvalidInputError(
             f"cannot listen on port {port}: {error.strerror}", hint="leave `--port` out to use a free port"
         ) from error
     app.terminal.write(opened.url)
     app.terminal.flush()
-    record_served_address(world.path, opened.url)
+    record_served_address(sandbox.path, opened.url)
     try:
         app.terminal.note(*_how_to_use(app, opened.url))
         opened.serve_forever()
@@ -91,7 +91,7 @@ def sandbox_serve(app: App, *, port: int) -> None:
         # The normal end of a server: no message, exit code 0.
         pass
     finally:
-        remove_served_address(world.path, opened.url)
+        remove_served_address(sandbox.path, opened.url)
         opened.close()
 
 
@@ -103,7 +103,7 @@ def _how_to_use(app: App, url: str) -> list[str]:
     lines = ["for tpuctl:", f"  export TPUCTL_ENDPOINT={url} TPUCTL_PROJECT={DEFAULT_PROJECT}"]
     try:
         variables = gcloud_environment(
-            app.world.path, url, project=DEFAULT_PROJECT, zone=DEFAULT_ZONE, environ=app.invocation.environ
+            app.sandbox.path, url, project=DEFAULT_PROJECT, zone=DEFAULT_ZONE, environ=app.invocation.environ
         )
     except SshdUnavailableError as error:
         return [*lines, f"no environment for gcloud: {error.message}"]
@@ -138,10 +138,10 @@ def sandbox_env(app: App, *, port: int | None) -> None:
     from tpuctl.sandbox.administration import DEFAULT_PROJECT, DEFAULT_ZONE  # noqa: PLC0415  # only for the sandbox
     from tpuctl.sandbox.shims import gcloud_environment, read_served_address, shell_exports  # noqa: PLC0415  # only for the sandbox
 
-    world = app.sandbox_path
-    url = f"http://127.0.0.1:{port}" if port else read_served_address(world)
+    state_file = app.sandbox_path
+    url = f"http://127.0.0.1:{port}" if port else read_served_address(state_file)
     variables = gcloud_environment(
-        world,
+        state_file,
         url,
         project=_ours(app, "project") or DEFAULT_PROJECT,
         zone=_ours(app, "zone") or DEFAULT_ZONE,
@@ -170,8 +170,8 @@ def sandbox_status(app: App) -> None:
     from tpuctl.sandbox.administration import read_status  # noqa: PLC0415  # not needed by --help
     from tpuctl.sandbox.faults import describe_fault  # noqa: PLC0415  # only for the sandbox
 
-    summary = read_status(app.world)
-    with app.world.read() as session:
+    summary = read_status(app.sandbox)
+    with app.sandbox.read() as session:
         events = session.events()
     faults = []
     for fault_id, fault in summary.faults:
@@ -235,7 +235,7 @@ def sandbox_seed(app: App, *, file: str) -> None:
 
     source, text = read_seed_source(app, file)
     entries = read_seed(text, source)
-    apply_seed(app.world, entries)
+    apply_seed(app.sandbox, entries)
     counted = Counter(entry.kind for entry in entries)
     app.terminal.note(", ".join(f"{count} {kind}" for kind, count in counted.items()) or f"{source} is empty")
 
@@ -266,9 +266,9 @@ def sandbox_scenario(app: App, *, file: str) -> None:
 
     source, text = read_seed_source(app, file)
     scenario = read_scenario(text, source)
-    begin = play_scenario(app.world, scenario)
+    begin = play_scenario(app.sandbox, scenario)
     lines = [scenario.description] if scenario.description else []
-    speed = app.world.speed
+    speed = app.sandbox.speed
     lines += [f"{describe_time(begin + step.at, begin, speed)}: {step.text}" for step in scenario.steps]
     for line in lines or [f"{source} has no steps"]:
         app.terminal.note(line)
@@ -350,7 +350,7 @@ def sandbox_fault(app: App, *, kind: str | None, fault_id: int | None, after: An
     if fault_id is not None:
         if kind is not None:
             raise InvalidInputError(f"`{kind}` and `--remove` exclude each other", hint="leave one of them out")
-        with app.world.write() as session:
+        with app.sandbox.write() as session:
             is_removed = faults.remove_fault(session, fault_id)
             known = faults.list_faults(session)
         if not is_removed:
@@ -363,8 +363,8 @@ def sandbox_fault(app: App, *, kind: str | None, fault_id: int | None, after: An
     fault = _parse_options(kind, options)
     text = describe_fault(fault)
     number: int | None = None  # of a fault that waits for its occasion
-    speed = app.world.speed
-    with app.world.write() as session:
+    speed = app.sandbox.speed
+    with app.sandbox.write() as session:
         if after:
             text = f"{faults.describe_time(session.now + after, session.now, speed)}: {text}"
             scenarios.plan_fault(session, fault, after)
@@ -412,7 +412,7 @@ def sandbox_advance(app: App, *, time: timedelta | str) -> None:
 
     if isinstance(time, str):
         raise InvalidInputError("the sandbox cannot advance by `forever`", hint="give a duration such as 10m")
-    now = advance_clock(app.world, time)
+    now = advance_clock(app.sandbox, time)
     text = f"sandbox time is now {format_timestamp(now)}, {format_duration(time)} later"
     report_change(app, text, now=format_timestamp(now))
 
@@ -439,12 +439,12 @@ def sandbox_log(app: App, *, since: timedelta | str | None, follow: bool) -> Non
     """
     from tpuctl.sandbox.request_log import follow_log, read_log  # noqa: PLC0415  # only for the sandbox
 
-    world = app.world
-    with world.read() as session:
+    sandbox = app.sandbox
+    with sandbox.read() as session:
         begin = session.now - since if isinstance(since, timedelta) else None
-    coming = follow_log(world.path)
+    coming = follow_log(sandbox.path)
     next(coming) if follow else ()
-    _show_log(app, read_log(world.path, since=begin), is_part=follow)
+    _show_log(app, read_log(sandbox.path, since=begin), is_part=follow)
     try:
         while follow:
             app.terminal.flush()

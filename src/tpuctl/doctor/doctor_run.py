@@ -311,7 +311,7 @@ def _choose_sandbox(app: App) -> _ChosenCloud:
         http, _ = http_access(app)
         access = CloudAccess(origins=SANDBOX_HOSTS, http=http, clock=app.clock, has_names=False)
         # A damaged sandbox may open without an error, so its state is read once.
-        read_status(app.world)
+        read_status(app.sandbox)
     except SandboxStateError as error:
         closed = SandboxFailure(error.message, tuple((error.hint or "").splitlines()))
         return _ChosenCloud(is_sandbox=True, endpoint=Absent(), closed=closed)
