@@ -5,7 +5,7 @@ from __future__ import annotations
 from tpuctl import errors
 from tpuctl.errors import ExitCode, TpuctlError, worst_exit_code
 
-# Changing a line here breaks somebody's script.
+# Changing a kind or a code here breaks scripts of users.
 _CONTRACT = {
     "TpuctlError": ("failure", 1),
     "InvalidInputError": ("invalid_input", 2),
@@ -14,7 +14,7 @@ _CONTRACT = {
     "InvalidRequestError": ("invalid_request", 2),
     "NotFoundError": ("not_found", 3),
     "NodeNotFoundError": ("not_found", 3),
-    "NodeNowhereError": ("not_found", 3),
+    "NodeNotInProjectError": ("not_found", 3),
     "AccessError": ("not_allowed", 4),
     "CredentialsError": ("not_allowed", 4),
     "TimedOutError": ("timed_out", 5),

@@ -37,7 +37,6 @@ from tpuctl.output.terminal import OutputFormat, Terminal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
-    from random import Random
 
     import click
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from click.shell_completion import CompletionItem
 
-    from tpuctl.app.app import App
     from tpuctl.output.terminal import OutputFormat, Terminal
 
 FORMATS = ("table", "json", "yaml", "name")

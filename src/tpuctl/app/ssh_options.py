@@ -24,7 +24,6 @@ from tpuctl.models.node import NodeState
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from tpuctl.app.app import App
     from tpuctl.models.node import Node
     from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName, NodeReference

@@ -1,4 +1,4 @@
-"""The process: entry point, signals, exit code. Light to import, so that signals are handled from the start."""
+"""The process: entry point, signals, exit code. Its top imports are light, so that signals are handled from the start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import sys
 from typing import TYPE_CHECKING
 
 from tpuctl.app.signals import TerminatedError
-from tpuctl.cli.program import flush, invocation_of_process, run
 from tpuctl.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ def entry_point() -> None:
     _set_handlers(_exit_now)
     # A short run ends before garbage collection pays; with Python's own threshold imports and lists are 5 % slower.
     gc.set_threshold(50_000)
+    from tpuctl.cli.program import flush, invocation_of_process  # noqa: PLC0415  # 30 ms, in which signals arrive too
 
     invocation = invocation_of_process()
     _set_handlers(_raise)
@@ -44,6 +44,8 @@ def entry_point() -> None:
 
 def main(invocation: Invocation) -> int:
     """Run one command and return its exit code. A bug keeps its traceback."""
+    from tpuctl.cli.program import run  # noqa: PLC0415  # after the signal handlers are set
+
     return run(invocation)
 
 
