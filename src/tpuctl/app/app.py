@@ -285,8 +285,7 @@ class App:
         With `lasting` also show that a node was given up, for work that ends without an error about it. Raises
         `InvalidInputError` if the file cannot be written.
         """
-        from tpuctl.output.event_lines import EventFile  # noqa: PLC0415  # only for long work
-        from tpuctl.output.progress import Progress  # noqa: PLC0415  # only for long work
+        from tpuctl.output.progress import EventFile, Progress  # noqa: PLC0415  # only for long work
 
         self.shows_events = events == "-"
         stream: TextIO | EventFile | None = sys.stdout if self.shows_events else None

@@ -98,9 +98,14 @@ class StorageClient(ApiClient):
                         self._caller.attempt(self._objects.list(bucket=bucket, prefix=name, maxResults=1), _names)
                     return None
                 generation, age = head
-                content = self._content(bucket, name, generation)
-                if content is not None:
-                    return Blob(content, generation, age)
+                request = self._objects.get_media(bucket=bucket, object=name, generation=str(generation))
+                try:
+                    content = self._caller.exchange(request, lambda _, content: content)
+                except ApiRefusedError as error:
+                    if error.refusal.is_not_found:  # replaced or deleted meanwhile
+                        continue
+                    raise
+                return Blob(content, generation, age)
         raise ServiceUnavailableError(
             f"`gs://{bucket}/{name}` changes faster than it can be read", hint="try again in a moment"
         )
@@ -208,16 +213,6 @@ class StorageClient(ApiClient):
         request = self._objects.get(bucket=bucket, object=name)
         try:
             return self._caller.exchange(request, read)
-        except ApiRefusedError as error:
-            if error.refusal.is_not_found:
-                return None
-            raise
-
-    def _content(self, bucket: str, name: str, generation: int) -> bytes | None:
-        """Return the bytes of one version; None if it was replaced or deleted meanwhile."""
-        request = self._objects.get_media(bucket=bucket, object=name, generation=str(generation))
-        try:
-            return self._caller.exchange(request, lambda _, content: content)
         except ApiRefusedError as error:
             if error.refusal.is_not_found:
                 return None

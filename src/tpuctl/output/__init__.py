@@ -8,12 +8,10 @@ is not shown. Therefore lines of our own are given one by one (`note(*lines)`, `
 output of remote commands and the bytes of a bundle are raw; `tests/output/test_hostile_text.py` holds all other modules to
 this.
 
-Events of long work go to a `Progress` (`progress.py`), which shows them in one of three forms:
-
-- on a terminal `live.py`: permanent lines, and below them an area with the nodes that are not ready yet. It needs `rich`.
-- elsewhere `event_lines.py`: one line for each change, without repetition.
-- with `--events` also `event_lines.py`: one JSON object on each line, to stdout or to a file that may be a pipe without a
-  reader.
+Events of long work go to a `Progress` (`progress.py`). It shows them on a terminal in a live display (`live.py`, with `rich`):
+permanent lines, and below them an area with the nodes that are not ready yet. Elsewhere it writes one line for each change,
+without repetition. With `--events` it also writes one JSON object for each event, to stdout or to a file, which may be a pipe
+without a reader.
 
 `status_line.py` has the lines for bytes sent and received.
 """

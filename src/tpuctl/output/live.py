@@ -25,7 +25,6 @@ from rich.text import Text
 from tpuctl.durations import format_duration
 from tpuctl.escaping import escape_unprintable
 from tpuctl.models.events import EventKind, NodeEvent
-from tpuctl.output.event_lines import wait_reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -325,7 +324,7 @@ def _expected(so_far: timedelta | None, usual: float | None, screen: Screen) -> 
 def _rest(node: PendingNode, now: timedelta) -> Iterable[Text]:
     """Yield the reason for the wait, the next step, and the deadline if it is near."""
     data, passed = node.event.data, (now - node.at).total_seconds()
-    reason = node.doing or wait_reason(node.event)
+    reason = node.doing or node.event.wait_reason
     if node.is_given_up:
         yield Text(f"given up: {escape_unprintable(node.event.text)}", "red")
         return
