@@ -9,7 +9,6 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-import socket
 import stat
 import sys
 import time
@@ -19,12 +18,10 @@ from datetime import timedelta
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tpuctl.clock import SystemClock, limit_cloud_calls
 from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, HttpProxy, TransportOptions
-from tpuctl.cloud.tpu import TpuClient
 from tpuctl.config import settings, sources
 from tpuctl.config.settings import SourceKind, resolve_settings
 from tpuctl.config.sources import load_config_file, read_gcloud_properties, user_config_path
@@ -37,6 +34,7 @@ from tpuctl.output.terminal import OutputFormat, Terminal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
+    from random import Random
 
     import click
 
@@ -44,6 +42,7 @@ if TYPE_CHECKING:
     from tpuctl.clock import Clock
     from tpuctl.cloud.projects import ComputeClient, OsLoginClient
     from tpuctl.cloud.storage import StorageClient
+    from tpuctl.cloud.tpu import TpuClient
     from tpuctl.config.settings import ConfigFile, Settings
     from tpuctl.models.events import NodeEvent
     from tpuctl.models.node import Node
@@ -299,6 +298,8 @@ class App:
 
     def context(self, tell: Callable[[NodeEvent], None], *, preflight: CreationCheck | None = None) -> ActionContext:
         """Return the context of actions; `tell` receives each event, `preflight` checks nodes before they are created."""
+        from random import Random  # noqa: PLC0415  # not needed by --help
+
         from tpuctl.nodes.context import ActionContext  # noqa: PLC0415  # not needed by --help
 
         # The keys that describe a node and have their value from the project file, not from a flag or variable.
@@ -532,6 +533,8 @@ def sandbox_state_file(environ: Mapping[str, str]) -> Path:
 
 def tpu_client(app: App) -> TpuClient:
     """Return the client of the TPU API: of the sandbox, of another endpoint, or of Google. Nothing is sent yet."""
+    from tpuctl.cloud.tpu import TpuClient  # noqa: PLC0415  # 40 ms, not needed by --help
+
     factory, endpoint = http_access(app)
     return TpuClient(factory, app.clock, endpoint=endpoint)
 
@@ -547,6 +550,7 @@ def storage_client(app: App) -> StorageClient:
 def lease_service(app: App) -> LeaseKeeper:
     """Return the leases: in Cloud Storage if the setting `lease` names a bucket, else on this machine. Nothing is sent yet."""
     import secrets  # noqa: PLC0415  # most commands change nothing
+    import socket  # noqa: PLC0415  # most commands change nothing
 
     from tpuctl.nodes.lease import LeaseKeeper, LeaseOwner, LeaseStore  # noqa: PLC0415  # most commands change nothing
 
