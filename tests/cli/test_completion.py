@@ -17,7 +17,7 @@ from tpuctl.cli.tree import command_tree
 
 
 def leaves(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Yield every command that does something, with the words that lead to it."""
+    """Yield every command that is not a group, with its path."""
     with click.Context(group) as context:
         for name in group.list_commands(context):
             command = group.get_command(context, name)
@@ -66,14 +66,14 @@ def test_renamed_flags_accept_their_old_names_hidden_from_help(tpuctl: Console, 
 
 
 def test_short_help_is_only_in_the_table_of_commands() -> None:
-    """`tpuctl --help` imports no command: what it says of them stands beside their names."""
+    """`tpuctl --help` imports no command: their descriptions are beside their names."""
     # The commands of these groups share a file, so nothing is imported for one that was not needed for the other.
     in_one_file = {"config", "ssh-key"}
     assert [path for path, command in LEAVES.items() if path[0] not in in_one_file and command.short_help] == []
 
 
 def ask(console: Console, **environ: str) -> list[str]:
-    """Return the lines that the program answers a shell. It reads the process's own environment: it needs a process."""
+    """Return the program's answer to a shell. It needs a process, because it reads the environment of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "tpuctl"],
         env={**console.environ, **environ}, cwd=console.folder, capture_output=True, text=True, check=False,

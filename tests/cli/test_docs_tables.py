@@ -1,4 +1,4 @@
-"""The tables of the guides say what the code says, and what the program really writes."""
+"""The tables of the guides agree with the code and with the output of the program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COMMON = {"at", "event", "node", "zone", "project", "text"}
 
 
 def table(page: str, name: str) -> list[list[str]]:
-    """Return the cells of the table that is marked with a name, without its head."""
+    """Return the cells of the table with this name, without its header."""
     text = (DOCS / page).read_text("utf-8")
     found = re.search(rf"<!-- table: {name} -->\n((?:\|.*\n)+)", text)
     assert found, f"{page} has no table {name}"
@@ -43,11 +43,11 @@ def fields(page: str, name: str) -> dict[str, set[str]]:
     return {word: found["wait"] if named == {"wait"} else named for word, named in found.items()}
 
 
-def test_every_goal_has_its_row() -> None:
+def test_goals_table_has_a_row_for_each_goal() -> None:
     assert [words(row[0]) for row in table("wait.md", "goals")] == [[str(goal)] for goal in Condition]
 
 
-def test_thresholds_are_those_of_the_settings_and_of_the_policy() -> None:
+def test_thresholds_table_equals_settings_and_policy() -> None:
     rows = {words(row[0])[0]: (row[1], row[2]) for row in table("wait.md", "thresholds")}
     lead = "time before repair of "
 
@@ -61,7 +61,7 @@ def test_thresholds_are_those_of_the_settings_and_of_the_policy() -> None:
     }
 
 
-def test_the_scale_is_computed_from_the_thresholds() -> None:
+def test_scale_table_is_computed_from_the_thresholds() -> None:
     each, thresholds = parse_duration(SETTINGS["per_worker"].default or ""), Thresholds()
     columns = (thresholds.unhealthy, thresholds.unanswered, thresholds.starting)
 
@@ -69,7 +69,7 @@ def test_the_scale_is_computed_from_the_thresholds() -> None:
         assert cells == [format_duration(column + each * (int(workers) - 1)) for column in columns]
 
 
-def test_the_ladder_has_its_rungs_and_budgets() -> None:
+def test_ladder_table_has_all_repairs_and_budgets() -> None:
     rows = {words(row[0])[0]: row[2].replace("`", "").split() for row in table("wait.md", "ladder")}
     budgets = {Repair.REBOOT: "max_reboots", Repair.RESTART: "max_restarts", Repair.RECREATE: "max_recreates"}
 
@@ -78,13 +78,13 @@ def test_the_ladder_has_its_rungs_and_budgets() -> None:
     assert Policy().refill == timedelta(hours=2)
 
 
-def test_exit_codes_are_codes() -> None:
+def test_exit_code_table_has_valid_codes() -> None:
     codes = {int(code) for row in table("wait.md", "exits") for code in row[0].split(",")}
 
     assert codes <= {int(code) for code in ExitCode}
 
 
-def test_the_variables_of_hooks_are_all_named() -> None:
+def test_variables_table_has_all_hook_variables() -> None:
     event = NodeEvent(EventKind.PREEMPTED, ManualClock().now(), NodeName("p", "z", "n"), "")
     named = [name for row in table("how-to/keep-a-node-alive.md", "variables") for name in words(row[0])]
 
@@ -92,8 +92,8 @@ def test_the_variables_of_hooks_are_all_named() -> None:
 
 
 @one_face
-def test_events_and_lines_of_the_journal_have_the_fields_that_are_named(tpuctl: Console, sandbox: Sandbox) -> None:
-    """A life with everything in it: what `--events` and the journal hold is in the tables, and nothing is missing."""
+def test_events_and_journal_have_the_documented_fields(tpuctl: Console, sandbox: Sandbox) -> None:
+    """A run with every event: the fields of `--events` and of the journal are those in the tables."""
     put(sandbox, schedulingConfig={"spot": True})
     put(sandbox, "sick", health="UNHEALTHY_TENSORFLOW")
     sandbox.fault("http-error", method="*.nodes.get", count=9)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tpuctl import errors
 from tpuctl.errors import ExitCode, TpuctlError, worst_exit_code
 
-# Changing a line here breaks somebody's script.
+# Changing a kind or a code here breaks scripts of users.
 _CONTRACT = {
     "TpuctlError": ("failure", 1),
     "InvalidInputError": ("invalid_input", 2),

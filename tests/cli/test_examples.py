@@ -1,4 +1,4 @@
-"""The examples that run elsewhere (systemd, cron, Kubernetes, CI): files parse, and every line of tpuctl is one it takes."""
+"""The examples for systemd, cron, Kubernetes and CI: files parse, and so does every command line of tpuctl."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _OPENERS = frozenset({"if", "then", "else", "do", "while", "until", "exec", "sud
 _OPERATORS = frozenset(";&|()")
 
 
-def test_all_of_them_are_looked_at() -> None:
+def test_every_kind_of_example_file_is_checked() -> None:
     kinds = {(path.suffix or path.name) for path in FILES}
 
     assert kinds == {".md", ".service", ".env", ".cron", ".yaml", ".yml", "Dockerfile"}
@@ -83,7 +83,7 @@ def of_data(data: Any) -> Iterator[list[str]]:
 
 
 def of_shell(line: str) -> Iterator[list[str]]:
-    """Yield the command lines of tpuctl in a line for the shell, also those inside the words that a hook is given."""
+    """Yield the command lines of tpuctl in a shell line, also those inside the arguments of hooks."""
     if not re.search(r"(?:^|[\s/'\"(`])tpuctl\s", line):
         return
     lexer = shlex.shlex(re.sub(r"\$\{\{.*?\}\}", "value", line), posix=True, punctuation_chars=";&|()<>")
@@ -140,12 +140,12 @@ LINES = [(path, words) for path in [*FILES, *GUIDES] for words in command_lines(
 @pytest.mark.parametrize(
     ("path", "words"), [pytest.param(*line, id=f"{line[0].name}: {shlex.join(line[1])}") for line in LINES]
 )
-def test_every_command_line_is_one(path: Path, words: list[str]) -> None:
+def test_every_command_line_of_the_examples_parses(path: Path, words: list[str]) -> None:
     parse(words)
 
 
-def test_enough_command_lines_were_found() -> None:
-    """What finds them is not broken."""
+def test_command_lines_are_found_in_every_example() -> None:
+    """The search for command lines works."""
     commands = [(path.name, words[0]) for path, words in LINES]
 
     assert {name for name, _ in commands} >= {
@@ -165,7 +165,7 @@ def test_enough_command_lines_were_found() -> None:
 
 
 @pytest.mark.parametrize("path", [*FILES, *GUIDES], ids=lambda path: path.name)
-def test_every_variable_is_one_of_ours(path: Path) -> None:
+def test_every_variable_of_the_examples_exists(path: Path) -> None:
     named = set(re.findall(r"\b(TPUCTL_[A-Z_]*[A-Z])\b", path.read_text("utf-8")))
     event = NodeEvent(EventKind.PREEMPTED, ManualClock().now(), NodeName("p", "z", "n"), "")
     of_run = {"TPUCTL_WORKER_ID", "TPUCTL_WORKER_COUNT"}
@@ -176,7 +176,7 @@ def test_every_variable_is_one_of_ours(path: Path) -> None:
     assert named - known - {"TPUCTL_SANDBOX_SPEED", "TPUCTL_WHEEL_OR_REPOSITORY"} == set()
 
 
-def test_the_project_file_of_the_deployment_is_one(tmp_path: Path) -> None:
+def test_project_file_of_the_deployment_is_valid(tmp_path: Path) -> None:
     documents = list(yaml.safe_load_all((ROOT / "examples/watch/kubernetes/tpuctl-watch.yaml").read_text("utf-8")))
     (tmp_path / "tpuctl.yaml").write_text(documents[1]["data"]["tpuctl.yaml"])
 
@@ -187,8 +187,8 @@ def test_the_project_file_of_the_deployment_is_one(tmp_path: Path) -> None:
     assert {"type", "zone", "setup"} <= set(entries)
 
 
-def test_the_deployment_holds_together() -> None:
-    """What it mounts, selects and runs as are things that the manifest has."""
+def test_deployment_references_match() -> None:
+    """Its mounts, selector and service account exist in the manifest."""
     account, config, deployment = yaml.safe_load_all(
         (ROOT / "examples/watch/kubernetes/tpuctl-watch.yaml").read_text("utf-8")
     )
@@ -204,7 +204,7 @@ def test_the_deployment_holds_together() -> None:
     assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]) == (1, {"type": "Recreate"})
 
 
-def test_the_environment_file_holds_values_that_can_be_read() -> None:
+def test_environment_file_has_valid_values() -> None:
     text = (ROOT / "examples/watch/systemd/trainer.env").read_text("utf-8")
     values = dict(line.split("=", 1) for line in text.splitlines() if line and not line.startswith("#"))
     by_variable = {spec.environment: spec for spec in SETTINGS.values()}
@@ -213,7 +213,7 @@ def test_the_environment_file_holds_values_that_can_be_read() -> None:
         check_setting_value(by_variable[name], shlex.split(value)[0])
 
 
-def test_the_unit_starts_again_unless_a_person_is_needed() -> None:
+def test_systemd_unit_restarts_except_after_errors_a_person_must_fix() -> None:
     unit = ConfigParser(interpolation=None, strict=False)
     unit.optionxform = str  # type: ignore[assignment,method-assign]  # what the library's documentation says to do
     unit.read(ROOT / "examples/watch/systemd/tpuctl-watch@.service")

@@ -14,17 +14,17 @@ import io, os, sys
 from pathlib import Path
 from tpuctl.app.app import Invocation
 from tpuctl.cli.main import main
-from tpuctl.output.terminal import Streams
+from tpuctl.output.terminal import StandardStreams
 
-streams = Streams(io.StringIO(), sys.stdout, io.StringIO(), stdout_is_terminal=True, stderr_is_terminal=True)
+streams = StandardStreams(io.StringIO(), sys.stdout, io.StringIO(), stdout_is_terminal=True, stderr_is_terminal=True)
 code = main(Invocation(tuple(sys.argv[1:]), os.environ, streams, Path.cwd()))
 heavy = ("googleapiclient", "google.auth", "httplib2", "rich", "sqlite3", "asyncio", "concurrent.futures", "yaml",
-         "tpuctl.check", "tpuctl.colocation", "tpuctl.nodes.checking")
+         "tpuctl.check.gathering", "tpuctl.check.gate", "tpuctl.check.rules")
 print(code, *(name for name in heavy if name in sys.modules), file=sys.stderr)
 """
-# What is to be checked is known before the type is looked up; the checks themselves wait for something to check.
-LOADED = {"up demo --type v5e-16": " yaml tpuctl.check tpuctl.nodes.checking"}
-CHECKS = ("tpuctl.check", "tpuctl.colocation", "tpuctl.nodes.checking")
+# The options of the checks are parsed before the type is looked up.
+LOADED = {"up demo --type v5e-16": " yaml tpuctl.check.gathering tpuctl.check.gate tpuctl.check.rules"}
+CHECKS = ("tpuctl.check.gathering", "tpuctl.check.gate", "tpuctl.check.rules")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""No regular expression of the product uses what some CPython releases that people have compile wrongly."""
+"""No regular expression uses a construct that some supported CPython releases compile wrongly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _parse: Any = importlib.import_module("re._parser").parse
 
 
 def constructs(pattern: str) -> set[str]:
-    """Return the names of the operations that a pattern is made of; none where it is no pattern."""
+    """Return the names of the operations of a pattern; none if it is not a pattern."""
     try:
         return set(_operations(_parse(PLACEHOLDER.sub("1", pattern))))
     except (re.error, OverflowError):
@@ -61,19 +61,19 @@ def _compiled(value: Any, depth: int = 4) -> Iterator[re.Pattern[Any]]:
 @pytest.mark.parametrize(
     "pattern", [r"a*+", r"(?:a|b)++", r"[%s]{%d,}+", r"x(?:y(?>z))", r"(a{1,3}+)?", r"(?=(?!a?+))"]
 )
-def test_a_refused_construct_is_recognized(pattern: str) -> None:
+def test_refused_construct_is_recognized(pattern: str) -> None:
     assert constructs(pattern) & REFUSED
     assert SUSPECT.search(pattern)
 
 
 @pytest.mark.parametrize("pattern", [r"\*+", r"[*+]+", r"\(?>=", r"\++", r"(?=(a+))\1", r"[+*]{2,}", "\\"])
-def test_an_ordinary_construct_is_accepted(pattern: str) -> None:
+def test_ordinary_construct_is_accepted(pattern: str) -> None:
     assert not constructs(pattern) & REFUSED
 
 
 @pytest.mark.parametrize("kind", ["py", "yaml"])
-def test_no_text_of_the_product_is_a_pattern_that_some_python_compiles_wrongly(kind: str) -> None:
-    """Also those that are put together while the program runs. In YAML each line with such a construct counts."""
+def test_no_string_is_a_pattern_that_some_python_compiles_wrongly(kind: str) -> None:
+    """Also strings that become patterns at run time. In YAML each line with such a construct counts."""
     files = sorted(SOURCE.rglob(f"*.{kind}"))
     found = [
         (path.name, text)
@@ -87,7 +87,7 @@ def test_no_text_of_the_product_is_a_pattern_that_some_python_compiles_wrongly(k
 
 
 def test_no_compiled_pattern_is_one_that_some_python_compiles_wrongly() -> None:
-    """Also those whose parts are in several texts."""
+    """Also patterns composed of several strings."""
     names = [one.name for one in pkgutil.walk_packages(tpuctl.__path__, "tpuctl.") if not one.name.endswith("__main__")]
     patterns = {
         pattern

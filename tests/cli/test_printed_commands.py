@@ -1,4 +1,4 @@
-"""Every command line that help and docs print is one that tpuctl takes; those of help run as they are printed."""
+"""Every command line in help and docs parses; those of help run as printed."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _of_blocks(text: str) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_command_line_of_a_page_is_one(page: Path) -> None:
+def test_every_command_line_of_a_page_parses(page: Path) -> None:
     for words in _of_blocks(page.read_text("utf-8")):
         # The stories make the files that they name.
         parse(
@@ -91,12 +91,12 @@ def test_every_command_line_of_a_page_is_one(page: Path) -> None:
         )
 
 
-def test_enough_lines_of_pages_were_found() -> None:
-    """What finds them is not broken."""
+def test_command_lines_are_found_in_the_pages() -> None:
+    """The search for command lines works."""
     assert sum(len(list(_of_blocks(page.read_text("utf-8")))) for page in PAGES) > 150
 
 
-def test_every_example_of_help_is_a_command_line() -> None:
+def test_every_example_of_help_parses() -> None:
     assert len(HELP) > 100
     for _, words in HELP:
         parse([word if word != "team.yaml" else "pyproject.toml" for word in words])
@@ -109,7 +109,7 @@ def clock() -> EventfulClock:
 
 @pytest.fixture
 def project(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None]) -> Console:
-    """The program in a folder that has the files, and on a project that has the nodes, that examples name."""
+    """The program in a folder with the files, and on a project with the nodes, that examples name."""
     for name in _NODES:
         put(sandbox, name, acceleratorType="v4-32", labels={"team": "vision"})
     (tpuctl.folder / "examples").symlink_to(ROOT / "examples")
@@ -118,7 +118,7 @@ def project(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None]) 
 
 
 def _refused(project: Console, clock: EventfulClock, lines: Iterable[list[str]]) -> dict[str, tuple[int, str]]:
-    """Run command lines as they are printed; return those that end as none may, with what they said."""
+    """Run command lines as printed; return those with an exit code that none may have, and their stderr."""
     found = {}
     for words in lines:
         if shlex.join(words).startswith(_ELSEWHERE) or "--watch" in words:
@@ -146,7 +146,7 @@ def _refused(project: Console, clock: EventfulClock, lines: Iterable[list[str]])
 
 @one_face
 @pytest.mark.parametrize("command", sorted({command for command, _ in HELP if command}))
-def test_every_example_of_help_runs_as_it_is_printed(project: Console, clock: EventfulClock, command: str) -> None:
+def test_every_example_of_help_runs_as_printed(project: Console, clock: EventfulClock, command: str) -> None:
     if command == "trust":
         (project.folder / "tpuctl.yaml").write_text("setup: make\n")
     # What a hook runs is another example's command, with the hook's variables.
@@ -158,8 +158,8 @@ def test_every_example_of_help_runs_as_it_is_printed(project: Console, clock: Ev
 
 @one_face
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_command_line_of_a_page_runs_as_it_is_printed(project: Console, clock: EventfulClock, page: Path) -> None:
-    """Those of stories run there, with what comes before them."""
+def test_every_command_line_of_a_page_runs_as_printed(project: Console, clock: EventfulClock, page: Path) -> None:
+    """The lines of stories run in their own tests."""
     (project.folder / "tpuctl.yaml").write_text("type: v4-8\n")
     text = _STORY.sub("", page.read_text("utf-8"))
     lines = [words for words in _of_blocks(text) if not _VARIABLE.search(" ".join(words))]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-# Runs the program. At the import of one module something happens: a signal comes, or we are expected that it is there.
+# Runs the program, and an action when one module is imported: send a signal, or report that the import has begun.
 PROGRAM = """
 import os, sys
 def hook(event, arguments):
@@ -38,14 +38,14 @@ def start(folder: Path, module: str, action: str) -> subprocess.Popen[str]:
 @pytest.mark.parametrize(
     ("number", "word", "code"), [(signal.SIGINT, "interrupted", 130), (signal.SIGTERM, "terminated", 143)]
 )
-@pytest.mark.parametrize("module", ["click", "tpuctl.cli.tree", "tpuctl.app.app", "httplib2"])
+@pytest.mark.parametrize("module", ["click", "tpuctl.cli.tree", "tpuctl.sandbox.in_process", "httplib2"])
 def test_signal_at_any_time_ends_the_process_without_a_traceback(
     tmp_path: Path, module: str, number: signal.Signals, word: str, code: int
 ) -> None:
     with start(tmp_path, module, f"os.kill(os.getpid(), {int(number)})") as process:
         out, err = process.communicate(timeout=20)
 
-    # Before a command runs there is nothing to tell.
+    # Before a command runs there is nothing to report.
     expected = [] if module == "click" else [word]
     assert (out, err.splitlines()[-1:], process.returncode) == ("", expected, code)
     assert "Traceback" not in err

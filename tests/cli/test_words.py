@@ -1,4 +1,4 @@
-"""Texts use the words that a user would search for: some words of ours are refused."""
+"""Texts use words that a user would search for: some words are banned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients of the APIs beside the TPU API: on a scripted server, and on both faces of the sandbox."""
+"""Clients of the other APIs: on a scripted server, and on both faces of the sandbox."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ C = TypeVar("C", bound=ApiClient)
 
 @contextmanager
 def scripted(kind: type[C], script: Script, *, clock: ManualClock | None = None) -> Iterator[tuple[C, ScriptedServer]]:
-    """Return a client of a scripted server, over a real socket; only the waiting is not real."""
+    """Return a client of a scripted server, over a real socket; delays are simulated."""
     with ScriptedServer(script) as server:
         factory = HttpFactory(TransportOptions(), endpoint=ApiEndpoint.parse(server.url))
         try:

@@ -36,7 +36,7 @@ _FORMED = {
 
 @dataclass(frozen=True)
 class Sent:
-    """A request as it left."""
+    """A request as it was sent."""
 
     method: str
     uri: str
@@ -61,7 +61,7 @@ class Found:
 
 
 def understand(sent: Sent) -> Found:
-    """Return what the service makes of a request by its own documents. Raises `LookupError` where it has no such method."""
+    """Return the method of a request in the discovery documents. Raises `LookupError` if there is none."""
     parts = urlsplit(sent.uri)
     api = str(parts.hostname).partition(".")[0]
     base = _BASES.get(api, "/")
@@ -83,7 +83,7 @@ def understand(sent: Sent) -> Found:
 
 
 class Known(dict[str, Any]):
-    """An object of an answer with all that its schema has; it raises `LookupError` when asked for anything else."""
+    """An object of an answer with all fields of its schema; any other field raises `LookupError`."""
 
     def __missing__(self, key: str) -> Any:
         raise LookupError(f"the schema has no field {key}")
@@ -152,7 +152,7 @@ def _methods(resource: Json) -> Iterator[Json]:
 
 
 def _fits(raw: Json, path: str) -> bool:
-    """Tell whether a path is one of a method, whose parameters may have patterns."""
+    """Return whether a path is one of a method, whose parameters may have patterns."""
     pieces = re.split(r"\{\+?(\w+)\}", raw["path"])
     expression = re.escape(pieces[0])
     for name, literal in zip(pieces[1::2], pieces[2::2], strict=True):
@@ -166,7 +166,7 @@ def _of_query(document: Json, raw: Json, query: list[tuple[str, str]]) -> Iterat
     for name, text in query:
         spec = own.get(name) or document["parameters"].get(name)
         if spec is None:
-            # Compute Engine tells of one parameter in words alone.
+            # Compute Engine describes one parameter only in prose.
             if f"`{name}`" not in raw["description"]:
                 yield f"no parameter {name}"
             continue

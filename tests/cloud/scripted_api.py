@@ -1,4 +1,4 @@
-"""An HTTP server on loopback that answers as a test says, over a real socket, and keeps what reached it."""
+"""An HTTP server on loopback with the answers of a test, over a real socket. It records its requests."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Drop:
 
 @dataclass(frozen=True)
 class Silence:
-    """Say nothing until the client gives up."""
+    """Send nothing until the client gives up."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def _value(content: bytes) -> Any:
 
 @contextmanager
 def client_of(script: Script, *, clock: Clock | None = None) -> Iterator[tuple[TpuClient, ScriptedServer]]:
-    """Return a real client of a scripted server, over a real socket; only the waiting is not real."""
+    """Return a real client of a scripted server, over a real socket; delays are simulated."""
     with ScriptedServer(script) as server:
         factory = HttpFactory(TransportOptions(), endpoint=ApiEndpoint.parse(server.url))
         try:

@@ -1,4 +1,4 @@
-"""Changes whose answers get lost: carried out at most once, and never a false word about what became of them."""
+"""Changes whose answers get lost: applied at most once, and reported correctly."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CHANGES: list[tuple[str, Change, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("line", "change", "there"), CHANGES)
 @pytest.mark.parametrize("fault", [Drop(), FAULT])
-def test_a_change_whose_answer_was_lost_is_looked_at_and_not_repeated(
+def test_change_with_a_lost_answer_is_read_back_and_not_repeated(
     line: str, change: Change, there: dict[str, Any], fault: Reply | Drop
 ) -> None:
     service = Service(node=dict(there), faults=[fault])
@@ -55,7 +55,7 @@ def test_a_change_whose_answer_was_lost_is_looked_at_and_not_repeated(
 
 @pytest.mark.parametrize(("line", "change", "there"), CHANGES)
 @pytest.mark.parametrize("fault", [Drop(), FAULT])
-def test_a_change_that_never_arrived_is_sent_again(
+def test_change_that_never_arrived_is_sent_again(
     line: str, change: Change, there: dict[str, Any], fault: Reply | Drop
 ) -> None:
     service = Service(node=dict(there), faults=[fault], lost_before=True)
@@ -66,7 +66,7 @@ def test_a_change_that_never_arrived_is_sent_again(
 
 @pytest.mark.parametrize(("line", "change", "there"), CHANGES)
 @pytest.mark.parametrize(("fault", "kind"), [(Drop(), OutcomeUnknownError), (FAULT, ServiceUnavailableError)])
-def test_a_change_that_stays_lost_is_given_up(
+def test_change_whose_answers_all_get_lost_is_given_up(
     line: str, change: Change, there: dict[str, Any], fault: Reply | Drop, kind: type[Exception]
 ) -> None:
     service = Service(node=dict(there), faults=[fault] * 9, lost_before=True)
@@ -78,25 +78,25 @@ def test_a_change_that_stays_lost_is_given_up(
 
 
 @pytest.mark.parametrize(("line", "change", "_there"), CHANGES[:4])
-def test_what_is_absent_cannot_be_changed(line: str, change: Change, _there: object) -> None:
+def test_change_of_an_absent_node_raises_not_found(line: str, change: Change, _there: object) -> None:
     with client_of(Service()) as (client, _server), pytest.raises(NodeNotFoundError):
         change(client)
 
 
-def test_deleting_what_is_gone_succeeds() -> None:
+def test_delete_of_an_absent_node_succeeds() -> None:
     with client_of(Service()) as (client, _server):
         assert client.delete_node(NAME) == Operation(None, done=True)
 
 
 @pytest.mark.parametrize(("expected_id", "deletes"), [("7", 2), ("6", 1)])
-def test_a_lost_delete_is_not_repeated_on_a_newer_node_of_the_name(expected_id: str, deletes: int) -> None:
+def test_lost_delete_is_not_repeated_on_a_newer_node_of_the_name(expected_id: str, deletes: int) -> None:
     service = Service(node=node(), faults=[Drop()], lost_before=True)
     with client_of(service) as (client, _server):
         client.delete_node(NAME, expected_id=expected_id)
         assert service.changes == [f"DELETE {NODE}"] * deletes
 
 
-def test_a_refusal_is_the_services_word_and_not_repeated() -> None:
+def test_refusal_quotes_the_service_and_is_not_repeated() -> None:
     refusal = refuse(400, "FAILED_PRECONDITION", "stop is not supported while in state STARTING")
     with client_of(lambda _: refusal) as (client, server):
         with pytest.raises(ConflictError, match="stop is not supported while in state STARTING"):
@@ -104,8 +104,8 @@ def test_a_refusal_is_the_services_word_and_not_repeated() -> None:
         assert server.lines == [f"POST {NODE}:stop"]
 
 
-def test_two_changes_of_metadata_at_once_both_count() -> None:
-    """The one that comes second is refused, reads what the other left and adds to that."""
+def test_simultaneous_changes_of_metadata_are_both_applied() -> None:
+    """The second writer is refused, reads the new metadata and adds its own change."""
     there = node(metadata={"ssh-keys": "a"})
 
     def script(request: Received) -> Reply:
@@ -128,14 +128,14 @@ def test_two_changes_of_metadata_at_once_both_count() -> None:
         )
 
 
-def test_metadata_that_is_as_wanted_is_not_sent() -> None:
+def test_unchanged_metadata_is_not_sent() -> None:
     with client_of(Service(node=node(metadata={"a": "b"}))) as (client, server):
         assert client.change_metadata(NAME, dict) == Operation(None, done=True)
         assert server.lines == [f"GET {NODE}"]
 
 
 @pytest.mark.parametrize("lost", [None, Drop(), FAULT])
-def test_a_queued_resource_is_deleted_under_one_request_id(lost: Reply | Drop | None) -> None:
+def test_queued_resource_is_deleted_with_one_request_id(lost: Reply | Drop | None) -> None:
     there = {"name": QUEUED, "state": {"state": "ACTIVE"}}
     answers = [lost, Reply(there)] if lost else []
     with client_of(in_turn(*answers, Reply(operation()))) as (client, server):
@@ -147,14 +147,14 @@ def test_a_queued_resource_is_deleted_under_one_request_id(lost: Reply | Drop | 
         assert f"/v2/{QUEUED}?force=true&requestId=" in deletes[0]
 
 
-def test_a_queued_resource_that_is_gone() -> None:
+def test_delete_of_an_absent_queued_resource_succeeds() -> None:
     with client_of(lambda _: ABSENT) as (client, _server):
         assert client.delete_queued_resource(QUEUED, force=False) == Operation(None, done=True)
         with pytest.raises(NotFoundError):
             client.get_queued_resource(QUEUED)
 
 
-def test_previews_are_the_requests_and_send_nothing() -> None:
+def test_preview_equals_the_request_and_sends_nothing() -> None:
     with client_of(Service()) as (client, server):
         created = client.preview_create(NAME, SPEC)
         assert created.body is not None

@@ -1,4 +1,4 @@
-"""Creating a node: at most once, and never a false word about what became of it."""
+"""Creation of a node: at most once, and reported correctly."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OP = Operation.from_api(operation())
 CREATE = f"POST {NODES}"
 
 
-def test_create_sends_the_spec_and_a_label_of_its_own() -> None:
+def test_create_sends_the_spec_and_a_unique_label() -> None:
     service = Service()
     with client_of(service) as (client, server):
         assert client.create_node(NAME, SPEC) == OP
@@ -47,14 +47,14 @@ def test_create_sends_the_spec_and_a_label_of_its_own() -> None:
     "fault", [Drop(), Drop(b"HTTP/1.1 200 OK\r\n"), FAULT, refuse(500, "INTERNAL"), Reply(b"<html>")]
 )
 @pytest.mark.parametrize("hidden_looks", [0, 3])
-def test_a_create_that_was_carried_out_unseen_is_recognised(fault: Reply | Drop, hidden_looks: int) -> None:
+def test_create_with_a_lost_answer_is_recognised_by_its_label(fault: Reply | Drop, hidden_looks: int) -> None:
     service = Service(faults=[fault], hidden_looks=hidden_looks)
     with client_of(service) as (client, _server):
         assert client.create_node(NAME, SPEC) == Operation.unnamed()
         assert service.changes == [CREATE]
 
 
-def test_a_create_that_never_arrived_is_sent_once_more() -> None:
+def test_create_that_never_arrived_is_sent_once_more() -> None:
     service = Service(faults=[Drop()], lost_before=True)
     clock = ManualClock()
     with client_of(service, clock=clock) as (client, _server):
@@ -64,7 +64,7 @@ def test_a_create_that_never_arrived_is_sent_once_more() -> None:
         assert clock.monotonic() > timedelta(seconds=7)
 
 
-def test_a_create_that_shows_up_late_is_recognised_by_the_second() -> None:
+def test_create_that_shows_up_late_is_recognised_by_the_second() -> None:
     """The second create is refused because of the first: the node is ours."""
     service = Service(faults=[Drop()], hidden_looks=4)
     with client_of(service) as (client, _server):
@@ -72,7 +72,7 @@ def test_a_create_that_shows_up_late_is_recognised_by_the_second() -> None:
         assert service.changes == [CREATE] * 2
 
 
-def test_a_create_that_stays_lost_is_an_unknown_outcome() -> None:
+def test_create_whose_answers_all_get_lost_has_an_unknown_outcome() -> None:
     service = Service(faults=[Drop(), Drop(), Drop()], lost_before=True)
     with client_of(service) as (client, _server):
         with pytest.raises(OutcomeUnknownError) as caught:
@@ -83,7 +83,7 @@ def test_a_create_that_stays_lost_is_an_unknown_outcome() -> None:
         assert "tpuctl status trainer" in str(caught.value.hint)
 
 
-def test_a_lost_create_that_cannot_be_looked_for_is_an_unknown_outcome() -> None:
+def test_lost_create_that_cannot_be_read_back_has_an_unknown_outcome() -> None:
     script = in_turn(Drop(), refuse(403, "PERMISSION_DENIED"))
     with client_of(script) as (client, server):
         with pytest.raises(OutcomeUnknownError):
@@ -92,7 +92,7 @@ def test_a_lost_create_that_cannot_be_looked_for_is_an_unknown_outcome() -> None
 
 
 @pytest.mark.parametrize("faults", [[], [Drop()]])
-def test_the_node_of_somebody_else_is_not_taken_for_ours(faults: list[Reply | Drop]) -> None:
+def test_node_of_another_client_is_not_taken_for_ours(faults: list[Reply | Drop]) -> None:
     service = Service(node=node(labels={REQUEST_LABEL: "theirs"}), faults=faults)
     with client_of(service) as (client, _server), pytest.raises(AlreadyExistsError):
         client.create_node(NAME, SPEC)
@@ -107,14 +107,14 @@ def test_the_node_of_somebody_else_is_not_taken_for_ours(faults: list[Reply | Dr
         (refuse(409, "ABORTED"), AlreadyExistsError),
     ],
 )
-def test_a_refused_create_is_sent_once(answer: Reply, kind: type[Exception]) -> None:
+def test_refused_create_is_sent_once(answer: Reply, kind: type[Exception]) -> None:
     with client_of(lambda _: answer) as (client, server):
         with pytest.raises(kind):
             client.create_node(NAME, SPEC)
         assert server.lines == [CREATE]
 
 
-def test_a_create_that_came_too_fast_is_sent_again_later() -> None:
+def test_rate_limited_create_is_sent_again_later() -> None:
     limit = refuse(429, "RESOURCE_EXHAUSTED", "Maximum number of CreateNode requests per minute exceeded")
     clock = ManualClock()
     with client_of(in_turn(limit, Reply(operation())), clock=clock) as (client, server):

@@ -1,4 +1,4 @@
-"""Where requests may go, and tokens."""
+"""Endpoints, and the hosts that may receive a token."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tpuctl.errors import InvalidInputError
         ("tpu.corp", "https://tpu.corp/v2/", False),
     ],
 )
-def test_an_origin_serves_all_apis_below_its_prefix(text: str, url: str, is_loopback: bool) -> None:
+def test_endpoint_serves_all_apis_below_its_prefix(text: str, url: str, is_loopback: bool) -> None:
     endpoint = ApiEndpoint.parse(text)
 
     assert (endpoint.url("v2/"), endpoint.is_loopback) == (url, is_loopback)
@@ -44,13 +44,13 @@ def test_an_origin_serves_all_apis_below_its_prefix(text: str, url: str, is_loop
         "",
     ],
 )
-def test_what_is_no_safe_origin_is_refused_without_repeating_a_password(text: str) -> None:
+def test_unsafe_endpoint_is_refused_without_repeating_a_password(text: str) -> None:
     with pytest.raises(InvalidInputError, match="endpoint") as caught:
         ApiEndpoint.parse(text)
     assert "secret" not in str(caught.value)
 
 
-def test_a_token_goes_to_google_and_to_the_named_origin_only() -> None:
+def test_token_goes_only_to_google_and_to_the_named_endpoint() -> None:
     named = ApiEndpoint.parse("https://tpu.corp:8443/x")
     urls = [
         "https://tpu.googleapis.com/v2/x",

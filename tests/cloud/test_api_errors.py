@@ -1,4 +1,4 @@
-"""From HTTP and operation errors to what the user is told, and the exit code."""
+"""From HTTP and operation errors to what the user reads, and the exit code."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from tpuctl.models.operation import OperationError
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def told(code: int, status: str | None, message: str, *details: dict[str, Any]) -> TpuctlError:
+def error_of(code: int, status: str | None, message: str, *details: dict[str, Any]) -> TpuctlError:
     error: dict[str, Any] = {"code": code, "message": message, "details": details}
     content = json.dumps({"error": error if status is None else {**error, "status": status}}).encode()
     return translate(ApiRefusedError(parse_refusal(code, {}, content, now=NOW)))
 
 
-def test_every_known_message_has_a_class() -> None:
+def test_every_known_message_has_an_error_class() -> None:
     assert {message.kind for message in known_messages()} <= _BY_KIND.keys()
     assert all(kind == entry.kind for kind, entry in _BY_KIND.items())
 
@@ -65,40 +65,40 @@ def test_every_known_message_has_a_class() -> None:
         (418, "TEAPOT", TpuctlError, 1),
     ],
 )
-def test_without_a_known_message_the_status_decides(
+def test_unknown_message_is_classified_by_its_status(
     code: int, status: str | None, kind: type[TpuctlError], exit_code: int
 ) -> None:
-    error = told(code, status, "sentence of\n  the service")
+    error = error_of(code, status, "sentence of\n  the service")
 
     assert (type(error), error.exit_code) == (kind, ExitCode(exit_code))
     assert "sentence of the service" in error.message
     assert "\n" not in error.message
 
 
-def test_a_known_message_keeps_the_services_words_and_says_what_helps() -> None:
+def test_known_message_keeps_the_text_of_the_service_and_adds_a_hint() -> None:
     message = "Cloud TPU API has not been used in project 12 before or it is disabled."
-    error = told(403, "PERMISSION_DENIED", message, {"@type": "x.ErrorInfo", "reason": "SERVICE_DISABLED"})
+    error = error_of(403, "PERMISSION_DENIED", message, {"@type": "x.ErrorInfo", "reason": "SERVICE_DISABLED"})
 
     assert (type(error), error.error_id) == (AccessError, "api-disabled")
     assert error.message.endswith(message)
     assert error.hint
 
 
-def test_the_reason_counts_without_any_text() -> None:
-    error = told(403, "PERMISSION_DENIED", "x", {"reason": "SERVICE_DISABLED"})
+def test_reason_classifies_an_error_without_text() -> None:
+    error = error_of(403, "PERMISSION_DENIED", "x", {"reason": "SERVICE_DISABLED"})
 
     assert error.error_id == "api-disabled"
 
 
-def test_a_localized_message_stands_in_for_a_missing_one() -> None:
-    error = told(
+def test_localized_message_replaces_a_missing_one() -> None:
+    error = error_of(
         400, "INVALID_ARGUMENT", "", {"@type": "type.googleapis.com/google.rpc.LocalizedMessage", "message": "So!"}
     )
 
     assert "So!" in error.message
 
 
-def test_the_older_error_format_has_a_reason_in_place_of_a_status() -> None:
+def test_older_error_format_has_a_reason_instead_of_a_status() -> None:
     content = b'{"error": {"code": 404, "message": "no bucket", "errors": [{"reason": "notFound"}]}}'
 
     refusal = parse_refusal(404, {}, content, now=NOW)
@@ -110,14 +110,14 @@ def test_the_older_error_format_has_a_reason_in_place_of_a_status() -> None:
     "content", [b"", b"<html>", b"[]", b"[[[", b'{"error": 5}', b'"x"', b"null", b"[" * 100_000, b"\xff\xfe"]
 )
 @pytest.mark.parametrize("code", [302, 400, 404, 500])
-def test_what_is_not_googles_format_is_no_word_of_the_api(content: bytes, code: int) -> None:
+def test_error_in_another_format_is_not_from_the_api(content: bytes, code: int) -> None:
     refusal = parse_refusal(code, {}, content, now=NOW)
 
     assert not refusal.is_from_api
     assert isinstance(translate(ApiRefusedError(refusal)), ServiceUnavailableError)
 
 
-def test_a_rate_limit_is_told_from_a_quota() -> None:
+def test_rate_limit_is_distinguished_from_a_quota() -> None:
     def limited(message: str) -> bool:
         content = json.dumps({"error": {"status": "RESOURCE_EXHAUSTED", "message": message}}).encode()
         return parse_refusal(429, {}, content, now=NOW).is_rate_limit
@@ -143,7 +143,7 @@ def test_a_rate_limit_is_told_from_a_quota() -> None:
         (99, "", ServiceUnavailableError),
     ],
 )
-def test_an_operation_that_failed(code: int, message: str, kind: type[TpuctlError]) -> None:
+def test_failed_operation_raises_its_error_class(code: int, message: str, kind: type[TpuctlError]) -> None:
     error = operation_error(OperationError(code, message))
 
     assert type(error) is kind
@@ -158,7 +158,7 @@ def test_an_operation_that_failed(code: int, message: str, kind: type[TpuctlErro
         (AnswerLostError("h gave no answer"), "try again"),
     ],
 )
-def test_no_answer_is_unavailable_and_says_what_to_check(failure: NotSentError | AnswerLostError, hint: str) -> None:
+def test_missing_answer_raises_unavailable_with_a_hint(failure: NotSentError | AnswerLostError, hint: str) -> None:
     error = translate(failure)
 
     assert (type(error), error.message) == (ServiceUnavailableError, str(failure))

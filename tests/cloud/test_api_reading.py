@@ -1,4 +1,4 @@
-"""Reading: what is there, what is absent, what is unknown. Never is one taken for another."""
+"""Reads: present, absent and unknown are never confused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tpuctl.models.queued import QueuedResource
 NOT_OFFERED = refuse(403, "PERMISSION_DENIED", "no", {"reason": "LOCATION_POLICY_VIOLATED"})
 
 
-def test_a_node_is_what_the_service_says() -> None:
+def test_get_returns_the_node_of_the_service() -> None:
     date = {"Date": "Thu, 01 Jan 2026 10:00:00 GMT"}
     with client_of(lambda _: Reply(node(), headers=date)) as (client, server):
         assert client.get_node(NAME) == Node(NAME, node())
@@ -43,14 +43,14 @@ def test_a_node_is_what_the_service_says() -> None:
 
 
 @pytest.mark.parametrize("date", ["soon", "Thu, 01 Jan 2026 10:00:00 +99999999999999", "Fri, 31 Dec 9999 23:59:59 GMT"])
-def test_a_date_that_is_none_is_left_out(date: str) -> None:
+def test_invalid_date_is_left_out(date: str) -> None:
     with client_of(lambda _: Reply(node(), headers={"Date": date})) as (client, _server):
         assert client.get_node(NAME) == Node(NAME, node())
         assert client.server_time is None
 
 
 @pytest.mark.parametrize("locations", [{}, {"locations": []}])
-def test_a_project_without_zones_is_no_answer_rather_than_an_empty_project(locations: Any) -> None:
+def test_project_without_zones_raises_instead_of_listing_nothing(locations: Any) -> None:
     def script(request: Received) -> Answer:
         return Reply(locations) if request.line.endswith("/locations") else refuse(501, "UNIMPLEMENTED")
 
@@ -58,7 +58,7 @@ def test_a_project_without_zones_is_no_answer_rather_than_an_empty_project(locat
         client.list_nodes("p")
 
 
-def test_only_the_api_can_say_that_a_node_is_absent() -> None:
+def test_node_is_absent_only_after_a_404_of_the_api() -> None:
     with client_of(lambda _: refuse(404, "NOT_FOUND")) as (client, _server):
         assert client.find_node(NAME) is None
         with pytest.raises(NodeNotFoundError, match="no node `trainer` in us-central2-b"):
@@ -82,7 +82,7 @@ def test_only_the_api_can_say_that_a_node_is_absent() -> None:
         (Drop(), ServiceUnavailableError),
     ],
 )
-def test_no_other_failure_means_absent(answer: Any, kind: type[Exception]) -> None:
+def test_other_failures_do_not_mean_absent(answer: Any, kind: type[Exception]) -> None:
     with client_of(lambda _: answer) as (client, _server), pytest.raises(kind):
         client.find_node(NAME)
 
@@ -126,7 +126,7 @@ def test_get_with_an_unexpected_answer_is_one_error_and_no_state(body: bytes, te
         assert len(server.lines) == 5
 
 
-def test_a_get_is_sent_again_after_retry_after() -> None:
+def test_get_is_sent_again_after_retry_after() -> None:
     clock = ManualClock()
     busy = refuse(503, "UNAVAILABLE", Retry_After="7")
     dated = refuse(429, "RESOURCE_EXHAUSTED", Retry_After="Thu, 01 Jan 2026 00:00:20 GMT")
@@ -136,14 +136,14 @@ def test_a_get_is_sent_again_after_retry_after() -> None:
     assert clock.monotonic() == timedelta(seconds=20)
 
 
-def test_the_clients_of_google_log_nothing_about_a_refusal(caplog: pytest.LogCaptureFixture) -> None:
+def test_googles_libraries_log_nothing_about_a_refusal(caplog: pytest.LogCaptureFixture) -> None:
     with client_of(lambda _: refuse(403, "PERMISSION_DENIED")) as (client, _server), pytest.raises(AccessError):
         client.get_node(NAME)
 
     assert caplog.records == []
 
 
-def test_all_pages_of_all_zones_in_one_list() -> None:
+def test_list_has_all_pages_of_all_zones() -> None:
     pages = {
         "": {"nodes": [node()], "nextPageToken": "t1", "unreachable": ["projects/p/locations/eu-a"]},
         "t1": {"nextPageToken": "t2"},
@@ -160,7 +160,7 @@ def test_all_pages_of_all_zones_in_one_list() -> None:
         assert server.lines == ["GET /v2/projects/p/locations/-/nodes"] * 3
 
 
-def test_a_page_token_that_comes_again_ends_with_an_error() -> None:
+def test_list_with_a_repeated_page_token_raises() -> None:
     with (
         client_of(lambda _: Reply({"nextPageToken": "again"})) as (client, _server),
         pytest.raises(ServiceUnavailableError, match="repeats a page"),
@@ -168,7 +168,7 @@ def test_a_page_token_that_comes_again_ends_with_an_error() -> None:
         client.list_nodes("p")
 
 
-def test_a_list_with_ever_new_page_tokens_ends_with_an_error() -> None:
+def test_list_with_endless_page_tokens_raises() -> None:
     tokens = itertools.count()
 
     class Endless:
@@ -199,7 +199,7 @@ def zone_by_zone(zones: dict[str, Reply], *, wildcard: Reply) -> Any:
         refuse(501, "UNIMPLEMENTED"),
     ],
 )
-def test_where_the_wildcard_is_refused_each_zone_is_asked(wildcard: Reply) -> None:
+def test_refused_wildcard_lists_each_zone(wildcard: Reply) -> None:
     zones = {f"us-z{index}-a": Reply({"nodes": [node()]}) for index in range(20)}
     zones |= {"us-x-a": NOT_OFFERED, "us-y-a": refuse(404, "NOT_FOUND"), "us-w-a": refuse(503, "UNAVAILABLE")}
     with client_of(zone_by_zone(zones, wildcard=wildcard)) as (client, server):
@@ -218,7 +218,7 @@ def test_where_the_wildcard_is_refused_each_zone_is_asked(wildcard: Reply) -> No
         ({"us-a-a": NOT_OFFERED}, AccessError),
     ],
 )
-def test_when_no_zone_answers_there_is_no_list(zones: dict[str, Reply], kind: type[Exception]) -> None:
+def test_list_without_any_answer_raises(zones: dict[str, Reply], kind: type[Exception]) -> None:
     refusal = refuse(403, "PERMISSION_DENIED")
     with client_of(zone_by_zone(zones, wildcard=refusal)) as (client, _server):
         with pytest.raises(kind):
@@ -237,7 +237,9 @@ def test_when_no_zone_answers_there_is_no_list(zones: dict[str, Reply], kind: ty
         ("The request had insufficient scopes.", "ACCESS_TOKEN_SCOPE_INSUFFICIENT", "auth-insufficient-scopes"),
     ],
 )
-def test_what_is_refused_to_the_project_or_the_caller_is_asked_once(message: str, reason: str, error_id: str) -> None:
+def test_refusal_of_the_project_or_the_caller_is_not_repeated_for_each_zone(
+    message: str, reason: str, error_id: str
+) -> None:
     details = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason}] if reason else []
     with client_of(lambda _: refuse(403, "PERMISSION_DENIED", message, *details)) as (client, server):
         for ask in (client.list_nodes, client.list_queued_resources, client.offers):
@@ -249,14 +251,14 @@ def test_what_is_refused_to_the_project_or_the_caller_is_asked_once(message: str
         assert all("/locations/-/" in line for line in server.lines)
 
 
-def test_a_refusal_of_the_wildcard_alone_is_no_refusal_of_the_zones() -> None:
+def test_refusal_of_the_wildcard_alone_lists_each_zone() -> None:
     message = "Permission denied on 'locations/-' (or it may not exist)."
     refusal = refuse(403, "PERMISSION_DENIED", message, {"reason": "LOCATION_POLICY_VIOLATED"})
     with client_of(zone_by_zone({"us-a-a": Reply({"nodes": [node()]})}, wildcard=refusal)) as (client, _server):
         assert client.list_nodes("p") == NodeListing((Node(NAME, node()),))
 
 
-def test_lists_of_one_moment_ask_once_which_zones_there_are() -> None:
+def test_simultaneous_lists_fetch_the_zones_once() -> None:
     clock = ManualClock()
     zones = {"us-a-a": Reply({}), "us-b-b": Reply({})}
     with client_of(zone_by_zone(zones, wildcard=refuse(404, "NOT_FOUND")), clock=clock) as (client, server):
@@ -278,7 +280,7 @@ def test_lists_of_one_moment_ask_once_which_zones_there_are() -> None:
         assert server.lines.count("GET /v2/projects/p/locations") == 2
 
 
-def test_a_service_that_is_down_is_not_asked_zone_by_zone() -> None:
+def test_unavailable_service_is_not_asked_zone_by_zone() -> None:
     with client_of(lambda _: refuse(503, "UNAVAILABLE")) as (client, server):
         with pytest.raises(ServiceUnavailableError):
             client.list_nodes("p")
@@ -286,7 +288,7 @@ def test_a_service_that_is_down_is_not_asked_zone_by_zone() -> None:
         assert set(server.lines) == {"GET /v2/projects/p/locations/-/nodes"}
 
 
-def test_named_zones_are_asked_one_by_one() -> None:
+def test_named_zones_are_listed_one_by_one() -> None:
     zones = {"us-a-a": Reply({"nodes": [node()]}), "us-b-b": refuse(500, "INTERNAL")}
     with client_of(zone_by_zone(zones, wildcard=Reply())) as (client, _server):
         assert client.list_nodes("p", ["us-b-b", "us-a-a"]) == NodeListing((Node(NAME, node()),), ("us-b-b",))
@@ -299,7 +301,7 @@ def test_queued_resources_are_listed_like_nodes() -> None:
         assert client.list_queued_resources("p") == QueuedListing((QueuedResource(queued["name"], queued),))
 
 
-def test_the_catalogue_of_a_zone() -> None:
+def test_catalogue_lists_types_and_versions_of_a_zone() -> None:
     answers = {
         "locations": {"locations": [{"locationId": "us-a-a"}, {"name": "projects/p/locations/us-b-b"}]},
         "acceleratorTypes": {"acceleratorTypes": [{"type": "v4-8"}, {"name": "x/acceleratorTypes/v4-16"}]},
@@ -311,7 +313,7 @@ def test_the_catalogue_of_a_zone() -> None:
         assert client.runtime_versions("p", "us-a-a") == ("tpu-ubuntu2204-base",)
 
 
-def test_an_operation_by_its_name() -> None:
+def test_operation_is_read_by_its_name() -> None:
     error = {"code": 8, "message": "full", "details": [{"reason": "R"}]}
     with client_of(lambda _: Reply(operation(done=True, error=error))) as (client, _server):
         name = operation()["name"]
@@ -332,7 +334,7 @@ def test_an_operation_by_its_name() -> None:
         ),
     ],
 )
-def test_guest_attributes_of_each_worker(answer: Reply, found: Any) -> None:
+def test_guest_attributes_are_read_for_each_worker(answer: Reply, found: Any) -> None:
     with client_of(lambda _: answer) as (client, server):
         assert client.guest_attributes(NAME) == found
         client.guest_attributes(NAME, 2)
@@ -343,6 +345,6 @@ def test_guest_attributes_of_each_worker(answer: Reply, found: Any) -> None:
         ]
 
 
-def test_guest_attributes_change_nothing_and_are_asked_again() -> None:
+def test_query_of_guest_attributes_is_retried() -> None:
     with client_of(in_turn(Drop(), Reply({}))) as (client, _server):
         assert client.guest_attributes(NAME) == ()

@@ -1,4 +1,4 @@
-"""When a request is sent again, as a table; and how long is waited."""
+"""Retries: the decision for each failure as a table, and the delays."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Always(Random):
-    """The longest wait that jitter allows."""
+    """The longest delay that jitter allows."""
 
     def random(self) -> float:
         return 1.0
@@ -61,7 +61,9 @@ def status(code: int, *, retry_after: int | None = None, is_rate_limit: bool = F
     ],
     ids=lambda value: str(value) or type(value).__name__,
 )
-def test_what_is_sent_again(failure: TransportError | ApiRefusedError, safe: int | None, change: int | None) -> None:
+def test_retry_decision_for_each_failure(
+    failure: TransportError | ApiRefusedError, safe: int | None, change: int | None
+) -> None:
     found = [
         decide_retry(POLICY, failure, is_safe=is_safe, attempt=1, left=POLICY.deadline, random=Always())
         for is_safe in (True, False)
@@ -71,7 +73,7 @@ def test_what_is_sent_again(failure: TransportError | ApiRefusedError, safe: int
 
 
 @pytest.mark.parametrize(("attempt", "seconds"), [(1, 1), (2, 2), (3, 4), (4, 8), (6, 30), (9, 30)])
-def test_waits_double_up_to_a_bound(attempt: int, seconds: int) -> None:
+def test_delay_doubles_up_to_a_bound(attempt: int, seconds: int) -> None:
     patient = RetryPolicy(attempts=10)
 
     found = decide_retry(patient, NotSentError(), is_safe=False, attempt=attempt, left=POLICY.deadline, random=Always())
@@ -79,7 +81,7 @@ def test_waits_double_up_to_a_bound(attempt: int, seconds: int) -> None:
     assert found == RetryAfter(timedelta(seconds=seconds))
 
 
-def test_attempts_and_deadline_end_it() -> None:
+def test_retries_end_with_the_attempts_and_the_deadline() -> None:
     def at(attempt: int, left: float) -> RetryAfter | StopRetrying:
         time = timedelta(seconds=left)
         return decide_retry(POLICY, NotSentError(), is_safe=True, attempt=attempt, left=time, random=Always())
@@ -87,7 +89,7 @@ def test_attempts_and_deadline_end_it() -> None:
     assert [at(5, 60), at(1, 1), at(1, 0.5)] == [StopRetrying(), RetryAfter(timedelta(seconds=1)), StopRetrying()]
 
 
-def test_the_loop_waits_by_the_clock_and_raises_the_last_failure() -> None:
+def test_retrying_sleeps_by_the_clock_and_raises_the_last_failure() -> None:
     clock = ManualClock()
     sent: list[timedelta] = []
 
@@ -118,5 +120,5 @@ def test_the_loop_waits_by_the_clock_and_raises_the_last_failure() -> None:
         ("Fri, 31 Dec 9999 23:59:59 -2300", None),
     ],
 )
-def test_retry_after_is_seconds_or_a_date(text: str | None, seconds: int | None) -> None:
+def test_retry_after_accepts_seconds_and_a_date(text: str | None, seconds: int | None) -> None:
     assert parse_retry_after(text, NOW) == (None if seconds is None else timedelta(seconds=seconds))

@@ -50,7 +50,7 @@ def break_next(sandbox_state: SandboxState, kind: FaultKind, method: str) -> Non
 
 
 def settled(client: TpuClient, sandbox_state: SandboxState, operation: Operation) -> None:
-    """Let an operation end, by the world's time."""
+    """Advance the sandbox's clock until an operation ends."""
     sandbox_state.clock.sleep(parse_duration("1h"))
     if operation.name is not None:
         ended = client.get_operation(operation.name)
@@ -58,8 +58,10 @@ def settled(client: TpuClient, sandbox_state: SandboxState, operation: Operation
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-def test_a_life_in_which_every_answer_is_lost(client: TpuClient, sandbox_state: SandboxState, kind: FaultKind) -> None:
-    """Each change counts once, whether it or its answer was lost; a repeated create would be refused."""
+def test_node_life_cycle_with_every_answer_lost(
+    client: TpuClient, sandbox_state: SandboxState, kind: FaultKind
+) -> None:
+    """Each change is applied once, whether the request or its answer was lost; a repeated create would be refused."""
     steps: list[tuple[str, Callable[[], Operation], NodeState]] = [
         ("create", lambda: client.create_node(NAME, SPEC), NodeState.READY),
         ("stop", lambda: client.stop_node(NAME), NodeState.STOPPED),
@@ -83,7 +85,7 @@ def test_a_life_in_which_every_answer_is_lost(client: TpuClient, sandbox_state: 
         client.get_node(NAME)
 
 
-def test_lists_say_which_zones_could_not_be_asked(client: TpuClient, sandbox_state: SandboxState) -> None:
+def test_list_names_unreachable_zones(client: TpuClient, sandbox_state: SandboxState) -> None:
     other = NodeName("p", "europe-west4-a", "other")
     settled(client, sandbox_state, client.create_node(NAME, SPEC))
     settled(
@@ -102,14 +104,14 @@ def test_lists_say_which_zones_could_not_be_asked(client: TpuClient, sandbox_sta
     assert client.server_time is not None
 
 
-def test_a_name_is_taken_once(client: TpuClient) -> None:
+def test_second_create_of_a_name_raises_already_exists(client: TpuClient) -> None:
     client.create_node(NAME, SPEC)
 
     with pytest.raises(AlreadyExistsError):
         client.create_node(NAME, SPEC)
 
 
-def test_what_a_zone_offers(client: TpuClient) -> None:
+def test_zone_offers_types_and_versions(client: TpuClient) -> None:
     assert "us-central2-b" in client.locations("p")
     assert "v4-8" in client.accelerator_types("p", "us-central2-b")
     assert "tpu-ubuntu2204-base" in client.runtime_versions("p", "us-central2-b")

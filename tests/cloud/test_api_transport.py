@@ -1,4 +1,4 @@
-"""What reaches a server, and what is certain afterwards, over real sockets."""
+"""Http objects over real sockets: what reaches a server, and what is certain after a failure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def http() -> Iterator[Http]:
 
 @pytest.mark.parametrize("method", ["POST", "PATCH", "DELETE"])
 @pytest.mark.parametrize("partial", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", b"nonsense"])
-def test_a_dropped_change_reaches_the_server_exactly_once(http: Http, method: str, partial: bytes) -> None:
+def test_dropped_change_reaches_the_server_exactly_once(http: Http, method: str, partial: bytes) -> None:
     with ScriptedServer(lambda _: Drop(partial)) as server:
         with pytest.raises(AnswerLostError):
             http.request(f"{server.url}/v2/x", method, body="{}")
@@ -40,7 +40,7 @@ def test_a_dropped_change_reaches_the_server_exactly_once(http: Http, method: st
         assert server.lines == [f"{method} /v2/x"]
 
 
-def test_a_change_never_uses_a_connection_that_the_server_may_have_given_up(http: Http) -> None:
+def test_change_never_uses_a_stale_connection(http: Http) -> None:
     with ScriptedServer(lambda _: Reply()) as server:
         for method in ("GET", "GET", "POST", "GET", "DELETE"):
             http.request(f"{server.url}/", method)
@@ -49,14 +49,14 @@ def test_a_change_never_uses_a_connection_that_the_server_may_have_given_up(http
         assert (len(server.received), server.connections) == (5, 3)
 
 
-def test_a_get_on_a_stale_connection_is_sent_again_at_once(http: Http) -> None:
+def test_get_on_a_stale_connection_is_sent_again_at_once(http: Http) -> None:
     with ScriptedServer(in_turn(Reply(keep_open=False), Reply({"n": 2}))) as server:
         http.request(f"{server.url}/a")
 
         assert http.request(f"{server.url}/b")[1] == b'{"n": 2}'
 
 
-def test_a_get_on_a_new_connection_that_is_dropped_is_reported(http: Http) -> None:
+def test_get_dropped_on_a_new_connection_is_a_lost_answer(http: Http) -> None:
     with ScriptedServer(lambda _: Drop()) as server:
         with pytest.raises(AnswerLostError):
             http.request(f"{server.url}/a")
@@ -64,7 +64,7 @@ def test_a_get_on_a_new_connection_that_is_dropped_is_reported(http: Http) -> No
         assert server.lines == ["GET /a"]
 
 
-def test_silence_is_a_lost_answer_after_the_read_time_out(http: Http) -> None:
+def test_no_answer_until_the_timeout_is_a_lost_answer(http: Http) -> None:
     with ScriptedServer(lambda _: Silence()) as server:
         with pytest.raises(AnswerLostError, match="timed out"):
             http.request(f"{server.url}/a", "POST")
@@ -72,7 +72,7 @@ def test_silence_is_a_lost_answer_after_the_read_time_out(http: Http) -> None:
         assert server.lines == ["POST /a"]
 
 
-def test_a_connection_that_is_never_accepted_is_not_sent_after_the_connect_time_out() -> None:
+def test_connection_not_accepted_until_the_timeout_means_not_sent() -> None:
     slow_to_read = TransportOptions(connect_timeout=timedelta(seconds=0.1), timeout=timedelta(seconds=60))
     with socket.socket() as full, socket.socket() as first, socket.socket() as second:
         full.bind(("127.0.0.1", 0))
@@ -86,25 +86,25 @@ def test_a_connection_that_is_never_accepted_is_not_sent_after_the_connect_time_
             http.request(f"http://127.0.0.1:{full.getsockname()[1]}/", "POST")
 
 
-def test_no_server_means_not_sent(http: Http) -> None:
+def test_refused_connection_means_not_sent(http: Http) -> None:
     with pytest.raises(NotSentError, match=r"127\.0\.0\.1 cannot be reached: Connection refused"):
         http.request("http://127.0.0.1:1/", "POST")
 
 
-def test_a_proxy_whose_name_cannot_be_one_means_not_sent() -> None:
+def test_proxy_with_an_invalid_name_means_not_sent() -> None:
     http = Http(TransportOptions(proxy=HttpProxy.parse(f"http://{'a' * 64}.test:1")))
 
     with pytest.raises(NotSentError, match=r"tpu\.test cannot be reached through the proxy"):
         http.request("https://tpu.test/", "POST")
 
 
-def test_redirects_are_answers(http: Http) -> None:
+def test_redirect_is_not_followed(http: Http) -> None:
     with ScriptedServer(lambda _: Reply(status=302, headers={"Location": "/elsewhere"})) as server:
         assert http.request(f"{server.url}/a")[0].status == 302
         assert server.lines == ["GET /a"]
 
 
-def test_a_request_says_who_asks_and_who_pays() -> None:
+def test_request_has_user_agent_and_quota_project() -> None:
     with ScriptedServer(lambda _: Reply(headers={"WWW-Authenticate": "odd,, header="}, status=401)) as server:
         http = Http(TransportOptions(quota_project="payer"))
 
@@ -118,7 +118,7 @@ def test_a_request_says_who_asks_and_who_pays() -> None:
         assert headers["x-goog-user-project"] == "payer"
 
 
-def test_each_thread_has_an_http_object_of_its_own() -> None:
+def test_each_thread_has_its_own_http_object() -> None:
     factory = HttpFactory(TransportOptions())
     seen = [factory(), factory()]
     thread = threading.Thread(target=lambda: seen.append(factory()))
@@ -159,7 +159,7 @@ class TlsServer(ScriptedServer):
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
 
 
-def test_an_unknown_authority_is_named_and_a_ca_file_helps(certificate: Path) -> None:
+def test_untrusted_server_is_named_and_a_ca_file_makes_it_trusted(certificate: Path) -> None:
     with TlsServer(certificate) as server:
         url = f"https://localhost:{server.port}/a"
         stranger, friend = Http(QUICK), Http(TransportOptions(ca_file=certificate))
@@ -170,7 +170,7 @@ def test_an_unknown_authority_is_named_and_a_ca_file_helps(certificate: Path) ->
         friend.close()
 
 
-def test_an_unreadable_ca_file_is_named() -> None:
+def test_unreadable_ca_file_is_named() -> None:
     with pytest.raises(SettingError, match="cannot read the authorities in `/none`"):
         Http(TransportOptions(ca_file=Path("/none"))).request("https://localhost:1/")
 
@@ -202,7 +202,7 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
         pass
 
 
-def test_https_goes_through_a_connect_proxy_and_a_token_with_it(certificate: Path) -> None:
+def test_https_goes_with_its_token_through_a_connect_proxy(certificate: Path) -> None:
     """The proxy sees a host that no name server knows, and never the token; a 401 is answered with a new one."""
     with TlsServer(certificate) as server, ConnectProxy(server.port) as proxy:
         options = TransportOptions(
@@ -220,7 +220,7 @@ def test_https_goes_through_a_connect_proxy_and_a_token_with_it(certificate: Pat
         ] * 2
 
 
-def test_a_proxy_that_refuses_is_named_and_nothing_was_sent(certificate: Path) -> None:
+def test_proxy_that_refuses_is_named_and_means_not_sent(certificate: Path) -> None:
     with ConnectProxy(0, b"HTTP/1.1 407 Who are you\r\nContent-Length: 0\r\n\r\n") as proxy:
         http = Http(TransportOptions(ca_file=certificate, proxy=HttpProxy("127.0.0.1", proxy.port)))
 
@@ -228,14 +228,14 @@ def test_a_proxy_that_refuses_is_named_and_nothing_was_sent(certificate: Path) -
             http.request("https://tpu.test/", "POST")
 
 
-def test_no_token_leaves_for_a_host_that_nobody_named() -> None:
+def test_token_is_not_sent_to_other_hosts() -> None:
     factory = HttpFactory(TransportOptions(), credentials=Token)
 
     with pytest.raises(SettingError, match=r"no token is sent to `https://evil\.test/v2`"):
         factory().request("https://evil.test/v2?x=1")
 
 
-def test_loopback_is_used_without_credentials() -> None:
+def test_loopback_endpoint_gets_no_credentials() -> None:
     with ScriptedServer(lambda _: Reply()) as server:
         factory = HttpFactory(TransportOptions(), credentials=Token, endpoint=ApiEndpoint.parse(server.url))
         factory().request(server.url)
@@ -244,7 +244,7 @@ def test_loopback_is_used_without_credentials() -> None:
         assert "authorization" not in server.received[0].headers
 
 
-def test_the_environment_names_the_proxy_and_who_bypasses_it() -> None:
+def test_environment_sets_the_proxy_and_its_exceptions() -> None:
     environ = {"HTTPS_PROXY": "proxy.corp:3128", "NO_PROXY": ".internal.corp, *.lab,tpu.googleapis.com"}
     proxy = HttpProxy.from_environment(environ)
 
@@ -263,6 +263,6 @@ def test_the_environment_names_the_proxy_and_who_bypasses_it() -> None:
 
 
 @pytest.mark.parametrize("url", ["socks5://p:1", "https://p:1", "http://", "http://p:port"])
-def test_a_proxy_of_another_kind_is_refused_by_name(url: str) -> None:
+def test_unsupported_proxy_scheme_is_refused_by_name(url: str) -> None:
     with pytest.raises(SettingError, match="proxy"):
         HttpProxy.parse(url)

@@ -1,4 +1,4 @@
-"""Buckets as the checks see them: what is asked, what answers mean, and grants that lose nothing."""
+"""`BucketsClient`: requests, meaning of answers, and grants that keep other changes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def buckets(request: pytest.FixtureRequest, sandbox: Sandbox) -> Iterator[Bucket
         yield client
 
 
-def test_a_bucket_tells_where_it_is_and_what_it_holds(buckets: BucketsClient, sandbox: Sandbox) -> None:
+def test_bucket_has_location_and_contents(buckets: BucketsClient, sandbox: Sandbox) -> None:
     administration.add_object(sandbox.state, "data", "train/", "")
     administration.add_object(sandbox.state, "data", "train/empty.txt", "")
     administration.add_object(sandbox.state, "data", "train/a", "12345")
@@ -55,7 +55,7 @@ def test_a_bucket_tells_where_it_is_and_what_it_holds(buckets: BucketsClient, sa
     assert buckets.test_permissions("data", asked) == frozenset(asked)
 
 
-def test_absent_refused_and_unpaid_are_three_things(buckets: BucketsClient) -> None:
+def test_absent_refused_and_requester_pays_raise_different_errors(buckets: BucketsClient) -> None:
     assert outcome(lambda: buckets.bucket("absent")) == ("NotFoundError", None)
     assert outcome(lambda: buckets.bucket("strange")) == ("AccessError", "iam-permission-denied")
     assert outcome(lambda: buckets.bucket("paid")) == ("InvalidRequestError", "storage-requester-pays")
@@ -65,7 +65,7 @@ def test_absent_refused_and_unpaid_are_three_things(buckets: BucketsClient) -> N
     assert buckets.caches("paid", user_project="sandbox") == ()
 
 
-def test_a_grant_is_added_once_and_keeps_all_else(buckets: BucketsClient) -> None:
+def test_grant_is_added_once_and_keeps_other_bindings(buckets: BucketsClient) -> None:
     before = buckets.policy("data")
     buckets.grant("data", ROLE, ROBOT)
     granted = buckets.policy("data")
@@ -75,7 +75,7 @@ def test_a_grant_is_added_once_and_keeps_all_else(buckets: BucketsClient) -> Non
     assert buckets.policy("data") == granted
 
 
-def test_grants_at_the_same_time_all_hold(buckets: BucketsClient) -> None:
+def test_simultaneous_grants_are_all_applied(buckets: BucketsClient) -> None:
     members = [f"user:u{number}@example.com" for number in range(4)]
     threads = [threading.Thread(target=buckets.grant, args=("data", ROLE, member)) for member in members]
     for thread in threads:
@@ -106,7 +106,7 @@ def test_grants_at_the_same_time_all_hold(buckets: BucketsClient) -> None:
         (lambda b: b.caches("a.b"), "/storage/v1/b/a.b/anywhereCaches?pageSize=1000", "p"),
     ],
 )
-def test_each_question_is_one_request_that_says_who_pays(
+def test_each_query_is_one_request_with_its_user_project(
     ask: Callable[[Any], Any], line: str, payer: str | None
 ) -> None:
     with scripted(BucketsClient, in_turn(Reply({"kind": "storage#bucket", "name": "a.b"}))) as (client, server):
@@ -117,7 +117,7 @@ def test_each_question_is_one_request_that_says_who_pays(
 
 
 @pytest.mark.parametrize("payer", ["bucket-payer", None])
-def test_who_pays_for_a_bucket_goes_before_who_pays_for_all_calls(payer: str | None) -> None:
+def test_user_project_of_a_bucket_overrides_the_quota_project(payer: str | None) -> None:
     class Credentials:
         def before_request(self, *given: Any) -> None:
             given[-1].update({"authorization": "Bearer t", "x-goog-user-project": "of-the-credentials"})
@@ -134,7 +134,7 @@ def test_who_pays_for_a_bucket_goes_before_who_pays_for_all_calls(payer: str | N
 
 
 class _Paying:
-    """The client, each of whose questions project `p` pays for."""
+    """A client whose queries are billed to the project `p`."""
 
     def __init__(self, client: BucketsClient) -> None:
         self._client = client
@@ -158,12 +158,12 @@ class _Paying:
         (Reply([]), "ServiceUnavailableError", None),
     ],
 )  # fmt: skip
-def test_what_a_refusal_means(answer: Reply, kind: str, error_id: str | None) -> None:
+def test_refusal_raises_its_error_class(answer: Reply, kind: str, error_id: str | None) -> None:
     with scripted(BucketsClient, in_turn(answer)) as (client, _):
         assert outcome(lambda: client.bucket("data")) == (kind, error_id)
 
 
-def test_a_refusal_names_the_permission_and_what_is_absent() -> None:
+def test_refusal_names_the_permission_and_the_absent_resource() -> None:
     absent = older(404, "notFound", "The specified bucket does not exist.")
     with scripted(BucketsClient, in_turn(DENIED, absent)) as (client, _):
         with pytest.raises(AccessError) as denied:
@@ -177,14 +177,14 @@ def test_a_refusal_names_the_permission_and_what_is_absent() -> None:
     assert missing.value.message == "the bucket `gs://data` does not exist"
 
 
-def test_a_folder_marker_is_no_data_and_a_page_may_not_be_all() -> None:
+def test_folder_markers_are_not_counted_and_further_pages_are_noted() -> None:
     items = [{"name": "x/", "size": "0"}, {"name": "y/", "size": "3"}, {"name": "z", "size": "0"}]
     with scripted(BucketsClient, in_turn(Reply({"items": items, "nextPageToken": "t"}), Reply({}))) as (client, _):
         assert client.contents("data", "") == BucketContents(2, 3, is_complete=False)
         assert client.contents("data", "") == BucketContents(0, 0, is_complete=True)
 
 
-def test_caches_of_all_pages_and_two_data_locations() -> None:
+def test_caches_of_all_pages_and_both_data_locations_are_returned() -> None:
     first = {"items": [{"zone": "us-central1-a", "state": "running"}], "nextPageToken": "t"}
     second = {"items": [{"anywhereCacheId": "us-central1-b", "state": "paused"}]}
     layout = {"location": "us", "locationType": "dual-region", "customPlacementConfig": {"dataLocations": ["us-west1"]}}
@@ -213,7 +213,7 @@ PLAIN = {"role": ROLE, "members": ["user:ada@example.com"]}
         ([PLAIN, {"role": ROLE, "members": [ROBOT]}], None),
     ],
 )
-def test_a_grant_changes_one_member_only(before: list[dict[str, Any]], after: list[dict[str, Any]] | None) -> None:
+def test_grant_changes_one_member_only(before: list[dict[str, Any]], after: list[dict[str, Any]] | None) -> None:
     policy = {"kind": "storage#policy", "version": 1, "etag": "CAE=", "bindings": before}
     with scripted(BucketsClient, in_turn(Reply(policy))) as (client, server):
         client.grant("data", ROLE, ROBOT)
@@ -223,7 +223,7 @@ def test_a_grant_changes_one_member_only(before: list[dict[str, Any]], after: li
 
 
 class _Policy:
-    """A bucket's policy that others change before each of the first `quicker` writes; the first answer may be lost."""
+    """A bucket's policy that other clients change before each of the first `quicker` writes; the first answer may be lost."""
 
     def __init__(self, *, quicker: int = 0, loses: bool = False) -> None:
         self.members: list[str] = []
@@ -244,7 +244,7 @@ class _Policy:
         return Drop() if lost else Reply({})
 
 
-def test_who_came_first_is_kept() -> None:
+def test_simultaneous_change_by_another_client_is_kept() -> None:
     policy = _Policy(quicker=2)
     with scripted(BucketsClient, policy) as (client, _):
         client.grant("data", ROLE, ROBOT)
@@ -252,7 +252,7 @@ def test_who_came_first_is_kept() -> None:
     assert policy.members == ["user:u1@example.com", "user:u2@example.com", ROBOT]
 
 
-def test_a_grant_whose_answer_was_lost_is_not_made_twice() -> None:
+def test_grant_with_a_lost_answer_is_not_added_twice() -> None:
     policy = _Policy(loses=True)
     with scripted(BucketsClient, policy) as (client, server):
         client.grant("data", ROLE, ROBOT)
@@ -262,7 +262,7 @@ def test_a_grant_whose_answer_was_lost_is_not_made_twice() -> None:
 
 
 @pytest.mark.parametrize("code", [409, 412])
-def test_a_policy_that_has_changed_meanwhile_is_read_anew_after_a_pause(code: int) -> None:
+def test_policy_changed_meanwhile_is_read_again_after_a_delay(code: int) -> None:
     clock = ManualClock()
     answers = in_turn(Reply({"etag": "1"}), older(code, "conflict", "changed"), Reply({"etag": "2"}), Reply({}))
     with scripted(BucketsClient, answers, clock=clock) as (client, server):
@@ -273,7 +273,7 @@ def test_a_policy_that_has_changed_meanwhile_is_read_anew_after_a_pause(code: in
     assert clock.monotonic() > timedelta()
 
 
-def test_a_grant_that_is_not_allowed_is_not_tried_again_and_names_its_permission() -> None:
+def test_refused_grant_is_not_retried_and_names_its_permission() -> None:
     denied = older(403, "forbidden", "ada does not have storage.buckets.setIamPolicy access.")
     with (
         scripted(BucketsClient, in_turn(Reply({"etag": "1"}), denied)) as (client, server),
@@ -284,7 +284,7 @@ def test_a_grant_that_is_not_allowed_is_not_tried_again_and_names_its_permission
     assert [request.method for request in server.received] == ["GET", "PUT"]
 
 
-def test_a_policy_that_never_rests_is_a_conflict() -> None:
+def test_policy_that_keeps_changing_raises_a_conflict() -> None:
     with (
         scripted(BucketsClient, _Policy(quicker=99)) as (client, _),
         pytest.raises(ConflictError, match="changes faster"),
@@ -292,7 +292,7 @@ def test_a_policy_that_never_rests_is_a_conflict() -> None:
         client.grant("data", ROLE, ROBOT)
 
 
-def test_a_policy_shows_its_conditions() -> None:
+def test_policy_is_read_with_its_conditions() -> None:
     with scripted(BucketsClient, in_turn(Reply({"etag": "x", "bindings": [CONDITIONAL]}))) as (client, _):
         binding = IamBinding(ROLE, (ROBOT,), CONDITION["expression"])
         assert client.policy("data") == IamPolicy((binding,), "x")

@@ -1,4 +1,4 @@
-"""One limit for each exchange and one for each call, whatever a server does: time is real here, and short."""
+"""Time and size limits of exchanges and calls with misbehaving servers, in real time."""
 
 from __future__ import annotations
 
@@ -92,21 +92,21 @@ def get(answer: Answer, options: TransportOptions = SMALL, *, method: str = "GET
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 @pytest.mark.parametrize("answer", UNENDING.values(), ids=UNENDING)
-def test_exchange_without_end_is_a_lost_answer_at_the_limit(answer: Answer, method: str) -> None:
+def test_endless_exchange_is_a_lost_answer_at_the_limit(answer: Answer, method: str) -> None:
     error = get(answer, method=method)
 
     assert (type(error), str(error).endswith("timed out (0.1 s)")) == (AnswerLostError, True)
 
 
 @pytest.mark.parametrize("answer", TOO_LARGE.values(), ids=TOO_LARGE)
-def test_response_larger_than_any_ends_before_it_fills_memory(answer: Answer) -> None:
+def test_response_above_the_size_limit_is_garbled(answer: Answer) -> None:
     error = get(answer, TransportOptions(largest=100_000, timeout=timedelta(seconds=2)))
 
     assert isinstance(error, AnswerLostError)
     assert isinstance(error, GarbledAnswerError) or "got more than 100 headers" in str(error)
 
 
-def test_answers_that_come_at_the_same_time_share_one_bound() -> None:
+def test_simultaneous_responses_share_one_size_limit() -> None:
     options = TransportOptions(largest=100_000, together=100_000, timeout=timedelta(seconds=2))
     half, rest = Endless(OK + b"Content-Length: 99999\r\n\r\n" + b" " * 60_000, b"", 0.01), Reply(b" " * 60_000)
     with (
@@ -134,7 +134,7 @@ def test_answers_that_come_at_the_same_time_share_one_bound() -> None:
         assert http.request(second.url)[0].status == 200
 
 
-def test_closing_waits_for_no_thread_that_still_reads_an_answer() -> None:
+def test_close_does_not_wait_for_threads_that_read_an_answer() -> None:
     options = TransportOptions(timeout=timedelta(seconds=1))
     with (
         ScriptedServer(lambda _: Endless(OK + b"Content-Length: 9999\r\n\r\n", b" ", 0.01)) as server,
@@ -158,7 +158,7 @@ def test_closing_waits_for_no_thread_that_still_reads_an_answer() -> None:
         assert not factory().connections
 
 
-def test_proxy_that_never_ends_its_answer_means_not_sent() -> None:
+def test_proxy_with_an_endless_answer_means_not_sent() -> None:
     with ScriptedServer(lambda _: Endless(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n", 0.01)) as server, soon():
         http = Http(TransportOptions(timeout=LIMIT, proxy=HttpProxy("127.0.0.1", server.port)))
 
@@ -186,7 +186,7 @@ class Slow:
         headers["authorization"] = "Bearer t"
 
 
-def test_token_that_never_comes_ends_with_the_exchange_it_is_for() -> None:
+def test_token_request_without_an_answer_ends_with_its_exchange() -> None:
     lock = threading.Lock()
     with ScriptedServer(lambda _: Silence()) as server, soon():
         http = AuthorizedHttp(SMALL, lambda: Slow(server.url), endpoint=None, lock=lock)
@@ -200,7 +200,7 @@ def test_token_that_never_comes_ends_with_the_exchange_it_is_for() -> None:
             http.request("https://tpu.googleapis.com/v2/x")
 
 
-def test_kept_connection_has_a_limit_for_each_exchange() -> None:
+def test_reused_connection_has_a_limit_for_each_exchange() -> None:
     with ScriptedServer(lambda _: Reply()) as server, closing(Http(TransportOptions())) as http:
         http.timeout = 0.5
         http.request(server.url)
@@ -223,7 +223,7 @@ def test_kept_connection_has_a_limit_for_each_exchange() -> None:
     ],
     ids=str,
 )
-def test_call_gets_what_is_left_of_the_deadline(
+def test_call_gets_the_time_left_until_the_deadline(
     timeout: float | None, passed: float, grace: float, call: float
 ) -> None:
     clock, limit = ManualClock(), None if timeout is None else timedelta(seconds=timeout)
@@ -277,7 +277,7 @@ FAILING: dict[str, Answer] = {
 
 
 @pytest.mark.parametrize("answer", FAILING.values(), ids=FAILING)
-def test_call_that_fails_for_ever_ends_within_a_minute_and_within_the_deadline(answer: Answer) -> None:
+def test_call_that_keeps_failing_ends_within_a_minute_and_the_deadline(answer: Answer) -> None:
     clock = ManualClock()
     with client_of(lambda _: answer, clock=clock) as (client, _):
         with pytest.raises(ServiceUnavailableError):
@@ -289,7 +289,7 @@ def test_call_that_fails_for_ever_ends_within_a_minute_and_within_the_deadline(a
         assert clock.monotonic() - before <= timedelta(seconds=2)
 
 
-def test_retry_after_beyond_the_budget_is_named_at_once() -> None:
+def test_retry_after_beyond_the_time_left_raises_at_once() -> None:
     clock = ManualClock()
     with client_of(lambda _: refuse(503, "UNAVAILABLE", retry_after="999999999"), clock=clock) as (client, server):
         with pytest.raises(ServiceUnavailableError) as raised:
@@ -331,7 +331,7 @@ def test_change_whose_answer_is_lost_at_the_deadline_is_not_sent_again(
 
 @contextmanager
 def client_with(script: Script, seconds: float) -> Iterator[TpuClient]:
-    """Return a client whose calls have so much time each."""
+    """Return a client with a time limit for each call."""
     policy = RetryPolicy(deadline=timedelta(seconds=seconds))
     with ScriptedServer(script) as server, soon():
         factory = HttpFactory(TransportOptions(), endpoint=ApiEndpoint.parse(server.url))
@@ -339,7 +339,7 @@ def client_with(script: Script, seconds: float) -> Iterator[TpuClient]:
         factory.close()
 
 
-def test_pages_without_end_end() -> None:
+def test_endless_pages_end_at_the_limit() -> None:
     count = iter(range(10**9))
 
     with (
@@ -349,7 +349,7 @@ def test_pages_without_end_end() -> None:
         client.list_nodes("p", ("us-central2-b",))
 
 
-def test_zones_that_do_not_answer_share_one_limit_and_are_named() -> None:
+def test_unanswered_zones_share_one_limit_and_are_named() -> None:
     zones = [f"zone{number}-a" for number in range(20)]
 
     with client_with(in_turn(Reply({"nodes": []}), Silence()), 0.2) as client:

@@ -1,4 +1,4 @@
-"""What zones offer: all of them in one call where the service takes it, each by itself where it does not."""
+"""Offers of zones: in one call if the service accepts the wildcard, else one call for each zone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def kind(zone: str, name: str) -> dict[str, Any]:
     return {"name": f"projects/p/locations/{zone}/acceleratorTypes/{name}", "type": name}
 
 
-def test_the_offers_of_all_zones_are_one_call() -> None:
+def test_offers_of_all_zones_are_one_call() -> None:
     first = {"acceleratorTypes": [kind("us-central2-b", "v4-8"), kind("us-east5-a", "v6e-1")], "nextPageToken": "t"}
     second = {"acceleratorTypes": [kind("us-central2-b", "v4-16")], "unreachable": [f"{PARENT}/europe-west4-a"]}
     with client_of(in_turn(Reply(first), Reply(second))) as (client, server):
@@ -33,7 +33,7 @@ def test_the_offers_of_all_zones_are_one_call() -> None:
 
 
 def without_wildcard(*refused: str) -> Script:
-    """Return a service that takes no `-`, and refuses what is asked of some zones."""
+    """Return a service that refuses the wildcard `-`, and queries of some zones."""
 
     def answer(request: Received) -> Reply:
         zone = request.path.partition("/locations/")[2].partition("/")[0]
@@ -46,14 +46,14 @@ def without_wildcard(*refused: str) -> Script:
     return answer
 
 
-def test_each_zone_is_asked_where_the_service_takes_no_wildcard() -> None:
+def test_offers_of_each_zone_are_fetched_if_the_wildcard_is_refused() -> None:
     with client_of(without_wildcard("b")) as (client, _):
         assert client.offers("p") == {"a": ("v4-8",)}
     with client_of(without_wildcard("a", "b")) as (client, _), pytest.raises(AccessError):
         client.offers("p")
 
 
-def test_reservations_are_those_of_v2alpha1() -> None:
+def test_reservations_are_read_from_v2alpha1() -> None:
     data = {"name": "projects/p/locations/us-east5-a/reservations/mine", "state": "ACTIVE"}
     with client_of(in_turn(Reply({"reservations": [data]}))) as (client, server):
         assert client.reservations("p", "us-east5-a") == (Reservation("mine", "us-east5-a", data),)
@@ -62,7 +62,7 @@ def test_reservations_are_those_of_v2alpha1() -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_the_sandbox_offers_in_all_what_each_zone_does(face: str, sandbox: Sandbox) -> None:
+def test_sandbox_offers_of_all_zones_equal_those_of_each_zone(face: str, sandbox: Sandbox) -> None:
     administration.add_node(sandbox.state, "trainer")
     with on_face(TpuClient, face, sandbox.state) as client:
         offers = client.offers("sandbox")

@@ -1,4 +1,4 @@
-"""Compute Engine as the checks see it: networks, machines in whatever zone, quotas, and a rule that lets ssh in."""
+"""`ComputeClient`: networks, machines in any zone, quotas, and the firewall rule for ssh."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def compute(request: pytest.FixtureRequest, sandbox: Sandbox) -> Iterator[Comput
         yield client
 
 
-def test_what_stands_beside_a_node(compute: ComputeClient, sandbox: Sandbox) -> None:
+def test_networks_machines_and_quotas_of_a_project_are_read(compute: ComputeClient, sandbox: Sandbox) -> None:
     sandbox_state = sandbox.state
     administration.add_subnetwork(sandbox_state, "default", region="us-central2", privateIpGoogleAccess=True)
     administration.add_disk(sandbox_state, "scratch", zone=ZONE)
@@ -51,7 +51,7 @@ def test_what_stands_beside_a_node(compute: ComputeClient, sandbox: Sandbox) -> 
     assert outcome(lambda: compute.disk("sandbox", ZONE, "none")) == ("NotFoundError", None)
 
 
-def test_a_machine_is_found_whatever_its_zone(compute: ComputeClient, sandbox: Sandbox) -> None:
+def test_machine_is_found_in_any_zone(compute: ComputeClient, sandbox: Sandbox) -> None:
     administration.add_instance(sandbox.state, "vm", zone="europe-west4-a")
     administration.add_instance(sandbox.state, "other", zone="europe-west4-a")
     assert compute.find_machine("sandbox", "vm").zone == "europe-west4-a"
@@ -70,15 +70,13 @@ def test_a_machine_is_found_whatever_its_zone(compute: ComputeClient, sandbox: S
 @pytest.mark.parametrize(
     ("zone", "expected"), [(None, ServiceUnavailableError), ("c", ServiceUnavailableError), ("a", NotFoundError)]
 )
-def test_a_machine_is_absent_where_the_zone_that_counts_has_answered(
-    zone: str | None, expected: type[Exception]
-) -> None:
+def test_machine_is_absent_if_its_zone_has_answered(zone: str | None, expected: type[Exception]) -> None:
     silent = Reply({"items": {"zones/a": EMPTY}, "unreachables": ["projects/p/zones/c"]})
     with scripted(ComputeClient, in_turn(silent)) as (client, _), pytest.raises(expected):
         client.find_machine("p", "vm", zone=zone)
 
 
-def test_ssh_is_let_in_once(compute: ComputeClient) -> None:
+def test_ssh_firewall_rule_is_created_once(compute: ComputeClient) -> None:
     compute.open_firewall("sandbox", "default", "iap-ssh", [IAP], ["22"])
 
     rule = next(rule for rule in compute.firewalls("sandbox") if rule.name == "iap-ssh")
@@ -111,7 +109,7 @@ MACHINE = ComputeInstance("vm", "b", "RUNNING", None, ())
         ([{"items": {"zones/b": {"instances": [{"name": "vm-2", "zone": "b"}]}}}], NotFoundError),
     ],
 )
-def test_a_machine_of_all_pages_and_zones(pages: list[Any], expected: Any) -> None:
+def test_machine_is_searched_on_all_pages_of_all_zones(pages: list[Any], expected: Any) -> None:
     with scripted(ComputeClient, in_turn(*map(Reply, pages))) as (client, server):
         if isinstance(expected, ComputeInstance):
             assert client.find_machine("p", "vm") == expected
@@ -126,7 +124,7 @@ def test_a_machine_of_all_pages_and_zones(pages: list[Any], expected: Any) -> No
     assert len(server.received) == len(pages)
 
 
-def test_quotas_that_were_left_out_are_not_none() -> None:
+def test_region_quotas_missing_with_a_warning_raise_unavailable() -> None:
     warning = {"quotaStatusWarning": {"code": "QUOTA_INFO_UNAVAILABLE", "message": "try later"}}
     quota = {"quotas": [{"metric": "IN_USE_ADDRESSES", "limit": 8.0, "usage": 3.0}]}
     with scripted(ComputeClient, in_turn(Reply(warning), Reply(quota), Reply({}))) as (client, _):
@@ -136,13 +134,13 @@ def test_quotas_that_were_left_out_are_not_none() -> None:
         assert client.region_quotas("p", "r") == {}
 
 
-def test_quotas_beside_a_warning_are_quotas() -> None:
+def test_quotas_with_a_warning_are_returned() -> None:
     quota = {"quotas": [{"metric": "CPUS", "limit": 8.0}], "quotaStatusWarning": {"code": "X"}}
     with scripted(ComputeClient, in_turn(Reply(quota))) as (client, _):
         assert list(client.region_quotas("p", "r")) == ["CPUS"]
 
 
-def test_a_rule_is_for_the_network_that_is_named_by_its_path_too() -> None:
+def test_firewall_rule_accepts_a_network_named_by_its_path() -> None:
     network = "projects/host/global/networks/n"
     with scripted(ComputeClient, in_turn(Reply(DONE))) as (client, server):
         client.open_firewall("p", network, "iap-ssh", [IAP], ["22"])
@@ -150,7 +148,7 @@ def test_a_rule_is_for_the_network_that_is_named_by_its_path_too() -> None:
     assert server.received[0].body == {**BODY, "network": network}
 
 
-def test_a_rule_that_may_not_be_made_names_its_permission() -> None:
+def test_refused_firewall_rule_names_its_permission() -> None:
     denied = older(403, "forbidden", "no")
     with (
         scripted(ComputeClient, in_turn(denied)) as (client, _),
@@ -159,7 +157,7 @@ def test_a_rule_that_may_not_be_made_names_its_permission() -> None:
         client.open_firewall("p", "n", "iap-ssh", [IAP], ["22"])
 
 
-def test_firewall_rules_of_all_pages() -> None:
+def test_firewall_rules_of_all_pages_are_returned() -> None:
     first = {"items": [{"name": "a", "network": f"{BASE}/global/networks/n"}], "nextPageToken": "t"}
     with scripted(ComputeClient, in_turn(Reply(first), Reply({"items": [{"name": "b"}]}))) as (client, _):
         assert [(rule.name, rule.network) for rule in client.firewalls("p")] == [("a", "n"), ("b", "")]
@@ -176,7 +174,7 @@ BODY = {
 }
 
 
-def test_a_rule_is_waited_for_and_sent_again_under_the_same_id() -> None:
+def test_firewall_rule_is_retried_with_the_same_id_and_awaited() -> None:
     clock = ManualClock()
     answers = in_turn(Drop(), Reply(RUNNING), Reply(RUNNING), Reply(DONE))
     with scripted(ComputeClient, answers, clock=clock) as (client, server):
@@ -208,14 +206,14 @@ def failed(code: int, word: str, message: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_rule_that_was_not_made(answer: Reply, kind: type[Exception]) -> None:
+def test_firewall_rule_whose_operation_fails_raises(answer: Reply, kind: type[Exception]) -> None:
     with scripted(ComputeClient, in_turn(answer)) as (client, _), pytest.raises(kind) as caught:
         client.open_firewall("p", "n", "iap-ssh", [IAP], ["22"])
 
     assert type(caught.value) is kind
 
 
-def test_a_missing_permission_is_named() -> None:
+def test_missing_permission_is_named() -> None:
     answers = in_turn(older(403, "forbidden", "no"))
     with scripted(ComputeClient, answers) as (client, _), pytest.raises(AccessError) as caught:
         client.subnetwork("p", "us-central2", "default")

@@ -1,4 +1,4 @@
-"""Whose name calls are made in, and that no program is started to find out."""
+"""Credentials: which source is used, and that no program is started to find it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def loaded(environ: dict[str, str], adc: Path, **options: Any) -> Any:
         (IMPERSONATED, "impersonated_credentials"),
     ],
 )
-def test_each_kind_of_file_is_read_and_gcloud_never_started(
+def test_each_kind_of_credentials_file_is_read_without_gcloud(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: dict[str, Any], kind: str
 ) -> None:
     called = tmp_path / "called"
@@ -100,7 +100,7 @@ def test_each_kind_of_file_is_read_and_gcloud_never_started(
         (".", "Is a directory"),
     ],
 )
-def test_a_file_that_cannot_be_credentials_is_refused_at_once(tmp_path: Path, name: str, why: str) -> None:
+def test_unusable_credentials_file_is_refused(tmp_path: Path, name: str, why: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     with (tmp_path / "large").open("wb") as file:
         file.truncate(10 << 30)
@@ -112,7 +112,7 @@ def test_a_file_that_cannot_be_credentials_is_refused_at_once(tmp_path: Path, na
         loaded({"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / name)}, tmp_path / "absent")
 
 
-def test_the_named_file_beats_the_usual_one(tmp_path: Path, private_key: str) -> None:
+def test_google_application_credentials_override_the_default_file(tmp_path: Path, private_key: str) -> None:
     adc = tmp_path / "adc.json"
     adc.write_text(json.dumps(USER))
     named = key_file(tmp_path / "key.json", private_key)
@@ -126,7 +126,7 @@ def test_the_named_file_beats_the_usual_one(tmp_path: Path, private_key: str) ->
 @pytest.mark.parametrize(
     "content", [None, "", "[]", "{}", '{"type": "service_account"}', '{"type": "authorized_user"}', "5"]
 )
-def test_a_file_that_holds_no_credentials_is_named(tmp_path: Path, content: str | None) -> None:
+def test_file_without_credentials_is_named(tmp_path: Path, content: str | None) -> None:
     named = tmp_path / "key.json"
     if content is not None:
         named.write_text(content)
@@ -138,7 +138,7 @@ def test_a_file_that_holds_no_credentials_is_named(tmp_path: Path, content: str 
     assert "gcloud auth application-default login" in str(caught.value.hint)
 
 
-def test_gclouds_token_is_the_last_resort_and_asked_for_again_when_it_is_refused(tmp_path: Path) -> None:
+def test_gcloud_token_is_used_last_and_fetched_again_after_a_refusal(tmp_path: Path) -> None:
     tokens = iter(["one", "two"])
     credentials = loaded({}, tmp_path / "none", gcloud_token=lambda: next(tokens))
 
@@ -148,7 +148,7 @@ def test_gclouds_token_is_the_last_resort_and_asked_for_again_when_it_is_refused
     assert credentials.token == "two"
 
 
-def test_no_credentials_anywhere_says_where_was_looked(tmp_path: Path) -> None:
+def test_missing_credentials_name_the_searched_places(tmp_path: Path) -> None:
     with pytest.raises(AccessError) as caught:
         loaded({}, tmp_path / "none.json")
 
@@ -159,7 +159,7 @@ def test_no_credentials_anywhere_says_where_was_looked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("chain", ["a@x,b@x,c@x", ("a@x", "b@x", "c@x")])
-def test_the_last_of_a_chain_is_acted_as(tmp_path: Path, chain: str | tuple[str, ...]) -> None:
+def test_last_account_of_a_chain_is_impersonated(tmp_path: Path, chain: str | tuple[str, ...]) -> None:
     credentials = loaded({}, tmp_path / "none", gcloud_token=lambda: "t", impersonate=chain)
 
     assert credentials.service_account_email == "c@x"
@@ -167,7 +167,7 @@ def test_the_last_of_a_chain_is_acted_as(tmp_path: Path, chain: str | tuple[str,
 
 
 @pytest.mark.parametrize(("flavor", "expected"), [({"Metadata-Flavor": "Google"}, True), ({}, False)])
-def test_the_metadata_server_is_known_by_its_header(tmp_path: Path, flavor: dict[str, str], expected: bool) -> None:
+def test_metadata_server_is_recognised_by_its_header(tmp_path: Path, flavor: dict[str, str], expected: bool) -> None:
     with ScriptedServer(lambda _: Reply(headers=flavor)) as server:
         environ = {"GCE_METADATA_HOST": f"127.0.0.1:{server.port}"}
 
@@ -180,7 +180,7 @@ def test_the_metadata_server_is_known_by_its_header(tmp_path: Path, flavor: dict
 
 
 def failure_of(credentials: Any) -> tuple[TpuctlError, ManualClock]:
-    """Return how a call fails whose token cannot be had. The call itself never leaves."""
+    """Return the error of a call without a token. The call itself is not sent."""
     endpoint = "https://tpu.test"
     factory = HttpFactory(TransportOptions(), credentials=lambda: credentials, endpoint=ApiEndpoint.parse(endpoint))
     clock = ManualClock()
@@ -190,7 +190,7 @@ def failure_of(credentials: Any) -> tuple[TpuctlError, ManualClock]:
     return caught.value, clock
 
 
-def test_a_token_refused_is_a_matter_of_access(tmp_path: Path, private_key: str) -> None:
+def test_refused_token_raises_a_credentials_error(tmp_path: Path, private_key: str) -> None:
     answer = Reply({"error": "invalid_grant", "error_description": "Token has been expired or revoked."}, 400)
     with ScriptedServer(lambda _: answer) as server:
         credentials = loaded({}, key_file(tmp_path / "key", private_key, server.url))
@@ -203,7 +203,7 @@ def test_a_token_refused_is_a_matter_of_access(tmp_path: Path, private_key: str)
         assert clock.monotonic().total_seconds() == 0
 
 
-def test_a_token_that_the_network_keeps_away_is_no_matter_of_access(tmp_path: Path, private_key: str) -> None:
+def test_token_lost_to_a_network_failure_means_not_sent(tmp_path: Path, private_key: str) -> None:
     error, clock = failure_of(loaded({}, key_file(tmp_path / "key", private_key)))
 
     assert type(error) is ServiceUnavailableError
@@ -211,8 +211,8 @@ def test_a_token_that_the_network_keeps_away_is_no_matter_of_access(tmp_path: Pa
     assert clock.monotonic().total_seconds() > 0
 
 
-def test_what_gcloud_says_about_its_token_is_told_as_it_is(tmp_path: Path) -> None:
-    """Its token was refused, and the refresh fails: that is gcloud's error, with gcloud's remedy."""
+def test_message_of_gcloud_about_its_token_is_quoted(tmp_path: Path) -> None:
+    """After a refused token the refresh fails with gcloud's error and remedy."""
     credentials = GcloudCredentials(lambda: "t")
     credentials.token = None
     credentials._access_token = no_gcloud
@@ -222,7 +222,7 @@ def test_what_gcloud_says_about_its_token_is_told_as_it_is(tmp_path: Path) -> No
     assert (type(error), error.message, error.hint) == (AccessError, "gcloud is not installed", "install it")
 
 
-def test_no_credentials_are_loaded_for_loopback() -> None:
+def test_loopback_endpoint_loads_no_credentials() -> None:
     with client_of(lambda _: Reply({"nodes": []})) as (client, server):
         client.list_nodes("p")
         assert "authorization" not in server.received[0].headers

@@ -1,4 +1,4 @@
-"""Every request of a check is one that the API's own discovery document has, and leaves out nothing that is read."""
+"""Every request of a check exists in the API's discovery document, and its field mask includes everything that is read."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ ASKED: list[tuple[type[ApiClient], Callable[[Any], Any], tuple[str, ...]]] = [
 
 
 class _Service:
-    """An http object that answers as the documents say, with what was asked for or with all that there is."""
+    """An http object that answers like the discovery documents, with the requested fields or with all fields."""
 
     def __init__(self, *, whole: bool) -> None:
         self.whole = whole
@@ -87,7 +87,7 @@ def _asked(kind: type[ApiClient], ask: Callable[[Any], Any], *, whole: bool) -> 
 
 
 @pytest.mark.parametrize(("kind", "ask", "methods"), ASKED)
-def test_the_documents_have_what_is_asked(
+def test_requests_are_methods_of_the_discovery_documents(
     kind: type[ApiClient], ask: Callable[[Any], Any], methods: tuple[str, ...]
 ) -> None:
     """Method, path, each parameter, each field of a mask and of a body."""
@@ -97,14 +97,14 @@ def test_the_documents_have_what_is_asked(
 
 
 @pytest.mark.parametrize(("kind", "ask", "methods"), ASKED)
-def test_a_mask_leaves_out_nothing_that_is_read(
+def test_field_mask_includes_every_field_that_is_read(
     kind: type[ApiClient], ask: Callable[[Any], Any], methods: tuple[str, ...]
 ) -> None:
     del methods
     assert _asked(kind, ask, whole=False)[0] == _asked(kind, ask, whole=True)[0]
 
 
-def test_a_machine_is_found_in_the_answer_that_was_asked_for() -> None:
+def test_machine_is_found_in_a_masked_answer() -> None:
     for whole in (False, True):
         machine, service = _asked(ComputeClient, _found, whole=whole)
         assert [(found.id, found.complaints) for found in service.found] == [
@@ -134,7 +134,7 @@ def _found(client: ComputeClient) -> str:
         ),
     ],
 )
-def test_a_request_that_the_service_does_not_know_would_be_seen(sent: Sent, complaint: str) -> None:
+def test_unknown_request_is_detected(sent: Sent, complaint: str) -> None:
     assert understand(sent).complaints == (complaint,)
 
 
@@ -146,7 +146,7 @@ def test_a_request_that_the_service_does_not_know_would_be_seen(sent: Sent, comp
         "https://compute.googleapis.com/compute/v1/projects/p/aggregated/networks",
     ],
 )
-def test_a_path_that_the_service_does_not_have_would_be_seen(url: str) -> None:
+def test_unknown_path_is_detected(url: str) -> None:
     with pytest.raises(LookupError):
         understand(Sent("GET", url))
 
@@ -171,14 +171,16 @@ def test_a_path_that_the_service_does_not_have_would_be_seen(url: str) -> None:
         (Reservation.from_api, ("tpu", "v2alpha1", "Reservation")),
     ],
 )
-def test_a_noun_reads_only_fields_that_there_are(read: Callable[[Any], Any], schema: tuple[str, str, str]) -> None:
+def test_model_reads_only_fields_of_the_discovery_document(
+    read: Callable[[Any], Any], schema: tuple[str, str, str]
+) -> None:
     assert read(resource(*schema))
 
 
-def test_a_field_that_there_is_not_would_be_seen() -> None:
+def test_unknown_field_is_detected() -> None:
     with pytest.raises(LookupError, match="no field wanted"):
         Known({"there": 1}).get("wanted")
 
 
-def test_a_mask_is_read_as_it_is_written() -> None:
+def test_field_mask_is_parsed() -> None:
     assert parse_mask("items(name,a/b),nextPageToken") == {"items": {"name": {}, "a": {"b": {}}}, "nextPageToken": {}}

@@ -1,4 +1,4 @@
-"""What several threads ask at once is asked once; a failure is that of all who waited, and of nobody later."""
+"""`TTLCache`: one thread fetches for all; a failure is raised in all waiting threads and not cached."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tpuctl.clock import ManualClock
 from tpuctl.cloud.requests import TTLCache
 
 
-def test_an_answer_is_kept_for_a_minute_by_its_key() -> None:
+def test_answer_is_cached_for_a_minute_by_its_key() -> None:
     clock = ManualClock()
     memory = TTLCache[int](clock)
     answers = iter(range(9))
@@ -27,7 +27,7 @@ def test_an_answer_is_kept_for_a_minute_by_its_key() -> None:
     assert (first, second, ask()) == ((0, 1, 0), 0, 2)
 
 
-def test_who_waits_fails_with_who_asks_and_the_next_asks_again() -> None:
+def test_failure_is_raised_in_waiting_threads_and_not_cached() -> None:
     memory = TTLCache[str](ManualClock())
     asks, may_end, has_begun = [], threading.Event(), threading.Event()
     raised: list[str] = []

@@ -1,4 +1,4 @@
-"""What checks make of answers that are not the usual ones: refusals in all their forms, gaps, and words newer than us."""
+"""Unusual answers to checks: refusals of all formats, missing fields, and unknown values of enums."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ HTML = b"<!DOCTYPE html><html><title>Sign in</title></html>"
 
 
 def failed(name: str, *replies: Reply) -> tuple[str, str | None, str]:
-    """Return class, id and text of the failure that a question ends with."""
+    """Return class, id and text of the error of a query."""
     kind, ask, _ = QUESTIONS[name]
     with scripted(kind, in_turn(*replies)) as (client, _), pytest.raises(TpuctlError) as raised:
         ask(client)
@@ -89,26 +89,26 @@ def failed(name: str, *replies: Reply) -> tuple[str, str | None, str]:
         (refuse(503, "UNAVAILABLE"), "ServiceUnavailableError", None),
     ],
 )  # fmt: skip
-def test_a_failure_is_told_by_what_it_is(name: str, reply: Reply, kind: str, error_id: str | None) -> None:
-    """None of these is an absence, and none says that a permission is missing that would not help."""
+def test_failure_raises_its_error_class(name: str, reply: Reply, kind: str, error_id: str | None) -> None:
+    """None of these means absent, and none names a permission that would not help."""
     found = failed(name, reply)
 
     assert (found[:2], QUESTIONS[name][2] in found[2]) == ((kind, error_id), False)
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_a_permission_is_named_where_it_is_what_is_missing(name: str) -> None:
+def test_permission_is_named_only_if_it_is_missing(name: str) -> None:
     permission = QUESTIONS[name][2]
-    told = refuse(
+    named = refuse(
         403, "PERMISSION_DENIED", f"Permission '{permission}' denied on resource", info("IAM_PERMISSION_DENIED")
     )
 
-    for reply in (older(403, "forbidden", "no"), refuse(403, "PERMISSION_DENIED", "no"), told):
+    for reply in (older(403, "forbidden", "no"), refuse(403, "PERMISSION_DENIED", "no"), named):
         kind, _, text = failed(name, reply)
         assert (kind, text.startswith(f"`{permission}` is not allowed on the ")) == ("AccessError", True)
 
 
-def test_the_permission_is_the_one_that_the_api_names() -> None:
+def test_permission_named_by_the_api_is_used() -> None:
     assert failed("bucket", older(403, "forbidden", PAYER)) == (
         "AccessError",
         "iam-permission-denied",
@@ -167,7 +167,7 @@ def test_the_permission_is_the_one_that_the_api_names() -> None:
         (ProjectsClient, lambda c: c.project("p").state, [{"name": "projects/1", "projectId": "p", "state": "NEW"}], "NEW"),
     ],
 )  # fmt: skip
-def test_gaps_pages_numbers_and_new_words(
+def test_missing_fields_pages_numbers_and_new_enum_values_are_accepted(
     kind: type[ApiClient], ask: Callable[[Any], Any], answers: list[Any], result: Any
 ) -> None:
     with scripted(kind, in_turn(*map(Reply, answers))) as (client, server):
@@ -177,8 +177,8 @@ def test_gaps_pages_numbers_and_new_words(
     assert all("pageToken=t" in request.path for request in server.received[1:])
 
 
-def test_quotas_as_the_service_shows_them() -> None:
-    """One metric has two limits. A limit of 0 is left out; so are the places that have none of their own."""
+def test_quotas_are_parsed_in_the_formats_of_the_service() -> None:
+    """One metric has two limits. A limit of 0 is left out; so are locations without their own limit."""
     metric = f"{TPU}/tpu-v5s-litepod-preemptible"
     in_zone, in_region = "1/{project}/{zone}", "1/{project}/{region}"
     zones = [{"effectiveLimit": "1536"}, {"dimensions": {"zone": "us-west4-a"}}]
@@ -210,7 +210,7 @@ def test_quotas_as_the_service_shows_them() -> None:
         (ComputeClient, lambda c: c.firewalls("p"), {"items": [], "nextPageToken": "again"}),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_is_not_known_rather_than_nothing(
+def test_unreadable_value_is_unknown_instead_of_empty(
     kind: type[ApiClient], ask: Callable[[Any], Any], answer: Any
 ) -> None:
     with scripted(kind, in_turn(Reply(answer))) as (client, _):

@@ -1,4 +1,4 @@
-"""OS Login and Compute Engine's metadata: what is sent, what answers mean, and whose account it is about."""
+"""OS Login and Compute Engine's metadata: requests, meaning of answers, and the account."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def os_login(script: Script) -> Iterator[tuple[OsLoginClient, ScriptedServer]]:
             factory.close()
 
 
-def test_a_profile_has_its_primary_name_first_and_finds_keys_whatever_their_comment() -> None:
+def test_profile_has_its_primary_name_first_and_ignores_comments_of_keys() -> None:
     with os_login(in_turn(Reply(PROFILE), refuse(404, "NOT_FOUND"))) as (client, server):
         found, absent = client.profile(ACCOUNT, "p"), client.profile(ACCOUNT, "p")
 
@@ -48,7 +48,7 @@ def test_a_profile_has_its_primary_name_first_and_finds_keys_whatever_their_comm
     assert server.received[0].path == f"/v1/users/{ACCOUNT}/loginProfile?projectId=p&alt=json"
 
 
-def test_a_key_is_imported_without_its_comment_and_lasts_as_long_as_it_shall() -> None:
+def test_key_is_imported_without_its_comment_and_with_its_expiry() -> None:
     with os_login(
         in_turn(Reply({"loginProfile": PROFILE}), Reply({"loginProfile": PROFILE}), Reply(KEYS["f1"]))
     ) as pair:
@@ -66,7 +66,7 @@ def test_a_key_is_imported_without_its_comment_and_lasts_as_long_as_it_shall() -
     ]
 
 
-def test_a_refusal_names_the_roles_and_an_odd_account_is_never_sent() -> None:
+def test_refusal_names_the_roles_and_an_invalid_account_is_not_sent() -> None:
     with os_login(in_turn(refuse(403, "PERMISSION_DENIED", "The caller does not have permission"))) as (client, server):
         with pytest.raises(AccessError, match=f"OS Login refuses `{ACCOUNT}`") as caught:
             client.profile(ACCOUNT, "p")
@@ -78,7 +78,7 @@ def test_a_refusal_names_the_roles_and_an_odd_account_is_never_sent() -> None:
 
 
 class Answer:
-    """An http object with one answer, which keeps what it was asked."""
+    """An http object with one answer, which records its requests."""
 
     def __init__(self, status: int, body: Any) -> None:
         self.asked: list[str] = []
@@ -92,7 +92,7 @@ class Answer:
 @pytest.mark.parametrize(
     ("status", "body", "account"), [(200, {"email": ACCOUNT}, ACCOUNT), (200, {"sub": "1"}, None), (403, {}, None)]
 )
-def test_who_calls_is_asked_of_google_and_may_stay_unknown(status: int, body: Any, account: str | None) -> None:
+def test_caller_is_read_from_google_and_may_be_unknown(status: int, body: Any, account: str | None) -> None:
     http = Answer(status, body)
 
     assert OsLoginClient(lambda: http, ManualClock()).caller() == account
@@ -112,7 +112,7 @@ def test_who_calls_is_asked_of_google_and_may_stay_unknown(status: int, body: An
         ([refuse(503, "UNAVAILABLE")], ServiceUnavailableError),
     ],
 )
-def test_a_projects_metadata_is_read_with_little_patience(answers: list[Reply], metadata: Any) -> None:
+def test_project_metadata_is_read_with_few_retries(answers: list[Reply], metadata: Any) -> None:
     with ScriptedServer(in_turn(*answers)) as server:
         factory = HttpFactory(TransportOptions(), endpoint=ApiEndpoint.parse(server.url))
         client = ComputeClient(factory, ManualClock(), endpoint=server.url)
@@ -142,7 +142,7 @@ IMPERSONATED = {
     ("content", "account"),
     [(USER, None), (USER | {"account": ACCOUNT}, ACCOUNT), (IMPERSONATED, "ci@p.iam.gserviceaccount.com")],
 )
-def test_credentials_tell_their_account_where_they_know_it(tmp_path: Path, content: Any, account: str | None) -> None:
+def test_account_of_credentials_is_returned_if_known(tmp_path: Path, content: Any, account: str | None) -> None:
     path = tmp_path / "credentials.json"
     path.write_text(json.dumps(content))
     request = AuthRequest(TransportOptions())

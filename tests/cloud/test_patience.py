@@ -1,4 +1,4 @@
-"""How patient the clients are that answer the questions of a check."""
+"""Retries of the clients that answer the queries of a check."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tpuctl.cloud.storage import BucketsClient
         (ComputeClient, lambda client: client.network("p", "n")),
     ],
 )
-def test_what_is_good_to_know_is_asked_for_twice_at_most(kind: type[ApiClient], ask: Callable[[Any], object]) -> None:
-    """A check has seconds, and says at their end what was not answered."""
+def test_optional_information_is_requested_at_most_twice(kind: type[ApiClient], ask: Callable[[Any], object]) -> None:
+    """A check has some seconds, and then reports unanswered queries."""
     with scripted(kind, in_turn(older(503, "backendError", "down"))) as (client, server):
         assert outcome(lambda: ask(client))[0] == "ServiceUnavailableError"
 

@@ -1,4 +1,4 @@
-"""Projects as the checks see them: five APIs, each at its own host or all at one endpoint."""
+"""`ProjectsClient`: five APIs, each at its own host or all at one endpoint."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def projects(request: pytest.FixtureRequest, sandbox: Sandbox) -> Iterator[Proje
         yield client
 
 
-def test_what_a_project_is_and_has(projects: ProjectsClient, sandbox: Sandbox) -> None:
+def test_project_is_read_with_billing_services_and_quotas(projects: ProjectsClient, sandbox: Sandbox) -> None:
     sandbox_state = sandbox.state
     administration.set_services(sandbox_state, {IAP: False, TPU: True})
     administration.set_org_policy(sandbox_state, "compute.requireOsLogin", {"rules": [{"enforce": True}]})
@@ -54,14 +54,14 @@ def test_what_a_project_is_and_has(projects: ProjectsClient, sandbox: Sandbox) -
     assert "roles/editor" in {binding.role for binding in projects.policy("sandbox").bindings}
 
 
-def test_a_service_is_enabled(projects: ProjectsClient, sandbox: Sandbox) -> None:
+def test_service_is_enabled(projects: ProjectsClient, sandbox: Sandbox) -> None:
     administration.set_services(sandbox.state, {IAP: False})
     projects.enable("sandbox", IAP)
 
     assert projects.services("sandbox", [IAP]) == {IAP: True}
 
 
-def test_a_role_that_does_not_exist_is_absent(projects: ProjectsClient) -> None:
+def test_missing_role_raises_not_found(projects: ProjectsClient) -> None:
     assert outcome(lambda: projects.role("roles/storage.nothing")) == ("NotFoundError", None)
 
 
@@ -80,9 +80,7 @@ def test_a_role_that_does_not_exist_is_absent(projects: ProjectsClient) -> None:
         (lambda c: c.role("organizations/1/roles/r"), "iam", "GET /v1/organizations/1/roles/r"),
     ],
 )  # fmt: skip
-def test_each_question_goes_to_its_own_host_with_its_own_permission(
-    ask: Callable[[ProjectsClient], Any], host: str, line: str
-) -> None:
+def test_each_query_has_its_host_and_permission(ask: Callable[[ProjectsClient], Any], host: str, line: str) -> None:
     sent = _Sent()
     with pytest.raises(AccessError, match=r"`\w+\.\w+\.\w+` is not allowed on the "):
         ask(ProjectsClient(lambda: sent, ManualClock()))
@@ -91,7 +89,7 @@ def test_each_question_goes_to_its_own_host_with_its_own_permission(
 
 
 class _Sent:
-    """An http object that refuses everything and keeps where it would have gone."""
+    """An http object that refuses everything and records the URLs."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []
@@ -105,7 +103,7 @@ class _Sent:
         return httplib2.Response({"status": "403"}), body
 
 
-def test_a_policy_is_asked_for_with_its_conditions() -> None:
+def test_policy_is_requested_with_its_conditions() -> None:
     with scripted(ProjectsClient, in_turn(Reply({"bindings": []}))) as (client, server):
         client.policy("p")
 
@@ -113,7 +111,7 @@ def test_a_policy_is_asked_for_with_its_conditions() -> None:
 
 
 @pytest.mark.parametrize("refusal", [refuse(501, "UNIMPLEMENTED"), refuse(404, "NOT_FOUND"), refuse(400, "X")])
-def test_services_are_listed_where_they_cannot_be_named(refusal: Reply) -> None:
+def test_services_are_listed_if_batch_get_is_unsupported(refusal: Reply) -> None:
     first, second = Reply({"services": [ON], "nextPageToken": "t"}), Reply({})
     with scripted(ProjectsClient, in_turn(refusal, first, second)) as (client, server):
         assert client.services("p", [TPU, IAP]) == {TPU: True, IAP: False}
@@ -136,7 +134,7 @@ def test_services_by_name_take_one_call_and_a_403_is_final() -> None:
     assert len(server.received) == 2
 
 
-def test_more_services_than_can_be_named_are_listed() -> None:
+def test_services_above_the_batch_limit_are_listed() -> None:
     names = [f"s{number}.googleapis.com" for number in range(31)]
     with scripted(ProjectsClient, in_turn(Reply({"services": [ON]}))) as (client, server):
         assert client.services("p", names) == dict.fromkeys(names, False)
@@ -144,7 +142,7 @@ def test_more_services_than_can_be_named_are_listed() -> None:
     assert server.lines == ["GET /v1/projects/p/services"]
 
 
-def test_as_many_services_as_can_be_named_are_named() -> None:
+def test_services_up_to_the_batch_limit_take_one_call() -> None:
     names = [f"s{number}.googleapis.com" for number in range(30)]
     with scripted(ProjectsClient, in_turn(Reply({"services": [ON]}))) as (client, server):
         assert client.services("p", names) == dict.fromkeys(names, False)
@@ -152,7 +150,7 @@ def test_as_many_services_as_can_be_named_are_named() -> None:
     assert server.lines == ["GET /v1/projects/p/services:batchGet"]
 
 
-def test_quotas_of_all_pages() -> None:
+def test_quotas_of_all_pages_are_returned() -> None:
     def metric(name: str, *buckets: dict[str, Any]) -> dict[str, Any]:
         limits = [{"metric": f"{TPU}/{name}", "unit": "1/{project}/{region}", "quotaBuckets": list(buckets)}]
         return {"metric": f"{TPU}/{name}", "displayName": name.upper(), "consumerQuotaLimits": limits}
@@ -172,7 +170,7 @@ def test_quotas_of_all_pages() -> None:
     assert "pageToken=t" in server.received[1].path
 
 
-def test_enabling_waits_for_its_operation() -> None:
+def test_enable_waits_for_its_operation() -> None:
     clock = ManualClock()
     pending, done = {"name": "operations/acf.1"}, {"name": "operations/acf.1", "done": True}
     with scripted(ProjectsClient, in_turn(Reply(pending), Reply(pending), Reply(done)), clock=clock) as (
@@ -185,7 +183,7 @@ def test_enabling_waits_for_its_operation() -> None:
     assert clock.monotonic() == timedelta(seconds=2)
 
 
-def test_enabling_that_fails_or_never_ends_says_so() -> None:
+def test_enable_raises_if_its_operation_fails_or_never_ends() -> None:
     failed = Reply({"name": "operations/x", "done": True, "error": {"code": 9, "message": "billing is needed"}})
     with (
         scripted(ProjectsClient, in_turn(failed)) as (client, _),
@@ -197,13 +195,13 @@ def test_enabling_that_fails_or_never_ends_says_so() -> None:
         client.enable("p", TPU)
 
 
-def test_a_deleted_role_gives_nothing() -> None:
+def test_deleted_role_raises_not_found() -> None:
     answer = Reply({"includedPermissions": ["a.b.c"], "deleted": True})
     with scripted(ProjectsClient, in_turn(answer)) as (client, _), pytest.raises(NotFoundError, match="is deleted"):
         client.role("projects/p/roles/r")
 
 
-def test_a_policy_of_the_organisation_is_read_as_it_is_in_force() -> None:
+def test_effective_organisation_policy_is_read() -> None:
     name = "projects/1/policies/compute.vmExternalIpAccess"
     answer = Reply({"name": name, "spec": {"rules": [{"denyAll": True}]}})
     with scripted(ProjectsClient, in_turn(answer)) as (client, _):
@@ -212,7 +210,7 @@ def test_a_policy_of_the_organisation_is_read_as_it_is_in_force() -> None:
         )
 
 
-def test_an_api_that_is_not_enabled_is_told_from_a_missing_permission() -> None:
+def test_disabled_api_is_distinguished_from_a_missing_permission() -> None:
     info = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "SERVICE_DISABLED"}
     text = "Organization Policy API has not been used in project 1 before or it is disabled."
     with scripted(ProjectsClient, in_turn(refuse(403, "PERMISSION_DENIED", text, info))) as (client, _):

@@ -1,4 +1,4 @@
-"""What an answer must look like: each declared shape agrees with the API's document, and no field can end as a traceback."""
+"""Shapes of answers: each agrees with the API's discovery document, and no value of a field causes a traceback."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def declared() -> Iterator[Any]:
 
 
 def disagreements(kind: Any, spec: dict[str, Any], document: dict[str, Any], path: str) -> Iterator[str]:
-    """Yield where a declared kind is not what the document says."""
+    """Yield the fields whose declared type differs from the discovery document."""
     spec = document["schemas"][spec["$ref"]] if "$ref" in spec else spec
     if isinstance(kind, Shape) and kind.schema and "properties" not in spec:
         # Of an operation's metadata the document tells only where its type is described.
@@ -96,7 +96,7 @@ def json_type(kind: Any) -> str | None:
 
 @pytest.mark.parametrize("shape", [*declared()])
 def test_shape_agrees_with_the_discovery_document(shape: Shape | Page) -> None:
-    """A field that the document lacks would never be checked; one of another type would refuse right answers."""
+    """A field missing in the document would never be checked; one of another type would refuse valid answers."""
     document, schema = shape.schema.split()
     api, version = document.split(".")
     found = load(api, version)
@@ -113,7 +113,7 @@ def test_shape_agrees_with_the_discovery_document(shape: Shape | Page) -> None:
 
 
 def read_node(data: Any) -> Any:
-    """Read a node, and all that is ever read of it."""
+    """Read a node, and every property of it."""
     node = Node.from_api(data)
     spec = NodeSpec.from_node(node)
     shown = (
@@ -178,7 +178,7 @@ def changed(value: Any, path: tuple[str | int, ...], to: Any) -> Any:
 
 @pytest.mark.parametrize("noun", NOUNS)
 def test_each_field_with_each_odd_value_is_read_or_is_one_error(noun: str) -> None:
-    """A traceback of any other kind, also from what reads the noun later, fails here."""
+    """Any other exception fails here, also one of a property that reads the model later."""
     read, schema, shape = NOUNS[noun]
     whole = plain(*schema)
     read(whole)
@@ -228,7 +228,7 @@ def test_unknown_fields_and_unknown_values_of_enums_are_accepted(noun: str) -> N
         pytest.param({"new": DEEP}, "new: expected at most 64 levels", id="deep"),
     ],
 )
-def test_the_error_names_the_path_and_what_was_expected(data: Any, text: str) -> None:
+def test_error_names_the_path_and_the_expected_type(data: Any, text: str) -> None:
     with pytest.raises(ShapeError) as raised:
         Node.from_api(data)
 
@@ -247,14 +247,14 @@ def test_the_error_names_the_path_and_what_was_expected(data: Any, text: str) ->
         pytest.param(b" " * (64 << 20) + b"1", "more than 64 MiB", id="too long"),
     ],
 )
-def test_json_that_no_field_can_hold_is_refused(content: bytes, text: str) -> None:
+def test_json_with_unusable_numbers_or_depth_is_refused(content: bytes, text: str) -> None:
     with pytest.raises(ShapeError) as raised:
         parse_json(content)
 
     assert str(raised.value) == text
 
 
-def test_a_request_for_a_thousand_million_nodes_is_refused_before_their_names_are_made() -> None:
+def test_request_for_a_billion_nodes_is_refused_before_names_are_created() -> None:
     several = {"nodeCount": 10**9, "nodeIdPrefix": "n"}
     request = {"name": "projects/p/locations/z/queuedResources/q", "tpu": {"nodeSpec": [{"multisliceParams": several}]}}
 

@@ -1,4 +1,4 @@
-"""Objects in Cloud Storage as the client sees them, on both faces of the sandbox, lost answers included."""
+"""`StorageClient` on both faces of the sandbox, also with lost answers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def storage(request: pytest.FixtureRequest, sandbox: Sandbox) -> Iterator[Storag
         factory.close()
 
 
-def test_a_life_of_an_object(storage: StorageClient, clock: ManualClock) -> None:
+def test_object_is_written_read_and_deleted(storage: StorageClient, clock: ManualClock) -> None:
     content = bytes(range(256)) + b"\r\n"
     assert storage.read("data", NAME) is None
 
@@ -64,7 +64,7 @@ def test_a_life_of_an_object(storage: StorageClient, clock: ManualClock) -> None
     assert storage.write("data", NAME, b"4", generation=0) > third
 
 
-def test_who_comes_second_is_told_and_changes_nothing(storage: StorageClient) -> None:
+def test_second_writer_gets_a_conflict_and_changes_nothing(storage: StorageClient) -> None:
     first = storage.write("data", NAME, b"1", generation=0)
     second = storage.write("data", NAME, b"2", generation=first)
 
@@ -78,7 +78,7 @@ def test_who_comes_second_is_told_and_changes_nothing(storage: StorageClient) ->
 
 
 @pytest.mark.parametrize("kind", ["drop-before", "drop-after", "http-error"])
-def test_a_write_whose_answer_is_lost_counts_once(storage: StorageClient, sandbox: Sandbox, kind: str) -> None:
+def test_write_with_a_lost_answer_is_applied_once(storage: StorageClient, sandbox: Sandbox, kind: str) -> None:
     first = storage.write("data", NAME, b"1", generation=0)
     sandbox.fault(kind, method="storage.objects.insert", status=503)
 
@@ -88,7 +88,7 @@ def test_a_write_whose_answer_is_lost_counts_once(storage: StorageClient, sandbo
     assert sandbox.changes() == ["insert", "insert"]
 
 
-def test_reading_goes_on_until_it_is_used_up(storage: StorageClient, sandbox: Sandbox) -> None:
+def test_read_is_retried_until_the_attempts_are_used_up(storage: StorageClient, sandbox: Sandbox) -> None:
     generation = storage.write("data", NAME, b"1", generation=0)
     sandbox.fault("http-error", method="storage.objects.get", status=503, count=3)
     found = storage.read("data", NAME)
@@ -102,7 +102,7 @@ def test_reading_goes_on_until_it_is_used_up(storage: StorageClient, sandbox: Sa
         storage.write("data", NAME, b"2", generation=generation)
 
 
-def test_a_write_that_comes_too_soon_after_another_waits(storage: StorageClient, sandbox: Sandbox) -> None:
+def test_rate_limited_write_waits(storage: StorageClient, sandbox: Sandbox) -> None:
     """One object may be written once per second."""
     sandbox.fault("http-error", method="storage.objects.insert", status=429, count=2)
 
@@ -116,7 +116,7 @@ def test_a_write_that_comes_too_soon_after_another_waits(storage: StorageClient,
 
 @dataclass
 class Quicker(SandboxHttp):
-    """Has somebody else replace the object between any two requests, so many times."""
+    """Another client replaces the object between two requests, this many times."""
 
     state: SandboxState
     times: int
@@ -144,7 +144,7 @@ def test_content_and_generation_are_of_one_version(sandbox: Sandbox, clock: Manu
         StorageClient(lambda: http, clock).read("data", NAME)
 
 
-def test_a_missing_bucket_is_no_missing_object(storage: StorageClient) -> None:
+def test_missing_bucket_is_distinguished_from_a_missing_object(storage: StorageClient) -> None:
     for call in (
         lambda: storage.read("missing", NAME),
         lambda: storage.write("missing", NAME, b"", generation=0),
@@ -157,7 +157,7 @@ def test_a_missing_bucket_is_no_missing_object(storage: StorageClient) -> None:
         )
 
 
-def test_a_refusal_names_the_permission(storage: StorageClient, sandbox: Sandbox) -> None:
+def test_refusal_names_the_permission(storage: StorageClient, sandbox: Sandbox) -> None:
     administration.add_bucket(sandbox.state, "theirs", denied=("*",))
 
     for permission, call in (
@@ -173,7 +173,7 @@ def test_a_refusal_names_the_permission(storage: StorageClient, sandbox: Sandbox
         )
 
 
-def test_a_list_has_all_pages(storage: StorageClient, sandbox: Sandbox) -> None:
+def test_list_has_all_pages(storage: StorageClient, sandbox: Sandbox) -> None:
     with sandbox.state.write() as session:
         for index in range(1001):
             administration.add_object(session, "data", f"many/{index:04}", b"")
@@ -182,7 +182,7 @@ def test_a_list_has_all_pages(storage: StorageClient, sandbox: Sandbox) -> None:
     assert list(storage.list("data", "many/")) == [f"many/{index:04}" for index in range(1001)]
 
 
-def test_a_place_is_read_and_checked() -> None:
+def test_bucket_path_is_parsed_and_checked() -> None:
     assert BucketPath.parse("gs://my-bucket") == BucketPath("my-bucket")
     assert BucketPath.parse("gs://my-bucket/team/tpu/") == BucketPath("my-bucket", "team/tpu")
     assert str(BucketPath.parse("gs://my-bucket/team/")) == "gs://my-bucket/team"

@@ -292,7 +292,7 @@ time.sleep(60)
 
 def app_with(flags: Mapping[str, object], environ: Mapping[str, str], folder: Path) -> App:
     app = App(Invocation((), environ, StandardStreams.of_process(), folder))
-    app.take(dict(flags))
+    app.set_options(dict(flags))
     return app
 
 

@@ -15,9 +15,8 @@ from tests.output.screen import on_screen
 from tpuctl.clock import ManualClock
 from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.names import NodeName
-from tpuctl.output.event_lines import EventFile
 from tpuctl.output.live import Marks, PendingNode, Screen, render_area
-from tpuctl.output.progress import Progress
+from tpuctl.output.progress import EventFile, Progress
 from tpuctl.output.terminal import StandardStreams, Terminal
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -15,8 +15,7 @@ from tests.nodes.test_progress import creating, err, event, terminal, workers
 from tests.output.screen import on_screen
 from tpuctl.clock import ManualClock
 from tpuctl.models.events import EventKind
-from tpuctl.output.event_lines import EventFile
-from tpuctl.output.progress import Progress
+from tpuctl.output.progress import EventFile, Progress
 from tpuctl.output.terminal import StandardStreams, Terminal
 
 _needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's device that is always full")

@@ -1,4 +1,4 @@
-"""What a terminal shows of what was written to it, as far as `tpuctl` and `rich` steer one."""
+"""A terminal emulator for the control sequences of `tpuctl` and `rich`."""
 
 from __future__ import annotations
 

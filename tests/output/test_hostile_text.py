@@ -1,4 +1,4 @@
-"""Text of others in every output: it neither steers a terminal, nor adds a line, nor reorders what is read."""
+"""Hostile text in every output: it does not control the terminal, add a line or reorder characters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OWN = re.compile(r"\r(?=\x1b\[)|\x1b\[(?:[0-9;]{1,8}m|[0-9]{0,3}[AK]|\?25[hl])")
 
 
 def evil_node(name: str = "trainer", **fields: Any) -> dict[str, Any]:
-    """A node in which every text is hostile that the API's types leave free."""
+    """A node with hostile text in every field that the API's types allow."""
     return {
         "name": f"projects/p/locations/{ZONE}/nodes/{name}",
         "id": "42",
@@ -107,7 +107,7 @@ def hostile(offline: Console, served: str) -> Console:
 
 
 def escaped_in(text: str) -> list[str]:
-    """Return the lines in which something invisible is left, or that were added."""
+    """Return the lines with an unescaped invisible character, and added lines."""
     lines = OWN.sub("", text).split("\n")
     return [
         line
@@ -142,7 +142,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("command", "form"), ROWS)
-def test_no_text_of_others_steers_what_is_shown(hostile: Console, command: str, form: str) -> None:
+def test_hostile_text_is_escaped_in_output(hostile: Console, command: str, form: str) -> None:
     out, err, _ = hostile(*READERS[command], *FORMS[form], terminal=form == "terminal")
 
     assert escaped_in(out + err) == []
@@ -152,7 +152,7 @@ def test_no_text_of_others_steers_what_is_shown(hostile: Console, command: str, 
 
 
 @pytest.mark.parametrize("arguments", [("wait", "odd", "--timeout", "30s"), ("start", "stopped", "--timeout", "5m")])
-def test_no_text_of_others_breaks_a_line_of_events(hostile: Console, arguments: tuple[str, ...]) -> None:
+def test_hostile_text_adds_no_line_to_events(hostile: Console, arguments: tuple[str, ...]) -> None:
     out, _, _ = hostile(*arguments, "--events", "-")
 
     assert escaped_in(out) == []
@@ -160,7 +160,7 @@ def test_no_text_of_others_breaks_a_line_of_events(hostile: Console, arguments: 
 
 
 @pytest.mark.parametrize("shell", ["sh", "fish"])
-def test_what_a_shell_evaluates_stays_within_its_quotes(hostile: Console, shell: str) -> None:
+def test_hostile_text_stays_quoted_in_shell_output(hostile: Console, shell: str) -> None:
     out, err, _ = hostile("env", "trainer", "-o", shell)
 
     assert escaped_in(out + err) == []
@@ -185,7 +185,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_what_has_no_shape_is_escaped_and_json_decodes_to_the_same(name: str) -> None:
+def test_invisible_characters_are_escaped_and_json_decodes_to_the_same(name: str) -> None:
     text, shown = TEXTS[name]
     value = {text: [text, {"deep": f"a {text} b"}]}
     as_json, as_yaml = dump_printable_json(value), dump_printable_yaml(value)
@@ -198,39 +198,41 @@ def test_what_has_no_shape_is_escaped_and_json_decodes_to_the_same(name: str) ->
     assert yaml.safe_load(as_yaml) == {held: [held, {"deep": f"a {held} b"}]}
 
 
-def test_our_own_colours_stay_and_no_other_sequence() -> None:
+def test_colours_stay_and_other_sequences_are_escaped() -> None:
     assert (
         escape_except_colors("\x1b[31mred\x1b[0m \x1b[8mhidden \x1b[2J") == "\x1b[31mred\x1b[0m \\x1b[8mhidden \\x1b[2J"
     )
 
 
-# What writes on purpose what is not ours: remote commands' output, a bundle's bytes, `^C`, and what rich draws of `Text` that
-# was made visible.
+# Modules that write raw text: output of remote commands, the bytes of a bundle, `^C`, and what rich draws of escaped `Text`.
 _RAW = {
     "support/bundle.py", "output/progress.py", "output/live.py",
     "workers/execution.py", "output/terminal.py",
 }  # fmt: skip
-_WRITES = re.compile(r"\b(?:print|secho|click\.echo)\(|std(?:out|err)(?:\.buffer)?\.write")
+_WRITES = re.compile(r"\b(?:print|secho|click\.echo)\(|std(?:out|err)(?:\.buffer)?\.write(?:lines)?\b")
 
 
-def test_nothing_writes_past_the_door() -> None:
+# Programs of their own: the sandbox's servers, and what runs on workers.
+_PROGRAMS = ("sandbox/", "ssh/agent/")
+
+
+def client_modules() -> list[tuple[str, str]]:
+    """Return the path and the text of each module that runs in the process of tpuctl."""
     source = Path(tpuctl.__file__).parent
-    found = {
-        path.relative_to(source).as_posix()
-        for folder in ("cli", "actions", "output", "hooks")
-        for path in (source / folder).rglob("*.py")
-        if _WRITES.search(path.read_text("utf-8"))
-    }
-    assert found - _RAW == set()
+    paths = {path.relative_to(source).as_posix(): path for path in sorted(source.rglob("*.py"))}
+    return [(name, path.read_text("utf-8")) for name, path in paths.items() if not name.startswith(_PROGRAMS)]
 
 
-# A note of `"a\nb"`, an error of the same; `note(*lines)` and `TpuctlError(message, details=lines)` are what makes lines.
+def test_only_the_terminal_writes() -> None:
+    modules = client_modules()
+
+    assert len(modules) > 100
+    assert {name for name, text in modules if _WRITES.search(text)} - _RAW == set()
+
+
+# A note or an error with `"a\nb"`. `note(*lines)` and `TpuctlError(message, details=lines)` make lines.
 _LINE_END_WITHIN = re.compile(r"""(?:\.(?:note|warn)\((?!.*split\()|Error\()\s*f?"[^"\n]*\\n""")
 
 
-def test_lines_of_our_own_are_given_one_by_one() -> None:
-    source = Path(tpuctl.__file__).parent
-    parts = ("cli", "actions", "output", "readiness", "remote", "api", "hooks", "settings")
-    files = [path for part in parts for path in (source / part).rglob("*.py") if "agent" not in path.parts]
-
-    assert [path.name for path in files if _LINE_END_WITHIN.search(path.read_text("utf-8"))] == []
+def test_notes_and_errors_pass_their_lines_one_by_one() -> None:
+    assert [name for name, text in client_modules() if _LINE_END_WITHIN.search(text)] == []

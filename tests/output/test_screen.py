@@ -40,7 +40,7 @@ class Window:
         return on_screen(self.written)
 
     def echoes(self) -> bool:
-        """Tell whether what is typed is shown."""
+        """Return whether typed characters are echoed."""
         return bool(termios.tcgetattr(self.leader)[3] & termios.ECHO)
 
     def _read(self) -> bool:

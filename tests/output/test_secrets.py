@@ -29,7 +29,7 @@ NEW = ("--type", "v4-8", "--zone", "us-central2-b", "--metadata", f"token={SECRE
 
 @pytest.fixture
 def face() -> dict[str, str]:
-    """One face is enough: what is shown is the same on both."""
+    """One face is enough: the output is the same on both."""
     return {"TPUCTL_SANDBOX": "1"}
 
 
@@ -262,7 +262,7 @@ def test_invalid_proxy_hides_its_password(planted: Console, url: str, expected: 
 
 @pytest.mark.parametrize("command", ["doctor", "config show"])
 def test_invalid_endpoint_hides_its_secret(planted: Console, command: str) -> None:
-    """Also where it is not refused because nothing is sent there."""
+    """Also if it is accepted because nothing is sent there."""
     for url in (f"https://ada:{SECRET}@h.example", f"https://h.example?key={SECRET}"):
         for form in ("json", "table"):
             out, err, _ = planted(*command.split(), "-o", form, TPUCTL_SANDBOX="0", TPUCTL_ENDPOINT=url)

@@ -141,7 +141,7 @@ def test_control_sequences_of_the_api_are_escaped() -> None:
 
 
 def test_quiet_hides_notes_only() -> None:
-    """Where to read more of an error is a note, too."""
+    """The reference to more about an error is a note, too."""
     written = terminal(quiet=True)
     written.note("by the way")
     written.warn("this matters")

@@ -1,1 +1,20 @@
-"""The room `app`."""
+"""What every command works with: the `App`, the options that commands share, and trust in project files.
+
+Imports `cloud`, `ssh`, `output`, `config`, `models` and the base. Of rooms it imports, inside functions, what an `App`
+opens for `nodes` (journal, leases, ssh access), and the sandbox. It is imported by `cli`, by `*/commands/` and
+`command.py`, and by the modules that build what several commands share.
+
+Start with `app.py`: an `App` is one run of the program. Each of its properties is made when it is first used, so that
+`--help` opens nothing and reads no file. `App.client` is the only place that chooses between Google, another endpoint and
+the sandbox; everything above it is the same code for all three.
+
+- `options.py`: `@cli_command` passes a command its `App`, adds the shared options, and asks for trust first; `LazyGroup`
+  imports a command's module when it is called.
+- `spec_options.py`: the options that describe a node, and the `NodeSpec` made of them and the settings. `ssh_options.py`:
+  the route to workers.
+- `hints.py`: a command in a hint gets the options of this run that it needs (project, endpoint, zone, …).
+- `trust.py`: a `tpuctl.yaml` may come with a cloned repository. Its keys that send data, run programs, open access or cost
+  money apply only after the user has seen them.
+- `signals.py`: SIGTERM and SIGHUP raise `TerminatedError`. `App.in_flight` notes the work that continues in the cloud, so
+  that the report of an interruption names it, and the commands that resume or undo it.
+"""

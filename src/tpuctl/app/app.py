@@ -1,11 +1,14 @@
-"""The App: everything a command works with, created on first use. The only place that chooses between cloud and sandbox."""
+"""The App: everything a command works with, created on first use. The only place that chooses between cloud and sandbox.
+
+The functions below the class build what the App holds: state folders, clients, journal, leases, ssh access, and the identity
+of calls and logins.
+"""
 
 from __future__ import annotations
 
 import ipaddress
 import os
 import re
-import socket
 import stat
 import sys
 import time
@@ -15,14 +18,10 @@ from datetime import timedelta
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tpuctl.clock import SystemClock, limit_cloud_calls
-from tpuctl.cloud import credentials
-from tpuctl.cloud.credentials import GcloudCredentials, account_of, gcloud_access_token
 from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, HttpProxy, TransportOptions
-from tpuctl.cloud.tpu import TpuClient
 from tpuctl.config import settings, sources
 from tpuctl.config.settings import SourceKind, resolve_settings
 from tpuctl.config.sources import load_config_file, read_gcloud_properties, user_config_path
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from tpuctl.clock import Clock
     from tpuctl.cloud.projects import ComputeClient, OsLoginClient
     from tpuctl.cloud.storage import StorageClient
+    from tpuctl.cloud.tpu import TpuClient
     from tpuctl.config.settings import ConfigFile, Settings
     from tpuctl.models.events import NodeEvent
     from tpuctl.models.node import Node
@@ -167,13 +167,12 @@ class App:
 
     @property
     def _trusts_all(self) -> bool:
-
+        """Return whether `trust_project_file` is on in a flag or a variable; a file cannot set it."""
         without_files = resolve_settings(self._shared, self.invocation.environ, None, None, {})
         return without_files.is_on("trust_project_file")
 
     @cached_property
     def _user_file(self) -> ConfigFile:
-
         return load_config_file(user_config_path(self.invocation.environ))
 
     @property
@@ -285,8 +284,7 @@ class App:
         With `lasting` also show that a node was given up, for work that ends without an error about it. Raises
         `InvalidInputError` if the file cannot be written.
         """
-        from tpuctl.output.event_lines import EventFile  # noqa: PLC0415  # as above
-        from tpuctl.output.progress import Progress  # noqa: PLC0415  # only for long work
+        from tpuctl.output.progress import EventFile, Progress  # noqa: PLC0415  # only for long work
 
         self.shows_events = events == "-"
         stream: TextIO | EventFile | None = sys.stdout if self.shows_events else None
@@ -300,7 +298,9 @@ class App:
 
     def context(self, tell: Callable[[NodeEvent], None], *, preflight: CreationCheck | None = None) -> ActionContext:
         """Return the context of actions; `tell` receives each event, `preflight` checks nodes before they are created."""
-        from tpuctl.nodes.context import ActionContext  # noqa: PLC0415  # as above
+        from random import Random  # noqa: PLC0415  # not needed by --help
+
+        from tpuctl.nodes.context import ActionContext  # noqa: PLC0415  # not needed by --help
 
         # The keys that describe a node and have their value from the project file, not from a flag or variable.
         keys = ("project", "zone", "type", "version", "tier", "network", "subnetwork", "service_account")
@@ -371,7 +371,7 @@ class App:
 
             error.hint = with_typed_options(error.hint, self._shown_arguments, self.command_tree)
         if isinstance(error, CheckFailedError):
-            from tpuctl.app.hints import with_typed_options  # noqa: PLC0415  # as above
+            from tpuctl.app.hints import with_typed_options  # noqa: PLC0415  # only for failures
 
             typed, tree = self._shown_arguments, self.command_tree
             error.lines = tuple(with_typed_options(line, typed, tree, is_complete=True) for line in error.lines)
@@ -433,12 +433,6 @@ class App:
     def _zone_flags(self) -> tuple[str, ...]:
         return tuple(zone for text in self._flags.get("zone", ()) for zone in text.split(",") if zone)
 
-    # Names of other modules' calls until these are renamed.
-    take, going_on, again = set_options, in_flight, with_options
-
-
-# What a run of the program is started with, and what to report if it is interrupted.
-
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
@@ -476,9 +470,6 @@ def asked_for_json(arguments: Sequence[str], environ: Mapping[str, str]) -> bool
         return True
     has_option = any(word.startswith(("-o", "--output")) for word in before)
     return not has_option and environ.get("TPUCTL_OUTPUT") == "json"
-
-
-# Paths of the files that tpuctl stores on this machine: journal, sandbox state, trusted project files.
 
 
 def state_folder(environ: Mapping[str, str]) -> Path:
@@ -540,11 +531,10 @@ def sandbox_state_file(environ: Mapping[str, str]) -> Path:
     return state_folder(environ) / "sandbox" / "world.sqlite3"
 
 
-# Clients of the cloud and ssh access to workers, created from the settings.
-
-
 def tpu_client(app: App) -> TpuClient:
     """Return the client of the TPU API: of the sandbox, of another endpoint, or of Google. Nothing is sent yet."""
+    from tpuctl.cloud.tpu import TpuClient  # noqa: PLC0415  # 40 ms, not needed by --help
+
     factory, endpoint = http_access(app)
     return TpuClient(factory, app.clock, endpoint=endpoint)
 
@@ -559,7 +549,8 @@ def storage_client(app: App) -> StorageClient:
 
 def lease_service(app: App) -> LeaseKeeper:
     """Return the leases: in Cloud Storage if the setting `lease` names a bucket, else on this machine. Nothing is sent yet."""
-    import secrets  # noqa: PLC0415  # as above
+    import secrets  # noqa: PLC0415  # most commands change nothing
+    import socket  # noqa: PLC0415  # most commands change nothing
 
     from tpuctl.nodes.lease import LeaseKeeper, LeaseOwner, LeaseStore  # noqa: PLC0415  # most commands change nothing
 
@@ -569,7 +560,7 @@ def lease_service(app: App) -> LeaseKeeper:
 
         store = BucketLeaseStore(app.storage, BucketPath.parse(text))
     else:
-        from tpuctl.nodes.lease import LocalLeaseStore  # noqa: PLC0415  # see above
+        from tpuctl.nodes.lease import LocalLeaseStore  # noqa: PLC0415  # most commands change nothing
 
         local = LocalLeaseStore(app.state_folder / "leases", app.clock)
         app.on_close(local.close)
@@ -598,13 +589,13 @@ def http_access(app: App) -> tuple[Callable[[], Any], str | None]:
 
 def ssh_workers(app: App) -> SshWorkers:
     """Return the ssh access to workers. The sandbox has its own key, so that `~/.ssh` stays unchanged."""
-    from tpuctl.app.ssh_options import build_router  # noqa: PLC0415  # as above
-    from tpuctl.nodes.ssh_workers import SshSettings, SshWorkers  # noqa: PLC0415  # as above
+    from tpuctl.app.ssh_options import build_router  # noqa: PLC0415  # most commands reach no worker
+    from tpuctl.nodes.ssh_workers import SshSettings, SshWorkers  # noqa: PLC0415  # most commands reach no worker
 
-    served, ways = served_sandbox_proxy(app), build_router(app)
+    served, router = served_sandbox_proxy(app), build_router(app)
     if app.is_sandbox or served:
         # A tunnel to a sandbox worker uses the same connection as direct ssh.
-        ways = replace(ways, gcloud=lambda: "gcloud", here=lambda: None)
+        router = replace(router, gcloud=lambda: "gcloud", here=lambda: None)
     proxy: Callable[[Node, int], str | None] = served or (lambda node, worker: None)  # noqa: ARG005  # a direct connection
     if app.is_sandbox:
         from tpuctl.sandbox.sshd import proxy_command  # noqa: PLC0415  # only for the sandbox
@@ -614,7 +605,7 @@ def ssh_workers(app: App) -> SshWorkers:
         def proxy(node: Node, worker: int) -> str | None:
             return proxy_command(sandbox.path, node.endpoints[worker].address or "")
 
-    admitted = key_authorization(app)
+    authorizer = key_authorization(app)
     return SshWorkers(
         SshSettings(
             login=metadata_login(app),
@@ -624,9 +615,9 @@ def ssh_workers(app: App) -> SshWorkers:
             guest_attributes=app.client.guest_attributes,
             proxy_command=proxy,
             obstacle=_no_sshd if app.is_sandbox or served else lambda: None,
-            reach=ways,
-            os_login=admitted.os_login,
-            needs_entry=admitted.needs_entry,
+            reach=router,
+            os_login=authorizer.os_login,
+            needs_entry=authorizer.needs_entry,
             expires=lambda: key_expiry(app),
         )
     )
@@ -657,13 +648,14 @@ def _quota_project(app: App) -> str | None:
 
 def load_credentials(app: App, *, gcloud_token: Callable[[], str] | None = None) -> Any:  # google-auth's credentials
     """Return the credentials of all calls; `gcloud_token` replaces the call of gcloud for a token."""
-    from tpuctl.cloud.transport import AuthRequest  # noqa: PLC0415  # as above
+    from tpuctl.cloud import credentials  # noqa: PLC0415  # google-auth costs 40 ms
+    from tpuctl.cloud.transport import AuthRequest  # noqa: PLC0415  # httplib2 costs 95 ms
 
     environ = app.invocation.environ
     return credentials.load_credentials(
         environ,
         adc=sources.adc_path(environ),
-        gcloud_token=gcloud_token or (lambda: gcloud_access_token(environ)),
+        gcloud_token=gcloud_token or (lambda: credentials.gcloud_access_token(environ)),
         impersonate=app.settings.text("impersonate_service_account"),
         quota_project=_quota_project(app),
         request=AuthRequest(transport_options(app)),
@@ -695,8 +687,8 @@ def _with_tracing(app: App, factory: Callable[[], Any]) -> Callable[[], Any]:
 class _TracedHttp:
     """An http object that prints each request: method, URL, status and time. Never headers or bodies: they hold secrets."""
 
-    def __init__(self, http: Any, tell: Callable[[str], None]) -> None:  # an httplib2.Http
-        self._http, self._tell = http, tell
+    def __init__(self, http: Any, note: Callable[[str], None]) -> None:  # an httplib2.Http
+        self._http, self._note = http, note
 
     @property
     def timeout(self) -> float | None:
@@ -715,14 +707,11 @@ class _TracedHttp:
             response, content = self._http.request(uri, method=method, **options)
             outcome = str(response.status)
         finally:
-            self._tell(f"{method} {uri}: {outcome} in {(time.perf_counter() - started) * 1000:.0f} ms")
+            self._note(f"{method} {uri}: {outcome} in {(time.perf_counter() - started) * 1000:.0f} ms")
         return response, content
 
     def __getattr__(self, name: str) -> Any:  # any other attribute of httplib2.Http
         return getattr(self._http, name)
-
-
-# Access to the workers of a sandbox that `tpuctl sandbox serve` of this machine serves at the endpoint.
 
 
 # Reserved for network tests (RFC 2544): no machine of a real cloud has such an address.
@@ -761,9 +750,6 @@ def is_served_sandbox(endpoint: str | None, state_file: Path) -> bool:
     return served is not None and served.port == named.port
 
 
-# Opening the sandbox, with a note that nothing in it is real.
-
-
 def open_sandbox(app: App) -> SandboxState:
     """Return the sandbox, created if there is none; it is closed when the run ends.
 
@@ -793,9 +779,6 @@ def open_sandbox(app: App) -> SandboxState:
     return sandbox
 
 
-# Opening the journal: on this machine, or in a bucket.
-
-
 # Time limit for writing the remaining lines at the end of a run, which may have been interrupted.
 _FLUSH_TIMEOUT = timedelta(seconds=10)
 
@@ -820,14 +803,11 @@ def open_journal(app: App) -> Journal:
     return opened
 
 
-# The identity of calls and logins: account, login name, and how workers come to accept our ssh key.
-
-
 def key_authorization(app: App) -> KeyAuthorizer:
     """Return what finds out whether a node has our key, and adds it. Nothing is sent yet."""
-    from tpuctl.cloud.projects import ComputeClient  # noqa: PLC0415  # as above
+    from tpuctl.cloud.projects import ComputeClient  # noqa: PLC0415  # most commands reach no worker
     from tpuctl.nodes.key_authorization import KeyAuthorizer, KeyServices  # noqa: PLC0415  # most commands reach no worker
-    from tpuctl.ssh.keys import OsLoginCache  # noqa: PLC0415  # as above
+    from tpuctl.ssh.keys import OsLoginCache  # noqa: PLC0415  # most commands reach no worker
 
     def compute() -> ComputeClient:
         factory, endpoint = http_access(app)
@@ -893,14 +873,14 @@ def caller_account(app: App) -> str | None:
     if endpoint and ApiEndpoint.parse(endpoint).is_loopback:  # no credentials are sent there
         return gcloud_account
 
+    from tpuctl.cloud.credentials import GcloudCredentials, account_of  # noqa: PLC0415  # google-auth costs 40 ms
+    from tpuctl.cloud.transport import AuthRequest  # noqa: PLC0415  # httplib2 costs 95 ms
+
     # The identity is known without another token of gcloud.
     credentials = load_credentials(app, gcloud_token=lambda: "unused")
     if isinstance(credentials, GcloudCredentials):
         return gcloud_account
-    from tpuctl.cloud.transport import AuthRequest  # noqa: PLC0415  # httplib2 costs 95 ms
-
-    request = AuthRequest(transport_options(app))
-    return account_of(credentials, request) or _os_login(app).caller() or gcloud_account
+    return account_of(credentials, AuthRequest(transport_options(app))) or _os_login(app).caller() or gcloud_account
 
 
 def _os_login(app: App) -> OsLoginClient:
@@ -908,9 +888,6 @@ def _os_login(app: App) -> OsLoginClient:
 
     factory, endpoint = http_access(app)
     return OsLoginClient(factory, app.clock, endpoint=endpoint)
-
-
-# Adding our ssh key to a node whose workers do not accept it yet.
 
 
 def authorize_key(app: App, node: Node) -> None:

@@ -189,9 +189,7 @@ def _endpoint_hint(app: App, error: TpuctlError) -> Iterator[str]:
         yield f"API calls go to the endpoint `{url}` set by {source}; an endpoint looks like `https://HOST`"
 
 
-# Suggestions for mistyped zones. The table of zones is incomplete: only the API knows whether a zone exists.
-
-
+# The table of zones is incomplete: only the API knows whether a zone exists.
 # Names of Google's regions [Compute Engine documentation, regions and zones].
 _REGION = re.compile(
     r"(?:africa|asia|australia|europe|me|northamerica|southamerica|us)-(?:central|(?:north|south)?(?:east|west)?)\d+"

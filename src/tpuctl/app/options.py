@@ -1,4 +1,8 @@
-"""Options that several commands share, and the decorator that passes a command its `App`."""
+"""Options that several commands share, the decorator of commands, groups of commands, and errors of the command line.
+
+`@cli_command` passes a command its `App`. `LazyGroup` imports the module of a command when it is called. `show_usage_error`
+prints what click raises in the form of all other errors.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,6 @@ if TYPE_CHECKING:
 
     from click.shell_completion import CompletionItem
 
-    from tpuctl.app.app import App
     from tpuctl.output.terminal import OutputFormat, Terminal
 
 FORMATS = ("table", "json", "yaml", "name")
@@ -193,7 +196,7 @@ def cli_command(name: str, **attributes: Any) -> Callable[[Callable[..., int | N
 
 def complete_node(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001  # click's own signature
     """Complete a node's name from the journals of past commands, without a request."""
-    from tpuctl.nodes.journal import Journal  # noqa: PLC0415  # as above
+    from tpuctl.nodes.journal import Journal  # noqa: PLC0415  # only for completion
 
     found = {name.node_id for folder in journal_folders(os.environ) for name in Journal(folder).names()}
     # A name with a newline would become two suggestions.
@@ -263,9 +266,6 @@ def no_wait_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--no-wait", "--async", "no_wait", is_flag=True, help="Return as soon as the API accepts the request."
     )(function)
-
-
-# Groups of commands: import a command only when it is called, and suggest the one that was probably meant.
 
 
 # Options of other tools, and what to use in tpuctl, or why there is no such option.
@@ -429,9 +429,6 @@ class LazyGroup(CommandGroup):
         for title, names in self._sections.items():
             with formatter.section(title):
                 formatter.write_dl([(f"{name:<{width}}", self._table[name][1]) for name in names])
-
-
-# Errors of the command line that click raises, printed in the same form as all other errors.
 
 
 # The beginning of click's message that repeats the extra arguments.

@@ -233,9 +233,6 @@ def _disk(text: str) -> DataDisk:
     return DataDisk(values["source"], mode)
 
 
-# Lists and pairs in the syntax of gcloud's options.
-
-
 def parse_pairs(flag: str, texts: tuple[str, ...]) -> dict[str, str]:
     """Parse the values of an option `KEY=VALUE,…`, in gcloud's syntax.
 

@@ -1,11 +1,15 @@
-"""The options `--iap` and `--internal-ip`, and the route to workers that follows from the settings."""
+"""How commands reach workers: the route options, shared ssh connections, and entries of the ssh configuration.
+
+The options `--iap` and `--internal-ip` become settings; `build_router` makes a router of them. `up` refreshes the entries of
+its nodes, `down` removes them and closes shared connections.
+"""
 
 from __future__ import annotations
 
 import pwd
 import shutil
 from contextlib import contextmanager
-from dataclasses import replace as with_goal
+from dataclasses import replace
 from os import getuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +24,6 @@ from tpuctl.models.node import NodeState
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from tpuctl.app.app import App
     from tpuctl.models.node import Node
     from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName, NodeReference
@@ -34,7 +37,7 @@ def _store_as_setting(ctx: click.Context, param: click.Parameter, value: Any) ->
     """Store the value of an option as a setting of the app, so that the command needs no parameter for it."""
     app = ctx.find_object(App)
     if app is not None and value is not None and param.name is not None:
-        app.take({param.name: "true" if value else "false"})
+        app.set_options({param.name: "true" if value else "false"})
 
 
 def route_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,7 +68,7 @@ def build_router(app: App) -> Router:
     If the settings contain two routes, the source with the higher precedence wins. Raises `InvalidInputError` if both have the
     same source.
     """
-    from tpuctl.ssh.routes import Router  # noqa: PLC0415  # as above
+    from tpuctl.ssh.routes import Router  # noqa: PLC0415  # not needed by --help
 
     impersonate = app.settings["impersonate_service_account"]
     return Router(
@@ -80,7 +83,7 @@ def with_reachable_goal(
     app: App, policy: Policy, name: NodeName, *, goal: str | None, node: Node | None, spec: NodeSpec | None = None
 ) -> Policy:
     """Return the policy for one node. Its goal becomes `healthy` if ssh cannot reach the workers and no `goal` was given."""
-    from tpuctl.nodes.conditions import Condition  # noqa: PLC0415  # as above
+    from tpuctl.nodes.conditions import Condition  # noqa: PLC0415  # not needed by --help
 
     if goal is not None or policy.goal is not Condition.SSH:
         return policy
@@ -91,11 +94,11 @@ def with_reachable_goal(
     if obstacle is None:
         return policy
     app.terminal.note(f"{name.node_id}: waiting until it is healthy, not until ssh answers: {obstacle}")
-    return with_goal(policy, goal=Condition.HEALTHY)
+    return replace(policy, goal=Condition.HEALTHY)
 
 
 def _chosen_route(app: App) -> Route | None:
-    from tpuctl.ssh.routes import Route  # noqa: PLC0415  # as above
+    from tpuctl.ssh.routes import Route  # noqa: PLC0415  # not needed by --help
 
     settings, order = app.settings, list(SourceKind)
     iap, internal = settings["iap"], settings["internal_ip"]
@@ -123,16 +126,13 @@ class _CachedMetadata:
 
     def __call__(self) -> GceMetadata | None:
         """Return the networks of this machine. None if they are unknown."""
-        from tpuctl.ssh.routes import fetch_gce_metadata  # noqa: PLC0415  # as above
+        from tpuctl.ssh.routes import fetch_gce_metadata  # noqa: PLC0415  # not needed by --help
 
         if not self._found:
             environ = self._app.invocation.environ
             is_other_endpoint = self._app.settings["endpoint"] is not None and not environ.get("GCE_METADATA_HOST")
             self._found.append(None if is_other_endpoint else fetch_gce_metadata(environ))
         return self._found[0]
-
-
-# Shared ssh connections: the options to use them, and closing them.
 
 
 def shared_connection_options(app: App) -> Callable[[Connection], tuple[str, ...]]:
@@ -153,14 +153,11 @@ def shared_connection_options(app: App) -> Callable[[Connection], tuple[str, ...
 
 def close_shared_connections(app: App, nodes: Iterable[Node]) -> None:
     """Close the shared connections to nodes that are stopped, rebooted or deleted."""
-    from tpuctl.ssh.control_master import close_masters, control_socket_folder  # noqa: PLC0415  # as above
+    from tpuctl.ssh.control_master import close_masters, control_socket_folder  # noqa: PLC0415  # not needed by --help
 
     folder = control_socket_folder(app.invocation.environ, app.state_folder)
     for node in nodes:
         close_masters(node, folder)
-
-
-# Entries of the ssh configuration: build them for nodes, refresh them after `up`, remove them after `down`.
 
 
 _FILE_NAME = "tpuctl_config"
@@ -169,7 +166,7 @@ _STORED_OPTIONS = ("user", "ssh_key", "iap", "internal_ip")
 
 
 def ssh_folder(environ: Mapping[str, str]) -> Path:
-    """Return the `.ssh` below HOME, which tpuctl uses. ssh itself uses the home of the account (`plain_ssh_folder`)."""
+    """Return the `.ssh` below HOME, which tpuctl uses. ssh itself uses the home of the account (`account_ssh_folder`)."""
     home = environ.get("HOME")
     return (Path(home) if home else account_ssh_folder().parent) / ".ssh"
 
@@ -201,7 +198,7 @@ def make_entry(app: App, node: Node, connections: Sequence[Connection], *, prefi
     given = {key: app.settings[key] for key in _STORED_OPTIONS}
     options = {key: str(one.value) for key, one in given.items() if one and one.source.kind is SourceKind.FLAG}
     if "ssh_key" in options:
-        # It may be relative to the current folder.
+        # It may be relative to the working directory.
         options["ssh_key"] = str(connections[0].identity.absolute())
     return build_entry(node, connections, cloud=cloud_label(app), prefix=prefix, options=options)
 
@@ -253,7 +250,7 @@ def _rebuild_entry(app: App, node: Node, old: SshConfigEntry | None) -> SshConfi
     """Return a new entry for a node, with the options and the prefix of the old one."""
     if old is None or not old.options:
         return make_entry(app, node, app.workers.connections(node), prefix=old.prefix if old else "")
-    other = app.again(dict(old.options))
+    other = app.with_options(dict(old.options))
     try:
         return make_entry(other, node, other.workers.connections(node), prefix=old.prefix)
     finally:

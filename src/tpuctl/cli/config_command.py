@@ -1,4 +1,7 @@
-"""`tpuctl config`."""
+"""`tpuctl config`: show settings with their sources, and set or remove one in a file.
+
+A value is checked before it is written, with the same functions that the commands use.
+"""
 
 from __future__ import annotations
 
@@ -257,9 +260,6 @@ def _require_known(key: str) -> None:
         raise InvalidInputError(
             f"`{key}` is not a setting", hint=f"did you mean `{near}`?" if near else "see `tpuctl config show --all`"
         )
-
-
-# Checks of the value of a setting before it is written to a file, the same as those of the commands.
 
 
 # Service accounts of other domains exist (`…@developer.gserviceaccount.com`, domain-scoped projects): only the form is checked.

@@ -1,4 +1,4 @@
-"""The process: entry point, signals, exit code. Light to import, so that signals are handled from the start."""
+"""The process: entry point, signals, exit code. Its top imports are light, so that signals are handled from the start."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def entry_point() -> None:
 
 def main(invocation: Invocation) -> int:
     """Run one command and return its exit code. A bug keeps its traceback."""
-    from tpuctl.cli.program import run  # noqa: PLC0415  # as above
+    from tpuctl.cli.program import run  # noqa: PLC0415  # after the signal handlers are set
 
     return run(invocation)
 

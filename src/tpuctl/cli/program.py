@@ -8,20 +8,15 @@ import os
 import resource
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from tpuctl.app.app import App, Invocation, asked_for_json
 from tpuctl.app.options import show_usage_error
 from tpuctl.app.signals import TerminatedError, signals_ignored
-from tpuctl.cli.tree import command_tree
 from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError
 from tpuctl.names import escape_undecodable
 from tpuctl.output.terminal import OutputFormat, StandardStreams, StdoutClosedError
-
-if TYPE_CHECKING:
-    from tpuctl.app.app import App
 
 # The exit status that a shell reports for a process terminated by SIGPIPE.
 _PIPE_CLOSED = 141
@@ -102,6 +97,8 @@ def run(invocation: Invocation) -> int:
 
 def _run(app: App) -> int:
     """Run the command, or complete the line. click's own `main` hides a closed pipe and exits with 1."""
+    from tpuctl.cli.tree import command_tree  # noqa: PLC0415  # an interruption from here on is reported
+
     tree, invocation = command_tree(), app.invocation
     app.command_tree = tree
     if instruction := invocation.environ.get(COMPLETION_VARIABLE):

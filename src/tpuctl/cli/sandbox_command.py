@@ -1,4 +1,4 @@
-"""`tpuctl sandbox`: its commands."""
+"""`tpuctl sandbox`: serve the local cloud, give it nodes, faults and scenarios, advance its clock, read its log."""
 
 from __future__ import annotations
 
@@ -354,12 +354,12 @@ def sandbox_fault(app: App, *, kind: str | None, fault_id: int | None, after: An
       tpuctl sandbox fault drop-after --call '*.nodes.create'
       tpuctl sandbox fault --remove 1
     """
+    from tpuctl.sandbox import faults, scenarios  # noqa: PLC0415  # not needed by --help
+    from tpuctl.sandbox.faults import describe_fault  # noqa: PLC0415  # only for the sandbox
+
     if fault_id is not None:
         if kind is not None:
             raise InvalidInputError(f"`{kind}` and `--remove` exclude each other", hint="leave one of them out")
-        from tpuctl.sandbox import faults  # noqa: PLC0415  # not needed by --help
-        from tpuctl.sandbox.faults import describe_fault  # noqa: PLC0415  # only for the sandbox
-
         with app.sandbox.write() as session:
             is_removed = faults.remove_fault(session, fault_id)
             known = faults.list_faults(session)
@@ -370,25 +370,19 @@ def sandbox_fault(app: App, *, kind: str | None, fault_id: int | None, after: An
         return
     if after == "forever":
         raise InvalidInputError("`--after` cannot be `forever`", hint="give a duration such as 2h")
-    number, text = _set_fault(app, _parse_options(kind, options), after or timedelta())
-    report_change(app, f"fault {number}: {text}" if number else text, id=number, text=text)
-
-
-def _set_fault(app: App, fault: Fault, after: timedelta) -> tuple[int | None, str]:
-    """Add a fault. Return its number, None if it is planned or used up already, and its description."""
-    from tpuctl.sandbox import faults, scenarios  # noqa: PLC0415  # not needed by --help
-    from tpuctl.sandbox.faults import describe_fault, describe_time  # noqa: PLC0415  # only for the sandbox
-
+    fault = _parse_options(kind, options)
+    text = describe_fault(fault)
+    number: int | None = None  # of a fault that waits for its occasion
     speed = app.sandbox.speed
     with app.sandbox.write() as session:
-        moment = describe_time(session.now + after, session.now, speed)
         if after:
+            text = f"{faults.describe_time(session.now + after, session.now, speed)}: {text}"
             scenarios.plan_fault(session, fault, after)
-            return None, f"{moment}: {describe_fault(fault)}"
-        number = faults.add_fault(session, fault)
-        if faults.get_fault(session, number) is None:
-            return None, f"now: {describe_fault(fault)}"
-    return number, describe_fault(fault)
+        else:
+            number = faults.add_fault(session, fault)
+            if faults.get_fault(session, number) is None:
+                number, text = None, f"now: {text}"
+    report_change(app, f"fault {number}: {text}" if number else text, id=number, text=text)
 
 
 def _parse_options(kind: str | None, options: dict[str, Any]) -> Fault:

@@ -1,7 +1,7 @@
 """Find the credentials for API calls: in a file, from the metadata server, or from gcloud.
 
 google-auth's own search is not used: with a user's file it starts `gcloud` to learn a project that is not needed here.
-No program is started while a file names the credentials. Importing this costs 85 ms, so who needs no cloud does not.
+No program is started while a file names the credentials. Importing this module takes 85 ms: import it inside functions.
 """
 
 from __future__ import annotations
@@ -162,15 +162,12 @@ def _credentials_from_file(path: Path, request: Any, *, source: str) -> Credenti
             scoped: Any = google.auth.credentials.with_scopes_if_required  # as above
             return scoped(credentials, list(SCOPES))
     except exceptions.DefaultCredentialsError as error:
-        said = str(error.args[0]) if error.args else "it contains no credentials"
-        raise CredentialsError(f"cannot use the credentials of {source}: {said}", hint=_LOGIN) from error
+        reason = str(error.args[0]) if error.args else "it contains no credentials"
+        raise CredentialsError(f"cannot use the credentials of {source}: {reason}", hint=_LOGIN) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         # Raised by google-auth for a JSON file of another shape. The error may quote the file, so it is not shown.
         why = error.strerror if isinstance(error, OSError) and error.strerror else "it contains no credentials"
         raise CredentialsError(f"cannot use the credentials file `{path}` of {source}: {why}", hint=_LOGIN) from error
-
-
-# Get an access token from gcloud. The token is returned and never logged.
 
 
 def gcloud_access_token(environ: Mapping[str, str], *, timeout: timedelta = timedelta(seconds=10)) -> str:
@@ -201,7 +198,6 @@ def gcloud_access_token(environ: Mapping[str, str], *, timeout: timedelta = time
 
 
 def _run_gcloud(argv: list[str], environ: Mapping[str, str], timeout: timedelta) -> tuple[int, str, str]:
-
     # Impersonation happens once, when the token is used; gcloud must never prompt.
     silent = {"CLOUDSDK_CORE_DISABLE_PROMPTS": "1", "CLOUDSDK_AUTH_IMPERSONATE_SERVICE_ACCOUNT": ""}
     try:

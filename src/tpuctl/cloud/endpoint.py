@@ -1,8 +1,13 @@
-"""Parse endpoints, and decide which hosts may receive an access token. Nothing is sent from here."""
+"""The way to the APIs: endpoint, hosts that may receive an access token, proxy, options and factory of http objects.
+
+Nothing is sent from here. The http objects are in `transport.py`, which takes 95 ms to import: the factory imports it with the
+first of them.
+"""
 
 from __future__ import annotations
 
 import base64
+import functools
 import ipaddress
 import threading
 from collections.abc import Callable, Mapping
@@ -111,11 +116,6 @@ def _invalid_endpoint_error(text: str, why: str) -> InvalidInputError:
     )
 
 
-# The options of HTTP connections (timeouts, proxy, authorities), and a factory of http objects, one for each thread.
-#
-# The http objects are in `connections.py`, which takes 95 ms to import and is loaded with the first of them.
-
-
 # The metadata server is on the machine's own link; no proxy can reach it [google-auth source: compute_engine/_metadata].
 _NEVER_BY_PROXY = frozenset({"metadata.google.internal", "169.254.169.254"})
 
@@ -211,12 +211,12 @@ class HttpFactory:
     ) -> None:
         """`credentials` is called once, before the first request that needs a token. None: no tokens are sent."""
         self._options = options
-        self._credentials = credentials if endpoint is None or not endpoint.is_loopback else None
+        is_loopback = endpoint is not None and endpoint.is_loopback
+        self._credentials = functools.cache(credentials) if credentials and not is_loopback else None
         self._endpoint = endpoint
         self._local = threading.local()
         self._made: list[Http] = []
         self._lock = threading.Lock()
-        self._loaded: Any = None
 
     def __call__(self) -> Any:  # httplib2 ships no types
         """Return this thread's http object."""
@@ -227,7 +227,9 @@ class HttpFactory:
                 self._local.http = Http(self._options)
             else:
                 # One lock for all threads: an expired token is fetched once, not once by each of them.
-                self._local.http = AuthorizedHttp(self._options, self._load, endpoint=self._endpoint, lock=self._lock)
+                self._local.http = AuthorizedHttp(
+                    self._options, self._credentials, endpoint=self._endpoint, lock=self._lock
+                )
             self._made.append(self._local.http)
         return self._local.http
 
@@ -235,8 +237,3 @@ class HttpFactory:
         """Close the connections of all threads, also of those that have ended."""
         for http in tuple(self._made):
             http.close()
-
-    def _load(self) -> Any:  # google-auth ships no types
-        if self._loaded is None and self._credentials is not None:
-            self._loaded = self._credentials()
-        return self._loaded

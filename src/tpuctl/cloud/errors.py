@@ -1,6 +1,8 @@
-"""Translate failures of HTTP, operations and credentials into tpuctl's exceptions. No other module does that.
+"""The failures of one exchange, by what is certain afterwards, and their translation into tpuctl's exceptions.
 
-Only `diagnosis` reads message texts. If it does not know a text, the status decides.
+`TransportError` and `ApiRefusedError` stay inside `cloud`; `translate_errors` and `query_errors` (for reads that need one
+permission) turn them into the errors that commands show. Only `explain.messages` classifies texts; if it does not know a text,
+the status decides.
 """
 
 from __future__ import annotations
@@ -211,7 +213,7 @@ def credential_error(error: Exception) -> TpuctlError | TransportError:
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """Translate `TransportError` and `RefusedError` into tpuctl's exceptions."""
+    """Translate `TransportError` and `ApiRefusedError` into tpuctl's exceptions."""
     try:
         yield
     except (TransportError, ApiRefusedError) as failure:
@@ -255,10 +257,7 @@ def _one_line(text: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
 
 
-# Translate the refusal of a read: the resource does not exist, or a permission is missing, and which.
-
-
-# The id that `diagnosis` gives to a missing permission. Its hints are about TPUs.
+# The id that `explain` gives to a missing permission. Its hints are about TPUs.
 PERMISSION_DENIED = "iam-permission-denied"
 # Reasons of the older format for a 403 that no permission fixes [documentation: error responses of Cloud Storage; users of
 # Compute Engine], with their error id and hint. Used if their text is unknown.
@@ -270,7 +269,7 @@ _OTHER_CAUSES = {
 
 @contextmanager
 def query_errors(what: str, permission: str | None) -> Iterator[None]:
-    """Translate `TransportError` and `RefusedError` of a read into tpuctl's exceptions.
+    """Translate `TransportError` and `ApiRefusedError` of a read into tpuctl's exceptions.
 
     `what` describes the resource; `permission` is the one that the read requires, None if it requires none. Raises
     `NotFoundError` only after a 404 from the API.
@@ -305,9 +304,6 @@ def _query_error(failure: TransportError | ApiRefusedError, what: str, permissio
         message = f"`{lacking}` is not allowed on {what}: {refusal.message}"
         return AccessError(message, hint=hint, error_id=error.error_id)
     return error
-
-
-# How a single HTTP exchange can fail, by what is certain afterwards.
 
 
 class TransportError(Exception):

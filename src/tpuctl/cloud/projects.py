@@ -1,7 +1,9 @@
-"""What a project is, who may do what in it, and how much it may hold. Raises tpuctl's exceptions.
+"""Clients of the APIs around a TPU node: the project, Compute Engine and OS Login. They raise tpuctl's exceptions.
 
-Five APIs speak of that: Resource Manager, Service Usage, Cloud Billing, Organization Policy and IAM. Google's library is left
-out: it would read a discovery document for each of them.
+`ProjectsClient` reads a project with five APIs: Resource Manager, Service Usage, Cloud Billing, Organization Policy and IAM.
+`ComputeClient` reads networks, machines, disks and quotas. `OsLoginClient` reads and adds the ssh keys of a Google account.
+Google's library is not used: it would read a discovery document for each API, for Compute Engine 3 MB in 40 ms, to build one
+URL.
 """
 
 from __future__ import annotations
@@ -216,14 +218,9 @@ def _service(data: Mapping[str, Any]) -> tuple[str, bool]:
     return str(_SERVICE.read(data)["name"]).rpartition("/")[2], data.get("state") == "ENABLED"
 
 
-# What stands beside TPU nodes in Compute Engine: networks, machines, disks, quotas. Raises tpuctl's exceptions.
-#
-# Google's library is left out: for one URL it would read the 3 MB that describe all of Compute Engine, which takes 40 ms.
-
-
 T = TypeVar("T")
 
-_COMPUTE_PAGE_SIZE = 500  # the most there is [API compute v1, maxResults]
+_COMPUTE_PAGE_SIZE = 500  # the maximum [API compute v1, maxResults]
 _FIREWALL_FIELDS = (
     "items(name,network,direction,disabled,priority,sourceRanges,sourceTags,sourceServiceAccounts,targetTags,"
     "targetServiceAccounts,allowed,denied),nextPageToken"
@@ -404,9 +401,6 @@ def _compute_words(project: str) -> str:
     return f"the project `{project}`"
 
 
-# A client of OS Login: the POSIX accounts and public keys of a Google account. Raises tpuctl's exceptions.
-
-
 # A login enters the argv of ssh [documentation of useradd: what a POSIX account may be called].
 _LOGIN = text_matching(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,255}", "the name of a POSIX account")
 _MICROSECONDS = Scalar(
@@ -424,7 +418,7 @@ _IMPORTED = Shape("oslogin.v1 ImportSshPublicKeyResponse", {"loginProfile": _PRO
 _USER = Shape("oauth2.v2 Userinfo", {"email": str})
 _ACCOUNT = re.compile(r"[^\s/?#%]+")
 _USER_INFO = "https://openidconnect.googleapis.com/v1/userinfo"
-# What `diagnosis` calls a missing permission; its advice is about TPUs.
+# The id of `explain` for a missing permission. Its hints are about TPUs.
 _PERMISSION_DENIED = "iam-permission-denied"
 
 

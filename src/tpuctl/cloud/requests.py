@@ -1,7 +1,12 @@
-"""Build requests with Google's library, send them through our http objects, and parse the answers.
+"""One call of an API: build the request, send it, retry it, parse the answer; and the lists of many pages and zones.
 
-The `execute` method of the library is not used: it logs refusals to stderr, and raises `TypeError` for a 403 whose body is
-a JSON list. Its batch interface is never used: it ignores the endpoint and calls the real service.
+`ApiClient` is the base class of all clients, `ApiCaller` sends. A request that changes nothing may always be sent again. A
+change is sent again only if it is certain that it was not carried out (`decide_retry`, pure); otherwise `send_and_confirm`
+reads its effect first. Each call has a time limit: see the package's docstring.
+
+Google's library builds requests that change something. Its `execute` method of the library is not used: it logs refusals to
+stderr, and raises `TypeError` for a 403 whose body is a JSON list. Its batch interface is never used: it ignores the endpoint
+and calls the real service.
 """
 
 from __future__ import annotations
@@ -149,7 +154,7 @@ class ApiCaller:
                 )
             return self._service
 
-    def locations(self) -> Any:  # as above
+    def locations(self) -> Any:  # googleapiclient creates its classes at run time
         """Return the library's `projects.locations`."""
         return self.service().projects().locations()
 
@@ -159,7 +164,7 @@ class ApiCaller:
             return self.attempt(request, read, is_safe=is_safe)
 
     def attempt(self, request: Any, read: Callable[[Json], T], *, is_safe: bool = True) -> T:
-        """Do the same as `call`, but raise `TransportError` and `RefusedError`, which say what is certain."""
+        """Do the same as `call`, but raise `TransportError` and `ApiRefusedError`, which say what is certain."""
         return self.exchange(request, lambda _, content: read_json(content, read), is_safe=is_safe)
 
     def exchange(self, request: Any, read: Callable[[Mapping[str, str], bytes], T], *, is_safe: bool = True) -> T:
@@ -174,7 +179,7 @@ class ApiCaller:
 
     def _send(self, request: Any, read: Callable[[Mapping[str, str], bytes], T], left: timedelta) -> T:
         from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415  # loaded with the library that is in use here
-        from httplib2 import HttpLib2Error  # noqa: PLC0415  # as above
+        from httplib2 import HttpLib2Error  # noqa: PLC0415  # loaded with the library that is in use here
 
         sender = self.http_factory()
         # In real seconds, which equal those of our clock if there is a socket: only the embedded sandbox has another clock.
@@ -222,9 +227,6 @@ def preview_request(request: Any) -> RequestPreview:
     return RequestPreview(request.method, request.uri, json.loads(request.body) if request.body else None)
 
 
-# The base class of the clients of Google's APIs.
-
-
 class ApiClient:
     """Calls one API. `http_factory` returns one http object for each thread.
 
@@ -232,7 +234,7 @@ class ApiClient:
     """
 
     api: ClassVar[GoogleApi] = TPU
-    # The default retry policy; None for the one of `retry`.
+    # The default retry policy; None for `RetryPolicy()`.
     patience: ClassVar[RetryPolicy | None] = None
 
     def __init__(
@@ -256,26 +258,26 @@ class ApiClient:
         return f"https://{service or self.api.name}.googleapis.com/{path}"
 
 
-# A cache for answers that several threads need at the same time: one thread fetches, the others wait for it.
-
-
 CachedT = TypeVar("CachedT")
 
-_CACHE_SIZE = timedelta(minutes=1)
+_CACHE_LIFETIME = timedelta(minutes=1)
 
 
 @dataclass(slots=True)
 class _CachedAnswer(Generic[CachedT]):
     """An answer that one thread fetches and others wait for. `received_at` is a monotonic time."""
 
-    is_there: threading.Event = field(default_factory=threading.Event)
+    is_done: threading.Event = field(default_factory=threading.Event)
     value: CachedT | None = None
     failure: BaseException | None = None
     received_at: timedelta | None = None
 
 
 class TTLCache(Generic[CachedT]):
-    """Answers by key, kept for a minute. A failure is raised in all waiting threads, and is not kept."""
+    """Answers by key, kept for a minute. One thread fetches an answer, the others that need it wait.
+
+    A failure is raised in all waiting threads, and is not kept.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -286,8 +288,9 @@ class TTLCache(Generic[CachedT]):
         """Return the cached answer, else the result of `load`. Raises what `load` raises."""
         with self._lock:
             answer = self._answers.get(key)
-            came = answer.received_at if answer else None
-            is_mine = answer is None or (came is not None and self._clock.monotonic() - came >= _CACHE_SIZE)
+            received_at = answer.received_at if answer else None
+            is_expired = received_at is not None and self._clock.monotonic() - received_at >= _CACHE_LIFETIME
+            is_mine = answer is None or is_expired
             if answer is None or is_mine:
                 answer = self._answers[key] = _CachedAnswer()
         if is_mine:
@@ -299,15 +302,12 @@ class TTLCache(Generic[CachedT]):
                 with self._lock:
                     del self._answers[key]
             finally:
-                answer.is_there.set()
-        answer.is_there.wait()
+                answer.is_done.set()
+        answer.is_done.wait()
         if answer.failure is not None:
             raise answer.failure
         assert answer.value is not None  # noqa: S101  # guides mypy: it is there, or a failure is
         return answer.value
-
-
-# Send a change whose answer may be lost, and confirm it: read its effect, then finish, send again, or report uncertainty.
 
 
 class Effect(Enum):
@@ -323,7 +323,7 @@ class ConfirmedChange:
 
     verb: str
     name: str
-    # Sends the change once. Raises `TransportError` and `RefusedError`.
+    # Sends the change once. Raises `TransportError` and `ApiRefusedError`.
     send: Callable[[], Operation]
     # Reads the effect. Raises `NotFoundError` if the resource does not exist any more.
     check: Callable[[], Effect]
@@ -378,9 +378,6 @@ def unknown_outcome_error(verb: str, name: str, failure: Exception) -> OutcomeUn
     )
 
 
-# Wait for the end of an operation of the APIs other than the TPU API.
-
-
 _OPERATION_INTERVAL = timedelta(seconds=1)
 _OPERATION_PATIENCE = timedelta(minutes=3)
 
@@ -401,9 +398,6 @@ def wait_until_done(caller: ApiCaller, operation: Json, fetch: Callable[[], Json
     return operation
 
 
-# List all pages of all zones, and report the zones that did not answer.
-
-
 ItemT = TypeVar("ItemT")
 
 _LIST_THREADS = 8
@@ -411,7 +405,7 @@ _LIST_THREADS = 8
 MOST_PAGES = 1000
 # Answers of a service that does not accept `-` as a zone. Each zone is listed then.
 _NO_WILDCARD = frozenset({400, 403, 404, 501})
-# The ids that `diagnosis` gives to refusals of the project or the caller: each zone would answer the same.
+# The ids that `explain` gives to refusals of the project or the caller: each zone would answer the same.
 _SAME_EVERYWHERE = frozenset(
     {
         *(
@@ -446,7 +440,7 @@ def all_pages(
 ) -> ZoneListing[ItemT]:
     """Return the items of all pages, within the time limit of one call.
 
-    Raises `TransportError` and `RefusedError`, also for a page token that is repeated.
+    Raises `TransportError` and `ApiRefusedError`, also for a page token that is repeated.
     """
     items: list[ItemT] = []
     unreachable: dict[str, None] = {}
@@ -506,7 +500,7 @@ def fan_out(
     a zone that fails. If no zone answers, the first failure is raised.
     """
     with limit_cloud_calls(SystemClock(), caller.policy.deadline):
-        answers = _list_zone(caller, one_zone, list(dict.fromkeys(zones)))
+        answers = _query_zones(caller, one_zone, list(dict.fromkeys(zones)))
     listed = {zone: answer for zone, answer in answers.items() if isinstance(answer, ZoneListing)}
     failed = {zone: answer for zone, answer in answers.items() if not isinstance(answer, ZoneListing)}
     missing: dict[str, _ZoneFailure] = {}
@@ -527,7 +521,7 @@ def fan_out(
     return ZoneListing(tuple(items), tuple(dict.fromkeys([*unreachable, *missing])))
 
 
-def _list_zone(
+def _query_zones(
     caller: ApiCaller, one_zone: Callable[[str], ZoneListing[ItemT]], zones: list[str]
 ) -> dict[str, ZoneListing[ItemT] | _ZoneFailure]:
     if len(zones) == 1:
@@ -579,14 +573,6 @@ def run_side_by_side(
     for thread in threads:
         thread.join()
     return {zone: answers[zone] for zone in zones}
-
-
-# Decide whether to send a request again, and when.
-#
-# A request that changes nothing may always be sent again. A change is sent again only if it is certain that it was not
-# carried out; otherwise `outcome.py` reads its effect first.
-#
-# Every call is limited: to one minute with all its retries, and to the deadline of its command (`clock.limit_calls`).
 
 
 _SAFE_STATUSES = frozenset({429, 500, 502, 503, 504})
@@ -644,7 +630,7 @@ def decide_retry(
 
 
 def retrying(send: Callable[[timedelta], T], *, is_safe: bool, policy: RetryPolicy, clock: Clock, random: Random) -> T:
-    """Call `send`, and retry as `decide` says. Raises the last failure.
+    """Call `send`, and retry as `decide_retry` says. Raises the last failure.
 
     `send` gets the time left for the call. Nothing is sent after the deadline of the command.
     """

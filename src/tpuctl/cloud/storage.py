@@ -1,7 +1,8 @@
-"""Read and replace small objects in Cloud Storage, with generations as preconditions.
+"""Clients of Cloud Storage: small objects with generations as preconditions, and the configuration of buckets.
 
-This is for records that several machines share, not for data sets: an object is kept in memory. Thread-safe. Raises
-tpuctl's exceptions, as `cloud/tpu.py` does.
+`StorageClient` reads and replaces records that several machines share, not data sets: it keeps an object in memory.
+`BucketsClient` reads a bucket's location, IAM policy and contents; it builds each URL itself, since Google's library would
+do nothing more. Both are thread-safe and raise tpuctl's exceptions, as `tpu.py` does.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ _READS = 5
 _SENDS = 3
 # One object may be written once per second, with short bursts [documentation of quotas].
 _WRITE_PAUSE = timedelta(seconds=1)
-# What `diagnosis` calls a missing permission; its advice is about TPUs.
+# The id of `explain` for a missing permission. Its hints are about TPUs.
 _PERMISSION_DENIED = "iam-permission-denied"
 
 
@@ -96,9 +97,14 @@ class StorageClient(ApiClient):
                         self._caller.attempt(self._objects.list(bucket=bucket, prefix=name, maxResults=1), _names)
                     return None
                 generation, age = head
-                content = self._content(bucket, name, generation)
-                if content is not None:
-                    return Blob(content, generation, age)
+                request = self._objects.get_media(bucket=bucket, object=name, generation=str(generation))
+                try:
+                    content = self._caller.exchange(request, lambda _, content: content)
+                except ApiRefusedError as error:
+                    if error.refusal.is_not_found:  # replaced or deleted meanwhile
+                        continue
+                    raise
+                return Blob(content, generation, age)
         raise ServiceUnavailableError(
             f"`gs://{bucket}/{name}` changes faster than it can be read", hint="try again in a moment"
         )
@@ -211,16 +217,6 @@ class StorageClient(ApiClient):
                 return None
             raise
 
-    def _content(self, bucket: str, name: str, generation: int) -> bytes | None:
-        """Return the bytes of one version; None if it was replaced or deleted meanwhile."""
-        request = self._objects.get_media(bucket=bucket, object=name, generation=str(generation))
-        try:
-            return self._caller.exchange(request, lambda _, content: content)
-        except ApiRefusedError as error:
-            if error.refusal.is_not_found:
-                return None
-            raise
-
 
 def _may_repeat(failure: TransportError | ApiRefusedError) -> bool:
     """Return whether to read the object and retry a write: its outcome is uncertain, or it came too soon after another."""
@@ -233,21 +229,18 @@ def _translated(bucket: str, name: str, permission: str) -> Iterator[None]:
     try:
         yield
     except (TransportError, ApiRefusedError) as failure:
-        raise _translate(failure, bucket, name, permission) from failure
-
-
-def _translate(failure: TransportError | ApiRefusedError, bucket: str, name: str, permission: str) -> TpuctlError:
-    refusal = failure.refusal if isinstance(failure, ApiRefusedError) else None
-    if refusal is not None and refusal.is_not_found:
-        hint = f"create it with `gcloud storage buckets create gs://{bucket} --location=REGION`, or check the name"
-        return NotFoundError(f"there is no bucket `gs://{bucket}`", hint=hint)
-    if refusal is not None and refusal.code == 412:
-        return _precondition_failed(bucket, name)
-    error = translate(failure)
-    if refusal is not None and refusal.code == 403 and error.error_id in {None, _PERMISSION_DENIED}:
-        hint = "grant `roles/storage.objectUser` on the bucket to your identity (`tpuctl config show`)"
-        return AccessError(f"`{permission}` is not allowed on `gs://{bucket}`: {refusal.message}", hint=hint)
-    return error
+        refusal = failure.refusal if isinstance(failure, ApiRefusedError) else None
+        if refusal is not None and refusal.is_not_found:
+            hint = f"create it with `gcloud storage buckets create gs://{bucket} --location=REGION`, or check the name"
+            raise NotFoundError(f"there is no bucket `gs://{bucket}`", hint=hint) from failure
+        if refusal is not None and refusal.code == 412:
+            raise _precondition_failed(bucket, name) from failure
+        error = translate(failure)
+        if refusal is not None and refusal.code == 403 and error.error_id in {None, _PERMISSION_DENIED}:
+            hint = "grant `roles/storage.objectUser` on the bucket to your identity (`tpuctl config show`)"
+            message = f"`{permission}` is not allowed on `gs://{bucket}`: {refusal.message}"
+            raise AccessError(message, hint=hint) from failure
+        raise error from failure
 
 
 def _precondition_failed(bucket: str, name: str) -> PreconditionFailedError:
@@ -271,11 +264,6 @@ def _names(data: Mapping[str, Any]) -> tuple[tuple[str, ...], str | None]:
 
 def _text(generation: int | None) -> str | None:
     return None if generation is None else str(generation)
-
-
-# Read the configuration of buckets: location, IAM policy, contents. Raises tpuctl's exceptions.
-#
-# Objects are read and written by `storage.py`. Google's library is not used here: it would only build one URL for each request.
 
 
 _PAGE_SIZE = 1000

@@ -68,8 +68,6 @@ if TYPE_CHECKING:
 
     from tpuctl.cloud.requests import ApiCaller
 
-# List zones and their offers with the Cloud TPU API. Raises tpuctl's exceptions.
-
 
 OfferT = TypeVar("OfferT")
 _BuildPageRequest = Callable[[str, str, str | None], "PlainRequest"]
@@ -91,12 +89,15 @@ class CatalogueClient(ApiClient):
 
     def locations(self, project: str) -> tuple[str, ...]:
         """Return the zones of the API for a project. Raises for an empty list, which cannot be true."""
+
+        def read(data: Mapping[str, Any]) -> str:
+            zone = _named(_LOCATION, data, "locationId")
+            SEGMENT.check(zone)
+            return zone
+
         with translate_errors():
             listing = all_pages(
-                self._caller,
-                lambda token: self._requests.list_locations(project, token),
-                _LOCATIONS,
-                _location,
+                self._caller, lambda token: self._requests.list_locations(project, token), _LOCATIONS, read
             )
             if not listing.items:
                 # A caller that lists each zone would report that no nodes exist.
@@ -122,9 +123,15 @@ class CatalogueClient(ApiClient):
 
         Source for the wildcard: unverified; if the service refuses it, each zone is listed.
         """
+
+        def read(data: Mapping[str, Any]) -> tuple[str, str]:
+            accelerator_type = _type(data)
+            RESOURCE.check(data.get("name"))  # projects/P/locations/ZONE/acceleratorTypes/TYPE
+            return str(data["name"]).split("/")[3], accelerator_type
+
         build = self._requests.list_accelerator_types
         offered: dict[str, list[str]] = {}
-        for zone, accelerator_type in self._list(build, _TYPES, _offer, project, ()).items:
+        for zone, accelerator_type in self._list(build, _TYPES, read, project, ()).items:
             offered.setdefault(zone, []).append(accelerator_type)
         return {zone: tuple(types) for zone, types in offered.items()}
 
@@ -160,19 +167,6 @@ class CatalogueClient(ApiClient):
             return all_pages(self._caller, lambda token: build(project, zone, token), page, read).items
 
 
-def _location(data: Mapping[str, Any]) -> str:
-    zone = _named(_LOCATION, data, "locationId")
-    SEGMENT.check(zone)
-    return zone
-
-
-def _offer(data: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the zone and the type of `projects/P/locations/ZONE/acceleratorTypes/TYPE`."""
-    offered = _type(data)
-    RESOURCE.check(data.get("name"))
-    return str(data["name"]).split("/")[3], offered
-
-
 def _type(data: Mapping[str, Any]) -> str:
     return _named(_TYPE, data, "type")
 
@@ -187,7 +181,7 @@ def _named(shape: Shape, data: Mapping[str, Any], field: str) -> str:
 
 T = TypeVar("T")
 
-# The id that `diagnosis` gives to the error for missing guest attributes.
+# The id that `explain` gives to the error for missing guest attributes.
 _NO_GUEST_ATTRIBUTES = "guest-attributes-missing"
 _NODES = Page("tpu.v2 ListNodesResponse", "nodes")
 _REQUESTS = Page("tpu.v2 ListQueuedResourcesResponse", "queuedResources")
@@ -249,7 +243,7 @@ class TpuClient(CatalogueClient):
         return NodeListing(listing.items, listing.unreachable)
 
     def create_node(self, name: NodeName, spec: NodeSpec) -> Operation:
-        """Create a node, at most once; see `creation.create_once`."""
+        """Create a node, at most once; see `create_once`."""
         label, body = self._creation(spec)
         request = self._requests.create_node(name, body)
         return create_once(
@@ -385,7 +379,7 @@ class TpuClient(CatalogueClient):
             raise error from failure
 
     def _find(self, name: NodeName) -> Node | None:
-        """Return a node; None only after a 404 from the API. Raises `TransportError` and `RefusedError`."""
+        """Return a node; None only after a 404 from the API. Raises `TransportError` and `ApiRefusedError`."""
         try:
             with node_of(name):
                 return self._caller.attempt(self._requests.get_node(name), _only(str(name), Node.from_api))
@@ -417,11 +411,6 @@ def _only(name: str, read: Callable[[Mapping[str, Any]], T]) -> Callable[[Mappin
 def _check(name: str, collection: str) -> None:
     if not re.fullmatch(rf"projects/[^/]+/locations/[^/]+/{collection}/[^/]+", name):
         raise InvalidInputError(f"`{name}` is not the full name of one of {collection}")
-
-
-# Build the requests of the TPU API: reads as plain URLs, changes with Google's library. Nothing is sent from here.
-#
-# Commands that only read never load the library, which takes 90 ms.
 
 
 # A class that the library creates at run time.
@@ -529,9 +518,6 @@ class TpuRequests:
 
 def _parent(project: str, zone: str) -> str:
     return f"projects/{project}/locations/{zone}"
-
-
-# Delete, start, stop and update a node. If an answer is lost, the node is read to see whether the change took effect.
 
 
 _METADATA_ATTEMPTS = 6
@@ -647,9 +633,6 @@ def _has_values(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return True
 
 
-# Create a node at most once. Its id is unique in the zone, and a label identifies the request that created it.
-
-
 # A node may show up in nodes.get some time after its create was accepted [unverified].
 _CREATION_CHECKS = 4
 
@@ -671,15 +654,15 @@ def create_once(
             if not is_uncertain(error):
                 raise _creation_refused_error(name, error) from error
             failure = error
-        if node := _find_created(caller, name, find, failure, looks=_CREATION_CHECKS):
+        if node := _find_created(caller, name, find, failure, attempts=_CREATION_CHECKS):
             return _is_ours(name, node, label)
         if deadline_has_passed():
             raise unknown_outcome_error("create", name.node_id, failure) from failure
         try:
             return send()
         except (TransportError, ApiRefusedError) as error:
-            looks = _CREATION_CHECKS if is_uncertain(error) else 1
-            if node := _find_created(caller, name, find, error, looks=looks):
+            attempts = _CREATION_CHECKS if is_uncertain(error) else 1
+            if node := _find_created(caller, name, find, error, attempts=attempts):
                 return _is_ours(name, node, label)
             # The name is taken. Only the first sending can have taken it, so the node will become visible.
             is_taken = isinstance(error, ApiRefusedError) and error.refusal.code == 409
@@ -689,16 +672,16 @@ def create_once(
 
 
 def _find_created(
-    caller: ApiCaller, name: NodeName, find: Callable[[], Node | None], failure: Exception, *, looks: int
+    caller: ApiCaller, name: NodeName, find: Callable[[], Node | None], failure: Exception, *, attempts: int
 ) -> Node | None:
-    for attempt in range(1, looks + 1):
+    for attempt in range(1, attempts + 1):
         try:
             node = find()
         except (TransportError, ApiRefusedError, TpuctlError) as error:
             raise unknown_outcome_error("create", name.node_id, failure) from error
         if node is not None:
             return node
-        if attempt < looks:
+        if attempt < attempts:
             caller.clock.sleep(
                 caller.policy.first * 2 ** (attempt - 1) + backoff(caller.policy, attempt, caller.random)
             )
@@ -721,9 +704,6 @@ def _name_taken_error(name: NodeName) -> AlreadyExistsError:
     return AlreadyExistsError(
         f"`{name.node_id}` already exists in {name.zone}", hint=f"see `tpuctl status {name.node_id}`"
     )
-
-
-# List the recent operations of a zone, with their results. The API keeps them for some time (unverified).
 
 
 # A zone may have thousands. Only the newest are needed, but the order of the list is not documented.
@@ -767,9 +747,6 @@ class OperationsClient(CatalogueClient):
                 break
         found.sort(key=lambda one: str((one.get("metadata") or {}).get("createTime") or ""), reverse=True)
         return tuple(found[:limit])
-
-
-# Fetch the offers of many zones in parallel.
 
 
 @dataclass(frozen=True, slots=True)

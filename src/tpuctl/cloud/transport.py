@@ -107,25 +107,22 @@ class Http(httplib2.Http):  # type: ignore[misc]  # httplib2 ships no types
     ) -> HttpAnswer:
         with self._turn:
             try:
-                return self._sent(uri, method, body, headers)
+                lower = {name.lower(): value for name, value in (headers or {}).items()}
+                # The request's own quota project takes precedence.
+                lower = {**self._extra, **lower, "user-agent": _USER_AGENT}
+                if method not in _SAFE_METHODS:
+                    self._hang_up()
+                was_open = bool(self.connections)
+                try:
+                    return self._send_once(uri, method, body, lower)
+                except AnswerLostError as error:
+                    if not was_open or isinstance(error.__cause__, TimeoutError):
+                        raise
+                return self._send_once(uri, method, body, lower)
             finally:
                 self._limit.give_back()
                 if self._is_closed:
                     self._hang_up()
-
-    def _sent(self, uri: str, method: str, body: str | bytes | None, headers: Mapping[str, str] | None) -> HttpAnswer:
-        lower = {name.lower(): value for name, value in (headers or {}).items()}
-        # The request's own quota project takes precedence.
-        lower = {**self._extra, **lower, "user-agent": _USER_AGENT}
-        if method not in _SAFE_METHODS:
-            self._hang_up()
-        was_open = bool(self.connections)
-        try:
-            return self._send_once(uri, method, body, lower)
-        except AnswerLostError as error:
-            if not was_open or isinstance(error.__cause__, TimeoutError):
-                raise
-        return self._send_once(uri, method, body, lower)
 
     def _send_once(self, uri: str, method: str, body: str | bytes | None, headers: dict[str, str]) -> HttpAnswer:
         kind = self._types[uri.partition(":")[0]]

@@ -6,13 +6,11 @@ them, is the subject of `settings`; this module handles YAML and the disk.
 
 from __future__ import annotations
 
-import configparser
 import hashlib
 import json
 import os
 import re
 import shutil
-import tempfile
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -279,6 +277,8 @@ def _replace_if_same(path: Path, old: str, new: str, change: Mapping[str, RawVal
     try:
         make_private_folder(target.parent)
         # mkstemp makes the file 0600.
+        import tempfile  # noqa: PLC0415  # only for changes
+
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
@@ -458,6 +458,8 @@ def read_gcloud_properties(environ: Mapping[str, str]) -> Mapping[str, GcloudPro
     name, file = gcloud_configuration_name(environ), gcloud_configuration_file(environ)
     if file is None:
         return {}
+    import configparser  # noqa: PLC0415  # not needed by --help
+
     parser = configparser.ConfigParser()
     try:
         parser.read_string(_text(file))

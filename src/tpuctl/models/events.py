@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tpuctl.names import NodeName
+
+_DURATION_SUFFIX = re.compile(r" for \d+(?:\.\d+)?[smhd][0-9smhd]*$")
 
 
 class EventKind(StrEnum):
@@ -39,6 +42,15 @@ class NodeEvent:
     node: NodeName
     text: str
     data: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def wait_reason(self) -> str:
+        """The reason of a wait without its duration; empty if it repeats only the state and health shown beside it."""
+        reason = _DURATION_SUFFIX.sub("", self.text)
+        state, health = self.data.get("state"), self.data.get("health")
+        if state and reason in {f"it is {state}", f"it has been {state}", f"it is {state} but {health}"}:
+            return ""
+        return reason
 
     def to_json(self) -> dict[str, Any]:
         """Return the event as a JSON object."""

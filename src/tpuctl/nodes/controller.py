@@ -7,7 +7,6 @@ the deadline for the API to answer. Only an authentication or permission error e
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, assert_never
@@ -293,6 +292,8 @@ class Controller:
 
         slow = {node for node in nodes if node.needs_survey}
         if len(slow) > 1:
+            from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # imports logging and queues; not needed for one node
+
             with ThreadPoolExecutor(min(_MAX_SURVEYS, len(slow))) as pool:
                 list(pool.map(with_current_deadlines(survey), [node for node in nodes if node in slow]))
         for node in nodes:

@@ -1,4 +1,8 @@
-"""The live display of a terminal: permanent lines, and below them the nodes that have not reached their goal."""
+"""The live display of a terminal: permanent lines, and below them the nodes that have not reached their goal.
+
+`render_area` and `worker_matrix` are pure: from the last event of each node to lines that fit a screen. `LiveArea` has `rich`
+redraw them several times a second. Only runs on a terminal import this module, because `rich` takes 40 ms.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,6 @@ from rich.text import Text
 from tpuctl.durations import format_duration
 from tpuctl.escaping import escape_unprintable
 from tpuctl.models.events import EventKind, NodeEvent
-from tpuctl.output.event_lines import wait_reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -63,15 +66,15 @@ class LiveDisplay:
         self._lines: list[Text] = []
         self._frame = 0
         self._drawing: LiveArea | None = None
-        self._steering = threading.RLock()  # starts and ends the drawing; the drawing thread never acquires it
-        self._holding = threading.Lock()  # guards the nodes and the lines; held for moments only
+        self._drawing_lock = threading.RLock()  # starts and ends the drawing; the drawing thread never acquires it
+        self._state_lock = threading.Lock()  # guards the nodes and the lines, for moments only
 
     def __enter__(self) -> Self:
-        self._steering.acquire()
+        self._drawing_lock.acquire()
         try:
             self._remove_area()
         except BaseException:
-            self._steering.release()
+            self._drawing_lock.release()
             raise
         return self
 
@@ -79,20 +82,20 @@ class LiveDisplay:
         try:
             self._show()
         finally:
-            self._steering.release()
+            self._drawing_lock.release()
         return error is not None and self._is_tolerated(error)
 
     def say(self, *parts: tuple[str, str]) -> None:
         """Show a permanent line, made of texts with their styles."""
-        with self._steering:
-            with self._holding:
+        with self._drawing_lock:
+            with self._state_lock:
                 self._lines.append(Text.assemble(*((escape_unprintable(text), style) for text, style in parts)))
             self._show()
 
     def wait(self, event: NodeEvent) -> None:
         """Show a node in the area, with its last event."""
-        with self._steering:
-            with self._holding:
+        with self._drawing_lock:
+            with self._state_lock:
                 before = self._waiting.get(event.node)
                 left = event.data.get("deadline_in")
                 given = max(filter(None, (left, before.given if before else None)), default=None)
@@ -101,7 +104,7 @@ class LiveDisplay:
 
     def act(self, event: NodeEvent) -> None:
         """Show the action on a node in the area until its next event."""
-        with self._holding:
+        with self._state_lock:
             if before := self._waiting.get(event.node):
                 # A node with an action is not given up any more.
                 latest = replace(before.event, kind=EventKind.WAIT, text="") if before.is_given_up else before.event
@@ -113,7 +116,7 @@ class LiveDisplay:
 
     def change(self, event: NodeEvent) -> None:
         """Show the new state of a node in the area until its next event."""
-        with self._holding:
+        with self._state_lock:
             if before := self._waiting.get(event.node):
                 known = {**event.data, "in_state": 0, "deadline_in": before.event.data.get("deadline_in")}
                 if known.get("state") == before.event.data.get("state"):
@@ -125,15 +128,15 @@ class LiveDisplay:
 
     def leave(self, name: NodeName) -> None:
         """Remove a node from the area."""
-        with self._steering:
-            with self._holding:
+        with self._drawing_lock:
+            with self._state_lock:
                 self._waiting.pop(name, None)
             self._show()
 
     def stop(self) -> None:
         """Remove the area; the permanent lines stay. Raises the error of an earlier redraw."""
-        with self._steering:
-            with self._holding:
+        with self._drawing_lock:
+            with self._state_lock:
                 self._waiting.clear()
             self._remove_area()
 
@@ -179,12 +182,12 @@ class LiveDisplay:
         return self._lasting and isinstance(error, OSError) and not isinstance(error, BrokenPipeError)
 
     def _above(self) -> Sequence[Text]:
-        with self._holding:
+        with self._state_lock:
             lines, self._lines = self._lines, []
         return lines
 
     def _below(self) -> Sequence[Text]:
-        with self._holding:
+        with self._state_lock:
             nodes = tuple(self._waiting.values())
         self._frame += 1
         columns, rows = self._console.size
@@ -192,9 +195,6 @@ class LiveDisplay:
         for line in lines:
             line.no_wrap, line.overflow = True, "crop" if self._console.options.ascii_only else "ellipsis"
         return lines
-
-
-# The lines of the live display: pure functions from the last event of each node to lines that fit a screen.
 
 
 _AREA_GAP = 2
@@ -246,7 +246,13 @@ def render_area(nodes: Sequence[PendingNode], now: timedelta, screen: Screen) ->
         rest = [*filter(None, cells[aligned:]), *_rest(node, now)]
         room = 0 if node.is_given_up else spare
         joined = Text.assemble((screen.marks.between, "dim")).join(rest)
-        block = _block(_aligned(cells[:aligned], widths), joined, screen.columns, room)
+        head = _aligned(cells[:aligned], widths)
+        if joined and room >= 1 and head.cell_len + joined.cell_len > screen.columns:
+            head.rstrip()
+            block = [head, *_folded(joined, screen.columns, room)]
+        else:
+            block = [head + joined]
+            block[0].rstrip()
         block += _workers(node, screen, spare + 1 - len(block))
         spare -= len(block) - 1
         lines += block
@@ -256,16 +262,6 @@ def render_area(nodes: Sequence[PendingNode], now: timedelta, screen: Screen) ->
     counted = Counter(str(node.event.data.get("state") or "not created yet") for node in others)
     states = ", ".join(f"{count} {escape_unprintable(state)}" for state, count in counted.most_common())
     return [*lines, Text(f"and {len(others)} more: {states}" if shown else f"{len(others)} nodes: {states}", "dim")]
-
-
-def _block(head: Text, rest: Text, columns: int, spare: int) -> list[Text]:
-    """Return the line of a node; text that does not fit goes to further lines if there is room for them."""
-    whole = head + rest
-    if not rest or whole.cell_len <= columns or spare < 1:
-        whole.rstrip()
-        return [whole]
-    head.rstrip()
-    return [head, *_folded(rest, columns, spare)]
 
 
 def _workers(node: PendingNode, screen: Screen, spare: int) -> list[Text]:
@@ -328,7 +324,7 @@ def _expected(so_far: timedelta | None, usual: float | None, screen: Screen) -> 
 def _rest(node: PendingNode, now: timedelta) -> Iterable[Text]:
     """Yield the reason for the wait, the next step, and the deadline if it is near."""
     data, passed = node.event.data, (now - node.at).total_seconds()
-    reason = node.doing or wait_reason(node.event)
+    reason = node.doing or node.event.wait_reason
     if node.is_given_up:
         yield Text(f"given up: {escape_unprintable(node.event.text)}", "red")
         return
@@ -358,9 +354,6 @@ def _aligned(cells: Sequence[Text], widths: Sequence[int]) -> Text:
         column += width + _AREA_GAP if width else 0
         line.append(" " * (column - line.cell_len))
     return line
-
-
-# Which worker of a slice has passed which check: a grid for small slices, one cell for each worker of large ones.
 
 
 _MATRIX_LEVELS = ("ready", "healthy", "ssh", "startup", "devices")
@@ -417,9 +410,6 @@ def _sign(has: bool | None, marks: Marks) -> tuple[str, str]:  # noqa: FBT001  #
     return (marks.good, "green") if has else (marks.bad, "red")
 
 
-# The symbols of the live display.
-
-
 @dataclass(frozen=True, slots=True)
 class Marks:
     """Symbols for terminals with an encoding of Unicode; `ASCII` has those for other terminals."""
@@ -439,11 +429,8 @@ class Marks:
 ASCII_MARKS = Marks("*", ">", "!", "+", "x", ".", "#", "-", "|/-\\", "; ")
 
 
-# An area at the bottom of a terminal that `rich` redraws several times a second, and permanent lines above it.
-
-
 # Seconds between two frames. Real time, not the clock of the run: it is for the eye, and no decision depends on it.
-_PERIOD = 0.2
+_REDRAW_SECONDS = 0.2
 
 
 class LiveArea:
@@ -509,7 +496,7 @@ class LiveArea:
             raise self.failure
 
     def _redraw_until_ended(self) -> None:
-        while not self._ended.wait(_PERIOD):
+        while not self._ended.wait(_REDRAW_SECONDS):
             try:
                 self.draw()
             except OSError as error:
@@ -531,15 +518,15 @@ class LiveArea:
         return bool(lines)
 
 
-# Keys typed during a live display: they are not echoed, and stay in the input buffer.
-
-
 _LOCAL_MODES = 3  # of the attributes of a terminal, termios(3)
 
 
 @contextmanager
 def echo_disabled(stdin: TextIO) -> Iterator[None]:
-    """Disable echo during a block: an Enter would move the cursor. Does nothing if stdin is not a terminal in our control."""
+    """Disable echo during a block: an Enter would move the cursor. What is typed stays in the input buffer.
+
+    Does nothing if stdin is not a terminal in our control.
+    """
     try:
         device = stdin.fileno()
         before = termios.tcgetattr(device)

@@ -1,19 +1,32 @@
-"""Output of events: a live display on a terminal, one line for each change elsewhere, JSON for programs."""
+"""Output of events: a live display on a terminal, one line for each change elsewhere, JSON for programs.
+
+A stream of events may fail to be written: the file system is full, or the reader of a pipe is slow or has ended.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
+import select
+import stat
+import time
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Self, TextIO
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, Self, TextIO
 
 from tpuctl.durations import format_duration
 from tpuctl.errors import NotFoundError
-from tpuctl.escaping import escape_unprintable
+from tpuctl.escaping import dump_printable_json, escape_unprintable
 from tpuctl.models.events import EventKind, NodeEvent
-from tpuctl.output.event_lines import ChangeLines, EventFile, EventWriter, IgnoreWriteErrors, hints
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import TracebackType
+
     from tpuctl.clock import Clock
+    from tpuctl.names import NodeName
     from tpuctl.output.live import LiveDisplay
     from tpuctl.output.terminal import Terminal
 
@@ -120,5 +133,204 @@ class Progress:
             (f"{event.node.node_id} ", "bold"),
             (words, style),
         )
-        for line in hints(event):
+        for line in _hints(event):
             live.say((f"{'':>7} {line}", "dim"))
+
+
+# How often an outage of the API is reported again.
+_OUTAGE_REPEAT = timedelta(minutes=1)
+# A step that is further ahead is not reported yet.
+_SOON = timedelta(minutes=5)
+
+
+def _hints(event: NodeEvent) -> Iterator[str]:
+    """Yield the hints of a node that was given up, in the form of an error's hints."""
+    for line in str(event.data.get("hint") or "").splitlines():
+        yield f"  hint: {line}"
+
+
+class ChangeLines:
+    """Selects the events that are reported, and formats their lines."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._reported: dict[NodeName, tuple[str, str | None]] = {}  # reason and next step in the last line
+        self._silent: dict[str, set[NodeName]] = {}  # by zone: the nodes without an answer
+        self._outages: dict[str, timedelta] = {}  # by zone: when its outage was last reported
+
+    def lines(self, event: NodeEvent) -> Iterator[str]:
+        """Yield the lines for an event, often none."""
+        name = event.node
+        if event.kind is EventKind.SILENT:
+            now, reported = self._clock.monotonic(), self._outages.get(name.zone)
+            self._silent.setdefault(name.zone, set()).add(name)
+            if reported is None or now - reported >= _OUTAGE_REPEAT:
+                self._outages[name.zone] = now
+                yield f"{self._subject(event)}: {event.text}"
+            return
+        silent = self._silent.get(name.zone)
+        if silent and name in silent:
+            subject = self._subject(event)
+            silent.discard(name)
+            if not silent and self._outages.pop(name.zone, None) is not None:
+                yield f"{subject}: the API answers again"
+        if event.kind is not EventKind.WAIT:
+            self._reported[name] = "", None
+            yield f"{name.node_id}: {event.text}"
+            yield from _hints(event)
+            return
+        reason, following, after = event.wait_reason, event.data.get("next"), event.data.get("next_in")
+        if after is not None and timedelta(seconds=after) > _SOON:
+            following = None
+        if event.data.get("state") and (reason == "it is being deleted" or reason.endswith(" requested")):
+            reason = ""  # The line before says the same.
+        before = self._reported.get(name, ("", None))
+        self._reported[name] = reason, following
+        news = reason if reason != before[0] else ""
+        if following and following != before[1]:
+            when = f" in {format_duration(timedelta(seconds=max(after, 0)))}" if after is not None else ""
+            news = f"{news}; if nothing changes: {following}{when}".removeprefix("; ")
+        if news:
+            yield f"{name.node_id}: {news}"
+
+    def _subject(self, event: NodeEvent) -> str:
+        # An outage concerns all nodes of a zone: one line for the zone replaces the same line for each node.
+        several = len(self._reported) > 1 or len(self._silent.get(event.node.zone, ())) > 1
+        return event.node.zone if several else event.node.node_id
+
+
+# How long to wait for a reader to open a pipe, and at the end for it to read the rest.
+_READER_SECONDS: Final = 0.5
+_DRAIN_SECONDS: Final = 2.0
+# Bytes buffered for a slow reader: about 20,000 events.
+_MAX_BUFFERED: Final = 8 * 1024 * 1024
+
+
+class IgnoreWriteErrors:
+    """A context that suppresses `OSError`, except `BrokenPipeError`: the reader of a pipe has closed it."""
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
+        """Return whether the error is suppressed."""
+        return isinstance(error, OSError) and not isinstance(error, BrokenPipeError)
+
+
+class EventFile:
+    """A file that events are appended to. It never waits for the reader of a pipe: lines are buffered, up to a limit."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        """Open the file. Raises `OSError` if it cannot be written; a pipe without a reader is opened later."""
+        self.name = name
+        self._path = path
+        self._buffer = bytearray()
+        self._file: int | None = None
+        until = time.monotonic() + _READER_SECONDS
+        while not self._open() and time.monotonic() < until:
+            time.sleep(0.02)
+
+    def isatty(self) -> bool:
+        """Return whether the file is a terminal."""
+        return self._file is not None and os.isatty(self._file)
+
+    def write(self, line: str) -> None:
+        """Append a line, or buffer it for a slow reader. Raises `OSError` if lines are lost or buffered without a reader."""
+        content = line.encode("utf-8", "backslashreplace")
+        if len(self._buffer) + len(content) > _MAX_BUFFERED:
+            raise OSError(errno.ENOBUFS, "its reader does not keep up")
+        self._buffer += content
+        if not self._open():
+            raise OSError(errno.ENXIO, "no program reads this pipe")
+        self._send()
+
+    def close(self) -> None:
+        """Give a reader a short time to read the rest, and close the file. Raises `OSError` if lines are lost."""
+        if self._file is None:
+            return
+        try:
+            until = time.monotonic() + _DRAIN_SECONDS
+            while self._buffer and (left := until - time.monotonic()) > 0:
+                select.select([], [self._file], [], left)
+                self._send()
+            if self._buffer:
+                raise OSError(errno.ENOBUFS, "its reader did not take all of them")
+        finally:
+            file, self._file = self._file, None
+            if file is not None:
+                os.close(file)
+
+    def _open(self) -> bool:
+        """Open the file if it is closed. Return False for a pipe without a reader."""
+        if self._file is None:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+            try:
+                self._file = os.open(self._path, flags, 0o666)
+            except OSError as error:
+                if error.errno == errno.ENXIO and stat.S_ISFIFO(self._path.stat().st_mode):
+                    return False
+                raise
+        return True
+
+    def _send(self) -> None:
+        while self._buffer and self._file is not None:
+            try:
+                del self._buffer[: os.write(self._file, self._buffer)]
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._buffer.clear()
+                if isinstance(error, BrokenPipeError):
+                    # The next reader of the pipe gets the events from then on.
+                    os.close(self._file)
+                    self._file = None
+                    raise OSError(errno.ENXIO, "the program that read this pipe has ended") from error
+                raise
+
+
+class EventWriter:
+    """Writes each event to a stream, at once.
+
+    An event that a file does not accept is dropped, with a warning the first time; later events are written again. With
+    `lasting` the same applies to stdout.
+    """
+
+    def __init__(self, stream: TextIO | EventFile, terminal: Terminal, *, lasting: bool) -> None:
+        self._stream, self._terminal = stream, terminal
+        self._lasting = lasting or isinstance(stream, EventFile)
+        self._has_failed = False
+
+    @property
+    def is_screen(self) -> bool:
+        """Return whether the stream is a terminal."""
+        return self._stream.isatty()
+
+    def write(self, event: NodeEvent) -> None:
+        """Write an event. Raises `OSError` if stdout cannot be written; with `lasting` only `BrokenPipeError`."""
+        try:
+            self._stream.write(dump_printable_json(self._terminal.masked(event.to_json())) + "\n")
+            if not isinstance(self._stream, EventFile):
+                self._stream.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            if not self._lasting:
+                raise
+            self._warn(error)
+
+    def end(self) -> None:
+        """Close a file."""
+        if isinstance(self._stream, EventFile):
+            try:
+                self._stream.close()
+            except OSError as error:
+                self._warn(error)
+
+    def _warn(self, error: OSError) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            where = self._stream.name if isinstance(self._stream, EventFile) else "stdout"
+            with contextlib.suppress(OSError):
+                self._terminal.warn(
+                    f"cannot write events to {where}: {error.strerror or error}; continuing without them"
+                )

@@ -1,4 +1,4 @@
-"""A status line on a terminal with the number of bytes sent so far. Without a terminal it prints nothing."""
+"""Status lines on a terminal with the bytes sent or received so far. Without a terminal they print nothing."""
 
 from __future__ import annotations
 
@@ -51,9 +51,6 @@ class TransferLine:
             self._terminal.redraw(f"sent {format_size(done)} of {format_size(total)}, {rate}/s")
 
 
-# A status line on a terminal with the amount of data received from workers. Without a terminal it prints nothing.
-
-
 class GatherLine:
     """The line, as a context: it is removed at the end. Can be called from any thread."""
 
@@ -84,9 +81,6 @@ class GatherLine:
             self._due, self._has_drawn = now + REDRAW_INTERVAL, True
             status = f"{done} of {workers} workers done" if workers > 1 else "receiving from the worker"
             self._terminal.redraw(f"received {format_size(size)}; {status}")
-
-
-# Sizes in bytes with units.
 
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")

@@ -281,9 +281,6 @@ class Terminal:
             self.streams.stderr.flush()
 
 
-# Tables: columns for a terminal, tabs for a pipe. Fast for thousands of rows, unlike rich's Table.
-
-
 _COLUMN_GAP = "  "
 
 

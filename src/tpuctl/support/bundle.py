@@ -126,7 +126,7 @@ class BundleBuilder:
         resume = f"tpuctl bundle {name.zone}/{name.node_id}"
         try:
             with (
-                app.going_on("no bundle was written, and the collected files are removed", resume=resume),
+                app.in_flight("no bundle was written, and the collected files are removed", resume=resume),
                 TemporaryDirectory(prefix="tpuctl-bundle-") as folder,
             ):
                 accounts = AccountAliases() if self._options.redact_accounts else None

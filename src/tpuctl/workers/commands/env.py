@@ -53,7 +53,7 @@ def command(app: App, *, node: str, worker: int, form: str) -> None:
       tpuctl env trainer -o json | jq -r .TPU_CONFIG
     """
     if form == "json":
-        app.take({"output": form})
+        app.set_options({"output": form})
     found = app.find(node)
     (number,) = WorkerSet.parse(str(worker)).of(found.name.node_id, found.workers)
     exported = job_variables(EnvironmentOptions(tpu=True), found, number, found.workers)
