@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -51,3 +53,10 @@ def told(err: str, name: str = "demo") -> list[str]:
 def said(*lines: str) -> str:
     """Return lines as they stand on a stream."""
     return "".join(line + "\n" for line in lines)
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder that outlives this machine, which a journal must: the usual one may be in memory. Import it to use it."""
+    with TemporaryDirectory(dir="/var/tmp", prefix="tpuctl-") as folder:
+        yield Path(folder)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import Console, Result, Sandbox
 from tests.lifecycle import ZONE, EventfulClock, one_face, put, said
+from tests.lifecycle import tmp_path as tmp_path  # noqa: PLC0414  # a fixture
 from tests.others import errors, events, somebody, story, watching, written
 from tpuctl.app.signals import TerminatedError
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import Console, Result, Sandbox
 from tests.lifecycle import ZONE, EventfulClock, one_face, put
+from tests.lifecycle import tmp_path as tmp_path  # noqa: PLC0414  # a fixture
 from tests.others import another_machine, changes, errors, somebody, story
 from tpuctl.sandbox import administration
 

@@ -63,7 +63,7 @@ def sandbox_serve(app: App, *, port: int) -> None:
     """Serve the sandbox on a local port, for gcloud, Google's libraries and curl, until Ctrl-C.
 
     Prints the URL on stdout, and the variables for gcloud on stderr; `tpuctl sandbox env` prints them in another terminal.
-    tpuctl needs only TPUCTL_ENDPOINT=URL: its `ssh` finds the workers of your own sandbox.
+    For tpuctl, TPUCTL_ENDPOINT=URL is sufficient: its `ssh` finds the workers of your own sandbox.
 
     \b
     Examples:
