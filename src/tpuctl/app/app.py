@@ -21,13 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tpuctl.clock import SystemClock, limit_cloud_calls
-from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, HttpProxy, TransportOptions
-from tpuctl.config import settings, sources
-from tpuctl.config.settings import SourceKind, resolve_settings
-from tpuctl.config.sources import load_config_file, read_gcloud_properties, user_config_path
 from tpuctl.errors import CheckFailedError, InvalidInputError, SettingError, TpuctlError
 from tpuctl.escaping import contains_mask, mask_command_line
-from tpuctl.files import expand_user_path
 from tpuctl.names import BucketPath, check_login, check_project, check_zone, parse_node_reference
 from tpuctl.output.terminal import OutputFormat, Terminal
 
@@ -40,6 +35,7 @@ if TYPE_CHECKING:
 
     from tpuctl.check.findings import CheckReport
     from tpuctl.clock import Clock
+    from tpuctl.cloud.endpoint import HttpProxy, TransportOptions
     from tpuctl.cloud.projects import ComputeClient, OsLoginClient
     from tpuctl.cloud.storage import StorageClient
     from tpuctl.cloud.tpu import TpuClient
@@ -107,6 +103,9 @@ class App:
 
     def settings_with(self, flags: dict[str, Any]) -> Settings:
         """Return the settings, with a command's own flags included."""
+        from tpuctl.config.settings import resolve_settings  # noqa: PLC0415  # not needed by --help
+        from tpuctl.config.sources import read_gcloud_properties  # noqa: PLC0415  # not needed by --help
+
         environ = self.invocation.environ
         return resolve_settings(
             {**self._shared, **flags},
@@ -120,12 +119,16 @@ class App:
     @cached_property
     def project_file(self) -> ConfigFile | None:
         """The project file, read once, so that the trusted content is the content in use. None if there is none."""
+        from tpuctl.config import sources  # noqa: PLC0415  # not needed by --help
+
         path = self.project_path
         return sources.load_project_file(path, self.invocation.environ, any_owner=self._trusts_all) if path else None
 
     @property
     def project_path(self) -> Path | None:
         """The project file named by the command, else the nearest `tpuctl.yaml` here or above, else None."""
+        from tpuctl.config import sources  # noqa: PLC0415  # not needed by --help
+
         home = self.invocation.environ.get("HOME")
         found = self._flags.get("spec_file")
         return found or sources.find_project_file(self.invocation.folder, home=Path(home) if home else None)
@@ -168,16 +171,22 @@ class App:
     @property
     def _trusts_all(self) -> bool:
         """Return whether `trust_project_file` is on in a flag or a variable; a file cannot set it."""
+        from tpuctl.config.settings import resolve_settings  # noqa: PLC0415  # not needed by --help
+
         without_files = resolve_settings(self._shared, self.invocation.environ, None, None, {})
         return without_files.is_on("trust_project_file")
 
     @cached_property
     def _user_file(self) -> ConfigFile:
+        from tpuctl.config.sources import load_config_file, user_config_path  # noqa: PLC0415  # not needed by --help
+
         return load_config_file(user_config_path(self.invocation.environ))
 
     @property
     def _shared(self) -> dict[str, Any]:
         """The shared options, as settings."""
+        from tpuctl.config import settings  # noqa: PLC0415  # not needed by --help
+
         shared = {name: value for name, value in self._flags.items() if name in settings.SETTINGS and name != "zone"}
         shared |= {name: str(value).lower() for name, value in shared.items() if isinstance(value, bool)}
         if zones := self._zone_flags():
@@ -284,6 +293,7 @@ class App:
         With `lasting` also show that a node was given up, for work that ends without an error about it. Raises
         `InvalidInputError` if the file cannot be written.
         """
+        from tpuctl.files import expand_user_path  # noqa: PLC0415  # not needed by --help
         from tpuctl.output.progress import EventFile, Progress  # noqa: PLC0415  # only for long work
 
         self.shows_events = events == "-"
@@ -300,6 +310,7 @@ class App:
         """Return the context of actions; `tell` receives each event, `preflight` checks nodes before they are created."""
         from random import Random  # noqa: PLC0415  # not needed by --help
 
+        from tpuctl.config.settings import SourceKind  # noqa: PLC0415  # not needed by --help
         from tpuctl.nodes.context import ActionContext  # noqa: PLC0415  # not needed by --help
 
         # The keys that describe a node and have their value from the project file, not from a flag or variable.
@@ -570,6 +581,9 @@ def lease_service(app: App) -> LeaseKeeper:
 
 def http_access(app: App) -> tuple[Callable[[], Any], str | None]:
     """Return a factory of http objects, and the endpoint; None for Google's own."""
+    from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory  # noqa: PLC0415  # not needed by --help
+    from tpuctl.config.settings import SourceKind  # noqa: PLC0415  # not needed by --help
+
     # Most commands required trust when they began. Others need it only for a call.
     app.require_trust()
     if app.is_sandbox:
@@ -636,6 +650,8 @@ def _no_sshd() -> str | None:
 
 def transport_options(app: App) -> TransportOptions:
     """Return proxy, CA file and quota project from the settings."""
+    from tpuctl.cloud.endpoint import HttpProxy, TransportOptions  # noqa: PLC0415  # not needed by --help
+
     proxy = HttpProxy.from_environment(app.invocation.environ) or _proxy_of_gcloud(app.settings)
     return TransportOptions(proxy=proxy, ca_file=app.settings.path("ca_certs"), quota_project=_quota_project(app))
 
@@ -650,6 +666,7 @@ def load_credentials(app: App, *, gcloud_token: Callable[[], str] | None = None)
     """Return the credentials of all calls; `gcloud_token` replaces the call of gcloud for a token."""
     from tpuctl.cloud import credentials  # noqa: PLC0415  # google-auth costs 40 ms
     from tpuctl.cloud.transport import AuthRequest  # noqa: PLC0415  # httplib2 costs 95 ms
+    from tpuctl.config import sources  # noqa: PLC0415  # not needed by --help
 
     environ = app.invocation.environ
     return credentials.load_credentials(
@@ -664,6 +681,8 @@ def load_credentials(app: App, *, gcloud_token: Callable[[], str] | None = None)
 
 def _proxy_of_gcloud(settings: Settings) -> HttpProxy | None:
     """Return the proxy of gcloud's configuration. Raises `SettingError` for a kind that tpuctl does not support."""
+    from tpuctl.cloud.endpoint import HttpProxy  # noqa: PLC0415  # not needed by --help
+
     host = settings.text("proxy_address")
     if host is None:
         return None
@@ -720,6 +739,8 @@ _SANDBOX_NETWORK = ipaddress.ip_network("198.18.0.0/15")
 
 def served_sandbox_proxy(app: App) -> Callable[[Node, int], str | None] | None:
     """Return a function that gives ssh's ProxyCommand for a worker; None if the endpoint is not this user's own sandbox."""
+    import ipaddress  # noqa: PLC0415  # not needed by --help
+
     state_file = app.sandbox_path
     if app.is_sandbox or not is_served_sandbox(app.settings.text("endpoint"), state_file):
         return None
@@ -738,6 +759,8 @@ def served_sandbox_proxy(app: App) -> Callable[[Node, int], str | None] | None:
 
 def is_served_sandbox(endpoint: str | None, state_file: Path) -> bool:
     """Return whether the endpoint serves this sandbox: its server writes the address to a file beside the state file."""
+    from tpuctl.cloud.endpoint import ApiEndpoint  # noqa: PLC0415  # not needed by --help
+
     if endpoint is None:
         return False
     from tpuctl.sandbox.shims import read_served_address  # noqa: PLC0415  # only with an endpoint
@@ -862,6 +885,8 @@ def caller_account(app: App) -> str | None:
     A sandbox has one account. Else these are tried in order: the impersonated service account, the credentials, the answer of
     Google about their token, and the account of gcloud's configuration, which may have issued the token.
     """
+    from tpuctl.cloud.endpoint import ApiEndpoint  # noqa: PLC0415  # not needed by --help
+
     if app.is_sandbox or served_sandbox_proxy(app):
         from tpuctl.sandbox.worker_access import OS_LOGIN_ACCOUNT  # noqa: PLC0415  # only for the sandbox
 
