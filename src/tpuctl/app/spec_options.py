@@ -24,7 +24,7 @@ from tpuctl.models.node import Tier
 from tpuctl.models.spec import DataDisk, NodeSpec, check_labels, check_tags
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from tpuctl.app.app import App
     from tpuctl.config.settings import Settings
@@ -99,18 +99,23 @@ def spec_options(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
+def take_given(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Remove options from those of a command, and return the ones that were given."""
+    taken = {name: options.pop(name) for name in names}
+    return {name: value for name, value in taken.items() if value not in (None, ())}
+
+
 def take_spec(options: dict[str, Any]) -> dict[str, Any]:
     """Remove the options that describe a node from a command's options, and return those that were given.
 
     Raises `InvalidInputError` for two kinds of capacity.
     """
-    taken = {name: options.pop(name) for name in _SPEC_NAMES}
-    tiers = [str(tier) for tier in Tier if taken.pop(str(tier).replace("-", "_"), False)]
+    given = take_given(options, _SPEC_NAMES)
+    tiers = [str(tier) for tier in Tier if given.pop(str(tier).replace("-", "_"), False)]
     if len(tiers) > 1:
         both = " and ".join(f"`--{tier}`" for tier in tiers)
         raise InvalidInputError(f"cannot combine {both}", hint="choose one")
-    taken |= {"tier": tiers[0]} if tiers else {}
-    return {name: value for name, value in taken.items() if value not in (None, ())}
+    return given | ({"tier": tiers[0]} if tiers else {})
 
 
 def build_spec(app: App, given: dict[str, Any], *, skip_validation: bool = False) -> NodeSpec | None:

@@ -15,8 +15,8 @@ from tpuctl.accelerators import (
     find_accelerator_type,
     find_type_of_other_service,
 )
-from tpuctl.app.spec_options import build_spec, take_spec
-from tpuctl.check.commands.preflight_options import preflight_check, take_check_options
+from tpuctl.app.spec_options import build_spec, take_given, take_spec
+from tpuctl.check.commands.preflight_options import CHECK_OPTION_NAMES, preflight_check
 from tpuctl.check.facts import Fact, Known, Purpose, Unknown
 from tpuctl.check.report_rendering import show_findings, show_zone_ranking, waiting_notice
 from tpuctl.clock import SystemClock
@@ -51,7 +51,7 @@ def run_check(app: App, options: dict[str, Any]) -> int:
 
     purpose = Purpose(options["purpose"]) if options["purpose"] else None
     use_target_file(app, options)
-    checks = preflight_check(app, take_check_options(options), purpose=purpose, machine=options["vm"])
+    checks = preflight_check(app, take_given(options, CHECK_OPTION_NAMES), purpose=purpose, machine=options["vm"])
     target = find_check_target(app, checks, options)
     if isinstance(target, ZoneSearch):
         if options["fix"]:

@@ -66,7 +66,7 @@ _CHECK_OPTIONS = (
         "--check-timeout", metavar="TIME", help="Timeout of all requests of the checks together. [default: 15s]"
     ),
 )
-_CHECK_OPTION_NAMES = (
+CHECK_OPTION_NAMES = (
     "buckets", "data_buckets", "checkpoint_buckets", "dataset_size", "billing_project", "no_billing_outside_grants",
     "skip_checks", "check_timeout",
 )  # fmt: skip
@@ -81,12 +81,6 @@ def check_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_CHECK_OPTIONS):
         function = option(function)
     return function
-
-
-def take_check_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Remove these options from a command's options and return those that were given."""
-    taken = {name: options.pop(name) for name in _CHECK_OPTION_NAMES}
-    return {name: value for name, value in taken.items() if value not in (None, ())}
 
 
 def preflight_check(

@@ -14,8 +14,8 @@ from tpuctl.app.options import (
     skip_validation_option,
     timeout_option,
 )
-from tpuctl.app.spec_options import build_spec, spec_options, take_spec
-from tpuctl.check.commands.preflight_options import check_options, preflight_check, take_check_options
+from tpuctl.app.spec_options import build_spec, spec_options, take_given, take_spec
+from tpuctl.check.commands.preflight_options import CHECK_OPTION_NAMES, check_options, preflight_check
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
 from tpuctl.errors import AlreadyExistsError, InvalidInputError
 from tpuctl.names import NodeName
@@ -63,7 +63,7 @@ def command(  # click's options
       tpuctl create trainer --type v4-8 --zone us-central2-b
       tpuctl create trainer --type v6e-8 --spot --no-wait
     """
-    preflight = preflight_check(app, take_check_options(options))
+    preflight = preflight_check(app, take_given(options, CHECK_OPTION_NAMES))
     spec = build_spec(app, take_spec(options), skip_validation=skip_validation)
     if spec is None:
         raise InvalidInputError("no accelerator type given", hint="name one: `--type v4-8`; see `tpuctl types`")

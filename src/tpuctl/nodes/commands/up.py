@@ -18,9 +18,9 @@ from tpuctl.app.options import (
     timeout_option,
     yes_option,
 )
-from tpuctl.app.spec_options import build_spec, spec_options, take_spec
+from tpuctl.app.spec_options import build_spec, spec_options, take_given, take_spec
 from tpuctl.app.ssh_options import route_options, with_reachable_goal
-from tpuctl.check.commands.preflight_options import check_options, preflight_check, take_check_options
+from tpuctl.check.commands.preflight_options import CHECK_OPTION_NAMES, check_options, preflight_check
 from tpuctl.errors import ExitCode, NotConfirmedError
 from tpuctl.models.events import EventKind, broadcast
 from tpuctl.models.node import NodeState
@@ -88,7 +88,7 @@ def command(
     from tpuctl.nodes.actions import bring_up_nodes  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.nodes.rendering import show_results  # noqa: PLC0415  # as above
 
-    preflight = preflight_check(app, take_check_options(options))
+    preflight = preflight_check(app, take_given(options, CHECK_OPTION_NAMES))
     spec = build_spec(app, take_spec(options), skip_validation=options["skip_validation"])
     policy = repair_policy(app, options, replace=options["replace"], timeout=deadline(app, options["timeout"]))
     hooks = build_hooks(app, options)

@@ -8,10 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tpuctl.app.options import DurationType, cli_command, complete_node, fanout_option, selector_option, worker_option
-from tpuctl.app.spec_options import spec_options, take_spec
+from tpuctl.app.options import (
+    DurationType,
+    cli_command,
+    complete_node,
+    fanout_option,
+    selector_option,
+    worker_option,
+)
+from tpuctl.app.spec_options import spec_options, take_given, take_spec
 from tpuctl.app.ssh_options import route_options
-from tpuctl.check.commands.preflight_options import check_options, take_check_options
+from tpuctl.check.commands.preflight_options import CHECK_OPTION_NAMES, check_options
 from tpuctl.config.settings import SETTINGS
 from tpuctl.errors import InvalidInputError
 from tpuctl.files import expand_user_path, read_user_text
@@ -144,7 +151,7 @@ def take_one_off(app: App, options: dict[str, Any], workers: WorkerSet) -> OneOf
 
     Raises `InvalidInputError` for options that need `--up`.
     """
-    given, checks = take_spec(options), take_check_options(options)
+    given, checks = take_spec(options), take_given(options, CHECK_OPTION_NAMES)
     detach = options["detach"]
     taken = {name: options.pop(name) for name in _ONE_OFF_NAMES}
     if taken["up"] is None:
