@@ -1,10 +1,9 @@
 """`tpuctl bundle`: collect the evidence that support asks for in one file, without secrets and within limits.
 
 `bundle` collects, packs and reports; start there. `bundle_sources` gets documents from the API and this machine and, at the
-same time, files from all workers; `bundle_contents` stores and packs them; `bundle_manifest` adds the verdict on the logs
-and the list of files; `redaction` removes secrets, with the rules of `secret_forms`. `redaction`, `secret_forms` and
-`bundle_manifest` are pure or only render. It imports `explain` (the verdict), `doctor` (its findings), `nodes`, `cloud`,
-`ssh`, `output` and `app`.
+same time, files from all workers; `bundle_contents` stores and packs them; `bundle` adds the verdict on the logs and the
+list of files; `redaction` removes secrets, and is pure. It imports `explain` (the verdict), `doctor` (its findings), `nodes`,
+`cloud`, `ssh`, `output` and `app`.
 
 What a reader must know:
 
