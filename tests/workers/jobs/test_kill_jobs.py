@@ -10,9 +10,9 @@ from tests.workers.jobs import Slice, until
 
 def test_kill_one_of_several_jobs_needs_confirmation(tpuctl: Console, demo: Slice) -> None:
     demo.run("old", "trap '' TERM; echo; while :; do sleep 0.1; done", "--worker", "1")
+    demo.until_printed("old", "\n", 1)
     line = "trap 'exit 7' INT; echo; while :; do sleep 0.05; done"
     demo.run("new", line, "--worker", "0")
-    demo.until_printed("old", "\n", 1)
     demo.until_printed("new", "\n", 0)
     question = f"2 jobs run on `demo`; send INT to the newest, `new` ({line})?"
 
