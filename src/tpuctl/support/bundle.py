@@ -373,9 +373,6 @@ class MachineDocuments:
         }, self._home)  # fmt: skip
 
 
-# Add the files that describe a bundle: the verdict on its logs, a page for people, the manifest.
-
-
 NOTHING_KNOWN = "the logs have no known failure"
 NO_LOGS = "the bundle has no logs"
 # Verdicts whose evidence is located in its file; for the others see `files` in explanation.json.

@@ -754,11 +754,6 @@ def values_below(data: bytes, name: int, at: int) -> list[SecretSpan]:
     return spans
 
 
-# Secrets recognized by their form or place, and the rules that find them.
-#
-# A span is a secret in a piece of text; its tail describes how it continues if the piece ends inside it.
-
-
 # Bytes. The longest match of a rule from its anchor on, or back from it, without the part that a `tail` describes.
 MAX_MATCH = 24 * 1024
 LONG_WORD_LENGTH = 16
