@@ -49,10 +49,22 @@ EXAMINATION: dict[str, Any] = {
     "ended": NOW.timestamp() + 1,
     "kernel": "6.8.0",
     "python": "3.10.12",
-    "uptime": {"ok": "90000.0"},
-    "logs": {"ok": {"path": "/tmp/tpu_logs", "state": "writable", "bytes": 1, "files": 1, "isComplete": True}},
-    "memory": {"ok": "MemTotal: 1000 kB\nMemAvailable: 900 kB\n"},
-    "killed": {"ok": {"count": 1, "lines": ["Out of memory: Killed process 7 (python3)"]}},
+    "uptime": {"ok": 90000.0},
+    "disks": {"ok": [{"mount": "/", "size": 102400, "available": 10240, "used": 90, "inodes": 90}]},
+    "logs": {"ok": {"path": "/tmp/tpu_logs", "state": "writable", "size": 1, "files": 1, "is_complete": True}},
+    "memory": {"ok": {"total": 1024000, "available": 921600}},
+    "oom_kills": {"ok": {"count": 1, "last": "Out of memory: Killed process 7 (python3)"}},
+    "tpu_use": {"ok": f"tpuctl-holders {json.dumps(HELD)}"},
+    "chips": {"ok": "tpuctl-worker startup=done about=- chips=4 holders=-"},
+    "startup_result": {"ok": "tpuctl-worker startup=done about=- chips=4 holders=-"},
+    "variables": {
+        "ok": {
+            "session": {"JAX_PLATFORMS": "tpu"},
+            "login": {"TPU_LOG_DIR": "/tmp/x"},
+            "jobs": [{"TPU_MIN_LOG_LEVEL": "0"}],
+            "login_unread": None,
+        }
+    },
     "environments": {
         "ok": [
             {
@@ -63,16 +75,7 @@ EXAMINATION: dict[str, Any] = {
             }
         ]
     },
-    "said": {
-        "holders": {"code": 0, "out": f"\ntpuctl-holders {json.dumps(HELD)}\n"},
-        "inspection": {"code": 0, "out": "\ntpuctl-worker startup=done about=- chips=4 holders=-\n"},
-        "space": {"code": 0, "out": "/dev/root 100 90 10 90% /\n"},
-        "inodes": {"code": 0, "out": "/dev/root 100 90 10 90% /\n"},
-        "synchronized": {"code": 0, "out": "NTPSynchronized=yes\n"},
-    },
-    "session": {"JAX_PLATFORMS": "tpu"},
-    "login": {"ok": {"TPU_LOG_DIR": "/tmp/x"}},
-    "jobs": [{"TPU_MIN_LOG_LEVEL": "0"}],
+    "is_synchronized": {"ok": True},
 }
 MEMBER = cast("Target", SimpleNamespace(label="0", worker=0, node=node()))
 

@@ -8,8 +8,10 @@ parts count.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tpuctl.check.facts import Absent, Fact, Known, Unknown
@@ -42,10 +44,12 @@ from tpuctl.models.operation import Operation
 from tpuctl.nodes.inspection import InspectionReport, inspection_script, parse_inspection
 from tpuctl.ssh.agent import bootstrap
 from tpuctl.ssh.answers import (
+    MAX_BYTES,
     JsonFields,
     UnexpectedAnswerError,
     one_line,
     parse_answer,
+    parse_array,
     parse_boolean,
     parse_choice,
     parse_integer,
@@ -61,7 +65,7 @@ from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
 from tpuctl.ssh.tpu_holders import on_each_target, parse_holders
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from tpuctl.clock import Clock
     from tpuctl.models.node import Node
@@ -77,19 +81,13 @@ _MARK = "tpuctl-examination "
 _HOLDERS_MARK = "tpuctl-holders "
 _NO_PYTHON = 127
 _MAX_ANSWER = 1 << 20
-_MEMORY = re.compile(r"^(\w{1,40}): +([0-9]{1,15}) kB$", re.MULTILINE | re.ASCII)
 _LATEST = datetime(9000, 1, 1, tzinfo=UTC).timestamp()
-# Twice the limits of the program on a worker (ssh/agent/worker_facts.py).
-_MAX_JOBS, _MAX_ENVIRONMENTS, _MAX_VALUES, _MAX_LINES = 10, 16, 100, 20
-_MAX_REQUIREMENT = 300
-_DF = re.compile(
-    r"^\S.* (?P<size>[0-9]{1,15}|-) +(?:[0-9]{1,15}|-) +(?P<free>-?[0-9]{1,15}|-) +(?P<used>[0-9]{1,3}%|-) +(?P<mount>/.*)$"
-)
-_SYNCHRONIZED = re.compile(r"^NTPSynchronized=(yes|no)$", re.MULTILINE)
-_PACKAGE = re.compile(r"[a-z0-9][a-z0-9-]{0,60}")
+_MAX_VALUES, _MAX_REQUIREMENT = 100, 300
+_PACKAGE_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,60}")
 # Both become part of suggested commands.
 _VERSION = re.compile(r"[A-Za-z0-9.+!_-]{1,60}")
 _T = TypeVar("_T")
+Parser = Callable[[Any, str], _T]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,223 +154,149 @@ def examination_program(timeout: timedelta) -> tuple[str, str]:
 
 
 def parse_examination(text: str, sent: datetime, received: datetime) -> Known[WorkerReport] | Unknown:
-    """Parse the JSON of a worker. `sent` and `received` are the times before and after, by the clock of this machine."""
+    """Parse the JSON of a worker. `sent` and `received` are the times before and after, by the clock of this machine.
+
+    An invalid fact is Unknown, and the others count.
+    """
     try:
         answer = JsonFields(parse_answer(text), "the answer")
         version = answer.get("version", parse_integer)
         if version != 1:
             return Unknown(f"its answer has version {version}, which this tpuctl does not support")
         began, ended = (answer.get(name, parse_number, low=0, high=_LATEST) for name in ("began", "ended"))
-        offset = ClockOffset(
-            timedelta(seconds=ended - received.timestamp()), timedelta(seconds=began - sent.timestamp())
-        )
-        kernel, python = answer.get("kernel", parse_line), answer.get("python", parse_line)
-    except UnexpectedAnswerError as error:
-        return Unknown(f"unexpected answer: {error.what}")
-
-    def printed_by(name: str) -> JsonFields:
-        return answer.get("said", JsonFields).get(name, JsonFields)
-
-    def startup_result() -> Fact[StartupResult]:
-        report = _inspected(printed_by("inspection"))
-        return Known(StartupResult(report.startup, report.detail))
-
-    def environments() -> Fact[tuple[PythonEnvironment, ...]]:
-        part = _require_ok(answer.get("environments", JsonFields))
-        return Known(part.each("ok", _environment, most=_MAX_ENVIRONMENTS))
-
-    return Known(
-        WorkerReport(
-            offset=offset,
-            kernel=kernel,
-            python=python,
-            uptime=_part(answer, "uptime", _uptime),
-            disks=_fact(lambda: _disks(printed_by("space"), printed_by("inodes"))),
-            logs=_part(answer, "logs", _logs),
-            memory=_part(answer, "memory", _memory),
-            oom_kills=_part(answer, "killed", _kills),
-            tpu_use=_fact(lambda: _hold(printed_by("holders"))),
-            chips=_fact(lambda: Known(_inspected(printed_by("inspection")).chips)),
-            startup_result=_fact(startup_result),
-            variables=_fact(lambda: _variables(answer)),
-            environments=_fact(environments),
-            is_synchronized=_fact(lambda: _synchronized(printed_by("synchronized"))),
-        )
-    )
-
-
-class _PartMissingError(ValueError):
-    """A part of the answer is missing; the text is the reason."""
-
-
-def _part(answer: JsonFields, name: str, parse: Callable[[Any, str], _T]) -> Fact[_T]:
-    return _fact(lambda: Known(_require_ok(answer.get(name, JsonFields)).get("ok", parse)))
-
-
-def _require_ok(part: JsonFields) -> JsonFields:
-    """Return a part of the answer. Raises if it has an error instead."""
-    if "ok" not in part:
-        raise _PartMissingError(part.get("error", parse_line))
-    return part
-
-
-def _fact(find: Callable[[], Fact[_T]]) -> Fact[_T]:
-    try:
-        return find()
-    except _PartMissingError as error:
-        return Unknown(str(error))
-    except UnexpectedAnswerError as error:
-        return Unknown(f"unexpected answer: {error.what}")
-
-
-def _output(printed: JsonFields) -> str:
-    return printed.get("out", parse_string, longest=_MAX_ANSWER)
-
-
-def _code(printed: JsonFields) -> int | None:
-    return printed.optional("code", parse_integer, low=-64, high=255)
-
-
-def _printed(printed: JsonFields, name: str) -> str:
-    """Return the output of a program. Raises if it failed, timed out, or is missing."""
-    out, code = _output(printed), _code(printed)
-    if code is None:
-        raise _PartMissingError(f"`{name}` did not end in time")
-    if code != 0:
-        raise _PartMissingError(f"`{name}` failed: {last_printed_line(out) or f'exit {code}'}")
-    return out
-
-
-def _uptime(value: Any, where: str) -> timedelta:
-    """Parse the uptime that the kernel prints as text."""
-    try:
-        return parse_seconds(float(parse_string(value, where, longest=40)), where)
-    except ValueError as error:
-        raise UnexpectedAnswerError(f"{where}: not a number") from error
-
-
-def _disks(space: JsonFields, inodes: JsonFields) -> Fact[tuple[FileSystemUsage, ...]]:
-    # `df` fails if one of several folders is missing, but still prints the others.
-    found = {row["mount"]: row for row in map(_DF.match, _output(space).splitlines()) if row}
-    if not found:
-        _printed(space, "df")
-        raise _PartMissingError("`df` printed no file system")
-    used = {row["mount"]: row["used"] for row in map(_DF.match, _output(inodes).splitlines()) if row}
-    return Known(
-        tuple(
-            FileSystemUsage(
-                mount=one_line(mount),
-                size=int(row["size"]) * 1024,
-                available=int(row["free"]) * 1024,
-                used=int(row["used"].rstrip("%")),
-                inodes=int(inodes_used.rstrip("%")) if (inodes_used := used.get(mount, "-")) != "-" else None,
+        low, high = ended - received.timestamp(), began - sent.timestamp()
+        return Known(
+            WorkerReport(
+                offset=ClockOffset(timedelta(seconds=low), timedelta(seconds=high)),
+                kernel=answer.get("kernel", parse_line),
+                python=answer.get("python", parse_line),
+                **{name: _parse_fact(answer, name, parse) for name, parse in _FACTS.items()},
             )
-            for mount, row in found.items()
-            if "-" not in {row["used"], row["size"], row["free"]}
         )
+    except UnexpectedAnswerError as error:
+        return Unknown(f"unexpected answer: {error.what}")
+
+
+def _parse_fact(answer: JsonFields, name: str, parse: Parser[Any]) -> Fact[Any]:
+    try:
+        part = answer.get(name, JsonFields)
+        if "ok" in part:
+            return Known(part.get("ok", parse))
+        if "absent" in part:
+            return Absent(part.get("absent", parse_line))
+        return Unknown(part.get("error", parse_line))
+    except UnexpectedAnswerError as error:
+        return Unknown(f"unexpected answer: {error.what}")
+
+
+def _record(cls: Callable[..., _T], **fields: Parser[Any]) -> Parser[_T]:
+    """Return the parser of an object with these fields, each with the name of a field of the class."""
+
+    def parse(value: Any, where: str) -> _T:
+        found = JsonFields(value, where)
+        return cls(**{name: found.get(name, parser) for name, parser in fields.items()})
+
+    return parse
+
+
+def _each(parser: Parser[_T], *, most: int) -> Parser[tuple[_T, ...]]:
+    """Return the parser of an array of at most `most` values."""
+    return lambda value, where: tuple(
+        parser(one, f"{where}[{at}]") for at, one in enumerate(parse_array(value, where, most=most))
     )
 
 
-def _logs(value: Any, where: str) -> LogFolder:
-    fields = JsonFields(value, where)
-    return LogFolder(
-        fields.get("path", parse_line),
-        LogFolderState(fields.get("state", parse_choice, allowed=tuple(LogFolderState))),
-        fields.get("bytes", parse_integer),
-        fields.get("files", parse_integer),
-        fields.get("isComplete", parse_boolean),
+def _nullable(parser: Parser[_T]) -> Parser[_T | None]:
+    return lambda value, where: None if value is None else parser(value, where)
+
+
+def _tpu_use(value: Any, where: str) -> TpuUse:
+    found = parse_holders(parse_string(value, where, longest=_MAX_ANSWER).removeprefix(_HOLDERS_MARK))
+    holding = [one for one in found.holders if one.holds]
+    return TpuUse(
+        tuple(TpuHolder(one.pid, one.user, one.name, one.age, one.state == "D") for one in holding),
+        lock_owner=found.lock_file.user if found.lock_file else None,
+        is_lock_held=any(one.has_lock_file for one in holding),
+        hidden=0 if found.is_root else found.hidden,
     )
 
 
-def _memory(value: Any, where: str) -> WorkerMemory:
-    lines = dict(_MEMORY.findall(parse_string(value, where, longest=_MAX_ANSWER)))
-    if not {"MemTotal", "MemAvailable"} <= set(lines):
-        raise UnexpectedAnswerError(f"{where}: no memory")
-    return WorkerMemory(int(lines["MemTotal"]) * 1024, int(lines["MemAvailable"]) * 1024)
-
-
-def _kills(value: Any, where: str) -> OomKills:
-    fields = JsonFields(value, where)
-    lines = fields.each("lines", parse_line, most=_MAX_LINES)
-    return OomKills(fields.get("count", parse_integer), lines[-1] if lines else "")
-
-
-def _hold(printed: JsonFields) -> Fact[TpuUse]:
-    lines = [one for one in _output(printed).splitlines() if one.startswith(_HOLDERS_MARK)]
-    if not lines:
-        _printed(printed, "python3")
-        raise _PartMissingError("the worker did not report which processes hold its TPU")
-    found = parse_holders(lines[-1].removeprefix(_HOLDERS_MARK))
-    all_of_them = [one for one in found.holders if one.holds]
-    holders = tuple(
-        TpuHolder(
-            pid=one.pid,
-            user=one.user,
-            name=one.name,
-            age=one.age,
-            is_waiting_in_kernel=one.state == "D",
-        )
-        for one in all_of_them
-    )
-    return Known(
-        TpuUse(
-            holders,
-            found.lock_file.user if found.lock_file else None,
-            any(one.has_lock_file for one in all_of_them),
-            0 if found.is_root else found.hidden,
-        )
-    )
-
-
-def _inspected(printed: JsonFields) -> InspectionReport:
-    report = parse_inspection(_output(printed), probe=None, timeout=_PROGRAM_TIMEOUT)
+def _inspection(value: Any, where: str) -> InspectionReport:
+    report = parse_inspection(parse_string(value, where, longest=_MAX_ANSWER), probe=None, timeout=_PROGRAM_TIMEOUT)
     if report is None:
-        _printed(printed, "sh")
-        raise _PartMissingError("the worker did not report its startup and its chips")
+        raise UnexpectedAnswerError(f"{where}: not a report")
     return report
 
 
-def _variables(answer: JsonFields) -> Fact[TpuVariables]:
-    login = answer.get("login", JsonFields)
-    has_login = "ok" in login
-    return Known(
-        TpuVariables(
-            session=answer.get("session", _text_values),
-            login=login.get("ok", _text_values) if has_login else {},
-            jobs=answer.each("jobs", _text_values, most=_MAX_JOBS),
-            login_unread=None if has_login else login.get("error", parse_line),
-        )
-    )
+def _startup_result(value: Any, where: str) -> StartupResult:
+    report = _inspection(value, where)
+    return StartupResult(report.startup, report.detail)
 
 
-def _text_values(value: Any, where: str) -> dict[str, str]:
+def _variables(value: Any, where: str) -> dict[str, str]:
     values = parse_object(value, where)
     if len(values) > _MAX_VALUES:
         raise UnexpectedAnswerError(f"{where}: {len(values)} values where at most {_MAX_VALUES} are expected")
     return {one_line(name): parse_line(one, f"{where}.{one_line(name)}") for name, one in values.items()}
 
 
-def _environment(value: Any, where: str) -> PythonEnvironment:
-    fields = JsonFields(value, where)
-    packages = {}
-    for name, one in fields.get("packages", parse_object).items():
-        package = JsonFields(one, f"{where}.packages.{one_line(name)}")
-        version = package.get("version", parse_line)
-        requires = package.each("requires", parse_line, most=_MAX_VALUES, longest=_MAX_REQUIREMENT)
-        if _PACKAGE.fullmatch(name) and _VERSION.fullmatch(version):
-            packages[name] = InstalledPackage(version, requires)
-    return PythonEnvironment(
-        fields.get("kind", parse_line), fields.get("path", parse_line), fields.get("python", parse_line), packages
-    )
+def _packages(value: Any, where: str) -> dict[str, InstalledPackage]:
+    found = {
+        name: _PACKAGE(one, f"{where}.{one_line(name)}")
+        for name, one in parse_object(value, where).items()
+        if _PACKAGE_NAME.fullmatch(name)
+    }
+    return {name: package for name, package in found.items() if _VERSION.fullmatch(package.version)}
 
 
-def _synchronized(printed: JsonFields) -> Fact[bool]:
-    if _code(printed) == _NO_PYTHON:
-        return Absent("`timedatectl` is missing")
-    found = _SYNCHRONIZED.search(_printed(printed, "timedatectl"))
-    if found is None:
-        return Unknown("`timedatectl` printed no state")
-    return Known(found[1] == "yes")
+def _log_state(value: Any, where: str) -> LogFolderState:
+    return LogFolderState(parse_choice(value, where, allowed=tuple(LogFolderState)))
+
+
+def _requirement(value: Any, where: str) -> str:
+    return parse_line(value, where, longest=_MAX_REQUIREMENT)
+
+
+_PACKAGE = _record(InstalledPackage, version=parse_line, requires=_each(_requirement, most=_MAX_VALUES))
+# The facts of a worker by name, as ssh/agent/worker_facts.py reports them; the limits are above its own.
+_FACTS: dict[str, Parser[Any]] = {
+    "uptime": parse_seconds,
+    "disks": _each(
+        _record(
+            FileSystemUsage,
+            mount=parse_line,
+            size=parse_integer,
+            available=partial(parse_integer, low=-MAX_BYTES),
+            used=parse_integer,
+            inodes=_nullable(parse_integer),
+        ),
+        most=20,
+    ),
+    "logs": _record(
+        LogFolder,
+        path=parse_line,
+        state=_log_state,
+        size=parse_integer,
+        files=parse_integer,
+        is_complete=parse_boolean,
+    ),
+    "memory": _record(WorkerMemory, total=parse_integer, available=parse_integer),
+    "oom_kills": _record(OomKills, count=parse_integer, last=parse_line),
+    "tpu_use": _tpu_use,
+    "chips": lambda value, where: _inspection(value, where).chips,
+    "startup_result": _startup_result,
+    "variables": _record(
+        TpuVariables,
+        session=_variables,
+        login=_variables,
+        jobs=_each(_variables, most=10),
+        login_unread=_nullable(parse_line),
+    ),
+    "environments": _each(
+        _record(PythonEnvironment, kind=parse_line, path=parse_line, python=parse_line, packages=_packages), most=16
+    ),
+    "is_synchronized": parse_boolean,
+}
 
 
 _OPERATIONS = 10

@@ -192,6 +192,7 @@ def test_examination_failed_part_does_not_affect_others(worker: Worker) -> None:
 
 def test_examination_hanging_profile_has_a_clear_reason(worker: Worker) -> None:
     (worker.home / ".profile").write_text("exec sleep 60\n")
+    worker.says("timedatectl", "")
     (worker.root / "proc/uptime").write_text("\n")
 
     _, report = examine(worker, patience=0.5)
@@ -199,6 +200,7 @@ def test_examination_hanging_profile_has_a_clear_reason(worker: Worker) -> None:
     waits = "a login shell did not start within 0.5 s: a command in its profile waits"
     assert report.variables == Known(TpuVariables(login_unread=waits))
     assert report.uptime == Unknown("unexpected content (IndexError)")
+    assert report.is_synchronized == Unknown("`timedatectl` printed no state")
 
 
 @pytest.mark.parametrize(
@@ -234,18 +236,15 @@ def test_examination_invalid_part_is_unknown() -> None:
         "kernel": "6\x1b[2J",
         "python": "3.10",
         "uptime": {"ok": "x"},
-        "logs": {"ok": {"path": "/x", "state": "new", "bytes": 1, "files": 1, "isComplete": True}},
+        "disks": [],
+        "logs": {"ok": {"path": "/x", "state": "new", "size": 1, "files": 1, "is_complete": True}},
         "memory": {"error": "it is gone"},
-        "killed": {"ok": []},
+        "oom_kills": {"ok": []},
+        "tpu_use": {"ok": "tpuctl-holders {}"},
+        "chips": {"ok": "tpuctl-worker"},
+        "variables": {"ok": {"session": {"JAX_PLATFORMS": 1}}},
         "environments": {"ok": [{"kind": "venv"}]},
-        "said": {
-            "holders": {"code": 0, "out": "tpuctl-holders {}"},
-            "space": [],
-            "synchronized": {"code": 0, "out": ""},
-        },
-        "session": {"JAX_PLATFORMS": 1},
-        "login": {},
-        "jobs": [],
+        "is_synchronized": {"ok": 1},
     }
 
     read = parse_examination(json.dumps(report), NOW, NOW + timedelta(seconds=2))
@@ -253,19 +252,21 @@ def test_examination_invalid_part_is_unknown() -> None:
     assert isinstance(read, Known)
     one = read.value
     assert (one.kernel, one.offset.low, one.offset.high) == (r"6\x1b[2J", timedelta(seconds=4), timedelta(seconds=5))
-    unexpected = {
-        name: getattr(one, name).reason.removeprefix("unexpected answer: the answer.")
-        for name in ("uptime", "logs", "oom_kills", "environments", "tpu_use", "disks", "chips", "variables")
-    }
-    assert unexpected == {
-        "uptime": "uptime.ok: not a number",
-        "logs": "logs.ok.state: expected writable or absent or lacks-parent or refused or relative, got `new`",
-        "oom_kills": "killed.ok: expected an object, got a list",
-        "environments": "environments.ok[0]: `packages` is missing",
-        "tpu_use": "unexpected answer: the answer: `holders` is missing",
-        "disks": "said.space: expected an object, got a list",
-        "chips": "said: `inspection` is missing",
-        "variables": "session.JAX_PLATFORMS: expected a string, got 1",
+    names = (
+        "uptime", "disks", "logs", "oom_kills", "tpu_use", "chips", "startup_result", "variables", "environments",
+        "is_synchronized",
+    )  # fmt: skip
+    assert {name: getattr(one, name).reason.removeprefix("unexpected answer: the answer") for name in names} == {
+        "uptime": ".uptime.ok: expected a number, got `x`",
+        "disks": ".disks: expected an object, got a list",
+        "logs": ".logs.ok.state: expected writable or absent or lacks-parent or refused or relative, got `new`",
+        "oom_kills": ".oom_kills.ok: expected an object, got a list",
+        "tpu_use": ": `holders` is missing",
+        "chips": ".chips.ok: not a report",
+        "startup_result": ": `startup_result` is missing",
+        "variables": ".variables.ok.session.JAX_PLATFORMS: expected a string, got 1",
+        "environments": ".environments.ok[0]: `path` is missing",
+        "is_synchronized": ".is_synchronized.ok: expected true or false, got 1",
     }
     assert one.memory == Unknown("it is gone")
     # The version becomes part of suggested commands, so invalid ones are dropped.
@@ -274,4 +275,3 @@ def test_examination_invalid_part_is_unknown() -> None:
     read = parse_examination(json.dumps(report), NOW, NOW)
     assert isinstance(read, Known)
     assert read.value.environments == Known((PythonEnvironment("venv", "~/x", "3", {"flax": InstalledPackage("1.0")}),))
-    assert one.is_synchronized == Unknown("`timedatectl` printed no state")
