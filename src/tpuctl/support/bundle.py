@@ -22,9 +22,9 @@ from tpuctl.check.report_rendering import finding_to_json
 from tpuctl.clock import SystemClock
 from tpuctl.cloud.requests import SHORT_PATIENCE
 from tpuctl.cloud.tpu import OperationsClient, TpuClient
-from tpuctl.doctor.cloud_probes import EnvironmentProbe
 from tpuctl.doctor.doctor_facts import environment_json
-from tpuctl.doctor.doctor_run import build_probe_context, findings_of_node
+from tpuctl.doctor.doctor_run import findings_of_node
+from tpuctl.doctor.environment_probe import EnvironmentProbe
 from tpuctl.doctor.rule_catalogue import evaluate_environment
 from tpuctl.durations import format_timestamp
 from tpuctl.errors import InvalidInputError, NodeNotFoundError, TpuctlError
@@ -345,8 +345,7 @@ class MachineDocuments:
 
     @cached_property
     def _environment(self) -> EnvironmentFacts:
-        given = build_probe_context(self._app, timeout=min(_PROBE_TIMEOUT, self._timeout()))
-        return EnvironmentProbe(given).gather(given.cloud_clock.now())
+        return EnvironmentProbe(self._app, timeout=min(_PROBE_TIMEOUT, self._timeout())).gather()
 
     @property
     def _home(self) -> str:
