@@ -14,7 +14,7 @@ from tests.doctor.node.examinations import node
 from tests.hostile.test_hostile_frames import HELD, SHARE
 from tpuctl.check.facts import Known
 from tpuctl.check.findings import run_rules
-from tpuctl.doctor.doctor_facts import AllWorkersFacts, WorkerFacts
+from tpuctl.doctor.doctor_facts import AllWorkersFacts
 from tpuctl.doctor.node_probes import parse_examination
 from tpuctl.doctor.rule_catalogue import WORKER_RULES
 from tpuctl.ssh.answers import UnexpectedAnswerError, parse_answer
@@ -48,9 +48,8 @@ EXAMINATION: dict[str, Any] = {
     "began": NOW.timestamp(),
     "ended": NOW.timestamp() + 1,
     "kernel": "6.8.0",
-    "python": "3.10.12",
     "uptime": {"ok": 90000.0},
-    "disks": {"ok": [{"mount": "/", "size": 102400, "available": 10240, "used": 90, "inodes": 90}]},
+    "disks": {"ok": [{"mount": "/", "available": 10240, "used": 90, "inodes": 90}]},
     "logs": {"ok": {"path": "/tmp/tpu_logs", "state": "writable", "size": 1, "files": 1, "is_complete": True}},
     "memory": {"ok": {"total": 1024000, "available": 921600}},
     "oom_kills": {"ok": {"count": 1, "last": "Out of memory: Killed process 7 (python3)"}},
@@ -96,7 +95,7 @@ def show_examination(text: str) -> str:
     """Return what `tpuctl doctor` finds on a worker."""
     told = parse_examination(text, NOW, NOW + timedelta(seconds=2))
     assert isinstance(told, Known) or told.reason.startswith(("unexpected answer: ", "its answer has version "))
-    seen = AllWorkersFacts(node=node(), now=NOW, expected=(0,), workers=(WorkerFacts(0, told),))
+    seen = AllWorkersFacts(node=node(), now=NOW, answers={0: told})
     return "".join(f"{one.found.text}{one.found.why}{one.found.remedies}" for one in run_rules(seen, WORKER_RULES))
 
 

@@ -18,7 +18,7 @@ from tpuctl.cloud.endpoint import ApiEndpoint, TransportOptions
 from tpuctl.cloud.errors import TransportError, credential_error, translate
 from tpuctl.cloud.transport import AuthRequest, Http
 from tpuctl.config.sources import adc_path, gcloud_may_have_login
-from tpuctl.doctor.doctor_facts import AccessToken, CredentialFile, HostAnswer, SandboxFailure, TokenFailure
+from tpuctl.doctor.doctor_facts import AccessFailure, AccessToken, CredentialFile, HostAnswer
 from tpuctl.doctor.local_probes import fact_of, find_program, path_status, read_text_fact
 from tpuctl.durations import parse_http_date
 from tpuctl.errors import CredentialsError, TpuctlError
@@ -52,7 +52,7 @@ class ChosenCloud:
     http: Callable[[], Any] = lambda: None
     load: Callable[[], Any] | None = None
     request: Callable[[], Any] = lambda: None
-    sandbox_failure: SandboxFailure | None = None
+    sandbox_failure: AccessFailure | None = None
 
     @property
     def is_local(self) -> bool:
@@ -94,7 +94,7 @@ def _choose_sandbox(app: App, real_clock: Clock) -> ChosenCloud:
         read_status(app.sandbox)
         return ChosenCloud(clock=app.clock, endpoint=Absent(), is_sandbox=True, origins=_SANDBOX_HOSTS, http=http)
     except SandboxStateError as error:
-        failure = SandboxFailure(error.message, tuple((error.hint or "").splitlines()))
+        failure = AccessFailure.of(error)
         return ChosenCloud(clock=real_clock, endpoint=Absent(), is_sandbox=True, sandbox_failure=failure)
     except TpuctlError as error:
         return ChosenCloud(clock=real_clock, is_sandbox=True, endpoint=Unknown(error.message))
@@ -145,7 +145,7 @@ def probe_host(cloud: ChosenCloud, url: str) -> Fact[HostAnswer]:
     answered = cloud.clock.now()
     date, ours = parse_http_date(response.get("date")), asked + (answered - asked) / 2
     ahead = None if date is None else date + _HALF - ours
-    return Known(HostAnswer(int(response.status), real.monotonic() - began, ahead))
+    return Known(HostAnswer(real.monotonic() - began, ahead))
 
 
 CREDENTIALS_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
@@ -175,7 +175,7 @@ def read_credential_file(environ: Mapping[str, str]) -> Fact[CredentialFile]:
     return Known(CredentialFile(path_status(path), texts["type"], source, account or None, quota_project or None))
 
 
-def fetch_token(load: Callable[[], Any], make_request: Callable[[], Any]) -> AccessToken | TokenFailure:
+def fetch_token(load: Callable[[], Any], make_request: Callable[[], Any]) -> AccessToken | AccessFailure:
     """Fetch a token and ask Google for its properties. The token is not kept.
 
     Raises `ServiceUnavailableError` if the network fails.
@@ -191,13 +191,12 @@ def fetch_token(load: Callable[[], Any], make_request: Callable[[], Any]) -> Acc
         finally:
             request.close()
     except CredentialsError as error:
-        failure: Exception = error
+        return AccessFailure.of(error)
     except GoogleAuthError as error:
         failure = credential_error(error)
         if isinstance(failure, TransportError):
             raise translate(failure) from error
-    advice = (getattr(failure, "hint", None) or "").splitlines()
-    return TokenFailure(str(failure), tuple(advice), getattr(failure, "error_id", None))
+        return AccessFailure.of(failure)
 
 
 def _describe_token(credentials: Any, request: Any) -> AccessToken:  # google-auth ships no types

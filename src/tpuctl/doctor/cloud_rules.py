@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.check.facts import Absent, Fact, Known, Unknown, value_or_none
 from tpuctl.check.findings import Level, Remedy, SetFileMode, list_projects_command
-from tpuctl.doctor.doctor_facts import AccessToken, TokenFailure
+from tpuctl.doctor.doctor_facts import AccessFailure, AccessToken
 from tpuctl.doctor.verdicts import Verdict, environment_rule, error, note, ok, unknown, unread, verdict, warning
 from tpuctl.durations import format_duration, format_timestamp
 
@@ -74,7 +74,7 @@ def _judge_login_without_file(environment: EnvironmentFacts, log_in: Remedy) -> 
             account = token.account or account
             text = f"no credentials file, but a login of {f'`{account}`' if account else 'this machine or of gcloud'}"
             return ok(text, facts={"account": account, "kind": None})
-        case Known(TokenFailure(reason)):
+        case Known(AccessFailure(reason)):
             return error(
                 f"there is no credentials file, and gcloud's login of `{account}` gives no token: {reason}"
                 if account
@@ -144,7 +144,7 @@ def check_access_token(environment: EnvironmentFacts) -> Iterator[Verdict]:
     match identity.token:
         case Known(AccessToken() as found):
             yield _judge_token(found, environment)
-        case Known(TokenFailure() as refused) if isinstance(identity.file, Known):
+        case Known(AccessFailure() as refused) if isinstance(identity.file, Known):
             remedies = tuple(map(Remedy, refused.advice)) or (_login_remedy(environment),)
             text, why = f"no access token: {refused.reason}", "no call to the cloud can be made"
             yield error(text, *remedies, why=why, facts={"errorId": refused.error_id})
@@ -419,7 +419,7 @@ def check_permissions(environment: EnvironmentFacts) -> Iterator[Verdict]:
         case Known(granted):
             account = environment.identity.impersonated or environment.identity.account or "EMAIL"
             member = f"{'serviceAccount' if account.endswith('.gserviceaccount.com') else 'user'}:{account}"
-            all_missing = [one for one in cloud.wanted_permissions if one not in granted]
+            all_missing = [one for one in NEEDED_PERMISSIONS if one not in granted]
             for level in (Level.ERROR, Level.WARNING, Level.NOTE):
                 missing = [one for one in all_missing if NEEDED_PERMISSIONS[one][0] is level]
                 if not missing:

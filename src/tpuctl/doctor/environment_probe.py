@@ -314,7 +314,6 @@ class EnvironmentProbe:
                 services=answers["services"],
                 billing=answers["billing"],
             ),
-            wanted_permissions=tuple(NEEDED_PERMISSIONS),
             permissions=answers["permissions"],
         )
 

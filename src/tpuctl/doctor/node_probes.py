@@ -34,7 +34,6 @@ from tpuctl.doctor.doctor_facts import (
     TpuUse,
     TpuVariables,
     UnreachableWorkers,
-    WorkerFacts,
     WorkerMemory,
     WorkerReport,
 )
@@ -169,7 +168,6 @@ def parse_examination(text: str, sent: datetime, received: datetime) -> Known[Wo
             WorkerReport(
                 offset=ClockOffset(timedelta(seconds=low), timedelta(seconds=high)),
                 kernel=answer.get("kernel", parse_line),
-                python=answer.get("python", parse_line),
                 **{name: _parse_fact(answer, name, parse) for name, parse in _FACTS.items()},
             )
         )
@@ -265,7 +263,6 @@ _FACTS: dict[str, Parser[Any]] = {
         _record(
             FileSystemUsage,
             mount=parse_line,
-            size=parse_integer,
             available=partial(parse_integer, low=-MAX_BYTES),
             used=parse_integer,
             inodes=_nullable(parse_integer),
@@ -441,8 +438,7 @@ def workers_facts(
     return AllWorkersFacts(
         node=node,
         now=now,
-        expected=tuple(sorted([*(one.target.worker for one in examined), *without_route])),
-        workers=tuple(WorkerFacts(one.target.worker, one.facts) for one in examined if one.ssh_stderr is None),
+        answers={one.target.worker: one.facts for one in examined if one.ssh_stderr is None},
         unreachable=unreachable,
         has_own_key=has_own_key,
     )

@@ -158,7 +158,7 @@ def worker_rule(
         @workers_rule(id_, title)
         @wraps(judge)
         def rule(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]:
-            for number, report in facts.reports:
+            for number, report in facts.reports.items():
                 match read(report):
                     case Known(value):
                         yield from ((number, one) for one in judge(value, report, facts.node))
@@ -172,7 +172,7 @@ def worker_rule(
 
 def known_on_workers(facts: AllWorkersFacts, read: Callable[[WorkerReport], Fact[T]]) -> dict[int, T]:
     """Return a fact of each worker that is known there, by the number of the worker."""
-    found = {number: read(report) for number, report in facts.reports}
+    found = {number: read(report) for number, report in facts.reports.items()}
     return {number: fact.value for number, fact in found.items() if isinstance(fact, Known)}
 
 
@@ -180,7 +180,7 @@ def unread_on_workers(
     facts: AllWorkersFacts, read: Callable[[WorkerReport], Fact[Any]], text: str
 ) -> Iterator[tuple[int, Verdict]]:
     """Yield the verdict for each worker on which a fact could not be read."""
-    for number, report in facts.reports:
+    for number, report in facts.reports.items():
         if isinstance(fact := read(report), Unknown):
             yield number, unread(text, fact)
 

@@ -81,7 +81,7 @@ def check_ssh(facts: AllWorkersFacts) -> Iterator[Verdict]:
             facts={"workers": list(group.workers), "errorId": group.error_id},
             is_passing=group.is_passing,
         )
-    if reached := [number for number, _ in facts.reports]:
+    if reached := list(facts.reports):
         text = f"ssh works{' on all workers' if len(reached) == facts.node.workers > 1 else ''}"
         yield ok(text, subject=workers_text(reached), facts={"workers": reached})
 
@@ -110,9 +110,9 @@ def remedy_from_hint(hint: str) -> Remedy:
 @workers_rule("TPU967", "reports of the workers")
 def check_workers_report(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]:
     """Check that every worker with ssh sends a report; a program for its `python3` collects it."""
-    for one in facts.workers:
-        if isinstance(one.report, Unknown):
-            yield one.number, unknown(f"it sent no report: {one.report.reason}", is_passing=True)
+    for number, answer in facts.answers.items():
+        if isinstance(answer, Unknown):
+            yield number, unknown(f"it sent no report: {answer.reason}", is_passing=True)
 
 
 @worker_rule("TPU975", "chips of the workers", lambda report: report.chips, "its chips could not be read")
@@ -372,8 +372,8 @@ def check_boot_times(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]:
 @workers_rule("TPU987", "kernels of the workers")
 def check_kernels(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]:
     """Check that all workers run the same kernel; a note if they differ."""
-    differ = len({report.kernel for _, report in facts.reports}) > 1
-    for number, report in facts.reports:
+    differ = len({report.kernel for report in facts.reports.values()}) > 1
+    for number, report in facts.reports.items():
         text = f"its kernel is {report.kernel}" + (", and other workers have another one" if differ else "")
         yield number, verdict(Level.NOTE if differ else Level.OK, text, facts={"kernel": report.kernel})
 
@@ -403,11 +403,11 @@ def check_worker_clocks(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]
 
     The reference is the median of three or more workers, else this machine's clock. A note if this machine's clock is off.
     """
-    middles = sorted((report.offset.low + report.offset.high) / 2 for _, report in facts.reports)
+    middles = sorted((report.offset.low + report.offset.high) / 2 for report in facts.reports.values())
     reference, others, half = timedelta(), "this machine's", len(middles) // 2
     if len(middles) >= _MAJORITY:
         reference, others = (middles[half] + middles[~half]) / 2, "the other workers'"
-    for number, report in facts.reports:
+    for number, report in facts.reports.items():
         low, high = report.offset.low, report.offset.high
         bounds = {"leastSeconds": round(low.total_seconds(), 3), "mostSeconds": round(high.total_seconds(), 3)}
         # At least one of them is negative.

@@ -21,7 +21,6 @@ from tpuctl.doctor.doctor_facts import (
     TpuHolder,
     TpuUse,
     UnreachableWorkers,
-    WorkerFacts,
     WorkerMemory,
 )
 from tpuctl.doctor.worker_rules import (
@@ -52,7 +51,7 @@ def offset(low: float, high: float) -> dict[str, Any]:
 
 
 def disk(used: int, inodes: int | None = 1) -> dict[str, Any]:
-    return {"disks": Known((FileSystemUsage("/", 100 * GIB, GIB, used, inodes),))}
+    return {"disks": Known((FileSystemUsage("/", GIB, used, inodes),))}
 
 
 def hold(*holders: TpuHolder, owner: str | None = None, held: bool = False, hidden: int = 0) -> dict[str, Any]:
@@ -297,12 +296,7 @@ def test_unreachable_workers_are_grouped_by_cause() -> None:
     facts = AllWorkersFacts(
         node=node(),
         now=NOW,
-        expected=(0, 1, 2, 3, 4),
-        workers=(
-            WorkerFacts(0, Known(HEALTHY)),
-            WorkerFacts(3, Unknown("no python3")),
-            WorkerFacts(4, Unknown("no python3")),
-        ),
+        answers={0: Known(HEALTHY), 3: Unknown("no python3"), 4: Unknown("no python3")},
         unreachable=(
             UnreachableWorkers((1, 2), "the key is refused", ("add it: `tpuctl ssh-key add demo`", "or ask")),
         ),

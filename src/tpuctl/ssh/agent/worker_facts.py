@@ -68,7 +68,6 @@ def examine(inspection: str, holders: str, patience: float) -> None:
     report: dict[str, Any] = {
         "version": 1,
         "kernel": os.uname().release,
-        "python": "%d.%d.%d" % sys.version_info[:3],
         "uptime": fact(lambda: float(first_text(root, "/proc/uptime").split()[0])),
         "memory": fact(lambda: memory(first_text(root, "/proc/meminfo"))),
         "disks": fact(lambda: disks(outputs)),
@@ -273,7 +272,7 @@ def memory(text: str) -> dict[str, int]:
 
 
 def disks(outputs: Outputs) -> list[dict[str, Any]]:
-    """Return the file systems once each: size and free space in bytes, and the used percentages, as `df` rounds them."""
+    """Return the file systems once each: free space in bytes, and the used percentages, as `df` rounds them."""
     space = df_rows(outputs["df"][1])
     if not space:
         # `df` fails if one of several folders is missing, but still prints the others.
@@ -283,21 +282,19 @@ def disks(outputs: Outputs) -> list[dict[str, Any]]:
     return [
         {
             "mount": mount,
-            "size": int(size) * 1024,
             "available": int(free) * 1024,
             "used": int(used),
-            "inodes": int(inodes[mount][2]) if inodes.get(mount, "---")[2] != "-" else None,
+            "inodes": int(inodes[mount][1]) if inodes.get(mount, "--")[1] != "-" else None,
         }
-        for mount, (size, free, used) in space.items()
-        if "-" not in (size, free, used)
+        for mount, (free, used) in space.items()
+        if "-" not in (free, used)
     ]
 
 
-def df_rows(text: str) -> dict[str, tuple[str, str, str]]:
-    """Return size, free space and used percentage of each mount point; `-` if the file system has no such limit."""
-    number = r"(\d{1,15}|-)"
-    row = r"(?m)^\S.* %s +%s +(-?\d{1,15}|-) +(?:(\d{1,3})%%|-) +(/.*)$" % (number, number)
-    return {mount: (size, free, used or "-") for size, _, free, used, mount in re.findall(row, text)}
+def df_rows(text: str) -> dict[str, tuple[str, str]]:
+    """Return free space and used percentage of each mount point; `-` if the file system has no such limit."""
+    row = r"(?m)^\S.* (?:\d{1,15}|-) +(?:\d{1,15}|-) +(-?\d{1,15}|-) +(?:(\d{1,3})%|-) +(/.*)$"
+    return {mount: (free, used or "-") for free, used, mount in re.findall(row, text)}
 
 
 def oom_kills(outputs: Outputs) -> dict[str, Any]:
