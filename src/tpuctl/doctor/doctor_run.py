@@ -40,23 +40,28 @@ if TYPE_CHECKING:
     from tpuctl.doctor.doctor_facts import EnvironmentFacts
     from tpuctl.models.node import Node
 
-T = TypeVar("T")
-
 _DEFAULT_TIMEOUT = timedelta(seconds=4)
-# A worker may be slow to accept ssh without being broken.
-_WORKER_TIMEOUT = timedelta(seconds=30)
 
 
 class DoctorRun:
     """One run of `tpuctl doctor`. `failure` is why the node could not be checked, if no finding explains it."""
 
-    def __init__(self, app: App, options: dict[str, Any]) -> None:
-        self._app, self._options = app, options
-        self._accepted = parse_skipped_ids(options["skipped"])
-        self._system_clock = app.invocation.clock or SystemClock()
-        self._start = self._system_clock.monotonic()
-        self._facts: EnvironmentFacts | None = None
-        self.failure: TpuctlError | None = None
+    failure: TpuctlError | None = None
+    _facts: EnvironmentFacts
+
+    def __init__(
+        self,
+        app: App,
+        node: str | None,
+        *,
+        accepted: tuple[str, ...],
+        timeout: timedelta | None,
+        shows_all: bool,
+        can_fix: bool,
+    ) -> None:
+        self._app, self._node, self._timeout, self._accepted = app, node, timeout, parse_skipped_ids(accepted)
+        self._shows_all, self._can_fix = shows_all, can_fix
+        self._clock = SystemClock()
         try:
             self.format = app.format
         except (TpuctlError, ValueError):  # `doctor` reports an invalid configuration file itself
@@ -65,55 +70,51 @@ class DoctorRun:
 
     def check(self) -> CheckReport:
         """Gather all facts now, and return the report about them."""
-        app, given = self._app, self._options["timeout"]
-        self._start = self._system_clock.monotonic()
-        with waiting_notice(app.terminal):
-            timeout = given if isinstance(given, timedelta) else _DEFAULT_TIMEOUT
-            self._facts = EnvironmentProbe(app, timeout=timeout, node=self._options["node"]).gather()
+        self._start = self._clock.monotonic()
+        with waiting_notice(self._app.terminal):
+            timeout = _DEFAULT_TIMEOUT if self._timeout is None else self._timeout
+            self._facts = EnvironmentProbe(self._app, timeout=timeout, node=self._node).gather()
             findings = evaluate_environment(self._facts)
             return build_report((*findings, *self._check_node(findings)), accepted=self._accepted)
 
     def show(self, report: CheckReport) -> None:
-        """Show the findings, in the chosen format."""
-        app, options, facts, about = self._app, self._options, self._facts, dict[str, Any]()
-        if facts is not None:
-            target = {"project": value_or_none(facts.cloud.project), "nodeId": options["node"]}
-            about = {"target": target, "surroundings": environment_json(facts)}
+        """Show the findings of the last check, in the chosen format."""
+        project = value_or_none(self._facts.cloud.project)
         show_findings(
-            app.terminal,
-            app.as_typed(report),
+            self._app.terminal,
+            self._app.as_typed(report),
             self.format,
-            about=about,
-            elapsed=self._system_clock.monotonic() - self._start,
-            verbose=options["shows_all"] or app.is_verbose,
-            can_fix=not options["fix"],
-            sandbox=facts is not None and facts.configuration.is_sandbox,
+            about={
+                "target": {"project": project, "nodeId": self._node},
+                "surroundings": environment_json(self._facts),
+            },
+            elapsed=self._clock.monotonic() - self._start,
+            verbose=self._shows_all or self._app.is_verbose,
+            can_fix=self._can_fix,
+            sandbox=self._facts.configuration.is_sandbox,
         )
 
     def _check_node(self, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
         """Return the findings about the node, if one is named. A failure does not hide the other findings."""
-        node = self._options["node"]
-        if node is None:
+        if self._node is None:
             return ()
+        failure: TpuctlError
         # A cloud that is known not to answer is not called again.
-        if self._facts is not None and (why := self._facts.cloud.skip_reason):
-            text = f"`{node}` was not checked: {why}"
-            self._skip_node(text, ServiceUnavailableError(text), findings)
-            return ()
-        try:
-            return findings_of_node(self._app, node, self._options)
-        except (AccessError, ServiceUnavailableError, SettingError) as error:
-            self._skip_node(f"`{node}` was not checked: {error.message}", error, findings)
-        except TpuctlError as error:
-            self.failure = error
-        return ()
-
-    def _skip_node(self, text: str, failure: TpuctlError, findings: tuple[Finding, ...]) -> None:
-        """Warn that the node was not checked; without another error, that is the failure of the command."""
-        if any(finding.level is Level.ERROR for finding in findings):
-            self._app.terminal.warn(text)
+        if why := self._facts.cloud.skip_reason:
+            failure = ServiceUnavailableError(f"`{self._node}` was not checked: {why}")
+        else:
+            try:
+                return findings_of_node(self._app, self._node, timeout=self._timeout)
+            except TpuctlError as error:
+                why, failure = error.message, error
+        is_explained = isinstance(failure, (AccessError, ServiceUnavailableError, SettingError)) and any(
+            finding.level is Level.ERROR for finding in findings
+        )
+        if is_explained:
+            self._app.terminal.warn(f"`{self._node}` was not checked: {why}")
         else:
             self.failure = failure
+        return ()
 
 
 def parse_skipped_ids(given: tuple[str, ...]) -> frozenset[str]:
@@ -127,14 +128,12 @@ def parse_skipped_ids(given: tuple[str, ...]) -> frozenset[str]:
     return frozenset(ALL_CHECKS if word.lower() == ALL_CHECKS else word.upper() for word in words)
 
 
-def findings_of_node(app: App, node: str, options: Mapping[str, Any]) -> tuple[Finding, ...]:
+def findings_of_node(app: App, node: str, *, timeout: timedelta | None = None) -> tuple[Finding, ...]:
     """Return the findings about a node and its workers. Nothing is changed: no ssh key is created or put on the node.
 
-    `timeout` of the options limits each worker. A fact that cannot be read is a finding; an error that prevents finding the
-    node itself is raised.
+    `timeout` limits each worker. A fact that cannot be read is a finding; an error that prevents finding the node itself is
+    raised.
     """
-    given = options.get("timeout")
-    timeout = given if isinstance(given, timedelta) else _WORKER_TIMEOUT
     _, _, name = node.rpartition("@")
     if name != node:
         app.log_in_as(node.removesuffix(f"@{name}"))

@@ -366,7 +366,7 @@ class MachineDocuments:
             findings = (
                 *findings,
                 *findings_of_node(
-                    self._app, str(self._subject.name), {"timeout": min(self._timeout(), _WORKERS_TIMEOUT)}
+                    self._app, str(self._subject.name), timeout=min(self._timeout(), _WORKERS_TIMEOUT)
                 ),
             )
         report = build_report(findings, accepted=frozenset())
