@@ -44,7 +44,6 @@ ODD = {
     "ten numbers": '"' + "9" * 4000 + ' kB\\nMemTotal: 99999999999999999999 kB"',
 }
 EXAMINATION: dict[str, Any] = {
-    "version": 1,
     "began": NOW.timestamp(),
     "ended": NOW.timestamp() + 1,
     "kernel": "6.8.0",
@@ -93,9 +92,8 @@ def show_holders(text: str) -> str:
 
 def show_examination(text: str) -> str:
     """Return what `tpuctl doctor` finds on a worker."""
-    told = parse_examination(text, NOW, NOW + timedelta(seconds=2))
-    assert isinstance(told, Known) or told.reason.startswith(("unexpected answer: ", "its answer has version "))
-    seen = AllWorkersFacts(node=node(), now=NOW, answers={0: told})
+    report = parse_examination(parse_answer(text), NOW, NOW + timedelta(seconds=2))
+    seen = AllWorkersFacts(node=node(), now=NOW, answers={0: Known(report)})
     return "".join(f"{one.found.text}{one.found.why}{one.found.remedies}" for one in run_rules(seen, WORKER_RULES))
 
 

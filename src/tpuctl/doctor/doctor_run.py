@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from tpuctl.app.app import (
     asked_for_json,
@@ -17,7 +17,7 @@ from tpuctl.cloud.requests import SHORT_PATIENCE
 from tpuctl.cloud.tpu import OperationsClient, TpuClient
 from tpuctl.doctor.doctor_facts import environment_json
 from tpuctl.doctor.environment_probe import EnvironmentProbe
-from tpuctl.doctor.node_probes import examine_workers, gather_node_facts, workers_facts
+from tpuctl.doctor.node_probes import WORKER_TIMEOUT, gather_node_facts, gather_workers_facts
 from tpuctl.doctor.rule_catalogue import DOCTOR_RULE_IDS, NODE_RULES, WORKER_RULES, evaluate_environment
 from tpuctl.errors import (
     AccessError,
@@ -30,11 +30,8 @@ from tpuctl.names import closest_match
 from tpuctl.nodes.conditions import check_login_state
 from tpuctl.nodes.locate import locate_node
 from tpuctl.output.terminal import OutputFormat
-from tpuctl.ssh.connection import Target, save_host_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tpuctl.app.app import App
     from tpuctl.check.findings import CheckReport, Finding
     from tpuctl.doctor.doctor_facts import EnvironmentFacts
@@ -144,15 +141,16 @@ def findings_of_node(app: App, node: str, *, timeout: timedelta | None = None) -
     found = locate_node(client, app.place, app.reference(name))
     obstacle, remedy = _why_workers_unreachable(app, found)
     facts = gather_node_facts(found, client, operations, app.journal, now=app.now(), obstacle=obstacle, remedy=remedy)
-    findings = [*run_rules(facts, NODE_RULES)]
-    if obstacle is None:
-        targets, without_route = _find_routes(app, found)
-        # Workers use the real clock, in the sandbox too.
-        examined = examine_workers(targets, SystemClock(), timeout=timeout)
-        has_own_key = app.settings["ssh_key"] is not None
-        reports = workers_facts(found, examined, app.now(), without_route=without_route, has_own_key=has_own_key)
-        findings += run_rules(reports, WORKER_RULES)
-    return tuple(findings)
+    if obstacle is not None:
+        return run_rules(facts, NODE_RULES)
+    workers = gather_workers_facts(
+        found,
+        lambda worker: app.workers.connection(found, worker, makes_key=False),
+        now=app.now(),
+        timeout=WORKER_TIMEOUT if timeout is None else timeout,
+        has_own_key=app.settings["ssh_key"] is not None,
+    )
+    return (*run_rules(facts, NODE_RULES), *run_rules(workers, WORKER_RULES))
 
 
 def _why_workers_unreachable(app: App, node: Node) -> tuple[str | None, str | None]:
@@ -165,16 +163,3 @@ def _why_workers_unreachable(app: App, node: Node) -> tuple[str | None, str | No
     except TpuctlError as error:
         return error.message, error.hint
     return None, None
-
-
-def _find_routes(app: App, node: Node) -> tuple[list[Target], dict[int, TpuctlError]]:
-    """Return the ssh route to each worker, and for workers without one the error."""
-    found, without_route = [], {}
-    for worker in range(node.workers):
-        try:
-            found.append(Target(node, worker, app.workers.connection(node, worker, makes_key=False), str(worker)))
-        except TpuctlError as error:
-            without_route[worker] = error
-    # Without known host keys ssh would refuse to connect, or trust any host that answers. They are saved on this machine.
-    save_host_keys([target.connection for target in found])
-    return found, without_route

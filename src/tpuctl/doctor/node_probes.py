@@ -1,21 +1,21 @@
 """Gather the facts about a node from the API and the journal, and about its workers over ssh.
 
 One ssh session per worker, all in parallel, runs a program with the worker's own Python: it reports disks, memory, processes,
-variables, Python environments and the clock. Its answer is parsed strictly: an invalid part becomes unknown, and the other
-parts count.
+variables, Python environments and the clock. Its answer is parsed strictly: an invalid fact becomes unknown, and the others
+count.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tpuctl.check.facts import Absent, Fact, Known, Unknown
 from tpuctl.check.gathering import fact_from_failure
+from tpuctl.clock import SystemClock
 from tpuctl.cloud.errors import operation_error
 from tpuctl.doctor.doctor_facts import (
     AllWorkersFacts,
@@ -47,7 +47,6 @@ from tpuctl.ssh.answers import (
     JsonFields,
     UnexpectedAnswerError,
     one_line,
-    parse_answer,
     parse_array,
     parse_boolean,
     parse_choice,
@@ -58,29 +57,28 @@ from tpuctl.ssh.answers import (
     parse_seconds,
     parse_string,
 )
-from tpuctl.ssh.channel import on_each_worker
-from tpuctl.ssh.connection import SSH_FAILED, last_printed_line, run_ssh_command
-from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failure, significant_line
+from tpuctl.ssh.channel import AgentError, on_each_worker, open_agent
+from tpuctl.ssh.connection import Target, save_host_keys
+from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failure
 from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
 from tpuctl.ssh.tpu_holders import parse_holders
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping
 
-    from tpuctl.clock import Clock
+    from tpuctl.cloud.tpu import OperationsClient, TpuClient
     from tpuctl.models.node import Node
-    from tpuctl.models.queued import QueuedResource
-    from tpuctl.names import NodeName
     from tpuctl.nodes.journal import Journal
-    from tpuctl.ssh.connection import Target
+    from tpuctl.ssh.connection import Connection
 
-EXAMINATION_TIMEOUT = timedelta(seconds=30)
+_OPERATIONS = 10
+_SUCCESSES = frozenset({"usable", "create", "restart", "start"})
+# A worker may be slow to accept ssh without being broken.
+WORKER_TIMEOUT = timedelta(seconds=30)
 # The programs on the worker get less time, so that it can report one that hangs.
 _PROGRAM_TIMEOUT = timedelta(seconds=8)
-_MARK = "tpuctl-examination "
 _HOLDERS_MARK = "tpuctl-holders "
-_NO_PYTHON = 127
-_MAX_ANSWER = 1 << 20
+_MAX_TEXT = 1 << 20
 _LATEST = datetime(9000, 1, 1, tzinfo=UTC).timestamp()
 _MAX_VALUES, _MAX_REQUIREMENT = 100, 300
 _PACKAGE_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,60}")
@@ -90,90 +88,160 @@ _T = TypeVar("_T")
 Parser = Callable[[Any, str], _T]
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerAnswer:
-    """The answer of one worker, or why there is none."""
+def gather_node_facts(
+    node: Node,
+    cloud: TpuClient,
+    operations: OperationsClient,
+    journal: Journal,
+    *,
+    now: datetime,
+    obstacle: str | None = None,
+    remedy: str | None = None,
+) -> NodeFacts:
+    """Return the facts about a node that was just fetched. A failed read raises nothing: the fact is unknown."""
+    owner = node.queued_resource
+    return NodeFacts(
+        node=node,
+        now=now,
+        request=_read_fact(lambda: cloud.get_queued_resource(owner)) if owner else None,
+        published=_read_fact(lambda: cloud.guest_attributes(node.name)),
+        failure=_last_failure(node, journal),
+        operations=_read_fact(lambda: _list_operations(node, operations)),
+        obstacle=obstacle,
+        remedy=remedy,
+    )
 
-    target: Target
-    # The JSON of the worker; None without an answer.
-    text: str | None
-    # Why there is no answer.
-    why: str = ""
-    # The stderr of an ssh that could not log in, or lost its connection; else None.
-    ssh_stderr: str | None = None
-    # When the program was sent and the answer received, by the given clock.
-    sent: datetime | None = None
-    received: datetime | None = None
-    # The timeout after which ssh was terminated; None if it ended on its own.
-    waited: timedelta | None = None
 
-    @property
-    def facts(self) -> Known[WorkerReport] | Unknown:
-        """The parsed answer."""
-        if self.text is None or self.sent is None or self.received is None:
-            return Unknown(self.why, is_passing=True)
-        return parse_examination(self.text, self.sent, self.received)
-
-
-def examine_worker(target: Target, clock: Clock, *, timeout: timedelta = EXAMINATION_TIMEOUT) -> WorkerAnswer:
-    """Run the program on a worker. `clock` must be the real clock, as on workers. Raises `SshProgramMissingError`."""
-    command, program = examination_program(min(_PROGRAM_TIMEOUT, timeout / 2))
-    sent = clock.now()
+def _read_fact(read: Callable[[], _T]) -> Fact[_T]:
     try:
-        ended = run_ssh_command(target.connection, command, text=program, timeout=timeout)
-    except UnexpectedAnswerError as error:
-        return WorkerAnswer(target, None, f"unexpected answer: {error.what}")
-    received = clock.now()
-    for output in reversed(ended.output.splitlines()):
-        if output.startswith(_MARK) and len(output) < _MAX_ANSWER:
-            return WorkerAnswer(target, output.removeprefix(_MARK), sent=sent, received=received)
-    if ended.code is None:
-        why = f"no answer within {timeout.total_seconds():g} s"
-        # Output means that the login succeeded.
-        has_begun = bool(last_printed_line(ended.output))
-        return (
-            WorkerAnswer(target, None, why)
-            if has_begun
-            else WorkerAnswer(target, None, why, ended.errors, waited=timeout)
-        )
-    if ended.code == SSH_FAILED:
-        return WorkerAnswer(target, None, significant_line(ended.errors) or "ssh failed", ended.errors)
-    if ended.code == _NO_PYTHON:
-        return WorkerAnswer(target, None, "it has no `python3`, which the examination needs")
-    said = last_printed_line(ended.errors) or last_printed_line(ended.output)
-    return WorkerAnswer(target, None, f"the examination failed: {said or f'exit {ended.code}'}")
+        return Known(read())
+    except CredentialsError as error:  # they work: the node was just fetched
+        return Unknown(error.message)
+    except TpuctlError as error:
+        return fact_from_failure(error)
 
 
-def examination_program(timeout: timedelta) -> tuple[str, str]:
-    """Return the shell line and the stdin that run the program on a worker. Each step there times out after `timeout`."""
-    _, holders = bootstrap("holders", f"print_holders({[ACCEL_FILES, VFIO_FILES]!r}, {LOCK_FILE!r})")
-    inspecting = inspection_script(None, timeout)
-    call = f"examine({inspecting!r}, {holders.decode()!r}, {timeout.total_seconds()!r})"
-    command, program = bootstrap("worker_facts", call)
-    return command, program.decode()
-
-
-def parse_examination(text: str, sent: datetime, received: datetime) -> Known[WorkerReport] | Unknown:
-    """Parse the JSON of a worker. `sent` and `received` are the times before and after, by the clock of this machine.
-
-    An invalid fact is Unknown, and the others count.
-    """
-    try:
-        answer = JsonFields(parse_answer(text), "the answer")
-        version = answer.get("version", parse_integer)
-        if version != 1:
-            return Unknown(f"its answer has version {version}, which this tpuctl does not support")
-        began, ended = (answer.get(name, parse_number, low=0, high=_LATEST) for name in ("began", "ended"))
-        low, high = ended - received.timestamp(), began - sent.timestamp()
-        return Known(
-            WorkerReport(
-                offset=ClockOffset(timedelta(seconds=low), timedelta(seconds=high)),
-                kernel=answer.get("kernel", parse_line),
-                **{name: _parse_fact(answer, name, parse) for name, parse in _FACTS.items()},
+def _list_operations(node: Node, operations: OperationsClient) -> tuple[NodeOperation, ...]:
+    targets = {str(node.name)} | ({node.queued_resource} if node.queued_resource else set())
+    parsed = []
+    for raw in operations.operations(node.name.project, node.name.zone, targets, limit=_OPERATIONS):
+        about, operation = raw.get("metadata") or {}, Operation.from_api(raw)
+        failed = operation_error(operation.error) if operation.error else None
+        parsed.append(
+            NodeOperation(
+                verb=str(about.get("verb") or "a change"),
+                began=parse_timestamp(about.get("createTime")),
+                is_done=operation.done,
+                error=failed.message if failed else None,
+                error_id=failed.error_id if failed else None,
             )
         )
-    except UnexpectedAnswerError as error:
-        return Unknown(f"unexpected answer: {error.what}")
+    return tuple(parsed)
+
+
+def _last_failure(node: Node, journal: Journal) -> Fact[LastFailure]:
+    """Return the last failure in the journal without a later success. Entries with another node id are ignored."""
+    entries = _read_fact(lambda: journal.entries(node.name, rotated=False))
+    if not isinstance(entries, Known):
+        return entries
+    found: LastFailure | None = None
+    for entry in entries.value:
+        event, text = entry.get("event"), entry.get("text") or entry.get("reason")
+        if event in _SUCCESSES:
+            found = None
+        elif entry.get("error") and entry.get("id") in {None, "", node.id}:
+            found = LastFailure(str(text or entry["error"]), str(entry["error"]), parse_timestamp(entry.get("at")))
+    return Absent() if found is None else Known(found)
+
+
+def gather_workers_facts(
+    node: Node, connect: Callable[[int], Connection], *, now: datetime, timeout: timedelta, has_own_key: bool
+) -> AllWorkersFacts:
+    """Return the facts about the workers of a node. Nothing is changed on them; their host keys are saved on this machine.
+
+    `connect` returns the connection to a worker; `timeout` is the timeout for each. Raises `SshProgramMissingError`.
+    """
+    targets: list[Target] = []
+    failed: dict[int, TpuctlError] = {}
+    for worker in range(node.workers):
+        try:
+            targets.append(Target(node, worker, connect(worker), str(worker)))
+        except TpuctlError as error:
+            failed[worker] = error
+    # Without known host keys ssh would refuse to connect, or trust any host that answers.
+    save_host_keys([target.connection for target in targets])
+    answers: dict[int, Known[WorkerReport] | Unknown] = {}
+    refused: list[AgentError] = []
+    for outcome in on_each_worker(partial(examine_worker, timeout=timeout), targets):
+        worker, problem = outcome.item.worker, outcome.error
+        if isinstance(problem, UnexpectedAnswerError):
+            answers[worker] = Unknown(f"unexpected answer: {problem.what}")
+        elif not isinstance(problem, AgentError):
+            answers[worker] = Known(outcome.get())
+        elif problem.ssh_stderr is None:
+            answers[worker] = Unknown(problem.what, is_passing=True)
+        else:
+            refused.append(problem)
+    for one in refused:
+        context = collect_failure_context(one.target, accepted_elsewhere=bool(answers), waited=one.waited)
+        failed[one.target.worker] = explain_ssh_failure(one.ssh_stderr or "", one.target, context)
+    unreachable = _group_by_cause(node, failed)
+    return AllWorkersFacts(node=node, now=now, answers=answers, unreachable=unreachable, has_own_key=has_own_key)
+
+
+def _group_by_cause(node: Node, failed: Mapping[int, TpuctlError]) -> tuple[UnreachableWorkers, ...]:
+    causes: dict[tuple[str, str | None], dict[int, TpuctlError]] = {}
+    for worker, error in sorted(failed.items()):
+        # The message begins with the worker, followed by the cause.
+        _, _, why = error.message.partition(f"of `{node.name.node_id}`")
+        causes.setdefault((why.lstrip(": ") or error.message, error.error_id), {})[worker] = error
+    return tuple(
+        UnreachableWorkers(
+            workers=tuple(group),
+            why=why,
+            hints=tuple((next(iter(group.values())).hint or "").splitlines()),
+            error_id=error_id,
+            is_passing=getattr(next(iter(group.values())), "retriable", False),
+        )
+        for (why, error_id), group in causes.items()
+    )
+
+
+def examine_worker(target: Target, *, timeout: timedelta) -> WorkerReport:
+    """Run the program on a worker, and return its report.
+
+    Raises `AgentError`, `UnexpectedAnswerError` and `SshProgramMissingError`.
+    """
+    clock = SystemClock()  # workers use the real one, in the sandbox too
+    sent = clock.now()
+    request = examination_request(min(_PROGRAM_TIMEOUT, timeout / 2))
+    with open_agent(target, "worker_facts", request, connect_within=timeout) as channel:
+        return parse_examination(channel.read(timeout), sent, clock.now())
+
+
+def examination_request(timeout: timedelta) -> dict[str, Any]:
+    """Return the request to the program on a worker. Each step there times out after `timeout`."""
+    _, holders = bootstrap("holders", f"print_holders({[ACCEL_FILES, VFIO_FILES]!r}, {LOCK_FILE!r})")
+    return {
+        "inspection": inspection_script(None, timeout),
+        "holders": holders.decode(),
+        "seconds": timeout.total_seconds(),
+    }
+
+
+def parse_examination(value: Any, sent: datetime, received: datetime) -> WorkerReport:  # JSON
+    """Parse the report of a worker. `sent` and `received` are the times before and after, by the clock of this machine.
+
+    An invalid fact is Unknown, and the others count. Raises `UnexpectedAnswerError` for another invalid value.
+    """
+    answer = JsonFields(value, "the answer")
+    began, ended = (answer.get(name, parse_number, low=0, high=_LATEST) for name in ("began", "ended"))
+    low, high = ended - received.timestamp(), began - sent.timestamp()
+    return WorkerReport(
+        offset=ClockOffset(timedelta(seconds=low), timedelta(seconds=high)),
+        kernel=answer.get("kernel", parse_line),
+        **{name: _parse_fact(answer, name, parse) for name, parse in _FACTS.items()},
+    )
 
 
 def _parse_fact(answer: JsonFields, name: str, parse: Parser[Any]) -> Fact[Any]:
@@ -210,7 +278,7 @@ def _nullable(parser: Parser[_T]) -> Parser[_T | None]:
 
 
 def _tpu_use(value: Any, where: str) -> TpuUse:
-    found = parse_holders(parse_string(value, where, longest=_MAX_ANSWER).removeprefix(_HOLDERS_MARK))
+    found = parse_holders(parse_string(value, where, longest=_MAX_TEXT).removeprefix(_HOLDERS_MARK))
     holding = [one for one in found.holders if one.holds]
     return TpuUse(
         tuple(TpuHolder(one.pid, one.user, one.name, one.age, one.state == "D") for one in holding),
@@ -221,7 +289,7 @@ def _tpu_use(value: Any, where: str) -> TpuUse:
 
 
 def _inspection(value: Any, where: str) -> InspectionReport:
-    report = parse_inspection(parse_string(value, where, longest=_MAX_ANSWER), probe=None, timeout=_PROGRAM_TIMEOUT)
+    report = parse_inspection(parse_string(value, where, longest=_MAX_TEXT), probe=None, timeout=_PROGRAM_TIMEOUT)
     if report is None:
         raise UnexpectedAnswerError(f"{where}: not a report")
     return report
@@ -295,151 +363,3 @@ _FACTS: dict[str, Parser[Any]] = {
     ),
     "is_synchronized": parse_boolean,
 }
-
-
-_OPERATIONS = 10
-_SUCCESSES = frozenset({"usable", "create", "restart", "start"})
-
-
-class NodeApi(Protocol):
-    """The API methods that are called. Each raises `TpuctlError` if the API does not answer."""
-
-    def get_queued_resource(self, name: str) -> QueuedResource:
-        """Return a queued resource by its full name."""
-
-    def guest_attributes(self, name: NodeName, worker: int | None = None) -> tuple[Mapping[str, str], ...]:
-        """Return the guest attributes of each worker."""
-
-
-class OperationsApi(Protocol):
-    """The API method that lists operations."""
-
-    def operations(
-        self, project: str, zone: str, targets: Collection[str], *, limit: int
-    ) -> tuple[Mapping[str, Any], ...]:
-        """Return the newest operations on some resources as the API's JSON. Raises `TpuctlError` if it does not answer."""
-
-
-def gather_node_facts(
-    node: Node,
-    cloud: NodeApi,
-    operations: OperationsApi,
-    journal: Journal,
-    *,
-    now: datetime,
-    obstacle: str | None = None,
-    remedy: str | None = None,
-) -> NodeFacts:
-    """Return the facts about a node that was just fetched. A failed read raises nothing: the fact is unknown."""
-    owner = node.queued_resource
-    return NodeFacts(
-        node=node,
-        now=now,
-        request=_read_fact(lambda: cloud.get_queued_resource(owner)) if owner else None,
-        published=_read_fact(lambda: cloud.guest_attributes(node.name)),
-        failure=_last_failure(node, journal),
-        operations=_read_fact(lambda: _list_operations(node, operations)),
-        obstacle=obstacle,
-        remedy=remedy,
-    )
-
-
-def _read_fact(read: Callable[[], _T]) -> Fact[_T]:
-    try:
-        return Known(read())
-    except TpuctlError as error:
-        return _fact_of_error(error)
-
-
-def _fact_of_error(error: TpuctlError) -> Absent | Unknown:
-    # The credentials work: the node was just fetched.
-    return Unknown(error.message) if isinstance(error, CredentialsError) else fact_from_failure(error)
-
-
-def _list_operations(node: Node, operations: OperationsApi) -> tuple[NodeOperation, ...]:
-    targets = {str(node.name)} | ({node.queued_resource} if node.queued_resource else set())
-    found = operations.operations(node.name.project, node.name.zone, targets, limit=_OPERATIONS)
-    parsed = []
-    for raw in found:
-        about, operation = raw.get("metadata") or {}, Operation.from_api(raw)
-        failed = operation_error(operation.error) if operation.error else None
-        parsed.append(
-            NodeOperation(
-                verb=str(about.get("verb") or "a change"),
-                began=parse_timestamp(about.get("createTime")),
-                is_done=operation.done,
-                error=failed.message if failed else None,
-                error_id=failed.error_id if failed else None,
-            )
-        )
-    return tuple(parsed)
-
-
-def _last_failure(node: Node, journal: Journal) -> Fact[LastFailure]:
-    """Return the last failure in the journal without a later success. Entries with another node id are ignored."""
-    try:
-        entries = journal.entries(node.name, rotated=False)
-    except TpuctlError as error:
-        return _fact_of_error(error)
-    found: LastFailure | None = None
-    for entry in entries:
-        event, text = entry.get("event"), entry.get("text") or entry.get("reason")
-        if event in _SUCCESSES:
-            found = None
-        elif entry.get("error") and entry.get("id") in {None, "", node.id}:
-            found = LastFailure(str(text or entry["error"]), str(entry["error"]), parse_timestamp(entry.get("at")))
-    return Absent() if found is None else Known(found)
-
-
-def examine_workers(
-    targets: Sequence[Target], clock: Clock, *, timeout: timedelta = EXAMINATION_TIMEOUT
-) -> list[WorkerAnswer]:
-    """Examine the workers in parallel. Return for each, in order, its JSON text (`text`), or `why` there is none.
-
-    Nothing is changed on them. `clock` is the real one, which the workers' clocks are compared with; `timeout` is the timeout
-    for each worker. Raises `SshProgramMissingError`.
-    """
-    return [one.get() for one in on_each_worker(lambda target: examine_worker(target, clock, timeout=timeout), targets)]
-
-
-def workers_facts(
-    node: Node,
-    examined: Sequence[WorkerAnswer],
-    now: datetime,
-    *,
-    without_route: Mapping[int, TpuctlError],
-    has_own_key: bool = False,
-) -> AllWorkersFacts:
-    """Return the facts about the workers of a node; unreachable ones with the same cause stand together.
-
-    `without_route` are the workers without an ssh route, and why.
-    """
-    some_accept_ssh = any(one.ssh_stderr is None for one in examined)
-    failed: dict[int, TpuctlError] = {}
-    for one in examined:
-        if one.ssh_stderr is not None:
-            evidence = collect_failure_context(one.target, accepted_elsewhere=some_accept_ssh, waited=one.waited)
-            failed[one.target.worker] = explain_ssh_failure(one.ssh_stderr, one.target, evidence)
-    failed |= without_route
-    causes: dict[tuple[str, str | None], list[tuple[int, TpuctlError]]] = {}
-    for worker, error in failed.items():
-        # The message begins with the worker, followed by the cause.
-        _, _, why = error.message.partition(f"of `{node.name.node_id}`")
-        causes.setdefault((why.lstrip(": ") or error.message, error.error_id), []).append((worker, error))
-    unreachable = tuple(
-        UnreachableWorkers(
-            workers=tuple(sorted(worker for worker, _ in group)),
-            why=why,
-            hints=tuple((group[0][1].hint or "").splitlines()),
-            error_id=error_id,
-            is_passing=getattr(group[0][1], "retriable", False),
-        )
-        for (why, error_id), group in causes.items()
-    )
-    return AllWorkersFacts(
-        node=node,
-        now=now,
-        answers={one.target.worker: one.facts for one in examined if one.ssh_stderr is None},
-        unreachable=unreachable,
-        has_own_key=has_own_key,
-    )

@@ -365,9 +365,7 @@ class MachineDocuments:
         if self._subject.node is not None and self._with_workers:
             findings = (
                 *findings,
-                *findings_of_node(
-                    self._app, str(self._subject.name), timeout=min(self._timeout(), _WORKERS_TIMEOUT)
-                ),
+                *findings_of_node(self._app, str(self._subject.name), timeout=min(self._timeout(), _WORKERS_TIMEOUT)),
             )
         report = build_report(findings, accepted=frozenset())
         self.errors = tuple(finding.found.text for finding in report.of(Level.ERROR))

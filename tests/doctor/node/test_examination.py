@@ -29,16 +29,18 @@ from tpuctl.doctor.doctor_facts import (
     WorkerMemory,
     WorkerReport,
 )
-from tpuctl.doctor.node_probes import examination_program, parse_examination
+from tpuctl.doctor.node_probes import examination_request, parse_examination
 from tpuctl.nodes.conditions import StartupState
 from tpuctl.ssh.agent import bootstrap
+from tpuctl.ssh.answers import UnexpectedAnswerError
+from tpuctl.ssh.channel import FrameDecoder, WorkerFrame
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def examine(worker: Worker, *, patience: float = 5, **environ: str) -> tuple[dict[str, Any], WorkerReport]:
-    """Run the program on a worker. Return its report as JSON and parsed."""
-    line, program = examination_program(timedelta(seconds=patience))
+def answer_of(worker: Worker, request: dict[str, Any], **environ: str) -> Any:
+    """Run the program on a worker, and return the JSON of its only frame."""
+    line, program = bootstrap("worker_facts", f"run_agent(serve_worker_facts, {request!r})")
     clean = {key: value for key, value in os.environ.items() if key not in {"VIRTUAL_ENV", "CONDA_PREFIX"}}
     paths = {
         "TPUCTL_DEVICE_ROOT": str(worker.root),
@@ -46,15 +48,19 @@ def examine(worker: Worker, *, patience: float = 5, **environ: str) -> tuple[dic
         "PATH": f"{worker.programs}:{os.environ['PATH']}",
         "SHELL": "/bin/sh",
     }
-    before = datetime.now(UTC)
     done = subprocess.run(
-        ["sh", "-c", line], input=program.encode(), capture_output=True, env=clean | paths | environ, check=True
+        ["sh", "-c", line], input=program, capture_output=True, env=clean | paths | environ, check=True
     )
-    (text,) = [one for one in done.stdout.decode().splitlines() if one.startswith("tpuctl-examination ")]
-    text = text.removeprefix("tpuctl-examination ")
-    report = parse_examination(text, before, datetime.now(UTC))
-    assert isinstance(report, Known)
-    return json.loads(text), report.value
+    ((kind, payload),) = FrameDecoder(1 << 20).feed(done.stdout)
+    assert kind is WorkerFrame.EXIT
+    return json.loads(payload)
+
+
+def examine(worker: Worker, *, patience: float = 5, **environ: str) -> tuple[dict[str, Any], WorkerReport]:
+    """Run the program on a worker. Return its report as JSON and parsed."""
+    before = datetime.now(UTC)
+    answer = answer_of(worker, examination_request(timedelta(seconds=patience)), **environ)
+    return answer, parse_examination(answer, before, datetime.now(UTC))
 
 
 def workers_python() -> str:
@@ -169,24 +175,10 @@ def test_examination_failed_part_does_not_affect_others(worker: Worker) -> None:
     worker.says("dmesg", "dmesg: read kernel buffer failed: Operation not permitted\n", code=1)
     (worker.programs / "timedatectl").write_text("#!/bin/sh\nexit 127\n")
     (worker.home / ".profile").write_text("exit 3\n")
-    line, program = bootstrap("worker_facts", "examine('exit 1', 'raise SystemExit(3)', 0.5)")
 
-    done = subprocess.run(
-        ["sh", "-c", line],
-        input=program,
-        capture_output=True,
-        check=True,
-        env={
-            **os.environ,
-            "HOME": str(worker.home),
-            "PATH": f"{worker.programs}:{os.environ['PATH']}",
-            "SHELL": "/bin/sh",
-        },
-    )
-    read = parse_examination(done.stdout.decode().partition("tpuctl-examination ")[2], NOW, NOW)
+    request = {"inspection": "exit 1", "holders": "raise SystemExit(3)", "seconds": 0.5}
+    report = parse_examination(answer_of(worker, request, TPUCTL_DEVICE_ROOT=""), NOW, NOW)
 
-    assert isinstance(read, Known)
-    report = read.value
     assert report.disks == Unknown("`df` did not end in time")
     assert report.oom_kills == Unknown("dmesg: read kernel buffer failed: Operation not permitted")
     assert report.tpu_use == Unknown("`python3` failed: exit 3")
@@ -211,33 +203,24 @@ def test_examination_hanging_profile_has_a_clear_reason(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("answer", "expected"),
     [
-        ("", "unexpected answer: not JSON: ``"),
-        ("[]", "unexpected answer: the answer: expected an object, got a list"),
-        ("{}", "unexpected answer: the answer: `version` is missing"),
-        ('{"version": 2}', "its answer has version 2, which this tpuctl does not support"),
-        (
-            '{"version": 1, "began": "x", "ended": 1}',
-            "unexpected answer: the answer.began: expected a number, got `x`",
-        ),
-        (
-            '{"version": 1, "began": 1, "ended": 1, "kernel": 1}',
-            "unexpected answer: the answer.kernel: expected a string, got 1",
-        ),
-        (
-            '{"version": 1, "began": 1e400, "ended": 1}',
-            "unexpected answer: a number that is not finite: `1e400`",
-        ),
+        ([], "the answer: expected an object, got a list"),
+        ({}, "the answer: `began` is missing"),
+        ({"began": "x", "ended": 1}, "the answer.began: expected a number, got `x`"),
+        ({"began": 1, "ended": 1, "kernel": 1}, "the answer.kernel: expected a string, got 1"),
+        ({"began": 1e300, "ended": 1}, "the answer.began: expected 0 to 2.21845e+11, got 1e+300"),
     ],
 )
-def test_examination_invalid_answer_is_unknown(text: str, expected: str) -> None:
-    assert parse_examination(text, NOW, NOW) == Unknown(expected)
+def test_examination_invalid_answer_is_rejected(answer: Any, expected: str) -> None:
+    with pytest.raises(UnexpectedAnswerError) as rejected:
+        parse_examination(answer, NOW, NOW)
+
+    assert rejected.value.what == expected
 
 
 def test_examination_invalid_part_is_unknown() -> None:
     report: dict[str, Any] = {
-        "version": 1,
         "began": NOW.timestamp() + 5,
         "ended": NOW.timestamp() + 6,
         "kernel": "6\x1b[2J",
@@ -253,10 +236,8 @@ def test_examination_invalid_part_is_unknown() -> None:
         "is_synchronized": {"ok": 1},
     }
 
-    read = parse_examination(json.dumps(report), NOW, NOW + timedelta(seconds=2))
+    one = parse_examination(report, NOW, NOW + timedelta(seconds=2))
 
-    assert isinstance(read, Known)
-    one = read.value
     assert (one.kernel, one.offset.low, one.offset.high) == (r"6\x1b[2J", timedelta(seconds=4), timedelta(seconds=5))
     names = (
         "uptime", "disks", "logs", "oom_kills", "tpu_use", "chips", "startup_result", "variables", "environments",
@@ -278,6 +259,6 @@ def test_examination_invalid_part_is_unknown() -> None:
     # The version becomes part of suggested commands, so invalid ones are dropped.
     packages = {"jax": {"version": "1; rm -rf /", "requires": []}, "flax": {"version": "1.0", "requires": []}}
     report["environments"] = {"ok": [{"kind": "venv", "path": "~/x", "python": "3", "packages": packages}]}
-    read = parse_examination(json.dumps(report), NOW, NOW)
-    assert isinstance(read, Known)
-    assert read.value.environments == Known((PythonEnvironment("venv", "~/x", "3", {"flax": InstalledPackage("1.0")}),))
+    assert parse_examination(report, NOW, NOW).environments == Known(
+        (PythonEnvironment("venv", "~/x", "3", {"flax": InstalledPackage("1.0")}),)
+    )

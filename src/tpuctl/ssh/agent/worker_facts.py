@@ -16,6 +16,8 @@ import subprocess
 import sys
 import time
 
+from tpuctl.ssh.agent.link import ClientLink
+
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     # The exit code of each program, None if it did not end in time, and its output.
     Outputs = Mapping[str, tuple[int | None, str]]
 
-FACTS_MARK = "tpuctl-examination "
 VARIABLES_MARK = "tpuctl-variables"
 # The limits of the output of one program and of a value.
 MOST_PRINTED = 1 << 20
@@ -51,13 +52,14 @@ exec "$@"
 """
 
 
-def examine(inspection: str, holders: str, patience: float) -> None:
-    """Print all facts. `inspection`: a script for sh, `holders`: a program for Python; both are run here."""
-    began = time.time()
+def serve_worker_facts(link: ClientLink, request: dict[str, Any]) -> None:
+    """Send all facts. `inspection` of the request is a script for sh, `holders` a program for Python; both are run here."""
+    began, patience = time.time(), request["seconds"]
     named = os.environ.get("TPUCTL_DEVICE_ROOT")
     root = os.path.realpath(named) if named else ""
     home = os.path.expanduser("~")
-    started = start_programs(inspection, holders, [root or "/", home, "/tmp"])  # noqa: S108  # where programs write
+    folders = [root or "/", home, "/tmp"]  # noqa: S108  # where programs write
+    started = start_programs(request["inspection"], request["holders"], folders)
     jobs, session = job_variables(home), tpu_variables(os.environ)
     outputs = collect_output(started, patience)
     login = fact(lambda: login_variables(outputs, patience))
@@ -66,7 +68,6 @@ def examine(inspection: str, holders: str, patience: float) -> None:
     log_dir = next((one["TPU_LOG_DIR"] for one in every if "TPU_LOG_DIR" in one), "")
     named_places = [one[name] for one in every for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if name in one]
     report: dict[str, Any] = {
-        "version": 1,
         "kernel": os.uname().release,
         "uptime": fact(lambda: float(first_text(root, "/proc/uptime").split()[0])),
         "memory": fact(lambda: memory(first_text(root, "/proc/meminfo"))),
@@ -81,8 +82,7 @@ def examine(inspection: str, holders: str, patience: float) -> None:
     }
     report["startup_result"] = report["chips"]
     report.update(began=began, ended=time.time())
-    sys.stdout.write("\n" + FACTS_MARK + json.dumps(report) + "\n")
-    sys.stdout.flush()
+    link.send(b"x", json.dumps(report).encode())
 
 
 class NoFactError(Exception):
