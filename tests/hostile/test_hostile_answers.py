@@ -53,8 +53,7 @@ EXAMINATION: dict[str, Any] = {
     "memory": {"ok": {"total": 1024000, "available": 921600}},
     "oom_kills": {"ok": {"count": 1, "last": "Out of memory: Killed process 7 (python3)"}},
     "tpu_use": {"ok": f"tpuctl-holders {json.dumps(HELD)}"},
-    "chips": {"ok": "tpuctl-worker startup=done about=- chips=4 holders=-"},
-    "startup_result": {"ok": "tpuctl-worker startup=done about=- chips=4 holders=-"},
+    "inspection": {"ok": "tpuctl-worker startup=done about=- chips=4 holders=-"},
     "variables": {
         "ok": {
             "session": {"JAX_PLATFORMS": "tpu"},

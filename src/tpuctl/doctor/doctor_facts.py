@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from tpuctl.config.settings import ConfigFile, Settings
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
-    from tpuctl.nodes.conditions import StartupState
+    from tpuctl.nodes.inspection import InspectionReport
+    from tpuctl.ssh.tpu_holders import HoldersFound
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,39 +368,6 @@ class OomKills:
 
 
 @dataclass(frozen=True, slots=True)
-class TpuHolder:
-    """A process that holds the TPU: device files, libtpu's lock file, or both."""
-
-    pid: int
-    user: str
-    name: str
-    age: timedelta
-    is_waiting_in_kernel: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TpuUse:
-    """The processes that hold the TPU of a worker.
-
-    `lock_owner` is the owner of libtpu's lock file, None if there is no such file; `is_lock_held`: a process has it open;
-    `hidden` is the number of processes that could not be inspected.
-    """
-
-    holders: tuple[TpuHolder, ...] = ()
-    lock_owner: str | None = None
-    is_lock_held: bool = False
-    hidden: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class StartupResult:
-    """The state of startup script and cloud-init on a worker; `detail` names the part that still runs or failed."""
-
-    state: StartupState
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class InstalledPackage:
     """An installed package: its version, and its requirements (`jaxlib <=0.4.35,>=0.4.34`)."""
 
@@ -459,9 +427,8 @@ class WorkerReport:
     logs: Fact[LogFolder]
     memory: Fact[WorkerMemory]
     oom_kills: Fact[OomKills]
-    tpu_use: Fact[TpuUse]
-    chips: Fact[int]
-    startup_result: Fact[StartupResult]
+    tpu_use: Fact[HoldersFound]
+    inspection: Fact[InspectionReport]
     variables: Fact[TpuVariables]
     environments: Fact[tuple[PythonEnvironment, ...]]
     is_synchronized: Fact[bool]

@@ -29,9 +29,6 @@ from tpuctl.doctor.doctor_facts import (
     NodeOperation,
     OomKills,
     PythonEnvironment,
-    StartupResult,
-    TpuHolder,
-    TpuUse,
     TpuVariables,
     UnreachableWorkers,
     WorkerMemory,
@@ -61,7 +58,7 @@ from tpuctl.ssh.channel import AgentError, on_each_worker, open_agent
 from tpuctl.ssh.connection import Target, save_host_keys
 from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failure
 from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
-from tpuctl.ssh.tpu_holders import parse_holders
+from tpuctl.ssh.tpu_holders import HoldersFound, parse_holders
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -277,15 +274,8 @@ def _nullable(parser: Parser[_T]) -> Parser[_T | None]:
     return lambda value, where: None if value is None else parser(value, where)
 
 
-def _tpu_use(value: Any, where: str) -> TpuUse:
-    found = parse_holders(parse_string(value, where, longest=_MAX_TEXT).removeprefix(_HOLDERS_MARK))
-    holding = [one for one in found.holders if one.holds]
-    return TpuUse(
-        tuple(TpuHolder(one.pid, one.user, one.name, one.age, one.state == "D") for one in holding),
-        lock_owner=found.lock_file.user if found.lock_file else None,
-        is_lock_held=any(one.has_lock_file for one in holding),
-        hidden=0 if found.is_root else found.hidden,
-    )
+def _holders(value: Any, where: str) -> HoldersFound:
+    return parse_holders(parse_string(value, where, longest=_MAX_TEXT).removeprefix(_HOLDERS_MARK))
 
 
 def _inspection(value: Any, where: str) -> InspectionReport:
@@ -293,11 +283,6 @@ def _inspection(value: Any, where: str) -> InspectionReport:
     if report is None:
         raise UnexpectedAnswerError(f"{where}: not a report")
     return report
-
-
-def _startup_result(value: Any, where: str) -> StartupResult:
-    report = _inspection(value, where)
-    return StartupResult(report.startup, report.detail)
 
 
 def _variables(value: Any, where: str) -> dict[str, str]:
@@ -348,9 +333,8 @@ _FACTS: dict[str, Parser[Any]] = {
     ),
     "memory": _record(WorkerMemory, total=parse_integer, available=parse_integer),
     "oom_kills": _record(OomKills, count=parse_integer, last=parse_line),
-    "tpu_use": _tpu_use,
-    "chips": lambda value, where: _inspection(value, where).chips,
-    "startup_result": _startup_result,
+    "tpu_use": _holders,
+    "inspection": _inspection,
     "variables": _record(
         TpuVariables,
         session=_variables,

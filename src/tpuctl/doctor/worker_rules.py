@@ -42,14 +42,14 @@ if TYPE_CHECKING:
         FileSystemUsage,
         LogFolder,
         OomKills,
-        StartupResult,
-        TpuUse,
         TpuVariables,
         UnreachableWorkers,
         WorkerMemory,
         WorkerReport,
     )
     from tpuctl.models.node import Node
+    from tpuctl.nodes.inspection import InspectionReport
+    from tpuctl.ssh.tpu_holders import HolderProcess, HoldersFound
 
 # In percent, of a disk's room and of its inodes.
 _FULL, _TOO_FULL = 85, 97
@@ -64,6 +64,7 @@ _RECENT_BOOT = timedelta(minutes=30)
 _CLOCK_OFF = timedelta(seconds=2)
 _MAJORITY = 3
 _SHOWN = 3
+_WAITS_IN_KERNEL = "D"
 # Ids of `explain`.
 _KEY_REFUSED, _KEY_UNREADABLE = "ssh-publickey", "ssh-key-unreadable"
 _UNIT = "google-startup-scripts.service"
@@ -115,10 +116,10 @@ def check_workers_report(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]
             yield number, unknown(f"it sent no report: {answer.reason}", is_passing=True)
 
 
-@worker_rule("TPU975", "chips of the workers", lambda report: report.chips, "its chips could not be read")
-def check_chips(count: int, _: WorkerReport, node: Node) -> Iterator[Verdict]:
+@worker_rule("TPU975", "chips of the workers", lambda report: report.inspection, "its chips could not be read")
+def check_chips(inspection: InspectionReport, _: WorkerReport, node: Node) -> Iterator[Verdict]:
     """Count the chips of each worker by their device files: an error if there are fewer than its accelerator type has."""
-    promised, kind = promised_chips(node), node.accelerator_type
+    count, promised, kind = inspection.chips, promised_chips(node), node.accelerator_type
     facts = {"chips": count, "promised": promised}
     if promised is None:
         yield note(f"it has {count} chips; the number for `{kind}` is unknown", facts=facts)
@@ -142,7 +143,7 @@ def check_tpu_holders(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]:
     process that waits inside the kernel, where no signal reaches it.
     """
     uses = known_on_workers(facts, lambda report: report.tpu_use)
-    is_partly = len({bool(use.holders) for use in uses.values()}) > 1
+    is_partly = len({bool(_holding(use)) for use in uses.values()}) > 1
     for number, use in uses.items():
         yield number, _judge_holders(use, is_partly=is_partly)
     yield from unread_on_workers(
@@ -150,21 +151,26 @@ def check_tpu_holders(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]:
     )
 
 
-def _judge_holders(use: TpuUse, *, is_partly: bool) -> Verdict:
+def _holding(use: HoldersFound) -> list[HolderProcess]:
+    return [one for one in use.holders if one.holds]
+
+
+def _judge_holders(use: HoldersFound, *, is_partly: bool) -> Verdict:
+    holding = _holding(use)
     facts = {
         "holders": [
             {"pid": one.pid, "user": one.user, "name": one.name, "age": round(one.age.total_seconds())}
-            for one in use.holders
+            for one in holding
         ]
     }
-    if not use.holders:
-        limit = ", as far as visible without root" if use.hidden else ""
+    if not holding:
+        limit = ", as far as visible without root" if use.hidden and not use.is_root else ""
         return ok(f"no process holds its TPU{limit}", facts=facts)
-    names = list(dict.fromkeys(f"`{one.name}` of {one.user}" for one in use.holders))
+    names = list(dict.fromkeys(f"`{one.name}` of {one.user}" for one in holding))
     who = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     holds = f"{who} {'hold' if len(names) > 1 else 'holds'} the TPU"
     show = on_workers("show these processes", "unstick", "--dry-run")
-    if any(one.is_waiting_in_kernel for one in use.holders):
+    if any(one.state == _WAITS_IN_KERNEL for one in holding):
         reboot = on_node("if it does not end, reboot all workers", "reset", "--mode", "reboot")
         why = "no signal reaches such a process: it ends with a reboot, or when what it waits for happens"
         return warning(f"{holds} and waits inside the kernel", show, reboot, why=why, facts=facts)
@@ -177,16 +183,16 @@ def _judge_holders(use: TpuUse, *, is_partly: bool) -> Verdict:
 
 
 @worker_rule("TPU974", "libtpu's lock file", lambda report: report.tpu_use)  # TPU973 says why it is unknown
-def check_lock_file(use: TpuUse, *_: object) -> Iterator[Verdict]:
+def check_lock_file(use: HoldersFound, *_: object) -> Iterator[Verdict]:
     """Check for a stale `/tmp/libtpu_lockfile`, which no process has open: a warning.
 
     A program of another user may not write to it, and fails as if the TPU were in use [TensorFlow source; observed].
     """
-    owner = use.lock_owner
+    owner = use.lock_file.user if use.lock_file else None
     facts = {"lockFile": owner is not None, "owner": owner}
-    if owner is None or use.is_lock_held or use.holders:
+    if owner is None or _holding(use):
         yield ok("no stale lock file", facts=facts)
-    elif use.hidden:
+    elif use.hidden and not use.is_root:
         yield unknown(f"there is a lock file of {owner}; its holder is not visible without root", facts=facts)
     else:
         yield warning(
@@ -200,13 +206,13 @@ def check_lock_file(use: TpuUse, *_: object) -> Iterator[Verdict]:
 @worker_rule(
     "TPU977",
     "startup script and cloud-init of the workers",
-    lambda report: report.startup_result,
+    lambda report: report.inspection,
     "the result of the startup could not be read",
 )
-def check_startup(result: StartupResult, *_: object) -> Iterator[Verdict]:
+def check_startup(result: InspectionReport, *_: object) -> Iterator[Verdict]:
     """Check how the startup script and cloud-init ended on each worker: a warning while they run, and if they failed."""
     see = run_there("read its log", f"sudo journalctl -u {_UNIT} -b --no-pager | tail -n 50")
-    match result.state:
+    match result.startup:
         case StartupState.RUNNING:
             wait = on_node("wait until it ends", "wait", "--for", "startup")
             why = "what it installs or starts may still be missing"

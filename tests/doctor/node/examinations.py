@@ -17,14 +17,14 @@ from tpuctl.doctor.doctor_facts import (
     LogFolderState,
     OomKills,
     PythonEnvironment,
-    StartupResult,
-    TpuUse,
     TpuVariables,
     WorkerMemory,
     WorkerReport,
 )
 from tpuctl.models.node import Node
 from tpuctl.nodes.conditions import StartupState
+from tpuctl.nodes.inspection import InspectionReport
+from tpuctl.ssh.tpu_holders import HoldersFound
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 HEALTHY = WorkerReport(
@@ -35,9 +35,8 @@ HEALTHY = WorkerReport(
     logs=Known(LogFolder("/tmp/tpu_logs", LogFolderState.WRITABLE, 1 << 20, 3, is_complete=True)),
     memory=Known(WorkerMemory(400 << 30, 300 << 30)),
     oom_kills=Known(OomKills(0)),
-    tpu_use=Known(TpuUse()),
-    chips=Known(4),
-    startup_result=Known(StartupResult(StartupState.DONE)),
+    tpu_use=Known(HoldersFound((), None, hidden=0, is_root=True)),
+    inspection=Known(InspectionReport(StartupState.DONE, chips=4)),
     variables=Known(TpuVariables()),
     environments=Known(()),
     is_synchronized=Known(value=True),

@@ -22,15 +22,13 @@ from tpuctl.doctor.doctor_facts import (
     LogFolderState,
     OomKills,
     PythonEnvironment,
-    StartupResult,
-    TpuHolder,
-    TpuUse,
     TpuVariables,
     WorkerMemory,
     WorkerReport,
 )
 from tpuctl.doctor.node_probes import examination_request, parse_examination
 from tpuctl.nodes.conditions import StartupState
+from tpuctl.nodes.inspection import InspectionReport
 from tpuctl.ssh.agent import bootstrap
 from tpuctl.ssh.answers import UnexpectedAnswerError
 from tpuctl.ssh.channel import FrameDecoder, WorkerFrame
@@ -83,10 +81,9 @@ def test_examination_healthy_worker_reports_everything(worker: Worker) -> None:
     assert report.memory == Known(WorkerMemory(1024000, 921600))
     assert report.uptime == Known(timedelta(seconds=90000))
     assert report.oom_kills == Known(OomKills(0))
-    assert report.tpu_use == Known(
-        TpuUse(hidden=report.tpu_use.value.hidden if isinstance(report.tpu_use, Known) else -1)
-    )
-    assert (report.chips, report.startup_result) == (Known(4), Known(StartupResult(StartupState.DONE)))
+    assert isinstance(report.tpu_use, Known)
+    assert (report.tpu_use.value.holders, report.tpu_use.value.is_free) == ((), True)
+    assert report.inspection == Known(InspectionReport(StartupState.DONE, chips=4))
     assert (report.variables, report.environments) == (Known(TpuVariables()), Known(()))
     assert report.is_synchronized == Known(value=True)
     assert (report.kernel, report.offset.low <= timedelta() <= report.offset.high) == (os.uname().release, True)
@@ -104,8 +101,10 @@ def test_examination_reports_each_problem(worker: Worker) -> None:
         _, report = examine(worker)
 
     assert report.oom_kills == Known(OomKills(1, "[2] oom_reaper: reaped process 7"))
-    assert (report.is_synchronized, report.chips) == (Known(value=False), Known(3))
-    assert report.startup_result == Known(StartupResult(StartupState.FAILED, "cloud-init failed"))
+    assert report.is_synchronized == Known(value=False)
+    assert isinstance(report.inspection, Known)
+    inspection = report.inspection.value
+    assert (inspection.chips, inspection.startup, inspection.detail) == (3, StartupState.FAILED, "cloud-init failed")
     assert isinstance(report.logs, Known)
     assert (report.logs.value.state, report.logs.value.size >= 4096, report.logs.value.files) == (
         LogFolderState.WRITABLE,
@@ -113,9 +112,10 @@ def test_examination_reports_each_problem(worker: Worker) -> None:
         1,
     )
     assert isinstance(report.tpu_use, Known)
-    (holder,) = report.tpu_use.value.holders
-    assert (holder.pid, holder.name, report.tpu_use.value.lock_owner) == (process.pid, "sleep", getuser())
-    assert holder == TpuHolder(process.pid, getuser(), "sleep", holder.age)
+    (holder,), lock_file = report.tpu_use.value.holders, report.tpu_use.value.lock_file
+    assert (holder.pid, holder.user, holder.name, holder.state) == (process.pid, getuser(), "sleep", "S")
+    assert lock_file is not None
+    assert lock_file.user == getuser()
 
 
 def test_examination_reads_packages_from_metadata(worker: Worker) -> None:
@@ -182,7 +182,7 @@ def test_examination_failed_part_does_not_affect_others(worker: Worker) -> None:
     assert report.disks == Unknown("`df` did not end in time")
     assert report.oom_kills == Unknown("dmesg: read kernel buffer failed: Operation not permitted")
     assert report.tpu_use == Unknown("`python3` failed: exit 3")
-    assert report.chips == Unknown("`sh` failed: exit 1")
+    assert report.inspection == Unknown("`sh` failed: exit 1")
     assert report.is_synchronized == Absent("`timedatectl` is missing")
     assert isinstance(report.memory, Known)
     assert isinstance(report.variables, Known)
@@ -230,7 +230,7 @@ def test_examination_invalid_part_is_unknown() -> None:
         "memory": {"error": "it is gone"},
         "oom_kills": {"ok": []},
         "tpu_use": {"ok": "tpuctl-holders {}"},
-        "chips": {"ok": "tpuctl-worker"},
+        "inspection": {"ok": "tpuctl-worker"},
         "variables": {"ok": {"session": {"JAX_PLATFORMS": 1}}},
         "environments": {"ok": [{"kind": "venv"}]},
         "is_synchronized": {"ok": 1},
@@ -240,8 +240,7 @@ def test_examination_invalid_part_is_unknown() -> None:
 
     assert (one.kernel, one.offset.low, one.offset.high) == (r"6\x1b[2J", timedelta(seconds=4), timedelta(seconds=5))
     names = (
-        "uptime", "disks", "logs", "oom_kills", "tpu_use", "chips", "startup_result", "variables", "environments",
-        "is_synchronized",
+        "uptime", "disks", "logs", "oom_kills", "tpu_use", "inspection", "variables", "environments", "is_synchronized",
     )  # fmt: skip
     assert {name: getattr(one, name).reason.removeprefix("unexpected answer: the answer") for name in names} == {
         "uptime": ".uptime.ok: expected a number, got `x`",
@@ -249,8 +248,7 @@ def test_examination_invalid_part_is_unknown() -> None:
         "logs": ".logs.ok.state: expected writable or absent or lacks-parent or refused or relative, got `new`",
         "oom_kills": ".oom_kills.ok: expected an object, got a list",
         "tpu_use": ": `holders` is missing",
-        "chips": ".chips.ok: not a report",
-        "startup_result": ": `startup_result` is missing",
+        "inspection": ".inspection.ok: not a report",
         "variables": ".variables.ok.session.JAX_PLATFORMS: expected a string, got 1",
         "environments": ".environments.ok[0]: `path` is missing",
         "is_synchronized": ".is_synchronized.ok: expected true or false, got 1",

@@ -68,6 +68,7 @@ def serve_worker_facts(link: ClientLink, request: dict[str, Any]) -> None:
     log_dir = next((one["TPU_LOG_DIR"] for one in every if "TPU_LOG_DIR" in one), "")
     named_places = [one[name] for one in every for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if name in one]
     report: dict[str, Any] = {
+        "began": began,
         "kernel": os.uname().release,
         "uptime": fact(lambda: float(first_text(root, "/proc/uptime").split()[0])),
         "memory": fact(lambda: memory(first_text(root, "/proc/meminfo"))),
@@ -75,13 +76,12 @@ def serve_worker_facts(link: ClientLink, request: dict[str, Any]) -> None:
         "logs": fact(lambda: log_folder(root, log_dir)),
         "oom_kills": fact(lambda: oom_kills(outputs)),
         "tpu_use": fact(lambda: marked_line(outputs, "python3", "tpuctl-holders ")),
-        "chips": fact(lambda: marked_line(outputs, "sh", "tpuctl-worker ")),
+        "inspection": fact(lambda: marked_line(outputs, "sh", "tpuctl-worker ")),
         "variables": {"ok": variables},
         "environments": fact(lambda: environments(root, home, named_places)),
         "is_synchronized": fact(lambda: is_synchronized(outputs)),
     }
-    report["startup_result"] = report["chips"]
-    report.update(began=began, ended=time.time())
+    report["ended"] = time.time()
     link.send(b"x", json.dumps(report).encode())
 
 
