@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from operator import eq, ge, gt, le, lt, ne
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpuctl.check.findings import Level, Remedy
 from tpuctl.doctor.verdicts import (
@@ -31,7 +31,7 @@ from tpuctl.doctor.verdicts import (
 from tpuctl.names import last_segment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from tpuctl.doctor.doctor_facts import AllWorkersFacts, PythonEnvironment, WorkerReport
     from tpuctl.models.node import Node
@@ -252,12 +252,19 @@ _VERSION = re.compile(
     r"(?:[-_.]?post[-_.]?(?P<post>\d+)?)?(?:[-_.]?dev[-_.]?(?P<dev>\d+)?)?(?P<local>\+[a-z0-9._-]+)?"
 )
 _CLAUSE = re.compile(r"(?P<operator>~=|==|!=|<=|>=|<|>) *(?P<version>[A-Za-z0-9.+!_-]+?)(?P<any>\.\*)?")
+_COMPARISONS: Mapping[str, Callable[[object, object], bool]] = {
+    "==": eq,
+    "!=": ne,
+    "<=": le,
+    ">=": ge,
+    "<": lt,
+    ">": gt,
+}
 _REQUIREMENT = re.compile(r"(?P<name>[a-z0-9-]+) *\(?(?P<clauses>(?:[<>=!~][^;()@]*)?)\)? *(?:;(?P<marker>.*))?")
 _EXTRA = re.compile(r"extra *== *['\"]([A-Za-z0-9_-]+)['\"]")
 
 
-@dataclass(frozen=True, slots=True)
-class Requirement:
+class Requirement(NamedTuple):
     """A requirement on another package: `clauses` like `<=0.4.35,>=0.4.34`; with an `extra` it holds only for that."""
 
     name: str
@@ -285,57 +292,36 @@ def release_numbers(version: str) -> tuple[int, ...] | None:
 
 def satisfies(version: str, clauses: str) -> bool | None:
     """Return whether a version satisfies all clauses. None if that cannot be decided."""
-    verdicts = [_satisfies_clause(version, clause.strip()) for clause in clauses.split(",") if clause.strip()]
-    if False in verdicts:
+    answers = [_satisfies_clause(version, clause.strip()) for clause in clauses.split(",") if clause.strip()]
+    if False in answers:
         return False
-    return None if None in verdicts else True
+    return None if None in answers else True
 
 
 def _satisfies_clause(version: str, clause: str) -> bool | None:
-    match, have = _CLAUSE.fullmatch(clause), _version_key(version)
-    if match is None or have is None:
-        return None
-    operator, wanted = match["operator"], match["version"]
-    if match["any"]:
-        numbers, prefix = release_numbers(version), release_numbers(wanted)
-        if numbers is None or prefix is None or operator not in {"==", "!="}:
-            return None
-        return (_padded(numbers)[: len(prefix)] == prefix) is (operator == "==")
-    want = _version_key(wanted)
-    if want is None:
-        return None
-    match operator:
-        case "==":
-            return have == want
-        case "!=":
-            return have != want
-        case "<=":
-            return have <= want
-        case ">=":
-            return have >= want
-        case "<":
-            return have < want
-        case ">":
-            return have > want
-        case _:
-            prefix = release_numbers(wanted) or ()
-            return have >= want and _padded(release_numbers(version) or ())[: len(prefix) - 1] == prefix[:-1]
-
-
-def _version_key(version: str) -> tuple[object, ...] | None:
-    """Return a sort key for a version: a development version comes before its release, a local part is ignored."""
-    match = _VERSION.fullmatch(version.strip().lower())
+    match = _CLAUSE.fullmatch(clause)
     if match is None:
         return None
-    numbers = _padded(tuple(map(int, match["release"].split("."))))
+    have, want, prefix = _version_key(version), _version_key(match["version"]), release_numbers(match["version"])
+    if have is None or want is None or prefix is None:
+        return None
+    if match["any"]:
+        has_prefix = have[: len(prefix)] == prefix
+        return {"==": has_prefix, "!=": not has_prefix}.get(match["operator"])
+    if match["operator"] == "~=":
+        return have >= want and have[: len(prefix) - 1] == prefix[:-1]
+    return _COMPARISONS[match["operator"]](have, want)
+
+
+def _version_key(version: str) -> tuple[int, ...] | None:
+    """Return a sort key, which begins with six release numbers: development versions come first, local parts are ignored."""
+    match, numbers = _VERSION.fullmatch(version.strip().lower()), release_numbers(version)
+    if match is None or numbers is None:
+        return None
     text = match.group().partition("+")[0]
-    has_dev, has_post = "dev" in text, "post" in text
+    is_dev, is_post = "dev" in text, "post" in text
     if match["pre"]:
         stage = (-1, "abrc".index(match["pre"][0]), int(match["number"] or 0))
     else:
-        stage = (-2 if has_dev and not has_post else 1 if has_post else 0, 0, int(match["post"] or 0))
-    return (*numbers, *stage, 0 if has_dev else 1, int(match["dev"] or 0))
-
-
-def _padded(numbers: tuple[int, ...]) -> tuple[int, ...]:
-    return (*numbers, *(0,) * (6 - len(numbers)))
+        stage = (-2 if is_dev and not is_post else 1 if is_post else 0, 0, int(match["post"] or 0))
+    return (*numbers, *(0,) * (6 - len(numbers)), *stage, 0 if is_dev else 1, int(match["dev"] or 0))

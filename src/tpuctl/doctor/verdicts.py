@@ -30,6 +30,7 @@ class AboutNode(Protocol):
 T = TypeVar("T")
 HashableT = TypeVar("HashableT")
 NodeFactsT = TypeVar("NodeFactsT", bound=AboutNode)
+Judge = Callable[[T], Iterable["Verdict"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,49 +102,31 @@ def unread(text: str, fact: Unknown, **others: Any) -> Verdict:
 
 def environment_rule(
     id_: str, title: str, subject: str = ""
-) -> Callable[[Callable[[EnvironmentFacts], Iterable[Verdict]]], CheckRule[EnvironmentFacts]]:
+) -> Callable[[Judge[EnvironmentFacts]], CheckRule[EnvironmentFacts]]:
     """Make a rule about this machine. Its subject is `subject`, unless a verdict has its own."""
 
-    def decorate(judge: Callable[[EnvironmentFacts], Iterable[Verdict]]) -> CheckRule[EnvironmentFacts]:
-        @check_rule(id_, title)
-        @wraps(judge)
-        def rule(facts: EnvironmentFacts) -> Iterator[RuleResult]:
-            return (_result(one, one.subject or subject) for one in judge(facts))
-
-        return rule
+    def decorate(judge: Judge[EnvironmentFacts]) -> CheckRule[EnvironmentFacts]:
+        rule = wraps(judge)(lambda facts: (_result(one, one.subject or subject) for one in judge(facts)))
+        return check_rule(id_, title)(rule)
 
     return decorate
 
 
-def node_rule(id_: str, title: str) -> Callable[[Callable[[NodeFactsT], Iterable[Verdict]]], CheckRule[NodeFactsT]]:
+def node_rule(id_: str, title: str) -> Callable[[Judge[NodeFactsT]], CheckRule[NodeFactsT]]:
     """Make a rule about a node. Its subject is the node, unless a verdict has its own."""
 
-    def decorate(judge: Callable[[NodeFactsT], Iterable[Verdict]]) -> CheckRule[NodeFactsT]:
-        @check_rule(id_, title)
-        @wraps(judge)
-        def rule(facts: NodeFactsT) -> Iterator[RuleResult]:
-            node = facts.node
-            return (_result(one, one.subject or node.name.node_id, node) for one in judge(facts))
+    def results(judge: Judge[NodeFactsT], facts: NodeFactsT) -> Iterator[RuleResult]:
+        name = facts.node.name.node_id
+        return (_result(one, one.subject or name, facts.node) for one in judge(facts))
 
-        return rule
-
-    return decorate
+    return lambda judge: check_rule(id_, title)(wraps(judge)(lambda facts: results(judge, facts)))
 
 
 def workers_rule(
     id_: str, title: str
 ) -> Callable[[Callable[[AllWorkersFacts], Iterable[tuple[int, Verdict]]]], CheckRule[AllWorkersFacts]]:
     """Make a rule that looks at all workers and yields verdicts with the number of their worker; equal ones become one."""
-
-    def decorate(judge: Callable[[AllWorkersFacts], Iterable[tuple[int, Verdict]]]) -> CheckRule[AllWorkersFacts]:
-        @check_rule(id_, title)
-        @wraps(judge)
-        def rule(facts: AllWorkersFacts) -> Iterator[RuleResult]:
-            return _merge(judge(facts), facts.node)
-
-        return rule
-
-    return decorate
+    return lambda judge: check_rule(id_, title)(wraps(judge)(lambda facts: _merge(judge(facts), facts.node)))
 
 
 def worker_rule(
@@ -155,9 +138,7 @@ def worker_rule(
     """
 
     def decorate(judge: Callable[[T, WorkerReport, Node], Iterable[Verdict]]) -> CheckRule[AllWorkersFacts]:
-        @workers_rule(id_, title)
-        @wraps(judge)
-        def rule(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]:
+        def verdicts(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]:
             for number, report in facts.reports.items():
                 match read(report):
                     case Known(value):
@@ -165,7 +146,7 @@ def worker_rule(
                     case Unknown() as fact if text is not None:
                         yield number, unread(text, fact)
 
-        return rule
+        return workers_rule(id_, title)(wraps(judge)(verdicts))
 
     return decorate
 
