@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from operator import eq, ge, gt, le, lt, ne
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpuctl.check.findings import Level, Remedy
 from tpuctl.doctor.verdicts import (
@@ -252,7 +252,7 @@ _VERSION = re.compile(
     r"(?:[-_.]?post[-_.]?(?P<post>\d+)?)?(?:[-_.]?dev[-_.]?(?P<dev>\d+)?)?(?P<local>\+[a-z0-9._-]+)?"
 )
 _CLAUSE = re.compile(r"(?P<operator>~=|==|!=|<=|>=|<|>) *(?P<version>[A-Za-z0-9.+!_-]+?)(?P<any>\.\*)?")
-_COMPARISONS: Mapping[str, Callable[[object, object], bool]] = {
+_COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
     "==": eq,
     "!=": ne,
     "<=": le,
