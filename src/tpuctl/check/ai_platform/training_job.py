@@ -17,8 +17,8 @@ import yaml
 
 from tpuctl.accelerators import AcceleratorType, find_accelerator_type
 from tpuctl.errors import InvalidInputError
-from tpuctl.files import compose_yaml
 from tpuctl.names import BucketPath, closest_match
+from tpuctl.yaml_reader import compose_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
