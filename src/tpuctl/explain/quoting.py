@@ -442,10 +442,6 @@ class QuoteDetector:
     _is_open: bool = False
     _remembered: dict[int, bool] = field(default_factory=dict)
 
-    def copy(self) -> QuoteDetector:
-        """Return an independent copy."""
-        return QuoteDetector(self._began_as_page, list(self._fences), self._is_open, dict(self._remembered))
-
     def read(self, lines: LogLines, first: int) -> None:
         """Take the next lines, of which the first has the number `first`: their fences, and the start of the text."""
         if self._began_as_page is None and len(lines):
