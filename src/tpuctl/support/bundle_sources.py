@@ -10,19 +10,20 @@ import os
 import re
 import select
 import subprocess
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from tempfile import TemporaryFile
 from threading import Lock
-from typing import IO, TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tpuctl.durations import format_duration
 from tpuctl.errors import ConflictError, NodeNotInProjectError, ServiceUnavailableError, TpuctlError
+from tpuctl.fan_out import FanOutTimeoutError, fan_out
 from tpuctl.names import NodeName
 from tpuctl.nodes.locate import search_node
+from tpuctl.output.status_line import format_size
 from tpuctl.ssh.agent import bootstrap
 from tpuctl.ssh.agent.worker_evidence import EVIDENCE_MARK
 from tpuctl.ssh.answers import (
@@ -43,12 +44,12 @@ from tpuctl.support.redaction import redact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from concurrent.futures import Future
 
     from tpuctl.clock import Clock
     from tpuctl.models.node import Node
     from tpuctl.names import NodeReference
     from tpuctl.nodes.locate import NodeFinder, SearchPlace
+    from tpuctl.output.status_line import StatusLine
     from tpuctl.ssh.connection import Target
     from tpuctl.support.bundle_contents import BundleContents, BundleFileWriter
 
@@ -421,47 +422,39 @@ class EvidenceRequest:
 class WorkerCollector:
     """Collects from the workers. `incomplete` are the workers that did not send everything, and why.
 
-    `progress` gets the number of finished workers, the number of workers, and the number of bytes; several threads call it.
+    Also does something else meanwhile: a bundle takes as long as its slowest source.
     """
 
     def __init__(
-        self,
-        contents: BundleContents,
-        targets: Sequence[Target],
-        request: EvidenceRequest,
-        clock: Clock,
-        *,
-        progress: Callable[[int, int, int], None] = lambda *_: None,
+        self, contents: BundleContents, targets: Sequence[Target], request: EvidenceRequest, clock: Clock
     ) -> None:
-        self.targets = tuple(targets)
         self.incomplete: list[tuple[Target, EvidenceGap]] = []
-        self._contents, self._request, self._clock, self._progress = contents, request, clock, progress
+        self._contents, self._targets, self._request, self._clock = contents, targets, request, clock
         self._share = contents.bytes_left // max(1, len(targets))
         self._sessions = EvidenceSessions()
-        self._futures: list[Future[None]] = []
-        self._bytes_at_begin = contents.bytes_left
+        self._done = 0
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Collect during the body of the `with`, and wait at its end. An interrupt stops the workers."""
-        with ThreadPoolExecutor(min(_MAX_SESSIONS, len(self.targets)) or 1) as pool:
-            try:
-                self._futures = [pool.submit(self._collect_from, target) for target in self.targets]
-                yield
-                for future in self._futures:
-                    future.result()
-            except BaseException:
-                self._sessions.end()
-                raise
+    def run(self, line: StatusLine, *, meanwhile: Callable[[], object]) -> None:
+        """Collect from all workers, and do something else meanwhile. An interrupt ends all of it."""
+        bytes_at_begin, workers = self._contents.bytes_left, len(self._targets)
 
-    def _collect_from(self, target: Target) -> None:
-        def report_progress() -> None:
-            done = sum(future.done() for future in self._futures)
-            self._progress(done, len(self.targets), self._bytes_at_begin - self._contents.bytes_left)
+        def describe() -> str:
+            status = f"{self._done} of {workers} workers done" if workers > 1 else "receiving from the worker"
+            return f"received {format_size(bytes_at_begin - self._contents.bytes_left)}; {status}"
 
-        folder = f"workers/{target.worker}"
+        steps: list[Callable[[], object]] = [meanwhile]
+        steps += [partial(self._collect_from, target, lambda: line.show(describe)) for target in self._targets]
+        try:
+            for outcome in fan_out(lambda step: step(), steps, limit=_MAX_SESSIONS + 1):
+                outcome.get()
+        except BaseException:
+            self._contents.close()
+            self._sessions.end()
+            raise
+
+    def _collect_from(self, target: Target, received: Callable[[], None]) -> None:
         left = self._request.deadline - self._clock.monotonic()
-        sink = _WorkerSink(self._contents, folder, report_progress)
+        sink = _WorkerSink(self._contents, f"workers/{target.worker}", received)
         gap: EvidenceGap | None = EvidenceGap("timed out before it was visited")
         if left > _MIN_TIMEOUT:
             limits = EvidenceLimits(
@@ -472,6 +465,7 @@ class WorkerCollector:
             self.incomplete.append((target, gap))
             sink.add_missing("", gap.why)
         sink.finish()
+        self._done += 1
 
 
 class _WorkerSink:
@@ -539,26 +533,9 @@ class TimedQueries:
 
     def run(self, call: Callable[[], T]) -> T:
         """Return the result. Raises what the call raises, and `ServiceUnavailableError` if it times out."""
-        timeout, query = self.left, _QueryThread(call)
-        # A daemon: the threads of a pool would keep the process alive.
-        threading.Thread(target=query.run, daemon=True).start()
-        if not query.is_over.wait(max(0.0, (timeout + self._grace).total_seconds())):
+        timeout = self.left
+        deadline = self._clock.monotonic() + timeout + self._grace
+        (outcome,) = fan_out(lambda query: query(), [call], limit=1, deadline=deadline)
+        if isinstance(outcome.error, FanOutTimeoutError):
             raise ServiceUnavailableError(f"no answer within {format_duration(timeout)}")
-        if query.failure is not None:
-            raise query.failure
-        return query.answer  # type: ignore[return-value]  # the call returned
-
-
-class _QueryThread(Generic[T]):
-    def __init__(self, call: Callable[[], T]) -> None:
-        self._call = call
-        self.is_over = threading.Event()
-        self.answer: T | None = None
-        self.failure: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self.answer = self._call()
-        except BaseException as failure:  # noqa: BLE001  # handed to the thread that asked
-            self.failure = failure
-        self.is_over.set()
+        return outcome.get()
