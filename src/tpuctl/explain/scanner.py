@@ -177,29 +177,22 @@ class WorkerStream:
         return parse_line(self.block, index, counted=self.is_numbered)
 
 
-def split_by_worker(lines: LogLines, *, last_worker: str | None = None) -> list[WorkerStream]:
-    """Return the lines by worker: messages of several workers may interleave.
-
-    A first line that continues the previous block belongs to `last_worker`.
-    """
+def split_by_worker(lines: LogLines) -> list[WorkerStream]:
+    """Return the lines by worker: messages of several workers may interleave."""
     sample = [line[:_MAX_HEADER] for line in lines.texts[:: max(1, len(lines) // _SAMPLE_LINES)]]
     counted = has_worker_numbers(sample)
-    gathered: dict[str | None, tuple[Sequence[int], Sequence[bytes]]] = {}
+    gathered: dict[str | None, tuple[Sequence[int], Sequence[bytes]]] = {None: (range(len(lines)), lines.texts)}
     if any(parse_header(line, counted=counted).worker for line in sample) or any(
         origin.worker for origin in lines.origins if origin is not None
     ):
-        gathered = {**_group_by_worker(lines, counted=counted, last_worker=last_worker)}
-    elif len(lines):
-        gathered = {None: (range(len(lines)), lines.texts)}
+        gathered = {**_group_by_worker(lines, counted=counted)}
     return [WorkerStream(lines, name, counted, *place) for name, place in gathered.items()]
 
 
-def _group_by_worker(
-    lines: LogLines, *, counted: bool, last_worker: str | None
-) -> dict[str | None, tuple[list[int], list[bytes]]]:
+def _group_by_worker(lines: LogLines, *, counted: bool) -> dict[str | None, tuple[list[int], list[bytes]]]:
     gathered: dict[str | None, tuple[list[int], list[bytes]]] = {}
     known: dict[bytes, tuple[list[int], list[bytes]]] = {}
-    worker = last_worker
+    worker: str | None = None
     for index, (text, origin) in enumerate(zip(lines.texts, lines.origins, strict=True)):
         if origin is None:
             name, end = parse_worker(text, counted=counted)
@@ -246,8 +239,8 @@ class LineDeduplicator:
     _empty: set[int] = field(default_factory=set)
     _skipped: int = 0
 
-    def unseen(self, stream: WorkerStream, previous: bytes) -> Iterator[UnseenPart]:
-        """Yield the new parts of a stream; `previous` is the end of the previous block.
+    def unseen(self, stream: WorkerStream) -> Iterator[UnseenPart]:
+        """Yield the new parts of a stream.
 
         A part has two more lines on each side of a new pair: a literal may span them.
         """
@@ -257,7 +250,7 @@ class LineDeduplicator:
             self._skipped -= 1
             runs = [(0, len(texts))]
         else:
-            pairs = list(map(hash, pairwise([letters_only(previous), *letters_by_line(b"\n".join(texts))])))
+            pairs = list(map(hash, pairwise([b"", *letters_by_line(b"\n".join(texts))])))
             new = [index for index, pair in enumerate(pairs) if pair not in self._empty]
             if len(new) > _NEW_SHARE * len(pairs):
                 self._skipped = _SKIPPED_BLOCKS if len(self._empty) > _MAX_PAIRS // 6 else 0
@@ -268,12 +261,7 @@ class LineDeduplicator:
                 else:
                     runs.append((index, index))
         for first, last in runs:
-            # The pair 0 is the end of the previous block and the first line.
-            text = without_headers(texts[max(0, first - 3) : last + 3])
-            if first <= 2:
-                origin = stream.block.origins[stream.indices[0]]
-                text = previous + (b"" if origin is not None and origin.is_glued else b"\n") + text
-            yield UnseenPart(text, pairs[first : last + 1])
+            yield UnseenPart(without_headers(texts[max(0, first - 3) : last + 3]), pairs[first : last + 1])
 
     def remember(self, part: UnseenPart, hits: Sequence[bytes]) -> None:
         """Remember the pairs of a part if it has none of the literals that were found."""
@@ -553,9 +541,6 @@ def error_score(line: str) -> int:
 _MAX_PENDING, _MAX_ALL_PENDING = 16 * 1024, 128 * 1024
 # Bytes before that, which decide whether a message is a quotation.
 _CONTEXT_BYTES = 2 * 1024
-_MAX_REMEMBERED_STREAMS = 4096
-# Bytes, and lines, of a worker's last output that its next line may continue.
-_LINE_ENDINGS_KEPT = (500, 4)
 
 
 @dataclass(slots=True)
@@ -569,66 +554,50 @@ class LogScanner:
     anchors: AnchorIndex
     suspects: SuspectLines = field(default_factory=SuspectLines)
     counters: dict[int, MessageCounter] = field(default_factory=dict)
-    # The lines that wait, the number of the first, how many of them are finished and only context of the others, and the
-    # literals in them, each with its last line.
+    # The lines that wait, the number of the first, and how many of them are finished and only context of the others.
     _pending: LogLines = field(default_factory=LogLines)
     _first: int = 0
     _start: int = 0
-    _hits: list[tuple[int, frozenset[bytes]]] = field(default_factory=list)
-    # Of each worker: its last output, and up to where the waiting lines were searched: line, column.
-    _ends: dict[str | None, bytes] = field(default_factory=dict)
+    # Of each worker: up to where the waiting lines were searched: line, column.
     _searched_until: dict[str | None, tuple[int, int]] = field(default_factory=dict)
-    _last_worker: str | None = None
     _quotes: QuoteDetector = field(default_factory=QuoteDetector)
     _deduplicator: LineDeduplicator = field(default_factory=LineDeduplicator)
 
     def scan(self, lines: LogLines, *, is_last: bool = False) -> None:
         """Take the next lines; with `is_last` nothing comes after them."""
-        streams = split_by_worker(lines, last_worker=self._last_worker)
-        hits = self._hits_in(streams, lines)
-        everything = self._pending + lines if len(self._pending) else lines
-        end = self._first + len(everything)
-        self._quotes.read(lines, end - len(lines))
+        self._quotes.read(lines, self._first + len(self._pending))
+        block = self._pending + lines if len(self._pending) else lines
+        streams = split_by_worker(block)
+        literals = self._literals_in(streams, block)
         keep = 0
         if not is_last:
             # The last line always waits, and at most half of the lines.
-            keep = _count_back(everything.texts, min(_MAX_ALL_PENDING, _MAX_PENDING * max(1, len(streams))))
-            keep = max(1, keep) if keep < len(everything) else (len(everything) + 1) // 2
-        boundary = max(self._start, len(everything) - keep)
-        if wanted := hits.union(*(anchors for _, anchors in self._hits)):
-            for stream in split_by_worker(everything):
-                for candidate in find_candidates(stream, self.anchors, wanted):
+            size = _MAX_PENDING if literals else _BYTES_BEFORE
+            keep = _count_back(block.texts, min(_MAX_ALL_PENDING, size * len(streams)))
+            keep = max(1, keep) if keep < len(block) else (len(block) + 1) // 2
+        boundary = max(self._start, len(block) - keep)
+        if literals:
+            for stream in streams:
+                for candidate in find_candidates(stream, self.anchors, literals):
                     self._search(candidate, boundary)
             for counter in self.counters.values():
                 counter.settle()
-        if hits:
-            self._hits.append((end, hits))
-        self._hits = [(until, anchors) for until, anchors in self._hits if until > self._first + boundary]
-        self._start = min(boundary, _count_back(everything.texts[:boundary], _CONTEXT_BYTES * max(1, len(streams))))
-        self._pending, self._first = everything.since(boundary - self._start), self._first + boundary - self._start
+        self._start = min(boundary, _count_back(block.texts[:boundary], _CONTEXT_BYTES * len(streams)))
+        self._pending, self._first = block.since(boundary - self._start), self._first + boundary - self._start
         self._searched_until = {worker: end for worker, end in self._searched_until.items() if end[0] >= self._first}
         self._quotes.forget(self._first)
 
-    def _hits_in(self, streams: Sequence[WorkerStream], lines: LogLines) -> frozenset[bytes]:
-        """Return the literals in the lines, or across the end of the previous block. Keep lines that look like an error."""
-        parts: list[UnseenPart] = []
-        for stream in streams:
-            parts += self._deduplicator.unseen(stream, self._ends.pop(stream.worker, b""))
-            size, count = _LINE_ENDINGS_KEPT
-            self._ends[stream.worker] = without_headers(stream.texts[-count:])[-size:]
-            if len(self._ends) > _MAX_REMEMBERED_STREAMS:
-                del self._ends[next(iter(self._ends))]
-        if streams:
-            self._last_worker = max(streams, key=lambda stream: stream.indices[-1]).worker
-        hits, letters = self.anchors.found(TEXT_BREAK.join(part.text for part in parts))
+    def _literals_in(self, streams: Sequence[WorkerStream], block: LogLines) -> frozenset[bytes]:
+        """Return the literals of messages in a block. Keep lines that look like an error."""
+        parts = [part for stream in streams for part in self._deduplicator.unseen(stream)]
+        found, letters = self.anchors.found(TEXT_BREAK.join(part.text for part in parts))
         for part in parts:
-            self._deduplicator.remember(part, hits)
+            self._deduplicator.remember(part, found)
         if self.suspects.may_be_in(letters):
             self.suspects.add_from(streams)
         if self.anchors.exact:
-            texts = [*self._pending.texts[-1:], *lines.texts]
-            hits += self.anchors.found_exactly(without_whitespace(b"\n".join(texts)))
-        return frozenset(hits)
+            found += self.anchors.found_exactly(without_whitespace(b"\n".join(block.texts)))
+        return frozenset(found)
 
     def _search(self, candidate: Candidate, boundary: int) -> None:
         """Search a candidate with patterns; count the messages that start before the boundary."""
