@@ -797,38 +797,43 @@ _NO_VALUE = re.compile(rb"s?[/().;<>\[{}]")
 _LONG_VALUE = 256
 
 
-def _name_rules() -> tuple[SecretRule, ...]:
-    """Return the rules, one for each word in names of secrets."""
-    return tuple(SecretRule(anchor, partial(_find_value, anchor)) for anchor in _NAME_ANCHORS)
+def _name_rules() -> Iterator[SecretRule]:
+    """Yield the rules, one for each word in names of secrets."""
+    yield from (SecretRule(anchor, partial(_find_value, anchor)) for anchor in _NAME_ANCHORS)
 
 
 def _find_value(anchor: bytes, data: bytes, at: int) -> Iterator[SecretSpan]:
     """Yield the value of the name at this position, if it may be a secret."""
     name = _find_secret_name(anchor, data, at)
+    found = _AFTER.match(data, name.end) if name else None
     if name is None:
         return
-    found = _AFTER.match(data, name.end)
     if found is None:
-        yield from _find_without_sign(name, data)
+        yield from _find_without_sign(name)
         return
-    if _is_about(name, data, found["rest"]) or (
-        # `>` is a sign only behind the name of a tag.
-        found["sign"] == b">" and not data[max(0, name.start - 65) : name.start].rstrip(_NAME_CHARACTERS).endswith(b"<")
-    ):
+    word_begin = name.before(100).rstrip(_NAME_CHARACTERS)
+    # `>` is a sign only behind the name of a tag.
+    if name.is_about(found["rest"]) or (found["sign"] == b">" and not word_begin.endswith(b"<")):
         return
-    is_named = name.is_password or _is_named(name, data, found)
+    is_named = name.is_password or _is_named(name, found)
     start, quote = found.end(), found["quote"]
     is_key = _CLOSING.match(data, name.end) is not None
-    if not quote and is_named and not is_key:
+    if not quote and is_named and not is_key and word_begin.endswith((b'"', b"'")):
         # `'--name=value'`: the quote, with its backslashes, stands right before the name.
-        before = data[max(0, name.start - 100) : name.start].rstrip(_NAME_CHARACTERS)
-        if before.endswith((b'"', b"'")):
-            quote = before[len(before[:-1].rstrip(b"\\")) :]
-    is_line = not quote and _begins_line(data, name.start)
+        quote = word_begin[len(word_begin[:-1].rstrip(b"\\")) :]
     if not quote and (below := _values_below(data, name.start, start)) and name.kind != "token":
         yield from below
         return
-    span = _extend(data, start, start, name.kind, _end_of_value(name, found, quote, is_line=is_line))
+    if quote:
+        tail = _quoted_value(quote)
+    elif found["sign"] == b">":
+        tail = _UP_TO_TAG
+    else:
+        # Text about credentials is often a sentence.
+        is_value = name.is_password or found["sign"] == b"=" or name.kind not in {"secret", "credential"}
+        has_line = is_value and name.is_sure and name.kind != "token" and name.begins_line
+        tail = _REST_OF_LINE if has_line else _BARE_VALUE
+    span = _extend(data, start, start, name.kind, tail)
     value = data[start : span.end].strip(b" \t")
     if not quote and is_key and value[:1] == b"[":
         yield from _listed_values(data, start, name.kind)
@@ -837,96 +842,69 @@ def _find_value(anchor: bytes, data: bytes, at: int) -> Iterator[SecretSpan]:
     may_be = value and _may_be_secret(name.kind, value, may_be_list=may_be_list, is_quoted=bool(quote))
     if may_be and ((name.is_sure and is_named) or _looks_random(value)):
         yield span
-        return
-    if span.end - span.start > _LONG_VALUE:
+    elif span.end - span.start > _LONG_VALUE:
         # Search a long value once, not for each word in it.
         yield SecretSpan(start, span.end, "")
 
 
-def _end_of_value(name: SecretName, found: re.Match[bytes], quote: bytes | None, *, is_line: bool) -> re.Pattern[bytes]:
-    if quote:
-        return _quoted_value(quote)
-    if found["sign"] == b">":
-        return _UP_TO_TAG
-    # Text about credentials is often a sentence.
-    is_value = name.is_password or found["sign"] == b"=" or name.kind not in {"secret", "credential", "token"}
-    return _REST_OF_LINE if is_line and is_value and name.is_sure and name.kind != "token" else _BARE_VALUE
+def _is_named(name: SecretName, found: re.Match[bytes]) -> bool:
+    """Tell whether a name is that of a variable, a JSON key or an option: then its value is a secret in any form."""
+    if name.kind not in {"token", "secret", "credential"} or name.is_flag or found["sign"] == b">":
+        return True
+    is_assigned = found["sign"] == b"="
+    if (is_assigned and name.text.isupper()) or (name.kind == "secret" and name.begins_line):
+        return True
+    if name.kind != "token" and is_assigned:
+        return True
+    is_quoted = found["quote"] and (found["sign"] != b":" or name.begins_line)
+    is_several = name.kind == "token" and found["rest"].lower().startswith(b"s")
+    return bool(found["closing"] or is_quoted or name.before(1) in _JOINS) and not is_several
 
 
-def _find_without_sign(name: SecretName, data: bytes) -> Iterator[SecretSpan]:
+def _find_without_sign(name: SecretName) -> Iterator[SecretSpan]:
     """Yield the value after a name without a sign: `--name value`, `("name", "value")`, `setenv NAME value`."""
+    data, is_named = name.data, False
     if _NO_VALUE.match(data, name.end):
         return
-    before = data[max(0, name.start - 140) : name.start]
-    if _is_flag(data, name):
+    if name.is_flag:
         found, is_named = _BLANKS.match(data, name.end), name.is_sure
         word = _WORD.match(data, found.end()) if found else None
         if word and word.group().lower() in _PROSE_WORDS:
             return
     elif found := _PAIRED.match(data, name.end):
-        is_named = data[name.start : name.end].isupper()
+        is_named = name.text.isupper()
     elif found := _APART.match(data, name.end):
         is_named = name.is_sure
     elif found := _SET.match(data, name.end):
-        is_named = _SETS.search(before) is not None and data[name.start : name.end].isupper()
-        is_named = is_named or (name.is_password and _NETRC.search(before) is not None)
-        is_table = b"\t" in data[name.end : found.end()] and _begins_line(data, name.start)
+        is_set = _SETS.search(name.before(140)) and name.text.isupper()
+        is_named = bool(is_set or (name.is_password and _NETRC.search(name.before(140))))
+        is_table = b"\t" in data[name.end : found.end()] and name.begins_line
         if not is_named and not is_table:
-            found = _match_in_sentence(name, data)
-    else:
-        found, is_named = _match_in_sentence(name, data), False
+            found = None
+    if found is None and not is_named and name.is_sure and (said := _IN_SENTENCE.match(data, name.end)):
+        is_told = name.is_password and (said["verb"] or b"|" in said.group())
+        found = said if said["long"] is not None or is_told else None
     if found is None:
         return
     start, quote = found.end(), found["quote"]
     span = _extend(data, start, start, name.kind, _quoted_value(quote) if quote else _BARE_VALUE)
     value = data[start : span.end]
-    if not value or _is_about(name, data, found["rest"]):
+    if not value or name.is_about(found["rest"]):
         return
     if _may_be_secret(name.kind, value, may_be_list=True, is_quoted=True) and (is_named or _looks_random(value)):
         yield span
 
 
-def _match_in_sentence(name: SecretName, data: bytes) -> re.Match[bytes] | None:
-    """Return the match for a secret in a sentence."""
-    found = _IN_SENTENCE.match(data, name.end) if name.is_sure else None
-    if found is None or not (
-        found["long"] is not None or (name.is_password and (found["verb"] or b"|" in found.group()))
-    ):
-        return None
-    return found
-
-
-def _begins_line(data: bytes, at: int) -> bool:
-    return _LINE_BEGINS.search(data[max(0, at - 140) : at]) is not None
-
-
-def _is_named(name: SecretName, data: bytes, found: re.Match[bytes]) -> bool:
-    """Tell whether a name is that of a variable, a JSON key or an option: then its value is a secret in any form."""
-    if name.kind not in {"token", "secret", "credential"}:
-        return True
-    is_variable = data[name.start : name.end].isupper() and found["sign"] == b"="
-    is_several = name.kind == "token" and found["rest"].lower().startswith(b"s")
-    is_joined = data[max(0, name.start - 1) : name.start] in _JOINS
-    is_quoted = found["quote"] and (found["sign"] != b":" or _begins_line(data, name.start))
-    is_key = bool(found["closing"] or is_quoted or is_joined) and not is_several
-    is_line = name.kind != "token" and (
-        found["sign"] == b"=" or (name.kind == "secret" and _begins_line(data, name.start))
-    )
-    return is_variable or is_key or is_line or found["sign"] == b">" or _is_flag(data, name)
-
-
-def _is_flag(data: bytes, name: SecretName) -> bool:
-    """Tell whether a name is an option: `--name value`, also as elements of a list."""
-    end = name.end + (data[name.end : name.end + 1] == b"s")
-    if data[end : end + 1] not in _FLAG_ENDS:
-        return False
-    return _FLAG.search(data[max(0, name.start - 70) : name.end]) is not None
-
-
 # Each name contains one of these; its context decides.
 _NAME_ANCHORS = (b"pass", b"pwd", b"pswd", b"key", b"secret", b"credential", b"creds", b"token", b"auth")
-# The word as a whole.
-_PASS = re.compile(rb"(?i)pass(?:word|wd|phrase|code|wort|[ _\-]phrase|[ _\-]word)?")
+_PASS_WORD = re.compile(rb"(?i)pass(?:word|wd|phrase|code|wort|[ _\-]phrase|[ _\-]word)")
+_LETTER = re.compile(rb"[A-Za-z]")
+# Words of their own: the kind of secret, and what would continue a longer word.
+_ABBREVIATIONS = {
+    **dict.fromkeys((b"pass", b"pwd", b"pswd"), ("password", _LETTER)),
+    b"auth": ("authorization", re.compile(rb"[A-Za-z0-9_\-.]")),
+    b"creds": ("credential", re.compile(rb"(?!)")),
+}
 # Words that make a key a secret, unlike the key of a cache or of a dictionary.
 _KEY_PREFIX = re.compile(
     rb"(?i)(?:(?P<api>api|kaggle|wandb|openai|anthropic|gemini|hf|comet|neptune|google|azure|subscription|functions?|license)"
@@ -950,14 +928,13 @@ _ABOUT = re.compile(
 _NAME_ENDINGS = re.compile(
     rb"s?(?![a-z])|(?:key|id|value|hash|str|string|data|b?64|base64|raw|text|env|var|json|s3|manager|version|file|path|name)"
 )
-_OF_NAME = re.compile(rb"[A-Za-z0-9_\-.]")
-_LETTER = re.compile(rb"[A-Za-z]")
 
 
 @dataclass(frozen=True, slots=True)
 class SecretName:
-    """A name that may have a secret as its value."""
+    """A name in a text that may have a secret as its value."""
 
+    data: bytes
     start: int  # of the word in the text
     end: int
     kind: str  # of the secret
@@ -968,51 +945,56 @@ class SecretName:
         """Whether a person chose the secret, so that it may look like anything."""
         return self.kind == "password"
 
+    @property
+    def text(self) -> bytes:
+        """The word itself."""
+        return self.data[self.start : self.end]
+
+    def before(self, size: int) -> bytes:
+        """Return the bytes before the word."""
+        return self.data[max(0, self.start - size) : self.start]
+
+    @property
+    def begins_line(self) -> bool:
+        """Whether the name is the first on its line."""
+        return _LINE_BEGINS.search(self.before(140)) is not None
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether the name is an option: `--name value`, also as elements of a list."""
+        end = self.end + (self.data[self.end : self.end + 1] == b"s")
+        return self.data[end : end + 1] in _FLAG_ENDS and _FLAG.search(self.before(70) + self.text) is not None
+
+    def is_about(self, rest: bytes) -> bool:
+        """Tell whether the name is about a secret, about tokens of a text, or another word; `rest` is its end."""
+        if self.kind == "token" and (
+            rest.lower().startswith(_TEXT_TOKEN_ENDINGS) or _NOT_TOKENS.search(self.before(16))
+        ):
+            return True
+        return _ABOUT.fullmatch(rest) is not None or _NAME_ENDINGS.match(rest) is None
+
 
 def _find_secret_name(anchor: bytes, data: bytes, at: int) -> SecretName | None:
     """Return the name of a secret at this place, None if there is none."""
-    match anchor:
-        case b"pass":
-            found = _PASS.match(data, at)
-            if found is None:
-                return None
-            is_whole_word = len(found.group()) > len(b"pass")
-            return (
-                SecretName(at, found.end(), "password") if is_whole_word else _find_abbreviation(data, at, found.end())
-            )
-        case b"pwd" | b"pswd":
-            return _find_abbreviation(data, at, at + len(anchor))
-        case b"key":
-            back = max(0, at - 24)
-            opening = _KEY_PREFIX.search(data[back:at])
-            if opening is None or _continues_word(data, back + opening.start()):
-                return None
-            kinds = {"api": "api-key", "private": "private-key", "access": "access-key"}
-            kind = next((kinds[group] for group in kinds if opening[group]), "secret")
-            return SecretName(back + opening.start(), at + 3, kind, is_sure=not opening.group().endswith(b" "))
-        case b"auth":
-            whole = _OF_NAME.match(data, at + 4) is None and not _continues_word(data, at)
-            is_variable = data[at : at + 4].isupper() and data[max(0, at - 1) : at] == b"_"
-            return SecretName(at, at + 4, "authorization", is_sure=is_variable) if whole else None
-        case b"creds":
-            return None if _continues_word(data, at) else SecretName(at, at + 5, "credential")
-        case _:
-            return SecretName(at, at + len(anchor), anchor.decode())
-
-
-def _is_about(name: SecretName, data: bytes, rest: bytes) -> bool:
-    """Tell whether a name is about a secret, about tokens of a text, or another word; `rest` is its end."""
-    before = data[max(0, name.start - 16) : name.start]
-    if name.kind == "token" and (rest.lower().startswith(_TEXT_TOKEN_ENDINGS) or _NOT_TOKENS.search(before)):
-        return True
-    return _ABOUT.fullmatch(rest) is not None or _NAME_ENDINGS.match(rest) is None
-
-
-def _find_abbreviation(data: bytes, at: int, end: int) -> SecretName | None:
-    """Return an abbreviation that is a word of its own; sure only as an environment variable."""
-    if _LETTER.match(data, end) or _continues_word(data, at):
+    end = at + len(anchor)
+    if anchor == b"key":
+        back = max(0, at - 24)
+        opening = _KEY_PREFIX.search(data[back:at])
+        if opening is None or _continues_word(data, back + opening.start()):
+            return None
+        kinds = {"api": "api-key", "private": "private-key", "access": "access-key"}
+        kind = next((kinds[group] for group in kinds if opening[group]), "secret")
+        return SecretName(data, back + opening.start(), end, kind, is_sure=not opening.group().endswith(b" "))
+    if anchor == b"pass" and (word := _PASS_WORD.match(data, at)):
+        return SecretName(data, at, word.end(), "password")
+    if anchor not in _ABBREVIATIONS:
+        return SecretName(data, at, end, anchor.decode())
+    kind, continuation = _ABBREVIATIONS[anchor]
+    if _continues_word(data, at) or continuation.match(data, end):
         return None
-    return SecretName(at, end, "password", is_sure=data[at:end].isupper() and data[max(0, at - 1) : at] == b"_")
+    # The most ambiguous ones are sure only as an environment variable.
+    is_variable = data[at:end].isupper() and data[max(0, at - 1) : at] == b"_"
+    return SecretName(data, at, end, kind, is_sure=is_variable or kind == "credential")
 
 
 def _continues_word(data: bytes, at: int) -> bool:
@@ -1122,6 +1104,3 @@ def _values_below(data: bytes, name: int, at: int) -> list[SecretSpan]:
         spans.append(SecretSpan(start + marks, end - (marks if found["value"].endswith((b'"', b"'")) else 0), "secret"))
         at = found.end()
     return spans
-
-
-# Bytes. The longest match of a rule from its anchor on, or back from it, without the part that a `tail` describes.
