@@ -36,8 +36,8 @@ from tpuctl.models.node import WorkerSet
 from tpuctl.nodes.conditions import check_login_state
 from tpuctl.output.status_line import StatusLine, format_size
 from tpuctl.output.views import View
+from tpuctl.ssh.channel import AgentError, explain_agent_errors
 from tpuctl.ssh.connection import Target, save_host_keys
-from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failures
 from tpuctl.support.bundle_contents import (
     BundleContents,
     BundleExistsError,
@@ -46,7 +46,6 @@ from tpuctl.support.bundle_contents import (
     write_archive,
 )
 from tpuctl.support.bundle_sources import (
-    EvidenceRequest,
     TimedQueries,
     WorkerCollector,
     add_documents,
@@ -104,8 +103,7 @@ class BundleBuilder:
         )
         # `doctor` ends by itself, and then has results.
         self._machine_queries = TimedQueries(self._clock, self._deadline, each=timeout, grace=_GRACE)
-        # The workers that refused ssh, and the stderr of ssh.
-        self._ssh_failures: list[tuple[Target, str]] = []
+        self._ssh_failures: list[AgentError] = []
         # The errors that `doctor` found.
         self._doctor_errors: list[str] = []
         factory, endpoint = http_access(app)
@@ -185,12 +183,10 @@ class BundleBuilder:
             contents.add_missing("node.json", subject.error.message if subject.error else "the API knows no such node")
         targets = self._targets(contents, subject)
         machine = self._machine_documents(subject, with_workers=bool(targets))
-        collector = WorkerCollector(
-            contents, targets, EvidenceRequest(self._options.since, self._deadline), self._clock
-        )
+        collector = WorkerCollector(contents, targets, self._clock, deadline=self._deadline, since=self._options.since)
         with StatusLine(self._app.terminal, self._clock) as line:
             collector.run(line, meanwhile=lambda: add_documents(contents, machine, self._machine_queries))
-        self._ssh_failures = [(target, one.ssh_stderr) for target, one in collector.incomplete if one.ssh_stderr]
+        self._ssh_failures = [error for error in collector.incomplete if error.ssh_stderr]
 
     def _targets(self, contents: BundleContents, subject: BundleSubject) -> list[Target]:
         """Return the workers to visit, with their connections; record why one cannot be visited."""
@@ -268,10 +264,9 @@ class BundleBuilder:
             app.terminal.note(
                 f"{rest} more item{' is' if rest == 1 else 's are'} missing: see README.txt in the bundle"
             )
-        if self._ssh_failures:
-            # Why ssh failed: each cause once, and its remedy.
-            for error in explain_ssh_failures(self._ssh_failures, collect_failure_context(self._ssh_failures[0][0])):
-                app.terminal.note(error.message, *(f"  {line}" for line in (error.hint or "").splitlines()[:1]))
+        # Why ssh failed: each cause once, and its remedy.
+        for error in explain_agent_errors(self._ssh_failures):
+            app.terminal.note(error.message, *(f"  {line}" for line in (error.hint or "").splitlines()[:1]))
         if count := len(self._doctor_errors):
             more = "" if count == 1 else f", and {count - 1} more: see doctor.json in the bundle"
             app.terminal.warn(f"doctor found {count} error{'' if count == 1 else 's'}: {self._doctor_errors[0]}{more}")
