@@ -20,6 +20,7 @@ import time
 
 from tpuctl.ssh.agent.holders import HOLDERS_MARK, status, user_name
 from tpuctl.ssh.agent.job_files import trimmed
+from tpuctl.ssh.agent.link import ClientLink
 
 TYPE_CHECKING = False
 
@@ -34,9 +35,9 @@ DEEPEST = 6
 SMALL = 64 * 1024
 
 
-def gather(order: dict[str, Any]) -> None:
+def serve_worker_evidence(link: ClientLink, order: dict[str, Any]) -> None:
     """Send all of it, within `room` bytes and `seconds`; at most `each` bytes of a file; `since`: seconds, or None."""
-    report = EvidenceReport(order["room"], order["seconds"])
+    report = EvidenceReport(link, order["room"], order["seconds"])
     root = os.environ.get("TPUCTL_DEVICE_ROOT", "")
     try:
         report_machine(report, order["since"], is_sandbox=bool(root))
@@ -48,7 +49,7 @@ def gather(order: dict[str, Any]) -> None:
         report_logs(report, order, root)
     except Exception as error:  # noqa: BLE001  # keep what was sent by then
         report.lacks("", "%s: %s" % (type(error).__name__, error))
-    put_frame(b"z", b"")
+    link.send(b"x")
 
 
 def report_jobs(report: EvidenceReport, order: dict[str, Any]) -> None:
@@ -138,10 +139,7 @@ def modified_at(path: str) -> float:
         return 0.0
 
 
-# Frames: a letter, four bytes of length, the payload. f: a file begins, as JSON: its path below the worker's folder, its
-# source, its size, its modification time. d: bytes of it. c: number of bytes left out here. e: it ends. n: what is missing and
-# why, as JSON. z: the end. The output of a login shell comes before the mark.
-EVIDENCE_MARK = b"\n\0tpuctl-evidence\n"
+# The client stores a file when the next one begins (ssh/channel.py: `WorkerFrame`).
 PIECE = 64 * 1024
 # If a part begins in the middle of a file, the rest of its line is left out: it may be the end of a secret.
 LONGEST_REST = 64 * 1024
@@ -150,10 +148,9 @@ LONGEST_REST = 64 * 1024
 class EvidenceReport:
     """Sends evidence within the limits of size and time."""
 
-    def __init__(self, room: int, seconds: float) -> None:
-        self.room = room
+    def __init__(self, link: ClientLink, room: int, seconds: float) -> None:
+        self.link, self.room = link, room
         self.until = time.monotonic() + seconds
-        put_all(EVIDENCE_MARK)
 
     def time_left(self) -> float:
         """Return the remaining seconds, 0 after the deadline."""
@@ -161,12 +158,12 @@ class EvidenceReport:
 
     def lacks(self, what: str, why: str) -> None:
         """Report what is missing."""
-        put_json(b"n", {"path": what, "why": why[:500]})
+        self.send_json(b"m", {"path": what, "why": why[:500]})
 
     def text(self, path: str, source: str, text: str | bytes, most: int) -> None:
         """Send a text, like the output of programs."""
         data = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
-        put_json(b"f", {"path": path, "source": source, "size": len(data), "modified": None})
+        self.send_json(b"f", {"path": path, "source": source, "size": len(data), "modified": None})
         self.parts(lambda at, size: data[at : at + size], 0, len(data), min(most, self.room))
 
     def file(self, path: str, source: bytes, most: int, start: int = 0) -> None:
@@ -179,7 +176,7 @@ class EvidenceReport:
                 if not stat.S_ISREG(about.st_mode):
                     raise OSError(0, "not a plain file")
                 size, modified = about.st_size, about.st_mtime
-                put_json(b"f", {"path": path, "source": os.fsdecode(source), "size": size, "modified": modified})
+                self.send_json(b"f", {"path": path, "source": os.fsdecode(source), "size": size, "modified": modified})
                 self.parts(
                     lambda at, size: os.pread(file, size, at) if self.time_left() else b"",
                     start,
@@ -200,22 +197,29 @@ class EvidenceReport:
             tail = end - (most - most // 4)
             rest = read(tail, LONGEST_REST)
             tail += len(rest) - len(after_break(rest))
-            put_frame(b"c", b"%d" % (tail - start - len(head)))
+            self.skip(tail - start - len(head))
             start = tail
         while start < end:
             data = read(start, min(PIECE, end - start))
             if not data:  # the time is over, or the file is shorter now
-                put_frame(b"c", b"%d" % (end - start))
+                self.skip(end - start)
                 break
             self.put(data)
             start += len(data)
-        put_frame(b"e", b"")
 
     def put(self, data: bytes) -> None:
         """Send bytes of the current file."""
         self.room -= len(data)
         for at in range(0, len(data), PIECE):
-            put_frame(b"d", data[at : at + PIECE])
+            self.link.send(b"o", data[at : at + PIECE])
+
+    def send_json(self, kind: bytes, value: dict[str, Any]) -> None:
+        """Send a frame of JSON."""
+        self.link.send(kind, json.dumps(value).encode("ascii"))
+
+    def skip(self, size: int) -> None:
+        """Say that bytes of the current file are left out here."""
+        self.link.send(b"O", b"%d" % size)
 
 
 def after_break(data: bytes) -> bytes:
@@ -225,25 +229,6 @@ def after_break(data: bytes) -> bytes:
         found = [at for at in (data.find(mark, 0, LONGEST_REST) for mark in (b" ", b'"', b"'", b",")) if at >= 0]
         end = min(found) if found else len(data[:LONGEST_REST]) - 1
     return data[end + 1 :]
-
-
-def put_json(kind: bytes, value: dict[str, Any]) -> None:
-    """Send a frame of JSON."""
-    put_frame(kind, json.dumps(value).encode("ascii"))
-
-
-def put_frame(kind: bytes, payload: bytes) -> None:
-    """Send a frame; blocks while the client reads nothing."""
-    put_all(kind + len(payload).to_bytes(4, "big") + payload)
-
-
-def put_all(data: bytes) -> None:
-    """Write to stdout; exit quietly if the client has gone."""
-    try:
-        while data:
-            data = data[os.write(1, data) :]
-    except BrokenPipeError:
-        sys.exit(0)
 
 
 PROGRAM_TIMEOUT = 10.0
