@@ -30,7 +30,7 @@ from tpuctl.check.facts import (
 from tpuctl.check.gathering import fact_from_failure
 from tpuctl.clock import SystemClock
 from tpuctl.cloud.endpoint import HttpProxy, TransportOptions
-from tpuctl.config.settings import SourceKind, check_setting_value, invalid_value_error
+from tpuctl.config.settings import Settings, SourceKind, check_setting_value, invalid_value_error
 from tpuctl.config.sources import (
     find_project_file,
     gcloud_configuration_file,
@@ -74,7 +74,6 @@ from tpuctl.models.spec import NodeSpec
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
-    from tpuctl.config.settings import Settings
 
 # The variables of `HttpProxy.from_environment`, in its order.
 _PROXY_VARIABLES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
@@ -90,9 +89,8 @@ class EnvironmentProbe:
 
     def __init__(self, app: App, *, timeout: timedelta, node: str | None = None) -> None:
         self._app, self._environ, self._timeout, self._node = app, app.invocation.environ, timeout, node
-        self._until = SystemClock().monotonic() + timeout
         self._settings = fact_of(lambda: _trusted_settings(app))
-        self._values = value_or_none(self._settings)
+        self._values = value_or_none(self._settings) or Settings({})
         transport = self._settings if isinstance(self._settings, Unknown) else fact_of(lambda: transport_options(app))
         # The deadline of the probes ends calls without an answer; a timeout of the transport must not come first.
         longer = timeout + timedelta(seconds=1)
@@ -102,16 +100,19 @@ class EnvironmentProbe:
         self._proxy = self._find_proxy(transport)
         self._home = Path(self._environ.get("HOME") or Path.home())
         self._check_settings: Fact[CheckSettings] = Absent()
-        if self._values and self._cloud.sandbox_failure is None:  # without the sandbox there is no clock for them
+        if (
+            isinstance(self._settings, Known) and self._cloud.sandbox_failure is None
+        ):  # without the sandbox there is no clock for them
             self._check_settings = fact_of(lambda: preflight_check(app, CheckOptions()).settings)
         self._state = state_folder(self._environ) / ("sandbox" if self._cloud.is_sandbox else "")
 
     def gather(self) -> EnvironmentFacts:
         """Return all facts. A probe that fails raises nothing: it yields an Unknown with its reason."""
         now, cloud, environ = self._cloud.clock.now(), self._cloud, self._environ
+        self._until = SystemClock().monotonic() + self._timeout
         # With an unreadable credentials file there is no token, and the error of google-auth is less clear.
         file: Fact[Any] = Absent() if cloud.is_local else read_credential_file(environ)
-        key = self._values.path("ssh_key") if self._values else None
+        key = self._values.path("ssh_key")
         home = self._state if cloud.is_sandbox else self._home
         private = private_key_path(key, home)
         probes: dict[Hashable, Callable[[], Fact[Any]]] = {
@@ -123,13 +124,16 @@ class EnvironmentProbe:
             probes["token"] = partial(lambda load: Known(fetch_token(load, cloud.request)), cloud.load)
         for name, url in cloud.origins.items() if can_call else ():
             probes["host", name] = partial(probe_host, cloud, url)
-            if self._resolves(name):
+            # A proxy resolves names for its requests, and a sandbox has none.
+            if not cloud.is_sandbox and not self._uses_proxy(name):
                 probes["name", name] = partial(resolve_host, name)
         if path_status(private).exists:
             probes["key"] = partial(derive_public_key, private, environ)
         if not cloud.is_sandbox:
             probes["agent"] = partial(list_agent_keys, environ)
         found = self._run(probes)
+        is_in_bucket = self._values["journal"] is not None
+        known_hosts = (self._state / "known_hosts", self._home / ".ssh" / "google_compute_known_hosts")
         identity, network = self._identity(file, found), self._network(found)
         return EnvironmentFacts(
             now=now,
@@ -138,18 +142,12 @@ class EnvironmentProbe:
                 {name: found["program", name] for name in PROBED_PROGRAMS},
                 state=self._state,
                 config=user_config_path(environ).parent,
-                # None if it is in a bucket.
-                journal=None
-                if self._values and self._values["journal"]
-                else journal_folder(environ, sandbox=cloud.is_sandbox),
+                journal=None if is_in_bucket else journal_folder(environ, sandbox=cloud.is_sandbox),
             ),
             keys=read_ssh_keys(
                 private,
                 home=None if key else home,
-                known_hosts=(
-                    self._state / "known_hosts",
-                    *(() if cloud.is_sandbox else (home / ".ssh" / "google_compute_known_hosts",)),
-                ),
+                known_hosts=known_hosts[:1] if cloud.is_sandbox else known_hosts,
                 derived=found.get("key"),
                 agent=found.get("agent"),
             ),
@@ -181,17 +179,13 @@ class EnvironmentProbe:
         if self._cloud.is_local:
             return CallerIdentity(is_needed=False, file=file)
         no_token = Unknown("the settings or the proxy are invalid, so no token was requested")
-        texts = {
-            name: self._values.text(name) if self._values else None
-            for name in ("impersonate_service_account", "account", "quota_project")
-        }
         return CallerIdentity(
             file=file,
             named_by=CREDENTIALS_VARIABLE if self._environ.get(CREDENTIALS_VARIABLE) else None,
             token=found.get("token", no_token),
-            impersonated=texts["impersonate_service_account"],
-            gcloud_account=texts["account"],
-            quota_project=texts["quota_project"],
+            impersonated=self._values.text("impersonate_service_account"),
+            gcloud_account=self._values.text("account"),
+            quota_project=self._values.text("quota_project"),
         )
 
     def _find_proxy(self, transport: Fact[TransportOptions]) -> Fact[HttpProxy]:
@@ -206,12 +200,8 @@ class EnvironmentProbe:
         proxy = value_or_none(self._proxy)
         return proxy is not None and proxy.applies_to(host.partition(":")[0])
 
-    def _resolves(self, host: str) -> bool:
-        """Return whether this machine resolves the name: a proxy does so for its requests, a sandbox has no names."""
-        return not self._cloud.is_sandbox and not self._uses_proxy(host)
-
     def _network(self, found: Mapping[Hashable, Fact[Any]]) -> NetworkFacts:
-        proxy, from_gcloud = value_or_none(self._proxy), self._values["proxy_address"] if self._values else None
+        proxy, from_gcloud = value_or_none(self._proxy), self._values["proxy_address"]
         given = {name: value for name in _PROXY_VARIABLES if (value := self._environ.get(name))}
         source = None
         if given:
@@ -257,7 +247,7 @@ class EnvironmentProbe:
     def _problems(self) -> Iterator[str]:
         """Yield what is wrong with values that commands read only when they need them."""
         is_wrong = False
-        for spec, setting in self._values or ():
+        for spec, setting in self._values:
             if setting is None:
                 continue
             try:
@@ -265,7 +255,7 @@ class EnvironmentProbe:
             except ValueError as error:
                 is_wrong = True
                 yield invalid_value_error(spec, setting.value, setting.source.place, str(error)).message
-        if self._values and isinstance(self._cloud.endpoint, Unknown):
+        if isinstance(self._settings, Known) and isinstance(self._cloud.endpoint, Unknown):
             yield self._cloud.endpoint.reason
         # One invalid value is reason enough for invalid settings of checks.
         if isinstance(self._check_settings, Unknown) and not is_wrong:
@@ -284,7 +274,7 @@ class EnvironmentProbe:
             return replace(found, skip_reason="there are no credentials")
         if not isinstance(found.project, Known):
             return found
-        name, zone = found.project.value, self._settings.value.text("zone") or ""
+        name, zone = found.project.value, self._values.text("zone") or ""
         try:
             projects = check_sources(self._app).projects
             apis = (TPU_API, COMPUTE_API, STORAGE_API, IAP_API)
@@ -319,7 +309,7 @@ class EnvironmentProbe:
 
     def _project(self) -> Fact[str]:
         """Return the project of the settings, Absent if none is set."""
-        if self._values is None:
+        if not isinstance(self._settings, Known):
             return Unknown("the settings cannot be read")
         if self._values["project"] is None and value_or_none(fact_of(lambda: self._app.is_sandbox)) is False:
             return Absent()
