@@ -20,7 +20,7 @@ from tpuctl.doctor.rule_catalogue import WORKER_RULES
 from tpuctl.ssh.answers import UnexpectedAnswerError, parse_answer
 from tpuctl.ssh.connection import Target
 from tpuctl.ssh.tpu_holders import parse_holders
-from tpuctl.workers.tpu_release import holder_rows, holders_json
+from tpuctl.workers.tpu_release import HolderReport, holder_rows, holders_json
 from tpuctl.workers.worker_jobs import Job, job_json, job_row, parse_worker_job
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -80,13 +80,13 @@ MEMBER = cast("Target", SimpleNamespace(label="0", worker=0, node=node()))
 def show_share(text: str) -> str:
     """Return what `tpuctl jobs` shows of a job."""
     job = Job("a", (parse_worker_job(MEMBER, parse_answer(text), "job"),))
-    return f"{job.command}{job_row(job)}{json.dumps(job_json(job, sandbox=False))}"
+    return f"{job.command}{job_row(job)}{json.dumps(job_json(job))}"
 
 
 def show_holders(text: str) -> str:
     """Return what `tpuctl unstick` shows of a worker."""
-    found = parse_holders(text)
-    return f"{list(holder_rows('0', found))}{json.dumps(holders_json(0, found, None))}"
+    report = HolderReport(MEMBER, parse_holders(text))
+    return f"{list(holder_rows(report))}{json.dumps(holders_json(report))}"
 
 
 def show_examination(text: str) -> str:

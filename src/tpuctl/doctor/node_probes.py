@@ -55,10 +55,11 @@ from tpuctl.ssh.answers import (
     parse_seconds,
     parse_string,
 )
+from tpuctl.ssh.channel import on_each_worker
 from tpuctl.ssh.connection import SSH_FAILED, last_printed_line, run_ssh_command
 from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failure, significant_line
 from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
-from tpuctl.ssh.tpu_holders import on_each_target, parse_holders
+from tpuctl.ssh.tpu_holders import parse_holders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -148,7 +149,7 @@ def examine_worker(target: Target, clock: Clock, *, timeout: timedelta = EXAMINA
 
 def examination_program(timeout: timedelta) -> tuple[str, str]:
     """Return the shell line and the stdin that run the program on a worker. Each step there times out after `timeout`."""
-    _, holders = bootstrap("holders", f"main({[ACCEL_FILES, VFIO_FILES]!r}, {LOCK_FILE!r})")
+    _, holders = bootstrap("holders", f"print_holders({[ACCEL_FILES, VFIO_FILES]!r}, {LOCK_FILE!r})")
     inspecting = inspection_script(None, timeout)
     call = f"examine({inspecting!r}, {holders.decode()!r}, {timeout.total_seconds()!r})"
     command, program = bootstrap("worker_facts", call)
@@ -477,7 +478,7 @@ def examine_workers(
     Nothing is changed on them. `clock` is the real one, which the workers' clocks are compared with; `timeout` is the timeout
     for each worker. Raises `SshProgramMissingError`.
     """
-    return on_each_target(targets, lambda target: examine_worker(target, clock, timeout=timeout))
+    return [one.get() for one in on_each_worker(lambda target: examine_worker(target, clock, timeout=timeout), targets)]
 
 
 def workers_facts(

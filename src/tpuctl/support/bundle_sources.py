@@ -150,7 +150,7 @@ def collect_evidence(
         "logs": LIBTPU_LOG_DIR,
         "devices": [ACCEL_FILES, VFIO_FILES],
         # Run as root if that needs no password: this login cannot see what other users hold.
-        "holders": bootstrap("holders", f"main({[ACCEL_FILES, VFIO_FILES]!r}, {LOCK_FILE!r})")[1].decode(),
+        "holders": bootstrap("holders", f"print_holders({[ACCEL_FILES, VFIO_FILES]!r}, {LOCK_FILE!r})")[1].decode(),
     }
     line, program = bootstrap("worker_evidence", f"gather({request!r})")
     connecting = f"ConnectTimeout={max(1, round(limits.timeout.total_seconds()))}"
