@@ -19,6 +19,7 @@ import time
 
 from tpuctl.ssh.agent.holders import HOLDERS_MARK, status, user_name
 from tpuctl.ssh.agent.job_files import trimmed
+from tpuctl.ssh.agent.link import ClientLink
 
 TYPE_CHECKING = False
 
@@ -33,9 +34,9 @@ DEEPEST = 6
 SMALL = 64 * 1024
 
 
-def gather(order: dict[str, Any]) -> None:
+def serve_worker_evidence(link: ClientLink, order: dict[str, Any]) -> None:
     """Send all of it, within `room` bytes and `seconds`; at most `each` bytes of a file; `since`: seconds, or None."""
-    report = EvidenceReport(order["room"], order["seconds"])
+    report = EvidenceReport(link, order["room"], order["seconds"])
     root = os.environ.get("TPUCTL_DEVICE_ROOT", "")
     try:
         report_machine(report, order["since"], is_sandbox=bool(root))
@@ -47,7 +48,7 @@ def gather(order: dict[str, Any]) -> None:
         report_logs(report, order, root)
     except Exception as error:  # noqa: BLE001  # keep what was sent by then
         report.lacks("", "%s: %s" % (type(error).__name__, error))
-    put_frame(b"z", b"")
+    link.send(b"x")
 
 
 def report_jobs(report: EvidenceReport, order: dict[str, Any]) -> None:
@@ -151,10 +152,7 @@ def modified_at(path: str) -> float:
         return 0.0
 
 
-# Frames: a letter, four bytes of length, the payload. f: a file begins, as JSON: its path below the worker's folder, its
-# source, its size, its modification time. d: bytes of it. c: number of bytes left out here. e: it ends. n: what is missing and
-# why, as JSON. z: the end. The output of a login shell comes before the mark.
-EVIDENCE_MARK = b"\n\0tpuctl-evidence\n"
+# The client stores a file when the next one begins (ssh/channel.py: `WorkerFrame`).
 PIECE = 64 * 1024
 # If a part begins in the middle of a file, the rest of its line is left out: it may be the end of a secret.
 LONGEST_REST = 64 * 1024
@@ -163,10 +161,9 @@ LONGEST_REST = 64 * 1024
 class EvidenceReport:
     """Sends evidence within the limits of size and time."""
 
-    def __init__(self, room: int, seconds: float) -> None:
-        self.room = room
+    def __init__(self, link: ClientLink, room: int, seconds: float) -> None:
+        self.link, self.room = link, room
         self.until = time.monotonic() + seconds
-        put_all(EVIDENCE_MARK)
 
     def time_left(self) -> float:
         """Return the remaining seconds, 0 after the deadline."""
@@ -174,7 +171,7 @@ class EvidenceReport:
 
     def lacks(self, what: str, why: str) -> None:
         """Report what is missing."""
-        put_frame(b"n", json.dumps({"path": what, "why": why[:500]}).encode("ascii"))
+        self.link.send(b"m", json.dumps({"path": what, "why": why[:500]}).encode("ascii"))
 
     def text(self, path: str, source: str, data: bytes, most: int) -> None:
         """Send the output of a program; of a long one the beginning and the end."""
@@ -187,20 +184,23 @@ class EvidenceReport:
             tail = after_break(tail)
             self.put(head[: head.rfind(b"\n") + 1] or head)
             left_out = len(data) - len(head) - len(tail)
-            put_frame(b"c", b"%d" % left_out)
+            self.skip(left_out)
             self.put(tail)
-        put_frame(b"e", b"")
 
     def begin(self, path: str, source: str, size: int | None, modified: float | None) -> None:
         """Begin a file."""
         about: dict[str, Any] = {"path": path, "source": source, "size": size, "modified": modified}
-        put_frame(b"f", json.dumps(about).encode("ascii"))
+        self.link.send(b"f", json.dumps(about).encode("ascii"))
 
     def put(self, data: bytes) -> None:
         """Send bytes of the current file."""
         self.room -= len(data)
         for at in range(0, len(data), PIECE):
-            put_frame(b"d", data[at : at + PIECE])
+            self.link.send(b"o", data[at : at + PIECE])
+
+    def skip(self, size: int) -> None:
+        """Say that bytes of the current file are left out here."""
+        self.link.send(b"O", b"%d" % size)
 
 
 def send_file(report: EvidenceReport, path: str, source: bytes, most: int, start: int = 0) -> None:
@@ -225,9 +225,8 @@ def send_file(report: EvidenceReport, path: str, source: bytes, most: int, start
             begin = about.st_size - (most - head)
             rest = os.pread(file, LONGEST_REST, begin)
             begin += len(rest) - len(after_break(rest))
-            put_frame(b"c", b"%d" % (begin - start - len(data)))
+            report.skip(begin - start - len(data))
             send_part(report, file, begin, about.st_size)
-        put_frame(b"e", b"")
     finally:
         os.close(file)
 
@@ -237,7 +236,7 @@ def send_part(report: EvidenceReport, file: int, at: int, end: int) -> None:
     while at < end:
         data = os.pread(file, min(PIECE, end - at), at) if report.time_left() else b""
         if not data:
-            put_frame(b"c", b"%d" % (end - at))
+            report.skip(end - at)
             return
         report.put(data)
         at += len(data)
@@ -250,20 +249,6 @@ def after_break(data: bytes) -> bytes:
         found = [at for at in (data.find(mark, 0, LONGEST_REST) for mark in (b" ", b'"', b"'", b",")) if at >= 0]
         end = min(found) if found else len(data[:LONGEST_REST]) - 1
     return data[end + 1 :]
-
-
-def put_frame(kind: bytes, payload: bytes) -> None:
-    """Send a frame; blocks while the client reads nothing."""
-    put_all(kind + len(payload).to_bytes(4, "big") + payload)
-
-
-def put_all(data: bytes) -> None:
-    """Write to stdout; exit quietly if the client has gone."""
-    try:
-        while data:
-            data = data[os.write(1, data) :]
-    except BrokenPipeError:
-        sys.exit(0)
 
 
 PROGRAM_TIMEOUT = 10.0
