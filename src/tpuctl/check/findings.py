@@ -149,7 +149,7 @@ class Remedy:
         return cls(text, change.command, change)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RuleResult:
     """The result of one rule for one subject.
 
@@ -310,9 +310,9 @@ def unread_result(
     else:
         advice = f"fix that and check again; reading it takes the permission `{needed}` on project `{project}`"
     return RuleResult(
-        level=Level.UNKNOWN,
-        subject=subject,
-        text=f"{what} could not be read: {short_reason(unknown)}",
+        Level.UNKNOWN,
+        subject,
+        f"{what} could not be read: {short_reason(unknown)}",
         remedies=(Remedy(advice), *map(Remedy, also)),
         facts={"permission": needed},
         is_passing=unknown.is_passing,

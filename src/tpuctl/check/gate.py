@@ -244,7 +244,7 @@ def _findings_from_cache(cached: Any) -> tuple[Finding, ...] | None:  # written 
         Finding(
             entry["id"],
             "",
-            RuleResult(level=Level(entry["level"]), subject=entry["subject"], text=entry["text"], why=entry.get("why")),
+            RuleResult(Level(entry["level"]), entry["subject"], entry["text"], why=entry.get("why")),
             accepted=entry["accepted"],
         )
         for entry in cached

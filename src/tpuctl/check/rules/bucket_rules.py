@@ -91,13 +91,13 @@ def _judge_placement(facts: CheckFacts, bucket_facts: BucketFacts, placement: Bu
     place = f"the TPU in {wanted.region} (zone {wanted.zone})"
     if relation.is_colocated:
         text = f"`{name}` is in {describe_placement(placement)}, {place}"
-        return RuleResult(level=Level.OK, subject=name, text=text, facts=values)
+        return RuleResult(Level.OK, name, text, facts=values)
     if relation is Relation.UNKNOWN:
         word = f"a {placement.kind}" if placement.kind else "a location without type"
         return RuleResult(
-            level=Level.UNKNOWN,
-            subject=name,
-            text=f"`{name}` is in {placement.location or 'an unnamed location'}, {word} that this version does not know; "
+            Level.UNKNOWN,
+            name,
+            f"`{name}` is in {placement.location or 'an unnamed location'}, {word} that this version does not know; "
             f"unknown whether it is near {place}",
             remedies=(
                 Remedy(
@@ -113,9 +113,9 @@ def _judge_placement(facts: CheckFacts, bucket_facts: BucketFacts, placement: Bu
         serves = "repeated reads, but no writes" if bucket_facts.use.writes else "repeated reads"
         why += f"; an Anywhere Cache in {wanted.zone} serves {serves}"
     return RuleResult(
-        level=Level.NOTE if is_cached and not bucket_facts.use.writes else _RELATION_LEVELS[relation],
-        subject=name,
-        text=f"`{name}` is in {describe_placement(placement)}, {place}",
+        Level.NOTE if is_cached and not bucket_facts.use.writes else _RELATION_LEVELS[relation],
+        name,
+        f"`{name}` is in {describe_placement(placement)}, {place}",
         why=why,
         remedies=colocation_remedies(facts, bucket_facts, placement, has_cache=is_cached),
         facts=values,
@@ -203,15 +203,15 @@ def bucket_is_readable(facts: CheckFacts) -> Iterator[RuleResult]:
         name = bucket_url(bucket_facts.use.bucket)
         match bucket_facts.bucket:
             case Known():
-                yield RuleResult(level=Level.OK, subject=name, text=f"`{name}` exists and its metadata can be read")
+                yield RuleResult(Level.OK, name, f"`{name}` exists and its metadata can be read")
             case Absent():
                 listing = gcloud_command(
                     "storage", "buckets", "list", f"--project={facts.wanted.project}", "--format=value(name)"
                 )
                 yield RuleResult(
-                    level=Level.ERROR,
-                    subject=name,
-                    text=f"there is no bucket `{name}`",
+                    Level.ERROR,
+                    name,
+                    f"there is no bucket `{name}`",
                     why="every read and write fails; bucket names are global, so a similar name may belong to someone else",
                     remedies=(Remedy("compare the name with the buckets of the project", listing),),
                 )
@@ -273,17 +273,17 @@ def _contents_result(facts: CheckFacts, bucket_facts: BucketFacts, contents: Buc
         more = "" if contents.is_complete else "at least "
         objects = f"{contents.objects} object" + ("" if contents.objects == 1 else "s")
         text = f"`{use.url}` has {more}{objects}, {size_in_words(contents.size)}"
-        return RuleResult(level=Level.OK, subject=use.url, text=text, facts=values)
+        return RuleResult(Level.OK, use.url, text, facts=values)
     if not contents.is_complete:
         # A page may have only folder markers, or no entries at all, and be followed by others.
         text = f"the first page of `{use.url}` lists no data"
-        return RuleResult(level=Level.NOTE, subject=use.url, text=text, facts=values)
+        return RuleResult(Level.NOTE, use.url, text, facts=values)
     is_written = use.writes and facts.wanted.purpose is Purpose.TRAIN
     checkpoints = "; ignore this if the bucket is for checkpoints only" if is_written else ""
     return RuleResult(
-        level=Level.NOTE if is_written and not use.prefix else Level.WARNING,
-        subject=use.url,
-        text=f"`{use.url}/` has no objects" if use.prefix else f"`{use.url}` is empty",
+        Level.NOTE if is_written and not use.prefix else Level.WARNING,
+        use.url,
+        f"`{use.url}/` has no objects" if use.prefix else f"`{use.url}` is empty",
         why=f"a program that reads it finds no data{checkpoints}",
         remedies=(
             Remedy(
@@ -312,13 +312,13 @@ def bucket_is_in_project(facts: CheckFacts) -> Iterator[RuleResult]:
             continue
         if bucket.project_number == project.number:
             text = f"`{name}` belongs to `{project.id}`"
-            yield RuleResult(level=Level.OK, subject=name, text=text, facts=values)
+            yield RuleResult(Level.OK, name, text, facts=values)
             continue
         account = f"`{facts.account}`" if facts.account else "the TPU's account"
         yield RuleResult(
-            level=Level.WARNING,
-            subject=name,
-            text=f"`{name}` belongs to the project with the number {bucket.project_number}, not to `{project.id}` "
+            Level.WARNING,
+            name,
+            f"`{name}` belongs to the project with the number {bucket.project_number}, not to `{project.id}` "
             f"({project.number})",
             why=f"storage and network are billed to the other project, and {account} needs a role there or on the bucket",
             remedies=(
@@ -340,9 +340,9 @@ def requests_are_paid(facts: CheckFacts) -> Iterator[RuleResult]:
         match bucket_facts.bucket:
             case Known(bucket) if bucket.requester_pays and payer:
                 yield RuleResult(
-                    level=Level.NOTE,
-                    subject=name,
-                    text=f"requests to `{name}` are billed to `{payer}`",
+                    Level.NOTE,
+                    name,
+                    f"requests to `{name}` are billed to `{payer}`",
                     why="the bucket is requester-pays; programs on the TPU must name the project too: `--billing-project` of "
                     "gcloud, `userProject` in the API, `user_project` in Python",
                     facts={"requesterPays": True, "billingProject": payer},
@@ -350,7 +350,7 @@ def requests_are_paid(facts: CheckFacts) -> Iterator[RuleResult]:
             case Known(bucket) if bucket.requester_pays:
                 yield _unpaid_result(facts, bucket_facts, bucket)
             case Known():
-                yield RuleResult(level=Level.OK, subject=name, text=f"the owner of `{name}` pays for requests")
+                yield RuleResult(Level.OK, name, f"the owner of `{name}` pays for requests")
             case Unknown() if bucket_facts.is_unpaid:
                 yield _unpaid_result(facts, bucket_facts, None)
             case Absent() | Unknown():
@@ -372,9 +372,9 @@ def _unpaid_result(facts: CheckFacts, bucket_facts: BucketFacts, bucket: Bucket 
             )
         )
     return RuleResult(
-        level=Level.ERROR,
-        subject=name,
-        text=f"`{name}` is requester-pays, and no billing project is named",
+        Level.ERROR,
+        name,
+        f"`{name}` is requester-pays, and no billing project is named",
         why="every read and write without a billing project fails",
         remedies=tuple(remedies),
         facts={"requesterPays": True, "billingProject": None},
@@ -403,14 +403,14 @@ def storage_class_is_free_to_read(facts: CheckFacts) -> Iterator[RuleResult]:
             why = (
                 "an object that is read becomes STANDARD again, and reads are free; each object has a small monthly fee"
             )
-            yield RuleResult(level=Level.NOTE, subject=name, text=text, why=why, facts=values)
+            yield RuleResult(Level.NOTE, name, text, why=why, facts=values)
         elif class_ in _CLASS_LEVELS:
             yield _charged_class_result(facts, bucket_facts, class_, values)
         elif class_ in load_locations().classes:
-            yield RuleResult(level=Level.OK, subject=name, text=f"`{name}` is {class_}: reading is free", facts=values)
+            yield RuleResult(Level.OK, name, f"`{name}` is {class_}: reading is free", facts=values)
         else:
             text = f"the cost of reading `{name}` is unknown: its storage class `{class_}` is newer than this version"
-            yield RuleResult(level=Level.UNKNOWN, subject=name, text=text, facts=values)
+            yield RuleResult(Level.UNKNOWN, name, text, facts=values)
 
 
 def _charged_class_result(
@@ -427,9 +427,9 @@ def _charged_class_result(
     )
     pattern = f"{bucket_facts.use.url}/**"
     return RuleResult(
-        level=_CLASS_LEVELS[class_],
-        subject=name,
-        text=f"new objects in `{name}` are {class_}",
+        _CLASS_LEVELS[class_],
+        name,
+        f"new objects in `{name}` are {class_}",
         why="; ".join(why) or None,
         remedies=(
             Remedy(
@@ -470,7 +470,7 @@ def objects_can_be_deleted(facts: CheckFacts) -> Iterator[RuleResult]:
             continue
         name = bucket_url(bucket_facts.use.bucket)
         if not bucket.retention and not bucket.default_event_based_hold:
-            yield RuleResult(level=Level.OK, subject=name, text=f"objects in `{name}` can be overwritten and deleted")
+            yield RuleResult(Level.OK, name, f"objects in `{name}` can be overwritten and deleted")
             continue
         reasons = []
         if bucket.retention:
@@ -479,9 +479,9 @@ def objects_can_be_deleted(facts: CheckFacts) -> Iterator[RuleResult]:
         if bucket.default_event_based_hold:
             reasons.append("new objects get an event-based hold")
         yield RuleResult(
-            level=Level.ERROR,
-            subject=name,
-            text=f"checkpoints in `{name}` cannot be deleted or overwritten: {', and '.join(reasons)}",
+            Level.ERROR,
+            name,
+            f"checkpoints in `{name}` cannot be deleted or overwritten: {', and '.join(reasons)}",
             why="programs that keep the last few checkpoints, or write to the same name again, fail there",
             remedies=tuple(_hold_remedies(facts, bucket_facts, bucket)),
             facts={
@@ -525,7 +525,7 @@ def deleted_objects_are_free(facts: CheckFacts) -> Iterator[RuleResult]:
         }
         if not bucket.versioning and not bucket.soft_delete:
             text = f"objects deleted from `{name}` are no longer billed"
-            yield RuleResult(level=Level.OK, subject=name, text=text, facts=values)
+            yield RuleResult(Level.OK, name, text, facts=values)
             continue
         keeping, remedies = [], []
         if bucket.versioning:
@@ -538,9 +538,9 @@ def deleted_objects_are_free(facts: CheckFacts) -> Iterator[RuleResult]:
             text = "turn soft delete off; nothing can be restored then, so do this only if all data is temporary"
             remedies.append(Remedy(text, update_bucket_command(facts, bucket_facts, "--clear-soft-delete")))
         yield RuleResult(
-            level=Level.WARNING if bucket.versioning and not deletes_old else Level.NOTE,
-            subject=name,
-            text=f"deleted or overwritten checkpoints in `{name}` are still billed: {', and '.join(keeping)}",
+            Level.WARNING if bucket.versioning and not deletes_old else Level.NOTE,
+            name,
+            f"deleted or overwritten checkpoints in `{name}` are still billed: {', and '.join(keeping)}",
             why="a run that writes a checkpoint every few minutes and keeps the last few pays for all of them",
             remedies=tuple(remedies),
             facts=values,
@@ -761,9 +761,9 @@ def unread_bucket_result(fact: Unknown, subject: str, what: str, *, permission: 
     else:
         advice = f"ask the bucket's owner for the permission `{needed}`, which the role `{role}` has"
     return RuleResult(
-        level=Level.UNKNOWN,
-        subject=subject,
-        text=f"{what} could not be read: {short_reason(fact)}",
+        Level.UNKNOWN,
+        subject,
+        f"{what} could not be read: {short_reason(fact)}",
         remedies=(Remedy(advice),),
         facts={"permission": needed},
         is_passing=fact.is_passing,

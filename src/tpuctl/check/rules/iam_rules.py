@@ -70,9 +70,9 @@ def scopes_allow_buckets(facts: CheckFacts) -> Iterator[RuleResult]:
     if short and wanted.creates:
         full = [_SCOPE_PREFIX + _SHORT_SCOPE_NAMES[scope] for scope in short]
         yield RuleResult(
-            level=Level.WARNING,
-            subject=_node_subject(wanted),
-            text=f"{_ticked_list(short)} {'is a short scope name' if len(short) == 1 else 'are short scope names'}, which the "
+            Level.WARNING,
+            _node_subject(wanted),
+            f"{_ticked_list(short)} {'is a short scope name' if len(short) == 1 else 'are short scope names'}, which the "
             "Cloud TPU API is not known to accept",
             why="`gcloud compute instances` expands short names, `gcloud compute tpus` does not",
             remedies=(Remedy(f"write the full name: {_ticked_list(full)}"),),
@@ -101,20 +101,18 @@ def scopes_allow_buckets(facts: CheckFacts) -> Iterator[RuleResult]:
             flags = " ".join(f"--data-bucket={use.url}" for use in uses if use.writes)
             remedies.append(Remedy(f"or declare what is read-only: `{flags}` instead of `--bucket`"))
         yield RuleResult(
-            level=Level.ERROR,
-            subject=_node_subject(wanted),
-            text=f"its scopes do not allow it to {' and '.join(lacks)} objects: {_ticked_list(scopes)}",
+            Level.ERROR,
+            _node_subject(wanted),
+            f"its scopes do not allow it to {' and '.join(lacks)} objects: {_ticked_list(scopes)}",
             why="programs on the node fail with 403, whichever roles the account has; scopes cannot be changed later",
             remedies=tuple(remedies),
             facts=values,
         )
     elif not (needs or can_read or can_write):
-        yield RuleResult(
-            level=Level.NOTE, subject=_node_subject(wanted), text="its scopes allow no bucket access", facts=values
-        )
+        yield RuleResult(Level.NOTE, _node_subject(wanted), "its scopes allow no bucket access", facts=values)
     else:
         words = "all Cloud APIs" if not scopes else "reading and writing objects" if can_write else "reading objects"
-        yield RuleResult(level=Level.OK, subject=_node_subject(wanted), text=f"its scopes allow {words}", facts=values)
+        yield RuleResult(Level.OK, _node_subject(wanted), f"its scopes allow {words}", facts=values)
 
 
 @check_rule("TPU204", "the account that the node runs as")
@@ -138,13 +136,13 @@ def account_of_node(facts: CheckFacts) -> Iterator[RuleResult]:
     if not is_elsewhere or not wanted.creates:
         named = "the Compute Engine default account" if is_default else "a named account"
         text = f"it runs as `{account}`, {named}" + (f" of project `{home}`" if is_elsewhere else "")
-        yield RuleResult(level=Level.OK, subject=_node_subject(wanted), text=text, facts=values)
+        yield RuleResult(Level.OK, _node_subject(wanted), text, facts=values)
         return
     show = ["gcloud", "org-policies", "describe", _CROSS_PROJECT, f"--project={home}", "--effective"]
     yield RuleResult(
-        level=Level.WARNING,
-        subject=_node_subject(wanted),
-        text=f"it runs as `{account}`, an account of another project (`{home}`)",
+        Level.WARNING,
+        _node_subject(wanted),
+        f"it runs as `{account}`, an account of another project (`{home}`)",
         why=f"creating the node fails unless you may act as the account, and `{_CROSS_PROJECT}` is off in `{home}`",
         remedies=(
             Remedy(f"check whether `{home}` allows it: `enforce` must not be true", shlex.join(show)),
@@ -229,9 +227,9 @@ def _results_of_rule(facts: CheckFacts, rule_id: str) -> Iterator[RuleResult]:
             is_own = access.member.partition(":")[2].lower() == entry.account.lower()
             roles[f"`{access.role}` on {access.place}" + ("" if is_own else f" for `{access.member}`")] = None
         yield RuleResult(
-            level=Level.OK,
-            subject=entry.url,
-            text=f"`{entry.account}` may {_join_and(entry.verbs)} it, by {_join_and(roles)}",
+            Level.OK,
+            entry.url,
+            f"`{entry.account}` may {_join_and(entry.verbs)} it, by {_join_and(roles)}",
             facts={
                 "account": entry.account,
                 "grantedBy": [
@@ -279,9 +277,9 @@ def _refused_result(judged: BucketJudgement) -> RuleResult:
     if use.reads and use.writes and not set(judged.lacking) & set(READ_PERMISSIONS):
         remedies.append(Remedy(f"or declare it as read-only: `--data-bucket={use.url}` instead of `--bucket`"))
     return RuleResult(
-        level=judged.level,
-        subject=judged.url,
-        text=text,
+        judged.level,
+        judged.url,
+        text,
         why="; ".join(why),
         remedies=tuple(remedies),
         facts={"account": judged.account, "missingPermissions": list(judged.lacking), "role": grant.role},
@@ -318,9 +316,9 @@ def _undecided_result(subject: str, entries: list[BucketJudgement]) -> RuleResul
             remedies.append(Remedy(f"fix that and check again; reading it takes the permission {needs}"))
     text = f"unknown whether the node's account `{first.account}` may {verbs} {whole}: "
     return RuleResult(
-        level=Level.UNKNOWN,
-        subject=subject,
-        text=text + "; ".join(shown),
+        Level.UNKNOWN,
+        subject,
+        text + "; ".join(shown),
         remedies=(
             *remedies,
             # Not by `--fix`, as the grant may be needless.

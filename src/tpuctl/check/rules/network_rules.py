@@ -87,12 +87,12 @@ def firewall_allows_iap(facts: CheckFacts) -> Iterator[RuleResult]:
         text = (
             f"tunnels of Identity-Aware Proxy can reach port 22 ({_join_rule_names(least.allowed_by(SourceArea.IAP))})"
         )
-        yield RuleResult(level=Level.OK, subject=subject, text=text, facts={"sourceRanges": [IAP_RANGE]})
+        yield RuleResult(Level.OK, subject, text, facts={"sourceRanges": [IAP_RANGE]})
     elif not most.covers(SourceArea.IAP):
         yield RuleResult(
-            level=Level.WARNING,
-            subject=subject,
-            text=f"no firewall rule of network `{interface.network}` allows tunnels of Identity-Aware Proxy ({IAP_RANGE}) "
+            Level.WARNING,
+            subject,
+            f"no firewall rule of network `{interface.network}` allows tunnels of Identity-Aware Proxy ({IAP_RANGE}) "
             f"to port 22{_denied_words(most, SourceArea.IAP)}",
             why="ssh through a tunnel fails with error 4003"
             if wanted.iap
@@ -127,13 +127,13 @@ def _ssh_from_outside(facts: CheckFacts, interface: NetworkInterface, access: Po
     values = {"network": interface.network, "rules": list(rules)}
     if access.covers(SourceArea.OUTSIDE):
         text = f"ssh is allowed from everywhere ({_join_rule_names(rules)})"
-        return RuleResult(level=Level.OK, subject=subject, text=text, facts=values | {"sourceRanges": ["0.0.0.0/0"]})
+        return RuleResult(Level.OK, subject, text, facts=values | {"sourceRanges": ["0.0.0.0/0"]})
     if ranges:
         more = f" and {len(ranges) - _MAX_NAMES} more ranges" if len(ranges) > _MAX_NAMES else ""
         return RuleResult(
-            level=Level.NOTE,
-            subject=subject,
-            text=f"ssh is allowed only from {', '.join(ranges[:_MAX_NAMES])}{more}; tpuctl does not know your address",
+            Level.NOTE,
+            subject,
+            f"ssh is allowed only from {', '.join(ranges[:_MAX_NAMES])}{more}; tpuctl does not know your address",
             why=f"because of {_join_rule_names(rules)}",
             facts=values | {"sourceRanges": list(ranges)},
         )
@@ -151,9 +151,9 @@ def _ssh_from_outside(facts: CheckFacts, interface: NetworkInterface, access: Po
     if denied := access.denied_by(SourceArea.OUTSIDE):
         command += f", with a `--priority` before {_join_rule_names(denied)}"
     return RuleResult(
-        level=Level.WARNING,
-        subject=subject,
-        text=f"no firewall rule of network `{interface.network}` allows ssh (tcp:22) from outside"
+        Level.WARNING,
+        subject,
+        f"no firewall rule of network `{interface.network}` allows ssh (tcp:22) from outside"
         f"{_denied_words(access, SourceArea.OUTSIDE)}",
         why="tpuctl cannot connect to external addresses of the workers, nor find out when they are ready",
         remedies=(
@@ -171,15 +171,15 @@ def _ssh_from_inside(_: CheckFacts, interface: NetworkInterface, access: PortAcc
     if access.reach(SourceArea.INSIDE):
         rules = access.allowed_by(SourceArea.INSIDE)
         text = f"ssh is allowed from inside the network ({_join_rule_names(rules)})"
-        return RuleResult(level=Level.OK, subject=subject, text=text, facts=values | {"rules": list(rules)})
+        return RuleResult(Level.OK, subject, text, facts=values | {"rules": list(rules)})
     if access.for_machines:
         text = f"ssh is allowed only from machines with a tag or account of {_join_rule_names(access.for_machines)}"
         values |= {"rules": list(access.for_machines)}
-        return RuleResult(level=Level.NOTE, subject=subject, text=text, facts=values)
+        return RuleResult(Level.NOTE, subject, text, facts=values)
     return RuleResult(
-        level=Level.WARNING,
-        subject=subject,
-        text=f"no firewall rule of network `{interface.network}` allows ssh (tcp:22) from inside it"
+        Level.WARNING,
+        subject,
+        f"no firewall rule of network `{interface.network}` allows ssh (tcp:22) from inside it"
         f"{_denied_words(access, SourceArea.INSIDE)}",
         why="workers are reached at their internal addresses, and no machine of the network is allowed",
         remedies=(Remedy(_USE_IAP), Remedy("or allow tcp:22 from the network's own ranges")),
@@ -254,9 +254,9 @@ def network_exists(facts: CheckFacts) -> Iterator[RuleResult]:
             yield _missing_network_result(facts, interface, subject)
         case Known(value) if value.is_legacy:
             yield RuleResult(
-                level=Level.WARNING,
-                subject=subject,
-                text=f"network `{name}` is a legacy network without subnetworks",
+                Level.WARNING,
+                subject,
+                f"network `{name}` is a legacy network without subnetworks",
                 why="legacy networks lack many features, and Cloud TPU may reject them",
                 remedies=(Remedy("name a network with subnetworks: `--network`", list_networks_command(project)),),
                 facts={**where, "mode": "legacy"},
@@ -264,7 +264,7 @@ def network_exists(facts: CheckFacts) -> Iterator[RuleResult]:
         case Known(value):
             mode = "auto" if value.is_auto else "custom"
             text = f"network `{name}` exists, in {mode} mode"
-            yield RuleResult(level=Level.OK, subject=subject, text=text, facts={**where, "mode": mode})
+            yield RuleResult(Level.OK, subject, text, facts={**where, "mode": mode})
 
 
 @check_rule("TPU602", "a subnetwork in the region")
@@ -297,13 +297,13 @@ def subnetwork_is_in_region(facts: CheckFacts) -> Iterator[RuleResult]:
             values = {"subnetwork": value.name, "region": value.region, "network": value.network}
             if value.network in {"", interface.network}:
                 text = f"subnetwork `{value.name}` is in {region} and belongs to network `{interface.network}`"
-                yield RuleResult(level=Level.OK, subject=_subnetwork_subject(value.name), text=text, facts=values)
+                yield RuleResult(Level.OK, _subnetwork_subject(value.name), text, facts=values)
                 return
             named = interface.is_named
             yield RuleResult(
-                level=_creation_level(facts) if named else Level.WARNING,
-                subject=_subnetwork_subject(value.name),
-                text=f"subnetwork `{value.name}` belongs to network `{value.network}`, "
+                _creation_level(facts) if named else Level.WARNING,
+                _subnetwork_subject(value.name),
+                f"subnetwork `{value.name}` belongs to network `{value.network}`, "
                 + (f"not to `{interface.network}`" if named else "and no network is named"),
                 why=None if named else _USES_DEFAULT,
                 remedies=(Remedy(f"name its network: `--network={value.network}`"),),
@@ -327,15 +327,13 @@ def private_access_is_on(facts: CheckFacts) -> Iterator[RuleResult]:
         return
     if found.private_google_access:
         text = f"subnetwork `{found.name}` has Private Google Access"
-        yield RuleResult(
-            level=Level.OK, subject=_subnetwork_subject(found.name), text=text, facts={"privateIpGoogleAccess": True}
-        )
+        yield RuleResult(Level.OK, _subnetwork_subject(found.name), text, facts={"privateIpGoogleAccess": True})
         return
     command = enable_private_access_command(interface.project, found.region or facts.wanted.region, found.name)
     yield RuleResult(
-        level=Level.WARNING,
-        subject=_subnetwork_subject(found.name),
-        text=f"the workers have no external address, and subnetwork `{found.name}` has no Private Google Access",
+        Level.WARNING,
+        _subnetwork_subject(found.name),
+        f"the workers have no external address, and subnetwork `{found.name}` has no Private Google Access",
         why="they can reach neither Google APIs nor buckets, except through Cloud NAT, which is not read",
         remedies=(Remedy("enable it; this is free and breaks nothing", command),),
         facts={"privateIpGoogleAccess": False, "subnetwork": found.name, "region": found.region},
@@ -358,9 +356,9 @@ def _missing_network_result(facts: CheckFacts, interface: NetworkInterface, subj
     if not interface.is_named and interface.subnetwork:
         subnetwork = value_or_none(facts.subnetwork)
         return RuleResult(
-            level=Level.WARNING,
-            subject=subject,
-            text=f"no network is named with subnetwork `{interface.subnetwork}`, and project `{project}` has no `default`",
+            Level.WARNING,
+            subject,
+            f"no network is named with subnetwork `{interface.subnetwork}`, and project `{project}` has no `default`",
             why=_USES_DEFAULT,
             remedies=(
                 Remedy(f"name it: `--network={subnetwork.network}`") if subnetwork and subnetwork.network else listed,
@@ -369,12 +367,12 @@ def _missing_network_result(facts: CheckFacts, interface: NetworkInterface, subj
         )
     if name != "default":
         text = f"project `{project}` has no network `{name}`"
-        return RuleResult(level=_creation_level(facts), subject=subject, text=text, remedies=(listed,), facts=where)
+        return RuleResult(_creation_level(facts), subject, text, remedies=(listed,), facts=where)
     create = "or create it; a new network has no firewall rules, so that ssh must be allowed as well"
     return RuleResult(
-        level=_creation_level(facts),
-        subject=subject,
-        text=f"project `{project}` has no network `default`, and no other is named",
+        _creation_level(facts),
+        subject,
+        f"project `{project}` has no network `default`, and no other is named",
         why="a node needs a network; many organisations delete `default` or never create it",
         remedies=(listed, Remedy(create, create_network_command(project, "default"))),
         facts=where,
@@ -393,12 +391,12 @@ def _judge_default_subnetwork(
     # If none is named, the API uses the subnetwork `default` in networks of every mode [API field text].
     if belongs and (network.is_auto or network.name == "default"):
         text = f"network `{network.name}` has a subnetwork in {region}"
-        yield RuleResult(level=Level.OK, subject=subject, text=text, facts=where)
+        yield RuleResult(Level.OK, subject, text, facts=where)
     elif network.is_auto:
         yield RuleResult(
-            level=Level.WARNING,
-            subject=subject,
-            text=f"network `{network.name}` is in auto mode, but has no subnetwork `{network.name}` in {region}",
+            Level.WARNING,
+            subject,
+            f"network `{network.name}` is in auto mode, but has no subnetwork `{network.name}` in {region}",
             why="a node needs a subnetwork in the region of its zone",
             remedies=(Remedy("name another: `--subnetwork`", listed),),
             facts=where,
@@ -406,9 +404,9 @@ def _judge_default_subnetwork(
     elif facts.wanted.creates:
         flag = f"`--subnetwork={network.name}`" if belongs else "`--subnetwork`"
         yield RuleResult(
-            level=Level.WARNING,
-            subject=subject,
-            text=f"network `{network.name}` is in custom mode, and no subnetwork is named",
+            Level.WARNING,
+            subject,
+            f"network `{network.name}` is in custom mode, and no subnetwork is named",
             why=f"such a network has no default; the API uses a subnetwork called `default` in {region}, if it exists",
             remedies=(Remedy(f"name one in {region}: {flag}", listed),),
             facts=where,
@@ -425,9 +423,9 @@ def _misplaced_subnetwork_result(interface: NetworkInterface, found_in: str | No
         else f"subnetwork `{name}` is in region {found_in}, the node in {region}"
     )
     return RuleResult(
-        level=_creation_level(facts),
-        subject=_subnetwork_subject(name),
-        text=text,
+        _creation_level(facts),
+        _subnetwork_subject(name),
+        text,
         why="the subnetwork of a node must be in the region of its zone",
         remedies=(
             Remedy(f"name one in {region}: `--subnetwork`", list_subnetworks_command(project, interface.network)),

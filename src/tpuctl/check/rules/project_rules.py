@@ -41,11 +41,7 @@ if TYPE_CHECKING:
     from tpuctl.check.findings import CheckRule
     from tpuctl.models.project import OrgPolicy
 
-_CONSTRAINT_WORDS = {
-    EXTERNAL_IPS: "external addresses",
-    OS_LOGIN: "OS Login",
-    SHIELDED_VM: "Secure Boot",
-}
+_CONSTRAINT_WORDS = {EXTERNAL_IPS: "external addresses", OS_LOGIN: "OS Login", SHIELDED_VM: "Secure Boot"}
 _DELETION_STATES = frozenset({"DELETE_REQUESTED", "DELETE_IN_PROGRESS"})
 
 
@@ -91,9 +87,9 @@ def apis_are_enabled(facts: CheckFacts) -> Iterator[RuleResult]:
                 if name not in available and name in enabled:
                     change = EnableService(wanted.project, name)
                     yield RuleResult(
-                        level=level,
-                        subject=subject,
-                        text=f"`{name}` is not enabled in project `{wanted.project}`",
+                        level,
+                        subject,
+                        f"`{name}` is not enabled in project `{wanted.project}`",
                         why=why,
                         remedies=(Remedy.by(change, "enable it; this may take a few minutes to take effect"),),
                         facts={"service": name, "enabled": False},
@@ -101,7 +97,7 @@ def apis_are_enabled(facts: CheckFacts) -> Iterator[RuleResult]:
     if available:
         words = ", ".join(f"`{name}`" for name in available)
         text = f"{words} {'are' if len(available) > 1 else 'is'} enabled"
-        yield RuleResult(level=Level.OK, subject=subject, text=text, facts={"services": available})
+        yield RuleResult(Level.OK, subject, text, facts={"services": available})
 
 
 @check_rule("TPU502", "the project is billed")
@@ -120,14 +116,14 @@ def project_is_billed(facts: CheckFacts) -> Iterator[RuleResult]:
                 fact, subject, "whether it is billed", permission="resourcemanager.projects.get", project=project
             )
         case Known(True):
-            yield RuleResult(level=Level.OK, subject=subject, text="billing is on")
+            yield RuleResult(Level.OK, subject, "billing is on")
         case Known(_):
             page = f"https://console.cloud.google.com/billing/linkedaccount?project={project}"
             link = f"`gcloud billing projects link {project} --billing-account=ACCOUNT`"
             yield RuleResult(
-                level=Level.ERROR,
-                subject=subject,
-                text=f"billing is off in project `{project}`",
+                Level.ERROR,
+                subject,
+                f"billing is off in project `{project}`",
                 why="no node can be created without an open billing account",
                 remedies=(
                     Remedy(
@@ -166,9 +162,9 @@ def external_addresses_allowed(facts: CheckFacts) -> Iterator[RuleResult]:
     level, text = _judge_address_policy(policy)
     remedy = Remedy("create it with `--internal-ips`, and connect from inside its network or with `--iap`")
     yield RuleResult(
-        level=level,
-        subject=subject,
-        text=text,
+        level,
+        subject,
+        text,
         why=None if level is Level.OK else "the service rejects a node whose workers may not have external addresses",
         remedies=() if level is Level.OK else (remedy,),
         facts={"constraint": EXTERNAL_IPS, "allowedValues": [*policy.allowed], "deniedValues": [*policy.denied]},
@@ -188,15 +184,15 @@ def os_login_required(facts: CheckFacts) -> Iterator[RuleResult]:
     elif policy is not None and (policy.enforced or policy.is_conditional):
         condition = ", under a condition" if policy.is_conditional else ""
         yield RuleResult(
-            level=Level.NOTE,
-            subject=subject,
-            text=f"the organisation requires OS Login (`{OS_LOGIN}`{condition}); tpuctl uses it",
+            Level.NOTE,
+            subject,
+            f"the organisation requires OS Login (`{OS_LOGIN}`{condition}); tpuctl uses it",
             why="workers ignore keys in metadata, and users need a role to log in",
             remedies=(Remedy("grant users `roles/compute.osLogin` and `roles/iam.serviceAccountUser`"),),
             facts={"constraint": OS_LOGIN, "conditional": policy.is_conditional},
         )
     elif policy is not None:
-        yield RuleResult(level=Level.OK, subject=subject, text=f"`{OS_LOGIN}` is not enforced")
+        yield RuleResult(Level.OK, subject, f"`{OS_LOGIN}` is not enforced")
 
 
 @check_rule("TPU505", "Secure Boot if required")
@@ -216,13 +212,13 @@ def secure_boot_satisfied(facts: CheckFacts) -> Iterator[RuleResult]:
         return
     elif facts.wanted.spec.shielded_secure_boot or not (policy.enforced or policy.is_conditional):
         text = f"`{SHIELDED_VM}` is {'satisfied: the node has Secure Boot' if policy.enforced else 'not enforced'}"
-        yield RuleResult(level=Level.OK, subject=subject, text=text)
+        yield RuleResult(Level.OK, subject, text)
     else:
         condition = " under a condition, which is not evaluated" if policy.is_conditional else ""
         yield RuleResult(
-            level=Level.WARNING if policy.is_conditional else Level.ERROR,
-            subject=subject,
-            text=f"the organisation requires Secure Boot{condition} (`{SHIELDED_VM}`), but the node does not request it",
+            Level.WARNING if policy.is_conditional else Level.ERROR,
+            subject,
+            f"the organisation requires Secure Boot{condition} (`{SHIELDED_VM}`), but the node does not request it",
             why="the service rejects a node that violates the policy",
             remedies=(Remedy("create it with `--shielded-secure-boot`"),),
             facts={"constraint": SHIELDED_VM, "conditional": policy.is_conditional},
@@ -244,23 +240,21 @@ def project_is_active(facts: CheckFacts) -> Iterator[RuleResult]:
             yield unread_result(fact, subject, what, permission="resourcemanager.projects.get", project=name)
         case Absent():
             yield RuleResult(
-                level=Level.ERROR,
-                subject=subject,
-                text=f"there is no project `{name}`",
+                Level.ERROR,
+                subject,
+                f"there is no project `{name}`",
                 remedies=(Remedy("use the PROJECT_ID, not the name, of one of these", list_projects_command()),),
             )
         case Known(value) if value.state in {"ACTIVE", ""}:
-            yield RuleResult(
-                level=Level.OK, subject=subject, text="the project is active", facts={"projectNumber": value.number}
-            )
+            yield RuleResult(Level.OK, subject, "the project is active", facts={"projectNumber": value.number})
         case Known(value):
             is_going = value.state in _DELETION_STATES
             restore = Remedy("cancel its deletion", restore_project_command(name))
             other = Remedy("check whether it is active, or use another: `--project`", list_projects_command())
             yield RuleResult(
-                level=Level.ERROR if is_going else Level.UNKNOWN,
-                subject=subject,
-                text=f"project `{name}` is not active, but {value.state}"
+                Level.ERROR if is_going else Level.UNKNOWN,
+                subject,
+                f"project `{name}` is not active, but {value.state}"
                 if is_going
                 else f"project `{name}` is {value.state}, a state that this version does not know",
                 why="nothing can be created in it, and everything in it will be deleted" if is_going else None,
@@ -293,7 +287,7 @@ def _judge_address_policy(policy: OrgPolicy) -> tuple[Level, str]:
 
 
 def _no_policy_result(subject: str, constraint: str) -> RuleResult:
-    return RuleResult(level=Level.OK, subject=subject, text=f"no organisation policy `{constraint}`")
+    return RuleResult(Level.OK, subject, f"no organisation policy `{constraint}`")
 
 
 PROJECT_RULES: tuple[CheckRule[CheckFacts], ...] = (

@@ -67,14 +67,14 @@ def address_quota_is_enough(facts: CheckFacts) -> Iterator[RuleResult]:
             values = {"metric": ADDRESS_METRIC, "region": wanted.region, "limit": limit, "held": used, "needed": needed}
             if used + needed <= limit:
                 text = f"{used + needed} of {limit} external addresses in {wanted.region}"
-                yield RuleResult(level=Level.OK, subject=wanted.region, text=text, facts=values)
+                yield RuleResult(Level.OK, wanted.region, text, facts=values)
                 return
             left = max(limit - used, 0)
             page = f"https://console.cloud.google.com/iam-admin/quotas?project={wanted.project}"
             yield RuleResult(
-                level=Level.WARNING,
-                subject=wanted.region,
-                text=f"{_count_addresses(needed)} needed in {wanted.region}, and {left} of {limit} are left",
+                Level.WARNING,
+                wanted.region,
+                f"{_count_addresses(needed)} needed in {wanted.region}, and {left} of {limit} are left",
                 why="every worker uses one, and a slice is never created in part",
                 remedies=(
                     _internal_ips_remedy(wanted),
@@ -85,7 +85,7 @@ def address_quota_is_enough(facts: CheckFacts) -> Iterator[RuleResult]:
         case Known() | Absent():
             text = f"{wanted.region} shows no quota of external addresses"
             values = {"metric": ADDRESS_METRIC, "region": wanted.region, "needed": needed}
-            yield RuleResult(level=Level.NOTE, subject=wanted.region, text=text, facts=values)
+            yield RuleResult(Level.NOTE, wanted.region, text, facts=values)
         case Unknown() as unknown:
             what = f"the external addresses left in {wanted.region}"
             yield unread_result(unknown, wanted.region, what, permission="compute.regions.get", project=wanted.project)
@@ -100,9 +100,9 @@ def many_addresses(facts: CheckFacts) -> Iterator[RuleResult]:
     wanted, needed = facts.wanted, _addresses_needed(facts.wanted)
     if wanted.creates and needed >= MANY_ADDRESSES:
         yield RuleResult(
-            level=Level.NOTE,
-            subject=wanted.what.strip("`"),
-            text=f"{_count_addresses(needed)} used, one by each worker",
+            Level.NOTE,
+            wanted.what.strip("`"),
+            f"{_count_addresses(needed)} used, one by each worker",
             why=f"a region has {MANY_ADDRESSES} unless you request more, and every external address "
             "can be reached from outside",
             remedies=(_internal_ips_remedy(wanted),),
@@ -194,9 +194,9 @@ def quota_is_enough(facts: CheckFacts) -> Iterator[RuleResult]:
                     for usage in usages
                 ]
                 yield RuleResult(
-                    level=Level.OK,
-                    subject=usages[0].place,
-                    text=f"the quota for {pool} is sufficient: {', '.join(words)}",
+                    Level.OK,
+                    usages[0].place,
+                    f"the quota for {pool} is sufficient: {', '.join(words)}",
                     facts={"limits": [_limit_facts(usage) for usage in usages]},
                 )
         case Absent():
@@ -229,9 +229,9 @@ def dead_records_hold_quota(facts: CheckFacts) -> Iterator[RuleResult]:
         return
     unit, amount = accelerator.generation.unit, sum(one.size for one in dead)
     yield RuleResult(
-        level=Level.NOTE,
-        subject=wanted.region,
-        text=f"dead records hold {amount} {unit} of {pool} quota: {_holder_words(dead)}",
+        Level.NOTE,
+        wanted.region,
+        f"dead records hold {amount} {unit} of {pool} quota: {_holder_words(dead)}",
         why="they count against the quota until they are deleted",
         remedies=tuple(Remedy(f"delete {one.label}", one.delete) for one in dead[:_MAX_HOLDERS]),
         facts={
@@ -285,9 +285,9 @@ def _quota_exceeded_result(facts: CheckFacts, usage: _LimitUsage) -> RuleResult:
     others = "use a zone and tier that a grant or a quota covers, or " if is_zero else ""
     page = f"https://console.cloud.google.com/iam-admin/quotas?project={wanted.project}"
     return RuleResult(
-        level=Level.WARNING if is_reserved or not usage.is_surely_short else Level.ERROR,
-        subject=usage.place,
-        text=f"the quota `{name}` is 0 in {usage.place}: the project was never given any"
+        Level.WARNING if is_reserved or not usage.is_surely_short else Level.ERROR,
+        usage.place,
+        f"the quota `{name}` is 0 in {usage.place}: the project was never given any"
         if is_zero
         else f"{usage.needed} {usage.unit} are needed in {usage.place}, and {left} are left: "
         f"`{name}` is {limit.value}{holders}",
@@ -308,9 +308,9 @@ def _quota_exceeded_result(facts: CheckFacts, usage: _LimitUsage) -> RuleResult:
 
 def _no_limit_result(facts: CheckFacts, pool: QuotaPool) -> RuleResult:
     return RuleResult(
-        level=Level.NOTE,
-        subject=facts.wanted.region,
-        text=f"the service shows no quota for {pool} in {facts.wanted.region}",
+        Level.NOTE,
+        facts.wanted.region,
+        f"the service shows no quota for {pool} in {facts.wanted.region}",
         why="it may be unlimited, or have another name than tpuctl expects; the service decides",
         facts={"pool": str(pool)},
     )
@@ -361,9 +361,9 @@ def reservation_exists(facts: CheckFacts) -> Iterator[RuleResult]:
                 place = (f"--zone={wanted.zone}", f"--project={wanted.project}")
                 listing = shlex.join(["gcloud", "alpha", "compute", "tpus", "reservations", "list", *place])
                 yield RuleResult(
-                    level=Level.WARNING,
-                    subject=wanted.zone,
-                    text=f"the project has no {'active ' if names else ''}reservation in {wanted.zone}"
+                    Level.WARNING,
+                    wanted.zone,
+                    f"the project has no {'active ' if names else ''}reservation in {wanted.zone}"
                     + (f"; ended: {names}" if names else ""),
                     why="reserved capacity needs a reservation; the list may lack one that another project shares",
                     remedies=(
@@ -393,9 +393,9 @@ def _judge_reservation(wanted: WantedNode, reservation: Reservation) -> RuleResu
     kind = f" for {standard['resourceType']}" if standard.get("resourceType") else ""
     doubt = f": {', and '.join(doubts)}" if doubts else ""
     return RuleResult(
-        level=Level.WARNING if doubts else Level.OK,
-        subject=reservation.name,
-        text=f"`{reservation.name}` is a reservation in {wanted.zone}{kind}{amount}{doubt}",
+        Level.WARNING if doubts else Level.OK,
+        reservation.name,
+        f"`{reservation.name}` is a reservation in {wanted.zone}{kind}{amount}{doubt}",
         why="the service answers that there is not enough reserved capacity" if doubts else None,
         remedies=(Remedy("wait until it is active, request less, or use another tier"),) if doubts else (),
         facts={"reservation": reservation.name, "zone": wanted.zone, "state": state, "size": size, "held": used},
@@ -429,9 +429,9 @@ def grant_covers(facts: CheckFacts) -> Iterator[RuleResult]:
     if accelerator is None:
         name = wanted.spec.accelerator_type
         yield RuleResult(
-            level=level,
-            subject=wanted.zone,
-            text=f"unknown whether a grant covers {name}: tpuctl does not know the type",
+            level,
+            wanted.zone,
+            f"unknown whether a grant covers {name}: tpuctl does not know the type",
             why=why,
             facts={"acceleratorType": name, "grants": [str(grant) for grant in wanted.grants]},
         )
@@ -443,16 +443,16 @@ def grant_covers(facts: CheckFacts) -> Iterator[RuleResult]:
     elif resources is not None and wanted.zone not in resources.unreachable:
         grants = " and ".join(f"`{grant}`" for grant in coverage.grants)
         yield RuleResult(
-            level=Level.OK,
-            subject=wanted.zone,
-            text=f"covered by the grant {grants}: {coverage.used + coverage.needed} of {coverage.granted} chips",
+            Level.OK,
+            wanted.zone,
+            f"covered by the grant {grants}: {coverage.used + coverage.needed} of {coverage.granted} chips",
             facts=_coverage_facts(coverage),
         )
     elif is_strict:
         yield RuleResult(
-            level=Level.ERROR,
-            subject=wanted.zone,
-            text=f"the current usage of the grant `{coverage.grants[0]}` is unknown; it may be used up",
+            Level.ERROR,
+            wanted.zone,
+            f"the current usage of the grant `{coverage.grants[0]}` is unknown; it may be used up",
             why=why,
             remedies=(Remedy("check again when the nodes of the project can be listed"),),
             facts=_coverage_facts(coverage),
@@ -475,9 +475,9 @@ def grant_lasts(facts: CheckFacts) -> Iterator[RuleResult]:
         days = (grant.until - today).days if grant.until else 0
         when = "today" if days == 0 else f"in {days} day{'' if days == 1 else 's'}"
         yield RuleResult(
-            level=Level.WARNING,
-            subject=grant.zone,
-            text=f"the grant `{grant}` ends {when}",
+            Level.WARNING,
+            grant.zone,
+            f"the grant `{grant}` ends {when}",
             why="what runs after its last day is billed",
             remedies=(Remedy(f"delete the node by the end of {grant.until}, or ask for a longer grant"),),
             facts={"grant": str(grant), "until": str(grant.until), "days": days},
@@ -488,18 +488,18 @@ def grant_lasts(facts: CheckFacts) -> Iterator[RuleResult]:
             delete_queued_resource_command(wanted.project, wanted.zone, wanted.name.node_id) if wanted.name else None
         )
         yield RuleResult(
-            level=Level.WARNING,
-            subject=last.zone,
-            text=f"the grant `{last}` has ended; {wanted.what} is billed since then",
+            Level.WARNING,
+            last.zone,
+            f"the grant `{last}` has ended; {wanted.what} is billed since then",
             why="what runs after the last day of a grant is billed",
             remedies=(Remedy("delete it if you no longer need it", command),),
             facts={"grant": str(last), "until": str(last.until)},
         )
     if wanted.creates and wanted.zone == load_accelerators().research_zone:
         yield RuleResult(
-            level=Level.NOTE,
-            subject=wanted.zone,
-            text=f"{wanted.zone} is for grants of the TPU Research Cloud",
+            Level.NOTE,
+            wanted.zone,
+            f"{wanted.zone} is for grants of the TPU Research Cloud",
             why="its quota exists while a grant lasts, and is removed afterwards",
             facts={"zone": wanted.zone, "isGranted": bool(lasting)},
         )
@@ -511,9 +511,9 @@ def _no_grants_result(facts: CheckFacts) -> RuleResult:
     # Only the holder knows count and last day.
     grant = f"zone={wanted.zone},type={kind},tier={wanted.spec.tier or Tier.ON_DEMAND},count=COUNT,until=DATE"
     return RuleResult(
-        level=Level.ERROR,
-        subject=wanted.zone,
-        text="`no_billing_outside_grants` is set, but no grants are configured: nothing may be created",
+        Level.ERROR,
+        wanted.zone,
+        "`no_billing_outside_grants` is set, but no grants are configured: nothing may be created",
         why="everything created without a grant is billed",
         remedies=(
             Remedy(
@@ -543,9 +543,9 @@ def _not_covered_result(
             + (f" ({coverage.used} are in use)" if coverage.used else "")
         )
     return RuleResult(
-        level=level,
-        subject=wanted.zone,
-        text=f"no grant covers {wanted.what}: it will be billed"
+        level,
+        wanted.zone,
+        f"no grant covers {wanted.what}: it will be billed"
         + (f"; the nearest is `{grant}`: {', '.join(reasons)}" if grant else ""),
         why=why,
         remedies=tuple(_grant_remedies(facts, accelerator, grant)) if grant else (),

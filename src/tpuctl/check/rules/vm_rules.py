@@ -99,7 +99,7 @@ def disk_is_attachable(facts: CheckFacts) -> Iterator[RuleResult]:
             ]
             values = {"sourceDisk": requested.disk.source, "mode": requested.disk.mode}
             text = f"disk `{requested.name}` can be attached {requested.disk.mode}"
-            yield from found or [RuleResult(level=Level.OK, subject=requested.subject, text=text, facts=values)]
+            yield from found or [RuleResult(Level.OK, requested.subject, text, facts=values)]
 
 
 def _requested_disks(facts: CheckFacts) -> Iterator[_RequestedDisk]:
@@ -118,9 +118,9 @@ def _disk_place_result(requested: _RequestedDisk, wanted: WantedNode) -> RuleRes
         is_near = requested.region == wanted.region
         other = Remedy(f"name a disk in {wanted.zone}: `--data-disk`", list_disks_command(requested.project))
         return RuleResult(
-            level=Level.NOTE if is_near else Level.ERROR,
-            subject=requested.subject,
-            text=f"disk `{requested.name}` is a regional disk of {requested.region}"
+            Level.NOTE if is_near else Level.ERROR,
+            requested.subject,
+            f"disk `{requested.name}` is a regional disk of {requested.region}"
             + ("; the zones of its replicas are not read" if is_near else f", the node is in {wanted.region}"),
             why=f"it can be attached only in the two zones of its replicas, and the node is in {wanted.zone}",
             remedies=() if is_near else (other,),
@@ -135,9 +135,9 @@ def _disk_place_result(requested: _RequestedDisk, wanted: WantedNode) -> RuleRes
             return unread_result(fact, requested.subject, what, permission=permission, project=requested.project)
         case Absent():
             return RuleResult(
-                level=Level.ERROR,
-                subject=requested.subject,
-                text=f"project `{requested.project}` has no disk `{requested.name}` in {wanted.zone}",
+                Level.ERROR,
+                requested.subject,
+                f"project `{requested.project}` has no disk `{requested.name}` in {wanted.zone}",
                 remedies=(
                     Remedy("name a disk in the node's zone: `--data-disk`", list_disks_command(requested.project)),
                 ),
@@ -149,24 +149,24 @@ def _disk_place_result(requested: _RequestedDisk, wanted: WantedNode) -> RuleRes
             path = f"projects/{requested.project}/zones/{wanted.zone}/disks/{requested.name}"
             mode = requested.disk.mode.lower().replace("_", "-")
             return RuleResult(
-                level=Level.WARNING,
-                subject=requested.subject,
-                text=f"disk `{requested.name}` is named without its path",
+                Level.WARNING,
+                requested.subject,
+                f"disk `{requested.name}` is named without its path",
                 why="the API needs the full path of a disk",
                 remedies=(Remedy(f"write `--data-disk=source={path},mode={mode}`"),),
                 facts=values,
             )
         case Known():
             text = f"disk `{requested.name}` is in {wanted.zone}"
-            return RuleResult(level=Level.OK, subject=requested.subject, text=text, facts=values)
+            return RuleResult(Level.OK, requested.subject, text, facts=values)
 
 
 def _misplaced_disk_result(requested: _RequestedDisk, wanted: WantedNode, zone: str) -> RuleResult:
     place = f"{zone}, another zone of that region" if region_of_zone(zone) == wanted.region else zone
     return RuleResult(
-        level=Level.ERROR,
-        subject=requested.subject,
-        text=f"the node is in {wanted.zone}, disk `{requested.name}` in {place}",
+        Level.ERROR,
+        requested.subject,
+        f"the node is in {wanted.zone}, disk `{requested.name}` in {place}",
         why="a disk can be attached only in its own zone",
         remedies=(
             Remedy(f"name a disk in {wanted.zone}: `--data-disk`", list_disks_command(requested.project)),
@@ -188,7 +188,7 @@ def _attach_problems(requested: _RequestedDisk, value: PersistentDisk, wanted: W
     writes = requested.disk.mode != "READ_ONLY"
 
     def obstacle(text: str, why: str, *remedies: Remedy, level: Level = Level.ERROR) -> RuleResult:
-        return RuleResult(level=level, subject=requested.subject, text=text, why=why, remedies=remedies, facts=values)
+        return RuleResult(level, requested.subject, text, why=why, remedies=remedies, facts=values)
 
     # Other nodes of the same command that use the disk.
     sharing = [
@@ -230,9 +230,9 @@ def _undocumented_type_results(
         return
     listed = " or ".join(f"`{name}`" for name in kinds)
     yield RuleResult(
-        level=Level.NOTE,
-        subject=requested.subject,
-        text=f"disk `{requested.name}` is a `{value.kind}`; {listed} is documented for {accelerator.generation.name}",
+        Level.NOTE,
+        requested.subject,
+        f"disk `{requested.name}` is a `{value.kind}`; {listed} is documented for {accelerator.generation.name}",
         why="creating the node may fail with another disk type",
         facts={"sourceDisk": requested.disk.source, "type": value.kind},
     )
@@ -274,9 +274,9 @@ def machine_is_near(facts: CheckFacts) -> Iterator[RuleResult]:
             yield unread_result(fact, _machine_subject(name), what, permission=permission, project=project)
         case Absent():
             yield RuleResult(
-                level=Level.ERROR,
-                subject=_machine_subject(name),
-                text=f"project `{project}` has no virtual machine `{name}`",
+                Level.ERROR,
+                _machine_subject(name),
+                f"project `{project}` has no virtual machine `{name}`",
                 remedies=(Remedy("name one of these: `--vm`", list_machines_command(project)),),
                 facts={"instance": name},
             )
@@ -285,9 +285,9 @@ def machine_is_near(facts: CheckFacts) -> Iterator[RuleResult]:
             if value.status not in {"RUNNING", ""}:
                 start = start_machine_command(project, value.zone, value.name)
                 yield RuleResult(
-                    level=Level.NOTE,
-                    subject=_machine_subject(value.name),
-                    text=f"virtual machine `{value.name}` is not running, but {value.status}",
+                    Level.NOTE,
+                    _machine_subject(value.name),
+                    f"virtual machine `{value.name}` is not running, but {value.status}",
                     remedies=(Remedy("start it", start),),
                     facts={"instance": value.name, "status": value.status},
                 )
@@ -312,14 +312,14 @@ def machine_scopes_suffice(facts: CheckFacts) -> Iterator[RuleResult]:
     unwritable = [use.url for use in uses if writes and use.writes and not scopes & _WRITING_SCOPES]
     if value.account and not unreadable and not unwritable:
         text = f"the scopes of virtual machine `{value.name}` are sufficient for its buckets"
-        yield RuleResult(level=Level.OK, subject=_machine_subject(value.name), text=text, facts=values)
+        yield RuleResult(Level.OK, _machine_subject(value.name), text, facts=values)
         return
     what = "read" if not unwritable else "write to" if not unreadable else "read or write to"
     urls = ", ".join(dict.fromkeys(unreadable + unwritable))
     yield RuleResult(
-        level=Level.WARNING,
-        subject=_machine_subject(value.name),
-        text=f"the scopes of virtual machine `{value.name}` do not allow it to {what} buckets"
+        Level.WARNING,
+        _machine_subject(value.name),
+        f"the scopes of virtual machine `{value.name}` do not allow it to {what} buckets"
         if value.account
         else f"virtual machine `{value.name}` has no service account",
         why=f"its programs cannot {what} {urls} with its account, whichever roles the account has"
@@ -334,12 +334,12 @@ def _machine_place_result(value: ComputeInstance, wanted: WantedNode) -> RuleRes
     subject, values = _machine_subject(value.name), {"instance": value.name, "zone": value.zone}
     if value.zone == wanted.zone:
         text = f"virtual machine `{value.name}` is in {value.zone} too"
-        return RuleResult(level=Level.OK, subject=subject, text=text, facts=values)
+        return RuleResult(Level.OK, subject, text, facts=values)
     is_near = region_of_zone(value.zone) == wanted.region
     return RuleResult(
-        level=Level.WARNING if is_near else Level.ERROR,
-        subject=subject,
-        text=f"virtual machine `{value.name}` is in {value.zone}, the node in {wanted.zone}"
+        Level.WARNING if is_near else Level.ERROR,
+        subject,
+        f"virtual machine `{value.name}` is in {value.zone}, the node in {wanted.zone}"
         + (", another zone of that region" if is_near else ", another region"),
         why="traffic between zones is billed, and slower than within a zone"
         if is_near

@@ -61,9 +61,9 @@ def image_fits_accelerator(facts: CheckFacts) -> Iterator[RuleResult]:
     verdict = judge_image(name, accelerator)
     fits = verdict.match is ImageFit.FITS
     yield RuleResult(
-        level=_FIT_LEVELS[verdict.match],
-        subject=name,
-        text=f"`{name}` fits {accelerator.name}" if fits else f"`{name}` on {accelerator.name}: {verdict.reason}",
+        _FIT_LEVELS[verdict.match],
+        name,
+        f"`{name}` fits {accelerator.name}" if fits else f"`{name}` on {accelerator.name}: {verdict.reason}",
         why=_FIT_REASONS.get(verdict.match),
         remedies=() if fits else (_other_image_remedy(wanted, verdict.better or accelerator.runtime_version),),
         facts={
@@ -88,9 +88,7 @@ def image_is_offered(facts: CheckFacts) -> Iterator[RuleResult]:
     match facts.versions:
         case Known(versions) if name in versions:
             text = f"{wanted.zone} offers `{name}`"
-            yield RuleResult(
-                level=Level.OK, subject=name, text=text, facts={"runtimeVersion": name, "zone": wanted.zone}
-            )
+            yield RuleResult(Level.OK, name, text, facts={"runtimeVersion": name, "zone": wanted.zone})
         case Known(()):
             yield _unread_images(wanted, name, Unknown("its list is empty"))
         case Known(versions):
@@ -99,9 +97,9 @@ def image_is_offered(facts: CheckFacts) -> Iterator[RuleResult]:
             is_documented = wanted.accelerator is not None and is_documented_image(name, wanted.accelerator)
             listing = f"tpuctl versions --project={wanted.project} --zone={wanted.zone}"
             yield RuleResult(
-                level=Level.WARNING if is_documented else Level.ERROR,
-                subject=name,
-                text=f"{wanted.zone} has no runtime version `{name}`" + (f"; the nearest is `{near}`" if near else ""),
+                Level.WARNING if is_documented else Level.ERROR,
+                name,
+                f"{wanted.zone} has no runtime version `{name}`" + (f"; the nearest is `{near}`" if near else ""),
                 why="the documentation names it, but the service may reject what the zone's list lacks"
                 if is_documented
                 else "the service rejects a node with it",
@@ -155,9 +153,9 @@ def node_name_is_free(facts: CheckFacts) -> Iterator[RuleResult]:
                 does_not = "it does not" if len(resources.unreachable) == 1 else "they do not"
                 permission = f"`tpu.nodes.list` on project `{wanted.project}`"
                 yield RuleResult(
-                    level=Level.UNKNOWN,
-                    subject=subject,
-                    text=f"the nodes in {zones} could not be read: {does_not} answer",
+                    Level.UNKNOWN,
+                    subject,
+                    f"the nodes in {zones} could not be read: {does_not} answer",
                     why="nodes there count against quota and grants, and may have the same name",
                     remedies=(Remedy(f"check again; reading it takes the permission {permission}"),),
                     facts={"unreachable": list(resources.unreachable), "permission": "tpu.nodes.list"},
@@ -165,7 +163,7 @@ def node_name_is_free(facts: CheckFacts) -> Iterator[RuleResult]:
                 )
             elif wanted.name and not found:
                 text = f"the name `{subject}` is free"
-                yield RuleResult(level=Level.OK, subject=subject, text=text, facts={"nodeId": subject})
+                yield RuleResult(Level.OK, subject, text, facts={"nodeId": subject})
         case Absent() | Unknown() as fact:
             what = "the nodes and queued resources of the project, and their use of quota and grants,"
             yield unread_result(fact, subject, what, permission="tpu.nodes.list", project=wanted.project)
@@ -180,9 +178,9 @@ def _difference_results(wanted: WantedNode) -> Iterator[RuleResult]:
     if differences:
         node_id = node.name.node_id
         yield RuleResult(
-            level=Level.NOTE,
-            subject=node_id,
-            text=f"`{node_id}` exists ({node.state}) and differs: {'; '.join(map(str, differences))}",
+            Level.NOTE,
+            node_id,
+            f"`{node_id}` exists ({node.state}) and differs: {'; '.join(map(str, differences))}",
             why="`up` refuses it without `--replace`, which deletes the node and its boot disk",
             remedies=(Remedy("to recreate it", create_or_check_command(wanted, more=("--replace",))),),
             facts={
@@ -210,9 +208,9 @@ def _same_name_results(wanted: WantedNode, name: NodeName, resources: ProjectRes
             will = "requested" if is_dead else "will create"
             command = delete_queued_resource_command(wanted.project, zone, node_id, all_nodes=len(request.node_ids) > 1)
             yield RuleResult(
-                level=Level.NOTE if is_dead else Level.WARNING,
-                subject=node_id,
-                text=f"the queued resource `{request_id}` in {zone} ({request.state}) {will} a node `{node_id}`",
+                Level.NOTE if is_dead else Level.WARNING,
+                node_id,
+                f"the queued resource `{request_id}` in {zone} ({request.state}) {will} a node `{node_id}`",
                 why="it has ended, and its record holds name and quota"
                 if is_dead
                 else "there may be two nodes with this name, each of them billed",
@@ -233,9 +231,9 @@ def _same_name_node_result(wanted: WantedNode, node: Node) -> RuleResult:
         why = "two nodes with the same name are easily confused, and each is billed"
         advice = "delete that one if you do not need it, or choose another name"
     return RuleResult(
-        level=Level.NOTE if is_dead else Level.WARNING,
-        subject=node_id,
-        text=f"{what} is in {zone} ({node.state})",
+        Level.NOTE if is_dead else Level.WARNING,
+        node_id,
+        f"{what} is in {zone} ({node.state})",
         why=why,
         remedies=(Remedy(advice, command),),
         facts={"nodeId": node_id, "zone": zone, "state": str(node.state)},
@@ -263,10 +261,10 @@ def type_is_offered_in_zone(facts: CheckFacts) -> Iterator[RuleResult]:
             generation = like.generation if like and _sizes_offered(types, like) else None
             values = {"acceleratorType": name, "zone": wanted.zone}
             if name in types:
-                yield RuleResult(level=Level.OK, subject=wanted.zone, text=f"{wanted.zone} offers {name}", facts=values)
+                yield RuleResult(Level.OK, wanted.zone, f"{wanted.zone} offers {name}", facts=values)
             elif generation and wanted.spec.topology:
                 text = f"{wanted.zone} offers {generation.name}"
-                yield RuleResult(level=Level.OK, subject=wanted.zone, text=text, facts=values)
+                yield RuleResult(Level.OK, wanted.zone, text, facts=values)
             # The lists of zones have the usual sizes of the large generations, not every possible one.
             elif (
                 like
@@ -275,7 +273,7 @@ def type_is_offered_in_zone(facts: CheckFacts) -> Iterator[RuleResult]:
             ):
                 text = f"{wanted.zone} offers {generation.name}, but {name} is not in its list"
                 why = "the documentation allows this size; the service decides"
-                yield RuleResult(level=Level.NOTE, subject=wanted.zone, text=text, why=why, facts=values)
+                yield RuleResult(Level.NOTE, wanted.zone, text, why=why, facts=values)
             else:
                 yield _type_not_offered(facts, types)
         case Absent() | Unknown(error_id="zone-not-supported"):
@@ -305,9 +303,9 @@ def zone_is_open(facts: CheckFacts) -> Iterator[RuleResult]:
     others = _sort_by_distance(wanted.zone, documented_zones_of(accelerator))
     text = f"open zones for it, according to the documentation: {', '.join(others)}"
     yield RuleResult(
-        level=Level.NOTE if is_listed else Level.WARNING,
-        subject=wanted.zone,
-        text=f"{wanted.zone} is a single-tenant zone for {accelerator.generation.name}"
+        Level.NOTE if is_listed else Level.WARNING,
+        wanted.zone,
+        f"{wanted.zone} is a single-tenant zone for {accelerator.generation.name}"
         + (", and its list has the type" if is_listed else ""),
         why="the documentation says that such a zone needs an agreement with Google",
         remedies=(Remedy(text, create_or_check_command(wanted, zone=others[0])),) if others else (),
@@ -326,9 +324,9 @@ def type_is_in_this_api(facts: CheckFacts) -> Iterator[RuleResult]:
     entry = find_type_of_other_service(name) if facts.wanted.creates else None
     if entry:
         yield RuleResult(
-            level=Level.ERROR,
-            subject=name,
-            text=f"`{name}` ({entry['name']}) is not available through the Cloud TPU API",
+            Level.ERROR,
+            name,
+            f"`{name}` ({entry['name']}) is not available through the Cloud TPU API",
             why="the service answers that it does not know the type",
             remedies=(Remedy(f"use {entry['through']}"),),
             facts={"acceleratorType": name, "through": entry["through"]},
@@ -356,9 +354,9 @@ def _type_not_offered(facts: CheckFacts, types: tuple[str, ...]) -> RuleResult:
     found = [(each, find_accelerator_type(each)) for each in types]
     generations = ", ".join(dict.fromkeys(like.generation.name if like else each for each, like in found))
     return RuleResult(
-        level=Level.ERROR,
-        subject=wanted.zone,
-        text=f"{wanted.zone} does not offer {name}; it offers {generations or 'no TPUs'}",
+        Level.ERROR,
+        wanted.zone,
+        f"{wanted.zone} does not offer {name}; it offers {generations or 'no TPUs'}",
         why="the service rejects types that the zone does not offer",
         remedies=tuple(remedies),
         facts={
@@ -397,9 +395,9 @@ def _missing_zone_result(facts: CheckFacts) -> RuleResult:
         remedies.append(Remedy("list the zones of the project", list_types_command(wanted)))
     meant = f"; did you mean `{near}`?" if near else ""
     return RuleResult(
-        level=Level.ERROR,
-        subject=wanted.zone,
-        text=f"the project cannot use the zone `{wanted.zone}`, or it does not exist{meant}",
+        Level.ERROR,
+        wanted.zone,
+        f"the project cannot use the zone `{wanted.zone}`, or it does not exist{meant}",
         why="the service rejects every request for it, and no role changes that; the mail of a grant names its zones",
         remedies=tuple(remedies),
         facts={"zone": wanted.zone, "nearest": near, "offeredIn": list(zones), "isFromTable": is_from_table},
