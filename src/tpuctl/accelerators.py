@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from importlib import resources
 from math import ceil, prod
 from typing import Any
 
 from tpuctl.errors import InvalidInputError
 from tpuctl.names import closest_match
+from tpuctl.yaml_reader import load_data
 
 _WELL_FORMED = re.compile(r"([a-z][a-z0-9]*)-([1-9][0-9]{0,5})")
 
@@ -129,11 +129,7 @@ class AcceleratorTable:
 @cache
 def load_accelerators() -> AcceleratorTable:
     """Return the table, read once."""
-    import yaml  # noqa: PLC0415  # 12 ms, and most commands never look a type up
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    text = resources.files("tpuctl.data").joinpath("accelerators.yaml").read_text("utf-8")
-    data = yaml.load(text, Loader=loader)  # noqa: S506  # the C version of the safe loader
+    data = load_data("accelerators.yaml")
     generations = {
         name: Generation(
             name=name,

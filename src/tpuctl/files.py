@@ -1,4 +1,4 @@
-"""Read files within limits of size and time, parse YAML within limits of size and depth, and write private files.
+"""Read files within limits of size and time, and write private files.
 
 A path from the user may be a pipe (`--env-file <(generate)`), a device, a directory, or larger than the memory: it is read
 within the limits, or raises an `InvalidInputError` (exit 2) with the file and the reason.
@@ -15,12 +15,12 @@ import stat
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO
+from typing import TYPE_CHECKING, BinaryIO, Final, TextIO
 
 from tpuctl.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -177,15 +177,6 @@ def _size(size: int) -> str:
     return f"{size} bytes"
 
 
-# PyYAML builds nodes by recursion, in C: a few thousand levels crash the process. No real document is this deep.
-YAML_MAX_DEPTH = 32
-YAML_MAX_LENGTH = 4 << 20
-YAML_MAX_VALUES = 100_000
-# libyaml compares each directive with all before it.
-_MAX_DIRECTIVES = 16
-_YamlNode = Any  # PyYAML's node; with the C loader its types do not say what marks hold
-
-
 def read_regular_file(path: Path, *, longest: int) -> tuple[bytes, os.stat_result]:
     """Return the content and the status of a regular file, without blocking, and at most `longest` bytes.
 
@@ -206,81 +197,6 @@ def read_regular_file(path: Path, *, longest: int) -> tuple[bytes, os.stat_resul
             str(path),
         )
     return content, status
-
-
-def compose_yaml(
-    text: str,
-    source: str,
-    *,
-    error: type[InvalidInputError] = InvalidInputError,
-    longest: int = YAML_MAX_LENGTH,
-    most: int = YAML_MAX_VALUES,
-) -> _YamlNode | None:
-    """Return the root node of a YAML document; None if it is empty. Nodes have line numbers, and construct no objects.
-
-    Raises `error`, with `source` and the line, if it is not YAML, has more than `YAML_MAX_DEPTH` levels, has more than `most`
-    values with aliases expanded, or contains itself.
-    """
-    if not text:
-        return None
-    if len(text) > longest:
-        raise error(f"{source}: larger than {longest >> 10} KiB of text")
-    if text.startswith("%") + text.count("\n%") > _MAX_DIRECTIVES:
-        raise error(f"{source}: more than {_MAX_DIRECTIVES} YAML directives")
-    import yaml  # noqa: PLC0415  # most commands read no YAML
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        if excess := _find_excess(yaml.parse(text, Loader=loader), most=most):
-            raise error(f"{source} {excess}")
-        return yaml.compose(text, Loader=loader)
-    except yaml.MarkedYAMLError as wrong:
-        mark = wrong.problem_mark or wrong.context_mark
-        where = f" line {mark.line + 1} column {mark.column + 1}" if mark else ""
-        raise error(f"{source}{where}: not valid YAML: {wrong.problem or wrong.context}") from None
-    except yaml.YAMLError as wrong:
-        raise error(f"{source}: not valid YAML: {' '.join(str(wrong).split())}") from None
-    except UnicodeError:
-        raise error(f"{source}: not valid YAML: it has characters that are not Unicode") from None
-
-
-def _find_excess(events: Iterable[Any], *, most: int) -> str | None:
-    """Return where and how a document exceeds the limits, None if it does not. Reads no further than that."""
-    import yaml  # noqa: PLC0415  # imported by the caller
-
-    # For each open collection: its anchor, its number of values, its depth.
-    levels: list[tuple[str | None, int, int]] = [(None, 0, 0)]
-    # Values and depth of each anchor; None while its collection is open.
-    anchors: dict[str | None, tuple[int, int] | None] = {}
-    for event in events:
-        if isinstance(event, yaml.CollectionStartEvent):
-            levels.append((event.anchor, 1, 1))
-            values, height, anchors[event.anchor] = 1, 1, None
-        elif isinstance(event, yaml.AliasEvent):
-            expanded = anchors.get(event.anchor, (1, 1))
-            if expanded is None:
-                return f"{_line_of_event(event)}: the alias `*{event.anchor}` is inside its own anchor"
-            values, height = expanded
-        elif isinstance(event, yaml.ScalarEvent):
-            values, height = anchors[event.anchor] = 1, 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, values, height = levels.pop()
-            anchors[anchor] = values, height
-        else:
-            continue
-        if len(levels) - 1 + height > YAML_MAX_DEPTH + 1:
-            return f"{_line_of_event(event)}: nested deeper than {YAML_MAX_DEPTH} levels"
-        if isinstance(event, yaml.CollectionStartEvent):
-            continue
-        outer, before, deepest = levels[-1]
-        levels[-1] = (outer, before + values, max(deepest, height + 1))
-        if before + values > most:
-            return f"{_line_of_event(event)}: more than {most} values"
-    return None
-
-
-def _line_of_event(event: Any) -> str:  # as `_YamlNode`
-    return f"line {event.start_mark.line + 1}"
 
 
 # Far more than tpuctl ever writes: a larger file is not its own, and could exhaust the memory.

@@ -16,8 +16,8 @@ from tests.lifecycle import ZONE, put
 from tpuctl.config import sources
 from tpuctl.config.sources import load_config_file
 from tpuctl.errors import InvalidInputError, SettingError
-from tpuctl.files import YAML_MAX_DEPTH, compose_yaml
 from tpuctl.sandbox.request_log import read_log
+from tpuctl.yaml_reader import YAML_MAX_DEPTH, compose_yaml
 
 SECRET = "-----BEGIN OPENSSH PRIVATE KEY-----\nsecret\n"
 HEAD = f"project: theirs\nzone: {ZONE}\ntype: v4-8\n"

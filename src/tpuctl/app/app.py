@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from tpuctl.nodes.locate import SearchPlace
     from tpuctl.nodes.ssh_workers import SshWorkers
     from tpuctl.output.progress import Progress
-    from tpuctl.output.terminal import StandardStreams
+    from tpuctl.output.terminal import Cell, StandardStreams
+    from tpuctl.output.views import View
     from tpuctl.sandbox.state import SandboxState
 
 # Options whose setting has another name, and options that add to a setting instead of replacing it.
@@ -364,6 +365,29 @@ class App:
     @property
     def _shown_arguments(self) -> Sequence[str]:
         return mask_command_line(self.invocation.arguments, self.invocation.environ)
+
+    def show(self, view: View) -> None:
+        """Write a result in the chosen format; nothing if stdout has events only."""
+        if self.shows_events:
+            return
+        match self.format:
+            case OutputFormat.JSON | OutputFormat.YAML:
+                value = view.value()
+                if view.is_marked and self.is_sandbox:
+                    mark = {"sandbox": True}
+                    value = [{**entry, **mark} for entry in value] if isinstance(value, list) else {**value, **mark}
+                self.terminal.data(value, self.format)
+            case OutputFormat.NAME if view.names is not None:
+                self.terminal.names(view.names())
+            case _:
+                view.text(self.terminal)
+
+    def show_entry(self, value: Mapping[str, Any], cells: Sequence[Cell]) -> None:
+        """Write one of several results that arrive over time: a line of JSON, or of cells with tabs."""
+        if self.format in {OutputFormat.JSON, OutputFormat.YAML}:
+            self.terminal.record(value)
+        else:
+            self.terminal.rows([cells])
 
     def show_error(self, error: TpuctlError) -> None:
         """Print an error in the chosen output format."""

@@ -30,6 +30,7 @@ from tpuctl.errors import InvalidInputError, SettingError
 from tpuctl.models.spec import check_labels, check_tags
 from tpuctl.names import BucketPath, check_login, check_project, check_zone, closest_match
 from tpuctl.output.terminal import Cell, OutputFormat
+from tpuctl.output.views import table_view
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,23 +80,24 @@ def show(app: App, *, key: str | None, show_all: bool) -> None:
         rows.append((spec.key, _value(settings, spec, shows_metadata=app.terminal.shows_metadata), source))
     if key is None:
         rows.append(("identity", *_identity(app)))
-    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
-        app.terminal.data([{"key": name, "value": value, "source": source} for name, value, source in rows], app.format)
-    elif app.format is OutputFormat.NAME:
-        for _, value, _ in rows:
-            if key is None:
-                app.terminal.write(_text(value))
-            else:
-                app.terminal.document(_text(value) + "\n")  # unchanged, for scripts
-    else:
-        table = []
-        for name, value, source in rows:
-            text = _text(value)
-            lines = text.splitlines()
-            # Of several lines the first and their number; in a pipe all of them.
-            cell = Cell(f"{lines[0]} … ({len(lines)} lines)", "\\n".join(lines)) if len(lines) > 1 else Cell(text)
-            table.append((Cell(name), cell, Cell(source)))
-        app.terminal.table(("KEY", "VALUE", "SOURCE"), table)
+    if key is not None and app.format is OutputFormat.NAME:
+        app.terminal.document("".join(_text(value) + "\n" for _, value, _ in rows))  # unchanged, for scripts
+        return
+    app.show(
+        table_view(
+            ("KEY", "VALUE", "SOURCE"),
+            [(Cell(name), _value_cell(_text(value)), Cell(source)) for name, value, source in rows],
+            value=lambda: [{"key": name, "value": value, "source": source} for name, value, source in rows],
+            names=lambda: [_text(value) for _, value, _ in rows],
+            is_marked=False,
+        )
+    )
+
+
+def _value_cell(text: str) -> Cell:
+    """Return the cell of a value. Of several lines a terminal shows the first and their number, a pipe all of them."""
+    lines = text.splitlines()
+    return Cell(f"{lines[0]} … ({len(lines)} lines)", "\\n".join(lines)) if len(lines) > 1 else Cell(text)
 
 
 @cli_command(

@@ -18,11 +18,10 @@ from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import InvalidInputError, NotConfirmedError, NotFoundError
 from tpuctl.files import MIB, expand_user_path, read_text_stream, read_user_text
 from tpuctl.models.node import Health
-from tpuctl.output.terminal import Cell, OutputFormat
+from tpuctl.output.terminal import Cell
+from tpuctl.output.views import View, table_view
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from tpuctl.app.app import App
     from tpuctl.sandbox.faults import Fault
     from tpuctl.sandbox.request_log import LoggedCall
@@ -196,9 +195,6 @@ def sandbox_status(app: App) -> None:
         "faults": faults,
         "events": [{"at": format_timestamp(event.at), "text": event.document.get("text")} for event in events],
     }
-    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
-        app.terminal.data(values, app.format)
-        return
     rows = [("path", values["path"]), ("now", values["now"]), ("speed", f"{summary.speed:g} times real time")]
     rows += [(f"nodes of {project}", _format_counts(states)) for project, states in summary.states.items()]
     rows += [
@@ -206,7 +202,13 @@ def sandbox_status(app: App) -> None:
     ]
     rows += [(f"fault {fault_id}", describe_fault(fault)) for fault_id, fault in summary.faults]
     rows += [(event["at"], event["text"]) for event in values["events"]]
-    app.terminal.details([(label, text, "") for label, text in rows])
+    app.show(
+        View(
+            value=lambda: values,
+            text=lambda terminal: terminal.details([(label, text, "") for label, text in rows]),
+            is_marked=False,
+        )
+    )
 
 
 def _format_counts(states: dict[str, int]) -> str:
@@ -454,47 +456,44 @@ def sandbox_log(app: App, *, since: timedelta | str | None, follow: bool) -> Non
         begin = session.now - since if isinstance(since, timedelta) else None
     coming = follow_log(sandbox.path)
     next(coming) if follow else ()
-    _show_log(app, read_log(sandbox.path, since=begin), is_part=follow)
+    entries = list(read_log(sandbox.path, since=begin))
+    if not follow:
+        app.show(
+            table_view(
+                _LOG_HEADER,
+                [_log_cells(entry) for entry in entries],
+                value=lambda: [_log_json(entry) for entry in entries],
+                is_marked=False,
+            )
+        )
     try:
         while follow:
+            for entry in entries:
+                app.show_entry(_log_json(entry), _log_cells(entry))
             app.terminal.flush()
             SystemClock().sleep(_FOLLOW_INTERVAL)
-            _show_log(app, next(coming), is_part=True)
+            entries = list(next(coming))
     except (KeyboardInterrupt, TerminatedError):
         # The normal end of `--follow`.
         return
 
 
-def _show_log(app: App, entries: Iterable[LoggedCall], *, is_part: bool) -> None:
-    """Show requests. In JSON: a list, or with `is_part` one object per line."""
-    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
-        shown: list[dict[str, Any]] = [
-            {
-                "at": format_timestamp(entry.at),
-                "method": entry.method,
-                "path": entry.path,
-                "status": entry.status or None,
-                "client": entry.client,
-            }
-            for entry in entries
-        ]
-        if not is_part:
-            app.terminal.data(shown, app.format)
-        for record in shown if is_part else ():
-            app.terminal.record(record)
-        return
+def _log_json(entry: LoggedCall) -> dict[str, Any]:
+    return {
+        "at": format_timestamp(entry.at),
+        "method": entry.method,
+        "path": entry.path,
+        "status": entry.status or None,
+        "client": entry.client,
+    }
+
+
+def _log_cells(entry: LoggedCall) -> list[Cell]:
     from tpuctl.sandbox.request_log import EVENT_METHOD, client_name  # noqa: PLC0415  # only for the sandbox
 
-    rows = []
-    for entry in entries:
-        client = "-" if entry.method == EVENT_METHOD else client_name(entry.client)
-        status = str(entry.status) if entry.status else "-"
-        rows.append((format_timestamp(entry.at), entry.method, status, client, entry.path))
-    if is_part:
-        for row in rows:
-            app.terminal.rows([[Cell(text) for text in row]])
-    else:
-        app.terminal.table(_LOG_HEADER, [[Cell(text) for text in row] for row in rows])
+    client = "-" if entry.method == EVENT_METHOD else client_name(entry.client)
+    status = str(entry.status) if entry.status else "-"
+    return [Cell(text) for text in (format_timestamp(entry.at), entry.method, status, client, entry.path)]
 
 
 @cli_command("reset", asks_trust=False, without=(*CLOUD_OPTIONS, "output"))
@@ -527,7 +526,4 @@ def sandbox_reset(app: App, *, yes: bool) -> None:
 
 def report_change(app: App, sentence: str, /, **values: Any) -> None:  # JSON
     """Report a change: on stderr as a sentence, or on stdout as one object in the requested format."""
-    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
-        app.terminal.data(values, app.format)
-    else:
-        app.terminal.note(sentence)
+    app.show(View(value=lambda: values, text=lambda terminal: terminal.note(sentence), is_marked=False))

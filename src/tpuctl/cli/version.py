@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl import __version__
 from tpuctl.app.options import CLOUD_OPTIONS, cli_command
-from tpuctl.output.terminal import OutputFormat
+from tpuctl.output.views import View
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
@@ -22,11 +22,16 @@ def command(app: App) -> None:
     Examples:
       tpuctl version -o json
     """
-    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
+
+    def versions() -> dict[str, str]:
         parts = ("google-api-python-client", "google-auth", "click", "rich", "pyyaml")
-        app.terminal.data(
-            {"tpuctl": __version__, "python": platform.python_version(), **{part: version(part) for part in parts}},
-            app.format,
+        return {"tpuctl": __version__, "python": platform.python_version(), **{part: version(part) for part in parts}}
+
+    app.show(
+        View(
+            value=versions,
+            text=lambda terminal: terminal.write(f"tpuctl {__version__}"),
+            names=lambda: [__version__],
+            is_marked=False,
         )
-        return
-    app.terminal.write(__version__ if app.format is OutputFormat.NAME else f"tpuctl {__version__}")
+    )

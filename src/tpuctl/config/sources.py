@@ -36,8 +36,9 @@ from tpuctl.config.settings import (
     check_value_form,
 )
 from tpuctl.errors import SettingError
-from tpuctl.files import compose_yaml, make_private_folder, read_regular_file
+from tpuctl.files import make_private_folder, read_regular_file
 from tpuctl.names import closest_match
+from tpuctl.yaml_reader import compose_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

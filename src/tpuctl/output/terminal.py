@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import unicodedata
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -229,8 +229,11 @@ class Terminal:
             self._print((f"tpuctl explain {error.id}",), label="  more: ", code="2")
 
     def redraw(self, text: str = "") -> None:
-        """Replace the status line on stderr, or remove it. Call it only if `is_redrawn`."""
-        self.streams.stderr.write(f"\r\x1b[K{escape_unprintable(text)}")
+        """Replace the status line on stderr, cut at the width of the terminal, or remove it. Call it only if `is_redrawn`."""
+        shown = escape_unprintable(text)
+        with suppress(OSError, ValueError):  # a stream in memory has no descriptor
+            shown = shown[: os.get_terminal_size(self.streams.stderr.fileno()).columns - 1]
+        self.streams.stderr.write(f"\r\x1b[K{shown}")
         self.streams.stderr.flush()
 
     def help(self, text: str) -> None:

@@ -19,7 +19,6 @@ from tpuctl.sandbox import administration, faults, seeding
 from tpuctl.sandbox.faults import Fault, FaultKind, describe_fault, dump_fault, load_fault
 from tpuctl.sandbox.request_log import log_event
 from tpuctl.sandbox.seeding import (
-    SeedDocument,
     SeedEntry,
     SeedError,
     apply_seed,
@@ -28,15 +27,15 @@ from tpuctl.sandbox.seeding import (
     parse_fault,
     parse_fault_kind,
 )
-from tpuctl.sandbox.seeding import parse_seed_yaml as read_lines
+from tpuctl.yaml_reader import parse_document
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from tpuctl.sandbox.api_calls import Json
-    from tpuctl.sandbox.seeding import KeyPath
     from tpuctl.sandbox.state import SandboxState
     from tpuctl.sandbox.state_session import PlannedEvent, StateSession
+    from tpuctl.yaml_reader import KeyPath, YamlDocument
 
 _FAULT_WORDS = {key: kind for key, kind in seeding.FAULT_KEYS.items() if key != "kind"}
 _PREEMPT_WORDS = {key: _FAULT_WORDS[key] for key in ("zone", "project")}
@@ -71,7 +70,7 @@ class Scenario:
 
 def read_scenario(text: str, source: str) -> Scenario:
     """Parse a scenario file. Raises `SeedError` naming file, line and key."""
-    document = read_lines(text, source)
+    document = parse_document(text, source, error=SeedError)
     value = document.value
     if not isinstance(value, dict) or not isinstance(value.get("steps"), list):
         raise document.error((), "expected `steps:` with a list, each such as `- at: 10m`")
@@ -143,7 +142,7 @@ def _run_action(sandbox: SandboxState, session: StateSession, document: Json) ->
             administration.end_stockouts(session)
 
 
-def _parse_step(document: SeedDocument, path: KeyPath, item: Any) -> ScenarioStep:  # JSON
+def _parse_step(document: YamlDocument, path: KeyPath, item: Any) -> ScenarioStep:  # JSON
     if not isinstance(item, dict):
         raise document.error(path, "each step must be a mapping, such as `at: 10m` with `preempt: trainer`")
     actions = [key for key in item if key in _ACTIONS]
@@ -168,7 +167,7 @@ def _parse_step(document: SeedDocument, path: KeyPath, item: Any) -> ScenarioSte
     return ScenarioStep(at, event, text)
 
 
-def _parse_action(document: SeedDocument, path: KeyPath, action: str, value: Any, words: Json) -> tuple[Json, str]:
+def _parse_action(document: YamlDocument, path: KeyPath, action: str, value: Any, words: Json) -> tuple[Json, str]:
     """Return what the sandbox stores of a step, and its description."""
     match action:
         case "fault":

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.durations import parse_duration
 from tpuctl.errors import InvalidInputError
-from tpuctl.files import compose_yaml
 from tpuctl.names import closest_match
 from tpuctl.sandbox import administration, faults
 from tpuctl.sandbox.administration import DEFAULT_PROJECT, set_tpu_quota
@@ -21,12 +20,14 @@ from tpuctl.sandbox.api_calls import ApiError, parse_resource_name
 from tpuctl.sandbox.discovery import load_document
 from tpuctl.sandbox.faults import Fault, FaultKind
 from tpuctl.sandbox.storage_buckets import check_bucket_name
+from tpuctl.yaml_reader import parse_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from tpuctl.sandbox.api_calls import Json
     from tpuctl.sandbox.state import SandboxState
+    from tpuctl.yaml_reader import KeyPath, YamlDocument
 
 _KNOWN_SETTINGS = ("health_lag", "networks", "keep_failed_nodes", "legacy_nodes", "reservations")
 _RULE_SETTING = re.compile(r"allow_(start|stop|update|delete)_while_[a-z]+")
@@ -53,11 +54,11 @@ def read_seed(text: str, source: str) -> list[SeedEntry]:
     Raises `SeedError` naming file, line and key: broken YAML, an unknown kind or field (with the nearest), a wrong
     type, a missing field.
     """
-    document = parse_seed_yaml(text, source)
+    document = parse_document(text, source, error=SeedError)
     return parse_entries(document, (), document.value)
 
 
-def parse_entries(document: SeedDocument, path: KeyPath, value: Any) -> list[SeedEntry]:  # JSON
+def parse_entries(document: YamlDocument, path: KeyPath, value: Any) -> list[SeedEntry]:  # JSON
     """Return the entries of the part of a document that is a seed. Raises as `read_seed` does."""
     if value is None:
         return []
@@ -93,7 +94,7 @@ def apply_seed(sandbox: SandboxState, wanted: Iterable[SeedEntry]) -> None:
                 raise SeedError(f"{entry.place}: {error.message}", hint=error.hint) from error
 
 
-def check_keys(document: SeedDocument, path: KeyPath, words: Mapping[str, str], entry: Json) -> None:
+def check_keys(document: YamlDocument, path: KeyPath, words: Mapping[str, str], entry: Json) -> None:
     """Raise `SeedError` unless each key is known and has a value of its type."""
     for key, value in entry.items():
         if key not in words:
@@ -101,7 +102,7 @@ def check_keys(document: SeedDocument, path: KeyPath, words: Mapping[str, str], 
         _check_type(document, (*path, key), words[key], value)
 
 
-def _parse_kind(document: SeedDocument, path: KeyPath, kind: SeedKind, value: Any) -> list[SeedEntry]:
+def _parse_kind(document: YamlDocument, path: KeyPath, kind: SeedKind, value: Any) -> list[SeedEntry]:
     if not isinstance(value, list):
         raise document.error(path, f"`{path[-1]}` must be a list")
     found = []
@@ -116,7 +117,7 @@ def _parse_kind(document: SeedDocument, path: KeyPath, kind: SeedKind, value: An
     return found
 
 
-def _check_entry(document: SeedDocument, path: KeyPath, kind: SeedKind, item: Json) -> Json:
+def _check_entry(document: YamlDocument, path: KeyPath, kind: SeedKind, item: Json) -> Json:
     message = {key: value for key, value in item.items() if key not in kind.own}
     for key in message:
         if key in kind.refused:
@@ -134,7 +135,7 @@ def _check_entry(document: SeedDocument, path: KeyPath, kind: SeedKind, item: Js
     return {**fields, **{key: value for key, value in item.items() if key in kind.own}}
 
 
-def _check_type(document: SeedDocument, path: KeyPath, kind: str, value: Any) -> None:
+def _check_type(document: YamlDocument, path: KeyPath, kind: str, value: Any) -> None:
     match kind:
         case "duration":
             try:
@@ -157,7 +158,7 @@ def _check_type(document: SeedDocument, path: KeyPath, kind: str, value: Any) ->
         raise document.error(path, f"`{path[-1]}` must be {words[kind]}")
 
 
-def _parse_settings(document: SeedDocument, path: KeyPath, value: Any) -> list[SeedEntry]:
+def _parse_settings(document: YamlDocument, path: KeyPath, value: Any) -> list[SeedEntry]:
     if value is None:
         return []
     if not isinstance(value, dict):
@@ -438,7 +439,7 @@ _TYPE_NAMES = {"object": "a mapping", "array": "a list", "string": "a text", "bo
 _NUMBER_NAMES = {"integer": "a whole number", "number": "a number"}
 
 
-def check_message(document: SeedDocument, path: KeyPath, schema: tuple[str, str, str], value: Json) -> Json:
+def check_message(document: YamlDocument, path: KeyPath, schema: tuple[str, str, str], value: Json) -> Json:
     """Return a message in the API's JSON: a number in a string field becomes a string.
 
     `schema` is API, version and the schema's name. Raises `SeedError` for an unknown field, type or enum name.
@@ -455,7 +456,7 @@ def message_fields(schema: tuple[str, str, str]) -> list[str]:
     return list(load_document(api, version).schemas[name]["properties"])
 
 
-def _check_object(document: SeedDocument, path: KeyPath, schemas: Mapping[str, Json], name: str, value: Any) -> Any:
+def _check_object(document: YamlDocument, path: KeyPath, schemas: Mapping[str, Json], name: str, value: Any) -> Any:
     properties: Json = schemas[name].get("properties", {})
     if not isinstance(value, dict):
         raise _type_error(document, path, "object")
@@ -465,7 +466,7 @@ def _check_object(document: SeedDocument, path: KeyPath, schemas: Mapping[str, J
     return {key: _check_field(document, (*path, key), schemas, properties[key], item) for key, item in value.items()}
 
 
-def _check_field(document: SeedDocument, path: KeyPath, schemas: Mapping[str, Json], spec: Json, value: Any) -> Any:
+def _check_field(document: YamlDocument, path: KeyPath, schemas: Mapping[str, Json], spec: Json, value: Any) -> Any:
     if "$ref" in spec:
         return _check_object(document, path, schemas, spec["$ref"], value)
     kind = spec.get("type", "any")
@@ -479,7 +480,7 @@ def _check_field(document: SeedDocument, path: KeyPath, schemas: Mapping[str, Js
     return _check_scalar(document, path, spec, value)
 
 
-def _check_scalar(document: SeedDocument, path: KeyPath, spec: Json, value: Any) -> Any:
+def _check_scalar(document: YamlDocument, path: KeyPath, spec: Json, value: Any) -> Any:
     kind = spec.get("type", "any")
     if kind == "string" and isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)  # `8` is as good as `"8"` in a label; an int64 is a text in JSON
@@ -500,87 +501,12 @@ def _check_scalar(document: SeedDocument, path: KeyPath, spec: Json, value: Any)
     return value
 
 
-def _type_error(document: SeedDocument, path: KeyPath, kind: str) -> Exception:
+def _type_error(document: YamlDocument, path: KeyPath, kind: str) -> Exception:
     key = next((part for part in reversed(path) if isinstance(part, str)), "")
     return document.error(path, f"`{key}` must be {(_TYPE_NAMES | _NUMBER_NAMES).get(kind, kind)}")
-
-
-KeyPath = tuple[str | int, ...]
-_YamlNode = Any  # PyYAML's node; the types of the C loader lack the marks
-_TAG = "tag:yaml.org,2002:"
 
 
 class SeedError(InvalidInputError):
     """A file for the sandbox is invalid; the message names file, line and key."""
 
     kind = "seed"
-
-
-@dataclass(frozen=True, slots=True)
-class SeedDocument:
-    """A file's content as JSON, with the line of each key and item. Times stay text."""
-
-    source: str
-    value: Any  # JSON
-    lines: Mapping[KeyPath, int]
-
-    def place(self, *path: str | int) -> str:
-        """Return `FILE line N` for a key or an item."""
-        known = next((path[:end] for end in range(len(path), -1, -1) if path[:end] in self.lines), ())
-        return f"{self.source} line {self.lines.get(known, 1)}"
-
-    def error(self, path: KeyPath, text: str, *, hint: str | None = None) -> SeedError:
-        """Return the error for a problem at a position."""
-        return SeedError(f"{self.place(*path)}: {text}", hint=hint)
-
-    def unknown(self, path: KeyPath, known: Iterable[str]) -> SeedError:
-        """Return the error for an unknown key, with the nearest known one."""
-        known = list(known)
-        near = closest_match(str(path[-1]), known)
-        hint = f"did you mean `{near}`?" if near else f"known are {', '.join(known)}"
-        return self.error(path, f"unknown key `{path[-1]}`", hint=hint)
-
-
-def parse_seed_yaml(text: str, source: str) -> SeedDocument:
-    """Parse a YAML text; it constructs no objects, so a file cannot run code.
-
-    Raises `SeedError` for broken YAML, a duplicate key, or a tag.
-    """
-    root = compose_yaml(text, source, error=SeedError)
-    lines: dict[KeyPath, int] = {}
-    value = None if root is None else _parse_value(root, (), lines, source)
-    return SeedDocument(source, value, lines)
-
-
-def _parse_value(node: _YamlNode, path: KeyPath, lines: dict[KeyPath, int], source: str) -> Any:  # JSON
-    lines.setdefault(path, node.start_mark.line + 1)
-    if node.id == "sequence":
-        return [_parse_value(item, (*path, index), lines, source) for index, item in enumerate(node.value)]
-    if node.id == "mapping":
-        found: dict[str, Any] = {}
-        for key_node, item in node.value:
-            key, line = str(key_node.value), key_node.start_mark.line + 1
-            if key_node.id != "scalar" or key_node.tag == f"{_TAG}merge":
-                raise SeedError(f"{source} line {line}: a key must be a plain word")
-            if key in found:
-                raise SeedError(f"{source} line {line}: duplicate key `{key}`")
-            lines[(*path, key)] = line
-            found[key] = _parse_value(item, (*path, key), lines, source)
-        return found
-    return _parse_scalar(node)
-
-
-def _parse_scalar(node: _YamlNode) -> str | int | float | bool | None:
-    text = str(node.value)
-    match str(node.tag).removeprefix(_TAG):
-        case "null":
-            return None
-        case "bool":
-            return text.lower() in {"true", "yes", "on"}
-        # YAML 1.1 would read 10:30 as 630, and 010 as 8. A number that no field can hold stays text, and is rejected as such.
-        case "int" if re.fullmatch(r"-?(?:0|[1-9]\d{0,17})", text):
-            return int(text)
-        case "float" if re.fullmatch(r"-?\d{1,17}\.\d{0,17}", text):
-            return float(text)
-        case _:
-            return text

@@ -34,7 +34,7 @@ from tpuctl.explain.scanner import LogReader
 from tpuctl.files import expand_user_path
 from tpuctl.models.node import WorkerSet
 from tpuctl.nodes.conditions import check_login_state
-from tpuctl.output.status_line import GatherLine, format_size
+from tpuctl.output.status_line import StatusLine, format_size
 from tpuctl.output.terminal import OutputFormat
 from tpuctl.ssh.connection import Target, save_host_keys
 from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failures
@@ -187,8 +187,13 @@ class BundleBuilder:
         machine = MachineDocuments(
             self._app, subject, with_workers=bool(targets), timeout=lambda: self._machine_queries.left
         )
-        with GatherLine(self._app.terminal, self._clock) as line:
-            collector = WorkerCollector(contents, targets, request, self._clock, progress=line)
+        with StatusLine(self._app.terminal, self._clock) as line:
+
+            def show_progress(done: int, workers: int, size: int) -> None:
+                status = f"{done} of {workers} workers done" if workers > 1 else "receiving from the worker"
+                line.show(lambda: f"received {format_size(size)}; {status}")
+
+            collector = WorkerCollector(contents, targets, request, self._clock, progress=show_progress)
             with collector.running():
                 add_documents(contents, machine.all(), self._machine_queries)
         self._errors = machine.errors

@@ -30,7 +30,7 @@ from tpuctl.nodes.conditions import Condition, Policy
 from tpuctl.nodes.locate import SearchPlace
 from tpuctl.nodes.tear_down import find_deletion_target, tear_down
 from tpuctl.nodes.tracker import ReconcileRequest
-from tpuctl.output.status_line import TransferLine
+from tpuctl.output.status_line import StatusLine, TransferProgress
 from tpuctl.ssh.answers import UnexpectedAnswerError
 from tpuctl.workers.commands.sync_rendering import SyncOptions, sync_summary
 from tpuctl.workers.copying import CopyOptions as Copy
@@ -350,9 +350,10 @@ def sync_source(app: App, targets: Sequence[Target], folder: Path) -> str:
     """Sync a folder to the workers, and return its path there. Raises `RemoteCommandError` if it failed on one."""
     options = _sync_request(app, folder)
     tree, clock = options.read(), SystemClock()
-    with TransferLine(app.terminal, clock) as meter:
+    with StatusLine(app.terminal, clock) as line:
+        progress = TransferProgress(line, clock)
         synced = sync_workers(
-            targets, tree, options.order, clock=clock, on_progress=meter, ssh_options=shared_connection_options(app)
+            targets, tree, options.order, clock=clock, on_progress=progress, ssh_options=shared_connection_options(app)
         )
     if synced.failed:
         names = ", ".join(target.label for target, _ in synced.failed)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from tpuctl.errors import InvalidInputError
-from tpuctl.files import compose_yaml
 from tpuctl.names import BucketPath, closest_match
+from tpuctl.yaml_reader import compose_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

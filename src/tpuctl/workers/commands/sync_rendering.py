@@ -11,7 +11,7 @@ from tpuctl.app.ssh_options import shared_connection_options
 from tpuctl.clock import SystemClock
 from tpuctl.errors import ExitCode, InvalidInputError, RemoteCommandError, TpuctlError
 from tpuctl.escaping import escape_unprintable
-from tpuctl.output.status_line import TransferLine, format_size
+from tpuctl.output.status_line import StatusLine, TransferProgress, format_size
 from tpuctl.output.terminal import Cell, OutputFormat
 from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failures
 from tpuctl.ssh.transfer_channels import NotSyncedError
@@ -69,10 +69,11 @@ def sync_once(app: App, find: Callable[[], Sequence[Target]], options: SyncOptio
     targets, clock = find(), _clock(app)
     with (
         app.in_flight("some workers do not have all files yet", resume=app.command_line()),
-        TransferLine(app.terminal, clock) as meter,
+        StatusLine(app.terminal, clock) as line,
     ):
+        progress = TransferProgress(line, clock)
         synced = sync_workers(
-            targets, tree, options.order, clock=clock, on_progress=meter, ssh_options=shared_connection_options(app)
+            targets, tree, options.order, clock=clock, on_progress=progress, ssh_options=shared_connection_options(app)
         )
     _show(app, synced, dry_run=options.order.dry_run)
     _note(app, sync_remarks(synced))

@@ -1,0 +1,97 @@
+"""One result or one error for each item, side by side."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+
+from tpuctl.errors import NotFoundError
+from tpuctl.fan_out import FanOutTimeoutError, fan_out
+
+
+def test_outcomes_have_the_order_of_their_items() -> None:
+    """Whatever ends first."""
+
+    def double(number: int) -> int:
+        time.sleep(0.02 * (3 - number))
+        return number * 2
+
+    outcomes = fan_out(double, [0, 1, 2], limit=3)
+
+    assert [(one.item, one.get()) for one in outcomes] == [(0, 0), (1, 2), (2, 4)]
+
+
+def test_an_error_belongs_to_its_item() -> None:
+    """The others have their results, and `get` raises it."""
+
+    def find(name: str) -> str:
+        if name == "b":
+            raise NotFoundError("no b")
+        return name
+
+    outcomes = fan_out(find, ["a", "b", "c"], limit=2)
+
+    assert [one.value for one in outcomes] == ["a", None, "c"]
+    with pytest.raises(NotFoundError, match="no b"):
+        outcomes[1].get()
+
+
+def test_no_more_than_the_limit_run_at_once() -> None:
+    """Counted inside the function."""
+    running, most, lock = 0, 0, threading.Lock()
+
+    def work(_: int) -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.01)
+        with lock:
+            running -= 1
+
+    fan_out(work, range(12), limit=3)
+
+    assert most == 3
+
+
+def test_an_item_that_misses_the_deadline_has_a_timeout_error() -> None:
+    """The caller goes on at the deadline, without the thread."""
+    release = threading.Event()
+
+    def wait(number: int) -> int:
+        if number == 1:
+            release.wait(30)
+        return number
+
+    outcomes = fan_out(wait, [0, 1], limit=2, deadline=timedelta(seconds=time.monotonic() + 0.3))
+    release.set()
+
+    assert outcomes[0].get() == 0
+    assert isinstance(outcomes[1].error, FanOutTimeoutError)
+
+
+def test_a_bug_is_raised_and_no_further_item_begins() -> None:
+    """It is not the outcome of an item."""
+    begun: list[int] = []
+
+    def work(number: int) -> None:
+        begun.append(number)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fan_out(work, range(100), limit=1)
+    assert begun == [0]
+
+
+def test_each_thread_cleans_up_before_the_outcomes_are_returned() -> None:
+    """Such as its connection."""
+    closed: list[str] = []
+
+    fan_out(
+        lambda number: number, range(5), limit=2, after_thread=lambda: closed.append(threading.current_thread().name)
+    )
+
+    assert closed == ["fan-out", "fan-out"]
