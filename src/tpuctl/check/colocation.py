@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from functools import cache
-from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tpuctl.yaml_reader import load_data
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -305,11 +306,7 @@ class LocationTable:
 @cache
 def load_locations() -> LocationTable:
     """Return the table; the file is read once."""
-    import yaml  # noqa: PLC0415  # 12 ms, and most commands never look at a bucket
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    text = resources.files("tpuctl.data").joinpath("locations.yaml").read_text("utf-8")
-    data: dict[str, Any] = yaml.load(text, Loader=loader)  # noqa: S506  # the C version of the safe loader
+    data = load_data("locations.yaml")
     return LocationTable(
         areas={name: PriceArea(entry["title"], tuple(entry["prefixes"])) for name, entry in data["areas"].items()},
         dual_regions={name: tuple(regions) for name, regions in data["dual_regions"].items()},

@@ -10,14 +10,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
-
-import yaml
 
 from tpuctl.check.facts import OBJECT_PERMISSIONS, Absent, Fact, Known, Purpose, Unknown, value_or_none
 from tpuctl.check.findings import refer_to_rule
 from tpuctl.durations import parse_timestamp
+from tpuctl.yaml_reader import load_data
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -293,17 +291,14 @@ def _unread_caveat(fact: Unknown, what: str, permission: str, place: str, *, pro
     )
 
 
-_PREDEFINED_PREFIX = "roles/"
-
-
 def role_permissions(role: str) -> frozenset[str] | None:
     """Return what a role such as `roles/storage.objectViewer` permits; None if the table lacks it.
 
     The table, `data/roles.yaml`, has the roles that accounts of TPUs usually have, and only permissions that matter here;
     for objects in Cloud Storage it is complete.
     """
-    name = role.removeprefix(_PREDEFINED_PREFIX)
-    return _predefined_permissions(name) if role.startswith(_PREDEFINED_PREFIX) and name in _roles_table() else None
+    name = role.removeprefix("roles/")
+    return _predefined_permissions(name) if name != role and name in _roles_table() else None
 
 
 def _predefined_permissions(name: str) -> frozenset[str]:
@@ -314,6 +309,4 @@ def _predefined_permissions(name: str) -> frozenset[str]:
 
 @cache
 def _roles_table() -> dict[str, Any]:
-    text = files("tpuctl.data").joinpath("roles.yaml").read_bytes()
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return dict(yaml.load(text, Loader=loader))  # noqa: S506  # both are the safe loader
+    return dict(load_data("roles.yaml"))

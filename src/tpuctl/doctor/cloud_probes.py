@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
 from tpuctl.check.facts import Absent, CheckFacts, Fact, Known, Unknown, value_or_none
-from tpuctl.check.gathering import NodeQueries, QueryPool
+from tpuctl.check.gathering import QueryPool, project_calls
 from tpuctl.cloud.credentials import account_of
 from tpuctl.cloud.errors import TransportError, credential_error, translate
 from tpuctl.config.sources import adc_path, gcloud_configuration_file, gcloud_configuration_name
@@ -156,8 +156,8 @@ class EnvironmentProbe:
         wanted = context.check_settings.wanted(
             name, context.zone, NodeSpec(accelerator_type="", runtime_version=""), creates=False
         )
-        queries = NodeQueries(sources, self._queries, wanted)
-        asked = queries.project(), queries.services(), queries.billing()
+        calls = project_calls(sources, name)
+        asked = [self._queries.start(calls[about]) for about in ("project", "services", "billing")]
         allowed = self._queries.ask("permissions", lambda: sources.projects.test_permissions(name, NEEDED_PERMISSIONS))
         try:
             project, services, billing = (self._queries.answer(query) for query in asked)

@@ -9,14 +9,11 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, Any
-
-import yaml
 
 from tpuctl.errors import InvalidInputError
 from tpuctl.names import BucketPath, closest_match
-from tpuctl.yaml_reader import compose_yaml
+from tpuctl.yaml_reader import compose_yaml, load_data
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,8 +26,7 @@ _MAX_LENGTH, _MAX_DEPTH, _MAX_KEYS = 1 << 20, 24, 20_000
 @cache
 def load_service_offer() -> dict[str, Any]:
     """Return what AI Platform Training offered before it ended, `data/ai_platform.yaml`; the file is read once."""
-    text = resources.files("tpuctl.data").joinpath("ai_platform.yaml").read_text("utf-8")
-    return dict(yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))  # noqa: S506  # both are the safe loader
+    return dict(load_data("ai_platform.yaml"))
 
 
 @dataclass(frozen=True, slots=True)
