@@ -19,7 +19,6 @@ from tpuctl.check.findings import (
     Level,
     RuleResult,
     evaluate_rules,
-    finding_headline,
     warning_line,
 )
 from tpuctl.check.gathering import FactGatherer
@@ -205,7 +204,7 @@ def check_failed_error(errors: tuple[Finding, ...], what: str) -> CheckFailedErr
     count = f"{what} was not created: the check found {len(errors)} error{'s' * (len(errors) > 1)}"
     lines = []
     for finding in errors:
-        lines.append(f"  {finding_headline(finding)}")
+        lines.append(f"  {finding.headline}")
         lines += [f"    {finding.found.why}"] if finding.found.why else []
         lines += [
             f"    → {remedy.text}" + (f": `{remedy.command}`" if remedy.command else "")

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.check.colocation import Relation
-from tpuctl.check.findings import ACCEPTED_MARK, Level, is_downgraded
+from tpuctl.check.findings import ACCEPTED_MARK, Level
 from tpuctl.escaping import escape_unprintable
 from tpuctl.output.terminal import Cell, OutputFormat, column_lines, styled, text_width
 
@@ -77,7 +77,7 @@ def show_findings(
             if verbose or finding.level is not Level.OK:
                 # All of the finding in one row, as the log of a CI job may be the only source of information.
                 found = finding.found
-                text = f"{found.text} {ACCEPTED_MARK}" if is_downgraded(finding) else found.text
+                text = f"{found.text} {ACCEPTED_MARK}" if finding.is_downgraded else found.text
                 advice = [one.text + (f": `{one.command}`" if one.command else "") for one in found.remedies]
                 texts = (str(finding.level), finding.id, found.subject, text, found.why or "", "; ".join(advice))
                 rows.append(tuple(map(Cell, texts)))
@@ -212,7 +212,7 @@ def finding_to_json(finding: Finding) -> dict[str, Any]:
         "id": finding.id,
         "title": finding.title,
         "level": str(finding.level),
-        "accepted": is_downgraded(finding),
+        "accepted": finding.is_downgraded,
         "subject": found.subject,
         "text": found.text,
         "why": found.why,
@@ -227,7 +227,7 @@ def finding_to_json(finding: Finding) -> dict[str, Any]:
 def _finding_header(finding: Finding, *, colored: bool) -> str:
     level = styled(f"{finding.level:{_LEVEL_WIDTH}}", _LEVEL_STYLES[finding.level], colored=colored)
     about = styled(f"{finding.id}  {escape_unprintable(finding.found.subject)}", "bold", colored=colored)
-    return f"{level}  {about}" + (f"  {ACCEPTED_MARK}" if is_downgraded(finding) else "")
+    return f"{level}  {about}" + (f"  {ACCEPTED_MARK}" if finding.is_downgraded else "")
 
 
 def wrap_text(text: str, *, first: str, rest: str, width: int) -> Iterator[str]:
