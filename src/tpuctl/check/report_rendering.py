@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.check.colocation import Relation
 from tpuctl.check.findings import ACCEPTED_MARK, Level
 from tpuctl.escaping import escape_unprintable
-from tpuctl.output.terminal import Cell, OutputFormat, column_lines, styled, text_width
+from tpuctl.output.terminal import Cell, column_lines, styled, text_width
+from tpuctl.output.views import View, show_view
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from tpuctl.check.facts import WantedNode
     from tpuctl.check.findings import CheckReport, Finding
     from tpuctl.check.zone_ranking import BucketProximity, ZoneRank, ZoneRanking
-    from tpuctl.output.terminal import Terminal
+    from tpuctl.output.terminal import OutputFormat, Terminal
 
 # Version of the JSON. Within a version fields may be added; none is removed or changes its meaning.
 FINDINGS_SCHEMA_VERSION = 1
@@ -44,45 +45,49 @@ _MAX_WIDTH, _MIN_WIDTH = 100, 40
 _WORDS_AND_COMMANDS = re.compile(r"(?:`[^`]*`|\S)+")
 
 
-def show_findings(
-    terminal: Terminal,
+def findings_view(
     report: CheckReport,
-    form: OutputFormat,
     *,
-    wanted: WantedNode | None = None,
     about: Mapping[str, Any] | None = None,
     elapsed: timedelta | None = None,
     verbose: bool = False,
     can_fix: bool = False,
-    sandbox: bool = False,
-) -> None:
-    """Show a report on stdout; for a table also a summary on stderr.
+) -> View:
+    """Return the view of a report; its text has a summary on stderr.
 
     JSON always has the checks that are ok, other formats only with `verbose`. `can_fix`: the current command has `--fix`.
     `about` has additional JSON fields that describe what was checked; for a node they are its `target`.
     """
-    if form in {OutputFormat.JSON, OutputFormat.YAML}:
-        target = {"target": wanted_to_json(wanted)} if wanted else {}
-        terminal.data(report_to_json(report, {**target, **(about or {})}, sandbox=sandbox), form)
-        return
-    if form is OutputFormat.NAME:
-        terminal.names(dict.fromkeys(finding.id for finding in report.findings if finding.level is not Level.OK))
-        return
-    if terminal.is_interactive:
-        width, colored = terminal.streams.width, terminal.colors_out
-        terminal.page(findings_page(report, width=width, colored=colored, verbose=verbose, can_fix=can_fix))
-    else:
-        rows = []
-        for finding in report.findings:
-            if verbose or finding.level is not Level.OK:
-                # All of the finding in one row, as the log of a CI job may be the only source of information.
-                found = finding.found
-                text = f"{found.text} {ACCEPTED_MARK}" if finding.is_downgraded else found.text
-                advice = [one.text + (f": `{one.command}`" if one.command else "") for one in found.remedies]
-                texts = (str(finding.level), finding.id, found.subject, text, found.why or "", "; ".join(advice))
-                rows.append(tuple(map(Cell, texts)))
-        terminal.table((), rows)
-    terminal.note(report_summary(report, elapsed))
+    bad = [finding for finding in report.findings if finding.level is not Level.OK]
+
+    def write(terminal: Terminal) -> None:
+        if terminal.is_interactive:
+            width, colored = terminal.streams.width, terminal.colors_out
+            terminal.page(findings_page(report, width=width, colored=colored, verbose=verbose, can_fix=can_fix))
+        else:
+            terminal.table((), [_finding_row(finding) for finding in (report.findings if verbose else bad)])
+        terminal.note(report_summary(report, elapsed))
+
+    return View(
+        value=lambda: report_to_json(report, about or {}),
+        text=write,
+        names=lambda: dict.fromkeys(finding.id for finding in bad),
+    )
+
+
+def show_findings(
+    terminal: Terminal, report: CheckReport, form: OutputFormat, *, sandbox: bool = False, **options: Any
+) -> None:
+    """Show a report in one form, with the options of `findings_view`; also if the settings are invalid."""
+    show_view(findings_view(report, **options), terminal, form, sandbox=sandbox)
+
+
+def _finding_row(finding: Finding) -> list[Cell]:
+    """Return all of the finding in one row, as the log of a CI job may be the only source of information."""
+    found = finding.found
+    text = f"{found.text} {ACCEPTED_MARK}" if finding.is_downgraded else found.text
+    advice = [one.text + (f": `{one.command}`" if one.command else "") for one in found.remedies]
+    return [Cell(one) for one in (finding.level, finding.id, found.subject, text, found.why or "", "; ".join(advice))]
 
 
 def findings_page(
@@ -171,19 +176,13 @@ def report_summary(report: CheckReport, elapsed: timedelta | None = None) -> str
     return (", ".join(words) or "nothing was checked") + took
 
 
-def check_to_json(report: CheckReport, wanted: WantedNode, *, sandbox: bool) -> dict[str, Any]:
-    """Return the report on a wanted node for scripts, as `report_to_json` does."""
-    return report_to_json(report, {"target": wanted_to_json(wanted)}, sandbox=sandbox)
-
-
-def report_to_json(report: CheckReport, about: Mapping[str, Any], *, sandbox: bool) -> dict[str, Any]:
+def report_to_json(report: CheckReport, about: Mapping[str, Any]) -> dict[str, Any]:
     """Return a report for scripts. Every field is always present; null or empty without a value."""
     return {
         "schemaVersion": FINDINGS_SCHEMA_VERSION,
         **about,
         "summary": {str(level): len(report.of(level)) for level in Level},
         "findings": [finding_to_json(finding) for finding in report.findings],
-        **({"sandbox": True} if sandbox else {}),
     }
 
 
@@ -267,27 +266,23 @@ _MAX_BUCKETS = 2
 _MAX_REGIONS = 3
 
 
-def show_zone_ranking(terminal: Terminal, ranking: ZoneRanking, form: OutputFormat, *, sandbox: bool = False) -> None:
-    """Show the zones on stdout, the best first, and notes on stderr."""
-    if form in {OutputFormat.JSON, OutputFormat.YAML}:
-        terminal.data(ranking_to_json(ranking, sandbox=sandbox), form)
-        return
-    if form is OutputFormat.NAME:
-        terminal.names(zone.zone for zone in ranking.zones)
-        return
-    rows = [zone_row(zone) for zone in ranking.zones]
-    if not terminal.is_interactive:
-        terminal.table(ZONE_HEADER, rows)
-    elif rows:
-        terminal.page(zones_page(rows, width=terminal.streams.width, colored=terminal.colors_out))
-    for note in ranking_notes(ranking):
-        lines = (
-            wrap_text(note, first="", rest="  ", width=terminal.streams.width) if terminal.is_interactive else (note,)
-        )
-        terminal.note(*lines)
+def ranking_view(ranking: ZoneRanking) -> View:
+    """Return the view of the zones, the best first; its text has notes on stderr."""
+
+    def write(terminal: Terminal) -> None:
+        rows, width = [_zone_row(zone) for zone in ranking.zones], terminal.streams.width
+        if not terminal.is_interactive:
+            terminal.table(ZONE_HEADER, rows)
+            terminal.note(*_ranking_notes(ranking))
+            return
+        terminal.page(_zones_page(rows, width=width, colored=terminal.colors_out) if rows else ())
+        for note in _ranking_notes(ranking):
+            terminal.note(*wrap_text(note, first="", rest="  ", width=width))
+
+    return View(value=lambda: ranking_to_json(ranking), text=write, names=lambda: (zone.zone for zone in ranking.zones))
 
 
-def zone_row(zone: ZoneRank) -> tuple[Cell, ...]:
+def _zone_row(zone: ZoneRank) -> tuple[Cell, ...]:
     """Return the table row of one zone."""
     style = _RELATION_STYLES.get(zone.worst, "green") if zone.worst else ""
     # For a pipe each location of each bucket; for a single one only the relation.
@@ -301,7 +296,7 @@ def zone_row(zone: ZoneRank) -> tuple[Cell, ...]:
     )
 
 
-def zones_page(rows: Sequence[Sequence[Cell]], *, width: int, colored: bool) -> Iterator[str]:
+def _zones_page(rows: Sequence[Sequence[Cell]], *, width: int, colored: bool) -> Iterator[str]:
     """Yield the lines for a terminal: columns if they fit, else notes below their row, else each zone on its own lines.
 
     Words are never broken, at any width.
@@ -333,7 +328,7 @@ def _lines_below(cells: Iterable[Cell], width: int) -> Iterator[str]:
             yield from wrap_text(cell.text, first="  ", rest="    ", width=width)
 
 
-def ranking_notes(ranking: ZoneRanking) -> Iterator[str]:
+def _ranking_notes(ranking: ZoneRanking) -> Iterator[str]:
     """Yield notes about the whole ranking: what is unknown, and which bucket locations would be co-located."""
     what = ranking.accelerator_type
     for bucket in ranking.unplaced:
@@ -350,7 +345,7 @@ def ranking_notes(ranking: ZoneRanking) -> Iterator[str]:
         yield f"no zone with {what} is near every bucket; co-located buckets would be in {', '.join(places)}"
 
 
-def ranking_to_json(ranking: ZoneRanking, *, sandbox: bool) -> dict[str, Any]:
+def ranking_to_json(ranking: ZoneRanking) -> dict[str, Any]:
     """Return the ranking for scripts. Every field is always present; null or empty without a value."""
     return {
         "schemaVersion": ZONES_SCHEMA_VERSION,
@@ -361,7 +356,6 @@ def ranking_to_json(ranking: ZoneRanking, *, sandbox: bool) -> dict[str, Any]:
             for bucket in ranking.unplaced
         ],
         "offline": ranking.offline,
-        **({"sandbox": True} if sandbox else {}),
     }
 
 
