@@ -555,7 +555,7 @@ def storage_class_is_free_to_read(facts: CheckFacts) -> Iterator[RuleResult]:
             yield checked.result(Level.NOTE, text, why=why, facts=values)
         elif class_ in _CLASS_LEVELS:
             yield _charged_class_result(checked, class_, values)
-        elif class_ in load_locations().classes:
+        elif class_ in load_locations()["classes"]:
             yield checked.result(Level.OK, f"`{name}` is {class_}: reading is free", facts=values)
         else:
             text = f"the cost of reading `{name}` is unknown: its storage class `{class_}` is newer than this version"
@@ -563,7 +563,7 @@ def storage_class_is_free_to_read(facts: CheckFacts) -> Iterator[RuleResult]:
 
 
 def _charged_class_result(checked: _CheckedBucket, class_: str, values: dict[str, Any]) -> RuleResult:
-    use, price, days = checked.bucket.use, retrieval_price(class_), load_locations().classes[class_].days
+    use, price, days = checked.bucket.use, retrieval_price(class_), load_locations()["classes"][class_]["days"]
     why = [f"every read is billed, {price} in addition to the network"] if use.reads else []
     why += [f"each checkpoint is billed for {days} days, even if it is deleted earlier"] if use.writes else []
     rewrite = checked.command("storage objects update", f"{use.url}/**", storage_class="STANDARD")
