@@ -15,7 +15,7 @@ from tpuctl.check.facts import Absent, Purpose, Unknown
 from tpuctl.models.node import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from tpuctl.check.facts import Fact, WantedNode
     from tpuctl.models.spec import NodeSpec
@@ -237,6 +237,22 @@ def check_rule(id_: str, title: str) -> Callable[[Callable[[FactsT], Iterable[Ru
         return CheckRule(id_, title, " ".join((judge.__doc__ or "").split()), judge)
 
     return decorate
+
+
+def join_words(words: Iterable[object], *, last: str = "and") -> str:
+    """Return `a`, `a and b`, `a, b and c`."""
+    *most, end = [str(word) for word in words] or [""]
+    return f"{', '.join(most)} {last} {end}" if most else end
+
+
+def ticked(names: Iterable[str]) -> list[str]:
+    """Return names in backticks."""
+    return [f"`{name}`" for name in names]
+
+
+def some_of(words: Sequence[str], most: int) -> str:
+    """Return the first words and the number of the others: `a, b and 3 more`."""
+    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
 
 
 ALL_CHECKS = "all"

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.check.ai_platform.replacement import ReplacementMove, region_of_job
 from tpuctl.check.ai_platform.training_job import BASIC_TPU, CLOUD_TPU, CUSTOM, JobField, load_service_offer
-from tpuctl.check.findings import GrantBucketRole, Level, Remedy, RuleResult, check_rule
+from tpuctl.check.findings import GrantBucketRole, Level, Remedy, RuleResult, check_rule, join_words
 from tpuctl.names import closest_match, parse_whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterator
 
     from tpuctl.accelerators import AcceleratorType
     from tpuctl.check.ai_platform.replacement import Replacement
@@ -53,12 +53,6 @@ class JobCase:
             facts |= {"key": field, "value": None}
         advice = tuple(Remedy(one) if isinstance(one, str) else one for one in remedies)
         return RuleResult(level, f"{self.job.source} line {line}", text, why, advice, facts)
-
-
-def join_words(words: Iterable[object], *, last: str = "or") -> str:
-    """Return `8`, `32 or 128`, `32, 128 or 256`."""
-    texts = [str(word) for word in words]
-    return f" {last} ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 
 
 def _written(field: JobField | None, key: str) -> str:
@@ -131,7 +125,7 @@ def core_count_was_offered(case: JobCase) -> Iterator[RuleResult]:
         yield case.found(Level.OK, "scaleTier", f"one TPU with {case.replacement.requested.size} cores")
     if type_ is None or offered is None:
         return
-    counts = join_words(offered["counts"])
+    counts = join_words(offered["counts"], last="or")
     if field is not None and parse_whole_number(field.value) in offered["counts"]:
         yield case.found(Level.OK, field, f"`{type_.value}` had {field.value} cores")
     else:
@@ -156,7 +150,7 @@ def accelerator_type_was_offered(case: JobCase) -> Iterator[RuleResult]:
     key = f"{case.job.replica}.acceleratorConfig.type"
     near = closest_match(field.value.upper(), types) if field else None
     advice = f"set `{key}` to " + (f"`{near}`" if near else "one of them, or choose a TPU VM type yourself")
-    text = f"{_written(field, key)}: jobs with a TPU had {join_words(types)}"
+    text = f"{_written(field, key)}: jobs with a TPU had {join_words(types, last='or')}"
     yield case.found(Level.ERROR, field or key, text, advice)
 
 
@@ -179,7 +173,7 @@ def machines_belong_together(case: JobCase) -> Iterator[RuleResult]:
         if not fields:
             yield case.found(Level.OK, "scaleTier", f"`{BASIC_TPU}` determines every machine")
             return
-        keys = join_words((f"`{field.key.removeprefix('trainingInput.')}`" for field in fields), last="and")
+        keys = join_words(f"`{field.key.removeprefix('trainingInput.')}`" for field in fields)
         text = f"{keys} with `scaleTier: {BASIC_TPU}`: these belong to the tier `{CUSTOM}`"
         advice = f"set `scaleTier: {CUSTOM}` if you mean them; the job is read as 8 cores of TPU v2"
         yield case.found(Level.ERROR, fields[0], text, advice)
@@ -260,7 +254,7 @@ def region_had_tpus(case: JobCase) -> Iterator[RuleResult]:
     elif field.value in regions:
         yield case.found(Level.OK, field, f"{field.value} had TPUs")
     else:
-        text = f"`{field.written}`: the service had TPUs only in {join_words(regions, last='and')}"
+        text = f"`{field.written}`: the service had TPUs only in {join_words(regions)}"
         otherwise = "set `region` to one of them, near the buckets"
         yield case.found(Level.ERROR, field, text, _did_you_mean(field, regions, otherwise))
 
@@ -283,7 +277,7 @@ def runtime_version_had_tpus(case: JobCase) -> Iterator[RuleResult]:
         text = f"`{field.written}` with a container: only one of them was accepted"
         yield case.found(Level.ERROR, field, text, "remove `runtimeVersion`")
     elif field.value not in known:
-        text = f"`{field.written}`: those with TPUs were {join_words(known, last='and')}"
+        text = f"`{field.written}`: those with TPUs were {join_words(known)}"
         otherwise = "set the TensorFlow version that the code was written for"
         yield case.found(Level.ERROR, field, text, _did_you_mean(field, known, otherwise))
     elif field.value.startswith("1."):
@@ -313,7 +307,7 @@ def tpu_tf_version_had_tpus(case: JobCase) -> Iterator[RuleResult]:
         text = f"`{field.written}` without a container: use `runtimeVersion` instead"
         yield case.found(Level.ERROR, field, text, "remove it, or set the container's `imageUri`")
     elif field.value not in known:
-        text = f"`{field.written}`: those with TPUs were {join_words(known, last='and')}"
+        text = f"`{field.written}`: those with TPUs were {join_words(known)}"
         otherwise = "set the version that is nearest to the container's"
         yield case.found(Level.ERROR, field, text, _did_you_mean(field, known, otherwise))
     else:
@@ -334,7 +328,7 @@ def pytorch_container_was_for_tpus(case: JobCase) -> Iterator[RuleResult]:
         if not image.value.startswith(offer["prebuilt"]):
             continue
         if fitting is None:
-            listed = join_words(offer["containers"], last="and")
+            listed = join_words(offer["containers"])
             text = f"`{image.value}`: the prebuilt containers for TPUs were {listed}"
             yield case.found(Level.ERROR, image, text, "use one of them, or your own container")
         elif version is not None and version.value != fitting and version.value in _tpu_tf_versions():
@@ -357,7 +351,7 @@ def python_version_differs(case: JobCase) -> Iterator[RuleResult]:
         return
     offered = ["2.7", "3.7"] if runtime is None or runtime.value == "1.15" else ["3.7"]
     if field.value not in offered:
-        text = f"`{field.written}`: runtime versions with TPUs had Python {join_words(offered)}"
+        text = f"`{field.written}`: runtime versions with TPUs had Python {join_words(offered, last='or')}"
         yield case.found(Level.ERROR, field, text, "set `pythonVersion: '3.7'`")
         return
     text = f"Python {field.value} is in no TPU VM image: the command runs with the image's own `python3`"
@@ -383,7 +377,7 @@ def zone_offers_type(case: JobCase) -> Iterator[RuleResult]:
         yield case.found(Level.OK, field, f"{name} is offered in {zone}")
     elif replacement.move is ReplacementMove.TYPE:
         text = f"no zone of {region} offers {name}: using {type_.name} in {zone} ({_chips_and_memory(type_)})"
-        others = join_words((f"{other.name} in {place}" for other, place in replacement.others), last="and")
+        others = join_words((f"{other.name} in {place}" for other, place in replacement.others))
         remedies = [f"alternatives: {others}", listing] if others else [listing]
         why = f"{name} had {_chips_and_memory(replacement.requested)}"
         yield case.found(Level.WARNING, field, text, *remedies, why=why)
@@ -436,7 +430,7 @@ def account_of_tpu_vm(case: JobCase) -> Iterator[RuleResult]:
             command = GrantBucketRole(bucket, role, member).command
             remedies.append(Remedy(f"grant it {access} access to gs://{bucket}", command))
     elif buckets:
-        names = join_words((f"gs://{bucket}" for bucket in buckets), last="and")
+        names = join_words(f"gs://{bucket}" for bucket in buckets)
         remedies.append(Remedy(f"check whether it may use {names}", shlex.join(["tpuctl", "check", case.target])))
     text = f"the TPU VM reads and writes as {who}; the `tpuServiceAccount` of AI Platform is no longer needed"
     why = "its role `roles/ml.serviceAgent` has no effect on a TPU VM, and can be removed"
@@ -508,7 +502,7 @@ def unknown_keys(case: JobCase) -> Iterator[RuleResult]:
     if shown:
         first = next(JobField("", ".".join(path), line) for path, line in lines.items())
         are = "key is" if len(shown) == 1 else "keys are"
-        yield case.found(Level.NOTE, first, f"unknown {are} ignored: {join_words(shown, last='and')}")
+        yield case.found(Level.NOTE, first, f"unknown {are} ignored: {join_words(shown)}")
 
 
 @check_rule("TPU819", "Places in Cloud Storage")
@@ -521,7 +515,7 @@ def storage_places_are_valid(case: JobCase) -> Iterator[RuleResult]:
     for field, reason in case.storage.refused:
         yield case.found(Level.WARNING, field, reason, "write it like `gs://BUCKET/PREFIX`")
     if places := case.storage.places:
-        urls = join_words(dict.fromkeys(str(place.path) for place in places), last="and")
+        urls = join_words(dict.fromkeys(str(place.path) for place in places))
         yield case.found(Level.OK, places[0].field, f"`tpuctl check` checks: {urls}")
 
 

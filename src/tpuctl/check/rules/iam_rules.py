@@ -10,7 +10,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tpuctl.check.facts import Unknown, value_or_none
-from tpuctl.check.findings import GrantBucketRole, Level, Remedy, RuleResult, check_rule, gcloud_command
+from tpuctl.check.findings import (
+    GrantBucketRole,
+    Level,
+    Remedy,
+    RuleResult,
+    check_rule,
+    gcloud_command,
+    join_words,
+    ticked,
+)
 from tpuctl.check.iam import (
     READ_PERMISSIONS,
     WRITE_PERMISSIONS,
@@ -25,7 +34,7 @@ from tpuctl.check.iam import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from tpuctl.check.facts import BucketFacts, CheckFacts, WantedNode
     from tpuctl.check.findings import CheckRule
@@ -71,8 +80,8 @@ def scopes_allow_buckets(facts: CheckFacts) -> Iterator[RuleResult]:
         yield RuleResult.of(
             Level.WARNING,
             subject,
-            f"{_ticked_list(short)} {are}, which the Cloud TPU API is not known to accept",
-            f"write the full name: {_ticked_list(full)}",
+            f"{', '.join(ticked(short))} {are}, which the Cloud TPU API is not known to accept",
+            f"write the full name: {', '.join(ticked(full))}",
             why="`gcloud compute instances` expands short names, `gcloud compute tpus` does not",
             facts={"scope": short, "fullNames": full},
         )
@@ -94,7 +103,7 @@ def scopes_allow_buckets(facts: CheckFacts) -> Iterator[RuleResult]:
         if "read" not in lacks and all(use.reads for use in uses):
             flags = " ".join(f"--data-bucket={use.url}" for use in uses if use.writes)
             remedies.append(f"or declare what is read-only: `{flags}` instead of `--bucket`")
-        text = f"its scopes do not allow it to {' and '.join(lacks)} objects: {_ticked_list(scopes)}"
+        text = f"its scopes do not allow it to {' and '.join(lacks)} objects: {', '.join(ticked(scopes))}"
         why = "programs on the node fail with 403, whichever roles the account has; scopes cannot be changed later"
         yield RuleResult.of(Level.ERROR, subject, text, *remedies, why=why, facts=values)
     elif not (needs or can_read or can_write):
@@ -162,10 +171,6 @@ def project_of_account(account: str) -> str | None:
     if account.endswith(_DEFAULT_ACCOUNT_END):
         return account.removesuffix(_DEFAULT_ACCOUNT_END)
     return name if account.endswith(_APP_ENGINE_ACCOUNT_END) else None
-
-
-def _ticked_list(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
 
 
 _IS_NO_EDITOR = (
@@ -310,22 +315,22 @@ def _granted_result(judged: _BucketJudgement) -> RuleResult:
         is_own = access.member.partition(":")[2].lower() == judged.account.lower()
         roles[f"`{access.role}` on {access.place}" + ("" if is_own else f" for `{access.member}`")] = None
     by = [{"permission": name, "role": access.role, "member": access.member} for name, access in granted.items()]
-    text = f"`{judged.account}` may {_join_and(judged.verbs)} it, by {_join_and(roles)}"
+    text = f"`{judged.account}` may {join_words(judged.verbs)} it, by {join_words(roles)}"
     return RuleResult.of(Level.OK, judged.url, text, facts={"account": judged.account, "grantedBy": by})
 
 
 def _refused_result(judged: _BucketJudgement) -> RuleResult:
     account, grant, use, reads = judged.account, judged.grant, judged.facts.use, READ_PERMISSIONS[0] in judged.access
-    text = (
-        f"the node's account `{account}` may not {' or '.join(judged.verbs)} it: it lacks {_ticked_and(judged.lacking)}"
-    )
+    text = f"the node's account `{account}` may not {' or '.join(judged.verbs)} it: it lacks {join_words(ticked(judged.lacking))}"
     why = ["writing the first checkpoint fails with 403, and the work before it is lost"]
     if reads:
         why = ["reads by the node's programs fail with 403, and the node is billed by then"]
     if reads and account.endswith(_DEFAULT_ACCOUNT_END):
         why.append(_IS_NO_EDITOR)
     if roles := roles_of_deleted_account(account, judged.policies):
-        why.append(f"{_ticked_and(roles)} on the bucket is for a deleted account of that name, not for the new one")
+        why.append(
+            f"{join_words(ticked(roles))} on the bucket is for a deleted account of that name, not for the new one"
+        )
     if judged.above:
         text += f", unless {judged.above} grants it"
         why.append("roles inherited from folders and organisations are not read")
@@ -345,14 +350,14 @@ def _refused_result(judged: _BucketJudgement) -> RuleResult:
 def _undecided_result(subject: str, entries: list[_BucketJudgement]) -> RuleResult:
     """Return one finding for what leaves the access to one bucket, or to several buckets, unknown."""
     first = entries[0]
-    whole = "it" if subject == first.url else _join_and(entry.url for entry in entries)
-    verbs = _join_and(word for word in _PERMISSION_VERBS if any(word in entry.verbs for entry in entries))
+    whole = "it" if subject == first.url else join_words(entry.url for entry in entries)
+    verbs = join_words(word for word in _PERMISSION_VERBS if any(word in entry.verbs for entry in entries))
     reasons = [doubt.reason.removesuffix(".") for doubt in first.doubts]  # messages of the service end with a full stop
     if len(reasons) > _MAX_REASONS + 1:
         reasons[_MAX_REASONS:] = [f"and {len(reasons) - _MAX_REASONS} more reasons"]
     callers = value_or_none(first.facts.caller)
     if callers is not None and isinstance(first.facts.policy, Unknown):
-        words = _join_and(sorted(name.rpartition(".")[2] for name in callers))
+        words = join_words(sorted(name.rpartition(".")[2] for name in callers))
         can = f"may {words} objects there" if words else "may not use its objects"
         reasons.append(f"your own account {can}, which says nothing certain about the node's account")
     remedies = []
@@ -384,15 +389,6 @@ def _undecided_result(subject: str, entries: list[_BucketJudgement]) -> RuleResu
         },
         is_passing=any(doubt.is_passing for doubt in first.doubts),
     )
-
-
-def _ticked_and(names: Iterable[str]) -> str:
-    return _join_and(f"`{name}`" for name in names)
-
-
-def _join_and(words: Iterable[str]) -> str:
-    *most, last = [*words] or [""]
-    return f"{', '.join(most)} and {last}" if most else last
 
 
 IDENTITY_RULES: tuple[CheckRule[CheckFacts], ...] = (scopes_allow_buckets, account_of_node)

@@ -20,6 +20,8 @@ from tpuctl.check.findings import (
     RuleResult,
     check_rule,
     gcloud_command,
+    some_of,
+    ticked,
     unread_result,
 )
 from tpuctl.models.compute_resources import FirewallRule
@@ -199,8 +201,7 @@ def _unused_rule_name(rules: tuple[FirewallRule, ...], *names: str) -> str:
 
 
 def _join_rule_names(names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return ", ".join(f"`{name}`" for name in names[:_MAX_NAMES]) + more
+    return some_of(ticked(names), _MAX_NAMES)
 
 
 def _denied_words(access: PortAccess, area: SourceArea) -> str:

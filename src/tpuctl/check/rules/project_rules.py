@@ -29,6 +29,7 @@ from tpuctl.check.findings import (
     check_rule,
     gcloud_command,
     list_projects_command,
+    ticked,
     unread_result,
 )
 
@@ -76,7 +77,7 @@ def apis_are_enabled(facts: CheckFacts) -> Iterator[RuleResult]:
         case None:
             return
         case Unknown() | Absent() as fact:
-            names = " and ".join(f"`{name}`" for name in answered)
+            names = " and ".join(ticked(answered))
             what = "the list of enabled APIs" + (f" except {names}, which answered," if answered else "")
             yield unread_result(fact, subject, what, permission="serviceusage.services.get", project=wanted.project)
             available = answered
@@ -91,7 +92,7 @@ def apis_are_enabled(facts: CheckFacts) -> Iterator[RuleResult]:
                         level, subject, text, remedy, why=why, facts={"service": name, "enabled": False}
                     )
     if available:
-        words = ", ".join(f"`{name}`" for name in available)
+        words = ", ".join(ticked(available))
         text = f"{words} {'are' if len(available) > 1 else 'is'} enabled"
         yield RuleResult.of(Level.OK, subject, text, facts={"services": available})
 

@@ -15,6 +15,7 @@ from tpuctl.check.findings import (
     create_or_check_command,
     delete_queued_resource_command,
     gcloud_command,
+    some_of,
     unread_result,
 )
 from tpuctl.check.quotas import (
@@ -241,8 +242,7 @@ def _holder_facts(holders: Sequence[HeldCapacity]) -> list[dict[str, object]]:
 
 def _holder_words(holders: Sequence[HeldCapacity]) -> str:
     largest = sorted(holders, key=lambda one: -one.size)
-    words = [f"{one.label} ({one.state}, {one.size})" for one in largest[:_MAX_HOLDERS]]
-    return ", ".join(words) + (f" and {len(holders) - _MAX_HOLDERS} more" if len(holders) > _MAX_HOLDERS else "")
+    return some_of([f"{one.label} ({one.state}, {one.size})" for one in largest], _MAX_HOLDERS)
 
 
 # Reservation.state [API v2alpha1]: ended or failed, and not active yet.

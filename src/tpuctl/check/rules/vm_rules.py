@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpuctl.check.facts import Absent, Known, Purpose, Unknown, value_or_none
-from tpuctl.check.findings import Level, Remedy, RuleResult, check_rule, gcloud_command, unread_result
+from tpuctl.check.findings import Level, Remedy, RuleResult, check_rule, gcloud_command, ticked, unread_result
 from tpuctl.check.rules.iam_rules import READING_SCOPES, SCOPE_PREFIX
 from tpuctl.names import last_segment, region_of_zone
 
@@ -172,7 +172,7 @@ def _attach_problems(requested: _RequestedDisk, value: PersistentDisk, wanted: W
         yield obstacle(Level.ERROR, text, "only READ_ONLY disks may be shared", read_only)
     own = [disk for node in (wanted.node, wanted.replaces) if node for disk in node.raw.get("dataDisks") or ()]
     if value.users and not any(_is_same_disk(str(disk.get("sourceDisk") or ""), source) for disk in own):
-        users = ", ".join(f"`{user}`" for user in value.users[:4]) + (" and more" if len(value.users) > 4 else "")
+        users = ", ".join(ticked(value.users[:4])) + (" and more" if len(value.users) > 4 else "")
         if writes:
             why = "a disk that is attached READ_WRITE cannot be attached elsewhere"
             yield obstacle(Level.ERROR, f"is already attached to {users}", why, read_only, shown)
@@ -182,7 +182,7 @@ def _attach_problems(requested: _RequestedDisk, value: PersistentDisk, wanted: W
     generation = wanted.accelerator.generation.name if wanted.accelerator else ""
     kinds = _DOCUMENTED_DISK_TYPES.get(generation)
     if kinds and value.kind not in {"", *kinds}:
-        listed = " or ".join(f"`{kind}`" for kind in kinds)
+        listed = " or ".join(ticked(kinds))
         text = f"disk `{name}` is a `{value.kind}`; {listed} is documented for {generation}"
         yield requested.result(
             Level.NOTE, text, why="creating the node may fail with another disk type", type=value.kind

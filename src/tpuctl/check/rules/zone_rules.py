@@ -19,6 +19,7 @@ from tpuctl.check.findings import (
     check_rule,
     create_or_check_command,
     delete_queued_resource_command,
+    some_of,
     unread_result,
 )
 from tpuctl.check.runtime_images import ImageFit, is_documented_image, judge_image
@@ -318,11 +319,11 @@ def _type_not_offered(facts: CheckFacts, types: tuple[str, ...]) -> RuleResult:
     if zones:
         source = "offered, according to the (incomplete) documentation, in" if is_from_table else "offered in"
         command = create_or_check_command(wanted, zone=zones[0])
-        remedies.append(Remedy(f"{name} is {source} {_join_some(zones)}", command))
+        remedies.append(Remedy(f"{name} is {source} {some_of(zones, _MAX_SHOWN)}", command))
     if accelerator and (sizes := _sizes_offered(types, accelerator)):
         near = sorted(sizes, key=lambda size: abs(size - accelerator.size))
         others = [accelerator.generation.type_of(size) for size in near]
-        text = f"sizes of {accelerator.generation.name} in {wanted.zone}: {_join_some(others)}"
+        text = f"sizes of {accelerator.generation.name} in {wanted.zone}: {some_of(others, _MAX_SHOWN)}"
         remedies.append(Remedy(text, create_or_check_command(wanted, accelerator_type=others[0])))
     if not remedies:
         remedies.append(Remedy("no zone that answered offers it; list what each has", _list_types_command(wanted)))
@@ -362,7 +363,7 @@ def _missing_zone_result(facts: CheckFacts) -> RuleResult:
         remedies.append(Remedy(f"use `{near}`, if that is what you mean", create_or_check_command(wanted, zone=near)))
     if zones and zones != (near,):
         source = ", according to the (incomplete) documentation" if is_from_table else ""
-        text = f"zones that offer {wanted.spec.accelerator_type}{source}: {_join_some(zones)}"
+        text = f"zones that offer {wanted.spec.accelerator_type}{source}: {some_of(zones, _MAX_SHOWN)}"
         remedies.append(Remedy(text, create_or_check_command(wanted, zone=zones[0])))
     if not remedies:
         remedies.append(Remedy("list the zones of the project", _list_types_command(wanted)))
@@ -404,11 +405,6 @@ def _sort_by_distance(zone: str, zones: Collection[str]) -> tuple[str, ...]:
 def _sizes_offered(types: tuple[str, ...], like: AcceleratorType) -> list[int]:
     found = [find_accelerator_type(name) for name in types]
     return [other.size for other in found if other and other.generation == like.generation]
-
-
-def _join_some(items: Collection[str]) -> str:
-    shown = list(items)[:_MAX_SHOWN]
-    return ", ".join(shown) + (f" and {len(items) - _MAX_SHOWN} more" if len(items) > _MAX_SHOWN else "")
 
 
 ZONE_RULES = (
