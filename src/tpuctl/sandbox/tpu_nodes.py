@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from tpuctl.sandbox import api_calls, capacity, catalog, faults
 from tpuctl.sandbox.api_calls import (
     already_exists,
+    answers,
     bad_request,
     failed_precondition,
     invalid,
@@ -28,7 +29,7 @@ from tpuctl.sandbox.api_calls import (
 )
 from tpuctl.sandbox.capacity import CapacityTier, check_quotas, find_shortage, quota_metrics, quota_refusal
 from tpuctl.sandbox.catalog import check_tpu_zone, number_of_project, resolve_accelerator, zone_names
-from tpuctl.sandbox.compute_networks import network_exists
+from tpuctl.sandbox.compute_engine import network_exists
 from tpuctl.sandbox.faults import (
     Fault,
     FaultKind,
@@ -73,8 +74,9 @@ _CHOSEN = (
 )
 
 
-def create_node(session: StateSession, call: Call) -> Json:
-    """Answer nodes.create: the node exists at once, CREATING, or the request is rejected with 4xx.
+@answers("tpu.projects.locations.nodes.create")
+def _create_node(session: StateSession, call: Call) -> Json:
+    """Create a node: it exists at once, CREATING, or the request is rejected with 4xx.
 
     A failure of the service itself (no capacity) comes later, in the operation (observed).
     """
@@ -252,8 +254,9 @@ def fail_create(session: StateSession, node: NodeRecord, call: Call, error: Json
     return begin_operation(session, node, "create", call, goal="READY", ended=ended, error=error)
 
 
-def stop_node(session: StateSession, call: Call) -> Json:
-    """Answer nodes.stop. Rejected for slices (API field text) and for nodes of queued resources (observed)."""
+@answers("tpu.projects.locations.nodes.stop")
+def _stop_node(session: StateSession, call: Call) -> Json:
+    """Stop a node. Rejected for slices (API field text) and for nodes of queued resources (observed)."""
     node = begin_change(session, call)
     if node.queued_resource:
         raise failed_precondition("StopNode is not supported for queued resources")
@@ -270,8 +273,9 @@ def stop_node(session: StateSession, call: Call) -> Json:
     return begin_operation(session, node, "stop", call, goal="STOPPED")
 
 
-def start_node(session: StateSession, call: Call) -> Json:
-    """Answer nodes.start. Rejected for spot and preemptible nodes (gcloud's help); may fail for lack of capacity (observed)."""
+@answers("tpu.projects.locations.nodes.start")
+def _start_node(session: StateSession, call: Call) -> Json:
+    """Start a node. Rejected for spot and preemptible nodes (gcloud's help); may fail for lack of capacity (observed)."""
     node = begin_change(session, call)
     scheduling = node.document["schedulingConfig"]
     if scheduling.get("preemptible"):
@@ -292,8 +296,9 @@ def start_node(session: StateSession, call: Call) -> Json:
     return begin_operation(session, node, "start", call, goal="READY")
 
 
-def delete_node(session: StateSession, call: Call) -> Json:
-    """Answer nodes.delete, in any state. A repeat while DELETING starts another operation with the same end (unverified)."""
+@answers("tpu.projects.locations.nodes.delete")
+def _delete_node(session: StateSession, call: Call) -> Json:
+    """Delete a node, in any state. A repeat while DELETING starts another operation with the same end (unverified)."""
     if repeated := repeated_operation(session, call):
         return repeated
     node = begin_change(session, call)
@@ -310,8 +315,9 @@ def delete_node(session: StateSession, call: Call) -> Json:
     return begin_operation(session, node, "delete", call, goal=GONE)
 
 
-def reimage_node(session: StateSession, call: Call) -> Json:
-    """Answer nodes.reimage (v1, v1alpha1): REIMAGING, then READY with the requested version, by default the current one.
+@answers("tpu.projects.locations.nodes.reimage")
+def _reimage_node(session: StateSession, call: Call) -> Json:
+    """Reimage a node (v1, v1alpha1): REIMAGING, then READY with the requested version, by default the current one.
 
     Rejected for TPU VMs, whose API has no such method; that, and the states in which it is allowed, are unverified.
     """
@@ -331,8 +337,9 @@ _SNAKE = re.compile(r"_([a-z])")
 _PATCHABLE = ("description", "tags", "labels", "metadata", "networkConfig.enableExternalIps", "dataDisks")
 
 
-def patch_node(session: StateSession, call: Call) -> Json:
-    """Answer nodes.patch: set the fields of the mask to the values of the body, at once.
+@answers("tpu.projects.locations.nodes.patch")
+def _patch_node(session: StateSession, call: Call) -> Json:
+    """Set the fields of the mask to the values of the body, at once.
 
     The allowed fields are those of the API's field text, and `dataDisks`, which gcloud sends.
     """
@@ -403,8 +410,8 @@ def store_with_faults(
     return store_node(session, node, timeline, initiator=initiator)
 
 
-def get_node(session: StateSession, call: Call) -> Json:
-    """Answer nodes.get."""
+@answers("tpu.projects.locations.nodes.get")
+def _get_node(session: StateSession, call: Call) -> Json:
     return render_node(find_node(session, str(call.params["name"])), session.now, call.version)
 
 
@@ -418,8 +425,9 @@ def find_node(session: StateSession, name: str) -> NodeRecord:
     return node
 
 
-def list_nodes(session: StateSession, call: Call) -> Json:
-    """Answer nodes.list for a zone, or for all with `locations/-`, ordered by zone and name.
+@answers("tpu.projects.locations.nodes.list")
+def _list_nodes(session: StateSession, call: Call) -> Json:
+    """List a zone, or all with `locations/-`, ordered by zone and name.
 
     Every page names the unreachable zones in `unreachable`.
     """
@@ -472,8 +480,9 @@ def accept_legacy_body(session: StateSession, call: Call) -> Json:
     return body
 
 
-def simulate_maintenance_event(session: StateSession, call: Call) -> Json:
-    """Answer nodes.simulateMaintenanceEvent: ten minutes of maintenance on the first named worker.
+@answers("tpu.projects.locations.nodes.simulateMaintenanceEvent")
+def _simulate_maintenance_event(session: StateSession, call: Call) -> Json:
+    """Simulate ten minutes of maintenance on the first named worker.
 
     The default is worker 0 (API field text). That the node is READY and UNHEALTHY_MAINTENANCE meanwhile is unverified.
     """
@@ -486,8 +495,9 @@ def simulate_maintenance_event(session: StateSession, call: Call) -> Json:
     return begin_operation(session, node, "simulateMaintenanceEvent", call, goal="", ended=ended)
 
 
-def perform_node_maintenance(session: StateSession, call: Call) -> Json:
-    """Answer nodes.performMaintenance: announced maintenance starts now; the operation ends with it."""
+@answers("tpu.projects.locations.nodes.performMaintenance")
+def _perform_node_maintenance(session: StateSession, call: Call) -> Json:
+    """Start announced maintenance now; the operation ends with it."""
     node = begin_change(session, call)
     ended = begin_maintenance(session, node, call)
     return begin_operation(session, node, "performMaintenance", call, goal="", ended=ended)
