@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import html
 from dataclasses import replace
+from datetime import timedelta
 from email.utils import format_datetime
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 from tpuctl.sandbox import (  # noqa: F401  # they register their handlers
@@ -34,7 +35,7 @@ from tpuctl.sandbox.api_calls import (
 )
 from tpuctl.sandbox.catalog import number_of_project
 from tpuctl.sandbox.discovery import APIS, check_request, decode_json, route_request
-from tpuctl.sandbox.faults import CallFaultKind, take_call_fault
+from tpuctl.sandbox.faults import FaultKind, FaultTarget, fault_duration, take_call_fault
 from tpuctl.sandbox.request_log import log_call
 from tpuctl.sandbox.resource_manager import (
     billing_disabled_error,
@@ -136,21 +137,21 @@ def _answer(sandbox: SandboxState, request: Request) -> Response | DroppedConnec
     if fault is None:
         return _run_handler(sandbox, call, request)
     match fault.kind:
-        case CallFaultKind.DROP_BEFORE:
+        case FaultKind.DROP_BEFORE:
             return DroppedConnection()
-        case CallFaultKind.DROP_AFTER:
+        case FaultKind.DROP_AFTER:
             _run_handler(sandbox, call, request)
             return DroppedConnection()
-        case CallFaultKind.SLOW:
-            sandbox.clock.sleep(fault.delay)
-            return _run_handler(sandbox, call, request)
-        case CallFaultKind.HTTP_ERROR:
+        case FaultKind.UNAUTHENTICATED:
+            raise _unauthenticated()
+        case FaultKind.UNREACHABLE:
+            raise error_of(503, f"The location {FaultTarget.of(call).zone} is unreachable.")
+        case FaultKind.HTTP_ERROR:
             wait = {} if fault.retry_after is None else {"retry-after": str(fault.retry_after)}
             return error_of(fault.status, fault.message).response(wait, with_reasons=_has_reasons(request))
-        case CallFaultKind.UNAUTHENTICATED:
-            raise _unauthenticated()
-        case kind:
-            assert_never(kind)
+        case FaultKind.SLOW:
+            sandbox.clock.sleep(fault_duration(fault) or timedelta())
+    return _run_handler(sandbox, call, request)
 
 
 def _run_handler(sandbox: SandboxState, call: Call, request: Request) -> Response:

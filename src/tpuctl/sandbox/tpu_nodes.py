@@ -98,7 +98,7 @@ def _create_node(session: StateSession, call: Call) -> Json:
     fault = take_fault(session, FaultKind.OPERATION_ERROR, target)
     if error := operation_failure(fault, target, wanted.tier) if fault else find_shortage(session, wanted):
         return fail_create(session, node, call, error)
-    node = replace(node, timeline=apply_faults(session, node, node.timeline, durations_of(session, node)))
+    node = replace(node, timeline=apply_faults(session, node, node.timeline))
     session.put_node(node)
     answer = begin_operation(session, node, "create", call, goal="READY")
     settle_operations(session, node.name, node.timeline)
@@ -406,7 +406,7 @@ def store_with_faults(
     session: StateSession, node: NodeRecord, timeline: Timeline, *, initiator: str = "USER"
 ) -> NodeRecord:
     """Store a node with a new timeline and matching faults applied, and return it."""
-    timeline = apply_faults(session, node, timeline, durations_of(session, node))
+    timeline = apply_faults(session, node, timeline)
     return store_node(session, node, timeline, initiator=initiator)
 
 

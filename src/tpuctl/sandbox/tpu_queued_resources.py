@@ -31,7 +31,6 @@ from tpuctl.sandbox.faults import (
     FaultKind,
     FaultTarget,
     apply_faults,
-    apply_queued_faults,
     durations_of,
     durations_of_new,
     follow_nodes,
@@ -170,8 +169,8 @@ def _reset_queued_resource(session: StateSession, call: Call) -> Json:
         raise failed_precondition(f"reset is not supported while in state {state}")
     ended = session.now
     for node in _nodes_of(session, record):
-        pace = durations_of(session, node)
-        timeline = apply_faults(session, node, restart_timeline(node.timeline, session.now, pace), pace)
+        restarted = restart_timeline(node.timeline, session.now, durations_of(session, node))
+        timeline = apply_faults(session, node, restarted)
         store_node(session, node, timeline)
         ended = max(ended, first_time_in(timeline, "READY", since=session.now) or ended)
     return begin_operation(session, record, "reset", call, goal="", ended=ended)
@@ -230,7 +229,7 @@ def plan_queued_resource(session: StateSession, record: QueuedRecord, *, failing
         LifecyclePhase(_turn_with_capacity(session, record, _earliest_turn(session, record)), "PROVISIONING"),
     )
     record = replace(record, timeline=waiting)
-    record = replace(record, timeline=apply_queued_faults(session, record))
+    record = replace(record, timeline=apply_faults(session, record, record.timeline))
     turn = first_time_in(record.timeline, "PROVISIONING", since=session.now)
     if turn is None or _misses_deadline(record, turn, session.now):
         return _expire(record, session.now)
@@ -328,7 +327,7 @@ def _provision(session: StateSession, record: QueuedRecord, turn: datetime) -> Q
             )
             if len(wanted) > 1:
                 node.document["multisliceNode"] = True
-            timeline = apply_faults(session, node, node.timeline, durations_of(session, node))
+            timeline = apply_faults(session, node, node.timeline)
             session.put_node(replace(node, timeline=timeline))
     return replace(record, timeline=follow_nodes(session, record, initiator="SERVICE"))
 
