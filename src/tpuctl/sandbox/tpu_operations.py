@@ -9,11 +9,11 @@ import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tpuctl.sandbox import api_calls, lifecycle, state_session
+from tpuctl.sandbox import api_calls, lifecycle
 from tpuctl.sandbox.api_calls import answers, not_found, page_number, page_size, page_token, parse_resource_name
 from tpuctl.sandbox.lifecycle import first_time_in
 from tpuctl.sandbox.representation import nanosecond_timestamp, render_node, render_queued_resource
-from tpuctl.sandbox.state_session import NodeRecord, OperationRecord, QueuedRecord
+from tpuctl.sandbox.state_session import NodeRecord, OperationRecord, QueuedRecord, dump_record, load_record
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -77,12 +77,7 @@ def begin_operation(
     """
     now = session.now
     # The record as it is now: any version of the API may show it later.
-    if isinstance(target, QueuedRecord):
-        columns = (target.project, target.zone, target.queued_resource_id)
-        snapshot: Json = {"queued": (*columns, state_session.dump_queued(target))}
-    else:
-        place = (target.project, target.zone, target.node_id, target.number, target.first_address, target.workers)
-        snapshot = {"node": (*place, state_session.dump_node(target))}
+    snapshot = {"queued" if isinstance(target, QueuedRecord) else "node": dump_record(target)}
     key = f"{target.name}/{target.incarnation}/{verb}/{now.timestamp()}/{len(target.timeline)}"
     digest = hashlib.blake2b(key.encode(), digest_size=15).hexdigest()
     name = f"operation-{int(now.timestamp() * 1000)}-{digest[:13]}-{digest[13:21]}-{digest[21:29]}"
@@ -163,11 +158,8 @@ def render_operation(session: StateSession, operation: OperationRecord, version:
         record: NodeRecord | QueuedRecord | None
         record = session.queued_resource(*where) if kind == "QueuedResource" else session.node(*where)
         if record is None or record.incarnation != operation.incarnation:
-            snapshot = operation.snapshot
-            if "queued" in snapshot:
-                record = state_session.load_queued(tuple(snapshot["queued"]))
-            else:
-                record = state_session.load_node(tuple(snapshot["node"]))
+            [(stored, row)] = operation.snapshot.items()
+            record = load_record(QueuedRecord, row) if stored == "queued" else load_record(NodeRecord, row)
         if isinstance(record, NodeRecord):
             document = render_node(record, operation.ended, version)
         else:
