@@ -147,7 +147,7 @@ def _delete_queued_resource(session: StateSession, call: Call) -> Json:
     begun = (*timeline_until(record.timeline, session.now), LifecyclePhase(session.now, "DELETING", initiator="USER"))
     record = replace(record, timeline=begun)
     session.put_queued_resource(record)  # stored first, so that the end of its nodes does not suspend it
-    ends = [session.now + pace.delete()]
+    ends = [session.now + pace.of("delete")]
     for node in owned:
         kept = store_node(session, node, delete_timeline(node.timeline, session.now, durations_of(session, node)))
         ends.append(end_of_timeline(kept.timeline) or session.now)
@@ -235,7 +235,7 @@ def plan_queued_resource(session: StateSession, record: QueuedRecord, *, failing
         return _expire(record, session.now)
     if failing:  # observed: PROVISIONING, SUSPENDING by the service, FAILED within minutes
         pace = durations_of(session, record)
-        lost, end = turn + pace.failure(), turn + pace.failure() + pace.delete()
+        lost, end = turn + pace.of("failure"), turn + pace.of("failure") + pace.of("delete")
         ending = (
             LifecyclePhase(lost, "SUSPENDING", initiator="SERVICE"),
             LifecyclePhase(end, "FAILED", initiator="SERVICE"),
