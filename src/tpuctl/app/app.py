@@ -689,7 +689,7 @@ def _quota_project(app: App) -> str | None:
 def load_credentials(app: App, *, gcloud_token: Callable[[], str] | None = None) -> Any:  # google-auth's credentials
     """Return the credentials of all calls; `gcloud_token` replaces the call of gcloud for a token."""
     from tpuctl.cloud import credentials  # noqa: PLC0415  # google-auth costs 40 ms
-    from tpuctl.cloud.transport import AuthRequest  # noqa: PLC0415  # httplib2 costs 95 ms
+    from tpuctl.cloud.transport import AuthRequest  # noqa: PLC0415  # not needed by --help
     from tpuctl.config import sources  # noqa: PLC0415  # not needed by --help
 
     environ = app.invocation.environ
@@ -923,7 +923,7 @@ def caller_account(app: App) -> str | None:
         return gcloud_account
 
     from tpuctl.cloud.credentials import GcloudCredentials, account_of  # noqa: PLC0415  # google-auth costs 40 ms
-    from tpuctl.cloud.transport import AuthRequest  # noqa: PLC0415  # httplib2 costs 95 ms
+    from tpuctl.cloud.transport import AuthRequest  # noqa: PLC0415  # not needed by --help
 
     # The identity is known without another token of gcloud.
     credentials = load_credentials(app, gcloud_token=lambda: "unused")
