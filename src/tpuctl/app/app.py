@@ -620,7 +620,7 @@ def http_access(app: App) -> tuple[Callable[[], Any], str | None]:
         return _with_tracing(app, lambda: SandboxHttp(sandbox)), None
     text = app.settings.text("endpoint")
     named = ApiEndpoint.parse(text) if text else None
-    factory = HttpFactory(transport_options(app), credentials=lambda: load_credentials(app), endpoint=named)
+    factory = HttpFactory(transport_options(app), credentials=lambda: cached_credentials(app), endpoint=named)
     app.on_close(factory.close)
     return _with_tracing(app, factory), text
 
@@ -701,6 +701,19 @@ def load_credentials(app: App, *, gcloud_token: Callable[[], str] | None = None)
         quota_project=_quota_project(app),
         request=AuthRequest(transport_options(app)),
     )
+
+
+def cached_credentials(app: App) -> Any:  # google-auth's credentials, or what stands in for them
+    """Return the credentials of all calls, which use the token that an earlier command has cached."""
+    from tpuctl.cloud.token_cache import CachedCredentials  # noqa: PLC0415  # not needed by --help
+    from tpuctl.config import sources  # noqa: PLC0415  # not needed by --help
+
+    environ = app.invocation.environ
+    source = sources.adc_path(environ)
+    # Without a file of credentials, gcloud and the metadata server cache the token.
+    if app.settings.text("impersonate_service_account") or not app.settings.is_on("token_cache") or not source.exists():
+        return load_credentials(app)
+    return CachedCredentials(source, state_folder(environ) / "tokens", lambda: load_credentials(app))
 
 
 def _proxy_of_gcloud(settings: Settings) -> HttpProxy | None:

@@ -234,6 +234,14 @@ _SPECS: Final = (
         gcloud="auth/impersonate_service_account",
     ),
     SettingSpec(
+        "token_cache",
+        ValueKind.BOOLEAN,
+        "whether access tokens are kept for the next command",
+        policy=_USER,
+        has_flag=False,
+        default="true",
+    ),
+    SettingSpec(
         "trust_project_file",
         ValueKind.BOOLEAN,
         "use all settings of tpuctl.yaml, even if the file is not trusted or has another owner",
