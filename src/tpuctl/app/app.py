@@ -6,7 +6,6 @@ of calls and logins.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import stat
@@ -771,7 +770,7 @@ class _TracedHttp:
 
 
 # Reserved for network tests (RFC 2544): no machine of a real cloud has such an address.
-_SANDBOX_NETWORK = ipaddress.ip_network("198.18.0.0/15")
+_SANDBOX_NETWORK = "198.18.0.0/15"
 
 
 def served_sandbox_proxy(app: App) -> Callable[[Node, int], str | None] | None:
@@ -786,7 +785,7 @@ def served_sandbox_proxy(app: App) -> Callable[[Node, int], str | None] | None:
     def proxy(node: Node, worker: int) -> str | None:
         address = node.endpoints[worker].address or ""
         try:
-            is_sandbox_worker = ipaddress.ip_address(address) in _SANDBOX_NETWORK
+            is_sandbox_worker = ipaddress.ip_address(address) in ipaddress.ip_network(_SANDBOX_NETWORK)
         except ValueError:
             return None
         return proxy_command(state_file, address) if is_sandbox_worker else None
