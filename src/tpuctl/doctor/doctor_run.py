@@ -26,7 +26,7 @@ from tpuctl.cloud.endpoint import ApiEndpoint, HttpProxy, TransportOptions
 from tpuctl.cloud.requests import SHORT_PATIENCE
 from tpuctl.cloud.tpu import OperationsClient, TpuClient
 from tpuctl.cloud.transport import AuthRequest, Http
-from tpuctl.config.settings import SourceKind, check_setting_value, invalid_value_error
+from tpuctl.config.settings import SourceKind, invalid_value_error, parse_setting
 from tpuctl.config.sources import find_project_file, gcloud_may_have_login, load_config_file, user_config_path
 from tpuctl.doctor.cloud_probes import PROXY_VARIABLES, SANDBOX_HOSTS, EnvironmentProbe, host_origins
 from tpuctl.doctor.doctor_facts import SandboxFailure, environment_json
@@ -330,7 +330,7 @@ def _problems(
         if setting is None:
             continue
         try:
-            check_setting_value(spec, setting.value)
+            parse_setting(spec, setting.value)
         except ValueError as error:
             wrong = True
             yield invalid_value_error(spec, setting.value, setting.source.place, str(error)).message
