@@ -44,7 +44,7 @@ from tpuctl.models.compute_resources import (
     Subnetwork,
 )
 from tpuctl.models.operation import OPERATION, Operation
-from tpuctl.models.project import TESTED_PERMISSIONS, IamPolicy, OrgPolicy, Project, QuotaLimit
+from tpuctl.models.project import IamPolicy, OrgPolicy, Project, QuotaLimit, read_permissions
 from tpuctl.shapes import COUNT, INTEGER, ListOf, MapOf, Page, Scalar, Shape, text_matching
 
 if TYPE_CHECKING:
@@ -77,9 +77,8 @@ class ProjectsClient(ApiClient):
 
         A project that does not exist raises `AccessError` too: the API hides which projects exist [documentation].
         """
-        request = self._build("cloudresourcemanager.v3 projects.get", name=_name(project))
-        with query_errors(_words(project), "resourcemanager.projects.get"):
-            return self._attempt(request, Project.from_api)
+        method, permission = "cloudresourcemanager.v3 projects.get", "resourcemanager.projects.get"
+        return self._query(method, Project.from_api, _words(project), permission, name=_name(project))
 
     def policy(self, project: str) -> IamPolicy:
         """Return the IAM policy of a project; needs resourcemanager.projects.getIamPolicy.
@@ -88,21 +87,22 @@ class ProjectsClient(ApiClient):
         """
         # For a version below 3, the service refuses policies with conditions or omits the conditions [API field text].
         body = {"options": {"requestedPolicyVersion": 3}}
-        request = self._build("cloudresourcemanager.v3 projects.getIamPolicy", resource=_name(project), body=body)
-        with query_errors(_words(project), "resourcemanager.projects.getIamPolicy"):
-            return self._attempt(request, IamPolicy.from_api)
+        method, permission = "cloudresourcemanager.v3 projects.getIamPolicy", "resourcemanager.projects.getIamPolicy"
+        return self._query(method, IamPolicy.from_api, _words(project), permission, resource=_name(project), body=body)
 
     def test_permissions(self, project: str, permissions: Collection[str]) -> frozenset[str]:
         """Return which of the permissions the caller has; needs none [API cloudresourcemanager v3].
 
         For a project that does not exist, the result is empty and no error is raised.
         """
-        method, body = "cloudresourcemanager.v3 projects.testIamPermissions", {"permissions": sorted(permissions)}
-        request = self._build(method, resource=_name(project), body=body)
-        with query_errors(_words(project), "resourcemanager.projects.get"):
-            return self._attempt(
-                request, lambda data: frozenset(TESTED_PERMISSIONS.read(data).get("permissions") or ())
-            )
+        return self._query(
+            "cloudresourcemanager.v3 projects.testIamPermissions",
+            read_permissions,
+            _words(project),
+            "resourcemanager.projects.get",
+            resource=_name(project),
+            body={"permissions": sorted(permissions)},
+        )
 
     def services(self, project: str, names: Collection[str]) -> Mapping[str, bool]:
         """Return which of the services are enabled; needs serviceusage.services.get, or `.list` for more than 30.
@@ -161,9 +161,9 @@ class ProjectsClient(ApiClient):
 
     def billing(self, project: str) -> bool:
         """Return whether the project is billed; needs resourcemanager.projects.get [API cloudbilling v1, method text]."""
-        request = self._build("cloudbilling.v1 projects.getBillingInfo", name=_name(project))
-        with query_errors(f"the billing of {_words(project)}", "resourcemanager.projects.get"):
-            return self._attempt(request, lambda data: bool(_BILLING.read(data).get("billingEnabled")))
+        method, permission = "cloudbilling.v1 projects.getBillingInfo", "resourcemanager.projects.get"
+        what = f"the billing of {_words(project)}"
+        return bool(self._query(method, _BILLING.read, what, permission, name=_name(project)).get("billingEnabled"))
 
     def org_policy(self, project: str, constraint: str) -> OrgPolicy:
         """Return the effective policy of a constraint, named with or without `constraints/`; needs orgpolicy.policy.get.
@@ -171,11 +171,13 @@ class ProjectsClient(ApiClient):
         This is the name of the permission in IAM roles; the documentation of the method has `orgpolicy.policies.get`.
         """
         short = constraint.removeprefix("constraints/")
-        request = self._build(
-            "orgpolicy.v2 projects.policies.getEffectivePolicy", name=f"{_name(project)}/policies/{short}"
+        return self._query(
+            "orgpolicy.v2 projects.policies.getEffectivePolicy",
+            OrgPolicy.from_api,
+            f"the organisation policy `{short}` of {_words(project)}",
+            "orgpolicy.policy.get",
+            name=f"{_name(project)}/policies/{short}",
         )
-        with query_errors(f"the organisation policy `{short}` of {_words(project)}", "orgpolicy.policy.get"):
-            return self._attempt(request, OrgPolicy.from_api)
 
     def role(self, name: str) -> frozenset[str]:
         """Return the permissions of a role, predefined (`roles/…`) or custom (`projects/P/roles/…`); needs iam.roles.get.
@@ -183,29 +185,29 @@ class ProjectsClient(ApiClient):
         A deleted role raises `NotFoundError`: it grants no permissions [documentation].
         """
         method = "iam.v1 roles.get" if name.startswith("roles/") else "iam.v1 projects.roles.get"
-        request = self._build(method, name=name, fields="includedPermissions,deleted")
-        with query_errors(f"the role `{name}`", "iam.roles.get"):
-            found = self._attempt(request, _ROLE.read)
+        fields = "includedPermissions,deleted"
+        found = self._query(method, _ROLE.read, f"the role `{name}`", "iam.roles.get", name=name, fields=fields)
         if found.get("deleted"):
             raise NotFoundError(f"the role `{name}` is deleted")
         return frozenset(found.get("includedPermissions") or ())
 
     def _batch_enabled(self, project: str, names: list[str]) -> Sequence[tuple[str, bool]] | None:
         """Return the state of each service; None if the API does not support `batchGet`."""
-        request = self._build(
-            "serviceusage.v1 services.batchGet",
-            parent=_name(project),
-            names=[f"{_name(project)}/services/{name}" for name in names],
-            fields="services(name,state)",
-        )
 
         def read(data: Mapping[str, Any]) -> list[tuple[str, bool]]:
             _NAMED.check(data)
             return _NAMED.items(data, _service)
 
         try:
-            with query_errors(_words(project), "serviceusage.services.get"):
-                return self._attempt(request, read)
+            return self._query(
+                "serviceusage.v1 services.batchGet",
+                read,
+                _words(project),
+                "serviceusage.services.get",
+                parent=_name(project),
+                names=[f"{_name(project)}/services/{name}" for name in names],
+                fields="services(name,state)",
+            )
         except TpuctlError as error:
             cause = error.__cause__
             if isinstance(cause, ApiRefusedError) and cause.refusal.code in _NO_BATCHES:
@@ -283,15 +285,15 @@ class ComputeClient(ApiClient):
 
     def network(self, project: str, name: str) -> ComputeNetwork:
         """Return a network; needs compute.networks.get."""
-        request = self._build("compute.v1 networks.get", project=project, network=name)
-        with query_errors(f"the network `{name}` in {_words(project)}", "compute.networks.get"):
-            return self._attempt(request, ComputeNetwork.from_api)
+        what, permission = f"the network `{name}` in {_words(project)}", "compute.networks.get"
+        method, read = "compute.v1 networks.get", ComputeNetwork.from_api
+        return self._query(method, read, what, permission, project=project, network=name)
 
     def subnetwork(self, project: str, region: str, name: str) -> Subnetwork:
         """Return a subnetwork; needs compute.subnetworks.get."""
-        request = self._build("compute.v1 subnetworks.get", project=project, region=region, subnetwork=name)
-        with query_errors(f"the subnetwork `{name}` of {region} in {_words(project)}", "compute.subnetworks.get"):
-            return self._attempt(request, Subnetwork.from_api)
+        what, permission = f"the subnetwork `{name}` of {region} in {_words(project)}", "compute.subnetworks.get"
+        method, read = "compute.v1 subnetworks.get", Subnetwork.from_api
+        return self._query(method, read, what, permission, project=project, region=region, subnetwork=name)
 
     def firewalls(self, project: str) -> tuple[FirewallRule, ...]:
         """Return all firewall rules, without those of hierarchical policies; needs compute.firewalls.list."""
@@ -310,11 +312,15 @@ class ComputeClient(ApiClient):
 
         Raises `ServiceUnavailableError` if the API left them out because it could not read them.
         """
-        request = self._build(
-            "compute.v1 regions.get", project=project, region=region, fields="quotas,quotaStatusWarning"
+        data = self._query(
+            "compute.v1 regions.get",
+            _REGION.read,
+            f"the region `{region}` in {_words(project)}",
+            "compute.regions.get",
+            project=project,
+            region=region,
+            fields="quotas,quotaStatusWarning",
         )
-        with query_errors(f"the region `{region}` in {_words(project)}", "compute.regions.get"):
-            data = self._attempt(request, _REGION.read)
         if not data.get("quotas") and (warning := data.get("quotaStatusWarning")):
             message = f"cannot fetch the quotas of {region}: {warning.get('message') or warning.get('code')}"
             raise ServiceUnavailableError(message, hint="try again in a few minutes")
@@ -352,9 +358,9 @@ class ComputeClient(ApiClient):
 
     def disk(self, project: str, zone: str, name: str) -> PersistentDisk:
         """Return a disk; needs compute.disks.get."""
-        request = self._build("compute.v1 disks.get", project=project, zone=zone, disk=name)
-        with query_errors(f"the disk `{name}` of {zone} in {_words(project)}", "compute.disks.get"):
-            return self._attempt(request, PersistentDisk.from_api)
+        what, permission = f"the disk `{name}` of {zone} in {_words(project)}", "compute.disks.get"
+        method, read = "compute.v1 disks.get", PersistentDisk.from_api
+        return self._query(method, read, what, permission, project=project, zone=zone, disk=name)
 
     def open_firewall(
         self, project: str, network: str, name: str, source_ranges: Sequence[str], ports: Sequence[str]

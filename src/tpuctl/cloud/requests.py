@@ -39,6 +39,7 @@ from tpuctl.cloud.errors import (
     UntrustedServerError,
     excerpt,
     parse_refusal,
+    query_errors,
     translate_errors,
 )
 from tpuctl.durations import parse_http_date
@@ -167,6 +168,11 @@ class ApiClient:
         """Send a request that changes nothing, with retries, and return the answer parsed by `read`."""
         with translate_errors():
             return self._attempt(request, read)
+
+    def _query(self, method: str, read: Read[T], what: str, permission: str | None, **parameters: Any) -> T:
+        """Read something that requires one permission, None if it requires none; `what` describes it in errors."""
+        with query_errors(what, permission):
+            return self._attempt(self._build(method, **parameters), read)
 
     def _attempt(self, request: ApiRequest, read: Read[T], *, is_safe: bool = True) -> T:
         """Do the same as `_call`, but raise `TransportError` and `ApiRefusedError`, which say what is certain."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tpuctl.clock import CLOUD_CALL_TIMEOUT, DEADLINE_GRACE, SystemClock, limit_cloud_calls
 from tpuctl.cloud.errors import (
@@ -22,10 +22,9 @@ from tpuctl.cloud.errors import (
     translate,
 )
 from tpuctl.cloud.requests import (
-    MOST_PAGES,
     SHORT_PATIENCE,
     ApiClient,
-    ApiRequest,
+    Read,
     is_uncertain,
     read_json,
 )
@@ -40,11 +39,13 @@ from tpuctl.errors import (
     TpuctlError,
 )
 from tpuctl.models.bucket import AnywhereCache, Bucket, BucketContents, BucketPlacement
-from tpuctl.models.project import IAM_POLICY, TESTED_PERMISSIONS, IamPolicy
+from tpuctl.models.project import IAM_POLICY, IamPolicy, read_permissions
 from tpuctl.shapes import COUNT, TIME, Page, Scalar, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+T = TypeVar("T")
 
 # An object is held in memory.
 _SIZE = Scalar("at most 64 MiB", lambda value: COUNT.accepts(value) and int(value) <= 64 << 20, "integer")
@@ -87,7 +88,7 @@ class StorageClient(ApiClient):
                 if head is None:
                     # The service also answers 404 for a missing bucket, for which this call raises.
                     with _translated(bucket, name, "storage.objects.list"):
-                        self._attempt(self._build(_LIST, bucket=bucket, prefix=name, maxResults=1), _names)
+                        self._attempt(self._build(_LIST, bucket=bucket, prefix=name, maxResults=1), _BLOBS.check)
                     return None
                 generation, age = head
                 request = self._build(_GET, bucket=bucket, object=name, generation=generation, alt="media")
@@ -159,21 +160,8 @@ class StorageClient(ApiClient):
 
     def list(self, bucket: str, prefix: str) -> Iterator[str]:
         """Return the names of the objects that begin with `prefix`, in the service's order."""
-        found: list[str] = []
-        token: str | None = None
-        tokens: set[str] = set()
-        with limit_cloud_calls(SystemClock(), CLOUD_CALL_TIMEOUT), _translated(bucket, prefix, "storage.objects.list"):
-            while True:
-                request = self._build(_LIST, bucket=bucket, prefix=prefix, pageToken=token)
-                names, token = self._attempt(request, _names)
-                found += names
-                if not token:
-                    return iter(found)
-                if token in tokens or len(tokens) >= MOST_PAGES:
-                    raise ServiceUnavailableError(
-                        f"the list of `gs://{bucket}/{prefix}` never ends", hint="check the endpoint and the prefix"
-                    )
-                tokens.add(token)
+        with _translated(bucket, prefix, "storage.objects.list"):
+            return iter(self._pages(_LIST, _BLOBS, _name, bucket=bucket, prefix=prefix).items)
 
     def _head(self, bucket: str, name: str) -> tuple[int, timedelta] | None:
         """Return generation and age; None if the object or the bucket is absent."""
@@ -237,9 +225,8 @@ def _generation(data: Mapping[str, Any]) -> int:
     return int(_BLOB.read(data)["generation"])
 
 
-def _names(data: Mapping[str, Any]) -> tuple[tuple[str, ...], str | None]:
-    _BLOBS.check(data)
-    return tuple(_BLOBS.items(data, lambda item: str(_NAMED.read(item)["name"]))), data.get("nextPageToken")
+def _name(data: Mapping[str, Any]) -> str:
+    return str(_NAMED.read(data)["name"])
 
 
 _PAGE_SIZE = 1000
@@ -263,50 +250,30 @@ class BucketsClient(ApiClient):
 
     def bucket(self, name: str, *, user_project: str | None = None) -> Bucket:
         """Return a bucket's metadata; needs storage.buckets.get."""
-        request = self._build("storage.v1 buckets.get", bucket=name, userProject=user_project)
-        with query_errors(_words(name), "storage.buckets.get"):
-            return self._attempt(request, Bucket.from_api)
+        return self._ask("buckets.get", Bucket.from_api, name, "storage.buckets.get", userProject=user_project)
 
     def layout(self, name: str, *, user_project: str | None = None) -> BucketPlacement:
         """Return the location of a bucket; needs storage.objects.list only [API storage v1, method text]."""
         # The method has no parameter for the billed project, so a header is used [API storage v1].
-        request = self._build("storage.v1 buckets.getStorageLayout", bucket=name, payer=user_project)
-        with query_errors(_words(name), "storage.objects.list"):
-            return self._attempt(request, BucketPlacement.from_api)
+        method, permission = "buckets.getStorageLayout", "storage.objects.list"
+        return self._ask(method, BucketPlacement.from_api, name, permission, payer=user_project)
 
     def policy(self, name: str, *, user_project: str | None = None) -> IamPolicy:
         """Return the IAM policy with its conditions; needs storage.buckets.getIamPolicy."""
-        with query_errors(_words(name), "storage.buckets.getIamPolicy"):
-            return self._attempt(self._policy_request(name, user_project), IamPolicy.from_api)
+        return self._read_policy(name, IamPolicy.from_api, user_project)
 
     def test_permissions(
         self, name: str, permissions: Collection[str], *, user_project: str | None = None
     ) -> frozenset[str]:
         """Return which of the permissions the caller has; needs none."""
-        request = self._build(
-            "storage.v1 buckets.testIamPermissions",
-            bucket=name,
-            permissions=sorted(permissions),
-            userProject=user_project,
-        )
-        with query_errors(_words(name), None):
-            return self._attempt(
-                request, lambda data: frozenset(TESTED_PERMISSIONS.read(data).get("permissions") or ())
-            )
+        given = {"permissions": sorted(permissions), "userProject": user_project}
+        return self._ask("buckets.testIamPermissions", read_permissions, name, None, **given)
 
     def contents(self, name: str, prefix: str, *, user_project: str | None = None) -> BucketContents:
         """Count the first thousand objects below a prefix; needs storage.objects.list.
 
         A folder marker, which is empty and ends with a slash, is not counted.
         """
-        request = self._build(
-            _LIST,
-            bucket=name,
-            prefix=prefix or None,
-            maxResults=_PAGE_SIZE,
-            fields="items(name,size),nextPageToken",
-            userProject=user_project,
-        )
 
         def read(data: Mapping[str, Any]) -> BucketContents:
             _OBJECTS.check(data)
@@ -314,8 +281,16 @@ class BucketsClient(ApiClient):
             sizes = [size for name, size in items if size or not name.endswith("/")]
             return BucketContents(len(sizes), sum(sizes), not data.get("nextPageToken"))
 
-        with query_errors(_words(name), "storage.objects.list"):
-            return self._attempt(request, read)
+        return self._ask(
+            "objects.list",
+            read,
+            name,
+            "storage.objects.list",
+            prefix=prefix or None,
+            maxResults=_PAGE_SIZE,
+            fields="items(name,size),nextPageToken",
+            userProject=user_project,
+        )
 
     def caches(self, name: str, *, user_project: str | None = None) -> tuple[AnywhereCache, ...]:
         """Return the Anywhere Caches; needs storage.anywhereCaches.list."""
@@ -336,9 +311,7 @@ class BucketsClient(ApiClient):
         An unconditional binding of the member stays unchanged. Raises `ConflictError` after six simultaneous changes.
         """
         for attempt in range(1, _GRANTS + 1):
-            with query_errors(_words(name), "storage.buckets.getIamPolicy"):
-                policy = self._attempt(self._policy_request(name, user_project), IAM_POLICY.read)
-            wanted = _with_member(policy, role, member)
+            wanted = _with_member(self._read_policy(name, IAM_POLICY.read, user_project), role, member)
             if wanted is None or self._replace_policy(name, wanted, user_project):
                 return
             self._clock.sleep(self._back_off(attempt))
@@ -359,13 +332,18 @@ class BucketsClient(ApiClient):
                 return False
         return True
 
-    def _policy_request(self, name: str, user_project: str | None) -> ApiRequest:
-        return self._build(
-            "storage.v1 buckets.getIamPolicy",
-            bucket=name,
+    def _read_policy(self, name: str, read: Read[T], user_project: str | None) -> T:
+        return self._ask(
+            "buckets.getIamPolicy",
+            read,
+            name,
+            "storage.buckets.getIamPolicy",
             optionsRequestedPolicyVersion=_POLICY_VERSION,
             userProject=user_project,
         )
+
+    def _ask(self, method: str, read: Read[T], bucket: str, permission: str | None, **parameters: Any) -> T:
+        return self._query(f"storage.v1 {method}", read, _words(bucket), permission, bucket=bucket, **parameters)
 
 
 def _words(name: str) -> str:
