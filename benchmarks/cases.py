@@ -108,7 +108,7 @@ def _list_200(stages: Stages) -> Case:
 
 def _status(stages: Stages) -> Case:
     stage = stages.listening(200)
-    node, zone = "node-00008", ("--zone", ZONE)
+    node, zone = "node-00000", ("--zone", ZONE)
     theirs = stage.gcloud("compute", "tpus", "tpu-vm", "describe", node, *zone)
     return _beside("status", "`tpuctl status` / `gcloud … describe`", stage.tpuctl("status", node, *zone), theirs, 0.25)
 
