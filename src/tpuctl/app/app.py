@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import click
 
     from tpuctl.check.findings import CheckReport
+    from tpuctl.check.gate import PreflightCheck
     from tpuctl.clock import Clock
     from tpuctl.cloud.endpoint import HttpProxy, TransportOptions
     from tpuctl.cloud.projects import ComputeClient, OsLoginClient
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from tpuctl.models.events import NodeEvent
     from tpuctl.models.node import Node
     from tpuctl.names import NodeReference
-    from tpuctl.nodes.context import ActionContext, CreationCheck
+    from tpuctl.nodes.context import ActionContext
     from tpuctl.nodes.journal import Journal
     from tpuctl.nodes.key_authorization import KeyAuthorizer
     from tpuctl.nodes.lease import LeaseKeeper
@@ -307,7 +308,7 @@ class App:
         with Progress(self.terminal, self.clock, events=stream, lasting=lasting) as progress:
             yield progress
 
-    def context(self, tell: Callable[[NodeEvent], None], *, preflight: CreationCheck | None = None) -> ActionContext:
+    def context(self, tell: Callable[[NodeEvent], None], *, preflight: PreflightCheck | None = None) -> ActionContext:
         """Return the context of actions; `tell` receives each event, `preflight` checks nodes before they are created."""
         from random import Random  # noqa: PLC0415  # not needed by --help
 

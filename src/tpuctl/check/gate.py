@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from tpuctl.check.gathering import Sources
     from tpuctl.check.zone_ranking import ZoneRanking
     from tpuctl.clock import Clock
+    from tpuctl.cloud.tpu import NodeListing
     from tpuctl.models.node import Node
     from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName
-    from tpuctl.nodes.context import NodeListingLike
 
 # Answers serve all nodes of one run, and the results of later runs, for as long.
 _KEPT_FOR = timedelta(minutes=10)
@@ -142,7 +142,7 @@ class PreflightCheck:
             egress_prices=settings.egress_prices,
         )
 
-    def nodes(self, project: str) -> Fact[NodeListingLike]:
+    def nodes(self, project: str) -> Fact[NodeListing]:
         """Return the nodes of all zones. The next report shares their deadline and does not list them again."""
         self._gatherer = self._new_gatherer(), self._now()
         return self._gatherer[0].nodes(project)

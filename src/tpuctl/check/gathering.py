@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from tpuctl.check.facts import BucketUse, WantedNode
     from tpuctl.clock import Clock
+    from tpuctl.cloud.tpu import NodeListing, QueuedListing
     from tpuctl.models.bucket import AnywhereCache, Bucket, BucketContents, BucketPlacement
     from tpuctl.models.compute_resources import (
         ComputeInstance,
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
         Subnetwork,
     )
     from tpuctl.models.project import IamPolicy, OrgPolicy, Project, QuotaLimit, Reservation
-    from tpuctl.nodes.context import NodeListingLike, QueuedListingLike
 
 FactT = TypeVar("FactT")
 # The error id of a project that does not exist, or that the caller may not see.
@@ -91,7 +91,7 @@ class FactGatherer:
         """Return whether the cloud has answered any query."""
         return self._pool.has_answer
 
-    def nodes(self, project: str) -> Fact[NodeListingLike]:
+    def nodes(self, project: str) -> Fact[NodeListing]:
         """Return the nodes of all zones. The next facts share the deadline."""
         self._pool.begin()
         self._has_begun = True
@@ -241,7 +241,7 @@ class _ResourceLink(NamedTuple):
         return cls(found["project"], found["zone"], found["name"])
 
 
-def query_nodes(project: str, source: TpuSource, pool: QueryPool) -> Query[NodeListingLike]:
+def query_nodes(project: str, source: TpuSource, pool: QueryPool) -> Query[NodeListing]:
     """Query the nodes of all zones of a project."""
     return pool.ask(("nodes", project), lambda: source.list_nodes(project), permission="tpu.nodes.list")
 
@@ -306,11 +306,11 @@ class NodeQueries:
             permission="tpu.runtimeversions.list",
         )
 
-    def nodes(self) -> Query[NodeListingLike]:
+    def nodes(self) -> Query[NodeListing]:
         """Query the nodes of all zones."""
         return query_nodes(self._project, self._tpu, self._pool)
 
-    def requests(self) -> Query[QueuedListingLike]:
+    def requests(self) -> Query[QueuedListing]:
         """Query the queued resources of all zones."""
         return self._ask(
             ("requests", self._project),
@@ -614,10 +614,10 @@ def fact_from_failure(failure: BaseException, permission: str | None = None) -> 
 class TpuSource(Protocol):
     """The Cloud TPU API."""
 
-    def list_nodes(self, project: str, zones: Sequence[str] = ()) -> NodeListingLike:
+    def list_nodes(self, project: str, zones: Sequence[str] = ()) -> NodeListing:
         """Return the nodes of all zones."""
 
-    def list_queued_resources(self, project: str, zones: Sequence[str] = ()) -> QueuedListingLike:
+    def list_queued_resources(self, project: str, zones: Sequence[str] = ()) -> QueuedListing:
         """Return the queued resources of all zones."""
 
     def accelerator_types(self, project: str, zone: str) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tpuctl.accelerators import find_accelerator_type
 from tpuctl.durations import format_duration
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tpuctl.clock import Clock
-    from tpuctl.models.operation import Operation, OperationError
+    from tpuctl.cloud.tpu import TpuClient
+    from tpuctl.models.operation import Operation
     from tpuctl.names import NodeName
-    from tpuctl.nodes.context import ActionContext, NodeCloud
+    from tpuctl.nodes.context import ActionContext
     from tpuctl.nodes.tracker import ReconcileRequest
 
 # States in which the service accepts a change of labels or metadata [observed: it refuses others].
@@ -81,7 +82,7 @@ def spec_with_ssh_key(context: ActionContext, spec: NodeSpec) -> NodeSpec:
     return replace(spec, metadata={**spec.metadata, "ssh-keys": add_metadata_key(present, entry)})
 
 
-def check_accelerator_type(cloud: NodeCloud, project: str, zone: str, spec: NodeSpec) -> None:
+def check_accelerator_type(cloud: TpuClient, project: str, zone: str, spec: NodeSpec) -> None:
     """Check with the API that the zone offers a type that the table does not list.
 
     Raises `InvalidInputError` with the nearest type that the zone offers.
@@ -286,21 +287,8 @@ def _report(context: ActionContext, node: Node, text: str, **data: object) -> No
 _UPDATE_INTERVAL = timedelta(seconds=2)
 
 
-class NodeUpdater(Protocol):
-    """The part of the cloud that changes fields of nodes."""
-
-    def update_node(self, name: NodeName, changes: Mapping[str, Any]) -> Operation:
-        """Change labels, tags, metadata or description, by the API's field names."""
-
-    def get_operation(self, name: str) -> Operation:
-        """Return the current state of an operation."""
-
-    def operation_error(self, error: OperationError) -> TpuctlError:
-        """Return the failure of an operation as an exception to raise."""
-
-
 def update_node(
-    cloud: NodeUpdater, clock: Clock, name: NodeName, changes: Mapping[str, Any], *, timeout: timedelta | None
+    cloud: TpuClient, clock: Clock, name: NodeName, changes: Mapping[str, Any], *, timeout: timedelta | None
 ) -> None:
     """Change fields, by the API's names, and wait until the operation has ended.
 

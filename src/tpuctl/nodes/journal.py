@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tpuctl.durations import parse_timestamp
 from tpuctl.errors import BrokenNodeError, PreconditionFailedError, TpuctlError
-from tpuctl.files import make_private_folder, read_own_file
+from tpuctl.files import make_private_folder, read_own_file, replace_file
 from tpuctl.models.spec import REQUEST_LABEL, NodeSpec
 from tpuctl.names import NodeName
 from tpuctl.nodes.journal_entries import (
@@ -34,10 +34,11 @@ from tpuctl.nodes.journal_entries import (
 from tpuctl.platforms import flush_to_disk, read_mount_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from tpuctl.clock import Clock
+    from tpuctl.cloud.storage import StorageClient
     from tpuctl.models.node import Node
     from tpuctl.names import BucketPath
 
@@ -321,23 +322,10 @@ def _rotate(path: Path, aside: Path) -> None:
         older, newer = split_halves(read_own_file(path), before=before)
         # In this order, a crash in between leaves lines twice, but loses none.
         for target, content in ((aside, older), (path, newer)):
-            _replace(target, content)
+            replace_file(target, content)
+            _sync(target.parent)
     except OSError:
         return
-
-
-def _replace(target: Path, content: bytes) -> None:
-    temporary = target.with_name(f".{target.name}.new")
-    try:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            flush_to_disk(file.fileno())
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
-    _sync(target.parent)
 
 
 @contextmanager
@@ -398,31 +386,6 @@ _PAUSE = timedelta(milliseconds=200)
 _MOST_WAITING = 1000
 
 
-class _StoredJournal(Protocol):
-    """One version of an object."""
-
-    @property
-    def content(self) -> bytes:
-        """Its bytes."""
-
-    @property
-    def generation(self) -> int:
-        """The generation of this version."""
-
-
-class JournalObjects(Protocol):
-    """The part of Cloud Storage that the journal uses. Raises `PreconditionFailedError` if another generation is there."""
-
-    def read(self, bucket: str, name: str) -> _StoredJournal | None:
-        """Return the object, or None if there is none."""
-
-    def write(self, bucket: str, name: str, content: bytes, *, generation: int | None) -> int:
-        """Replace that generation of the object (0: the object must not exist) and return the new one."""
-
-    def list(self, bucket: str, prefix: str) -> Iterable[str]:
-        """Return the names that begin with the prefix."""
-
-
 class BucketJournalStore:
     """The journal in Cloud Storage, for machines without a persistent disk: one object for each node below a prefix.
 
@@ -433,7 +396,7 @@ class BucketJournalStore:
 
     def __init__(
         self,
-        objects: JournalObjects,
+        objects: StorageClient,
         place: BucketPath,
         clock: Clock,
         *,

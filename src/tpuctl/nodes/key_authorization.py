@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tpuctl.errors import AccessError, NotFoundError, QuotaError, ServiceUnavailableError
 from tpuctl.ssh.connection import ProbeOutcome, probe_ssh
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tpuctl.clock import Clock
-    from tpuctl.cloud.projects import LoginKey, LoginProfile
+    from tpuctl.cloud.projects import ComputeClient, OsLoginClient
     from tpuctl.models.node import Node
     from tpuctl.ssh.connection import Target
     from tpuctl.ssh.keys import OsLoginCache, SshKey
@@ -36,34 +36,12 @@ _BLOCK_PROJECT_KEYS = "block-project-ssh-keys"
 _SHORTEST_VALIDITY = timedelta(hours=1)
 
 
-class ProjectMetadataSource(Protocol):
-    """Reads the metadata of projects."""
-
-    def project_metadata(self, project: str) -> Mapping[str, str]:
-        """Return the metadata of all machines of a project."""
-
-
-class LoginProfiles(Protocol):
-    """Reads and changes the keys of OS Login."""
-
-    def profile(self, account: str, project: str) -> LoginProfile:
-        """Return the POSIX names and keys of an account."""
-
-    def import_key(
-        self, account: str, public: str, *, project: str, region: str, expires: datetime | None = None
-    ) -> LoginProfile:
-        """Add a key."""
-
-    def set_expiry(self, account: str, key: LoginKey, expires: datetime | None) -> None:
-        """Change the expiry of a key."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyServices:
-    """The services of `Admission`. `account` returns the identity of the calls, None if it is unknown."""
+    """The services of `KeyAuthorizer`. `account` returns the identity of the calls, None if it is unknown."""
 
-    projects: Callable[[], ProjectMetadataSource]
-    profiles: Callable[[], LoginProfiles]
+    projects: Callable[[], ComputeClient]
+    profiles: Callable[[], OsLoginClient]
     account: Callable[[], str | None]
     remembered: OsLoginCache
     clock: Clock

@@ -236,7 +236,7 @@ def end_absent_node(context: ActionContext, place: SearchPlace, reference: NodeR
     found = False
     for name in dict.fromkeys([named] if named else known):
         holder = context.leases.holder(name)
-        if holder is not None and holder.ended is None:
+        if holder is not None and holder.record.ended is None:
             end_lease(context, name, by)
             found = True
     return found

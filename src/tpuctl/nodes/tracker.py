@@ -37,10 +37,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
     from datetime import datetime
 
+    from tpuctl.cloud.tpu import TpuClient
     from tpuctl.models.queued import QueuedResource
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import RequestedChange
-    from tpuctl.nodes.context import ActionContext, NodeCloud
+    from tpuctl.nodes.context import ActionContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -433,7 +434,7 @@ class FailedOperation:
 class PendingOperation:
     """At most one unfinished change of one node: whether the node shows it yet, and whether it failed."""
 
-    def __init__(self, cloud: NodeCloud, pending: RequestedChange | None) -> None:
+    def __init__(self, cloud: TpuClient, pending: RequestedChange | None) -> None:
         self._cloud = cloud
         self._fetched_at: timedelta | None = None
         self._ended_at: timedelta | None = None
@@ -574,7 +575,7 @@ class NodeSnapshot:
 
 
 def fetch_snapshots(
-    cloud: NodeCloud, names: Collection[NodeName], *, present: Collection[NodeName], requested: Collection[NodeName]
+    cloud: TpuClient, names: Collection[NodeName], *, present: Collection[NodeName], requested: Collection[NodeName]
 ) -> dict[NodeName, NodeSnapshot]:
     """Return a snapshot of each node, with one list call for each zone.
 
@@ -594,14 +595,14 @@ def fetch_snapshots(
     return snapshots
 
 
-def _fetch_one(cloud: NodeCloud, name: NodeName) -> NodeSnapshot:
+def _fetch_one(cloud: TpuClient, name: NodeName) -> NodeSnapshot:
     try:
         return NodeSnapshot(cloud.find_node(name))
     except TpuctlError as error:
         return NodeSnapshot(error=error)
 
 
-def _fetch_many(cloud: NodeCloud, names: Collection[NodeName]) -> dict[NodeName, NodeSnapshot]:
+def _fetch_many(cloud: TpuClient, names: Collection[NodeName]) -> dict[NodeName, NodeSnapshot]:
     zones: defaultdict[str, set[str]] = defaultdict(set)
     for name in names:
         zones[name.project].add(name.zone)
@@ -620,7 +621,7 @@ def _fetch_many(cloud: NodeCloud, names: Collection[NodeName]) -> dict[NodeName,
     return {name: NodeSnapshot(found.get(name), error=errors.get((name.project, name.zone))) for name in names}
 
 
-def _fetch_owners(cloud: NodeCloud, names: Collection[NodeName]) -> dict[NodeName, NodeSnapshot]:
+def _fetch_owners(cloud: TpuClient, names: Collection[NodeName]) -> dict[NodeName, NodeSnapshot]:
     """Return the queued resources that own, or owned, these nodes."""
     snapshots: dict[NodeName, NodeSnapshot] = {}
     for project, zone in {(name.project, name.zone) for name in names}:

@@ -46,10 +46,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tpuctl.app.app import App
+    from tpuctl.cloud.tpu import TpuClient
     from tpuctl.models.events import NodeEvent
     from tpuctl.models.node import Node, WorkerSet
     from tpuctl.names import NodeName
-    from tpuctl.nodes.context import ActionContext, NodeCloud
+    from tpuctl.nodes.context import ActionContext
     from tpuctl.ssh.connection import Target
     from tpuctl.workers.copying import CopyResult
     from tpuctl.workers.execution import RunRequest
@@ -298,7 +299,7 @@ class OneOffNode:
             raise result
         self.is_removed = self.was_deleted = True
 
-    def is_left(self, cloud: NodeCloud) -> bool | None:
+    def is_left(self, cloud: TpuClient) -> bool | None:
         """Return whether the node of this run still exists and is not being deleted; None if the API does not answer."""
         try:
             node = cloud.find_node(self._task.name)

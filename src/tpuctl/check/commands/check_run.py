@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tpuctl.check.facts import WantedNode
     from tpuctl.check.findings import CheckReport
     from tpuctl.check.gate import PreflightCheck
-    from tpuctl.nodes.context import NodeListingLike
+    from tpuctl.cloud.tpu import NodeListing
 
 
 def run_check(app: App, options: dict[str, Any]) -> int:
@@ -186,7 +186,7 @@ def _target_node(
     )
 
 
-def _last_known_spec(app: App, reference: NodeReference, fact: Fact[NodeListingLike]) -> NodeSpec:
+def _last_known_spec(app: App, reference: NodeReference, fact: Fact[NodeListing]) -> NodeSpec:
     """Return the last known spec of the node. Raises an error with the reason if there is none, and a suggestion."""
     node_id, zone, project = reference.node_id, reference.zone, reference.project or app.project
     if not isinstance(fact, Known):
