@@ -37,6 +37,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from enum import Enum, auto
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -44,7 +45,7 @@ from tpuctl.clock import SystemClock, limit_cloud_calls
 from tpuctl.durations import format_duration, format_timestamp, parse_timestamp
 from tpuctl.errors import ConflictError, NotFoundError, PreconditionFailedError, ServiceUnavailableError, TpuctlError
 from tpuctl.files import file_lock, open_private_file, read_own_file, replace_file
-from tpuctl.models.events import EventKind, NodeEvent
+from tpuctl.models.events import EventKind
 from tpuctl.shapes import ANY, NUMBER, TIME, MapOf, Scalar, Shape, ShapeError, parse_json
 
 if TYPE_CHECKING:
@@ -675,11 +676,7 @@ def hold_lease(
 
 def end_lease(context: ActionContext, name: NodeName, by: str) -> None:
     """End the lease of a node for good, before the node is stopped or deleted."""
-
-    def notify(text: str) -> None:
-        context.emit(NodeEvent(EventKind.NOTE, context.clock.now(), name, text))
-
-    context.leases.end(name, by, notify=notify)
+    context.leases.end(name, by, notify=partial(context.report, EventKind.NOTE, name))
 
 
 def _ended_error(name: NodeName, lease: Lease | None) -> TakenOverError | DeletedByOtherError:

@@ -140,7 +140,7 @@ def _locate(
     name, found = ask(lambda: locate_for_create(app, text, spec, is_patient=waits and spec is not None))
     if spec is None and found is not None and found.state is NodeState.DELETING:
         # The node may be gone in the next poll, and its spec with it.
-        spec = current_spec(app.journal, found, app.clock.now())
+        spec = current_spec(app.journal, found, app.clock)
     if spec is None and found is None:
         spec = remembered_spec(app, name, yes=options["yes"] or dry_run)
     if found is None and spec is not None and not options["skip_validation"]:
