@@ -200,15 +200,8 @@ def needs_start(node: Node, *, skip_validation: bool = False) -> bool:
     return True
 
 
-def start_node(
-    context: ActionContext, node: Node, *, skip_validation: bool = False, force_lease: bool = False
-) -> RequestedChange | None:
-    """Start a stopped node. Return None if it already runs.
-
-    Raises `ConflictError` if the service would refuse it, before any call, unless `skip_validation`.
-    """
-    if not needs_start(node, skip_validation=skip_validation):
-        return None
+def start_node(context: ActionContext, node: Node, *, force_lease: bool = False) -> RequestedChange:
+    """Start a node that `needs_start`. Raises `ConflictError` if another client holds its lease, unless `force_lease`."""
     with hold_lease(context, node.name, "start", force_lease=force_lease):
         _report(context, node, "starting it", verb="start")
         _write_to_journal(context, node, "start")
@@ -233,13 +226,8 @@ def needs_stop(node: Node, *, skip_validation: bool = False) -> bool:
     return True
 
 
-def stop_node(context: ActionContext, node: Node, *, skip_validation: bool = False) -> RequestedChange | None:
-    """Stop a node, keeping its boot disk. Return None if it is already stopped.
-
-    Raises `ConflictError` if the service would refuse it, before any call, unless `skip_validation`.
-    """
-    if not needs_stop(node, skip_validation=skip_validation):
-        return None
+def stop_node(context: ActionContext, node: Node) -> RequestedChange:
+    """Stop a node that `needs_stop`, keeping its boot disk. The lease of any other holder is ended first."""
     if not node.tier.can_start_again:
         text = f"it is a {node.tier} node: once stopped it cannot be started again"
         context.report(EventKind.NOTE, node.name, text)
