@@ -629,7 +629,7 @@ def http_access(app: App) -> tuple[Callable[[], Any], str | None]:
 def ssh_workers(app: App) -> SshWorkers:
     """Return the ssh access to workers. The sandbox has its own key, so that `~/.ssh` stays unchanged."""
     from tpuctl.app.ssh_options import build_router  # noqa: PLC0415  # most commands reach no worker
-    from tpuctl.nodes.ssh_workers import SshSettings, SshWorkers  # noqa: PLC0415  # most commands reach no worker
+    from tpuctl.nodes.ssh_workers import SshWorkers  # noqa: PLC0415  # most commands reach no worker
 
     served, router = served_sandbox_proxy(app), build_router(app)
     if app.is_sandbox or served:
@@ -644,21 +644,16 @@ def ssh_workers(app: App) -> SshWorkers:
         def proxy(node: Node, worker: int) -> str | None:
             return proxy_command(sandbox.path, node.endpoints[worker].address or "")
 
-    authorizer = key_authorization(app)
     return SshWorkers(
-        SshSettings(
-            login=metadata_login(app),
-            home=key_folder(app),
-            key=app.settings.path("ssh_key"),
-            known_hosts=app.state_folder / "known_hosts",
-            guest_attributes=app.client.guest_attributes,
-            proxy_command=proxy,
-            obstacle=_no_sshd if app.is_sandbox or served else lambda: None,
-            reach=router,
-            os_login=authorizer.os_login,
-            needs_entry=authorizer.needs_entry,
-            expires=lambda: key_expiry(app),
-        )
+        login=metadata_login(app),
+        home=key_folder(app),
+        key_file=app.settings.path("ssh_key"),
+        known_hosts=app.state_folder / "known_hosts",
+        guest_attributes=app.client.guest_attributes,
+        proxy_command=proxy,
+        missing=_no_sshd if app.is_sandbox or served else lambda: None,
+        router=router,
+        authorizer=key_authorization(app),
     )
 
 
@@ -854,7 +849,7 @@ def open_journal(app: App) -> Journal:
 def key_authorization(app: App) -> KeyAuthorizer:
     """Return what finds out whether a node has our key, and adds it. Nothing is sent yet."""
     from tpuctl.cloud.projects import ComputeClient  # noqa: PLC0415  # most commands reach no worker
-    from tpuctl.nodes.key_authorization import KeyAuthorizer, KeyServices  # noqa: PLC0415  # most commands reach no worker
+    from tpuctl.nodes.key_authorization import KeyAuthorizer  # noqa: PLC0415  # most commands reach no worker
     from tpuctl.ssh.keys import OsLoginCache  # noqa: PLC0415  # most commands reach no worker
 
     def compute() -> ComputeClient:
@@ -862,15 +857,12 @@ def key_authorization(app: App) -> KeyAuthorizer:
         return ComputeClient(factory, app.clock, endpoint=endpoint)
 
     setting = app.settings["user"]
-    services = KeyServices(
+    return KeyAuthorizer(
         projects=compute,
         profiles=lambda: _os_login(app),
-        account=lambda: caller_account(app),
+        caller=lambda: caller_account(app),
         remembered=OsLoginCache(app.state_folder / "os-login.json", app.clock),
         clock=app.clock,
-    )
-    return KeyAuthorizer(
-        services,
         login=check_login(str(setting.value)) if setting else None,
         expires=lambda: key_expiry(app),
         notify=app.terminal.note,

@@ -200,10 +200,10 @@ class NodeTracker:
             return False
         if goal.includes(Condition.SSH):
             # A run that waits for ssh reports why it can never answer.
-            return self._context.workers.can_be_asked()
+            return self._context.workers.obstacle() is None
         is_evidence = node.health is Health.HEALTH_UNSPECIFIED or self.policy.repair is not Repair.NONE
         # For other goals, unreachable workers prove nothing.
-        return goal is Condition.HEALTHY and is_evidence and self._context.workers.can_be_asked(node)
+        return goal is Condition.HEALTHY and is_evidence and self._context.workers.obstacle(node) is None
 
     def needs_survey(self, *, is_usable: bool) -> bool:
         """Return whether to probe the workers now, which takes seconds; less often while the node is usable."""

@@ -21,8 +21,8 @@ class SimulatedWorkers(SshWorkers):
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
 
-    def can_be_asked(self, node: Node | None = None) -> bool:
-        return self._stage.plan.can_ask
+    def obstacle(self, node: Node | None = None) -> str | None:
+        return None if self._stage.plan.can_ask else "this life has no ssh"
 
     def key_entry(self, node: Node | None = None) -> str | None:
         return None

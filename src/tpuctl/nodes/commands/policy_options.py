@@ -130,13 +130,9 @@ def choose_goal(app: App, goal: str | None, *, probe: str | None = None) -> Cond
 
 def deadline(app: App, timeout: timedelta | str | None) -> timedelta | None:
     """Return the time limit of a flag, else of the setting; None for `forever`."""
-    if timeout == "forever":
-        return None
     if timeout is None:
         return app.settings.duration("timeout")
-    if isinstance(timeout, str):
-        raise TypeError(timeout)
-    return timeout
+    return timeout if isinstance(timeout, timedelta) else None
 
 
 @contextmanager
