@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,14 +14,15 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Sandbox
+from tests.forked import ForkedProcess, ForkServer
 from tests.lifecycle import UP, ZONE, put
 from tpuctl.sandbox.state import SandboxState
 
 # Five moments of each of three runs, from before its first request to its last.
 MOMENTS = (0.1, 0.35, 0.55, 0.75, 0.95)
-SPEED = 1500.0  # a creation takes a tenth of a second
-# What was left for more than an hour may be in use, and is not repaired: between two runs less than that has to pass.
-SLOWER = 500.0
+# A creation takes a tenth of a second. What was left for more than an hour may be in use, and is not repaired: between two
+# runs less than that has to pass, which is 2.4 s.
+SPEED = 1500.0
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,7 @@ class Machine:
 
     folder: Path
     speed: float
+    forks: ForkServer
 
     @property
     def state_file(self) -> Path:
@@ -41,7 +41,7 @@ class Machine:
         with SandboxState.open(self.state_file, speed=self.speed) as sandbox_state:
             fill(Sandbox(sandbox_state))
 
-    def start(self) -> subprocess.Popen[str]:
+    def start(self) -> ForkedProcess:
         environ = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.folder),
@@ -49,15 +49,7 @@ class Machine:
             "TPUCTL_SANDBOX": "1",
             "TPUCTL_STATE_DIR": str(self.folder / "state"),
         }
-        return subprocess.Popen(
-            [sys.executable, "-m", "tpuctl", *UP, "--timeout", "forever"],
-            env=environ,
-            cwd=self.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return self.forks.start([*UP, "--timeout", "forever"], env=environ, cwd=self.folder)
 
     def changes(self) -> list[str]:
         with SandboxState.open(self.state_file) as sandbox_state:
@@ -82,30 +74,29 @@ def _comes_up_broken(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fill", "speed", "needed"),
+    ("fill", "needed"),
     [
-        (_nothing, SPEED, ["create"]),
-        (_preempted, SPEED, ["delete", "create"]),
-        (_comes_up_broken, SLOWER, ["create", "stop", "start"]),
+        (_nothing, ["create"]),
+        (_preempted, ["delete", "create"]),
+        (_comes_up_broken, ["create", "stop", "start"]),
     ],
     ids=["created", "recreated", "restarted"],
 )
 def test_killed_run_is_completed_by_the_next(
     tmp_path: Path,
     fake_ssh: Callable[[str], None],
+    forks: ForkServer,
     fill: Callable[[Sandbox], None],
-    *,
-    speed: float,
     needed: list[str],
 ) -> None:
-    whole = Machine(tmp_path / "whole", speed)
+    whole = Machine(tmp_path / "whole", SPEED, forks)
     whole.prepare(fill)
     started = time.monotonic()
     whole.start().communicate()
     length = time.monotonic() - started
 
-    def kill_at(moment: float) -> tuple[int, str, list[str], list[str]]:
-        machine = Machine(tmp_path / f"{moment}", speed)
+    def kill_at(moment: float) -> tuple[int | None, str, list[str], list[str]]:
+        machine = Machine(tmp_path / f"{moment}", SPEED, forks)
         machine.prepare(fill)
         first = machine.start()
         time.sleep(length * moment)
@@ -122,12 +113,11 @@ def test_killed_run_is_completed_by_the_next(
 
 
 @pytest.fixture
-def waiting(tmp_path: Path, fake_ssh: Callable[[str], None]) -> Iterator[subprocess.Popen[str]]:
+def waiting(tmp_path: Path, fake_ssh: Callable[[str], None], forks: ForkServer) -> Iterator[ForkedProcess]:
     """An `up` that has asked for a node and waits for it."""
-    machine = Machine(tmp_path, 60.0)
+    machine = Machine(tmp_path, 60.0, forks)
     machine.prepare(_nothing)
     process = machine.start()
-    assert process.stderr
     for line in process.stderr:
         if line == "demo: CREATING\n":
             break
@@ -140,7 +130,7 @@ def waiting(tmp_path: Path, fake_ssh: Callable[[str], None]) -> Iterator[subproc
     ("number", "word", "code"), [(signal.SIGINT, "interrupted", 130), (signal.SIGTERM, "terminated", 143)]
 )
 def test_interruption_reports_work_in_flight_and_commands(
-    waiting: subprocess.Popen[str], tmp_path: Path, number: int, word: str, code: int
+    waiting: ForkedProcess, tmp_path: Path, number: int, word: str, code: int
 ) -> None:
     waiting.send_signal(number)
 
