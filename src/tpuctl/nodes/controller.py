@@ -295,10 +295,10 @@ class Controller:
         return failed
 
     def _survey(self, nodes: Sequence[NodeReconciler]) -> dict[NodeReconciler, TpuctlError]:
-        slow = [node for node in nodes if node.tracker.needs_survey(is_usable=node.is_usable)]
-        quick = [node for node in nodes if node not in slow]
-        outcomes = fan_out(NodeReconciler.survey_workers, slow, limit=_MAX_SURVEYS)
-        outcomes += fan_out(NodeReconciler.survey_workers, quick, limit=1)
+        for node in nodes:
+            node.tracker.drop_irrelevant_answers()
+        due = [node for node in nodes if node.tracker.needs_survey(is_usable=node.is_usable)]
+        outcomes = fan_out(NodeReconciler.survey_workers, due, limit=_MAX_SURVEYS)
         return {outcome.item: outcome.error for outcome in outcomes if outcome.error}
 
 
@@ -477,9 +477,9 @@ class NodeReconciler:
         self.tracker.observe(NodeSnapshot(self._context.cloud.find_node(self.name)))
 
     def survey_workers(self) -> None:
-        """Probe the workers if their answers can change the decision."""
+        """Probe the workers, whose answers can change the decision."""
         try:
-            self.tracker.survey_workers(is_usable=self.is_usable)
+            self.tracker.survey_workers()
         except UnreachableError as error:
             if not self.task.accepts_healthy or self.policy.goal is not Condition.SSH:
                 raise

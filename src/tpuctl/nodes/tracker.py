@@ -212,12 +212,13 @@ class NodeTracker:
         is_recent = since is not None and since < _SURVEY_INTERVAL_WHEN_USABLE
         return self._workers_matter() and not (is_usable and all_answered and is_recent)
 
-    def survey_workers(self, *, is_usable: bool) -> None:
-        """Probe the workers if that is due, within the time left; drop answers that do not matter any more."""
+    def drop_irrelevant_answers(self) -> None:
+        """Forget what the workers answered if it cannot change the decision now."""
         if not self._workers_matter():
             self.workers = ()
-        if not self.needs_survey(is_usable=is_usable):
-            return
+
+    def survey_workers(self) -> None:
+        """Probe the workers within the time left."""
         probe, left, is_defective = self._task.probe, self.left, self.node.health in DEFECTIVE_HEALTH
         inspect = self.policy.goal.includes(Condition.STARTUP) or (
             is_defective and self.policy.repair is not Repair.NONE
