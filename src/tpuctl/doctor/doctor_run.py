@@ -16,7 +16,7 @@ from tpuctl.app.app import (
     state_folder,
     transport_options,
 )
-from tpuctl.check.commands.preflight_options import check_sources, preflight_check
+from tpuctl.check.commands.preflight_options import CheckOptions, check_sources, preflight_check
 from tpuctl.check.facts import Absent, CheckSettings, Fact, Known, Unknown, value_or_none
 from tpuctl.check.findings import ALL_CHECKS, Level, build_report, run_rules
 from tpuctl.check.report_rendering import show_findings, waiting_notice
@@ -221,7 +221,7 @@ def build_probe_context(app: App, *, timeout: timedelta, node: str | None = None
     cloud = _choose_cloud(app, settings, transport)
     check_settings: Fact[CheckSettings] = settings if isinstance(settings, Unknown) else Known(CheckSettings())
     if isinstance(settings, Known) and cloud.sandbox_failure is None:  # without the sandbox there is no clock for it
-        check_settings = _fact_of(lambda: preflight_check(app, {}).settings)
+        check_settings = _fact_of(lambda: preflight_check(app, CheckOptions()).settings)
     values = value_or_none(settings)
     gcloud_proxy = values["proxy_address"] if values else None
     proxy_source = None

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tpuctl.app.app import App
+    from tpuctl.app.spec_options import SpecOptions
+    from tpuctl.check.commands.preflight_options import CheckOptions
     from tpuctl.cloud.tpu import TpuClient
     from tpuctl.models.events import NodeEvent
     from tpuctl.models.node import Node, WorkerSet
@@ -60,14 +62,14 @@ _FILES = (".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneOffRequest:
-    """What to do around a command. `given` are the options of the spec, `checks` those of the checks before the creation.
+    """What to do around a command. `checks` precede the creation of the node.
 
     `sync` is the folder to sync to the workers.
     """
 
     up: str
-    given: dict[str, Any]
-    checks: dict[str, Any]
+    described: SpecOptions
+    checks: CheckOptions
     remove: bool
     exclusive: bool
     sync: Path | None
@@ -139,15 +141,15 @@ def _run_and_delete_node(app: App, one_off: OneOffNode, name: NodeName, job: One
 
 def _reconcile_request(app: App, node: str | None, job: OneOffRequest) -> tuple[ReconcileRequest, Node | None]:
     """Return what to bring up, and the node that exists now. Raises `ConflictError` if `--exclusive` forbids that node."""
-    given = job.given
+    described = job.described
     if job.names_file:
         path = app.invocation.folder / job.up
         if not path.is_file():
             raise InvalidInputError(f"there is no file `{job.up}`", hint="`--up` takes an accelerator type, or a file")
         app.use_project_file(path)
     else:
-        given = {**given, "type": job.up}
-    spec = build_spec(app, given)
+        described = replace(described, type=job.up)
+    spec = build_spec(app, described)
     if spec is None:
         raise InvalidInputError(f"`{job.up}` names no accelerator type", hint="add a line like `type: v4-8`")
     text = node or f"run-{job_name(SystemClock().now())}"

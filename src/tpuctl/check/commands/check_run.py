@@ -6,7 +6,7 @@ Apart from the command, as `--help` and completion need not wait for its imports
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.accelerators import (
@@ -15,8 +15,8 @@ from tpuctl.accelerators import (
     find_accelerator_type,
     find_type_of_other_service,
 )
-from tpuctl.app.spec_options import build_spec, take_given, take_spec
-from tpuctl.check.commands.preflight_options import CHECK_OPTION_NAMES, preflight_check
+from tpuctl.app.spec_options import SpecOptions, build_spec
+from tpuctl.check.commands.preflight_options import preflight_check
 from tpuctl.check.facts import Fact, Known, Purpose, Unknown
 from tpuctl.check.report_rendering import show_findings, show_zone_ranking, waiting_notice
 from tpuctl.clock import SystemClock
@@ -46,12 +46,15 @@ def run_check(app: App, options: dict[str, Any]) -> int:
         from tpuctl.check.commands.translate_job import translate_job_file  # noqa: PLC0415  # rarely needed
 
         return translate_job_file(
-            app, options["ai_platform"], **{name: options[name] for name in ("write", "yes", "strict", "skip_checks")}
+            app,
+            options["ai_platform"],
+            skip_checks=options["checks"].skip_checks,
+            **{name: options[name] for name in ("write", "yes", "strict")},
         )
 
     purpose = Purpose(options["purpose"]) if options["purpose"] else None
     use_target_file(app, options)
-    checks = preflight_check(app, take_given(options, CHECK_OPTION_NAMES), purpose=purpose, machine=options["vm"])
+    checks = preflight_check(app, options["checks"], purpose=purpose, machine=options["vm"])
     target = find_check_target(app, checks, options)
     if isinstance(target, ZoneSearch):
         if options["fix"]:
@@ -130,21 +133,22 @@ def use_target_file(app: App, options: dict[str, Any]) -> None:
 
 def find_check_target(app: App, gate: PreflightCheck, options: dict[str, Any]) -> WantedNode | ZoneSearch:
     """Return the target of the check. Raises `InvalidInputError` if no type is given, `NodeNotFoundError`."""
-    text, given = options["target"], take_spec(options)
+    text: str | None = options["target"]
+    described: SpecOptions = options["described"]
     if text and text.startswith("gs://"):
         raise InvalidInputError(
             f"`{text}` is not a node", hint=f"name a type that reads it: `tpuctl check v4-8 --bucket {text}`"
         )
     if text and (find_accelerator_type(text) or find_type_of_other_service(text)):
-        given, text = {**given, "type": text}, None
-    kind = given.get("type", "")
+        described, text = replace(described, type=text), None
+    kind = described.type or ""
     if find_type_of_other_service(kind):
         # For types of another service no image is known, and none is needed to report that.
-        spec: NodeSpec | None = NodeSpec(accelerator_type=kind, runtime_version=given.get("version", ""))
+        spec: NodeSpec | None = NodeSpec(accelerator_type=kind, runtime_version=described.version or "")
     else:
-        spec = build_spec(app, given)
+        spec = build_spec(app, described)
     if text:
-        return _target_node(app, gate, text, spec, is_type_given=bool(given))
+        return _target_node(app, gate, text, spec, is_type_given=bool(described.given))
     if spec is None:
         raise InvalidInputError("no node or type to check", hint="name a node, a file, or a type: `tpuctl check v4-8`")
     if options["where"] or len(app.zones) > 1:

@@ -13,12 +13,14 @@ from tpuctl.app.options import (
     cli_command,
     complete_node,
     fanout_option,
+    given_options,
     selector_option,
+    takes_options,
     worker_option,
 )
-from tpuctl.app.spec_options import spec_options, take_given, take_spec
+from tpuctl.app.spec_options import SpecOptions
 from tpuctl.app.ssh_options import route_options
-from tpuctl.check.commands.preflight_options import CHECK_OPTION_NAMES, check_options
+from tpuctl.check.commands.preflight_options import CheckOptions
 from tpuctl.config.settings import SETTINGS
 from tpuctl.errors import InvalidInputError
 from tpuctl.files import expand_user_path, read_user_text
@@ -137,10 +139,8 @@ _ONE_OFF_NAMES = ("up", "remove", "exclusive", "sync", "no_sync", "collect")
 
 def one_off_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of `--up`. Those that describe a node are those of `tpuctl up`, and are hidden."""
-    before = len(getattr(function, "__click_params__", ()))
-    function = check_options(spec_options(function))
-    for param in function.__click_params__[before:]:  # type: ignore[attr-defined]  # where click keeps them
-        param.hidden = True
+    function = takes_options(SpecOptions, "described", hidden=True)(function)
+    function = takes_options(CheckOptions, "checks", hidden=True)(function)
     for option in reversed(_ONE_OFF_OPTIONS):
         function = option(function)
     return function
@@ -151,7 +151,8 @@ def take_one_off(app: App, options: dict[str, Any], workers: WorkerSet) -> OneOf
 
     Raises `InvalidInputError` for options that need `--up`.
     """
-    given, checks = take_spec(options), take_given(options, CHECK_OPTION_NAMES)
+    described: SpecOptions = options.pop("described")
+    checks: CheckOptions = options.pop("checks")
     detach = options["detach"]
     taken = {name: options.pop(name) for name in _ONE_OFF_NAMES}
     if taken["up"] is None:
@@ -159,9 +160,9 @@ def take_one_off(app: App, options: dict[str, Any], workers: WorkerSet) -> OneOf
             if taken[name]:
                 flag = "--rm" if name == "remove" else f"--{name.replace('_', '-')}"
                 raise InvalidInputError(f"`{flag}` needs `--up`", hint="add `--up TYPE`, or leave it out")
-        if given or checks:
-            name, value = next(iter((given | checks).items()))
-            of_setting = SETTINGS[name].flag if name in checks else None
+        if given := described.given | given_options(checks):
+            name, value = next(iter(given.items()))
+            of_setting = SETTINGS[name].flag if hasattr(checks, name) else None
             flag = f"--{value}" if name == "tier" else of_setting or f"--{name.replace('_', '-')}"
             raise InvalidInputError(f"`{flag}` describes a node, and needs `--up`", hint="add `--up TYPE`")
         return None
@@ -178,7 +179,7 @@ def take_one_off(app: App, options: dict[str, Any], workers: WorkerSet) -> OneOf
 
     return OneOffRequest(
         up=taken["up"],
-        given=given,
+        described=described,
         checks=checks,
         remove=taken["remove"],
         exclusive=taken["exclusive"],
