@@ -86,12 +86,9 @@ _CONDITION_PHRASES = {
 
 @dataclass(frozen=True, slots=True)
 class NodeResult:
-    """The result for one node. `node` is its last observed state, None if it is gone; `took` is the time needed."""
+    """The result for one node: its last observed state, None if it is gone."""
 
     node: Node | None
-    took: timedelta
-    restarts: int
-    note: str | None = None
 
 
 def reconcile_node(
@@ -104,7 +101,7 @@ def reconcile_node(
     purpose: str | None = None,
     once: bool = False,
 ) -> NodeResult:
-    """Bring one node to the goal of the policy and return the result; see `ensure_all`.
+    """Bring one node to the goal of the policy and return the result; see `reconcile_nodes`.
 
     Raises the error that `decide` fails with, and those of the cloud.
     """
@@ -179,7 +176,7 @@ def _reconcile(node: NodeReconciler, *, once: bool) -> NodeResult | TpuctlError 
         node.fetch()
     except TpuctlError as error:
         return report_failure(node, error)
-    return NodeResult(node.seen.node, node.tracker.elapsed, node.seen.attempts.restarts)
+    return NodeResult(node.seen.node)
 
 
 def _succeed(node: NodeReconciler, level: Condition, note: str | None) -> NodeResult:
@@ -192,7 +189,7 @@ def _succeed(node: NodeReconciler, level: Condition, note: str | None) -> NodeRe
         node.report_and_journal(EventKind.RECOVERED, text, goal=str(level), took=took.total_seconds())
     else:
         node.report(EventKind.REACHED, text, goal=str(level), took=took.total_seconds())
-    return NodeResult(node.seen.node, took, node.seen.attempts.restarts, note)
+    return NodeResult(node.seen.node)
 
 
 def describe_reached(policy: Policy, level: Condition) -> str:

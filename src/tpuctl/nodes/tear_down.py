@@ -190,7 +190,7 @@ def tear_down(
             results[target.deleted] = error
             continue
         tasks[target.deleted] = ReconcileRequest(name=target.name, policy=policy, pending=pending)
-        results[target.deleted] = NodeResult(None, timedelta(), 0)
+        results[target.deleted] = NodeResult(None)
     if wait:
         results |= zip(tasks, reconcile_nodes(context, tuple(tasks.values())), strict=True)
         for target in once:
