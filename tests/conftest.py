@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import none
 
-from tests.forked import ForkServer
 from tests.row_ids import row_id
 from tests.sandbox.response_schema import schema_errors_of_all
 from tpuctl.app.app import Invocation
@@ -125,13 +124,6 @@ def sandbox(tmp_path: Path, clock: ManualClock) -> Iterator[Sandbox]:
     with SandboxState.open(tmp_path / "state" / "sandbox" / "world.sqlite3", clock=clock) as sandbox_state:
         yield Sandbox(sandbox_state)
         assert schema_errors_of_all(sandbox_state) == []
-
-
-@pytest.fixture(scope="session")
-def forks() -> Iterator[ForkServer]:
-    """Starts `tpuctl` as real processes, without loading its modules again for each."""
-    with ForkServer() as server:
-        yield server
 
 
 @pytest.fixture

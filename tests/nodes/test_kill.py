@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Sandbox
-from tests.forked import ForkedProcess, ForkServer
 from tests.lifecycle import UP, ZONE, put
+from tests.tpuctl_process import TpuctlProcess
 from tpuctl.sandbox.state import SandboxState
 
 # Five moments of each of three runs, from before its first request to its last.
@@ -31,7 +32,6 @@ class Machine:
 
     folder: Path
     speed: float
-    forks: ForkServer
 
     @property
     def state_file(self) -> Path:
@@ -41,7 +41,7 @@ class Machine:
         with SandboxState.open(self.state_file, speed=self.speed) as sandbox_state:
             fill(Sandbox(sandbox_state))
 
-    def start(self) -> ForkedProcess:
+    def start(self) -> TpuctlProcess:
         environ = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.folder),
@@ -49,7 +49,9 @@ class Machine:
             "TPUCTL_SANDBOX": "1",
             "TPUCTL_STATE_DIR": str(self.folder / "state"),
         }
-        return self.forks.start([*UP, "--timeout", "forever"], env=environ, cwd=self.folder)
+        arguments = [*UP, "--timeout", "forever"]
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return TpuctlProcess(arguments, env=environ, cwd=self.folder, text=True, **streams)
 
     def changes(self) -> list[str]:
         with SandboxState.open(self.state_file) as sandbox_state:
@@ -85,18 +87,17 @@ def _comes_up_broken(sandbox: Sandbox) -> None:
 def test_killed_run_is_completed_by_the_next(
     tmp_path: Path,
     fake_ssh: Callable[[str], None],
-    forks: ForkServer,
     fill: Callable[[Sandbox], None],
     needed: list[str],
 ) -> None:
-    whole = Machine(tmp_path / "whole", SPEED, forks)
+    whole = Machine(tmp_path / "whole", SPEED)
     whole.prepare(fill)
     started = time.monotonic()
     whole.start().communicate()
     length = time.monotonic() - started
 
-    def kill_at(moment: float) -> tuple[int | None, str, list[str], list[str]]:
-        machine = Machine(tmp_path / f"{moment}", SPEED, forks)
+    def kill_at(moment: float) -> tuple[int, str, list[str], list[str]]:
+        machine = Machine(tmp_path / f"{moment}", SPEED)
         machine.prepare(fill)
         first = machine.start()
         time.sleep(length * moment)
@@ -104,7 +105,7 @@ def test_killed_run_is_completed_by_the_next(
         first.communicate()
         second = machine.start()
         out, err = second.communicate(timeout=60)
-        return second.returncode, out or err, machine.states(), machine.changes()
+        return second.wait(), out or err, machine.states(), machine.changes()
 
     with ThreadPoolExecutor(2) as pool:
         ended = list(pool.map(kill_at, MOMENTS))
@@ -113,11 +114,12 @@ def test_killed_run_is_completed_by_the_next(
 
 
 @pytest.fixture
-def waiting(tmp_path: Path, fake_ssh: Callable[[str], None], forks: ForkServer) -> Iterator[ForkedProcess]:
+def waiting(tmp_path: Path, fake_ssh: Callable[[str], None]) -> Iterator[TpuctlProcess]:
     """An `up` that has asked for a node and waits for it."""
-    machine = Machine(tmp_path, 60.0, forks)
+    machine = Machine(tmp_path, 60.0)
     machine.prepare(_nothing)
     process = machine.start()
+    assert process.stderr
     for line in process.stderr:
         if line == "demo: CREATING\n":
             break
@@ -130,13 +132,13 @@ def waiting(tmp_path: Path, fake_ssh: Callable[[str], None], forks: ForkServer) 
     ("number", "word", "code"), [(signal.SIGINT, "interrupted", 130), (signal.SIGTERM, "terminated", 143)]
 )
 def test_interruption_reports_work_in_flight_and_commands(
-    waiting: ForkedProcess, tmp_path: Path, number: int, word: str, code: int
+    waiting: TpuctlProcess, tmp_path: Path, number: int, word: str, code: int
 ) -> None:
     waiting.send_signal(number)
 
     out, err = waiting.communicate(timeout=20)
 
-    assert (out, waiting.returncode) == ("", code)
+    assert (out, waiting.wait()) == ("", code)
     known = f"`demo` in {ZONE} bills as soon as it runs (last status: CREATING)"
     assert err.splitlines() == [
         f"warning: {word}: {known}; nothing was undone",
