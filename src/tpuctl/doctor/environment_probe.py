@@ -30,7 +30,7 @@ from tpuctl.check.facts import (
 from tpuctl.check.gathering import fact_from_failure
 from tpuctl.clock import SystemClock
 from tpuctl.cloud.endpoint import HttpProxy, TransportOptions
-from tpuctl.config.settings import Settings, SourceKind, check_setting_value, invalid_value_error
+from tpuctl.config.settings import Settings, SourceKind, invalid_value_error, parse_setting
 from tpuctl.config.sources import (
     find_project_file,
     gcloud_configuration_file,
@@ -251,7 +251,7 @@ class EnvironmentProbe:
             if setting is None:
                 continue
             try:
-                check_setting_value(spec, setting.value)
+                parse_setting(spec, setting.value)
             except ValueError as error:
                 is_wrong = True
                 yield invalid_value_error(spec, setting.value, setting.source.place, str(error)).message

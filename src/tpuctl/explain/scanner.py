@@ -379,24 +379,17 @@ _TASK_LIST_LENGTH = 4096
 
 
 @dataclass(slots=True)
-class _OccurrenceCount:
-    """The real occurrences of a message, or its quotes."""
+class MessageCounter:
+    """The occurrences of one message. Where and what: of the real ones, of the quotes only as long as there is no other."""
 
+    message: Message
     count: int = 0
+    quoted: int = 0
     first: LogPlace | None = None
     last: Callable[[], LogPlace] | None = None
     facts: dict[str, str] = field(default_factory=dict)
     workers: dict[str, LogPlace] = field(default_factory=dict)
-    following: str | None = None
-
-
-@dataclass(slots=True)
-class MessageCounter:
-    """All occurrences of one message."""
-
-    message: Message
-    real: _OccurrenceCount = field(default_factory=_OccurrenceCount)
-    quoted: _OccurrenceCount = field(default_factory=_OccurrenceCount)
+    following: str = ""
 
     def add(
         self,
@@ -408,49 +401,44 @@ class MessageCounter:
         following: Callable[[], str],
     ) -> None:
         """Count an occurrence. `place` and `following` are expensive, and called only if needed."""
-        occurrences = self.quoted if is_quoted else self.real
-        occurrences.count += 1
-        occurrences.last = place
-        if occurrences.first is None:
-            occurrences.first = place()
-            occurrences.facts = {name: text for name, text in found.groupdict().items() if text}
-            if self.message.detail is not None:
-                occurrences.following = following()
-        else:
-            for name in self.message.latest:
-                if text := found[name]:
-                    occurrences.facts[name] = text
-        if worker is not None and worker not in occurrences.workers and len(occurrences.workers) < _MAX_WORKERS:
-            occurrences.workers[worker] = place()
+        is_first_real = self.quoted == self.count and not is_quoted
+        self.count += 1
+        self.quoted += is_quoted
+        if is_quoted and self.quoted < self.count:
+            return
+        self.last = place
+        if self.first is None or is_first_real:
+            self.first, self.workers = place(), {}
+            self.facts = {name: text for name, text in found.groupdict().items() if text}
+            self.following = following() if self.message.detail else ""
+        self.facts.update({name: text for name in self.message.latest if (text := found[name])})
+        if worker is not None and worker not in self.workers and len(self.workers) < _MAX_WORKERS:
+            self.workers[worker] = place()
 
     def settle(self) -> None:
         """Release the text that holds the last place."""
-        for occurrences in (self.real, self.quoted):
-            if occurrences.last is not None:
-                last = occurrences.last()
-                occurrences.last = lambda place=last: place
+        if self.last is not None:
+            last = self.last()
+            self.last = lambda: last
 
     def sighting(self) -> Sighting:
-        """Return the occurrences so far."""
-        occurrences = self.real if self.real.count else self.quoted
-        assert occurrences.first is not None and occurrences.last is not None  # noqa: S101, PT018  # a counter begins with an occurrence
-        facts, memory = dict(occurrences.facts), None
-        if occurrences.following is not None and self.message.detail is Detail.MEMORY:
-            memory = parse_memory_usage(occurrences.following)
-        if occurrences.following is not None and self.message.detail is Detail.TASKS:
+        """Return the occurrences so far, of which there is at least one."""
+        assert self.first is not None and self.last is not None  # noqa: S101, PT018  # a counter begins with an occurrence
+        facts = dict(self.facts)
+        if self.message.detail is Detail.TASKS:
             # A message about a barrier names the task that arrived first, too, before those that did not arrive.
-            blamed = _BLAMED.split(occurrences.following[:_TASK_LIST_LENGTH], maxsplit=1)[-1]
+            blamed = _BLAMED.split(self.following[:_TASK_LIST_LENGTH], maxsplit=1)[-1]
             if tasks := ", ".join(dict.fromkeys(_TASK.findall(blamed))):
                 facts["tasks"] = tasks
         return Sighting(
             self.message,
-            occurrences.first,
-            occurrences.last(),
-            self.real.count + self.quoted.count,
-            self.quoted.count,
+            self.first,
+            self.last(),
+            self.count,
+            self.quoted,
             MappingProxyType(facts),
-            MappingProxyType(dict(occurrences.workers)),
-            memory,
+            MappingProxyType(dict(self.workers)),
+            memory=parse_memory_usage(self.following) if self.message.detail is Detail.MEMORY else None,
         )
 
 
@@ -673,9 +661,8 @@ class LogReader:
             rest.extend(records.read(lines))
         rest.extend(records.end())
         scanner.scan(rest, is_last=True)
-        sightings = sorted(
-            (counter.sighting() for counter in scanner.counters.values()), key=lambda sighting: sighting.first.line
-        )
+        sightings = [counter.sighting() for counter in scanner.counters.values()]
+        sightings.sort(key=lambda sighting: sighting.first.line)
         return ScanResult(tuple(sightings), scanner.suspects.places, splitter.lines, splitter.size, splitter.is_binary)
 
 
