@@ -81,6 +81,7 @@ def shown(
     *,
     person: bool = False,
     environ: dict[str, str] | None = None,
+    sandbox: bool = False,
     **options: Any,
 ) -> tuple[str, str]:
     """Return what is written to stdout and to stderr."""
@@ -90,7 +91,7 @@ def shown(
     )
     about = {"target": wanted_to_json(WANTED)}
     view = findings_view(what, about=about, elapsed=timedelta(milliseconds=640), **options)
-    show_view(view, terminal, form, sandbox=False)
+    show_view(view, terminal, form, sandbox=sandbox)
     return out.getvalue(), err.getvalue()
 
 
