@@ -5,54 +5,45 @@ Slow probes run in parallel, with one deadline; a probe without a result by then
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import replace
-from datetime import datetime, timedelta
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
-from tpuctl.app.app import journal_folder, state_folder, transport_options
+from tpuctl.app.app import http_access, journal_folder, load_credentials, state_folder, transport_options
 from tpuctl.check.commands.preflight_options import CheckOptions, check_sources, preflight_check
-from tpuctl.check.facts import (
-    COMPUTE_API,
-    IAP_API,
-    STORAGE_API,
-    TPU_API,
-    Absent,
-    CheckFacts,
-    CheckSettings,
-    Fact,
-    Known,
-    Unknown,
-    value_or_none,
-)
-from tpuctl.check.gathering import fact_from_failure
+from tpuctl.check.facts import Absent, CheckFacts, CheckSettings, Fact, Known, Unknown, value_or_none
+from tpuctl.check.gathering import ApiCall, fact_from_failure, project_calls
 from tpuctl.clock import SystemClock
-from tpuctl.cloud.endpoint import HttpProxy, TransportOptions
+from tpuctl.cloud.credentials import account_of, gcloud_access_token
+from tpuctl.cloud.endpoint import ApiEndpoint, HttpProxy, TransportOptions
+from tpuctl.cloud.errors import TransportError, credential_error, translate
+from tpuctl.cloud.transport import AuthRequest, Http
 from tpuctl.config.settings import Settings, SourceKind, invalid_value_error, parse_setting
 from tpuctl.config.sources import (
+    adc_path,
     find_project_file,
     gcloud_configuration_file,
     gcloud_configuration_name,
+    gcloud_may_have_login,
     load_config_file,
     user_config_path,
 )
-from tpuctl.doctor.cloud_probes import (
-    CREDENTIALS_VARIABLE,
-    choose_cloud,
-    fetch_token,
-    probe_host,
-    read_credential_file,
-    resolve_host,
-)
 from tpuctl.doctor.cloud_rules import NEEDED_PERMISSIONS
 from tpuctl.doctor.doctor_facts import (
+    AccessFailure,
     AccessToken,
     CallerIdentity,
     CloudHost,
     ConfigFacts,
+    CredentialFile,
     EnvironmentFacts,
+    HostAnswer,
     NetworkFacts,
     ProjectFacts,
 )
@@ -60,20 +51,26 @@ from tpuctl.doctor.local_probes import (
     PROBED_PROGRAMS,
     derive_public_key,
     fact_of,
+    find_program,
     list_agent_keys,
     path_status,
     private_key_path,
     probe_program,
     read_local_machine,
     read_ssh_keys,
+    read_text_fact,
 )
-from tpuctl.durations import format_duration
-from tpuctl.errors import TpuctlError
+from tpuctl.durations import format_duration, parse_http_date
+from tpuctl.errors import CredentialsError, TpuctlError
 from tpuctl.fan_out import FanOutTimeoutError, fan_out
 from tpuctl.models.spec import NodeSpec
+from tpuctl.sandbox.administration import read_status
+from tpuctl.sandbox.state import SandboxStateError
+from tpuctl.shapes import Shape, ShapeError, parse_json
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
+    from tpuctl.clock import Clock
 
 # The variables of `HttpProxy.from_environment`, in its order.
 _PROXY_VARIABLES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
@@ -276,21 +273,14 @@ class EnvironmentProbe:
             return found
         name, zone = found.project.value, self._values.text("zone") or ""
         try:
-            projects = check_sources(self._app).projects
-            apis = (TPU_API, COMPUTE_API, STORAGE_API, IAP_API)
-            answers = self._run(
-                {
-                    "project": lambda: Known(projects.project(name)),
-                    "services": lambda: Known(projects.services(name, apis)),
-                    "billing": lambda: Known(projects.billing(name)),
-                    "permissions": lambda: Known(projects.test_permissions(name, NEEDED_PERMISSIONS)),
-                },
-                {
-                    "project": "resourcemanager.projects.get",
-                    "services": "serviceusage.services.get",
-                    "billing": "resourcemanager.projects.get",
-                },
-            )
+            sources = check_sources(self._app)
+            calls = project_calls(sources, name)
+            asked = {fact: calls[fact] for fact in ("project", "services", "billing")}
+            probes: Probes = {
+                **{fact: partial(_ask, call) for fact, call in asked.items()},
+                "permissions": lambda: Known(sources.projects.test_permissions(name, NEEDED_PERMISSIONS)),
+            }
+            answers = self._run(probes, {fact: call.permission for fact, call in asked.items()})
         except TpuctlError as error:
             return replace(found, skip_reason=error.message)
         settings = value_or_none(self._check_settings) or CheckSettings()
@@ -316,7 +306,198 @@ class EnvironmentProbe:
         return fact_of(lambda: self._app.project)
 
 
+def _ask(call: ApiCall) -> Known[Any]:
+    return Known(call.send())
+
+
 def _trusted_settings(app: App) -> Settings:
     """Return the settings. Raises an error if they cannot be used, or if their file is not trusted."""
     app.require_trust()
     return app.settings
+
+
+GOOGLE_HOSTS = ("tpu.googleapis.com", "compute.googleapis.com", "storage.googleapis.com", "oauth2.googleapis.com")
+# The URL that the sandbox answers itself, by its name in findings: its http object has no socket.
+_SANDBOX_HOSTS = {"the sandbox": f"https://{GOOGLE_HOSTS[0]}/"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenCloud:
+    """The cloud that commands use, without credentials. No request is sent to a host that is not listed here.
+
+    `origins` are the hosts by name, each with a URL; there are none if the settings do not say which cloud is meant, or if the
+    chosen sandbox cannot be opened. `clock` is compared with theirs. `load` returns the credentials, and `request` the
+    transport for them; None if no account is needed.
+    """
+
+    clock: Clock
+    endpoint: Fact[ApiEndpoint]
+    is_sandbox: bool = False
+    origins: Mapping[str, str] = field(default_factory=dict)
+    http: Callable[[], Any] = lambda: None
+    load: Callable[[], Any] | None = None
+    request: Callable[[], Any] = lambda: None
+    sandbox_failure: AccessFailure | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Return whether calls stay on this machine, so that no account is needed."""
+        endpoint = value_or_none(self.endpoint)
+        return self.is_sandbox or (endpoint is not None and endpoint.is_loopback)
+
+
+def choose_cloud(app: App, settings: Fact[Settings], transport: TransportOptions) -> ChosenCloud:
+    """Return the chosen cloud. It has no hosts as long as the sandbox may be meant but cannot be used."""
+    clock = app.invocation.clock or SystemClock()
+    if not isinstance(settings, Known):
+        return ChosenCloud(clock=clock, endpoint=Unknown("the settings are invalid"))
+    is_sandbox = fact_of(lambda: app.is_sandbox)
+    if not isinstance(is_sandbox, Known):
+        return ChosenCloud(clock=clock, endpoint=Unknown(is_sandbox.reason))
+    if is_sandbox.value:
+        return _choose_sandbox(app, clock)
+    text = settings.value.text("endpoint")
+    endpoint = fact_of(lambda: ApiEndpoint.parse(text)) if text else Absent()
+    if isinstance(endpoint, Unknown):
+        return ChosenCloud(clock=clock, endpoint=endpoint)
+    cloud = ChosenCloud(
+        clock=clock,
+        endpoint=endpoint,
+        origins=_host_origins(value_or_none(endpoint)),
+        # Without an account, so that no project is billed.
+        http=lambda: Http(replace(transport, quota_project=None)),
+        load=lambda: load_credentials(app, gcloud_token=lambda: _gcloud_token(app.invocation.environ)),
+        request=lambda: AuthRequest(transport),
+    )
+    return replace(cloud, load=None) if cloud.is_local else cloud
+
+
+def _choose_sandbox(app: App, real_clock: Clock) -> ChosenCloud:
+    try:
+        http, _ = http_access(app)
+        # A damaged sandbox may open without an error, so its state is read once.
+        read_status(app.sandbox)
+        return ChosenCloud(clock=app.clock, endpoint=Absent(), is_sandbox=True, origins=_SANDBOX_HOSTS, http=http)
+    except SandboxStateError as error:
+        failure = AccessFailure.of(error)
+        return ChosenCloud(clock=real_clock, endpoint=Absent(), is_sandbox=True, sandbox_failure=failure)
+    except TpuctlError as error:
+        return ChosenCloud(clock=real_clock, is_sandbox=True, endpoint=Unknown(error.message))
+
+
+def _host_origins(endpoint: ApiEndpoint | None) -> dict[str, str]:
+    """Return the hosts that commands call, of Google or of another endpoint, each with a URL for a request."""
+    google = {name: f"https://{name}/" for name in GOOGLE_HOSTS}
+    if endpoint is None:
+        return google
+    own = {f"{endpoint.host}:{endpoint.port}": endpoint.url()}
+    return own if endpoint.is_loopback else {**own, GOOGLE_HOSTS[3]: google[GOOGLE_HOSTS[3]]}
+
+
+def _gcloud_token(environ: Mapping[str, str]) -> str:
+    """Return gcloud's token. Without a login gcloud is not started: it takes a second, and creates its folder."""
+    if find_program("gcloud", environ) and not gcloud_may_have_login(environ):
+        raise CredentialsError("gcloud is not logged in", hint="run `gcloud auth login`")
+    return gcloud_access_token(environ)
+
+
+# A `Date` header has no fractions of a second.
+_HALF = timedelta(seconds=0.5)
+
+
+def resolve_host(host: str) -> Fact[tuple[str, ...]]:
+    """Return the addresses of a host, each once."""
+    name, _, port = host.partition(":")
+    try:
+        found = socket.getaddrinfo(name, int(port or 443), type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        return Unknown((getattr(error, "strerror", None) or str(error)).lower())
+    return Known(tuple(dict.fromkeys(str(entry[4][0]) for entry in found)))
+
+
+def probe_host(cloud: ChosenCloud, url: str) -> Fact[HostAnswer]:
+    """Send a request without credentials to a host of the cloud, and return its answer; any status is fine."""
+    http, real = cloud.http(), SystemClock()
+    began, asked = real.monotonic(), cloud.clock.now()
+    try:
+        response, _ = http.request(url, method="GET")
+    except TransportError as error:
+        return Unknown(str(error))
+    except OSError as error:
+        return Unknown(str(error).lower())
+    finally:
+        http.close()
+    answered = cloud.clock.now()
+    date, ours = parse_http_date(response.get("date")), asked + (answered - asked) / 2
+    ahead = None if date is None else date + _HALF - ours
+    return Known(HostAnswer(real.monotonic() - began, ahead))
+
+
+CREDENTIALS_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
+# The token is sent in the body, which no proxy logs [documentation: tokeninfo].
+_TOKEN_INFO_URL = "https://oauth2.googleapis.com/tokeninfo"  # noqa: S105  # an address
+_TOKEN_INFO = Shape("oauth2.v2 Tokeninfo", {"scope": str, "email": str})
+
+
+def read_credential_file(environ: Mapping[str, str]) -> Fact[CredentialFile]:
+    """Return the contents of the credentials file, without secrets. Absent if there is no file and no variable names one."""
+    source = CREDENTIALS_VARIABLE if environ.get(CREDENTIALS_VARIABLE) else None
+    path = adc_path(environ)
+    text = read_text_fact(path)
+    if isinstance(text, Absent):
+        return Unknown(f"there is no `{path}`") if source else text
+    if isinstance(text, Unknown):
+        return Unknown(f"`{path}`: {text.reason}")
+    try:
+        about = parse_json(text.value)
+    except ShapeError:
+        about = None
+    texts = {name: value for name, value in about.items() if isinstance(value, str)} if isinstance(about, dict) else {}
+    if "type" not in texts:
+        return Unknown(f"`{path}` contains no credentials")
+    account = texts.get("client_email") or texts.get("account")
+    quota_project = texts.get("quota_project_id")
+    return Known(CredentialFile(path_status(path), texts["type"], source, account or None, quota_project or None))
+
+
+def fetch_token(load: Callable[[], Any], make_request: Callable[[], Any]) -> AccessToken | AccessFailure:
+    """Fetch a token and ask Google for its properties. The token is not kept.
+
+    Raises `ServiceUnavailableError` if the network fails.
+    """
+    from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415  # 20 ms
+
+    try:
+        credentials, request = load(), make_request()
+        try:
+            if not credentials.valid:
+                credentials.refresh(request)
+            return _describe_token(credentials, request)
+        finally:
+            request.close()
+    except CredentialsError as error:
+        return AccessFailure.of(error)
+    except GoogleAuthError as error:
+        failure = credential_error(error)
+        if isinstance(failure, TransportError):
+            raise translate(failure) from error
+        return AccessFailure.of(failure)
+
+
+def _describe_token(credentials: Any, request: Any) -> AccessToken:  # google-auth ships no types
+    about: Mapping[str, Any] = {}
+    with suppress(Exception):  # without the answer the properties are unknown, but the token is valid
+        answer = request(
+            _TOKEN_INFO_URL,
+            method="POST",
+            body=urlencode({"access_token": str(credentials.token)}).encode(),
+            headers={"content-type": "application/x-www-form-urlencoded"},
+        )
+        if answer.status == 200:
+            about = _TOKEN_INFO.read(parse_json(answer.data))
+    scopes, expiry = str(about.get("scope") or "").split(), credentials.expiry
+    return AccessToken(
+        account=account_of(credentials, request) or about.get("email"),
+        scopes=frozenset(scopes) if scopes else None,
+        expires=expiry.replace(tzinfo=UTC) if expiry else None,
+    )
