@@ -164,7 +164,7 @@ def describe_shortage(zone: str, tier: CapacityTier) -> str:
 @answers("tpu.projects.locations.reservations.list")
 def _list_reservations(session: StateSession, call: Call) -> Json:
     """List the reservations (v2alpha1): the sandbox setting `reservations`, a list of the API's own objects."""
-    where = parse_resource_name(str(call.params["parent"]))
+    where = parse_resource_name(call["parent"])
     reservations = []
     for entry in session.setting("reservations", []):
         name = parse_resource_name(str(entry.get("name")))

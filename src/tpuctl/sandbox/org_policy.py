@@ -50,13 +50,13 @@ def is_constraint_enforced(session: StateSession, project: str, constraint: str)
 @answers("orgpolicy.projects.policies.get")
 def _get_policy(session: StateSession, call: Call) -> Json:
     """Return the policy of the project itself: 404 if it has none (API method text)."""
-    return _policy_document(session, *_parse_policy_name(session, str(call.params["name"])))
+    return _policy_document(session, *_parse_policy_name(session, call["name"]))
 
 
 @answers("orgpolicy.projects.policies.list")
 def _list_policies(session: StateSession, call: Call) -> Json:
     """List the policies of the project itself."""
-    project = resolve_project(session, str(call.params["parent"]).partition("/")[2])
+    project = resolve_project(session, call["parent"].partition("/")[2])
     names = [found.name for found in session.resources.list_records(ORG_POLICY_KIND, project)]
     return list_response(call, "policies", [_policy_document(session, project, name) for name in names])
 
@@ -64,7 +64,7 @@ def _list_policies(session: StateSession, call: Call) -> Json:
 @answers("orgpolicy.projects.policies.getEffectivePolicy")
 def _get_effective_policy(session: StateSession, call: Call) -> Json:
     """Return the effective policy: without an etag (API field text)."""
-    project, constraint = _parse_policy_name(session, str(call.params["name"]))
+    project, constraint = _parse_policy_name(session, call["name"])
     return {"name": _policy_name(project, constraint), "spec": _effective_spec(session, project, constraint)}
 
 
@@ -73,7 +73,6 @@ def _create_or_patch_policy(session: StateSession, call: Call) -> Json:
     """Store a policy: a create needs a new one, and a patch replaces a whole one (API method text)."""
     is_new = call.method.endswith(".create")
     project, constraint = _parse_policy_name(session, str((call.body if is_new else call.params).get("name") or ""))
-    session.log_request(call.method, _policy_name(project, constraint))
     if is_new and session.resources.get(ORG_POLICY_KIND, project, constraint) is not None:
         raise ApiError(409, "ALREADY_EXISTS", "Requested entity already exists")  # unverified words
     if not is_new:
@@ -84,8 +83,7 @@ def _create_or_patch_policy(session: StateSession, call: Call) -> Json:
 
 @answers("orgpolicy.projects.policies.delete")
 def _delete_policy(session: StateSession, call: Call) -> Json:
-    project, constraint = _parse_policy_name(session, str(call.params["name"]))
-    session.log_request(call.method, _policy_name(project, constraint))
+    project, constraint = _parse_policy_name(session, call["name"])
     _check_etag(_policy_document(session, project, constraint), call.params.get("etag"))
     session.resources.delete(ORG_POLICY_KIND, project, constraint)
     return {}

@@ -50,7 +50,6 @@ def _list_projects(session: StateSession, call: Call) -> Json:
 @answers("cloudresourcemanager.projects.undelete")
 def _undelete_project(session: StateSession, call: Call) -> Json:
     project = _checked_project(session, call, permission="resourcemanager.projects.undelete")
-    session.log_request(call.method, f"projects/{project}")
     denied = denied_permissions(session, project)
     put_project(session, project, denied=denied, **{**describe_project(session, project), "state": "ACTIVE"})
     return {} if call.version == "v1" else {"done": True, "response": _project_document(session, project, call.version)}
@@ -87,7 +86,6 @@ def _get_project_policy(session: StateSession, call: Call) -> Json:
 def _set_project_policy(session: StateSession, call: Call) -> Json:
     """Replace the policy: 409 if the etag is not the current one."""
     project = _checked_project(session, call, permission="resourcemanager.projects.setIamPolicy")
-    session.log_request(call.method, f"projects/{project}")
     wanted = call.body.get("policy") or {}
     kept = replace_iam_policy(session, "project", project, wanted, default=default_project_policy(project))
     if kept is None:
@@ -102,7 +100,7 @@ def _set_project_policy(session: StateSession, call: Call) -> Json:
 @answers("cloudresourcemanager.projects.testIamPermissions")
 def _test_project_permissions(session: StateSession, call: Call) -> Json:
     """Return the requested permissions that the caller has."""
-    project = resolve_project(session, str(call.params["resource"]).removeprefix("projects/"))
+    project = resolve_project(session, call["resource"].removeprefix("projects/"))
     lacking = denied_permissions(session, project) if is_known_project(session, project) else ("*",)
     granted = allowed_permissions(call.body.get("permissions", []), lacking)
     return {"permissions": granted} if granted else {}
@@ -124,7 +122,7 @@ def default_project_policy(project: str) -> Json:
 
 
 def _checked_project(session: StateSession, call: Call, *, permission: str) -> str:
-    given = str(call.params.get("projectId") or call.params.get("resource") or call.params.get("name"))
+    given = call["projectId"] or call["resource"] or call["name"]
     project = resolve_project(session, given.removeprefix("projects/"))
     if is_known_project(session, project) and not is_permission_denied(
         permission, denied_permissions(session, project)
@@ -271,7 +269,7 @@ def put_role(session: StateSession, /, name: str, *, project: str = DEFAULT_PROJ
 
 @answers("iam.projects.roles.get")
 def _get_custom_role(session: StateSession, call: Call) -> Json:
-    name = str(call.params["name"])
+    name = call["name"]
     _, given, _, role = name.split("/")
     project = resolve_project(session, given)
     if not is_known_project(session, project):
@@ -285,7 +283,7 @@ def _get_custom_role(session: StateSession, call: Call) -> Json:
 @answers("iam.roles.get")
 def _get_role(_session: StateSession, call: Call) -> Json:
     """Return a role with the permissions that matter to TPU clients: a part of the real role's."""
-    name = str(call.params["name"])
+    name = call["name"]
     role = _load_roles().get(name.removeprefix("roles/"))
     if role is None:
         # Observed: what `gcloud iam roles describe` prints.
@@ -347,11 +345,10 @@ def billing_disabled_error(project: str, service: str) -> ApiError:
 @answers("cloudbilling.projects.getBillingInfo", "cloudbilling.projects.updateBillingInfo")
 def _get_or_update_billing(session: StateSession, call: Call) -> Json:
     """Return, or first change, whether a project is billed: an empty account name disables billing (API method text)."""
-    project = resolve_project(session, str(call.params["name"]).partition("/")[2])
+    project = resolve_project(session, call["name"].partition("/")[2])
     if not is_known_project(session, project):
         raise ApiError(403, "PERMISSION_DENIED", "The caller does not have permission")
     if call.method.endswith(".updateBillingInfo"):
-        session.log_request(call.method, f"projects/{project}")
         account = str(call.body.get("billingAccountName") or "")
         put_billing(session, project=project, enabled=bool(account), account=account)
     found = session.resources.get(BILLING_KIND, "", project) or {"enabled": True, "account": BILLING_ACCOUNT}

@@ -69,13 +69,13 @@ _CHOSEN = (
 
 @answers("tpu.projects.locations.queuedResources.get")
 def _get_queued_resource(session: StateSession, call: Call) -> Json:
-    return render_queued_resource(find_queued_resource(session, str(call.params["name"])), session.now, call.version)
+    return render_queued_resource(find_queued_resource(session, call["name"]), session.now, call.version)
 
 
 @answers("tpu.projects.locations.queuedResources.list")
 def _list_queued_resources(session: StateSession, call: Call) -> Json:
     """List a zone, or all with `locations/-` (unverified that the service has that)."""
-    where = parse_resource_name(str(call.params["parent"]))
+    where = parse_resource_name(call["parent"])
     everywhere = where.zone == api_calls.ANYWHERE
     if not everywhere:
         catalog.check_location(where.project, where.zone)
@@ -92,10 +92,9 @@ def _create_queued_resource(session: StateSession, call: Call) -> Json:
     """Create a queued resource: the operation ends when the request is ACCEPTED, long before there is a node."""
     if repeated := repeated_operation(session, call):
         return repeated
-    where = parse_resource_name(str(call.params["parent"]))
-    queued_resource_id = str(call.params.get("queuedResourceId") or "")
+    where = parse_resource_name(call["parent"])
+    queued_resource_id = call["queuedResourceId"]
     name = f"{call.params['parent']}/queuedResources/{queued_resource_id}"
-    session.log_request(call.method, name)
     check_tpu_zone(where.project, where.zone)
     if not _ID.fullmatch(queued_resource_id):
         raise invalid_field("QueuedResourceId", queued_resource_id)
@@ -131,8 +130,7 @@ def _delete_queued_resource(session: StateSession, call: Call) -> Json:
     """Delete a queued resource; without `force` only in the states that the API's field text names."""
     if repeated := repeated_operation(session, call):
         return repeated
-    session.log_request(call.method, str(call.params["name"]))
-    record = find_queued_resource(session, str(call.params["name"]))
+    record = find_queued_resource(session, call["name"])
     owned = _nodes_of(session, record)
     phase = record.phase(session.now)
     state = phase.state if phase else "DELETING"
@@ -161,8 +159,7 @@ def _reset_queued_resource(session: StateSession, call: Call) -> Json:
 
     Observed for SUSPENDED; that ACTIVE accepts it, and what becomes of the nodes, is unverified.
     """
-    session.log_request(call.method, str(call.params["name"]))
-    record = find_queued_resource(session, str(call.params["name"]))
+    record = find_queued_resource(session, call["name"])
     phase = record.phase(session.now)
     if phase is None or phase.state != "ACTIVE":
         state = phase.state if phase else "DELETING"
@@ -347,7 +344,7 @@ def _valid_time(document: Json, which: str, created: datetime) -> datetime | Non
 @answers("tpu.projects.locations.queuedResources.getMaintenanceInfo")
 def _get_maintenance_info(session: StateSession, call: Call) -> Json:
     """Return an entry for each node with announced or ongoing maintenance."""
-    record = find_queued_resource(session, str(call.params["name"]))
+    record = find_queued_resource(session, call["name"])
     entries = [
         {"nodeName": node.node_id, "nodeUid": node.number, "upcomingMaintenance": phase.maintenance}
         for node in _existing_nodes(session, record)
@@ -362,8 +359,7 @@ def _perform_queued_maintenance(session: StateSession, call: Call) -> Json:
 
     Rejected, without a change, if one of them is not of this request or has no maintenance that a customer may start.
     """
-    session.log_request(call.method, str(call.params["name"]))
-    record = find_queued_resource(session, str(call.params["name"]))
+    record = find_queued_resource(session, call["name"])
     nodes = {node.node_id: node for node in _existing_nodes(session, record)}
     wanted = [str(name).rpartition("/")[2] for name in call.body.get("nodeNames") or nodes]
     for node_id in wanted:

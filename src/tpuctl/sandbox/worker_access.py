@@ -113,7 +113,7 @@ def _get_guest_attributes(session: StateSession, call: Call) -> Json:
 
     Before the guest has started there are none: 400 (observed). An empty worker id means all (observed in gcloud's requests).
     """
-    node = find_node(session, str(call.params["name"]))
+    node = find_node(session, call["name"])
     phase = node.phase(session.now)
     if phase is None or phase.state not in _STATES_BOOTED:
         raise invalid('Cloud TPU received an invalid argument. The "GuestAttributes" value "" was not found.')
@@ -155,14 +155,13 @@ OS_LOGIN_ACCOUNT = "you@example.com"
 
 @answers("oslogin.users.getLoginProfile")
 def _get_login_profile(session: StateSession, call: Call) -> Json:
-    return _login_profile(session, str(call.params["name"]).removeprefix("users/"))
+    return _login_profile(session, call["name"].removeprefix("users/"))
 
 
 @answers("oslogin.users.importSshPublicKey")
 def _import_ssh_public_key(session: StateSession, call: Call) -> Json:
     """Add a key; an existing one is replaced, with its new expiry."""
-    user = str(call.params["parent"]).removeprefix("users/")
-    session.log_request(call.method, f"users/{user}")
+    user = call["parent"].removeprefix("users/")
     key = str(call.body.get("key") or "")
     if not re.match(r"(ssh-|ecdsa-|sk-)\S+ \S+", key):
         raise invalid("The SSH public key is not valid.")  # unverified words
@@ -177,8 +176,7 @@ def _import_ssh_public_key(session: StateSession, call: Call) -> Json:
 @answers("oslogin.users.sshPublicKeys.patch")
 def _patch_ssh_public_key(session: StateSession, call: Call) -> Json:
     """Change the fields of the mask, by default all given fields; a key has two."""
-    user, _, fingerprint = str(call.params["name"]).removeprefix("users/").partition("/sshPublicKeys/")
-    session.log_request(call.method, f"users/{user}")
+    user, _, fingerprint = call["name"].removeprefix("users/").partition("/sshPublicKeys/")
     found = session.resources.get(OS_LOGIN_KIND, user, fingerprint)
     if found is None:
         raise ApiError(404, "NOT_FOUND", "Requested entity was not found.")  # unverified words
