@@ -8,13 +8,10 @@ import pwd
 import re
 import shutil
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl.sandbox import faults, representation
 from tpuctl.sandbox.api_calls import ApiError, answers, invalid
-from tpuctl.sandbox.catalog import number_of_project
-from tpuctl.sandbox.lifecycle import state_since
 from tpuctl.sandbox.sshd.daemon import host_key
 from tpuctl.sandbox.tpu_nodes import find_node
 
@@ -24,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tpuctl.sandbox.api_calls import Call, Json
+    from tpuctl.sandbox.lifecycle import LifecyclePhase
     from tpuctl.sandbox.state_session import NodeRecord, StateSession
 
 _STATES_BOOTED = frozenset({"READY", "REPAIRING"})  # states in which the guest agent answers; unverified
@@ -32,30 +30,19 @@ _HOST_KEY_NAMESPACE = "hostkeys"
 
 @dataclass(frozen=True, slots=True)
 class GuestWorker:
-    """One virtual machine of a node. `id` is the node's numeric id, `metadata` the values that its guest agent uses now.
+    """One virtual machine of a node. `metadata` are the values that its guest agent uses now."""
 
-    `health` is empty when unset. `project_metadata` is the Compute Engine metadata of the project. `addresses` are the internal
-    addresses of all workers of the node. `lacks_chip`: this worker misses a chip. `up_since` is when the node came up, None for
-    long ago; its startup scripts run `startup_delay` longer than usual (None: forever), or fail.
-    """
-
-    project: str
-    zone: str
-    node_id: str
-    id: str
+    node: NodeRecord
+    phase: LifecyclePhase
     index: int
-    state: str
-    health: str
     metadata: Mapping[str, str]
-    accelerator_type: str
     project_metadata: Mapping[str, str]
-    topology: str
-    addresses: tuple[str, ...]
-    project_number: int
-    lacks_chip: bool
-    up_since: datetime | None
-    startup_delay: timedelta | None
-    startup_fails: bool
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The internal addresses of all workers of the node."""
+        first = self.node.first_address
+        return tuple(map(representation.internal_address, range(first, first + self.node.workers)))
 
 
 def find_worker(session: StateSession, address: str) -> GuestWorker | None:
@@ -78,33 +65,14 @@ def find_worker(session: StateSession, address: str) -> GuestWorker | None:
     if session.now < (node.keys_changed or node.timeline[0].at) + faults.ssh_key_delay(session, node):
         metadata["ssh-keys"] = node.keys_before
     items = session.project(node.project).get("items", [])
-    return GuestWorker(
-        project=node.project,
-        zone=node.zone,
-        node_id=node.node_id,
-        id=node.number,
-        index=index,
-        state=phase.state,
-        health=phase.health,
-        metadata=metadata,
-        accelerator_type=node.document["acceleratorType"],
-        project_metadata={str(item["key"]): str(item.get("value", "")) for item in items},
-        topology=str(node.document.get("acceleratorConfig", {}).get("topology", "")),
-        addresses=tuple(
-            representation.internal_address(number)
-            for number in range(node.first_address, node.first_address + node.workers)
-        ),
-        project_number=number_of_project(node.project),
-        lacks_chip=phase.lacks_chip == index,
-        up_since=state_since(node.timeline, session.now),
-        startup_delay=timedelta(seconds=phase.startup_delay) if phase.startup_delay >= 0 else None,
-        startup_fails=phase.startup_fails,
-    )
+    project_metadata = {str(item["key"]): str(item.get("value", "")) for item in items}
+    return GuestWorker(node, phase, index, metadata, project_metadata)
 
 
 def worker_directory(state_path: Path, worker: GuestWorker) -> Path:
     """Return the folder of one incarnation of a node: its host key and the home folders of its workers."""
-    return state_path.parent / "workers" / worker.project / worker.zone / f"{worker.node_id}-{worker.id}"
+    node = worker.node
+    return state_path.parent / "workers" / node.project / node.zone / f"{node.node_id}-{node.number}"
 
 
 @answers("tpu.projects.locations.nodes.getGuestAttributes")
