@@ -80,9 +80,9 @@ def put_resource(
     """Store a resource and return it; `fields` override the defaults. Region or zone may be a link."""
     if collection in {"disks", "instances"}:
         zone = zone or DEFAULT_ZONE
-    scope = (
-        f"zones/{zone.rpartition('/')[2]}" if zone else f"regions/{region.rpartition('/')[2]}" if region else "global"
-    )
+    scope = "global"
+    if zone or region:
+        scope = f"{'zones' if zone else 'regions'}/{(zone or region).rpartition('/')[2]}"
     return _put(session, Place(project, scope, collection, name), fields)
 
 
@@ -298,9 +298,8 @@ def _not_found(path: str) -> ApiError:
 
 
 def _invalid_value(field: str, value: str, problem: str) -> ApiError:
-    return ApiError(
-        400, "INVALID_ARGUMENT", f"Invalid value for field '{field}': '{value}'. {problem}"
-    )  # unverified words
+    message = f"Invalid value for field '{field}': '{value}'. {problem}"  # unverified words
+    return ApiError(400, "INVALID_ARGUMENT", message)
 
 
 def _name_predicate(call: Call) -> Callable[[Json], bool]:

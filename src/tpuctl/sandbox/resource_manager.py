@@ -11,14 +11,12 @@ import hashlib
 import json
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
-
-import yaml
 
 from tpuctl.sandbox.api_calls import DEFAULT_PROJECT, ApiError, answers, error_info, help_detail, list_response
 from tpuctl.sandbox.catalog import default_service_account, number_of_project
 from tpuctl.sandbox.representation import millisecond_timestamp
+from tpuctl.yaml_reader import load_data
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,30 +54,29 @@ def _undelete_project(session: StateSession, call: Call) -> Json:
 
 
 def _project_document(session: StateSession, project: str, version: str) -> Json:
-    about = describe_project(session, project)
-    number, created = str(number_of_project(project)), about.get("createTime", _DEFAULT_CREATE_TIME)
+    defaults = {"displayName": project, "state": "ACTIVE", "createTime": _DEFAULT_CREATE_TIME}
+    about = {**defaults, **describe_project(session, project)}
+    labels = {"labels": about["labels"]} if about.get("labels") else {}
+    common = {"projectId": project, "createTime": about["createTime"], **labels}
     if version == "v1":
-        document: Json = {"projectNumber": number, "projectId": project, "name": about.get("displayName", project)}
-        document |= {"lifecycleState": about.get("state", "ACTIVE"), "createTime": created}
-    else:
-        document = {
-            "name": f"projects/{number}",
-            "projectId": project,
-            "displayName": about.get("displayName", project),
-        }
-        document |= {"state": about.get("state", "ACTIVE"), "createTime": created, "etag": 'W/"0123456789abcdef"'}
-        if parent := about.get("parent"):
-            document["parent"] = parent
-    return {**document, "labels": about["labels"]} if about.get("labels") else document
+        number = str(number_of_project(project))
+        return {**common, "projectNumber": number, "name": about["displayName"], "lifecycleState": about["state"]}
+    parent = {"parent": about["parent"]} if about.get("parent") else {}
+    shown = {key: about[key] for key in ("displayName", "state")}
+    return {
+        **common,
+        **shown,
+        **parent,
+        "name": f"projects/{number_of_project(project)}",
+        "etag": 'W/"0123456789abcdef"',
+    }
 
 
 @answers("cloudresourcemanager.projects.getIamPolicy")
 def _get_project_policy(session: StateSession, call: Call) -> Json:
     project = _checked_project(session, call, permission="resourcemanager.projects.getIamPolicy")
     requested = int((call.body.get("options") or {}).get("requestedPolicyVersion") or 1)
-    return visible_policy(
-        read_iam_policy(session, "project", project, default=default_project_policy(project), version=requested)
-    )
+    return read_iam_policy(session, "project", project, default=default_project_policy(project), version=requested)
 
 
 @answers("cloudresourcemanager.projects.setIamPolicy")
@@ -94,7 +91,7 @@ def _set_project_policy(session: StateSession, call: Call) -> Json:
             "There were concurrent policy changes. Please retry the whole read-modify-write with exponential backoff."
         )
         raise ApiError(409, "ABORTED", message)
-    return visible_policy(kept)
+    return kept
 
 
 @answers("cloudresourcemanager.projects.testIamPermissions")
@@ -203,6 +200,7 @@ def read_iam_policy(
     digest = hashlib.blake2b(json.dumps(found, sort_keys=True).encode(), digest_size=6).digest()
     etag = base64.b64encode(b"\x07" + digest[:5] + b"\x00\x01").decode()
     visible: Json = {**found, "version": _WITH_CONDITIONS if is_conditional else 1, "etag": etag}
+    visible.pop("serial", None)
     if is_conditional and version < _WITH_CONDITIONS:
         plain = []
         for binding in bindings:
@@ -236,11 +234,6 @@ def put_iam_policy(session: StateSession, kind: str, name: str, wanted: Json) ->
     # Each set changes the etag, even if it restores an earlier policy.
     kept["serial"] = session.next_incarnation(f"iam.policy/{kind}/{name}")
     session.resources.put("iam.policy", kind, name, kept)
-
-
-def visible_policy(document: Json) -> Json:
-    """Return a policy without the sandbox's internal fields."""
-    return {key: value for key, value in document.items() if key != "serial"}
 
 
 def allowed_permissions(requested: Iterable[str], denied: Iterable[str]) -> list[str]:
@@ -299,10 +292,7 @@ def _get_role(_session: StateSession, call: Call) -> Json:
 
 @cache
 def _load_roles() -> dict[str, Any]:
-
-    text = files("tpuctl.data").joinpath("roles.yaml").read_bytes()
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return dict(yaml.load(text, Loader=loader))  # noqa: S506  # both are the safe loader
+    return dict(load_data("roles.yaml"))
 
 
 def _role_permissions(role: str) -> set[str]:

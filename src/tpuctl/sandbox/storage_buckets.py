@@ -20,7 +20,6 @@ from tpuctl.sandbox.resource_manager import (
     read_iam_policy,
     replace_iam_policy,
     resolve_project,
-    visible_policy,
 )
 
 if TYPE_CHECKING:
@@ -304,7 +303,7 @@ def default_bucket_policy(project: str) -> Json:
 
 
 def _policy_response(bucket: OpenedBucket, policy: Json) -> Json:
-    return {"kind": "storage#policy", "resourceId": f"projects/_/buckets/{bucket.name}", **visible_policy(policy)}
+    return {"kind": "storage#policy", "resourceId": f"projects/_/buckets/{bucket.name}", **policy}
 
 
 CACHE_KIND = "storage.anywhereCache"

@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING
 
 from tpuctl.accelerators import parse_accelerator_type
 from tpuctl.durations import parse_timestamp
+from tpuctl.files import make_private_folder
 from tpuctl.platforms import find_processes_with_variable
 from tpuctl.sandbox.catalog import number_of_project
 from tpuctl.sandbox.lifecycle import state_since
-from tpuctl.sandbox.sshd.daemon import WorkerFolders, make_private_folder, write_private_file
+from tpuctl.sandbox.sshd.daemon import WorkerFolders, write_private_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
