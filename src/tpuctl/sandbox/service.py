@@ -198,10 +198,6 @@ def _unauthenticated() -> ApiError:
 # The handler of each method of the discovery documents. A method without one is not implemented: 501.
 METHODS: Mapping[str, Handler] = HANDLERS
 
-# Methods of the TPU API, in any of its versions, that are not implemented, with the reason. They answer 501. There are none.
-NOT_SERVED: Mapping[str, str] = {}
-
-
 # These APIs manage projects, or most of their calls name none. They answer calls about unknown projects themselves, with
 # their own errors, and they work without billing.
 _PROJECT_APIS = frozenset(
