@@ -8,13 +8,10 @@ import pwd
 import re
 import shutil
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl.sandbox import faults, representation
 from tpuctl.sandbox.api_calls import ApiError, answers, invalid
-from tpuctl.sandbox.catalog import number_of_project
-from tpuctl.sandbox.lifecycle import state_since
 from tpuctl.sandbox.sshd.daemon import host_key
 from tpuctl.sandbox.tpu_nodes import find_node
 
@@ -24,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tpuctl.sandbox.api_calls import Call, Json
+    from tpuctl.sandbox.lifecycle import LifecyclePhase
     from tpuctl.sandbox.state_session import NodeRecord, StateSession
 
 _STATES_BOOTED = frozenset({"READY", "REPAIRING"})  # states in which the guest agent answers; unverified
@@ -32,30 +30,19 @@ _HOST_KEY_NAMESPACE = "hostkeys"
 
 @dataclass(frozen=True, slots=True)
 class GuestWorker:
-    """One virtual machine of a node. `id` is the node's numeric id, `metadata` the values that its guest agent uses now.
+    """One virtual machine of a node. `metadata` are the values that its guest agent uses now."""
 
-    `health` is empty when unset. `project_metadata` is the Compute Engine metadata of the project. `addresses` are the internal
-    addresses of all workers of the node. `lacks_chip`: this worker misses a chip. `up_since` is when the node came up, None for
-    long ago; its startup scripts run `startup_delay` longer than usual (None: forever), or fail.
-    """
-
-    project: str
-    zone: str
-    node_id: str
-    id: str
+    node: NodeRecord
+    phase: LifecyclePhase
     index: int
-    state: str
-    health: str
     metadata: Mapping[str, str]
-    accelerator_type: str
     project_metadata: Mapping[str, str]
-    topology: str
-    addresses: tuple[str, ...]
-    project_number: int
-    lacks_chip: bool
-    up_since: datetime | None
-    startup_delay: timedelta | None
-    startup_fails: bool
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The internal addresses of all workers of the node."""
+        first = self.node.first_address
+        return tuple(map(representation.internal_address, range(first, first + self.node.workers)))
 
 
 def find_worker(session: StateSession, address: str) -> GuestWorker | None:
@@ -78,33 +65,14 @@ def find_worker(session: StateSession, address: str) -> GuestWorker | None:
     if session.now < (node.keys_changed or node.timeline[0].at) + faults.ssh_key_delay(session, node):
         metadata["ssh-keys"] = node.keys_before
     items = session.project(node.project).get("items", [])
-    return GuestWorker(
-        project=node.project,
-        zone=node.zone,
-        node_id=node.node_id,
-        id=node.number,
-        index=index,
-        state=phase.state,
-        health=phase.health,
-        metadata=metadata,
-        accelerator_type=node.document["acceleratorType"],
-        project_metadata={str(item["key"]): str(item.get("value", "")) for item in items},
-        topology=str(node.document.get("acceleratorConfig", {}).get("topology", "")),
-        addresses=tuple(
-            representation.internal_address(number)
-            for number in range(node.first_address, node.first_address + node.workers)
-        ),
-        project_number=number_of_project(node.project),
-        lacks_chip=phase.lacks_chip == index,
-        up_since=state_since(node.timeline, session.now),
-        startup_delay=timedelta(seconds=phase.startup_delay) if phase.startup_delay >= 0 else None,
-        startup_fails=phase.startup_fails,
-    )
+    project_metadata = {str(item["key"]): str(item.get("value", "")) for item in items}
+    return GuestWorker(node, phase, index, metadata, project_metadata)
 
 
 def worker_directory(state_path: Path, worker: GuestWorker) -> Path:
     """Return the folder of one incarnation of a node: its host key and the home folders of its workers."""
-    return state_path.parent / "workers" / worker.project / worker.zone / f"{worker.node_id}-{worker.id}"
+    node = worker.node
+    return state_path.parent / "workers" / node.project / node.zone / f"{node.node_id}-{node.number}"
 
 
 @answers("tpu.projects.locations.nodes.getGuestAttributes")
@@ -113,7 +81,7 @@ def _get_guest_attributes(session: StateSession, call: Call) -> Json:
 
     Before the guest has started there are none: 400 (observed). An empty worker id means all (observed in gcloud's requests).
     """
-    node = find_node(session, str(call.params["name"]))
+    node = find_node(session, call["name"])
     phase = node.phase(session.now)
     if phase is None or phase.state not in _STATES_BOOTED:
         raise invalid('Cloud TPU received an invalid argument. The "GuestAttributes" value "" was not found.')
@@ -155,14 +123,13 @@ OS_LOGIN_ACCOUNT = "you@example.com"
 
 @answers("oslogin.users.getLoginProfile")
 def _get_login_profile(session: StateSession, call: Call) -> Json:
-    return _login_profile(session, str(call.params["name"]).removeprefix("users/"))
+    return _login_profile(session, call["name"].removeprefix("users/"))
 
 
 @answers("oslogin.users.importSshPublicKey")
 def _import_ssh_public_key(session: StateSession, call: Call) -> Json:
     """Add a key; an existing one is replaced, with its new expiry."""
-    user = str(call.params["parent"]).removeprefix("users/")
-    session.log_request(call.method, f"users/{user}")
+    user = call["parent"].removeprefix("users/")
     key = str(call.body.get("key") or "")
     if not re.match(r"(ssh-|ecdsa-|sk-)\S+ \S+", key):
         raise invalid("The SSH public key is not valid.")  # unverified words
@@ -177,8 +144,7 @@ def _import_ssh_public_key(session: StateSession, call: Call) -> Json:
 @answers("oslogin.users.sshPublicKeys.patch")
 def _patch_ssh_public_key(session: StateSession, call: Call) -> Json:
     """Change the fields of the mask, by default all given fields; a key has two."""
-    user, _, fingerprint = str(call.params["name"]).removeprefix("users/").partition("/sshPublicKeys/")
-    session.log_request(call.method, f"users/{user}")
+    user, _, fingerprint = call["name"].removeprefix("users/").partition("/sshPublicKeys/")
     found = session.resources.get(OS_LOGIN_KIND, user, fingerprint)
     if found is None:
         raise ApiError(404, "NOT_FOUND", "Requested entity was not found.")  # unverified words
