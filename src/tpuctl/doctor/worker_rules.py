@@ -544,25 +544,3 @@ def check_same_variables(facts: AllWorkersFacts) -> Iterator[Verdict]:
         )
     if not differs:
         yield ok("variables of TPU programs are the same on all", subject=workers_text(variables))
-
-
-WORKER_MACHINE_RULES = (
-    check_ssh,
-    check_workers_report,
-    check_chips,
-    check_tpu_holders,
-    check_lock_file,
-    check_startup,
-    check_libtpu_log,
-    check_disk_space,
-    check_inodes,
-    check_memory,
-    check_oom_kills,
-    check_boot_times,
-    check_kernels,
-    check_time_synchronization,
-    check_worker_clocks,
-    check_log_variables,
-    check_backend_variables,
-    check_same_variables,
-)
