@@ -442,9 +442,9 @@ def _regions(session: StateSession, project: str) -> dict[str, Json]:
     stored = {found.name: found.document for found in session.resources.list_records(_QUOTA_KIND, project)}
     addresses: Counter[str] = Counter()  # the external ones of TPU workers (that they count is unverified)
     for node in session.nodes(project):
-        phase = node.phase(session.now)
         network = node.document.get("networkConfig") or {}
-        if network.get("enableExternalIps") and phase and phase.state not in _WITHOUT_ADDRESS:
+        has_address = session.exists(node) and node.state(session.now) not in _WITHOUT_ADDRESS
+        if has_address and network.get("enableExternalIps"):
             addresses[_region_of(node.zone)] += node.workers
     found: dict[str, Json] = {}
     for region in region_names():
