@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import unquote
 
 from tpuctl.sandbox.api_calls import ApiError, Call
+from tpuctl.yaml_reader import load_data
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -342,7 +343,8 @@ class _SchemaReader:
             self._wrong_shape(value, name=name, path=path)
             return None
         names = spec.get("enum", [])
-        numbers = enum_numbers(owner, name, names) if names and self._document.service.api == "tpu" else {}
+        has_numbers = names and value not in names and self._document.service.api == "tpu"
+        numbers = enum_numbers(owner, name, names) if has_numbers else {}
         # `DISK_MODE_UNSPECIFIED` is the first name of the proto enum `DiskMode`.
         stem, _, unspecified = names[0].rpartition("_") if names else ("", "", "")
         words = stem if unspecified == "UNSPECIFIED" else snake_case(name)
@@ -426,45 +428,14 @@ _WELL_KNOWN = {
     ),
 }
 
-# Enum numbers that are not the position of the name in the document. Source: the enums of google-cloud-tpu 1.28.
-_STATES = ["CREATING", "READY", "RESTARTING", "REIMAGING", "DELETING", "REPAIRING"]
-_LATER_STATES = [
-    "STOPPED",
-    "STOPPING",
-    "STARTING",
-    "PREEMPTED",
-    "TERMINATED",
-    "HIDING",
-    "HIDDEN",
-    "UNHIDING",
-    "UNKNOWN",
-]
-_NUMBERS: Mapping[tuple[str, str], Mapping[str, int]] = {
-    ("AcceleratorConfig", "type"): {"V2": 2, "V3": 4, "V4": 7, "V5LITE_POD": 9, "V5P": 10, "V6E": 11},
-    ("Node", "state"): {
-        **{name: number for number, name in enumerate(_STATES, start=1)},
-        **{name: number for number, name in enumerate(_LATER_STATES, start=8)},
-    },
-    ("Node", "health"): {
-        "HEALTHY": 1,
-        "DEPRECATED_UNHEALTHY": 2,
-        "TIMEOUT": 3,
-        "UNHEALTHY_TENSORFLOW": 4,
-        "UNHEALTHY_MAINTENANCE": 5,
-    },
-    ("Reservation", "state"): {
-        "APPROVED": 3,
-        "PROVISIONING": 4,
-        "ACTIVE": 5,
-        "DEPROVISIONING": 6,
-        "EXPIRED": 7,
-        "FAILED": 8,
-    },
-}
-
 
 class ScalarError(ValueError):
     """A value that the field cannot hold; the text follows `Invalid value at '<path>' `."""
+
+
+@cache
+def _load_numbers() -> Any:
+    return load_data("tpu_enum_numbers.yaml")
 
 
 def enum_numbers(message: str, field: str, names: list[str]) -> Mapping[str, int]:
@@ -472,7 +443,7 @@ def enum_numbers(message: str, field: str, names: list[str]) -> Mapping[str, int
 
     Enums of messages that the library lacks are counted from 0 in the document's order, as protobuf files nearly always are.
     """
-    known = _NUMBERS.get((message, field), {})
+    known = _load_numbers().get(f"{message}.{field}", {})
     return {name: known.get(name, position) for position, name in enumerate(names)}
 
 
