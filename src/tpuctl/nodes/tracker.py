@@ -161,12 +161,12 @@ class NodeTracker:
             and not before.state.is_dead
             and self.requested.verb is not Verb.DELETE
         )
-        if failed and not (has_vanished and failed.was_cut_short):
-            # If a deletion interrupted our creation, the node's end says more than the error of the operation.
+        cause = failed.operation.error if failed else None
+        # If a deletion interrupted our creation, the node's end says more than the error of the operation.
+        if failed and cause and not (has_vanished and cause.code in _INTERRUPTED_CODES):
             # A node with another id was created by another client meanwhile: our failure does not concern it.
-            self.record_failure(
-                failed.verb, failed.error, node_id=node.id if node and node.id == self._created_id else ""
-            )
+            node_id = node.id if node and node.id == self._created_id else ""
+            self.record_failure(failed.verb, self._context.cloud.operation_error(cause), node_id=node_id)
             has_vanished = False
         if node:
             self._update_ownership(node)
@@ -434,16 +434,6 @@ _FINAL_STATES = {Verb.CREATE: NodeState.READY, Verb.START: NodeState.READY, Verb
 _INTERRUPTED_CODES = frozenset({1, 10})
 
 
-@dataclass(frozen=True, slots=True)
-class FailedOperation:
-    """A change that was not carried out."""
-
-    verb: Verb
-    error: TpuctlError
-    # Another change interrupted it.
-    was_cut_short: bool
-
-
 class PendingOperation:
     """At most one unfinished change of one node: whether the node shows it yet, and whether it failed."""
 
@@ -466,8 +456,8 @@ class PendingOperation:
         """Return the verb of a change that the node does not show yet, so that its state cannot be trusted."""
         return self.pending.verb if self.pending and not _is_visible(self.pending, node) else None
 
-    def settle(self, node: Node | None, now: timedelta) -> FailedOperation | None:
-        """Return the change if it has failed, else None. Raises what the cloud raises."""
+    def settle(self, node: Node | None, now: timedelta) -> RequestedChange | None:
+        """Return the change with its operation if it has failed, else None. Raises what the cloud raises."""
         pending = self.pending
         if pending is None:
             return None
@@ -492,9 +482,7 @@ class PendingOperation:
             self._end(pending, node, now)
             return None
         self.begin(None)
-        return FailedOperation(
-            pending.verb, self._cloud.operation_error(operation.error), operation.error.code in _INTERRUPTED_CODES
-        )
+        return replace(pending, operation=operation)
 
     def _end(self, pending: RequestedChange, node: Node | None, now: timedelta) -> None:
         """Stop tracking a change that has ended without an error, once it is visible or had the time to become so."""
