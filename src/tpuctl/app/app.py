@@ -6,7 +6,6 @@ of calls and logins.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import stat
@@ -369,19 +368,10 @@ class App:
 
     def show(self, view: View) -> None:
         """Write a result in the chosen format; nothing if stdout has events only."""
-        if self.shows_events:
-            return
-        match self.format:
-            case OutputFormat.JSON | OutputFormat.YAML:
-                value = view.value()
-                if view.is_marked and self.is_sandbox:
-                    mark = {"sandbox": True}
-                    value = [{**entry, **mark} for entry in value] if isinstance(value, list) else {**value, **mark}
-                self.terminal.data(value, self.format)
-            case OutputFormat.NAME if view.names is not None:
-                self.terminal.names(view.names())
-            case _:
-                view.text(self.terminal)
+        from tpuctl.output.views import show_view  # noqa: PLC0415  # not needed by --help
+
+        if not self.shows_events:
+            show_view(view, self.terminal, self.format, sandbox=self.is_sandbox)
 
     def show_entry(self, value: Mapping[str, Any], cells: Sequence[Cell]) -> None:
         """Write one of several results that arrive over time: a line of JSON, or of cells with tabs."""
@@ -621,7 +611,7 @@ def http_access(app: App) -> tuple[Callable[[], Any], str | None]:
         return _with_tracing(app, lambda: SandboxHttp(sandbox)), None
     text = app.settings.text("endpoint")
     named = ApiEndpoint.parse(text) if text else None
-    factory = HttpFactory(transport_options(app), credentials=lambda: load_credentials(app), endpoint=named)
+    factory = HttpFactory(transport_options(app), credentials=lambda: cached_credentials(app), endpoint=named)
     app.on_close(factory.close)
     return _with_tracing(app, factory), text
 
@@ -685,7 +675,7 @@ def _quota_project(app: App) -> str | None:
 def load_credentials(app: App, *, gcloud_token: Callable[[], str] | None = None) -> Any:  # google-auth's credentials
     """Return the credentials of all calls; `gcloud_token` replaces the call of gcloud for a token."""
     from tpuctl.cloud import credentials  # noqa: PLC0415  # google-auth costs 40 ms
-    from tpuctl.cloud.transport import AuthRequest  # noqa: PLC0415  # httplib2 costs 95 ms
+    from tpuctl.cloud.transport import AuthRequest  # noqa: PLC0415  # not needed by --help
     from tpuctl.config import sources  # noqa: PLC0415  # not needed by --help
 
     environ = app.invocation.environ
@@ -697,6 +687,19 @@ def load_credentials(app: App, *, gcloud_token: Callable[[], str] | None = None)
         quota_project=_quota_project(app),
         request=AuthRequest(transport_options(app)),
     )
+
+
+def cached_credentials(app: App) -> Any:  # google-auth's credentials, or what stands in for them
+    """Return the credentials of all calls, which use the token that an earlier command has cached."""
+    from tpuctl.cloud.token_cache import CachedCredentials  # noqa: PLC0415  # not needed by --help
+    from tpuctl.config import sources  # noqa: PLC0415  # not needed by --help
+
+    environ = app.invocation.environ
+    source = sources.adc_path(environ)
+    # Without a file of credentials, gcloud and the metadata server cache the token.
+    if app.settings.text("impersonate_service_account") or not app.settings.is_on("token_cache") or not source.exists():
+        return load_credentials(app)
+    return CachedCredentials(source, state_folder(environ) / "tokens", lambda: load_credentials(app))
 
 
 def _proxy_of_gcloud(settings: Settings) -> HttpProxy | None:
@@ -754,7 +757,7 @@ class _TracedHttp:
 
 
 # Reserved for network tests (RFC 2544): no machine of a real cloud has such an address.
-_SANDBOX_NETWORK = ipaddress.ip_network("198.18.0.0/15")
+_SANDBOX_NETWORK = "198.18.0.0/15"
 
 
 def served_sandbox_proxy(app: App) -> Callable[[Node, int], str | None] | None:
@@ -769,7 +772,7 @@ def served_sandbox_proxy(app: App) -> Callable[[Node, int], str | None] | None:
     def proxy(node: Node, worker: int) -> str | None:
         address = node.endpoints[worker].address or ""
         try:
-            is_sandbox_worker = ipaddress.ip_address(address) in _SANDBOX_NETWORK
+            is_sandbox_worker = ipaddress.ip_address(address) in ipaddress.ip_network(_SANDBOX_NETWORK)
         except ValueError:
             return None
         return proxy_command(state_file, address) if is_sandbox_worker else None
@@ -916,7 +919,7 @@ def caller_account(app: App) -> str | None:
         return gcloud_account
 
     from tpuctl.cloud.credentials import GcloudCredentials, account_of  # noqa: PLC0415  # google-auth costs 40 ms
-    from tpuctl.cloud.transport import AuthRequest  # noqa: PLC0415  # httplib2 costs 95 ms
+    from tpuctl.cloud.transport import AuthRequest  # noqa: PLC0415  # not needed by --help
 
     # The identity is known without another token of gcloud.
     credentials = load_credentials(app, gcloud_token=lambda: "unused")

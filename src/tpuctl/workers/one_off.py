@@ -39,7 +39,7 @@ from tpuctl.workers.execution import run_command, show_result
 from tpuctl.workers.runner import job_name
 from tpuctl.workers.syncing import sync_workers
 from tpuctl.workers.targets import await_key, find_targets
-from tpuctl.workers.worker_jobs import JobClient, JobState, WorkerJobList
+from tpuctl.workers.worker_jobs import JobScope, list_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.context import ActionContext
     from tpuctl.ssh.connection import Target
     from tpuctl.workers.copying import CopyResult
-    from tpuctl.workers.execution import RunRequest
+    from tpuctl.workers.runner import RunRequest
 
 _FILES = (".yaml", ".yml")
 
@@ -201,12 +201,8 @@ def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOff
 
 def _may_be_in_use(app: App, targets: list[Target]) -> bool:
     """Return whether a detached or followed job runs on any of the workers, or a worker does not answer."""
-    answers = JobClient(targets, shared_connection_options(app), SystemClock()).jobs(limit=20)
-    shares = [share for answer in answers if isinstance(answer, WorkerJobList) for share in answer.shares]
-    is_silent = any(not isinstance(answer, WorkerJobList) for answer in answers)
-    return is_silent or any(
-        share.state is JobState.RUNNING and (share.is_followed or share.is_detached) for share in shares
-    )
+    listing = list_jobs(JobScope(targets, shared_connection_options(app)))
+    return bool(listing.silent) or any(job.is_running and (job.is_followed or job.is_detached) for job in listing.jobs)
 
 
 def _delete_node(app: App, one_off: OneOffNode, name: NodeName, *, wait: bool) -> int:

@@ -110,7 +110,7 @@ def test_doctor_node_unreachable_worker_does_not_hide_the_others(
 
     assert bad(found) == [
         "error TPU966 workers 2-3: cannot be reached: ssh: no route",
-        "unknown TPU967 worker 1: it sent no report: it has no `python3`, which the examination needs",
+        "unknown TPU967 worker 1: it sent no report: `python3` is not installed there (sh: 1: exec: python3: not found)",
     ]
     assert [one["subject"] for one in found if one["id"] == "TPU975"] == ["worker 0"]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tpuctl.app.app import App
-    from tpuctl.cloud.requests import RequestPreview
+    from tpuctl.cloud.requests import ApiRequest
     from tpuctl.models.node import Node
     from tpuctl.output.terminal import Terminal
 
@@ -85,7 +85,7 @@ def _described(
     return entry
 
 
-def _preview(app: App, step: PlanStep, spec: NodeSpec | None, changes: Mapping[str, Any]) -> RequestPreview | None:
+def _preview(app: App, step: PlanStep, spec: NodeSpec | None, changes: Mapping[str, Any]) -> ApiRequest | None:
     client = app.client
     match step.verb:
         case Verb.CREATE:
