@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tpuctl.cloud.tpu import TpuClient
     from tpuctl.models.operation import Operation
     from tpuctl.names import NodeName
-    from tpuctl.nodes.context import ActionContext
+    from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.tracker import ReconcileRequest
 
 # States in which the service accepts a change of labels or metadata [observed: it refuses others].

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from tpuctl.models.node import Node
     from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName
-    from tpuctl.nodes.context import ActionContext
+    from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.ssh_workers import SetupResult
 
 _CONDITION_PHRASES = {

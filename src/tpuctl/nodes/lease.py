@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from tpuctl.clock import Clock
     from tpuctl.cloud.storage import StorageClient
     from tpuctl.names import BucketPath, NodeName
-    from tpuctl.nodes.context import ActionContext
+    from tpuctl.nodes.actuator import ActionContext
 
 _ENDED = Shape("", {"by": str, "who": str, "at": TIME}, required=("by", "who", "at"))
 # The owner is part of a file name.

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from tpuctl.cloud.tpu import TpuClient
     from tpuctl.models.queued import QueuedResource
     from tpuctl.names import NodeName
-    from tpuctl.nodes.actuator import RequestedChange
-    from tpuctl.nodes.context import ActionContext
+    from tpuctl.nodes.actuator import ActionContext, RequestedChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
