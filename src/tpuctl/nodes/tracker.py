@@ -464,30 +464,26 @@ class PendingOperation:
         if is_final or _is_other_node(pending, node):
             self.begin(None)
             return None
-        if pending.operation.name is None:
-            self._end(pending, node, now)
-            return None
-        if _is_visible(pending, node) and self._fetched_at is not None and now - self._fetched_at < _OPERATION_INTERVAL:
-            return None
-        try:
-            operation = self._cloud.get_operation(pending.operation.name)
-        except NotFoundError:
-            # The service forgets operations after a while; the node itself shows the result.
-            operation = Operation(pending.operation.name, done=True)
-        self._fetched_at = now
-        if not operation.done:
-            return None
-        if operation.error is None:
-            self._end(pending, node, now)
-            return None
-        self.begin(None)
-        return replace(pending, operation=operation)
-
-    def _end(self, pending: RequestedChange, node: Node | None, now: timedelta) -> None:
-        """Stop tracking a change that has ended without an error, once it is visible or had the time to become so."""
-        self._ended_at = now if self._ended_at is None else self._ended_at
-        if _is_visible(pending, node) or now - self._ended_at >= _VISIBILITY_LAG:
+        operation, is_visible = pending.operation, _is_visible(pending, node)
+        if operation.name is not None:
+            if is_visible and self._fetched_at is not None and now - self._fetched_at < _OPERATION_INTERVAL:
+                return None
+            try:
+                operation = self._cloud.get_operation(operation.name)
+            except NotFoundError:
+                # The service forgets operations after a while; the node itself shows the result.
+                operation = Operation(operation.name, done=True)
+            self._fetched_at = now
+            if not operation.done:
+                return None
+        if operation.error is not None:
             self.begin(None)
+            return replace(pending, operation=operation)
+        # It has ended. It is tracked until it is visible, or had the time to become so.
+        self._ended_at = now if self._ended_at is None else self._ended_at
+        if is_visible or now - self._ended_at >= _VISIBILITY_LAG:
+            self.begin(None)
+        return None
 
 
 def _is_visible(pending: RequestedChange, node: Node | None) -> bool:
