@@ -31,6 +31,7 @@ from tpuctl.check.findings import (
     refer_to_rule,
     unread_result,
 )
+from tpuctl.check.zone_ranking import zones_with_type
 from tpuctl.names import region_of_zone
 
 if TYPE_CHECKING:
@@ -324,14 +325,9 @@ def nearby_tpus(facts: CheckFacts, placement: BucketPlacement) -> NearbyTpus:
     nearby = {zone: types for zone, types in offers.items() if placement_spans(placement, region_of_zone(zone))}
     names = {generation_of(name) for types in nearby.values() for name in types} - {""}
     order = list(load_accelerators().generations)
-    zones = [zone for zone, types in nearby.items() if wanted in types]
-    if spec.topology and like:
-        # Types have default shapes; for another shape only the generation counts.
-        prefix = f"{like.generation.prefix}-"
-        zones = [zone for zone, types in nearby.items() if any(name.startswith(prefix) for name in types)]
     return NearbyTpus(
         " and ".join(regions_within(placement)) or f"the {placement.location} multi-region",
-        tuple(sorted(zones)),
+        tuple(sorted(zones_with_type(nearby, spec))),
         tuple(sorted(names, key=lambda name: (order.index(name) if name in order else len(order), name))),
         _most_similar_type(nearby, like),
         live is not None,

@@ -321,7 +321,8 @@ def _granted_result(judged: _BucketJudgement) -> RuleResult:
 
 def _refused_result(judged: _BucketJudgement) -> RuleResult:
     account, grant, use, reads = judged.account, judged.grant, judged.facts.use, READ_PERMISSIONS[0] in judged.access
-    text = f"the node's account `{account}` may not {' or '.join(judged.verbs)} it: it lacks {join_words(ticked(judged.lacking))}"
+    lacks = join_words(ticked(judged.lacking))
+    text = f"the node's account `{account}` may not {' or '.join(judged.verbs)} it: it lacks {lacks}"
     why = ["writing the first checkpoint fails with 403, and the work before it is lost"]
     if reads:
         why = ["reads by the node's programs fail with 403, and the node is billed by then"]

@@ -23,6 +23,7 @@ from tpuctl.check.findings import (
     unread_result,
 )
 from tpuctl.check.runtime_images import ImageFit, is_documented_image, judge_image
+from tpuctl.check.zone_ranking import single_tenant_zones
 from tpuctl.names import closest_match, last_segment, region_of_zone
 
 if TYPE_CHECKING:
@@ -277,7 +278,7 @@ def zone_is_open(facts: CheckFacts) -> Iterator[RuleResult]:
     if not wanted.creates or not accelerator:
         return
     generation = accelerator.generation.name
-    if wanted.zone not in load_accelerators().zones.get(generation, {}).get("single_tenant", ()):
+    if wanted.zone not in single_tenant_zones(accelerator):
         return
     is_listed = accelerator.name in (value_or_none(facts.types) or ())
     others = _sort_by_distance(wanted.zone, documented_zones_of(accelerator))
