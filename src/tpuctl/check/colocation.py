@@ -5,6 +5,7 @@ Every price is a dated list price from `data/locations.yaml`, or the user's own.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
@@ -14,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.yaml_reader import load_data
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tpuctl.models.bucket import BucketPlacement
 
 

@@ -6,18 +6,16 @@ The ids are a contract with scripts. Remedies suggest complete commands, which t
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tpuctl.accelerators import find_accelerator_type
-from tpuctl.check.facts import Absent, Purpose, Unknown
+from tpuctl.check.facts import Absent, Fact, Purpose, Unknown, WantedNode
 from tpuctl.models.node import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
-    from tpuctl.check.facts import Fact, WantedNode
     from tpuctl.models.spec import NodeSpec
 
 FactsT = TypeVar("FactsT")

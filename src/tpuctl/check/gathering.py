@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import threading
 from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from tpuctl.check.colocation import is_colocated
@@ -21,12 +22,14 @@ from tpuctl.check.facts import (
     TPU_API,
     Absent,
     BucketFacts,
+    BucketUse,
     CheckFacts,
     Fact,
     Known,
     NetworkInterface,
     ProjectResources,
     Unknown,
+    WantedNode,
     value_or_none,
 )
 from tpuctl.check.iam import roles_to_read
@@ -43,10 +46,6 @@ from tpuctl.errors import (
 from tpuctl.models.node import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping
-    from datetime import datetime
-
-    from tpuctl.check.facts import BucketUse, WantedNode
     from tpuctl.clock import Clock
     from tpuctl.cloud.projects import ComputeClient, ProjectsClient
     from tpuctl.cloud.storage import BucketsClient

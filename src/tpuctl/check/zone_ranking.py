@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from tpuctl.accelerators import documented_zones_of, find_accelerator_type, load_accelerators
-from tpuctl.check.colocation import Relation, best_locations, egress_price, placement_relation
-from tpuctl.check.facts import Absent, CheckSettings, Known, Unknown, value_or_none
+from tpuctl.accelerators import AcceleratorType, documented_zones_of, find_accelerator_type, load_accelerators
+from tpuctl.check.colocation import EgressPrice, Relation, best_locations, egress_price, placement_relation
+from tpuctl.check.facts import (
+    Absent,
+    BucketFacts,
+    BucketUse,
+    CheckSettings,
+    Fact,
+    Known,
+    ProjectResources,
+    Unknown,
+    WantedNode,
+    value_or_none,
+)
 from tpuctl.check.quotas import grant_coverage, held_capacity, limit_usages
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-    from datetime import date
-
-    from tpuctl.accelerators import AcceleratorType
-    from tpuctl.check.colocation import EgressPrice
-    from tpuctl.check.facts import BucketFacts, BucketUse, Fact, ProjectResources, WantedNode
     from tpuctl.models.bucket import BucketPlacement
     from tpuctl.models.grants import Grant
     from tpuctl.models.project import QuotaLimit

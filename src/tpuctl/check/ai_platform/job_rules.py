@@ -7,20 +7,26 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.check.ai_platform.replacement import ReplacementMove, region_of_job
-from tpuctl.check.ai_platform.training_job import BASIC_TPU, CLOUD_TPU, CUSTOM, JobField, load_service_offer
+from tpuctl.check.ai_platform.replacement import Replacement, ReplacementMove, region_of_job
+from tpuctl.check.ai_platform.training_job import (
+    BASIC_TPU,
+    CLOUD_TPU,
+    CUSTOM,
+    JobField,
+    JobStorage,
+    KeyPath,
+    TrainingJob,
+    load_service_offer,
+)
 from tpuctl.check.findings import GrantBucketRole, Level, Remedy, RuleResult, check_rule, join_words
 from tpuctl.names import closest_match, parse_whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
     from tpuctl.accelerators import AcceleratorType
-    from tpuctl.check.ai_platform.replacement import Replacement
-    from tpuctl.check.ai_platform.training_job import JobStorage, KeyPath, TrainingJob
 
 # Fields that only the tier `CUSTOM` allows.
 _CUSTOM_KEYS = (

@@ -8,22 +8,23 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-from tpuctl.accelerators import documented_zones_of, find_accelerator_type, load_accelerators
-from tpuctl.check.ai_platform.training_job import BucketSetting, load_service_offer, program_arguments
+from tpuctl.accelerators import AcceleratorType, documented_zones_of, find_accelerator_type, load_accelerators
+from tpuctl.check.ai_platform.training_job import (
+    BucketSetting,
+    JobField,
+    JobStorage,
+    TrainingJob,
+    load_service_offer,
+    program_arguments,
+)
 from tpuctl.config.settings import SETTINGS, check_setting_value
 from tpuctl.errors import InvalidInputError
 from tpuctl.models.spec import check_labels
 from tpuctl.names import parse_whole_number
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tpuctl.accelerators import AcceleratorType
-    from tpuctl.check.ai_platform.training_job import JobField, JobStorage, TrainingJob
 
 
 class ReplacementMove(StrEnum):

@@ -6,17 +6,15 @@ The file, YAML or JSON, is read as text: no objects are constructed, so the cont
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tpuctl.errors import InvalidInputError
 from tpuctl.names import BucketPath, closest_match
 from tpuctl.yaml_reader import compose_yaml, load_data
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 KeyPath = tuple[str, ...]
 BASIC_TPU, CUSTOM, CLOUD_TPU = "BASIC_TPU", "CUSTOM", "cloud_tpu"

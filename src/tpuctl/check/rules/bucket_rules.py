@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.accelerators import documented_zones_of, find_accelerator_type, load_accelerators
+from tpuctl.accelerators import AcceleratorType, documented_zones_of, find_accelerator_type, load_accelerators
 from tpuctl.check.colocation import (
     TB,
+    EgressPrice,
     Relation,
     best_locations,
     egress_price,
@@ -20,7 +22,7 @@ from tpuctl.check.colocation import (
     regions_within,
     retrieval_price,
 )
-from tpuctl.check.facts import Absent, Known, Purpose, Unknown, value_or_none
+from tpuctl.check.facts import Absent, BucketFacts, CheckFacts, Known, Purpose, Unknown, value_or_none
 from tpuctl.check.findings import (
     Level,
     Remedy,
@@ -35,11 +37,6 @@ from tpuctl.check.zone_ranking import zones_with_type
 from tpuctl.names import region_of_zone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from tpuctl.accelerators import AcceleratorType
-    from tpuctl.check.colocation import EgressPrice
-    from tpuctl.check.facts import BucketFacts, CheckFacts
     from tpuctl.models.bucket import Bucket, BucketContents, BucketPlacement
 
 _RELATION_LEVELS = {

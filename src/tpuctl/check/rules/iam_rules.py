@@ -6,11 +6,12 @@ project once for all buckets. An unreadable project, whose number the default ac
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from tpuctl.check.facts import Unknown, value_or_none
+from tpuctl.check.facts import BucketFacts, CheckFacts, Unknown, WantedNode, value_or_none
 from tpuctl.check.findings import (
+    CheckRule,
     GrantBucketRole,
     Level,
     Remedy,
@@ -27,18 +28,12 @@ from tpuctl.check.iam import (
     Caveat,
     Granted,
     NotGranted,
+    PermissionAccess,
     Uncertain,
     needed_permissions,
     resolve_access,
     roles_of_deleted_account,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from tpuctl.check.facts import BucketFacts, CheckFacts, WantedNode
-    from tpuctl.check.findings import CheckRule
-    from tpuctl.check.iam import PermissionAccess
 
 SCOPE_PREFIX = "https://www.googleapis.com/auth/"
 _ALL_APIS = f"{SCOPE_PREFIX}cloud-platform"

@@ -7,13 +7,15 @@ APIs and are not read. Only IPv4 is considered, as workers have no IPv6.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from ipaddress import IPv4Address, IPv4Network, summarize_address_range
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tpuctl.check.facts import Absent, Known, NetworkInterface, Unknown, value_or_none
+from tpuctl.check.facts import Absent, CheckFacts, Known, NetworkInterface, Unknown, value_or_none
 from tpuctl.check.findings import (
+    CheckRule,
     Level,
     OpenFirewall,
     Remedy,
@@ -24,15 +26,8 @@ from tpuctl.check.findings import (
     ticked,
     unread_result,
 )
-from tpuctl.models.compute_resources import FirewallRule
+from tpuctl.models.compute_resources import FirewallRule, Subnetwork
 from tpuctl.names import parse_whole_number
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from tpuctl.check.facts import CheckFacts
-    from tpuctl.check.findings import CheckRule
-    from tpuctl.models.compute_resources import Subnetwork
 
 _MAX_NAMES = 4
 _USE_IAP = "connect through Identity-Aware Proxy: `--iap`"

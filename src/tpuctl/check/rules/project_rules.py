@@ -6,6 +6,7 @@ organisation together by TPU503.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tpuctl.check.facts import (
@@ -17,11 +18,13 @@ from tpuctl.check.facts import (
     STORAGE_API,
     TPU_API,
     Absent,
+    CheckFacts,
     Known,
     NetworkInterface,
     Unknown,
 )
 from tpuctl.check.findings import (
+    CheckRule,
     EnableService,
     Level,
     Remedy,
@@ -34,10 +37,6 @@ from tpuctl.check.findings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tpuctl.check.facts import CheckFacts
-    from tpuctl.check.findings import CheckRule
     from tpuctl.models.project import OrgPolicy
 
 _CONSTRAINT_WORDS = {

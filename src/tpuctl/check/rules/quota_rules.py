@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tpuctl.accelerators import load_accelerators
-from tpuctl.check.facts import Absent, Known, Unknown, value_or_none
+from tpuctl.accelerators import AcceleratorType, load_accelerators
+from tpuctl.check.facts import Absent, CheckFacts, Known, Unknown, WantedNode, value_or_none
 from tpuctl.check.findings import (
     Level,
     Remedy,
@@ -19,6 +20,9 @@ from tpuctl.check.findings import (
     unread_result,
 )
 from tpuctl.check.quotas import (
+    GrantCoverage,
+    HeldCapacity,
+    LimitUsage,
     QuotaPool,
     grant_alternative,
     grant_coverage,
@@ -28,18 +32,11 @@ from tpuctl.check.quotas import (
     matching_grants,
     nearest_grant,
 )
-from tpuctl.models.grants import capacity_pool
+from tpuctl.models.grants import Grant, capacity_pool
 from tpuctl.models.node import Tier
 from tpuctl.names import parse_whole_number, region_of_zone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Any
-
-    from tpuctl.accelerators import AcceleratorType
-    from tpuctl.check.facts import CheckFacts, WantedNode
-    from tpuctl.check.quotas import GrantCoverage, HeldCapacity, LimitUsage
-    from tpuctl.models.grants import Grant
     from tpuctl.models.project import Reservation
 
 ADDRESS_METRIC = "IN_USE_ADDRESSES"

@@ -6,19 +6,25 @@ Each unreadable fact is reported once: the machine by TPU701, each disk by TPU70
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tpuctl.check.facts import Absent, Known, Purpose, Unknown, value_or_none
-from tpuctl.check.findings import Level, Remedy, RuleResult, check_rule, gcloud_command, ticked, unread_result
+from tpuctl.check.facts import Absent, CheckFacts, Fact, Known, Purpose, Unknown, WantedNode, value_or_none
+from tpuctl.check.findings import (
+    CheckRule,
+    Level,
+    Remedy,
+    RuleResult,
+    check_rule,
+    gcloud_command,
+    ticked,
+    unread_result,
+)
 from tpuctl.check.rules.iam_rules import READING_SCOPES, SCOPE_PREFIX
 from tpuctl.names import last_segment, region_of_zone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tpuctl.check.facts import CheckFacts, Fact, WantedNode
-    from tpuctl.check.findings import CheckRule
     from tpuctl.models.compute_resources import ComputeInstance, PersistentDisk
     from tpuctl.models.spec import DataDisk
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from tpuctl.accelerators import (
+    AcceleratorType,
     documented_zones_of,
     find_accelerator_type,
     find_type_of_other_service,
     load_accelerators,
 )
-from tpuctl.check.facts import Absent, Known, Unknown, value_or_none
+from tpuctl.check.facts import Absent, CheckFacts, Known, ProjectResources, Unknown, WantedNode, value_or_none
 from tpuctl.check.findings import (
     Level,
     Remedy,
@@ -24,15 +26,10 @@ from tpuctl.check.findings import (
 )
 from tpuctl.check.runtime_images import ImageFit, is_documented_image, judge_image
 from tpuctl.check.zone_ranking import single_tenant_zones
-from tpuctl.names import closest_match, last_segment, region_of_zone
+from tpuctl.names import NodeName, closest_match, last_segment, region_of_zone
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from tpuctl.accelerators import AcceleratorType
-    from tpuctl.check.facts import CheckFacts, ProjectResources, WantedNode
     from tpuctl.models.node import Node
-    from tpuctl.names import NodeName
 
 _NOT_VISIBLE = "with an image that does not fit, a node becomes READY and its chips are not visible"
 # The level of each fit, and the reason.
