@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tpuctl.accelerators import find_accelerator_type
@@ -187,6 +188,12 @@ class RuleResult:
         """Return a result; a remedy without a command may be a plain text."""
         advice = tuple(Remedy(one) if isinstance(one, str) else one for one in remedies)
         return cls(level, subject, text, why, advice, facts or {})
+
+
+ok = partial(RuleResult.of, Level.OK)
+note = partial(RuleResult.of, Level.NOTE)
+warning = partial(RuleResult.of, Level.WARNING)
+error = partial(RuleResult.of, Level.ERROR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,11 +410,6 @@ def create_or_check_command(
         words += [f"--vm={wanted.machine}"] if wanted.machine else []
         more = tuple(word for word in more if word != "--replace")  # only `up` has this option
     return shlex.join([*words, *more])
-
-
-def list_types_command(wanted: WantedNode) -> str:
-    """Show where a type is offered now."""
-    return shlex.join(["tpuctl", "types", wanted.spec.accelerator_type, f"--project={wanted.project}"])
 
 
 def delete_node_command(project: str, zone: str, node_id: str) -> str:

@@ -30,6 +30,8 @@ from tpuctl.check.findings import (
     check_rule,
     create_or_check_command,
     gcloud_command,
+    note,
+    ok,
     refer_to_rule,
     unread_result,
 )
@@ -445,10 +447,10 @@ def _contents_result(checked: _CheckedBucket, contents: BucketContents) -> RuleR
         more = "" if contents.is_complete else "at least "
         objects = f"{contents.objects} object" + ("" if contents.objects == 1 else "s")
         text = f"`{use.url}` has {more}{objects}, {size_in_words(contents.size)}"
-        return RuleResult.of(Level.OK, use.url, text, facts=values)
+        return ok(use.url, text, facts=values)
     if not contents.is_complete:
         # A page may have only folder markers, or no entries at all, and be followed by others.
-        return RuleResult.of(Level.NOTE, use.url, f"the first page of `{use.url}` lists no data", facts=values)
+        return note(use.url, f"the first page of `{use.url}` lists no data", facts=values)
     is_written = use.writes and checked.facts.wanted.purpose is Purpose.TRAIN
     checkpoints = "; ignore this if the bucket is for checkpoints only" if is_written else ""
     return RuleResult.of(

@@ -21,6 +21,9 @@ from tpuctl.check.findings import (
     check_rule,
     create_or_check_command,
     delete_queued_resource_command,
+    error,
+    note,
+    ok,
     some_of,
     unread_result,
 )
@@ -86,7 +89,7 @@ def image_is_offered(facts: CheckFacts) -> Iterator[RuleResult]:
     what, permission = f"the list of runtime versions in {wanted.zone}", "tpu.runtimeversions.list"
     match facts.versions:
         case Known(versions) if name in versions:
-            yield RuleResult.of(Level.OK, name, f"{wanted.zone} offers `{name}`", facts=values)
+            yield ok(name, f"{wanted.zone} offers `{name}`", facts=values)
         case Known(()):
             empty = Unknown("its list is empty")
             yield unread_result(empty, name, what, permission=permission, project=wanted.project)
@@ -151,7 +154,7 @@ def node_name_is_free(facts: CheckFacts) -> Iterator[RuleResult]:
             is_passing=True,
         )
     elif wanted.name and not found:
-        yield RuleResult.of(Level.OK, subject, f"the name `{subject}` is free", facts={"nodeId": subject})
+        yield ok(subject, f"the name `{subject}` is free", facts={"nodeId": subject})
 
 
 def _difference_results(wanted: WantedNode) -> Iterator[RuleResult]:
@@ -161,8 +164,7 @@ def _difference_results(wanted: WantedNode) -> Iterator[RuleResult]:
         return
     if differences := wanted.spec.differences(node):
         node_id = node.name.node_id
-        yield RuleResult.of(
-            Level.NOTE,
+        yield note(
             node_id,
             f"`{node_id}` exists ({node.state}) and differs: {'; '.join(map(str, differences))}",
             Remedy("to recreate it", create_or_check_command(wanted, more=("--replace",))),
@@ -239,9 +241,9 @@ def type_is_offered_in_zone(facts: CheckFacts) -> Iterator[RuleResult]:
             generation = like.generation if like and _sizes_offered(types, like) else None
             values = {"acceleratorType": name, "zone": wanted.zone}
             if name in types:
-                yield RuleResult.of(Level.OK, wanted.zone, f"{wanted.zone} offers {name}", facts=values)
+                yield ok(wanted.zone, f"{wanted.zone} offers {name}", facts=values)
             elif generation and wanted.spec.topology:
-                yield RuleResult.of(Level.OK, wanted.zone, f"{wanted.zone} offers {generation.name}", facts=values)
+                yield ok(wanted.zone, f"{wanted.zone} offers {generation.name}", facts=values)
             # The lists of zones have the usual sizes of the large generations, not every possible one.
             elif (
                 like
@@ -252,7 +254,7 @@ def type_is_offered_in_zone(facts: CheckFacts) -> Iterator[RuleResult]:
             ):
                 text = f"{wanted.zone} offers {generation.name}, but {name} is not in its list"
                 why = "the documentation allows this size; the service decides"
-                yield RuleResult.of(Level.NOTE, wanted.zone, text, why=why, facts=values)
+                yield note(wanted.zone, text, why=why, facts=values)
             else:
                 yield _type_not_offered(facts, types)
         case Absent() | Unknown(error_id="zone-not-supported"):
@@ -300,8 +302,7 @@ def type_is_in_this_api(facts: CheckFacts) -> Iterator[RuleResult]:
     """
     name = facts.wanted.spec.accelerator_type
     if facts.wanted.creates and (entry := find_type_of_other_service(name)):
-        yield RuleResult.of(
-            Level.ERROR,
+        yield error(
             name,
             f"`{name}` ({entry['name']}) is not available through the Cloud TPU API",
             f"use {entry['through']}",
@@ -327,8 +328,7 @@ def _type_not_offered(facts: CheckFacts, types: tuple[str, ...]) -> RuleResult:
         remedies.append(Remedy("no zone that answered offers it; list what each has", _list_types_command(wanted)))
     known = [(each, find_accelerator_type(each)) for each in types]
     generations = ", ".join(dict.fromkeys(like.generation.name if like else each for each, like in known))
-    return RuleResult.of(
-        Level.ERROR,
+    return error(
         wanted.zone,
         f"{wanted.zone} does not offer {name}; it offers {generations or 'no TPUs'}",
         *remedies,
@@ -366,8 +366,7 @@ def _missing_zone_result(facts: CheckFacts) -> RuleResult:
     if not remedies:
         remedies.append(Remedy("list the zones of the project", _list_types_command(wanted)))
     meant = f"; did you mean `{near}`?" if near else ""
-    return RuleResult.of(
-        Level.ERROR,
+    return error(
         wanted.zone,
         f"the project cannot use the zone `{wanted.zone}`, or it does not exist{meant}",
         *remedies,
