@@ -21,7 +21,7 @@ from tpuctl.check.ai_platform.training_job import (
     load_service_offer,
     program_arguments,
 )
-from tpuctl.config.settings import SETTINGS, check_setting_value
+from tpuctl.config.settings import SETTINGS, parse_setting
 from tpuctl.errors import InvalidInputError
 from tpuctl.models.spec import check_labels
 from tpuctl.names import parse_whole_number
@@ -193,7 +193,7 @@ def _other_lines(job: TrainingJob) -> Iterator[str]:
     for key, job_key in (("service_account", "serviceAccount"), ("network", "network")):
         if field := job.text(job_key):
             try:
-                check_setting_value(SETTINGS[key], field.value)
+                parse_setting(SETTINGS[key], field.value)
                 yield f"{key}: {_render_scalar(field.value)}  # {_origin(field)}"
             except ValueError as error:
                 yield f"# {key} is not converted: {error}  # {_origin(field)}"

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from tpuctl.app.app import App
     from tpuctl.models.node import WorkerSet
     from tpuctl.workers.environment import EnvironmentOptions
-    from tpuctl.workers.execution import RunRequest
     from tpuctl.workers.one_off import OneOffRequest
+    from tpuctl.workers.runner import RunRequest
 
 _ENVIRONMENT_OPTIONS = (
     click.option(
@@ -276,9 +276,9 @@ def command(app: App, *, nodes: tuple[str, ...], worker: str, selector: tuple[st
 
 def _parse_request(app: App, options: dict[str, Any]) -> RunRequest:
     """Return the request that the options describe. Raises `InvalidInputError`."""
-    from tpuctl.workers.execution import RunRequest, check_detached, shell_line  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.workers.execution import check_detached, shell_line  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.workers.runner import RunRequest  # noqa: PLC0415  # as above
     from tpuctl.workers.worker_jobs import check_job_name  # noqa: PLC0415  # as above
-    from tpuctl.workers.worker_session import RunLimits  # noqa: PLC0415  # as above
 
     words: tuple[str, ...] = options["remote_command"]
     if options["line"] is not None and words:
@@ -288,23 +288,20 @@ def _parse_request(app: App, options: dict[str, Any]) -> RunRequest:
     if options["detach"]:
         check_detached(app, options)
     environment = take_environment(app, options)
-    limits = RunLimits(
-        fanout=options["fanout"],
-        batch=options["batch"],
-        allow_unreachable=options["allow_unreachable"] or options["partial"],
-        fail_fast=options["fail_fast"],
-        timeout=_time_limit(options["timeout"]),
-        connect_within=_time_limit(options["connect_timeout"]) or RunLimits().connect_within,
-    )
     return RunRequest(
         line=options["line"] if options["line"] is not None else shell_line(words),
-        limits=limits,
         environment=environment,
         job=check_job_name(options["job"]) if options["job"] is not None else None,
         folder=options["workdir"],
         log_folder=app.invocation.folder / expand_user_path(Path(options["log_dir"])) if options["log_dir"] else None,
         detach=options["detach"],
         takes_stdin=not options["no_stdin"],
+        fanout=options["fanout"],
+        batch=options["batch"],
+        allow_unreachable=options["allow_unreachable"] or options["partial"],
+        fail_fast=options["fail_fast"],
+        timeout=_time_limit(options["timeout"]),
+        connect_within=_time_limit(options["connect_timeout"]) or RunRequest().connect_within,
     )
 
 
