@@ -10,12 +10,10 @@ from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tpuctl.models.bucket import BucketPlacement
 from tpuctl.yaml_reader import load_data
-
-if TYPE_CHECKING:
-    from tpuctl.models.bucket import BucketPlacement
 
 
 class Relation(StrEnum):

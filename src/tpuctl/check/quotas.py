@@ -10,18 +10,15 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING
 
 from tpuctl.accelerators import AcceleratorType, find_accelerator_type, load_accelerators
+from tpuctl.check.facts import ProjectResources, WantedNode
 from tpuctl.check.findings import delete_node_command, delete_queued_resource_command
 from tpuctl.models.grants import Grant, capacity_pool
 from tpuctl.models.node import Node, Tier
+from tpuctl.models.project import QuotaLimit
+from tpuctl.models.queued import QueuedResource
 from tpuctl.names import last_segment, region_of_zone
-
-if TYPE_CHECKING:
-    from tpuctl.check.facts import ProjectResources, WantedNode
-    from tpuctl.models.project import QuotaLimit
-    from tpuctl.models.queued import QueuedResource
 
 # Flex-start nodes use preemptible quota [documentation].
 _PREEMPTIBLE_MODELS = frozenset({"SPOT", "FLEX_START"})

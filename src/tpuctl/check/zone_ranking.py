@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 from tpuctl.accelerators import AcceleratorType, documented_zones_of, find_accelerator_type, load_accelerators
 from tpuctl.check.colocation import EgressPrice, Relation, best_locations, egress_price, placement_relation
@@ -23,12 +22,10 @@ from tpuctl.check.facts import (
     value_or_none,
 )
 from tpuctl.check.quotas import grant_coverage, held_capacity, limit_usages
-
-if TYPE_CHECKING:
-    from tpuctl.models.bucket import BucketPlacement
-    from tpuctl.models.grants import Grant
-    from tpuctl.models.project import QuotaLimit
-    from tpuctl.models.spec import NodeSpec
+from tpuctl.models.bucket import BucketPlacement
+from tpuctl.models.grants import Grant
+from tpuctl.models.project import QuotaLimit
+from tpuctl.models.spec import NodeSpec
 
 
 @dataclass(frozen=True, slots=True)

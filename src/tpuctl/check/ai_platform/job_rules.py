@@ -10,8 +10,9 @@ import shlex
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partialmethod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tpuctl.accelerators import AcceleratorType
 from tpuctl.check.ai_platform.replacement import Replacement, ReplacementMove, region_of_job
 from tpuctl.check.ai_platform.training_job import (
     BASIC_TPU,
@@ -25,9 +26,6 @@ from tpuctl.check.ai_platform.training_job import (
 )
 from tpuctl.check.findings import GrantBucketRole, Level, Remedy, RuleResult, check_rule, join_words
 from tpuctl.names import closest_match, parse_whole_number
-
-if TYPE_CHECKING:
-    from tpuctl.accelerators import AcceleratorType
 
 # Fields that only the tier `CUSTOM` allows.
 _CUSTOM_KEYS = (

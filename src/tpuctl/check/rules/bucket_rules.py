@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tpuctl.accelerators import AcceleratorType, documented_zones_of, find_accelerator_type, load_accelerators
 from tpuctl.check.colocation import (
@@ -36,10 +36,8 @@ from tpuctl.check.findings import (
     unread_result,
 )
 from tpuctl.check.zone_ranking import zones_with_type
+from tpuctl.models.bucket import Bucket, BucketContents, BucketPlacement
 from tpuctl.names import region_of_zone
-
-if TYPE_CHECKING:
-    from tpuctl.models.bucket import Bucket, BucketContents, BucketPlacement
 
 _RELATION_LEVELS = {
     Relation.MULTI_REGION: Level.WARNING,

@@ -7,7 +7,6 @@ organisation together by TPU503.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from tpuctl.check.facts import (
     COMPUTE_API,
@@ -38,9 +37,7 @@ from tpuctl.check.findings import (
     ticked,
     unread_result,
 )
-
-if TYPE_CHECKING:
-    from tpuctl.models.project import OrgPolicy
+from tpuctl.models.project import OrgPolicy
 
 _CONSTRAINT_WORDS = {EXTERNAL_IPS: "external addresses", OS_LOGIN: "OS Login", SHIELDED_VM: "Secure Boot"}
 _DELETION_STATES = frozenset({"DELETE_REQUESTED", "DELETE_IN_PROGRESS"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tpuctl.accelerators import AcceleratorType, load_accelerators
 from tpuctl.check.facts import Absent, CheckFacts, Known, Unknown, WantedNode, value_or_none
@@ -38,10 +38,8 @@ from tpuctl.check.quotas import (
 )
 from tpuctl.models.grants import Grant, capacity_pool
 from tpuctl.models.node import Tier
+from tpuctl.models.project import Reservation
 from tpuctl.names import parse_whole_number, region_of_zone
-
-if TYPE_CHECKING:
-    from tpuctl.models.project import Reservation
 
 ADDRESS_METRIC = "IN_USE_ADDRESSES"
 # The default of a region [observed: users' logs].

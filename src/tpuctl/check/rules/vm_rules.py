@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tpuctl.check.facts import Absent, CheckFacts, Fact, Known, Purpose, Unknown, WantedNode, value_or_none
 from tpuctl.check.findings import (
@@ -26,11 +25,9 @@ from tpuctl.check.findings import (
     warning,
 )
 from tpuctl.check.rules.iam_rules import READING_SCOPES, SCOPE_PREFIX
+from tpuctl.models.compute_resources import ComputeInstance, PersistentDisk
+from tpuctl.models.spec import DataDisk
 from tpuctl.names import last_segment, region_of_zone
-
-if TYPE_CHECKING:
-    from tpuctl.models.compute_resources import ComputeInstance, PersistentDisk
-    from tpuctl.models.spec import DataDisk
 
 _DISK_PATH = re.compile(r"(?:.*?projects/(?P<project>[^/]+)/)?(?:(?P<scope>zones|regions)/(?P<place>[^/]+)/)?.*")
 _PROJECT_IN_LINK = re.compile(r"(?:.*/)?projects/([^/]+)/.*")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING
 
 from tpuctl.accelerators import (
     AcceleratorType,
@@ -29,10 +28,8 @@ from tpuctl.check.findings import (
 )
 from tpuctl.check.runtime_images import ImageFit, is_documented_image, judge_image
 from tpuctl.check.zone_ranking import single_tenant_zones
+from tpuctl.models.node import Node
 from tpuctl.names import NodeName, closest_match, last_segment, region_of_zone
-
-if TYPE_CHECKING:
-    from tpuctl.models.node import Node
 
 _NOT_VISIBLE = "with an image that does not fit, a node becomes READY and its chips are not visible"
 # The level of each fit, and the reason.
