@@ -51,12 +51,12 @@ class JobCase:
     ) -> RuleResult:
         """Return a result about a field, about the key of an absent field, or about the whole job."""
         line = field.line if isinstance(field, JobField) else self.job.line(field or "")
-        facts: dict[str, object] = {"file": self.job.source, "line": line}
+        facts: dict[str, object] = {"file": self.job.document.source, "line": line}
         if isinstance(field, JobField):
             facts |= {"key": field.key, "value": field.value or None}
         elif field is not None:
             facts |= {"key": field, "value": None}
-        return RuleResult.of(level, f"{self.job.source} line {line}", text, *remedies, why=why, facts=facts)
+        return RuleResult.of(level, f"{self.job.document.source} line {line}", text, *remedies, why=why, facts=facts)
 
     ok = partialmethod(found, Level.OK)
     note = partialmethod(found, Level.NOTE)
@@ -99,10 +99,10 @@ def _unused_keys(job: TrainingJob, path: KeyPath = ()) -> Iterator[tuple[KeyPath
             yield (*path, key), verdict
 
 
-def _known_keys(path: KeyPath) -> dict[str, Any]:
+def _known_keys(path: KeyPath) -> dict[Any, Any]:
     """Return the keys that are valid below a path; those of TrainingInput are also valid at the top."""
     keys = load_service_offer()["keys"]
-    known: dict[str, Any] = {**keys["trainingInput"], **keys}
+    known: dict[Any, Any] = {**keys["trainingInput"], **keys}
     for key in path:
         known = known[key]
     return known
@@ -496,20 +496,20 @@ def keys_without_replacement(case: JobCase) -> Iterator[RuleResult]:
     for path, reason in _unused_keys(case.job):
         if reason is not None:
             level = Level.WARNING if path[-1] == "hyperparameters" else Level.NOTE
-            field = JobField("", ".".join(path), case.job.lines[path])
+            field = JobField("", ".".join(map(str, path)), case.job.document.lines[path])
             yield case.found(level, field, f"`{path[-1]}` is not converted: {reason}")
 
 
 @check_rule("TPU818", "Unknown keys")
 def unknown_keys(case: JobCase) -> Iterator[RuleResult]:
     """Report the keys that the service did not know, in one note: they are ignored."""
-    lines = {path: case.job.lines[path] for path, reason in _unused_keys(case.job) if reason is None}
+    lines = {path: case.job.document.lines[path] for path, reason in _unused_keys(case.job) if reason is None}
     shown = []
     for path, line in lines.items():
-        near = closest_match(path[-1], _known_keys(path[:-1]))
+        near = closest_match(str(path[-1]), _known_keys(path[:-1]))
         shown.append(f"`{path[-1]}` (line {line}{f', like `{near}`' if near else ''})")
     if shown:
-        first = next(JobField("", ".".join(path), line) for path, line in lines.items())
+        first = next(JobField("", ".".join(map(str, path)), line) for path, line in lines.items())
         are = "key is" if len(shown) == 1 else "keys are"
         yield case.note(first, f"unknown {are} ignored: {join_words(shown)}")
 

@@ -133,7 +133,7 @@ def render_settings_file(job: TrainingJob, replacement: Replacement, storage: Jo
     # A newline within an argument would end the comment.
     shown = command if command.isprintable() else "tpuctl run … (see `tpuctl check --ai-platform`)"
     lines = [
-        f"# Made from {_printable(job.source)}, a job of AI Platform Training, by `tpuctl check --ai-platform`.",
+        f"# Made from {_printable(job.document.source)}, a job of AI Platform Training, by `tpuctl check --ai-platform`.",
         "#",
         "# Instead of `gcloud ai-platform jobs submit training`:",
         f"#   {shown}",
@@ -197,7 +197,7 @@ def _other_lines(job: TrainingJob) -> Iterator[str]:
                 yield f"{key}: {_render_scalar(field.value)}  # {_origin(field)}"
             except ValueError as error:
                 yield f"# {key} is not converted: {error}  # {_origin(field)}"
-    labels = {path[1]: field for path, field in job.scalars.items() if path[:-1] == ("labels",) and field.value}
+    labels = {str(key): field for key in job.keys(("labels",)) if (field := job.field(("labels", key))) and field.value}
     try:
         check_labels({key: field.value for key, field in labels.items()}, kept=1)
     except InvalidInputError as error:
