@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from tpuctl.app.app import App, Invocation
-from tpuctl.app.options import cli_command
+from tpuctl.app.options import cli_command, takes_options
 from tpuctl.errors import InvalidInputError
 from tpuctl.models.node import Node
 from tpuctl.output.terminal import StandardStreams
-from tpuctl.workers.commands.run import environment_options, take_environment
+from tpuctl.workers.commands.run import EnvironmentFlags, parse_environment
 from tpuctl.workers.environment import (
     EnvironmentOptions,
     environment_warning,
@@ -147,10 +147,9 @@ def taken(tmp_path: Path, *arguments: str) -> EnvironmentOptions | InvalidInputE
     found: list[EnvironmentOptions] = []
 
     @cli_command("run")
-    @environment_options
-    def command(app: App, **options: Any) -> None:
-        environment = take_environment(app, options)
-        assert options == {}
+    @takes_options(EnvironmentFlags, "flags")
+    def command(app: App, *, flags: EnvironmentFlags) -> None:
+        environment = parse_environment(app, flags)
         warn_about_environment(
             app, environment, [node("10.0.0.1"), node("10.0.0.1", "10.0.0.2", acceleratorType="v4-16")]
         )

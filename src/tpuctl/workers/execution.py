@@ -31,7 +31,7 @@ from tpuctl.workers.runner import StdinSource, StopReason, follow_on_workers, ru
 from tpuctl.workers.worker_session import WorkerOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from tpuctl.app.app import App
     from tpuctl.models.node import Node
@@ -142,16 +142,9 @@ def why_gone(app: App, target: Target) -> str | None:
     return None
 
 
-def check_detached(app: App, options: Mapping[str, Any]) -> None:
-    """Raise `InvalidInputError` for options that `--detach` excludes, and for data on stdin."""
-    for name in ("batch", "fail_fast", "log_dir"):
-        if options[name]:
-            flag = f"--{name.replace('_', '-')}"
-            raise InvalidInputError(
-                f"`{flag}` needs a followed command, and `--detach` leaves it running",
-                hint="leave one of them out; `tpuctl logs NODE JOB` shows the output, `tpuctl kill NODE JOB` ends the job",
-            )
-    found = None if options["no_stdin"] else _stdin(app)
+def check_no_stdin(app: App) -> None:
+    """Raise `InvalidInputError` for data on stdin."""
+    found = _stdin(app)
     if found is not None and _has_data(*found):
         raise InvalidInputError(
             "a detached command cannot read stdin",
