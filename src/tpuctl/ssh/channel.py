@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from enum import Enum
-from math import ceil
+from math import ceil, inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tpuctl.errors import RemoteCommandError, TpuctlError
@@ -91,8 +91,9 @@ class WorkerFrame(Enum):
     TAKEN = b"a"  # number of bytes of stdin that the command has received
     EXIT = b"x"  # the end of a command, or the answer to a query
     LOST = b"l"  # started, and how it ended is unknown
-    MISSING = b"m"  # no such job
+    MISSING = b"m"  # no such job; among evidence what is missing and why, as JSON
     CONFLICT = b"c"  # another job has that name
+    FILE = b"f"  # a file of evidence begins, as JSON: its path, its source, its size, its modification time
     REFUSED = b"!"  # an error of the system on the worker
 
 
@@ -285,13 +286,13 @@ class AgentChannel:
             raise UnexpectedAnswerError(f"a frame `{kind.name}` as an answer")
         return parse_answer(payload)
 
-    def frames(self, silence: timedelta) -> Iterator[Frame]:
+    def frames(self, silence: timedelta, *, until: float = inf) -> Iterator[Frame]:
         """Yield the frames of a stream until the connection ends, which the caller has to expect or to explain.
 
-        Raises `AgentError` after a `silence` of that length.
+        Raises `AgentError` after a `silence` of that length, and at the moment `until` of `time.monotonic()`.
         """
         while self.is_open:
-            self._wait(time.monotonic() + silence.total_seconds(), silence)
+            self._wait(min(time.monotonic() + silence.total_seconds(), until), silence)
             yield from self.receive()
 
     def failure(self, *, in_use: bool = False) -> AgentError:
