@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tpuctl.app.ssh_options import shared_connection_options
 from tpuctl.errors import ExitCode, InvalidInputError, RemoteCommandError, TimedOutError, TpuctlError
 from tpuctl.escaping import escape_unprintable
+from tpuctl.names import number_ranges
 from tpuctl.nodes.conditions import check_login_state
 from tpuctl.output.terminal import OutputFormat
 from tpuctl.output.views import View
@@ -66,7 +67,7 @@ def run_command(app: App, targets: Sequence[Target], request: RunRequest) -> Run
             targets,
             request,
             streams,
-            environment=lambda one: job_variables(request.environment, one.node, one.worker, one.node.workers),
+            environment=lambda one: job_variables(request.environment, one.node, one.worker),
             why_gone=lambda target: why_gone(app, target),
             ssh_options=shared_connection_options(app),
             source=source,
@@ -77,7 +78,7 @@ def run_command(app: App, targets: Sequence[Target], request: RunRequest) -> Run
 def warn_about_environment(app: App, options: EnvironmentOptions, nodes: Sequence[Node]) -> None:
     """Warn once, before commands run on these nodes, about an effect of their environment on TPU libraries."""
     largest = max(nodes, key=lambda node: node.workers)
-    if text := environment_warning(job_variables(options, largest, 0, largest.workers), largest.workers):
+    if text := environment_warning(job_variables(options, largest, 0), largest.workers):
         app.terminal.warn(text)
 
 
@@ -303,13 +304,7 @@ def worker_labels(results: Iterable[WorkerResult]) -> str:
     names = [result.target.label for result in results]
     if not all(name.isdigit() for name in names):
         return ", ".join(names)
-    parts: list[list[int]] = []
-    for number in sorted(map(int, names)):
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1] = [parts[-1][0], number]
-        else:
-            parts.append([number])
-    return ",".join("-".join(map(str, part)) for part in parts)
+    return ",".join(number_ranges(map(int, names)))
 
 
 def _count(results: Sequence[WorkerResult], total: int) -> str:
