@@ -15,7 +15,7 @@ import stat
 import struct
 import termios
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tpuctl.app.ssh_options import shared_connection_options
@@ -364,14 +364,7 @@ class RunDiagnosis:
 
     def to_json(self) -> dict[str, Any]:
         """Return the form for scripts."""
-        return {
-            "id": self.id,
-            "worker": self.worker,
-            "action": self.action,
-            "confidence": self.confidence,
-            "meaning": self.meaning,
-            "remedy": list(self.remedy),
-        }
+        return {**asdict(self), "remedy": list(self.remedy)}
 
 
 def diagnose_output(results: Sequence[WorkerResult], tail: OutputTail) -> RunDiagnosis | None:
