@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
     from tpuctl.names import NodeName
-    from tpuctl.support.bundle_contents import BundleEntry, MissingItem
+    from tpuctl.support.bundle_contents import BundleFile, MissingItem
     from tpuctl.support.bundle_sources import BundleSubject
 
 _STDOUT = "-"
@@ -415,7 +415,7 @@ class BundleInfo:
     redact_accounts: bool = False
 
 
-def count_redactions(entries: Sequence[BundleEntry]) -> dict[str, int]:
+def count_redactions(entries: Sequence[BundleFile]) -> dict[str, int]:
     """Return how many secrets of each kind were removed."""
     total: Counter[str] = Counter()
     for entry in entries:
@@ -423,7 +423,7 @@ def count_redactions(entries: Sequence[BundleEntry]) -> dict[str, int]:
     return dict(sorted(total.items()))
 
 
-def build_manifest(info: BundleInfo, entries: Sequence[BundleEntry], missing: Sequence[MissingItem]) -> dict[str, Any]:
+def build_manifest(info: BundleInfo, entries: Sequence[BundleFile], missing: Sequence[MissingItem]) -> dict[str, Any]:
     """Return the manifest: every file except the manifest, the number of removed secrets, and what is missing and why."""
     return {
         "schemaVersion": SCHEMA_VERSION,
@@ -441,7 +441,7 @@ def build_manifest(info: BundleInfo, entries: Sequence[BundleEntry], missing: Se
                 "size": entry.size,
                 "originalSize": entry.original_size,
                 "truncated": entry.is_truncated,
-                "redactions": dict(entry.redactions),
+                "redactions": dict(sorted(entry.redactions.items())),
                 "sha256": entry.sha256,
                 "source": entry.source or None,
                 "modified": format_timestamp(entry.modified) if entry.modified else None,
@@ -454,7 +454,7 @@ def build_manifest(info: BundleInfo, entries: Sequence[BundleEntry], missing: Se
 
 
 def render_readme(
-    info: BundleInfo, entries: Sequence[BundleEntry], missing: Sequence[MissingItem], *, verdict: str
+    info: BundleInfo, entries: Sequence[BundleFile], missing: Sequence[MissingItem], *, verdict: str
 ) -> str:
     """Return the page for people: what this is, where to start, what was removed, what is missing."""
     name, removed = info.name, count_redactions(entries)
@@ -531,7 +531,7 @@ class LogsExplanation:
         return None
 
 
-def explain_logs(entries: Sequence[BundleEntry], known: Mapping[str, str]) -> LogsExplanation:
+def explain_logs(entries: Sequence[BundleFile], known: Mapping[str, str]) -> LogsExplanation:
     """Read the logs among the files as one log, each line marked with its worker.
 
     `known` are facts for the remedies, such as the node's name.
@@ -550,7 +550,7 @@ def explain_logs(entries: Sequence[BundleEntry], known: Mapping[str, str]) -> Lo
     return LogsExplanation(conclude(reader.so_far(), known=known), tuple(parts))
 
 
-def _mark_lines(entry: BundleEntry, mark: bytes) -> Iterator[bytes]:
+def _mark_lines(entry: BundleFile, mark: bytes) -> Iterator[bytes]:
     """Yield the bytes of a file with a mark before each line, and a line end after the last one."""
     is_begin = True
     with entry.file.open("rb") as file:
