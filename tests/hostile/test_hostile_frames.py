@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from tests.conftest import Console, Sandbox
 from tests.hostile import MARK, HostileSlice, Step, frame, hold, leave, repeat, send, until
 from tests.hostile import err as stderr
 from tests.lifecycle import said
+from tests.tpuctl_process import run_tpuctl
 from tpuctl.ssh.channel import WorkerFrame
 
 HELLO = frame(b"h", b"new")
@@ -235,8 +234,8 @@ def test_worker_acknowledging_unsent_stdin_fails(pod: HostileSlice) -> None:
     pod.play({0: [[*FOLLOWED, send(first), until(b"i\0\0\0\x03abc"), send(*more), hold()]]})
     environ = {"PATH": os.environ["PATH"], **pod.tpuctl.environ}
 
-    words = [sys.executable, "-m", "tpuctl", "run", "pod", "--worker", "0", "--", "cat"]
-    done = subprocess.run(words, env=environ, cwd=pod.tpuctl.folder, input=b"abc", capture_output=True, check=False)
+    words = ["run", "pod", "--worker", "0", "--", "cat"]
+    done = run_tpuctl(words, env=environ, cwd=pod.tpuctl.folder, input=b"abc")
 
     assert (
         done.stderr.decode().splitlines()[1]

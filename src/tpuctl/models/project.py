@@ -171,6 +171,11 @@ IAM_POLICY = Shape("cloudresourcemanager.v3 Policy", {"bindings": ListOf(_BINDIN
 TESTED_PERMISSIONS = Shape("cloudresourcemanager.v3 TestIamPermissionsResponse", {"permissions": ListOf(str)})
 
 
+def read_permissions(data: Mapping[str, Any]) -> frozenset[str]:
+    """Return the permissions in the answer of `testIamPermissions`. Raises `ShapeError`."""
+    return frozenset(TESTED_PERMISSIONS.read(data).get("permissions") or ())
+
+
 @dataclass(frozen=True, slots=True)
 class IamBinding:
     """One role and its members. A `condition` is the expression that limits it."""

@@ -22,9 +22,9 @@ from tpuctl.check.report_rendering import finding_to_json
 from tpuctl.clock import SystemClock
 from tpuctl.cloud.requests import SHORT_PATIENCE
 from tpuctl.cloud.tpu import OperationsClient, TpuClient
-from tpuctl.doctor.cloud_probes import EnvironmentProbe
 from tpuctl.doctor.doctor_facts import environment_json
-from tpuctl.doctor.doctor_run import build_probe_context, findings_of_node
+from tpuctl.doctor.doctor_run import findings_of_node
+from tpuctl.doctor.environment_probe import EnvironmentProbe
 from tpuctl.doctor.rule_catalogue import evaluate_environment
 from tpuctl.durations import format_timestamp
 from tpuctl.errors import InvalidInputError, NodeNotFoundError, TpuctlError
@@ -282,8 +282,7 @@ class BundleBuilder:
 
         @cache
         def environment() -> EnvironmentFacts:
-            given = build_probe_context(app, timeout=min(_PROBE_TIMEOUT, self._machine_queries.left))
-            return EnvironmentProbe(given).gather(given.cloud_clock.now())
+            return EnvironmentProbe(app, timeout=min(_PROBE_TIMEOUT, self._machine_queries.left)).gather()
 
         def settings() -> Any:  # JSON
             """Return each setting with a value, and its source; secret values are hidden."""
@@ -298,7 +297,7 @@ class BundleBuilder:
             findings = evaluate_environment(environment())
             if subject.node is not None and with_workers:
                 limit = min(self._machine_queries.left, _WORKERS_TIMEOUT)
-                findings = (*findings, *findings_of_node(app, str(subject.name), {"timeout": limit}))
+                findings = (*findings, *findings_of_node(app, str(subject.name), timeout=limit))
             report = build_report(findings, accepted=frozenset())
             self._doctor_errors += [finding.found.text for finding in report.of(Level.ERROR)]
             return {

@@ -39,9 +39,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tpuctl.clock import Clock
+    from tpuctl.cloud.tpu import TpuClient
     from tpuctl.models.node import Node
     from tpuctl.names import NodeReference
-    from tpuctl.nodes.locate import NodeFinder, SearchPlace
+    from tpuctl.nodes.locate import SearchPlace
     from tpuctl.output.status_line import StatusLine
     from tpuctl.ssh.connection import Target
     from tpuctl.support.bundle_contents import BundleContents, BundleFile
@@ -103,7 +104,7 @@ class BundleSubject:
 
 
 def find_subject(
-    finder: NodeFinder, place: SearchPlace, reference: NodeReference, known: Sequence[NodeName], queries: TimedQueries
+    finder: TpuClient, place: SearchPlace, reference: NodeReference, known: Sequence[NodeName], queries: TimedQueries
 ) -> BundleSubject:
     """Find the node with a name; `known` are the nodes in the journal.
 

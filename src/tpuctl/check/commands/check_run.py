@@ -18,7 +18,7 @@ from tpuctl.accelerators import (
 from tpuctl.app.spec_options import SpecOptions, build_spec
 from tpuctl.check.commands.preflight_options import preflight_check
 from tpuctl.check.facts import Fact, Known, Purpose, Unknown
-from tpuctl.check.report_rendering import show_findings, show_zone_ranking, waiting_notice
+from tpuctl.check.report_rendering import findings_view, ranking_view, waiting_notice, wanted_to_json
 from tpuctl.clock import SystemClock
 from tpuctl.errors import (
     AccessError,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tpuctl.check.facts import WantedNode
     from tpuctl.check.findings import CheckReport
     from tpuctl.check.gate import PreflightCheck
-    from tpuctl.nodes.context import NodeListingLike
+    from tpuctl.cloud.tpu import NodeListing
 
 
 def run_check(app: App, options: dict[str, Any]) -> int:
@@ -86,16 +86,14 @@ def _check_node(
             return checks.report(wanted)
 
     def show(report: CheckReport) -> None:
-        show_findings(
-            app.terminal,
+        view = findings_view(
             app.as_typed(report),
-            app.format,
-            wanted=wanted,
+            about={"target": wanted_to_json(wanted)},
             elapsed=real.monotonic() - began,
             verbose=options["shows_all"] or app.is_verbose,
             can_fix=not options["fix"],
-            sandbox=app.is_sandbox,
         )
+        app.show(view)
 
     if options["fix"]:
         from tpuctl.check.fixes import check_and_fix  # noqa: PLC0415  # rarely needed
@@ -190,7 +188,7 @@ def _target_node(
     )
 
 
-def _last_known_spec(app: App, reference: NodeReference, fact: Fact[NodeListingLike]) -> NodeSpec:
+def _last_known_spec(app: App, reference: NodeReference, fact: Fact[NodeListing]) -> NodeSpec:
     """Return the last known spec of the node. Raises an error with the reason if there is none, and a suggestion."""
     node_id, zone, project = reference.node_id, reference.zone, reference.project or app.project
     if not isinstance(fact, Known):
@@ -216,6 +214,6 @@ def show_zone_search(app: App, checks: PreflightCheck, search: ZoneSearch) -> in
     """Show the zones that offer the type, the best first. Return 9 if there is none, or a bucket does not exist."""
     with waiting_notice(app.terminal):
         ranking = checks.ranking(app.project, search.spec, search.zones)
-    show_zone_ranking(app.terminal, ranking, app.format, sandbox=app.is_sandbox)
+    app.show(ranking_view(ranking))
     is_missing = any(bucket.is_absent for bucket in ranking.unplaced)
     return ExitCode.OK if ranking.zones and not is_missing else ExitCode.CHECK_FAILED
