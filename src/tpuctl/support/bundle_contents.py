@@ -71,6 +71,19 @@ class BundleContents:
         with self._lock:
             return max(0, self._bytes_left)
 
+    @property
+    def redactions(self) -> dict[str, int]:
+        """The number of removed secrets of each kind."""
+        total: Counter[str] = Counter()
+        for entry in self.entries:
+            total += entry.redactions
+        return dict(sorted(total.items()))
+
+    @property
+    def size(self) -> int:
+        """The size of all files together, in bytes."""
+        return sum(entry.size for entry in self.entries)
+
     def add_missing(self, path: str, why: str) -> None:
         """Record a missing item."""
         with self._lock:
