@@ -65,7 +65,7 @@ def snapshot(state: StateT) -> StateT:
         known = {key: snapshot(value) for key, value in known.items()}
     elif is_dataclass(known) and not known.__dataclass_params__.frozen:  # type: ignore[union-attr]  # not in its stubs
         known = replace(known, **{each.name: snapshot(getattr(known, each.name)) for each in fields(known)})  # type: ignore[type-var]
-    elif isinstance(known, list | set | codecs.IncrementalDecoder):
+    elif isinstance(known, list | set | bytearray | codecs.IncrementalDecoder):
         known = copy.copy(known)
     return known  # type: ignore[no-any-return]  # of the same type
 
@@ -133,9 +133,7 @@ class LineSplitter:
     controls: int = 0
     nuls: int = 0
     start: bytes = b""
-    _parts: list[bytes] = field(default_factory=list)
-    _waiting: int = 0
-    _enough: int = BLOCK_SIZE
+    _waiting: bytearray = field(default_factory=bytearray)
     _decoder: codecs.IncrementalDecoder | None = None
     _is_begun: bool = False
     _is_inside: bool = False
@@ -153,25 +151,19 @@ class LineSplitter:
     def feed(self, data: bytes, *, is_last: bool = False) -> Iterator[LogLines]:
         """Yield the lines of each complete block; with `is_last` all remaining lines."""
         self.size += len(data)
-        if len(self.start) < 64:
-            self.start += data[: 64 - len(self.start)]
-        data = self._decode(data, is_last=is_last)
-        self._parts.append(data)
-        self._waiting += len(data)
-        if self._waiting < self._enough and not is_last:
-            return
-        data, offset = b"".join(self._parts), 0
-        while end := _block_end(data, offset, is_last=is_last):
-            yield self._split(data[offset:end])
+        self.start += data[: max(0, 64 - len(self.start))]
+        text = self._decode(data, is_last=is_last)  # may take back what waits
+        self._waiting += text
+        offset = 0
+        while end := _block_end(self._waiting, offset, is_last=is_last):
+            yield self._split(bytes(self._waiting[offset:end]))
             offset = end
-        self._parts, self._waiting = [data[offset:]], len(data) - offset
-        self._enough = self._waiting + BLOCK_SIZE if self._waiting >= BLOCK_SIZE else BLOCK_SIZE
+        del self._waiting[:offset]
 
     def _decode(self, data: bytes, *, is_last: bool) -> bytes:
         """Return the bytes as UTF-8 if the log begins with the byte order mark of another encoding."""
         if not self._is_begun:
-            data = b"".join(self._parts) + data
-            self._parts, self._waiting = [], 0
+            data, self._waiting = bytes(self._waiting) + data, bytearray()
             if len(data) < _MAX_BYTE_ORDER_MARK and not is_last:
                 return data
             self._is_begun = True
@@ -202,7 +194,7 @@ class LineSplitter:
         return lines.without_carriage_returns() if b"\r" in block else lines
 
 
-def _block_end(data: bytes, offset: int, *, is_last: bool) -> int:
+def _block_end(data: bytearray, offset: int, *, is_last: bool) -> int:
     """Return where the next block ends, 0 if that is unknown yet."""
     left = len(data) - offset
     if left < BLOCK_SIZE:
