@@ -908,7 +908,7 @@ def caller_account(app: App) -> str | None:
     from tpuctl.cloud.endpoint import ApiEndpoint  # noqa: PLC0415  # not needed by --help
 
     if app.is_sandbox or served_sandbox_proxy(app):
-        from tpuctl.sandbox.worker_access import OS_LOGIN_ACCOUNT  # noqa: PLC0415  # only for the sandbox
+        from tpuctl.sandbox.guests import OS_LOGIN_ACCOUNT  # noqa: PLC0415  # only for the sandbox
 
         return OS_LOGIN_ACCOUNT
     gcloud_account = app.settings.text("account")

@@ -80,9 +80,9 @@ def put_resource(
     """Store a resource and return it; `fields` override the defaults. Region or zone may be a link."""
     if collection in {"disks", "instances"}:
         zone = zone or DEFAULT_ZONE
-    scope = (
-        f"zones/{zone.rpartition('/')[2]}" if zone else f"regions/{region.rpartition('/')[2]}" if region else "global"
-    )
+    scope = "global"
+    if zone or region:
+        scope = f"{'zones' if zone else 'regions'}/{(zone or region).rpartition('/')[2]}"
     return _put(session, Place(project, scope, collection, name), fields)
 
 
@@ -160,7 +160,6 @@ def _aggregated_list(session: StateSession, call: Call) -> Json:
 def _insert(session: StateSession, call: Call) -> Json:
     """Insert a resource. A network has no firewall rules then (documentation)."""
     place = _place_of(call)._replace(name=str(call.body.get("name") or ""))
-    session.log_request(call.method, place.path)
     if not _RESOURCE_NAME.fullmatch(place.name):
         raise _invalid_value("resource.name", place.name, f"Must be a match of regex '{_RESOURCE_NAME.pattern}'")
     network = str(call.body.get("network") or DEFAULT_NETWORK)
@@ -180,7 +179,6 @@ def _insert(session: StateSession, call: Call) -> Json:
 @answers("compute.firewalls.delete")
 def _delete(session: StateSession, call: Call) -> Json:
     place = _place_of(call)
-    session.log_request(call.method, place.path)
     _find(session, place)
     drop_resource(place.collection, session, place.name, project=place.project)
     return _begin_operation(session, "delete", place)
@@ -216,7 +214,6 @@ def _set_service_account(session: StateSession, call: Call) -> Json:
 def _change(session: StateSession, call: Call, change: Json, *, verb: str) -> Json:
     place = _place_of(call)
     found = _find(session, place)
-    session.log_request(call.method, place.path)
     session.resources.put(f"compute.{_KINDS[place.collection].word}", place.project, place.key, {**found, **change})
     return _begin_operation(session, verb, place)
 
@@ -301,9 +298,8 @@ def _not_found(path: str) -> ApiError:
 
 
 def _invalid_value(field: str, value: str, problem: str) -> ApiError:
-    return ApiError(
-        400, "INVALID_ARGUMENT", f"Invalid value for field '{field}': '{value}'. {problem}"
-    )  # unverified words
+    message = f"Invalid value for field '{field}': '{value}'. {problem}"  # unverified words
+    return ApiError(400, "INVALID_ARGUMENT", message)
 
 
 def _name_predicate(call: Call) -> Callable[[Json], bool]:
@@ -311,7 +307,7 @@ def _name_predicate(call: Call) -> Callable[[Json], bool]:
 
     API field text: `name = value`, and `name eq pattern`, an RE2 expression for the whole name.
     """
-    found = _NAME_FILTER.fullmatch(str(call.params.get("filter") or "").strip())
+    found = _NAME_FILTER.fullmatch(call["filter"].strip())
     if found is None:
         return lambda _: True
     wanted = found["value"].strip("\"'")
@@ -319,7 +315,7 @@ def _name_predicate(call: Call) -> Callable[[Json], bool]:
     try:
         expression = re.compile(pattern)
     except re.error:
-        raise _invalid_value("filter", str(call.params["filter"]), "Invalid list filter expression.") from None
+        raise _invalid_value("filter", call["filter"], "Invalid list filter expression.") from None
     return lambda entry: expression.fullmatch(str(entry["name"])) is not None
 
 
@@ -351,7 +347,7 @@ def _begin_operation(session: StateSession, verb: str, target: Place) -> Json:
 
 @answers(*(f"compute.{scope}Operations.{verb}" for scope in ("global", "region", "zone") for verb in ("get", "wait")))
 def _get_operation(session: StateSession, call: Call) -> Json:
-    project, name = str(call.params["project"]), str(call.params["operation"])
+    project, name = call["project"], call["operation"]
     scopes = (f"{word}s/{call.params[word]}" for word in ("region", "zone") if word in call.params)
     place = Place(project, next(scopes, "global"), "operations", name)
     found = session.resources.get(_OPERATION_KIND, project, name)
@@ -362,7 +358,7 @@ def _get_operation(session: StateSession, call: Call) -> Json:
 
 @answers("compute.projects.get")
 def _get_project(session: StateSession, call: Call) -> Json:
-    project = str(call.params["project"])
+    project = call["project"]
     metadata = session.project(project)
     common: Json = {"kind": "compute#metadata", "fingerprint": _metadata_fingerprint(metadata)}
     if metadata.get("items"):
@@ -383,8 +379,7 @@ def _get_project(session: StateSession, call: Call) -> Json:
 @answers("compute.projects.setCommonInstanceMetadata")
 def _set_project_metadata(session: StateSession, call: Call) -> Json:
     """Replace the metadata of a project: 412 if the fingerprint is not the current one."""
-    project = str(call.params["project"])
-    session.log_request(call.method, project)
+    project = call["project"]
     before = session.project(project)
     given = call.body.get("fingerprint")
     if given and given != _metadata_fingerprint(before):

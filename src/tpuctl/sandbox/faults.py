@@ -257,10 +257,10 @@ class FaultTarget:
     @classmethod
     def of(cls, call: Call) -> FaultTarget:
         """Return the subject of a call, from its resource name."""
-        name = str(call.params.get("name") or call.params.get("parent") or call.params.get("project") or "")
+        name = call["name"] or call["parent"] or call["project"]
         parts = name.split("/")
         if "projects" not in parts:
-            return cls(call.method, project=name, zone=str(call.params.get("zone") or ""))
+            return cls(call.method, project=name, zone=call["zone"])
         pairs = dict(zip(parts[::2], parts[1::2], strict=False))
         node = call.params.get("nodeId") or call.params.get("queuedResourceId")
         named = pairs.get("nodes") or pairs.get("queuedResources") or pairs.get("operations")

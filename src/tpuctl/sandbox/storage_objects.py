@@ -42,8 +42,7 @@ _INSERT_FIELDS = (
 
 @answers("storage.objects.insert")
 def _insert_object(session: StateSession, call: Call) -> Json:
-    bucket, name = str(call.params["bucket"]), str(call.params.get("name") or call.body.get("name") or "")
-    session.log_request(call.method, f"{bucket}/{name}")
+    bucket, name = call["bucket"], str(call.params.get("name") or call.body.get("name") or "")
     open_bucket(session, call, "storage.objects.create")
     if call.media is None:
         message = "Upload requests must include an uploadType URL parameter and a URL path beginning with /upload/"
@@ -131,7 +130,7 @@ def _get_object(session: StateSession, call: Call) -> Json | Response:
 def _list_objects(session: StateSession, call: Call) -> Json:
     """List objects. `versions` and `softDeleted` add nothing: replaced and deleted objects are gone."""
     open_bucket(session, call, "storage.objects.list")
-    bucket, params = str(call.params["bucket"]), call.params
+    bucket, params = call["bucket"], call.params
     selection = ObjectSelection(
         prefix=str(params.get("prefix") or ""),
         delimiter=str(params.get("delimiter") or ""),
@@ -191,9 +190,7 @@ def _find_object(session: StateSession, bucket: str, name: str, generation: obje
 
 def _open_object(session: StateSession, call: Call, permission: str) -> Json:
     """Return the object of a call. Raises `ApiError` unless it exists and permission and preconditions allow the call."""
-    bucket, name = str(call.params["bucket"]), str(call.params["object"])
-    if permission != "storage.objects.get":
-        session.log_request(call.method, f"{bucket}/{name}")
+    bucket, name = call["bucket"], call["object"]
     open_bucket(session, call, permission)
     found = _find_object(session, bucket, name, call.params.get("generation"))
     check_preconditions(call, found)
@@ -257,9 +254,8 @@ _COPIED_FIELDS = ("cacheControl", "contentDisposition", "contentEncoding", "cont
 @answers("storage.objects.rewrite")
 def _rewrite_object(session: StateSession, call: Call) -> Json:
     """Copy an object: complete in one call for every size."""
-    source, name = str(call.params["sourceBucket"]), str(call.params["sourceObject"])
-    target, new_name = str(call.params["destinationBucket"]), str(call.params["destinationObject"])
-    session.log_request(call.method, f"{target}/{new_name}")
+    source, name = call["sourceBucket"], call["sourceObject"]
+    target, new_name = call["destinationBucket"], call["destinationObject"]
     _check_bucket(session, call, source, "storage.objects.get")
     _check_bucket(session, call, target, "storage.objects.create")
     found = _find_object(session, source, name, call.params.get("sourceGeneration"))

@@ -84,9 +84,8 @@ def _create_node(session: StateSession, call: Call) -> Json:
     """
     if repeated := repeated_operation(session, call):
         return repeated
-    where = parse_resource_name(str(call.params["parent"]))
-    node_id = str(call.params.get("nodeId") or "")
-    session.log_request(call.method, f"{call.params['parent']}/nodes/{node_id}")
+    where = parse_resource_name(call["parent"])
+    node_id = call["nodeId"]
     is_legacy = call.version.startswith("v1")
     body = _accept_legacy_body(session, call) if is_legacy else client_fields(call.body)
     check_node(session, where.project, where.zone, node_id, body=body)
@@ -283,7 +282,7 @@ def _change_state(
 @answers("tpu.projects.locations.nodes.stop")
 def _stop_node(session: StateSession, call: Call) -> Json:
     """Stop a node. Rejected for slices (API field text) and for nodes of queued resources (observed)."""
-    node = _begin_change(session, call)
+    node = find_node(session, call["name"])
     if node.queued_resource:
         raise failed_precondition("StopNode is not supported for queued resources")
     if node.workers > 1:
@@ -295,7 +294,7 @@ def _stop_node(session: StateSession, call: Call) -> Json:
 @answers("tpu.projects.locations.nodes.start")
 def _start_node(session: StateSession, call: Call) -> Json:
     """Start a node. Rejected for spot and preemptible nodes (gcloud's help); may fail for lack of capacity (observed)."""
-    node = _begin_change(session, call)
+    node = find_node(session, call["name"])
     scheduling = node.document["schedulingConfig"]
     if scheduling.get("preemptible"):
         raise bad_request("Preemptible TPUs cannot be restarted.")
@@ -312,7 +311,7 @@ def _delete_node(session: StateSession, call: Call) -> Json:
     """Delete a node, in any state. A repeat while DELETING starts another operation with the same end (unverified)."""
     if repeated := repeated_operation(session, call):
         return repeated
-    node = _begin_change(session, call)
+    node = find_node(session, call["name"])
     _check_verb(session, NodeVerb.DELETE, node)
     return _change_state(session, call, NodeVerb.DELETE, node, _operation_error(session, call, node))
 
@@ -323,7 +322,7 @@ def _reimage_node(session: StateSession, call: Call) -> Json:
 
     Rejected for TPU VMs, whose API has no such method; that, and the states in which it is allowed, are unverified.
     """
-    node = _begin_change(session, call)
+    node = find_node(session, call["name"])
     if node.document.get("apiVersion") not in LEGACY_API_VERSIONS.values():
         raise bad_request("reimage is not supported for TPU VMs.")  # unverified words
     version = str(call.body.get("tensorflowVersion") or node.document["runtimeVersion"])
@@ -343,10 +342,8 @@ def _patch_node(session: StateSession, call: Call) -> Json:
 
     The allowed fields are those of the API's field text, and `dataDisks`, which gcloud sends.
     """
-    node = _begin_change(session, call)
-    paths = [
-        _SNAKE.sub(lambda m: m[1].upper(), path.strip()) for path in str(call.params.get("updateMask") or "").split(",")
-    ]
+    node = find_node(session, call["name"])
+    paths = [_SNAKE.sub(lambda m: m[1].upper(), path.strip()) for path in call["updateMask"].split(",")]
     unknown = [path for path in paths if path not in _PATCHABLE]
     if unknown:
         raise invalid(f"Invalid update mask: the field {unknown[0]!r} cannot be updated.")  # unverified
@@ -374,12 +371,6 @@ def _patch_node(session: StateSession, call: Call) -> Json:
     return begin_operation(session, node, "update", call, goal="", ended=session.now)
 
 
-def _begin_change(session: StateSession, call: Call) -> NodeRecord:
-    """Record a call that changes a node, and return the node."""
-    session.log_request(call.method, str(call.params["name"]))
-    return find_node(session, str(call.params["name"]))
-
-
 def _check_verb(session: StateSession, verb: NodeVerb, node: NodeRecord) -> None:
     """Raise `ApiError` 400 unless the node's state allows a verb."""
     phase = node.phase(session.now)
@@ -399,7 +390,7 @@ def _operation_error(session: StateSession, call: Call, node: NodeRecord) -> Jso
 
 @answers("tpu.projects.locations.nodes.get")
 def _get_node(session: StateSession, call: Call) -> Json:
-    return render_node(find_node(session, str(call.params["name"])), session.now, call.version)
+    return render_node(find_node(session, call["name"]), session.now, call.version)
 
 
 def find_node(session: StateSession, name: str) -> NodeRecord:
@@ -418,7 +409,7 @@ def _list_nodes(session: StateSession, call: Call) -> Json:
 
     Every page names the unreachable zones in `unreachable`.
     """
-    where = parse_resource_name(str(call.params["parent"]))
+    where = parse_resource_name(call["parent"])
     everywhere = where.zone == api_calls.ANYWHERE
     if not everywhere:
         catalog.check_location(where.project, where.zone)
@@ -473,7 +464,7 @@ def _simulate_maintenance_event(session: StateSession, call: Call) -> Json:
 
     The default is worker 0 (API field text). That the node is READY and UNHEALTHY_MAINTENANCE meanwhile is unverified.
     """
-    node = _begin_change(session, call)
+    node = find_node(session, call["name"])
     worker = next((str(index) for index in call.body.get("workerIds") or ()), "0")
     if not worker.isdecimal() or int(worker) >= node.workers:
         raise invalid(f'Cloud TPU received an invalid argument. The "WorkerId" value "{worker}" was not found.')
@@ -485,7 +476,7 @@ def _simulate_maintenance_event(session: StateSession, call: Call) -> Json:
 @answers("tpu.projects.locations.nodes.performMaintenance")
 def _perform_node_maintenance(session: StateSession, call: Call) -> Json:
     """Start announced maintenance now; the operation ends with it."""
-    node = _begin_change(session, call)
+    node = find_node(session, call["name"])
     ended = begin_maintenance(session, node, call)
     return begin_operation(session, node, "performMaintenance", call, goal="", ended=ended)
 
