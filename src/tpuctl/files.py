@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, TextIO
 
 from tpuctl.errors import InvalidInputError
+from tpuctl.platforms import flush_to_disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -286,3 +287,17 @@ def file_lock(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace a private file atomically, also in case of a crash of the machine. The caller holds its lock."""
+    draft = path.with_name(f".{path.name}.new")
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            flush_to_disk(descriptor)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import click
 
     from tpuctl.check.findings import CheckReport
+    from tpuctl.check.gate import PreflightCheck
     from tpuctl.clock import Clock
     from tpuctl.cloud.endpoint import HttpProxy, TransportOptions
     from tpuctl.cloud.projects import ComputeClient, OsLoginClient
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from tpuctl.models.events import NodeEvent
     from tpuctl.models.node import Node
     from tpuctl.names import NodeReference
-    from tpuctl.nodes.context import ActionContext, CreationCheck
+    from tpuctl.nodes.context import ActionContext
     from tpuctl.nodes.journal import Journal
     from tpuctl.nodes.key_authorization import KeyAuthorizer
     from tpuctl.nodes.lease import LeaseKeeper
@@ -306,7 +307,7 @@ class App:
         with Progress(self.terminal, self.clock, events=stream, lasting=lasting) as progress:
             yield progress
 
-    def context(self, tell: Callable[[NodeEvent], None], *, preflight: CreationCheck | None = None) -> ActionContext:
+    def context(self, tell: Callable[[NodeEvent], None], *, preflight: PreflightCheck | None = None) -> ActionContext:
         """Return the context of actions; `tell` receives each event, `preflight` checks nodes before they are created."""
         from random import Random  # noqa: PLC0415  # not needed by --help
 
@@ -367,19 +368,10 @@ class App:
 
     def show(self, view: View) -> None:
         """Write a result in the chosen format; nothing if stdout has events only."""
-        if self.shows_events:
-            return
-        match self.format:
-            case OutputFormat.JSON | OutputFormat.YAML:
-                value = view.value()
-                if view.is_marked and self.is_sandbox:
-                    mark = {"sandbox": True}
-                    value = [{**entry, **mark} for entry in value] if isinstance(value, list) else {**value, **mark}
-                self.terminal.data(value, self.format)
-            case OutputFormat.NAME if view.names is not None:
-                self.terminal.names(view.names())
-            case _:
-                view.text(self.terminal)
+        from tpuctl.output.views import show_view  # noqa: PLC0415  # not needed by --help
+
+        if not self.shows_events:
+            show_view(view, self.terminal, self.format, sandbox=self.is_sandbox)
 
     def show_entry(self, value: Mapping[str, Any], cells: Sequence[Cell]) -> None:
         """Write one of several results that arrive over time: a line of JSON, or of cells with tabs."""
@@ -627,7 +619,7 @@ def http_access(app: App) -> tuple[Callable[[], Any], str | None]:
 def ssh_workers(app: App) -> SshWorkers:
     """Return the ssh access to workers. The sandbox has its own key, so that `~/.ssh` stays unchanged."""
     from tpuctl.app.ssh_options import build_router  # noqa: PLC0415  # most commands reach no worker
-    from tpuctl.nodes.ssh_workers import SshSettings, SshWorkers  # noqa: PLC0415  # most commands reach no worker
+    from tpuctl.nodes.ssh_workers import SshWorkers  # noqa: PLC0415  # most commands reach no worker
 
     served, router = served_sandbox_proxy(app), build_router(app)
     if app.is_sandbox or served:
@@ -642,21 +634,16 @@ def ssh_workers(app: App) -> SshWorkers:
         def proxy(node: Node, worker: int) -> str | None:
             return proxy_command(sandbox.path, node.endpoints[worker].address or "")
 
-    authorizer = key_authorization(app)
     return SshWorkers(
-        SshSettings(
-            login=metadata_login(app),
-            home=key_folder(app),
-            key=app.settings.path("ssh_key"),
-            known_hosts=app.state_folder / "known_hosts",
-            guest_attributes=app.client.guest_attributes,
-            proxy_command=proxy,
-            obstacle=_no_sshd if app.is_sandbox or served else lambda: None,
-            reach=router,
-            os_login=authorizer.os_login,
-            needs_entry=authorizer.needs_entry,
-            expires=lambda: key_expiry(app),
-        )
+        login=metadata_login(app),
+        home=key_folder(app),
+        key_file=app.settings.path("ssh_key"),
+        known_hosts=app.state_folder / "known_hosts",
+        guest_attributes=app.client.guest_attributes,
+        proxy_command=proxy,
+        missing=_no_sshd if app.is_sandbox or served else lambda: None,
+        router=router,
+        authorizer=key_authorization(app),
     )
 
 
@@ -865,7 +852,7 @@ def open_journal(app: App) -> Journal:
 def key_authorization(app: App) -> KeyAuthorizer:
     """Return what finds out whether a node has our key, and adds it. Nothing is sent yet."""
     from tpuctl.cloud.projects import ComputeClient  # noqa: PLC0415  # most commands reach no worker
-    from tpuctl.nodes.key_authorization import KeyAuthorizer, KeyServices  # noqa: PLC0415  # most commands reach no worker
+    from tpuctl.nodes.key_authorization import KeyAuthorizer  # noqa: PLC0415  # most commands reach no worker
     from tpuctl.ssh.keys import OsLoginCache  # noqa: PLC0415  # most commands reach no worker
 
     def compute() -> ComputeClient:
@@ -873,15 +860,12 @@ def key_authorization(app: App) -> KeyAuthorizer:
         return ComputeClient(factory, app.clock, endpoint=endpoint)
 
     setting = app.settings["user"]
-    services = KeyServices(
+    return KeyAuthorizer(
         projects=compute,
         profiles=lambda: _os_login(app),
-        account=lambda: caller_account(app),
+        caller=lambda: caller_account(app),
         remembered=OsLoginCache(app.state_folder / "os-login.json", app.clock),
         clock=app.clock,
-    )
-    return KeyAuthorizer(
-        services,
         login=check_login(str(setting.value)) if setting else None,
         expires=lambda: key_expiry(app),
         notify=app.terminal.note,

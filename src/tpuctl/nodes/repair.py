@@ -214,7 +214,7 @@ def scale_threshold(policy: Policy, node: Node, threshold: timedelta) -> timedel
 
 
 # UNHEALTHY_MAINTENANCE is not among them: the service reschedules it by itself [API field text].
-_DEFECTIVE_HEALTH = frozenset({Health.TIMEOUT, Health.UNHEALTHY_TENSORFLOW})
+DEFECTIVE_HEALTH = frozenset({Health.TIMEOUT, Health.UNHEALTHY_TENSORFLOW})
 
 
 def find_defect(policy: Policy, seen: ObservedState, node: Node, now: datetime) -> Defect | None:
@@ -224,7 +224,7 @@ def find_defect(policy: Policy, seen: ObservedState, node: Node, now: datetime) 
     """
     if node.health is Health.UNHEALTHY_MAINTENANCE or not node.health.is_known or is_under_maintenance(node, now):
         return None
-    if node.health in _DEFECTIVE_HEALTH:
+    if node.health in DEFECTIVE_HEALTH:
         return Defect(f"it is READY but {describe_health(node)}", _defect_threshold(policy, seen, node, "unhealthy"))
     answers = [worker.answer for worker in seen.workers]
     if SshAnswer.UNREACHABLE in answers:
@@ -251,7 +251,7 @@ def defect_age(seen: ObservedState) -> timedelta:
 
     For a health reported by the service, an answer of a worker in between does not restart the count.
     """
-    is_reported = seen.node is not None and seen.node.health in _DEFECTIVE_HEALTH
+    is_reported = seen.node is not None and seen.node.health in DEFECTIVE_HEALTH
     duration = max(seen.in_state, seen.in_health) if is_reported else seen.in_state
     return duration if seen.since_repair is None else min(duration, seen.since_repair)
 
