@@ -111,12 +111,9 @@ class PreflightCheck:
             project=project,
             today=now.date(),
             zones=zones,
-            offers=found.offers,
-            buckets=found.buckets,
-            quotas=found.quotas,
-            resources=found.resources,
             grants=settings.grants,
             egress_prices=settings.egress_prices,
+            **found._asdict(),
         )
 
     def nodes(self, project: str) -> Fact[NodeListing]:
