@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -242,14 +242,7 @@ def _inspect_worker(connection: Connection, text: str, *, probe: str | None, tim
         return WorkerSnapshot(SshAnswer.UNREACHABLE, detail=f"unexpected answer: {error.what}")
     report = parse_inspection(ended.output, probe=probe, timeout=timeout)
     if report is not None:
-        return WorkerSnapshot(
-            SshAnswer.YES,
-            startup=report.startup,
-            chips=report.chips,
-            failed=report.failed,
-            holders=report.holders,
-            detail=report.detail,
-        )
+        return WorkerSnapshot(SshAnswer.YES, **asdict(report))
     if ended.code is None:
         within = f"within {timeout.total_seconds():g} s"
         if inspection_has_begun(ended.output):
