@@ -256,10 +256,10 @@ def check_host_names(environment: EnvironmentFacts) -> Iterator[Verdict]:
     An error if one cannot be resolved, unknown if there was no result before the deadline.
     """
     asked = {host.name: host.addresses for host in environment.network.hosts if host.addresses is not None}
-    for subject, fact in _group_by_reason(asked):
+    for subject, level, fact in _group_by_reason(asked):
         problem = "the name was not resolved in time" if fact.is_passing else "the name cannot be resolved"
         yield verdict(
-            Level.UNKNOWN if fact.is_passing else Level.ERROR,
+            level,
             f"{problem}: {fact.reason}",
             Remedy("check the network, and the name servers in `/etc/resolv.conf`"),
             Remedy("if only a proxy has access to the internet, set it: `HTTPS_PROXY=http://HOST:PORT`"),
@@ -290,15 +290,12 @@ def check_hosts_answer(environment: EnvironmentFacts) -> Iterator[Verdict]:
         )
         return
     unresolved = {host.name for host in hosts if isinstance(host.addresses, Unknown) and not host.addresses.is_passing}
+    asked = {host.name: host.answer for host in hosts if host.name not in unresolved}
     check = _CHECK_PROXY if isinstance(environment.network.proxy, Known) else _CHECK_NETWORK
-    for subject, fact in _group_by_reason({host.name: host.answer for host in hosts if host.name not in unresolved}):
-        yield verdict(
-            Level.UNKNOWN if fact.is_passing else Level.ERROR,
-            fact.reason if fact.is_passing else f"no answer: {fact.reason}",
-            _NO_CERTIFICATE if "certificate" in fact.reason else check,
-            subject=subject,
-            is_passing=fact.is_passing,
-        )
+    for subject, level, fact in _group_by_reason(asked):
+        text = fact.reason if fact.is_passing else f"no answer: {fact.reason}"
+        remedy = _NO_CERTIFICATE if "certificate" in fact.reason else check
+        yield verdict(level, text, remedy, subject=subject, is_passing=fact.is_passing)
     answered = {host.name: host.answer.value for host in hosts if isinstance(host.answer, Known)}
     if answered:
         took = {name: round(answer.duration.total_seconds() * 1000) for name, answer in answered.items()}
@@ -350,13 +347,14 @@ def check_ca_file(environment: EnvironmentFacts) -> Iterator[Verdict]:
     yield error(text, unset, subject=subject, why="no server can be verified")
 
 
-def _group_by_reason(facts: Mapping[str, Fact[Any]]) -> Iterator[tuple[str, Unknown]]:
-    """Yield each reason once, with the hosts that it applies to."""
+def _group_by_reason(facts: Mapping[str, Fact[Any]]) -> Iterator[tuple[str, Level, Unknown]]:
+    """Yield each reason once, with the hosts that it applies to, and its level."""
     found: dict[Unknown, list[str]] = {}
     for name, fact in facts.items():
         if isinstance(fact, Unknown):
             found.setdefault(replace(fact, reason=fact.reason.removeprefix(f"{name} ")), []).append(name)
-    yield from ((", ".join(names), gap) for gap, names in found.items())
+    for gap, names in found.items():
+        yield ", ".join(names), Level.UNKNOWN if gap.is_passing else Level.ERROR, gap
 
 
 # The permissions that commands use, and the effect of a missing one [IAM's list; roles/tpu.admin has those of the TPU API].

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tpuctl.check.facts import Absent, Known, Unknown, value_or_none
 from tpuctl.check.findings import AddKeyToSshAgent, CreateSshKey, Level, Remedy, SetFileMode
 from tpuctl.config.settings import SETTINGS, SourceKind, masked_value
+from tpuctl.doctor.framework_rules import satisfies
 from tpuctl.doctor.verdicts import Verdict, environment_rule, error, note, ok, unknown, unread, verdict, warning
 from tpuctl.doctor.worker_rules import LEVEL_NAMES, LOG_DIR, NO_LOG, log_variable_problem
 from tpuctl.escaping import mask_url
@@ -80,7 +81,7 @@ def check_packages(environment: EnvironmentFacts) -> Iterator[Verdict]:
     for name, fact in machine.packages.items():
         least = machine.required.get(name)
         match fact:
-            case Known(version) if least is None or not is_older_version(version, least):
+            case Known(version) if least is None or satisfies(version, f">={least}") is not False:
                 passed.append(f"{name} {version}")
                 continue
             case Known(version):
@@ -169,16 +170,6 @@ def check_terminal(environment: EnvironmentFacts) -> Iterator[Verdict]:
         yield note(text, utf8, why="other characters are printed as question marks or escapes", facts=facts)
 
 
-def is_older_version(version: str, than: str) -> bool:
-    """Return whether a version is older than another one, by their first three numbers."""
-    return _version_numbers(version) < _version_numbers(than)
-
-
-def _version_numbers(version: str) -> tuple[int, ...]:
-    found = [int(part) for part in re.findall(r"\d{1,9}", version)[:3]]
-    return tuple(found + [0] * (3 - len(found)))
-
-
 # The version with which the printed gcloud commands were tested.
 _TRIED_GCLOUD = "528.0.0"
 _UPDATES = {
@@ -225,7 +216,7 @@ def check_gcloud(environment: EnvironmentFacts) -> Iterator[Verdict]:
     found = gcloud.value
     facts = {"path": found.path, "root": found.root, "version": value_or_none(found.version)}
     match found.version:
-        case Known(version) if is_older_version(version, _TRIED_GCLOUD):
+        case Known(version) if satisfies(version, f">={_TRIED_GCLOUD}") is False:
             text = f"gcloud {version} is older than {_TRIED_GCLOUD}, with which the printed commands were tested"
             update = _UPDATES.get(found.packaging or "", "gcloud components update")
             yield note(text, Remedy("update it", update), facts=facts)

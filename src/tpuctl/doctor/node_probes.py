@@ -54,7 +54,7 @@ from tpuctl.ssh.answers import (
     parse_seconds,
     parse_string,
 )
-from tpuctl.ssh.channel import AgentError, on_each_worker, open_agent
+from tpuctl.ssh.channel import AS_ROOT, AgentError, on_each_worker, open_agent
 from tpuctl.ssh.connection import Target, save_host_keys
 from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failure
 from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
@@ -222,6 +222,7 @@ def examination_request(timeout: timedelta) -> dict[str, Any]:
     return {
         "inspection": inspection_script(None, timeout),
         "holders": holders.decode(),
+        "as_root": AS_ROOT,
         "seconds": timeout.total_seconds(),
     }
 

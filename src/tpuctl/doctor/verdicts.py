@@ -56,21 +56,13 @@ def run_there(text: str, *command: str) -> NodeRemedy:
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
-    """A number from one worker, and the text that replaces `{}`."""
-
-    number: float
-    shown: str
-
-
-@dataclass(frozen=True, slots=True)
 class Verdict(RuleResult):
     """What a rule says; without a subject it is about that of the rule, about the node or about a worker.
 
     `{}` in the text is replaced by the measure, for several workers by its range.
     """
 
-    measure: Measure | None = None
+    measure: tuple[float, str] | None = None  # a number from one worker, and its text
 
 
 def verdict(level: Level, text: str, *remedies: Remedy, **others: Any) -> Verdict:
@@ -187,8 +179,8 @@ def _merge(verdicts: Iterable[tuple[int, Verdict]], node: Node) -> Iterator[Rule
         groups.setdefault((one.level, one.text, one.why, one.remedies), {})[number] = one
     for group in groups.values():
         first = next(iter(group.values()))
-        measures = sorted((one.measure for one in group.values() if one.measure), key=lambda measure: measure.number)
-        shown = dict.fromkeys(measure.shown for measure in (*measures[:1], *measures[-1:]))
+        measures = sorted(one.measure for one in group.values() if one.measure)
+        shown = dict.fromkeys(text for _, text in (*measures[:1], *measures[-1:]))
         yield replace(
             first,
             subject=workers_text(group),

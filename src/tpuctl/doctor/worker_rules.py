@@ -11,7 +11,6 @@ from tpuctl.check.facts import Absent, Known, Unknown
 from tpuctl.check.findings import Level, Remedy
 from tpuctl.doctor.doctor_facts import LogFolderState
 from tpuctl.doctor.verdicts import (
-    Measure,
     Verdict,
     error,
     group_workers,
@@ -255,7 +254,7 @@ def check_libtpu_log(folder: LogFolder, *_: object) -> Iterator[Verdict]:
             *((remove,) if path.rstrip("/").endswith("/tpu_logs") else ()),
             Remedy("log less: `tpuctl run --env TPU_MIN_LOG_LEVEL=1`"),
             why="it is on the boot disk, which cannot be resized",
-            measure=Measure(gib, f"{gib} GiB"),
+            measure=(gib, f"{gib} GiB"),
             facts=facts,
         )
     else:
@@ -308,7 +307,7 @@ def _judge_usage(used: int, enough: str, full: str, *remedies: Remedy, why: str,
     if used < _FULL:
         return ok(enough, facts=facts)
     level = Level.ERROR if used >= _TOO_FULL else Level.WARNING
-    return verdict(level, full, *remedies, why=why, measure=Measure(used, f"{used} %"), facts=facts)
+    return verdict(level, full, *remedies, why=why, measure=(used, f"{used} %"), facts=facts)
 
 
 @worker_rule("TPU971", "memory of the workers", lambda report: report.memory, "the memory could not be read")
@@ -325,7 +324,7 @@ def check_memory(memory: WorkerMemory, *_: object) -> Iterator[Verdict]:
         "it has {} of its memory left",
         run_there("find what uses it", "ps", "aux", "--sort=-rss"),
         why="the kernel kills processes when memory runs out",
-        measure=Measure(share, f"{share} %"),
+        measure=(share, f"{share} %"),
         facts=facts,
     )
 
@@ -341,7 +340,7 @@ def check_oom_kills(kills: OomKills, *_: object) -> Iterator[Verdict]:
         run_there("find which processes, and when", 'sudo dmesg -T | grep -i -E "out of memory|oom-kill" | tail'),
         Remedy("use fewer workers and smaller buffers in the input pipeline"),
         why="a killed process prints no message (exit 137), and the other workers wait for it",
-        measure=Measure(kills.count, str(kills.count)),
+        measure=(kills.count, str(kills.count)),
         facts={"count": kills.count, "last": kills.last},
     )
 
@@ -357,7 +356,7 @@ def check_boot_times(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]:
     age = facts.now - facts.node.created if facts.node.created else timedelta()
     for number, up in uptimes.items():
         about = {
-            "measure": Measure(up.total_seconds(), format_duration(up)),
+            "measure": (up.total_seconds(), format_duration(up)),
             "facts": {"uptimeSeconds": round(up.total_seconds())},
         }
         if longest - up > _BOOTS_APART:
@@ -421,7 +420,7 @@ def check_worker_clocks(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]
                     f"its clock is {'ahead of' if least == ahead else 'behind'} {others} by at least {{}}",
                     run_there("set it from its time server", "sudo chronyc makestep; timedatectl status"),
                     why="logs of workers cannot be compared, and Google's services refuse tokens with a wrong time",
-                    measure=Measure(least.total_seconds(), format_duration(least)),
+                    measure=(least.total_seconds(), format_duration(least)),
                     facts=bounds,
                 ),
             )
@@ -544,25 +543,3 @@ def check_same_variables(facts: AllWorkersFacts) -> Iterator[Verdict]:
         )
     if not differs:
         yield ok("variables of TPU programs are the same on all", subject=workers_text(variables))
-
-
-WORKER_MACHINE_RULES = (
-    check_ssh,
-    check_workers_report,
-    check_chips,
-    check_tpu_holders,
-    check_lock_file,
-    check_startup,
-    check_libtpu_log,
-    check_disk_space,
-    check_inodes,
-    check_memory,
-    check_oom_kills,
-    check_boot_times,
-    check_kernels,
-    check_time_synchronization,
-    check_worker_clocks,
-    check_log_variables,
-    check_backend_variables,
-    check_same_variables,
-)

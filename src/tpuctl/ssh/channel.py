@@ -71,7 +71,7 @@ _OF_SSH = re.compile(
     r"ssh: |(?:ssh|kex|client|channel|packet|mux|sshpkt)_\w+: |Bad packet length|Corrupted MAC on input"
 )
 # Only root can examine and terminate processes of other users and of containers. sudo drops the environment.
-_AS_ROOT = """\
+AS_ROOT = """\
 if [ "$(id -u)" != 0 ] && command -v sudo >/dev/null 2>&1 && sudo -n true </dev/null >/dev/null 2>&1; then
     exec sudo -n env TPUCTL_DEVICE_ROOT="${TPUCTL_DEVICE_ROOT-}" "$@"
 fi
@@ -210,7 +210,7 @@ class AgentChannel:
         call = f"run_agent(serve_{program}, { ({**request, 'worker': target.worker})!r})"
         line, source = bootstrap(program, call, is_kept=is_kept)
         if as_root:
-            line = f"exec sh -c {shlex.quote(_AS_ROOT)} tpuctl {line.removeprefix('exec ')}"
+            line = f"exec sh -c {shlex.quote(AS_ROOT)} tpuctl {line.removeprefix('exec ')}"
         timeout = ("-o", f"ConnectTimeout={max(1, ceil(connect_within.total_seconds()))}")
         connection = NEW_CONNECTION if shared is None else shared
         words = ssh_argv(target.connection, (line,), options=(*BATCH_MODE, *connection, *options, *timeout))

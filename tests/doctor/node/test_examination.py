@@ -31,7 +31,7 @@ from tpuctl.nodes.conditions import StartupState
 from tpuctl.nodes.inspection import InspectionReport
 from tpuctl.ssh.agent import bootstrap
 from tpuctl.ssh.answers import UnexpectedAnswerError
-from tpuctl.ssh.channel import FrameDecoder, WorkerFrame
+from tpuctl.ssh.channel import AS_ROOT, FrameDecoder, WorkerFrame
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -176,7 +176,7 @@ def test_examination_failed_part_does_not_affect_others(worker: Worker) -> None:
     (worker.programs / "timedatectl").write_text("#!/bin/sh\nexit 127\n")
     (worker.home / ".profile").write_text("exit 3\n")
 
-    request = {"inspection": "exit 1", "holders": "raise SystemExit(3)", "seconds": 0.5}
+    request = {"inspection": "exit 1", "holders": "raise SystemExit(3)", "as_root": AS_ROOT, "seconds": 0.5}
     report = parse_examination(answer_of(worker, request, TPUCTL_DEVICE_ROOT=""), NOW, NOW)
 
     assert report.disks == Unknown("`df` did not end in time")

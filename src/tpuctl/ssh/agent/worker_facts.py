@@ -43,23 +43,20 @@ NAMES = (
 )
 # Lines of the kernel's log about a process killed for lack of memory [Linux source, mm/oom_kill.c and memcontrol.c].
 OOM_KILL = re.compile(r"Out of memory: Kill|Memory cgroup out of memory|oom-kill:|oom_reaper: reaped")
-# As root if that needs no password; sudo drops the environment.
-AS_ROOT = """\
-if [ "$(id -u)" != 0 ] && command -v sudo >/dev/null 2>&1 && sudo -n true </dev/null >/dev/null 2>&1; then
-    exec sudo -n env TPUCTL_DEVICE_ROOT="${TPUCTL_DEVICE_ROOT-}" "$@"
-fi
-exec "$@"
-"""
 
 
 def serve_worker_facts(link: ClientLink, request: dict[str, Any]) -> None:
-    """Send all facts. `inspection` of the request is a script for sh, `holders` a program for Python; both are run here."""
+    """Send all facts.
+
+    `inspection` of the request is a script for sh, `holders` a program for Python, and `as_root` a script that runs its
+    arguments as root if that needs no password.
+    """
     began, patience = time.time(), request["seconds"]
     named = os.environ.get("TPUCTL_DEVICE_ROOT")
     root = os.path.realpath(named) if named else ""
     home = os.path.expanduser("~")
     folders = [root or "/", home, "/tmp"]  # noqa: S108  # where programs write
-    started = start_programs(request["inspection"], request["holders"], folders)
+    started = start_programs(request, folders)
     jobs, session = job_variables(home), tpu_variables(os.environ)
     outputs = collect_output(started, patience)
     login = fact(lambda: login_variables(outputs, patience))
@@ -108,13 +105,13 @@ def fact(read: Callable[[], Any]) -> dict[str, Any]:
     return {"error": text[:LONGEST_VALUE]}
 
 
-def start_programs(inspection: str, holders: str, folders: list[str]) -> dict[str, Any]:
+def start_programs(request: dict[str, Any], folders: list[str]) -> dict[str, Any]:
     """Start all programs; return for each its process, or an error message."""
     python, shell = sys.executable or "python3", os.environ.get("SHELL") or "/bin/sh"
-    as_root = ["sh", "-c", AS_ROOT, "tpuctl"]
+    as_root = ["sh", "-c", request["as_root"], "tpuctl"]
     programs = {
-        "sh": ["sh", "-c", inspection],
-        "python3": [*as_root, python, "-ISc", holders],
+        "sh": ["sh", "-c", request["inspection"]],
+        "python3": [*as_root, python, "-ISc", request["holders"]],
         "df": ["df", "-P", "-k", *folders],
         "df -i": ["df", "-P", "-i", *folders],
         "dmesg": [*as_root, "dmesg"],
