@@ -44,6 +44,13 @@ __all__ = ["DEFAULT_PROJECT", "DEFAULT_ZONE"]
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _DEFAULT_TYPE = "v4-8"
+# The states that end, a minute from now, with those that follow.
+_TRANSIENT = {
+    "DELETING": lifecycle.GONE,
+    "STOPPING": "STOPPED",
+    "HIDING": "HIDDEN",
+    **dict.fromkeys(("STARTING", "RESTARTING", "REPAIRING", "REIMAGING", "UNHIDING"), "READY"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,19 +178,7 @@ def add_node(
     timeline: lifecycle.Timeline = (phase,)
     if state == "CREATING":
         timeline = node.timeline
-    elif state in {
-        "DELETING",
-        "STARTING",
-        "STOPPING",
-        "RESTARTING",
-        "REPAIRING",
-        "REIMAGING",
-        "HIDING",
-        "UNHIDING",
-    }:
-        # A transient state ends a minute from now.
-        ends = {"DELETING": lifecycle.GONE, "STOPPING": "STOPPED", "HIDING": "HIDDEN"}
-        following = ends.get(state, "READY")
+    elif following := _TRANSIENT.get(state):
         end = session.now + timedelta(minutes=1)
         timeline = (phase, LifecyclePhase(end, following, "HEALTHY" if following == "READY" else ""))
     node = replace(node, document={**node.document, **extra}, timeline=timeline)

@@ -35,8 +35,6 @@ class StateSession:
         self.now = now
         self.path = path
 
-    # Settings
-
     def setting(self, name: str, default: Any = None) -> Any:
         """Return a setting of the sandbox, or the default."""
         row = self._row("SELECT value FROM meta WHERE key = ?", f"setting.{name}")
@@ -66,8 +64,6 @@ class StateSession:
         )
         row = self._row(text, name)
         return int(row[0]) if row else 1
-
-    # Nodes
 
     def node(self, project: str, zone: str, node_id: str) -> NodeRecord | None:
         """Return a node, a planned one too. None if it is gone."""
@@ -121,8 +117,6 @@ class StateSession:
                 return candidate
             candidate = row[0]
 
-    # Queued resources
-
     def queued_resource(self, project: str, zone: str, queued_resource_id: str) -> QueuedRecord | None:
         """Return a queued resource. None if it is gone."""
         found = self.queued_resources(project, zone=zone, only=queued_resource_id)
@@ -146,8 +140,6 @@ class StateSession:
         *columns, text = dump_record(record)
         gone = _timestamp_or_none(end_of_timeline(record.timeline))
         self._write("INSERT OR REPLACE INTO queued VALUES (?, ?, ?, ?, ?)", *columns, gone, text)
-
-    # Operations
 
     def operation(self, name: str) -> OperationRecord | None:
         """Return an operation by its full name."""
@@ -192,14 +184,10 @@ class StateSession:
         """Delete an operation; its effect continues."""
         self._write("DELETE FROM operations WHERE name = ?", name)
 
-    # Resources of the other APIs
-
     @property
     def resources(self) -> ResourceStore:
         """The resources of the APIs beside the TPU API."""
         return ResourceStore(self._connection)
-
-    # Planned events
 
     def plan_event(self, at: datetime, document: Json) -> None:
         """Store an event for a time."""
@@ -222,8 +210,6 @@ class StateSession:
             return None
         self._write("DELETE FROM events WHERE id = ?", row[0])
         return PlannedEvent(parse_moment(row[1]), parse_stored_object(row[2]))
-
-    # Faults, projects, the log of writes
 
     def faults(self) -> list[tuple[int, Json]]:
         """Return the faults with their ids, oldest first."""
