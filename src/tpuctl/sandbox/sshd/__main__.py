@@ -10,6 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import TpuctlError
+from tpuctl.sandbox.guests import (
+    find_worker,
+    is_os_login_enforced,
+    os_login_keys,
+    worker_directory,
+    worker_host_name,
+)
 from tpuctl.sandbox.sshd import daemon
 from tpuctl.sandbox.sshd.daemon import WorkerFolders, configure_sshd, host_key
 from tpuctl.sandbox.sshd.guest import (
@@ -23,18 +30,11 @@ from tpuctl.sandbox.sshd.guest import (
     startup_progress,
 )
 from tpuctl.sandbox.state import SandboxState
-from tpuctl.sandbox.worker_access import (
-    find_worker,
-    is_os_login_enforced,
-    os_login_keys,
-    worker_directory,
-    worker_host_name,
-)
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from tpuctl.sandbox.worker_access import GuestWorker
+    from tpuctl.sandbox.guests import GuestWorker
 
 _UNREACHABLE = 255
 

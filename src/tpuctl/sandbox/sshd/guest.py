@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from tpuctl.sandbox.worker_access import GuestWorker
+    from tpuctl.sandbox.guests import GuestWorker
 
 # Processes of a worker carry this variable with the worker's folder, so that a reboot finds them all.
 GUEST_MARK = "TPUCTL_SANDBOX_WORKER"
