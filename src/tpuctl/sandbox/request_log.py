@@ -2,8 +2,8 @@
 
 It is a file of lines beside the database and not a table in it: a line is one append of a few microseconds, blocks no other
 request and needs no transaction, so a read stays a read. A full file becomes the `.old` file, which is replaced: about the
-last `REQUESTS_KEPT` requests can be read, from 16 MB at most. A process that is killed between an answer and its line leaves no line.
-Tokens and keys in a URL, headers and bodies are not stored.
+last `REQUESTS_KEPT` requests can be read, from 16 MB at most. A process that is killed between an answer and its line leaves
+no line. Tokens and keys in a URL, headers and bodies are not stored.
 """
 
 from __future__ import annotations
