@@ -548,7 +548,7 @@ def test_doctor_with_endless_output_reports_a_finding(pod: HostileSlice) -> None
             0: [[stderr(b"x" * 100_000), repeat(b"x", 1 << 40)]],
             1: [answers(frame(b"x", b'{"a":' * 50_000))],
             2: [answers(frame(b"x", b"{"))],
-            3: [answers(frame(b"x", b'{"version": 1, "began": 1e300, "ended": 1}'))],
+            3: [answers(frame(b"x", b'{"began": 1e300, "ended": 1}'))],
         }
     )
 

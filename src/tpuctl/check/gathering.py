@@ -89,6 +89,10 @@ class ApiCall(NamedTuple):
         """Return the call of a method with these arguments."""
         return cls(permission, method, arguments, tuple(options.items()))
 
+    def send(self) -> Any:
+        """Send the request and return the answer. Raises the errors of the method."""
+        return self.method(*self.arguments, **dict(self.options))
+
 
 def project_calls(sources: Sources, project: str) -> dict[str, ApiCall]:
     """Return the calls about a project, by the names of the facts."""
@@ -338,7 +342,7 @@ class _Query:
     def run(self) -> None:
         """Send the request and keep the answer, or the exception."""
         try:
-            self.value = self.call.method(*self.call.arguments, **dict(self.call.options))
+            self.value = self.call.send()
         except BaseException as failure:  # noqa: BLE001  # handed to the waiting thread, which raises bugs
             self.failure = failure
         self.is_answered.set()

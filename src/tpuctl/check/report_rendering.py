@@ -16,8 +16,8 @@ from tpuctl.check.colocation import TB, Relation
 from tpuctl.check.findings import ACCEPTED_MARK, CheckReport, Finding, Level
 from tpuctl.escaping import escape_unprintable
 from tpuctl.names import region_of_zone
-from tpuctl.output.terminal import Cell, OutputFormat, Terminal, column_lines, styled, text_width
-from tpuctl.output.views import View, show_view
+from tpuctl.output.terminal import Cell, Terminal, column_lines, styled, text_width
+from tpuctl.output.views import View
 
 if TYPE_CHECKING:
     from tpuctl.check.facts import WantedNode
@@ -71,13 +71,6 @@ def findings_view(
         text=write,
         names=lambda: dict.fromkeys(finding.id for finding in bad),
     )
-
-
-def show_findings(
-    terminal: Terminal, report: CheckReport, form: OutputFormat, *, sandbox: bool = False, **options: Any
-) -> None:
-    """Show a report in one form, with the options of `findings_view`; also if the settings are invalid."""
-    show_view(findings_view(report, **options), terminal, form, sandbox=sandbox)
 
 
 def _finding_row(finding: Finding) -> list[Cell]:
