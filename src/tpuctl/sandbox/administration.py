@@ -44,6 +44,13 @@ __all__ = ["DEFAULT_PROJECT", "DEFAULT_ZONE"]
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _DEFAULT_TYPE = "v4-8"
+# The states that end, a minute from now, with those that follow.
+_TRANSIENT = {
+    "DELETING": lifecycle.GONE,
+    "STOPPING": "STOPPED",
+    "HIDING": "HIDDEN",
+    **dict.fromkeys(("STARTING", "RESTARTING", "REPAIRING", "REIMAGING", "UNHIDING"), "READY"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +123,7 @@ def list_requests(sandbox: SandboxState) -> tuple[LoggedRequest, ...]:
         return tuple(LoggedRequest(*entry) for entry in session.requests())
 
 
-def in_session(
+def _in_session(
     add: Callable[Concatenate[StateSession, _P], _R],
 ) -> Callable[Concatenate[SandboxState | StateSession, _P], _R]:
     """Return a function that also takes a sandbox, in which it opens a write transaction."""
@@ -131,7 +138,7 @@ def in_session(
     return add_to
 
 
-@in_session
+@_in_session
 def add_node(
     session: StateSession,
     /,
@@ -171,19 +178,7 @@ def add_node(
     timeline: lifecycle.Timeline = (phase,)
     if state == "CREATING":
         timeline = node.timeline
-    elif state in {
-        "DELETING",
-        "STARTING",
-        "STOPPING",
-        "RESTARTING",
-        "REPAIRING",
-        "REIMAGING",
-        "HIDING",
-        "UNHIDING",
-    }:
-        # A transient state ends a minute from now.
-        ends = {"DELETING": lifecycle.GONE, "STOPPING": "STOPPED", "HIDING": "HIDDEN"}
-        following = ends.get(state, "READY")
+    elif following := _TRANSIENT.get(state):
         end = session.now + timedelta(minutes=1)
         timeline = (phase, LifecyclePhase(end, following, "HEALTHY" if following == "READY" else ""))
     node = replace(node, document={**node.document, **extra}, timeline=timeline)
@@ -191,7 +186,7 @@ def add_node(
     return render_node(node, session.now, "v2")
 
 
-@in_session
+@_in_session
 def add_queued_resource(
     session: StateSession,
     /,
@@ -223,7 +218,7 @@ def add_queued_resource(
     return render_queued_resource(record, session.now, "v2")
 
 
-@in_session
+@_in_session
 def set_setting(session: StateSession, name: str, value: object) -> None:
     """Store a setting of the sandbox; None unsets it.
 
@@ -233,7 +228,7 @@ def set_setting(session: StateSession, name: str, value: object) -> None:
     session.set_setting(name, value)
 
 
-@in_session
+@_in_session
 def set_iam_policy(
     session: StateSession, bindings: Sequence[Json], *, bucket: str = "", project: str = DEFAULT_PROJECT
 ) -> None:
@@ -257,22 +252,22 @@ def end_stockouts(session: StateSession) -> int:
 
 
 set_tpu_quota = put_quota
-add_bucket = in_session(put_bucket)
-add_object = in_session(put_object)
-add_cache = in_session(put_cache)
-add_network = in_session(partial(put_resource, "networks"))
-remove_network = in_session(partial(drop_resource, "networks"))
-add_subnetwork = in_session(partial(put_resource, "subnetworks"))
-add_firewall = in_session(partial(put_resource, "firewalls"))
-remove_firewall = in_session(partial(drop_resource, "firewalls"))
-add_disk = in_session(partial(put_resource, "disks"))
-add_instance = in_session(partial(put_resource, "instances"))
-set_region_quota = in_session(put_region_quota)
-add_project = in_session(put_project)
-set_services = in_session(put_service_states)
-set_billing = in_session(put_billing)
-set_org_policy = in_session(put_org_policy)
-add_role = in_session(put_role)
+add_bucket = _in_session(put_bucket)
+add_object = _in_session(put_object)
+add_cache = _in_session(put_cache)
+add_network = _in_session(partial(put_resource, "networks"))
+remove_network = _in_session(partial(drop_resource, "networks"))
+add_subnetwork = _in_session(partial(put_resource, "subnetworks"))
+add_firewall = _in_session(partial(put_resource, "firewalls"))
+remove_firewall = _in_session(partial(drop_resource, "firewalls"))
+add_disk = _in_session(partial(put_resource, "disks"))
+add_instance = _in_session(partial(put_resource, "instances"))
+set_region_quota = _in_session(put_region_quota)
+add_project = _in_session(put_project)
+set_services = _in_session(put_service_states)
+set_billing = _in_session(put_billing)
+set_org_policy = _in_session(put_org_policy)
+add_role = _in_session(put_role)
 
 
 def project_number(project: str) -> str:

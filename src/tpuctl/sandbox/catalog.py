@@ -124,12 +124,12 @@ def resolve_accelerator(body: Json, zone: str) -> AcceleratorType:
     if by_name and by_config and (by_name.name != by_config.name):
         raise bad_request(f'The accelerator type "{name}" does not match the accelerator config.')  # unverified
     found = by_config or by_name
-    if found is None or not is_offered(found, zone):
+    if found is None or not _is_offered(found, zone):
         raise _not_offered(found.name if found else name, zone)
     return found
 
 
-def is_offered(wanted: AcceleratorType, zone: str) -> bool:
+def _is_offered(wanted: AcceleratorType, zone: str) -> bool:
     """Return whether a zone has a type; large slices are offered where their generation is."""
     offers = _offers().get(zone, ())
     listed = any(offer.name == wanted.name for offer in offers)

@@ -259,14 +259,14 @@ def check_request(route: ApiRoute, query: Iterable[tuple[str, str]], body: Any =
         for name in body or {}:
             reader.unknown(name, "", "Cannot find field.")
     if reader.violations:
-        raise schema_bad_request(*reader.violations)
+        raise _schema_bad_request(*reader.violations)
     # A patch names only what changes.
     if reader.missing and method.http_method != "PATCH":
-        raise schema_bad_request(*reader.missing)
+        raise _schema_bad_request(*reader.missing)
     return Call(document.service.version, method.id, {**route.path_params, **params}, content)
 
 
-def schema_bad_request(*violations: Violation) -> ApiError:
+def _schema_bad_request(*violations: Violation) -> ApiError:
     """Return the 400 that lists violations in `google.rpc.BadRequest`."""
     listed = [
         {"description": description} if not field else {"field": field, "description": description}
@@ -306,7 +306,7 @@ class _SchemaReader:
                     self.unknown(given, "", reason)
                 continue
             try:
-                value = read_query_value(declared[name], text, field=name)
+                value = _read_query_value(declared[name], text, field=name)
             except ScalarError as error:
                 self._invalid(snake_case(name), str(error))
                 continue
@@ -351,7 +351,7 @@ class _SchemaReader:
         enum_name = "".join(word.capitalize() for word in words.split("_"))
         try:
             enum_type = f"{self._document.service.package}.{owner}.{enum_name}"
-            return read_scalar(spec, value, field=name, enum_type=enum_type, numbers=numbers)
+            return _read_scalar(spec, value, field=name, enum_type=enum_type, numbers=numbers)
         except ScalarError as error:
             self._invalid(path, str(error))
             return None
@@ -447,7 +447,7 @@ def enum_numbers(message: str, field: str, names: list[str]) -> Mapping[str, int
     return {name: known.get(name, position) for position, name in enumerate(names)}
 
 
-def read_scalar(
+def _read_scalar(
     spec: Json, value: Any, *, field: str, enum_type: str = "", numbers: Mapping[str, int] | None = None
 ) -> Any:
     """Return a value in the form that handlers expect: enum names, int32 as int, int64 as digits, bytes as sent.
@@ -479,10 +479,10 @@ def read_scalar(
         raise ScalarError(f"({name}), {reason}{quoted(value)}") from None
 
 
-def read_query_value(spec: Json, text: str, *, field: str) -> Any:
+def _read_query_value(spec: Json, text: str, *, field: str) -> Any:
     """Return a query parameter's value with the document's type; booleans in any case, as gcloud sends `True`."""
     value = text.lower() if spec.get("type") == "boolean" and text.lower() in {"true", "false"} else text
-    return read_scalar(spec, value, field=field, enum_type=field)
+    return _read_scalar(spec, value, field=field, enum_type=field)
 
 
 def quoted(value: Any) -> str:

@@ -42,8 +42,7 @@ def millisecond_timestamp(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def external_address(number: int) -> str:
-    """Return the external address of a worker."""
+def _external_address(number: int) -> str:
     return str(IPv4Address(_EXTERNAL + number))
 
 
@@ -98,7 +97,7 @@ def _endpoints(record: NodeRecord) -> list[Json]:
         has_external = network == 0 and config.get("enableExternalIps", False)
         for number in range(record.first_address, record.first_address + record.workers):
             endpoint: Json = {"ipAddress": internal_address(number, network=network), "port": ENDPOINT_PORT}
-            endpoint["accessConfig"] = {"externalIp": external_address(number)} if has_external else {}
+            endpoint["accessConfig"] = {"externalIp": _external_address(number)} if has_external else {}
             endpoints.append(endpoint)
     return endpoints
 

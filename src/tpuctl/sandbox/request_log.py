@@ -2,8 +2,8 @@
 
 It is a file of lines beside the database and not a table in it: a line is one append of a few microseconds, blocks no other
 request and needs no transaction, so a read stays a read. A full file becomes the `.old` file, which is replaced: about the
-last `KEPT` requests can be read, from 16 MB at most. A process that is killed between an answer and its line leaves no line.
-Tokens and keys in a URL, headers and bodies are not stored.
+last `REQUESTS_KEPT` requests can be read, from 16 MB at most. A process that is killed between an answer and its line leaves
+no line. Tokens and keys in a URL, headers and bodies are not stored.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def log_event(state_path: Path, text: str, now: datetime) -> None:
 
 
 def read_log(state_path: Path, *, since: datetime | None = None) -> list[LoggedCall]:
-    """Return the last `KEPT` log entries, oldest first, from a sandbox time on."""
+    """Return the last `REQUESTS_KEPT` log entries, oldest first, from a sandbox time on."""
     text = b"".join(_read_from(path, 0) for path in (_old_log_path(state_path), log_path(state_path)))
     lines = text.decode("utf-8", "replace").splitlines()
     return [

@@ -36,7 +36,7 @@ def _get_project(session: StateSession, call: Call) -> Json:
 @answers("cloudresourcemanager.projects.list")
 def _list_projects(session: StateSession, call: Call) -> Json:
     """List the caller's projects: those that were added, by default `sandbox`. Filters are ignored."""
-    found = list_known_projects(session) or (DEFAULT_PROJECT,)
+    found = _list_known_projects(session) or (DEFAULT_PROJECT,)
     mine = [
         _project_document(session, project, call.version)
         for project in found
@@ -49,13 +49,13 @@ def _list_projects(session: StateSession, call: Call) -> Json:
 def _undelete_project(session: StateSession, call: Call) -> Json:
     project = _checked_project(session, call, permission="resourcemanager.projects.undelete")
     denied = denied_permissions(session, project)
-    put_project(session, project, denied=denied, **{**describe_project(session, project), "state": "ACTIVE"})
+    put_project(session, project, denied=denied, **{**_describe_project(session, project), "state": "ACTIVE"})
     return {} if call.version == "v1" else {"done": True, "response": _project_document(session, project, call.version)}
 
 
 def _project_document(session: StateSession, project: str, version: str) -> Json:
     defaults = {"displayName": project, "state": "ACTIVE", "createTime": _DEFAULT_CREATE_TIME}
-    about = {**defaults, **describe_project(session, project)}
+    about = {**defaults, **_describe_project(session, project)}
     labels = {"labels": about["labels"]} if about.get("labels") else {}
     common = {"projectId": project, "createTime": about["createTime"], **labels}
     if version == "v1":
@@ -76,7 +76,7 @@ def _project_document(session: StateSession, project: str, version: str) -> Json
 def _get_project_policy(session: StateSession, call: Call) -> Json:
     project = _checked_project(session, call, permission="resourcemanager.projects.getIamPolicy")
     requested = int((call.body.get("options") or {}).get("requestedPolicyVersion") or 1)
-    return read_iam_policy(session, "project", project, default=default_project_policy(project), version=requested)
+    return read_iam_policy(session, "project", project, default=_default_project_policy(project), version=requested)
 
 
 @answers("cloudresourcemanager.projects.setIamPolicy")
@@ -84,7 +84,7 @@ def _set_project_policy(session: StateSession, call: Call) -> Json:
     """Replace the policy: 409 if the etag is not the current one."""
     project = _checked_project(session, call, permission="resourcemanager.projects.setIamPolicy")
     wanted = call.body.get("policy") or {}
-    kept = replace_iam_policy(session, "project", project, wanted, default=default_project_policy(project))
+    kept = replace_iam_policy(session, "project", project, wanted, default=_default_project_policy(project))
     if kept is None:
         # Observed: the words that terraform and gcloud users quote.
         message = (
@@ -103,7 +103,7 @@ def _test_project_permissions(session: StateSession, call: Call) -> Json:
     return {"permissions": granted} if granted else {}
 
 
-def default_project_policy(project: str) -> Json:
+def _default_project_policy(project: str) -> Json:
     """Return the initial policy of a project: its owner, the default service account as editor, the TPU service agent."""
     number = number_of_project(project)
     return {
@@ -151,7 +151,7 @@ def put_project(session: StateSession, /, project: str, *, denied: Iterable[str]
     return {"name": f"projects/{number_of_project(project)}", "projectId": project, "state": "ACTIVE", **fields}
 
 
-def describe_project(session: StateSession, project: str) -> Json:
+def _describe_project(session: StateSession, project: str) -> Json:
     """Return the fields that were given when a project was added; empty for a project that is known by use."""
     found = session.resources.get(PROJECT_KIND, "", project)
     return dict(found["fields"]) if found else {}
@@ -163,21 +163,20 @@ def denied_permissions(session: StateSession, project: str) -> tuple[str, ...]:
     return tuple(found["denied"]) if found else ()
 
 
-def list_known_projects(session: StateSession) -> tuple[str, ...]:
-    """Return the projects that were added."""
+def _list_known_projects(session: StateSession) -> tuple[str, ...]:
     return tuple(found.name for found in session.resources.list_records(PROJECT_KIND, ""))
 
 
 def is_known_project(session: StateSession, project: str) -> bool:
     """Return whether a project exists."""
-    return not (names := list_known_projects(session)) or project in names
+    return not (names := _list_known_projects(session)) or project in names
 
 
 def resolve_project(session: StateSession, text: str) -> str:
     """Return the id of a project given by id or number; the number itself if no project in use has it."""
     if not text.isdecimal():
         return text
-    used = {*list_known_projects(session), DEFAULT_PROJECT, *(node.project for node in session.nodes())}
+    used = {*_list_known_projects(session), DEFAULT_PROJECT, *(node.project for node in session.nodes())}
     used |= {bucket.parent for bucket in session.resources.list_records("storage.bucket")}
     return next((project for project in used if str(number_of_project(project)) == text), text)
 

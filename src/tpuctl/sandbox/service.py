@@ -230,7 +230,7 @@ def check_admission(session: StateSession, call: Call) -> None:
         if api == "compute":
             # Compute answers before its frontends check the owner (observed: errors that gcloud and terraform users quote).
             raise ApiError(404, "NOT_FOUND", f"The resource 'projects/{project}' was not found")
-        raise permission_denied(project, api)
+        raise _permission_denied(project, api)
     service = f"{api}.googleapis.com"
     if call.method not in _ALWAYS_ALLOWED and api != "storage" and not is_service_enabled(session, project, service):
         raise service_disabled_error(project, service)
@@ -239,7 +239,7 @@ def check_admission(session: StateSession, call: Call) -> None:
     check_permissions(session, call, project)
 
 
-def permission_denied(project: str, api: str) -> ApiError:
+def _permission_denied(project: str, api: str) -> ApiError:
     """Return the error for a project that does not exist or is not the caller's (observed: gemini-cli#1808)."""
     message = f"Permission denied on resource project {project}."
     metadata = {"service": f"{api}.googleapis.com", "consumer": f"projects/{project}", "containerInfo": project}

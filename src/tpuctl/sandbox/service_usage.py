@@ -78,7 +78,7 @@ def service_disabled_error(project: str, service: str) -> ApiError:
 
 @answers("serviceusage.services.get")
 def _get_service(session: StateSession, call: Call) -> Json:
-    project, name = parse_service_name(session, call["name"])
+    project, name = _parse_service_name(session, call["name"])
     return _service_document(session, project, name)
 
 
@@ -96,7 +96,7 @@ def _list_services(session: StateSession, call: Call) -> Json:
 
 @answers("serviceusage.services.enable", "serviceusage.services.disable")
 def _enable_or_disable_service(session: StateSession, call: Call) -> Json:
-    project, name = parse_service_name(session, call["name"])
+    project, name = _parse_service_name(session, call["name"])
     verb = call.method.rpartition(".")[2]
     put_service_states(session, {name: verb == "enable"}, project=project)
     response = {"service": _service_document(session, project, name)}
@@ -123,7 +123,7 @@ def _batch_get_services(session: StateSession, call: Call) -> Json:
     names = [str(name) for name in call.params.get("names") or []]
     if not 0 < len(names) <= _READ_AT_ONCE:
         raise invalid(f"The number of services must be between 1 and {_READ_AT_ONCE}.")  # unverified words
-    found = [parse_service_name(session, name) for name in names]
+    found = [_parse_service_name(session, name) for name in names]
     if any(parent != project for parent, _ in found):
         raise invalid("All services must have the same parent.")  # unverified words
     return {"services": [_service_document(session, project, name) for _, name in found]}
@@ -166,7 +166,7 @@ def _service_document(session: StateSession, project: str, name: str) -> Json:
     }
 
 
-def parse_service_name(session: StateSession, full: str) -> tuple[str, str]:
+def _parse_service_name(session: StateSession, full: str) -> tuple[str, str]:
     """Return project and service of a resource name. Raises `ApiError` if one is unknown."""
     parent, _, name = full.partition("/services/")
     _check_service_name(name)
@@ -200,7 +200,7 @@ def _list_quota_metrics(session: StateSession, call: Call) -> Json:
     `tpu-v5p` with the suffix `-preemptible`; the others follow their form (sources disagree on v4). Also observed: one metric
     has a limit by zone and one by region, and a limit of 0 is omitted, as a number that is 0 always is.
     """
-    project, service = parse_service_name(session, call["parent"])
+    project, service = _parse_service_name(session, call["parent"])
     found: dict[str, dict[str, list[TpuQuota]]] = {}
     for quota in capacity.list_quotas(session) if service == _SERVICE else []:
         if quota.project == project:

@@ -56,7 +56,7 @@ class NotServedError(NotFoundError):
         )
 
 
-def make_shims(state_path: Path) -> Path:
+def _make_shims(state_path: Path) -> Path:
     """Write `ssh` and `scp` for a sandbox if they are missing, and return their folder.
 
     Raises `SshdUnavailableError` if OpenSSH's client is not installed.
@@ -87,7 +87,7 @@ def gcloud_environment(
     PATH and NO_PROXY extend those of `environ`. gcloud keeps its key and host keys in `~/.ssh` as usual: only
     another HOME moves them (gcloud 528 source). Sources of the rest: gcloud 528, tried.
     """
-    folder = make_shims(state_path)
+    folder = _make_shims(state_path)
     rest = [entry for entry in environ.get("PATH", os.defpath).split(os.pathsep) if entry != str(folder)]
     direct = ["127.0.0.0/8", "localhost"]
     direct += [entry for entry in (environ.get("NO_PROXY") or environ.get("no_proxy") or "").split(",") if entry]
@@ -118,12 +118,12 @@ def shell_exports(variables: Mapping[str, str]) -> str:
 
 
 def record_served_address(state_path: Path, url: str) -> None:
-    """Record the address at which a sandbox is served, for `served_at`."""
+    """Record the address at which a sandbox is served, for `read_served_address`."""
     write_private_file(_address_file(state_path), url)
 
 
 def remove_served_address(state_path: Path, url: str) -> None:
-    """Remove the record of `note_served`, unless another server has replaced it."""
+    """Remove the record of `record_served_address`, unless another server has replaced it."""
     if _read_address(state_path) == url:
         _address_file(state_path).unlink(missing_ok=True)
 

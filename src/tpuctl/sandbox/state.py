@@ -86,12 +86,12 @@ class SandboxState:
             yield session
             return
         self._connect()
-        with translated_errors(self.path):
+        with _translated_errors(self.path):
             has_due_event = StateSession(self._connection, self.clock.now(), self.path).is_event_due()
         if has_due_event:
             with self.write():  # runs the event before the read
                 pass
-        with translated_errors(self.path), open_transaction(self._connection, immediate=False):
+        with _translated_errors(self.path), _open_transaction(self._connection, immediate=False):
             yield StateSession(self._connection, self.clock.now(), self.path)
 
     @contextmanager
@@ -104,7 +104,7 @@ class SandboxState:
             yield session
             return
         # Threads queue here: with SQLite's own random retries one of 200 threads times out after 10 s.
-        with self._turn, translated_errors(self.path), open_transaction(self._connect(), immediate=True):
+        with self._turn, _translated_errors(self.path), _open_transaction(self._connect(), immediate=True):
             now = self.clock.now()
             self._run_due_events(now)
             yield StateSession(self._connection, now, self.path)
@@ -172,17 +172,17 @@ class SandboxState:
         if connection is not None:
             self._local.connection = connection
             return connection
-        connection = self._local.connection = connect_database(self.path)
+        connection = self._local.connection = _connect_database(self.path)
         with self._lock:
             for ended in [each for each in self._connections if not each.is_alive()]:
                 self._connections.pop(ended)[0].close()  # a server has a thread for every client
             self._connections[thread] = (connection, file_identity(self.path))
         # A new sandbox: store the values that never change.
         values = {"anchor": SystemClock().now().timestamp(), "offset": 0.0, "speed": self._speed, "seed": 0}
-        with translated_errors(self.path):
+        with _translated_errors(self.path):
             if not connection.execute("SELECT 1 FROM meta WHERE key = 'seed'").fetchone():
                 rows = [(key, json.dumps(value)) for key, value in values.items()]
-                with open_transaction(connection, immediate=True):
+                with _open_transaction(connection, immediate=True):
                     connection.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", rows)
         return connection
 
@@ -215,13 +215,13 @@ class SandboxState:
     def _rate(self) -> ClockRate:
         """Return the rate of the sandbox time. Called for every reading of the clock; it seldom changes."""
         connection = self._connection
-        with translated_errors(self.path):
+        with _translated_errors(self.path):
             (version,) = connection.execute("PRAGMA data_version").fetchone()
         cache_key = (connection, version, self._moves)
         known: tuple[object, ClockRate] | None = getattr(self._local, "rate", None)
         if known is None or known[0] != cache_key:
             text = "SELECT key, value FROM meta WHERE key IN ('anchor', 'offset', 'speed', 'seed')"
-            with translated_errors(self.path):
+            with _translated_errors(self.path):
                 meta = {key: float(parse_stored(value, NUMBER)) for key, value in connection.execute(text)}
                 _META_KEYS.check(meta)
             anchor = datetime.fromtimestamp(meta["anchor"], UTC)
@@ -333,12 +333,12 @@ _LAYOUT_STEPS = (_FIRST_LAYOUT, _RESOURCES, _EVENTS)
 LAYOUT = len(_LAYOUT_STEPS)
 
 
-def connect_database(path: Path) -> sqlite3.Connection:
+def _connect_database(path: Path) -> sqlite3.Connection:
     """Return a connection to the file at a path; create the file, readable by its owner only, if it does not exist.
 
     Raises `SandboxStateError` subclasses if it cannot be opened.
     """
-    with translated_errors(path):
+    with _translated_errors(path):
         make_private_folder(path.parent)
         if not path.exists():
             # Only for a new file: closing one that SQLite has open would drop this process's locks on it (POSIX).
@@ -368,7 +368,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         raise ForeignStateError(path, "it is the database of another program")
     _switch_to_wal(connection)
     connection.execute("PRAGMA synchronous=NORMAL")
-    with open_transaction(connection, immediate=True):
+    with _open_transaction(connection, immediate=True):
         version = _version(connection)
         if version > LAYOUT:
             raise NewerStateError(path, version)
@@ -399,7 +399,7 @@ def _switch_to_wal(connection: sqlite3.Connection) -> None:
 
 
 @contextmanager
-def open_transaction(connection: sqlite3.Connection, *, immediate: bool) -> Iterator[None]:
+def _open_transaction(connection: sqlite3.Connection, *, immediate: bool) -> Iterator[None]:
     """Open a transaction: committed at the end, rolled back if an exception passes."""
     connection.execute("BEGIN IMMEDIATE" if immediate else "BEGIN")
     try:
@@ -412,7 +412,7 @@ def open_transaction(connection: sqlite3.Connection, *, immediate: bool) -> Iter
 
 
 @contextmanager
-def translated_errors(path: Path) -> Iterator[None]:
+def _translated_errors(path: Path) -> Iterator[None]:
     """Translate SQLite's errors into `SandboxStateError` subclasses."""
     try:
         yield

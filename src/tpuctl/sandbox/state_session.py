@@ -35,8 +35,6 @@ class StateSession:
         self.now = now
         self.path = path
 
-    # Settings
-
     def setting(self, name: str, default: Any = None) -> Any:
         """Return a setting of the sandbox, or the default."""
         row = self._row("SELECT value FROM meta WHERE key = ?", f"setting.{name}")
@@ -66,8 +64,6 @@ class StateSession:
         )
         row = self._row(text, name)
         return int(row[0]) if row else 1
-
-    # Nodes
 
     def node(self, project: str, zone: str, node_id: str) -> NodeRecord | None:
         """Return a node, a planned one too. None if it is gone."""
@@ -121,8 +117,6 @@ class StateSession:
                 return candidate
             candidate = row[0]
 
-    # Queued resources
-
     def queued_resource(self, project: str, zone: str, queued_resource_id: str) -> QueuedRecord | None:
         """Return a queued resource. None if it is gone."""
         found = self.queued_resources(project, zone=zone, only=queued_resource_id)
@@ -146,8 +140,6 @@ class StateSession:
         *columns, text = dump_record(record)
         gone = _timestamp_or_none(end_of_timeline(record.timeline))
         self._write("INSERT OR REPLACE INTO queued VALUES (?, ?, ?, ?, ?)", *columns, gone, text)
-
-    # Operations
 
     def operation(self, name: str) -> OperationRecord | None:
         """Return an operation by its full name."""
@@ -192,14 +184,10 @@ class StateSession:
         """Delete an operation; its effect continues."""
         self._write("DELETE FROM operations WHERE name = ?", name)
 
-    # Resources of the other APIs
-
     @property
     def resources(self) -> ResourceStore:
         """The resources of the APIs beside the TPU API."""
         return ResourceStore(self._connection)
-
-    # Planned events
 
     def plan_event(self, at: datetime, document: Json) -> None:
         """Store an event for a time."""
@@ -208,7 +196,7 @@ class StateSession:
     def events(self) -> list[PlannedEvent]:
         """Return the planned events, soonest first."""
         rows = self._connection.execute("SELECT at, record FROM events ORDER BY at, id")
-        return [PlannedEvent(parse_moment(at), parse_stored_object(text)) for at, text in rows]
+        return [PlannedEvent(_parse_moment(at), _parse_stored_object(text)) for at, text in rows]
 
     def is_event_due(self) -> bool:
         """Return whether a planned event is due."""
@@ -221,14 +209,12 @@ class StateSession:
         if row is None:
             return None
         self._write("DELETE FROM events WHERE id = ?", row[0])
-        return PlannedEvent(parse_moment(row[1]), parse_stored_object(row[2]))
-
-    # Faults, projects, the log of writes
+        return PlannedEvent(_parse_moment(row[1]), _parse_stored_object(row[2]))
 
     def faults(self) -> list[tuple[int, Json]]:
         """Return the faults with their ids, oldest first."""
         return [
-            (i, parse_stored_object(text))
+            (i, _parse_stored_object(text))
             for i, text in self._connection.execute("SELECT id, record FROM faults ORDER BY id")
         ]
 
@@ -244,7 +230,7 @@ class StateSession:
     def project(self, project: str) -> Json:
         """Return the stored data of a project (its Compute Engine metadata); empty at first."""
         row = self._row("SELECT record FROM projects WHERE project = ?", project)
-        return parse_stored_object(row[0]) if row else {}
+        return _parse_stored_object(row[0]) if row else {}
 
     def put_project(self, project: str, document: Json) -> None:
         """Store the data of a project."""
@@ -263,7 +249,7 @@ class StateSession:
     def requests(self) -> list[tuple[datetime, str, str]]:
         """Return time, method id and resource name of the calls that write, oldest first."""
         rows = self._connection.execute("SELECT at, method, name FROM requests ORDER BY serial")
-        return [(parse_moment(at), method, name) for at, method, name in rows]
+        return [(_parse_moment(at), method, name) for at, method, name in rows]
 
     def exists(self, record: NodeRecord | QueuedRecord) -> bool:
         """Return whether a record is visible now."""
@@ -422,13 +408,13 @@ def parse_stored(text: object, kind: Checker = ITEM) -> Any:
     return found
 
 
-def parse_stored_object(text: object) -> Json:
-    """Parse a stored JSON object, as `stored` does."""
+def _parse_stored_object(text: object) -> Json:
+    """Parse a stored JSON object, as `parse_stored` does."""
     found: Json = parse_stored(text, _OBJECT)
     return found
 
 
-def parse_moment(seconds: object) -> datetime:
+def _parse_moment(seconds: object) -> datetime:
     """Return the time of a number of seconds since 1970."""
     assert isinstance(seconds, int | float)  # noqa: S101  # written by ourselves; guides mypy
     return datetime.fromtimestamp(seconds, UTC)
@@ -459,9 +445,9 @@ _COLUMNS: Mapping[type, tuple[str, ...]] = {
 }
 _SHAPES: Mapping[type, Shape] = {NodeRecord: _NODE_RECORD, QueuedRecord: _QUEUED_RECORD, OperationRecord: _OPERATION}
 _DECODERS: Mapping[str, Callable[[Any], Any]] = {
-    "timeline": lambda rows: tuple(LifecyclePhase(parse_moment(at), *rest) for at, *rest in rows),
+    "timeline": lambda rows: tuple(LifecyclePhase(_parse_moment(at), *rest) for at, *rest in rows),
     "node_ids": tuple,
-    **dict.fromkeys(("keys_changed", "created", "ended"), parse_moment),
+    **dict.fromkeys(("keys_changed", "created", "ended"), _parse_moment),
 }
 
 
@@ -494,13 +480,13 @@ class ResourceStore:
         """Return a document. None if there is none."""
         text = "SELECT record FROM resources WHERE kind = ? AND parent = ? AND name = ?"
         row = self._connection.execute(text, (kind, parent, name)).fetchone()
-        return parse_stored_object(row[0]) if row else None
+        return _parse_stored_object(row[0]) if row else None
 
     def find(self, kind: str, name: str) -> StoredResource | None:
         """Return the record of a name that is unique among all parents, such as a bucket's. None if there is none."""
         text = "SELECT parent, name, record FROM resources WHERE kind = ? AND name = ?"
         row = self._connection.execute(text, (kind, name)).fetchone()
-        return StoredResource(row[0], row[1], parse_stored_object(row[2])) if row else None
+        return StoredResource(row[0], row[1], _parse_stored_object(row[2])) if row else None
 
     def list_records(self, kind: str, parent: str | None = None, *, prefix: str = "") -> Iterator[StoredResource]:
         """Yield the records of a parent (None: of all parents) by name, those whose name begins with a prefix."""
@@ -509,7 +495,7 @@ class ResourceStore:
             " AND name >= :prefix AND substr(name, 1, length(:prefix)) = :prefix ORDER BY parent, name"
         )
         for row in self._connection.execute(text, {"kind": kind, "parent": parent, "prefix": prefix}):
-            yield StoredResource(row[0], row[1], parse_stored_object(row[2]))
+            yield StoredResource(row[0], row[1], _parse_stored_object(row[2]))
 
     def put(self, kind: str, parent: str, name: str, document: Json) -> None:
         """Store a document, replacing the current one."""

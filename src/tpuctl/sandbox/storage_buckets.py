@@ -261,7 +261,7 @@ def merge_patch(current: Json, change: Json) -> Json:
 def _get_policy(session: StateSession, call: Call) -> Json:
     bucket = open_bucket(session, call, "storage.buckets.getIamPolicy")
     version = int(call.params.get("optionsRequestedPolicyVersion") or 1)
-    default = default_bucket_policy(bucket.project)
+    default = _default_bucket_policy(bucket.project)
     return _policy_response(
         bucket, read_iam_policy(session, BUCKET_KIND, bucket.name, default=default, version=version)
     )
@@ -271,7 +271,7 @@ def _get_policy(session: StateSession, call: Call) -> Json:
 def _set_policy(session: StateSession, call: Call) -> Json:
     """Replace the policy: 412 if the etag is not the current one."""
     bucket = open_bucket(session, call, "storage.buckets.setIamPolicy")
-    default = default_bucket_policy(bucket.project)
+    default = _default_bucket_policy(bucket.project)
     kept = replace_iam_policy(session, BUCKET_KIND, bucket.name, call.body, default=default)
     if kept is None:
         raise condition_not_met()
@@ -288,7 +288,7 @@ def _test_permissions(session: StateSession, call: Call) -> Json:
     return {**answer, "permissions": granted} if granted else answer
 
 
-def default_bucket_policy(project: str) -> Json:
+def _default_bucket_policy(project: str) -> Json:
     """Return the initial policy of a bucket with uniform access (documentation: the convenience values of basic roles)."""
     owners = [f"projectEditor:{project}", f"projectOwner:{project}"]
     readers = [f"projectViewer:{project}"]

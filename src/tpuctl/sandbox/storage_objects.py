@@ -52,25 +52,25 @@ def _insert_object(session: StateSession, call: Call) -> Json:
     if len(name.encode()) > _LONGEST_NAME:
         raise storage_invalid("The maximum object length is 1024 characters, but got a name with more.")
     current = session.resources.get(OBJECT_KIND, bucket, name)
-    check_preconditions(call, current)
+    _check_preconditions(call, current)
     if current is not None:
         open_bucket(session, call, "storage.objects.delete")  # documentation: replacing an object needs it
-    calculated = md5_digest(call.media.content)
+    calculated = _md5_digest(call.media.content)
     if call.body.get("md5Hash") not in {None, calculated}:
         raise storage_invalid(f'Provided MD5 hash "{call.body["md5Hash"]}" doesn\'t match calculated MD5 hash.')
-    given, crc32c = call.body.get("crc32c"), crc32c_digest(call.media.content)
+    given, crc32c = call.body.get("crc32c"), _crc32c_digest(call.media.content)
     if given is not None and crc32c is not None and given != crc32c:
         raise storage_invalid(f'Provided CRC32C "{given}" doesn\'t match calculated CRC32C "{crc32c}".')
-    return store_object(session, bucket, name, media=call.media, fields=call.body)
+    return _store_object(session, bucket, name, media=call.media, fields=call.body)
 
 
 def put_object(session: StateSession, /, bucket: str, name: str, content: bytes | str = b"", **fields: Any) -> Json:
     """Add an object for a seed, or a new generation of it. Raises `ApiError` 404 for a bucket that does not exist."""
     media = Media(content.encode() if isinstance(content, str) else content, str(fields.get("contentType", "")))
-    return store_object(session, bucket, name, media=media, fields=fields)
+    return _store_object(session, bucket, name, media=media, fields=fields)
 
 
-def store_object(session: StateSession, bucket: str, name: str, *, media: Media, fields: Json) -> Json:
+def _store_object(session: StateSession, bucket: str, name: str, *, media: Media, fields: Json) -> Json:
     """Store an object as a new generation and return it. Raises `ApiError` 404 for a bucket that does not exist."""
     found = find_bucket(session, bucket)
     current = session.resources.get(OBJECT_KIND, bucket, name)
@@ -91,17 +91,17 @@ def store_object(session: StateSession, bucket: str, name: str, *, media: Media,
         "contentType": media.content_type or "application/octet-stream",
         "storageClass": found.document["document"].get("storageClass", "STANDARD"),
         "size": str(len(media.content)),
-        "md5Hash": md5_digest(media.content),
+        "md5Hash": _md5_digest(media.content),
         "etag": base64.b64encode(generation.to_bytes(8, "big")).decode(),
         **dict.fromkeys(("timeCreated", "updated", "timeFinalized", "timeStorageClassUpdated"), now),
         **{field: fields[field] for field in _INSERT_FIELDS if fields.get(field) is not None},
     }
-    if checksum := crc32c_digest(media.content):
+    if checksum := _crc32c_digest(media.content):
         document["crc32c"] = checksum
     if current is not None:
-        session.resources.delete_content(object_key(bucket, current))
+        session.resources.delete_content(_object_key(bucket, current))
     session.resources.put(OBJECT_KIND, bucket, name, document)
-    session.resources.put_content(object_key(bucket, document), media.content)
+    session.resources.put_content(_object_key(bucket, document), media.content)
     return document
 
 
@@ -123,7 +123,7 @@ def _get_object(session: StateSession, call: Call) -> Json | Response:
         "x-goog-stored-content-length": document["size"],
         "x-goog-stored-content-encoding": document.get("contentEncoding", "identity"),
     }
-    return Response(200, session.resources.content(object_key(document["bucket"], document)), headers)
+    return Response(200, session.resources.content(_object_key(document["bucket"], document)), headers)
 
 
 @answers("storage.objects.list")
@@ -155,11 +155,11 @@ def _delete_object(session: StateSession, call: Call) -> Json | Response:
     """Return 204 without a body."""
     document = _open_object(session, call, "storage.objects.delete")
     session.resources.delete(OBJECT_KIND, document["bucket"], document["name"])
-    session.resources.delete_content(object_key(document["bucket"], document))
+    session.resources.delete_content(_object_key(document["bucket"], document))
     return Response(204, b"")
 
 
-def check_preconditions(call: Call, current: Json | None) -> None:
+def _check_preconditions(call: Call, current: Json | None) -> None:
     """Raise `ApiError` 412 unless a call's preconditions hold; a missing object has generation 0.
 
     A read of an unchanged object (`ifGenerationNotMatch`) is a 304 (documentation).
@@ -186,7 +186,7 @@ def _open_object(session: StateSession, call: Call, permission: str) -> Json:
     bucket, name = call["bucket"], call["object"]
     open_bucket(session, call, permission)
     found = _find_object(session, bucket, name, call.params.get("generation"))
-    check_preconditions(call, found)
+    _check_preconditions(call, found)
     if found is None:
         raise _object_not_found(bucket, name)
     return found
@@ -196,7 +196,7 @@ def _object_not_found(bucket: str, name: str) -> ApiError:
     return ApiError(404, "NOT_FOUND", f"No such object: {bucket}/{name}")  # unverified words
 
 
-def object_key(bucket: str, document: Json) -> str:
+def _object_key(bucket: str, document: Json) -> str:
     """Return the name under which the bytes of an object are stored."""
     return f"{bucket}/{document['name']}#{document['generation']}"
 
@@ -255,13 +255,13 @@ def _rewrite_object(session: StateSession, call: Call) -> Json:
     if found is None:
         raise _object_not_found(source, name)
     current = session.resources.get(OBJECT_KIND, target, new_name)
-    check_preconditions(call, current)
+    _check_preconditions(call, current)
     if current is not None:
         _check_bucket(session, call, target, "storage.objects.delete")  # documentation: replacing an object needs it
-    content = session.resources.content(object_key(source, found))
+    content = session.resources.content(_object_key(source, found))
     fields = {**{key: found[key] for key in _COPIED_FIELDS if key in found}, **call.body}
     media = Media(content, str(call.body.get("contentType") or found["contentType"]))
-    document = store_object(session, target, new_name, media=media, fields=fields)
+    document = _store_object(session, target, new_name, media=media, fields=fields)
     sizes = dict.fromkeys(("totalBytesRewritten", "objectSize"), document["size"])
     return {"kind": "storage#rewriteResponse", **sizes, "done": True, "resource": document}
 
@@ -323,12 +323,12 @@ _POLYNOMIAL = 0x82F63B78  # Castagnoli's, its bits reversed
 _LONGEST = 1 << 20  # 1 MiB takes 100 ms here
 
 
-def md5_digest(content: bytes) -> str:
+def _md5_digest(content: bytes) -> str:
     """Return the MD5 hash in base64."""
     return base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
 
 
-def crc32c_digest(content: bytes) -> str | None:
+def _crc32c_digest(content: bytes) -> str | None:
     """Return the CRC32C, big-endian in base64. None for more than a megabyte, which would take too long."""
     if len(content) > _LONGEST:
         return None

@@ -27,7 +27,7 @@ _TYPE_PREFIX = "type.googleapis.com/google.cloud.tpu."
 
 @answers("tpu.projects.locations.operations.get")
 def _get_operation(session: StateSession, call: Call) -> Json:
-    return render_operation(session, _find_operation(session, call), call.version)
+    return _render_operation(session, _find_operation(session, call), call.version)
 
 
 @answers("tpu.projects.locations.operations.list")
@@ -39,7 +39,7 @@ def _list_operations(session: StateSession, call: Call) -> Json:
     found = session.operations(where.project, zone, after=page_number(call), limit=limit + 1)
     wanted = {"done=true": True, "done=false": False}.get(call["filter"].replace(" ", "").lower())
     page = [op for _, op in found[:limit] if wanted is None or op.is_done(session.now) is wanted]
-    answer: Json = {"operations": [render_operation(session, operation, call.version) for operation in page]}
+    answer: Json = {"operations": [_render_operation(session, operation, call.version) for operation in page]}
     if len(found) > limit:
         answer["nextPageToken"] = page_token(str(found[limit - 1][0]))
     return answer
@@ -97,14 +97,14 @@ def begin_operation(
         request_id=_request_id(call),
     )
     session.put_operation(operation)
-    return render_operation(session, operation, call.version)
+    return _render_operation(session, operation, call.version)
 
 
 def repeated_operation(session: StateSession, call: Call) -> Json | None:
     """Return the operation of an earlier call with the same `requestId`, if any (documented: a repeat is harmless)."""
     request_id = _request_id(call)
     operation = session.operation_of_request(request_id) if request_id else None
-    return render_operation(session, operation, call.version) if operation else None
+    return _render_operation(session, operation, call.version) if operation else None
 
 
 def settle_operations(session: StateSession, target: str, timeline: Timeline) -> None:
@@ -128,7 +128,7 @@ def settle_operations(session: StateSession, target: str, timeline: Timeline) ->
 _LOST_STATES = frozenset({"DELETING", "PREEMPTED", "TERMINATED", "SUSPENDING", "FAILED", lifecycle.GONE})
 
 
-def render_operation(session: StateSession, operation: OperationRecord, version: str) -> Json:
+def _render_operation(session: StateSession, operation: OperationRecord, version: str) -> Json:
     """Return an operation as one version of the API shows it now.
 
     Its result is the target at the end of the operation; if the target was replaced since, the target at its start.

@@ -69,7 +69,7 @@ _CHOSEN = (
 
 @answers("tpu.projects.locations.queuedResources.get")
 def _get_queued_resource(session: StateSession, call: Call) -> Json:
-    return render_queued_resource(find_queued_resource(session, call["name"]), session.now, call.version)
+    return render_queued_resource(_find_queued_resource(session, call["name"]), session.now, call.version)
 
 
 @answers("tpu.projects.locations.queuedResources.list")
@@ -130,7 +130,7 @@ def _delete_queued_resource(session: StateSession, call: Call) -> Json:
     """Delete a queued resource; without `force` only in the states that the API's field text names."""
     if repeated := repeated_operation(session, call):
         return repeated
-    record = find_queued_resource(session, call["name"])
+    record = _find_queued_resource(session, call["name"])
     owned = _nodes_of(session, record)
     state = record.state(session.now)
     are_deleted = state == "ACTIVE" and not any(session.exists(node) for node in owned)
@@ -158,7 +158,7 @@ def _reset_queued_resource(session: StateSession, call: Call) -> Json:
 
     Observed for SUSPENDED; that ACTIVE accepts it, and what becomes of the nodes, is unverified.
     """
-    record = find_queued_resource(session, call["name"])
+    record = _find_queued_resource(session, call["name"])
     if (state := record.state(session.now)) != "ACTIVE":
         raise failed_precondition(f"reset is not supported while in state {state}")
     ended = session.now
@@ -170,7 +170,7 @@ def _reset_queued_resource(session: StateSession, call: Call) -> Json:
     return begin_operation(session, record, "reset", call, goal="", ended=ended)
 
 
-def find_queued_resource(session: StateSession, name: str) -> QueuedRecord:
+def _find_queued_resource(session: StateSession, name: str) -> QueuedRecord:
     """Return a queued resource that is there now. Raises `ApiError` 404, or 403 for an unknown zone."""
     where = parse_resource_name(name)
     catalog.check_location(where.project, where.zone)
@@ -196,7 +196,7 @@ def _check_request(
     for spec in document["tpu"]["nodeSpec"]:
         if str(spec.get("parent") or "").split("/")[2:] != ["locations", where.zone]:
             raise invalid_field("Parent", str(spec.get("parent") or ""))
-    check_valid_interval(document, session.now)
+    _check_valid_interval(document, session.now)
     for node_id, body in nodes.items():
         check_node(session, where.project, where.zone, node_id, body=body)
 
@@ -206,7 +206,7 @@ _STATES_DECIDING = timedelta(seconds=2)
 _UNDECIDED = frozenset({"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES"})
 
 
-def check_valid_interval(document: Json, now: datetime) -> None:
+def _check_valid_interval(document: Json, now: datetime) -> None:
     """Raise `ApiError` 400 for a request that can never be provisioned: its end is past, or before its start (unverified)."""
     begin, end = _valid_time(document, "After", now), _valid_time(document, "Until", now)
     if end and (end <= now + _STATES_DECIDING or (begin and end <= begin)):
@@ -338,7 +338,7 @@ def _valid_time(document: Json, which: str, created: datetime) -> datetime | Non
 @answers("tpu.projects.locations.queuedResources.getMaintenanceInfo")
 def _get_maintenance_info(session: StateSession, call: Call) -> Json:
     """Return an entry for each node with announced or ongoing maintenance."""
-    record = find_queued_resource(session, call["name"])
+    record = _find_queued_resource(session, call["name"])
     entries = [
         {"nodeName": node.node_id, "nodeUid": node.number, "upcomingMaintenance": phase.maintenance}
         for node in _nodes_of(session, record)
@@ -353,7 +353,7 @@ def _perform_queued_maintenance(session: StateSession, call: Call) -> Json:
 
     Rejected, without a change, if one of them is not of this request or has no maintenance that a customer may start.
     """
-    record = find_queued_resource(session, call["name"])
+    record = _find_queued_resource(session, call["name"])
     nodes = {node.node_id: node for node in _nodes_of(session, record)}
     wanted = [str(name).rpartition("/")[2] for name in call.body.get("nodeNames") or nodes]
     for node_id in wanted:

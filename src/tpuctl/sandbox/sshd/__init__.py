@@ -1,7 +1,7 @@
 """Real ssh to sandbox workers: each connection is a separate OpenSSH `sshd -i`, started as ssh's ProxyCommand.
 
 There is no port, no daemon and no need to be root. A worker is a home folder beside the sandbox's file; its commands
-run on this machine, as the user who runs ssh. Clients need `proxy_command`, the API's guest attributes need `host_key`.
+run on this machine, as the user who runs ssh.
 """
 
 from __future__ import annotations
@@ -10,12 +10,8 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from tpuctl.sandbox.sshd.daemon import SshdUnavailableError, WorkerFolders, find_sshd, host_key
-
 if TYPE_CHECKING:
     from pathlib import Path
-
-__all__ = ["SshdUnavailableError", "WorkerFolders", "find_sshd", "host_key", "proxy_command"]
 
 
 def proxy_command(state_path: Path, address: str) -> str:
