@@ -23,7 +23,7 @@ _SHARD = "shard the model, so that each core holds a part of the weights (model 
 _LAYERS = "if the model does not fit even with a batch of 64, use fewer or smaller layers"
 _DONATE = "delete references to unused arrays, and donate inputs: `jax.jit(..., donate_argnums=...)`"
 _ORDER = "load the largest programs and arrays first, and do not keep two models at once"
-_PADDED_BY = MemoryAllocation(4 * GIB, "f32[8192,1]", None, None, 32 * MIB, 4 * GIB - 32 * MIB, Fraction(128))
+_PADDED_BY = MemoryAllocation(4 * GIB, "f32[8192,1]", None, 32 * MIB, 4 * GIB - 32 * MIB, Fraction(128))
 
 
 @pytest.mark.parametrize(

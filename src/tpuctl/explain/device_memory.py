@@ -33,7 +33,6 @@ class MemoryAllocation:
     size: int
     shape: str | None = None
     operator: str | None = None
-    label: str | None = None
     unpadded: int | None = None
     padding: int | None = None  # added to the tensor by the layout of the hardware
     expansion: Fraction | None = None  # the factor by which the padding enlarged the tensor
@@ -49,7 +48,6 @@ class MemoryUsage:
     limit: int | None = None
     over: int | None = None
     arguments: int | None = None
-    program: int | None = None
     allocations: tuple[MemoryAllocation, ...] = ()
     free: int | None = None  # when a running program requested `used` more
     unbroken: int | None = None  # the largest piece of the free memory
@@ -152,7 +150,6 @@ def _with_parts(usage: MemoryUsage, text: str) -> MemoryUsage:
     return replace(
         usage,
         arguments=_find_size(rf"(?<![\w/])arguments{_SIZE_IN_TABLE}", text),
-        program=_find_size(rf"(?<![\w/])program{_SIZE_IN_TABLE}", text),
         allocations=_parse_allocations(text),
     )
 
@@ -181,12 +178,10 @@ def _parse_allocation(size: str, block: str) -> MemoryAllocation | None:
     shape = re.search(r"\bShape:\s{1,80}(\w{1,16}\[[\d,\s<=]{0,200}\])", block)
     operator = re.search(r'\bOperator:[^\n]{0,600}?\bop_name="([^"\n]{1,300})', block)
     source = re.search(r'\bsource_file="([^"\n]{1,300})"\s{1,9}source_line=(\d{1,9})', block)
-    label = re.search(r"\bXLA\s{1,9}label:\s{1,80}([^\n=]{1,200})", block)
     return MemoryAllocation(
         in_bytes,
         shape="".join(shape[1].split()) if shape else None,
         operator=operator[1] if operator else None,
-        label=label[1].strip() if label else None,
         unpadded=_find_size(rf"\bUnpadded{_GAP}size:{_GAP}{_SIZE}", block),
         padding=parse_size(padding[1]) if padding else None,
         expansion=Fraction(padding[2]) if padding and padding[2] else None,

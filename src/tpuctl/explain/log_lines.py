@@ -723,7 +723,8 @@ class SearchWindow:
         starts, taken = self._spaced.starts, self._taken
         for text in self._texts:
             for match in _iter_matches(pattern, text.text):
-                if not match[0] or (text is not self._spaced and not text.has_seam(*match.span())):
+                start, end = match.span()
+                if start == end or (text is not self._spaced and not text.has_seam(start, end)):
                     continue
                 found = text.found(match)
                 start, end = starts[found.start[0]] + found.start[1], starts[found.end[0]] + found.end[1] + 1

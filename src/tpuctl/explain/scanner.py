@@ -401,7 +401,9 @@ class MessageCounter:
             self.first, self.workers = place(), {}
             self.facts = {name: text for name, text in found.groupdict().items() if text}
             self.following = following() if self.message.detail else ""
-        self.facts.update({name: text for name in self.message.latest if (text := found[name])})
+        for name in self.message.latest:
+            if text := found[name]:
+                self.facts[name] = text
         if worker is not None and worker not in self.workers and len(self.workers) < _MAX_WORKERS:
             self.workers[worker] = place()
 
