@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Twice the cores: many tests wait for gcloud, ssh or the sandbox's clock.
 WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 
-.PHONY: test test-pythons simulation demo lint compiled picture benchmarks clean
+.PHONY: test pytest test-pythons simulation demo lint compiled picture benchmarks clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -23,8 +23,12 @@ lint: $(VENV)/.ready
 compiled: $(VENV)/.ready
 	@$(BIN)/python -m compileall -q src
 
-# The same for the tests themselves, which every process of pytest would compile.
-test: lint compiled
+# Side by side: mypy uses one core.
+test: compiled
+	@$(MAKE) --no-print-directory -j2 lint pytest
+
+# The tests themselves are compiled, too, which every process of pytest would do.
+pytest: compiled
 	TMPDIR=$$(.ci/memory-folder) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -W error -n $(WORKERS) --dist worksteal
 
 # A part of the tests on each other Python of this machine, and with the lowest versions of the dependencies.

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-_MARK = b"\n\0tpuctl-job\n"
+_MARK = b"\n\0tpuctl-agent\n"
 _READY, _STARTED, _EXIT = b"h\0\0\0\3new", b"s\0\0\0\0", b"x\0\0\0\x0bexit 0 0.00"
 _GO, _BYE = b"g\0\0\0\0", b"b\0\0\0\0"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import re
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
@@ -13,7 +15,7 @@ from tests.cli.test_docs_tables import table, words
 from tpuctl.check.ai_platform import JOB_RULES
 from tpuctl.check.facts import Absent, BucketFacts, BucketUse, CheckFacts, Known, ProjectResources, Unknown, WantedNode
 from tpuctl.check.findings import CheckRule, EnableService, Level, Remedy, RuleResult, evaluate_rules
-from tpuctl.check.report_rendering import ZONES_SCHEMA_VERSION, check_to_json, ranking_to_json
+from tpuctl.check.report_rendering import ZONES_SCHEMA_VERSION, findings_view, ranking_view, wanted_to_json
 from tpuctl.check.rules import CATEGORIES
 from tpuctl.check.rules import RULES as OF_NODES
 from tpuctl.check.zone_ranking import rank_zones
@@ -23,6 +25,8 @@ from tpuctl.models.node import Tier
 from tpuctl.models.project import QuotaLimit
 from tpuctl.models.spec import NodeSpec
 from tpuctl.names import NodeName
+from tpuctl.output.terminal import OutputFormat, StandardStreams, Terminal
+from tpuctl.output.views import View, show_view
 
 PAGE = "reference/checks.md"
 RULES: tuple[CheckRule[Any], ...] = (*OF_NODES, *JOB_RULES)
@@ -87,6 +91,14 @@ def seen(*values: dict[str, Any]) -> dict[str, set[str]]:
     return found
 
 
+def shown_json(view: View, *, sandbox: bool) -> dict[str, Any]:
+    """Return the object that `-o json` prints."""
+    out = io.StringIO()
+    terminal = Terminal(StandardStreams(io.StringIO(), out, io.StringIO(), False, False, False, 80), {})
+    show_view(view, terminal, OutputFormat.JSON, sandbox=sandbox)
+    return dict(json.loads(out.getvalue()))
+
+
 BARE = WantedNode(project="p", zone="z-a", spec=NodeSpec(accelerator_type="v4-8", runtime_version="r"))
 FULL = WantedNode(
     project="p",
@@ -112,7 +124,10 @@ def test_report_json_matches_reference() -> None:
         facts, [CheckRule("TPU101", "t", "", lambda _: [SAID, RuleResult(level=Level.OK, subject="s", text="t")])]
     )
 
-    full, bare = check_to_json(found, FULL, sandbox=True), check_to_json(found, BARE, sandbox=False)
+    full, bare = (
+        shown_json(findings_view(found, about={"target": wanted_to_json(wanted)}), sandbox=wanted is FULL)
+        for wanted in (FULL, BARE)
+    )
 
     assert seen(full, bare) == documented("check-json")
     assert full.keys() - bare.keys() == {"sandbox"}
@@ -139,6 +154,6 @@ def test_ranking_json_matches_reference() -> None:
     )
     bare = rank_zones(spec, project="p", today=date(2026, 1, 1), offers=far)
 
-    found = seen(*(ranking_to_json(each, sandbox=each is full) for each in (full, bare)))
+    found = seen(*(shown_json(ranking_view(each), sandbox=each is full) for each in (full, bare)))
 
     assert found == documented("zones-json")

@@ -9,7 +9,7 @@ from tests.cli.test_docs_tables import table, words
 from tpuctl.config.settings import SETTINGS
 
 _CHECKING = Path(__file__).resolve().parents[2] / "src/tpuctl/check"
-_PERMISSION = re.compile(r'permission="([^"]+)"')
+_PERMISSION = re.compile(r'(?:ApiCall\.of|\bcall)\(\s*"([^"]+)"')
 
 
 def test_every_query_permission_is_documented() -> None:

@@ -22,7 +22,7 @@ from tpuctl.check.findings import (
     evaluate_rules,
     warning_line,
 )
-from tpuctl.check.report_rendering import finding_lines, report_summary, show_findings
+from tpuctl.check.report_rendering import finding_lines, report_summary, show_findings, wanted_to_json
 from tpuctl.models.node import Tier
 from tpuctl.models.spec import NodeSpec
 from tpuctl.names import NodeName
@@ -87,7 +87,8 @@ def shown(
     terminal = Terminal(
         StandardStreams(io.StringIO(), out, err, person, person, person, options.pop("width", 80)), environ or {}
     )
-    show_findings(terminal, what, form, wanted=WANTED, elapsed=timedelta(milliseconds=640), **options)
+    about = {"target": wanted_to_json(WANTED)}
+    show_findings(terminal, what, form, about=about, elapsed=timedelta(milliseconds=640), **options)
     return out.getvalue(), err.getvalue()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from tpuctl.check.findings import (
     RuleResult,
 )
 from tpuctl.check.fixes import apply_fix, available_fixes
-from tpuctl.check.gate import PreflightCheck, check_failed_error, warning_lines
+from tpuctl.check.gate import CheckCache, PreflightCheck, check_failed_error, warning_lines
 from tpuctl.clock import ManualClock
 from tpuctl.errors import CheckFailedError, TpuctlError
 from tpuctl.models.events import NodeEvent
@@ -41,23 +42,19 @@ WANTED = WantedNode(project="sandbox", zone=ZONE, spec=SPEC, name=NAME)
 NODE = Node.from_api({"name": f"projects/sandbox/locations/{ZONE}/nodes/demo", "acceleratorType": "v4-8"})
 
 
-class Kept(dict[str, Any]):
-    """A cache without expiry."""
-
-    def clear(self, *, keep: str = "") -> None:
-        for key in [key for key in self if key != keep]:
-            del self[key]
-
-    def put(self, key: str, value: Any) -> None:  # JSON
-        self[key] = json.loads(json.dumps(value))
-
-
 @pytest.fixture
-def memory() -> Kept:
-    return Kept()
+def memory(tmp_path: Path) -> CheckCache:
+    """Return a cache whose clock stands still."""
+    return CheckCache(tmp_path / "checked.json", ManualClock())
 
 
-def gate(sandbox: Sandbox, memory: Kept, *accepted: str, **wishes: Any) -> PreflightCheck:
+def cached(tmp_path: Path) -> list[Any]:
+    """Return the values of the cache."""
+    path = tmp_path / "checked.json"
+    return [entry["said"] for entry in json.loads(path.read_text()).values()] if path.exists() else []
+
+
+def gate(sandbox: Sandbox, memory: CheckCache, *accepted: str, **wishes: Any) -> PreflightCheck:
     clock = ManualClock()
     return PreflightCheck(
         lambda: sources(sandbox),
@@ -89,7 +86,7 @@ def limit(sandbox: Sandbox, value: int) -> None:
         put_quota(session, limit=value, generation="v4", zone=ZONE)
 
 
-def test_cached_check_repeats_warnings_without_requests(sandbox: Sandbox, memory: Kept) -> None:
+def test_cached_check_repeats_warnings_without_requests(sandbox: Sandbox, memory: CheckCache, tmp_path: Path) -> None:
     """A permanent refusal is cached as unknown."""
     administration.add_bucket(sandbox.state, "far", location="EU")
     administration.add_bucket(sandbox.state, "mars", location="MARS-CENTRAL1")
@@ -97,7 +94,7 @@ def test_cached_check_repeats_warnings_without_requests(sandbox: Sandbox, memory
     wishes = {"buckets": tuple(BucketUse(name, reads=False) for name in ("far", "mars", "old"))}
     with pytest.raises(CheckFailedError, match="TPU101"):
         check(gate(sandbox, memory, **wishes))
-    assert memory == {}
+    assert cached(tmp_path) == []
 
     administration.add_bucket(sandbox.state, "far", location="US")
     spec, name = replace(SPEC, accelerator_type="v2-8"), replace(NAME, zone="us-central1-b")
@@ -108,27 +105,27 @@ def test_cached_check_repeats_warnings_without_requests(sandbox: Sandbox, memory
     assert requests(sandbox) == before
     assert [line.split(" ")[0] for line in first] == ["TPU101", "TPU107", "not"]
     assert first[-1] == "not checked, because it could not be read: TPU101 (`tpuctl check` says why)"
-    assert len(memory) == 1
+    assert len(cached(tmp_path)) == 1
 
 
-def test_cached_check_without_warnings_is_silent(sandbox: Sandbox, memory: Kept) -> None:
+def test_cached_check_without_warnings_is_silent(sandbox: Sandbox, memory: CheckCache, tmp_path: Path) -> None:
     limit(sandbox, 8)
     assert check(gate(sandbox, memory)) == []
     before = requests(sandbox)
 
-    assert (check(gate(sandbox, memory)), requests(sandbox), list(memory.values())) == ([], before, [[]])
+    assert (check(gate(sandbox, memory)), requests(sandbox), cached(tmp_path)) == ([], before, [[]])
 
 
-def test_passing_gap_is_queried_again(sandbox: Sandbox, memory: Kept) -> None:
+def test_passing_gap_is_queried_again(sandbox: Sandbox, memory: CheckCache, tmp_path: Path) -> None:
     sandbox.fault("http-error", method="compute.firewalls.list", status=503, count=0)
 
     assert [line.partition(":")[0] for line in check(gate(sandbox, memory))] == [
         "not checked, because it could not be read"
     ]
-    assert memory == {}
+    assert cached(tmp_path) == []
 
 
-def test_passed_node_is_not_checked_for_ten_minutes(sandbox: Sandbox, memory: Kept) -> None:
+def test_passed_node_is_not_checked_for_ten_minutes(sandbox: Sandbox, memory: CheckCache) -> None:
     """Its warnings are not repeated either."""
     administration.add_bucket(sandbox.state, "data", location="US-CENTRAL2", versioning={"enabled": True})
     one, seen = gate(sandbox, memory, buckets=(BucketUse("data", reads=False),)), []
@@ -141,7 +138,7 @@ def test_passed_node_is_not_checked_for_ten_minutes(sandbox: Sandbox, memory: Ke
     assert seen == [(1, True), (0, False), (1, True)]
 
 
-def test_answers_are_shared_for_ten_minutes(sandbox: Sandbox, memory: Kept) -> None:
+def test_answers_are_shared_for_ten_minutes(sandbox: Sandbox, memory: CheckCache) -> None:
     """Queries that only one of the nodes needs are still sent."""
     one, asked = gate(sandbox, memory), []
     for name, minutes, seconds in (("a", 0, 0), ("b", 10, 0), ("c", 0, 1)):
@@ -153,7 +150,7 @@ def test_answers_are_shared_for_ten_minutes(sandbox: Sandbox, memory: Kept) -> N
     assert asked == [True, False, True]
 
 
-def test_discarded_answers_are_queried_again(sandbox: Sandbox, memory: Kept) -> None:
+def test_discarded_answers_are_queried_again(sandbox: Sandbox, memory: CheckCache) -> None:
     one = gate(sandbox, memory)
     administration.set_services(sandbox.state, {"compute.googleapis.com": False})
     before = one.report(WANTED).of(Level.ERROR)
@@ -166,7 +163,7 @@ def test_discarded_answers_are_queried_again(sandbox: Sandbox, memory: Kept) -> 
 
 
 @pytest.mark.parametrize(("value", "passes"), [(15, False), (16, True)])
-def test_siblings_count_and_the_node_once(sandbox: Sandbox, memory: Kept, *, value: int, passes: bool) -> None:
+def test_siblings_count_and_the_node_once(sandbox: Sandbox, memory: CheckCache, *, value: int, passes: bool) -> None:
     limit(sandbox, value)
     one = gate(sandbox, memory)
     one.siblings = {NAME: SPEC, replace(NAME, node_id="other"): SPEC}
@@ -178,7 +175,7 @@ def test_siblings_count_and_the_node_once(sandbox: Sandbox, memory: Kept, *, val
         check(one)
 
 
-def test_replaced_node_frees_its_quota(sandbox: Sandbox, memory: Kept) -> None:
+def test_replaced_node_frees_its_quota(sandbox: Sandbox, memory: CheckCache) -> None:
     put(sandbox)
     limit(sandbox, 8)
 
@@ -187,10 +184,10 @@ def test_replaced_node_frees_its_quota(sandbox: Sandbox, memory: Kept) -> None:
     check(gate(sandbox, memory), replaces=NODE)
 
 
-def test_accepting_all_sends_no_request(sandbox: Sandbox, memory: Kept) -> None:
+def test_accepting_all_sends_no_request(sandbox: Sandbox, memory: CheckCache, tmp_path: Path) -> None:
     limit(sandbox, 0)
 
-    assert (check(gate(sandbox, memory, "all")), requests(sandbox), memory) == ([], 0, {})
+    assert (check(gate(sandbox, memory, "all")), requests(sandbox), cached(tmp_path)) == ([], 0, [])
 
 
 @one_face

@@ -13,7 +13,7 @@ import pytest
 
 from tpuctl.check.colocation import EgressPrice, Relation
 from tpuctl.check.facts import Absent, BucketFacts, BucketUse, Fact, Known, ProjectResources, Unknown
-from tpuctl.check.report_rendering import show_zone_ranking
+from tpuctl.check.report_rendering import ranking_view
 from tpuctl.check.zone_ranking import BucketProximity, UnplacedBucket, ZoneQuota, ZoneRank, ZoneRanking, rank_zones
 from tpuctl.models.bucket import Bucket, BucketPlacement
 from tpuctl.models.grants import Grant
@@ -21,6 +21,7 @@ from tpuctl.models.node import Node, Tier
 from tpuctl.models.project import QuotaLimit
 from tpuctl.models.spec import NodeSpec
 from tpuctl.output.terminal import OutputFormat, StandardStreams, Terminal
+from tpuctl.output.views import show_view
 
 TODAY = date(2026, 7, 1)
 CENTRAL, EAST, WEST, EUROPE, TOKYO = (
@@ -349,7 +350,7 @@ def written(
 ) -> tuple[str, str]:
     out, err = io.StringIO(), io.StringIO()
     terminal = Terminal(StandardStreams(io.StringIO(), out, err, person, person, person, width), {"NO_COLOR": "1"})
-    show_zone_ranking(terminal, ranking, form, sandbox=sandbox)
+    show_view(ranking_view(ranking), terminal, form, sandbox=sandbox)
     return out.getvalue(), err.getvalue()
 
 

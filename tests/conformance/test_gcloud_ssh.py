@@ -58,12 +58,12 @@ def test_unmodified_gcloud_creates_uses_and_deletes_a_slice(environ: Mapping[str
     subprocess.run(keygen, check=True)
     (tmp_path / "data").write_text("payload\n")
 
-    created = gcloud("create", "pod", "--accelerator-type=v4-32", "--version=tpu-ubuntu2204-base")
+    created = gcloud("create", "pod", "--accelerator-type=v4-16", "--version=tpu-ubuntu2204-base")
     listed = gcloud("list", "--format=value(name,acceleratorType,state)")
     hosts, code = gcloud("ssh", "pod", "--worker=all", "--command=hostname")
     copied = gcloud("scp", str(tmp_path / "data"), "pod:", "--worker=all")
     read = gcloud(
-        "ssh", "pod", "--worker=3", "--command=cat data; echo $TPU_WORKER_ID; ls $TPUCTL_DEVICE_ROOT/dev | wc -l"
+        "ssh", "pod", "--worker=1", "--command=cat data; echo $TPU_WORKER_ID; ls $TPUCTL_DEVICE_ROOT/dev | wc -l"
     )
     # tpuctl connects with the key that gcloud added, and finds the same host keys.
     url = environ["CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"].rstrip("/")
@@ -74,12 +74,12 @@ def test_unmodified_gcloud_creates_uses_and_deletes_a_slice(environ: Mapping[str
     left = gcloud("list", "--format=value(name)")
 
     assert created == ("", 0)
-    assert listed == ("pod\tv4-32\tREADY\n", 0)
+    assert listed == ("pod\tv4-16\tREADY\n", 0)
     assert code == 0, hosts
-    assert sorted(re.sub(r"t1v-n-[0-9a-f]{8}", "", host) for host in hosts.split()) == ["-w-0", "-w-1", "-w-2", "-w-3"]
+    assert sorted(re.sub(r"t1v-n-[0-9a-f]{8}", "", host) for host in hosts.split()) == ["-w-0", "-w-1"]
     assert copied == ("", 0)
-    assert read == ("payload\n3\n4\n", 0)
-    lines = [f"[{worker}] {line}" for worker in range(4) for line in ("payload", str(worker))]
+    assert read == ("payload\n1\n4\n", 0)
+    lines = [f"[{worker}] {line}" for worker in range(2) for line in ("payload", str(worker))]
     assert (sorted(ran.stdout.splitlines()), ran.stderr, ran.returncode) == (sorted(lines), "", 0)
     assert keys_of[0] == keys_of[1] != set()
     assert (deleted, left) == (("", 0), ("", 0))

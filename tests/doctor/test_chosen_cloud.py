@@ -17,7 +17,7 @@ from tests.doctor.doctor_console import run_doctor
 from tests.doctor.environment_cases import GOOD, problems, remedies
 from tpuctl.clock import ManualClock
 from tpuctl.config.sources import gcloud_may_have_login
-from tpuctl.doctor.doctor_facts import SandboxFailure
+from tpuctl.doctor.doctor_facts import AccessFailure
 from tpuctl.sandbox.http_server import open_server
 from tpuctl.sandbox.state import SandboxState
 
@@ -129,7 +129,7 @@ def test_doctor_invalid_settings_call_no_host(
 
 def test_doctor_unusable_sandbox_is_reported_once_with_a_remedy() -> None:
     seen = replace(
-        GOOD, network=replace(GOOD.network, hosts=(), sandbox_failure=SandboxFailure("it is damaged", ("fix it",)))
+        GOOD, network=replace(GOOD.network, hosts=(), sandbox_failure=AccessFailure("it is damaged", ("fix it",)))
     )
 
     assert [row for row in problems(seen) if row[0] != "TPU934"] == [("TPU933", "error", "it is damaged")]

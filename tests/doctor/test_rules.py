@@ -12,7 +12,7 @@ import pytest
 from tests.doctor.environment_cases import ADC, FILE, GOOD, LATE, TPU, Findings, problems, remedies, row_ids, with_
 from tpuctl.check.facts import Absent, Known, Unknown
 from tpuctl.check.findings import Level
-from tpuctl.doctor.doctor_facts import AccessToken, CloudHost, EnvironmentFacts, HostAnswer, PathStatus, TokenFailure
+from tpuctl.doctor.doctor_facts import AccessFailure, AccessToken, CloudHost, EnvironmentFacts, HostAnswer, PathStatus
 from tpuctl.doctor.rule_catalogue import ENVIRONMENT_RULES, evaluate_environment
 
 
@@ -55,7 +55,7 @@ def test_rules_never_report_unknown_facts_as_ok(part: str) -> None:
 
 
 def refused(**fields: Any) -> EnvironmentFacts:
-    return with_("identity", token=Known(TokenFailure("why", ("do this",), "auth-grant-expired")), **fields)
+    return with_("identity", token=Known(AccessFailure("why", ("do this",), "auth-grant-expired")), **fields)
 
 
 IDENTITY: list[tuple[EnvironmentFacts, Findings]] = [
@@ -125,7 +125,7 @@ IDENTITY: list[tuple[EnvironmentFacts, Findings]] = [
 
 
 def ahead(seconds: float, **fields: Any) -> EnvironmentFacts:
-    answer = HostAnswer(404, timedelta(), timedelta(seconds=seconds))
+    answer = HostAnswer(timedelta(), timedelta(seconds=seconds))
     return with_("network", hosts=(CloudHost(TPU, None, Known(answer)),), **fields)
 
 

@@ -11,11 +11,12 @@ import pytest
 from tests.doctor.environment_cases import GOOD, LATE, Findings, problems, remedies, row_ids, with_
 from tpuctl.check.facts import Absent, Known, Unknown
 from tpuctl.config.settings import ConfigEntry, ConfigFile, ResolvedSetting, Settings, SettingSource, SourceKind
+from tpuctl.doctor.cloud_rules import NEEDED_PERMISSIONS
 from tpuctl.doctor.doctor_facts import AccessToken, EnvironmentFacts
 
 
 def lacking(*names: str) -> EnvironmentFacts:
-    held = frozenset(GOOD.cloud.wanted_permissions) - set(names)
+    held = frozenset(NEEDED_PERMISSIONS) - set(names)
     return with_("cloud", permissions=Known(held))
 
 

@@ -10,7 +10,7 @@ import click
 import pytest
 
 from tpuctl.cli.tree import command_tree
-from tpuctl.explain.lookup import Topic, find_topic, known_topics, messages_about, topics_of
+from tpuctl.explain.lookup import Topic, find_topic, known_topics, messages_about
 from tpuctl.explain.messages import known_messages, message_by_id
 
 TOPICS = known_topics()
@@ -89,7 +89,7 @@ def test_messages_and_topics_reference_each_other() -> None:
 
     assert message is not None
     assert isinstance(topic, Topic)
-    assert topics_of(message) == (topic,)
+    assert message.topics == (topic.id,)
     assert message in messages_about(topic)
 
 

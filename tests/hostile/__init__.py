@@ -21,7 +21,7 @@ Steps = Sequence[Step]
 
 WORKERS = 4
 # What programs on workers send first.
-MARK = b"\n\0tpuctl-job\n"
+MARK = b"\n\0tpuctl-agent\n"
 
 _SSH = """
 import _thread, binascii, os, sys, time  # json, base64 and threading would cost as long again as all of this

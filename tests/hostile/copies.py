@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.conftest import Sandbox
-from tests.hostile import HostileSlice, Steps, frame, hold, repeat, send, until
+from tests.hostile import MARK, HostileSlice, Steps, frame, hold, repeat, send, until
 from tests.lifecycle import put
 
-FILES = b"\0tpuctl-files\n"
-EVIDENCE = b"\n\0tpuctl-evidence\n"
 STOLEN = b"planted"  # 7 bytes
 # Python builds nested lists by recursion.
 DEEP = b"[" * 100_000
@@ -56,8 +54,11 @@ def told(kind: bytes, value: Any) -> bytes:
 
 
 def line(value: Any) -> bytes:
-    """Return a line of a copy or a sync; bytes are sent as they are, all else as JSON."""
-    return (value if isinstance(value, bytes) else json.dumps(value).encode()) + b"\n"
+    """Return a value of a copy or a sync; bytes are sent as they are, all else as JSON."""
+    return told(b"x", value)
+
+
+FILES = MARK + line(None)
 
 
 def sending(*parts: bytes) -> Steps:
@@ -86,7 +87,7 @@ def entry(
 
 
 def content(data: bytes = STOLEN, problem: Any = None) -> bytes:
-    return data + line(problem)
+    return frame(b"o", data) + line(problem)
 
 
 def gives(*paths: Any, named: int = 1, **fields: Any) -> Steps:
@@ -103,7 +104,7 @@ def gives(*paths: Any, named: int = 1, **fields: Any) -> Steps:
 
 def takes(*parts: bytes) -> Steps:
     """Answer the entries of an upload with these lines."""
-    return [send(FILES), until(b"]\n"), send(*parts), hold()]
+    return [send(FILES), until(b"]]]"), send(*parts), hold()]
 
 
 def plan(**fields: Any) -> dict[str, Any]:

@@ -14,13 +14,13 @@ from tests.doctor.node.examinations import node
 from tests.hostile.test_hostile_frames import HELD, SHARE
 from tpuctl.check.facts import Known
 from tpuctl.check.findings import run_rules
-from tpuctl.doctor.doctor_facts import AllWorkersFacts, WorkerFacts
+from tpuctl.doctor.doctor_facts import AllWorkersFacts
 from tpuctl.doctor.node_probes import parse_examination
 from tpuctl.doctor.rule_catalogue import WORKER_RULES
 from tpuctl.ssh.answers import UnexpectedAnswerError, parse_answer
 from tpuctl.ssh.connection import Target
 from tpuctl.ssh.tpu_holders import parse_holders
-from tpuctl.workers.tpu_release import holder_rows, holders_json
+from tpuctl.workers.tpu_release import HolderReport, holder_rows, holders_json
 from tpuctl.workers.worker_jobs import Job, job_json, job_row, parse_worker_job
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -44,15 +44,24 @@ ODD = {
     "ten numbers": '"' + "9" * 4000 + ' kB\\nMemTotal: 99999999999999999999 kB"',
 }
 EXAMINATION: dict[str, Any] = {
-    "version": 1,
     "began": NOW.timestamp(),
     "ended": NOW.timestamp() + 1,
     "kernel": "6.8.0",
-    "python": "3.10.12",
-    "uptime": {"ok": "90000.0"},
-    "logs": {"ok": {"path": "/tmp/tpu_logs", "state": "writable", "bytes": 1, "files": 1, "isComplete": True}},
-    "memory": {"ok": "MemTotal: 1000 kB\nMemAvailable: 900 kB\n"},
-    "killed": {"ok": {"count": 1, "lines": ["Out of memory: Killed process 7 (python3)"]}},
+    "uptime": {"ok": 90000.0},
+    "disks": {"ok": [{"mount": "/", "available": 10240, "used": 90, "inodes": 90}]},
+    "logs": {"ok": {"path": "/tmp/tpu_logs", "state": "writable", "size": 1, "files": 1, "is_complete": True}},
+    "memory": {"ok": {"total": 1024000, "available": 921600}},
+    "oom_kills": {"ok": {"count": 1, "last": "Out of memory: Killed process 7 (python3)"}},
+    "tpu_use": {"ok": f"tpuctl-holders {json.dumps(HELD)}"},
+    "inspection": {"ok": "tpuctl-worker startup=done about=- chips=4 holders=-"},
+    "variables": {
+        "ok": {
+            "session": {"JAX_PLATFORMS": "tpu"},
+            "login": {"TPU_LOG_DIR": "/tmp/x"},
+            "jobs": [{"TPU_MIN_LOG_LEVEL": "0"}],
+            "login_unread": None,
+        }
+    },
     "environments": {
         "ok": [
             {
@@ -63,16 +72,7 @@ EXAMINATION: dict[str, Any] = {
             }
         ]
     },
-    "said": {
-        "holders": {"code": 0, "out": f"\ntpuctl-holders {json.dumps(HELD)}\n"},
-        "inspection": {"code": 0, "out": "\ntpuctl-worker startup=done about=- chips=4 holders=-\n"},
-        "space": {"code": 0, "out": "/dev/root 100 90 10 90% /\n"},
-        "inodes": {"code": 0, "out": "/dev/root 100 90 10 90% /\n"},
-        "synchronized": {"code": 0, "out": "NTPSynchronized=yes\n"},
-    },
-    "session": {"JAX_PLATFORMS": "tpu"},
-    "login": {"ok": {"TPU_LOG_DIR": "/tmp/x"}},
-    "jobs": [{"TPU_MIN_LOG_LEVEL": "0"}],
+    "is_synchronized": {"ok": True},
 }
 MEMBER = cast("Target", SimpleNamespace(label="0", worker=0, node=node()))
 
@@ -80,20 +80,19 @@ MEMBER = cast("Target", SimpleNamespace(label="0", worker=0, node=node()))
 def show_share(text: str) -> str:
     """Return what `tpuctl jobs` shows of a job."""
     job = Job("a", (parse_worker_job(MEMBER, parse_answer(text), "job"),))
-    return f"{job.command}{job_row(job)}{json.dumps(job_json(job, sandbox=False))}"
+    return f"{job.command}{job_row(job)}{json.dumps(job_json(job))}"
 
 
 def show_holders(text: str) -> str:
     """Return what `tpuctl unstick` shows of a worker."""
-    found = parse_holders(text)
-    return f"{list(holder_rows('0', found))}{json.dumps(holders_json(0, found, None))}"
+    report = HolderReport(MEMBER, parse_holders(text))
+    return f"{list(holder_rows(report))}{json.dumps(holders_json(report))}"
 
 
 def show_examination(text: str) -> str:
     """Return what `tpuctl doctor` finds on a worker."""
-    told = parse_examination(text, NOW, NOW + timedelta(seconds=2))
-    assert isinstance(told, Known) or told.reason.startswith(("unexpected answer: ", "its answer has version "))
-    seen = AllWorkersFacts(node=node(), now=NOW, expected=(0,), workers=(WorkerFacts(0, told),))
+    report = parse_examination(parse_answer(text), NOW, NOW + timedelta(seconds=2))
+    seen = AllWorkersFacts(node=node(), now=NOW, answers={0: Known(report)})
     return "".join(f"{one.found.text}{one.found.why}{one.found.remedies}" for one in run_rules(seen, WORKER_RULES))
 
 

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.hostile import HostileSlice, Steps, frame, hold, leave, send, until
+from tests.hostile import MARK, HostileSlice, Steps, frame, hold, leave, send, until
 from tests.hostile.copies import (
     DEEP,
-    EVIDENCE,
     FILES,
     STOLEN,
     Crowd,
@@ -98,16 +97,20 @@ def first(**fields: Any) -> Steps:
     return sending(overview(), entry("results.txt", **fields), content())
 
 
-LINES = {
+FRAMES = {
+    "no hello": [send(FILES[:-9], line(7)), hold()],
     "a file before the overview": sending(entry("results.txt"), content()),
     "two overviews": sending(overview(), overview()),
     "overviews without end": flood(block=overview()),
     "no file": sending(overview(), line(None)),
-    "bytes without a file": sending(overview(), STOLEN, line(None)),
+    "bytes without a file": sending(overview(), content()),
     "more bytes than announced": sending(overview(), entry("results.txt"), content(b"x" * 8)),
-    "a file without end": flood(overview(), entry("results.txt"), block=b"x"),
-    "empty lines without end": flood(overview(), block=b"\n"),
-    "a line without end": flood(overview(), block=b"x"),
+    "a file without end": flood(overview(), entry("results.txt"), block=frame(b"o", b"x")),
+    "empty blocks without end": flood(overview(), entry("results.txt"), block=frame(b"o")),
+    "a value in place of bytes": sending(overview(), entry("results.txt"), line("planted")),
+    "a frame without end": flood(overview(), frame(b"x", length=2**31), block=b"x"),
+    "a frame of a job": sending(overview(), frame(b"s")),
+    "an unknown frame": sending(overview(), frame(b"?")),
     "an end that is a number": sending(overview(), entry("results.txt"), content(problem=7)),
     "an end that is a list": sending(overview(), entry("results.txt"), content(problem=[])),
     "noise without end": [*flood(block=b"x")[1:]],
@@ -138,7 +141,7 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize("attacks", [NAMES, LINES], ids=["names", "lines"])
+@pytest.mark.parametrize("attacks", [NAMES, FRAMES], ids=["names", "frames"])
 def test_scp_of_a_file_accepts_only_the_requested_file(pod: HostileSlice, attacks: dict[str, Steps]) -> None:
     (pod.tpuctl.folder / "results.txt").write_text(SECRET)
     before = files(Path(pod.tpuctl.environ["HOME"])), files(pod.tpuctl.folder)
@@ -256,20 +259,21 @@ def test_scp_reveals_no_local_files_to_a_worker(pod: HostileSlice) -> None:
     here = pod.tpuctl.folder
     (here / "results.txt").write_text(SECRET)
     guesses = [entry("results.txt", size=number + 1) for number in range(len(SECRET))]
-    asked = [send(FILES), until(b"hidden=False)\n{")]
+    asked = [send(FILES), until(b"g\0\0\0")]
     pod.play({
         1: [[*asked, send(overview(named=7, count=7), *guesses), hold()]],
-        2: [[*asked, send(overview(), entry("results.txt"), STOLEN[:3]), leave(255)], [*asked, leave(1)]],
+        2: [[*asked, send(overview(), entry("results.txt"), frame(b"o", STOLEN[:3])), leave(255)], [*asked, leave(1)]],
         3: [[*asked, send(overview(), entry("results.txt", mode=0o106777), content()), hold()]],
     })  # fmt: skip
 
     said = [pod.tpuctl("scp", "-p", "pod:results.*", ".", "--worker", str(worker)) for worker in (1, 2, 3)]
 
     # What comes after the program, which they are sent as well.
-    heard = [pod.received(worker).rpartition(b"hidden=False)\n")[2] for worker in (1, 2, 3)]
+    heard = [pod.received(worker).rpartition(b"'worker': %d})\n" % worker)[2] for worker in (1, 2, 3)]
     assert [code for _, _, code in said] == [11, 11, 0], said
     (part,) = here.glob(".tpuctl-parts-*-2/*")
-    assert heard == [b"{}\n", line({part.name: 3}).replace(b" ", b""), b"{}\n"]
+    nothing, its_own = (told(b"g", json.dumps(parts, separators=(",", ":")).encode()) for parts in ({}, {part.name: 3}))
+    assert heard == [nothing, its_own, nothing]
     assert (here / "results.txt").read_bytes() == STOLEN
     assert (here / "results.txt").stat().st_mode & 0o7000 == 0
 
@@ -292,8 +296,8 @@ UPLOADS = {
     "a report that is no list": takes(line([[], [], []]), line(None)),
     "an end at once": takes(line(None)),
     "answers without end": flood(block=line([])),
-    "a line without end": flood(block=b"x"),
-    "bytes of a file": takes(STOLEN + b"\n"),
+    "a frame without end": flood(frame(b"x", length=2**31), block=b"x"),
+    "bytes of a file": takes(frame(b"o", STOLEN)),
     "an overview": takes(overview()),
     "deep JSON": takes(line(DEEP)),
     "no JSON": takes(line(b"nope")),
@@ -386,7 +390,7 @@ def test_sync_sends_only_files_of_the_tree(pod: HostileSlice, via: str) -> None:
 
 def tells(*frames: bytes) -> Steps:
     """Answer a bundle with these frames."""
-    return [send(EVIDENCE, *frames), hold()]
+    return [send(MARK, *frames), hold()]
 
 
 def begins(path: object = "a.log", source: object = "x", size: object = 1, modified: object = None) -> bytes:
@@ -405,11 +409,11 @@ BUNDLES = {
     "no path": tells(told(b"f", {})),
     "a list for a file": tells(told(b"f", [])),
     "deep JSON": tells(told(b"f", DEEP)),
-    "deep JSON of what is missing": tells(told(b"n", DEEP)),
-    "file data outside of a file": tells(frame(b"d", STOLEN)),
-    "a gap of minus one": tells(begins(), frame(b"c", b"-1")),
-    "a gap of no number": tells(begins(), frame(b"c", b"x")),
-    "a length of 2**31": tells(frame(b"d", length=2**31)),
+    "deep JSON of what is missing": tells(told(b"m", DEEP)),
+    "file data outside of a file": tells(frame(b"o", STOLEN)),
+    "a gap of minus one": tells(begins(), frame(b"O", b"-1")),
+    "a gap of no number": tells(begins(), frame(b"O", b"x")),
+    "a length of 2**31": tells(frame(b"o", length=2**31)),
 }  # fmt: skip
 
 

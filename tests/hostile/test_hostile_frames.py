@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,8 @@ from tests.conftest import Console, Sandbox
 from tests.hostile import MARK, HostileSlice, Step, frame, hold, leave, repeat, send, until
 from tests.hostile import err as stderr
 from tests.lifecycle import said
-from tpuctl.workers.worker_session import WorkerFrame
+from tests.tpuctl_process import run_tpuctl
+from tpuctl.ssh.channel import WorkerFrame
 
 HELLO = frame(b"h", b"new")
 KNOWN = frame(b"h", b"known")
@@ -235,8 +234,8 @@ def test_worker_acknowledging_unsent_stdin_fails(pod: HostileSlice) -> None:
     pod.play({0: [[*FOLLOWED, send(first), until(b"i\0\0\0\x03abc"), send(*more), hold()]]})
     environ = {"PATH": os.environ["PATH"], **pod.tpuctl.environ}
 
-    words = [sys.executable, "-m", "tpuctl", "run", "pod", "--worker", "0", "--", "cat"]
-    done = subprocess.run(words, env=environ, cwd=pod.tpuctl.folder, input=b"abc", capture_output=True, check=False)
+    words = ["run", "pod", "--worker", "0", "--", "cat"]
+    done = run_tpuctl(words, env=environ, cwd=pod.tpuctl.folder, input=b"abc")
 
     assert (
         done.stderr.decode().splitlines()[1]
@@ -316,12 +315,12 @@ JOBS: dict[str, tuple[list[Step], str]] = {
     "two frames": ([send(MARK, listing(), listing())], "2 frames where one is expected"),
     "output": ([send(MARK, frame(b"o", b"x"))], "a frame `OUT` as an answer"),
     "no such job": ([send(MARK, frame(b"m"))], "a frame `MISSING` as an answer"),
-    "half a frame": ([send(MARK, listing()[:-1])], "0 frames where one is expected"),
+    "half a frame": ([send(MARK, listing()[:-1])], "its answer is incomplete"),
     "4 GiB": (
         [send(MARK, frame(b"x", length=2**32 - 1))],
         "a frame of 4294967295 bytes where at most 4194304 are expected",
     ),
-    "without end": ([repeat(b"welcome\n", 8 << 20)], "more than 5242880 bytes"),
+    "without end": ([repeat(b"welcome\n", 8 << 20)], "more than 1048576 bytes before the program's first"),
 }  # fmt: skip
 
 
@@ -474,7 +473,7 @@ HELD: dict[str, Any] = {"holders": [HOLDER], "hidden": 0, "lockFile": None, "isR
 
 def tells(**changes: object) -> list[Step]:
     """Return a worker that reports what holds its TPU, with some of it changed."""
-    return [send(b"\ntpuctl-holders " + json.dumps(HELD | changes).encode() + b"\n")]
+    return answers(frame(b"x", json.dumps(HELD | changes).encode()))
 
 
 def holder(name: str, value: object, what: str) -> tuple[list[Step], str]:
@@ -496,9 +495,9 @@ UNSTICK: dict[str, tuple[list[Step], str]] = {
     "holders": (tells(holders={}), "the answer.holders: expected a list, got an object"),
     "hidden": (tells(hidden="0"), "the answer.hidden: expected an integer, got `0`"),
     "lock file": (tells(lockFile=[]), "the answer.lockFile: expected an object, got a list"),
-    "deep": ([send(b"tpuctl-holders " + b'{"a":' * 100_000)], "JSON nested more than 32 deep"),
-    "half": ([send(b'tpuctl-holders {"holders": []')], 'not JSON: `{"holders": []`'),
-    "without end": ([repeat(b"welcome\n", 8 << 20)], "more than 4194304 bytes"),
+    "deep": (answers(frame(b"x", b'{"a":' * 100_000)), "JSON nested more than 32 deep"),
+    "half": (answers(frame(b"x", b'{"holders": []')), 'not JSON: `{"holders": []`'),
+    "without end": ([repeat(b"welcome\n", 8 << 20)], "more than 1048576 bytes before the program's first"),
 }
 
 
@@ -532,13 +531,14 @@ OUTCOMES: dict[str, tuple[list[Step], str]] = {
 
 
 def test_unstick_with_outcome_of_another_process_fails(pod: HostileSlice) -> None:
-    pod.play({worker: [tells(), [*steps, hold()]] for worker, (steps, _) in enumerate(OUTCOMES.values())})
+    # Each is sent back what it reported itself.
+    asked = until(b"'processes': [[7, 5]]")
+    pod.play({worker: [tells(), [asked, *steps, hold()]] for worker, (steps, _) in enumerate(OUTCOMES.values())})
 
     _, err, code = pod.tpuctl("unstick", "pod", "--yes")
 
     assert errors(err, OUTCOMES) == expected(OUTCOMES)
     assert code == 11
-    # Each was sent back what it had told itself.
     assert all(b"'processes': [[7, 5]]" in pod.received(worker) for worker in range(4))
 
 

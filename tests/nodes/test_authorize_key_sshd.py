@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tpuctl_process import run_tpuctl
 from tpuctl.cloud.projects import OsLoginClient
 from tpuctl.sandbox import administration, faults
 from tpuctl.sandbox.faults import Fault, FaultKind
@@ -150,10 +150,7 @@ def test_key_that_is_added_late_is_awaited(tmp_path: Path) -> None:
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     environ |= {"TPUCTL_STATE_DIR": str(folder), "TPUCTL_SANDBOX": "1"}
 
-    done = subprocess.run(
-        [sys.executable, "-m", "tpuctl", "ssh", "demo", "--", "echo in"],
-        env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = run_tpuctl(["ssh", "demo", "--", "echo in"], env=environ, cwd=tmp_path, text=True)
 
     assert (done.stdout, done.returncode) == ("in\n", 0), done.stderr
     first, *more = done.stderr.splitlines()

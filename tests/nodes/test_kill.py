@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ import pytest
 
 from tests.conftest import Sandbox
 from tests.lifecycle import UP, ZONE, put
+from tests.tpuctl_process import TpuctlProcess
 from tpuctl.sandbox.state import SandboxState
 
 # Five moments of each of three runs, from before its first request to its last.
@@ -41,7 +41,7 @@ class Machine:
         with SandboxState.open(self.state_file, speed=self.speed) as sandbox_state:
             fill(Sandbox(sandbox_state))
 
-    def start(self) -> subprocess.Popen[str]:
+    def start(self) -> TpuctlProcess:
         environ = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.folder),
@@ -49,15 +49,9 @@ class Machine:
             "TPUCTL_SANDBOX": "1",
             "TPUCTL_STATE_DIR": str(self.folder / "state"),
         }
-        return subprocess.Popen(
-            [sys.executable, "-m", "tpuctl", *UP, "--timeout", "forever"],
-            env=environ,
-            cwd=self.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        arguments = [*UP, "--timeout", "forever"]
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return TpuctlProcess(arguments, env=environ, cwd=self.folder, text=True, **streams)
 
     def changes(self) -> list[str]:
         with SandboxState.open(self.state_file) as sandbox_state:
@@ -113,7 +107,7 @@ def test_killed_run_is_completed_by_the_next(
         first.communicate()
         second = machine.start()
         out, err = second.communicate(timeout=60)
-        return second.returncode, out or err, machine.states(), machine.changes()
+        return second.wait(), out or err, machine.states(), machine.changes()
 
     with ThreadPoolExecutor(2) as pool:
         ended = list(pool.map(kill_at, MOMENTS))
@@ -122,7 +116,7 @@ def test_killed_run_is_completed_by_the_next(
 
 
 @pytest.fixture
-def waiting(tmp_path: Path, fake_ssh: Callable[[str], None]) -> Iterator[subprocess.Popen[str]]:
+def waiting(tmp_path: Path, fake_ssh: Callable[[str], None]) -> Iterator[TpuctlProcess]:
     """An `up` that has asked for a node and waits for it."""
     machine = Machine(tmp_path, 60.0)
     machine.prepare(_nothing)
@@ -140,13 +134,13 @@ def waiting(tmp_path: Path, fake_ssh: Callable[[str], None]) -> Iterator[subproc
     ("number", "word", "code"), [(signal.SIGINT, "interrupted", 130), (signal.SIGTERM, "terminated", 143)]
 )
 def test_interruption_reports_work_in_flight_and_commands(
-    waiting: subprocess.Popen[str], tmp_path: Path, number: int, word: str, code: int
+    waiting: TpuctlProcess, tmp_path: Path, number: int, word: str, code: int
 ) -> None:
     waiting.send_signal(number)
 
     out, err = waiting.communicate(timeout=20)
 
-    assert (out, waiting.returncode) == ("", code)
+    assert (out, waiting.wait()) == ("", code)
     known = f"`demo` in {ZONE} bills as soon as it runs (last status: CREATING)"
     assert err.splitlines() == [
         f"warning: {word}: {known}; nothing was undone",

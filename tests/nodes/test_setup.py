@@ -6,13 +6,14 @@ import io
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import ZONE, one_face
 from tpuctl.app.app import App, Invocation
-from tpuctl.app.spec_options import build_spec
+from tpuctl.app.spec_options import SpecOptions, build_spec
 from tpuctl.errors import InvalidInputError
 from tpuctl.models.spec import NodeSpec
 from tpuctl.output.terminal import StandardStreams
@@ -31,8 +32,8 @@ def app_in(folder: Path, environ: Mapping[str, str] | None = None) -> App:
     return App(Invocation((), {**trusting, **(environ or {})}, streams, folder))
 
 
-def spec_of(app: App, **given: object) -> NodeSpec:
-    spec = build_spec(app, {"type": "v4-8", **given})
+def spec_of(app: App, **given: Any) -> NodeSpec:
+    spec = build_spec(app, SpecOptions(type="v4-8", **given))
     assert spec is not None
     return spec
 

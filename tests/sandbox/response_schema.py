@@ -6,7 +6,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.sandbox.api_calls import Call
-from tpuctl.sandbox.discovery import check_response_body, load_document
+from tpuctl.sandbox.discovery import load_document
 from tpuctl.sandbox.lifecycle import GONE, STATES
 from tpuctl.sandbox.service import METHODS
 
@@ -22,6 +22,45 @@ STATUSES = {
     429: {"RESOURCE_EXHAUSTED"},
 }
 _PACKAGE = "type.googleapis.com/google.cloud.tpu."
+
+
+def check_response_body(version: str, schema_name: str, value: Any, *, api: str = "tpu") -> list[str]:
+    """Return the errors in a response: unknown fields, wrong types, unknown enum names."""
+    schemas = load_document(api, version).schemas
+    errors: list[str] = []
+
+    def check(spec: dict[str, Any], found: Any, path: str) -> None:
+        spec = schemas[spec["$ref"]] if "$ref" in spec else spec
+        kind = spec.get("type", "any")
+        if not isinstance(found, _JSON_TYPES.get(kind, object)) or (
+            isinstance(found, bool) and kind not in {"boolean", "any"}
+        ):
+            errors.append(f"{path}: {found!r} is not of the type {kind}")
+        elif kind == "array":
+            for index, element in enumerate(found):
+                check(spec["items"], element, f"{path}[{index}]")
+        elif kind == "object":
+            for name, member in found.items():
+                declared = spec.get("properties", {}).get(name, spec.get("additionalProperties"))
+                if declared is None:
+                    errors.append(f"{path}.{name}: unknown field".removeprefix("."))
+                else:
+                    check(declared, member, f"{path}.{name}".removeprefix("."))
+        elif "enum" in spec and found not in spec["enum"]:
+            errors.append(f"{path}: {found!r} is not one of its values")
+
+    check({"$ref": schema_name}, value, "")
+    return errors
+
+
+_JSON_TYPES: dict[str, Any] = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "boolean": bool,
+    "integer": int,
+    "number": int | float,
+}
 
 
 def schema_errors(version: str, method: str, answer: Any) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +10,8 @@ import pytest
 
 from tpuctl.errors import InvalidInputError
 from tpuctl.sandbox import administration
-from tpuctl.sandbox.api_calls import Call, Request, Response
-from tpuctl.sandbox.faults import CallFault, CallFaultKind, Fault, FaultKind, add_fault, list_faults, take_call_fault
+from tpuctl.sandbox.api_calls import Call, DroppedConnection, Request, Response
+from tpuctl.sandbox.faults import Fault, FaultKind, add_fault, list_faults, take_call_fault
 from tpuctl.sandbox.service import answer_request
 from tpuctl.sandbox.worker_access import find_worker
 
@@ -181,31 +182,28 @@ def test_quota_fault_rejects_the_call(sandbox_state: SandboxState, api: Any) -> 
 def test_call_fault_affects_matching_calls_and_is_used_up(sandbox_state: SandboxState) -> None:
     set_fault(sandbox_state, FaultKind.DROP_AFTER, method="*.nodes.create", node="train*")
     set_fault(sandbox_state, FaultKind.HTTP_ERROR, method="*.nodes.get", status=429, retry_after=7)
-    create = Call("v2", "tpu.projects.locations.nodes.create", {"parent": ZONE, "nodeId": "trainer"}, {})
-    get = Call("v2", "tpu.projects.locations.nodes.get", {"name": f"{ZONE}/nodes/a"}, {})
+    create = Request("POST", f"/v2/{ZONE}/nodes", (("nodeId", "trainer"),), {}, json.dumps(BODY).encode())
+    get = Request("GET", f"/v2/{ZONE}/nodes/trainer")
 
-    assert [take_call_fault(sandbox_state, call) for call in (create, create, get, get)] == [
-        CallFault(CallFaultKind.DROP_AFTER),
-        None,
-        CallFault(CallFaultKind.HTTP_ERROR, 429, 7),
-        None,
-    ]
+    answers = [answer_request(sandbox_state, request) for request in (create, create, get, get)]
+
+    dropped, *answered = answers
+    assert isinstance(dropped, DroppedConnection)
+    found = [(one.status, one.headers.get("retry-after")) for one in answered if isinstance(one, Response)]
+    assert found == [(409, None), (429, "7"), (200, None)]
 
 
 def test_unreachable_zone_answers_503_and_lists_report_it(sandbox_state: SandboxState, api: Any) -> None:
     administration.add_node(sandbox_state)
     administration.add_node(sandbox_state, "far", acceleratorType="v6e-8", zone="us-east5-a")
     set_fault(sandbox_state, FaultKind.UNREACHABLE, zone="us-central2-b")
-    get = Call("v2", "tpu.projects.locations.nodes.get", {"name": f"{ZONE}/nodes/node"}, {})
-    everywhere = Call("v2", "tpu.projects.locations.nodes.list", {"parent": "projects/sandbox/locations/-"}, {})
+    requests = [Request("GET", f"/v2/{ZONE}/nodes/node")] * 2
+    requests.append(Request("GET", "/v2/projects/sandbox/locations/-/nodes"))
 
-    statuses = [
-        fault and fault.status for fault in (take_call_fault(sandbox_state, get), take_call_fault(sandbox_state, get))
-    ]
+    answers = [answer_request(sandbox_state, request) for request in requests]
     listed = api("nodes.list", parent="projects/sandbox/locations/-")
 
-    assert statuses == [503, 503]
-    assert take_call_fault(sandbox_state, everywhere) is None
+    assert [answer.status for answer in answers if isinstance(answer, Response)] == [503, 503, 200]
     assert listed["unreachable"] == [ZONE]
     assert [node["name"].rpartition("/")[2] for node in listed["nodes"]] == ["far"]
 
@@ -230,15 +228,16 @@ def test_permanent_fault_affects_every_call_of_every_api(sandbox_state: SandboxS
 
     met = [take_call_fault(sandbox_state, Call("v1", method, {}, {})) for _ in range(2)]
 
-    assert met == [CallFault(CallFaultKind.SLOW, delay=timedelta(seconds=0.1))] * 2
+    assert met == [Fault(FaultKind.SLOW, count=0, duration=timedelta(seconds=0.1))] * 2
     with sandbox_state.read() as session:
         assert [fault.count for _, fault in list_faults(session)] == [0]
 
 
 def test_unreachable_zone_does_not_answer_for_its_disks(sandbox_state: SandboxState) -> None:
     set_fault(sandbox_state, FaultKind.UNREACHABLE, zone="us-central2-b")
-    get = Call("v1", "compute.disks.get", {"project": "sandbox", "zone": "us-central2-b", "disk": "d"}, {})
 
-    assert take_call_fault(sandbox_state, get) == CallFault(
-        CallFaultKind.HTTP_ERROR, 503, message="The location us-central2-b is unreachable."
-    )
+    answer = answer_request(sandbox_state, Request("GET", "/compute/v1/projects/sandbox/zones/us-central2-b/disks/d"))
+
+    assert isinstance(answer, Response)
+    error = json.loads(answer.body)["error"]
+    assert (answer.status, error["message"]) == (503, "The location us-central2-b is unreachable.")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.sandbox.response_schema import check_response_body
 from tpuctl.sandbox import administration
-from tpuctl.sandbox.discovery import check_response_body
 from tpuctl.sandbox.lifecycle import STATES, PhaseDurations, create_timeline, phase_at
 from tpuctl.sandbox.worker_access import find_worker
 

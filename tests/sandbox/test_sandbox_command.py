@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console, Sandbox
+from tests.tpuctl_process import run_tpuctl
 from tpuctl.sandbox.state import LAYOUT, SandboxState
 
 NEW = "sandbox: nothing here is real, and nothing is billed\n"
@@ -253,9 +254,9 @@ def test_reset_of_a_served_sandbox_keeps_the_server_usable(
     served: tuple[subprocess.Popen[str], str], environ: dict[str, str]
 ) -> None:
     def tpuctl(*words: str, **more: str) -> str:
-        command = [sys.executable, "-m", "tpuctl", *words]
-        done = subprocess.run(command, env={**environ, **more}, capture_output=True, text=True, check=True)
-        return done.stdout
+        done = run_tpuctl(words, env={**environ, **more}, text=True)
+        done.check_returncode()
+        return str(done.stdout)
 
     _, url = served
     there = {"TPUCTL_ENDPOINT": url, "TPUCTL_PROJECT": "sandbox", "TPUCTL_SANDBOX": "0"}

@@ -6,8 +6,9 @@ import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
+from tests.sandbox.response_schema import check_response_body
 from tpuctl.sandbox.api_calls import Request, Response
-from tpuctl.sandbox.discovery import check_response_body, route_request
+from tpuctl.sandbox.discovery import route_request
 from tpuctl.sandbox.service import answer_request
 from tpuctl.sandbox.uploads import split_upload_path
 

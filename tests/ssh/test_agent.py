@@ -50,7 +50,7 @@ def test_program_of_every_run_imports_little(name: str) -> None:
 
 
 def test_program_cached_is_compiled_once_and_replaces_other_versions(tmp_path: Path) -> None:
-    line, first = bootstrap("job", "print(serve.__name__)", is_kept=True)
+    line, first = bootstrap("job", "print(serve_job.__name__)", is_kept=True)
     folder = tmp_path / ".tpuctl" / "programs"
     folder.mkdir(parents=True)
     (folder / "job-0123456789abcdef.cpython-311").write_bytes(b"of another version")
@@ -64,13 +64,13 @@ def test_program_cached_is_compiled_once_and_replaces_other_versions(tmp_path: P
             check=True,
         ).stdout.decode()
 
-    assert run() == "serve\n"
+    assert run() == "serve_job\n"
     (kept,) = folder.iterdir()
     before = kept.stat()
     assert (kept.name.partition("-")[0], stat.S_IMODE(before.st_mode)) == ("job", 0o600)
-    assert run() == "serve\n"
+    assert run() == "serve_job\n"
     assert kept.stat().st_mtime_ns == before.st_mtime_ns
     # An incomplete file is compiled again.
     kept.write_bytes(kept.read_bytes()[:1000])
-    assert run() == "serve\n"
+    assert run() == "serve_job\n"
     assert kept.stat().st_size == before.st_size

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos import Chaos
+from tests.tpuctl_process import TpuctlProcess
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.state import SandboxState
 
@@ -94,8 +95,8 @@ def test_run_on_a_sandbox_worker_survives_a_cut_connection(chaos: Chaos, tmp_pat
         "TPUCTL_SSH_KEEP": "0",
     }
     count = "for i in 1 2 3 4; do echo $i; sleep 0.3; done"
-    words = [sys.executable, "-m", "tpuctl", "run", "demo", "--worker", "3", "--", count]
-    with subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as program:
+    words = ["run", "demo", "--worker", "3", "--", count]
+    with TpuctlProcess(words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as program:
         assert program.stdout is not None
         first = program.stdout.readline()
         before = len(chaos.links(address))

@@ -16,6 +16,7 @@ from tests.conftest import Console, Sandbox
 from tests.lifecycle import UP, ZONE, put
 from tests.support.conftest import ROOT, Site
 from tests.support.secrets_planted import NAMED, PASSWORD, PEM, TOKENS
+from tpuctl.ssh.agent.link import AGENT_MARK
 
 _GARBLED = "unexpected answer from worker 0: "
 IN_USE = "RuntimeError: The TPU is already in use by process with pid 1234. Not attempting to load libtpu.so in this process.\n"
@@ -121,13 +122,13 @@ def test_silent_worker_delays_no_other(site: Site) -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("exit 127", "`python3` is not installed on it"),
+        ("exit 127", "collection failed: `python3` is not installed there"),
         ("echo oh no >&2; exit 9", "collection failed: oh no"),
-        ("printf '\\n\\0tpuctl-evidence\\nrubbish'", _GARBLED),
-        ("printf '\\n\\0tpuctl-evidence\\nf\\0\\0\\0\\2{}'", _GARBLED),
-        ("printf '\\n\\0tpuctl-evidence\\nz\\377\\377\\377\\377'", _GARBLED),
-        ("printf '\\n\\0tpuctl-evidence\\n'; exit 255", "the connection broke"),
-        ("printf '%1100000s' x; exit 1", "collection failed: exit "),
+        ("printf '\\n\\0tpuctl-agent\\nrubbish'", _GARBLED),
+        ("printf '\\n\\0tpuctl-agent\\nf\\0\\0\\0\\2{}'", _GARBLED),
+        ("printf '\\n\\0tpuctl-agent\\nz\\377\\377\\377\\377'", _GARBLED),
+        ("printf '\\n\\0tpuctl-agent\\n'; exit 255", "the connection broke"),
+        ("printf '%1100000s' x; exit 1", _GARBLED),
     ],
 )  # fmt: skip
 def test_hostile_worker_output_still_gives_a_bundle(one_worker: Site, line: str, why: str) -> None:
@@ -145,7 +146,7 @@ def test_file_names_from_workers_become_safe(one_worker: Site) -> None:
         *((b"f", json.dumps({"path": path, "source": "x", "size": 1, "modified": None}).encode()) for path in (
             "../../../etc/passwd", "/etc/shadow", "a\x1b[2J\n.log", "a/../../b", "same", "same", "SAME", "same/below", "", "..",
         )),
-        (b"z", b""),
+        (b"x", b""),
     ]  # fmt: skip
     (one_worker.tpuctl.folder / "stream").write_bytes(_stream(frames))
     one_worker.ssh(f"cat '{one_worker.tpuctl.folder}/stream'; exit 0")
@@ -241,7 +242,7 @@ def test_endless_worker_is_limited(one_worker: Site) -> None:
     """Neither files nor missing items of a worker fill this machine."""
     file = json.dumps({"path": "x", "source": "x", "size": 1, "modified": None}).encode()
     missing = [json.dumps({"path": f"y{number}", "why": "z" * 900}).encode() for number in range(700)]
-    frames = [*((b"f", file) for _ in range(1100)), *((b"n", item) for item in missing), (b"z", b"")]
+    frames = [*((b"f", file) for _ in range(1100)), *((b"m", item) for item in missing), (b"x", b"")]
     (one_worker.tpuctl.folder / "stream").write_bytes(_stream(frames))
     one_worker.ssh(f"cat '{one_worker.tpuctl.folder}/stream'; exit 0")
 
@@ -287,4 +288,4 @@ def test_hanging_api_leaves_time_for_the_rest(tpuctl: Console, site: Site) -> No
 
 
 def _stream(frames: list[tuple[bytes, bytes]]) -> bytes:
-    return b"\n\0tpuctl-evidence\n" + b"".join(kind + len(text).to_bytes(4, "big") + text for kind, text in frames)
+    return AGENT_MARK + b"".join(kind + len(text).to_bytes(4, "big") + text for kind, text in frames)

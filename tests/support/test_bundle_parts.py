@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpuctl.ssh.agent import bootstrap
-from tpuctl.ssh.agent.worker_evidence import EVIDENCE_MARK
+from tpuctl.ssh.agent.link import AGENT_MARK
 from tpuctl.support.bundle_contents import RESERVED_BYTES, BundleContents, UniquePaths, safe_path
 from tpuctl.support.bundle_sources import hide_guest_attributes
 from tpuctl.support.redaction import hide_metadata, hide_suspicious_values
@@ -106,19 +106,19 @@ def test_program_on_worker_respects_limits(tmp_path: Path) -> None:
         "worker": 0, "room": 300_000, "each": 60_000, "since": None, "seconds": 20.0, "logs": "/logs",
         "devices": [], "holders": "print(1)",
     }  # fmt: skip
-    line, program = bootstrap("worker_evidence", f"gather({request!r})")
+    line, program = bootstrap("worker_evidence", f"run_agent(serve_worker_evidence, {request!r})")
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TPUCTL_DEVICE_ROOT": str(tmp_path / "root")}
     done = subprocess.run(["sh", "-c", line], input=program, env=environ, capture_output=True, check=True)
 
-    frames = list(_frames(done.stdout.partition(EVIDENCE_MARK)[2]))
+    frames = list(_frames(done.stdout.partition(AGENT_MARK)[2]))
     begun = [json.loads(text)["path"] for kind, text in frames if kind == b"f"]
     # The newest first, as far as there is room.
     taken = [path for path in begun if path.startswith("tpu_logs/")]
     assert taken == [f"tpu_logs/{number}.log" for number in range(4, 4 - len(taken), -1)]
-    assert sum(len(text) for kind, text in frames if kind == b"d") <= 300_000
-    assert all(int(text) > 0 for kind, text in frames if kind == b"c")
-    assert frames[-1] == (b"z", b"")
-    missing = {json.loads(text)["path"]: json.loads(text)["why"] for kind, text in frames if kind == b"n"}
+    assert sum(len(text) for kind, text in frames if kind == b"o") <= 300_000
+    assert all(int(text) > 0 for kind, text in frames if kind == b"O")
+    assert frames[-1] == (b"x", b"")
+    missing = {json.loads(text)["path"]: json.loads(text)["why"] for kind, text in frames if kind == b"m"}
     assert missing["tpu_logs"] == f"{5 - len(taken)} older files are left out: the limit of size or time was reached"
 
 

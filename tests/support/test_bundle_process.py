@@ -6,7 +6,6 @@ import io
 import os
 import signal
 import subprocess
-import sys
 import tarfile
 import time
 from pathlib import Path
@@ -15,12 +14,13 @@ import pytest
 
 from tests.lifecycle import UP
 from tests.support.conftest import Site
+from tests.tpuctl_process import TpuctlProcess
 from tpuctl.sandbox.state import SandboxState
 
 
 def start(*arguments: str, environ: dict[str, str], folder: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tpuctl", *arguments],
+    return TpuctlProcess(
+        arguments,
         env={"PATH": os.environ["PATH"], **environ}, cwd=folder,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip

@@ -7,37 +7,34 @@ from datetime import timedelta
 
 import pytest
 
+from tpuctl.ssh.agent.link import AGENT_MARK
 from tpuctl.ssh.answers import UnexpectedAnswerError
-from tpuctl.workers.runner import StopPolicy, StopReason, StopSignal
-from tpuctl.workers.worker_session import JOB_MARK, ClientFrame, FrameDecoder, RunLimits, WorkerFrame, encode_frame
+from tpuctl.ssh.channel import FrameDecoder, WorkerFrame
+from tpuctl.workers.runner import RunRequest, StopPolicy, StopReason, StopSignal
 
 FRAMES = [
     (WorkerFrame.READY, b"new"),
     (WorkerFrame.STARTED, b""),
-    (WorkerFrame.OUT, b"\n\0tpuctl-job\n"),
+    (WorkerFrame.OUT, b"\n\0tpuctl-agent\n"),
     (WorkerFrame.EXIT, b"exit 0 1.0"),
 ]
 STREAM = b"".join(kind.value + len(payload).to_bytes(4, "big") + payload for kind, payload in FRAMES)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-@pytest.mark.parametrize("noise", [b"", b"welcome\n", b"\n\0tpuctl-jo", b"\n\n\0\n\0tpuctl-jo"])
+@pytest.mark.parametrize("noise", [b"", b"welcome\n", b"\n\0tpuctl-agen", b"\n\n\0\n\0tpuctl-agen"])
 def test_frames_in_pieces_of_any_size_are_decoded(size: int, noise: bytes) -> None:
-    decoder, data = FrameDecoder(), noise + JOB_MARK + STREAM
+    decoder, data = FrameDecoder(), noise + AGENT_MARK + STREAM
 
     assert [found for at in range(0, len(data), size) for found in decoder.feed(data[at : at + size])] == FRAMES
 
 
 def test_frames_invalid_are_rejected() -> None:
     decoder = FrameDecoder()
-    decoder.feed(JOB_MARK + STREAM)
+    decoder.feed(AGENT_MARK + STREAM)
 
     with pytest.raises(UnexpectedAnswerError, match="no frame begins with `B`"):
         decoder.feed(b"Broadcast message\n")
-
-
-def test_frame_contains_its_length() -> None:
-    assert [encode_frame(ClientFrame.GO), encode_frame(ClientFrame.KILL, b"15")] == [b"g\0\0\0\0", b"k\0\0\0\x0215"]
 
 
 INT, TERM, KILL = signal.SIGINT, signal.SIGTERM, signal.SIGKILL
@@ -45,10 +42,10 @@ PRESSED, ENDED = "interrupted", "terminated"
 
 
 @pytest.mark.parametrize(
-    ("limits", "course", "reason"),
+    ("wanted", "course", "reason"),
     [
         (
-            RunLimits(),
+            RunRequest(),
             [
                 (0, [], None),
                 (1, [INT], StopSignal(INT, PRESSED, "INT sent; Ctrl-C again sends QUIT, a third time KILL")),
@@ -61,7 +58,7 @@ PRESSED, ENDED = "interrupted", "terminated"
             StopReason.INTERRUPTED,
         ),
         (
-            RunLimits(),
+            RunRequest(),
             [
                 (1, [INT, INT, INT], StopSignal(KILL, PRESSED, "KILL sent; Ctrl-C again leaves them running")),
                 (2, [INT], StopSignal(None, PRESSED, "given up: the remote processes may continue")),
@@ -69,7 +66,7 @@ PRESSED, ENDED = "interrupted", "terminated"
             StopReason.INTERRUPTED,
         ),
         (
-            RunLimits(timeout=timedelta(seconds=1)),
+            RunRequest(timeout=timedelta(seconds=1)),
             [
                 (0, [TERM, TERM], StopSignal(TERM, ENDED, "terminated: stopping the remote processes")),
                 (2, [TERM], None),
@@ -80,7 +77,7 @@ PRESSED, ENDED = "interrupted", "terminated"
             StopReason.TERMINATED,
         ),
         (
-            RunLimits(timeout=timedelta(seconds=5)),
+            RunRequest(timeout=timedelta(seconds=5)),
             [
                 (4.9, [], None),
                 (5, [], StopSignal(TERM, "timed out", "timed out: stopping the remote processes")),
@@ -94,9 +91,9 @@ PRESSED, ENDED = "interrupted", "terminated"
     ids=["one press after the other", "three at once", "terminated, then interrupted", "timed out"],
 )
 def test_stop_after_signals_and_times_is_due(
-    limits: RunLimits, course: list[tuple[float, list[int], StopSignal | None]], reason: StopReason
+    wanted: RunRequest, course: list[tuple[float, list[int], StopSignal | None]], reason: StopReason
 ) -> None:
-    stopping = StopPolicy(limits, timedelta())
+    stopping = StopPolicy(wanted, timedelta())
 
     seen = [stopping.due(timedelta(seconds=at), signals, has_failed=False) for at, signals, _ in course]
 
@@ -121,7 +118,7 @@ def test_stop_after_signals_and_times_is_due(
 def test_stop_without_signal_has_a_reason(
     fail_fast: bool, has_failed: bool, is_output_closed: bool, expected: StopSignal | None
 ) -> None:
-    stopping = StopPolicy(RunLimits(fail_fast=fail_fast), timedelta())
+    stopping = StopPolicy(RunRequest(fail_fast=fail_fast), timedelta())
 
     assert stopping.due(timedelta(), [], has_failed=has_failed, is_output_closed=is_output_closed) == expected
     assert stopping.due(timedelta(), [], has_failed=has_failed, is_output_closed=is_output_closed) is None

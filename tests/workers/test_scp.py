@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import one_face
+from tests.tpuctl_process import run_tpuctl
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.state import SandboxState
 
@@ -384,10 +384,7 @@ def test_copy_over_a_real_sshd_round_trips(tmp_path: Path) -> None:
     (tmp_path / AWKWARD).write_bytes(sent)
 
     def run(*arguments: str) -> tuple[str, int]:
-        done = subprocess.run(
-            [sys.executable, "-m", "tpuctl", "--sandbox", "scp", *arguments],
-            env=environ, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+        done = run_tpuctl(["--sandbox", "scp", *arguments], env=environ, cwd=tmp_path, text=True)
         return done.stderr, done.returncode
 
     up = run(AWKWARD, "demo:", "--worker", "1-2", "-q")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from getpass import getuser
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import one_face
+from tests.tpuctl_process import run_tpuctl
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.shims import record_served_address
 from tpuctl.sandbox.sshd import proxy_command
@@ -226,10 +225,7 @@ def real(tmp_path: Path) -> Callable[..., tuple[str, str, int]]:
     }
 
     def run(*arguments: str, stdin: str = "") -> tuple[str, str, int]:
-        done = subprocess.run(
-            [sys.executable, "-m", "tpuctl", *arguments],
-            env=environ, cwd=tmp_path, input=stdin, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+        done = run_tpuctl(arguments, env=environ, cwd=tmp_path, input=stdin, text=True)
         return done.stdout, done.stderr, done.returncode
 
     return run

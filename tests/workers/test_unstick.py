@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from getpass import getuser
@@ -17,6 +16,7 @@ import pytest
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import one_face, put, said
 from tests.tpu_files import Machine, running
+from tests.tpuctl_process import run_tpuctl
 from tests.workers.holding import holding
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.state import SandboxState
@@ -192,8 +192,7 @@ def test_unstick_over_real_sshd_works(tmp_path: Path) -> None:
     }
 
     def run(*arguments: str) -> tuple[str, str, int]:
-        words = [sys.executable, "-m", "tpuctl", "unstick", "demo", *arguments]
-        done = subprocess.run(words, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        done = run_tpuctl(["unstick", "demo", *arguments], env=environ, cwd=tmp_path, text=True)
         return done.stdout, done.stderr, done.returncode
 
     assert run()[2] == 0

@@ -10,17 +10,18 @@ import pytest
 
 from tpuctl.errors import AccessError, BrokenNodeError, ConflictError, RemoteCommandError, TpuctlError
 from tpuctl.models.node import Node
+from tpuctl.ssh.channel import AgentError
 from tpuctl.ssh.connection import Connection, Target
-from tpuctl.ssh.tpu_holders import HolderProcess, HoldersFound, LockFile, NoHoldersAnswer
+from tpuctl.ssh.tpu_holders import HolderProcess, HoldersFound, LockFile
 from tpuctl.workers.tpu_release import HolderReport, release_errors, release_notes
 
+_FILES = (Path("/k"), Path("/g"))
+_CONNECTION = Connection(login="ada", address="h", host_alias="a", known_hosts=_FILES, identity=Path("/id"))
+TARGET = Target(Node.from_api({"name": "projects/p/locations/z/nodes/demo"}), 3, _CONNECTION, "3")
 
-def report(seen: HoldersFound | NoHoldersAnswer, after: HoldersFound | NoHoldersAnswer | None = None) -> HolderReport:
-    files = (Path("/k"), Path("/g"))
-    connection = Connection(login="ada", address="h", host_alias="a", known_hosts=files, identity=Path("/id"))
-    return HolderReport(
-        Target(Node.from_api({"name": "projects/p/locations/z/nodes/demo"}), 3, connection, "3"), seen, after
-    )
+
+def report(seen: HoldersFound | TpuctlError, after: HoldersFound | TpuctlError | None = None) -> HolderReport:
+    return HolderReport(TARGET, seen, after)
 
 
 def holder(pid: int, **fields: object) -> HolderProcess:
@@ -79,12 +80,12 @@ SEVEN = holder(7)
             "the lock file is held, and was not removed: worker 3",
         ),
         (
-            report(NoHoldersAnswer("no answer within 30 s")),
+            report(AgentError(TARGET, "no answer within 30 s")),
             RemoteCommandError,
             "worker 3 of `demo` did not report what holds its TPU: no answer within 30 s",
         ),
         (
-            report(found(SEVEN), NoHoldersAnswer("no answer within 40 s", "Connection reset")),
+            report(found(SEVEN), AgentError(TARGET, "no answer within 40 s")),
             RemoteCommandError,
             "worker 3 of `demo` did not report the result of the termination: no answer within 40 s",
         ),

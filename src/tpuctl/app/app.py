@@ -368,19 +368,10 @@ class App:
 
     def show(self, view: View) -> None:
         """Write a result in the chosen format; nothing if stdout has events only."""
-        if self.shows_events:
-            return
-        match self.format:
-            case OutputFormat.JSON | OutputFormat.YAML:
-                value = view.value()
-                if view.is_marked and self.is_sandbox:
-                    mark = {"sandbox": True}
-                    value = [{**entry, **mark} for entry in value] if isinstance(value, list) else {**value, **mark}
-                self.terminal.data(value, self.format)
-            case OutputFormat.NAME if view.names is not None:
-                self.terminal.names(view.names())
-            case _:
-                view.text(self.terminal)
+        from tpuctl.output.views import show_view  # noqa: PLC0415  # not needed by --help
+
+        if not self.shows_events:
+            show_view(view, self.terminal, self.format, sandbox=self.is_sandbox)
 
     def show_entry(self, value: Mapping[str, Any], cells: Sequence[Cell]) -> None:
         """Write one of several results that arrive over time: a line of JSON, or of cells with tabs."""

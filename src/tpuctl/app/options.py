@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 from contextlib import contextmanager
+from dataclasses import field, fields
 from datetime import timedelta
-from functools import partial, update_wrapper
+from functools import partial, update_wrapper, wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -238,6 +239,40 @@ skip_validation_option = click.option(
     is_flag=True,
     help="Send the request even if tpuctl expects the API to reject it.",
 )
+
+
+def option(*names: str, **attributes: Any) -> Any:  # click's own signature
+    """Declare an option of a command: a field of a frozen dataclass for `takes_options`."""
+    missing = () if attributes.get("multiple") else False if attributes.get("is_flag") else None
+    return field(default=attributes.pop("default", missing), metadata={"option": (names, attributes)})
+
+
+def takes_options(
+    kind: type[Any], parameter: str, **attributes: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the options that the fields of a dataclass declare. The command gets them as one value, in `parameter`.
+
+    `attributes` apply to each option, such as `hidden=True`.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def call(*arguments: Any, **values: Any) -> Any:  # click's
+            options = kind(**{each.name: values.pop(each.name) for each in fields(kind)})
+            return function(*arguments, **values, **{parameter: options})
+
+        for each in reversed(fields(kind)):
+            names, own = each.metadata["option"]
+            call = click.option(*names, each.name, default=each.default, **own, **attributes)(call)
+        return call
+
+    return decorate
+
+
+def given_options(options: Any) -> dict[str, Any]:  # a dataclass of options, and its values
+    """Return the options that the user gave, by the names of their fields."""
+    values = {each.name: getattr(options, each.name) for each in fields(options)}
+    return {name: value for name, value in values.items() if value is not None and value is not False and value != ()}
 
 
 def fanout_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

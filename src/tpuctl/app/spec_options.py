@@ -5,7 +5,7 @@ They have the names of `gcloud compute tpus tpu-vm create`, and two short ones: 
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from tpuctl.accelerators import (
     check_accelerator_type,
     find_accelerator_type,
 )
+from tpuctl.app.options import given_options, option, takes_options
 from tpuctl.errors import InvalidInputError
 from tpuctl.escaping import GCLOUD_DELIMITER, check_not_masked
 from tpuctl.files import METADATA_VALUE_LIMIT, expand_user_path, read_user_text
@@ -24,66 +25,9 @@ from tpuctl.models.node import Tier
 from tpuctl.models.spec import DataDisk, NodeSpec, check_labels, check_tags
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from tpuctl.app.app import App
     from tpuctl.config.settings import Settings
 
-_SPEC_OPTIONS = (
-    click.option(
-        "--type",
-        "--accelerator-type",
-        "type",
-        metavar="TYPE",
-        help="Accelerator type, such as v4-8, v5litepod-16 or v6e-8.",
-    ),
-    click.option("--topology", metavar="AxB[xC]", help="Topology of a generation: --type v4 --topology 2x2x2."),
-    click.option(
-        "--version",
-        "--runtime-version",
-        "version",
-        metavar="VERSION",
-        help="Runtime version (image). [default: by type]",
-    ),
-    click.option("--spot", is_flag=True, help="Use spot capacity: cheaper, can be preempted at any time."),
-    click.option("--preemptible", is_flag=True, help="Use preemptible capacity: like --spot, for at most 24 h."),
-    click.option("--reserved", is_flag=True, help="Use capacity of your reservation."),
-    click.option("--on-demand", is_flag=True, help="Use on-demand capacity; overrides tpuctl.yaml."),
-    click.option("--network", metavar="NAME", help="VPC network of the workers."),
-    click.option("--subnetwork", metavar="NAME", help="Subnetwork of the workers."),
-    click.option("--internal-ips", is_flag=True, default=None, help="Create workers without external IP addresses."),
-    click.option("--range", "cidr_block", metavar="CIDR", help="IP address range of the workers."),
-    click.option("--queue-count", type=click.IntRange(min=1), help="Number of network queues of each worker."),
-    click.option("--service-account", metavar="EMAIL", help="Service account of the workers."),
-    click.option("--scopes", metavar="SCOPE,...", help="OAuth scopes of the workers' service account."),
-    click.option("--labels", metavar="KEY=VALUE,...", multiple=True, help="Labels of the node."),
-    click.option("--tags", metavar="TAG,...", multiple=True, help="Network tags of the workers."),
-    click.option("--metadata", metavar="KEY=VALUE,...", multiple=True, help="Metadata of the workers."),
-    click.option(
-        "--metadata-from-file", metavar="KEY=FILE,...", multiple=True, help="Metadata with values from files."
-    ),
-    click.option("--startup-script", metavar="FILE", help="Script that every worker runs at each boot."),
-    click.option(
-        "--data-disk",
-        metavar="source=DISK[,mode=MODE]",
-        multiple=True,
-        help="Persistent disk to attach; may be repeated.",
-    ),
-    click.option(
-        "--shielded-secure-boot", is_flag=True, default=None, help="Enable Secure Boot: boot only signed software."
-    ),
-    click.option("--description", metavar="TEXT", help="Description of the node."),
-    click.option(
-        "--setup", metavar="CMD", help="Shell commands that every worker of a new node runs once it is usable."
-    ),
-    click.option("--setup-script", metavar="FILE", help="File with shell commands for --setup."),
-)
-_SPEC_NAMES = (
-    "type", "topology", "version", "spot", "preemptible", "reserved", "on_demand",
-    "network", "subnetwork", "internal_ips", "cidr_block", "queue_count",
-    "service_account", "scopes", "labels", "tags", "metadata", "metadata_from_file", "startup_script", "data_disk",
-    "shielded_secure_boot", "description", "setup", "setup_script",
-)  # fmt: skip
 # Options that are settings too, with the same name and meaning.
 _SPEC_SETTINGS = (
     "type", "version", "tier", "network", "subnetwork", "service_account", "scopes", "startup_script", "description",
@@ -92,49 +36,92 @@ _SPEC_SETTINGS = (
 _DISK_MODES = {"read-write": "READ_WRITE", "read-only": "READ_ONLY"}
 
 
-def spec_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that describe a node."""
-    for option in reversed(_SPEC_OPTIONS):
-        function = option(function)
-    return function
+@dataclass(frozen=True, slots=True)
+class SpecOptions:
+    """The options that describe a node, as given."""
+
+    type: str | None = option(
+        "--type", "--accelerator-type", metavar="TYPE", help="Accelerator type, such as v4-8, v5litepod-16 or v6e-8."
+    )
+    topology: str | None = option(
+        "--topology", metavar="AxB[xC]", help="Topology of a generation: --type v4 --topology 2x2x2."
+    )
+    version: str | None = option(
+        "--version", "--runtime-version", metavar="VERSION", help="Runtime version (image). [default: by type]"
+    )
+    spot: bool = option("--spot", is_flag=True, help="Use spot capacity: cheaper, can be preempted at any time.")
+    preemptible: bool = option(
+        "--preemptible", is_flag=True, help="Use preemptible capacity: like --spot, for at most 24 h."
+    )
+    reserved: bool = option("--reserved", is_flag=True, help="Use capacity of your reservation.")
+    on_demand: bool = option("--on-demand", is_flag=True, help="Use on-demand capacity; overrides tpuctl.yaml.")
+    network: str | None = option("--network", metavar="NAME", help="VPC network of the workers.")
+    subnetwork: str | None = option("--subnetwork", metavar="NAME", help="Subnetwork of the workers.")
+    internal_ips: bool = option("--internal-ips", is_flag=True, help="Create workers without external IP addresses.")
+    cidr_block: str | None = option("--range", metavar="CIDR", help="IP address range of the workers.")
+    queue_count: int | None = option(
+        "--queue-count", type=click.IntRange(min=1), help="Number of network queues of each worker."
+    )
+    service_account: str | None = option("--service-account", metavar="EMAIL", help="Service account of the workers.")
+    scopes: str | None = option("--scopes", metavar="SCOPE,...", help="OAuth scopes of the workers' service account.")
+    labels: tuple[str, ...] = option("--labels", metavar="KEY=VALUE,...", multiple=True, help="Labels of the node.")
+    tags: tuple[str, ...] = option("--tags", metavar="TAG,...", multiple=True, help="Network tags of the workers.")
+    metadata: tuple[str, ...] = option(
+        "--metadata", metavar="KEY=VALUE,...", multiple=True, help="Metadata of the workers."
+    )
+    metadata_from_file: tuple[str, ...] = option(
+        "--metadata-from-file", metavar="KEY=FILE,...", multiple=True, help="Metadata with values from files."
+    )
+    startup_script: str | None = option(
+        "--startup-script", metavar="FILE", help="Script that every worker runs at each boot."
+    )
+    data_disk: tuple[str, ...] = option(
+        "--data-disk",
+        metavar="source=DISK[,mode=MODE]",
+        multiple=True,
+        help="Persistent disk to attach; may be repeated.",
+    )
+    shielded_secure_boot: bool = option(
+        "--shielded-secure-boot", is_flag=True, help="Enable Secure Boot: boot only signed software."
+    )
+    description: str | None = option("--description", metavar="TEXT", help="Description of the node.")
+    setup: str | None = option(
+        "--setup", metavar="CMD", help="Shell commands that every worker of a new node runs once it is usable."
+    )
+    setup_script: str | None = option("--setup-script", metavar="FILE", help="File with shell commands for --setup.")
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The given options, with the kind of capacity as `tier`. Raises `InvalidInputError` for two kinds."""
+        given = given_options(self)
+        tiers = [str(tier) for tier in Tier if given.pop(str(tier).replace("-", "_"), False)]
+        if len(tiers) > 1:
+            both = " and ".join(f"`--{tier}`" for tier in tiers)
+            raise InvalidInputError(f"cannot combine {both}", hint="choose one")
+        return given | ({"tier": tiers[0]} if tiers else {})
 
 
-def take_given(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Remove options from those of a command, and return the ones that were given."""
-    taken = {name: options.pop(name) for name in names}
-    return {name: value for name, value in taken.items() if value not in (None, ())}
+spec_options = takes_options(SpecOptions, "described")
 
 
-def take_spec(options: dict[str, Any]) -> dict[str, Any]:
-    """Remove the options that describe a node from a command's options, and return those that were given.
-
-    Raises `InvalidInputError` for two kinds of capacity.
-    """
-    given = take_given(options, _SPEC_NAMES)
-    tiers = [str(tier) for tier in Tier if given.pop(str(tier).replace("-", "_"), False)]
-    if len(tiers) > 1:
-        both = " and ".join(f"`--{tier}`" for tier in tiers)
-        raise InvalidInputError(f"cannot combine {both}", hint="choose one")
-    return given | ({"tier": tiers[0]} if tiers else {})
-
-
-def build_spec(app: App, given: dict[str, Any], *, skip_validation: bool = False) -> NodeSpec | None:
+def build_spec(app: App, options: SpecOptions, *, skip_validation: bool = False) -> NodeSpec | None:
     """Return the spec of flags and settings, None if they name no accelerator type.
 
     Raises `InvalidInputError` for an invalid value; with `skip_validation` an unknown accelerator type is accepted.
     """
-    if "setup_script" in given:
-        if "setup" in given:
+    given = options.given
+    if options.setup_script:
+        if options.setup:
             raise InvalidInputError("cannot combine `--setup` and `--setup-script`", hint="remove one of them")
-        setup = _read(app, "--setup-script", given["setup_script"])
-        given = {name: value for name, value in given.items() if name != "setup_script"} | {"setup": setup}
+        del given["setup_script"]
+        given["setup"] = _read(app, "--setup-script", options.setup_script)
     in_settings: dict[str, Any] = {name: given[name] for name in _SPEC_SETTINGS if name in given}
-    if "internal_ips" in given:
+    if options.internal_ips:
         in_settings["internal_ips"] = "true"
     settings = app.settings_with(in_settings)
     wanted = settings.text("type")
     if wanted is None:
-        if "topology" in given:
+        if options.topology:
             raise InvalidInputError("`--topology` needs a generation", hint="add one, such as `--type v4`")
         if given:
             flags = " and ".join(f"`--{name.replace('_', '-')}`" for name in sorted(given))
@@ -142,7 +129,7 @@ def build_spec(app: App, given: dict[str, Any], *, skip_validation: bool = False
             raise InvalidInputError(f"no accelerator type given for {flags}", hint=hint)
         return None
     accelerator_type, topology, default_version = _accelerator(
-        wanted, given.get("topology"), skip_validation=skip_validation
+        wanted, options.topology, skip_validation=skip_validation
     )
     version = settings.text("version") or default_version
     if version is None:
@@ -160,15 +147,15 @@ def build_spec(app: App, given: dict[str, Any], *, skip_validation: bool = False
         network=settings.text("network"),
         subnetwork=settings.text("subnetwork"),
         internal_ips=settings.is_on("internal_ips") if settings["internal_ips"] else None,
-        cidr_block=given.get("cidr_block"),
-        queue_count=given.get("queue_count"),
+        cidr_block=options.cidr_block,
+        queue_count=options.queue_count,
         service_account=settings.text("service_account"),
         scopes=settings.items("scopes"),
-        labels=check_labels({**settings.pairs("labels"), **parse_pairs("--labels", given.get("labels", ()))}, kept=1),
-        tags=check_tags(parse_items(given.get("tags", ())) or settings.items("tags")),
-        metadata=_metadata(app, settings, given),
-        data_disks=tuple(map(_disk, given.get("data_disk", ()) or settings.items("data_disks"))),
-        shielded_secure_boot=given.get("shielded_secure_boot"),
+        labels=check_labels({**settings.pairs("labels"), **parse_pairs("--labels", options.labels)}, kept=1),
+        tags=check_tags(parse_items(options.tags) or settings.items("tags")),
+        metadata=_metadata(app, settings, options),
+        data_disks=tuple(map(_disk, options.data_disk or settings.items("data_disks"))),
+        shielded_secure_boot=options.shielded_secure_boot or None,
         description=settings.text("description"),
         setup=settings.text("setup"),
     )
@@ -205,9 +192,9 @@ def _accelerator(wanted: str, topology: str | None, *, skip_validation: bool) ->
     return name, None, known.runtime_version if known else None
 
 
-def _metadata(app: App, settings: Settings, given: dict[str, Any]) -> dict[str, str]:
-    metadata = {**settings.pairs("metadata"), **parse_pairs("--metadata", given.get("metadata", ()))}
-    metadata |= metadata_from_files(app, given.get("metadata_from_file", ()))
+def _metadata(app: App, settings: Settings, options: SpecOptions) -> dict[str, str]:
+    metadata = {**settings.pairs("metadata"), **parse_pairs("--metadata", options.metadata)}
+    metadata |= metadata_from_files(app, options.metadata_from_file)
     setting, script = settings["startup_script"], settings.path("startup_script")
     if setting is not None and script is not None:
         if "startup-script" in metadata:

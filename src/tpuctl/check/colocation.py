@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, Any
+
+from tpuctl.yaml_reader import load_data
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,7 +71,7 @@ def is_colocated(placement: BucketPlacement, zone: str) -> bool:
 
 def best_locations(region: str) -> tuple[str, ...]:
     """Return the bucket locations that are co-located with TPUs of a region, as the storage API writes them."""
-    duals = [name for name, regions in load_locations().dual_regions.items() if region in regions]
+    duals = [name for name, regions in load_locations()["dual_regions"].items() if region in regions]
     return (region.upper(), *duals)
 
 
@@ -88,7 +89,7 @@ def regions_within(placement: BucketPlacement) -> tuple[str, ...]:
         case "region":
             return (place,) if place else ()
         case "dual-region":
-            return named or load_locations().dual_regions.get(placement.location, ())
+            return named or tuple(load_locations()["dual_regions"].get(placement.location, ()))
     return ()
 
 
@@ -97,31 +98,32 @@ def _zone_of_placement(placement: BucketPlacement) -> str:
     return next(iter(placement.data_locations), placement.location).lower()
 
 
+def _multi_region(placement: BucketPlacement) -> dict[str, Any]:
+    """Return the table's entry of a multi-region; empty for other placements, and if the table lacks it."""
+    is_multi = placement.kind == "multi-region" and not regions_within(placement)
+    return dict(load_locations()["multi_regions"].get(placement.location, {})) if is_multi else {}
+
+
 def placement_spans(placement: BucketPlacement, region: str) -> bool:
     """Return whether a bucket's data is, or within a multi-region may be, in a region."""
-    regions = regions_within(placement)
-    multi = (
-        load_locations().multi_regions.get(placement.location)
-        if placement.kind == "multi-region" and not regions
-        else None
-    )
-    return multi.spans(region) if multi else region in regions
+    if multi := _multi_region(placement):
+        return region.partition("-")[0] in multi["prefixes"] and region not in multi.get("excluded", ())
+    return region in regions_within(placement)
 
 
 def areas_within(placement: BucketPlacement) -> frozenset[str]:
     """Return the areas (keys of the price table) of a bucket; empty if any of them is unknown."""
-    regions = regions_within(placement)
-    if placement.kind == "multi-region" and not regions:
-        multi = load_locations().multi_regions.get(placement.location)
-        return frozenset({multi.area} if multi else ())
-    areas = [area_of(region) for region in regions]
-    return frozenset(area for area in areas if area) if all(areas) else frozenset()
+    if multi := _multi_region(placement):
+        return frozenset({multi["area"]})
+    areas = {area_of(region) for region in regions_within(placement)}
+    return frozenset(area for area in areas if area) if None not in areas else frozenset()
 
 
 def area_of(region: str) -> str | None:
     """Return the area of a region, by the first part of its name; None if the table has none."""
     prefix, dash, _ = region.partition("-")
-    return next((name for name, area in load_locations().areas.items() if dash and prefix in area.prefixes), None)
+    areas = load_locations()["areas"]
+    return next((name for name, area in areas.items() if dash and prefix in area["prefixes"]), None)
 
 
 GIB = 2**30
@@ -190,38 +192,39 @@ def egress_price(placement: BucketPlacement, zone: str, *, own: Mapping[str, str
     there = area_of(region)
     if relation is Relation.UNKNOWN or there is None:
         return None
-    pairs = [load_locations().pair(area, there) for area in areas_within(placement)]
-    prices = [
-        EgressPrice(user_prices[pair], user_prices[pair], is_own=True)
-        if pair in user_prices
-        else EgressPrice(*load_locations().prices[pair], load_locations().prices_seen)
-        for pair in pairs
-    ]
+    table = load_locations()
+    prices = []
+    for area in areas_within(placement):
+        pair = _area_pair(area, there)
+        if pair in user_prices:
+            prices.append(EgressPrice(user_prices[pair], user_prices[pair], is_own=True))
+        else:
+            listed = [Decimal(text) for text in table["prices"][pair]]
+            prices.append(EgressPrice(listed[0], listed[-1], table["prices_seen"]))
     highest = max(prices, key=lambda found: found.high, default=None)
     if highest is None or highest.is_own:
         return highest
     # Some sources put one of the regions in a more expensive group.
-    group_prices = [
-        load_locations().dearer[name]
-        for name in (region, *regions_within(placement))
-        if name in load_locations().dearer
-    ]
-    price = max(group_prices, default=highest.high)
+    dearer = [table["dearer"][name] for name in (region, *regions_within(placement)) if name in table["dearer"]]
+    price = max(map(Decimal, dearer), default=highest.high)
     return highest if price <= highest.high else replace(highest, high=price, is_disputed=True)
 
 
 def retrieval_price(storage_class: str) -> EgressPrice | None:
     """Return the retrieval price of a storage class, in addition to the network; None for an unknown class."""
-    found = load_locations().classes.get(storage_class)
-    return EgressPrice(found.retrieval, found.retrieval, load_locations().prices_seen) if found else None
+    table = load_locations()
+    if storage_class not in table["classes"]:
+        return None
+    price = Decimal(table["classes"][storage_class]["retrieval"])
+    return EgressPrice(price, price, table["prices_seen"])
 
 
-def own_prices(settings: Mapping[str, str]) -> Mapping[AreaPair, Decimal]:
+def own_prices(settings: Mapping[str, str]) -> Mapping[str, Decimal]:
     """Return the user's prices, `{"us-europe": "0.05"}` in dollars per GiB, by pair of areas in either order.
 
     Raises `ValueError` with a message for the user if a key is not a pair of areas or a value not a price.
     """
-    areas, prices = load_locations().areas, {}
+    areas, prices = load_locations()["areas"], {}
     for key, value in settings.items():
         first, _, second = str(key).strip().lower().partition("-")
         if first not in areas or second not in areas:
@@ -232,8 +235,13 @@ def own_prices(settings: Mapping[str, str]) -> Mapping[AreaPair, Decimal]:
             found = Decimal("NaN")
         if not found.is_finite() or found < 0:
             raise ValueError(f"`{value}` for `{key}` is not a price: write dollars per GiB, such as `0.05`")
-        prices[load_locations().pair(first, second)] = found
+        prices[_area_pair(first, second)] = found
     return prices
+
+
+def _area_pair(area: str, other: str) -> str:
+    """Return two areas in the order of the table, as in its prices: `us-europe`."""
+    return "-".join(sorted((area, other), key=list(load_locations()["areas"]).index))
 
 
 def _format_range(low: str, high: str) -> str:
@@ -247,82 +255,11 @@ def _format_dollars(amount: Decimal) -> str:
     return f"${whole}.{digits.rstrip('0').ljust(2, '0')}"
 
 
-# Two areas in the order of the table, and the lowest and highest price seen between them.
-AreaPair = tuple[str, str]
-PriceSpan = tuple["Decimal", "Decimal"]
-
-
-@dataclass(frozen=True, slots=True)
-class PriceArea:
-    """A continent of the price list, and the prefixes of its region names."""
-
-    title: str
-    prefixes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class MultiRegion:
-    """A multi-region: prefixes of its region names, and the regions that are excluded."""
-
-    area: str
-    prefixes: tuple[str, ...]
-    excluded: tuple[str, ...]
-
-    def spans(self, region: str) -> bool:
-        """Return whether its data may be in a region."""
-        return region.partition("-")[0] in self.prefixes and region not in self.excluded
-
-
-@dataclass(frozen=True, slots=True)
-class StorageClass:
-    """The retrieval price in dollars per GiB, and the minimum number of days billed per object [price list]."""
-
-    retrieval: Decimal
-    days: int
-
-
-@dataclass(frozen=True, slots=True)
-class LocationTable:
-    """The whole table. `prices_seen` is the month of the prices, such as `2026-06`.
-
-    `dearer` has the regions that some sources put in a more expensive group than their area, with the highest price found.
-    """
-
-    areas: dict[str, PriceArea]
-    dual_regions: dict[str, tuple[str, ...]]
-    multi_regions: dict[str, MultiRegion]
-    prices_seen: str
-    prices: dict[AreaPair, PriceSpan]
-    dearer: dict[str, Decimal]
-    classes: dict[str, StorageClass]
-
-    def pair(self, area: str, other: str) -> AreaPair:
-        """Return two areas in the order of the table."""
-        order = list(self.areas)
-        return (area, other) if order.index(area) <= order.index(other) else (other, area)
-
-
 @cache
-def load_locations() -> LocationTable:
-    """Return the table; the file is read once."""
-    import yaml  # noqa: PLC0415  # 12 ms, and most commands never look at a bucket
+def load_locations() -> dict[str, Any]:
+    """Return the table of locations and prices, `data/locations.yaml`; the file is read once.
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    text = resources.files("tpuctl.data").joinpath("locations.yaml").read_text("utf-8")
-    data: dict[str, Any] = yaml.load(text, Loader=loader)  # noqa: S506  # the C version of the safe loader
-    return LocationTable(
-        areas={name: PriceArea(entry["title"], tuple(entry["prefixes"])) for name, entry in data["areas"].items()},
-        dual_regions={name: tuple(regions) for name, regions in data["dual_regions"].items()},
-        multi_regions={
-            name: MultiRegion(entry["area"], tuple(entry["prefixes"]), tuple(entry.get("excluded", ())))
-            for name, entry in data["multi_regions"].items()
-        },
-        prices_seen=str(data["prices_seen"]),
-        prices={
-            tuple(name.split("-", 1)): (Decimal(seen[0]), Decimal(seen[-1])) for name, seen in data["prices"].items()
-        },
-        dearer={region: Decimal(highest) for region, highest in data["dearer"].items()},
-        classes={
-            name: StorageClass(Decimal(entry["retrieval"]), entry["days"]) for name, entry in data["classes"].items()
-        },
-    )
+    `prices` has one or two sources, in dollars per GiB, for each pair of areas. `dearer` has the regions that some sources
+    put in a more expensive group than their area, with the highest price found. `prices_seen` is the month of the prices.
+    """
+    return dict(load_data("locations.yaml"))

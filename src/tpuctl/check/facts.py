@@ -36,12 +36,7 @@ if TYPE_CHECKING:
     from tpuctl.names import NodeName
 
 # Tested for the caller if a policy cannot be read.
-OBJECT_PERMISSIONS = (
-    "storage.objects.create",
-    "storage.objects.delete",
-    "storage.objects.get",
-    "storage.objects.list",
-)
+OBJECT_PERMISSIONS = ("storage.objects.create", "storage.objects.delete", "storage.objects.get", "storage.objects.list")
 TPU_API, COMPUTE_API, STORAGE_API = "tpu.googleapis.com", "compute.googleapis.com", "storage.googleapis.com"
 IAP_API = "iap.googleapis.com"
 # The error ids of a request without a billing project, and of one for a zone that does not exist or is closed to the project:

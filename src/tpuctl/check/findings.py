@@ -38,6 +38,16 @@ class Level(StrEnum):
         return list(Level).index(self)
 
 
+def gcloud_command(words: str, *arguments: str, **options: str | bool | None) -> str:
+    """Return a gcloud command, quoted for the shell. An option that is None is left out. All are valid for gcloud 528."""
+    flags = [
+        f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}")
+        for name, value in options.items()
+        if value
+    ]
+    return shlex.join(["gcloud", *words.split(), *arguments, *flags])
+
+
 @dataclass(frozen=True, slots=True)
 class EnableService:
     """Enable an API in a project."""
@@ -48,7 +58,7 @@ class EnableService:
     @property
     def command(self) -> str:
         """The equivalent gcloud command."""
-        return shlex.join(["gcloud", "services", "enable", self.service, f"--project={self.project}"])
+        return gcloud_command("services enable", self.service, project=self.project)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +73,15 @@ class GrantBucketRole:
     @property
     def command(self) -> str:
         """The equivalent gcloud command."""
-        words = ["gcloud", "storage", "buckets", "add-iam-policy-binding", f"gs://{self.bucket}"]
-        # Without `--condition`, gcloud prompts for one if the policy has conditions, which fails in a script.
-        words += [f"--member={self.member}", f"--role={self.role}", "--condition=None"]
-        words += [f"--billing-project={self.user_project}"] if self.user_project else []
-        return shlex.join(words)
+        return gcloud_command(
+            "storage buckets add-iam-policy-binding",
+            f"gs://{self.bucket}",
+            member=self.member,
+            role=self.role,
+            # Without it, gcloud prompts for one if the policy has conditions, which fails in a script.
+            condition="None",
+            billing_project=self.user_project,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +97,14 @@ class OpenFirewall:
     @property
     def command(self) -> str:
         """The equivalent gcloud command."""
-        return shlex.join(
-            [
-                *("gcloud", "compute", "firewall-rules", "create", self.name, f"--project={self.project}"),
-                *(f"--network={self.network}", "--direction=INGRESS"),
-                "--allow=" + ",".join(f"tcp:{port}" for port in self.ports),
-                "--source-ranges=" + ",".join(self.source_ranges),
-            ]
+        return gcloud_command(
+            "compute firewall-rules create",
+            self.name,
+            project=self.project,
+            network=self.network,
+            direction="INGRESS",
+            allow=",".join(f"tcp:{port}" for port in self.ports),
+            source_ranges=",".join(self.source_ranges),
         )
 
 
@@ -111,11 +126,7 @@ class CreateSshKey:
     """Create the key pair for the workers in a home folder that has none."""
 
     home: str
-
-    @property
-    def command(self) -> str:
-        """The equivalent command."""
-        return "tpuctl ssh-key renew"
+    command = "tpuctl ssh-key renew"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +160,7 @@ class Remedy:
         return cls(text, change.command, change)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RuleResult:
     """The result of one rule for one subject.
 
@@ -164,6 +175,20 @@ class RuleResult:
     remedies: tuple[Remedy, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON
     is_passing: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        level: Level,
+        subject: str,
+        text: str,
+        *remedies: Remedy | str,
+        why: str | None = None,
+        facts: Mapping[str, Any] | None = None,  # JSON
+    ) -> RuleResult:
+        """Return a result; a remedy without a command may be a plain text."""
+        advice = tuple(Remedy(one) if isinstance(one, str) else one for one in remedies)
+        return cls(level, subject, text, why, advice, facts or {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +206,18 @@ class Finding:
         if not self.accepted:
             return self.found.level
         return {Level.ERROR: Level.WARNING, Level.WARNING: Level.NOTE}.get(self.found.level, self.found.level)
+
+    @property
+    def is_downgraded(self) -> bool:
+        """Return whether accepting the finding has changed its level."""
+        return self.level is not self.found.level
+
+    @property
+    def headline(self) -> str:
+        """The id and what was found; with the subject only if the text does not name it."""
+        name = self.found.subject.rpartition(" ")[2]
+        subject = "" if f"`{name}`" in self.found.text else f"{self.found.subject}: "
+        return f"{self.id} {subject}{self.found.text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +237,22 @@ def check_rule(id_: str, title: str) -> Callable[[Callable[[FactsT], Iterable[Ru
         return CheckRule(id_, title, " ".join((judge.__doc__ or "").split()), judge)
 
     return decorate
+
+
+def join_words(words: Iterable[object], *, last: str = "and") -> str:
+    """Return `a`, `a and b`, `a, b and c`."""
+    *most, end = [str(word) for word in words] or [""]
+    return f"{', '.join(most)} {last} {end}" if most else end
+
+
+def ticked(names: Iterable[str]) -> list[str]:
+    """Return names in backticks."""
+    return [f"`{name}`" for name in names]
+
+
+def some_of(words: Sequence[str], most: int) -> str:
+    """Return the first words and the number of the others: `a, b and 3 more`."""
+    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
 
 
 ALL_CHECKS = "all"
@@ -262,29 +315,8 @@ def warning_line(finding: Finding) -> str:
     if len(reason) > _MAX_REASON_LENGTH:
         reason = reason[: _MAX_REASON_LENGTH - 1].rpartition(" ")[0] + "…"
     why = f" ({reason})" if reason else ""
-    end = f" {ACCEPTED_MARK}" if is_downgraded(finding) else ""
-    return " ".join(f"{finding_headline(finding)}{why}{end}".split())
-
-
-def finding_headline(finding: Finding) -> str:
-    """Return the id and what was found; with the subject only if the text does not name it."""
-    found = finding.found
-    name = found.subject.rpartition(" ")[2]
-    return f"{finding.id} {found.text}" if f"`{name}`" in found.text else f"{finding.id} {found.subject}: {found.text}"
-
-
-def is_downgraded(finding: Finding) -> bool:
-    """Return whether accepting the finding has changed its level."""
-    return finding.level is not finding.found.level
-
-
-# The service explains these errors in long paragraphs, which TPU501 and TPU502 show once.
-_REPORTED_ELSEWHERE = frozenset({"api-disabled", "billing-disabled"})
-
-
-def short_reason(fact: Unknown) -> str:
-    """Return why the fact could not be read; shortened if another finding has the full text."""
-    return fact.reason.partition(". ")[0] if fact.error_id in _REPORTED_ELSEWHERE else fact.reason
+    end = f" {ACCEPTED_MARK}" if finding.is_downgraded else ""
+    return " ".join(f"{finding.headline}{why}{end}".split())
 
 
 def refer_to_rule(fact: Unknown, other: Fact[Any], rule_id: str) -> Unknown:
@@ -295,28 +327,36 @@ def refer_to_rule(fact: Unknown, other: Fact[Any], rule_id: str) -> Unknown:
 
 
 def unread_result(
-    fact: Unknown | Absent, subject: str, what: str, *, permission: str, project: str, also: Sequence[str] = ()
+    fact: Unknown | Absent,
+    subject: str,
+    what: str,
+    *,
+    permission: str,
+    project: str | None = None,
+    role: str | None = None,
 ) -> RuleResult:
-    """Return the result that `what` is unknown; its level is never `ok`. Reading it takes `permission` on the project.
+    """Return the result that `what` is unknown; its level is never `ok`.
 
-    An `Absent` here means that the API does not know the project itself. `also` are further remedies, as text.
+    Reading it takes `permission` on the project, or on a bucket: there `role` has it. An `Absent` here means that the API
+    does not know the project itself.
     """
     unknown = fact if isinstance(fact, Unknown) else Unknown(fact.reason or f"the API knows no project `{project}`")
     needed = unknown.permission or permission
+    words = f"the permission `{needed}`" + (f" on project `{project}`" if project else "")
     if unknown.is_passing:
-        advice = f"check again; reading it takes the permission `{needed}` on project `{project}`"
+        advice = f"check again; reading it takes {words}"
+    elif role is not None:
+        advice = f"ask the bucket's owner for {words}, which the role `{role}` has"
     elif unknown.permission:
-        advice = f"ask for the permission `{needed}` on project `{project}`"
+        advice = f"ask for {words}"
     else:
-        advice = f"fix that and check again; reading it takes the permission `{needed}` on project `{project}`"
-    return RuleResult(
-        level=Level.UNKNOWN,
-        subject=subject,
-        text=f"{what} could not be read: {short_reason(unknown)}",
-        remedies=(Remedy(advice), *map(Remedy, also)),
-        facts={"permission": needed},
-        is_passing=unknown.is_passing,
-    )
+        advice = f"fix that and check again; reading it takes {words}"
+    # The service explains these errors in long paragraphs, which TPU501 and TPU502 show once.
+    is_long = unknown.error_id in {"api-disabled", "billing-disabled"}
+    reason = unknown.reason.partition(". ")[0] if is_long else unknown.reason
+    text = f"{what} could not be read: {reason}"
+    result = RuleResult.of(Level.UNKNOWN, subject, text, advice, facts={"permission": needed})
+    return replace(result, is_passing=unknown.is_passing)
 
 
 _DISK_MODES = {"READ_WRITE": "read-write", "READ_ONLY": "read-only"}
@@ -425,74 +465,4 @@ def _creation_options(spec: NodeSpec) -> Iterator[str]:
 
 def list_projects_command() -> str:
     """List the projects that the account can see."""
-    return gcloud_command("projects", "list")
-
-
-def restore_project_command(project: str) -> str:
-    """Cancel the deletion of a project."""
-    return gcloud_command("projects", "undelete", project)
-
-
-def list_billing_accounts_command() -> str:
-    """List the billing accounts that the account can see."""
-    return gcloud_command("billing", "accounts", "list")
-
-
-def list_networks_command(project: str) -> str:
-    """List the networks of a project."""
-    return gcloud_command("compute", "networks", "list", f"--project={project}")
-
-
-def create_network_command(project: str, name: str) -> str:
-    """Create a network with a subnetwork in every region, without firewall rules."""
-    return gcloud_command("compute", "networks", "create", name, "--subnet-mode=auto", f"--project={project}")
-
-
-def list_subnetworks_command(project: str, network: str) -> str:
-    """List the subnetworks of a network, with their regions."""
-    return gcloud_command("compute", "networks", "subnets", "list", f"--network={network}", f"--project={project}")
-
-
-def enable_private_access_command(project: str, region: str, subnetwork: str) -> str:
-    """Enable Private Google Access on a subnetwork."""
-    place = (f"--region={region}", f"--project={project}")
-    return gcloud_command(
-        "compute", "networks", "subnets", "update", subnetwork, *place, "--enable-private-ip-google-access"
-    )
-
-
-def list_machines_command(project: str) -> str:
-    """List the virtual machines of a project."""
-    return gcloud_command("compute", "instances", "list", f"--project={project}")
-
-
-def start_machine_command(project: str, zone: str, name: str) -> str:
-    """Start a virtual machine."""
-    return gcloud_command("compute", "instances", "start", name, f"--zone={zone}", f"--project={project}")
-
-
-def stop_machine_command(project: str, zone: str, name: str) -> str:
-    """Stop a virtual machine."""
-    return gcloud_command("compute", "instances", "stop", name, f"--zone={zone}", f"--project={project}")
-
-
-def set_scopes_command(project: str, zone: str, name: str, *, account: str | None = None) -> str:
-    """Give a stopped virtual machine the scope `cloud-platform`, so that IAM alone decides; optionally set its account."""
-    words = ["compute", "instances", "set-service-account", name, f"--zone={zone}", f"--project={project}"]
-    words += [f"--service-account={account}"] if account else []
-    return gcloud_command(*words, "--scopes=cloud-platform")
-
-
-def list_disks_command(project: str) -> str:
-    """List the disks of a project, with their zones."""
-    return gcloud_command("compute", "disks", "list", f"--project={project}")
-
-
-def describe_disk_command(project: str, zone: str, name: str) -> str:
-    """Show the status of a disk and the machines that it is attached to."""
-    return gcloud_command("compute", "disks", "describe", name, f"--zone={zone}", f"--project={project}")
-
-
-def gcloud_command(*words: str) -> str:
-    """Return a gcloud command, quoted for the shell. All that are suggested are valid for gcloud 528."""
-    return shlex.join(("gcloud", *words))
+    return gcloud_command("projects list")

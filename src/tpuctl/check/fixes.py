@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import subprocess
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
@@ -51,31 +50,56 @@ def check_and_fix(
         report = check()
     if fixes is not None or form is not OutputFormat.TABLE:
         show(report)
-    if fixes is None:
+    if fixes is None or not fixes.failed:
         return report, ExitCode.OK
-    report_failed_fixes(app, fixes)
-    return report, fix_exit_code(fixes)
+    lines = [f"`--fix` did {len(fixes.done)} of {len(fixes.done) + len(fixes.failed)} changes"]
+    lines += [f"  done: {change.command}" for change in fixes.done]
+    for change, error in fixes.failed:
+        lines += [f"  failed: {change.command}", f"    {error.message}"]
+        lines += [f"    hint: {line}" for line in (error.hint or "").splitlines()]
+    app.terminal.warn(*lines)
+    return report, worst_exit_code(error.exit_code for _, error in fixes.failed)
 
 
-def run_fixes(app: App, report: CheckReport, *, yes: bool) -> FixRunner | None:
-    """Apply the safe fixes after confirmation. Return None if none was applied; the result has the errors of the API.
+@dataclass(slots=True)
+class FixProgress:
+    """What was applied so far. `waiting` are not applied yet; the first of them may have been started."""
 
-    Raises `CredentialsError`. If that or a signal interrupts it, the applied and the remaining fixes have been reported.
+    waiting: list[Fix]
+    done: list[Fix] = field(default_factory=list)
+    failed: list[tuple[Fix, TpuctlError]] = field(default_factory=list)
+
+
+def run_fixes(app: App, report: CheckReport, *, yes: bool) -> FixProgress | None:
+    """Apply the safe fixes after confirmation, one after the other. Return None if none was applied.
+
+    A failure does not stop the others. Raises `CredentialsError`, as all others would fail too. If that or a signal
+    interrupts it, the applied and the remaining fixes have been reported.
     """
-    planned = available_fixes(report)
+    note, planned = app.terminal.note, available_fixes(report)
     if not planned:
-        app.terminal.note("`--fix` has nothing to do")
+        note("`--fix` has nothing to do")
         return None
-    app.terminal.note("`--fix` would run:", *(f"  {change.command}" for change in planned))
+    note("`--fix` would run:", *(f"  {change.command}" for change in planned))
     if not app.terminal.confirm(f"do {'this' if len(planned) == 1 else 'these'}?", yes=yes):
-        app.terminal.note("nothing was changed")
+        note("nothing was changed")
         return None
-    fixes = FixRunner(list(planned))
-    local = [change for change in planned if isinstance(change, LocalFix)]
+    fixes = FixProgress(list(planned))
     try:
         # Changes of this machine alone need no cloud and no settings.
-        apply = apply_local_fix if len(local) == len(planned) else partial(apply_fix, check_sources(app))
-        fixes.run(apply, app.terminal.note)  # type: ignore[arg-type]  # without the cloud all are local
+        sources = None if all(isinstance(change, LocalFix) for change in planned) else check_sources(app)
+        for change in planned:
+            try:
+                apply_fix(sources, change)
+            except CredentialsError:
+                raise
+            except TpuctlError as error:
+                fixes.failed.append((change, error))
+                note(f"failed: {change.command}: {error.message}")
+            else:
+                fixes.done.append(change)
+                note(f"done: {change.command}")
+            del fixes.waiting[0]
     except BaseException:  # also signals: the applied changes must be reported
         with signals_ignored():
             lines = ["`--fix` was interrupted"]
@@ -86,23 +110,6 @@ def run_fixes(app: App, report: CheckReport, *, yes: bool) -> FixRunner | None:
             app.terminal.warn(*lines)
         raise
     return fixes
-
-
-def report_failed_fixes(app: App, fixes: FixRunner) -> None:
-    """Report which changes were applied and which failed, with their commands; nothing if none failed."""
-    if not fixes.failed:
-        return
-    lines = [f"`--fix` did {len(fixes.done)} of {len(fixes.done) + len(fixes.failed)} changes"]
-    lines += [f"  done: {change.command}" for change in fixes.done]
-    for change, error in fixes.failed:
-        lines += [f"  failed: {change.command}", f"    {error.message}"]
-        lines += [f"    hint: {line}" for line in (error.hint or "").splitlines()]
-    app.terminal.warn(*lines)
-
-
-def fix_exit_code(fixes: FixRunner) -> ExitCode:
-    """Return the exit code of the failed changes, 0 if none failed."""
-    return worst_exit_code(error.exit_code for _, error in fixes.failed)
 
 
 def available_fixes(report: CheckReport) -> tuple[Fix, ...]:
@@ -120,51 +127,11 @@ def available_fixes(report: CheckReport) -> tuple[Fix, ...]:
     return tuple(dict.fromkeys(found))
 
 
-@dataclass(slots=True)
-class FixRunner:
-    """Applies changes. `waiting` are not applied yet; the first of them may have been started."""
+def apply_fix(sources: Sources | None, change: Fix) -> None:
+    """Apply one change and wait until it is done; none removes anything. `sources` may be None for a `LocalFix`.
 
-    waiting: list[Fix]
-    done: list[Fix] = field(default_factory=list)
-    failed: list[tuple[Fix, TpuctlError]] = field(default_factory=list)
-
-    def run(self, apply: Callable[[Fix], None], notify: Callable[[str], None]) -> None:
-        """Apply the waiting changes one after the other with `apply`. A failure does not stop the others.
-
-        Raises `CredentialsError`, as all others would fail too.
-        """
-        while self.waiting:
-            change = self.waiting[0]
-            try:
-                apply(change)
-            except CredentialsError:
-                raise
-            except TpuctlError as error:
-                self.failed.append((change, error))
-                notify(f"failed: {change.command}: {error.message}")
-            else:
-                self.done.append(change)
-                notify(f"done: {change.command}")
-            del self.waiting[0]
-
-
-def apply_fix(sources: Sources, change: Fix) -> None:
-    """Apply one change and wait until the API reports it as done. Raises the errors of the API."""
-    match change:
-        case EnableService(project, service):
-            sources.projects.enable(project, service)
-        case GrantBucketRole(bucket, role, member, user_project):
-            sources.buckets.grant(bucket, role, member, user_project=user_project)
-        case OpenFirewall(project, network, name, ranges, ports):
-            sources.compute.open_firewall(project, network, name, ranges, ports)
-        case SetFileMode() | CreateSshKey() | AddKeyToSshAgent():
-            apply_local_fix(change)
-        case _:
-            assert_never(change)
-
-
-def apply_local_fix(change: LocalFix) -> None:
-    """Apply one fix to this machine; none removes anything. Raises `TpuctlError` with the error of the system."""
+    Raises the errors of the API, and `TpuctlError` with the error of the system.
+    """
     match change:
         case SetFileMode(path, mode):
             try:
@@ -183,5 +150,13 @@ def apply_local_fix(change: LocalFix) -> None:
             if code != 0:
                 hint = "run it yourself: it asks for the passphrase at a terminal, and needs a running agent"
                 raise TpuctlError(f"`ssh-add` failed with exit code {code}", hint=hint)
+        case _ if sources is None:
+            raise ValueError(f"needs the cloud: {change.command}")
+        case EnableService(project, service):
+            sources.projects.enable(project, service)
+        case GrantBucketRole(bucket, role, member, user_project):
+            sources.buckets.grant(bucket, role, member, user_project=user_project)
+        case OpenFirewall(project, network, name, ranges, ports):
+            sources.compute.open_firewall(project, network, name, ranges, ports)
         case _:
             assert_never(change)

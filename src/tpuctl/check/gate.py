@@ -8,7 +8,7 @@ import os
 from contextlib import suppress
 from dataclasses import fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tpuctl import __version__
 from tpuctl.check.facts import CheckSettings
@@ -19,7 +19,6 @@ from tpuctl.check.findings import (
     Level,
     RuleResult,
     evaluate_rules,
-    finding_headline,
     warning_line,
 )
 from tpuctl.check.gathering import FactGatherer
@@ -40,27 +39,14 @@ if TYPE_CHECKING:
     from tpuctl.check.gathering import Sources
     from tpuctl.check.zone_ranking import ZoneRanking
     from tpuctl.clock import Clock
+    from tpuctl.cloud.tpu import NodeListing
     from tpuctl.models.node import Node
     from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName
-    from tpuctl.nodes.context import NodeListingLike
 
 # Answers serve all nodes of one run, and the results of later runs, for as long.
 _KEPT_FOR = timedelta(minutes=10)
 _SHOWN_LEVELS = (Level.WARNING, Level.UNKNOWN)
-
-
-class CheckMemory(Protocol):
-    """A cache of recent checks without errors."""
-
-    def get(self, key: str) -> Any:  # JSON
-        """Return the cached value; None if it is missing or too old."""
-
-    def put(self, key: str, value: Any) -> None:  # JSON
-        """Store a value."""
-
-    def clear(self, *, keep: str = "") -> None:
-        """Remove all entries, except that of the key `keep`."""
 
 
 class PreflightCheck:
@@ -70,7 +56,7 @@ class PreflightCheck:
         self,
         sources: Callable[[], Sources],
         settings: CheckSettings,
-        memory: CheckMemory,
+        memory: CheckCache,
         *,
         accepted: frozenset[str],
         timeout: timedelta,
@@ -142,7 +128,7 @@ class PreflightCheck:
             egress_prices=settings.egress_prices,
         )
 
-    def nodes(self, project: str) -> Fact[NodeListingLike]:
+    def nodes(self, project: str) -> Fact[NodeListing]:
         """Return the nodes of all zones. The next report shares their deadline and does not list them again."""
         self._gatherer = self._new_gatherer(), self._now()
         return self._gatherer[0].nodes(project)
@@ -158,19 +144,8 @@ class PreflightCheck:
             # The situation has changed, and other cached results may be wrong too.
             self._memory.clear()
         elif report.is_lasting:
-            key = check_key(wanted, self._accepted, self._identity)
-            cached = [
-                {
-                    "id": finding.id,
-                    "accepted": finding.accepted,
-                    "level": str(finding.found.level),
-                    "subject": finding.found.subject,
-                    "text": finding.found.text,
-                    "why": finding.found.why,
-                }
-                for finding in report.of(*_SHOWN_LEVELS)
-            ]
-            self._memory.put(key, cached)
+            cached = [_finding_to_cache(finding) for finding in report.of(*_SHOWN_LEVELS)]
+            self._memory.put(check_key(wanted, self._accepted, self._identity), cached)
         return report
 
     def _new_gatherer(self) -> FactGatherer:
@@ -179,17 +154,13 @@ class PreflightCheck:
 
 def check_key(wanted: WantedNode, accepted: frozenset[str], identity: str) -> str:
     """Return the cache key of a check: a hash of everything that rules read, and of the identity of the caller."""
-    settings = {entry.name: getattr(wanted, entry.name) for entry in fields(CheckSettings)}
     parts = [
         *(__version__, identity, wanted.project, wanted.zone, str(wanted.name)),
         # Fewer rules apply to an existing node, so that its result does not permit to create it.
         *(wanted.creates, wanted.replaces and wanted.replaces.id),
-        *(
-            _relevant_spec(wanted.spec),
-            [_relevant_spec(other) for other in wanted.siblings],
-            sorted(accepted),
-            settings,
-        ),
+        [_relevant_spec(spec) for spec in (wanted.spec, *wanted.siblings)],
+        sorted(accepted),
+        {entry.name: getattr(wanted, entry.name) for entry in fields(CheckSettings)},
     ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
@@ -205,7 +176,7 @@ def check_failed_error(errors: tuple[Finding, ...], what: str) -> CheckFailedErr
     count = f"{what} was not created: the check found {len(errors)} error{'s' * (len(errors) > 1)}"
     lines = []
     for finding in errors:
-        lines.append(f"  {finding_headline(finding)}")
+        lines.append(f"  {finding.headline}")
         lines += [f"    {finding.found.why}"] if finding.found.why else []
         lines += [
             f"    → {remedy.text}" + (f": `{remedy.command}`" if remedy.command else "")
@@ -234,8 +205,14 @@ _CACHED_FINDINGS = ListOf(
 )
 
 
-def _findings_from_cache(cached: Any) -> tuple[Finding, ...] | None:  # written by `report`
-    """Return the cached findings; None if the value does not have the form that `report` writes."""
+def _finding_to_cache(finding: Finding) -> dict[str, Any]:
+    found = finding.found
+    texts = {"subject": found.subject, "text": found.text, "why": found.why}
+    return {"id": finding.id, "accepted": finding.accepted, "level": str(found.level), **texts}
+
+
+def _findings_from_cache(cached: Any) -> tuple[Finding, ...] | None:  # JSON
+    """Return the cached findings; None if the value does not have the form that `_finding_to_cache` writes."""
     try:
         _CACHED_FINDINGS.check(cached)
     except ShapeError:
@@ -244,7 +221,7 @@ def _findings_from_cache(cached: Any) -> tuple[Finding, ...] | None:  # written 
         Finding(
             entry["id"],
             "",
-            RuleResult(level=Level(entry["level"]), subject=entry["subject"], text=entry["text"], why=entry.get("why")),
+            RuleResult(Level(entry["level"]), entry["subject"], entry["text"], entry.get("why")),
             accepted=entry["accepted"],
         )
         for entry in cached

@@ -7,9 +7,9 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from tpuctl.check.colocation import placement_relation
+from tpuctl.check.colocation import is_colocated
 from tpuctl.check.facts import (
     COMPUTE_API,
     EXTERNAL_IPS,
@@ -43,27 +43,120 @@ from tpuctl.errors import (
 from tpuctl.models.node import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Mapping
     from datetime import datetime
 
     from tpuctl.check.facts import BucketUse, WantedNode
     from tpuctl.clock import Clock
-    from tpuctl.models.bucket import AnywhereCache, Bucket, BucketContents, BucketPlacement
-    from tpuctl.models.compute_resources import (
-        ComputeInstance,
-        ComputeNetwork,
-        FirewallRule,
-        PersistentDisk,
-        RegionQuota,
-        Subnetwork,
-    )
-    from tpuctl.models.project import IamPolicy, OrgPolicy, Project, QuotaLimit, Reservation
-    from tpuctl.nodes.context import NodeListingLike, QueuedListingLike
+    from tpuctl.cloud.projects import ComputeClient, ProjectsClient
+    from tpuctl.cloud.storage import BucketsClient
+    from tpuctl.cloud.tpu import NodeListing, TpuClient
+    from tpuctl.models.bucket import BucketPlacement
+    from tpuctl.models.project import QuotaLimit
 
 FactT = TypeVar("FactT")
 # The error id of a project that does not exist, or that the caller may not see.
 _NO_PROJECT_ERROR = "iam-project-not-found"
 _CONSTRAINTS = (EXTERNAL_IPS, OS_LOGIN, SHIELDED_VM)
+_CHECKED_APIS = (TPU_API, COMPUTE_API, STORAGE_API, IAP_API)
+# A disk or a machine by name, path or link.
+_RESOURCE_LINK = re.compile(
+    r"(?:.*?projects/(?P<project>[^/]+)/)?(?:zones/(?P<zone>[^/]+)/|regions/[^/]+/)?"
+    r"(?:(?:disks|instances)/)?(?P<name>[^/]+)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The API clients that the checks call; bucket requests name the project that pays."""
+
+    tpu: TpuClient
+    buckets: BucketsClient
+    compute: ComputeClient
+    projects: ProjectsClient
+
+
+class ApiCall(NamedTuple):
+    """A request to the cloud, and the permission that it takes. Equal calls are sent once."""
+
+    permission: str
+    method: Callable[..., Any]
+    arguments: tuple[Hashable, ...]
+    options: tuple[tuple[str, Hashable], ...] = ()
+
+    @classmethod
+    def of(cls, permission: str, method: Callable[..., Any], *arguments: Hashable, **options: Hashable) -> ApiCall:
+        """Return the call of a method with these arguments."""
+        return cls(permission, method, arguments, tuple(options.items()))
+
+    def send(self) -> Any:  # whatever the method returns
+        """Send the request and return the answer."""
+        return self.method(*self.arguments, **dict(self.options))
+
+
+def project_calls(sources: Sources, project: str) -> dict[str, ApiCall]:
+    """Return the calls about a project, by the names of the facts."""
+    tpu, projects = sources.tpu, sources.projects
+    return {
+        "project": ApiCall.of("resourcemanager.projects.get", projects.project, project),
+        "services": ApiCall.of("serviceusage.services.get", projects.services, project, _CHECKED_APIS),
+        "billing": ApiCall.of("resourcemanager.projects.get", projects.billing, project),
+        "project_policy": ApiCall.of("resourcemanager.projects.getIamPolicy", projects.policy, project),
+        "offers": ApiCall.of("tpu.acceleratortypes.list", tpu.offers, project),
+        "quotas": ApiCall.of("serviceusage.quotas.get", projects.quotas, project, TPU_API),
+        "nodes": ApiCall.of("tpu.nodes.list", tpu.list_nodes, project),
+        "requests": ApiCall.of("tpu.nodes.list", tpu.list_queued_resources, project),
+        **{name: ApiCall.of("orgpolicy.policy.get", projects.org_policy, project, name) for name in _CONSTRAINTS},
+    }
+
+
+def node_calls(sources: Sources, wanted: WantedNode) -> dict[str, ApiCall]:
+    """Return the calls about a node that depend on no answer, by the names of the facts. See `disk_calls` for its disks."""
+    tpu, compute, spec, zone = sources.tpu, sources.compute, wanted.spec, wanted.zone
+    project, interface = wanted.project, NetworkInterface.of(wanted)
+    calls = project_calls(sources, project)
+    names = [*(["project_policy"] if wanted.buckets else []), "project", "services"]
+    # If none is named, the subnetwork that a network in auto mode has in the region.
+    subnetwork, region = interface.subnetwork or interface.network, interface.region or wanted.region
+    found = {
+        "network": ApiCall.of("compute.networks.get", compute.network, interface.project, interface.network),
+        "subnetwork": ApiCall.of("compute.subnetworks.get", compute.subnetwork, interface.project, region, subnetwork),
+        "firewalls": ApiCall.of("compute.firewalls.list", compute.firewalls, interface.project),
+    }
+    if wanted.machine:
+        owner, place, name = _parse_link(wanted.machine)
+        found["machine"] = ApiCall.of(
+            "compute.instances.list", compute.find_machine, owner or project, name, zone=place
+        )
+    if wanted.creates:
+        names += ["nodes", "requests", "quotas", "billing", *_CONSTRAINTS]
+        found |= {
+            "types": ApiCall.of("tpu.acceleratortypes.list", tpu.accelerator_types, project, zone),
+            "versions": ApiCall.of("tpu.runtimeversions.list", tpu.runtime_versions, project, zone),
+        }
+        if not spec.internal_ips:
+            found["region_quotas"] = ApiCall.of("compute.regions.get", compute.region_quotas, project, wanted.region)
+        if spec.tier is Tier.RESERVED:
+            found["reservations"] = ApiCall.of("tpu.nodes.list", tpu.reservations, project, zone)
+    return {**{name: calls[name] for name in names}, **found}
+
+
+def disk_calls(sources: Sources, wanted: WantedNode) -> dict[str, ApiCall]:
+    """Return the calls about the disks of a new node, by the source of each."""
+    found = {}
+    for disk in wanted.spec.data_disks if wanted.creates else ():
+        project, zone, name = _parse_link(disk.source)
+        place = (project or wanted.project, zone or wanted.zone)
+        found[disk.source] = ApiCall.of("compute.disks.get", sources.compute.disk, *place, name)
+    return found
+
+
+def _parse_link(text: str) -> tuple[str | None, str | None, str]:
+    """Return the project, the zone and the name of a resource; a part that is not named is None."""
+    found = _RESOURCE_LINK.fullmatch(text)
+    if found is None:
+        raise InvalidInputError(f"`{text}` is not a resource name", hint="use its name, or `projects/P/…/NAME`")
+    return found["project"], found["zone"], found["name"]
 
 
 class ZoneFacts(NamedTuple):
@@ -91,102 +184,75 @@ class FactGatherer:
         """Return whether the cloud has answered any query."""
         return self._pool.has_answer
 
-    def nodes(self, project: str) -> Fact[NodeListingLike]:
+    def nodes(self, project: str) -> Fact[NodeListing]:
         """Return the nodes of all zones. The next facts share the deadline."""
         self._pool.begin()
         self._has_begun = True
-        return self._pool.answer(query_nodes(project, self._sources.tpu, self._pool))
+        return self._pool.result(project_calls(self._sources, project)["nodes"])
 
     def facts(self, wanted: WantedNode, now: datetime) -> CheckFacts:
         """Return all facts that the rules need. Raises `CredentialsError` without valid credentials."""
         if not self._has_begun:
             self._pool.begin()
         self._has_begun = False
-        queries = NodeQueries(self._sources, self._pool, wanted)
-        buckets = self._buckets(wanted.buckets, wanted.zone, wanted.billing_project)
-        for start in (*_independent_queries(queries, wanted), *(bucket.start for bucket in buckets)):
-            start()
-        answer, creates = self._pool.answer, wanted.creates
-
-        def if_created(query: Callable[[], Query[FactT]], *, needed: bool = True) -> Fact[FactT] | None:
-            return answer(query()) if creates and needed else None
-
+        calls, disks = node_calls(self._sources, wanted), disk_calls(self._sources, wanted)
+        buckets, result = self._start((*calls.values(), *disks.values()), wanted), self._pool.result
         # First the answers on which most queries depend: after a timeout there is no time left for dependent queries.
         placements = [bucket.follow_bucket() for bucket in buckets]
-        types = if_created(queries.types)
+        types = result(calls["types"]) if wanted.creates else None
         _require_project(types)
         # Rules need the offers of other zones if this zone lacks the type, or a bucket is elsewhere.
         offered = value_or_none(types)
-        is_elsewhere = any(
-            place is not None and not placement_relation(place, wanted.zone).is_colocated for place in placements
-        )
         is_missing = offered is not None and wanted.spec.accelerator_type not in offered
-        offers = queries.offers() if is_missing or is_elsewhere else None
-        roles: dict[str, Query[frozenset[str]]] = {}
+        if is_missing or any(place is not None and not is_colocated(place, wanted.zone) for place in placements):
+            calls["offers"] = project_calls(self._sources, wanted.project)["offers"]
+            self._pool.start(calls["offers"])
+        roles: dict[str, ApiCall] = {}
         if buckets:
             # Which roles the table lacks is known only with the policies.
-            first = tuple(bucket.follow_policy() for bucket in buckets)
-            project, policy = answer(queries.project()), answer(queries.policy())
-            known_by_now = CheckFacts(now=now, wanted=wanted, project=project, project_policy=policy, buckets=first)
-            roles = {name: queries.role(name) for name in roles_to_read(known_by_now)}
+            known_by_now = CheckFacts(
+                now=now,
+                wanted=wanted,
+                buckets=tuple(bucket.follow_policy() for bucket in buckets),
+                project=result(calls["project"]),
+                project_policy=result(calls["project_policy"]),
+            )
+            read_role = self._sources.projects.role
+            roles = {name: ApiCall.of("iam.roles.get", read_role, name) for name in roles_to_read(known_by_now)}
+            for call in roles.values():
+                self._pool.start(call)
+        answers = {name: result(call) for name, call in calls.items()}
         return CheckFacts(
             now=now,
             wanted=wanted,
-            project=answer(queries.project()),
-            types=types,
-            versions=if_created(queries.versions),
-            resources=self._resources(queries) if creates else None,
-            quotas=if_created(queries.quotas),
-            region_quotas=if_created(queries.region_quotas, needed=not wanted.spec.internal_ips),
-            services=answer(queries.services()),
-            billing=if_created(queries.billing),
-            org_policies={name: answer(queries.org_policy(name)) for name in _CONSTRAINTS if creates},
-            network=answer(queries.network()),
-            subnetwork=answer(queries.subnetwork()),
-            firewalls=answer(queries.firewalls()),
-            machine=answer(queries.machine(wanted.machine)) if wanted.machine else None,
-            disks={disk.source: answer(queries.disk(disk.source)) for disk in wanted.spec.data_disks if creates},
-            reservations=if_created(queries.reservations, needed=wanted.spec.tier is Tier.RESERVED),
-            project_policy=answer(queries.policy()) if buckets else None,
+            org_policies={name: answers.pop(name) for name in _CONSTRAINTS if wanted.creates},
+            disks={source: result(call) for source, call in disks.items()},
+            resources=_join_resources(answers.pop("nodes"), answers.pop("requests")) if wanted.creates else None,
             buckets=tuple(bucket.facts() for bucket in buckets),
-            offers=answer(offers) if offers else None,
-            roles={name: answer(query) for name, query in roles.items()},
+            roles={name: result(call) for name, call in roles.items()},
+            **answers,
         )
 
     def zone_facts(self, wanted: WantedNode) -> ZoneFacts:
         """Return the facts that differ between zones, for a node without a zone. Raises `CredentialsError`."""
         self._pool.begin()
-        queries, answer = NodeQueries(self._sources, self._pool, wanted), self._pool.answer
-        buckets = self._buckets(wanted.buckets, None, wanted.billing_project)
-        for start in (queries.offers, queries.quotas, queries.nodes, queries.requests):
-            start()
-        for bucket in buckets:
-            bucket.start()
+        all_calls, result = project_calls(self._sources, wanted.project), self._pool.result
+        calls = {name: all_calls[name] for name in ("offers", "quotas", "nodes", "requests")}
+        buckets = self._start(calls.values(), wanted)
         for bucket in buckets:
             bucket.follow_bucket()
         for bucket in buckets:
             bucket.follow_policy()
-        offers = answer(queries.offers())
+        offers = result(calls["offers"])
         _require_project(offers)
-        return ZoneFacts(
-            offers=offers,
-            quotas=answer(queries.quotas()),
-            resources=self._resources(queries),
-            buckets=tuple(bucket.facts() for bucket in buckets),
-        )
+        resources = _join_resources(result(calls["nodes"]), result(calls["requests"]))
+        return ZoneFacts(offers, result(calls["quotas"]), resources, tuple(bucket.facts() for bucket in buckets))
 
-    def _resources(self, queries: NodeQueries) -> Fact[ProjectResources]:
-        """Return nodes and queued resources of the project; unknown if either of them is unknown."""
-        nodes, requests = self._pool.answer(queries.nodes()), self._pool.answer(queries.requests())
-        if not isinstance(nodes, Known):
-            return nodes
-        if not isinstance(requests, Known):
-            return requests
-        unreachable = dict.fromkeys((*nodes.value.unreachable, *requests.value.unreachable))
-        return Known(ProjectResources(nodes.value.nodes, requests.value.queued_resources, tuple(unreachable)))
-
-    def _buckets(self, uses: Sequence[BucketUse], zone: str | None, payer: str | None) -> list[BucketQueries]:
-        return [BucketQueries(self._sources.buckets, self._pool, use, zone=zone, payer=payer) for use in uses]
+    def _start(self, calls: Iterable[ApiCall], wanted: WantedNode) -> list[BucketQueries]:
+        """Start all queries that depend on no answer; return those about the buckets."""
+        for call in calls:
+            self._pool.start(call)
+        return [BucketQueries(self._sources.buckets, self._pool, use, wanted) for use in wanted.buckets]
 
 
 def _require_project(fact: Fact[object] | None) -> None:
@@ -197,313 +263,63 @@ def _require_project(fact: Fact[object] | None) -> None:
         )
 
 
-def _independent_queries(queries: NodeQueries, wanted: WantedNode) -> Iterator[Callable[[], object]]:
-    """Yield the queries that depend on no answer. Those on which other queries depend come first."""
-    if wanted.buckets:
-        yield queries.policy
-    if wanted.creates:
-        yield from (queries.types, queries.nodes, queries.requests, queries.quotas, queries.versions)
-    yield from (queries.project, queries.services, queries.network, queries.subnetwork, queries.firewalls)
-    if name := wanted.machine:
-        yield lambda: queries.machine(name)
-    if not wanted.creates:
-        return
-    yield queries.billing
-    for constraint in _CONSTRAINTS:
-        yield lambda constraint=constraint: queries.org_policy(constraint)  # type: ignore[misc]  # a default binds it now
-    for disk in wanted.spec.data_disks:
-        yield lambda disk=disk: queries.disk(disk.source)  # type: ignore[misc]  # as above
-    if not wanted.spec.internal_ips:
-        yield queries.region_quotas
-    if wanted.spec.tier is Tier.RESERVED:
-        yield queries.reservations
-
-
-_CHECKED_APIS = (TPU_API, COMPUTE_API, STORAGE_API, IAP_API)
-_RESOURCE_LINK = re.compile(
-    r"(?:.*?projects/(?P<project>[^/]+)/)?(?:zones/(?P<zone>[^/]+)/|regions/[^/]+/)?"
-    r"(?:(?:disks|instances)/)?(?P<name>[^/]+)"
-)
-
-
-class _ResourceLink(NamedTuple):
-    """A disk or a machine by name, path or link; a part that is not named is None."""
-
-    project: str | None
-    zone: str | None
-    name: str
-
-    @classmethod
-    def parse(cls, text: str) -> _ResourceLink:
-        found = _RESOURCE_LINK.fullmatch(text)
-        if found is None:
-            raise InvalidInputError(f"`{text}` is not a resource name", hint="use its name, or `projects/P/…/NAME`")
-        return cls(found["project"], found["zone"], found["name"])
-
-
-def query_nodes(project: str, source: TpuSource, pool: QueryPool) -> Query[NodeListingLike]:
-    """Query the nodes of all zones of a project."""
-    return pool.ask(("nodes", project), lambda: source.list_nodes(project), permission="tpu.nodes.list")
-
-
-class NodeQueries:
-    """The queries about one node. No method waits for an answer; a repeated call returns the earlier query."""
-
-    def __init__(self, sources: Sources, pool: QueryPool, wanted: WantedNode) -> None:
-        self._tpu, self._compute, self._projects = sources.tpu, sources.compute, sources.projects
-        self._pool, self._ask = pool, pool.ask
-        self._wanted, self._project = wanted, wanted.project
-
-    def project(self) -> Query[Project]:
-        """Query the project and its number."""
-        return self._ask(
-            ("project", self._project),
-            lambda: self._projects.project(self._project),
-            permission="resourcemanager.projects.get",
-        )
-
-    def services(self) -> Query[Mapping[str, bool]]:
-        """Query which APIs are enabled."""
-        return self._ask(
-            ("services", self._project),
-            lambda: self._projects.services(self._project, _CHECKED_APIS),
-            permission="serviceusage.services.get",
-        )
-
-    def policy(self) -> Query[IamPolicy]:
-        """Query the IAM policy of the project."""
-        return self._ask(
-            ("policy", self._project),
-            lambda: self._projects.policy(self._project),
-            permission="resourcemanager.projects.getIamPolicy",
-        )
-
-    def role(self, name: str) -> Query[frozenset[str]]:
-        """Query the permissions of a role."""
-        return self._ask(("role", name), lambda: self._projects.role(name), permission="iam.roles.get")
-
-    def types(self) -> Query[tuple[str, ...]]:
-        """Query the accelerator types of the zone."""
-        zone = self._wanted.zone
-        return self._ask(
-            ("types", self._project, zone),
-            lambda: self._tpu.accelerator_types(self._project, zone),
-            permission="tpu.acceleratortypes.list",
-        )
-
-    def offers(self) -> Query[Mapping[str, tuple[str, ...]]]:
-        """Query the accelerator types of every zone."""
-        return self._ask(
-            ("offers", self._project), lambda: self._tpu.offers(self._project), permission="tpu.acceleratortypes.list"
-        )
-
-    def versions(self) -> Query[tuple[str, ...]]:
-        """Query the runtime versions of the zone."""
-        zone = self._wanted.zone
-        return self._ask(
-            ("versions", self._project, zone),
-            lambda: self._tpu.runtime_versions(self._project, zone),
-            permission="tpu.runtimeversions.list",
-        )
-
-    def nodes(self) -> Query[NodeListingLike]:
-        """Query the nodes of all zones."""
-        return query_nodes(self._project, self._tpu, self._pool)
-
-    def requests(self) -> Query[QueuedListingLike]:
-        """Query the queued resources of all zones."""
-        return self._ask(
-            ("requests", self._project),
-            lambda: self._tpu.list_queued_resources(self._project),
-            permission="tpu.nodes.list",
-        )
-
-    def reservations(self) -> Query[tuple[Reservation, ...]]:
-        """Query the reservations of the zone."""
-        zone = self._wanted.zone
-        return self._ask(
-            ("reservations", self._project, zone),
-            lambda: self._tpu.reservations(self._project, zone),
-            permission="tpu.nodes.list",
-        )
-
-    def quotas(self) -> Query[tuple[QuotaLimit, ...]]:
-        """Query the quota limits of the Cloud TPU API."""
-        return self._ask(
-            ("quotas", self._project),
-            lambda: self._projects.quotas(self._project, TPU_API),
-            permission="serviceusage.quotas.get",
-        )
-
-    def region_quotas(self) -> Query[Mapping[str, RegionQuota]]:
-        """Query the Compute Engine quotas of the region."""
-        region = self._wanted.region
-        return self._ask(
-            ("region", self._project, region),
-            lambda: self._compute.region_quotas(self._project, region),
-            permission="compute.regions.get",
-        )
-
-    def billing(self) -> Query[bool]:
-        """Query whether the project is billed."""
-        return self._ask(
-            ("billing", self._project),
-            lambda: self._projects.billing(self._project),
-            permission="resourcemanager.projects.get",
-        )
-
-    def org_policy(self, constraint: str) -> Query[OrgPolicy]:
-        """Query the effective policy of an organisation constraint."""
-        return self._ask(
-            ("constraint", self._project, constraint),
-            lambda: self._projects.org_policy(self._project, constraint),
-            permission="orgpolicy.policy.get",
-        )
-
-    def network(self) -> Query[ComputeNetwork]:
-        """Query the node's network, which may belong to another project."""
-        interface = NetworkInterface.of(self._wanted)
-        return self._ask(
-            ("network", interface.project, interface.network),
-            lambda: self._compute.network(interface.project, interface.network),
-            permission="compute.networks.get",
-        )
-
-    def subnetwork(self) -> Query[Subnetwork]:
-        """Query the node's subnetwork; if none is named, the one that a network in auto mode has in the region."""
-        interface = NetworkInterface.of(self._wanted)
-        project, region = interface.project, interface.region or self._wanted.region
-        name = interface.subnetwork or interface.network
-        return self._ask(
-            ("subnetwork", project, region, name),
-            lambda: self._compute.subnetwork(project, region, name),
-            permission="compute.subnetworks.get",
-        )
-
-    def firewalls(self) -> Query[tuple[FirewallRule, ...]]:
-        """Query the firewall rules of the project that owns the network."""
-        project = NetworkInterface.of(self._wanted).project
-        return self._ask(
-            ("firewalls", project), lambda: self._compute.firewalls(project), permission="compute.firewalls.list"
-        )
-
-    def machine(self, name: str) -> Query[ComputeInstance]:
-        """Query the virtual machine that works with the node, in all zones unless one is named."""
-        machine = _ResourceLink.parse(name)
-        project = machine.project or self._project
-        return self._ask(
-            ("machine", project, machine.zone, machine.name),
-            lambda: self._compute.find_machine(project, machine.name, zone=machine.zone),
-            permission="compute.instances.list",
-        )
-
-    def disk(self, source: str) -> Query[PersistentDisk]:
-        """Query a data disk of the node."""
-        disk = _ResourceLink.parse(source)
-        project, zone = disk.project or self._project, disk.zone or self._wanted.zone
-        return self._ask(
-            ("disk", project, zone, disk.name),
-            lambda: self._compute.disk(project, zone, disk.name),
-            permission="compute.disks.get",
-        )
+def _join_resources(nodes: Fact[Any], requests: Fact[Any]) -> Fact[ProjectResources]:
+    """Return nodes and queued resources of the project; unknown if either of them is unknown."""
+    if not isinstance(nodes, Known):
+        return nodes
+    if not isinstance(requests, Known):
+        return requests
+    unreachable = dict.fromkeys((*nodes.value.unreachable, *requests.value.unreachable))
+    return Known(ProjectResources(nodes.value.nodes, requests.value.queued_resources, tuple(unreachable)))
 
 
 class BucketQueries:
-    """The queries about one bucket. A query that another answer makes needless is not sent."""
+    """The queries about one bucket. Those that depend on no answer are started at once."""
 
-    def __init__(
-        self, source: BucketSource, pool: QueryPool, use: BucketUse, *, zone: str | None, payer: str | None
-    ) -> None:
-        self._source, self._pool = source, pool
-        self._use, self._name, self._zone, self._payer = use, use.bucket, zone, payer
+    def __init__(self, source: BucketsClient, pool: QueryPool, use: BucketUse, wanted: WantedNode) -> None:
+        self._use, self._zone, self._result = use, wanted.zone, pool.result
+        name, payer = use.bucket, wanted.billing_project
 
-    def start(self) -> None:
-        """Start the queries that depend on no answer."""
-        self._bucket()
-        self._policy()
-        if self._use.reads:
-            self._contents()
+        def call(permission: str, method: Callable[..., Any], *arguments: Hashable) -> ApiCall:
+            return ApiCall.of(permission, method, name, *arguments, user_project=payer)
+
+        self._calls = {
+            "bucket": call("storage.buckets.get", source.bucket),
+            "policy": call("storage.buckets.getIamPolicy", source.policy),
+            "contents": call("storage.objects.list", source.contents, use.prefix),
+            "layout": call("storage.objects.list", source.layout),
+            "caller": call("", source.test_permissions, OBJECT_PERMISSIONS),
+            "caches": call("storage.anywhereCaches.list", source.caches),
+        }
+        self._pool = pool
+        self._needed: list[str] = []
+        self._need("bucket", "policy", *(["contents"] if use.reads else []))
+
+    def _need(self, *names: str) -> None:
+        for name in names:
+            self._needed.append(name)
+            self._pool.start(self._calls[name])
 
     def follow_bucket(self) -> BucketPlacement | None:
         """Wait for the bucket and start the queries that depend on it; return its location, None if unknown."""
-        bucket = self._pool.answer(self._bucket())
+        bucket = self._result(self._calls["bucket"])
         if isinstance(bucket, Unknown):
-            self._layout()
-        placement = bucket.value.placement if isinstance(bucket, Known) else None
-        if self._has_use_for_caches(placement):
-            self._caches()
+            self._need("layout")
+        placement: BucketPlacement | None = bucket.value.placement if isinstance(bucket, Known) else None
+        if placement is not None and self._zone and not is_colocated(placement, self._zone):
+            self._need("caches")
         return placement
 
     def follow_policy(self) -> BucketFacts:
         """Wait for the policy and start the queries that depend on it; return the facts known so far."""
-        answer = self._pool.answer
-        policy = answer(self._policy())
+        policy = self._result(self._calls["policy"])
         if isinstance(policy, Unknown):
-            self._caller()
-        return BucketFacts(use=self._use, bucket=answer(self._bucket()), policy=policy)
+            self._need("caller")
+        return BucketFacts(use=self._use, bucket=self._result(self._calls["bucket"]), policy=policy)
 
     def facts(self) -> BucketFacts:
         """Wait for all answers and return them."""
-        answer = self._pool.answer
-        bucket, policy = answer(self._bucket()), answer(self._policy())
-        placement = bucket.value.placement if isinstance(bucket, Known) else None
-        return BucketFacts(
-            use=self._use,
-            bucket=bucket,
-            policy=policy,
-            layout=answer(self._layout()) if isinstance(bucket, Unknown) else None,
-            caller=answer(self._caller()) if isinstance(policy, Unknown) else None,
-            contents=answer(self._contents()) if self._use.reads else None,
-            caches=answer(self._caches()) if self._has_use_for_caches(placement) else None,
-        )
-
-    def _has_use_for_caches(self, placement: BucketPlacement | None) -> bool:
-        return (
-            placement is not None
-            and self._zone is not None
-            and not placement_relation(placement, self._zone).is_colocated
-        )
-
-    def _bucket(self) -> Query[Bucket]:
-        return self._pool.ask(
-            ("bucket", self._name),
-            lambda: self._source.bucket(self._name, user_project=self._payer),
-            permission="storage.buckets.get",
-        )
-
-    def _policy(self) -> Query[IamPolicy]:
-        return self._pool.ask(
-            ("bucket policy", self._name),
-            lambda: self._source.policy(self._name, user_project=self._payer),
-            permission="storage.buckets.getIamPolicy",
-        )
-
-    def _contents(self) -> Query[BucketContents]:
-        return self._pool.ask(
-            ("contents", self._name, self._use.prefix),
-            lambda: self._source.contents(self._name, self._use.prefix, user_project=self._payer),
-            permission="storage.objects.list",
-        )
-
-    def _layout(self) -> Query[BucketPlacement]:
-        return self._pool.ask(
-            ("layout", self._name),
-            lambda: self._source.layout(self._name, user_project=self._payer),
-            permission="storage.objects.list",
-        )
-
-    def _caller(self) -> Query[frozenset[str]]:
-        return self._pool.ask(
-            ("caller", self._name),
-            lambda: self._source.test_permissions(self._name, OBJECT_PERMISSIONS, user_project=self._payer),
-        )
-
-    def _caches(self) -> Query[tuple[AnywhereCache, ...]]:
-        return self._pool.ask(
-            ("caches", self._name),
-            lambda: self._source.caches(self._name, user_project=self._payer),
-            permission="storage.anywhereCaches.list",
-        )
+        return BucketFacts(use=self._use, **{name: self._result(self._calls[name]) for name in self._needed})
 
 
 # More than a typical check needs; each thread has its own connection, and the services allow that many.
@@ -584,6 +400,14 @@ class QueryPool:
             return Known(query.value)  # type: ignore[arg-type]  # the answer of a call that returned
         return fact_from_failure(query.failure, query.permission)
 
+    def start(self, call: ApiCall) -> Query[Any]:
+        """Start an API call, unless an equal one was started before."""
+        return self.ask(call[1:], call.send, permission=call.permission or None)
+
+    def result(self, call: ApiCall) -> Fact[Any]:
+        """Wait for the answer of an API call, as `answer` does."""
+        return self.answer(self.start(call))
+
     def _run_queries(self) -> None:
         while True:
             with self._lock:
@@ -609,127 +433,3 @@ def fact_from_failure(failure: BaseException, permission: str | None = None) -> 
             return Unknown(failure.message, is_passing=is_passing, error_id=failure.error_id)
         case _:
             raise failure
-
-
-class TpuSource(Protocol):
-    """The Cloud TPU API."""
-
-    def list_nodes(self, project: str, zones: Sequence[str] = ()) -> NodeListingLike:
-        """Return the nodes of all zones."""
-
-    def list_queued_resources(self, project: str, zones: Sequence[str] = ()) -> QueuedListingLike:
-        """Return the queued resources of all zones."""
-
-    def accelerator_types(self, project: str, zone: str) -> tuple[str, ...]:
-        """Return the accelerator types that a zone offers."""
-
-    def runtime_versions(self, project: str, zone: str) -> tuple[str, ...]:
-        """Return the runtime versions that a zone offers."""
-
-    def offers(self, project: str) -> Mapping[str, tuple[str, ...]]:
-        """Return the accelerator types of every zone that answers."""
-
-    def reservations(self, project: str, zone: str) -> tuple[Reservation, ...]:
-        """Return the reservations of a zone."""
-
-
-class BucketSource(Protocol):
-    """Cloud Storage; `user_project` pays for requester-pays buckets."""
-
-    def bucket(self, name: str, *, user_project: str | None = None) -> Bucket:
-        """Return a bucket's metadata; needs storage.buckets.get."""
-
-    def layout(self, name: str, *, user_project: str | None = None) -> BucketPlacement:
-        """Return the location of a bucket; needs only storage.objects.list."""
-
-    def policy(self, name: str, *, user_project: str | None = None) -> IamPolicy:
-        """Return the IAM policy with its conditions; needs storage.buckets.getIamPolicy."""
-
-    def test_permissions(
-        self, name: str, permissions: Collection[str], *, user_project: str | None = None
-    ) -> frozenset[str]:
-        """Return those of the permissions that the caller has; needs none."""
-
-    def contents(self, name: str, prefix: str, *, user_project: str | None = None) -> BucketContents:
-        """Return a summary of the first page of objects; needs storage.objects.list."""
-
-    def caches(self, name: str, *, user_project: str | None = None) -> tuple[AnywhereCache, ...]:
-        """Return the Anywhere Caches; needs storage.anywhereCaches.list."""
-
-    def grant(self, name: str, role: str, member: str, *, user_project: str | None = None) -> None:
-        """Add a member to a role and keep everything else, even if the policy is changed concurrently."""
-
-
-class ComputeSource(Protocol):
-    """Compute Engine."""
-
-    def network(self, project: str, name: str) -> ComputeNetwork:
-        """Return a network; needs compute.networks.get."""
-
-    def subnetwork(self, project: str, region: str, name: str) -> Subnetwork:
-        """Return a subnetwork; needs compute.subnetworks.get."""
-
-    def firewalls(self, project: str) -> tuple[FirewallRule, ...]:
-        """Return all firewall rules; needs compute.firewalls.list."""
-
-    def region_quotas(self, project: str, region: str) -> Mapping[str, RegionQuota]:
-        """Return the quotas of a region by metric; needs compute.regions.get."""
-
-    def find_machine(self, project: str, name: str, *, zone: str | None = None) -> ComputeInstance:
-        """Return the virtual machine of that name, in any zone if none is named; needs compute.instances.list.
-
-        Raises `ConflictError` if several zones have one.
-        """
-
-    def disk(self, project: str, zone: str, name: str) -> PersistentDisk:
-        """Return a disk; needs compute.disks.get."""
-
-    def open_firewall(
-        self, project: str, network: str, name: str, source_ranges: Sequence[str], ports: Sequence[str]
-    ) -> None:
-        """Create an ingress rule that allows TCP ports. Raises `AlreadyExistsError` if the name is taken."""
-
-
-class ProjectSource(Protocol):
-    """The parts of Resource Manager, Service Usage, Cloud Billing, Organization Policy and IAM that concern a project."""
-
-    def project(self, project: str) -> Project:
-        """Return a project; needs resourcemanager.projects.get."""
-
-    def policy(self, project: str) -> IamPolicy:
-        """Return its IAM policy; needs resourcemanager.projects.getIamPolicy."""
-
-    def test_permissions(self, project: str, permissions: Collection[str]) -> frozenset[str]:
-        """Return those of the permissions that the caller has; needs none."""
-
-    def services(self, project: str, names: Collection[str]) -> Mapping[str, bool]:
-        """Return which of the services are enabled; needs serviceusage.services.get."""
-
-    def enable(self, project: str, service: str) -> None:
-        """Enable a service and wait until it is enabled."""
-
-    def quotas(self, project: str, service: str) -> tuple[QuotaLimit, ...]:
-        """Return the quota limits of a service; needs serviceusage.quotas.get."""
-
-    def billing(self, project: str) -> bool:
-        """Return whether the project is billed; needs resourcemanager.projects.get."""
-
-    def org_policy(self, project: str, constraint: str) -> OrgPolicy:
-        """Return the effective policy of a constraint; needs orgpolicy.policy.get."""
-
-    def role(self, name: str) -> frozenset[str]:
-        """Return the permissions of a role, predefined (`roles/…`) or custom (`projects/P/roles/…`); needs iam.roles.get."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """All APIs that the checks call.
-
-    Without an answer every method raises a `TpuctlError`: `NotFoundError` only if the API says that the resource does not
-    exist, `AccessError` if access is denied.
-    """
-
-    tpu: TpuSource
-    buckets: BucketSource
-    compute: ComputeSource
-    projects: ProjectSource

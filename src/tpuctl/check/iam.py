@@ -10,17 +10,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any
-
-import yaml
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpuctl.check.facts import OBJECT_PERMISSIONS, Absent, Fact, Known, Purpose, Unknown, value_or_none
 from tpuctl.check.findings import refer_to_rule
 from tpuctl.durations import parse_timestamp
+from tpuctl.yaml_reader import load_data
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from datetime import datetime
 
     from tpuctl.check.facts import BucketFacts, BucketUse, CheckFacts, WantedNode
@@ -99,20 +96,17 @@ class BucketPolicies:
         """Return the policies of a bucket; None if its policy was not requested, or the bucket does not exist."""
         if bucket.policy is None or isinstance(bucket.policy, Absent) or isinstance(bucket.bucket, Absent):
             return None
-        known_bucket, project = value_or_none(bucket.bucket), value_or_none(facts.project)
+        known, project, policy = value_or_none(bucket.bucket), value_or_none(facts.project), bucket.policy
+        if isinstance(policy, Unknown):
+            policy = refer_to_rule(policy, bucket.bucket, "TPU102")
         names = (facts.wanted.project, project.number) if project else (facts.wanted.project,)
-        access = known_bucket.raw.get("iamConfiguration") or {} if known_bucket else {}
-        policy = (
-            refer_to_rule(bucket.policy, bucket.bucket, "TPU102")
-            if isinstance(bucket.policy, Unknown)
-            else bucket.policy
-        )
+        access = known.raw.get("iamConfiguration") or {} if known else {}
         return cls(
             bucket=policy,
-            project=known_bucket.project_number or None if known_bucket else None,
+            project=known.project_number or None if known else None,
             projects=dict.fromkeys(names, facts.project_policy) if facts.project_policy else {},
             roles=facts.roles,
-            has_uniform_access=known_bucket is not None and known_bucket.uniform_access,
+            has_uniform_access=known is not None and known.uniform_access,
             prevents_public_access=access.get("publicAccessPrevention") == "enforced",
             now=facts.now,
         )
@@ -128,7 +122,7 @@ def needed_permissions(wanted: WantedNode, use: BucketUse) -> tuple[str, ...]:
 
 def resolve_access(account: str, policies: BucketPolicies) -> dict[str, PermissionAccess]:
     """Return the access for each of OBJECT_PERMISSIONS."""
-    entries = list(_policy_entries(account, policies))
+    entries = _policy_entries(account, policies)
     return {permission: _permission_access(permission, entries, policies) for permission in OBJECT_PERMISSIONS}
 
 
@@ -145,21 +139,19 @@ def roles_of_deleted_account(account: str, policies: BucketPolicies) -> tuple[st
 
 def roles_to_read(facts: CheckFacts) -> frozenset[str]:
     """Return the roles that decide and are missing in the table: custom roles and rare predefined ones."""
-    account, found = facts.account, set[str]()
-    for bucket in facts.buckets if account else ():
+    found: set[str] = set()
+    for bucket in facts.buckets if facts.account else ():
         policies = BucketPolicies.of(bucket, facts)
-        if account is None or policies is None:
+        if facts.account is None or policies is None:
             continue
-        access = resolve_access(account, policies)
-        if any(
-            not isinstance(access[permission], Granted) for permission in needed_permissions(facts.wanted, bucket.use)
-        ):
-            found |= {entry.role for entry in _policy_entries(account, policies) if isinstance(entry.permits, Unknown)}
+        access = resolve_access(facts.account, policies)
+        if not all(isinstance(access[name], Granted) for name in needed_permissions(facts.wanted, bucket.use)):
+            entries = _policy_entries(facts.account, policies)
+            found |= {entry.role for entry in entries if isinstance(entry.permits, Unknown)}
     return frozenset(found)
 
 
-@dataclass(frozen=True, slots=True)
-class _PolicyEntry:
+class _PolicyEntry(NamedTuple):
     """A role that the account has, or may have."""
 
     role: str
@@ -173,17 +165,15 @@ def _permission_access(permission: str, entries: list[_PolicyEntry], policies: B
     doubts: list[Caveat] = []
     for entry in entries:
         match entry.permits:
-            case Known(permits) if permission not in permits:
-                continue
-            case Known():
-                if not entry.doubts:
-                    return Granted(entry.role, entry.member, entry.place)
+            case Known(permits) if permission in permits and not entry.doubts:
+                return Granted(entry.role, entry.member, entry.place)
+            case Known(permits) if permission in permits:
                 doubts += entry.doubts
-            case Absent():  # a custom role that was deleted grants nothing [documentation of IAM]
-                continue
             case Unknown() as fact:
                 what = f"the permissions of `{entry.role}`"
                 doubts += (*entry.doubts, _unread_caveat(fact, what, "iam.roles.get", f"role `{entry.role}`"))
+            case Known() | Absent():  # a custom role that was deleted grants nothing [documentation of IAM]
+                pass
     # The API names a bucket's project by number, members name it by id. If the bucket's own policy is missing, only that is
     # reported: it has to be read first.
     if isinstance(policies.bucket, Unknown):
@@ -200,25 +190,30 @@ def _permission_access(permission: str, entries: list[_PolicyEntry], policies: B
     return Uncertain(tuple(dict.fromkeys(doubts))) if doubts else NotGranted()
 
 
-def _policy_entries(account: str, policies: BucketPolicies) -> Iterator[_PolicyEntry]:
-    places: list[tuple[str, Fact[IamPolicy] | None]] = [(_BUCKET_PLACE, policies.bucket)]
-    if policies.project is not None:
-        places.append(("its project", policies.projects.get(policies.project)))
+def _policy_entries(account: str, policies: BucketPolicies) -> list[_PolicyEntry]:
+    places = [(_BUCKET_PLACE, policies.bucket)]
+    if policies.project is not None and (of_project := policies.projects.get(policies.project)):
+        places.append(("its project", of_project))
+    found = []
     for place, policy in places:
         for binding in policy.value.bindings if isinstance(policy, Known) else ():
+            permits = _role_permits(binding.role, policies)
             condition = _condition_caveats(binding, policies)
-            if condition is None:
-                continue
-            permits, listed = policies.roles.get(binding.role), role_permissions(binding.role)
-            if not isinstance(permits, Known) and listed is not None:
-                permits = Known(listed)
-            permits = permits or Unknown("it was not requested")
-            if isinstance(permits, Known) and permits.value.isdisjoint(OBJECT_PERMISSIONS):
+            if condition is None or (isinstance(permits, Known) and permits.value.isdisjoint(OBJECT_PERMISSIONS)):
                 continue
             for member in binding.members:
                 doubts = _membership_caveats(account, member, policies)
                 if doubts is not None:
-                    yield _PolicyEntry(binding.role, member, place, permits, doubts + condition)
+                    found.append(_PolicyEntry(binding.role, member, place, permits, doubts + condition))
+    return found
+
+
+def _role_permits(role: str, policies: BucketPolicies) -> Fact[frozenset[str]]:
+    """Return what a role permits, by the API or by the table."""
+    permits, listed = policies.roles.get(role), role_permissions(role)
+    if not isinstance(permits, Known) and listed is not None:
+        return Known(listed)
+    return permits or Unknown("it was not requested")
 
 
 def _membership_caveats(account: str, member: str, policies: BucketPolicies) -> tuple[Caveat, ...] | None:
@@ -250,15 +245,13 @@ def _basic_role_caveats(account: str, role: str, project: str, policies: BucketP
         condition = _condition_caveats(binding, policies)
         for member in binding.members if binding.role == role and condition is not None else ():
             # A project's own policy has no such members, so the recursion ends.
-            doubts = (
-                None if member.partition(":")[0] in _BASIC_ROLES else _membership_caveats(account, member, policies)
-            )
-            if doubts is None:
-                continue
-            doubts += condition or ()
-            if not doubts:
-                return ()
-            found = (found or ()) + doubts
+            is_basic = member.partition(":")[0] in _BASIC_ROLES
+            doubts = None if is_basic else _membership_caveats(account, member, policies)
+            if doubts is not None:
+                doubts += condition or ()
+                if not doubts:
+                    return ()
+                found = (found or ()) + doubts
     return found
 
 
@@ -274,12 +267,10 @@ def _condition_caveats(binding: IamBinding, policies: BucketPolicies) -> tuple[C
 
 
 def _project_policy_caveat(project: str, policy: Unknown | None) -> Caveat:
-    words = f"the IAM policy of project `{project}`"
+    words, place = f"the IAM policy of project `{project}`", f"project `{project}`"
     if policy is None:
         return Caveat(f"{words} was not read", project=project)
-    return _unread_caveat(
-        policy, words, "resourcemanager.projects.getIamPolicy", f"project `{project}`", project=project
-    )
+    return _unread_caveat(policy, words, "resourcemanager.projects.getIamPolicy", place, project=project)
 
 
 def _unread_caveat(fact: Unknown, what: str, permission: str, place: str, *, project: str | None = None) -> Caveat:
@@ -293,17 +284,14 @@ def _unread_caveat(fact: Unknown, what: str, permission: str, place: str, *, pro
     )
 
 
-_PREDEFINED_PREFIX = "roles/"
-
-
 def role_permissions(role: str) -> frozenset[str] | None:
     """Return what a role such as `roles/storage.objectViewer` permits; None if the table lacks it.
 
     The table, `data/roles.yaml`, has the roles that accounts of TPUs usually have, and only permissions that matter here;
     for objects in Cloud Storage it is complete.
     """
-    name = role.removeprefix(_PREDEFINED_PREFIX)
-    return _predefined_permissions(name) if role.startswith(_PREDEFINED_PREFIX) and name in _roles_table() else None
+    name = role.removeprefix("roles/")
+    return _predefined_permissions(name) if name != role and name in _roles_table() else None
 
 
 def _predefined_permissions(name: str) -> frozenset[str]:
@@ -314,6 +302,4 @@ def _predefined_permissions(name: str) -> frozenset[str]:
 
 @cache
 def _roles_table() -> dict[str, Any]:
-    text = files("tpuctl.data").joinpath("roles.yaml").read_bytes()
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return dict(yaml.load(text, Loader=loader))  # noqa: S506  # both are the safe loader
+    return dict(load_data("roles.yaml"))

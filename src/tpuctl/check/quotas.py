@@ -14,7 +14,7 @@ from tpuctl.accelerators import find_accelerator_type, load_accelerators
 from tpuctl.check.findings import delete_node_command, delete_queued_resource_command
 from tpuctl.models.grants import capacity_pool
 from tpuctl.models.node import Node, Tier
-from tpuctl.names import last_segment
+from tpuctl.names import last_segment, region_of_zone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -76,50 +76,42 @@ def held_capacity(resources: ProjectResources, wanted: WantedNode) -> tuple[Held
     A queued resource counts all its nodes, in every state, waiting ones included (unverified). A node whose queued
     resource is not listed counts itself.
     """
-    replaced = wanted.replaces
+    replaced = wanted.replaces.name if wanted.replaces else None
     listed = {request.name for request in resources.requests}
     found = [holding for request in resources.requests for holding in _capacity_of_request(request, wanted)]
     for node in resources.nodes:
-        is_counted = node.queued_resource in listed or (replaced is not None and node.name == replaced.name)
-        if node.accelerator and not is_counted:
-            holding = HeldCapacity(
-                f"`{node.name.zone}/{node.name.node_id}`",
-                node.name.zone,
-                node.accelerator,
-                node.tier,
-                str(node.state),
-                is_dead=node.is_preempted or node.state.is_dead,
-                count=1,
-                delete=delete_node_command(wanted.project, node.name.zone, node.name.node_id),
+        zone, node_id = node.name.zone, node.name.node_id
+        if node.accelerator and node.queued_resource not in listed and node.name != replaced:
+            delete = delete_node_command(wanted.project, zone, node_id)
+            is_dead = node.is_preempted or node.state.is_dead
+            found.append(
+                HeldCapacity(
+                    f"`{zone}/{node_id}`", zone, node.accelerator, node.tier, str(node.state), is_dead, 1, delete
+                )
             )
-            found.append(holding)
     return tuple(found)
 
 
 def _capacity_of_request(request: QueuedResource, wanted: WantedNode) -> Iterator[HeldCapacity]:
     """Yield each kind of node that is requested."""
-    rest = list(request.node_ids)
+    replaced = wanted.replaces.name if wanted.replaces else None
+    parent, rest = request.name.rpartition("/queuedResources/")[0], list(request.node_ids)
     for spec in (request.raw.get("tpu") or {}).get("nodeSpec") or ():
         multiple = spec.get("multisliceParams") or spec.get("multiNodeParams") or {}
         node_count = int(multiple.get("nodeCount", 0)) if multiple else 1
-        ids, rest = tuple(rest[:node_count]), rest[node_count:]
-        if not ids:
-            continue
-        node = Node.from_api({**(spec.get("node") or {}), "name": f"{_request_parent(request)}/nodes/{ids[0]}"})
-        is_replaced = wanted.replaces is not None and wanted.replaces.name in {
-            Node.from_api({"name": f"{_request_parent(request)}/nodes/{node_id}"}).name for node_id in ids
-        }
-        count = len(ids) - is_replaced
-        if node.accelerator and count:
+        ids, rest = rest[:node_count], rest[node_count:]
+        nodes = [Node.from_api({**(spec.get("node") or {}), "name": f"{parent}/nodes/{node_id}"}) for node_id in ids]
+        kept = [node for node in nodes if node.name != replaced]
+        if kept and kept[0].accelerator:
             several = len(request.node_ids) > 1
             yield HeldCapacity(
                 f"queued resource `{request.zone}/{last_segment(request.name)}`",
                 request.zone,
-                node.accelerator,
-                _request_tier(request, node),
+                kept[0].accelerator,
+                _request_tier(request, kept[0]),
                 str(request.state),
                 is_dead=request.state.is_dead,
-                count=count,
+                count=len(kept),
                 delete=delete_queued_resource_command(wanted.project, request.zone, ids[0], all_nodes=several),
             )
 
@@ -134,10 +126,6 @@ def _request_tier(request: QueuedResource, node: Node) -> Tier:
     return node.tier
 
 
-def _request_parent(request: QueuedResource) -> str:
-    return request.name.rpartition("/queuedResources/")[0]
-
-
 # Metrics and limits are matched by the words of their names, as the scheme is not documented. Observed: metrics such as
 # `tpu.googleapis.com/tpu-v5s-litepod-serving-preemptible` (marin#6198), limits such as
 # `TPUV6EPreemptiblePerProjectPerRegionForTPUAPI` (marin#1612).
@@ -146,7 +134,6 @@ _CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-
 _GENERATION_WORD = re.compile(r"v(\d)([a-z]?)")
 # Generations whose multi-worker slices have their own quota; v4 has a single quota, whose name says pods.
 _GENERATIONS_WITH_POD_QUOTA = frozenset({"v2", "v3"})
-_LIMIT_SCOPES = ("zone", "region")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +165,9 @@ class QuotaPool:
         # Reserved capacity has its own quota, which is 0 without a reservation [documentation of quotas].
         if generation is None or "reserved" in words:
             return None
-        kind = (
-            "pod"
-            if "pod" in words and generation in _GENERATIONS_WITH_POD_QUOTA
-            else "serving"
-            if "serving" in words
-            else ""
-        )
+        kind = "serving" if "serving" in words else ""
+        if "pod" in words and generation in _GENERATIONS_WITH_POD_QUOTA:
+            kind = "pod"
         return cls(generation, not words.isdisjoint({"preemptible", "spot"}), kind)
 
     def __str__(self) -> str:
@@ -203,7 +186,7 @@ class EffectiveLimit:
 
     def holds_in(self, zone: str) -> bool:
         """Return whether resources in a zone count against the limit."""
-        return self.place in {"", zone, zone.rpartition("-")[0]}
+        return self.place in {"", zone, region_of_zone(zone)}
 
 
 def effective_limits(quotas: Iterable[QuotaLimit], pool: QuotaPool, zone: str) -> tuple[EffectiveLimit, ...]:
@@ -211,18 +194,76 @@ def effective_limits(quotas: Iterable[QuotaLimit], pool: QuotaPool, zone: str) -
 
     Limits of the zone and of its region both apply [observed: skypilot source].
     """
-    places = {"zone": zone, "region": zone.rpartition("-")[0], "": ""}
+    places = {"zone": zone, "region": region_of_zone(zone), "": ""}
     found: dict[EffectiveLimit, None] = {}
-    of_pool = [quota for quota in quotas if _pool_of_limit(quota) == pool]
-    for metric, name, scope in dict.fromkeys((quota.metric, quota.name, _scope_of_limit(quota)) for quota in of_pool):
-        same = [
-            quota for quota in of_pool if (quota.metric, quota.name, _scope_of_limit(quota)) == (metric, name, scope)
-        ]
+    alike: dict[tuple[str, str, str], list[QuotaLimit]] = {}
+    for quota in quotas:
+        if _pool_of_limit(quota) == pool:
+            alike.setdefault((quota.metric, quota.name, _scope_of_limit(quota)), []).append(quota)
+    for (metric, name, scope), same in alike.items():
         # The limit of the place itself applies; otherwise the one without a place, which is the default.
         own = [quota for quota in same if scope and quota.places.get(scope) == places[scope]]
         for quota in own or [quota for quota in same if not quota.places]:
             found[EffectiveLimit(metric, name, places[scope], quota.value)] = None
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitUsage:
+    """One limit and what counts against it. `is_complete`: all zones of the limit have answered."""
+
+    limit: EffectiveLimit
+    unit: str
+    needed: int
+    holders: tuple[HeldCapacity, ...]
+    is_complete: bool
+
+    @property
+    def amount(self) -> int:
+        """The amount in use, as far as known."""
+        return sum(holding.size for holding in self.holders)
+
+    @property
+    def is_short(self) -> bool:
+        """Return whether too little is left if everything held counts."""
+        return self.limit.value is not None and self.amount + self.needed > self.limit.value
+
+    @property
+    def is_surely_short(self) -> bool:
+        """Return whether too little is left even without what may not count."""
+        counted = sum(holding.size for holding in self.holders if holding.surely_counts)
+        return self.limit.value is not None and counted + self.needed > self.limit.value
+
+    @property
+    def is_sure(self) -> bool:
+        """Return whether the limit is known to be sufficient."""
+        return self.limit.value is None or (self.is_complete and not self.is_short)
+
+    @property
+    def place(self) -> str:
+        """The zone, region or project that the limit applies to."""
+        return self.limit.place or "the project"
+
+
+def limit_usages(
+    wanted: WantedNode, quotas: Iterable[QuotaLimit], resources: ProjectResources | None
+) -> tuple[LimitUsage, ...]:
+    """Return the limits for a node and its siblings of the same kind; none for a type that the table lacks."""
+    accelerator = wanted.accelerator
+    if accelerator is None:
+        return ()
+    pool, needed, unit = QuotaPool.of(accelerator, wanted.spec.tier), accelerator.size, accelerator.generation.unit
+    for spec in wanted.siblings:
+        other = find_accelerator_type(spec.accelerator_type)
+        if other and QuotaPool.of(other, spec.tier) == pool:
+            needed += other.size
+    capacity = [one for one in held_capacity(resources, wanted) if one.pool == pool] if resources else []
+    usages = []
+    for limit in effective_limits(quotas, pool, wanted.zone):
+        is_complete = resources is not None and not any(limit.holds_in(zone) for zone in resources.unreachable)
+        holders = tuple(one for one in capacity if limit.holds_in(one.zone))
+        usages.append(LimitUsage(limit, unit, needed, holders, is_complete))
+    return tuple(usages)
 
 
 def _pool_of_limit(quota: QuotaLimit) -> QuotaPool | None:
@@ -237,7 +278,7 @@ def _pool_of_limit(quota: QuotaLimit) -> QuotaPool | None:
 def _scope_of_limit(quota: QuotaLimit) -> str:
     """Return what the limit applies to: each zone, each region, or (empty) the project."""
     text = f"{quota.unit} {quota.name}".lower()
-    return next((scope for scope in _LIMIT_SCOPES if f"{{{scope}}}" in text or f"per{scope}" in text), "")
+    return next((scope for scope in ("zone", "region") if f"{{{scope}}}" in text or f"per{scope}" in text), "")
 
 
 def _generation_of_word(word: str, words: frozenset[str]) -> str | None:
@@ -272,15 +313,6 @@ class GrantCoverage:
         return max(self.granted - self.used, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class GrantAlternative:
-    """A node that a grant would cover instead."""
-
-    zone: str
-    accelerator_type: str
-    tier: Tier
-
-
 def matching_grants(wanted: WantedNode, accelerator: AcceleratorType) -> tuple[Grant, ...]:
     """Return the grants for the node's zone, type and tier, including grants that have ended."""
     return tuple(grant for grant in wanted.grants if not grant_differences(grant, wanted, accelerator))
@@ -291,14 +323,10 @@ def grant_coverage(
 ) -> GrantCoverage:
     """Return the coverage by the grants that are valid today. Dead resources are not billed and use no chips."""
     grants = tuple(grant for grant in matching_grants(wanted, accelerator) if not grant.has_ended(today))
-    needed = accelerator.chips
+    needed, tier = accelerator.chips, capacity_pool(wanted.spec.tier)
     for spec in wanted.siblings:
         other = find_accelerator_type(spec.accelerator_type)
-        if (
-            other
-            and capacity_pool(spec.tier) is capacity_pool(wanted.spec.tier)
-            and any(grant.is_of_type(other) for grant in grants)
-        ):
+        if other and capacity_pool(spec.tier) is tier and any(grant.is_of_type(other) for grant in grants):
             needed += other.chips
     used = sum(one.chips for one in capacity if any(_uses_grant(one, grant) for grant in grants))
     return GrantCoverage(grants, sum(grant.chips for grant in grants), used, needed)
@@ -333,19 +361,18 @@ def nearest_grant(wanted: WantedNode, accelerator: AcceleratorType, today: date)
 
 def grant_alternative(
     grant: Grant, accelerator: AcceleratorType, capacity: Iterable[HeldCapacity], today: date
-) -> GrantAlternative | None:
-    """Return what a grant would cover: the same type if possible, else the largest type that fits and is not larger."""
+) -> AcceleratorType | None:
+    """Return the type that a grant would cover: the same if possible, else the largest that fits and is not larger."""
     left = grant.chips - sum(one.chips for one in capacity if _uses_grant(one, grant))
     generation = grant.generation
     if grant.has_ended(today) or generation is None:
         return None
     if grant.is_of_type(accelerator) and accelerator.chips <= left:
-        return GrantAlternative(grant.zone, accelerator.name, Tier(grant.tier))
+        return accelerator
     names = [generation.type_of(size) for size in generation.sizes] if grant.is_of_chips else [grant.type]
     types = [found for found in map(find_accelerator_type, names) if found and found.chips <= left]
     fitting = [one for one in types if one.chips <= accelerator.chips] or types[:1]
-    best = max(fitting, key=lambda one: one.chips, default=None)
-    return GrantAlternative(grant.zone, best.name, Tier(grant.tier)) if best else None
+    return max(fitting, key=lambda one: one.chips, default=None)
 
 
 def _uses_grant(one: HeldCapacity, grant: Grant) -> bool:

@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.check.colocation import Relation
-from tpuctl.check.findings import ACCEPTED_MARK, Level, is_downgraded
+from tpuctl.check.colocation import TB, Relation
+from tpuctl.check.findings import ACCEPTED_MARK, Level
 from tpuctl.escaping import escape_unprintable
-from tpuctl.output.terminal import Cell, OutputFormat, column_lines, styled, text_width
+from tpuctl.names import region_of_zone
+from tpuctl.output.terminal import Cell, column_lines, styled, text_width
+from tpuctl.output.views import View, show_view
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from tpuctl.check.facts import WantedNode
     from tpuctl.check.findings import CheckReport, Finding
     from tpuctl.check.zone_ranking import BucketProximity, ZoneRank, ZoneRanking
-    from tpuctl.output.terminal import Terminal
+    from tpuctl.output.terminal import OutputFormat, Terminal
 
 # Version of the JSON. Within a version fields may be added; none is removed or changes its meaning.
 FINDINGS_SCHEMA_VERSION = 1
@@ -44,45 +46,49 @@ _MAX_WIDTH, _MIN_WIDTH = 100, 40
 _WORDS_AND_COMMANDS = re.compile(r"(?:`[^`]*`|\S)+")
 
 
-def show_findings(
-    terminal: Terminal,
+def findings_view(
     report: CheckReport,
-    form: OutputFormat,
     *,
-    wanted: WantedNode | None = None,
     about: Mapping[str, Any] | None = None,
     elapsed: timedelta | None = None,
     verbose: bool = False,
     can_fix: bool = False,
-    sandbox: bool = False,
-) -> None:
-    """Show a report on stdout; for a table also a summary on stderr.
+) -> View:
+    """Return the view of a report; its text has a summary on stderr.
 
     JSON always has the checks that are ok, other formats only with `verbose`. `can_fix`: the current command has `--fix`.
     `about` has additional JSON fields that describe what was checked; for a node they are its `target`.
     """
-    if form in {OutputFormat.JSON, OutputFormat.YAML}:
-        target = {"target": wanted_to_json(wanted)} if wanted else {}
-        terminal.data(report_to_json(report, {**target, **(about or {})}, sandbox=sandbox), form)
-        return
-    if form is OutputFormat.NAME:
-        terminal.names(dict.fromkeys(finding.id for finding in report.findings if finding.level is not Level.OK))
-        return
-    if terminal.is_interactive:
-        width, colored = terminal.streams.width, terminal.colors_out
-        terminal.page(findings_page(report, width=width, colored=colored, verbose=verbose, can_fix=can_fix))
-    else:
-        rows = []
-        for finding in report.findings:
-            if verbose or finding.level is not Level.OK:
-                # All of the finding in one row, as the log of a CI job may be the only source of information.
-                found = finding.found
-                text = f"{found.text} {ACCEPTED_MARK}" if is_downgraded(finding) else found.text
-                advice = [one.text + (f": `{one.command}`" if one.command else "") for one in found.remedies]
-                texts = (str(finding.level), finding.id, found.subject, text, found.why or "", "; ".join(advice))
-                rows.append(tuple(map(Cell, texts)))
-        terminal.table((), rows)
-    terminal.note(report_summary(report, elapsed))
+    bad = [finding for finding in report.findings if finding.level is not Level.OK]
+
+    def write(terminal: Terminal) -> None:
+        if terminal.is_interactive:
+            width, colored = terminal.streams.width, terminal.colors_out
+            terminal.page(findings_page(report, width=width, colored=colored, verbose=verbose, can_fix=can_fix))
+        else:
+            terminal.table((), [_finding_row(finding) for finding in (report.findings if verbose else bad)])
+        terminal.note(report_summary(report, elapsed))
+
+    return View(
+        value=lambda: report_to_json(report, about or {}),
+        text=write,
+        names=lambda: dict.fromkeys(finding.id for finding in bad),
+    )
+
+
+def show_findings(
+    terminal: Terminal, report: CheckReport, form: OutputFormat, *, sandbox: bool = False, **options: Any
+) -> None:
+    """Show a report in one form, with the options of `findings_view`; also if the settings are invalid."""
+    show_view(findings_view(report, **options), terminal, form, sandbox=sandbox)
+
+
+def _finding_row(finding: Finding) -> list[Cell]:
+    """Return all of the finding in one row, as the log of a CI job may be the only source of information."""
+    found = finding.found
+    text = f"{found.text} {ACCEPTED_MARK}" if finding.is_downgraded else found.text
+    advice = [one.text + (f": `{one.command}`" if one.command else "") for one in found.remedies]
+    return [Cell(one) for one in (finding.level, finding.id, found.subject, text, found.why or "", "; ".join(advice))]
 
 
 def findings_page(
@@ -91,8 +97,8 @@ def findings_page(
     """Yield the lines for a terminal: the worst first, findings of one subject together, one line for all that are ok."""
     shown = [finding for finding in report.findings if finding.level is not Level.OK]
     subjects = list(dict.fromkeys(finding.found.subject for finding in shown))
-    in_order = sorted(shown, key=lambda one: (one.level.rank, subjects.index(one.found.subject)))
-    for finding, *others in _fold_findings(in_order):
+    shown.sort(key=lambda one: (one.level.rank, subjects.index(one.found.subject)))
+    for finding, *others in _fold_findings(shown):
         yield from finding_lines(finding, width=width, colored=colored, can_fix=can_fix)
         if others:
             # The subject of the block counts as named.
@@ -106,38 +112,33 @@ def findings_page(
         for finding in ok_findings:
             yield f"{_finding_header(finding, colored=colored)}  {escape_unprintable(finding.found.text)}"
     elif ok_findings:
-        yield styled(
-            f"{len(ok_findings)} check{'' if len(ok_findings) == 1 else 's'} ok",
-            _LEVEL_STYLES[Level.OK],
-            colored=colored,
-        )
+        count = f"{len(ok_findings)} check{'' if len(ok_findings) == 1 else 's'} ok"
+        yield styled(count, _LEVEL_STYLES[Level.OK], colored=colored)
 
 
-def _fold_findings(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """Return groups of findings with the same text for many subjects, and single findings, in their order.
+def _fold_findings(findings: Sequence[Finding]) -> Iterator[list[Finding]]:
+    """Yield groups of findings with the same text for many subjects, and single findings, in their order.
 
     Findings worse than a note are not grouped if they have a command, as each command must be shown.
     """
-    alike: dict[Any, list[Finding]] = {}
+    alike: dict[object, list[Finding]] = {}
     for finding in findings:
         alike.setdefault(_finding_gist(finding), []).append(finding)
-    groups: list[list[Finding]] = []
     for finding in findings:
         same = alike[_finding_gist(finding)]
         has_command = any(remedy.command for remedy in finding.found.remedies)
         if len(same) <= _MAX_SUBJECTS or (has_command and finding.level is not Level.NOTE):
-            groups.append([finding])
+            yield [finding]
         elif finding is same[0]:
-            groups.append(same)
-    return groups
+            yield same
 
 
 def _finding_gist(finding: Finding) -> tuple[object, ...]:
     """Return the text of a finding without the name of its subject."""
     found = finding.found
-    bucket = found.subject.removeprefix("gs://").partition("/")[0]
+    bucket = f"gs://{found.subject.removeprefix('gs://').partition('/')[0]}"
     texts = (found.text, found.why or "", *(remedy.text for remedy in found.remedies))
-    gist = tuple(text.replace(found.subject, "").replace(f"gs://{bucket}", "") for text in texts)
+    gist = (text.replace(found.subject, "").replace(bucket, "") for text in texts)
     return (finding.id, finding.level, finding.accepted, *gist)
 
 
@@ -152,13 +153,8 @@ def finding_lines(finding: Finding, *, width: int, colored: bool, can_fix: bool 
     if found.why:
         yield from wrap_text(found.why, first="  why: ", rest="       ", width=width)
     for remedy in found.remedies:
-        colon = ":" if remedy.command else ""
-        yield from wrap_text(
-            (f"{remedy.text} (`--fix` does this)" if can_fix and remedy.change else remedy.text) + colon,
-            first="  → ",
-            rest="    ",
-            width=width,
-        )
+        text = f"{remedy.text} (`--fix` does this)" if can_fix and remedy.change else remedy.text
+        yield from wrap_text(text + (":" if remedy.command else ""), first="  → ", rest="    ", width=width)
         if remedy.command:
             yield "      " + styled(escape_unprintable(remedy.command), "cyan", colored=colored)
 
@@ -171,19 +167,13 @@ def report_summary(report: CheckReport, elapsed: timedelta | None = None) -> str
     return (", ".join(words) or "nothing was checked") + took
 
 
-def check_to_json(report: CheckReport, wanted: WantedNode, *, sandbox: bool) -> dict[str, Any]:
-    """Return the report on a wanted node for scripts, as `report_to_json` does."""
-    return report_to_json(report, {"target": wanted_to_json(wanted)}, sandbox=sandbox)
-
-
-def report_to_json(report: CheckReport, about: Mapping[str, Any], *, sandbox: bool) -> dict[str, Any]:
+def report_to_json(report: CheckReport, about: Mapping[str, Any]) -> dict[str, Any]:
     """Return a report for scripts. Every field is always present; null or empty without a value."""
     return {
         "schemaVersion": FINDINGS_SCHEMA_VERSION,
         **about,
         "summary": {str(level): len(report.of(level)) for level in Level},
         "findings": [finding_to_json(finding) for finding in report.findings],
-        **({"sandbox": True} if sandbox else {}),
     }
 
 
@@ -212,7 +202,7 @@ def finding_to_json(finding: Finding) -> dict[str, Any]:
         "id": finding.id,
         "title": finding.title,
         "level": str(finding.level),
-        "accepted": is_downgraded(finding),
+        "accepted": finding.is_downgraded,
         "subject": found.subject,
         "text": found.text,
         "why": found.why,
@@ -227,7 +217,7 @@ def finding_to_json(finding: Finding) -> dict[str, Any]:
 def _finding_header(finding: Finding, *, colored: bool) -> str:
     level = styled(f"{finding.level:{_LEVEL_WIDTH}}", _LEVEL_STYLES[finding.level], colored=colored)
     about = styled(f"{finding.id}  {escape_unprintable(finding.found.subject)}", "bold", colored=colored)
-    return f"{level}  {about}" + (f"  {ACCEPTED_MARK}" if is_downgraded(finding) else "")
+    return f"{level}  {about}" + (f"  {ACCEPTED_MARK}" if finding.is_downgraded else "")
 
 
 def wrap_text(text: str, *, first: str, rest: str, width: int) -> Iterator[str]:
@@ -246,20 +236,15 @@ ZONE_HEADER = ("ZONE", "BUCKETS", "TO READ 1 TB", "NOTES")
 # Version of the JSON. Within a version fields may be added; none is removed or changes its meaning.
 ZONES_SCHEMA_VERSION = 1
 
-_RELATION_WORDS = {
-    Relation.SAME_ZONE: "same zone",
-    Relation.SAME_REGION: "same region",
-    Relation.DUAL_REGION: "in its dual-region",
-    Relation.MULTI_REGION: "in its multi-region",
-    Relation.SAME_AREA: "same continent",
-    Relation.OTHER_AREA: "other continent",
-    Relation.UNKNOWN: "unknown",
-}
-_RELATION_STYLES = {
-    Relation.MULTI_REGION: "yellow",
-    Relation.SAME_AREA: "red",
-    Relation.OTHER_AREA: "red",
-    Relation.UNKNOWN: "magenta",
+# Words and colors.
+_RELATIONS = {
+    Relation.SAME_ZONE: ("same zone", "green"),
+    Relation.SAME_REGION: ("same region", "green"),
+    Relation.DUAL_REGION: ("in its dual-region", "green"),
+    Relation.MULTI_REGION: ("in its multi-region", "yellow"),
+    Relation.SAME_AREA: ("same continent", "red"),
+    Relation.OTHER_AREA: ("other continent", "red"),
+    Relation.UNKNOWN: ("unknown", "magenta"),
 }
 # Up to this many buckets are named; more are counted by relation.
 _MAX_BUCKETS = 2
@@ -267,41 +252,33 @@ _MAX_BUCKETS = 2
 _MAX_REGIONS = 3
 
 
-def show_zone_ranking(terminal: Terminal, ranking: ZoneRanking, form: OutputFormat, *, sandbox: bool = False) -> None:
-    """Show the zones on stdout, the best first, and notes on stderr."""
-    if form in {OutputFormat.JSON, OutputFormat.YAML}:
-        terminal.data(ranking_to_json(ranking, sandbox=sandbox), form)
-        return
-    if form is OutputFormat.NAME:
-        terminal.names(zone.zone for zone in ranking.zones)
-        return
-    rows = [zone_row(zone) for zone in ranking.zones]
-    if not terminal.is_interactive:
-        terminal.table(ZONE_HEADER, rows)
-    elif rows:
-        terminal.page(zones_page(rows, width=terminal.streams.width, colored=terminal.colors_out))
-    for note in ranking_notes(ranking):
-        lines = (
-            wrap_text(note, first="", rest="  ", width=terminal.streams.width) if terminal.is_interactive else (note,)
-        )
-        terminal.note(*lines)
+def ranking_view(ranking: ZoneRanking) -> View:
+    """Return the view of the zones, the best first; its text has notes on stderr."""
+
+    def write(terminal: Terminal) -> None:
+        rows, width = [_zone_row(zone) for zone in ranking.zones], terminal.streams.width
+        if not terminal.is_interactive:
+            terminal.table(ZONE_HEADER, rows)
+        elif rows:
+            terminal.page(_zones_page(rows, width=width, colored=terminal.colors_out))
+        for note in _ranking_notes(ranking):
+            wrapped = wrap_text(note, first="", rest="  ", width=width)
+            terminal.note(*(wrapped if terminal.is_interactive else (note,)))
+
+    return View(value=lambda: ranking_to_json(ranking), text=write, names=lambda: (zone.zone for zone in ranking.zones))
 
 
-def zone_row(zone: ZoneRank) -> tuple[Cell, ...]:
+def _zone_row(zone: ZoneRank) -> tuple[Cell, ...]:
     """Return the table row of one zone."""
-    style = _RELATION_STYLES.get(zone.worst, "green") if zone.worst else ""
+    style = _RELATIONS[zone.worst][1] if zone.worst else ""
     # For a pipe each location of each bucket; for a single one only the relation.
     words = [(proximity.use.url, _relation_words(proximity)) for proximity in zone.buckets]
     listed = words[0][1] if len(words) == 1 else ", ".join(f"{url} {where}" for url, where in words)
-    return (
-        Cell(zone.zone),
-        Cell(_buckets_words(zone), listed, style),
-        Cell(_price_words(zone)),
-        Cell("; ".join(_zone_notes(zone))),
-    )
+    notes = "; ".join(_zone_notes(zone))
+    return Cell(zone.zone), Cell(_buckets_words(zone), listed, style), Cell(_price_words(zone)), Cell(notes)
 
 
-def zones_page(rows: Sequence[Sequence[Cell]], *, width: int, colored: bool) -> Iterator[str]:
+def _zones_page(rows: Sequence[Sequence[Cell]], *, width: int, colored: bool) -> Iterator[str]:
     """Yield the lines for a terminal: columns if they fit, else notes below their row, else each zone on its own lines.
 
     Words are never broken, at any width.
@@ -333,7 +310,7 @@ def _lines_below(cells: Iterable[Cell], width: int) -> Iterator[str]:
             yield from wrap_text(cell.text, first="  ", rest="    ", width=width)
 
 
-def ranking_notes(ranking: ZoneRanking) -> Iterator[str]:
+def _ranking_notes(ranking: ZoneRanking) -> Iterator[str]:
     """Yield notes about the whole ranking: what is unknown, and which bucket locations would be co-located."""
     what = ranking.accelerator_type
     for bucket in ranking.unplaced:
@@ -345,12 +322,12 @@ def ranking_notes(ranking: ZoneRanking) -> Iterator[str]:
         yield f"no known zone offers {what}; `tpuctl types` lists all types"
         return
     if all(zone.is_apart for zone in ranking.zones):
-        regions = {zone.zone.rpartition("-")[0]: " or ".join(zone.locations) for zone in ranking.zones}
+        regions = {region_of_zone(zone.zone): " or ".join(zone.locations) for zone in ranking.zones}
         places = [f"{locations} for {region}" for region, locations in regions.items()][:_MAX_REGIONS]
         yield f"no zone with {what} is near every bucket; co-located buckets would be in {', '.join(places)}"
 
 
-def ranking_to_json(ranking: ZoneRanking, *, sandbox: bool) -> dict[str, Any]:
+def ranking_to_json(ranking: ZoneRanking) -> dict[str, Any]:
     """Return the ranking for scripts. Every field is always present; null or empty without a value."""
     return {
         "schemaVersion": ZONES_SCHEMA_VERSION,
@@ -361,36 +338,38 @@ def ranking_to_json(ranking: ZoneRanking, *, sandbox: bool) -> dict[str, Any]:
             for bucket in ranking.unplaced
         ],
         "offline": ranking.offline,
-        **({"sandbox": True} if sandbox else {}),
     }
 
 
 def _zone_to_json(zone: ZoneRank) -> dict[str, Any]:
-    low, high = zone.span or (None, None)
+    quota = zone.quota
     return {
         "zone": zone.zone,
-        "region": zone.zone.rpartition("-")[0],
+        "region": region_of_zone(zone.zone),
         "relation": str(zone.worst) if zone.worst else None,
-        "pricePerTBLow": _as_float(low),
-        "pricePerTBHigh": _as_float(high),
+        **_price_to_json(zone.span),
         "singleTenant": zone.single_tenant,
         "grants": [str(grant) for grant in zone.grants],
-        "quotaLimit": zone.quota.limit if zone.quota else None,
-        "quotaLeft": zone.quota.left if zone.quota else None,
-        "quotaSuffices": zone.quota.suffices if zone.quota else None,
+        "quotaLimit": quota.limit if quota else None,
+        "quotaLeft": quota.left if quota else None,
+        "quotaSuffices": quota.suffices if quota else None,
         "coLocated": list(zone.locations),
         "buckets": [
             {
                 "bucket": proximity.use.url,
                 "location": proximity.placement.location if proximity.placement else None,
                 "relation": str(proximity.relation),
-                "pricePerTBLow": _as_float(proximity.price.cost(10**12)[0]) if proximity.price else None,
-                "pricePerTBHigh": _as_float(proximity.price.cost(10**12)[1]) if proximity.price else None,
+                **_price_to_json(proximity.price.cost(TB) if proximity.price else None),
                 "priceDate": proximity.price.seen if proximity.price else None,
             }
             for proximity in zone.buckets
         ],
     }
+
+
+def _price_to_json(span: tuple[Decimal, Decimal] | None) -> dict[str, float | None]:
+    low, high = map(float, span) if span else (None, None)
+    return {"pricePerTBLow": low, "pricePerTBHigh": high}
 
 
 def _buckets_words(zone: ZoneRank) -> str:
@@ -401,7 +380,7 @@ def _buckets_words(zone: ZoneRank) -> str:
     places = {proximity.use.bucket: proximity for proximity in zone.buckets}
     if len(places) > _MAX_BUCKETS:
         relations = sorted((proximity.relation for proximity in places.values()), key=lambda relation: relation.rank)
-        counts = Counter("co-located" if each.is_colocated else _RELATION_WORDS[each] for each in relations)
+        counts = Counter("co-located" if each.is_colocated else _RELATIONS[each][0] for each in relations)
         return ", ".join(f"{count} {group}" for group, count in counts.items())
     words = [_relation_words(proximity) for proximity in places.values()]
     if len(words) == 1:
@@ -411,7 +390,7 @@ def _buckets_words(zone: ZoneRank) -> str:
 
 def _relation_words(proximity: BucketProximity) -> str:
     place = f" ({proximity.placement.location})" if proximity.placement else ""
-    return _RELATION_WORDS[proximity.relation] + place
+    return _RELATIONS[proximity.relation][0] + place
 
 
 def _price_words(zone: ZoneRank) -> str:
@@ -440,10 +419,6 @@ def _zone_notes(zone: ZoneRank) -> Iterator[str]:
             yield f"{quota.left} of {quota.limit} {quota.unit} of quota left{needed}"
     if zone.single_tenant:
         yield "single tenant: only by agreement with Google"
-
-
-def _as_float(amount: Decimal | None) -> float | None:
-    return None if amount is None else float(amount)
 
 
 # Shorter waits need no notice.

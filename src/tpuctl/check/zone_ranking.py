@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tpuctl.accelerators import documented_zones_of, find_accelerator_type, load_accelerators
 from tpuctl.check.colocation import Relation, best_locations, egress_price, placement_relation
 from tpuctl.check.facts import Absent, CheckSettings, Known, Unknown, value_or_none
-from tpuctl.check.quotas import QuotaPool, effective_limits, grant_coverage, held_capacity
+from tpuctl.check.quotas import grant_coverage, held_capacity, limit_usages
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -207,21 +207,18 @@ def _zone_quota(
     wanted: WantedNode, quotas: Fact[tuple[QuotaLimit, ...]] | None, resources: Fact[ProjectResources] | None
 ) -> ZoneQuota | None:
     """Return the limit that leaves the least. Limits of the zone and of its region both apply."""
-    accelerator, known = wanted.accelerator, value_or_none(resources)
-    if accelerator is None:
+    usages = limit_usages(wanted, value_or_none(quotas) or (), value_or_none(resources))
+    if not usages:
         return None
-    pool, needed, unit = QuotaPool.of(accelerator, wanted.spec.tier), accelerator.size, accelerator.generation.unit
-    found = effective_limits(value_or_none(quotas) or (), pool, wanted.zone)
-    bounded = [(limit, limit.value) for limit in found if limit.value is not None]
+    needed, unit = usages[0].needed, usages[0].unit
+    # What is left of each limit, and the limit.
+    bounded = [(usage.limit.value - usage.amount, usage) for usage in usages if usage.limit.value is not None]
     if not bounded:
-        return ZoneQuota(None, None, needed, unit) if found else None
-    least = min(value for _, value in bounded)
-    if known is None or any(limit.holds_in(zone) for limit, _ in bounded for zone in known.unreachable):
-        return ZoneQuota(least, None, needed, unit)
-    same_pool = [one for one in held_capacity(known, wanted) if one.pool == pool]
-    left = {limit: value - sum(one.size for one in same_pool if limit.holds_in(one.zone)) for limit, value in bounded}
-    tightest = min(left, key=lambda limit: left[limit])
-    return ZoneQuota(tightest.value, max(left[tightest], 0), needed, unit)
+        return ZoneQuota(None, None, needed, unit)
+    if not all(usage.is_complete for _, usage in bounded):
+        return ZoneQuota(min(usage.limit.value or 0 for _, usage in bounded), None, needed, unit)
+    left, tightest = min(bounded, key=lambda pair: pair[0])
+    return ZoneQuota(tightest.limit.value, max(left, 0), needed, unit)
 
 
 _RELATION_RANKS = {Relation.MULTI_REGION: 1, Relation.SAME_AREA: 2, Relation.OTHER_AREA: 3, Relation.UNKNOWN: 4}

@@ -3,10 +3,11 @@
 Start reading at `doctor_run`. As in `check`, facts and rules are apart:
 
 - `doctor_facts` declares the facts. Each is `Known`, `Absent` or `Unknown` with the reason, and none is a secret.
-- `local_probes` reads them from this machine, `cloud_probes` from the cloud, `node_probes` from a node and its workers.
-- `local_rules`, `cloud_rules`, `node_rules`, `worker_rules` and `framework_rules` turn facts into findings. Rules are pure:
-  they read no file, make no request and know no clock. `rule_catalogue` lists them; their docstrings are the text of the
-  reference, and an id never changes its meaning.
+- `environment_probe` reads them from this machine (`local_probes`) and from the cloud (`cloud_probes`), `node_probes` from a
+  node and its workers.
+- `local_rules`, `cloud_rules`, `node_rules`, `worker_rules` and `framework_rules` judge facts; `verdicts` turns what they say
+  into findings. Rules are pure: they read no file, make no request and know no clock. `rule_catalogue` collects them; their
+  docstrings are the text of the reference, and an id never changes its meaning.
 
 What a reader must know:
 
@@ -15,7 +16,7 @@ What a reader must know:
 - Nothing stops a run: with invalid settings, without a network or an account, the remaining facts are still gathered. But no
   cloud is called unless the settings say which one: a damaged sandbox is never replaced by the real cloud.
 - Each worker runs one program (`ssh/agent/worker_facts.py`) over one ssh session, in parallel with the others. Each step there
-  has a timeout. Equal findings on several workers become one (`merge_findings`).
+  has a timeout. Equal verdicts about several workers become one finding.
 - Only `--fix` changes anything: `check.fixes` applies the fix of a remedy, after confirmation. Without it no ssh key is created
   and no node is changed; only the host keys of workers are saved on this machine.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +11,8 @@ from tpuctl.app.ssh_options import route_options
 from tpuctl.errors import ExitCode
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from tpuctl.app.app import App
 
 
@@ -30,7 +32,17 @@ if TYPE_CHECKING:
     help="Time limit for all checks, and for each worker. [default: 4s; each worker: 30s]",
 )
 @route_options
-def command(app: App, **options: Any) -> int:  # click's options
+def command(
+    app: App,
+    node: str | None,
+    *,
+    skipped: tuple[str, ...],
+    shows_all: bool,
+    strict: bool,
+    fix: bool,
+    yes: bool,
+    timeout: timedelta | None,
+) -> int:
     """Find problems with this machine, the credentials, the network and the project.
 
     Checks Python and tpuctl, gcloud, ssh and its key, folders and disk, clock, proxy and host names, credentials, APIs,
@@ -45,14 +57,15 @@ def command(app: App, **options: Any) -> int:  # click's options
     """
     from tpuctl.doctor.doctor_run import DoctorRun  # noqa: PLC0415  # completion and --help do not need it
 
-    run, fix_code = DoctorRun(app, options), ExitCode.OK
-    if options["fix"]:
+    run = DoctorRun(app, node, accepted=skipped, timeout=timeout, shows_all=shows_all, can_fix=not fix)
+    fix_code = ExitCode.OK
+    if fix:
         from tpuctl.check.fixes import check_and_fix  # noqa: PLC0415  # rarely used
 
-        report, fix_code = check_and_fix(app, run.check, run.show, yes=options["yes"], form=run.format)
+        report, fix_code = check_and_fix(app, run.check, run.show, yes=yes, form=run.format)
     else:
         report = run.check()
         run.show(report)
     if run.failure is not None:
         raise run.failure
-    return ExitCode.CHECK_FAILED if report.fails(strict=options["strict"]) else fix_code
+    return ExitCode.CHECK_FAILED if report.fails(strict=strict) else fix_code

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from tpuctl.config.settings import ConfigFile, Settings
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
-    from tpuctl.nodes.conditions import StartupState
+    from tpuctl.nodes.inspection import InspectionReport
+    from tpuctl.ssh.tpu_holders import HoldersFound
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +129,18 @@ class AccessToken:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenFailure:
-    """Why there is no access token: no login, or Google rejects it."""
+class AccessFailure:
+    """Why there is no access token, or why the chosen sandbox cannot be opened; and what helps."""
 
     reason: str
     advice: tuple[str, ...] = ()
     error_id: str | None = None
+
+    @classmethod
+    def of(cls, error: Exception) -> AccessFailure:
+        """Return the failure that an error stands for."""
+        advice = (getattr(error, "hint", None) or "").splitlines()
+        return cls(str(error), tuple(advice), getattr(error, "error_id", None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +150,7 @@ class CallerIdentity:
     is_needed: bool = True
     file: Fact[CredentialFile]
     named_by: str | None = None
-    token: Fact[AccessToken | TokenFailure] | None = None
+    token: Fact[AccessToken | AccessFailure] | None = None
     impersonated: str | None = None
     gcloud_account: str | None = None
     quota_project: str | None = None
@@ -160,9 +167,8 @@ class CallerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class HostAnswer:
-    """A host's answer to a request without credentials. `ahead` is by how much its clock is ahead of this machine's."""
+    """How long a host took to answer a request without credentials, and how much its clock is ahead of this machine's."""
 
-    status: int
     duration: timedelta
     ahead: timedelta | None = None
 
@@ -174,14 +180,6 @@ class CloudHost:
     name: str
     addresses: Fact[tuple[str, ...]] | None
     answer: Fact[HostAnswer]
-
-
-@dataclass(frozen=True, slots=True)
-class SandboxFailure:
-    """Why the chosen sandbox cannot be opened, and what helps. No cloud is called in its place."""
-
-    reason: str
-    advice: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +196,7 @@ class NetworkFacts:
     other_proxies: tuple[str, ...] = ()
     ca_file: PathStatus | None = None
     hosts: tuple[CloudHost, ...] = ()
-    sandbox_failure: SandboxFailure | None = None
+    sandbox_failure: AccessFailure | None = None
     is_local: bool = False
     time_zone: str = "UTC"
 
@@ -229,7 +227,7 @@ class ConfigFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectFacts:
-    """The project: `check`'s facts about it, and which of the `wanted_permissions` the caller has.
+    """The project: `check`'s facts about it, and which of the needed permissions the caller has.
 
     `skip_reason` is why no request about it was made. `node` is the NODE that the user named, if any.
     """
@@ -238,7 +236,6 @@ class ProjectFacts:
     node: str | None = None
     skip_reason: str | None = None
     facts: CheckFacts | None = None
-    wanted_permissions: tuple[str, ...] = ()
     permissions: Fact[frozenset[str]] | None = None
 
 
@@ -325,10 +322,9 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class FileSystemUsage:
-    """A file system: its size in bytes, and the used share of space and inodes in percent, rounded as `df` does."""
+    """A file system: its free bytes, and the used share of space and inodes in percent, rounded as `df` does."""
 
     mount: str
-    size: int
     available: int
     used: int
     inodes: int | None = None
@@ -369,39 +365,6 @@ class OomKills:
 
     count: int
     last: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TpuHolder:
-    """A process that holds the TPU: device files, libtpu's lock file, or both."""
-
-    pid: int
-    user: str
-    name: str
-    age: timedelta
-    is_waiting_in_kernel: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TpuUse:
-    """The processes that hold the TPU of a worker.
-
-    `lock_owner` is the owner of libtpu's lock file, None if there is no such file; `is_lock_held`: a process has it open;
-    `hidden` is the number of processes that could not be inspected.
-    """
-
-    holders: tuple[TpuHolder, ...] = ()
-    lock_owner: str | None = None
-    is_lock_held: bool = False
-    hidden: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class StartupResult:
-    """The state of startup script and cloud-init on a worker; `detail` names the part that still runs or failed."""
-
-    state: StartupState
-    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -459,26 +422,16 @@ class WorkerReport:
 
     offset: ClockOffset
     kernel: str
-    python: str
     uptime: Fact[timedelta]
     disks: Fact[tuple[FileSystemUsage, ...]]
     logs: Fact[LogFolder]
     memory: Fact[WorkerMemory]
     oom_kills: Fact[OomKills]
-    tpu_use: Fact[TpuUse]
-    chips: Fact[int]
-    startup_result: Fact[StartupResult]
+    tpu_use: Fact[HoldersFound]
+    inspection: Fact[InspectionReport]
     variables: Fact[TpuVariables]
     environments: Fact[tuple[PythonEnvironment, ...]]
     is_synchronized: Fact[bool]
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerFacts:
-    """One worker and its report; Unknown if it sent none."""
-
-    number: int
-    report: Known[WorkerReport] | Unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -494,19 +447,18 @@ class UnreachableWorkers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllWorkersFacts:
-    """All facts about the workers of a node. `expected` are the workers that it should have.
+    """All facts about the workers of a node. `answers` are those of workers with ssh, Unknown if one sent no report.
 
     `has_own_key`: the user named the ssh key, so that tpuctl neither creates nor replaces it.
     """
 
     node: Node
     now: datetime
-    expected: tuple[int, ...]
-    workers: tuple[WorkerFacts, ...] = ()
+    answers: Mapping[int, Known[WorkerReport] | Unknown] = field(default_factory=dict)
     unreachable: tuple[UnreachableWorkers, ...] = ()
     has_own_key: bool = False
 
     @property
-    def reports(self) -> tuple[tuple[int, WorkerReport], ...]:
-        """The reports, with the numbers of their workers, in order."""
-        return tuple((one.number, one.report.value) for one in self.workers if isinstance(one.report, Known))
+    def reports(self) -> dict[int, WorkerReport]:
+        """The reports, by the numbers of their workers."""
+        return {number: answer.value for number, answer in self.answers.items() if isinstance(answer, Known)}

@@ -13,16 +13,15 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tpuctl import __version__
 from tpuctl.check.facts import Absent, Fact, Known, Unknown, value_or_none
 from tpuctl.doctor.doctor_facts import GcloudInstallation, InstalledProgram, LocalMachine, PathStatus, SshKeyFacts
+from tpuctl.errors import TpuctlError
 from tpuctl.files import read_regular_file
 from tpuctl.nodes.journal import LocalJournalStore, UnreadableJournalError
 from tpuctl.shapes import ANY, Shape, ShapeError, parse_json
@@ -31,12 +30,7 @@ from tpuctl.ssh.keys import default_key_path, public_key_path
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
-    from tpuctl.check.facts import CheckSettings
-    from tpuctl.check.gathering import Sources
-    from tpuctl.clock import Clock
-    from tpuctl.cloud.endpoint import ApiEndpoint, HttpProxy
-    from tpuctl.config.settings import ConfigFile, Settings
-    from tpuctl.doctor.doctor_facts import SandboxFailure
+T = TypeVar("T")
 
 # The name of each package, and the module that is imported.
 _PACKAGES = {
@@ -50,94 +44,57 @@ _PACKAGES = {
 # The option that prints the version; the other programs have none.
 _VERSION_OPTIONS = {"ssh": "-V", "rsync": "--version"}
 PROBED_PROGRAMS = ("ssh", "scp", "ssh-keygen", "ssh-add", "rsync")
+# A program prints its version or a key at once; one that waits for something is terminated.
+_PATIENCE_SECONDS = 3.0
 _AT_LEAST = re.compile(r"([A-Za-z0-9_.-]{1,100}) ?(?:\(?>= ?([0-9.]{1,40}))?")
 _RSYNC = re.compile(r"rsync +version (\S{1,40})")
+_PUBLIC = re.compile(r"((?:ssh|ecdsa|sk)-[\w@.-]{1,80} [A-Za-z0-9+/]{1,20000}=*)(?: [^\n]*)?\n?")
+# The error of `ssh-keygen -y` for a key with a passphrase [observed: OpenSSH 9.2].
+_LOCKED = "incorrect passphrase"
 
 
-def read_local_machine(context: ProbeContext, programs: Mapping[str, Fact[InstalledProgram]]) -> LocalMachine:
+def read_local_machine(
+    environ: Mapping[str, str],
+    programs: Mapping[str, Fact[InstalledProgram]],
+    *,
+    state: Path,
+    config: Path,
+    journal: Path | None,
+) -> LocalMachine:
     """Return the facts about this machine. `programs` come from parallel calls of `probe_program`."""
-    environ = context.environ
-    places = {"state": context.state, "config": context.user_file.parent}
-    left = {str(context.state): free_bytes(context.state)}
     own = _distribution("tpuctl")
     lower_bounds = (_AT_LEAST.match(line) for line in (own and own.requires) or () if "extra ==" not in line)
+    left = _free_bytes(state)
     return LocalMachine(
         python=sys.version_info[:3],
         executable=sys.executable,
         environment=sys.prefix if sys.prefix != sys.base_prefix else None,
         tpuctl=__version__,
         installed_by=_installed_by(own),
-        packages={name: _version(name, module) for name, module in _PACKAGES.items()},
+        packages={name: _package_version(name, module) for name, module in _PACKAGES.items()},
         required={match[1].lower(): match[2] for match in lower_bounds if match and match[2]},
         gcloud=_gcloud(environ),
         programs=programs,
-        folders={what: path_status(path, is_folder=True, is_written=True) for what, path in places.items()},
-        bytes_left={path: size for path, size in left.items() if size is not None},
-        journal=_count_journal(context.journal) if context.journal else None,
+        folders={
+            what: path_status(path, is_folder=True, is_written=True)
+            for what, path in (("state", state), ("config", config))
+        },
+        bytes_left={} if left is None else {str(state): left},
+        journal=_count_journal(journal) if journal else None,
         term=environ.get("TERM"),
         locale=next((environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if environ.get(name)), None),
         encoding=sys.stdout.encoding or locale.getpreferredencoding(do_setlocale=False),
     )
 
 
-def probe_program(name: str, environ: Mapping[str, str]) -> Fact[InstalledProgram]:
-    """Return a program and its version. Absent if it is not on PATH."""
-    path = find_program(name, environ)
-    if path is None:
-        return Absent()
-    if name not in _VERSION_OPTIONS:
-        return Known(InstalledProgram(path, Absent("it has no version option")))
-    output = run_probe_program([path, _VERSION_OPTIONS[name]], environ)
-    if not isinstance(output, Known):
-        return Known(InstalledProgram(path, output))
-    first = next(iter((output.value.out or output.value.err).splitlines()), "").strip()
-    number = _RSYNC.search(first)
-    text = number[1] if number else first.partition(",")[0]
-    return Known(InstalledProgram(path, Known(text[:80]) if text else Unknown("it prints none")))
-
-
-def _gcloud(environ: Mapping[str, str]) -> Fact[GcloudInstallation]:
-    """Return the installed gcloud without starting it, which takes half a second.
-
-    Source: gcloud 528, files VERSION and lib/googlecloudsdk/core/config.json.
-    """
-    path = find_program("gcloud", environ)
-    if path is None:
-        return Absent()
-    real = Path(path).resolve()
-    # snap starts every program through its own, under the name of the program.
-    snap = Path("/snap/google-cloud-cli/current")
-    root = snap if real.name == "snap" else real.parent.parent
-    version = read_text_fact(root / "VERSION", most=100)
-    if not isinstance(version, Known):
-        return Known(GcloudInstallation(path, None, Unknown(f"there is no file `{root / 'VERSION'}`")))
-    about = value_or_none(read_text_fact(root / "lib" / "googlecloudsdk" / "core" / "config.json"))
-    try:
-        is_off = bool(Shape("", {"disable_updater": ANY}).read(parse_json(about or "{}")).get("disable_updater"))
-    except ShapeError:
-        is_off = False
-    packaging = None
-    if is_off and root.is_relative_to("/snap"):
-        packaging = "snap"
-    elif is_off and root.is_relative_to("/usr") and Path("/var/lib/dpkg/status").exists():
-        packaging = "apt"
-    elif is_off and root.is_relative_to("/usr") and Path("/etc/dnf").exists():
-        packaging = "dnf"
-    elif is_off:
-        packaging = "other"
-    return Known(GcloudInstallation(path, str(root), Known(version.value.strip()), packaging))
-
-
 def _distribution(name: str) -> Distribution | None:
-
     try:
         return distribution(name)
     except PackageNotFoundError:
         return None
 
 
-def _version(name: str, module: str) -> Fact[str]:
-
+def _package_version(name: str, module: str) -> Fact[str]:
     try:
         if find_spec(module) is None:
             return Absent()
@@ -160,6 +117,14 @@ def _installed_by(own: Distribution | None) -> str | None:
     return (own.read_text("INSTALLER") or "").strip() or None
 
 
+def _free_bytes(path: Path) -> int | None:
+    """Return the free bytes on the disk of a path, which need not exist. None if they cannot be read."""
+    try:
+        return shutil.disk_usage(_nearest_existing(path)).free
+    except OSError:
+        return None
+
+
 def _count_journal(folder: Path) -> Fact[int]:
     """Return the number of nodes in the journal."""
     store = LocalJournalStore(folder)
@@ -169,12 +134,54 @@ def _count_journal(folder: Path) -> Fact[int]:
     except UnreadableJournalError as error:
         return Unknown(error.message)
     except OSError as error:
-        return Unknown((error.strerror or str(error)).lower())
+        return Unknown(_os_error_text(error))
 
 
-_PUBLIC = re.compile(r"((?:ssh|ecdsa|sk)-[\w@.-]{1,80} [A-Za-z0-9+/]{1,20000}=*)(?: [^\n]*)?\n?")
-# The error of `ssh-keygen -y` for a key with a passphrase [observed: OpenSSH 9.2].
-_LOCKED = "incorrect passphrase"
+def _gcloud(environ: Mapping[str, str]) -> Fact[GcloudInstallation]:
+    """Return the installed gcloud without starting it, which takes half a second.
+
+    Source: gcloud 528, files VERSION and lib/googlecloudsdk/core/config.json.
+    """
+    path = find_program("gcloud", environ)
+    if path is None:
+        return Absent()
+    real = Path(path).resolve()
+    # snap starts every program through its own, under the name of the program.
+    root = Path("/snap/google-cloud-cli/current") if real.name == "snap" else real.parent.parent
+    version = read_text_fact(root / "VERSION", most=100)
+    if not isinstance(version, Known):
+        return Known(GcloudInstallation(path, None, Unknown(f"there is no file `{root / 'VERSION'}`")))
+    return Known(GcloudInstallation(path, str(root), Known(version.value.strip()), _gcloud_packaging(root)))
+
+
+def _gcloud_packaging(root: Path) -> str | None:
+    """Return what installed gcloud: `snap`, `apt`, `dnf` or `other`. None if its own updater is on."""
+    about = value_or_none(read_text_fact(root / "lib" / "googlecloudsdk" / "core" / "config.json"))
+    try:
+        if not Shape("", {"disable_updater": ANY}).read(parse_json(about or "{}")).get("disable_updater"):
+            return None
+    except ShapeError:
+        return None
+    if root.is_relative_to("/snap"):
+        return "snap"
+    managers = {"apt": "/var/lib/dpkg/status", "dnf": "/etc/dnf"} if root.is_relative_to("/usr") else {}
+    return next((name for name, mark in managers.items() if Path(mark).exists()), "other")
+
+
+def probe_program(name: str, environ: Mapping[str, str]) -> Fact[InstalledProgram]:
+    """Return a program and its version. Absent if it is not on PATH."""
+    path = find_program(name, environ)
+    if path is None:
+        return Absent()
+    if name not in _VERSION_OPTIONS:
+        return Known(InstalledProgram(path, Absent("it has no version option")))
+    output = _run_program([path, _VERSION_OPTIONS[name]], environ)
+    if not isinstance(output, Known):
+        return Known(InstalledProgram(path, output))
+    first = next(iter((output.value.out or output.value.err).splitlines()), "").strip()
+    number = _RSYNC.search(first)
+    text = number[1] if number else first.partition(",")[0]
+    return Known(InstalledProgram(path, Known(text[:80]) if text else Unknown("it prints none")))
 
 
 class DerivedPublicKey(NamedTuple):
@@ -184,45 +191,49 @@ class DerivedPublicKey(NamedTuple):
     is_locked: bool = False
 
 
-def private_key_path(context: ProbeContext) -> Path:
+def private_key_path(key: Path | None, home: Path) -> Path:
     """Return the path of the private key, which need not exist: an agent may hold it."""
-    key = context.key or default_key_path(context.home)
+    key = key or default_key_path(home)
     return key.with_suffix("") if key.suffix == ".pub" else key
 
 
 def read_ssh_keys(
-    context: ProbeContext, derived: DerivedPublicKey | None, agent: Fact[frozenset[str]] | None
+    private: Path,
+    *,
+    home: Path | None,
+    known_hosts: tuple[Path, ...],
+    derived: Fact[DerivedPublicKey] | None,
+    agent: Fact[frozenset[str]] | None,
 ) -> SshKeyFacts:
     """Return the key pair. `derived` is None if there is no private key, `agent` if no agent was asked."""
-    private = private_key_path(context)
     public = public_key_path(private)
     return SshKeyFacts(
         private=path_status(private),
         public_half=path_status(public),
-        home=context.home if context.key is None else None,
+        home=home,
         folder=path_status(private.parent, is_folder=True),
-        known_hosts=tuple(map(path_status, context.known_hosts)),
+        known_hosts=tuple(map(path_status, known_hosts)),
         public=_parse_public_key(read_text_fact(public)),
-        derived=derived.public if derived else None,
-        is_locked=derived is not None and derived.is_locked,
+        derived=derived.value.public if isinstance(derived, Known) else derived,
+        is_locked=isinstance(derived, Known) and derived.value.is_locked,
         agent=agent,
     )
 
 
-def derive_public_key(path: Path, environ: Mapping[str, str]) -> DerivedPublicKey:
+def derive_public_key(path: Path, environ: Mapping[str, str]) -> Fact[DerivedPublicKey]:
     """Return the public key of a private key, computed by ssh-keygen without a passphrase."""
     program = find_program("ssh-keygen", environ)
     if program is None:
-        return DerivedPublicKey(Unknown("there is no `ssh-keygen`", is_passing=True))
-    output = run_probe_program([program, "-y", "-P", "", "-f", str(path)], environ)
+        return Unknown("there is no `ssh-keygen`", is_passing=True)
+    output = _run_program([program, "-y", "-P", "", "-f", str(path)], environ)
     if not isinstance(output, Known):
-        return DerivedPublicKey(output)
+        return output
     code, out, err = output.value
     if code == 0:
-        return DerivedPublicKey(_parse_public_key(Known(out)))
+        return Known(DerivedPublicKey(_parse_public_key(Known(out))))
     if _LOCKED in err:
-        return DerivedPublicKey(Unknown("it has a passphrase"), is_locked=True)
-    return DerivedPublicKey(Unknown(next(iter(err.strip().splitlines()), "ssh-keygen gives no reason")))
+        return Known(DerivedPublicKey(Unknown("it has a passphrase"), is_locked=True))
+    return Unknown(next(iter(err.strip().splitlines()), "ssh-keygen gives no reason"))
 
 
 def list_agent_keys(environ: Mapping[str, str]) -> Fact[frozenset[str]]:
@@ -232,13 +243,14 @@ def list_agent_keys(environ: Mapping[str, str]) -> Fact[frozenset[str]]:
     program = find_program("ssh-add", environ)
     if program is None:
         return Unknown("there is no `ssh-add`")
-    output = run_probe_program([program, "-L"], environ)
+    output = _run_program([program, "-L"], environ)
     if not isinstance(output, Known):
         return output
+    code, out, err = output.value
     # 1: the agent has no keys; 2: no agent answers [ssh-add(1)].
-    if output.value.code > 1:
-        return Unknown(next(iter(output.value.err.strip().splitlines()), "ssh-add gives no reason").lower())
-    return Known(frozenset(" ".join(line.split()[:2]) for line in output.value.out.splitlines() if line[:1].islower()))
+    if code > 1:
+        return Unknown(next(iter(err.strip().splitlines()), "ssh-add gives no reason").lower())
+    return Known(frozenset(" ".join(line.split()[:2]) for line in out.splitlines() if line[:1].islower()))
 
 
 def _parse_public_key(text: Fact[str]) -> Fact[str]:
@@ -246,18 +258,6 @@ def _parse_public_key(text: Fact[str]) -> Fact[str]:
         return text
     match = _PUBLIC.fullmatch(text.value)
     return Known(match[1]) if match else Unknown("it is not a public key")
-
-
-# A program prints its version or a key at once; one that waits for something is terminated.
-_PATIENCE_SECONDS = 3.0
-
-
-class ProgramOutput(NamedTuple):
-    """The exit code and the output of a program."""
-
-    code: int
-    out: str
-    err: str
 
 
 def path_status(path: Path, *, is_folder: bool = False, is_written: bool = False) -> PathStatus:
@@ -281,14 +281,6 @@ def path_status(path: Path, *, is_folder: bool = False, is_written: bool = False
     return PathStatus(path, mode, is_own, problem)
 
 
-def free_bytes(path: Path) -> int | None:
-    """Return the free bytes on the disk of a path, which need not exist. None if they cannot be read."""
-    try:
-        return shutil.disk_usage(_nearest_existing(path)).free
-    except OSError:
-        return None
-
-
 def read_text_fact(path: Path, *, most: int = 1 << 20) -> Fact[str]:
     """Return the text of a regular file of at most `most` bytes."""
     try:
@@ -301,12 +293,28 @@ def read_text_fact(path: Path, *, most: int = 1 << 20) -> Fact[str]:
         return Unknown("it is not text")
 
 
+def fact_of(get: Callable[[], T]) -> Known[T] | Unknown:
+    """Return the value as a fact, Unknown with the message of an error."""
+    try:
+        return Known(get())
+    except TpuctlError as error:
+        return Unknown(error.message)
+    except OSError as error:
+        return Unknown(str(error))
+
+
 def find_program(name: str, environ: Mapping[str, str]) -> str | None:
     """Return the path of a program on PATH, None if there is no such program."""
     return shutil.which(name, path=environ.get("PATH"))
 
 
-def run_probe_program(argv: list[str], environ: Mapping[str, str]) -> Fact[ProgramOutput]:
+class _ProgramOutput(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def _run_program(argv: list[str], environ: Mapping[str, str]) -> Known[_ProgramOutput] | Unknown:
     """Run a program without input and terminal, and return its output. Unknown if it does not end within three seconds."""
     try:
         done = subprocess.run(
@@ -325,7 +333,7 @@ def run_probe_program(argv: list[str], environ: Mapping[str, str]) -> Fact[Progr
         return Unknown("it did not answer", is_passing=True)
     except OSError as error:
         return Unknown(_os_error_text(error))
-    return Known(ProgramOutput(done.returncode, done.stdout, done.stderr))
+    return Known(_ProgramOutput(done.returncode, done.stdout, done.stderr))
 
 
 def _nearest_existing(path: Path) -> Path:
@@ -340,72 +348,3 @@ def _nearest_existing(path: Path) -> Path:
 
 def _os_error_text(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenAccess:
-    """Access to tokens: `load` returns the credentials, `request` the transport for google-auth."""
-
-    load: Callable[[], Any]
-    request: Callable[[], Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CloudAccess:
-    """Access to the chosen cloud without credentials. No request is sent to a host that is not listed here.
-
-    `origins` are the hosts by name, each with a URL; `http` creates the transport; `has_names`: their names are resolved;
-    `clock` is compared with theirs. `tokens` is None if no account is needed.
-    """
-
-    origins: Mapping[str, str]
-    http: Callable[[], Any]
-    clock: Clock
-    has_names: bool = True
-    tokens: TokenAccess | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeContext:
-    """Paths, settings and access to the cloud. Only the settings have been read yet, and no request was sent.
-
-    `clock` is the real one. `cloud` is None if the settings do not say which cloud is meant, or if the chosen sandbox cannot be
-    opened (`sandbox_failure` is why): then no request is sent. `journal` is None if it is in a bucket; `key` is None for
-    gcloud's key; `node` is the NODE that the user named. A value that cannot be read is Unknown.
-    """
-
-    environ: Mapping[str, str]
-    home: Path
-    key: Path | None
-    state: Path
-    user_file: Path
-    project_file: Path | None
-    files: tuple[ConfigFile, ...]
-    journal: Path | None
-    known_hosts: tuple[Path, ...]
-    settings: Fact[Settings]
-    problems: tuple[str, ...]
-    project: Fact[str]
-    check_settings: CheckSettings
-    zone: str
-    is_sandbox: bool
-    endpoint: Fact[ApiEndpoint]
-    proxy: Fact[HttpProxy]
-    proxy_source: str | None
-    ca_file: Path | None
-    clock: Clock
-    timeout: timedelta
-    cloud: CloudAccess | None
-    sandbox_failure: SandboxFailure | None
-    node: str | None
-    sources: Callable[[], Sources]
-
-    @property
-    def cloud_clock(self) -> Clock:
-        """The clock of the chosen cloud; the real one if there is none."""
-        return self.cloud.clock if self.cloud else self.clock
-
-    @property
-    def is_local(self) -> bool:
-        """Return whether calls stay on this machine, so that no account is needed."""
-        return self.is_sandbox or (isinstance(self.endpoint, Known) and self.endpoint.value.is_loopback)

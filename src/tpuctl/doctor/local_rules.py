@@ -8,8 +8,9 @@ from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl.check.facts import Absent, Known, Unknown, value_or_none
-from tpuctl.check.findings import AddKeyToSshAgent, CreateSshKey, Level, Remedy, RuleResult, SetFileMode, check_rule
+from tpuctl.check.findings import AddKeyToSshAgent, CreateSshKey, Level, Remedy, SetFileMode
 from tpuctl.config.settings import SETTINGS, SourceKind, masked_value
+from tpuctl.doctor.verdicts import Verdict, environment_rule, error, note, ok, unknown, unread, verdict, warning
 from tpuctl.doctor.worker_rules import LEVEL_NAMES, LOG_DIR, NO_LOG, log_variable_problem
 from tpuctl.escaping import mask_url
 from tpuctl.names import closest_match
@@ -17,7 +18,6 @@ from tpuctl.names import closest_match
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tpuctl.check.findings import CheckRule
     from tpuctl.config.settings import ResolvedSetting
     from tpuctl.doctor.doctor_facts import EnvironmentFacts, SshKeyFacts
 
@@ -36,52 +36,45 @@ _UPGRADES = {
     "pip": "python -m pip install --upgrade tpuctl",
     "uv": "uv pip install --upgrade tpuctl",
 }
-_PIP = ("-m", "pip", "install", "--upgrade")
 _MIB = 2**20
 _LOW_SPACE, _NO_SPACE = 500 * _MIB, 20 * _MIB
+_FOLDERS = {"state": "state", "config": "configuration"}
 
 
-@check_rule("TPU901", "Python")
-def check_python(environment: EnvironmentFacts) -> Iterator[RuleResult]:
+@environment_rule("TPU901", "Python", "Python")
+def check_python(environment: EnvironmentFacts) -> Iterator[Verdict]:
     """Check the Python that runs tpuctl: 3.11 or later.
 
     A warning if it gets no security fixes any more, a note half a year before. Source: Python's release schedules.
     """
     machine, today = environment.machine, environment.now.date()
     version = ".".join(map(str, machine.python))
-    where = f"`{machine.executable}`" + (
-        f", in the virtual environment `{machine.environment}`" if machine.environment else ""
-    )
+    place = f", in the virtual environment `{machine.environment}`" if machine.environment else ""
+    where = f": `{machine.executable}`{place}"
     facts = {"version": version, "executable": machine.executable, "environment": machine.environment}
-    ends = _PYTHON_END_OF_LIFE.get(machine.python[:2])
-    level, text = Level.OK, f"Python {version}: {where}"
-    remedy = Remedy("install a newer Python, and tpuctl with it")
+    ends = _PYTHON_END_OF_LIFE.get(machine.python[:2], date.max)
+    newer = Remedy("install a newer Python, and tpuctl with it")
     if machine.python[:2] < _OLDEST_PYTHON:
-        level, text = Level.ERROR, f"Python {version} is older than 3.11: {where}"
-    elif ends and today > ends:
-        level, text = Level.WARNING, f"Python {version} gets no security fixes since {ends}: {where}"
-    elif ends and today > ends - _END_OF_LIFE_NOTICE:
-        level, text = Level.NOTE, f"Python {version} gets no security fixes after {ends}: {where}"
-    yield RuleResult(
-        level=level, subject="Python", text=text, remedies=() if level is Level.OK else (remedy,), facts=facts
-    )
+        yield error(f"Python {version} is older than 3.11{where}", newer, facts=facts)
+    elif today > ends:
+        yield warning(f"Python {version} gets no security fixes since {ends}{where}", newer, facts=facts)
+    elif today > ends - _END_OF_LIFE_NOTICE:
+        yield note(f"Python {version} gets no security fixes after {ends}{where}", newer, facts=facts)
+    else:
+        yield ok(f"Python {version}{where}", facts=facts)
 
 
-@check_rule("TPU902", "tpuctl")
-def check_tpuctl(environment: EnvironmentFacts) -> Iterator[RuleResult]:
+@environment_rule("TPU902", "tpuctl", "tpuctl")
+def check_tpuctl(environment: EnvironmentFacts) -> Iterator[Verdict]:
     """Show the version of tpuctl, how it was installed, and the command that updates it. No package index is queried."""
-    machine, by = environment.machine, environment.machine.installed_by
+    version, by = environment.machine.tpuctl, environment.machine.installed_by
     update = f"; update it with `{_UPGRADES[by]}`" if by in _UPGRADES else ""
-    yield RuleResult(
-        level=Level.OK,
-        subject="tpuctl",
-        text=f"tpuctl {machine.tpuctl}, " + (f"installed by {by}{update}" if by else "installed in an unknown way"),
-        facts={"version": machine.tpuctl, "installedBy": by},
-    )
+    how = f"installed by {by}{update}" if by else "installed in an unknown way"
+    yield ok(f"tpuctl {version}, {how}", facts={"version": version, "installedBy": by})
 
 
-@check_rule("TPU903", "packages that tpuctl imports")
-def check_packages(environment: EnvironmentFacts) -> Iterator[RuleResult]:
+@environment_rule("TPU903", "packages that tpuctl imports", "packages")
+def check_packages(environment: EnvironmentFacts) -> Iterator[Verdict]:
     """Check that the packages that tpuctl imports are installed, in the versions that its metadata requires."""
     machine, passed = environment.machine, []
     for name, fact in machine.packages.items():
@@ -96,99 +89,84 @@ def check_packages(environment: EnvironmentFacts) -> Iterator[RuleResult]:
                 level, text = Level.ERROR, f"the package `{name}` cannot be imported"
             case Unknown(reason):
                 level, text = Level.UNKNOWN, f"the version of `{name}` is not known: {reason}"
-        remedy = Remedy("reinstall it", shlex.join([machine.executable, *_PIP, name]))
-        yield RuleResult(
-            level=level, subject=name, text=text, remedies=(remedy,), facts={"package": name, "least": least}
-        )
+        reinstall = shlex.join([machine.executable, "-m", "pip", "install", "--upgrade", name])
+        facts = {"package": name, "least": least}
+        yield verdict(level, text, Remedy("reinstall it", reinstall), subject=name, facts=facts)
     if passed:
-        yield RuleResult(level=Level.OK, subject="packages", text=", ".join(passed), facts={"packages": passed})
+        yield ok(", ".join(passed), facts={"packages": passed})
 
 
-@check_rule("TPU908", "folders of tpuctl")
-def check_folders(environment: EnvironmentFacts) -> Iterator[RuleResult]:
+@environment_rule("TPU908", "folders of tpuctl")
+def check_folders(environment: EnvironmentFacts) -> Iterator[Verdict]:
     """Check that tpuctl can write to its own folders, and that only their owner may read them.
 
     An error for the state folder: without it tpuctl records no change, and refuses destructive ones. Specs and metadata in it
     may be secret.
     """
     for what, entry in environment.machine.folders.items():
-        facts = {"path": str(entry.path), "mode": entry.octal}
-        subject = str(entry.path)
+        subject, is_state, folder = str(entry.path), what == "state", f"the {_FOLDERS[what]} folder"
+        facts = {"path": subject, "mode": entry.octal}
         if entry.problem:
-            level = Level.ERROR if what == "state" else Level.WARNING
-            text = f"the {_FOLDERS[what]} folder cannot be used: {entry.problem}"
-            advice = "make it writable for your user"
-            advice += "" if what != "state" else ", or set another one: `TPUCTL_STATE_DIR`"
-            yield RuleResult(level=level, subject=subject, text=text, remedies=(Remedy(advice),), facts=facts)
-        elif what == "state" and entry.is_open():
-            text = f"other users may read the {_FOLDERS[what]} folder (mode {entry.octal})"
+            advice = "make it writable for your user" + (", or set another one: `TPUCTL_STATE_DIR`" if is_state else "")
+            yield verdict(
+                Level.ERROR if is_state else Level.WARNING,
+                f"{folder} cannot be used: {entry.problem}",
+                Remedy(advice),
+                subject=subject,
+                facts=facts,
+            )
+        elif is_state and entry.is_open():
             # A folder that was named may be there for others too: `--fix` leaves it alone.
             remedy = Remedy("restrict it to your user, or set a private one: `TPUCTL_STATE_DIR`")
             if environment.configuration.is_sandbox or "TPUCTL_STATE_DIR" not in environment.configuration.variables:
                 remedy = Remedy.by(SetFileMode(subject, 0o700), "restrict it to your user")
-            yield RuleResult(level=Level.NOTE, subject=subject, text=text, remedies=(remedy,), facts=facts)
+            yield note(f"other users may read {folder} (mode {entry.octal})", remedy, subject=subject, facts=facts)
         else:
             state = "is writable" if entry.exists else "is created when needed"
-            yield RuleResult(level=Level.OK, subject=subject, text=f"the {_FOLDERS[what]} folder {state}", facts=facts)
+            yield ok(f"{folder} {state}", subject=subject, facts=facts)
 
 
-@check_rule("TPU909", "free disk space")
-def check_free_space(environment: EnvironmentFacts) -> Iterator[RuleResult]:
+@environment_rule("TPU909", "free disk space")
+def check_free_space(environment: EnvironmentFacts) -> Iterator[Verdict]:
     """Check the free space of the disk that tpuctl writes to: less than 500 MiB is a warning, less than 20 MiB an error."""
     for place, left in environment.machine.bytes_left.items():
-        level = Level.ERROR if left < _NO_SPACE else Level.WARNING if left < _LOW_SPACE else Level.OK
-        yield RuleResult(
-            level=level,
-            subject=place,
-            text=f"its disk has {left // _MIB} MiB left",
-            why="changes of nodes could not be recorded" if level is Level.ERROR else None,
-            remedies=(Remedy("free some space, or set another folder: `TPUCTL_STATE_DIR`"),)
-            if level is not Level.OK
-            else (),
-            facts={"bytesLeft": left},
-        )
+        text, about = f"its disk has {left // _MIB} MiB left", {"subject": place, "facts": {"bytesLeft": left}}
+        free = Remedy("free some space, or set another folder: `TPUCTL_STATE_DIR`")
+        if left < _NO_SPACE:
+            yield error(text, free, why="changes of nodes could not be recorded", **about)
+        elif left < _LOW_SPACE:
+            yield warning(text, free, **about)
+        else:
+            yield ok(text, **about)
 
 
-@check_rule("TPU910", "journal")
-def check_journal(environment: EnvironmentFacts) -> Iterator[RuleResult]:
+@environment_rule("TPU910", "journal", "journal")
+def check_journal(environment: EnvironmentFacts) -> Iterator[Verdict]:
     """Check that the journal of past changes can be read: tpuctl recreates nodes from it."""
     match environment.machine.journal:
         case Known(count):
-            text = f"the journal has {count} node{'' if count == 1 else 's'}"
-            yield RuleResult(level=Level.OK, subject="journal", text=text, facts={"nodes": count})
+            yield ok(f"the journal has {count} node{'' if count == 1 else 's'}", facts={"nodes": count})
         case Unknown(reason):
             remedy = Remedy("make its files readable for your user")
-            text = f"the journal cannot be read: {reason}"
             why = "the spec of a deleted node could not be looked up"
-            yield RuleResult(level=Level.WARNING, subject="journal", text=text, why=why, remedies=(remedy,))
-        case _:
-            return
+            yield warning(f"the journal cannot be read: {reason}", remedy, why=why)
 
 
-@check_rule("TPU911", "terminal and locale")
-def check_terminal(environment: EnvironmentFacts) -> Iterator[RuleResult]:
+@environment_rule("TPU911", "terminal and locale", "terminal")
+def check_terminal(environment: EnvironmentFacts) -> Iterator[Verdict]:
     """Check the terminal and the locale of this machine.
 
     Any language works: tpuctl reads exit codes, JSON, files, and messages of OpenSSH, which are never translated. A note if the
     encoding cannot represent all characters.
     """
-    machine = environment.machine
-    words = f"TERM is {machine.term or 'not set'}, the locale is {machine.locale or 'not set'}, the encoding {machine.encoding}"
-    facts = {"term": machine.term, "locale": machine.locale, "encoding": machine.encoding}
-    if machine.encoding.lower().replace("-", "").replace("_", "") == "utf8":
-        yield RuleResult(level=Level.OK, subject="terminal", text=words, facts=facts)
-        return
-    yield RuleResult(
-        level=Level.NOTE,
-        subject="terminal",
-        text=words,
-        why="other characters are printed as question marks or escapes",
-        remedies=(Remedy("set a UTF-8 locale", "export LC_ALL=C.UTF-8"),),
-        facts=facts,
-    )
-
-
-_FOLDERS = {"state": "state", "config": "configuration"}
+    term, locale, encoding = environment.machine.term, environment.machine.locale, environment.machine.encoding
+    text = f"TERM is {term or 'not set'}, the locale is {locale or 'not set'}, the encoding {encoding}"
+    facts = {"term": term, "locale": locale, "encoding": encoding}
+    if encoding.lower().replace("-", "").replace("_", "") == "utf8":
+        yield ok(text, facts=facts)
+    else:
+        utf8 = Remedy("set a UTF-8 locale", "export LC_ALL=C.UTF-8")
+        yield note(text, utf8, why="other characters are printed as question marks or escapes", facts=facts)
 
 
 def is_older_version(version: str, than: str) -> bool:
@@ -201,17 +179,6 @@ def _version_numbers(version: str) -> tuple[int, ...]:
     return tuple(found + [0] * (3 - len(found)))
 
 
-MACHINE_RULES: tuple[CheckRule[EnvironmentFacts], ...] = (
-    check_python,
-    check_tpuctl,
-    check_packages,
-    check_folders,
-    check_free_space,
-    check_journal,
-    check_terminal,
-)
-
-
 # The version with which the printed gcloud commands were tested.
 _TRIED_GCLOUD = "528.0.0"
 _UPDATES = {
@@ -219,6 +186,8 @@ _UPDATES = {
     "dnf": "sudo dnf upgrade google-cloud-cli",
     "snap": "sudo snap refresh google-cloud-cli",
 }
+_OPENSSH = "install the OpenSSH client (Debian and Ubuntu: `sudo apt-get install openssh-client`)"
+_RSYNC = "install it with the package manager (Debian and Ubuntu: `sudo apt-get install rsync`)"
 # The effect of each missing program.
 _PROGRAM_USES = {
     "ssh": (Level.ERROR, "commands cannot run on workers"),
@@ -227,58 +196,48 @@ _PROGRAM_USES = {
     "ssh-add": (Level.NOTE, "keys of an ssh agent cannot be used"),
     "rsync": (Level.NOTE, "`tpuctl sync` uses its own protocol, which is slower for large trees"),
 }
-_INSTALL = {
-    "rsync": "install it with the package manager (Debian and Ubuntu: `sudo apt-get install rsync`)",
-}
-_OPENSSH = "install the OpenSSH client (Debian and Ubuntu: `sudo apt-get install openssh-client`)"
 _SSH_VERSION = re.compile(r"OpenSSH\w*_(\d{1,3})\.(\d{1,3})")
 # `accept-new` of StrictHostKeyChecking, used for workers that publish no host key [OpenSSH release notes 7.6].
 _OLDEST_SSH = (7, 6)
 
 
-@check_rule("TPU904", "gcloud")
-def check_gcloud(environment: EnvironmentFacts) -> Iterator[RuleResult]:
+@environment_rule("TPU904", "gcloud", "gcloud")
+def check_gcloud(environment: EnvironmentFacts) -> Iterator[Verdict]:
     """Check the Google Cloud CLI on PATH, and read its version from its own folder without starting it.
 
     tpuctl needs it to log in, and for Identity-Aware Proxy tunnels. If it is missing: a note if credentials exist and no tunnel
     is configured, else a warning. A note if it is older than the version that the printed commands were tested with. Source:
     gcloud 528, file `VERSION` of its root.
     """
-    settings = value_or_none(environment.configuration.settings)
-    match environment.machine.gcloud:
-        case Known(found):
-            version = value_or_none(found.version)
-            facts = {"path": found.path, "root": found.root, "version": version}
-            if version is None:
-                why = found.version.reason if isinstance(found.version, (Absent, Unknown)) else ""
-                text = f"the version of `{found.path}` could not be read: {why}"
-                remedy = Remedy("check whether it runs", "gcloud version")
-                yield RuleResult(level=Level.UNKNOWN, subject="gcloud", text=text, remedies=(remedy,), facts=facts)
-            elif is_older_version(version, _TRIED_GCLOUD):
-                text = f"gcloud {version} is older than {_TRIED_GCLOUD}, with which the printed commands were tested"
-                update = Remedy("update it", _UPDATES.get(found.packaging or "", "gcloud components update"))
-                yield RuleResult(level=Level.NOTE, subject="gcloud", text=text, remedies=(update,), facts=facts)
-            else:
-                text = f"gcloud {version} at `{found.path}`"
-                yield RuleResult(level=Level.OK, subject="gcloud", text=text, facts=facts)
-        case Absent() | Unknown() as fact:
-            iap = str(getattr(settings["iap"], "value", "")) if settings is not None else ""
-            tunnels = iap.lower() in {"true", "1", "yes", "on"}
-            can_do_without = not tunnels and (
-                isinstance(environment.identity.file, Known) or not environment.identity.is_needed
-            )
-            yield RuleResult(
-                level=Level.NOTE if can_do_without else Level.WARNING,
-                subject="gcloud",
-                text=f"gcloud is not on PATH{f': {fact.reason}' if fact.reason else ''}",
-                why="gcloud provides the tunnels through Identity-Aware Proxy" if tunnels else "gcloud logs you in",
-                remedies=(Remedy("install the Google Cloud CLI: https://cloud.google.com/sdk/docs/install"),),
-                facts={"path": None, "root": None, "version": None},
-            )
+    settings, identity, gcloud = environment.configuration.settings, environment.identity, environment.machine.gcloud
+    if not isinstance(gcloud, Known):
+        iap = settings.value["iap"] if isinstance(settings, Known) else None
+        tunnels = iap is not None and str(iap.value).lower() in {"true", "1", "yes", "on"}
+        is_needed = tunnels or (identity.is_needed and not isinstance(identity.file, Known))
+        yield verdict(
+            Level.WARNING if is_needed else Level.NOTE,
+            f"gcloud is not on PATH{f': {gcloud.reason}' if gcloud.reason else ''}",
+            Remedy("install the Google Cloud CLI: https://cloud.google.com/sdk/docs/install"),
+            why="gcloud provides the tunnels through Identity-Aware Proxy" if tunnels else "gcloud logs you in",
+            facts={"path": None, "root": None, "version": None},
+        )
+        return
+    found = gcloud.value
+    facts = {"path": found.path, "root": found.root, "version": value_or_none(found.version)}
+    match found.version:
+        case Known(version) if is_older_version(version, _TRIED_GCLOUD):
+            text = f"gcloud {version} is older than {_TRIED_GCLOUD}, with which the printed commands were tested"
+            update = _UPDATES.get(found.packaging or "", "gcloud components update")
+            yield note(text, Remedy("update it", update), facts=facts)
+        case Known(version):
+            yield ok(f"gcloud {version} at `{found.path}`", facts=facts)
+        case Absent(reason) | Unknown(reason):
+            text = f"the version of `{found.path}` could not be read: {reason}"
+            yield unknown(text, Remedy("check whether it runs", "gcloud version"), facts=facts)
 
 
-@check_rule("TPU905", "how gcloud is updated")
-def check_gcloud_updates(environment: EnvironmentFacts) -> Iterator[RuleResult]:
+@environment_rule("TPU905", "how gcloud is updated", "gcloud")
+def check_gcloud_updates(environment: EnvironmentFacts) -> Iterator[Verdict]:
     """Show which command updates gcloud.
 
     If a package manager installed it, its own component manager is disabled, and the `gcloud components` of older guides fails.
@@ -288,265 +247,217 @@ def check_gcloud_updates(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     if found is None or found.root is None:
         return
     if found.packaging is None:
-        yield RuleResult(level=Level.OK, subject="gcloud", text="gcloud updates itself: `gcloud components update`")
+        yield ok("gcloud updates itself: `gcloud components update`")
         return
     command = _UPDATES.get(found.packaging)
-    by = f"by `{command}`" if command else "by the program that installed it"
-    yield RuleResult(
-        level=Level.OK,
-        subject="gcloud",
-        text=f"gcloud's component manager is disabled; gcloud is updated {by}",
-        facts={"packaging": found.packaging, "command": command},
-    )
+    by = f"`{command}`" if command else "the program that installed it"
+    text = f"gcloud's component manager is disabled; gcloud is updated by {by}"
+    yield ok(text, facts={"packaging": found.packaging, "command": command})
 
 
-@check_rule("TPU906", "gcloud's configuration")
-def check_gcloud_configuration(environment: EnvironmentFacts) -> Iterator[RuleResult]:
+@environment_rule("TPU906", "gcloud's configuration", "gcloud")
+def check_gcloud_configuration(environment: EnvironmentFacts) -> Iterator[Verdict]:
     """Check that the active gcloud configuration can be read; tpuctl uses its properties as fallback for its own settings.
 
     A warning if it cannot be read, or if a variable names one that does not exist. Source: gcloud 528.
     """
-    configuration = environment.configuration
-    entry, name = configuration.gcloud_entry, configuration.gcloud_name
-    named = configuration.variables.get("CLOUDSDK_ACTIVE_CONFIG_NAME")
+    entry, name = environment.configuration.gcloud_entry, environment.configuration.gcloud_name
     facts = {"configuration": name, "path": str(entry.path) if entry else None}
     if entry is None:
-        yield RuleResult(level=Level.OK, subject="gcloud", text="gcloud is set to use no configuration", facts=facts)
+        yield ok("gcloud is set to use no configuration", facts=facts)
     elif entry.problem:
-        text = f"the configuration `{name}` of gcloud cannot be read: {entry.problem}"
-        remedy = Remedy(f"make `{entry.path}` readable for you, or choose another", "gcloud config configurations list")
-        yield RuleResult(level=Level.WARNING, subject="gcloud", text=text, remedies=(remedy,), facts=facts)
+        choose = f"make `{entry.path}` readable for you, or choose another"
+        remedy = Remedy(choose, "gcloud config configurations list")
+        yield warning(f"the configuration `{name}` of gcloud cannot be read: {entry.problem}", remedy, facts=facts)
     elif entry.exists:
-        yield RuleResult(
-            level=Level.OK, subject="gcloud", text=f"gcloud's active configuration is `{name}`", facts=facts
-        )
-    elif named:
+        yield ok(f"gcloud's active configuration is `{name}`", facts=facts)
+    elif "CLOUDSDK_ACTIVE_CONFIG_NAME" in environment.configuration.variables:
         text = f"gcloud has no configuration `{name}`, which `CLOUDSDK_ACTIVE_CONFIG_NAME` names"
-        remedy = Remedy(
-            "unset the variable, or create the configuration", f"gcloud config configurations create {name}"
-        )
-        yield RuleResult(level=Level.WARNING, subject="gcloud", text=text, remedies=(remedy,), facts=facts)
+        create = f"gcloud config configurations create {name}"
+        yield warning(text, Remedy("unset the variable, or create the configuration", create), facts=facts)
     else:
-        yield RuleResult(level=Level.OK, subject="gcloud", text="gcloud has no configuration yet", facts=facts)
+        yield ok("gcloud has no configuration yet", facts=facts)
 
 
-@check_rule("TPU907", "programs for workers")
-def check_programs(environment: EnvironmentFacts) -> Iterator[RuleResult]:
+@environment_rule("TPU907", "programs for workers")
+def check_programs(environment: EnvironmentFacts) -> Iterator[Verdict]:
     """Check the programs that connect to workers: `ssh`, `scp`, `ssh-keygen`, `ssh-add` of OpenSSH 7.6 or later, and `rsync`.
 
     An error if `ssh` or `ssh-keygen` is missing.
     """
     for name, fact in environment.machine.programs.items():
-        level, why = _PROGRAM_USES[name]
-        if isinstance(fact, Known):
-            program, version = fact.value, value_or_none(fact.value.version)
-            facts = {"path": program.path, "version": version}
-            number = _SSH_VERSION.search(version) if name == "ssh" and version is not None else None
-            if number and (int(number[1]), int(number[2])) < _OLDEST_SSH:
-                yield RuleResult(
-                    level=Level.WARNING,
-                    subject=name,
-                    text=f"`{program.path}` is {version}, older than OpenSSH 7.6",
-                    why="it lacks options that tpuctl uses",
-                    remedies=(Remedy(_OPENSSH),),
-                    facts=facts,
-                )
-                continue
-            known_as = f" ({version})" if version else ""
-            yield RuleResult(level=Level.OK, subject=name, text=f"`{program.path}`{known_as}", facts=facts)
-            continue
-        if isinstance(fact, Unknown):
-            text = f"`{name}` could not be checked: {fact.reason}"
-            yield RuleResult(level=Level.UNKNOWN, subject=name, text=text, is_passing=fact.is_passing)
-            continue
-        remedy = Remedy(_INSTALL.get(name, _OPENSSH))
-        text = f"`{name}` is not on PATH"
-        yield RuleResult(level=level, subject=name, text=text, why=why, remedies=(remedy,), facts={"path": None})
-
-
-PROGRAM_RULES: tuple[CheckRule[EnvironmentFacts], ...] = (
-    check_gcloud,
-    check_gcloud_updates,
-    check_gcloud_configuration,
-    check_programs,
-)
+        match fact:
+            case Known(program):
+                version = value_or_none(program.version)
+                facts = {"path": program.path, "version": version}
+                number = _SSH_VERSION.search(version or "") if name == "ssh" else None
+                if number and (int(number[1]), int(number[2])) < _OLDEST_SSH:
+                    text = f"`{program.path}` is {version}, older than OpenSSH 7.6"
+                    why = "it lacks options that tpuctl uses"
+                    yield warning(text, Remedy(_OPENSSH), subject=name, why=why, facts=facts)
+                else:
+                    known_as = f" ({version})" if version else ""
+                    yield ok(f"`{program.path}`{known_as}", subject=name, facts=facts)
+            case Unknown():
+                yield unread(f"`{name}` could not be checked", fact, subject=name)
+            case Absent():
+                level, why = _PROGRAM_USES[name]
+                install = Remedy(_RSYNC if name == "rsync" else _OPENSSH)
+                yield verdict(level, f"`{name}` is not on PATH", install, subject=name, why=why, facts={"path": None})
 
 
 _RENEW = Remedy("create a new key pair; the old one is kept under another name", "tpuctl ssh-key renew")
+_NAME_ANOTHER = Remedy("name another key with `--ssh-key`")
+_NEW_AGENT = 'eval "$(ssh-agent)"'
 # Others may read the folder, which ssh does not mind, but not write to it.
 _WRITABLE = 0o022
-_FILE_MODE, _SSH_FOLDER = 0o600, ".ssh"
+_FILE_MODE, _FOLDER_MODE, _SSH_FOLDER = 0o600, 0o700, ".ssh"
 
 
-@check_rule("TPU915", "the ssh key")
-def check_ssh_key(environment: EnvironmentFacts) -> Iterator[RuleResult]:
+@environment_rule("TPU915", "the ssh key")
+def check_ssh_key(environment: EnvironmentFacts) -> Iterator[Verdict]:
     """Check the ssh key for workers: `~/.ssh/google_compute_engine`, which gcloud uses too, or the one named by a setting.
 
     An error if other users may read the private key, since ssh refuses to use it, or if a named key does not exist. A note if
     gcloud's key does not exist: it is created when first needed.
     """
-    keys = environment.keys
-    subject = str(keys.private.path)
-    facts = {"path": subject, "mode": keys.private.octal}
-    if keys.private.is_open():
-        text = f"other users may read the private key (mode {keys.private.octal})"
-        remedy = Remedy.by(SetFileMode(subject, 0o600), "restrict it to your user")
-        why = "ssh refuses to use such a key"
-        yield RuleResult(level=Level.ERROR, subject=subject, text=text, why=why, remedies=(remedy,), facts=facts)
-    elif keys.private.problem:
-        text = f"the private key cannot be read: {keys.private.problem}"
-        remedy = Remedy("make it readable for your user, or name another key with `--ssh-key`")
-        yield RuleResult(level=Level.ERROR, subject=subject, text=text, remedies=(remedy,), facts=facts)
-    elif keys.private.exists:
-        yield RuleResult(level=Level.OK, subject=subject, text="the private key exists", facts=facts)
+    keys, key = environment.keys, environment.keys.private
+    path = str(key.path)
+    about = {"subject": path, "facts": {"path": path, "mode": key.octal}}
+    if key.is_open():
+        restrict = Remedy.by(SetFileMode(path, _FILE_MODE), "restrict it to your user")
+        text = f"other users may read the private key (mode {key.octal})"
+        yield error(text, restrict, why="ssh refuses to use such a key", **about)
+    elif key.problem:
+        advice = Remedy("make it readable for your user, or name another key with `--ssh-key`")
+        yield error(f"the private key cannot be read: {key.problem}", advice, **about)
+    elif key.exists:
+        yield ok("the private key exists", **about)
     elif _agent_has(keys):
-        text = "an agent holds the private key; there is no key file"
-        yield RuleResult(level=Level.OK, subject=subject, text=text, facts=facts)
+        yield ok("an agent holds the private key; there is no key file", **about)
     elif keys.home is not None:
         text = "no ssh key exists yet; `tpuctl up` and `tpuctl ssh` create it when they need it"
-        remedy = Remedy.by(CreateSshKey(str(keys.home)), "create it now")
-        yield RuleResult(level=Level.NOTE, subject=subject, text=text, remedies=(remedy,), facts=facts)
+        yield note(text, Remedy.by(CreateSshKey(str(keys.home)), "create it now"), **about)
     else:
-        remedy = Remedy(
-            "name an existing key, or create this one", shlex.join(["ssh-keygen", "-t", "ed25519", "-f", subject])
-        )
+        create = shlex.join(["ssh-keygen", "-t", "ed25519", "-f", path])
         text = "the key does not exist, and no agent holds it"
-        yield RuleResult(level=Level.ERROR, subject=subject, text=text, remedies=(remedy,), facts=facts)
+        yield error(text, Remedy("name an existing key, or create this one", create), **about)
 
 
-@check_rule("TPU916", "ssh key pair")
-def check_key_pair(environment: EnvironmentFacts) -> Iterator[RuleResult]:
+@environment_rule("TPU916", "ssh key pair")
+def check_key_pair(environment: EnvironmentFacts) -> Iterator[Verdict]:
     """Compare the public ssh key, which is put on the workers, with the private one, which logs in.
 
     An error if they are not one pair; unknown if the private key has a passphrase.
     """
-    keys = environment.keys
-    subject = str(keys.public_half.path)
-    if not keys.private.exists or keys.private.problem or keys.private.is_open():
-        return
+    keys, subject = environment.keys, str(environment.keys.public_half.path)
+    if keys.private.exists and not keys.private.problem and not keys.private.is_open():
+        found = _judge_key_pair(keys, subject)
+        yield from [] if found is None else [found]
+
+
+def _judge_key_pair(keys: SshKeyFacts, subject: str) -> Verdict | None:
+    """Return the verdict about a usable private key and its public key; None if TPU917 says all of it."""
     public, derived = keys.public, keys.derived
-    if isinstance(public, Unknown):
-        text = f"the public key cannot be used: {public.reason}"
-        remedy = Remedy("move it away: tpuctl writes it again from the private key")
-        yield RuleResult(level=Level.ERROR, subject=subject, text=text, remedies=(remedy,))
-    elif not isinstance(public, Known):
-        level = Level.ERROR if keys.is_locked else Level.OK
-        text = "the public key does not exist" + (
-            ", and the private one has a passphrase" if keys.is_locked else " yet"
-        )
-        remedy = Remedy("write it from the private key", f"{_derive_command(keys)} > {shlex.quote(subject)}")
-        yield RuleResult(level=level, subject=subject, text=text, remedies=(remedy,) if keys.is_locked else ())
-    elif isinstance(derived, Known):
-        if derived.value == public.value:
-            yield RuleResult(level=Level.OK, subject=subject, text="the public and the private key are one pair")
-            return
-        text = "the public key does not belong to the private key"
-        why = "workers would accept only a key that you do not have, and refuse yours: `Permission denied (publickey)`"
-        words = "move the public key away: tpuctl writes it again from the private key"
-        away = Remedy(words, shlex.join(["mv", subject, f"{subject}.old"]))
-        remedies = (away, *((_RENEW,) if keys.home else ()))
-        yield RuleResult(level=Level.ERROR, subject=subject, text=text, why=why, remedies=remedies)
-    elif keys.is_locked and not _agent_has(keys):
-        text = "the ssh keys could not be compared: the private key has a passphrase"
-        remedy = Remedy("compare them", _derive_command(keys))
-        yield RuleResult(level=Level.UNKNOWN, subject=subject, text=text, remedies=(remedy,))
-    elif isinstance(derived, Unknown) and not keys.is_locked:
-        if derived.is_passing:
-            text = f"the ssh keys could not be compared: {derived.reason}"
-            yield RuleResult(level=Level.UNKNOWN, subject=subject, text=text, is_passing=True)
-            return
-        text = f"`{keys.private.path}` is not a usable private key: {derived.reason}"
-        remedies = (_RENEW,) if keys.home else (Remedy("name another key with `--ssh-key`"),)
-        yield RuleResult(level=Level.ERROR, subject=subject, text=text, remedies=remedies)
+    derive = shlex.join(["ssh-keygen", "-y", "-f", str(keys.private.path)])
+    match public:
+        case Unknown(reason):
+            away = Remedy("move it away: tpuctl writes it again from the private key")
+            return error(f"the public key cannot be used: {reason}", away, subject=subject)
+        case Known(line) if isinstance(derived, Known):
+            if derived.value == line:
+                return ok("the public and the private key are one pair", subject=subject)
+            words = "move the public key away: tpuctl writes it again from the private key"
+            return error(
+                "the public key does not belong to the private key",
+                Remedy(words, shlex.join(["mv", subject, f"{subject}.old"])),
+                *((_RENEW,) if keys.home else ()),
+                subject=subject,
+                why="workers would accept only a key that you do not have, and refuse yours: `Permission denied (publickey)`",
+            )
+        case Known() if keys.is_locked:
+            text = "the ssh keys could not be compared: the private key has a passphrase"
+            return None if _agent_has(keys) else unknown(text, Remedy("compare them", derive), subject=subject)
+        case Known() if isinstance(derived, Unknown):
+            if derived.is_passing:
+                return unread("the ssh keys could not be compared", derived, subject=subject)
+            text = f"`{keys.private.path}` is not a usable private key: {derived.reason}"
+            return error(text, _RENEW if keys.home else _NAME_ANOTHER, subject=subject)
+        case Known():
+            return None
+        case _ if keys.is_locked:
+            write = Remedy("write it from the private key", f"{derive} > {shlex.quote(subject)}")
+            text = "the public key does not exist, and the private one has a passphrase"
+            return error(text, write, subject=subject)
+        case _:
+            return ok("the public key does not exist yet", subject=subject)
 
 
-@check_rule("TPU917", "passphrase and agent")
-def check_ssh_agent(environment: EnvironmentFacts) -> Iterator[RuleResult]:
+@environment_rule("TPU917", "passphrase and agent", "ssh agent")
+def check_ssh_agent(environment: EnvironmentFacts) -> Iterator[Verdict]:
     """Check that an ssh agent holds a key that has a passphrase: tpuctl never asks for a passphrase.
 
     A warning if no agent holds it.
     """
-    keys = environment.keys
-    if keys.agent is None:
-        return
-    agent_keys = value_or_none(keys.agent)
-    count = None if agent_keys is None else len(agent_keys)
+    keys, count = environment.keys, None
     match keys.agent:
-        case Known(_):
-            agent_text = f"an agent answers and holds {count} key{'' if count == 1 else 's'}"
+        case None:
+            return
+        case Known(held):
+            count = len(held)
+            text = f"an agent answers and holds {count} key{'' if count == 1 else 's'}"
         case Unknown(reason):
-            agent_text = f"the agent of `SSH_AUTH_SOCK` does not answer: {reason}"
-        case _:
-            agent_text = "no agent is running"
+            text = f"the agent of `SSH_AUTH_SOCK` does not answer: {reason}"
+        case Absent():
+            text = "no agent is running"
+    facts = {"agentKeys": count}
     if keys.is_locked and not _agent_has(keys):
         path = str(keys.private.path)
-        start = () if isinstance(keys.agent, Known) else (Remedy("start an agent first", 'eval "$(ssh-agent)"'),)
-        remedies = (*start, Remedy.by(AddKeyToSshAgent(path), "add the key to the agent"))
-        yield RuleResult(
-            level=Level.WARNING,
+        yield warning(
+            f"the key has a passphrase, and no agent holds it: {text}",
+            *(() if isinstance(keys.agent, Known) else (Remedy("start an agent first", _NEW_AGENT),)),
+            Remedy.by(AddKeyToSshAgent(path), "add the key to the agent"),
             subject=path,
-            text=f"the key has a passphrase, and no agent holds it: {agent_text}",
             why="tpuctl does not ask for a passphrase, so every login would fail",
-            remedies=remedies,
-            facts={"agentKeys": count},
+            facts=facts,
         )
     elif isinstance(keys.agent, Unknown):
-        remedy = Remedy("unset `SSH_AUTH_SOCK`, or start a new agent", 'eval "$(ssh-agent)"')
-        yield RuleResult(
-            level=Level.NOTE, subject="ssh agent", text=agent_text, remedies=(remedy,), facts={"agentKeys": None}
-        )
+        yield note(text, Remedy("unset `SSH_AUTH_SOCK`, or start a new agent", _NEW_AGENT), facts=facts)
     else:
-        yield RuleResult(level=Level.OK, subject="ssh agent", text=agent_text, facts={"agentKeys": count})
+        yield ok(text, facts=facts)
 
 
-@check_rule("TPU918", "permissions of ssh files")
-def check_ssh_file_modes(environment: EnvironmentFacts) -> Iterator[RuleResult]:
+@environment_rule("TPU918", "permissions of ssh files", "ssh files")
+def check_ssh_file_modes(environment: EnvironmentFacts) -> Iterator[Verdict]:
     """Check the permissions of the key's folder and of the known_hosts files.
 
     A warning if other users may write to them: someone who can change them can impersonate a worker. A note if other users may
     read a folder `.ssh`. The mode of another folder, which may hold more than a key, is not judged.
     """
-    passed = []
-    for entry, mode in (
-        (environment.keys.folder, 0o700),
-        *((file, _FILE_MODE) for file in environment.keys.known_hosts),
-    ):
-        subject, is_ssh = str(entry.path), entry.path.name == _SSH_FOLDER
-        if entry.is_open(_WRITABLE):
-            level, text = Level.WARNING, f"other users may write to it (mode {entry.octal})"
-        elif entry.problem:
-            level, text = Level.WARNING, f"it cannot be used: {entry.problem}"
-        elif is_ssh and entry.is_open():
-            level, text = Level.NOTE, f"other users may read it (mode {entry.octal})"
-        else:
-            passed += [subject] if entry.exists else []
-            continue
+    passed, folder = [], environment.keys.folder
+    for entry in (folder, *environment.keys.known_hosts):
+        is_ssh = entry.path.name == _SSH_FOLDER
         remedy = Remedy("make it readable for your user")
-        if entry.is_open() and (mode == _FILE_MODE or is_ssh):
-            remedy = Remedy.by(SetFileMode(subject, mode), "restrict it to your user")
+        if entry.is_open() and (entry is not folder or is_ssh):
+            mode = _FOLDER_MODE if entry is folder else _FILE_MODE
+            remedy = Remedy.by(SetFileMode(str(entry.path), mode), "restrict it to your user")
         elif entry.is_open():
             remedy = Remedy("move the key to a private folder such as `~/.ssh`, and name it there")
-        yield RuleResult(level=level, subject=subject, text=text, remedies=(remedy,), facts={"mode": entry.octal})
+        about = {"subject": str(entry.path), "facts": {"mode": entry.octal}}
+        if entry.is_open(_WRITABLE):
+            yield warning(f"other users may write to it (mode {entry.octal})", remedy, **about)
+        elif entry.problem:
+            yield warning(f"it cannot be used: {entry.problem}", remedy, **about)
+        elif is_ssh and entry.is_open():
+            yield note(f"other users may read it (mode {entry.octal})", remedy, **about)
+        elif entry.exists:
+            passed.append(f"`{entry.path}`")
     if passed:
-        names = ", ".join(f"`{name}`" for name in passed)
-        yield RuleResult(level=Level.OK, subject="ssh files", text=f"only your user may write to {names}")
-
-
-def _derive_command(keys: SshKeyFacts) -> str:
-    return shlex.join(["ssh-keygen", "-y", "-f", str(keys.private.path)])
+        yield ok(f"only your user may write to {', '.join(passed)}")
 
 
 def _agent_has(keys: SshKeyFacts) -> bool:
-    public, agent_keys = value_or_none(keys.public), value_or_none(keys.agent)
-    return public is not None and agent_keys is not None and public in agent_keys
-
-
-KEY_RULES: tuple[CheckRule[EnvironmentFacts], ...] = (
-    check_ssh_key,
-    check_key_pair,
-    check_ssh_agent,
-    check_ssh_file_modes,
-)
+    return isinstance(keys.public, Known) and keys.public.value in (value_or_none(keys.agent) or ())
 
 
 # tpuctl reads these besides those of the settings. The others it sets for remote commands and hooks: harmless here.
@@ -558,8 +469,8 @@ _EXPORTED_PREFIXES = (
 _OVERRIDES = "CLOUDSDK_API_ENDPOINT_OVERRIDES_"
 
 
-@check_rule("TPU912", "environment variables of TPU libraries")
-def check_tpu_variables(environment: EnvironmentFacts) -> Iterator[RuleResult]:
+@environment_rule("TPU912", "environment variables of TPU libraries", "variables")
+def check_tpu_variables(environment: EnvironmentFacts) -> Iterator[Verdict]:
     """Check `TPU_LOG_DIR`, `TPU_MIN_LOG_LEVEL` and `TPU_STDERR_LOG_LEVEL` if they are set on this machine.
 
     A warning if the first is neither an absolute path nor the word `disabled` (the `deaktiviert` of a translated guide creates
@@ -569,53 +480,36 @@ def check_tpu_variables(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     found = {name: variables[name] for name in (LOG_DIR, *LEVEL_NAMES) if name in variables}
     whys = {name: why for name, value in found.items() if (why := log_variable_problem(name, value))}
     for name, why in whys.items():
+        text = f"`{name}={found[name]}` is set here, and libtpu does not accept that value"
         advice = f"use an absolute path, or the English word `{NO_LOG}`" if name == LOG_DIR else "use 0, 1, 2 or 3"
-        yield RuleResult(
-            level=Level.WARNING,
-            subject=name,
-            text=f"`{name}={found[name]}` is set here, and libtpu does not accept that value",
-            why=why,
-            remedies=(Remedy(advice),),
-            facts={"value": found[name]},
-        )
+        yield warning(text, Remedy(advice), subject=name, why=why, facts={"value": found[name]})
     if found and not whys:
         words = ", ".join(f"`{name}={text}`" for name, text in found.items())
-        yield RuleResult(level=Level.OK, subject="variables", text=f"set here, not on workers: {words}", facts=found)
+        yield ok(f"set here, not on workers: {words}", facts=found)
 
 
-@check_rule("TPU945", "configuration files")
-def check_config_files(environment: EnvironmentFacts) -> Iterator[RuleResult]:
+@environment_rule("TPU945", "configuration files", "settings")
+def check_config_files(environment: EnvironmentFacts) -> Iterator[Verdict]:
     """Check the configuration files: the nearest `tpuctl.yaml` in or above the working directory, and the user file.
 
     An error if one cannot be read or has an unknown key or value: every other command then fails with that error.
     """
     configuration = environment.configuration
-    existing = [str(entry.path) for entry in configuration.entries if entry.exists]
     if isinstance(configuration.settings, Unknown):
-        remedy = Remedy("fix that line; these are the files", "tpuctl config path")
-        text = configuration.settings.reason
-        yield RuleResult(
-            level=Level.ERROR,
-            subject="settings",
-            text=text,
-            why="every other command fails with this error",
-            remedies=(remedy,),
-        )
+        fix = Remedy("fix that line; these are the files", "tpuctl config path")
+        yield error(configuration.settings.reason, fix, why="every other command fails with this error")
         return
     for problem in configuration.problems:
-        remedy = Remedy("fix the value, or unset it; this shows where it comes from", "tpuctl config show")
-        why = "commands that need it fail with this error"
-        yield RuleResult(level=Level.ERROR, subject="settings", text=problem, why=why, remedies=(remedy,))
-    text = (
-        f"settings are read from {' and '.join(f'`{path}`' for path in existing)}"
-        if existing
-        else "there are no configuration files"
-    )
-    yield RuleResult(level=Level.OK, subject="settings", text=text, facts={"files": existing})
+        fix = Remedy("fix the value, or unset it; this shows where it comes from", "tpuctl config show")
+        yield error(problem, fix, why="commands that need it fail with this error")
+    existing = [str(entry.path) for entry in configuration.entries if entry.exists]
+    files = " and ".join(f"`{path}`" for path in existing)
+    text = f"settings are read from {files}" if existing else "there are no configuration files"
+    yield ok(text, facts={"files": existing})
 
 
-@check_rule("TPU946", "where settings come from")
-def check_setting_sources(environment: EnvironmentFacts) -> Iterator[RuleResult]:
+@environment_rule("TPU946", "where settings come from", "settings")
+def check_setting_sources(environment: EnvironmentFacts) -> Iterator[Verdict]:
     """Show where each setting comes from; a note for each variable that overrides another value in a file."""
     settings = value_or_none(environment.configuration.settings)
     if settings is None:
@@ -630,22 +524,20 @@ def check_setting_sources(environment: EnvironmentFacts) -> Iterator[RuleResult]
             entry = file.entries.get(key)
             if entry is None or str(entry.value) == str(setting.value):
                 continue
-            yield RuleResult(
-                level=Level.NOTE,
-                subject=f"setting {key}",
-                text=f"`{setting.source}` sets `{key}` to {_shown(key, setting)}, which overrides "
+            yield note(
+                f"`{setting.source}` sets `{key}` to {_shown(key, setting)}, which overrides "
                 f"`{file.path}` line {entry.line}",
-                remedies=(Remedy(f"unset `{setting.source}` to use the value of the file"),),
+                Remedy(f"unset `{setting.source}` to use the value of the file"),
+                subject=f"setting {key}",
                 facts={"key": key, "source": str(setting.source), "hidden": f"{file.path} line {entry.line}"},
             )
     words = [f"`{key}` is {_shown(key, setting)}, from {setting.source}" for key, setting in chosen.items()]
-    text = "; ".join(words) or "all settings have their defaults"
     facts = {key: {"value": _plain(key, one), "source": str(one.source)} for key, one in chosen.items()}
-    yield RuleResult(level=Level.OK, subject="settings", text=text, facts=facts)
+    yield ok("; ".join(words) or "all settings have their defaults", facts=facts)
 
 
-@check_rule("TPU947", "environment variables without effect")
-def check_unused_variables(environment: EnvironmentFacts) -> Iterator[RuleResult]:
+@environment_rule("TPU947", "environment variables without effect", "variables")
+def check_unused_variables(environment: EnvironmentFacts) -> Iterator[Verdict]:
     """Check for variables that begin with `TPUCTL_` but that tpuctl does not read: warnings.
 
     A note for each variable that sends gcloud to another endpoint, which tpuctl does not use.
@@ -657,29 +549,21 @@ def check_unused_variables(environment: EnvironmentFacts) -> Iterator[RuleResult
             if name.removeprefix("TPUCTL_").startswith(_EXPORTED_PREFIXES):
                 continue
             near = closest_match(name, known_names)
-            remedy = Remedy(
-                f"did you mean `{near}`?" if near else "unset it; `tpuctl config show --all` lists all variables"
-            )
-            yield RuleResult(
-                level=Level.WARNING,
-                subject=name,
-                text=f"`{name}` has no effect: tpuctl does not read it",
-                remedies=(remedy,),
-            )
+            advice = f"did you mean `{near}`?" if near else "unset it; `tpuctl config show --all` lists all variables"
+            yield warning(f"`{name}` has no effect: tpuctl does not read it", Remedy(advice), subject=name)
         elif name.startswith(_OVERRIDES) and value:
             place = mask_url(value)
+            advice = f"use it with tpuctl too (`--endpoint {place}`), or unset it"
             text = f"`{name}` sends gcloud to {place}, which tpuctl does not use"
-            remedy = Remedy(f"use it with tpuctl too (`--endpoint {place}`), or unset it")
-            yield RuleResult(level=Level.NOTE, subject=name, text=text, remedies=(remedy,))
+            yield note(text, Remedy(advice), subject=name)
         else:
             passed.append(name)
     if passed:
-        text = f"set in the environment: {', '.join(passed)}"
-        yield RuleResult(level=Level.OK, subject="variables", text=text, facts={"variables": passed})
+        yield ok(f"set in the environment: {', '.join(passed)}", facts={"variables": passed})
 
 
-@check_rule("TPU948", "chosen cloud")
-def check_chosen_cloud(environment: EnvironmentFacts) -> Iterator[RuleResult]:
+@environment_rule("TPU948", "chosen cloud", "cloud")
+def check_chosen_cloud(environment: EnvironmentFacts) -> Iterator[Verdict]:
     """Show which cloud commands use: Google's, another endpoint, or the sandbox, where nothing is real: a note."""
     configuration = environment.configuration
     settings = value_or_none(configuration.settings)
@@ -689,12 +573,12 @@ def check_chosen_cloud(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     if configuration.is_sandbox:
         source = _source(settings["sandbox"])
         text = f"commands use the local sandbox{source}: nothing is real or billed, and real credentials are not used"
-        yield RuleResult(level=Level.NOTE, subject="cloud", text=text, facts=facts)
+        yield note(text, facts=facts)
     elif configuration.endpoint:
         text = f"calls go to `{configuration.endpoint}`{_source(settings['endpoint'])}, not to Google"
-        yield RuleResult(level=Level.NOTE, subject="cloud", text=text, facts=facts)
+        yield note(text, facts=facts)
     else:
-        yield RuleResult(level=Level.OK, subject="cloud", text="commands use Google Cloud", facts=facts)
+        yield ok("commands use Google Cloud", facts=facts)
 
 
 def _plain(key: str, setting: ResolvedSetting) -> str:
@@ -707,12 +591,3 @@ def _shown(key: str, setting: ResolvedSetting) -> str:
 
 def _source(setting: ResolvedSetting | None) -> str:
     return f" (`{setting.source}`)" if setting else ""
-
-
-SETTING_RULES: tuple[CheckRule[EnvironmentFacts], ...] = (
-    check_tpu_variables,
-    check_config_files,
-    check_setting_sources,
-    check_unused_variables,
-    check_chosen_cloud,
-)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.check.findings import run_rules
+from tpuctl.check.findings import CheckRule, run_rules
 from tpuctl.check.rules.project_rules import apis_are_enabled, project_is_active, project_is_billed
-from tpuctl.doctor.cloud_rules import IDENTITY_RULES, NETWORK_RULES, PROJECT_ACCESS_RULES
-from tpuctl.doctor.framework_rules import FRAMEWORK_RULES
-from tpuctl.doctor.local_rules import KEY_RULES, MACHINE_RULES, PROGRAM_RULES, SETTING_RULES
-from tpuctl.doctor.node_rules import NODE_CONDITION_RULES, NODE_EQUIPMENT_RULES
-from tpuctl.doctor.worker_rules import WORKER_MACHINE_RULES, WORKER_TPU_RULES, WORKER_VARIABLE_RULES
+from tpuctl.doctor import cloud_rules, framework_rules, local_rules, node_rules, worker_rules
 
 if TYPE_CHECKING:
-    from tpuctl.check.findings import CheckRule, Finding
+    from types import ModuleType
+
+    from tpuctl.check.findings import Finding
     from tpuctl.doctor.doctor_facts import EnvironmentFacts
 
 # Chapters of the reference, each with the id where it begins. The hundreds have chapters of `check`.
@@ -27,21 +25,20 @@ REFERENCE_CHAPTERS = {
     "TPU950": "The node",
     "TPU965": "The workers",
 }
-ENVIRONMENT_RULES = (
-    *MACHINE_RULES,
-    *PROGRAM_RULES,
-    *KEY_RULES,
-    *IDENTITY_RULES,
-    *NETWORK_RULES,
-    *PROJECT_ACCESS_RULES,
-    *SETTING_RULES,
-)
+
+
+def _rules_in(*modules: ModuleType) -> tuple[CheckRule[Any], ...]:
+    """Return the rules that are written in these modules."""
+    return tuple(value for module in modules for value in vars(module).values() if isinstance(value, CheckRule))
+
+
+ENVIRONMENT_RULES = _rules_in(local_rules, cloud_rules)
+NODE_RULES = _rules_in(node_rules)
+WORKER_RULES = _rules_in(worker_rules, framework_rules)
 # The rules of `check` about the project itself, with the same ids.
 PROJECT_RULES = (apis_are_enabled, project_is_billed, project_is_active)
-NODE_RULES = (*NODE_CONDITION_RULES, *NODE_EQUIPMENT_RULES)
-WORKER_RULES = (*WORKER_TPU_RULES, *WORKER_MACHINE_RULES, *WORKER_VARIABLE_RULES, *FRAMEWORK_RULES)
 # Without those that are `check`'s.
-DOCTOR_RULES: tuple[CheckRule[Any], ...] = (*ENVIRONMENT_RULES, *NODE_RULES, *WORKER_RULES)
+DOCTOR_RULES = (*ENVIRONMENT_RULES, *NODE_RULES, *WORKER_RULES)
 DOCTOR_RULE_IDS = tuple(sorted(rule.id for rule in (*DOCTOR_RULES, *PROJECT_RULES)))
 
 

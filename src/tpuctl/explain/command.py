@@ -12,7 +12,6 @@ import os
 import re
 import shlex
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -30,7 +29,6 @@ from tpuctl.errors import (
     NotFoundError,
     TpuctlError,
 )
-from tpuctl.explain import explanation_rendering
 from tpuctl.explain.conclusion import (
     Confidence,
     NodeEvidence,
@@ -40,22 +38,25 @@ from tpuctl.explain.conclusion import (
     merge_scans,
 )
 from tpuctl.explain.explanation_rendering import (
+    entry_to_json,
     explanation_rows,
     explanation_to_json,
     render_entry,
     render_explanation,
     render_suspects,
     render_topic,
+    topic_to_json,
 )
 from tpuctl.explain.lookup import Topic, find_topic, known_topics, look_up_id, messages_about, similar_ids
 from tpuctl.explain.messages import Action, MessageRole
 from tpuctl.explain.scanner import LogReader
 from tpuctl.models.node import Health
 from tpuctl.nodes.tracker import was_preempted
-from tpuctl.output.terminal import OutputFormat
+from tpuctl.output.terminal import Cell, OutputFormat
+from tpuctl.output.views import View, table_view
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from gzip import GzipFile
 
     from tpuctl.app.app import App
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from tpuctl.explain.log_lines import ScanResult
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
+    from tpuctl.output.terminal import Terminal
 
 # The value of `--topic` without a name: list all topics.
 _ALL_TOPICS = ""
@@ -113,7 +115,7 @@ def command(app: App, *, words: tuple[str, ...], node: str | None, topic: str | 
     if node is not None:
         app.reference(node)  # reject an invalid name before reading a log
     request = parse_request(app, words)
-    if request.kind is ExplainRequest.Kind.ID:
+    if request.is_id:
         if act:
             raise InvalidInputError("`--act` needs a log or a message, not an id", hint="give the log")
         return show_entry(app, request.text, {"node": node} if node else {})
@@ -131,15 +133,21 @@ def command(app: App, *, words: tuple[str, ...], node: str | None, topic: str | 
 
 def show_explanation(app: App, explanation: Explanation, request: ExplainRequest) -> ExitCode:
     """Show the verdicts on a log; without any, the lines that look most like an error. Return the exit code."""
-    terminal, form = app.terminal, app.format
-    if form in {OutputFormat.JSON, OutputFormat.YAML}:
-        terminal.data(explanation_to_json(explanation) | ({"sandbox": True} if app.is_sandbox else {}), form)
-    elif form is OutputFormat.NAME:
-        terminal.names(one.id for one in explanation.conclusions)
-    elif terminal.is_interactive:
-        terminal.page(render_explanation(explanation, width=terminal.streams.width, colored=terminal.colors_out))
-    else:
-        terminal.table((), list(explanation_rows(explanation)))
+    terminal = app.terminal
+
+    def write(terminal: Terminal) -> None:
+        if terminal.is_interactive:
+            terminal.page(render_explanation(explanation, width=terminal.streams.width, colored=terminal.colors_out))
+        else:
+            terminal.table((), list(explanation_rows(explanation)))
+
+    app.show(
+        View(
+            value=lambda: explanation_to_json(explanation),
+            text=write,
+            names=lambda: [one.id for one in explanation.conclusions],
+        )
+    )
     if explanation.conclusions:
         return ExitCode.OK
     if explanation.harmless and not explanation.suspicious:
@@ -165,18 +173,11 @@ _FILE: Final = re.compile(r"\S*(/|\.(log|txt|out|err|json|jsonl|gz))\S*")
 
 @dataclass(frozen=True, slots=True)
 class ExplainRequest:
-    """What the words on the command line stand for."""
+    """What the words on the command line stand for: files, an id, or a message."""
 
-    class Kind(StrEnum):
-        """Kind of the input; the name of a topic counts as an id."""
-
-        FILES = "files"
-        TEXT = "text"
-        ID = "id"
-
-    kind: Kind
-    text: str = ""  # a message or an id
     files: tuple[str, ...] = ()  # names, `-` for stdin
+    text: str = ""  # a message or an id
+    is_id: bool = False  # also the name of a topic
 
 
 def parse_request(app: App, words: tuple[str, ...]) -> ExplainRequest:
@@ -188,7 +189,7 @@ def parse_request(app: App, words: tuple[str, ...]) -> ExplainRequest:
         if app.invocation.streams.stdin_is_terminal:
             hint = "name a log file, `-` for stdin, a message in quotes, or the id of an error"
             raise InvalidInputError("no input to explain", hint=hint)
-        return ExplainRequest(ExplainRequest.Kind.FILES, files=(_STDIN,))
+        return ExplainRequest(files=(_STDIN,))
     existing: list[str] = []
     for word in words:
         try:
@@ -198,15 +199,15 @@ def parse_request(app: App, words: tuple[str, ...]) -> ExplainRequest:
             continue
     missing = [word for word in words if word not in existing]
     if existing and not missing:
-        return ExplainRequest(ExplainRequest.Kind.FILES, files=words)
+        return ExplainRequest(files=words)
     if existing or all(_FILE.fullmatch(word) for word in words):
         raise InvalidInputError(f"file `{missing[0]}` does not exist", hint="name a log file, or `-` for stdin")
     text = " ".join(words)
     if look_up_id(text) or isinstance(find_topic(text), Topic) or _ID.fullmatch(text):
-        return ExplainRequest(ExplainRequest.Kind.ID, text)
+        return ExplainRequest(text=text, is_id=True)
     if not text.strip():
         raise InvalidInputError("the message is empty", hint="give the message in quotes, or name a log file")
-    return ExplainRequest(ExplainRequest.Kind.TEXT, text)
+    return ExplainRequest(text=text)
 
 
 def explain_request(app: App, request: ExplainRequest, node: str | None) -> tuple[Explanation, bool]:
@@ -215,8 +216,9 @@ def explain_request(app: App, request: ExplainRequest, node: str | None) -> tupl
     # An unknown name appears in no command.
     known = {"node": node} if node and evidence is not _UNKNOWN_NODE else {}
     was_interrupted = False
-    if request.kind is ExplainRequest.Kind.TEXT:
-        explanation = conclude_single_message(request.text, read_text(request.text), known=known)
+    if request.text:
+        scan = read_pieces([request.text.encode("utf-8", "surrogateescape")])
+        explanation = conclude_single_message(request.text, scan, known=known)
     else:
         logs: dict[str, ScanResult] = {}
         for name in dict.fromkeys(request.files):
@@ -239,20 +241,22 @@ def _follow_stdin(app: App) -> tuple[ScanResult, bool]:
 
     def print_new(scan: ScanResult) -> None:
         for sighting in scan.sightings:
-            is_failure = (
-                sighting.message.role not in {MessageRole.HARMLESS, MessageRole.RECOVERY} and not sighting.is_quoted
-            )
-            if sighting.message.id not in printed and is_failure:
+            is_harmless = sighting.message.role in {MessageRole.HARMLESS, MessageRole.RECOVERY}
+            if sighting.message.id not in printed and not is_harmless and not sighting.is_quoted:
                 printed.add(sighting.message.id)
-                if app.terminal.is_redrawn:
-                    app.terminal.note(f"line {sighting.first.line}: {sighting.message.id}")
+                app.terminal.note(f"line {sighting.first.line}: {sighting.message.id}")
 
-    streams = app.invocation.streams
+    streams, reader = app.invocation.streams, LogReader()
     stdin = getattr(streams.stdin, "buffer", None) or io.BytesIO(streams.stdin.read().encode())
-    scan, was_interrupted = follow_stream(stdin, print_new)
-    if was_interrupted:
+    try:
+        for piece in available_pieces(stdin):
+            reader.feed(piece)
+            if app.terminal.is_redrawn:
+                print_new(reader.so_far())
+    except KeyboardInterrupt:
         app.terminal.end_line()
-    return scan, was_interrupted
+        return reader.so_far(), True
+    return reader.so_far(), False
 
 
 def _fetch_evidence(app: App, text: str) -> NodeEvidence | None:
@@ -263,20 +267,25 @@ def _fetch_evidence(app: App, text: str) -> NodeEvidence | None:
     from tpuctl.nodes.locate import queued_resources_or_none  # noqa: PLC0415  # only with --node
 
     reference = app.reference(text)
+    request: QueuedResource | None = None
     try:
-        node = app.find(text)
+        node: Node | None = app.find(text)
     except NotFoundError as error:
-        project = reference.project or app.project
-        requests = queued_resources_or_none(app.client, project, app.zones)
-        request = next((one for one in requests if reference.node_id in one.node_ids), None)
+        requests = queued_resources_or_none(app.client, reference.project or app.project, app.zones)
+        node, request = None, next((one for one in requests if reference.node_id in one.node_ids), None)
         if request is None and not any(name.node_id == reference.node_id for name in app.journal.names()):
             app.terminal.warn(f"{error.message}, so its state does not explain the log")
             return _UNKNOWN_NODE
-        return fetch_node_evidence(text, None, request)
     except TpuctlError as error:
         app.terminal.warn(f"cannot read the state of `{text}`, so only the log counts: {error.message}")
         return None
-    return fetch_node_evidence(text, node)
+    created = node.created if node else None
+    if was_preempted(node, request):
+        return NodeEvidence(text, "PREEMPTED", created=created)  # however the API shows that
+    if node is None:
+        return NodeEvidence(text, None)
+    health = None if node.health is Health.HEALTH_UNSPECIFIED else str(node.health)
+    return NodeEvidence(text, str(node.state), health, created)
 
 
 def _path(app: App, name: str) -> Path:
@@ -295,7 +304,7 @@ def read_file(path: Path, name: str) -> ScanResult:
     try:
         _reject_endless_device(path)
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
-            return read_stream(stream)
+            return read_pieces(available_pieces(stream))
     except (OSError, EOFError) as error:
         why = getattr(error, "strerror", None) or str(error)
         hint = f"name the files in it, such as `{name}/*`" if path.is_dir() else "name a log file, or `-` for stdin"
@@ -311,51 +320,19 @@ def _reject_endless_device(path: Path) -> None:
         raise OSError(errno.EINVAL, "it is a device")
 
 
-def read_stream(stream: IO[bytes] | GzipFile) -> ScanResult:
-    """Return the content of a stream, once it has ended."""
+def read_pieces(pieces: Iterable[bytes]) -> ScanResult:
+    """Return the content of a log."""
     reader = LogReader()
-    for piece in read_pieces(stream):
+    for piece in pieces:
         reader.feed(piece)
     return reader.so_far()
 
 
-def read_text(text: str) -> ScanResult:
-    """Return the content of a message on the command line."""
-    reader = LogReader()
-    reader.feed(text.encode("utf-8", "surrogateescape"))
-    return reader.so_far()
-
-
-def follow_stream(stream: IO[bytes], found: Callable[[ScanResult], None]) -> tuple[ScanResult, bool]:
-    """Return the content of a stream until it ended or the user pressed Ctrl-C, and whether the user did.
-
-    Calls `found` with the content so far after each piece.
-    """
-    reader = LogReader()
-    try:
-        for piece in read_pieces(stream):
-            reader.feed(piece)
-            found(reader.so_far())
-    except KeyboardInterrupt:
-        return reader.so_far(), True
-    return reader.so_far(), False
-
-
-def read_pieces(stream: IO[bytes] | GzipFile) -> Iterator[bytes]:
+def available_pieces(stream: IO[bytes] | GzipFile) -> Iterator[bytes]:
     """Yield the bytes of a stream as they arrive, without waiting for a full piece."""
     read_available = getattr(stream, "read1", stream.read)
     while piece := read_available(_PIECE_SIZE):
         yield piece
-
-
-def fetch_node_evidence(name: str, node: Node | None, request: QueuedResource | None = None) -> NodeEvidence:
-    """Return what the API says of a node; a preempted node is PREEMPTED, however the API shows that."""
-    if was_preempted(node, request):
-        return NodeEvidence(name, "PREEMPTED", created=node.created if node else None)
-    if node is None:
-        return NodeEvidence(name, None)
-    health = None if node.health is Health.HEALTH_UNSPECIFIED else str(node.health)
-    return NodeEvidence(name, str(node.state), health, node.created)
 
 
 def show_entry(app: App, id_: str, known: Mapping[str, str]) -> int:
@@ -370,7 +347,8 @@ def show_entry(app: App, id_: str, known: Mapping[str, str]) -> int:
         likely = ", ".join(f"`{one}`" for one in similar_ids(id_))
         hint = f"did you mean {likely}?" if likely else "put a message into quotes: `tpuctl explain 'MESSAGE'`"
         raise NotFoundError(f"no error, message or finding has the id `{id_}`", hint=hint)
-    return _show(app, entry.id, explanation_rendering.entry_to_json(entry), lambda **form: render_entry(entry, **form))
+    _show_page(app, entry.id, entry_to_json(entry), lambda **form: render_entry(entry, **form))
+    return ExitCode.OK
 
 
 def show_topic(app: App, name: str) -> int:
@@ -381,35 +359,29 @@ def show_topic(app: App, name: str) -> int:
         hint = f"did you mean {likely}?" if likely else "`tpuctl explain --topic` lists them"
         raise NotFoundError(f"no topic `{name}`", hint=hint)
     about = messages_about(topic)
-    return _show(
-        app,
-        topic.id,
-        explanation_rendering.topic_to_json(topic, about),
-        lambda **form: render_topic(topic, about, **form),
-    )
+    _show_page(app, topic.id, topic_to_json(topic, about), lambda **form: render_topic(topic, about, **form))
+    return ExitCode.OK
+
+
+def _show_page(app: App, name: str, value: Any, page: Callable[..., Iterator[str]]) -> None:  # JSON; what a page needs
+    def write(terminal: Terminal) -> None:
+        terminal.page(page(width=terminal.streams.width, colored=terminal.colors_out))
+
+    app.show(View(value=lambda: value, text=write, names=lambda: [name], is_marked=False))
 
 
 def show_topics(app: App) -> int:
     """List the topics."""
-    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
-        app.terminal.data(
-            [explanation_rendering.topic_to_json(topic, messages_about(topic)) for topic in known_topics()], app.format
+    topics = known_topics()
+    app.show(
+        table_view(
+            ("TOPIC", "ABOUT"),
+            [(Cell(topic.id), Cell(topic.title)) for topic in topics],
+            value=lambda: [topic_to_json(topic, messages_about(topic)) for topic in topics],
+            names=lambda: [topic.id for topic in topics],
+            is_marked=False,
         )
-    elif app.format is OutputFormat.NAME:
-        app.terminal.names(topic.id for topic in known_topics())
-    else:
-        app.terminal.table(("TOPIC", "ABOUT"), explanation_rendering.topic_rows(known_topics()))
-    return ExitCode.OK
-
-
-def _show(app: App, name: str, data: Any, page: Callable[..., Iterator[str]]) -> int:  # JSON; what a page needs
-    terminal, form = app.terminal, app.format
-    if form in {OutputFormat.JSON, OutputFormat.YAML}:
-        terminal.data(data, form)
-    elif form is OutputFormat.NAME:
-        terminal.names([name])
-    else:
-        terminal.page(page(width=terminal.streams.width, colored=terminal.colors_out))
+    )
     return ExitCode.OK
 
 

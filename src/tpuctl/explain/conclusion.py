@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tpuctl.explain.device_memory import memory_advice
 from tpuctl.explain.log_lines import MAX_EVIDENCE_LENGTH, LogPlace, ScanResult, Sighting
@@ -24,33 +24,27 @@ if TYPE_CHECKING:
     from tpuctl.explain.messages import Message
 
 # A message and its wrapper stand near each other: at most a long stack trace lies between them.
-_NEARBY_LINES: Final = 400
+_NEARBY_LINES = 400
 # Messages further apart are unrelated: a program that continued for so long has recovered.
-_MAX_GAP: Final = timedelta(hours=1)
-_MAX_GAP_LINES: Final = 50_000
+_MAX_GAP = timedelta(hours=1)
+_MAX_GAP_LINES = 50_000
 # A cause may be logged after its symptoms: other workers log sooner, and a program logs last what ended it.
-_MAX_DELAY: Final = timedelta(minutes=2)
+_MAX_DELAY = timedelta(minutes=2)
 
-_CHECK_FIRST_REASONS: Final = MappingProxyType(
-    {
-        CheckFirst.NODE_STATE: "usually a symptom: check the state of the node first, `tpuctl status {node}`",
-        CheckFirst.NODE_HEALTH: "usually a symptom: check the health of the node first, `tpuctl status {node}`",
-        CheckFirst.OTHER_WORKERS_LOG: "usually a symptom of a failure on another worker: read the logs of the others first",
-    }
-)
-_UNEXPLAINED_REASONS: Final = MappingProxyType(
-    {
-        MessageRole.SYMPTOM: "usually a symptom of another failure, which this log does not show",
-        MessageRole.WRAPPER: "it only carries the message of another failure, and no known message stands near it",
-        MessageRole.PROGRESS: "the program was still retrying when the log ended",
-    }
-)
-_QUOTED_REASON: Final = (
-    "the log only quotes the message, as documentation, a search or a test does; it may not have occurred"
-)
-_BINARY_REASON: Final = "this is not text but a program or data, which may only contain the message"
-_NODE_CHECKS: Final = frozenset({CheckFirst.NODE_STATE, CheckFirst.NODE_HEALTH})
-_MOST_SPECIFIC_FIRST: Final = (MessageRole.CAUSE, MessageRole.SYMPTOM, MessageRole.WRAPPER, MessageRole.PROGRESS)
+_CHECK_FIRST_REASONS = {
+    CheckFirst.NODE_STATE: "usually a symptom: check the state of the node first, `tpuctl status {node}`",
+    CheckFirst.NODE_HEALTH: "usually a symptom: check the health of the node first, `tpuctl status {node}`",
+    CheckFirst.OTHER_WORKERS_LOG: "usually a symptom of a failure on another worker: read the logs of the others first",
+}
+_UNEXPLAINED_REASONS = {
+    MessageRole.SYMPTOM: "usually a symptom of another failure, which this log does not show",
+    MessageRole.WRAPPER: "it only carries the message of another failure, and no known message stands near it",
+    MessageRole.PROGRESS: "the program was still retrying when the log ended",
+}
+_QUOTED_REASON = "the log only quotes the message, as documentation, a search or a test does; it may not have occurred"
+_BINARY_REASON = "this is not text but a program or data, which may only contain the message"
+_NODE_CHECKS = frozenset({CheckFirst.NODE_STATE, CheckFirst.NODE_HEALTH})
+_MOST_SPECIFIC_FIRST = (MessageRole.CAUSE, MessageRole.SYMPTOM, MessageRole.WRAPPER, MessageRole.PROGRESS)
 
 
 class Confidence(StrEnum):
@@ -191,18 +185,18 @@ def conclude(scan: ScanResult, *, known: Mapping[str, str] = MappingProxyType({}
     timeline = _FailureTimeline(
         tuple(one for one in alarming if not (one.is_quoted or scan.is_binary)),
         tuple(one for one in scan.sightings if one.message.role is MessageRole.RECOVERY and not one.is_quoted),
-        is_timed=all(place.time for place in places) and len({_is_naive(place) for place in places}) == 1,
+        is_timed=all(place.time for place in places) and len(set(map(_is_naive, places))) == 1,
     )
-    conclusions: list[Conclusion] = []
-    for failure in timeline.failures:
-        recovered = timeline.recovered(failure)
-        if recovered is not None and failure.message.role in {MessageRole.SYMPTOM, MessageRole.PROGRESS}:
-            harmless.append(_recovered(failure, recovered, known))
-        else:
-            conclusions.append(_conclude_failure(failure, timeline, recovered, known))
     why = _BINARY_REASON if scan.is_binary else _QUOTED_REASON
-    doubtful = [_conclusion(one, Confidence.LOW, known) for one in alarming if one.is_quoted or scan.is_binary]
-    conclusions += [replace(one, why=why) for one in doubtful]
+    conclusions: list[Conclusion] = []
+    for one in alarming:
+        recovered = timeline.recovered(one)
+        if one.is_quoted or scan.is_binary:
+            conclusions.append(_conclusion(one, Confidence.LOW, known, why))
+        elif recovered and one.message.role in {MessageRole.SYMPTOM, MessageRole.PROGRESS}:
+            harmless.append(_recovered(_conclusion(one, Confidence.MEDIUM, known), recovered))
+        else:
+            conclusions.append(_conclude_failure(one, timeline, recovered, known))
     return Explanation(
         tuple(sorted(_without_circles(conclusions), key=timeline.rank)),
         tuple(harmless),
@@ -230,16 +224,20 @@ def _conclude_failure(
 ) -> Conclusion:
     """Return the verdict on one failure: a symptom, recovered, a cause, or something to check first."""
     cause, message = timeline.cause_of(failure), failure.message
+    conclusion = _conclusion(failure, Confidence.MEDIUM, known)
     if cause is not None:
         is_certain = cause.message.id in message.explained_by or message.role is MessageRole.WRAPPER
-        why = f"it follows from `{cause.message.id}` in line {cause.first.line}"
-        conclusion = _conclusion(failure, Confidence.HIGH if is_certain else Confidence.MEDIUM, known)
-        return replace(conclusion, symptom_of=cause.message.id, why=why, recovered=recovered)
+        return replace(
+            conclusion,
+            confidence=Confidence.HIGH if is_certain else Confidence.MEDIUM,
+            symptom_of=cause.message.id,
+            why=f"it follows from `{cause.message.id}` in line {cause.first.line}",
+            recovered=recovered,
+        )
     if recovered is not None:
-        return _recovered(failure, recovered, known)
+        return _recovered(conclusion, recovered)
     if _is_self_explanatory(message):
-        return _conclusion(failure, Confidence.HIGH, known)
-    conclusion = _conclusion(failure, Confidence.MEDIUM, known)
+        return replace(conclusion, confidence=Confidence.HIGH)
     if message.check_first is not None:
         why = message.filled(_CHECK_FIRST_REASONS[message.check_first], {**known, **failure.facts})
     else:
@@ -247,17 +245,20 @@ def _conclude_failure(
     return replace(conclusion, why=why)
 
 
-def _conclusion(sighting: Sighting, confidence: Confidence, known: Mapping[str, str]) -> Conclusion:
+def _conclusion(
+    sighting: Sighting, confidence: Confidence, known: Mapping[str, str], why: str | None = None
+) -> Conclusion:
     message, facts = sighting.message, {**known, **sighting.facts}
     remedy = tuple(message.filled(line, facts) for line in message.remedy)
     if sighting.memory is not None:
         remedy = memory_advice(sighting.memory) or remedy
-    return Conclusion(sighting, confidence, message.filled(message.meaning, facts), remedy)
+    return Conclusion(sighting, confidence, message.filled(message.meaning, facts), remedy, why=why)
 
 
-def _recovered(failure: Sighting, place: LogPlace, known: Mapping[str, str]) -> Conclusion:
-    why = f"it recovered by itself: line {place.line} says `{place.text[:80]}`"
-    return replace(_conclusion(failure, Confidence.MEDIUM, known), recovered=place, why=why)
+def _recovered(conclusion: Conclusion, place: LogPlace) -> Conclusion:
+    return replace(
+        conclusion, recovered=place, why=f"it recovered by itself: line {place.line} says `{place.text[:80]}`"
+    )
 
 
 def _without_circles(conclusions: Sequence[Conclusion]) -> Iterable[Conclusion]:
@@ -297,9 +298,9 @@ def _is_naive(place: LogPlace) -> bool:
     return place.time is not None and place.time.tzinfo is None
 
 
-_SUSPICIOUS_SHOWN: Final = 10
+_SUSPICIOUS_SHOWN = 10
 # `run --log-dir` writes `worker-3.log`; the host name of a worker is like `t1v-n-1a2b3c4d-w-3`.
-_WORKER: Final = re.compile(r"(?:\bworker|-w)[-_.]?(?P<number>\d{1,5})(?!\d)")
+_WORKER = re.compile(r"(?:\bworker|-w)[-_.]?(\d{1,5})(?!\d)")
 
 
 def merge_scans(logs: Mapping[str, ScanResult]) -> ScanResult:
@@ -322,7 +323,7 @@ def merge_scans(logs: Mapping[str, ScanResult]) -> ScanResult:
 
 def _with_source(sighting: Sighting, name: str) -> Sighting:
     number = _WORKER.search(name)
-    default_worker = number["number"] if number else name
+    default_worker = number[1] if number else name
 
     def with_source(place: LogPlace) -> LogPlace:
         return replace(place, source=name, worker=place.worker or default_worker)
@@ -347,17 +348,13 @@ def _merged(one: Sighting, other: Sighting) -> Sighting:
         last=last,
         count=first.count + second.count,
         quoted=first.quoted + second.quoted,
-        # The places of the first log win.
-        workers={
-            **first.workers,
-            **{name: place for name, place in second.workers.items() if name not in first.workers},
-        },
+        workers={**first.workers, **second.workers, **first.workers},  # in this order; the places of the first log win
         memory=first.memory or second.memory,
     )
 
 
 # Possible origins of a message that is too short, or too general, to search logs for it.
-_FALLBACK_ORIGINS: Final = (
+_FALLBACK_ORIGINS = (
     MessageOrigin.API,
     MessageOrigin.OPERATION,
     MessageOrigin.QUEUED_RESOURCE,
@@ -382,14 +379,15 @@ def conclude_single_message(
         if verdict is not None and message is not None:
             place = LogPlace(1, " ".join(text.split())[:MAX_EVIDENCE_LENGTH])
             sighting = Sighting(message, place, place, facts={**verdict.facts})
-            confidence = Confidence.HIGH if message.by is MatchedBy.TEXT else Confidence.MEDIUM
-            why = None if message.by is MatchedBy.TEXT else "only the status of the message is known, not its words"
-            conclusion = Conclusion(sighting, confidence, verdict.meaning, verdict.remedy, why=why)
+            is_sure = message.by is MatchedBy.TEXT
+            conclusion = _conclusion(
+                sighting,
+                Confidence.HIGH if is_sure else Confidence.MEDIUM,
+                known,
+                None if is_sure else "only the status of the message is known, not its words",
+            )
             return replace(explanation, conclusions=(conclusion,), suspicious=())
     return explanation
-
-
-_NODE_RELATED_CHECKS: Final = frozenset({CheckFirst.NODE_STATE, CheckFirst.NODE_HEALTH, CheckFirst.OTHER_WORKERS_LOG})
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,8 +420,8 @@ def apply_node_evidence(explanation: Explanation, evidence: NodeEvidence) -> Exp
             for one in explanation.conclusions
         )
         return replace(explanation, conclusions=conclusions)
-    text = evidence.words.removesuffix(" health: none")
-    sighting = Sighting(message, *(LogPlace(0, text),) * 2, count=0)
+    place = LogPlace(0, evidence.words.removesuffix(" health: none"))
+    sighting = Sighting(message, place, place, count=0)
     why = f"the API reports this for `{evidence.name}` now"
     of_the_node = Conclusion(sighting, Confidence.HIGH, verdict.meaning, verdict.remedy, why=why)
     following: list[Conclusion] = []
@@ -442,7 +440,7 @@ def apply_node_evidence(explanation: Explanation, evidence: NodeEvidence) -> Exp
 def _depends_on_node(conclusion: Conclusion) -> bool:
     """Tell whether the state of the node decides about a verdict."""
     is_open = conclusion.symptom_of is None and conclusion.confidence is not Confidence.LOW
-    return is_open and conclusion.sighting.message.check_first in _NODE_RELATED_CHECKS
+    return is_open and conclusion.sighting.message.check_first is not None
 
 
 def _reason_if_recreated(conclusion: Conclusion, evidence: NodeEvidence) -> str | None:

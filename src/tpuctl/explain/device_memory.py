@@ -65,14 +65,12 @@ def parse_memory_usage(text: str) -> MemoryUsage | None:
     DifferentiableUniverseInitiative/flowpm#27, LargeWorldModel/LWM#60, pytorch/xla#7962), of the allocator at run time
     (pytorch/xla#1735, huggingface/transformers#22328, googlecolab/colabtools#5126) and of scoped memory (libtpu 0.0.52).
     """
-    for read in (_parse_compilation, _parse_scoped, _parse_allocator, _parse_both_cores):
-        if usage := read(text):
+    for parse in (_parse_compilation, _parse_scoped, _parse_allocator, _parse_both_cores):
+        if usage := parse(text):
             # TensorFlow's messages have `op_type`, or `used:` in older versions.
-            is_jax_or_torch = re.search(
-                r'op_name="p?(?:jit|map|jvp|vmap|xmap)\(|\bjax|torch|\baten__', text, re.IGNORECASE
-            )
-            is_tensorflow = re.search(r"tensorflow|\bkeras|\[\[\{\{node|TPUReplicate|\bop_type=|;\s{1,9}used:", text)
-            return replace(usage, is_per_device=usage.space == "hbm" and bool(is_jax_or_torch or not is_tensorflow))
+            is_jax_or_torch = _JAX_OR_TORCH.search(text) is not None
+            is_per_device = usage.space == "hbm" and (is_jax_or_torch or not _TENSORFLOW.search(text))
+            return replace(usage, is_per_device=is_per_device)
     return None
 
 
@@ -85,86 +83,78 @@ def parse_size(text: str) -> int | None:
     return round(Fraction(found[1].replace(",", ".")) * factor)
 
 
+_JAX_OR_TORCH = re.compile(r'op_name="p?(?:jit|map|jvp|vmap|xmap)\(|\bjax|torch|\baten__', re.IGNORECASE)
+_TENSORFLOW = re.compile(r"tensorflow|\bkeras|\[\[\{\{node|TPUReplicate|\bop_type=|;\s{1,9}used:")
+_OUT_OF_SPACE = re.compile(r"out\s{1,9}of\s{1,9}memory\s{1,9}in\s{1,9}memory\s{1,9}space\s{1,9}([a-z]{1,16})", re.I)
+# The limit of one kernel, and the check of the compiler.
+_SCOPED = re.compile(
+    rf"scoped{_GAP}allocation{_GAP}with{_GAP}size{_GAP}{_SIZE}{_GAP}and{_GAP}limit{_GAP}{_SIZE}"
+    rf"{_GAP}exceeded{_GAP}scoped{_GAP}(\w{{1,16}})",
+    re.IGNORECASE,
+)
+_CHECKED = re.compile(
+    r"Allocation\s{1,9}\(size=(\d{1,15})\)\s{1,9}would\s{1,9}exceed\s{1,9}memory\s{1,9}\(size=(\d{1,15})\)"
+    r"(?:.{0,300}?\bspace=(\w{1,16}))?",
+    re.DOTALL,
+)
+_ALLOCATING = re.compile(rf"attempting{_GAP}to{_GAP}(?:allocate|reserve){_GAP}{_SIZE}", re.IGNORECASE)
+_NOT_POSSIBLE = re.compile(rf"that{_GAP}was{_GAP}not{_GAP}possible", re.IGNORECASE)
+_BOTH_CORES = re.compile(
+    rf"Hbm{_GAP}usage:?{_GAP}{_SIZE}B?,\s{{0,80}}SparseCore{_GAP}Hbm{_GAP}usage:?{_GAP}{_SIZE}B?,\s{{0,80}}"
+    rf"exceeding{_GAP}available{_GAP}bytes:{_GAP}{_SIZE}",
+    re.IGNORECASE,
+)
+
+
 def _parse_compilation(text: str) -> MemoryUsage | None:
-    head = re.search(
-        r"out\s{1,9}of\s{1,9}memory\s{1,9}in\s{1,9}memory\s{1,9}space\s{1,9}([a-z]{1,16})", text, re.IGNORECASE
-    )
+    head = _OUT_OF_SPACE.search(text)
     if head is None:
         return None
-    space = head[1].lower()
-    rest = text[head.end() :]
+    space, rest = head[1].lower(), text[head.end() :]
     if scoped := _parse_scoped(rest):
         return scoped
     used = _find_size(rf"\bused:?{_GAP}{_SIZE}B?\s{{0,80}}(?:of|;)", rest)
     limit = _find_size(rf"\bof{_GAP}{_SIZE}B?{_GAP}{space}", rest) or _find_size(rf"\blimit:{_GAP}{_SIZE}", rest)
-    return MemoryUsage(
-        space,
-        used,
-        limit,
-        _find_size(rf"\bexceeded{_GAP}{space}{_GAP}capacity{_GAP}by{_GAP}{_SIZE}", rest) or _difference(used, limit),
-        _find_size(rf"(?<![\w/])arguments{_SIZE_IN_TABLE}", rest),
-        _find_size(rf"(?<![\w/])program{_SIZE_IN_TABLE}", rest),
-        _parse_allocations(rest),
-    )
+    over = _find_size(rf"\bexceeded{_GAP}{space}{_GAP}capacity{_GAP}by{_GAP}{_SIZE}", rest)
+    return _with_parts(MemoryUsage(space, used, limit, over or _difference(used, limit)), rest)
 
 
 def _parse_scoped(text: str) -> MemoryUsage | None:
-    """Parse the limit of one kernel: XLA's `Scoped allocation with size`, and the check of the compiler."""
-    scoped = re.search(
-        rf"scoped{_GAP}allocation{_GAP}with{_GAP}size{_GAP}{_SIZE}{_GAP}and{_GAP}limit{_GAP}{_SIZE}"
-        rf"{_GAP}exceeded{_GAP}scoped{_GAP}(\w{{1,16}})",
-        text,
-        re.IGNORECASE,
-    )
-    checked = re.search(
-        r"Allocation\s{1,9}\(size=(\d{1,15})\)\s{1,9}would\s{1,9}exceed\s{1,9}memory\s{1,9}\(size=(\d{1,15})\)"
-        r"(?:.{0,300}?\bspace=(\w{1,16}))?",
-        text,
-        re.DOTALL,
-    )
-    if not (found := scoped or checked):
-        return None
-    used, limit = parse_size(found[1]), parse_size(found[2])
-    return MemoryUsage((found[3] or "vmem").lower(), used, limit, _difference(used, limit))
+    if found := _SCOPED.search(text) or _CHECKED.search(text):
+        used, limit = parse_size(found[1]), parse_size(found[2])
+        return MemoryUsage((found[3] or "vmem").lower(), used, limit, _difference(used, limit))
+    return None
 
 
 def _parse_allocator(text: str) -> MemoryUsage | None:
     """Parse the message of the allocator at run time, which needs one contiguous piece."""
-    found = re.search(rf"attempting{_GAP}to{_GAP}(?:allocate|reserve){_GAP}{_SIZE}", text, re.IGNORECASE)
-    if found is None:
+    found = _ALLOCATING.search(text)
+    if found is None or not _NOT_POSSIBLE.search(text, found.end(), found.end() + 400):
         return None
-    rest = text[found.end() :]
-    if not re.search(rf"that{_GAP}was{_GAP}not{_GAP}possible", rest[:400], re.IGNORECASE):
-        return None
-    used = parse_size(found[1])
+    used, rest = parse_size(found[1]), text[found.end() :]
     free = _find_size(rf"there{_GAP}are{_GAP}{_SIZE}B?{_GAP}free", rest)
     unbroken = _find_size(rf"\band{_GAP}{_SIZE}B?{_GAP}reservable", rest)
-    return MemoryUsage(
-        "hbm",
-        used,
-        _find_size(rf"HBM{_GAP}capacity{_GAP}{_SIZE}", rest),
-        _difference(used, free if unbroken is None else unbroken),
-        _find_size(rf"(?<![\w/])arguments{_SIZE_IN_TABLE}", rest),
-        _find_size(rf"(?<![\w/])program{_SIZE_IN_TABLE}", rest),
-        _parse_allocations(rest),
-        free,
-        unbroken,
-    )
+    limit = _find_size(rf"HBM{_GAP}capacity{_GAP}{_SIZE}", rest)
+    over = _difference(used, free if unbroken is None else unbroken)
+    return _with_parts(MemoryUsage("hbm", used, limit, over, free=free, unbroken=unbroken), rest)
 
 
 def _parse_both_cores(text: str) -> MemoryUsage | None:
     """Parse the sum of the TensorCore and the SparseCore (openxla/xla docs/errors/error_1000.md)."""
-    found = re.search(
-        rf"Hbm{_GAP}usage:?{_GAP}{_SIZE}B?,\s{{0,80}}SparseCore{_GAP}Hbm{_GAP}usage:?{_GAP}{_SIZE}B?,\s{{0,80}}"
-        rf"exceeding{_GAP}available{_GAP}bytes:{_GAP}{_SIZE}",
-        text,
-        re.IGNORECASE,
-    )
+    found = _BOTH_CORES.search(text)
     if found is None:
         return None
-    used = (parse_size(found[1]) or 0) + (parse_size(found[2]) or 0)
-    limit = parse_size(found[3])
+    used, limit = (parse_size(found[1]) or 0) + (parse_size(found[2]) or 0), parse_size(found[3])
     return MemoryUsage("hbm", used, limit, _difference(used, limit))
+
+
+def _with_parts(usage: MemoryUsage, text: str) -> MemoryUsage:
+    return replace(
+        usage,
+        arguments=_find_size(rf"(?<![\w/])arguments{_SIZE_IN_TABLE}", text),
+        program=_find_size(rf"(?<![\w/])program{_SIZE_IN_TABLE}", text),
+        allocations=_parse_allocations(text),
+    )
 
 
 def _parse_allocations(text: str) -> tuple[MemoryAllocation, ...]:
@@ -174,30 +164,33 @@ def _parse_allocations(text: str) -> tuple[MemoryAllocation, ...]:
         return ()
     blocks = re.split(rf"\bSize:\s{{0,80}}{_SIZE}", lists[1], maxsplit=_MAX_ALLOCATIONS + 1)
     pairs = zip(blocks[1::2], blocks[2::2], strict=True)
-    read = [_parse_allocation(size, block) for size, block in pairs]
-    return tuple(allocation for allocation in read if allocation is not None)[:_MAX_ALLOCATIONS]
+    found = [_parse_allocation(size, block) for size, block in pairs]
+    return tuple(allocation for allocation in found if allocation is not None)[:_MAX_ALLOCATIONS]
+
+
+_PADDING = re.compile(
+    rf"memory{_GAP}due{_GAP}to{_GAP}padding:{_GAP}{_SIZE}B?(?:\s{{0,80}}\((\d{{1,9}}(?:\.\d{{1,9}})?)x)?"
+)
 
 
 def _parse_allocation(size: str, block: str) -> MemoryAllocation | None:
     in_bytes = parse_size(size)
     if in_bytes is None:
         return None
-    padding = re.search(
-        rf"memory{_GAP}due{_GAP}to{_GAP}padding:{_GAP}{_SIZE}B?(?:\s{{0,80}}\((\d{{1,9}}(?:\.\d{{1,9}})?)x)?", block
-    )
+    padding = _PADDING.search(block)
     shape = re.search(r"\bShape:\s{1,80}(\w{1,16}\[[\d,\s<=]{0,200}\])", block)
     operator = re.search(r'\bOperator:[^\n]{0,600}?\bop_name="([^"\n]{1,300})', block)
     source = re.search(r'\bsource_file="([^"\n]{1,300})"\s{1,9}source_line=(\d{1,9})', block)
     label = re.search(r"\bXLA\s{1,9}label:\s{1,80}([^\n=]{1,200})", block)
     return MemoryAllocation(
         in_bytes,
-        "".join(shape[1].split()) if shape else None,
-        operator[1] if operator else None,
-        label[1].strip() if label else None,
-        _find_size(rf"\bUnpadded{_GAP}size:{_GAP}{_SIZE}", block),
-        parse_size(padding[1]) if padding else None,
-        Fraction(padding[2]) if padding and padding[2] else None,
-        f"{source[1]}:{source[2]}" if source else None,
+        shape="".join(shape[1].split()) if shape else None,
+        operator=operator[1] if operator else None,
+        label=label[1].strip() if label else None,
+        unpadded=_find_size(rf"\bUnpadded{_GAP}size:{_GAP}{_SIZE}", block),
+        padding=parse_size(padding[1]) if padding else None,
+        expansion=Fraction(padding[2]) if padding and padding[2] else None,
+        source=f"{source[1]}:{source[2]}" if source else None,
     )
 
 
@@ -236,6 +229,11 @@ _SHARD_ALL = (
 _SEQUENCES = (
     "use shorter sequences; without a flash or splash attention kernel, attention grows with the square of their length"
 )
+_REMAT_ANYWHERE = (
+    "recompute activations instead of keeping them: `jax.checkpoint`, `torch_xla.utils.checkpoint`, "
+    "or `tf.recompute_grad`"
+)
+_LAYERS = "if the model does not fit even with a batch of 64, use fewer or smaller layers"
 # Up to v3 each core of a chip is a device of its own; later chips show as one (Cloud TPU documentation, system architecture).
 _DEVICE_IS_CORE = frozenset({"v2", "v3"})
 
@@ -265,40 +263,27 @@ def memory_advice(usage: MemoryUsage) -> tuple[str, ...]:
 
 
 def _advise_hbm(usage: MemoryUsage) -> Iterator[str]:
+    """Yield the advice for programs of JAX and PyTorch, mostly large language models; else that of TensorFlow's guides."""
     yield from _advise_padding(usage)
     yield from _describe_amount(usage, "the program")
     yield from _advise_largest(usage)
     if usage.free is not None:
         yield "delete references to unused arrays, and donate inputs: `jax.jit(..., donate_argnums=...)`"
-    weights_are_most = bool(usage.arguments and usage.limit and usage.arguments * 2 > usage.limit)
     shard = _SHARD_ALL if usage.is_per_device else _SHARD
-    if weights_are_most and usage.arguments:
+    has_other_shapes = usage.allocations and not any(
+        (one.shape or "f32").startswith("f32") for one in usage.allocations
+    )
+    bfloat16 = (
+        () if has_other_shapes else ("keep activations and gradients in bfloat16 instead of float32: they take half",)
+    )
+    weights_are_most = usage.arguments and usage.limit and usage.arguments * 2 > usage.limit
+    if usage.arguments and weights_are_most:
         yield f"weights and other arguments alone take {_format_bytes(usage.arguments)} at any batch size: {shard}"
-    if usage.is_per_device:
-        # Programs of JAX and PyTorch, mostly large language models.
-        yield _BATCH_OF_DEVICE
-        yield _REMAT
-        if not weights_are_most:
-            yield _SHARD_ALL
-        yield _SEQUENCES
-        yield from _advise_float32(usage)
-    else:
-        # The advice of the guides, which are about TensorFlow.
-        yield _BATCH
-        yield from _advise_float32(usage)
-        yield (
-            "recompute activations instead of keeping them: `jax.checkpoint`, `torch_xla.utils.checkpoint`, "
-            "or `tf.recompute_grad`"
-        )
-        if not weights_are_most:
-            yield _SHARD
-        yield "if the model does not fit even with a batch of 64, use fewer or smaller layers"
+    yield from (_BATCH_OF_DEVICE, _REMAT) if usage.is_per_device else (_BATCH, *bfloat16, _REMAT_ANYWHERE)
+    if not weights_are_most:
+        yield shard
+    yield from (_SEQUENCES, *bfloat16) if usage.is_per_device else (_LAYERS,)
     yield from _advise_generations(usage)
-
-
-def _advise_float32(usage: MemoryUsage) -> Iterator[str]:
-    if not usage.allocations or any((allocation.shape or "f32").startswith("f32") for allocation in usage.allocations):
-        yield "keep activations and gradients in bfloat16 instead of float32: they take half"
 
 
 def _advise_padding(usage: MemoryUsage) -> Iterator[str]:
@@ -344,12 +329,8 @@ def _describe_amount(usage: MemoryUsage, subject: str) -> Iterator[str]:
             over, free = _format_bytes(usage.used - usage.free), _format_bytes(usage.free)
             yield f"the program requested {_format_bytes(usage.used)} more, {over} more than the free {free}"
             return
-        is_fragmented = usage.unbroken is not None and usage.unbroken < usage.used
-        largest = (
-            f": the largest piece was {_format_bytes(usage.unbroken)}"
-            if is_fragmented and usage.unbroken is not None
-            else ""
-        )
+        is_known = usage.unbroken is not None and usage.unbroken < usage.used
+        largest = f": the largest piece was {_format_bytes(usage.unbroken or 0)}" if is_known else ""
         yield (
             f"the program requested {_format_bytes(usage.used)} in one piece; {_format_bytes(usage.free)} were free, "
             f"but fragmented{largest}; load the largest programs and arrays first, and do not keep two models at once"

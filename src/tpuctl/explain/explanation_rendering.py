@@ -314,10 +314,5 @@ def topic_to_json(topic: Topic, about: Sequence[Message]) -> dict[str, Any]:
     }
 
 
-def topic_rows(topics: Sequence[Topic]) -> list[tuple[Cell, ...]]:
-    """Return one row for each topic."""
-    return [(Cell(topic.id), Cell(topic.title)) for topic in topics]
-
-
 def _listed(ids: Sequence[str]) -> str:
     return ", ".join(f"`{id_}`" for id_ in ids)

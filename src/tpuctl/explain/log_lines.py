@@ -15,10 +15,10 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from tpuctl.explain.device_memory import MemoryUsage
@@ -53,6 +53,21 @@ _MAX_NUL_SHARE = 0.3
 _TERMINAL_ESCAPES = re.compile(
     rb"\x1b\[[0-?]{0,40}[ -/]{0,4}[@-~]?|\x1b[\]PX^_][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)?|\x1b[ -/]{0,4}[0-~]?"
 )
+
+
+StateT = TypeVar("StateT")
+
+
+def snapshot(state: StateT) -> StateT:
+    """Return an independent copy of a state, of the states in it and of the containers in these; frozen values are shared."""
+    known: Any = state
+    if isinstance(known, dict):
+        known = {key: snapshot(value) for key, value in known.items()}
+    elif is_dataclass(known) and not known.__dataclass_params__.frozen:  # type: ignore[union-attr]  # not in its stubs
+        known = replace(known, **{each.name: snapshot(getattr(known, each.name)) for each in fields(known)})  # type: ignore[type-var]
+    elif isinstance(known, list | set | codecs.IncrementalDecoder):
+        known = copy.copy(known)
+    return known  # type: ignore[no-any-return]  # of the same type
 
 
 class LineOrigin(NamedTuple):
@@ -124,13 +139,6 @@ class LineSplitter:
     _decoder: codecs.IncrementalDecoder | None = None
     _is_begun: bool = False
     _is_inside: bool = False
-
-    def copy(self) -> LineSplitter:
-        """Return an independent copy."""
-        decoder = copy.copy(self._decoder)
-        if decoder is not None and self._decoder is not None:
-            decoder.setstate(self._decoder.getstate())
-        return replace(self, _parts=list(self._parts), _decoder=decoder)
 
     @property
     def is_binary(self) -> bool:
@@ -396,7 +404,6 @@ _EXTRA_KEYS = frozenset(
 _TIME_KEYS = ("timestamp", "time", "@timestamp", "ts", "asctime", "eventTime", "receiveTimestamp", "datetime")
 _ANY_MESSAGE_KEY = frozenset(_MESSAGE_KEYS)
 _PAYLOAD_KEYS = frozenset({"jsonPayload", "json", "fields", "record", "protoPayload"})
-_ORDERED_PAYLOAD_KEYS = sorted(_PAYLOAD_KEYS)
 _WORKER_KEYS = ("worker_id", "worker", "rank", "process_index", "host_id")
 _WORKER_NAME_KEYS = (
     "compute.googleapis.com/resource_name",
@@ -420,10 +427,6 @@ class JsonRecordReader:
     _open: LogLines = field(default_factory=LogLines)
     _size: int = 0
     _indent: bytes = b""
-
-    def copy(self) -> JsonRecordReader:
-        """Return an independent copy."""
-        return JsonRecordReader(self._open.since(0), self._size, self._indent)
 
     def end(self) -> LogLines:
         """Return the lines that still wait for the end of their record."""
@@ -452,24 +455,29 @@ class JsonRecordReader:
             is_end = bare in {b"}", b"},", b"}]", b"}, {"} and text.startswith(self._indent + b"}")
             if is_end or len(self._open) > _MAX_RECORD_LINES or self._size > _MAX_RECORD_BYTES:
                 record, self._open = self._open, LogLines()
-                found.extend(_message_of_lines(record))
+                _add_multiline(found, record)
         return found
 
 
-def _message_of_lines(lines: LogLines) -> LogLines:
-    """Return the message of a record over several lines; the lines themselves if they are not a record."""
+def _add_multiline(found: LogLines, lines: LogLines) -> None:
+    """Add the message of a record over several lines; the lines themselves if they are not a record."""
     records = _parse_records(b"\n".join(lines.texts).strip().removeprefix(b"[").rstrip(b"],{ \t"))
-    message = _record_message(records[0]) if records else None
+    keys = (line.strip().partition(b":")[0].strip(b'"').decode("ascii", "replace") for line in lines.texts)
+    number = next((at for key, at in zip(keys, lines.numbers, strict=True) if key in _MESSAGE_KEYS), lines.numbers[0])
+    if not records or not _add_message(found, records[0], number, NO_HEADER):
+        found.extend(lines)
+
+
+def _add_message(found: LogLines, record: Mapping[str, Any], number: int, header: LineHeader) -> bool:
+    """Add the lines of the message of a record; return false if it has no message."""
+    message = _record_message(record)
     if message is None:
-        return lines
-    number = lines.numbers[0]
-    for line, at in zip(lines.texts, lines.numbers, strict=True):
-        if line.strip().partition(b":")[0].strip(b'"').decode("ascii", "replace") in _MESSAGE_KEYS:
-            number = at
-            break
-    return _lines_of_record(
-        message, number, LineOrigin(_record_worker(records[0]), functools.partial(_record_time, records[0]))
-    )
+        return False
+    origin = LineOrigin(_record_worker(record) or header.worker, functools.partial(_record_time, record, header))
+    for text in message.encode("utf-8", "replace").replace(b"\r", b"\n").split(b"\n"):
+        if text:
+            found.add(text, number, origin)
+    return True
 
 
 def _expand_records(lines: LogLines) -> LogLines:
@@ -483,21 +491,7 @@ def _expand_records(lines: LogLines) -> LogLines:
             at_once = []
     for index, (text, number, origin) in enumerate(zip(lines.texts, lines.numbers, lines.origins, strict=True)):
         header, records = (NO_HEADER, at_once[index : index + 1]) if at_once else _records_in(text, origin)
-        is_record = False
-        for record in records:
-            message = _record_message(record)
-            if message is None:
-                continue
-            is_record = True
-            known = LineOrigin(
-                _record_worker(record) or header.worker,
-                functools.partial(_record_time, record, header),
-            )
-            if "\n" in message or "\r" in message:
-                found.extend(_lines_of_record(message, number, known))
-            else:
-                found.add(message.encode("utf-8", "replace"), number, known)
-        if not is_record:
+        if not [record for record in records if _add_message(found, record, number, header)]:
             found.add(text, number, origin)
     return found
 
@@ -512,14 +506,6 @@ def _records_in(text: bytes, origin: LineOrigin | None) -> tuple[LineHeader, lis
     start -= text[start - 1 : start] == b"["
     header = parse_header(text, counted=True) if start else NO_HEADER
     return header, _parse_records(text[start:]) if start == header.end or not text[:start].strip() else []
-
-
-def _lines_of_record(message: str, number: int, origin: LineOrigin) -> LogLines:
-    lines = LogLines()
-    for text in message.encode("utf-8", "replace").replace(b"\r", b"\n").split(b"\n"):
-        if text:
-            lines.add(text, number, origin)
-    return lines
 
 
 def _parse_records(text: bytes) -> list[Mapping[str, Any]]:
@@ -537,9 +523,8 @@ def _record_message(record: Mapping[str, Any]) -> str | None:
     more: list[str] = []
     holders = [record]
     if not _PAYLOAD_KEYS.isdisjoint(record):
-        holders += [value for key in _ORDERED_PAYLOAD_KEYS if isinstance(value := record.get(key), dict)]
-        if "protoPayload" in record:
-            holders.append(_nested_mapping(record, "protoPayload", "status"))
+        holders += [value for key in sorted(_PAYLOAD_KEYS) if isinstance(value := record.get(key), dict)]
+        holders.append(_nested_mapping(record, "protoPayload", "status"))
     for holder in holders:
         if message is None and not _ANY_MESSAGE_KEY.isdisjoint(holder):
             texts = (holder.get(key) for key in _MESSAGE_KEYS)
@@ -570,17 +555,12 @@ def _record_worker(record: Mapping[str, Any]) -> str | None:
     holders.append(record)
     for keys in (_WORKER_KEYS, _WORKER_NAME_KEYS):
         for holder in holders:
-            for key in keys:
-                if (value := holder.get(key)) is None or isinstance(value, bool):
-                    continue
-                if isinstance(value, int):
+            for value in map(holder.get, keys):
+                if isinstance(value, int) and not isinstance(value, bool):
                     return str(value)
                 if isinstance(value, str) and value:
-                    return (
-                        str(int(value))
-                        if value.isascii() and value.isdigit() and len(value) < 6
-                        else worker_name(value)
-                    )
+                    is_number = value.isascii() and value.isdigit() and len(value) < 6
+                    return str(int(value)) if is_number else worker_name(value)
     return None
 
 

@@ -12,11 +12,11 @@ import functools
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
-from importlib import resources
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.explain.messages import Message, known_messages, message_by_id
+from tpuctl.yaml_reader import load_data
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -113,11 +113,7 @@ def _own_entries(known: Mapping[str, str]) -> dict[str, IdEntry]:
 
 @functools.cache
 def _own_texts() -> Mapping[str, Mapping[str, Any]]:
-    import yaml  # noqa: PLC0415  # 12 ms, and most commands meet no message
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    text = resources.files("tpuctl.data").joinpath("own_errors.yaml").read_text("utf-8")
-    return {entry["id"]: entry for entry in yaml.load(text, Loader=loader)}  # noqa: S506  # a safe loader, in C if available
+    return {entry["id"]: entry for entry in load_data("own_errors.yaml")}
 
 
 @functools.cache
@@ -142,32 +138,22 @@ class Topic:
     title: str
     words: tuple[str, ...]  # other names by which the topic is found
     text: tuple[str, ...]  # paragraphs
-    advice: tuple[str, ...]  # the best first
-    commands: tuple[str, ...]  # complete but for words in capitals, such as NODE
-    see: tuple[str, ...]  # ids of topics and of messages
     source: str  # who has said so; "unverified" is our reading alone
+    advice: tuple[str, ...] = ()  # the best first
+    commands: tuple[str, ...] = ()  # complete but for words in capitals, such as NODE
+    see: tuple[str, ...] = ()  # ids of topics and of messages
 
 
 @functools.cache
 def known_topics() -> tuple[Topic, ...]:
     """Return every topic, in reading order."""
-    import yaml  # noqa: PLC0415  # 12 ms, and most commands show no topic
-
-    load = functools.partial(yaml.load, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    entries = load(resources.files("tpuctl.data").joinpath("topics.yaml").read_text("utf-8"))
-    return tuple(
-        Topic(
-            id=entry["id"],
-            title=entry["title"],
-            words=tuple(entry["words"]),
-            text=tuple(entry["text"]),
-            advice=tuple(entry.get("advice", ())),
-            commands=tuple(entry.get("commands", ())),
-            see=tuple(entry.get("see", ())),
-            source=entry["source"],
-        )
-        for entry in entries
-    )
+    topics: list[Topic] = []
+    for entry in load_data("topics.yaml"):
+        fields: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()
+        }
+        topics.append(Topic(**fields))
+    return tuple(topics)
 
 
 def find_topic(name: str) -> Topic | tuple[str, ...]:
@@ -193,12 +179,6 @@ def find_topic(name: str) -> Topic | tuple[str, ...]:
 def messages_about(topic: Topic) -> tuple[Message, ...]:
     """Return the messages that name a topic, and those that the topic names."""
     return tuple(message for message in known_messages() if topic.id in message.topics or message.id in topic.see)
-
-
-def topics_of(message: Message) -> tuple[Topic, ...]:
-    """Return the topics that say more about a message, in the order of the message."""
-    by_id = {topic.id: topic for topic in known_topics()}
-    return tuple(by_id[id_] for id_ in message.topics)
 
 
 def _normalize_topic_name(name: str) -> str:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib import resources
 from types import MappingProxyType
+from typing import Any
+
+from tpuctl.yaml_reader import load_data
 
 # Within a file, and from one file to the next, specific comes before generic.
 MESSAGE_FILES = (
@@ -96,14 +98,14 @@ class Detail(StrEnum):
     TASKS = "tasks"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """A known message."""
 
     id: str
     where: MessageOrigin
     match: str  # a pattern, searched in text whose white space is collapsed
-    kind: str
+    kind: str = "failure"
     meaning: str
     remedy: tuple[str, ...]
     action: Action
@@ -131,37 +133,24 @@ class Message:
 @functools.cache
 def known_messages() -> tuple[Message, ...]:
     """Return every known message, specific before generic."""
-    import yaml  # noqa: PLC0415  # 12 ms, and most commands meet no message
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    folder = resources.files("tpuctl.data").joinpath("messages")
-    files = (folder.joinpath(f"{name}.yaml").read_text("utf-8") for name in MESSAGE_FILES)
+    entries = (entry for name in MESSAGE_FILES for entry in load_data(f"messages/{name}.yaml"))
     return tuple(
-        Message(
-            id=entry["id"],
-            where=MessageOrigin(entry["where"]),
-            match=entry["match"],
-            kind=entry.get("kind", "failure"),
-            meaning=entry["meaning"],
-            remedy=tuple(entry["remedy"]),
-            action=Action(entry["action"]),
-            retriable=entry["retriable"],
-            source=entry["source"],
-            reasons=frozenset(entry.get("reasons", ())),
-            by=MatchedBy(entry.get("by", MatchedBy.TEXT)),
-            anchors=tuple(entry.get("anchors", ())),
-            role=MessageRole(entry.get("role", MessageRole.CAUSE)),
-            check_first=CheckFirst(entry["check_first"]) if "check_first" in entry else None,
-            explained_by=frozenset(entry.get("explained_by", ())),
-            ends=frozenset(entry.get("ends", ())),
-            latest=frozenset(entry.get("latest", ())),
-            detail=Detail(entry["detail"]) if "detail" in entry else None,
-            of_the_node=entry.get("of_the_node", False),
-            topics=tuple(entry.get("topics", ())),
-        )
-        for text in files
-        for entry in next(yaml.load_all(text, loader))  # examples for the tests follow in a second document
+        Message(**{key: _FIELDS[key](value) if key in _FIELDS else value for key, value in entry.items()})
+        for entry in entries
     )
+
+
+# The fields that are neither text nor a flag.
+_FIELDS: Mapping[str, Callable[[Any], Any]] = {
+    "where": MessageOrigin,
+    "by": MatchedBy,
+    "action": Action,
+    "role": MessageRole,
+    "check_first": CheckFirst,
+    "detail": Detail,
+    **dict.fromkeys(("remedy", "anchors", "topics"), tuple),
+    **dict.fromkeys(("reasons", "explained_by", "ends", "latest"), frozenset),
+}
 
 
 def message_by_id(id_: str) -> Message | None:

@@ -52,15 +52,30 @@ _INTRODUCED = re.compile(
 )
 # A line of the program that a notebook shows above the exception.
 _SHOWN_CODE = re.compile(r"^(?:-{1,4}> ?)?\s{0,8}\d{1,6} {1,60}\S")
-_FOUND_BY_SEARCH = re.compile(
-    r"^(?:[\w.@+-]{0,80}/){0,20}[\w.@+-]{1,100}\.(?:py|pyi|md|rst|txt|sh|ya?ml|json|go|log|out|err|ipynb|html|toml|js|ts|tex)"
-    r"[:-]\d{1,7}[:-](?! ?(?:\w{1,40}Warning|\[\w{1,20}\])|\s*\w{1,40}Warning:)"
-    r"|^(?:[\w.@+-]{0,80}/){0,20}[\w.@+-]{1,100}\.(?:cc|h|cpp|hpp|inc|c):\d{1,7}:(?! )"
-    r"|^\d{1,7}[:-](?=[^\s\d])(?![\d:.-])|^\d{1,7}[:-]\s{1,40}(?:raise|return|assert|if|print|self|log|logging|logger)\b"
+# How lines begin that only quote.
+_QUOTING_LINES = (
+    # Found by a search, with the file or the number of the line.
+    re.compile(
+        r"^(?:[\w.@+-]{0,80}/){0,20}[\w.@+-]{1,100}\.(?:py|pyi|md|rst|txt|sh|ya?ml|json|go|log|out|err|ipynb|html|toml|js|ts|tex)"
+        r"[:-]\d{1,7}[:-](?! ?(?:\w{1,40}Warning|\[\w{1,20}\])|\s*\w{1,40}Warning:)"
+        r"|^(?:[\w.@+-]{0,80}/){0,20}[\w.@+-]{1,100}\.(?:cc|h|cpp|hpp|inc|c):\d{1,7}:(?! )"
+        r"|^\d{1,7}[:-](?=[^\s\d])(?![\d:.-])|^\d{1,7}[:-]\s{1,40}(?:raise|return|assert|if|print|self|log|logging|logger)\b"
+    ),
+    # A comment, a quotation, a field of a document.
+    re.compile(r"^\s*(?:#{1,4}(?![\d#]|0x)[ \t]*|//+|/\*|\*(?=\s)|<!--|;{1,3}\s|%\s|\"\"\"|''')"),
+    re.compile(r"^\s{0,3}>(?:>(?!>))?(?:\s|$)"),
+    re.compile(
+        r"^\s*(?:- )?[\"']?(?:match|matches|example|examples|pattern|patterns|regex|description|meaning|title|notes?|summary|"
+        r"expected|anchors|remedy|question|answer|symptom)[\"']?:\s"
+    ),
+    # Printed by a test: an exception in a test is real, an expected one is not.
+    re.compile(
+        r"^E {2,}(?! |(?!AssertionError)(?:\w{1,60}\.){0,8}\w{1,60}(?:Error|Exception)\b)|^>\s{4,}\S|"
+        r"^(?:FAILED|PASSED|ERROR|XFAIL) \S{1,300}::"
+    ),
+    re.compile(r"^(?=\S{1,200}?::\w).*\b(?:PASSED|FAILED)\b"),
 )
-_COMMENT = re.compile(r"^\s*(?:#{1,4}(?![\d#]|0x)[ \t]*|//+|/\*|\*(?=\s)|<!--|;{1,3}\s|%\s|\"\"\"|''')")
 _LIST_ITEM = re.compile(r"^\s*(?:[-*+•] |\d{1,3}[.)] |\[[ x]\] )")
-_BLOCK_QUOTE = re.compile(r"^\s{0,3}>(?:>(?!>))?(?:\s|$)")
 _TABLE_ROW = re.compile(r"^\s*\|.*\|")
 _TAG = re.compile(
     r"</?(?:p|li|ul|ol|code|pre|td|tr|th|div|span|h[1-6]|a|br|tt|strong|em|b|i|body|title|details|summary|kbd|samp)\b"
@@ -83,16 +98,6 @@ _ASSIGNED = re.compile(
     r"[rfbuRFBU]{0,2}[\"']"
 )
 _LITERAL_LINE = re.compile(r"^\s*[rfbuRFBU]{0,2}([\"']).{0,4000}\1\s*[,)\]}:;\\]{0,4}\s*$")
-_DOCUMENT_FIELD = re.compile(
-    r"^\s*(?:- )?[\"']?(?:match|matches|example|examples|pattern|patterns|regex|description|meaning|title|note|notes|summary|"
-    r"expected|anchors|remedy|question|answer|symptom)[\"']?:\s"
-)
-# An exception in a test is real, an expected one is not.
-_TEST = re.compile(
-    r"^E {2,}(?! |(?!AssertionError)(?:\w{1,60}\.){0,8}\w{1,60}(?:Error|Exception)\b)|^>\s{4,}\S|"
-    r"^(?:FAILED|PASSED|ERROR|XFAIL) \S{1,300}::"
-)
-_TEST_RAN = re.compile(r"^\S{1,200}?::\w"), re.compile(r"\b(?:PASSED|FAILED)\b")
 _FRAME = re.compile(r"^\s*File \"[^\"]{1,500}\", line \d")
 _RAISED = re.compile(r"^(?:[\w.]{1,200}(?:Error|Exception|Exit|Interrupt|Warning|Failure|Timeout)\b|\w[\w.]{0,200}: )")
 _HUNK = re.compile(r"^@@ -\d|^diff --git |^\+\+\+ [\w./]|^--- [\w./]")
@@ -137,11 +142,12 @@ def is_quoted(line: str, start: int, end: int, around: LineContext, *, has_heade
     if has_header:
         return False
     return (
-        _is_marked(line, before, after, around)
+        any(pattern.match(line) for pattern in _QUOTING_LINES)
+        or _is_marked(line, before, after, around)
         or _is_source(line, before, around)
-        or _is_found_or_tested(line, around)
+        or _is_in_diff(line, around.before)
         or _is_introduced(around)
-        or is_listed_search_term(line, around.before)
+        or _is_listed_search_term(line, around.before)
         or _is_explained_below(line, around.after)
     )
 
@@ -188,26 +194,20 @@ def _is_described(before: str, after: str) -> bool:
 
 def _is_marked(line: str, before: str, after: str, around: LineContext) -> bool:
     """Tell whether the markup of a document surrounds it: tables, lists, comments, tags, quotation marks."""
-    if _COMMENT.match(line) or _BLOCK_QUOTE.match(line) or _DOCUMENT_FIELD.match(line):
-        return True
     if (_TABLE_ROW.match(line) and line.count("|") >= 3) or _FIELD_OF_TABLE.match(before):
         return True
     if _TAG.search(before) or _TAG.search(after):
         return True
-    outside = len(_WORD.findall(before)) + len(_WORD.findall(after))
+    outside, is_listed = len(_WORD.findall(before)) + len(_WORD.findall(after)), bool(_LIST_ITEM.match(line))
     is_code = len(_TICKS.findall(before)) % 2 == 1 and "`" in after
-    if is_code and (outside >= 2 or around.is_page or _LIST_ITEM.match(line) or line.strip()[0] == "`"):
+    is_opened = before[-1:] in set(_OPENING)
+    if is_code and (outside >= 2 or around.is_page or is_listed or line.strip()[0] == "`"):
         return True
-    is_listed = bool(_LIST_ITEM.match(line)) and not line.startswith("- '@type'")
-    if is_listed and (around.is_page or outside >= 6 or before.rstrip()[-1:] in set(_OPENING)):
+    is_opened_item = around.is_page or outside >= 6 or before.rstrip()[-1:] in set(_OPENING)
+    if is_listed and is_opened_item and not line.startswith("- '@type'"):
         return True
-    if around.is_page and before[-1:] in set(_OPENING) and is_prose(line):
-        return True
-    return (
-        around.is_page
-        and not _RAISED.match(line.lstrip())
-        and (is_prose(line) or any(map(is_prose, around.before[-3:])))
-    )
+    is_prose_near = is_prose(line) or any(map(is_prose, around.before[-3:]))
+    return around.is_page and ((is_opened and is_prose(line)) or (is_prose_near and not _RAISED.match(line.lstrip())))
 
 
 def _is_source(line: str, before: str, around: LineContext) -> bool:
@@ -218,7 +218,7 @@ def _is_source(line: str, before: str, around: LineContext) -> bool:
     assigned = _ASSIGNED.match(line)
     if (
         assigned
-        and not names_outcome(assigned[0].split("=")[0].split(":")[0].strip())
+        and not _OUTCOME_KEY.search(assigned[0].split("=")[0].split(":")[0].strip())
         and re.search(r"[\"')\]},;]\s*$", line)
     ):
         return True
@@ -228,16 +228,15 @@ def _is_source(line: str, before: str, around: LineContext) -> bool:
     return bool(_FRAME.match(previous)) and not _RAISED.match(line)
 
 
-def _is_found_or_tested(line: str, around: LineContext) -> bool:
-    """Tell whether a search, a diff or a test printed the line."""
-    if _FOUND_BY_SEARCH.match(line) or _TEST.match(line) or all(part.search(line) for part in _TEST_RAN):
-        return True
-    if line[:1] in {"+", "-", " "}:
-        for earlier in reversed(around.before):
-            if _HUNK.match(earlier):
-                return True
-            if earlier[:1] not in {"+", "-", " ", "\\", ""}:
-                break
+def _is_in_diff(line: str, before: Sequence[str]) -> bool:
+    """Tell whether the line stands in a hunk of a diff."""
+    if line[:1] not in {"+", "-", " "}:
+        return False
+    for earlier in reversed(before):
+        if _HUNK.match(earlier):
+            return True
+        if earlier[:1] not in {"+", "-", " ", "\\", ""}:
+            break
     return False
 
 
@@ -324,14 +323,6 @@ _RECORD_FIELD = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _LiteralHolder:
-    """What stands before a literal."""
-
-    names: tuple[str, ...]  # of the settings that hold it, the nearest first
-    words: str  # before the outermost list
-
-
 def is_search_term(before: str, message: str, after: str) -> bool:
     """Tell whether a message is a search term or a sample of a model, from the text before and after it on its line.
 
@@ -345,27 +336,22 @@ def is_search_term(before: str, message: str, after: str) -> bool:
     opened = _opened_at(before, after)
     if opened is None:
         return False
-    holder = _literal_holder(before[:opened])
-    for name in holder.names:
-        if names_outcome(name):
+    names, words = _literal_holder(before[:opened])
+    for name in names:
+        if _OUTCOME_KEY.search(name):
             return False
         if _SEARCH_KEY.search(name):
             return True
-    return not _HAPPENED.search(holder.words) and bool(_SEARCH_WORDS.search(holder.words))
+    return not _HAPPENED.search(words) and bool(_SEARCH_WORDS.search(words))
 
 
-def is_listed_search_term(line: str, before: Sequence[str]) -> bool:
+def _is_listed_search_term(line: str, before: Sequence[str]) -> bool:
     """Tell whether a line is a member of a list whose name says that its members are search terms."""
     if not _LIST_MEMBER.match(line):
         return False
     heading = next((earlier for earlier in reversed(before) if not _LIST_MEMBER.match(earlier)), "")
     named = _SEARCH_HEADING.search(heading)
-    return named is not None and bool(_SEARCH_KEY.search(named[1])) and not names_outcome(named[1])
-
-
-def names_outcome(name: str) -> bool:
-    """Tell whether a value with that name reports a failure, such as `details` or `grpc_message`."""
-    return bool(_OUTCOME_KEY.search(name))
+    return named is not None and bool(_SEARCH_KEY.search(named[1])) and not _OUTCOME_KEY.search(named[1])
 
 
 def _opened_at(before: str, after: str) -> int | None:
@@ -383,8 +369,8 @@ def _opened_at(before: str, after: str) -> int | None:
     return None
 
 
-def _literal_holder(lead: str) -> _LiteralHolder:
-    """Parse the text before a literal: names of settings, and words, without the other members of the same lists."""
+def _literal_holder(lead: str) -> tuple[list[str], str]:
+    """Return the names of the settings that hold a literal, the nearest first, and the words before the outermost list."""
     names: list[str] = []
     for _ in range(40):
         lead = re.sub(r"(?<!\w)[rbfuRBFU]{1,2}$", "", lead)
@@ -402,7 +388,7 @@ def _literal_holder(lead: str) -> _LiteralHolder:
         if part is None:
             break
         lead = lead[: part.start()]
-    return _LiteralHolder(tuple(names), lead[-80:])
+    return names, lead[-80:]
 
 
 def _is_alternative(before: str, message: str, after: str) -> bool:
@@ -441,10 +427,6 @@ class QuoteDetector:
     _fences: list[int] = field(default_factory=list)
     _is_open: bool = False
     _remembered: dict[int, bool] = field(default_factory=dict)
-
-    def copy(self) -> QuoteDetector:
-        """Return an independent copy."""
-        return QuoteDetector(self._began_as_page, list(self._fences), self._is_open, dict(self._remembered))
 
     def read(self, lines: LogLines, first: int) -> None:
         """Take the next lines, of which the first has the number `first`: their fences, and the start of the text."""

@@ -15,12 +15,11 @@ import functools
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from operator import itemgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpuctl.explain.device_memory import parse_memory_usage
 from tpuctl.explain.log_lines import (
@@ -37,6 +36,7 @@ from tpuctl.explain.log_lines import (
     parse_header,
     parse_line,
     parse_worker,
+    snapshot,
 )
 from tpuctl.explain.messages import Detail, MatchedBy, known_messages
 from tpuctl.explain.quoting import QuoteDetector
@@ -65,14 +65,19 @@ def letters_only(text: bytes) -> bytes:
     return text.translate(_LOWER, _NO_LETTERS)
 
 
-def letters_by_line(text: bytes) -> bytes:
-    """Return the letters of a text in lower case, and its line ends."""
-    return text.translate(_LOWER, _NO_LETTERS_OR_ENDS)
+def letters_by_line(text: bytes) -> list[bytes]:
+    """Return the letters of each line in lower case."""
+    return text.translate(_LOWER, _NO_LETTERS_OR_ENDS).split(b"\n")
 
 
 def without_whitespace(text: bytes) -> bytes:
     """Return a text in lower case and without white space."""
     return text.translate(_LOWER, _WHITESPACE)
+
+
+def without_headers(lines: Sequence[bytes]) -> bytes:
+    """Return lines as one text, without their headers."""
+    return ANY_HEADER.sub(b"\n", b"\n".join([b"", *lines]))[1:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,85 +164,54 @@ _MAX_KNOWN_HEADERS = 1000
 
 @dataclass(frozen=True, slots=True)
 class WorkerStream:
-    """The lines of one worker."""
+    """The lines of one worker in a block of lines."""
 
+    block: LogLines
     worker: str | None
+    is_numbered: bool  # a number before a line is a worker
     indices: Sequence[int]  # of the lines in the block
     texts: Sequence[bytes]  # some without a part of their headers
 
-    @property
-    def by_line(self) -> list[bytes]:
-        """The letters of each line, including its header."""
-        return letters_by_line(b"\n".join(self.texts)).split(b"\n")
-
-    def letters_after(self, previous: bytes) -> list[bytes]:
-        """Return the letters of the end of the previous block, then those of each line."""
-        return [letters_only(previous), *self.by_line]
-
-    def letters_of(self, part: tuple[int, int]) -> bytes:
-        """Return the letters of a range of lines without headers."""
-        return letters_only(self.without_headers([part]))
-
-    def without_headers(self, parts: Sequence[tuple[int, int]]) -> bytes:
-        """Return ranges of lines without headers. The first line is 1: 0 is the end of the previous block."""
-        text = TEXT_BREAK.join(b"\n".join(self.texts[max(0, start - 1) : max(0, end - 1)]) for start, end in parts)
-        return ANY_HEADER.sub(b"\n", b"\n" + text)[1:]
-
-    def end(self, size: int, count: int) -> bytes:
-        """Return the last `size` bytes of the last `count` lines, without their headers."""
-        return ANY_HEADER.sub(b"\n", b"\n".join([b"", *self.texts[-count:]]))[-size:]
-
-    @property
-    def messages_by_line(self) -> list[bytes]:
-        """The letters of each line, without its header."""
-        return letters_by_line(ANY_HEADER.sub(b"\n", b"\n".join([b"", *self.texts]))[1:]).split(b"\n")
+    def row(self, index: int) -> ParsedLine:
+        """Return one line of the block, parsed."""
+        return parse_line(self.block, index, counted=self.is_numbered)
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerStreams:
-    """The lines of a block by worker."""
-
-    each: Sequence[WorkerStream]
-    counted: bool  # a number before a line is a worker
-
-
-def split_by_worker(lines: LogLines, *, last_worker: str | None = None) -> WorkerStreams:
-    """Return the lines by worker: messages of several workers may interleave.
-
-    A first line that continues the previous block belongs to `last_worker`.
-    """
+def split_by_worker(lines: LogLines) -> list[WorkerStream]:
+    """Return the lines by worker: messages of several workers may interleave."""
     sample = [line[:_MAX_HEADER] for line in lines.texts[:: max(1, len(lines) // _SAMPLE_LINES)]]
     counted = has_worker_numbers(sample)
+    gathered: dict[str | None, tuple[Sequence[int], Sequence[bytes]]] = {None: (range(len(lines)), lines.texts)}
     if any(parse_header(line, counted=counted).worker for line in sample) or any(
         origin.worker for origin in lines.origins if origin is not None
     ):
-        return WorkerStreams(_group_by_worker(lines, counted=counted, last_worker=last_worker), counted)
-    return WorkerStreams([WorkerStream(None, range(len(lines)), lines.texts)] if len(lines) else [], counted)
+        gathered = {**_group_by_worker(lines, counted=counted)}
+    return [WorkerStream(lines, name, counted, *place) for name, place in gathered.items()]
 
 
-def _group_by_worker(lines: LogLines, *, counted: bool, last_worker: str | None) -> list[WorkerStream]:
+def _group_by_worker(lines: LogLines, *, counted: bool) -> dict[str | None, tuple[list[int], list[bytes]]]:
     gathered: dict[str | None, tuple[list[int], list[bytes]]] = {}
     known: dict[bytes, tuple[list[int], list[bytes]]] = {}
-    worker = last_worker
+    worker: str | None = None
     for index, (text, origin) in enumerate(zip(lines.texts, lines.origins, strict=True)):
-        if origin is not None:
-            if not origin.is_glued:
-                worker = origin.worker if origin.worker in gathered or len(gathered) < _MAX_WORKER_STREAMS else None
-        else:
+        if origin is None:
             name, end = parse_worker(text, counted=counted)
             # A log repeats a few names: their full headers are parsed once.
             if name and (place := known.get(name)):
                 place[0].append(index)
                 place[1].append(text[end:])
                 continue
-            header = parse_header(text, counted=counted)
-            worker = header.worker if header.worker in gathered or len(gathered) < _MAX_WORKER_STREAMS else None
-            if worker and name and len(known) < _MAX_KNOWN_HEADERS:
-                known[name] = gathered.setdefault(worker, ([], []))
-        place = gathered.get(worker) or gathered.setdefault(worker, ([], []))
+            worker = parse_header(text, counted=counted).worker
+        elif not origin.is_glued:
+            worker = origin.worker
+        if worker not in gathered and len(gathered) >= _MAX_WORKER_STREAMS:
+            worker = None
+        place = gathered.setdefault(worker, ([], []))
+        if origin is None and worker and name and len(known) < _MAX_KNOWN_HEADERS:
+            known[name] = place
         place[0].append(index)
         place[1].append(text)
-    return [WorkerStream(name, *place) for name, place in gathered.items()]
+    return gathered
 
 
 # Pairs of lines remembered, as numbers: about 5 MiB.
@@ -247,12 +221,11 @@ _NEW_SHARE = 0.5
 _SKIPPED_BLOCKS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class UnseenParts:
-    """Ranges of lines to search, and for each the pairs of lines to remember if it holds no literal."""
+class UnseenPart(NamedTuple):
+    """Lines to search, and the pairs of lines to remember if they hold no literal."""
 
-    parts: Sequence[tuple[int, int]]
-    pairs: Sequence[Sequence[int]]
+    text: bytes
+    pairs: Sequence[int]
 
 
 @dataclass(slots=True)
@@ -266,44 +239,40 @@ class LineDeduplicator:
     _empty: set[int] = field(default_factory=set)
     _skipped: int = 0
 
-    def copy(self) -> LineDeduplicator:
-        """Return an independent copy."""
-        return LineDeduplicator(set(self._empty), self._skipped)
-
-    def find_unseen(self, count: int, read: Callable[[], Sequence[bytes]]) -> UnseenParts:
-        """Return the new parts among `count` lines, whose letters `read` returns.
+    def unseen(self, stream: WorkerStream) -> Iterator[UnseenPart]:
+        """Yield the new parts of a stream.
 
         A part has two more lines on each side of a new pair: a literal may span them.
         """
+        texts, pairs = stream.texts, []
+        runs: list[tuple[int, int]] = []
         if self._skipped:
             self._skipped -= 1
-            return UnseenParts([(0, count)], [()])
-        pairs = list(map(hash, pairwise(read())))
-        new = [index for index, pair in enumerate(pairs) if pair not in self._empty]
-        if not new:
-            return UnseenParts((), ())
-        if len(new) > _NEW_SHARE * len(pairs):
-            self._skipped = _SKIPPED_BLOCKS if len(self._empty) > _MAX_PAIRS // 6 else 0
-            return UnseenParts([(0, count)], [pairs])
-        runs: list[tuple[int, int]] = []
-        for index in new:
-            if runs and index <= runs[-1][1] + 4:
-                runs[-1] = (runs[-1][0], index)
-            else:
-                runs.append((index, index))
-        parts = [(max(0, first - 2), last + 4) for first, last in runs]
-        return UnseenParts(parts, [pairs[first : last + 1] for first, last in runs])
+            runs = [(0, len(texts))]
+        else:
+            pairs = list(map(hash, pairwise([b"", *letters_by_line(b"\n".join(texts))])))
+            new = [index for index, pair in enumerate(pairs) if pair not in self._empty]
+            if len(new) > _NEW_SHARE * len(pairs):
+                self._skipped = _SKIPPED_BLOCKS if len(self._empty) > _MAX_PAIRS // 6 else 0
+                new, runs = [], [(0, len(texts))]
+            for index in new:
+                if runs and index <= runs[-1][1] + 4:
+                    runs[-1] = (runs[-1][0], index)
+                else:
+                    runs.append((index, index))
+        for first, last in runs:
+            yield UnseenPart(without_headers(texts[max(0, first - 3) : last + 3]), pairs[first : last + 1])
 
-    def remember(self, unseen: UnseenParts, read: Callable[[tuple[int, int]], bytes], hits: Sequence[bytes]) -> None:
-        """Remember the pairs of the parts without any of the literals that were found; `read` returns the text of a part."""
-        if len(self._empty) > _MAX_PAIRS:
-            self._empty.clear()
-        for part, pairs in zip(unseen.parts, unseen.pairs, strict=True):
-            if not pairs:
-                continue
-            text = read(part) if hits else b""
-            if not any(hit in text for hit in hits):
-                self._empty.update(pairs)
+    def remember(self, part: UnseenPart, hits: Sequence[bytes]) -> None:
+        """Remember the pairs of a part if it has none of the literals that were found."""
+        if part.pairs and not (hits and _has_any(letters_only(part.text), hits)):
+            if len(self._empty) > _MAX_PAIRS:
+                self._empty.clear()
+            self._empty.update(part.pairs)
+
+
+def _has_any(text: bytes, literals: Sequence[bytes]) -> bool:
+    return any(literal in text for literal in literals)
 
 
 # How much is searched around a literal: bytes and lines before and after it.
@@ -317,27 +286,21 @@ class Candidate:
     """Some lines of a stream that hold an anchor."""
 
     stream: WorkerStream
-    lines: LogLines
-    counted: bool  # a number before a line is a worker
     first: int
     last: int  # exclusive
     owners: frozenset[int]  # the messages to search for, by their index
 
     def rows(self) -> list[ParsedLine]:
         """Return its lines, parsed."""
-        texts, numbers, origins = self.lines.texts, self.lines.numbers, self.lines.origins
-        known: dict[bytes, ParsedLine] = {}
+        block, known = self.stream.block, dict[bytes, ParsedLine]()
         rows: list[ParsedLine] = []
         for index in self.stream.indices[self.first : self.last]:
+            text, is_plain = block.texts[index], block.origins[index] is None
             # Repeated lines are often identical.
-            row = known.get(texts[index]) if origins[index] is None else None
-            if row is None:
-                row = parse_line(self.lines, index, counted=self.counted)
-                if origins[index] is None:
-                    known[texts[index]] = row
-            else:
-                row = ParsedLine(index, row.data, row.raw, row.is_indented, row.text, row.header, None, numbers[index])
-            rows.append(row)
+            row = known.get(text) if is_plain else None
+            rows.append(row._replace(position=index, number=block.numbers[index]) if row else self.stream.row(index))
+            if is_plain:
+                known[text] = rows[-1]
         return rows
 
     def rows_behind(self) -> list[ParsedLine]:
@@ -345,7 +308,7 @@ class Candidate:
         rows: list[ParsedLine] = []
         size = 0
         for index in self.stream.indices[self.last :]:
-            rows.append(parse_line(self.lines, index, counted=self.counted))
+            rows.append(self.stream.row(index))
             size += len(rows[-1].text)
             if size > _MAX_FOLLOWING:
                 break
@@ -356,16 +319,15 @@ class Candidate:
 _Hit = tuple[int, frozenset[int]]
 
 
-def find_candidates(
-    stream: WorkerStream, lines: LogLines, anchors: AnchorIndex, wanted: frozenset[bytes], *, counted: bool
-) -> list[Candidate]:
+def find_candidates(stream: WorkerStream, anchors: AnchorIndex, wanted: frozenset[bytes]) -> list[Candidate]:
     """Return the passages of a stream that hold any of the wanted literals."""
     exact = wanted.intersection(anchors.exact)
-    hits = [*_find_anchors(stream.messages_by_line, anchors, wanted - exact)]
+    hits = [*_find_anchors(letters_by_line(without_headers(stream.texts)), anchors, wanted - exact)]
     if exact:
-        hits += _find_anchors([without_whitespace(lines.texts[index]) for index in stream.indices], anchors, exact)
+        texts = [without_whitespace(stream.block.texts[index]) for index in stream.indices]
+        hits += _find_anchors(texts, anchors, exact)
     hits.sort(key=itemgetter(0))
-    return [Candidate(stream, lines, counted, *span) for span in (_spans(hits, stream, lines) if hits else ())]
+    return [Candidate(stream, *span) for span in (_spans(hits, stream) if hits else ())]
 
 
 def _find_anchors(by_line: Sequence[bytes], anchors: AnchorIndex, wanted: frozenset[bytes]) -> Iterator[_Hit]:
@@ -382,12 +344,12 @@ def _find_anchors(by_line: Sequence[bytes], anchors: AnchorIndex, wanted: frozen
             at = flat.find(anchor, at + 1)
 
 
-def _spans(hits: Sequence[_Hit], stream: WorkerStream, lines: LogLines) -> list[tuple[int, int, frozenset[int]]]:
+def _spans(hits: Sequence[_Hit], stream: WorkerStream) -> list[tuple[int, int, frozenset[int]]]:
     """Return the ranges of lines to search, and for which messages: one around each hit, merged if they overlap."""
     spans: list[tuple[int, int, frozenset[int]]] = []
     most = len(stream.indices)
     # Where each line ends, in bytes.
-    ends = list(accumulate(len(lines.texts[index]) + 1 for index in stream.indices))
+    ends = list(accumulate(len(stream.block.texts[index]) + 1 for index in stream.indices))
     first, last, done = 0, 0, -1
     owners: frozenset[int] = frozenset()
     for line, new_owners in hits:
@@ -417,31 +379,17 @@ _TASK_LIST_LENGTH = 4096
 
 
 @dataclass(slots=True)
-class _OccurrenceCount:
-    """The real occurrences of a message, or its quotes."""
+class MessageCounter:
+    """The occurrences of one message. Where and what: of the real ones, of the quotes only as long as there is no other."""
 
+    message: Message
     count: int = 0
+    quoted: int = 0
     first: LogPlace | None = None
     last: Callable[[], LogPlace] | None = None
     facts: dict[str, str] = field(default_factory=dict)
     workers: dict[str, LogPlace] = field(default_factory=dict)
-    following: str | None = None
-
-    def copy(self) -> _OccurrenceCount:
-        return replace(self, facts=dict(self.facts), workers=dict(self.workers))
-
-
-@dataclass(slots=True)
-class MessageCounter:
-    """All occurrences of one message."""
-
-    message: Message
-    real: _OccurrenceCount = field(default_factory=_OccurrenceCount)
-    quoted: _OccurrenceCount = field(default_factory=_OccurrenceCount)
-
-    def copy(self) -> MessageCounter:
-        """Return an independent copy."""
-        return MessageCounter(self.message, self.real.copy(), self.quoted.copy())
+    following: str = ""
 
     def add(
         self,
@@ -453,49 +401,44 @@ class MessageCounter:
         following: Callable[[], str],
     ) -> None:
         """Count an occurrence. `place` and `following` are expensive, and called only if needed."""
-        occurrences = self.quoted if is_quoted else self.real
-        occurrences.count += 1
-        occurrences.last = place
-        if occurrences.first is None:
-            occurrences.first = place()
-            occurrences.facts = {name: text for name, text in found.groupdict().items() if text}
-            if self.message.detail is not None:
-                occurrences.following = following()
-        else:
-            for name in self.message.latest:
-                if text := found[name]:
-                    occurrences.facts[name] = text
-        if worker is not None and worker not in occurrences.workers and len(occurrences.workers) < _MAX_WORKERS:
-            occurrences.workers[worker] = place()
+        is_first_real = self.quoted == self.count and not is_quoted
+        self.count += 1
+        self.quoted += is_quoted
+        if is_quoted and self.quoted < self.count:
+            return
+        self.last = place
+        if self.first is None or is_first_real:
+            self.first, self.workers = place(), {}
+            self.facts = {name: text for name, text in found.groupdict().items() if text}
+            self.following = following() if self.message.detail else ""
+        self.facts.update({name: text for name in self.message.latest if (text := found[name])})
+        if worker is not None and worker not in self.workers and len(self.workers) < _MAX_WORKERS:
+            self.workers[worker] = place()
 
     def settle(self) -> None:
         """Release the text that holds the last place."""
-        for occurrences in (self.real, self.quoted):
-            if occurrences.last is not None:
-                last = occurrences.last()
-                occurrences.last = lambda place=last: place
+        if self.last is not None:
+            last = self.last()
+            self.last = lambda: last
 
     def sighting(self) -> Sighting:
-        """Return the occurrences so far."""
-        occurrences = self.real if self.real.count else self.quoted
-        assert occurrences.first is not None and occurrences.last is not None  # noqa: S101, PT018  # a counter begins with an occurrence
-        facts, memory = dict(occurrences.facts), None
-        if occurrences.following is not None and self.message.detail is Detail.MEMORY:
-            memory = parse_memory_usage(occurrences.following)
-        if occurrences.following is not None and self.message.detail is Detail.TASKS:
+        """Return the occurrences so far, of which there is at least one."""
+        assert self.first is not None and self.last is not None  # noqa: S101, PT018  # a counter begins with an occurrence
+        facts = dict(self.facts)
+        if self.message.detail is Detail.TASKS:
             # A message about a barrier names the task that arrived first, too, before those that did not arrive.
-            blamed = _BLAMED.split(occurrences.following[:_TASK_LIST_LENGTH], maxsplit=1)[-1]
+            blamed = _BLAMED.split(self.following[:_TASK_LIST_LENGTH], maxsplit=1)[-1]
             if tasks := ", ".join(dict.fromkeys(_TASK.findall(blamed))):
                 facts["tasks"] = tasks
         return Sighting(
             self.message,
-            occurrences.first,
-            occurrences.last(),
-            self.real.count + self.quoted.count,
-            self.quoted.count,
+            self.first,
+            self.last(),
+            self.count,
+            self.quoted,
             MappingProxyType(facts),
-            MappingProxyType(dict(occurrences.workers)),
-            memory,
+            MappingProxyType(dict(self.workers)),
+            memory=parse_memory_usage(self.following) if self.message.detail is Detail.MEMORY else None,
         )
 
 
@@ -536,10 +479,6 @@ class SuspectLines:
     _kinds: set[int] = field(default_factory=set)
     _added: int = 0
 
-    def copy(self) -> SuspectLines:
-        """Return an independent copy."""
-        return SuspectLines(list(self._kept), set(self._kinds), self._added)
-
     @property
     def places(self) -> tuple[LogPlace, ...]:
         """The lines with the highest scores, the highest first; of equals the first in the log."""
@@ -551,7 +490,18 @@ class SuspectLines:
             return False
         return any(word in text for word in _ERROR_WORDS)
 
-    def candidates(self, lines: bytes) -> list[int]:
+    def add_from(self, streams: Sequence[WorkerStream]) -> None:
+        """Keep the lines of a block that look more like an error than those kept so far."""
+        texts = [line for stream in streams for line in letters_by_line(b"\n".join(stream.texts))]
+        origins = [(index, stream) for stream in streams for index in stream.indices]
+        for index, stream in sorted((origins[at] for at in self._new_kinds(b"\n".join(texts))), key=itemgetter(0)):
+            place = stream.row(index).place(0, worker=stream.worker)
+            if points := error_score(place.text):
+                self._added += 1
+                kept = [*self._kept, (-points, self._added, place)]
+                self._kept = sorted(kept, key=lambda one: one[:2])[:_MAX_SUSPECTS]
+
+    def _new_kinds(self, lines: bytes) -> set[int]:
         """Return the indices of the lines to score; of each line the letters are given."""
         found: set[int] = set()
         for word in _ERROR_WORDS:
@@ -565,13 +515,7 @@ class SuspectLines:
                     self._kinds.add(kind)
                     found.add(lines.count(b"\n", 0, at))
                 at = lines.find(word, end) if end >= 0 else -1
-        return sorted(found)
-
-    def add(self, place: LogPlace) -> None:
-        """Keep a line if it looks more like an error than one of those kept."""
-        if points := error_score(place.text):
-            self._added += 1
-            self._kept = sorted([*self._kept, (-points, self._added, place)], key=lambda kept: kept[:2])[:_MAX_SUSPECTS]
+        return found
 
 
 def error_score(line: str) -> int:
@@ -585,9 +529,6 @@ def error_score(line: str) -> int:
 _MAX_PENDING, _MAX_ALL_PENDING = 16 * 1024, 128 * 1024
 # Bytes before that, which decide whether a message is a quotation.
 _CONTEXT_BYTES = 2 * 1024
-_MAX_REMEMBERED_STREAMS = 4096
-# Bytes, and lines, of a worker's last output that its next line may continue.
-_LINE_ENDINGS_KEPT = (500, 4)
 
 
 @dataclass(slots=True)
@@ -601,103 +542,50 @@ class LogScanner:
     anchors: AnchorIndex
     suspects: SuspectLines = field(default_factory=SuspectLines)
     counters: dict[int, MessageCounter] = field(default_factory=dict)
-    _patterns: dict[int, re.Pattern[str]] = field(default_factory=dict)
-    # The lines that wait, the number of the first, how many of them are finished and only context of the others, and the
-    # literals in them, each with its last line.
+    # The lines that wait, the number of the first, and how many of them are finished and only context of the others.
     _pending: LogLines = field(default_factory=LogLines)
     _first: int = 0
     _start: int = 0
-    _hits: list[tuple[int, frozenset[bytes]]] = field(default_factory=list)
-    # Of each worker: its last output, and up to where the waiting lines were searched: line, column.
-    _ends: dict[str | None, bytes] = field(default_factory=dict)
+    # Of each worker: up to where the waiting lines were searched: line, column.
     _searched_until: dict[str | None, tuple[int, int]] = field(default_factory=dict)
-    _last_worker: str | None = None
     _quotes: QuoteDetector = field(default_factory=QuoteDetector)
     _deduplicator: LineDeduplicator = field(default_factory=LineDeduplicator)
 
-    def copy(self) -> LogScanner:
-        """Return an independent copy."""
-        return LogScanner(
-            self.messages,
-            self.anchors,
-            self.suspects.copy(),
-            {index: counter.copy() for index, counter in self.counters.items()},
-            self._patterns,
-            self._pending,
-            self._first,
-            self._start,
-            list(self._hits),
-            dict(self._ends),
-            dict(self._searched_until),
-            self._last_worker,
-            self._quotes.copy(),
-            self._deduplicator.copy(),
-        )
-
     def scan(self, lines: LogLines, *, is_last: bool = False) -> None:
         """Take the next lines; with `is_last` nothing comes after them."""
-        streams = split_by_worker(lines, last_worker=self._last_worker)
-        hits = self._hits_in(streams, lines)
-        everything = self._pending + lines if len(self._pending) else lines
-        end = self._first + len(everything)
-        self._quotes.read(lines, end - len(lines))
+        self._quotes.read(lines, self._first + len(self._pending))
+        block = self._pending + lines if len(self._pending) else lines
+        streams = split_by_worker(block)
+        literals = self._literals_in(streams, block)
         keep = 0
         if not is_last:
             # The last line always waits, and at most half of the lines.
-            keep = _count_back(everything.texts, min(_MAX_ALL_PENDING, _MAX_PENDING * max(1, len(streams.each))))
-            keep = max(1, keep) if keep < len(everything) else (len(everything) + 1) // 2
-        boundary = max(self._start, len(everything) - keep)
-        if wanted := hits.union(*(anchors for _, anchors in self._hits)):
-            all_streams = split_by_worker(everything)
-            for stream in all_streams.each:
-                for candidate in find_candidates(stream, everything, self.anchors, wanted, counted=all_streams.counted):
+            size = _MAX_PENDING if literals else _BYTES_BEFORE
+            keep = _count_back(block.texts, min(_MAX_ALL_PENDING, size * len(streams)))
+            keep = max(1, keep) if keep < len(block) else (len(block) + 1) // 2
+        boundary = max(self._start, len(block) - keep)
+        if literals:
+            for stream in streams:
+                for candidate in find_candidates(stream, self.anchors, literals):
                     self._search(candidate, boundary)
             for counter in self.counters.values():
                 counter.settle()
-        if hits:
-            self._hits.append((end, hits))
-        self._hits = [(until, anchors) for until, anchors in self._hits if until > self._first + boundary]
-        self._start = min(
-            boundary, _count_back(everything.texts[:boundary], _CONTEXT_BYTES * max(1, len(streams.each)))
-        )
-        self._pending, self._first = everything.since(boundary - self._start), self._first + boundary - self._start
+        self._start = min(boundary, _count_back(block.texts[:boundary], _CONTEXT_BYTES * len(streams)))
+        self._pending, self._first = block.since(boundary - self._start), self._first + boundary - self._start
         self._searched_until = {worker: end for worker, end in self._searched_until.items() if end[0] >= self._first}
         self._quotes.forget(self._first)
 
-    def _hits_in(self, streams: WorkerStreams, lines: LogLines) -> frozenset[bytes]:
-        """Return the literals in the lines, or across the end of the previous block. Keep lines that look like an error."""
-        found: list[tuple[WorkerStream, UnseenParts]] = []
-        texts: list[bytes] = []
-        for stream in streams.each:
-            before = self._ends.pop(stream.worker, b"")
-            # The first line is the end of the previous block.
-            unseen = self._deduplicator.find_unseen(len(stream.texts) + 1, partial(stream.letters_after, before))
-            found.append((stream, unseen))
-            start = b""
-            if unseen.parts and unseen.parts[0][0] == 0:
-                origin = lines.origins[stream.indices[0]]
-                start = before if origin is not None and origin.is_glued else before + b"\n"
-            texts.append(start + stream.without_headers(unseen.parts))
-            self._ends[stream.worker] = stream.end(*_LINE_ENDINGS_KEPT)
-            if len(self._ends) > _MAX_REMEMBERED_STREAMS:
-                del self._ends[next(iter(self._ends))]
-        if streams.each:
-            self._last_worker = max(streams.each, key=lambda stream: stream.indices[-1]).worker
-        hits, text = self.anchors.found(TEXT_BREAK.join(filter(None, texts)))
-        is_one = sum(len(unseen.parts) for _, unseen in found) == 1
-        for stream, unseen in found:
-            self._deduplicator.remember(unseen, (lambda _: text) if is_one else stream.letters_of, hits)
-        if self.suspects.may_be_in(text):
-            by_line = b"\n".join(b"\n".join(stream.by_line) for stream in streams.each)
-            if places := self.suspects.candidates(by_line):
-                indices = [(index, stream.worker) for stream in streams.each for index in stream.indices]
-                for index, worker in sorted((indices[place] for place in places), key=lambda known: known[0]):
-                    self.suspects.add(parse_line(lines, index, counted=streams.counted).place(0, worker=worker))
+    def _literals_in(self, streams: Sequence[WorkerStream], block: LogLines) -> frozenset[bytes]:
+        """Return the literals of messages in a block. Keep lines that look like an error."""
+        parts = [part for stream in streams for part in self._deduplicator.unseen(stream)]
+        found, letters = self.anchors.found(TEXT_BREAK.join(part.text for part in parts))
+        for part in parts:
+            self._deduplicator.remember(part, found)
+        if self.suspects.may_be_in(letters):
+            self.suspects.add_from(streams)
         if self.anchors.exact:
-            hits += self.anchors.found_exactly(
-                without_whitespace(b"\n".join([*self._pending.texts[-1:], *lines.texts]))
-            )
-        return frozenset(hits)
+            found += self.anchors.found_exactly(without_whitespace(b"\n".join(block.texts)))
+        return frozenset(found)
 
     def _search(self, candidate: Candidate, boundary: int) -> None:
         """Search a candidate with patterns; count the messages that start before the boundary."""
@@ -709,10 +597,7 @@ class LogScanner:
             row = bisect_right([row.position for row in rows], line - self._first) - 1
             window.take_until(row, column if rows[row].position == line - self._first else len(rows[row].text))
         for order in sorted(candidate.owners):
-            pattern = self._patterns.get(order)
-            if pattern is None:
-                pattern = self._patterns[order] = re.compile(self.messages[order].match)
-            for found in window.search(pattern):
+            for found in window.search(_compiled(self.messages[order].match)):
                 if self._start <= rows[found.start[0]].position < boundary:
                     self._count(order, found, window, candidate)
                     end = rows[found.end[0]].position
@@ -732,6 +617,11 @@ class LogScanner:
             place=lambda: row.place(column, worker=worker),
             following=lambda: window.following(found, candidate.rows_behind()),
         )
+
+
+@functools.cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)  # `re` itself remembers fewer patterns than there are messages
 
 
 def _count_back(texts: Sequence[bytes], most: int) -> int:
@@ -765,15 +655,14 @@ class LogReader:
 
     def so_far(self) -> ScanResult:
         """Return the content until now, as if the log ended here; more may be fed afterwards."""
-        splitter, records, scanner = self._splitter.copy(), self._records.copy(), self._scanner.copy()
+        splitter, records, scanner = snapshot(self._splitter), snapshot(self._records), snapshot(self._scanner)
         rest = LogLines()
         for lines in splitter.feed(b"", is_last=True):
             rest.extend(records.read(lines))
         rest.extend(records.end())
         scanner.scan(rest, is_last=True)
-        sightings = sorted(
-            (counter.sighting() for counter in scanner.counters.values()), key=lambda sighting: sighting.first.line
-        )
+        sightings = [counter.sighting() for counter in scanner.counters.values()]
+        sightings.sort(key=lambda sighting: sighting.first.line)
         return ScanResult(tuple(sightings), scanner.suspects.places, splitter.lines, splitter.size, splitter.is_binary)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.output.terminal import OutputFormat
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -19,6 +21,21 @@ class View:
     text: Callable[[Terminal], None]  # writes the form for people, and for pipes
     names: Callable[[], Iterable[str]] | None = None  # for `-o name`; None shows the text
     is_marked: bool = True  # whether each object says `"sandbox": true` in the sandbox
+
+
+def show_view(view: View, terminal: Terminal, form: OutputFormat, *, sandbox: bool) -> None:
+    """Write a result in one form. `sandbox`: it is from the sandbox, which JSON says."""
+    match form:
+        case OutputFormat.JSON | OutputFormat.YAML:
+            value = view.value()
+            if view.is_marked and sandbox:
+                mark = {"sandbox": True}
+                value = [{**entry, **mark} for entry in value] if isinstance(value, list) else {**value, **mark}
+            terminal.data(value, form)
+        case OutputFormat.NAME if view.names is not None:
+            terminal.names(view.names())
+        case _:
+            view.text(terminal)
 
 
 def table_view(

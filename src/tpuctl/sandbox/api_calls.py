@@ -10,12 +10,17 @@ import base64
 import hashlib
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tpuctl.sandbox.state_session import StateSession
 
 Json = dict[str, Any]
+_Item = TypeVar("_Item")
+DEFAULT_PROJECT = "sandbox"
+DEFAULT_ZONE = "us-central2-b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,21 @@ class Call:
     body: Json
     media: Media | None = None
     wants_media: bool = False
+
+
+Handler: TypeAlias = "Callable[[StateSession, Call], Json | Response]"
+_AnyHandler = TypeVar("_AnyHandler", bound="Handler")
+HANDLERS: dict[str, Handler] = {}
+
+
+def answers(*methods: str) -> Callable[[_AnyHandler], _AnyHandler]:
+    """Register the handler of API methods, given by their ids in the discovery documents."""
+
+    def register(handler: _AnyHandler) -> _AnyHandler:
+        HANDLERS.update(dict.fromkeys(methods, handler))
+        return handler
+
+    return register
 
 
 class ApiError(Exception):
@@ -157,13 +177,9 @@ def already_exists(name: str) -> ApiError:
 
 def unknown_location(project: str, zone: str) -> ApiError:
     """Return the error for a zone that does not exist or is closed to the project (observed)."""
-    reason: Json = {
-        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-        "reason": "LOCATION_POLICY_VIOLATED",
-        "domain": "googleapis.com",
-        "metadata": {"consumer": f"projects/{project}", "location": zone, "service": "tpu.googleapis.com"},
-    }
-    return ApiError(403, "PERMISSION_DENIED", f"Permission denied on 'locations/{zone}' (or it may not exist).", reason)
+    metadata = {"consumer": f"projects/{project}", "location": zone, "service": "tpu.googleapis.com"}
+    info = error_info("LOCATION_POLICY_VIOLATED", metadata)
+    return ApiError(403, "PERMISSION_DENIED", f"Permission denied on 'locations/{zone}' (or it may not exist).", info)
 
 
 def no_capacity(zone: str) -> str:
@@ -178,6 +194,17 @@ def no_capacity(zone: str) -> str:
 def error_id(text: str) -> str:
     """Return an error identifier as the service appends it; the same text gives the same id."""
     return f"[EID: 0x{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}]"
+
+
+def error_info(reason: str, metadata: Json | None = None, *, domain: str = "googleapis.com") -> Json:
+    """Return the detail of an error that programs read."""
+    info = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason, "domain": domain}
+    return {**info, "metadata": metadata} if metadata else info
+
+
+def help_detail(description: str, url: str) -> Json:
+    """Return the detail of an error with a link."""
+    return {"@type": "type.googleapis.com/google.rpc.Help", "links": [{"description": description, "url": url}]}
 
 
 def _resource_info(name: str) -> Json:
@@ -203,17 +230,14 @@ def parse_resource_name(name: str) -> ResourceName:
     return ResourceName(parts[1], parts[3], parts[5] if len(parts) == 6 else "")
 
 
-_Item = TypeVar("_Item")
-DEFAULT_SIZE = 500  # unverified
-LARGEST_SIZE = 1000  # unverified
-
-
 def page_size(call: Call) -> int:
     """Return the page size. Raises `ApiError` 400 for a negative number."""
-    requested = int(call.params.get("pageSize") or 0)
+    requested = int(call.params.get("pageSize") or call.params.get("maxResults") or 0)
     if requested < 0:
         raise invalid("The page size must not be negative.")
-    return min(requested or DEFAULT_SIZE, LARGEST_SIZE)
+    # API field texts of Compute Engine and Cloud Storage; unverified for the others.
+    default = 1000 if call.method.startswith("storage.") else 500
+    return min(requested or default, 500 if call.method.startswith("compute.") else 1000)
 
 
 def page_position(call: Call) -> list[str]:
@@ -235,11 +259,22 @@ def page_token(*place: str) -> str:
     return base64.urlsafe_b64encode(json.dumps(place).encode()).decode()
 
 
-def page_of(call: Call, entries: Sequence[_Item]) -> tuple[Sequence[_Item], str]:
-    """Return one page of a constant list, and the token of the next page (empty at the end)."""
+def page_number(call: Call) -> int:
+    """Return the number after which the page begins, for lists whose positions are numbers."""
     place = page_position(call)
     if place and not place[0].isdecimal():
         raise invalid("The page token is not valid.")
-    start = int(place[0]) if place else 0
+    return int(place[0]) if place else 0
+
+
+def page_of(call: Call, entries: Sequence[_Item]) -> tuple[Sequence[_Item], Json]:
+    """Return one page of a constant list, and the response's field with the token of the next page, if there is one."""
+    start = page_number(call)
     end = start + page_size(call)
-    return entries[start:end], page_token(str(end)) if end < len(entries) else ""
+    return entries[start:end], {"nextPageToken": page_token(str(end))} if end < len(entries) else {}
+
+
+def list_response(call: Call, field: str, entries: Sequence[Json], **others: Any) -> Json:
+    """Return one page of a constant list as a response, with other fields. It has no field for an empty page."""
+    page, following = page_of(call, entries)
+    return {**others, **({field: list(page)} if page else {}), **following}

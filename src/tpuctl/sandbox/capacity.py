@@ -21,11 +21,12 @@ from tpuctl.errors import InvalidInputError
 from tpuctl.sandbox import api_calls
 from tpuctl.sandbox.api_calls import (
     ApiError,
+    answers,
     error_id,
     invalid,
     invalid_field,
+    list_response,
     no_capacity,
-    page_of,
     parse_resource_name,
 )
 
@@ -160,17 +161,16 @@ def describe_shortage(zone: str, tier: CapacityTier) -> str:
     return f"{text} {error_id(text)}"
 
 
-def list_reservations(session: StateSession, call: Call) -> Json:
-    """Answer reservations.list (v2alpha1) with the sandbox setting `reservations`, a list of the API's own objects."""
+@answers("tpu.projects.locations.reservations.list")
+def _list_reservations(session: StateSession, call: Call) -> Json:
+    """List the reservations (v2alpha1): the sandbox setting `reservations`, a list of the API's own objects."""
     where = parse_resource_name(str(call.params["parent"]))
     reservations = []
     for entry in session.setting("reservations", []):
         name = parse_resource_name(str(entry.get("name")))
         if name.project == where.project and where.zone in {api_calls.ANYWHERE, name.zone}:
             reservations.append(dict(entry))
-    page, next_token = page_of(call, reservations)
-    answer: Json = {"reservations": list(page)} if page else {}
-    return {**answer, "nextPageToken": next_token} if next_token else answer
+    return list_response(call, "reservations", reservations)
 
 
 def _dump(stockout: Stockout) -> Json:

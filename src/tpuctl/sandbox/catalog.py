@@ -17,8 +17,10 @@ from tpuctl.accelerators import (
 from tpuctl.errors import InvalidInputError
 from tpuctl.sandbox import api_calls
 from tpuctl.sandbox.api_calls import (
+    answers,
     bad_request,
     invalid_field,
+    list_response,
     not_found,
     page_of,
     parse_resource_name,
@@ -74,11 +76,13 @@ def _offers() -> dict[str, tuple[AcceleratorType, ...]]:
     return {zone: tuple(offers[zone]) for zone in sorted(offers)}
 
 
+@cache
 def zone_names() -> tuple[str, ...]:
     """Return the zones that host TPUs."""
     return tuple(_offers())
 
 
+@cache
 def location_names() -> tuple[str, ...]:
     """Return all zones, with and without TPUs."""
     return tuple(sorted({*_offers(), *_NEIGHBOURS}))
@@ -144,27 +148,24 @@ def check_tensorflow_version(version: str) -> None:
         raise invalid_field("TensorflowVersion", version)
 
 
-def get_location(session: StateSession, call: Call) -> Json:
-    """Answer locations.get. Zones without TPUs are not locations of this API."""
-    del session
+@answers("tpu.projects.locations.get")
+def _get_location(_session: StateSession, call: Call) -> Json:
+    """Return a location. Zones without TPUs are not locations of this API."""
     where = parse_resource_name(str(call.params["name"]))
     if where.zone not in _offers():
         raise unknown_location(where.project, where.zone)
     return _location(where.project, where.zone)
 
 
-def list_locations(session: StateSession, call: Call) -> Json:
-    """Answer locations.list; the filter is ignored."""
-    del session
+@answers("tpu.projects.locations.list")
+def _list_locations(_session: StateSession, call: Call) -> Json:
+    """List the zones with TPUs; the filter is ignored."""
     project = str(call.params["name"]).split("/")[1]
-    page, next_token = page_of(call, zone_names())
-    answer: Json = {"locations": [_location(project, zone) for zone in page]}
-    return {**answer, "nextPageToken": next_token} if next_token else answer
+    return list_response(call, "locations", [_location(project, zone) for zone in zone_names()])
 
 
-def get_accelerator_type(session: StateSession, call: Call) -> Json:
-    """Answer acceleratorTypes.get."""
-    del session
+@answers("tpu.projects.locations.acceleratorTypes.get")
+def _get_accelerator_type(_session: StateSession, call: Call) -> Json:
     where = parse_resource_name(str(call.params["name"]))
     check_tpu_zone(where.project, where.zone)
     for offer in _offers()[where.zone]:
@@ -173,20 +174,19 @@ def get_accelerator_type(session: StateSession, call: Call) -> Json:
     raise not_found(str(call.params["name"]))
 
 
-def list_accelerator_types(session: StateSession, call: Call) -> Json:
-    """Answer acceleratorTypes.list for a zone or for all; filter and order are ignored."""
-    del session
+@answers("tpu.projects.locations.acceleratorTypes.list")
+def _list_accelerator_types(_session: StateSession, call: Call) -> Json:
+    """List the types of a zone or of all; filter and order are ignored."""
     where = parse_resource_name(str(call.params["parent"]))
     offers = [(zone, offer) for zone in _zones_named(where) for offer in _offers()[zone]]
-    page, next_token = page_of(call, offers)
+    page, following = page_of(call, offers)
     types = [_accelerator_type(where.project, zone, offer, call.version) for zone, offer in page]
-    answer: Json = {"acceleratorTypes": types}
-    return {**answer, "nextPageToken": next_token} if next_token else answer
+    return {"acceleratorTypes": types, **following}
 
 
-def get_runtime_version(session: StateSession, call: Call) -> Json:
-    """Answer runtimeVersions.get, and tensorflowVersions.get of v1."""
-    del session
+@answers("tpu.projects.locations.runtimeVersions.get", "tpu.projects.locations.tensorflowVersions.get")
+def _get_runtime_version(_session: StateSession, call: Call) -> Json:
+    """Return a runtime version, or a TensorFlow version of v1."""
     name = str(call.params["name"])
     where = parse_resource_name(name)
     check_tpu_zone(where.project, where.zone)
@@ -196,19 +196,20 @@ def get_runtime_version(session: StateSession, call: Call) -> Json:
     return {"name": name, "version": where.resource_id}
 
 
-def list_runtime_versions(session: StateSession, call: Call) -> Json:
-    """Answer runtimeVersions.list."""
-    return _versions(session, call, "runtimeVersions", RUNTIME_VERSIONS)
+@answers("tpu.projects.locations.runtimeVersions.list", "tpu.projects.locations.tensorflowVersions.list")
+def _list_versions(_session: StateSession, call: Call) -> Json:
+    """List the runtime versions, or the TensorFlow versions of v1, of a zone or of all."""
+    collection = call.method.split(".")[-2]
+    versions = RUNTIME_VERSIONS if collection == "runtimeVersions" else TENSORFLOW_VERSIONS
+    where = parse_resource_name(str(call.params["parent"]))
+    names = [f"projects/{where.project}/locations/{z}/{collection}/{v}" for z in _zones_named(where) for v in versions]
+    page, following = page_of(call, names)
+    return {collection: [{"name": name, "version": name.rpartition("/")[2]} for name in page], **following}
 
 
-def list_tensorflow_versions(session: StateSession, call: Call) -> Json:
-    """Answer tensorflowVersions.list of v1."""
-    return _versions(session, call, "tensorflowVersions", TENSORFLOW_VERSIONS)
-
-
-def generate_service_identity(session: StateSession, call: Call) -> Json:
-    """Answer generateServiceIdentity; the account's name has the form of Google's service agents."""
-    del session
+@answers("tpu.projects.locations.generateServiceIdentity")
+def _generate_service_identity(_session: StateSession, call: Call) -> Json:
+    """Return the TPU service agent; the account's name has the form of Google's service agents."""
     where = parse_resource_name(str(call.params["parent"]))
     check_location(where.project, where.zone)
     return {"identity": {"email": f"service-{number_of_project(where.project)}@cloud-tpu.iam.gserviceaccount.com"}}
@@ -219,13 +220,9 @@ def number_of_project(project: str) -> int:
     return 100_000_000_000 + int.from_bytes(project.encode(), "big") % 899_999_999_999
 
 
-def _versions(session: StateSession, call: Call, collection: str, versions: tuple[str, ...]) -> Json:
-    del session
-    where = parse_resource_name(str(call.params["parent"]))
-    names = [f"projects/{where.project}/locations/{z}/{collection}/{v}" for z in _zones_named(where) for v in versions]
-    page, next_token = page_of(call, names)
-    answer: Json = {collection: [{"name": name, "version": name.rpartition("/")[2]} for name in page]}
-    return {**answer, "nextPageToken": next_token} if next_token else answer
+def default_service_account(project: str) -> str:
+    """Return the address of a project's Compute Engine default service account."""
+    return f"{number_of_project(project)}-compute@developer.gserviceaccount.com"
 
 
 def _zones_named(where: api_calls.ResourceName) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
 """Compute Engine v1 (and alpha, with the same fields): the resources that clients of TPUs use.
 
-A project's metadata, operations, zones and regions with quotas, networks, firewall rules, disks, virtual machines. Each
-project has a network `default` with its subnetworks and firewall rules. Only filters that name one resource are
-applied; other filters, and orders, are ignored: gcloud applies its own too. Every change completes at once: its operation
-is finished when it is returned. Disks and virtual machines come from seeds: the API does not create them here.
+All kinds share get, list, aggregated list, insert and delete; `_KINDS` has what differs. Each project has a network `default`
+with its subnetworks and firewall rules. Only filters that name one resource are applied; other filters, and orders, are
+ignored: gcloud applies its own too. Every change completes at once: its operation is finished when it is returned. Disks and
+virtual machines come from seeds: the API does not create them here.
 """
 
 from __future__ import annotations
@@ -12,111 +12,298 @@ import base64
 import hashlib
 import json
 import re
+from collections import Counter
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tpuctl.sandbox.api_calls import ApiError, Call, page_of
-from tpuctl.sandbox.catalog import location_names, number_of_project
+from tpuctl.sandbox.api_calls import DEFAULT_PROJECT, DEFAULT_ZONE, ApiError, answers, list_response, page_of
+from tpuctl.sandbox.catalog import default_service_account, location_names, number_of_project
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
-    from tpuctl.sandbox.api_calls import Json
+    from tpuctl.sandbox.api_calls import Call, Json
     from tpuctl.sandbox.state_session import StateSession
 
 COMPUTE_BASE = "https://www.googleapis.com/compute/v1/"
+DEFAULT_NETWORK = "default"
+_COLLECTIONS = ("zones", "regions", "networks", "subnetworks", "firewalls", "disks", "instances")
 _PACIFIC = timezone(timedelta(hours=-8))
-_LARGEST_COMPUTE_PAGE = 500  # API field text of maxResults
 _NAME_FILTER = re.compile(r"\(?\s*name(?P<operator>\s*=\s*|\s+eq\s+)(?P<value>\S+?)\s*\)?")
 # API field text of each resource's name.
 _RESOURCE_NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
 
 
-def resource_identity(session: StateSession, kind: str, path: str) -> Json:
-    """Return the first fields of every resource. `path` is its name below the API: `projects/P/zones/Z/disks/D`."""
-    return {
-        "kind": f"compute#{kind}",
-        "id": resource_number(path),
-        "creationTimestamp": compute_timestamp(session.now),
-        "name": path.rpartition("/")[2],
-        "selfLink": COMPUTE_BASE + path,
+class Place(NamedTuple):
+    """A resource, or with an empty name a collection; `scope` is `global`, `zones/Z`, `regions/R`, or empty for those two."""
+
+    project: str
+    scope: str
+    collection: str
+    name: str = ""
+
+    @property
+    def path(self) -> str:
+        """The name below the API, as in links and errors."""
+        return "/".join(filter(None, ("projects", *self)))
+
+    @property
+    def key(self) -> str:
+        """The name under which it is stored in its project."""
+        return f"{self.scope.partition('/')[2]}/{self.name}".removeprefix("/")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A kind of resource.
+
+    `document` returns its fields from those of a seed or request. `builtin` returns what each project has, by key.
+    """
+
+    word: str
+    document: Callable[[Place, Json], Json] = lambda _place, fields: fields
+    builtin: Callable[[StateSession, str], dict[str, Json]] = lambda _session, _project: {}
+
+
+def put_resource(
+    collection: str,
+    session: StateSession,
+    name: str,
+    *,
+    project: str = DEFAULT_PROJECT,
+    region: str = "",
+    zone: str = "",
+    **fields: Any,
+) -> Json:
+    """Store a resource and return it; `fields` override the defaults. Region or zone may be a link."""
+    if collection in {"disks", "instances"}:
+        zone = zone or DEFAULT_ZONE
+    scope = (
+        f"zones/{zone.rpartition('/')[2]}" if zone else f"regions/{region.rpartition('/')[2]}" if region else "global"
+    )
+    return _put(session, Place(project, scope, collection, name), fields)
+
+
+def drop_resource(collection: str, session: StateSession, name: str, *, project: str = DEFAULT_PROJECT) -> None:
+    """Remove a global resource, one that each project has too."""
+    session.resources.put(f"compute.{_KINDS[collection].word}", project, name, {})
+
+
+def network_exists(session: StateSession, project: str, given: str) -> bool:
+    """Return whether a network exists, given by id, path or link (of another project with a shared network)."""
+    owner = given.partition("projects/")[2].partition("/")[0] or project
+    return given.rpartition("/")[2] in _resources(session, "networks", owner)
+
+
+def put_region_quota(
+    session: StateSession,
+    region: str,
+    metric: str,
+    *,
+    limit: float,
+    usage: float | None = None,
+    project: str = DEFAULT_PROJECT,
+) -> None:
+    """Set a quota in a region (`IN_USE_ADDRESSES`); without `usage` the usage is counted where the sandbox can, else 0."""
+    session.resources.put(_QUOTA_KIND, project, f"{region}/{metric}", {"limit": limit, "usage": usage})
+
+
+@answers(*(f"compute.{collection}.get" for collection in _COLLECTIONS))
+def _get(session: StateSession, call: Call) -> Json:
+    place = _place_of(call)
+    return _shown(session, place.project, _find(session, place))
+
+
+@answers(*(f"compute.{collection}.list" for collection in _COLLECTIONS))
+def _list(session: StateSession, call: Call) -> Json:
+    place = _place_of(call)
+    kind = _KINDS[place.collection]
+    _check_scope(place)
+    is_wanted = _name_predicate(call)
+    found = [
+        _shown(session, place.project, document)
+        for key, document in _resources(session, place.collection, place.project).items()
+        if key.startswith(place.key) and is_wanted(document)
+    ]
+    document = {"kind": f"compute#{kind.word}List", "id": place.path, "selfLink": COMPUTE_BASE + place.path}
+    return list_response(call, "items", found, **document)
+
+
+@answers(*(f"compute.{kind}.aggregatedList" for kind in ("subnetworks", "disks", "instances")))
+def _aggregated_list(session: StateSession, call: Call) -> Json:
+    """Return the entries by scope (`zones/Z`), and a warning for each scope without."""
+    place = _place_of(call)
+    kind, project = _KINDS[place.collection], place.project
+    is_wanted = _name_predicate(call)
+    found = [
+        (key.partition("/")[0], document)
+        for key, document in _resources(session, place.collection, project).items()
+        if is_wanted(document)
+    ]
+    page, following = page_of(call, found)
+    places, word = (region_names(), "regions") if place.collection == "subnetworks" else (location_names(), "zones")
+    items: dict[str, Json] = {}
+    for name in places:
+        scope = f"{word}/{name}"
+        message = f"There are no results for scope '{scope}' on this page."
+        warning = {"code": "NO_RESULTS_ON_PAGE", "message": message, "data": [{"key": "scope", "value": scope}]}
+        entries = [document for at, document in page if at == name]
+        items[scope] = {place.collection: entries} if entries else {"warning": warning}
+    path = f"projects/{project}/aggregated/{place.collection}"
+    answer = {"kind": f"compute#{kind.word}AggregatedList", "id": path, "selfLink": COMPUTE_BASE + path}
+    return {**answer, "items": items, **following}
+
+
+@answers("compute.networks.insert", "compute.firewalls.insert")
+def _insert(session: StateSession, call: Call) -> Json:
+    """Insert a resource. A network has no firewall rules then (documentation)."""
+    place = _place_of(call)._replace(name=str(call.body.get("name") or ""))
+    session.log_request(call.method, place.path)
+    if not _RESOURCE_NAME.fullmatch(place.name):
+        raise _invalid_value("resource.name", place.name, f"Must be a match of regex '{_RESOURCE_NAME.pattern}'")
+    network = str(call.body.get("network") or DEFAULT_NETWORK)
+    if place.collection == "firewalls" and not network_exists(session, place.project, network):
+        link = _link(place.project, "global/networks", network)
+        raise _invalid_value("resource.network", link, "The referenced network resource cannot be found.")
+    if place.key in _resources(session, place.collection, place.project):
+        raise ApiError(409, "ALREADY_EXISTS", f"The resource '{place.path}' already exists", reason="alreadyExists")
+    if place.collection == "networks" and place.name == DEFAULT_NETWORK:
+        for rule in _DEFAULT_RULES:
+            if session.resources.get("compute.firewall", place.project, rule) is None:
+                drop_resource("firewalls", session, rule, project=place.project)
+    _put(session, place, call.body)
+    return _begin_operation(session, "insert", place)
+
+
+@answers("compute.firewalls.delete")
+def _delete(session: StateSession, call: Call) -> Json:
+    place = _place_of(call)
+    session.log_request(call.method, place.path)
+    _find(session, place)
+    drop_resource(place.collection, session, place.name, project=place.project)
+    return _begin_operation(session, "delete", place)
+
+
+@answers("compute.subnetworks.setPrivateIpGoogleAccess")
+def _set_private_access(session: StateSession, call: Call) -> Json:
+    change = {"privateIpGoogleAccess": bool(call.body.get("privateIpGoogleAccess"))}
+    return _change(session, call, change, verb="compute.subnetworks.setPrivateIpGoogleAccess")
+
+
+@answers("compute.instances.start", "compute.instances.stop")
+def _start_or_stop(session: StateSession, call: Call) -> Json:
+    verb = call.method.rpartition(".")[2]
+    return _change(session, call, {"status": {"start": "RUNNING", "stop": "TERMINATED"}[verb]}, verb=verb)
+
+
+@answers("compute.instances.setServiceAccount")
+def _set_service_account(session: StateSession, call: Call) -> Json:
+    """Change the account of a stopped machine: a running one is refused (documentation)."""
+    place = _place_of(call)
+    if _find(session, place)["status"] != "TERMINATED":
+        # Observed: the words that users of gcloud quote.
+        message = "The instance must be stopped before the service account can be changed."
+        raise ApiError(400, "INVALID_ARGUMENT", message, reason="resourceNotReady")
+    email = str(call.body.get("email") or "default")
+    if email == "default":
+        email = default_service_account(place.project)
+    account = {"email": email, "scopes": call.body.get("scopes") or []}
+    return _change(session, call, {"serviceAccounts": [account]}, verb="setServiceAccount")
+
+
+def _change(session: StateSession, call: Call, change: Json, *, verb: str) -> Json:
+    place = _place_of(call)
+    found = _find(session, place)
+    session.log_request(call.method, place.path)
+    session.resources.put(f"compute.{_KINDS[place.collection].word}", place.project, place.key, {**found, **change})
+    return _begin_operation(session, verb, place)
+
+
+def _place_of(call: Call) -> Place:
+    """Return the resource or collection of a call, by its path parameters, which are named alike in all methods."""
+    params, collection = call.params, call.method.split(".")[1]
+    word = _KINDS[collection].word
+    scopes = (f"{name}s/{params[name]}" for name in ("zone", "region") if name in params)
+    scope = "" if collection in {"zones", "regions"} else next(scopes, "global")
+    return Place(str(params["project"]), scope, collection, str(params.get(word) or ""))
+
+
+def _check_scope(place: Place) -> None:
+    """Raise `ApiError` 400 for a zone or region that does not exist (words unverified)."""
+    kind, _, name = place.scope.partition("s/")
+    if name and name not in (location_names() if kind == "zone" else region_names()):
+        raise _invalid_value(kind, name, f"Unknown {kind}.")
+
+
+def _find(session: StateSession, place: Place) -> Json:
+    """Return a resource. Raises `ApiError` 404, or 400 for an unknown zone or region."""
+    _check_scope(place)
+    found = _resources(session, place.collection, place.project).get(place.key)
+    if found is None:
+        raise _not_found(place.path)
+    return found
+
+
+def _resources(session: StateSession, collection: str, project: str) -> dict[str, Json]:
+    """Return the resources of a kind by key: those of every project, and added ones; an empty document hides one."""
+    kind = _KINDS[collection]
+    found = kind.builtin(session, project)
+    for entry in session.resources.list_records(f"compute.{kind.word}", project):
+        found[entry.name] = entry.document
+    return {key: found[key] for key in sorted(found) if found[key]}
+
+
+def _put(session: StateSession, place: Place, fields: Json) -> Json:
+    kind = _KINDS[place.collection]
+    before: Json = {}
+    if place.collection == "subnetworks":  # one of an auto-mode network may be changed
+        before = _resources(session, place.collection, place.project).get(place.key, {})
+    document = {**_identity(session, place), **kind.document(place, {**before, **fields})}
+    session.resources.put(f"compute.{kind.word}", place.project, place.key, document)
+    return _shown(session, place.project, document)
+
+
+def _identity(session: StateSession, place: Place) -> Json:
+    """Return the first fields of every resource."""
+    identity = {
+        "kind": f"compute#{_KINDS[place.collection].word}",
+        "id": _number_of(place.path),
+        "creationTimestamp": _timestamp(session.now),
+        "name": place.name,
+        "selfLink": COMPUTE_BASE + place.path,
     }
+    word, _, name = place.scope.partition("s/")
+    return {**identity, word: f"{COMPUTE_BASE}projects/{place.project}/{place.scope}"} if name else identity
 
 
-def compute_timestamp(moment: datetime) -> str:
-    """Return a time in compute's format: Pacific standard time, with three digits of a second."""
-    return moment.astimezone(_PACIFIC).isoformat(timespec="milliseconds")
-
-
-def resource_number(path: str) -> str:
-    """Return the numeric id of a resource: the same for the same name."""
-    digest = hashlib.blake2b(path.encode(), digest_size=8).digest()
-    return str(10**18 + int.from_bytes(digest) % (8 * 10**18))
-
-
-def resource_link(project: str, collection: str, given: str) -> str:
+def _link(project: str, collection: str, given: str) -> str:
     """Return the full link of a resource given by id, path or link; `collection` as in `global/networks`."""
     if "projects/" in given:
         return COMPUTE_BASE + given[given.index("projects/") :]
     return f"{COMPUTE_BASE}projects/{project}/{collection}/{given.rpartition('/')[2]}"
 
 
-def list_document(call: Call, kind: str, path: str, entries: Sequence[Json]) -> Json:
-    """Return a page of a list; `kind` as in `compute#diskList`, `path` its name below the API."""
-    is_wanted = _name_predicate(call)
-    page, next_token = page_of(_compute_page(call), [entry for entry in entries if is_wanted(entry)])
-    answer: Json = {"kind": f"compute#{kind}", "id": path, "selfLink": COMPUTE_BASE + path}
-    if page:
-        answer["items"] = list(page)
-    return {**answer, "nextPageToken": next_token} if next_token else answer
+def _timestamp(moment: datetime) -> str:
+    """Return a time in compute's format: Pacific standard time, with three digits of a second."""
+    return moment.astimezone(_PACIFIC).isoformat(timespec="milliseconds")
 
 
-def aggregated_document(
-    call: Call, kind: str, key: str, *, entries: Iterable[tuple[str, Json]], scopes: Iterable[str]
-) -> Json:
-    """Return an aggregated list: entries by scope (`zones/Z`), and a warning for each empty scope."""
-    path = f"projects/{call.params['project']}/aggregated/{key}"
-    is_wanted = _name_predicate(call)
-    page, next_token = page_of(_compute_page(call), [(scope, entry) for scope, entry in entries if is_wanted(entry)])
-    items: dict[str, Json] = {}
-    for scope in scopes:
-        message = f"There are no results for scope '{scope}' on this page."
-        data = [{"key": "scope", "value": scope}]
-        items[scope] = {"warning": {"code": "NO_RESULTS_ON_PAGE", "message": message, "data": data}}
-    for scope, entry in page:
-        if key not in items.setdefault(scope, {key: []}):
-            items[scope] = {key: []}
-        items[scope][key].append(entry)
-    answer: Json = {"kind": f"compute#{kind}", "id": path, "selfLink": COMPUTE_BASE + path, "items": items}
-    return {**answer, "nextPageToken": next_token} if next_token else answer
+def _number_of(path: str) -> str:
+    """Return the numeric id of a resource: the same for the same name."""
+    digest = hashlib.blake2b(path.encode(), digest_size=8).digest()
+    return str(10**18 + int.from_bytes(digest) % (8 * 10**18))
 
 
-def stored_resources(session: StateSession, kind: str, project: str, defaults: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the resources of a kind by name: the defaults of every project, and added ones; an empty document hides one."""
-    found = {**defaults, **{entry.name: entry.document for entry in session.resources.list_records(kind, project)}}
-    return {name: found[name] for name in sorted(found) if found[name]}
+def _not_found(path: str) -> ApiError:
+    return ApiError(404, "NOT_FOUND", f"The resource '{path}' was not found")  # unverified words
 
 
-def check_resource_name(name: str) -> None:
-    """Raise `ApiError` 400 for an invalid resource name (words unverified)."""
-    if not _RESOURCE_NAME.fullmatch(name):
-        raise invalid_compute_value("resource.name", name, f"Must be a match of regex '{_RESOURCE_NAME.pattern}'")
-
-
-def compute_not_found(path: str) -> ApiError:
-    """Return the error for a missing resource (words unverified)."""
-    return ApiError(404, "NOT_FOUND", f"The resource '{path}' was not found", reason="notFound")
-
-
-def compute_already_exists(path: str) -> ApiError:
-    """Return the error for a second insert (words unverified)."""
-    return ApiError(409, "ALREADY_EXISTS", f"The resource '{path}' already exists", reason="alreadyExists")
-
-
-def invalid_compute_value(field: str, value: str, problem: str) -> ApiError:
-    """Return the error for an invalid field value (words unverified)."""
-    message = f"Invalid value for field '{field}': '{value}'. {problem}"
-    return ApiError(400, "INVALID_ARGUMENT", message, reason="invalid")
+def _invalid_value(field: str, value: str, problem: str) -> ApiError:
+    return ApiError(
+        400, "INVALID_ARGUMENT", f"Invalid value for field '{field}': '{value}'. {problem}"
+    )  # unverified words
 
 
 def _name_predicate(call: Call) -> Callable[[Json], bool]:
@@ -132,67 +319,88 @@ def _name_predicate(call: Call) -> Callable[[Json], bool]:
     try:
         expression = re.compile(pattern)
     except re.error:
-        raise invalid_compute_value("filter", str(call.params["filter"]), "Invalid list filter expression.") from None
+        raise _invalid_value("filter", str(call.params["filter"]), "Invalid list filter expression.") from None
     return lambda entry: expression.fullmatch(str(entry["name"])) is not None
 
 
-def _compute_page(call: Call) -> Call:
-    size = int(call.params.get("maxResults") or _LARGEST_COMPUTE_PAGE)
-    if size < 0:
-        raise invalid_compute_value("maxResults", str(size), "Values must be between [0, 500]")  # unverified words
-    params = {"pageSize": min(size, _LARGEST_COMPUTE_PAGE), "pageToken": call.params.get("pageToken")}
-    return Call(call.version, call.method, params, {})
-
-
-COMPUTE_OPERATION_KIND = "compute.operation"
+_OPERATION_KIND = "compute.operation"
 _OPERATIONS_KEPT = 1000
 
 
-def begin_compute_operation(session: StateSession, call: Call, verb: str, *, target: str) -> Json:
-    """Store and return the finished operation of a call, in the scope of its resource. `target` is a path."""
-    project, place = str(call.params["project"]), _operation_scope(call)
-    count = session.next_incarnation(f"{COMPUTE_OPERATION_KIND}/{project}")
+def _begin_operation(session: StateSession, verb: str, target: Place) -> Json:
+    """Store and return the finished operation of a call, in the scope of its resource."""
+    project, scope = target.project, target.scope or "global"
+    count = session.next_incarnation(f"{_OPERATION_KIND}/{project}")
     digest = hashlib.blake2b(f"{session.seed}/{project}/{count}".encode(), digest_size=14).hexdigest()
     moment = int(session.now.timestamp() * 1000)
     name = f"operation-{moment:013d}-{count:07d}{digest[:6]}-{digest[6:14]}-{digest[14:22]}"
-    now = compute_timestamp(session.now)
-    path = f"projects/{project}/{place}/operations/{name}"
     document: Json = {
-        "kind": "compute#operation",
-        "id": resource_number(path),
-        "name": name,
+        **_identity(session, Place(project, scope, "operations", name)),
         "operationType": verb,
-        "targetLink": COMPUTE_BASE + target,
-        "targetId": resource_number(target),
+        "targetLink": COMPUTE_BASE + target.path,
+        "targetId": _number_of(target.path),
         "status": "DONE",
         "progress": 100,
         "user": "user@example.com",
-        **dict.fromkeys(("insertTime", "startTime", "endTime"), now),
-        "selfLink": COMPUTE_BASE + path,
+        **dict.fromkeys(("insertTime", "startTime", "endTime"), _timestamp(session.now)),
     }
-    if place != "global":
-        document[place.partition("s/")[0]] = f"{COMPUTE_BASE}projects/{project}/{place}"
-    session.resources.put(COMPUTE_OPERATION_KIND, project, name, document)
-    session.resources.trim(COMPUTE_OPERATION_KIND, project, keep=_OPERATIONS_KEPT)
+    session.resources.put(_OPERATION_KIND, project, name, document)
+    session.resources.trim(_OPERATION_KIND, project, keep=_OPERATIONS_KEPT)
     return document
 
 
-def get_compute_operation(session: StateSession, call: Call) -> Json:
-    """Answer get and wait of global, regional and zonal operations."""
+@answers(*(f"compute.{scope}Operations.{verb}" for scope in ("global", "region", "zone") for verb in ("get", "wait")))
+def _get_operation(session: StateSession, call: Call) -> Json:
     project, name = str(call.params["project"]), str(call.params["operation"])
-    path = f"projects/{project}/{_operation_scope(call)}/operations/{name}"
-    found = session.resources.get(COMPUTE_OPERATION_KIND, project, name)
-    if found is None or found["selfLink"] != COMPUTE_BASE + path:
-        raise compute_not_found(path)
+    scopes = (f"{word}s/{call.params[word]}" for word in ("region", "zone") if word in call.params)
+    place = Place(project, next(scopes, "global"), "operations", name)
+    found = session.resources.get(_OPERATION_KIND, project, name)
+    if found is None or found["selfLink"] != COMPUTE_BASE + place.path:
+        raise _not_found(place.path)
     return found
 
 
-def _operation_scope(call: Call) -> str:
-    scopes = (f"{word}s/{call.params[word]}" for word in ("region", "zone") if word in call.params)
-    return next(scopes, "global")
+@answers("compute.projects.get")
+def _get_project(session: StateSession, call: Call) -> Json:
+    project = str(call.params["project"])
+    metadata = session.project(project)
+    common: Json = {"kind": "compute#metadata", "fingerprint": _metadata_fingerprint(metadata)}
+    if metadata.get("items"):
+        common["items"] = metadata["items"]
+    return {
+        "kind": "compute#project",
+        "id": str(number_of_project(project)),
+        "creationTimestamp": "2026-01-01T00:00:00.000-08:00",
+        "name": project,
+        "selfLink": f"{COMPUTE_BASE}projects/{project}",
+        "commonInstanceMetadata": common,
+        "defaultServiceAccount": default_service_account(project),
+        "defaultNetworkTier": "PREMIUM",
+        "xpnProjectStatus": "UNSPECIFIED_XPN_PROJECT_STATUS",
+    }
 
 
-REGION_QUOTA_KIND = "compute.quota"
+@answers("compute.projects.setCommonInstanceMetadata")
+def _set_project_metadata(session: StateSession, call: Call) -> Json:
+    """Replace the metadata of a project: 412 if the fingerprint is not the current one."""
+    project = str(call.params["project"])
+    session.log_request(call.method, project)
+    before = session.project(project)
+    given = call.body.get("fingerprint")
+    if given and given != _metadata_fingerprint(before):
+        # Observed: the message that gcloud prints after a concurrent change.
+        message = "Supplied fingerprint does not match current metadata fingerprint."
+        raise ApiError(412, "FAILED_PRECONDITION", message)
+    session.put_project(project, {**before, "items": call.body.get("items", [])})
+    return _begin_operation(session, "compute.projects.setCommonInstanceMetadata", Place(project, "", ""))
+
+
+def _metadata_fingerprint(metadata: Json) -> str:
+    digest = hashlib.blake2b(json.dumps(metadata.get("items", [])).encode(), digest_size=8).digest()
+    return base64.b64encode(digest).decode()
+
+
+_QUOTA_KIND = "compute.quota"
 # Invented: high enough not to matter unless a seed sets them.
 _DEFAULT_LIMITS = {
     "CPUS": 2400.0,
@@ -206,119 +414,175 @@ _DEFAULT_LIMITS = {
 _WITHOUT_ADDRESS = frozenset({"STOPPED", "PREEMPTED", "TERMINATED"})  # unverified
 
 
+@cache
 def region_names() -> tuple[str, ...]:
     """Return the regions of all zones."""
-    return tuple(sorted({region_of(zone) for zone in location_names()}))
+    return tuple(sorted({_region_of(zone) for zone in location_names()}))
 
 
-def region_of(zone: str) -> str:
-    """Return the region of a zone."""
+def _region_of(zone: str) -> str:
     return zone.rpartition("-")[0]
 
 
-def check_compute_zone(zone: str) -> None:
-    """Raise `ApiError` 400 for a zone that does not exist (words unverified)."""
-    if zone not in location_names():
-        raise invalid_compute_value("zone", zone, "Unknown zone.")
-
-
-def check_region(region: str) -> None:
-    """Raise `ApiError` 400 for a region that does not exist (words unverified)."""
-    if region not in region_names():
-        raise invalid_compute_value("region", region, "Unknown region.")
-
-
-def put_region_quota(
-    session: StateSession, project: str, region: str, *, metric: str, limit: float, usage: float | None
-) -> None:
-    """Store a quota of a region; without a usage it is counted where the sandbox can, else 0."""
-    session.resources.put(REGION_QUOTA_KIND, project, f"{region}/{metric}", {"limit": limit, "usage": usage})
-
-
-def get_zone(session: StateSession, call: Call) -> Json:
-    """Answer zones.get."""
-    del session
-    project, zone = str(call.params["project"]), str(call.params["zone"])
-    if zone not in location_names():
-        raise compute_not_found(f"projects/{project}/zones/{zone}")
-    return _zone_document(project, zone)
-
-
-def list_zones(session: StateSession, call: Call) -> Json:
-    """Answer zones.list: zones with TPUs and some without."""
-    del session
-    project = str(call.params["project"])
-    zones = [_zone_document(project, zone) for zone in location_names()]
-    return list_document(call, "zoneList", f"projects/{project}/zones", zones)
-
-
-def get_region(session: StateSession, call: Call) -> Json:
-    """Answer regions.get, with quotas."""
-    project, region = str(call.params["project"]), str(call.params["region"])
-    if region not in region_names():
-        raise compute_not_found(f"projects/{project}/regions/{region}")
-    return _region_document(session, project, region)
-
-
-def list_regions(session: StateSession, call: Call) -> Json:
-    """Answer regions.list, with quotas."""
-    project = str(call.params["project"])
-    found = [_region_document(session, project, region) for region in region_names()]
-    return list_document(call, "regionList", f"projects/{project}/regions", found)
-
-
-def _zone_document(project: str, zone: str) -> Json:
-    path = f"projects/{project}/zones/{zone}"
+def _zones(_session: StateSession, project: str) -> dict[str, Json]:
+    """Return zones with TPUs and some without."""
+    base = f"{COMPUTE_BASE}projects/{project}"
     return {
-        "kind": "compute#zone",
-        "id": resource_number(f"zones/{zone}"),
-        "name": zone,
-        "description": zone,
-        "status": "UP",
-        "region": f"{COMPUTE_BASE}projects/{project}/regions/{region_of(zone)}",
-        "selfLink": COMPUTE_BASE + path,
+        zone: {
+            "kind": "compute#zone",
+            "id": _number_of(f"zones/{zone}"),
+            "name": zone,
+            "description": zone,
+            "status": "UP",
+            "region": f"{base}/regions/{_region_of(zone)}",
+            "selfLink": f"{base}/zones/{zone}",
+        }
+        for zone in location_names()
     }
 
 
-def _region_document(session: StateSession, project: str, region: str) -> Json:
-    path = f"projects/{project}/regions/{region}"
-    zones = [zone for zone in location_names() if region_of(zone) == region]
-    stored = {
-        found.name.partition("/")[2]: found.document
-        for found in session.resources.list_records(REGION_QUOTA_KIND, project, prefix=f"{region}/")
-    }
-    quotas = []
-    for metric in sorted({*_DEFAULT_LIMITS, *stored}):
-        quota = stored.get(metric, {})
-        usage = quota.get("usage")
-        if usage is None:
-            usage = _count_addresses(session, project, region) if metric == "IN_USE_ADDRESSES" else 0
-        limit = float(quota.get("limit", _DEFAULT_LIMITS.get(metric, 0)))
-        quotas.append({"metric": metric, "limit": limit, "usage": float(usage)})
-    return {
-        "kind": "compute#region",
-        "id": resource_number(f"regions/{region}"),
-        "name": region,
-        "description": region,
-        "status": "UP",
-        "zones": [f"{COMPUTE_BASE}projects/{project}/zones/{zone}" for zone in zones],
-        "quotas": quotas,
-        "selfLink": COMPUTE_BASE + path,
-    }
-
-
-def _count_addresses(session: StateSession, project: str, region: str) -> int:
-    """Count the external addresses of TPU workers in a region (that they count is unverified)."""
-    count = 0
+def _regions(session: StateSession, project: str) -> dict[str, Json]:
+    """Return the regions with their quotas."""
+    base = f"{COMPUTE_BASE}projects/{project}"
+    stored = {found.name: found.document for found in session.resources.list_records(_QUOTA_KIND, project)}
+    addresses: Counter[str] = Counter()  # the external ones of TPU workers (that they count is unverified)
     for node in session.nodes(project):
         phase = node.phase(session.now)
         network = node.document.get("networkConfig") or {}
-        has_address = network.get("enableExternalIps") and phase and phase.state not in _WITHOUT_ADDRESS
-        count += node.workers if has_address and region_of(node.zone) == region else 0
-    return count
+        if network.get("enableExternalIps") and phase and phase.state not in _WITHOUT_ADDRESS:
+            addresses[_region_of(node.zone)] += node.workers
+    found: dict[str, Json] = {}
+    for region in region_names():
+        metrics = {key.partition("/")[2] for key in stored if key.startswith(f"{region}/")}
+        quotas = []
+        for metric in sorted({*_DEFAULT_LIMITS, *metrics}):
+            quota = {"limit": _DEFAULT_LIMITS.get(metric, 0.0), "usage": None, **stored.get(f"{region}/{metric}", {})}
+            counted = addresses[region] if metric == "IN_USE_ADDRESSES" else 0
+            usage = counted if quota["usage"] is None else quota["usage"]
+            quotas.append({"metric": metric, "limit": float(quota["limit"]), "usage": float(usage)})
+        found[region] = {
+            "kind": "compute#region",
+            "id": _number_of(f"regions/{region}"),
+            "name": region,
+            "description": region,
+            "status": "UP",
+            "zones": [f"{base}/zones/{zone}" for zone in location_names() if _region_of(zone) == region],
+            "quotas": quotas,
+            "selfLink": f"{base}/regions/{region}",
+        }
+    return found
 
 
-DISK, INSTANCE = "compute.disk", "compute.instance"
+def _networks(session: StateSession, project: str) -> dict[str, Json]:
+    """Return `default`, or in place of it the networks that the sandbox setting `networks` names."""
+    places = (Place(project, "global", "networks", name) for name in session.setting("networks", [DEFAULT_NETWORK]))
+    return {place.name: {**_identity(session, place), **_network(place, {})} for place in places}
+
+
+def _network(_place: Place, fields: Json) -> Json:
+    return {
+        # API field text: a legacy network has an address range, and no such field.
+        **({} if "IPv4Range" in fields else {"autoCreateSubnetworks": True}),
+        "mtu": 1460,
+        "networkFirewallPolicyEnforcementOrder": "AFTER_CLASSIC_FIREWALL",
+        "routingConfig": {"routingMode": "REGIONAL"},
+        **fields,
+    }
+
+
+def _shown(session: StateSession, project: str, document: Json) -> Json:
+    """Return a resource as the API shows it: a network has the links of its subnetworks."""
+    if document["kind"] != "compute#network":
+        return document
+    found = _resources(session, "subnetworks", project).values()
+    links = [subnetwork["selfLink"] for subnetwork in found if subnetwork["network"] == document["selfLink"]]
+    return {**document, "subnetworks": links} if links else document
+
+
+def _subnetworks(session: StateSession, project: str) -> dict[str, Json]:
+    """Return one subnetwork per region of each auto-mode network."""
+    found: dict[str, Json] = {}
+    for network in _resources(session, "networks", project).values():
+        for region in region_names() if network.get("autoCreateSubnetworks") else ():
+            place = Place(project, f"regions/{region}", "subnetworks", network["name"])
+            fields = {"network": network["name"]}
+            found[place.key] = {**_identity(session, place), **_subnetwork(place, fields)}
+    return found
+
+
+def _subnetwork(place: Place, fields: Json) -> Json:
+    # Auto mode uses a /20 of 10.128.0.0/9 for each region; the assignment here differs from the real one.
+    region = place.scope.partition("/")[2]
+    position = region_names().index(region) if region in region_names() else 0
+    return {
+        "ipCidrRange": f"10.{128 + 2 * position}.0.0/20",
+        "gatewayAddress": f"10.{128 + 2 * position}.0.1",
+        "privateIpGoogleAccess": False,
+        "purpose": "PRIVATE",
+        "stackType": "IPV4_ONLY",
+        "fingerprint": "AAAAAAAAAAA=",
+        **fields,
+        "network": _link(place.project, "global/networks", str(fields.get("network", DEFAULT_NETWORK))),
+    }
+
+
+# Documentation: the rules of the default network.
+_DEFAULT_RULES: Mapping[str, Json] = {
+    "default-allow-icmp": {"sourceRanges": ["0.0.0.0/0"], "allowed": [{"IPProtocol": "icmp"}]},
+    "default-allow-internal": {
+        "sourceRanges": ["10.128.0.0/9"],
+        "allowed": [
+            {"IPProtocol": "tcp", "ports": ["0-65535"]},
+            {"IPProtocol": "udp", "ports": ["0-65535"]},
+            {"IPProtocol": "icmp"},
+        ],
+    },
+    "default-allow-rdp": {"sourceRanges": ["0.0.0.0/0"], "allowed": [{"IPProtocol": "tcp", "ports": ["3389"]}]},
+    "default-allow-ssh": {"sourceRanges": ["0.0.0.0/0"], "allowed": [{"IPProtocol": "tcp", "ports": ["22"]}]},
+}
+
+
+def _firewalls(session: StateSession, project: str) -> dict[str, Json]:
+    if not network_exists(session, project, DEFAULT_NETWORK):
+        return {}
+    found: dict[str, Json] = {}
+    for name, rule in _DEFAULT_RULES.items():
+        place = Place(project, "global", "firewalls", name)
+        found[name] = {**_identity(session, place), **_firewall(place, {"priority": 65534, **rule})}
+    return found
+
+
+def _firewall(place: Place, fields: Json) -> Json:
+    document = {
+        "direction": "INGRESS",
+        "priority": 1000,  # API field text
+        "disabled": False,
+        "logConfig": {"enable": False},
+        **fields,
+        "network": _link(place.project, "global/networks", str(fields.get("network", DEFAULT_NETWORK))),
+    }
+    if (
+        document["direction"] == "INGRESS"
+        and not {"sourceRanges", "sourceTags", "sourceServiceAccounts"} & fields.keys()
+    ):
+        document["sourceRanges"] = ["0.0.0.0/0"]  # API field text
+    return document
+
+
+def _disk(place: Place, fields: Json) -> Json:
+    document = {
+        "status": "READY",
+        "sizeGb": "100",
+        "physicalBlockSizeBytes": "4096",
+        "labelFingerprint": "42WmSpB8rSM=",
+        **fields,
+        "type": _link(place.project, f"{place.scope}/diskTypes", str(fields.get("type", "pd-balanced"))),
+    }
+    if "users" in fields:
+        document["users"] = [_link(place.project, f"{place.scope}/instances", user) for user in fields["users"]]
+    return document
+
+
 # Documentation: the default scopes of a machine.
 _DEFAULT_SCOPES = [
     f"https://www.googleapis.com/auth/{scope}"
@@ -329,179 +593,38 @@ _DEFAULT_SCOPES = [
 ]
 
 
-def put_disk(session: StateSession, project: str, zone: str, name: str, *, fields: Json) -> Json:
-    """Store a disk and return it."""
-    zone = zone.rpartition("/")[2]
-    document = {
-        **resource_identity(session, "disk", f"projects/{project}/zones/{zone}/disks/{name}"),
-        "zone": f"{COMPUTE_BASE}projects/{project}/zones/{zone}",
-        "status": "READY",
-        "sizeGb": "100",
-        "physicalBlockSizeBytes": "4096",
-        "labelFingerprint": "42WmSpB8rSM=",
-        **fields,
-        "type": resource_link(project, f"zones/{zone}/diskTypes", str(fields.get("type", "pd-balanced"))),
-    }
-    if "users" in fields:
-        document["users"] = [resource_link(project, f"zones/{zone}/instances", user) for user in fields["users"]]
-    session.resources.put(DISK, project, f"{zone}/{name}", document)
-    return document
-
-
-def put_instance(session: StateSession, project: str, zone: str, name: str, *, fields: Json) -> Json:
-    """Store a virtual machine and return it."""
-    zone = zone.rpartition("/")[2]
-    region = region_of(zone)
+def _instance(place: Place, fields: Json) -> Json:
+    region = _region_of(place.scope.partition("/")[2])
     network = {
         "kind": "compute#networkInterface",
         "name": "nic0",
-        "network": f"{COMPUTE_BASE}projects/{project}/global/networks/default",
-        "subnetwork": f"{COMPUTE_BASE}projects/{project}/regions/{region}/subnetworks/default",
+        "network": _link(place.project, "global/networks", DEFAULT_NETWORK),
+        "subnetwork": _link(place.project, f"regions/{region}/subnetworks", DEFAULT_NETWORK),
         "networkIP": "10.128.15.2",
         "stackType": "IPV4_ONLY",
     }
-    email = f"{number_of_project(project)}-compute@developer.gserviceaccount.com"
-    document = {
-        **resource_identity(session, "instance", f"projects/{project}/zones/{zone}/instances/{name}"),
-        "zone": f"{COMPUTE_BASE}projects/{project}/zones/{zone}",
+    return {
         "status": "RUNNING",
         "networkInterfaces": [network],
-        "serviceAccounts": [{"email": email, "scopes": _DEFAULT_SCOPES}],
+        "serviceAccounts": [{"email": default_service_account(place.project), "scopes": _DEFAULT_SCOPES}],
         "scheduling": {"onHostMaintenance": "MIGRATE", "automaticRestart": True, "preemptible": False},
         "metadata": {"kind": "compute#metadata", "fingerprint": "AAAAAAAAAAA="},
         "tags": {"fingerprint": "42WmSpB8rSM="},
         "labelFingerprint": "42WmSpB8rSM=",
         **fields,
-        "machineType": resource_link(
-            project, f"zones/{zone}/machineTypes", str(fields.get("machineType", "n1-standard-2"))
+        "machineType": _link(
+            place.project, f"{place.scope}/machineTypes", str(fields.get("machineType", "n1-standard-2"))
         ),
     }
-    session.resources.put(INSTANCE, project, f"{zone}/{name}", document)
-    return document
 
 
-def get_disk(session: StateSession, call: Call) -> Json:
-    """Answer disks.get."""
-    return _get_zonal(session, call, DISK, "disk")
-
-
-def list_disks(session: StateSession, call: Call) -> Json:
-    """Answer disks.list."""
-    return _list_zonal(session, call, DISK, "disk")
-
-
-def get_instance(session: StateSession, call: Call) -> Json:
-    """Answer instances.get."""
-    return _get_zonal(session, call, INSTANCE, "instance")
-
-
-def list_instances(session: StateSession, call: Call) -> Json:
-    """Answer instances.list."""
-    return _list_zonal(session, call, INSTANCE, "instance")
-
-
-def aggregate_disks(session: StateSession, call: Call) -> Json:
-    """Answer disks.aggregatedList."""
-    return _aggregate_zonal(session, call, DISK, "disk")
-
-
-def aggregate_instances(session: StateSession, call: Call) -> Json:
-    """Answer instances.aggregatedList."""
-    return _aggregate_zonal(session, call, INSTANCE, "instance")
-
-
-def _aggregate_zonal(session: StateSession, call: Call, kind: str, word: str) -> Json:
-    stored = session.resources.list_records(kind, str(call.params["project"]))
-    found = [(f"zones/{entry.name.partition('/')[0]}", entry.document) for entry in stored]
-    scopes = [f"zones/{zone}" for zone in location_names()]
-    return aggregated_document(call, f"{word}AggregatedList", f"{word}s", entries=found, scopes=scopes)
-
-
-def _get_zonal(session: StateSession, call: Call, kind: str, word: str) -> Json:
-    project, zone, name = str(call.params["project"]), str(call.params["zone"]), str(call.params[word])
-    check_compute_zone(zone)
-    found = session.resources.get(kind, project, f"{zone}/{name}")
-    if found is None:
-        raise compute_not_found(f"projects/{project}/zones/{zone}/{word}s/{name}")
-    return found
-
-
-def _list_zonal(session: StateSession, call: Call, kind: str, word: str) -> Json:
-    project, zone = str(call.params["project"]), str(call.params["zone"])
-    check_compute_zone(zone)
-    found = [entry.document for entry in session.resources.list_records(kind, project, prefix=f"{zone}/")]
-    return list_document(call, f"{word}List", f"projects/{project}/zones/{zone}/{word}s", found)
-
-
-def start_instance(session: StateSession, call: Call) -> Json:
-    """Answer instances.start."""
-    return _change_instance(session, call, {"status": "RUNNING"}, verb="start")
-
-
-def stop_instance(session: StateSession, call: Call) -> Json:
-    """Answer instances.stop."""
-    return _change_instance(session, call, {"status": "TERMINATED"}, verb="stop")
-
-
-def set_instance_service_account(session: StateSession, call: Call) -> Json:
-    """Answer instances.setServiceAccount: only for a stopped machine (documentation)."""
-    machine = get_instance(session, call)
-    if machine["status"] != "TERMINATED":
-        # Observed: the words that users of gcloud quote.
-        message = "The instance must be stopped before the service account can be changed."
-        raise ApiError(400, "INVALID_ARGUMENT", message, reason="resourceNotReady")
-    email = str(call.body.get("email") or "default")
-    if email == "default":
-        email = f"{number_of_project(str(call.params['project']))}-compute@developer.gserviceaccount.com"
-    account = {"email": email, "scopes": call.body.get("scopes") or []}
-    return _change_instance(session, call, {"serviceAccounts": [account]}, verb="setServiceAccount")
-
-
-def _change_instance(session: StateSession, call: Call, change: Json, *, verb: str) -> Json:
-    project, zone, name = (str(call.params[key]) for key in ("project", "zone", "instance"))
-    machine = get_instance(session, call)
-    path = f"projects/{project}/zones/{zone}/instances/{name}"
-    session.log_request(call.method, path)
-    session.resources.put(INSTANCE, project, f"{zone}/{name}", {**machine, **change})
-    return begin_compute_operation(session, call, verb, target=path)
-
-
-def get_compute_project(session: StateSession, call: Call) -> Json:
-    """Answer projects.get."""
-    project = str(call.params["project"])
-    metadata = session.project(project)
-    common: Json = {"kind": "compute#metadata", "fingerprint": _metadata_fingerprint(metadata)}
-    if metadata.get("items"):
-        common["items"] = metadata["items"]
-    return {
-        "kind": "compute#project",
-        "id": str(number_of_project(project)),
-        "creationTimestamp": "2026-01-01T00:00:00.000-08:00",
-        "name": project,
-        "selfLink": f"{COMPUTE_BASE}projects/{project}",
-        "commonInstanceMetadata": common,
-        "defaultServiceAccount": f"{number_of_project(project)}-compute@developer.gserviceaccount.com",
-        "defaultNetworkTier": "PREMIUM",
-        "xpnProjectStatus": "UNSPECIFIED_XPN_PROJECT_STATUS",
-    }
-
-
-def set_common_instance_metadata(session: StateSession, call: Call) -> Json:
-    """Answer projects.setCommonInstanceMetadata: 412 if the fingerprint is not the current one."""
-    project = str(call.params["project"])
-    session.log_request(call.method, project)
-    before = session.project(project)
-    given = call.body.get("fingerprint")
-    if given and given != _metadata_fingerprint(before):
-        # Observed: the message that gcloud prints after a concurrent change.
-        message = "Supplied fingerprint does not match current metadata fingerprint."
-        raise ApiError(412, "FAILED_PRECONDITION", message)
-    session.put_project(project, {**before, "items": call.body.get("items", [])})
-    return begin_compute_operation(
-        session, call, "compute.projects.setCommonInstanceMetadata", target=f"projects/{project}"
-    )
-
-
-def _metadata_fingerprint(metadata: Json) -> str:
-    digest = hashlib.blake2b(json.dumps(metadata.get("items", [])).encode(), digest_size=8).digest()
-    return base64.b64encode(digest).decode()
+_KINDS: Mapping[str, _Kind] = {
+    "zones": _Kind("zone", builtin=_zones),
+    "regions": _Kind("region", builtin=_regions),
+    "networks": _Kind("network", _network, _networks),
+    "subnetworks": _Kind("subnetwork", _subnetwork, _subnetworks),
+    "firewalls": _Kind("firewall", _firewall, _firewalls),
+    "disks": _Kind("disk", _disk),
+    "instances": _Kind("instance", _instance),
+    "operations": _Kind("operation"),
+}

@@ -10,7 +10,6 @@ googleapiclient itself is never imported here (130-200 ms): only its files are r
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import re
 import threading
@@ -233,13 +232,6 @@ def _template_expression(path: str) -> re.Pattern[str]:
 # Field (absent at the root of the message) and description, as in `google.rpc.BadRequest`.
 Violation = tuple[str | None, str]
 
-_JSON_TYPES: Mapping[str, type | tuple[type, ...]] = {
-    "boolean": bool,
-    "integer": int,
-    "number": (int, float),
-    "string": str,
-}
-
 
 def check_request(route: ApiRoute, query: Iterable[tuple[str, str]], body: Any = None) -> Call:
     """Return the call that a request means, its values in the document's types and names.
@@ -267,13 +259,6 @@ def check_request(route: ApiRoute, query: Iterable[tuple[str, str]], body: Any =
     return Call(document.service.version, method.id, {**route.path_params, **params}, content)
 
 
-def check_response_body(version: str, schema_name: str, value: Any, *, api: str = "tpu") -> list[str]:
-    """Return the errors in a response: unknown fields, wrong types, unknown enum names. For tests."""
-    reader = _SchemaReader(load_document(api, version), strict=True)
-    reader.read_value({"$ref": schema_name}, value, owner="", name=schema_name, path="")
-    return [description for _, description in reader.violations]
-
-
 def schema_bad_request(*violations: Violation) -> ApiError:
     """Return the 400 that lists violations in `google.rpc.BadRequest`."""
     listed = [
@@ -285,15 +270,10 @@ def schema_bad_request(*violations: Violation) -> ApiError:
 
 
 class _SchemaReader:
-    """Reads one message, collecting all its errors.
+    """Reads one message, collecting all its errors. With `keeps_null` null is kept, else it is the same as absent."""
 
-    `strict` is for the sandbox's own output: only the document's spelling and JSON types. With `keeps_null` null is
-    kept, else it is the same as absent.
-    """
-
-    def __init__(self, document: DiscoveryDocument, *, strict: bool = False, keeps_null: bool = False) -> None:
+    def __init__(self, document: DiscoveryDocument, *, keeps_null: bool) -> None:
         self._document = document
-        self._strict = strict
         self._keeps_null = keeps_null
         self.violations: list[Violation] = []
         self.missing: list[Violation] = []
@@ -345,8 +325,6 @@ class _SchemaReader:
         if kind == "any":
             return value
         if kind == "array":
-            if not isinstance(value, list) and self._strict:
-                self._invalid(path, f"(array), {quoted(value)}")
             elements = value if isinstance(value, list) else [value]
             return [
                 self.read_value(spec["items"], element, owner=owner, name=name, path=f"{path}[{index}]")
@@ -358,18 +336,11 @@ class _SchemaReader:
             self._wrong_shape(value, name=name, path=path)
             return None
         names = spec.get("enum", [])
-        numbers: Mapping[str, int] = {}
-        if names and self._document.service.api == "tpu" and not self._strict:
-            numbers = enum_numbers(owner, name, names)
+        numbers = enum_numbers(owner, name, names) if names and self._document.service.api == "tpu" else {}
         # `DISK_MODE_UNSPECIFIED` is the first name of the proto enum `DiskMode`.
         stem, _, unspecified = names[0].rpartition("_") if names else ("", "", "")
         words = stem if unspecified == "UNSPECIFIED" else snake_case(name)
         enum_name = "".join(word.capitalize() for word in words.split("_"))
-        if self._strict:
-            expected = _JSON_TYPES.get(spec.get("type", ""), object)
-            if not isinstance(value, expected) or (isinstance(value, bool) and spec.get("type") != "boolean"):
-                self._invalid(path, f"({spec.get('type')}), {quoted(value)}")
-                return None
         try:
             enum_type = f"{self._document.service.package}.{owner}.{enum_name}"
             return read_scalar(spec, value, field=name, enum_type=enum_type, numbers=numbers)
@@ -395,9 +366,7 @@ class _SchemaReader:
         return None
 
     def _read_members(self, properties: Mapping[str, Json], value: Json, *, owner: str, path: str) -> Json:
-        spellings = {name: name for name in properties}
-        if not self._strict:
-            spellings = {**{snake_case(name): name for name in properties}, **spellings}
+        spellings = {**{snake_case(name): name for name in properties}, **{name: name for name in properties}}
         content: Json = {}
         for given, member in value.items():
             name = spellings.get(given)
@@ -405,7 +374,7 @@ class _SchemaReader:
                 self.unknown(given, path, "Cannot find field.")
             elif member is None and self._keeps_null:
                 content[name] = None
-            elif member is not None or self._strict:
+            elif member is not None:
                 place = f"{path}.{snake_case(name)}" if path else snake_case(name)
                 content[name] = self.read_value(properties[name], member, owner=owner, name=name, path=place)
         for name, spec in properties.items():
@@ -435,17 +404,21 @@ _RANGES = {
     "int64": (-(2**63), 2**63 - 1),
     "uint64": (0, 2**64 - 1),
 }
-_TYPE_NAMES = {"byte": "TYPE_BYTES", "float": "TYPE_FLOAT", "double": "TYPE_DOUBLE"}
+# Type, pattern and complaint.
 _WELL_KNOWN = {
-    "google-datetime": ("google.protobuf.Timestamp", "timestamp"),
-    "google-duration": ("google.protobuf.Duration", "duration"),
+    "google-datetime": (
+        "Timestamp",
+        re.compile(
+            r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)"
+        ),
+        "Illegal timestamp format; timestamps must end with 'Z' or have a valid timezone offset.",
+    ),
+    "google-duration": (
+        "Duration",
+        re.compile(r"-?\d{1,12}(\.\d{1,9})?s"),
+        "Illegal duration format; duration must end with 's'",
+    ),
 }
-_TIMESTAMP = re.compile(
-    r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)"
-)
-_DURATION = re.compile(r"-?\d{1,12}(\.\d{1,9})?s")
-_BAD_TIMESTAMP = "Illegal timestamp format; timestamps must end with 'Z' or have a valid timezone offset."
-_BAD_DURATION = "Illegal duration format; duration must end with 's'"
 
 # Enum numbers that are not the position of the name in the document. Source: the enums of google-cloud-tpu 1.28.
 _STATES = ["CREATING", "READY", "RESTARTING", "REIMAGING", "DELETING", "REPAIRING"]
@@ -505,41 +478,34 @@ def read_scalar(
     `spec` is the document's declaration. `enum_type` is the full name of the enum's proto type, `numbers` the meaning of
     integers in it. Raises `ScalarError`.
     """
-    if "enum" in spec:
-        return _read_enum(spec["enum"], value, enum_type=enum_type, numbers=numbers or {})
-    kind, form = spec.get("type"), spec.get("format")
-    if kind == "any":
-        return value
+    kind, form = spec.get("type"), spec.get("format", "")
     if form in _WELL_KNOWN:
-        type_name, word = _WELL_KNOWN[form]
-        prefix = f"(type.googleapis.com/{type_name}), Field '{field}', "
-        if not isinstance(value, str):
-            raise ScalarError(f"{prefix}Invalid data type for {word}, value is {quoted(value)}")
-        pattern, complaint = (_TIMESTAMP, _BAD_TIMESTAMP) if word == "timestamp" else (_DURATION, _BAD_DURATION)
-        if not pattern.fullmatch(value):
-            raise ScalarError(prefix + complaint)
-        return value
-    if form in _RANGES:
-        number = _read_integer(form, value)
-        return str(number) if kind == "string" else number
-    if kind == "integer":
-        return _read_integer("int32", value)
-    if form == "byte":
-        return _read_bytes(value)
-    if kind == "boolean":
-        return _read_boolean(value)
-    if kind == "number":
-        return _read_float(value)
-    if not isinstance(value, str):
-        raise ScalarError(f"(TYPE_STRING), {quoted(value)}")
-    return value
+        return _read_well_known(form, value, field=field)
+    form = form or {"integer": "int32", "boolean": "bool", "number": "double"}.get(str(kind), "string")
+    try:
+        if "enum" in spec:
+            form = ""
+            return _read_enum(spec["enum"], value, numbers or {})
+        if form in _RANGES:
+            number = _read_integer(form, value)
+            return str(number) if kind == "string" else number
+        if form == "byte":
+            return _read_bytes(value)
+        if kind == "boolean":
+            return {"true": True, "false": False}[value] if isinstance(value, str) else _checked(value, bool)
+        if kind == "number":
+            return float(value) if isinstance(value, str) else _checked(value, int, float)
+        return _checked(value, str)
+    except (ValueError, KeyError, StopIteration):
+        name = f"TYPE_{ {'byte': 'BYTES'}.get(form, form.upper()) }" if form else f"type.googleapis.com/{enum_type}"
+        reason = "Base64 decoding failed for " if form == "byte" else ""
+        raise ScalarError(f"({name}), {reason}{quoted(value)}") from None
 
 
 def read_query_value(spec: Json, text: str, *, field: str) -> Any:
     """Return a query parameter's value with the document's type; booleans in any case, as gcloud sends `True`."""
-    if spec.get("type") == "boolean":
-        return _read_boolean(text.lower(), shown=text)
-    return read_scalar(spec, text, field=field, enum_type=field)
+    value = text.lower() if spec.get("type") == "boolean" and text.lower() in {"true", "false"} else text
+    return read_scalar(spec, value, field=field, enum_type=field)
 
 
 def quoted(value: Any) -> str:
@@ -547,54 +513,42 @@ def quoted(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _read_enum(names: list[str], value: Any, *, enum_type: str, numbers: Mapping[str, int]) -> str:
-    if isinstance(value, str) and value in names:
-        return value
-    wanted = int(value) if isinstance(value, str) and re.fullmatch(r"-?\d{1,10}", value) else value
-    if isinstance(wanted, int) and not isinstance(wanted, bool):
-        for name, number in numbers.items():
-            if number == wanted:
-                return name
-    raise ScalarError(f"(type.googleapis.com/{enum_type}), {quoted(value)}")
-
-
-def _read_integer(form: str, value: Any) -> int:
-    number: int | None = None
-    if isinstance(value, str):
-        number = int(value) if re.fullmatch(r"-?\d{1,20}", value) else None
-    elif isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1:
-        number = int(value)
-    low, high = _RANGES[form]
-    if number is None or not low <= number <= high:
-        raise ScalarError(f"(TYPE_{form.upper()}), {quoted(value)}")
-    return number
-
-
-def _read_boolean(value: Any, *, shown: Any = None) -> bool:
-    if isinstance(value, bool):
-        return value
-    if value in ("true", "false"):
-        return bool(value == "true")
-    raise ScalarError(f"(TYPE_BOOL), {quoted(value if shown is None else shown)}")
-
-
-def _read_float(value: Any) -> float:
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError as error:
-            raise ScalarError(f"(TYPE_DOUBLE), {quoted(value)}") from error
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ScalarError(f"(TYPE_DOUBLE), {quoted(value)}")
+def _checked(value: Any, *types: type) -> Any:
+    if type(value) not in types:
+        raise ValueError
     return value
 
 
+def _read_well_known(form: str, value: Any, *, field: str) -> str:
+    name, pattern, complaint = _WELL_KNOWN[form]
+    if isinstance(value, str) and pattern.fullmatch(value):
+        return value
+    if not isinstance(value, str):
+        complaint = f"Invalid data type for {name.lower()}, value is {quoted(value)}"
+    raise ScalarError(f"(type.googleapis.com/google.protobuf.{name}), Field '{field}', {complaint}")
+
+
+def _read_enum(names: list[str], value: Any, numbers: Mapping[str, int]) -> str:
+    if isinstance(value, str) and value in names:
+        return value
+    wanted = _read_integer("int32", value)
+    return next(name for name, number in numbers.items() if number == wanted)
+
+
+def _read_integer(form: str, value: Any) -> int:
+    if not (
+        re.fullmatch(r"-?\d{1,20}", value) if isinstance(value, str) else _checked(value, int, float) == value // 1
+    ):
+        raise ValueError
+    low, high = _RANGES[form]
+    if not low <= int(value) <= high:
+        raise ValueError
+    return int(value)
+
+
 def _read_bytes(value: Any) -> str:
-    text = value.rstrip("=").replace("-", "+").replace("_", "/") if isinstance(value, str) else "*"
-    try:
-        base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise ScalarError(f"({_TYPE_NAMES['byte']}), Base64 decoding failed for {quoted(value)}") from error
+    text = _checked(value, str).rstrip("=").replace("-", "+").replace("_", "/")
+    base64.b64decode(text + "=" * (-len(text) % 4), validate=True)  # binascii.Error is a ValueError
     return str(value)
 
 

@@ -6,11 +6,11 @@ and the queued resource that owns the node.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any
 
 from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import InvalidInputError
@@ -26,6 +26,7 @@ from tpuctl.sandbox.lifecycle import (
     preempted_timeline,
     timeline_until,
 )
+from tpuctl.sandbox.state_session import QueuedRecord
 from tpuctl.sandbox.tpu_operations import settle_operations
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.api_calls import Call, Json
     from tpuctl.sandbox.lifecycle import Timeline
     from tpuctl.sandbox.state import SandboxState
-    from tpuctl.sandbox.state_session import NodeRecord, QueuedRecord, StateSession
+    from tpuctl.sandbox.state_session import NodeRecord, StateSession
 
 
 class FaultKind(StrEnum):
@@ -108,6 +109,14 @@ NODE_FAULT_KINDS = frozenset(
 )
 
 
+CALL_FAULT_KINDS = frozenset(
+    {
+        *(FaultKind.DROP_BEFORE, FaultKind.DROP_AFTER, FaultKind.HTTP_ERROR, FaultKind.SLOW),
+        *(FaultKind.UNAUTHENTICATED, FaultKind.UNREACHABLE),
+    }
+)
+
+
 def apply_fault(
     timeline: Timeline, fault: Fault, now: datetime, pace: PhaseDurations, *, owned: bool, is_new: bool
 ) -> Timeline | None:
@@ -125,7 +134,7 @@ def apply_fault(
             before = timeline[: index + 1] if timeline[index].at < now else timeline[:index]
             return (*before, unhealthy, *_phases_after(timeline[index:], "READY"))
         case FaultKind.HANG:
-            return hang_in_state(timeline, fault, now)
+            return _hang_in_state(timeline, fault, now)
         case FaultKind.PREEMPT:
             ready = first_time_in(timeline, "READY", since=now) if is_new else None
             at = (ready or now) + fault.after
@@ -165,7 +174,7 @@ def _change_ready_phases(timeline: Timeline, now: datetime, **changes: Any) -> T
     return (*timeline[:index], *marked, *timeline[until:])
 
 
-def hang_in_state(timeline: Timeline, fault: Fault, now: datetime) -> Timeline | None:
+def _hang_in_state(timeline: Timeline, fault: Fault, now: datetime) -> Timeline | None:
     """Return the timeline with the fault's state extended. None if the node does not leave or reach that state."""
     index = _current_or_next(timeline, fault.state, now)
     later = _phases_after(timeline[index:], fault.state) if index is not None else ()
@@ -184,7 +193,7 @@ def _maintain(timeline: Timeline, fault: Fault, now: datetime) -> Timeline | Non
         return None
     known = max(timeline[index].at, now)
     begin = max(fault.at or known + fault.after, known)
-    end = begin + (fault.duration or timedelta(minutes=10))
+    end = begin + (fault_duration(fault) or timedelta())
     later = _phases_after(timeline[index:], "READY")
     last = timeline[len(timeline) - len(later) - 1]
     steady = replace(last, state="READY", health="HEALTHY", description="")
@@ -216,46 +225,24 @@ def _phases_after(rest: Timeline, state: str) -> tuple[LifecyclePhase, ...]:
 
 def dump_fault(fault: Fault) -> Json:
     """Return a fault as JSON."""
-    values: Json = {name: getattr(fault, name) for name in Fault.__slots__}
-    values["after"] = fault.after.total_seconds()
-    values["duration"] = fault.duration.total_seconds() if fault.duration is not None else None
-    values["at"] = fault.at.isoformat() if fault.at else None
-    return values
+    return {
+        **asdict(fault),
+        "after": fault.after.total_seconds(),
+        "duration": fault.duration.total_seconds() if fault.duration is not None else None,
+        "at": fault.at.isoformat() if fault.at else None,
+    }
 
 
 def load_fault(values: Json) -> Fault:
     """Return a fault read from JSON."""
     duration, at = values["duration"], values["at"]
-    return Fault(
-        **{
-            **values,
-            "kind": FaultKind(values["kind"]),
-            "after": timedelta(seconds=values["after"]),
-            "duration": timedelta(seconds=duration) if duration is not None else None,
-            "at": datetime.fromisoformat(at) if at else None,
-        }
-    )
-
-
-class CallFaultKind(StrEnum):
-    """What can happen to a call in place of, or around, its answer."""
-
-    DROP_BEFORE = "drop-before"
-    DROP_AFTER = "drop-after"
-    HTTP_ERROR = "http-error"
-    SLOW = "slow"
-    UNAUTHENTICATED = "unauthenticated"
-
-
-@dataclass(frozen=True, slots=True)
-class CallFault:
-    """The fault of one call. `retry_after` is in seconds, for the header; `delay` is sandbox time."""
-
-    kind: CallFaultKind
-    status: int = 503
-    retry_after: int | None = None
-    delay: timedelta = field(default_factory=timedelta)
-    message: str = ""
+    changed = {
+        "kind": FaultKind(values["kind"]),
+        "after": timedelta(seconds=values["after"]),
+        "duration": timedelta(seconds=duration) if duration is not None else None,
+        "at": datetime.fromisoformat(at) if at else None,
+    }
+    return Fault(**{**values, **changed})
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,32 +267,19 @@ class FaultTarget:
         return cls(call.method, pairs.get("projects", ""), pairs.get("locations", ""), str(node or named or ""))
 
 
-def take_call_fault(sandbox: SandboxState, call: Call) -> CallFault | None:
+def take_call_fault(sandbox: SandboxState, call: Call) -> Fault | None:
     """Return the fault that a call meets, if any, and use it up. An unreachable zone has the lowest priority and stays."""
     target = FaultTarget.of(call)
     with sandbox.read() as session:
-        fault = next((fault for _, fault in _matching_faults(session, target, _CALL_KINDS)), None)
+        fault = next((fault for _, fault in _matching_faults(session, target, CALL_FAULT_KINDS)), None)
         if fault is None or fault.count == 0 or fault.kind is FaultKind.UNREACHABLE:
-            return _to_call(fault, target) if fault else None  # no write transaction: the fault is not used up
+            return fault  # no write transaction: the fault is not used up
     with sandbox.write() as session:
-        for fault_id, fault in _matching_faults(session, target, _CALL_KINDS):
+        for fault_id, fault in _matching_faults(session, target, CALL_FAULT_KINDS):
             if fault.kind is not FaultKind.UNREACHABLE:
                 _use_up(session, fault_id, fault)
-            return _to_call(fault, target)
+            return fault
     return None
-
-
-def _to_call(fault: Fault, target: FaultTarget) -> CallFault:
-    if fault.kind is FaultKind.UNREACHABLE:
-        return CallFault(CallFaultKind.HTTP_ERROR, 503, message=f"The location {target.zone} is unreachable.")
-    kind = CallFaultKind(fault.kind.value)
-    delay = fault.duration or timedelta(seconds=30)
-    delay = delay if kind is CallFaultKind.SLOW else timedelta()
-    status = 401 if kind is CallFaultKind.UNAUTHENTICATED else fault.status
-    return CallFault(kind, status, fault.retry_after, delay, fault.message)
-
-
-_CALL_KINDS = frozenset({*(FaultKind(kind.value) for kind in CallFaultKind), FaultKind.UNREACHABLE})
 
 
 def add_fault(session: StateSession, fault: Fault) -> int:
@@ -321,7 +295,7 @@ def add_fault(session: StateSession, fault: Fault) -> int:
         )
     fault_id = session.put_fault(dump_fault(fault))
     if fault.kind in NODE_FAULT_KINDS:
-        apply_to_existing(session, fault_id)
+        _apply_to_existing(session, fault_id)
     return fault_id
 
 
@@ -340,53 +314,48 @@ def remove_fault(session: StateSession, fault_id: int) -> bool:
 
 def get_fault(session: StateSession, fault_id: int) -> Fault | None:
     """Return a fault by its id. None if it is used up."""
-    return next((fault for known, fault in list_faults(session) if known == fault_id), None)
+    return dict(list_faults(session)).get(fault_id)
 
 
-def apply_faults(session: StateSession, node: NodeRecord, timeline: Timeline, pace: PhaseDurations) -> Timeline:
-    """Return a new timeline with the matching faults applied, and use them up."""
-    for fault_id, fault in _matching_faults(session, _target(node), NODE_FAULT_KINDS):
-        changed = apply_fault(timeline, fault, session.now, pace, owned=bool(node.queued_resource), is_new=True)
+def apply_faults(session: StateSession, record: NodeRecord | QueuedRecord, timeline: Timeline) -> Timeline:
+    """Return a new timeline of a record with the matching faults applied, and use them up."""
+    for fault_id, fault in _matching_faults(session, _target(record), NODE_FAULT_KINDS):
+        changed = _apply_to_record(session, fault, record, timeline, is_new=True)
         if changed is not None:
             timeline = changed
             _use_up(session, fault_id, fault)
     return timeline
 
 
-def apply_fault_to_node(
-    session: StateSession, fault_id: int, node: NodeRecord, pace: PhaseDurations
+def _apply_to_record(
+    session: StateSession, fault: Fault, record: NodeRecord | QueuedRecord, timeline: Timeline, *, is_new: bool
 ) -> Timeline | None:
-    """Return the timeline of an existing node under a fault and use the fault up. None if the fault does not apply."""
-    fault = get_fault(session, fault_id)
-    if fault is None or not _matches(fault, _target(node)):
-        return None
-    owned = bool(node.queued_resource)
-    timeline = apply_fault(node.timeline, fault, session.now, pace, owned=owned, is_new=not session.exists(node))
-    if timeline is not None:
+    """Return a record's timeline under a fault. None if the fault does not affect it: a queued resource can only hang."""
+    if isinstance(record, QueuedRecord):
+        hangs = fault.kind is FaultKind.HANG and fault.state in _QUEUED_STATES
+        return _hang_in_state(timeline, fault, session.now) if hangs else None
+    owned, pace = bool(record.queued_resource), durations_of(session, record)
+    return apply_fault(timeline, fault, session.now, pace, owned=owned, is_new=is_new)
+
+
+def _apply_to_existing(session: StateSession, fault_id: int) -> None:
+    """Apply a new fault to the existing nodes and queued resources, in order of zone and name, until it is used up."""
+    records: list[NodeRecord | QueuedRecord] = [*session.nodes(), *session.queued_resources()]
+    for record in records:
+        fault = get_fault(session, fault_id)
+        if fault is None:
+            return
+        if not _matches(fault, _target(record)):
+            continue
+        timeline = _apply_to_record(session, fault, record, record.timeline, is_new=not session.exists(record))
+        if timeline is None:
+            continue
         _use_up(session, fault_id, fault)
-    return timeline
-
-
-def apply_queued_faults(session: StateSession, record: QueuedRecord) -> Timeline:
-    """Return the new timeline of a queued resource with the matching hangs applied, and use them up."""
-    timeline = record.timeline
-    for fault_id, fault in _matching_faults(session, _queued_target(record), frozenset({FaultKind.HANG})):
-        changed = hang_in_state(timeline, fault, session.now) if fault.state in _QUEUED_STATES else None
-        if changed is not None:
-            timeline = changed
-            _use_up(session, fault_id, fault)
-    return timeline
-
-
-def apply_fault_to_queued_resource(session: StateSession, fault_id: int, record: QueuedRecord) -> Timeline | None:
-    """Return the timeline of an existing queued resource under a fault and use it up. None if the fault does not apply."""
-    fault = get_fault(session, fault_id)
-    if fault is None or fault.kind is not FaultKind.HANG or fault.state not in _QUEUED_STATES:
-        return None
-    timeline = hang_in_state(record.timeline, fault, session.now) if _matches(fault, _queued_target(record)) else None
-    if timeline is not None:
-        _use_up(session, fault_id, fault)
-    return timeline
+        if isinstance(record, QueuedRecord):
+            _delay_planned_nodes(session, record, timeline)
+            store_queued_resource(session, record, timeline)
+        else:
+            store_node(session, record, timeline)
 
 
 def take_fault(session: StateSession, kind: FaultKind, target: FaultTarget) -> Fault | None:
@@ -406,7 +375,7 @@ def take_fault(session: StateSession, kind: FaultKind, target: FaultTarget) -> F
 def ssh_key_delay(session: StateSession, node: NodeRecord) -> timedelta:
     """Return the time from a change of the metadata until its ssh keys work. Does not use up the fault."""
     faults = _matching_faults(session, _target(node), frozenset({FaultKind.SSH_KEY_LATE}))
-    return max((fault.duration or timedelta(minutes=1) for _, fault in faults), default=timedelta())
+    return max((fault_duration(fault) or timedelta() for _, fault in faults), default=timedelta())
 
 
 def unreachable_zones(session: StateSession, project: str, zones: tuple[str, ...]) -> tuple[str, ...]:
@@ -417,12 +386,8 @@ def unreachable_zones(session: StateSession, project: str, zones: tuple[str, ...
     )
 
 
-def _target(node: NodeRecord) -> FaultTarget:
-    return FaultTarget("", node.project, node.zone, node.node_id)
-
-
-def _queued_target(record: QueuedRecord) -> FaultTarget:
-    return FaultTarget("", record.project, record.zone, record.queued_resource_id)
+def _target(record: NodeRecord | QueuedRecord) -> FaultTarget:
+    return FaultTarget("", record.project, record.zone, record.name.rpartition("/")[2])
 
 
 def _matching_faults(
@@ -512,21 +477,6 @@ def follow_nodes(session: StateSession, owner: QueuedRecord, *, initiator: str) 
     return tuple(kept)
 
 
-def apply_to_existing(session: StateSession, fault_id: int) -> None:
-    """Apply a new fault to the existing nodes and queued resources, in order of zone and name."""
-    for node in session.nodes():
-        if get_fault(session, fault_id) is None:
-            return
-        timeline = apply_fault_to_node(session, fault_id, node, durations_of(session, node))
-        if timeline is not None:
-            store_node(session, node, timeline)
-    for record in session.queued_resources():
-        timeline = apply_fault_to_queued_resource(session, fault_id, record)
-        if timeline is not None:
-            _delay_planned_nodes(session, record, timeline)
-            store_queued_resource(session, record, timeline)
-
-
 def _delay_planned_nodes(session: StateSession, record: QueuedRecord, timeline: Timeline) -> None:
     """Delay the nodes that a queued resource has not started to create until its new turn, or forever."""
     planned = first_time_in(record.timeline, "PROVISIONING", since=session.now)
@@ -567,28 +517,21 @@ def operation_failure(fault: Fault, target: FaultTarget, tier: CapacityTier) -> 
     """
     collection, verb = target.method.split(".")[-2:]
     name = f"projects/{target.project}/locations/{target.zone}/{collection}/{target.node}"
-    match fault.code:
-        case _ if fault.message:
-            message = fault.message
-        case 3:
-            message = invalid_field("Network", "default").message  # observed on a call: tensorflow/tpu#877
-        case 5:
-            message = not_found(name).message  # unverified
-        case 6:
-            message = already_exists(name).message  # observed on a call: skypilot#129
-        case 7:
-            message = f"Permission 'tpu.{collection}.{verb}' denied on '{name}'"  # observed: tensorflow/tpu#296
-        case 8:
-            message = describe_shortage(target.zone, tier)  # observed
-        case 9 if verb in {"create", "start"}:
-            message = describe_shortage(
-                target.zone, CapacityTier.RESERVED
-            )  # observed with this code too: skypilot source
-        case 13:
-            message = "an internal error has occurred"  # observed: terraform-provider-google#16147
-        case code:
-            message = _UNVERIFIED.get(code) or f"The operation failed with code {code}. {error_id(name)}"
-    return {"code": fault.code, "message": message}
+    messages = {
+        3: invalid_field("Network", "default").message,  # observed on a call: tensorflow/tpu#877
+        5: not_found(name).message,  # unverified
+        6: already_exists(name).message,  # observed on a call: skypilot#129
+        7: f"Permission 'tpu.{collection}.{verb}' denied on '{name}'",  # observed: tensorflow/tpu#296
+        8: describe_shortage(target.zone, tier),  # observed
+        13: "an internal error has occurred",  # observed: terraform-provider-google#16147
+        **_UNVERIFIED,
+    }
+    if verb in {"create", "start"}:
+        messages[9] = describe_shortage(
+            target.zone, CapacityTier.RESERVED
+        )  # observed with this code too: skypilot source
+    general = f"The operation failed with code {fault.code}. {error_id(name)}"
+    return {"code": fault.code, "message": fault.message or messages.get(fault.code, general)}
 
 
 _UNVERIFIED = {
@@ -605,12 +548,6 @@ _UNVERIFIED = {
 }
 
 
-def describe_fault(fault: Fault) -> str:
-    """Describe the event that a fault causes: `trainer is READY but UNHEALTHY_TENSORFLOW until a restart, once`."""
-    often = "until it is removed" if fault.count == 0 else "once" if fault.count == 1 else f"{fault.count} times"
-    return f"{_effect(fault)}, {often}"
-
-
 def describe_time(at: datetime, now: datetime, speed: float) -> str:
     """Return the sandbox time of an event, and the distance in sandbox time and in real time. `now` for past events."""
     off = at - now
@@ -621,56 +558,61 @@ def describe_time(at: datetime, now: datetime, speed: float) -> str:
     return f"at {format_timestamp(at)} in the sandbox, in {format_duration(off)} of its time, {real} of real time"
 
 
-def _effect(fault: Fault) -> str:  # noqa: PLR0912  # one case for each kind
+_EFFECTS = {
+    FaultKind.UNHEALTHY: "{node} is READY but {fault.health} until a restart",
+    FaultKind.HANG: "{node} hangs in {fault.state} {lasting}",
+    FaultKind.PREEMPT: "{node} is preempted",
+    FaultKind.MAINTENANCE: "maintenance of {node} is announced, then lasts {lasts}",
+    FaultKind.MISSING_CHIP: "worker {fault.worker} of {node} lacks a chip until a restart",
+    FaultKind.STARTUP_SLOW: "the startup scripts of {node} {longer}",
+    FaultKind.STARTUP_FAILS: "the startup scripts of {node} fail",
+    FaultKind.OPERATION_ERROR: "{operation} of {node} fails in its operation with code {fault.code}{meaning}",
+    FaultKind.SSH_KEY_LATE: "an ssh key for {node} works only {lasts} after it was written",
+    FaultKind.QUOTA: "create of {node} is rejected with 429: quota exceeded, limit {fault.limit}",
+    FaultKind.UNREACHABLE: "{zones} does not answer, and lists of all zones report it",
+    FaultKind.DROP_BEFORE: "{call} loses its connection before it takes effect",
+    FaultKind.DROP_AFTER: "{call} takes effect, but the connection ends without a response",
+    FaultKind.SLOW: "{call} is answered {lasts} late",
+    FaultKind.UNAUTHENTICATED: "{call} is rejected with 401",
+    FaultKind.HTTP_ERROR: "{call} is answered with {fault.status}{wait}",
+}
+# How long a fault lasts whose duration was not given; all others last forever.
+_DEFAULT_DURATIONS = {
+    FaultKind.MAINTENANCE: timedelta(minutes=10),
+    FaultKind.SSH_KEY_LATE: timedelta(minutes=1),
+    FaultKind.SLOW: timedelta(seconds=30),
+}
+
+
+def describe_fault(fault: Fault) -> str:
+    """Describe the event that a fault causes: `trainer is READY but UNHEALTHY_TENSORFLOW until a restart, once`."""
     zone = "" if fault.zone == "*" else f" in {fault.zone}"
     project = "" if fault.project == "*" else f" of {fault.project}"
     node = f"{'any node' if fault.node == '*' else fault.node}{zone}{project}"
-    lasting = f"for {format_duration(fault.duration)}" if fault.duration is not None else "forever"
     call = "the next call" if fault.method == "*" else f"the next call of {fault.method}"
     if (fault.node, fault.zone, fault.project) != ("*", "*", "*"):
         call += f" about {node}"
-    match fault.kind:
-        case FaultKind.UNHEALTHY:
-            return f"{node} is READY but {fault.health} until a restart"
-        case FaultKind.HANG:
-            return f"{node} hangs in {fault.state} {lasting}"
-        case FaultKind.PREEMPT:
-            return f"{node} is preempted"
-        case FaultKind.MAINTENANCE:
-            length = format_duration(fault.duration or timedelta(minutes=10))
-            return f"maintenance of {node} is announced, then lasts {length}"
-        case FaultKind.MISSING_CHIP:
-            return f"worker {fault.worker} of {node} lacks a chip until a restart"
-        case FaultKind.STARTUP_SLOW:
-            longer = "never end" if fault.duration is None else f"run {format_duration(fault.duration)} longer"
-            return f"the startup scripts of {node} {longer}"
-        case FaultKind.STARTUP_FAILS:
-            return f"the startup scripts of {node} fail"
-        case FaultKind.OPERATION_ERROR:
-            verb = "the next create or start" if fault.method == "*" else f"`{fault.method}`"
-            meaning = f" ({ERROR_MEANINGS[fault.code]})" if fault.code in ERROR_MEANINGS else ""
-            message = f": {fault.message}" if fault.message else meaning
-            return f"{verb} of {node} fails in its operation with code {fault.code}{message}"
-        case FaultKind.SSH_KEY_LATE:
-            late = format_duration(fault.duration or timedelta(minutes=1))
-            return f"an ssh key for {node} works only {late} after it was written"
-        case FaultKind.QUOTA:
-            return f"create of {node} is rejected with 429: quota exceeded, limit {fault.limit}"
-        case FaultKind.UNREACHABLE:
-            zones = "every zone" if fault.zone == "*" else fault.zone
-            return f"{zones} does not answer, and lists of all zones report it"
-        case FaultKind.DROP_BEFORE:
-            return f"{call} loses its connection before it takes effect"
-        case FaultKind.DROP_AFTER:
-            return f"{call} takes effect, but the connection ends without a response"
-        case FaultKind.SLOW:
-            delay = fault.duration or timedelta(seconds=30)
-            text = format_duration(delay) if delay >= timedelta(seconds=1) else f"{delay.total_seconds():g}s"
-            return f"{call} is answered {text} late"
-        case FaultKind.UNAUTHENTICATED:
-            return f"{call} is rejected with 401"
-        case FaultKind.HTTP_ERROR:
-            wait = f" and `Retry-After: {fault.retry_after}`" if fault.retry_after is not None else ""
-            return f"{call} is answered with {fault.status}{wait}"
-        case kind:
-            assert_never(kind)
+    duration = fault_duration(fault)
+    lasts = format_duration(duration) if duration is not None else ""
+    if duration is not None and duration < timedelta(seconds=1):
+        lasts = f"{duration.total_seconds():g}s"
+    meaning = f" ({ERROR_MEANINGS[fault.code]})" if fault.code in ERROR_MEANINGS else ""
+    effect = _EFFECTS[fault.kind].format(
+        fault=fault,
+        node=node,
+        call=call,
+        lasts=lasts,
+        lasting=f"for {lasts}" if lasts else "forever",
+        longer=f"run {lasts} longer" if lasts else "never end",
+        operation="the next create or start" if fault.method == "*" else f"`{fault.method}`",
+        meaning=f": {fault.message}" if fault.message else meaning,
+        zones="every zone" if fault.zone == "*" else fault.zone,
+        wait=f" and `Retry-After: {fault.retry_after}`" if fault.retry_after is not None else "",
+    )
+    often = "until it is removed" if fault.count == 0 else "once" if fault.count == 1 else f"{fault.count} times"
+    return f"{effect}, {often}"
+
+
+def fault_duration(fault: Fault) -> timedelta | None:
+    """Return how long a fault lasts; None: forever."""
+    return fault.duration if fault.duration is not None else _DEFAULT_DURATIONS.get(fault.kind)

@@ -9,6 +9,7 @@ import contextlib
 import http.client
 import ipaddress
 import re
+import selectors
 import socket
 import threading
 import traceback
@@ -24,7 +25,6 @@ from tpuctl.sandbox.service import answer_request, dated, error_of
 if TYPE_CHECKING:
     from collections.abc import Callable
     from io import BufferedIOBase
-    from types import TracebackType
     from typing import Any, Self
 
     from tpuctl.sandbox.state import SandboxState
@@ -40,76 +40,78 @@ def open_server(sandbox: SandboxState, port: int = 0, *, log: Callable[[str], No
 
     Port 0 picks a free one. `log` gets a line per request. Raises `OSError` if the port is in use.
     """
-    return SandboxServer(sandbox, port, log=log)
+    return SandboxServer(sandbox, port, log=log or (lambda _line: None))
 
 
-class SandboxServer:
+class SandboxServer(ThreadingHTTPServer):
     """A listening server. `serve_forever` runs it here, `start` in a thread; `close`, or the end of `with`, stops it."""
 
-    def __init__(self, sandbox: SandboxState, port: int = 0, *, log: Callable[[str], None] | None = None) -> None:
-        self._server = _Server(sandbox, port, log=log)
-        self._running = False
+    daemon_threads = True
+    request_queue_size = 256
+
+    def __init__(self, sandbox: SandboxState, port: int, *, log: Callable[[str], None]) -> None:
+        self.state = sandbox
+        self.log = log
+        self._open: set[socket.socket] = set()
+        self._changed = threading.Condition()
+        self._ended = threading.Event()
+        self._ended.set()
+        super().__init__(("127.0.0.1", port), _Handler)
+        # Closing one end wakes the loop at once; socketserver's own loop polls.
+        self._stop, self._stopped = socket.socketpair()
 
     @property
     def url(self) -> str:
         """Return the address without a path: `http://127.0.0.1:PORT`."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        return f"http://127.0.0.1:{self.server_address[1]}"
 
-    def serve_forever(self) -> None:
+    def serve_forever(self, poll_interval: float = 0) -> None:  # noqa: ARG002  # socketserver's signature
         """Serve until `close` is called from another thread, or an exception such as KeyboardInterrupt ends it."""
-        self._running = True
-        self._server.serve_forever(poll_interval=0.05)
+        self._ended.clear()
+        try:
+            with selectors.DefaultSelector() as selector:
+                for each in (self, self._stopped):
+                    selector.register(each, selectors.EVENT_READ)
+                while all(ready.fileobj is self for ready, _ in selector.select()):
+                    self._handle_request_noblock()  # type: ignore[attr-defined]  # what socketserver's own loop calls
+        finally:
+            self._ended.set()
 
     def start(self) -> Self:
         """Serve from a new thread."""
-        self._running = True
+        self._ended.clear()
         threading.Thread(target=self.serve_forever, name="sandbox", daemon=True).start()
         return self
 
     def close(self) -> None:
         """Stop serving and cut open connections. A second call does nothing."""
-        if self._running:
-            self._running = False
-            self._server.shutdown()
-        self._server.cut_connections()
-        self._server.server_close()
+        self._stop.close()
+        self._ended.wait()
+        self._cut_connections()
+        self.server_close()
+        self._stopped.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 256
-
-    def __init__(self, sandbox: SandboxState, port: int, *, log: Callable[[str], None] | None) -> None:
-        self.state = sandbox
-        self.log = log or (lambda _line: None)
-        self._open: set[socket.socket] = set()
-        self._changed = threading.Condition()
-        super().__init__(("127.0.0.1", port), _Handler)
-
     def server_bind(self) -> None:
-        # HTTPServer resolves its own name here, which can take seconds.
+        """Bind without HTTPServer's look-up of its own name, which can take seconds."""
         TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        """Start a thread for a connection, and remember it for `close`."""
         with self._changed:
             self._open.add(request)
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
+        """Close a connection at the end of its thread."""
         with self._changed:
             self._open.discard(request)
             self._changed.notify_all()
         super().shutdown_request(request)
 
-    def cut_connections(self) -> None:
+    def _cut_connections(self) -> None:
         """Cut open connections and wait for their threads: closing the database during their work crashes the interpreter."""
         with self._changed:
             for connection in self._open:
@@ -118,12 +120,12 @@ class _Server(ThreadingHTTPServer):
             self._changed.wait_for(lambda: not self._open, _SOCKET_TIMEOUT)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  # socketserver's signature
-        # A client that disconnected is normal; any other error must not end the server.
+        """Log the error: a client that disconnected is normal, and no other error must end the server."""
         self.log(traceback.format_exc(limit=-1).strip())
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+    server: SandboxServer
     protocol_version = "HTTP/1.1"
     timeout = 30  # seconds of silence from a client, also between two requests
     wbufsize = -1  # unbuffered, the answer leaves in two packets and Nagle's algorithm makes it 44 ms

@@ -7,7 +7,7 @@ requests. Durations are the sandbox's own choice, in the order of what users rep
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -71,29 +71,21 @@ class PhaseDurations:
         digest = hashlib.blake2b(f"{self.key}/{what}".encode(), digest_size=8).digest()
         return timedelta(seconds=round(shortest + (longest - shortest) * int.from_bytes(digest) / 2**64, 3))
 
+    def of(self, what: str) -> timedelta:
+        """Return the duration of a transition, by its name in `_SECONDS`."""
+        return self.draw(what, *_SECONDS[what])
+
     def create(self, workers: int) -> timedelta:
-        """Return 1.5 to 4 minutes, and up to as much again for a large slice."""
-        return self.draw("create", 90, 240) * (1 + min(workers, 256).bit_length() / 9 - 1 / 9)
-
-    def start(self) -> timedelta:
-        """Return one to two minutes."""
-        return self.draw("start", 60, 120)
-
-    def stop(self) -> timedelta:
-        """Return half a minute to a minute."""
-        return self.draw("stop", 30, 60)
-
-    def delete(self) -> timedelta:
-        """Return half a minute to a minute."""
-        return self.draw("delete", 30, 60)
-
-    def failure(self) -> timedelta:
-        """Return the time until a failing operation ends: 30 to 80 s (observed for stock-outs on create)."""
-        return self.draw("failure", 30, 80)
+        """Return the duration of a creation: up to twice as long for a large slice."""
+        return self.of("create") * (1 + min(workers, 256).bit_length() / 9 - 1 / 9)
 
     def health(self) -> timedelta:
         """Return how long a new READY node has no health (unverified that it has none; setting `health_lag`)."""
         return self.draw("health", *self.health_lag)
+
+
+# The shortest and longest duration. `failure`: until a failing operation ends (observed for stock-outs on create).
+_SECONDS = {"create": (90, 240), "start": (60, 120), "stop": (30, 60), "delete": (30, 60), "failure": (30, 80)}
 
 
 def phase_at(timeline: Timeline, now: datetime) -> LifecyclePhase | None:
@@ -140,28 +132,17 @@ def create_timeline(now: datetime, pace: PhaseDurations, *, workers: int, preemp
     return (LifecyclePhase(now, "CREATING"), *_ready_phases(now + pace.create(workers), pace, preemptible=preemptible))
 
 
-def start_timeline(timeline: Timeline, now: datetime, pace: PhaseDurations) -> Timeline:
-    """Return the timeline after a start that succeeds."""
-    return (*timeline_until(timeline, now), LifecyclePhase(now, "STARTING"), *_ready_phases(now + pace.start(), pace))
-
-
-def restart_timeline(timeline: Timeline, now: datetime, pace: PhaseDurations) -> Timeline:
-    """Return the timeline after the service itself restarts the node."""
-    return (*timeline_until(timeline, now), LifecyclePhase(now, "RESTARTING"), *_ready_phases(now + pace.start(), pace))
+def restart_timeline(
+    timeline: Timeline, now: datetime, pace: PhaseDurations, *, during: str = "RESTARTING"
+) -> Timeline:
+    """Return the timeline after a start (`during` STARTING), a reimage (as long, unverified), or a restart by the service."""
+    return (*timeline_until(timeline, now), LifecyclePhase(now, during), *_ready_phases(now + pace.of("start"), pace))
 
 
 def stop_timeline(timeline: Timeline, now: datetime, pace: PhaseDurations) -> Timeline:
     """Return the timeline after a stop that succeeds."""
-    return (
-        *timeline_until(timeline, now),
-        LifecyclePhase(now, "STOPPING"),
-        LifecyclePhase(now + pace.stop(), "STOPPED"),
-    )
-
-
-def reimage_timeline(timeline: Timeline, now: datetime, pace: PhaseDurations) -> Timeline:
-    """Return the timeline after a reimage, which takes as long as a start (unverified)."""
-    return (*timeline_until(timeline, now), LifecyclePhase(now, "REIMAGING"), *_ready_phases(now + pace.start(), pace))
+    end = now + pace.of("stop")
+    return (*timeline_until(timeline, now), LifecyclePhase(now, "STOPPING"), LifecyclePhase(end, "STOPPED"))
 
 
 def delete_timeline(timeline: Timeline, now: datetime, pace: PhaseDurations) -> Timeline:
@@ -171,12 +152,16 @@ def delete_timeline(timeline: Timeline, now: datetime, pace: PhaseDurations) -> 
         return (*timeline_until(timeline, now), LifecyclePhase(now, GONE))
     if current.state == "DELETING":
         return timeline
-    return (*timeline_until(timeline, now), LifecyclePhase(now, "DELETING"), LifecyclePhase(now + pace.delete(), GONE))
+    return (
+        *timeline_until(timeline, now),
+        LifecyclePhase(now, "DELETING"),
+        LifecyclePhase(now + pace.of("delete"), GONE),
+    )
 
 
 def failed_timeline(timeline: Timeline, now: datetime, pace: PhaseDurations, *, during: str, then: str) -> Timeline:
     """Return the timeline of an operation that fails: `during` for a while, then `then` (perhaps `GONE`)."""
-    return (*timeline_until(timeline, now), LifecyclePhase(now, during), LifecyclePhase(now + pace.failure(), then))
+    return (*timeline_until(timeline, now), LifecyclePhase(now, during), LifecyclePhase(now + pace.of("failure"), then))
 
 
 def preempted_timeline(timeline: Timeline, at: datetime, pace: PhaseDurations, *, owned: bool) -> Timeline:
@@ -186,7 +171,7 @@ def preempted_timeline(timeline: Timeline, at: datetime, pace: PhaseDurations, *
     """
     before = tuple(phase for phase in timeline if phase.at <= at)
     if owned:
-        return (*before, LifecyclePhase(at, "DELETING"), LifecyclePhase(at + pace.delete(), GONE))
+        return (*before, LifecyclePhase(at, "DELETING"), LifecyclePhase(at + pace.of("delete"), GONE))
     return (*before, LifecyclePhase(at, "PREEMPTED"))
 
 
@@ -197,47 +182,31 @@ def _ready_phases(at: datetime, pace: PhaseDurations, *, preemptible: bool = Fal
         yield LifecyclePhase(at + PREEMPTIBLE_LIFE, "PREEMPTED")
 
 
-@dataclass(frozen=True, slots=True)
-class TransitionRule:
-    """Whether a state allows a verb, and the source."""
-
-    is_allowed: bool
-    source: str
-
-    @property
-    def is_verified(self) -> bool:
-        """Return whether there is a source. A sandbox setting can override a rule without one."""
-        return self.source != "unverified"
-
-
-_YES, _NO = TransitionRule(is_allowed=True, source="unverified"), TransitionRule(is_allowed=False, source="unverified")
-
-
-def _build_rules() -> dict[tuple[NodeVerb, str], TransitionRule]:
-    """Return the whole table. Unobserved combinations are refused, except delete, which cleans up everything."""
-    table = {(verb, state): _YES if verb is NodeVerb.DELETE else _NO for verb in NodeVerb for state in STATES}
-    documented = replace(_YES, source="API field text")
-    table[NodeVerb.DELETE, "READY"] = table[NodeVerb.STOP, "READY"] = table[NodeVerb.START, "STOPPED"] = documented
-    table[NodeVerb.UPDATE, "READY"] = documented
-    table[NodeVerb.DELETE, "STOPPED"] = table[NodeVerb.DELETE, "TERMINATED"] = documented
-    table[NodeVerb.REIMAGE, "READY"] = _YES
-    table[NodeVerb.DELETE, "PREEMPTED"] = replace(_YES, source="observed: skypilot#129")
-    table[NodeVerb.UPDATE, "PREEMPTED"] = replace(_NO, source="observed: skypilot source")
-    for verb in (NodeVerb.START, NodeVerb.STOP):
-        table[verb, "PREEMPTED"] = replace(_NO, source="gcloud 528 help")
-    # Metadata may be patched on a node that is being created; its labels may not (observed: skypilot source).
-    table[NodeVerb.UPDATE, "CREATING"] = table[NodeVerb.UPDATE, "STOPPED"] = _YES
-    return table
-
-
-TRANSITION_RULES: Mapping[tuple[NodeVerb, str], TransitionRule] = _build_rules()
+# The states in which a verb is allowed or refused according to a source; no setting overrides these.
+_SOURCED: Mapping[tuple[NodeVerb, str], bool] = {
+    # API field text.
+    (NodeVerb.DELETE, "READY"): True,
+    (NodeVerb.DELETE, "STOPPED"): True,
+    (NodeVerb.DELETE, "TERMINATED"): True,
+    (NodeVerb.STOP, "READY"): True,
+    (NodeVerb.START, "STOPPED"): True,
+    (NodeVerb.UPDATE, "READY"): True,
+    (NodeVerb.DELETE, "PREEMPTED"): True,  # observed: skypilot#129
+    (NodeVerb.UPDATE, "PREEMPTED"): False,  # observed: skypilot source
+    # gcloud 528 help.
+    (NodeVerb.START, "PREEMPTED"): False,
+    (NodeVerb.STOP, "PREEMPTED"): False,
+}
+# Metadata may be patched on a node that is being created; its labels may not (observed: skypilot source).
+_ASSUMED = frozenset({(NodeVerb.REIMAGE, "READY"), (NodeVerb.UPDATE, "CREATING"), (NodeVerb.UPDATE, "STOPPED")})
 
 
 def is_verb_allowed(verb: NodeVerb, state: str, settings: Mapping[str, object]) -> bool:
-    """Return whether a state allows a verb.
+    """Return whether a state allows a verb. Unobserved combinations are refused, except delete, which cleans up everything.
 
-    The sandbox setting `allow_<verb>_while_<state>` (`allow_stop_while_creating`) overrides an unverified rule.
+    The sandbox setting `allow_<verb>_while_<state>` (`allow_stop_while_creating`) overrides a rule without a source.
     """
-    rule = TRANSITION_RULES.get((verb, state), _NO)
-    override = None if rule.is_verified else settings.get(f"allow_{verb}_while_{state.lower()}")
-    return rule.is_allowed if override is None else bool(override)
+    if (verb, state) in _SOURCED:
+        return _SOURCED[verb, state]
+    assumed = verb is NodeVerb.DELETE or (verb, state) in _ASSUMED
+    return bool(settings.get(f"allow_{verb}_while_{state.lower()}", assumed))

@@ -11,7 +11,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING
 
-from tpuctl.sandbox.api_calls import ApiError, page_of
+from tpuctl.sandbox.api_calls import DEFAULT_PROJECT, ApiError, answers, list_response
 from tpuctl.sandbox.catalog import number_of_project
 from tpuctl.sandbox.representation import millisecond_timestamp
 from tpuctl.sandbox.resource_manager import resolve_project
@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 ORG_POLICY_KIND = "orgpolicy.policy"
 
 
-def put_org_policy(session: StateSession, project: str, constraint: str, spec: Json) -> Json:
-    """Store a project's policy for a constraint and return it as the API shows it."""
-    constraint = constraint.rpartition("/")[2]
-    session.resources.put(
-        ORG_POLICY_KIND, project, constraint, {**spec, "updateTime": millisecond_timestamp(session.now)}
-    )
+def put_org_policy(session: StateSession, name: str, spec: Json, *, project: str = DEFAULT_PROJECT) -> Json:
+    """Store a project's policy for a constraint and return it; `spec` as in the API: `{"rules": [{"enforce": True}]}`.
+
+    The name is the constraint, with `constraints/` or not, or that of a policy, whose project it names.
+    """
+    parts = name.split("/")
+    project, constraint = parts[1] if len(parts) == 4 else project, parts[-1]
+    document = {**spec, "updateTime": millisecond_timestamp(session.now)}
+    session.resources.put(ORG_POLICY_KIND, project, constraint, document)
     return _policy_document(session, project, constraint)
 
 
@@ -44,59 +47,52 @@ def is_constraint_enforced(session: StateSession, project: str, constraint: str)
     return any(rule.get("enforce") for rule in _effective_spec(session, project, constraint)["rules"])
 
 
-def get_org_policy(session: StateSession, call: Call) -> Json:
-    """Answer projects.policies.get: 404 if the project has no policy of its own (API method text)."""
-    project, constraint = _parse_policy_name(session, str(call.params["name"]))
-    return _policy_document(session, project, constraint)
+@answers("orgpolicy.projects.policies.get")
+def _get_policy(session: StateSession, call: Call) -> Json:
+    """Return the policy of the project itself: 404 if it has none (API method text)."""
+    return _policy_document(session, *_parse_policy_name(session, str(call.params["name"])))
 
 
-def list_org_policies(session: StateSession, call: Call) -> Json:
-    """Answer projects.policies.list: the policies of the project itself."""
+@answers("orgpolicy.projects.policies.list")
+def _list_policies(session: StateSession, call: Call) -> Json:
+    """List the policies of the project itself."""
     project = resolve_project(session, str(call.params["parent"]).partition("/")[2])
     names = [found.name for found in session.resources.list_records(ORG_POLICY_KIND, project)]
-    page, next_token = page_of(call, [_policy_document(session, project, name) for name in names])
-    answer: Json = {"policies": list(page)} if page else {}
-    return {**answer, "nextPageToken": next_token} if next_token else answer
+    return list_response(call, "policies", [_policy_document(session, project, name) for name in names])
 
 
-def get_effective_org_policy(session: StateSession, call: Call) -> Json:
-    """Answer projects.policies.getEffectivePolicy: without an etag (API field text)."""
+@answers("orgpolicy.projects.policies.getEffectivePolicy")
+def _get_effective_policy(session: StateSession, call: Call) -> Json:
+    """Return the effective policy: without an etag (API field text)."""
     project, constraint = _parse_policy_name(session, str(call.params["name"]))
     return {"name": _policy_name(project, constraint), "spec": _effective_spec(session, project, constraint)}
 
 
-def create_org_policy(session: StateSession, call: Call) -> Json:
-    """Answer projects.policies.create: 409 if the policy exists."""
-    project, constraint = _parse_policy_name(session, str(call.body.get("name") or ""))
+@answers("orgpolicy.projects.policies.create", "orgpolicy.projects.policies.patch")
+def _create_or_patch_policy(session: StateSession, call: Call) -> Json:
+    """Store a policy: a create needs a new one, and a patch replaces a whole one (API method text)."""
+    is_new = call.method.endswith(".create")
+    project, constraint = _parse_policy_name(session, str((call.body if is_new else call.params).get("name") or ""))
     session.log_request(call.method, _policy_name(project, constraint))
-    if session.resources.get(ORG_POLICY_KIND, project, constraint) is not None:
+    if is_new and session.resources.get(ORG_POLICY_KIND, project, constraint) is not None:
         raise ApiError(409, "ALREADY_EXISTS", "Requested entity already exists")  # unverified words
-    return put_org_policy(session, project, constraint, _spec_fields(call.body))
+    if not is_new:
+        _check_etag(_policy_document(session, project, constraint), call.body.get("etag"))
+    spec = {key: value for key, value in (call.body.get("spec") or {}).items() if key not in {"etag", "updateTime"}}
+    return put_org_policy(session, constraint, spec, project=project)
 
 
-def patch_org_policy(session: StateSession, call: Call) -> Json:
-    """Answer projects.policies.patch: the whole policy is replaced (API method text)."""
+@answers("orgpolicy.projects.policies.delete")
+def _delete_policy(session: StateSession, call: Call) -> Json:
     project, constraint = _parse_policy_name(session, str(call.params["name"]))
     session.log_request(call.method, _policy_name(project, constraint))
-    _check_etag(_policy_document(session, project, constraint), str(call.body.get("etag") or ""))
-    return put_org_policy(session, project, constraint, _spec_fields(call.body))
-
-
-def delete_org_policy(session: StateSession, call: Call) -> Json:
-    """Answer projects.policies.delete."""
-    project, constraint = _parse_policy_name(session, str(call.params["name"]))
-    session.log_request(call.method, _policy_name(project, constraint))
-    _check_etag(_policy_document(session, project, constraint), str(call.params.get("etag") or ""))
+    _check_etag(_policy_document(session, project, constraint), call.params.get("etag"))
     session.resources.delete(ORG_POLICY_KIND, project, constraint)
     return {}
 
 
-def _spec_fields(body: Json) -> Json:
-    return {key: value for key, value in (body.get("spec") or {}).items() if key not in {"etag", "updateTime"}}
-
-
-def _check_etag(current: Json, given: str) -> None:
-    if given not in {"", current["etag"]}:
+def _check_etag(current: Json, given: object) -> None:
+    if given and given != current["etag"]:
         raise ApiError(409, "ABORTED", "The etag is not that of the policy as it is.")  # unverified words
 
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from tpuctl.sandbox.api_calls import ApiError, page_of
-from tpuctl.sandbox.catalog import number_of_project
+from tpuctl.sandbox.api_calls import DEFAULT_PROJECT, ApiError, answers, error_info, help_detail, list_response
+from tpuctl.sandbox.catalog import default_service_account, number_of_project
 from tpuctl.sandbox.representation import millisecond_timestamp
 
 if TYPE_CHECKING:
@@ -29,32 +29,30 @@ if TYPE_CHECKING:
 _DEFAULT_CREATE_TIME = "2026-01-01T00:00:00.000Z"
 
 
-def get_project(session: StateSession, call: Call) -> Json:
-    """Answer projects.get."""
-    return _project_document(
-        session, _checked_project(session, call, permission="resourcemanager.projects.get"), call.version
-    )
+@answers("cloudresourcemanager.projects.get")
+def _get_project(session: StateSession, call: Call) -> Json:
+    project = _checked_project(session, call, permission="resourcemanager.projects.get")
+    return _project_document(session, project, call.version)
 
 
-def list_projects(session: StateSession, call: Call) -> Json:
-    """Answer projects.list with the caller's projects: those that were added, by default `sandbox`. Filters are ignored."""
-    found = list_known_projects(session) or ("sandbox",)
+@answers("cloudresourcemanager.projects.list")
+def _list_projects(session: StateSession, call: Call) -> Json:
+    """List the caller's projects: those that were added, by default `sandbox`. Filters are ignored."""
+    found = list_known_projects(session) or (DEFAULT_PROJECT,)
     mine = [
         _project_document(session, project, call.version)
         for project in found
         if not is_permission_denied("resourcemanager.projects.get", denied_permissions(session, project))
     ]
-    page, next_token = page_of(call, mine)
-    answer: Json = {"projects": list(page)} if page else {}
-    return {**answer, "nextPageToken": next_token} if next_token else answer
+    return list_response(call, "projects", mine)
 
 
-def undelete_project(session: StateSession, call: Call) -> Json:
-    """Answer projects.undelete."""
+@answers("cloudresourcemanager.projects.undelete")
+def _undelete_project(session: StateSession, call: Call) -> Json:
     project = _checked_project(session, call, permission="resourcemanager.projects.undelete")
     session.log_request(call.method, f"projects/{project}")
     denied = denied_permissions(session, project)
-    put_project(session, project, fields={**describe_project(session, project), "state": "ACTIVE"}, denied=denied)
+    put_project(session, project, denied=denied, **{**describe_project(session, project), "state": "ACTIVE"})
     return {} if call.version == "v1" else {"done": True, "response": _project_document(session, project, call.version)}
 
 
@@ -76,8 +74,8 @@ def _project_document(session: StateSession, project: str, version: str) -> Json
     return {**document, "labels": about["labels"]} if about.get("labels") else document
 
 
-def get_project_iam_policy(session: StateSession, call: Call) -> Json:
-    """Answer projects.getIamPolicy."""
+@answers("cloudresourcemanager.projects.getIamPolicy")
+def _get_project_policy(session: StateSession, call: Call) -> Json:
     project = _checked_project(session, call, permission="resourcemanager.projects.getIamPolicy")
     requested = int((call.body.get("options") or {}).get("requestedPolicyVersion") or 1)
     return visible_policy(
@@ -85,8 +83,9 @@ def get_project_iam_policy(session: StateSession, call: Call) -> Json:
     )
 
 
-def set_project_iam_policy(session: StateSession, call: Call) -> Json:
-    """Answer projects.setIamPolicy: 409 if the etag is not the current one."""
+@answers("cloudresourcemanager.projects.setIamPolicy")
+def _set_project_policy(session: StateSession, call: Call) -> Json:
+    """Replace the policy: 409 if the etag is not the current one."""
     project = _checked_project(session, call, permission="resourcemanager.projects.setIamPolicy")
     session.log_request(call.method, f"projects/{project}")
     wanted = call.body.get("policy") or {}
@@ -100,8 +99,9 @@ def set_project_iam_policy(session: StateSession, call: Call) -> Json:
     return visible_policy(kept)
 
 
-def test_project_iam_permissions(session: StateSession, call: Call) -> Json:
-    """Answer projects.testIamPermissions with the requested permissions that the caller has."""
+@answers("cloudresourcemanager.projects.testIamPermissions")
+def _test_project_permissions(session: StateSession, call: Call) -> Json:
+    """Return the requested permissions that the caller has."""
     project = resolve_project(session, str(call.params["resource"]).removeprefix("projects/"))
     lacking = denied_permissions(session, project) if is_known_project(session, project) else ("*",)
     granted = allowed_permissions(call.body.get("permissions", []), lacking)
@@ -113,7 +113,7 @@ def default_project_policy(project: str) -> Json:
     number = number_of_project(project)
     return {
         "bindings": [
-            {"role": "roles/editor", "members": [f"serviceAccount:{number}-compute@developer.gserviceaccount.com"]},
+            {"role": "roles/editor", "members": [f"serviceAccount:{default_service_account(project)}"]},
             {"role": "roles/owner", "members": ["user:owner@example.com"]},
             {
                 "role": "roles/tpu.serviceAgent",
@@ -135,20 +135,19 @@ def _checked_project(session: StateSession, call: Call, *, permission: str) -> s
     resource = f"//cloudresourcemanager.googleapis.com/projects/{project}"
     # Observed: falcon-integration-gateway#98.
     message = f"Permission '{permission}' denied on resource '{resource}' (or it may not exist)."
-    info: Json = {
-        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-        "reason": "IAM_PERMISSION_DENIED",
-        "domain": "cloudresourcemanager.googleapis.com",
-        "metadata": {"permission": permission, "resource": f"projects/{project}"},
-    }
+    metadata = {"permission": permission, "resource": f"projects/{project}"}
+    info = error_info("IAM_PERMISSION_DENIED", metadata, domain="cloudresourcemanager.googleapis.com")
     raise ApiError(403, "PERMISSION_DENIED", message, info)
 
 
 PROJECT_KIND = "cloudresourcemanager.project"
 
 
-def put_project(session: StateSession, project: str, *, fields: Json, denied: tuple[str, ...]) -> Json:
-    """Store a project, with the permissions that the caller lacks on it. Return it as cloudresourcemanager v3 shows it."""
+def put_project(session: StateSession, /, project: str, *, denied: Iterable[str] = (), **fields: Any) -> Json:
+    """Store a project and return it as v3 shows it. As soon as one is added, only added projects are known.
+
+    `denied` are the permissions that the caller lacks on it. Its number follows from its name: `projectNumber` is ignored.
+    """
     fields = {key: value for key, value in fields.items() if key not in {"projectNumber", "projectId"}}
     created = millisecond_timestamp(session.now)
     session.resources.put(
@@ -183,7 +182,7 @@ def resolve_project(session: StateSession, text: str) -> str:
     """Return the id of a project given by id or number; the number itself if no project in use has it."""
     if not text.isdecimal():
         return text
-    used = {*list_known_projects(session), "sandbox", *(node.project for node in session.nodes())}
+    used = {*list_known_projects(session), DEFAULT_PROJECT, *(node.project for node in session.nodes())}
     used |= {bucket.parent for bucket in session.resources.list_records("storage.bucket")}
     return next((project for project in used if str(number_of_project(project)) == text), text)
 
@@ -256,22 +255,22 @@ def is_permission_denied(permission: str, denied: Iterable[str]) -> bool:
     return any(fnmatchcase(permission, pattern) for pattern in denied)
 
 
-def put_role(session: StateSession, project: str, name: str, *, fields: Json) -> Json:
-    """Store a custom role of a project and return it; `name` is its id, or its full name."""
+def put_role(session: StateSession, /, name: str, *, project: str = DEFAULT_PROJECT, **fields: Any) -> Json:
+    """Store a custom role of a project (`title`, `includedPermissions`, …) and return it; `name` is its id or full name."""
     role = name.rpartition("/")[2]
     document = {
         "name": f"projects/{project}/roles/{role}",
         "title": role,
         "stage": "GA",
         "etag": "BwUjMhCsNvY=",
-        **{key: value for key, value in fields.items() if key != "name"},
+        **fields,
     }
     session.resources.put(ROLE_KIND, project, role, document)
     return document
 
 
-def get_custom_role(session: StateSession, call: Call) -> Json:
-    """Answer projects.roles.get."""
+@answers("iam.projects.roles.get")
+def _get_custom_role(session: StateSession, call: Call) -> Json:
     name = str(call.params["name"])
     _, given, _, role = name.split("/")
     project = resolve_project(session, given)
@@ -283,9 +282,9 @@ def get_custom_role(session: StateSession, call: Call) -> Json:
     return found
 
 
-def get_role(session: StateSession, call: Call) -> Json:
-    """Answer roles.get with the permissions that matter to TPU clients: a part of the real role's."""
-    del session
+@answers("iam.roles.get")
+def _get_role(_session: StateSession, call: Call) -> Json:
+    """Return a role with the permissions that matter to TPU clients: a part of the real role's."""
     name = str(call.params["name"])
     role = _load_roles().get(name.removeprefix("roles/"))
     if role is None:
@@ -318,8 +317,10 @@ BILLING_KIND = "cloudbilling.info"
 BILLING_ACCOUNT = "billingAccounts/000000-000000-000000"
 
 
-def put_billing(session: StateSession, project: str, *, enabled: bool, account: str = BILLING_ACCOUNT) -> None:
-    """Enable or disable billing."""
+def put_billing(
+    session: StateSession, *, enabled: bool, project: str = DEFAULT_PROJECT, account: str = BILLING_ACCOUNT
+) -> None:
+    """Enable or disable a project's billing; `account` is `billingAccounts/012345-567890-ABCDEF`."""
     session.resources.put(BILLING_KIND, "", project, {"enabled": enabled, "account": account})
 
 
@@ -338,23 +339,21 @@ def billing_disabled_error(project: str, service: str) -> ApiError:
         "retry. If you enabled billing for this project recently, wait a few minutes for the action to propagate to our "
         "systems and retry."
     )
-    links = [{"description": "Google developers console billing", "url": url}]
-    metadata = {"service": service, "consumer": f"projects/{number}"}
-    info: Json = {"reason": "BILLING_DISABLED", "domain": "googleapis.com", "metadata": metadata}
-    return ApiError(
-        403,
-        "PERMISSION_DENIED",
-        message,
-        {"@type": "type.googleapis.com/google.rpc.Help", "links": links},
-        {"@type": "type.googleapis.com/google.rpc.ErrorInfo", **info},
-    )
+    info = error_info("BILLING_DISABLED", {"service": service, "consumer": f"projects/{number}"})
+    help_link = help_detail("Google developers console billing", url)
+    return ApiError(403, "PERMISSION_DENIED", message, help_link, info)
 
 
-def get_billing_info(session: StateSession, call: Call) -> Json:
-    """Answer projects.getBillingInfo."""
+@answers("cloudbilling.projects.getBillingInfo", "cloudbilling.projects.updateBillingInfo")
+def _get_or_update_billing(session: StateSession, call: Call) -> Json:
+    """Return, or first change, whether a project is billed: an empty account name disables billing (API method text)."""
     project = resolve_project(session, str(call.params["name"]).partition("/")[2])
     if not is_known_project(session, project):
         raise ApiError(403, "PERMISSION_DENIED", "The caller does not have permission")
+    if call.method.endswith(".updateBillingInfo"):
+        session.log_request(call.method, f"projects/{project}")
+        account = str(call.body.get("billingAccountName") or "")
+        put_billing(session, project=project, enabled=bool(account), account=account)
     found = session.resources.get(BILLING_KIND, "", project) or {"enabled": True, "account": BILLING_ACCOUNT}
     return {
         "name": f"projects/{project}/billingInfo",
@@ -365,19 +364,8 @@ def get_billing_info(session: StateSession, call: Call) -> Json:
     }
 
 
-def update_billing_info(session: StateSession, call: Call) -> Json:
-    """Answer projects.updateBillingInfo: an empty account name disables billing (API method text)."""
-    project = resolve_project(session, str(call.params["name"]).partition("/")[2])
-    if not is_known_project(session, project):
-        raise ApiError(403, "PERMISSION_DENIED", "The caller does not have permission")
-    session.log_request(call.method, f"projects/{project}")
-    account = str(call.body.get("billingAccountName") or "")
-    put_billing(session, project, enabled=bool(account), account=account)
-    return get_billing_info(session, call)
-
-
-def list_billing_accounts(session: StateSession, call: Call) -> Json:
-    """Answer billingAccounts.list: the one that bills every project."""
-    del session, call
+@answers("cloudbilling.billingAccounts.list")
+def _list_billing_accounts(_session: StateSession, _call: Call) -> Json:
+    """List the account that bills every project."""
     account = {"name": BILLING_ACCOUNT, "open": True, "displayName": "Sandbox", "currencyCode": "USD"}
     return {"billingAccounts": [account]}

@@ -30,6 +30,7 @@ from tpuctl.sandbox.seeding import (
 from tpuctl.yaml_reader import parse_document
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
     from tpuctl.sandbox.api_calls import Json
@@ -41,7 +42,7 @@ _FAULT_WORDS = {key: kind for key, kind in seeding.FAULT_KEYS.items() if key != 
 _PREEMPT_WORDS = {key: _FAULT_WORDS[key] for key in ("zone", "project")}
 _REMOVE_WORDS = {key: _FAULT_WORDS[key] for key in ("node", "zone", "project", "call")}
 # The actions of a step, with the further keys of each.
-_ACTIONS = {
+_ACTIONS: Mapping[str, Mapping[str, Json]] = {
     "fault": _FAULT_WORDS,
     "preempt": _PREEMPT_WORDS,
     "remove-fault": _REMOVE_WORDS,
@@ -152,12 +153,9 @@ def _parse_step(document: YamlDocument, path: KeyPath, item: Any) -> ScenarioSte
                 raise document.unknown((*path, key), ("at", *_ACTIONS))
         raise document.error(path, f"each step needs one of {', '.join(_ACTIONS)}")
     action = actions[0]
-    words = {key: value for key, value in item.items() if key not in {"at", action}}
-    for key in words:
-        if key not in _ACTIONS[action]:
-            raise document.unknown((*path, key), ("at", action, *_ACTIONS[action]))
-    check_keys(document, path, {"at": "duration", **_ACTIONS[action]}, {**words, "at": item.get("at", "0s")})
-    at = parse_duration(str(item.get("at", "0s")))
+    words = {key: value for key, value in item.items() if key != action}
+    words = check_keys(document, path, {"at": seeding.DURATION, **_ACTIONS[action]}, {"at": "0s", **words})
+    at = parse_duration(words.pop("at"))
     try:
         event, text = _parse_action(document, (*path, action), action, item[action], words)
     except SeedError:

@@ -9,17 +9,23 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.durations import parse_duration
 from tpuctl.errors import InvalidInputError
 from tpuctl.names import closest_match
 from tpuctl.sandbox import administration, faults
-from tpuctl.sandbox.administration import DEFAULT_PROJECT, set_tpu_quota
-from tpuctl.sandbox.api_calls import ApiError, parse_resource_name
+from tpuctl.sandbox.api_calls import DEFAULT_PROJECT, ApiError, parse_resource_name
+from tpuctl.sandbox.capacity import put_quota
+from tpuctl.sandbox.compute_engine import drop_resource, put_region_quota, put_resource
 from tpuctl.sandbox.discovery import load_document
 from tpuctl.sandbox.faults import Fault, FaultKind
-from tpuctl.sandbox.storage_buckets import check_bucket_name
+from tpuctl.sandbox.org_policy import put_org_policy
+from tpuctl.sandbox.resource_manager import put_billing, put_project, put_role
+from tpuctl.sandbox.service_usage import put_service_states
+from tpuctl.sandbox.storage_buckets import check_bucket_name, put_bucket, put_cache
+from tpuctl.sandbox.storage_objects import put_object
 from tpuctl.yaml_reader import parse_document
 
 if TYPE_CHECKING:
@@ -27,6 +33,7 @@ if TYPE_CHECKING:
 
     from tpuctl.sandbox.api_calls import Json
     from tpuctl.sandbox.state import SandboxState
+    from tpuctl.sandbox.state_session import StateSession
     from tpuctl.yaml_reader import KeyPath, YamlDocument
 
 _KNOWN_SETTINGS = ("health_lag", "networks", "keep_failed_nodes", "legacy_nodes", "reservations")
@@ -82,10 +89,10 @@ def apply_seed(sandbox: SandboxState, wanted: Iterable[SeedEntry]) -> None:
     An entry replaces an existing resource of its name. Raises `SeedError` naming the position of the entry that the
     sandbox rejects.
     """
-    with sandbox.joint_write():
+    with sandbox.joint_write() as session:
         for entry in wanted:
             try:
-                SEED_KINDS[entry.kind].add(sandbox, entry.fields)
+                SEED_KINDS[entry.kind].add(session, **entry.fields)
             except ApiError as error:
                 raise SeedError(f"{entry.place}: {error.message.partition(' [EID')[0]}") from error
             except SeedError:
@@ -94,17 +101,20 @@ def apply_seed(sandbox: SandboxState, wanted: Iterable[SeedEntry]) -> None:
                 raise SeedError(f"{entry.place}: {error.message}", hint=error.hint) from error
 
 
-def check_keys(document: YamlDocument, path: KeyPath, words: Mapping[str, str], entry: Json) -> None:
-    """Raise `SeedError` unless each key is known and has a value of its type."""
-    for key, value in entry.items():
-        if key not in words:
-            raise document.unknown((*path, key), words)
-        _check_type(document, (*path, key), words[key], value)
+def check_keys(document: YamlDocument, path: KeyPath, known: Mapping[str, Json], entry: Json) -> Json:
+    """Return an entry with its values in the types of its keys. Raises `SeedError` for an unknown key or a wrong type."""
+    return _check_members(document, path, {}, known, entry)
 
 
 def _parse_kind(document: YamlDocument, path: KeyPath, kind: SeedKind, value: Any) -> list[SeedEntry]:
     if not isinstance(value, list):
         raise document.error(path, f"`{path[-1]}` must be a list")
+    schemas: Mapping[str, Json] = {}
+    known = kind.own
+    if kind.schema:
+        api, version, name = kind.schema
+        schemas = load_document(api, version).schemas
+        known = {**schemas[name]["properties"], **kind.own}
     found = []
     for index, item in enumerate(value):
         here = (*path, index)
@@ -112,50 +122,77 @@ def _parse_kind(document: YamlDocument, path: KeyPath, kind: SeedKind, value: An
             raise document.error(here, f"each of `{path[-1]}` must be a mapping, such as `- name: trainer`")
         if path[-1] == "queuedResources" and isinstance(item.get("state"), str):
             item = {**item, "state": {"state": item["state"]}}  # noqa: PLW2901  # the short form of a state
-        fields = _check_entry(document, here, kind, item)
+        for key in item:
+            if key in kind.refused:
+                raise document.error((*here, key), f"`{key}` cannot be given: {kind.refused[key]}")
+        fields = _check_members(document, here, schemas, known, item)
+        for key in kind.required:
+            if item.get(key) in (None, ""):
+                raise document.error(here, f"`{key}` is missing")
         found.append(SeedEntry(str(path[-1]), fields, document.place(*here)))
     return found
 
 
-def _check_entry(document: YamlDocument, path: KeyPath, kind: SeedKind, item: Json) -> Json:
-    message = {key: value for key, value in item.items() if key not in kind.own}
-    for key in message:
-        if key in kind.refused:
-            raise document.error((*path, key), f"`{key}` cannot be given: {kind.refused[key]}")
-    known = [*kind.own, *(message_fields(kind.schema) if kind.schema else ())]
-    for key in message:
+def _check_members(
+    document: YamlDocument, path: KeyPath, schemas: Mapping[str, Json], known: Mapping[str, Json], value: Any
+) -> Json:
+    """Return a message in the API's JSON. Raises `SeedError` for an unknown field, type or enum name."""
+    if not isinstance(value, dict):
+        raise _type_error(document, path, "object")
+    for key in value:
         if key not in known:
             raise document.unknown((*path, key), known)
-    for key in kind.required:
-        if item.get(key) in (None, ""):
-            raise document.error(path, f"`{key}` is missing")
-    for key in (key for key in item if key in kind.own):
-        _check_type(document, (*path, key), kind.own[key], item[key])
-    fields = check_message(document, path, kind.schema, message) if kind.schema else message
-    return {**fields, **{key: value for key, value in item.items() if key in kind.own}}
+    return {key: _check_field(document, (*path, key), schemas, known[key], item) for key, item in value.items()}
 
 
-def _check_type(document: YamlDocument, path: KeyPath, kind: str, value: Any) -> None:
-    match kind:
-        case "duration":
-            try:
-                parse_duration(str(value))
-            except ValueError as error:
-                raise document.error(path, f"`{path[-1]}`: {error}") from None
-            fits = True
-        case "number":
-            fits = isinstance(value, int) and not isinstance(value, bool)
-        case "flag":
-            fits = isinstance(value, bool)
-        case "texts":
-            fits = isinstance(value, list) and all(isinstance(item, str) for item in value)
-        case "text":
-            fits = isinstance(value, str | int) and not isinstance(value, bool)
-        case _:
-            fits = True
-    if not fits:
-        words = {"number": "a whole number", "flag": "true or false", "texts": "a list of texts", "text": "a text"}
-        raise document.error(path, f"`{path[-1]}` must be {words[kind]}")
+def _check_field(document: YamlDocument, path: KeyPath, schemas: Mapping[str, Json], spec: Json, value: Any) -> Any:
+    if "$ref" in spec:
+        return _check_members(document, path, schemas, schemas[spec["$ref"]].get("properties", {}), value)
+    kind = spec.get("type", "any")
+    if kind == "object" and "additionalProperties" in spec and isinstance(value, dict):
+        inner = spec["additionalProperties"]
+        return {key: _check_field(document, (*path, key), schemas, inner, item) for key, item in value.items()}
+    if kind == "object" and "properties" in spec:
+        return _check_members(document, path, schemas, spec["properties"], value)
+    if kind == "array" and isinstance(value, list):
+        return [_check_field(document, (*path, i), schemas, spec["items"], item) for i, item in enumerate(value)]
+    if spec == DURATION:
+        try:
+            parse_duration(str(value))
+        except ValueError as error:
+            raise document.error(path, f"`{path[-1]}`: {error}") from None
+        return str(value)
+    if kind == "string" and isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)  # `8` is as good as `"8"` in a label; an int64 is a text in JSON
+    fits = {
+        "string": isinstance(value, str),
+        "boolean": isinstance(value, bool),
+        "integer": isinstance(value, int) and not isinstance(value, bool),
+        "number": isinstance(value, int | float) and not isinstance(value, bool),
+        "object": isinstance(value, dict),
+        "array": False,
+    }
+    if not fits.get(kind, True):
+        raise _type_error(document, path, kind)
+    names = spec.get("enum")
+    if names and value not in names:
+        raise document.error(path, f"`{path[-1]}` cannot be `{value}`", hint=f"use one of {', '.join(names)}")
+    return value
+
+
+_TYPE_NAMES = {
+    "object": "a mapping",
+    "array": "a list",
+    "string": "a text",
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "number": "a number",
+}
+
+
+def _type_error(document: YamlDocument, path: KeyPath, kind: str) -> Exception:
+    key = next((part for part in reversed(path) if isinstance(part, str)), "")
+    return document.error(path, f"`{key}` must be {_TYPE_NAMES.get(kind, kind)}")
 
 
 def _parse_settings(document: YamlDocument, path: KeyPath, value: Any) -> list[SeedEntry]:
@@ -177,38 +214,17 @@ def _parse_settings(document: YamlDocument, path: KeyPath, value: Any) -> list[S
     ]
 
 
-# The keys of a fault, with their types. `after` delays the whole fault.
-FAULT_KEYS: Mapping[str, str] = {
-    "kind": "text",
-    "node": "text",
-    "zone": "text",
-    "project": "text",
-    "call": "text",
-    "times": "number",
-    "state": "text",
-    "health": "text",
-    "description": "text",
-    "after": "duration",
-    "duration": "duration",
-    "code": "number",
-    "message": "text",
-    "limit": "number",
-    "status": "number",
-    "retryAfter": "number",
-    "worker": "number",
+# Types of the sandbox's own keys, in the form of the discovery documents.
+_TEXT, _NUMBER, _FLAG, _ANY = ({"type": name} for name in ("string", "integer", "boolean", "any"))
+_TEXTS: Json = {"type": "array", "items": _TEXT}
+DURATION: Json = {"type": "string", "format": "duration"}
+# `after` delays the whole fault.
+FAULT_KEYS: Mapping[str, Json] = {
+    **dict.fromkeys(("kind", "node", "zone", "project", "call", "state", "health", "description", "message"), _TEXT),
+    **dict.fromkeys(("times", "code", "limit", "status", "retryAfter", "worker"), _NUMBER),
+    **dict.fromkeys(("after", "duration"), DURATION),
 }
 _FAULT_FIELDS = {"call": "method", "times": "count", "retryAfter": "retry_after"}
-QUOTA_KEYS: Mapping[str, str] = {
-    "metric": "text",
-    "generation": "text",
-    "tier": "text",
-    "region": "text",
-    "zone": "text",
-    "project": "text",
-    "limit": "number",
-    "usage": "number",
-}
-STOCKOUT_KEYS: Mapping[str, str] = {"zone": "text", "acceleratorType": "text", "tier": "text", "project": "text"}
 
 
 def parse_fault(entry: Json) -> Fault:
@@ -230,40 +246,6 @@ def parse_fault_kind(word: str) -> FaultKind:
     return FaultKind(word)
 
 
-def seed_stockout(sandbox: SandboxState, entry: Json) -> None:
-    """Add the stock-out of an entry. Raises `InvalidInputError` for an unknown tier."""
-    words = {"acceleratorType": "accelerator_type"}
-    values = {words.get(key, key): str(value) for key, value in entry.items() if key in STOCKOUT_KEYS}
-    after, duration = (entry.get(key) for key in ("after", "duration"))
-    with sandbox.write() as session:
-        administration.add_stockout(
-            session,
-            **values,
-            after=parse_duration(str(after)) if after else timedelta(),
-            duration=parse_duration(str(duration)) if duration else None,
-        )
-
-
-def seed_quota(sandbox: SandboxState, entry: Json) -> None:
-    """Set a quota of the TPU API, or of Compute Engine if the metric is one of its. Raises `InvalidInputError`."""
-    metric = str(entry.get("metric", ""))
-    if metric and not metric.endswith("ForTPUAPI"):
-        words = {key: value for key, value in entry.items() if key in {"limit", "usage", "project"}}
-        if "region" not in entry:
-            raise InvalidInputError(f"the Compute Engine quota `{metric}` needs a `region`")
-        administration.set_region_quota(sandbox, entry["region"], metric, **words)
-        return
-    if "usage" in entry:
-        raise InvalidInputError(
-            "`usage` cannot be set for quotas of the TPU API", hint="leave it out: usage is counted"
-        )
-    with sandbox.write() as session:
-        set_tpu_quota(session, **entry)
-
-
-_TEXT, _DURATION, _TEXTS, _NUMBER, _FLAG = "text", "duration", "texts", "number", "flag"
-
-
 @dataclass(frozen=True, slots=True)
 class SeedKind:
     """One kind of entry: the function that adds it, and its fields.
@@ -272,238 +254,146 @@ class SeedKind:
     fields of the message that cannot be set, each with the reason or the replacement.
     """
 
-    add: Callable[[SandboxState, Json], None]
+    add: Callable[..., object]
     schema: tuple[str, str, str] | None = None
-    own: Mapping[str, str] = field(default_factory=dict)
+    own: Mapping[str, Json] = field(default_factory=dict)
     required: tuple[str, ...] = ("name",)
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
-def _add_node(sandbox: SandboxState, entry: Json) -> None:
-    where = _name_and_place(entry)
-    rest = _without(entry, "name", "project", "zone", "age", "state", "health", "queuedResource")
-    named = {key: entry[key] for key in ("state", "health") if key in entry}
-    age = parse_duration(str(entry.get("age", "0s")))
-    administration.add_node(sandbox, **where, **named, age=age, queued_resource=entry.get("queuedResource", ""), **rest)
-
-
-def _add_queued_resource(sandbox: SandboxState, entry: Json) -> None:
-    state = entry.get("state") or {}
-    rest = _without(entry, "name", "project", "zone", "state", "tpu")
-    if "tpu" in entry:
-        rest["tpu"] = entry["tpu"]
-    specs = (entry.get("tpu") or {}).get("nodeSpec") or [{}]
-    node_ids = tuple(spec["nodeId"] for spec in specs if "nodeId" in spec) or ("node",)
-    error = (state.get("failedData") or {}).get("error")
-    initiator = state.get("stateInitiator", "")
-    where, name = _name_and_place(entry), state.get("state", "ACTIVE")
-    administration.add_queued_resource(
-        sandbox, **where, state=name, node_ids=node_ids, initiator=initiator, error=error, **rest
+def _add_stockout(session: StateSession, **entry: Any) -> None:
+    after, duration = entry.pop("after", "0s"), entry.pop("duration", None)
+    administration.add_stockout(
+        session,
+        accelerator_type=entry.pop("acceleratorType", "*"),
+        after=parse_duration(after),
+        duration=parse_duration(duration) if duration else None,
+        **entry,
     )
 
 
-def _add_service(sandbox: SandboxState, entry: Json) -> None:
-    project = entry.get("project", DEFAULT_PROJECT)
-    administration.set_services(sandbox, {entry["name"]: entry.get("state", "ENABLED")}, project=project)
+def _set_quota(session: StateSession, *, metric: str = "", **entry: Any) -> None:
+    """Set a quota of the TPU API, or of Compute Engine if the metric is one of its. Raises `InvalidInputError`."""
+    if metric and not metric.endswith("ForTPUAPI"):
+        if "region" not in entry:
+            raise InvalidInputError(f"the Compute Engine quota `{metric}` needs a `region`")
+        words = {key: value for key, value in entry.items() if key in {"region", "limit", "usage", "project"}}
+        put_region_quota(session, metric=metric, **words)
+        return
+    if "usage" in entry:
+        raise InvalidInputError(
+            "`usage` cannot be set for quotas of the TPU API", hint="leave it out: usage is counted"
+        )
+    put_quota(session, metric=metric, **entry)
 
 
-def _add_bucket(sandbox: SandboxState, entry: Json) -> None:
-    check_bucket_name(entry["name"])
-    administration.add_bucket(sandbox, **entry)
+def _add_node(session: StateSession, *, name: str, age: str = "0s", **entry: Any) -> None:
+    owner = entry.pop("queuedResource", "")
+    where = {**entry, **_name_and_place(name)}
+    administration.add_node(session, **where, age=parse_duration(age), queued_resource=owner)
 
 
-def _add_project(sandbox: SandboxState, entry: Json) -> None:
-    project = entry["projectId"]
-    rest = _without(entry, "projectId", "commonInstanceMetadata", "billingEnabled", "denied")
-    administration.add_project(sandbox, project, denied=entry.get("denied", ()), **rest)
-    if metadata := entry.get("commonInstanceMetadata"):
-        with sandbox.write() as session:
-            session.put_project(project, {**session.project(project), "items": metadata.get("items", [])})
-    if "billingEnabled" in entry:
-        administration.set_billing(sandbox, enabled=entry["billingEnabled"], project=project)
+def _add_queued_resource(session: StateSession, *, name: str, state: Json | None = None, **fields: Any) -> None:
+    state = state or {}
+    specs = (fields.get("tpu") or {}).get("nodeSpec") or []
+    administration.add_queued_resource(
+        session,
+        **{**fields, **_name_and_place(name)},
+        state=state.get("state", "ACTIVE"),
+        node_ids=tuple(spec["nodeId"] for spec in specs if "nodeId" in spec) or ("node",),
+        initiator=state.get("stateInitiator", ""),
+        error=(state.get("failedData") or {}).get("error"),
+    )
 
 
-def _add_org_policy(sandbox: SandboxState, entry: Json) -> None:
-    parts = entry["name"].split("/")
-    project = parts[1] if len(parts) == 4 else entry.get("project", DEFAULT_PROJECT)
-    administration.set_org_policy(sandbox, parts[-1], entry["spec"], project=project)
-
-
-def _add_fault(sandbox: SandboxState, entry: Json) -> None:
-    with sandbox.write() as session:
-        faults.add_fault(session, parse_fault(entry))
-
-
-def _name_and_place(entry: Json) -> Json:
-    """Return project, zone and name of an entry; the name may be a full one."""
-    found: Json = {key: entry[key] for key in ("project", "zone") if key in entry}
-    if "/" not in entry["name"]:
-        return {"name": entry["name"], **found}
-    where = parse_resource_name(entry["name"])
+def _name_and_place(name: str) -> Json:
+    """Return the name of an entry; with project and zone if it is a full one."""
+    if "/" not in name:
+        return {"name": name}
+    where = parse_resource_name(name)
     return {"project": where.project, "zone": where.zone, "name": where.resource_id}
 
 
-def _without(entry: Json, *keys: str) -> Json:
-    return {key: value for key, value in entry.items() if key not in keys}
+def _set_service(session: StateSession, *, name: str, state: str = "ENABLED", project: str = DEFAULT_PROJECT) -> None:
+    put_service_states(session, {name: state}, project=project)
 
 
-def _call_with_entry(add: Callable[..., Any], *leading: str) -> Callable[[SandboxState, Json], None]:
-    """Return a function that calls `add` with an entry's values: the leading ones by position, the others by keyword."""
+def _add_project(session: StateSession, **entry: Any) -> None:
+    project, billing = entry.pop("projectId"), entry.pop("billingEnabled", None)
+    if metadata := entry.pop("commonInstanceMetadata", None):
+        session.put_project(project, {**session.project(project), "items": metadata.get("items", [])})
+    put_project(session, project, **entry)
+    if billing is not None:
+        put_billing(session, enabled=billing, project=project)
 
-    def add_entry(sandbox: SandboxState, entry: Json) -> None:
-        add(sandbox, *(entry[key] for key in leading), **_without(entry, *leading))
 
-    return add_entry
+def _add_bucket(session: StateSession, *, name: str, **fields: Any) -> None:
+    check_bucket_name(name)
+    put_bucket(session, name, **fields)
 
 
-def _add_unless_absent(add: Callable[..., Any], remove: Callable[..., Any]) -> Callable[[SandboxState, Json], None]:
-    """Return a function that adds an entry; with `absent: true` it removes a resource that a project has by default."""
+def _add_fault(session: StateSession, **entry: Any) -> None:
+    faults.add_fault(session, parse_fault(entry))
 
-    def add_or_remove(sandbox: SandboxState, entry: Json) -> None:
-        if entry.get("absent"):
-            remove(sandbox, entry["name"], project=entry.get("project", DEFAULT_PROJECT))
-        else:
-            add(sandbox, **_without(entry, "absent"))
 
-    return add_or_remove
+def _add_or_remove(collection: str, session: StateSession, *, name: str, absent: bool = False, **fields: Any) -> None:
+    """Add a resource; with `absent` remove one that each project has."""
+    if absent:
+        drop_resource(collection, session, name, project=fields.get("project", DEFAULT_PROJECT))
+    else:
+        put_resource(collection, session, name, **fields)
 
 
 _COMPUTED = "the sandbox computes it; leave it out"
 _REFUSED_FIELDS = {"id": _COMPUTED, "networkEndpoints": _COMPUTED, "createTime": "give `age: 2h` instead"}
-_PROJECT: Mapping[str, str] = {"project": _TEXT}
-_PLACE: Mapping[str, str] = {**_PROJECT, "zone": _TEXT}
+_PROJECT = {"project": _TEXT}
+_PLACE = {**_PROJECT, "zone": _TEXT}
+_SCOPE = {**_PLACE, "acceleratorType": _TEXT, "tier": _TEXT}
+_COMPUTE = ("compute", "v1")
 
 # The order in which entries are added: later kinds may refer to earlier ones.
 SEED_KINDS: Mapping[str, SeedKind] = {
-    "settings": SeedKind(
-        _call_with_entry(administration.set_setting, "name", "value"), own={"value": "any"}, required=("name", "value")
-    ),
+    "settings": SeedKind(administration.set_setting),
     "projects": SeedKind(
         _add_project,
         ("cloudresourcemanager", "v3", "Project"),
-        {"commonInstanceMetadata": "any", "billingEnabled": _FLAG, "denied": _TEXTS},
+        {"commonInstanceMetadata": _ANY, "billingEnabled": _FLAG, "denied": _TEXTS},
         ("projectId",),
     ),
-    "services": SeedKind(_add_service, own={**_PROJECT, "name": _TEXT, "state": _TEXT}),
-    "quotas": SeedKind(seed_quota, own=QUOTA_KEYS, required=("limit",)),
-    "stockouts": SeedKind(seed_stockout, own={**STOCKOUT_KEYS, "after": _DURATION, "duration": _DURATION}, required=()),
-    "networks": SeedKind(
-        _add_unless_absent(administration.add_network, administration.remove_network),
-        ("compute", "v1", "Network"),
-        {**_PROJECT, "absent": _FLAG},
+    "services": SeedKind(_set_service, own={**_PROJECT, "name": _TEXT, "state": _TEXT}),
+    "quotas": SeedKind(
+        _set_quota,
+        own={
+            **dict.fromkeys(("metric", "generation", "tier", "region", "zone", "project"), _TEXT),
+            **dict.fromkeys(("limit", "usage"), _NUMBER),
+        },
+        required=("limit",),
     ),
+    "stockouts": SeedKind(_add_stockout, own={**_SCOPE, "after": DURATION, "duration": DURATION}, required=()),
+    "networks": SeedKind(partial(_add_or_remove, "networks"), (*_COMPUTE, "Network"), {**_PROJECT, "absent": _FLAG}),
     "subnetworks": SeedKind(
-        _call_with_entry(administration.add_subnetwork, "name"),
-        ("compute", "v1", "Subnetwork"),
-        _PROJECT,
-        ("name", "region"),
+        partial(put_resource, "subnetworks"), (*_COMPUTE, "Subnetwork"), _PROJECT, ("name", "region")
     ),
-    "firewalls": SeedKind(
-        _add_unless_absent(administration.add_firewall, administration.remove_firewall),
-        ("compute", "v1", "Firewall"),
-        {**_PROJECT, "absent": _FLAG},
-    ),
-    "disks": SeedKind(_call_with_entry(administration.add_disk, "name"), ("compute", "v1", "Disk"), _PROJECT),
-    "instances": SeedKind(
-        _call_with_entry(administration.add_instance, "name"), ("compute", "v1", "Instance"), _PROJECT
-    ),
+    "firewalls": SeedKind(partial(_add_or_remove, "firewalls"), (*_COMPUTE, "Firewall"), {**_PROJECT, "absent": _FLAG}),
+    "disks": SeedKind(partial(put_resource, "disks"), (*_COMPUTE, "Disk"), _PROJECT),
+    "instances": SeedKind(partial(put_resource, "instances"), (*_COMPUTE, "Instance"), _PROJECT),
     "buckets": SeedKind(_add_bucket, ("storage", "v1", "Bucket"), {**_PROJECT, "denied": _TEXTS}),
-    "objects": SeedKind(
-        _call_with_entry(administration.add_object, "bucket", "name"),
-        ("storage", "v1", "Object"),
-        {"content": _TEXT},
-        ("bucket", "name"),
-    ),
-    "anywhereCaches": SeedKind(
-        _call_with_entry(administration.add_cache, "bucket", "zone"),
-        ("storage", "v1", "AnywhereCache"),
-        required=("bucket", "zone"),
-    ),
-    "roles": SeedKind(_call_with_entry(administration.add_role, "name"), ("iam", "v1", "Role"), _PROJECT),
+    "objects": SeedKind(put_object, ("storage", "v1", "Object"), {"content": _TEXT}, ("bucket", "name")),
+    "anywhereCaches": SeedKind(put_cache, ("storage", "v1", "AnywhereCache"), required=("bucket", "zone")),
+    "roles": SeedKind(put_role, ("iam", "v1", "Role"), _PROJECT),
     "orgPolicies": SeedKind(
-        _add_org_policy, ("orgpolicy", "v2", "GoogleCloudOrgpolicyV2Policy"), _PROJECT, ("name", "spec")
+        put_org_policy, ("orgpolicy", "v2", "GoogleCloudOrgpolicyV2Policy"), _PROJECT, ("name", "spec")
     ),
     "iamPolicies": SeedKind(
-        _call_with_entry(administration.set_iam_policy, "bindings"),
+        administration.set_iam_policy,
         ("cloudresourcemanager", "v3", "Policy"),
         {**_PROJECT, "bucket": _TEXT},
         ("bindings",),
     ),
     "queuedResources": SeedKind(_add_queued_resource, ("tpu", "v2", "QueuedResource"), _PLACE, refused=_REFUSED_FIELDS),
-    "nodes": SeedKind(_add_node, ("tpu", "v2", "Node"), {**_PLACE, "age": _DURATION}, refused=_REFUSED_FIELDS),
+    "nodes": SeedKind(_add_node, ("tpu", "v2", "Node"), {**_PLACE, "age": DURATION}, refused=_REFUSED_FIELDS),
     "faults": SeedKind(_add_fault, own=FAULT_KEYS, required=("kind",)),
 }
-
-
-_TYPE_NAMES = {"object": "a mapping", "array": "a list", "string": "a text", "boolean": "true or false"}
-_NUMBER_NAMES = {"integer": "a whole number", "number": "a number"}
-
-
-def check_message(document: YamlDocument, path: KeyPath, schema: tuple[str, str, str], value: Json) -> Json:
-    """Return a message in the API's JSON: a number in a string field becomes a string.
-
-    `schema` is API, version and the schema's name. Raises `SeedError` for an unknown field, type or enum name.
-    """
-    api, version, name = schema
-    found = _check_object(document, path, load_document(api, version).schemas, name, value)
-    assert isinstance(found, dict)  # noqa: S101  # a message is one; guides mypy
-    return found
-
-
-def message_fields(schema: tuple[str, str, str]) -> list[str]:
-    """Return the fields of a message."""
-    api, version, name = schema
-    return list(load_document(api, version).schemas[name]["properties"])
-
-
-def _check_object(document: YamlDocument, path: KeyPath, schemas: Mapping[str, Json], name: str, value: Any) -> Any:
-    properties: Json = schemas[name].get("properties", {})
-    if not isinstance(value, dict):
-        raise _type_error(document, path, "object")
-    for key in value:
-        if key not in properties:
-            raise document.unknown((*path, key), properties)
-    return {key: _check_field(document, (*path, key), schemas, properties[key], item) for key, item in value.items()}
-
-
-def _check_field(document: YamlDocument, path: KeyPath, schemas: Mapping[str, Json], spec: Json, value: Any) -> Any:
-    if "$ref" in spec:
-        return _check_object(document, path, schemas, spec["$ref"], value)
-    kind = spec.get("type", "any")
-    if kind == "object" and "additionalProperties" in spec and isinstance(value, dict):
-        inner = spec["additionalProperties"]
-        return {key: _check_field(document, (*path, key), schemas, inner, item) for key, item in value.items()}
-    if kind == "object" and "properties" in spec and isinstance(value, dict):
-        return _check_object(document, path, {**schemas, "": spec}, "", value)
-    if kind == "array" and isinstance(value, list):
-        return [_check_field(document, (*path, i), schemas, spec["items"], item) for i, item in enumerate(value)]
-    return _check_scalar(document, path, spec, value)
-
-
-def _check_scalar(document: YamlDocument, path: KeyPath, spec: Json, value: Any) -> Any:
-    kind = spec.get("type", "any")
-    if kind == "string" and isinstance(value, int | float) and not isinstance(value, bool):
-        value = str(value)  # `8` is as good as `"8"` in a label; an int64 is a text in JSON
-    fits = {
-        "string": isinstance(value, str),
-        "boolean": isinstance(value, bool),
-        "integer": isinstance(value, int) and not isinstance(value, bool),
-        "number": isinstance(value, int | float) and not isinstance(value, bool),
-        "any": True,
-        "object": isinstance(value, dict),
-        "array": False,
-    }
-    if not fits.get(kind, True):
-        raise _type_error(document, path, kind)
-    names = spec.get("enum")
-    if names and value not in names:
-        raise document.error(path, f"`{path[-1]}` cannot be `{value}`", hint=f"use one of {', '.join(names)}")
-    return value
-
-
-def _type_error(document: YamlDocument, path: KeyPath, kind: str) -> Exception:
-    key = next((part for part in reversed(path) if isinstance(part, str)), "")
-    return document.error(path, f"`{key}` must be {(_TYPE_NAMES | _NUMBER_NAMES).get(kind, kind)}")
 
 
 class SeedError(InvalidInputError):

@@ -8,117 +8,51 @@ from __future__ import annotations
 
 import html
 from dataclasses import replace
+from datetime import timedelta
 from email.utils import format_datetime
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
-from tpuctl.sandbox import (
-    capacity,
+from tpuctl.sandbox import (  # noqa: F401  # they register their handlers
     catalog,
     compute_engine,
-    compute_networks,
-    resource_manager,
+    org_policy,
+    storage_objects,
     tpu_nodes,
+    tpu_operations,
     tpu_queued_resources,
     worker_access,
 )
-from tpuctl.sandbox.api_calls import ApiError, DroppedConnection, Request, Response
+from tpuctl.sandbox.api_calls import (
+    HANDLERS,
+    ApiError,
+    DroppedConnection,
+    Handler,
+    Request,
+    Response,
+    error_info,
+    help_detail,
+)
 from tpuctl.sandbox.catalog import number_of_project
-from tpuctl.sandbox.compute_engine import (
-    get_compute_operation,
-    get_compute_project,
-    set_instance_service_account,
-    start_instance,
-    stop_instance,
-)
-from tpuctl.sandbox.compute_networks import delete_firewall, get_firewall, insert_firewall, list_firewalls
 from tpuctl.sandbox.discovery import APIS, check_request, decode_json, route_request
-from tpuctl.sandbox.faults import CallFaultKind, take_call_fault
-from tpuctl.sandbox.org_policy import (
-    create_org_policy,
-    delete_org_policy,
-    get_effective_org_policy,
-    get_org_policy,
-    list_org_policies,
-    patch_org_policy,
-)
+from tpuctl.sandbox.faults import FaultKind, FaultTarget, fault_duration, take_call_fault
 from tpuctl.sandbox.request_log import log_call
 from tpuctl.sandbox.resource_manager import (
     billing_disabled_error,
     denied_permissions,
-    get_project,
-    get_project_iam_policy,
     is_billing_enabled,
     is_known_project,
     is_permission_denied,
-    list_billing_accounts,
-    list_projects,
     resolve_project,
-    set_project_iam_policy,
-    test_project_iam_permissions,
-    undelete_project,
 )
-from tpuctl.sandbox.service_usage import (
-    batch_enable_services,
-    batch_get_services,
-    disable_service,
-    enable_service,
-    get_service,
-    get_service_operation,
-    is_service_enabled,
-    list_quota_metrics,
-    list_services,
-    service_disabled_error,
-)
-from tpuctl.sandbox.storage_buckets import (
-    get_bucket,
-    get_bucket_iam_policy,
-    get_cache,
-    get_storage_layout,
-    insert_bucket,
-    insert_cache,
-    list_buckets,
-    list_caches,
-    patch_bucket,
-    set_bucket_iam_policy,
-    test_bucket_iam_permissions,
-)
-from tpuctl.sandbox.storage_objects import (
-    delete_object,
-    get_object,
-    insert_object,
-    list_objects,
-    patch_object,
-    rewrite_object,
-    update_object,
-)
-from tpuctl.sandbox.tpu_nodes import (
-    create_node,
-    delete_node,
-    get_node,
-    list_nodes,
-    patch_node,
-    perform_node_maintenance,
-    reimage_node,
-    start_node,
-    stop_node,
-)
-from tpuctl.sandbox.tpu_operations import cancel_operation, delete_operation, get_operation, list_operations
-from tpuctl.sandbox.tpu_queued_resources import (
-    create_queued_resource,
-    delete_queued_resource,
-    get_queued_resource,
-    list_queued_resources,
-    perform_queued_maintenance,
-    reset_queued_resource,
-)
+from tpuctl.sandbox.service_usage import is_service_enabled, service_disabled_error
 from tpuctl.sandbox.uploads import is_upload_continued, partial_content, read_upload, receive_chunk, split_upload_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from datetime import datetime
 
-    from tpuctl.sandbox.api_calls import Call, Json
+    from tpuctl.sandbox.api_calls import Call
     from tpuctl.sandbox.state import SandboxState
     from tpuctl.sandbox.state_session import StateSession
 
@@ -203,21 +137,21 @@ def _answer(sandbox: SandboxState, request: Request) -> Response | DroppedConnec
     if fault is None:
         return _run_handler(sandbox, call, request)
     match fault.kind:
-        case CallFaultKind.DROP_BEFORE:
+        case FaultKind.DROP_BEFORE:
             return DroppedConnection()
-        case CallFaultKind.DROP_AFTER:
+        case FaultKind.DROP_AFTER:
             _run_handler(sandbox, call, request)
             return DroppedConnection()
-        case CallFaultKind.SLOW:
-            sandbox.clock.sleep(fault.delay)
-            return _run_handler(sandbox, call, request)
-        case CallFaultKind.HTTP_ERROR:
+        case FaultKind.UNAUTHENTICATED:
+            raise _unauthenticated()
+        case FaultKind.UNREACHABLE:
+            raise error_of(503, f"The location {FaultTarget.of(call).zone} is unreachable.")
+        case FaultKind.HTTP_ERROR:
             wait = {} if fault.retry_after is None else {"retry-after": str(fault.retry_after)}
             return error_of(fault.status, fault.message).response(wait, with_reasons=_has_reasons(request))
-        case CallFaultKind.UNAUTHENTICATED:
-            raise _unauthenticated()
-        case kind:
-            assert_never(kind)
+        case FaultKind.SLOW:
+            sandbox.clock.sleep(fault_duration(fault) or timedelta())
+    return _run_handler(sandbox, call, request)
 
 
 def _run_handler(sandbox: SandboxState, call: Call, request: Request) -> Response:
@@ -250,125 +184,12 @@ def _unauthenticated() -> ApiError:
         "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other valid "
         "authentication credential. See https://developers.google.com/identity/sign-in/web/devconsole-project."
     )
-    info = "type.googleapis.com/google.rpc.ErrorInfo"
-    detail = {"@type": info, "reason": "ACCESS_TOKEN_EXPIRED", "domain": "googleapis.com"}
+    detail = error_info("ACCESS_TOKEN_EXPIRED")
     return ApiError(401, "UNAUTHENTICATED", message, detail)
 
 
-_LOCATION_METHODS = "tpu.projects.locations"
-
 # The handler of each method of the discovery documents. A method without one is not implemented: 501.
-METHODS: Mapping[str, Callable[[StateSession, Call], Json | Response]] = {
-    f"{_LOCATION_METHODS}.get": catalog.get_location,
-    f"{_LOCATION_METHODS}.list": catalog.list_locations,
-    f"{_LOCATION_METHODS}.generateServiceIdentity": catalog.generate_service_identity,
-    f"{_LOCATION_METHODS}.acceleratorTypes.get": catalog.get_accelerator_type,
-    f"{_LOCATION_METHODS}.acceleratorTypes.list": catalog.list_accelerator_types,
-    f"{_LOCATION_METHODS}.runtimeVersions.get": catalog.get_runtime_version,
-    f"{_LOCATION_METHODS}.runtimeVersions.list": catalog.list_runtime_versions,
-    f"{_LOCATION_METHODS}.tensorflowVersions.get": catalog.get_runtime_version,
-    f"{_LOCATION_METHODS}.tensorflowVersions.list": catalog.list_tensorflow_versions,
-    f"{_LOCATION_METHODS}.nodes.create": create_node,
-    f"{_LOCATION_METHODS}.nodes.get": get_node,
-    f"{_LOCATION_METHODS}.nodes.list": list_nodes,
-    f"{_LOCATION_METHODS}.nodes.delete": delete_node,
-    f"{_LOCATION_METHODS}.nodes.start": start_node,
-    f"{_LOCATION_METHODS}.nodes.stop": stop_node,
-    f"{_LOCATION_METHODS}.nodes.patch": patch_node,
-    f"{_LOCATION_METHODS}.nodes.performMaintenance": perform_node_maintenance,
-    f"{_LOCATION_METHODS}.nodes.reimage": reimage_node,
-    f"{_LOCATION_METHODS}.nodes.simulateMaintenanceEvent": tpu_nodes.simulate_maintenance_event,
-    f"{_LOCATION_METHODS}.nodes.getGuestAttributes": worker_access.get_guest_attributes,
-    f"{_LOCATION_METHODS}.operations.get": get_operation,
-    f"{_LOCATION_METHODS}.operations.list": list_operations,
-    f"{_LOCATION_METHODS}.operations.cancel": cancel_operation,
-    f"{_LOCATION_METHODS}.operations.delete": delete_operation,
-    f"{_LOCATION_METHODS}.queuedResources.create": create_queued_resource,
-    f"{_LOCATION_METHODS}.queuedResources.get": get_queued_resource,
-    f"{_LOCATION_METHODS}.queuedResources.list": list_queued_resources,
-    f"{_LOCATION_METHODS}.queuedResources.delete": delete_queued_resource,
-    f"{_LOCATION_METHODS}.queuedResources.getMaintenanceInfo": tpu_queued_resources.get_maintenance_info,
-    f"{_LOCATION_METHODS}.queuedResources.performMaintenanceQueuedResource": perform_queued_maintenance,
-    f"{_LOCATION_METHODS}.queuedResources.reset": reset_queued_resource,
-    f"{_LOCATION_METHODS}.reservations.list": capacity.list_reservations,
-    "compute.projects.get": get_compute_project,
-    "compute.projects.setCommonInstanceMetadata": compute_engine.set_common_instance_metadata,
-    **{
-        f"compute.{scope}Operations.{verb}": get_compute_operation
-        for scope in ("global", "region", "zone")
-        for verb in ("get", "wait")
-    },
-    "compute.zones.get": compute_engine.get_zone,
-    "compute.zones.list": compute_engine.list_zones,
-    "compute.regions.get": compute_engine.get_region,
-    "compute.regions.list": compute_engine.list_regions,
-    "compute.networks.get": compute_networks.get_network,
-    "compute.networks.list": compute_networks.list_networks,
-    "compute.networks.insert": compute_networks.insert_network,
-    "compute.subnetworks.get": compute_networks.get_subnetwork,
-    "compute.subnetworks.list": compute_networks.list_subnetworks,
-    "compute.subnetworks.aggregatedList": compute_networks.aggregate_subnetworks,
-    "compute.subnetworks.setPrivateIpGoogleAccess": compute_networks.set_private_ip_google_access,
-    "compute.firewalls.get": get_firewall,
-    "compute.firewalls.list": list_firewalls,
-    "compute.firewalls.insert": insert_firewall,
-    "compute.firewalls.delete": delete_firewall,
-    "compute.disks.get": compute_engine.get_disk,
-    "compute.disks.list": compute_engine.list_disks,
-    "compute.disks.aggregatedList": compute_engine.aggregate_disks,
-    "compute.instances.get": compute_engine.get_instance,
-    "compute.instances.list": compute_engine.list_instances,
-    "compute.instances.aggregatedList": compute_engine.aggregate_instances,
-    "compute.instances.setServiceAccount": set_instance_service_account,
-    "compute.instances.start": start_instance,
-    "compute.instances.stop": stop_instance,
-    "storage.buckets.get": get_bucket,
-    "storage.buckets.list": list_buckets,
-    "storage.buckets.insert": insert_bucket,
-    "storage.buckets.patch": patch_bucket,
-    "storage.buckets.getIamPolicy": get_bucket_iam_policy,
-    "storage.buckets.setIamPolicy": set_bucket_iam_policy,
-    "storage.buckets.testIamPermissions": test_bucket_iam_permissions,
-    "storage.buckets.getStorageLayout": get_storage_layout,
-    "storage.anywhereCaches.get": get_cache,
-    "storage.anywhereCaches.insert": insert_cache,
-    "storage.anywhereCaches.list": list_caches,
-    "storage.objects.get": get_object,
-    "storage.objects.list": list_objects,
-    "storage.objects.insert": insert_object,
-    "storage.objects.patch": patch_object,
-    "storage.objects.update": update_object,
-    "storage.objects.rewrite": rewrite_object,
-    "storage.objects.delete": delete_object,
-    "serviceusage.services.get": get_service,
-    "serviceusage.services.list": list_services,
-    "serviceusage.services.enable": enable_service,
-    "serviceusage.services.disable": disable_service,
-    "serviceusage.services.batchEnable": batch_enable_services,
-    "serviceusage.services.batchGet": batch_get_services,
-    "serviceusage.services.consumerQuotaMetrics.list": list_quota_metrics,
-    "serviceusage.operations.get": get_service_operation,
-    "cloudresourcemanager.projects.get": get_project,
-    "cloudresourcemanager.projects.list": list_projects,
-    "cloudresourcemanager.projects.undelete": undelete_project,
-    "cloudresourcemanager.projects.getIamPolicy": get_project_iam_policy,
-    "cloudresourcemanager.projects.setIamPolicy": set_project_iam_policy,
-    "cloudresourcemanager.projects.testIamPermissions": test_project_iam_permissions,
-    "iam.roles.get": resource_manager.get_role,
-    "iam.projects.roles.get": resource_manager.get_custom_role,
-    "orgpolicy.projects.policies.get": get_org_policy,
-    "orgpolicy.projects.policies.list": list_org_policies,
-    "orgpolicy.projects.policies.getEffectivePolicy": get_effective_org_policy,
-    "orgpolicy.projects.policies.create": create_org_policy,
-    "orgpolicy.projects.policies.patch": patch_org_policy,
-    "orgpolicy.projects.policies.delete": delete_org_policy,
-    "oslogin.users.getLoginProfile": worker_access.get_login_profile,
-    "oslogin.users.importSshPublicKey": worker_access.import_ssh_public_key,
-    "oslogin.users.sshPublicKeys.patch": worker_access.patch_ssh_public_key,
-    "cloudbilling.projects.getBillingInfo": resource_manager.get_billing_info,
-    "cloudbilling.projects.updateBillingInfo": resource_manager.update_billing_info,
-    "cloudbilling.billingAccounts.list": list_billing_accounts,
-}
+METHODS: Mapping[str, Handler] = HANDLERS
 
 # Methods of the TPU API, in any of its versions, that are not implemented, with the reason. They answer 501. There are none.
 NOT_SERVED: Mapping[str, str] = {}
@@ -419,22 +240,10 @@ def permission_denied(project: str, api: str) -> ApiError:
     """Return the error for a project that does not exist or is not the caller's (observed: gemini-cli#1808)."""
     message = f"Permission denied on resource project {project}."
     metadata = {"service": f"{api}.googleapis.com", "consumer": f"projects/{project}", "containerInfo": project}
-    return ApiError(
-        403,
-        "PERMISSION_DENIED",
-        message,
-        {
-            "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-            "reason": "CONSUMER_INVALID",
-            "domain": "googleapis.com",
-            "metadata": metadata,
-        },
-        {"@type": "type.googleapis.com/google.rpc.LocalizedMessage", "locale": "en-US", "message": message},
-        {
-            "@type": "type.googleapis.com/google.rpc.Help",
-            "links": [{"description": "Google developers console", "url": "https://console.developers.google.com"}],
-        },
-    )
+    info = error_info("CONSUMER_INVALID", metadata)
+    localized = {"@type": "type.googleapis.com/google.rpc.LocalizedMessage", "locale": "en-US", "message": message}
+    help_link = help_detail("Google developers console", "https://console.developers.google.com")
+    return ApiError(403, "PERMISSION_DENIED", message, info, localized, help_link)
 
 
 # Permissions that are not named after the method. Source: the API's documentation of each method. The reference of
@@ -486,7 +295,8 @@ def check_permissions(session: StateSession, call: Call, project: str) -> None:
             # Observed for a create: terraform-google-org-policy#101.
             resource = f"//cloudresourcemanager.googleapis.com/projects/{project}"
             message = f"Permission '{permission}' denied on resource '{resource}' (or it may not exist)."
-            info = _error_info(permission, project, "orgpolicy.googleapis.com")
+            metadata = {"permission": permission, "resource": f"projects/{project}"}
+            info = error_info("IAM_PERMISSION_DENIED", metadata, domain="orgpolicy.googleapis.com")
             raise ApiError(403, "PERMISSION_DENIED", message, info)
         case "serviceusage":
             raise _service_usage_denied(call, project, permission)
@@ -548,14 +358,6 @@ def _service_usage_denied(call: Call, project: str, permission: str) -> ApiError
         message = f"Permission denied to {verb} service [{name}]"
     else:
         message = f"Permission denied to {'enable' if verb == 'batchEnable' else 'list'} services for {container}"
-    info = {**_error_info(permission, project, "serviceusage.googleapis.com"), "reason": "AUTH_PERMISSION_DENIED"}
+    metadata = {"permission": permission, "resource": f"projects/{project}"}
+    info = error_info("AUTH_PERMISSION_DENIED", metadata, domain="serviceusage.googleapis.com")
     return ApiError(403, "PERMISSION_DENIED", message, info)
-
-
-def _error_info(permission: str, project: str, domain: str) -> Json:
-    return {
-        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-        "reason": "IAM_PERMISSION_DENIED",
-        "domain": domain,
-        "metadata": {"permission": permission, "resource": f"projects/{project}"},
-    }

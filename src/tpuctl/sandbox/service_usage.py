@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from tpuctl.sandbox import capacity
-from tpuctl.sandbox.api_calls import ApiError, not_found, page_of
+from tpuctl.sandbox.api_calls import (
+    DEFAULT_PROJECT,
+    ApiError,
+    answers,
+    error_info,
+    help_detail,
+    invalid,
+    list_response,
+    not_found,
+)
 from tpuctl.sandbox.catalog import location_names, number_of_project
 from tpuctl.sandbox.compute_engine import region_names
 from tpuctl.sandbox.resource_manager import is_known_project, resolve_project
@@ -38,9 +47,13 @@ _READ_AT_ONCE = 30  # API field text of services.batchGet
 _CONSOLE = "https://console.developers.google.com"
 
 
-def put_service_state(session: StateSession, project: str, name: str, *, enabled: bool) -> None:
-    """Enable or disable a service."""
-    session.resources.put(SERVICE_KIND, project, name, {"state": "ENABLED" if enabled else "DISABLED"})
+def put_service_states(
+    session: StateSession, states: Mapping[str, str | bool], *, project: str = DEFAULT_PROJECT
+) -> None:
+    """Enable or disable services: `{"tpu.googleapis.com": "DISABLED"}`, or booleans."""
+    for name, state in states.items():
+        document = {"state": "ENABLED" if state in {True, "ENABLED"} else "DISABLED"}
+        session.resources.put(SERVICE_KIND, project, name, document)
 
 
 def is_service_enabled(session: StateSession, project: str, name: str) -> bool:
@@ -58,89 +71,68 @@ def service_disabled_error(project: str, service: str) -> ApiError:
         f"visiting {url} then retry. If you enabled this API recently, wait a few minutes for the action to propagate to "
         "our systems and retry."
     )
-    links = [{"description": "Google developers console API activation", "url": url}]
-    metadata = {"service": service, "consumer": f"projects/{number}"}
-    info: Json = {"reason": "SERVICE_DISABLED", "domain": "googleapis.com", "metadata": metadata}
-    return ApiError(
-        403,
-        "PERMISSION_DENIED",
-        message,
-        {"@type": "type.googleapis.com/google.rpc.Help", "links": links},
-        {"@type": "type.googleapis.com/google.rpc.ErrorInfo", **info},
-        reason="accessNotConfigured",
-    )
+    info = error_info("SERVICE_DISABLED", {"service": service, "consumer": f"projects/{number}"})
+    help_link = help_detail("Google developers console API activation", url)
+    return ApiError(403, "PERMISSION_DENIED", message, help_link, info, reason="accessNotConfigured")
 
 
-def get_service(session: StateSession, call: Call) -> Json:
-    """Answer services.get."""
-    project, name = parse_service_parent(session, str(call.params["name"]))
+@answers("serviceusage.services.get")
+def _get_service(session: StateSession, call: Call) -> Json:
+    project, name = parse_service_name(session, str(call.params["name"]))
     return _service_document(session, project, name)
 
 
-def list_services(session: StateSession, call: Call) -> Json:
-    """Answer services.list; the supported filters are `state:ENABLED` and `state:DISABLED`."""
+@answers("serviceusage.services.list")
+def _list_services(session: StateSession, call: Call) -> Json:
+    """List services; the supported filters are `state:ENABLED` and `state:DISABLED`."""
     project = _resolve_parent(session, str(call.params["parent"]))
     wanted = str(call.params.get("filter") or "").replace(" ", "").upper()
     if wanted not in {"", "STATE:ENABLED", "STATE:DISABLED"}:
-        raise ApiError(400, "INVALID_ARGUMENT", "Invalid filter string.")  # unverified
+        raise invalid("Invalid filter string.")  # unverified
     names = sorted({*SERVICE_TITLES, *(found.name for found in session.resources.list_records(SERVICE_KIND, project))})
     found = [_service_document(session, project, name) for name in names]
-    found = [service for service in found if not wanted or wanted == f"STATE:{service['state']}"]
-    page, next_token = page_of(call, found)
-    answer: Json = {"services": list(page)}
-    return {**answer, "nextPageToken": next_token} if next_token else answer
+    return list_response(call, "services", [one for one in found if wanted in {"", f"STATE:{one['state']}"}])
 
 
-def enable_service(session: StateSession, call: Call) -> Json:
-    """Answer services.enable with a finished operation."""
-    project, name = parse_service_parent(session, str(call.params["name"]))
+@answers("serviceusage.services.enable", "serviceusage.services.disable")
+def _enable_or_disable_service(session: StateSession, call: Call) -> Json:
+    project, name = parse_service_name(session, str(call.params["name"]))
     session.log_request(call.method, str(call.params["name"]))
-    put_service_state(session, project, name, enabled=True)
+    verb = call.method.rpartition(".")[2]
+    put_service_states(session, {name: verb == "enable"}, project=project)
     response = {"service": _service_document(session, project, name)}
-    return _finished_operation(session, call.version, "EnableServiceResponse", response, names=[name])
+    return _finished_operation(session, call.version, f"{verb.capitalize()}ServiceResponse", response, names=[name])
 
 
-def disable_service(session: StateSession, call: Call) -> Json:
-    """Answer services.disable with a finished operation."""
-    project, name = parse_service_parent(session, str(call.params["name"]))
-    session.log_request(call.method, str(call.params["name"]))
-    put_service_state(session, project, name, enabled=False)
-    response = {"service": _service_document(session, project, name)}
-    return _finished_operation(session, call.version, "DisableServiceResponse", response, names=[name])
-
-
-def batch_enable_services(session: StateSession, call: Call) -> Json:
-    """Answer services.batchEnable: all or none."""
+@answers("serviceusage.services.batchEnable")
+def _batch_enable_services(session: StateSession, call: Call) -> Json:
+    """Enable services: all or none."""
     project = _resolve_parent(session, str(call.params["parent"]))
     session.log_request(call.method, str(call.params["parent"]))
     names = [str(name) for name in call.body.get("serviceIds", [])]
     if not 0 < len(names) <= _AT_ONCE:
-        raise ApiError(400, "INVALID_ARGUMENT", f"A batch enables 1 to {_AT_ONCE} services.")  # unverified words
+        raise invalid(f"A batch enables 1 to {_AT_ONCE} services.")  # unverified words
     for name in names:
         _check_service_name(name)
-        put_service_state(session, project, name, enabled=True)
+    put_service_states(session, dict.fromkeys(names, True), project=project)
     response = {"services": [_service_document(session, project, name) for name in names]}
     return _finished_operation(session, call.version, "BatchEnableServicesResponse", response, names=names)
 
 
-def batch_get_services(session: StateSession, call: Call) -> Json:
-    """Answer services.batchGet."""
+@answers("serviceusage.services.batchGet")
+def _batch_get_services(session: StateSession, call: Call) -> Json:
     project = _resolve_parent(session, str(call.params["parent"]))
     names = [str(name) for name in call.params.get("names") or []]
     if not 0 < len(names) <= _READ_AT_ONCE:
-        message = f"The number of services must be between 1 and {_READ_AT_ONCE}."  # unverified words
-        raise ApiError(400, "INVALID_ARGUMENT", message)
-    found = []
-    for full in names:
-        parent, name = parse_service_parent(session, full)
-        if parent != project:
-            raise ApiError(400, "INVALID_ARGUMENT", "All services must have the same parent.")  # unverified words
-        found.append(_service_document(session, project, name))
-    return {"services": found}
+        raise invalid(f"The number of services must be between 1 and {_READ_AT_ONCE}.")  # unverified words
+    found = [parse_service_name(session, name) for name in names]
+    if any(parent != project for parent, _ in found):
+        raise invalid("All services must have the same parent.")  # unverified words
+    return {"services": [_service_document(session, project, name) for _, name in found]}
 
 
-def get_service_operation(session: StateSession, call: Call) -> Json:
-    """Answer operations.get."""
+@answers("serviceusage.operations.get")
+def _get_service_operation(session: StateSession, call: Call) -> Json:
     found = session.resources.get("serviceusage.operation", "", str(call.params["name"]))
     if found is None:
         raise not_found(str(call.params["name"]))
@@ -176,7 +168,7 @@ def _service_document(session: StateSession, project: str, name: str) -> Json:
     }
 
 
-def parse_service_parent(session: StateSession, full: str) -> tuple[str, str]:
+def parse_service_name(session: StateSession, full: str) -> tuple[str, str]:
     """Return project and service of a resource name. Raises `ApiError` if one is unknown."""
     parent, _, name = full.partition("/services/")
     _check_service_name(name)
@@ -202,14 +194,15 @@ _ENDS = {"PerProjectPerRegionForTPUAPI": "region", "PerProjectPerZoneForTPUAPI":
 _UNLIMITED = -1  # API field text of QuotaOverride.overrideValue
 
 
-def list_quota_metrics(session: StateSession, call: Call) -> Json:
-    """Answer consumerQuotaMetrics.list with the limits of the sandbox; services other than the TPU API have none here.
+@answers("serviceusage.services.consumerQuotaMetrics.list")
+def _list_quota_metrics(session: StateSession, call: Call) -> Json:
+    """List metrics with the limits of the sandbox; services other than the TPU API have none here.
 
     Observed in code that reads this API: the metrics `tpu-v5s-litepod`, `tpu-v5s-litepod-serving` and `tpu-v6e`, these and
     `tpu-v5p` with the suffix `-preemptible`; the others follow their form (sources disagree on v4). Also observed: one metric
     has a limit by zone and one by region, and a limit of 0 is omitted, as a number that is 0 always is.
     """
-    project, service = parse_service_parent(session, str(call.params["parent"]))
+    project, service = parse_service_name(session, str(call.params["parent"]))
     found: dict[str, dict[str, list[TpuQuota]]] = {}
     for quota in capacity.list_quotas(session) if service == _SERVICE else []:
         if quota.project == project:
@@ -220,11 +213,8 @@ def list_quota_metrics(session: StateSession, call: Call) -> Json:
             metric = f"{_SERVICE}/{'-'.join([*(word.lower() for word in words), *suffix])}"
             found.setdefault(metric, {}).setdefault(dimension, []).append(quota)
     parent = f"projects/{number_of_project(project)}/services/{service}/consumerQuotaMetrics"
-    page, next_token = page_of(
-        call, [_metric_document(parent, metric, limits) for metric, limits in sorted(found.items())]
-    )
-    answer: Json = {"metrics": list(page)}
-    return {**answer, "nextPageToken": next_token} if next_token else answer
+    metrics = [_metric_document(parent, metric, limits) for metric, limits in sorted(found.items())]
+    return list_response(call, "metrics", metrics)
 
 
 def _metric_document(parent: str, metric: str, limits: Mapping[str, list[TpuQuota]]) -> Json:

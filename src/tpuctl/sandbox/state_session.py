@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tpuctl.sandbox.lifecycle import LifecyclePhase, Timeline, end_of_timeline, phase_at
 from tpuctl.shapes import INTEGER, ITEM, Checker, Fields, ListOf, Scalar, Shape, ShapeError, parse_json
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tpuctl.sandbox.api_calls import Json
@@ -74,7 +74,7 @@ class StateSession:
         key = "project = ? AND zone = ? AND node_id = ?"
         text = f"SELECT {_NODE_COLUMNS} FROM nodes WHERE {key} AND (gone IS NULL OR gone > ?)"  # noqa: S608  # constants
         row = self._row(text, project, zone, node_id, self.now.timestamp())
-        return load_node(row) if row else None
+        return load_record(NodeRecord, row) if row else None
 
     def nodes(
         self, project: str | None = None, *, zone: str | None = None, after: tuple[str, str] = ("", ""), limit: int = -1
@@ -87,22 +87,20 @@ class StateSession:
         )
         values = {"project": project, "zone": zone, "after_zone": after[0], "after_id": after[1]}
         rows = self._connection.execute(text, {**values, "now": self.now.timestamp(), "limit": limit})
-        return map(load_node, rows)
+        return (load_record(NodeRecord, row) for row in rows)
 
     def node_at(self, address: int) -> NodeRecord | None:
         """Return the node that owns an address, given by its number in the pool. None if no node owns it."""
         text = f"SELECT {_NODE_COLUMNS} FROM nodes WHERE first_address <= ? AND (gone IS NULL OR gone > ?) ORDER BY first_address DESC LIMIT 1"  # noqa: S608, E501  # a constant
         row = self._row(text, address, self.now.timestamp())
-        node = load_node(row) if row else None
+        node = load_record(NodeRecord, row) if row else None
         return node if node and address < node.first_address + node.workers else None
 
     def put_node(self, record: NodeRecord) -> None:
         """Store a node, replacing the one of its name."""
-        self._write(
-            "INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            *(record.project, record.zone, record.node_id, record.number, record.first_address, record.workers),
-            *(_timestamp_or_none(end_of_timeline(record.timeline)), dump_node(record)),
-        )
+        *columns, text = dump_record(record)
+        gone = _timestamp_or_none(end_of_timeline(record.timeline))
+        self._write("INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *columns, gone, text)
 
     def free_addresses(self, count: int, *, pool: int) -> int:
         """Return the first of `count` consecutive free numbers below `pool`; 0 if there are none."""
@@ -141,27 +139,25 @@ class StateSession:
         )
         values = {"project": project, "zone": zone, "only": only, "now": self.now.timestamp()}
         rows = self._connection.execute(text, values)
-        return [load_queued(row) for row in rows]
+        return [load_record(QueuedRecord, row) for row in rows]
 
     def put_queued_resource(self, record: QueuedRecord) -> None:
         """Store a queued resource, replacing the one of its name."""
-        self._write(
-            "INSERT OR REPLACE INTO queued VALUES (?, ?, ?, ?, ?)",
-            *(record.project, record.zone, record.queued_resource_id),
-            *(_timestamp_or_none(end_of_timeline(record.timeline)), dump_queued(record)),
-        )
+        *columns, text = dump_record(record)
+        gone = _timestamp_or_none(end_of_timeline(record.timeline))
+        self._write("INSERT OR REPLACE INTO queued VALUES (?, ?, ?, ?, ?)", *columns, gone, text)
 
     # Operations
 
     def operation(self, name: str) -> OperationRecord | None:
         """Return an operation by its full name."""
         row = self._row("SELECT record FROM operations WHERE name = ?", name)
-        return load_operation(row[0]) if row else None
+        return load_record(OperationRecord, row) if row else None
 
     def operation_of_request(self, request_id: str) -> OperationRecord | None:
         """Return the operation that a request id started. None if there is none."""
         row = self._row("SELECT record FROM operations WHERE request_id = ? AND request_id != ''", request_id)
-        return load_operation(row[0]) if row else None
+        return load_record(OperationRecord, row) if row else None
 
     def operations(
         self, project: str, zone: str | None, *, after: int = 0, limit: int
@@ -173,13 +169,13 @@ class StateSession:
         )
         values = {"project": project, "zone": zone, "after": after, "limit": limit}
         rows = self._connection.execute(text, values)
-        return [(serial, load_operation(record)) for serial, record in rows]
+        return [(serial, load_record(OperationRecord, (record,))) for serial, record in rows]
 
     def pending_operations(self, target: str) -> list[OperationRecord]:
         """Return the unfinished operations on a resource."""
         text = "SELECT record FROM operations WHERE target = ? AND (ended IS NULL OR ended > ?) ORDER BY serial"
         rows = self._connection.execute(text, (target, self.now.timestamp()))
-        return [load_operation(record) for (record,) in rows]
+        return [load_record(OperationRecord, row) for row in rows]
 
     def put_operation(self, record: OperationRecord) -> None:
         """Store an operation and delete the oldest beyond the limit."""
@@ -189,7 +185,7 @@ class StateSession:
         )
         ended = _timestamp_or_none(record.ended)
         target = (record.name, record.project, record.zone, record.target)
-        self._write(text, *target, record.request_id, ended, dump_operation(record))
+        self._write(text, *target, record.request_id, ended, *dump_record(record))
         self._write("DELETE FROM operations WHERE serial <= (SELECT max(serial) FROM operations) - ?", _OPERATIONS_KEPT)
 
     def delete_operation(self, name: str) -> None:
@@ -424,105 +420,48 @@ def parse_stored_object(text: object) -> Json:
     return found
 
 
-def dump_timeline(timeline: Timeline) -> list[list[object]]:
-    """Return a timeline as JSON."""
-    return [
-        [
-            *(p.at.timestamp(), p.state, p.health, p.description, p.maintenance, p.initiator, p.lacks_chip),
-            *(p.startup_delay, p.startup_fails),
-        ]
-        for p in timeline
-    ]
-
-
-def load_timeline(rows: list[list[object]]) -> Timeline:
-    """Return a timeline read from JSON."""
-    return tuple(LifecyclePhase(parse_moment(row[0]), *row[1:]) for row in rows)  # type: ignore[arg-type]  # the inverse of dump
-
-
 def parse_moment(seconds: object) -> datetime:
     """Return the time of a number of seconds since 1970."""
     assert isinstance(seconds, int | float)  # noqa: S101  # written by ourselves; guides mypy
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def dump_node(record: NodeRecord) -> str:
-    """Return the part of a node record that has no columns."""
-    return json.dumps(
-        {
-            "incarnation": record.incarnation,
-            "document": record.document,
-            "timeline": dump_timeline(record.timeline),
-            "queued_resource": record.queued_resource,
-            "keys_before": record.keys_before,
-            "keys_changed": record.keys_changed.timestamp() if record.keys_changed else None,
-        }
-    )
+def dump_record(record: NodeRecord | QueuedRecord | OperationRecord) -> tuple[Any, ...]:
+    """Return the database row of a record: the values of its columns, and JSON with all others."""
+    values = {name: getattr(record, name) for name in record.__slots__}
+    columns = [values.pop(name) for name in _COLUMNS.get(type(record), ())]
+    return (*columns, json.dumps(values, default=_encode))
 
 
-def load_node(row: tuple[str, str, str, str, int, int, str]) -> NodeRecord:
-    """Return the node of a database row."""
-    project, zone, node_id, number, first_address, workers, text = row
-    rest = parse_stored(text, _NODE_RECORD)
-    return NodeRecord(
-        project=project,
-        zone=zone,
-        node_id=node_id,
-        number=number,
-        incarnation=rest["incarnation"],
-        document=rest["document"],
-        timeline=load_timeline(rest["timeline"]),
-        workers=workers,
-        first_address=first_address,
-        queued_resource=rest["queued_resource"],
-        keys_before=rest["keys_before"],
-        keys_changed=parse_moment(rest["keys_changed"]) if rest.get("keys_changed") is not None else None,
-    )
+def load_record(kind: type[_Record], row: Sequence[Any]) -> _Record:
+    """Return the record of a database row. Raises `ShapeError` if it is damaged."""
+    *columns, text = row
+    stored = parse_stored(text, _SHAPES[kind])
+    values = {name: stored[name] for name in kind.__slots__ if name in stored}
+    for name, decode in _DECODERS.items():
+        if values.get(name) is not None:
+            values[name] = decode(values[name])
+    return kind(**dict(zip(_COLUMNS.get(kind, ()), columns, strict=True)), **values)
 
 
-def dump_queued(record: QueuedRecord) -> str:
-    """Return the part of a queued resource that has no columns."""
-    return json.dumps(
-        {
-            "incarnation": record.incarnation,
-            "document": record.document,
-            "timeline": dump_timeline(record.timeline),
-            "node_ids": record.node_ids,
-            "error": record.error,
-        }
-    )
+_Record = TypeVar("_Record", "NodeRecord", "QueuedRecord", "OperationRecord")
+_COLUMNS: Mapping[type, tuple[str, ...]] = {
+    NodeRecord: ("project", "zone", "node_id", "number", "first_address", "workers"),
+    QueuedRecord: ("project", "zone", "queued_resource_id"),
+}
+_SHAPES: Mapping[type, Shape] = {NodeRecord: _NODE_RECORD, QueuedRecord: _QUEUED_RECORD, OperationRecord: _OPERATION}
+_DECODERS: Mapping[str, Callable[[Any], Any]] = {
+    "timeline": lambda rows: tuple(LifecyclePhase(parse_moment(at), *rest) for at, *rest in rows),
+    "node_ids": tuple,
+    **dict.fromkeys(("keys_changed", "created", "ended"), parse_moment),
+}
 
 
-def load_queued(row: tuple[str, str, str, str]) -> QueuedRecord:
-    """Return the queued resource of a database row."""
-    project, zone, queued_resource_id, text = row
-    rest = parse_stored(text, _QUEUED_RECORD)
-    return QueuedRecord(
-        project,
-        zone,
-        queued_resource_id,
-        rest["incarnation"],
-        rest["document"],
-        load_timeline(rest["timeline"]),
-        tuple(rest["node_ids"]),
-        rest.get("error"),
-    )
-
-
-def dump_operation(record: OperationRecord) -> str:
-    """Return an operation as JSON."""
-    values = {field: getattr(record, field) for field in OperationRecord.__slots__}
-    for field in ("created", "ended"):
-        values[field] = values[field].timestamp() if values[field] else None
-    return json.dumps(values)
-
-
-def load_operation(text: str) -> OperationRecord:
-    """Return an operation read from JSON."""
-    values = parse_stored(text, _OPERATION)
-    values["created"] = parse_moment(values["created"])
-    values["ended"] = parse_moment(values["ended"]) if values.get("ended") is not None else None
-    return OperationRecord(**{field: values[field] for field in OperationRecord.__slots__ if field in values})
+def _encode(value: datetime | LifecyclePhase) -> object:
+    """Return a value that JSON does not have: a time as seconds since 1970, a phase as a list of its fields."""
+    if isinstance(value, LifecyclePhase):
+        return [getattr(value, name) for name in LifecyclePhase.__slots__]
+    return value.timestamp()
 
 
 class StoredResource(NamedTuple):

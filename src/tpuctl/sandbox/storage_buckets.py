@@ -1,4 +1,4 @@
-"""Buckets of Cloud Storage, JSON API v1, with their IAM policies and Anywhere Caches; and Cloud Storage's error messages.
+"""Buckets of Cloud Storage, JSON API v1, with their IAM policies and Anywhere Caches.
 
 An Anywhere Cache is a zonal read cache of a bucket; a new one runs at once.
 """
@@ -6,9 +6,9 @@ An Anywhere Cache is a zonal read cache of a bucket; a new one runs at once.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tpuctl.sandbox.api_calls import ApiError, Call, page_of
+from tpuctl.sandbox.api_calls import DEFAULT_PROJECT, ApiError, answers, list_response
 from tpuctl.sandbox.catalog import number_of_project
 from tpuctl.sandbox.representation import millisecond_timestamp
 from tpuctl.sandbox.resource_manager import (
@@ -24,16 +24,18 @@ from tpuctl.sandbox.resource_manager import (
 )
 
 if TYPE_CHECKING:
-    from tpuctl.sandbox.api_calls import Json
-    from tpuctl.sandbox.state_session import StateSession
+    from collections.abc import Iterable
+
+    from tpuctl.sandbox.api_calls import Call, Json
+    from tpuctl.sandbox.state_session import StateSession, StoredResource
 
 BUCKET_KIND = "storage.bucket"
-_BUCKET_LINK = "https://www.googleapis.com/storage/v1/b"
+BUCKET_LINK = "https://www.googleapis.com/storage/v1/b"
 # Source: the documentation of bucket locations. All other locations are regions or zones.
 _MULTI_REGIONS = frozenset({"US", "EU", "ASIA"})
 _DUAL_REGIONS = frozenset({"ASIA1", "EUR4", "EUR5", "EUR7", "EUR8", "NAM4"})
 _ZONE_LOCATION = re.compile(r".+\d-[A-Z]")
-_LARGEST_PAGE = 1000  # API field text of buckets.list and objects.list
+CALLER = "user@example.com"
 
 
 class OpenedBucket(NamedTuple):
@@ -43,9 +45,19 @@ class OpenedBucket(NamedTuple):
     document: Json
     denied: tuple[str, ...]
 
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return str(self.document["name"])
 
-def put_bucket(session: StateSession, project: str, name: str, *, fields: Json, denied: tuple[str, ...]) -> Json:
-    """Store a bucket; `fields` override the service's defaults. Return it as the API shows it."""
+
+def put_bucket(
+    session: StateSession, /, name: str, *, project: str = DEFAULT_PROJECT, denied: Iterable[str] = (), **fields: Any
+) -> Json:
+    """Store a bucket and return it as the API shows it; `fields` override the service's defaults.
+
+    `denied` are the permissions that the caller lacks on it; `("*",)`: a bucket of another owner, 403.
+    """
     requested = str(fields.get("location") or "").upper()
     if _ZONE_LOCATION.fullmatch(requested):
         # A zonal bucket is in the region, placed in the zone. Observed in what two programs read of such buckets; gcloud 528
@@ -62,7 +74,7 @@ def put_bucket(session: StateSession, project: str, name: str, *, fields: Json, 
         "kind": "storage#bucket",
         "id": name,
         "name": name,
-        "selfLink": f"{_BUCKET_LINK}/{name}",
+        "selfLink": f"{BUCKET_LINK}/{name}",
         "projectNumber": str(number_of_project(project)),
         "generation": str(int(session.now.timestamp() * 1_000_000)),
         "metageneration": "1",
@@ -107,33 +119,50 @@ def open_bucket(session: StateSession, call: Call, permission: str) -> OpenedBuc
     With an empty permission only billing is checked.
     """
     name = str(call.params["bucket"])
-    found = session.resources.find(BUCKET_KIND, name)
-    if found is None:
-        raise bucket_not_found()
+    found = find_bucket(session, name)
     bucket = OpenedBucket(found.parent, found.document["document"], tuple(found.document["denied"]))
     # Documentation: a caller with resourcemanager.projects.createBillingAssignment on the bucket's project needs no project
     # to bill. The sandbox's caller does not have it, as an editor does not.
     payer = str(call.params.get("userProject") or "")
     if not payer and (bucket.document.get("billing") or {}).get("requesterPays"):
-        raise requester_pays()
+        # Observed: laravel-google-cloud-storage#44.
+        raise storage_invalid("Bucket is requester pays bucket but no user project provided.", reason="required")
     if payer and not is_known_project(session, payer):
-        raise invalid_user_project()
+        raise storage_invalid("User project specified in the request is invalid.")  # observed: java-storage#42
     if payer and is_permission_denied("serviceusage.services.use", denied_permissions(session, payer)):
-        raise billing_forbidden()
+        # Observed: cyberduck#13745.
+        message = f"{CALLER} does not have serviceusage.services.use access to the Google Cloud project."
+        raise ApiError(403, "PERMISSION_DENIED", message)
     if permission and is_permission_denied(permission, (*bucket.denied, *denied_permissions(session, bucket.project))):
-        raise storage_forbidden(permission)
+        resource = "object" if permission.startswith("storage.objects.") and permission[-5:] != ".list" else "bucket"
+        message = (
+            f"{CALLER} does not have {permission} access to the Google Cloud Storage {resource}. "
+            f"Permission '{permission}' denied on resource (or it may not exist)."
+        )
+        raise ApiError(403, "PERMISSION_DENIED", message)  # observed: ansible-collections/google.cloud#575
     if not is_billing_enabled(session, bucket.project):
-        raise billing_disabled()
+        message = "The billing account for the owning project is disabled in state absent"  # unverified words
+        raise ApiError(403, "PERMISSION_DENIED", message, reason="accountDisabled")
     return bucket
 
 
-def get_bucket(session: StateSession, call: Call) -> Json:
-    """Answer buckets.get. Access control lists are never shown: all buckets have uniform access."""
+def find_bucket(session: StateSession, name: str) -> StoredResource:
+    """Return the record of a bucket. Raises `ApiError` 404."""
+    found = session.resources.find(BUCKET_KIND, name)
+    if found is None:
+        raise ApiError(404, "NOT_FOUND", "The specified bucket does not exist.")  # unverified words
+    return found
+
+
+@answers("storage.buckets.get")
+def _get_bucket(session: StateSession, call: Call) -> Json:
+    """Return a bucket. Access control lists are never shown: all buckets have uniform access."""
     return open_bucket(session, call, "storage.buckets.get").document
 
 
-def get_storage_layout(session: StateSession, call: Call) -> Json:
-    """Answer buckets.getStorageLayout, which needs the permission to list objects (API method text)."""
+@answers("storage.buckets.getStorageLayout")
+def _get_storage_layout(session: StateSession, call: Call) -> Json:
+    """Return the layout, which needs the permission to list objects (API method text)."""
     document = open_bucket(session, call, "storage.objects.list").document
     fields = ("location", "locationType", "customPlacementConfig", "hierarchicalNamespace")
     return {
@@ -143,29 +172,21 @@ def get_storage_layout(session: StateSession, call: Call) -> Json:
     }
 
 
-def list_buckets(session: StateSession, call: Call) -> Json:
-    """Answer buckets.list."""
-    project = resolve_project(session, str(call.params["project"]))
-    if not is_known_project(session, project):
-        raise unknown_billing_project(project)
+@answers("storage.buckets.list")
+def _list_buckets(session: StateSession, call: Call) -> Json:
+    project = _billed_project(session, call)
     prefix = str(call.params.get("prefix") or "")
     # Only its owner sees a bucket in lists.
     found = [entry.document for entry in session.resources.list_records(BUCKET_KIND, project, prefix=prefix)]
     mine = [entry["document"] for entry in found if not is_permission_denied("storage.buckets.list", entry["denied"])]
-    page, next_token = page_of(storage_page(call), mine)
-    answer: Json = {"kind": "storage#buckets"}
-    if page:
-        answer["items"] = list(page)
-    return {**answer, "nextPageToken": next_token} if next_token else answer
+    return list_response(call, "items", mine, kind="storage#buckets")
 
 
-def storage_page(call: Call) -> Call:
-    """Return a call with the usual paging parameters. Raises `ApiError` 400 for a negative size."""
-    size = int(call.params.get("maxResults") or _LARGEST_PAGE)
-    if size < 0:
-        raise storage_invalid(f"Invalid value for maxResults: {size}.")
-    params = {"pageSize": min(size, _LARGEST_PAGE), "pageToken": call.params.get("pageToken")}
-    return Call(call.version, call.method, params, {})
+def _billed_project(session: StateSession, call: Call) -> str:
+    project = resolve_project(session, str(call.params["project"]))
+    if not is_known_project(session, project):
+        raise storage_invalid(f"Unknown project id: {project}")  # observed: replicate/keepsake#275
+    return project
 
 
 # Documentation: 3 to 63 characters; with dots 222, at most 63 for each part; no address, no name that begins with goog.
@@ -180,23 +201,27 @@ _BUCKET_FIELDS = (
 )
 
 
-def insert_bucket(session: StateSession, call: Call) -> Json:
-    """Answer buckets.insert."""
-    name, project = str(call.body.get("name") or ""), resolve_project(session, str(call.params["project"]))
+@answers("storage.buckets.insert")
+def _insert_bucket(session: StateSession, call: Call) -> Json:
+    name = str(call.body.get("name") or "")
     session.log_request(call.method, name)
-    if not is_known_project(session, project):
-        raise unknown_billing_project(project)
+    project = _billed_project(session, call)
     check_bucket_name(name)
     if (found := session.resources.find(BUCKET_KIND, name)) is not None:
-        raise bucket_name_taken(is_own=found.parent == project)
-    fields = {key: call.body[key] for key in _BUCKET_FIELDS if call.body.get(key) is not None}
-    return put_bucket(
-        session, project, name, fields={"location": call.body.get("location") or "US", **fields}, denied=()
-    )
+        message = "Your previous request to create the named bucket succeeded and you already own it."
+        if found.parent != project:
+            message = (
+                "The requested bucket name is not available. The bucket namespace is shared by all users of the system. "
+                "Please select a different name and try again."
+            )
+        raise ApiError(409, "ALREADY_EXISTS", message)  # observed: substratusai/runbooks#31, users of gcloud
+    fields = {key: call.body[key] for key in ("location", *_BUCKET_FIELDS) if call.body.get(key) is not None}
+    return put_bucket(session, name, project=project, **fields)
 
 
-def patch_bucket(session: StateSession, call: Call) -> Json:
-    """Answer buckets.patch: null removes a field, objects are merged, all other values are replaced."""
+@answers("storage.buckets.patch")
+def _patch_bucket(session: StateSession, call: Call) -> Json:
+    """Change a bucket: null removes a field, objects are merged, all other values are replaced."""
     session.log_request(call.method, str(call.params["bucket"]))
     bucket = open_bucket(session, call, "storage.buckets.update")
     current = bucket.document
@@ -204,7 +229,8 @@ def patch_bucket(session: StateSession, call: Call) -> Json:
     if wanted is not None and str(wanted) != current["metageneration"]:
         raise condition_not_met()
     if (current.get("retentionPolicy") or {}).get("isLocked") and "retentionPolicy" in call.body:
-        raise bucket_locked(current["name"])
+        message = f"Cannot change a locked Retention Policy for bucket '{current['name']}'."  # unverified words
+        raise ApiError(403, "PERMISSION_DENIED", message)
     document = {**current, **merge_patch(current, {key: call.body[key] for key in _BUCKET_FIELDS if key in call.body})}
     document = {key: value for key, value in document.items() if value is not None}
     document |= {
@@ -234,33 +260,31 @@ def merge_patch(current: Json, change: Json) -> Json:
     return result
 
 
-def get_bucket_iam_policy(session: StateSession, call: Call) -> Json:
-    """Answer buckets.getIamPolicy."""
+@answers("storage.buckets.getIamPolicy")
+def _get_policy(session: StateSession, call: Call) -> Json:
     bucket = open_bucket(session, call, "storage.buckets.getIamPolicy")
-    name = bucket.document["name"]
-    requested = int(call.params.get("optionsRequestedPolicyVersion") or 1)
+    version = int(call.params.get("optionsRequestedPolicyVersion") or 1)
+    default = default_bucket_policy(bucket.project)
     return _policy_response(
-        name,
-        read_iam_policy(session, BUCKET_KIND, name, default=default_bucket_policy(bucket.project), version=requested),
+        bucket, read_iam_policy(session, BUCKET_KIND, bucket.name, default=default, version=version)
     )
 
 
-def set_bucket_iam_policy(session: StateSession, call: Call) -> Json:
-    """Answer buckets.setIamPolicy: 412 if the etag is not the current one."""
+@answers("storage.buckets.setIamPolicy")
+def _set_policy(session: StateSession, call: Call) -> Json:
+    """Replace the policy: 412 if the etag is not the current one."""
     session.log_request(call.method, str(call.params["bucket"]))
     bucket = open_bucket(session, call, "storage.buckets.setIamPolicy")
-    name = bucket.document["name"]
-    kept = replace_iam_policy(session, BUCKET_KIND, name, call.body, default=default_bucket_policy(bucket.project))
+    default = default_bucket_policy(bucket.project)
+    kept = replace_iam_policy(session, BUCKET_KIND, bucket.name, call.body, default=default)
     if kept is None:
         raise condition_not_met()
-    return _policy_response(name, kept)
+    return _policy_response(bucket, kept)
 
 
-def test_bucket_iam_permissions(session: StateSession, call: Call) -> Json:
-    """Answer buckets.testIamPermissions with the requested permissions that the caller has.
-
-    The call itself needs no permission (documentation of the permissions of each method).
-    """
+@answers("storage.buckets.testIamPermissions")
+def _test_permissions(session: StateSession, call: Call) -> Json:
+    """Return the requested permissions that the caller has. The call itself needs none (documentation of each method)."""
     bucket = open_bucket(session, call, "")
     requested = call.params.get("permissions") or []
     granted = allowed_permissions(requested, (*bucket.denied, *denied_permissions(session, bucket.project)))
@@ -282,26 +306,22 @@ def default_bucket_policy(project: str) -> Json:
     }
 
 
-def _policy_response(name: str, policy: Json) -> Json:
-    return {"kind": "storage#policy", "resourceId": f"projects/_/buckets/{name}", **visible_policy(policy)}
+def _policy_response(bucket: OpenedBucket, policy: Json) -> Json:
+    return {"kind": "storage#policy", "resourceId": f"projects/_/buckets/{bucket.name}", **visible_policy(policy)}
 
 
 CACHE_KIND = "storage.anywhereCache"
-_CACHE_FIELDS = ("admissionPolicy", "ingestOnWrite", "ttl")
-_CACHE_LINK = "https://www.googleapis.com/storage/v1/b"
 
 
-def put_cache(session: StateSession, bucket: str, zone: str, *, fields: Json) -> Json:
+def put_cache(session: StateSession, /, bucket: str, zone: str, **fields: Any) -> Json:
     """Store a cache of a bucket and return it. Raises `ApiError` 404 for a bucket that does not exist."""
-    found = session.resources.find(BUCKET_KIND, bucket)
-    if found is None:
-        raise bucket_not_found()
+    found = find_bucket(session, bucket)
     now = millisecond_timestamp(session.now)
     # Documentation: a cache is named after its zone; its states are RUNNING, PAUSED, DISABLED, CREATING.
     document: Json = {
         "kind": "storage#anywhereCache",
         "id": f"{found.document['document']['projectNumber']}/{bucket}/{zone}",
-        "selfLink": f"{_CACHE_LINK}/{bucket}/anywhereCaches/{zone}",
+        "selfLink": f"{BUCKET_LINK}/{bucket}/anywhereCaches/{zone}",
         "bucket": bucket,
         "anywhereCacheId": zone,
         "zone": zone,
@@ -316,142 +336,51 @@ def put_cache(session: StateSession, bucket: str, zone: str, *, fields: Json) ->
     return document
 
 
-def insert_cache(session: StateSession, call: Call) -> Json:
-    """Answer anywhereCaches.insert with a finished operation; operations of Cloud Storage are not stored."""
+@answers("storage.anywhereCaches.insert")
+def _insert_cache(session: StateSession, call: Call) -> Json:
+    """Return a finished operation; operations of Cloud Storage are not stored."""
     bucket, zone = str(call.params["bucket"]), str(call.body.get("zone") or "")
     session.log_request(call.method, f"{bucket}/{zone}")
     open_bucket(session, call, "storage.anywhereCaches.create")
     if not zone:
         raise storage_invalid("Required")  # unverified words
     if session.resources.get(CACHE_KIND, bucket, zone) is not None:
-        raise cache_exists()
-    made = put_cache(session, bucket, zone, fields={key: call.body[key] for key in _CACHE_FIELDS if call.body.get(key)})
+        # Unverified words.
+        raise ApiError(409, "ALREADY_EXISTS", "The bucket already has an Anywhere Cache in this zone.")
+    fields = {key: call.body[key] for key in ("admissionPolicy", "ingestOnWrite", "ttl") if call.body.get(key)}
+    made = put_cache(session, bucket, zone, **fields)
     number = session.next_incarnation(f"storage.operation/{bucket}")
     # An operation's metadata is a message that the discovery document does not have.
     return {
         "kind": "storage#operation",
         "name": f"projects/_/buckets/{bucket}/operations/sandbox-{number}",
-        "selfLink": f"{_CACHE_LINK}/{bucket}/operations/sandbox-{number}",
+        "selfLink": f"{BUCKET_LINK}/{bucket}/operations/sandbox-{number}",
         "done": True,
         "response": {"@type": "type.googleapis.com/google.storage.control.v2.AnywhereCache", **made},
     }
 
 
-def get_cache(session: StateSession, call: Call) -> Json:
-    """Answer anywhereCaches.get."""
+@answers("storage.anywhereCaches.get")
+def _get_cache(session: StateSession, call: Call) -> Json:
     open_bucket(session, call, "storage.anywhereCaches.get")
     found = session.resources.get(CACHE_KIND, str(call.params["bucket"]), str(call.params["anywhereCacheId"]))
     if found is None:
-        raise cache_not_found()
+        raise ApiError(404, "NOT_FOUND", "The specified Anywhere Cache does not exist.")  # unverified words
     return found
 
 
-def list_caches(session: StateSession, call: Call) -> Json:
-    """Answer anywhereCaches.list."""
+@answers("storage.anywhereCaches.list")
+def _list_caches(session: StateSession, call: Call) -> Json:
     open_bucket(session, call, "storage.anywhereCaches.list")
     found = [entry.document for entry in session.resources.list_records(CACHE_KIND, str(call.params["bucket"]))]
-    page, next_token = page_of(call, found)
-    answer: Json = {"kind": "storage#anywhereCaches"}
-    if page:
-        answer["items"] = list(page)
-    return {**answer, "nextPageToken": next_token} if next_token else answer
+    return list_response(call, "items", found, kind="storage#anywhereCaches")
 
 
-CALLER = "user@example.com"
-
-
-def bucket_not_found() -> ApiError:
-    """Return the error for a missing bucket (words unverified)."""
-    return ApiError(404, "NOT_FOUND", "The specified bucket does not exist.")
-
-
-def bucket_name_taken(*, is_own: bool) -> ApiError:
-    """Return the error for a bucket name in use (observed: substratusai/runbooks#31, users of gcloud)."""
-    if is_own:
-        message = "Your previous request to create the named bucket succeeded and you already own it."
-    else:
-        message = (
-            "The requested bucket name is not available. The bucket namespace is shared by all users of the system. Please "
-            "select a different name and try again."
-        )
-    return ApiError(409, "ALREADY_EXISTS", message)
-
-
-def bucket_locked(bucket: str) -> ApiError:
-    """Return the error for a change of a locked retention policy (words unverified)."""
-    return ApiError(403, "PERMISSION_DENIED", f"Cannot change a locked Retention Policy for bucket '{bucket}'.")
-
-
-def object_not_found(bucket: str, name: str) -> ApiError:
-    """Return the error for a missing object (words unverified)."""
-    return ApiError(404, "NOT_FOUND", f"No such object: {bucket}/{name}")
-
-
-def cache_not_found() -> ApiError:
-    """Return the error for a missing Anywhere Cache (words unverified)."""
-    return ApiError(404, "NOT_FOUND", "The specified Anywhere Cache does not exist.")
-
-
-def cache_exists() -> ApiError:
-    """Return the error for a second Anywhere Cache in a zone (words unverified)."""
-    return ApiError(409, "ALREADY_EXISTS", "The bucket already has an Anywhere Cache in this zone.")
-
-
-def storage_forbidden(permission: str) -> ApiError:
-    """Return the error for a missing permission (observed: ansible-collections/google.cloud#575)."""
-    resource = "object" if permission.startswith("storage.objects.") and permission[-5:] != ".list" else "bucket"
-    message = (
-        f"{CALLER} does not have {permission} access to the Google Cloud Storage {resource}. "
-        f"Permission '{permission}' denied on resource (or it may not exist)."
-    )
-    return ApiError(403, "PERMISSION_DENIED", message)
+def storage_invalid(message: str, reason: str = "invalid") -> ApiError:
+    """Return the error for an invalid parameter."""
+    return ApiError(400, "INVALID_ARGUMENT", message, reason=reason)
 
 
 def condition_not_met() -> ApiError:
     """Return the error for a failed precondition (words unverified)."""
-    message = "At least one of the pre-conditions you specified did not hold."
-    return ApiError(412, "FAILED_PRECONDITION", message)
-
-
-def requester_pays() -> ApiError:
-    """Return the error for a request without a project to bill (observed: laravel-google-cloud-storage#44)."""
-    message = "Bucket is requester pays bucket but no user project provided."
-    return ApiError(400, "INVALID_ARGUMENT", message, reason="required")
-
-
-def invalid_user_project() -> ApiError:
-    """Return the error for a project to bill that does not exist (observed: googleapis/java-storage#42)."""
-    return ApiError(400, "INVALID_ARGUMENT", "User project specified in the request is invalid.", reason="invalid")
-
-
-def billing_forbidden() -> ApiError:
-    """Return the error for a project that the caller may not bill (observed: cyberduck#13745)."""
-    message = f"{CALLER} does not have serviceusage.services.use access to the Google Cloud project."
-    return ApiError(403, "PERMISSION_DENIED", message)
-
-
-def unknown_billing_project(project: str) -> ApiError:
-    """Return the error for a list of a project that does not exist (observed: replicate/keepsake#275)."""
-    return ApiError(400, "INVALID_ARGUMENT", f"Unknown project id: {project}", reason="invalid")
-
-
-def billing_disabled() -> ApiError:
-    """Return the error for resources of a project without billing (words unverified)."""
-    message = "The billing account for the owning project is disabled in state absent"
-    return ApiError(403, "PERMISSION_DENIED", message, reason="accountDisabled")
-
-
-def storage_invalid(message: str) -> ApiError:
-    """Return the error for an invalid parameter (words unverified)."""
-    return ApiError(400, "INVALID_ARGUMENT", message, reason="invalid")
-
-
-def wrong_upload_url() -> ApiError:
-    """Return the error for an insert that is not an upload (words unverified)."""
-    message = "Upload requests must include an uploadType URL parameter and a URL path beginning with /upload/"
-    return ApiError(400, "INVALID_ARGUMENT", message, reason="wrongUrlForUpload")
-
-
-def not_modified() -> ApiError:
-    """Return the response to a conditional read of an unchanged object."""
-    return ApiError(304, "NOT_MODIFIED", "")
+    return ApiError(412, "FAILED_PRECONDITION", "At least one of the pre-conditions you specified did not hold.")

@@ -10,20 +10,18 @@ import hashlib
 import re
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from tpuctl.sandbox import storage_buckets
-from tpuctl.sandbox.api_calls import Media, Response, page_position, page_size, page_token
+from tpuctl.sandbox.api_calls import ApiError, Media, Response, answers, page_position, page_size, page_token
 from tpuctl.sandbox.representation import millisecond_timestamp
-from tpuctl.sandbox.storage_buckets import BUCKET_KIND as BUCKET
 from tpuctl.sandbox.storage_buckets import (
-    bucket_not_found,
+    BUCKET_LINK,
+    condition_not_met,
+    find_bucket,
     merge_patch,
-    object_not_found,
     open_bucket,
     storage_invalid,
-    storage_page,
 )
 
 if TYPE_CHECKING:
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.state_session import StateSession
 
 OBJECT_KIND = "storage.object"
-_OBJECT_LINK = "https://www.googleapis.com/storage/v1/b"
 _DOWNLOAD = "https://storage.googleapis.com/download/storage/v1/b"
 _LONGEST_NAME = 1024  # documentation: bytes of UTF-8
 # The fields that a client may set.
@@ -43,13 +40,14 @@ _INSERT_FIELDS = (
 )
 
 
-def insert_object(session: StateSession, call: Call) -> Json:
-    """Answer objects.insert."""
+@answers("storage.objects.insert")
+def _insert_object(session: StateSession, call: Call) -> Json:
     bucket, name = str(call.params["bucket"]), str(call.params.get("name") or call.body.get("name") or "")
     session.log_request(call.method, f"{bucket}/{name}")
     open_bucket(session, call, "storage.objects.create")
     if call.media is None:
-        raise storage_buckets.wrong_upload_url()
+        message = "Upload requests must include an uploadType URL parameter and a URL path beginning with /upload/"
+        raise storage_invalid(message, reason="wrongUrlForUpload")  # unverified words
     if not name:
         raise storage_invalid("Required")  # unverified words
     if len(name.encode()) > _LONGEST_NAME:
@@ -67,11 +65,15 @@ def insert_object(session: StateSession, call: Call) -> Json:
     return store_object(session, bucket, name, media=call.media, fields=call.body)
 
 
+def put_object(session: StateSession, /, bucket: str, name: str, content: bytes | str = b"", **fields: Any) -> Json:
+    """Add an object for a seed, or a new generation of it. Raises `ApiError` 404 for a bucket that does not exist."""
+    media = Media(content.encode() if isinstance(content, str) else content, str(fields.get("contentType", "")))
+    return store_object(session, bucket, name, media=media, fields=fields)
+
+
 def store_object(session: StateSession, bucket: str, name: str, *, media: Media, fields: Json) -> Json:
     """Store an object as a new generation and return it. Raises `ApiError` 404 for a bucket that does not exist."""
-    found = session.resources.find(BUCKET, bucket)
-    if found is None:
-        raise bucket_not_found()
+    found = find_bucket(session, bucket)
     current = session.resources.get(OBJECT_KIND, bucket, name)
     moment = int(session.now.timestamp() * 1_000_000)
     # Greater than every earlier one, even if the clock stands still, and not reused after a delete.
@@ -81,7 +83,7 @@ def store_object(session: StateSession, bucket: str, name: str, *, media: Media,
     document: Json = {
         "kind": "storage#object",
         "id": f"{bucket}/{name}/{generation}",
-        "selfLink": f"{_OBJECT_LINK}/{bucket}/o/{quote(name, safe='')}",
+        "selfLink": f"{BUCKET_LINK}/{bucket}/o/{quote(name, safe='')}",
         "mediaLink": f"{_DOWNLOAD}/{bucket}/o/{quote(name, safe='')}?generation={generation}&alt=media",
         "name": name,
         "bucket": bucket,
@@ -104,14 +106,10 @@ def store_object(session: StateSession, bucket: str, name: str, *, media: Media,
     return document
 
 
-def get_object(session: StateSession, call: Call) -> Json | Response:
-    """Answer objects.get with the object's JSON, or with its bytes for `alt=media`."""
-    open_bucket(session, call, "storage.objects.get")
-    bucket, name = str(call.params["bucket"]), str(call.params["object"])
-    document = find_object(session, call)
-    check_preconditions(call, document)
-    if document is None:
-        raise object_not_found(bucket, name)
+@answers("storage.objects.get")
+def _get_object(session: StateSession, call: Call) -> Json | Response:
+    """Return the object's JSON, or its bytes for `alt=media`."""
+    document = _open_object(session, call, "storage.objects.get")
     if not call.wants_media:
         return document
     hashes = ",".join(
@@ -126,11 +124,12 @@ def get_object(session: StateSession, call: Call) -> Json | Response:
         "x-goog-stored-content-length": document["size"],
         "x-goog-stored-content-encoding": document.get("contentEncoding", "identity"),
     }
-    return Response(200, session.resources.content(object_key(bucket, document)), headers)
+    return Response(200, session.resources.content(object_key(document["bucket"], document)), headers)
 
 
-def list_objects(session: StateSession, call: Call) -> Json:
-    """Answer objects.list. `versions` and `softDeleted` add nothing: replaced and deleted objects are gone."""
+@answers("storage.objects.list")
+def _list_objects(session: StateSession, call: Call) -> Json:
+    """List objects. `versions` and `softDeleted` add nothing: replaced and deleted objects are gone."""
     open_bucket(session, call, "storage.objects.list")
     bucket, params = str(call.params["bucket"]), call.params
     selection = ObjectSelection(
@@ -147,7 +146,7 @@ def list_objects(session: StateSession, call: Call) -> Json:
         found = {entry.name: entry.document for entry in entries_found}
     after = page_position(call)
     entries = [entry for entry in selection.grouped(found) if not after or entry > (after[0], after[-1] == "prefix")]
-    size = page_size(storage_page(call))
+    size = page_size(call)
     page = entries[:size]
     answer: Json = {"kind": "storage#objects"}
     if prefixes := [name for name, is_prefix in page if is_prefix]:
@@ -159,17 +158,12 @@ def list_objects(session: StateSession, call: Call) -> Json:
     return answer
 
 
-def delete_object(session: StateSession, call: Call) -> Json | Response:
-    """Answer objects.delete: 204 without a body."""
-    bucket, name = str(call.params["bucket"]), str(call.params["object"])
-    session.log_request(call.method, f"{bucket}/{name}")
-    open_bucket(session, call, "storage.objects.delete")
-    document = find_object(session, call)
-    check_preconditions(call, document)
-    if document is None:
-        raise object_not_found(bucket, name)
-    session.resources.delete(OBJECT_KIND, bucket, name)
-    session.resources.delete_content(object_key(bucket, document))
+@answers("storage.objects.delete")
+def _delete_object(session: StateSession, call: Call) -> Json | Response:
+    """Return 204 without a body."""
+    document = _open_object(session, call, "storage.objects.delete")
+    session.resources.delete(OBJECT_KIND, document["bucket"], document["name"])
+    session.resources.delete_content(object_key(document["bucket"], document))
     return Response(204, b"")
 
 
@@ -183,20 +177,33 @@ def check_preconditions(call: Call, current: Json | None) -> None:
         parameter = f"if{field.capitalize()}"
         wanted, unwanted = call.params.get(f"{parameter}Match"), call.params.get(f"{parameter}NotMatch")
         if wanted is not None and int(wanted) != present:
-            raise storage_buckets.condition_not_met()
+            raise condition_not_met()
         if unwanted is not None and int(unwanted) == present:
-            raise (
-                storage_buckets.not_modified()
-                if call.method == "storage.objects.get"
-                else storage_buckets.condition_not_met()
-            )
+            is_read = call.method == "storage.objects.get"
+            raise ApiError(304, "NOT_MODIFIED", "") if is_read else condition_not_met()
 
 
-def find_object(session: StateSession, call: Call) -> Json | None:
-    """Return the object of a call. None if it, or the requested generation, does not exist."""
-    found = session.resources.get(OBJECT_KIND, str(call.params["bucket"]), str(call.params["object"]))
-    wanted = call.params.get("generation")
-    return None if found is None or (wanted and str(wanted) != found["generation"]) else found
+def _find_object(session: StateSession, bucket: str, name: str, generation: object = None) -> Json | None:
+    """Return an object. None if it, or the requested generation, does not exist."""
+    found = session.resources.get(OBJECT_KIND, bucket, name)
+    return None if found is None or (generation and str(generation) != found["generation"]) else found
+
+
+def _open_object(session: StateSession, call: Call, permission: str) -> Json:
+    """Return the object of a call. Raises `ApiError` unless it exists and permission and preconditions allow the call."""
+    bucket, name = str(call.params["bucket"]), str(call.params["object"])
+    if permission != "storage.objects.get":
+        session.log_request(call.method, f"{bucket}/{name}")
+    open_bucket(session, call, permission)
+    found = _find_object(session, bucket, name, call.params.get("generation"))
+    check_preconditions(call, found)
+    if found is None:
+        raise _object_not_found(bucket, name)
+    return found
+
+
+def _object_not_found(bucket: str, name: str) -> ApiError:
+    return ApiError(404, "NOT_FOUND", f"No such object: {bucket}/{name}")  # unverified words
 
 
 def object_key(bucket: str, document: Json) -> str:
@@ -212,32 +219,21 @@ _PATCH_FIELDS = (
 )
 
 
-def patch_object(session: StateSession, call: Call) -> Json:
-    """Answer objects.patch: null removes a field, metadata are merged, all other values are replaced (documentation)."""
-    current = _open_object(session, call)
+@answers("storage.objects.patch")
+def _patch_object(session: StateSession, call: Call) -> Json:
+    """Change metadata: null removes a field, metadata are merged, all other values are replaced (documentation)."""
+    current = _open_object(session, call, "storage.objects.update")
     change = merge_patch(current, {key: call.body[key] for key in _PATCH_FIELDS if key in call.body})
     return _store_metadata(session, current, {**current, **change})
 
 
-def update_object(session: StateSession, call: Call) -> Json:
-    """Answer objects.update: fields that the request omits are removed (documentation: a full update)."""
-    current = _open_object(session, call)
+@answers("storage.objects.update")
+def _update_object(session: StateSession, call: Call) -> Json:
+    """Replace metadata: fields that the request omits are removed (documentation: a full update)."""
+    current = _open_object(session, call, "storage.objects.update")
     rest = {key: value for key, value in current.items() if key not in _PATCH_FIELDS}
-    return _store_metadata(
-        session, current, {**rest, **{key: call.body[key] for key in _PATCH_FIELDS if key in call.body}}
-    )
-
-
-def _open_object(session: StateSession, call: Call) -> Json:
-    """Return the object. Raises `ApiError` unless the caller may change it, it exists, and preconditions hold."""
-    bucket, name = str(call.params["bucket"]), str(call.params["object"])
-    session.log_request(call.method, f"{bucket}/{name}")
-    open_bucket(session, call, "storage.objects.update")
-    found = find_object(session, call)
-    check_preconditions(call, found)
-    if found is None:
-        raise object_not_found(bucket, name)
-    return found
+    change = {key: call.body[key] for key in _PATCH_FIELDS if key in call.body}
+    return _store_metadata(session, current, {**rest, **change})
 
 
 def _store_metadata(session: StateSession, current: Json, changed: Json) -> Json:
@@ -258,17 +254,17 @@ def _store_metadata(session: StateSession, current: Json, changed: Json) -> Json
 _COPIED_FIELDS = ("cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "customTime", "metadata")
 
 
-def rewrite_object(session: StateSession, call: Call) -> Json:
-    """Answer objects.rewrite: complete in one call for every size."""
+@answers("storage.objects.rewrite")
+def _rewrite_object(session: StateSession, call: Call) -> Json:
+    """Copy an object: complete in one call for every size."""
     source, name = str(call.params["sourceBucket"]), str(call.params["sourceObject"])
     target, new_name = str(call.params["destinationBucket"]), str(call.params["destinationObject"])
     session.log_request(call.method, f"{target}/{new_name}")
     _check_bucket(session, call, source, "storage.objects.get")
     _check_bucket(session, call, target, "storage.objects.create")
-    found = session.resources.get(OBJECT_KIND, source, name)
-    wanted = call.params.get("sourceGeneration")
-    if found is None or (wanted and str(wanted) != found["generation"]):
-        raise object_not_found(source, name)
+    found = _find_object(session, source, name, call.params.get("sourceGeneration"))
+    if found is None:
+        raise _object_not_found(source, name)
     current = session.resources.get(OBJECT_KIND, target, new_name)
     check_preconditions(call, current)
     if current is not None:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import copy
 import hashlib
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tpuctl.sandbox import api_calls, capacity, catalog, faults
 from tpuctl.sandbox.api_calls import (
     already_exists,
+    answers,
     bad_request,
     failed_precondition,
     invalid,
@@ -28,7 +30,7 @@ from tpuctl.sandbox.api_calls import (
 )
 from tpuctl.sandbox.capacity import CapacityTier, check_quotas, find_shortage, quota_metrics, quota_refusal
 from tpuctl.sandbox.catalog import check_tpu_zone, number_of_project, resolve_accelerator, zone_names
-from tpuctl.sandbox.compute_networks import network_exists
+from tpuctl.sandbox.compute_engine import network_exists
 from tpuctl.sandbox.faults import (
     Fault,
     FaultKind,
@@ -49,8 +51,7 @@ from tpuctl.sandbox.lifecycle import (
     delete_timeline,
     failed_timeline,
     is_verb_allowed,
-    reimage_timeline,
-    start_timeline,
+    restart_timeline,
     stop_timeline,
 )
 from tpuctl.sandbox.org_policy import is_constraint_enforced, org_policy_denies_all
@@ -59,10 +60,12 @@ from tpuctl.sandbox.state_session import NodeRecord
 from tpuctl.sandbox.tpu_operations import begin_operation, repeated_operation, settle_operations
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
 
     from tpuctl.accelerators import AcceleratorType
     from tpuctl.sandbox.api_calls import Call, Json
+    from tpuctl.sandbox.lifecycle import PhaseDurations
     from tpuctl.sandbox.state_session import StateSession
 
 _NODE_ID = re.compile(r"[A-Za-z0-9_.~+%-]+")  # API field text of NodeSpec.nodeId
@@ -73,8 +76,9 @@ _CHOSEN = (
 )
 
 
-def create_node(session: StateSession, call: Call) -> Json:
-    """Answer nodes.create: the node exists at once, CREATING, or the request is rejected with 4xx.
+@answers("tpu.projects.locations.nodes.create")
+def _create_node(session: StateSession, call: Call) -> Json:
+    """Create a node: it exists at once, CREATING, or the request is rejected with 4xx.
 
     A failure of the service itself (no capacity) comes later, in the operation (observed).
     """
@@ -84,7 +88,7 @@ def create_node(session: StateSession, call: Call) -> Json:
     node_id = str(call.params.get("nodeId") or "")
     session.log_request(call.method, f"{call.params['parent']}/nodes/{node_id}")
     is_legacy = call.version.startswith("v1")
-    body = accept_legacy_body(session, call) if is_legacy else client_fields(call.body)
+    body = _accept_legacy_body(session, call) if is_legacy else client_fields(call.body)
     check_node(session, where.project, where.zone, node_id, body=body)
     target = FaultTarget(call.method, where.project, where.zone, node_id)
     wanted = capacity.node_demand(where.project, where.zone, body)
@@ -95,8 +99,8 @@ def create_node(session: StateSession, call: Call) -> Json:
     node = prepare_node(session, where.project, where.zone, node_id, body=body)
     fault = take_fault(session, FaultKind.OPERATION_ERROR, target)
     if error := operation_failure(fault, target, wanted.tier) if fault else find_shortage(session, wanted):
-        return fail_create(session, node, call, error)
-    node = replace(node, timeline=apply_faults(session, node, node.timeline, durations_of(session, node)))
+        return _fail_create(session, node, call, error)
+    node = replace(node, timeline=apply_faults(session, node, node.timeline))
     session.put_node(node)
     answer = begin_operation(session, node, "create", call, goal="READY")
     settle_operations(session, node.name, node.timeline)
@@ -177,18 +181,8 @@ def prepare_node(
         workers=accelerator.workers,
         preemptible=bool(document["schedulingConfig"].get("preemptible")),
     )
-    return NodeRecord(
-        project,
-        zone,
-        node_id,
-        number_text,
-        incarnation,
-        document,
-        timeline,
-        accelerator.workers,
-        first,
-        queued_resource,
-    )
+    identity = (project, zone, node_id, number_text, incarnation)
+    return NodeRecord(*identity, document, timeline, accelerator.workers, first, queued_resource)
 
 
 def _node_document(body: Json, accelerator: AcceleratorType, *, project: str, zone: str) -> Json:
@@ -205,7 +199,7 @@ def _node_document(body: Json, accelerator: AcceleratorType, *, project: str, zo
     else:
         document["networkConfig"] = _network_config(document.get("networkConfig") or {}, project, zone)
     account = document.get("serviceAccount") or {}
-    email = account.get("email") or f"{number_of_project(project)}-compute@developer.gserviceaccount.com"
+    email = account.get("email") or catalog.default_service_account(project)
     document["serviceAccount"] = {"email": email, "scope": account.get("scope") or list(_SCOPES)}
     scheduling = dict(document.get("schedulingConfig") or {})
     if scheduling.get("provisioningModel") == "SPOT":
@@ -236,114 +230,127 @@ def _network_config(config: Json, project: str, zone: str) -> Json:
     }
 
 
-def fail_create(session: StateSession, node: NodeRecord, call: Call, error: Json) -> Json:
+def _fail_create(session: StateSession, node: NodeRecord, call: Call, error: Json) -> Json:
     """Store a node whose creation fails, and return its operation.
 
     The record disappears with the failure; with the sandbox setting `keep_failed_nodes` it stays in CREATING (both are
     reported, neither is documented).
     """
     pace = durations_of(session, node)
-    timeline: Timeline = failed_timeline((), session.now, pace, during="CREATING", then=GONE)
-    ended = timeline[-1].at
-    if session.setting("keep_failed_nodes", default=False):
-        timeline = timeline[:1]
-    node = replace(node, timeline=timeline)
-    session.put_node(node)
-    return begin_operation(session, node, "create", call, goal="READY", ended=ended, error=error)
+    timeline = failed_timeline((), session.now, pace, during="CREATING", then=GONE)
+    is_kept = session.setting("keep_failed_nodes", default=False)
+    session.put_node(replace(node, timeline=timeline[:1] if is_kept else timeline))
+    return begin_operation(session, node, "create", call, goal="READY", ended=timeline[-1].at, error=error)
 
 
-def stop_node(session: StateSession, call: Call) -> Json:
-    """Answer nodes.stop. Rejected for slices (API field text) and for nodes of queued resources (observed)."""
-    node = begin_change(session, call)
+@dataclass(frozen=True, slots=True)
+class _Transition:
+    """How a verb changes a node: its timeline, the goal of the operation, the states during a failure and after it.
+
+    `after_failure` is empty if the state does not change.
+    """
+
+    timeline: Callable[[Timeline, datetime, PhaseDurations], Timeline]
+    goal: str
+    during: str
+    after_failure: str = ""
+
+
+_TRANSITIONS = {
+    NodeVerb.STOP: _Transition(stop_timeline, "STOPPED", "STOPPING", "READY"),
+    NodeVerb.START: _Transition(partial(restart_timeline, during="STARTING"), "READY", "STARTING", "STOPPED"),
+    NodeVerb.DELETE: _Transition(delete_timeline, GONE, "DELETING"),
+    NodeVerb.REIMAGE: _Transition(partial(restart_timeline, during="REIMAGING"), "READY", "REIMAGING"),
+}
+
+
+def _change_state(
+    session: StateSession, call: Call, verb: NodeVerb, node: NodeRecord, error: Json | None = None
+) -> Json:
+    """Start a transition of a node and return its operation; with an error it fails."""
+    transition, pace = _TRANSITIONS[verb], durations_of(session, node)
+    if error is None:
+        timeline = transition.timeline(node.timeline, session.now, pace)
+    else:
+        after = transition.after_failure or getattr(node.phase(session.now), "state", "READY")
+        timeline = failed_timeline(node.timeline, session.now, pace, during=transition.during, then=after)
+    node = store_node(session, node, apply_faults(session, node, timeline), initiator="USER")
+    if error is None:
+        return begin_operation(session, node, verb, call, goal=transition.goal)
+    return begin_operation(session, node, verb, call, goal="", ended=node.timeline[-1].at, error=error)
+
+
+@answers("tpu.projects.locations.nodes.stop")
+def _stop_node(session: StateSession, call: Call) -> Json:
+    """Stop a node. Rejected for slices (API field text) and for nodes of queued resources (observed)."""
+    node = _begin_change(session, call)
     if node.queued_resource:
         raise failed_precondition("StopNode is not supported for queued resources")
     if node.workers > 1:
         raise bad_request("This operation is only available with single TPU nodes.")
-    check_verb_allowed(session, NodeVerb.STOP, node)
-    pace = durations_of(session, node)
-    if error := _operation_error(session, call, node):
-        node = store_with_faults(
-            session, node, failed_timeline(node.timeline, session.now, pace, during="STOPPING", then="READY")
-        )
-        return _begin_failed(session, node, call, error)
-    node = store_with_faults(session, node, stop_timeline(node.timeline, session.now, pace))
-    return begin_operation(session, node, "stop", call, goal="STOPPED")
+    _check_verb(session, NodeVerb.STOP, node)
+    return _change_state(session, call, NodeVerb.STOP, node, _operation_error(session, call, node))
 
 
-def start_node(session: StateSession, call: Call) -> Json:
-    """Answer nodes.start. Rejected for spot and preemptible nodes (gcloud's help); may fail for lack of capacity (observed)."""
-    node = begin_change(session, call)
+@answers("tpu.projects.locations.nodes.start")
+def _start_node(session: StateSession, call: Call) -> Json:
+    """Start a node. Rejected for spot and preemptible nodes (gcloud's help); may fail for lack of capacity (observed)."""
+    node = _begin_change(session, call)
     scheduling = node.document["schedulingConfig"]
     if scheduling.get("preemptible"):
         raise bad_request("Preemptible TPUs cannot be restarted.")
     if scheduling.get("spot"):
         raise bad_request("Spot VM TPUs cannot be restarted, and must be recreated again.")
-    check_verb_allowed(session, NodeVerb.START, node)
-    pace = durations_of(session, node)
-    error = _operation_error(session, call, node) or find_shortage(
-        session, capacity.node_demand(node.project, node.zone, node.document)
-    )
-    if error:
-        node = store_with_faults(
-            session, node, failed_timeline(node.timeline, session.now, pace, during="STARTING", then="STOPPED")
-        )
-        return _begin_failed(session, node, call, error)
-    node = store_with_faults(session, node, start_timeline(node.timeline, session.now, pace))
-    return begin_operation(session, node, "start", call, goal="READY")
+    _check_verb(session, NodeVerb.START, node)
+    demand = capacity.node_demand(node.project, node.zone, node.document)
+    error = _operation_error(session, call, node) or find_shortage(session, demand)
+    return _change_state(session, call, NodeVerb.START, node, error)
 
 
-def delete_node(session: StateSession, call: Call) -> Json:
-    """Answer nodes.delete, in any state. A repeat while DELETING starts another operation with the same end (unverified)."""
+@answers("tpu.projects.locations.nodes.delete")
+def _delete_node(session: StateSession, call: Call) -> Json:
+    """Delete a node, in any state. A repeat while DELETING starts another operation with the same end (unverified)."""
     if repeated := repeated_operation(session, call):
         return repeated
-    node = begin_change(session, call)
-    check_verb_allowed(session, NodeVerb.DELETE, node)
-    pace = durations_of(session, node)
-    if error := _operation_error(session, call, node):
-        state = getattr(node.phase(session.now), "state", "READY")
-        node = store_with_faults(
-            session, node, failed_timeline(node.timeline, session.now, pace, during="DELETING", then=state)
-        )
-        return _begin_failed(session, node, call, error)
-    timeline = delete_timeline(node.timeline, session.now, pace)
-    node = store_with_faults(session, node, timeline, initiator="USER")
-    return begin_operation(session, node, "delete", call, goal=GONE)
+    node = _begin_change(session, call)
+    _check_verb(session, NodeVerb.DELETE, node)
+    return _change_state(session, call, NodeVerb.DELETE, node, _operation_error(session, call, node))
 
 
-def reimage_node(session: StateSession, call: Call) -> Json:
-    """Answer nodes.reimage (v1, v1alpha1): REIMAGING, then READY with the requested version, by default the current one.
+@answers("tpu.projects.locations.nodes.reimage")
+def _reimage_node(session: StateSession, call: Call) -> Json:
+    """Reimage a node (v1, v1alpha1): REIMAGING, then READY with the requested version, by default the current one.
 
     Rejected for TPU VMs, whose API has no such method; that, and the states in which it is allowed, are unverified.
     """
-    node = begin_change(session, call)
+    node = _begin_change(session, call)
     if node.document.get("apiVersion") not in LEGACY_API_VERSIONS.values():
         raise bad_request("reimage is not supported for TPU VMs.")  # unverified words
     version = str(call.body.get("tensorflowVersion") or node.document["runtimeVersion"])
     catalog.check_tensorflow_version(version)
-    check_verb_allowed(session, NodeVerb.REIMAGE, node)
-    timeline = reimage_timeline(node.timeline, session.now, durations_of(session, node))
+    _check_verb(session, NodeVerb.REIMAGE, node)
     node = replace(node, document={**node.document, "runtimeVersion": version})
-    node = store_with_faults(session, node, timeline)
-    return begin_operation(session, node, "reimage", call, goal="READY")
+    return _change_state(session, call, NodeVerb.REIMAGE, node)
 
 
 _SNAKE = re.compile(r"_([a-z])")
 _PATCHABLE = ("description", "tags", "labels", "metadata", "networkConfig.enableExternalIps", "dataDisks")
 
 
-def patch_node(session: StateSession, call: Call) -> Json:
-    """Answer nodes.patch: set the fields of the mask to the values of the body, at once.
+@answers("tpu.projects.locations.nodes.patch")
+def _patch_node(session: StateSession, call: Call) -> Json:
+    """Set the fields of the mask to the values of the body, at once.
 
     The allowed fields are those of the API's field text, and `dataDisks`, which gcloud sends.
     """
-    node = begin_change(session, call)
+    node = _begin_change(session, call)
     paths = [
         _SNAKE.sub(lambda m: m[1].upper(), path.strip()) for path in str(call.params.get("updateMask") or "").split(",")
     ]
     unknown = [path for path in paths if path not in _PATCHABLE]
     if unknown:
         raise invalid(f"Invalid update mask: the field {unknown[0]!r} cannot be updated.")  # unverified
-    check_verb_allowed(session, NodeVerb.UPDATE, node)
+    _check_verb(session, NodeVerb.UPDATE, node)
     state = getattr(node.phase(session.now), "state", "")
     if state == "CREATING" and "labels" in paths and not session.setting("allow_labels_while_creating", default=False):
         raise _state_error(NodeVerb.UPDATE, state)  # observed: labels cannot be set on pending nodes
@@ -367,13 +374,13 @@ def patch_node(session: StateSession, call: Call) -> Json:
     return begin_operation(session, node, "update", call, goal="", ended=session.now)
 
 
-def begin_change(session: StateSession, call: Call) -> NodeRecord:
+def _begin_change(session: StateSession, call: Call) -> NodeRecord:
     """Record a call that changes a node, and return the node."""
     session.log_request(call.method, str(call.params["name"]))
     return find_node(session, str(call.params["name"]))
 
 
-def check_verb_allowed(session: StateSession, verb: NodeVerb, node: NodeRecord) -> None:
+def _check_verb(session: StateSession, verb: NodeVerb, node: NodeRecord) -> None:
     """Raise `ApiError` 400 unless the node's state allows a verb."""
     phase = node.phase(session.now)
     if phase and not is_verb_allowed(verb, phase.state, session.settings()):
@@ -390,21 +397,8 @@ def _operation_error(session: StateSession, call: Call, node: NodeRecord) -> Jso
     return operation_failure(fault, target, CapacityTier.of(node.document["schedulingConfig"])) if fault else None
 
 
-def _begin_failed(session: StateSession, node: NodeRecord, call: Call, error: Json) -> Json:
-    verb = call.method.rpartition(".")[2]
-    return begin_operation(session, node, verb, call, goal="", ended=node.timeline[-1].at, error=error)
-
-
-def store_with_faults(
-    session: StateSession, node: NodeRecord, timeline: Timeline, *, initiator: str = "USER"
-) -> NodeRecord:
-    """Store a node with a new timeline and matching faults applied, and return it."""
-    timeline = apply_faults(session, node, timeline, durations_of(session, node))
-    return store_node(session, node, timeline, initiator=initiator)
-
-
-def get_node(session: StateSession, call: Call) -> Json:
-    """Answer nodes.get."""
+@answers("tpu.projects.locations.nodes.get")
+def _get_node(session: StateSession, call: Call) -> Json:
     return render_node(find_node(session, str(call.params["name"])), session.now, call.version)
 
 
@@ -418,8 +412,9 @@ def find_node(session: StateSession, name: str) -> NodeRecord:
     return node
 
 
-def list_nodes(session: StateSession, call: Call) -> Json:
-    """Answer nodes.list for a zone, or for all with `locations/-`, ordered by zone and name.
+@answers("tpu.projects.locations.nodes.list")
+def _list_nodes(session: StateSession, call: Call) -> Json:
+    """List a zone, or all with `locations/-`, ordered by zone and name.
 
     Every page names the unreachable zones in `unreachable`.
     """
@@ -453,7 +448,7 @@ _MIGRATION_GUIDE = "https://cloud.google.com/tpu/docs/system-architecture-tpu-vm
 LEGACY_API_VERSIONS = {"v1": "V1", "v1alpha1": "V1_ALPHA1"}
 
 
-def accept_legacy_body(session: StateSession, call: Call) -> Json:
+def _accept_legacy_body(session: StateSession, call: Call) -> Json:
     """Return the body of a v1 create with the field names of v2.
 
     Raises `ApiError` 400, verbatim (observed: skypilot#5593), unless the sandbox setting `legacy_nodes` is true.
@@ -472,12 +467,13 @@ def accept_legacy_body(session: StateSession, call: Call) -> Json:
     return body
 
 
-def simulate_maintenance_event(session: StateSession, call: Call) -> Json:
-    """Answer nodes.simulateMaintenanceEvent: ten minutes of maintenance on the first named worker.
+@answers("tpu.projects.locations.nodes.simulateMaintenanceEvent")
+def _simulate_maintenance_event(session: StateSession, call: Call) -> Json:
+    """Simulate ten minutes of maintenance on the first named worker.
 
     The default is worker 0 (API field text). That the node is READY and UNHEALTHY_MAINTENANCE meanwhile is unverified.
     """
-    node = begin_change(session, call)
+    node = _begin_change(session, call)
     worker = next((str(index) for index in call.body.get("workerIds") or ()), "0")
     if not worker.isdecimal() or int(worker) >= node.workers:
         raise invalid(f'Cloud TPU received an invalid argument. The "WorkerId" value "{worker}" was not found.')
@@ -486,9 +482,10 @@ def simulate_maintenance_event(session: StateSession, call: Call) -> Json:
     return begin_operation(session, node, "simulateMaintenanceEvent", call, goal="", ended=ended)
 
 
-def perform_node_maintenance(session: StateSession, call: Call) -> Json:
-    """Answer nodes.performMaintenance: announced maintenance starts now; the operation ends with it."""
-    node = begin_change(session, call)
+@answers("tpu.projects.locations.nodes.performMaintenance")
+def _perform_node_maintenance(session: StateSession, call: Call) -> Json:
+    """Start announced maintenance now; the operation ends with it."""
+    node = _begin_change(session, call)
     ended = begin_maintenance(session, node, call)
     return begin_operation(session, node, "performMaintenance", call, goal="", ended=ended)
 

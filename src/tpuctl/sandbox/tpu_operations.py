@@ -9,11 +9,11 @@ import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tpuctl.sandbox import api_calls, lifecycle, state_session
-from tpuctl.sandbox.api_calls import invalid, not_found, page_position, page_size, page_token, parse_resource_name
+from tpuctl.sandbox import api_calls, lifecycle
+from tpuctl.sandbox.api_calls import answers, not_found, page_number, page_size, page_token, parse_resource_name
 from tpuctl.sandbox.lifecycle import first_time_in
 from tpuctl.sandbox.representation import nanosecond_timestamp, render_node, render_queued_resource
-from tpuctl.sandbox.state_session import NodeRecord, OperationRecord, QueuedRecord
+from tpuctl.sandbox.state_session import NodeRecord, OperationRecord, QueuedRecord, dump_record, load_record
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -25,20 +25,18 @@ if TYPE_CHECKING:
 _TYPE_PREFIX = "type.googleapis.com/google.cloud.tpu."
 
 
-def get_operation(session: StateSession, call: Call) -> Json:
-    """Answer operations.get."""
+@answers("tpu.projects.locations.operations.get")
+def _get_operation(session: StateSession, call: Call) -> Json:
     return render_operation(session, _find_operation(session, call), call.version)
 
 
-def list_operations(session: StateSession, call: Call) -> Json:
-    """Answer operations.list, oldest first. A filter other than `done=true|false` is ignored (its language is unverified)."""
+@answers("tpu.projects.locations.operations.list")
+def _list_operations(session: StateSession, call: Call) -> Json:
+    """List operations, oldest first. A filter other than `done=true|false` is ignored (its language is unverified)."""
     where = parse_resource_name(str(call.params["name"]).removesuffix("/operations"))
-    place = page_position(call)
-    if place and not place[0].isdecimal():
-        raise invalid("The page token is not valid.")
     limit = page_size(call)
     zone = None if where.zone == api_calls.ANYWHERE else where.zone
-    found = session.operations(where.project, zone, after=int(place[0]) if place else 0, limit=limit + 1)
+    found = session.operations(where.project, zone, after=page_number(call), limit=limit + 1)
     wanted = {"done=true": True, "done=false": False}.get(str(call.params.get("filter", "")).replace(" ", "").lower())
     page = [op for _, op in found[:limit] if wanted is None or op.is_done(session.now) is wanted]
     answer: Json = {"operations": [render_operation(session, operation, call.version) for operation in page]}
@@ -47,16 +45,18 @@ def list_operations(session: StateSession, call: Call) -> Json:
     return answer
 
 
-def cancel_operation(session: StateSession, call: Call) -> Json:
-    """Answer operations.cancel: best effort, as documented. Here the operation records the request and continues."""
+@answers("tpu.projects.locations.operations.cancel")
+def _cancel_operation(session: StateSession, call: Call) -> Json:
+    """Cancel an operation: best effort, as documented. Here the operation records the request and continues."""
     operation = _find_operation(session, call)
     if not operation.is_done(session.now):
         session.put_operation(replace(operation, cancel_requested=True))
     return {}
 
 
-def delete_operation(session: StateSession, call: Call) -> Json:
-    """Answer operations.delete: the operation is removed; its effect continues."""
+@answers("tpu.projects.locations.operations.delete")
+def _delete_operation(session: StateSession, call: Call) -> Json:
+    """Remove an operation; its effect continues."""
     session.delete_operation(_find_operation(session, call).name)
     return {}
 
@@ -77,12 +77,7 @@ def begin_operation(
     """
     now = session.now
     # The record as it is now: any version of the API may show it later.
-    if isinstance(target, QueuedRecord):
-        columns = (target.project, target.zone, target.queued_resource_id)
-        snapshot: Json = {"queued": (*columns, state_session.dump_queued(target))}
-    else:
-        place = (target.project, target.zone, target.node_id, target.number, target.first_address, target.workers)
-        snapshot = {"node": (*place, state_session.dump_node(target))}
+    snapshot = {"queued" if isinstance(target, QueuedRecord) else "node": dump_record(target)}
     key = f"{target.name}/{target.incarnation}/{verb}/{now.timestamp()}/{len(target.timeline)}"
     digest = hashlib.blake2b(key.encode(), digest_size=15).hexdigest()
     name = f"operation-{int(now.timestamp() * 1000)}-{digest[:13]}-{digest[13:21]}-{digest[21:29]}"
@@ -163,11 +158,8 @@ def render_operation(session: StateSession, operation: OperationRecord, version:
         record: NodeRecord | QueuedRecord | None
         record = session.queued_resource(*where) if kind == "QueuedResource" else session.node(*where)
         if record is None or record.incarnation != operation.incarnation:
-            snapshot = operation.snapshot
-            if "queued" in snapshot:
-                record = state_session.load_queued(tuple(snapshot["queued"]))
-            else:
-                record = state_session.load_node(tuple(snapshot["node"]))
+            [(stored, row)] = operation.snapshot.items()
+            record = load_record(QueuedRecord, row) if stored == "queued" else load_record(NodeRecord, row)
         if isinstance(record, NodeRecord):
             document = render_node(record, operation.ended, version)
         else:

@@ -17,11 +17,12 @@ from tpuctl.durations import parse_timestamp
 from tpuctl.sandbox import api_calls, capacity, catalog, faults
 from tpuctl.sandbox.api_calls import (
     already_exists,
+    answers,
     failed_precondition,
     invalid,
     invalid_field,
+    list_response,
     not_found,
-    page_of,
     parse_resource_name,
 )
 from tpuctl.sandbox.capacity import check_quotas, quota_metrics, quota_refusal
@@ -30,7 +31,6 @@ from tpuctl.sandbox.faults import (
     FaultKind,
     FaultTarget,
     apply_faults,
-    apply_queued_faults,
     durations_of,
     durations_of_new,
     follow_nodes,
@@ -67,13 +67,14 @@ _CHOSEN = (
 )
 
 
-def get_queued_resource(session: StateSession, call: Call) -> Json:
-    """Answer queuedResources.get."""
+@answers("tpu.projects.locations.queuedResources.get")
+def _get_queued_resource(session: StateSession, call: Call) -> Json:
     return render_queued_resource(find_queued_resource(session, str(call.params["name"])), session.now, call.version)
 
 
-def list_queued_resources(session: StateSession, call: Call) -> Json:
-    """Answer queuedResources.list for a zone, or for all with `locations/-` (unverified that the service has that)."""
+@answers("tpu.projects.locations.queuedResources.list")
+def _list_queued_resources(session: StateSession, call: Call) -> Json:
+    """List a zone, or all with `locations/-` (unverified that the service has that)."""
     where = parse_resource_name(str(call.params["parent"]))
     everywhere = where.zone == api_calls.ANYWHERE
     if not everywhere:
@@ -81,17 +82,14 @@ def list_queued_resources(session: StateSession, call: Call) -> Json:
     unreachable = faults.unreachable_zones(session, where.project, zone_names()) if everywhere else ()
     found = session.queued_resources(where.project, zone=None if everywhere else where.zone)
     visible = [record for record in found if record.zone not in unreachable and session.exists(record)]
-    page, next_token = page_of(call, visible)
-    answer: Json = {}
-    if page:
-        answer["queuedResources"] = [render_queued_resource(r, session.now, call.version) for r in page]
-    if unreachable:
-        answer["unreachable"] = [f"projects/{where.project}/locations/{zone}" for zone in unreachable]
-    return {**answer, "nextPageToken": next_token} if next_token else answer
+    rendered = [render_queued_resource(record, session.now, call.version) for record in visible]
+    absent = [f"projects/{where.project}/locations/{zone}" for zone in unreachable]
+    return list_response(call, "queuedResources", rendered, **({"unreachable": absent} if absent else {}))
 
 
-def create_queued_resource(session: StateSession, call: Call) -> Json:
-    """Answer queuedResources.create: the operation ends when the request is ACCEPTED, long before there is a node."""
+@answers("tpu.projects.locations.queuedResources.create")
+def _create_queued_resource(session: StateSession, call: Call) -> Json:
+    """Create a queued resource: the operation ends when the request is ACCEPTED, long before there is a node."""
     if repeated := repeated_operation(session, call):
         return repeated
     where = parse_resource_name(str(call.params["parent"]))
@@ -128,8 +126,9 @@ def create_queued_resource(session: StateSession, call: Call) -> Json:
     return begin_operation(session, record, "create", call, goal="ACCEPTED")
 
 
-def delete_queued_resource(session: StateSession, call: Call) -> Json:
-    """Answer queuedResources.delete; without `force` only in the states that the API's field text names."""
+@answers("tpu.projects.locations.queuedResources.delete")
+def _delete_queued_resource(session: StateSession, call: Call) -> Json:
+    """Delete a queued resource; without `force` only in the states that the API's field text names."""
     if repeated := repeated_operation(session, call):
         return repeated
     session.log_request(call.method, str(call.params["name"]))
@@ -148,7 +147,7 @@ def delete_queued_resource(session: StateSession, call: Call) -> Json:
     begun = (*timeline_until(record.timeline, session.now), LifecyclePhase(session.now, "DELETING", initiator="USER"))
     record = replace(record, timeline=begun)
     session.put_queued_resource(record)  # stored first, so that the end of its nodes does not suspend it
-    ends = [session.now + pace.delete()]
+    ends = [session.now + pace.of("delete")]
     for node in owned:
         kept = store_node(session, node, delete_timeline(node.timeline, session.now, durations_of(session, node)))
         ends.append(end_of_timeline(kept.timeline) or session.now)
@@ -156,8 +155,9 @@ def delete_queued_resource(session: StateSession, call: Call) -> Json:
     return begin_operation(session, record, "delete", call, goal=GONE)
 
 
-def reset_queued_resource(session: StateSession, call: Call) -> Json:
-    """Answer queuedResources.reset: the nodes restart. Refused from any state but ACTIVE.
+@answers("tpu.projects.locations.queuedResources.reset")
+def _reset_queued_resource(session: StateSession, call: Call) -> Json:
+    """Restart the nodes. Refused from any state but ACTIVE.
 
     Observed for SUSPENDED; that ACTIVE accepts it, and what becomes of the nodes, is unverified.
     """
@@ -169,8 +169,8 @@ def reset_queued_resource(session: StateSession, call: Call) -> Json:
         raise failed_precondition(f"reset is not supported while in state {state}")
     ended = session.now
     for node in _nodes_of(session, record):
-        pace = durations_of(session, node)
-        timeline = apply_faults(session, node, restart_timeline(node.timeline, session.now, pace), pace)
+        restarted = restart_timeline(node.timeline, session.now, durations_of(session, node))
+        timeline = apply_faults(session, node, restarted)
         store_node(session, node, timeline)
         ended = max(ended, first_time_in(timeline, "READY", since=session.now) or ended)
     return begin_operation(session, record, "reset", call, goal="", ended=ended)
@@ -229,13 +229,13 @@ def plan_queued_resource(session: StateSession, record: QueuedRecord, *, failing
         LifecyclePhase(_turn_with_capacity(session, record, _earliest_turn(session, record)), "PROVISIONING"),
     )
     record = replace(record, timeline=waiting)
-    record = replace(record, timeline=apply_queued_faults(session, record))
+    record = replace(record, timeline=apply_faults(session, record, record.timeline))
     turn = first_time_in(record.timeline, "PROVISIONING", since=session.now)
     if turn is None or _misses_deadline(record, turn, session.now):
         return _expire(record, session.now)
     if failing:  # observed: PROVISIONING, SUSPENDING by the service, FAILED within minutes
         pace = durations_of(session, record)
-        lost, end = turn + pace.failure(), turn + pace.failure() + pace.delete()
+        lost, end = turn + pace.of("failure"), turn + pace.of("failure") + pace.of("delete")
         ending = (
             LifecyclePhase(lost, "SUSPENDING", initiator="SERVICE"),
             LifecyclePhase(end, "FAILED", initiator="SERVICE"),
@@ -327,7 +327,7 @@ def _provision(session: StateSession, record: QueuedRecord, turn: datetime) -> Q
             )
             if len(wanted) > 1:
                 node.document["multisliceNode"] = True
-            timeline = apply_faults(session, node, node.timeline, durations_of(session, node))
+            timeline = apply_faults(session, node, node.timeline)
             session.put_node(replace(node, timeline=timeline))
     return replace(record, timeline=follow_nodes(session, record, initiator="SERVICE"))
 
@@ -344,8 +344,9 @@ def _valid_time(document: Json, which: str, created: datetime) -> datetime | Non
     return min(bound, created + _PLANNING_HORIZON).astimezone(UTC) if bound else None
 
 
-def get_maintenance_info(session: StateSession, call: Call) -> Json:
-    """Answer queuedResources.getMaintenanceInfo: an entry for each node with announced or ongoing maintenance."""
+@answers("tpu.projects.locations.queuedResources.getMaintenanceInfo")
+def _get_maintenance_info(session: StateSession, call: Call) -> Json:
+    """Return an entry for each node with announced or ongoing maintenance."""
     record = find_queued_resource(session, str(call.params["name"]))
     entries = [
         {"nodeName": node.node_id, "nodeUid": node.number, "upcomingMaintenance": phase.maintenance}
@@ -355,8 +356,9 @@ def get_maintenance_info(session: StateSession, call: Call) -> Json:
     return {"nodeUpcomingMaintenances": entries} if entries else {}
 
 
-def perform_queued_maintenance(session: StateSession, call: Call) -> Json:
-    """Answer queuedResources.performMaintenanceQueuedResource for the named nodes, by default for all (unverified).
+@answers("tpu.projects.locations.queuedResources.performMaintenanceQueuedResource")
+def _perform_queued_maintenance(session: StateSession, call: Call) -> Json:
+    """Start announced maintenance now, on the named nodes, by default for all (unverified).
 
     Rejected, without a change, if one of them is not of this request or has no maintenance that a customer may start.
     """

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl.sandbox import faults, representation
-from tpuctl.sandbox.api_calls import ApiError, invalid
+from tpuctl.sandbox.api_calls import ApiError, answers, invalid
 from tpuctl.sandbox.catalog import number_of_project
 from tpuctl.sandbox.lifecycle import state_since
 from tpuctl.sandbox.sshd.daemon import host_key
@@ -107,8 +107,9 @@ def worker_directory(state_path: Path, worker: GuestWorker) -> Path:
     return state_path.parent / "workers" / worker.project / worker.zone / f"{worker.node_id}-{worker.id}"
 
 
-def get_guest_attributes(session: StateSession, call: Call) -> Json:
-    """Answer nodes.getGuestAttributes: the host key (one per node) and host name of each worker.
+@answers("tpu.projects.locations.nodes.getGuestAttributes")
+def _get_guest_attributes(session: StateSession, call: Call) -> Json:
+    """Return the host key (one per node) and host name of each worker.
 
     Before the guest has started there are none: 400 (observed). An empty worker id means all (observed in gcloud's requests).
     """
@@ -152,13 +153,14 @@ OS_LOGIN_KIND = "oslogin.sshPublicKey"
 OS_LOGIN_ACCOUNT = "you@example.com"
 
 
-def get_login_profile(session: StateSession, call: Call) -> Json:
-    """Answer users.getLoginProfile."""
+@answers("oslogin.users.getLoginProfile")
+def _get_login_profile(session: StateSession, call: Call) -> Json:
     return _login_profile(session, str(call.params["name"]).removeprefix("users/"))
 
 
-def import_ssh_public_key(session: StateSession, call: Call) -> Json:
-    """Answer users.importSshPublicKey; an existing key is replaced, with its new expiry."""
+@answers("oslogin.users.importSshPublicKey")
+def _import_ssh_public_key(session: StateSession, call: Call) -> Json:
+    """Add a key; an existing one is replaced, with its new expiry."""
     user = str(call.params["parent"]).removeprefix("users/")
     session.log_request(call.method, f"users/{user}")
     key = str(call.body.get("key") or "")
@@ -172,8 +174,9 @@ def import_ssh_public_key(session: StateSession, call: Call) -> Json:
     return {"loginProfile": _login_profile(session, user)}
 
 
-def patch_ssh_public_key(session: StateSession, call: Call) -> Json:
-    """Answer users.sshPublicKeys.patch: changes the fields of the mask, by default all given fields; a key has two."""
+@answers("oslogin.users.sshPublicKeys.patch")
+def _patch_ssh_public_key(session: StateSession, call: Call) -> Json:
+    """Change the fields of the mask, by default all given fields; a key has two."""
     user, _, fingerprint = str(call.params["name"]).removeprefix("users/").partition("/sshPublicKeys/")
     session.log_request(call.method, f"users/{user}")
     found = session.resources.get(OS_LOGIN_KIND, user, fingerprint)

@@ -1,14 +1,11 @@
-"""The processes that hold the TPU of workers: find and terminate them, in one ssh session for each worker."""
+"""The processes that hold the TPU of workers: find and terminate them."""
 
 from __future__ import annotations
 
-import shlex
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from tpuctl.ssh.agent import bootstrap
 from tpuctl.ssh.answers import (
     JsonFields,
     UnexpectedAnswerError,
@@ -19,33 +16,21 @@ from tpuctl.ssh.answers import (
     parse_line,
     parse_seconds,
 )
-from tpuctl.ssh.connection import SSH_FAILED, last_printed_line, run_ssh_command
-from tpuctl.ssh.ssh_errors import significant_line
+from tpuctl.ssh.channel import open_agent
 from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from tpuctl.ssh.connection import Target
 
-# Handshakes in progress at the same time.
-_AT_ONCE = 32
-_PATIENCE = timedelta(seconds=30)
-_MARK = "tpuctl-holders "
-# Only root can examine and terminate processes of other users and of containers. sudo drops the environment.
-_AS_ROOT = """\
-if [ "$(id -u)" != 0 ] && command -v sudo >/dev/null 2>&1 && sudo -n true </dev/null >/dev/null 2>&1; then
-    exec sudo -n env TPUCTL_DEVICE_ROOT="${TPUCTL_DEVICE_ROOT-}" "$@"
-fi
-exec "$@"
-"""
+_TIMEOUT = timedelta(seconds=30)
 # pids are below 2^22 on every kernel; processes that hold a TPU are few.
 _HIGHEST_PID = 1 << 22
 _MOST_HOLDERS = 4096
 _MOST_DEVICES = 256
 _OUTCOMES = ("ended", "killed", "survives", "refused", "gone")
 _LOCK_OUTCOMES = ("removed", "absent", "held", "refused")
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,67 +91,39 @@ class HoldersFound:
         return self.lock_file is None and not any(holder.holds for holder in self.holders)
 
 
-@dataclass(frozen=True, slots=True)
-class NoHoldersAnswer:
-    """Why a worker did not report. `ssh_stderr`: the stderr of ssh if it failed, or if its connection broke.
-
-    `error`: why an answer was rejected.
-    """
-
-    why: str
-    ssh_stderr: str | None = None
-    error: UnexpectedAnswerError | None = None
+def fetch_holders(target: Target) -> HoldersFound:
+    """Ask a worker what holds its TPU. Raises `AgentError`, `UnexpectedAnswerError` and `SshProgramMissingError`."""
+    return _ask(target, {}, _TIMEOUT)
 
 
-def fetch_holders(target: Target) -> HoldersFound | NoHoldersAnswer:
-    """Ask a worker what holds its TPU; times out after 30 seconds. Raises `SshProgramMissingError`."""
-    return _ask(target, None, _PATIENCE)
-
-
-def end_holders(
-    target: Target, holders: Sequence[HolderProcess], *, signal: str, grace: timedelta
-) -> HoldersFound | NoHoldersAnswer:
+def end_holders(target: Target, holders: Sequence[HolderProcess], *, signal: str, grace: timedelta) -> HoldersFound:
     """Send a signal to these processes of a worker, and KILL to those that remain after `grace`.
 
     A pid that now belongs to another process is not signaled. The lock file is removed if no process holds it then.
-    Returns what holds the TPU afterwards. Raises `SshProgramMissingError`.
+    Returns what holds the TPU afterwards. Raises as `fetch_holders`.
     """
-    request = {
+    order = {
         "processes": [[holder.pid, holder.start] for holder in holders],
         "signal": signal,
         "grace": grace.total_seconds(),
     }
-    return _ask(target, request, grace + _PATIENCE)
+    return _ask(target, {"end": order}, grace + _TIMEOUT)
 
 
-def on_each_target(targets: Sequence[Target], act: Callable[[Target], _T]) -> list[_T]:
-    """Call `act` for each worker, at most 32 at a time; return the results in their order."""
-    with ThreadPoolExecutor(min(_AT_ONCE, len(targets)) or 1) as pool:
-        return list(pool.map(act, targets))
+def _ask(target: Target, request: Mapping[str, Any], timeout: timedelta) -> HoldersFound:
+    files = {"devices": [ACCEL_FILES, VFIO_FILES], "lockFile": LOCK_FILE}
+    with open_agent(target, "holders", {**files, **request}, as_root=True, connect_within=timeout) as channel:
+        return read_holders(channel.read(timeout), request["end"]["processes"] if request else None)
 
 
-def _ask(target: Target, request: dict[str, Any] | None, patience: timedelta) -> HoldersFound | NoHoldersAnswer:
-    line, program = bootstrap("holders", f"main({[ACCEL_FILES, VFIO_FILES]!r}, {LOCK_FILE!r}, {request!r})")
-    _, *words = shlex.split(line)  # it begins with `exec`
-    command = "exec " + shlex.join(["sh", "-c", _AS_ROOT, "tpuctl", *words])
-    try:
-        ended = run_ssh_command(target.connection, command, text=program.decode(), timeout=patience)
-        for text in reversed(ended.output.splitlines()):
-            if text.startswith(_MARK):
-                return parse_holders(text.removeprefix(_MARK), request["processes"] if request else None)
-    except UnexpectedAnswerError as error:
-        return NoHoldersAnswer(error.what, error=error.of(target.label))
-    if ended.code is None:
-        return NoHoldersAnswer(f"no answer within {patience.total_seconds():g} s")
-    if ended.code == SSH_FAILED:
-        return NoHoldersAnswer(significant_line(ended.errors) or "ssh failed", ended.errors)
-    message = last_printed_line(ended.errors) or last_printed_line(ended.output)
-    return NoHoldersAnswer(f"examination failed: {message}" if message else f"examination failed: exit {ended.code}")
+def parse_holders(text: str) -> HoldersFound:
+    """Parse the report that the program prints. Raises `UnexpectedAnswerError`."""
+    return read_holders(parse_answer(text))
 
 
-def parse_holders(text: str, ordered: Sequence[Sequence[int]] | None = None) -> HoldersFound:
+def read_holders(value: Any, ordered: Sequence[Sequence[int]] | None = None) -> HoldersFound:
     """Parse the report of a worker; `ordered` are the processes that were terminated. Raises `UnexpectedAnswerError`."""
-    fields = JsonFields(parse_answer(text), "the answer")
+    fields = JsonFields(value, "the answer")
     outcomes: dict[tuple[int, int], str] = {}
     if ordered is not None:
         outcomes = dict(fields.each("outcomes", _outcome, most=len(ordered)))

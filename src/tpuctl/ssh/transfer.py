@@ -1,23 +1,18 @@
-"""The ssh session with a program that stores or sends files on a worker, and the meaning of its end."""
+"""The session with a program that stores or sends files on a worker; what the worker sends is limited and checked."""
 
 from __future__ import annotations
 
+import json
 import re
-import subprocess
 from collections.abc import Set
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from threading import Lock, Semaphore
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from tpuctl.errors import RemoteCommandError, TpuctlError
-from tpuctl.platforms import enlarge_pipe
-from tpuctl.ssh.agent import bootstrap
-from tpuctl.ssh.agent.file_stream import MARK, PeerLostError, RefusedError, Stream, digest
+from tpuctl.ssh.agent.file_stream import PeerLostError, RefusedError, Stream, digest
 from tpuctl.ssh.answers import (
-    MAX_LOGIN_BANNER,
     UnexpectedAnswerError,
-    one_line,
     parse_answer,
     parse_array,
     parse_choice,
@@ -25,109 +20,52 @@ from tpuctl.ssh.answers import (
     parse_string,
     preview,
 )
-from tpuctl.ssh.connection import (
-    NEW_CONNECTION,
-    SSH_FAILED,
-    START_TIMEOUT,
-    StartDeadline,
-    StderrPipe,
-    ssh_argv,
-    start_ssh,
-    terminate_process,
-)
-from tpuctl.ssh.control_master import is_multiplexing_message
-from tpuctl.ssh.ssh_errors import (
-    collect_failure_context,
-    explain_ssh_failures,
-    is_ssh_failure_retriable,
-    significant_line,
-)
+from tpuctl.ssh.channel import LONGEST_ANSWER, AgentError, ClientFrame, WorkerFrame, open_agent
+from tpuctl.ssh.connection import START_TIMEOUT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tpuctl.clock import Clock
-    from tpuctl.ssh.connection import Connection, Target
+    from tpuctl.ssh.channel import AgentChannel
+    from tpuctl.ssh.connection import Target
 
     ResultT = TypeVar("ResultT")
 
 # Processors have AES instructions; OpenSSH's default (chacha20) takes three times as long. The other ciphers stay allowed.
 _FAST_CIPHERS = ("-o", "Ciphers=^aes128-gcm@openssh.com,aes256-gcm@openssh.com")
-_PIPE_SIZE = 1 << 20
-_EXIT_SECONDS = 5.0
-_NO_PYTHON = 127
-_MAX_LINE = 64 * 1024
+# A worker may read large files before it answers.
+_PATIENCE = timedelta(days=1)
 _MAX_TEXT = 16 * 1024
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _KINDS = ("missing", "folder", "refused", "target", "new folder", "full", "read-only", "disk")
-
-
-class TransferBrokenError(RemoteCommandError):
-    """The transfer of one worker ended early. `may_retry`: the connection broke, so another one may succeed.
-
-    `ssh_stderr` is the stderr of an ssh that could not log in, else None.
-    """
-
-    def __init__(
-        self, message: str, *, may_retry: bool = False, ssh_stderr: str | None = None, hint: str | None = None
-    ) -> None:
-        super().__init__(message, hint=hint)
-        self.may_retry, self.ssh_stderr = may_retry, ssh_stderr
-
-
-class Processes:
-    """The running processes of a command, of which at most `fanout` log in at once. Thread-safe."""
-
-    def __init__(self, fanout: int = 64) -> None:
-        self.logins = Semaphore(fanout)
-        self._running: set[subprocess.Popen[bytes]] = set()
-        self._lock = Lock()
-        self._is_terminated = False
-
-    def __enter__(self) -> Processes:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Terminate all processes, and allow no new ones."""
-        with self._lock:
-            self._is_terminated = True
-            for process in self._running:
-                with suppress(OSError):
-                    process.terminate()
-
-    def start(
-        self, words: Sequence[str], *, stderr: StderrPipe, stdin: int | IO[bytes] = subprocess.PIPE
-    ) -> subprocess.Popen[bytes]:
-        """Start a program with a pipe as stdout. Raises `SshProgramMissingError`, `TransferBrokenError` after the end."""
-        with self._lock:
-            if self._is_terminated:
-                raise TransferBrokenError("interrupted")
-            process = start_ssh(words, stdin=stdin, stderr=stderr.writer, bufsize=-1)
-            self._running = {one for one in self._running if one.poll() is None} | {process}
-            return process
+# ssh options of a shared connection; None opens a new one.
+SharedOptions = tuple[str, ...] | None
 
 
 class WorkerStream(Stream):
-    """The stream to a worker, which is not trusted: all that it sends is limited and checked."""
+    """The stream to a worker, which is not trusted. `on_bytes` is called with the sizes of blocks sent and received."""
 
-    def write(self, data: bytes) -> None:
-        """Send bytes, perhaps together with later ones. Raises `PeerLostError`, or what the worker said before it hung up."""
-        try:
-            super().write(data)
-        except PeerLostError:
+    def __init__(self, channel: AgentChannel, on_bytes: Callable[[int], None]) -> None:
+        self._channel, self._on_bytes = channel, on_bytes
+
+    def send(self, value: Any) -> None:  # JSON
+        """Send a value."""
+        self._channel.send(ClientFrame.GO, json.dumps(value, separators=(",", ":")).encode())
+        self._channel.drain()
+
+    def send_block(self, block: bytes) -> None:
+        """Send bytes of a file. Raises `PeerLostError` and `RefusedError`, because a worker speaks now only to refuse them."""
+        self._channel.send(ClientFrame.IN, block)
+        self._on_bytes(len(block))
+        if self._channel.drain():
             self.receive()
-            raise
+            raise UnexpectedAnswerError("an answer to no question")
 
-    def receive(self, *, longest: int = _MAX_LINE) -> Any:  # JSON
+    def receive(self, *, within: timedelta = _PATIENCE) -> Any:  # JSON
         """Return the next value. Raises `PeerLostError`, `UnexpectedAnswerError`, and `RefusedError` if the worker says so."""
-        with suppress(PeerLostError):  # as above
-            self.flush()
-        line = self.reader.readline(longest + 1)
-        if len(line) > longest:
-            raise UnexpectedAnswerError(f"a line of more than {longest} bytes")
-        if not line.endswith(b"\n"):
-            raise PeerLostError
-        value = parse_answer(line, longest=longest, deepest=3)
+        payload = self._frame(WorkerFrame.EXIT, within)
+        value = parse_answer(payload, longest=len(payload), deepest=3)
         if isinstance(value, dict) and "refused" in value:
             kind, message = parse_row(value["refused"], "refused", 2)
             raise RefusedError(parse_choice(kind, "kind", _KINDS), parse_string(message, "message", longest=_MAX_TEXT))
@@ -138,111 +76,78 @@ class WorkerStream(Stream):
         value = self.receive()
         return None if value is None else parse_string(value, "problem", longest=_MAX_TEXT)
 
-    def begin(self, source: bytes) -> None:
-        """Send the program, and skip what the login shell prints before it. Raises `PeerLostError`."""
-        for pipe in (self.reader, self.writer):
-            enlarge_pipe(pipe.fileno(), _PIPE_SIZE)
-        super().write(source)
-        super().flush()
-        skipped, line = 0, b""
-        while not line.endswith(MARK):
-            line = self.reader.readline(_MAX_LINE)
-            skipped += len(line)
-            if not line:
-                raise PeerLostError
-            if skipped > MAX_LOGIN_BANNER:
-                raise UnexpectedAnswerError(f"more than {MAX_LOGIN_BANNER} bytes before its answer")
+    def receive_block(self, longest: int) -> bytes:
+        """Return the next bytes of a file."""
+        block = self._frame(WorkerFrame.OUT, _PATIENCE)
+        if not 0 < len(block) <= longest:
+            raise UnexpectedAnswerError(f"{len(block)} bytes of a file where {longest} are left")
+        self._on_bytes(len(block))
+        return block
+
+    def _frame(self, expected: WorkerFrame, within: timedelta) -> bytes:
+        frame = self._channel.next_frame(within)
+        if frame is None:
+            raise PeerLostError
+        kind, payload = frame
+        if kind is WorkerFrame.REFUSED:
+            raise RefusedError("refused", payload[:_MAX_TEXT].decode(errors="replace"))
+        if kind is not expected:
+            raise UnexpectedAnswerError(f"a frame `{kind.name}` where `{expected.name}` is expected")
+        return payload
 
 
 @contextmanager
 def open_transfer(
-    processes: Processes,
-    connection: Connection,
+    target: Target,
     program: str,
-    call: str,
+    request: Mapping[str, Any],
     *,
+    shared: SharedOptions = None,
     options: tuple[str, ...] = (),
+    longest: int = LONGEST_ANSWER,
+    logins: Semaphore | None = None,
     on_bytes: Callable[[int], None] = lambda size: None,  # noqa: ARG005  # no listener
     start_within: timedelta = START_TIMEOUT,
 ) -> Iterator[WorkerStream]:
-    """Start a program of `ssh/agent` on a worker with the Python line `call`, and yield the stream to it.
+    """Start a program of `ssh/agent` on a worker, and yield the stream to it. `logins` limits parallel handshakes.
 
-    Raises `TransferBrokenError` if the program ends early, `UnexpectedAnswerError`, and `SshProgramMissingError`.
+    Raises `AgentError` if the program ends early, `UnexpectedAnswerError`, and `SshProgramMissingError`.
     """
-    line, source = bootstrap(program, call)
-    words = ssh_argv(connection, (line,), options=("-o", "BatchMode=yes", *_FAST_CIPHERS, *options))
-    with StderrPipe() as errors, ExitStack() as login:
-        login.enter_context(processes.logins)
-        process = processes.start(words, stderr=errors)
-        stream = WorkerStream(process.stdout, process.stdin, on_bytes)
-        limit = StartDeadline(process, start_within)
-        has_begun = False
-        try:
-            stream.begin(source)
-            limit.cancel()
-            login.close()
-            has_begun = True
-            yield stream
-        except PeerLostError as error:
-            _close(process)
-            raise _broken_error(process, errors, limit, has_begun=has_begun) from error
-        except BaseException:
-            terminate_process(process)
-            raise
-        finally:
-            limit.cancel()
-            _close(process)
+    with ExitStack() as login:
+        login.enter_context(logins or Semaphore())
+        with open_agent(
+            target, program, request, shared=shared, options=(*_FAST_CIPHERS, *options), longest=longest
+        ) as channel:
+            stream = WorkerStream(channel, on_bytes)
+            try:
+                if stream.receive(within=start_within) is not None:
+                    raise UnexpectedAnswerError("no begin of the transfer")
+                login.close()
+                yield stream
+            except PeerLostError as error:
+                raise _lost_error(channel) from error
+            except AgentError as error:
+                raise _unnamed(error) from error.__cause__
 
 
-def _close(process: subprocess.Popen[bytes]) -> None:
-    for pipe in (process.stdin, process.stdout):
-        with suppress(OSError):
-            if pipe:
-                pipe.close()
-    try:
-        process.wait(_EXIT_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+def _lost_error(channel: AgentChannel) -> AgentError:
+    """Return why the connection ended early. Messages of ssh explain a failed login only before the program has started."""
+    error = channel.failure()
+    if error.ssh_stderr is not None and (channel.has_begun or not error.ssh_stderr.strip()):
+        what = error.what if error.ssh_stderr.strip() else "the connection was lost"
+        error = AgentError(error.target, what, is_retriable=True)
+    return _unnamed(error)
 
 
-def _broken_error(
-    process: subprocess.Popen[bytes], errors: StderrPipe, limit: StartDeadline, *, has_begun: bool
-) -> TransferBrokenError:
-    """Return the error for a program that ended early."""
-    if limit.has_passed:
-        return TransferBrokenError(str(limit))
-    code = process.returncode
-    lines = errors.text().splitlines(keepends=True)
-    stderr = "".join(line for line in lines if not is_multiplexing_message(line.strip()))
-    lost = significant_line(stderr) or "the connection was lost"
-    if code == SSH_FAILED and not has_begun:
-        is_silent = not stderr.strip()
-        may_retry = is_silent or is_ssh_failure_retriable(stderr)
-        return TransferBrokenError(lost, may_retry=may_retry, ssh_stderr=None if is_silent else stderr)
-    if code == SSH_FAILED or code <= 0:
-        return TransferBrokenError(lost, may_retry=True)
-    if code == _NO_PYTHON:
-        return TransferBrokenError("the worker has no `python3`")
-    last = one_line(next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), ""), longest=200)
-    return TransferBrokenError(f"the program on the worker exited with {code}" + (f": {last}" if last else ""))
+def _unnamed(error: AgentError) -> AgentError:
+    """Return the error with a message that leaves the name of the worker to the caller."""
+    error.message, error.lines = error.what, (error.what,)
+    return error
 
 
-def explain_failed_logins(
-    failed: Sequence[tuple[Target, TpuctlError]], *, accepted_elsewhere: bool
-) -> tuple[list[TpuctlError], list[tuple[Target, TpuctlError]]]:
-    """Return an error for each cause of failed logins, and the workers that failed for other reasons."""
-    unreached: list[tuple[Target, str]] = []
-    others: list[tuple[Target, TpuctlError]] = []
-    for target, error in failed:
-        if isinstance(error, TransferBrokenError) and error.ssh_stderr is not None:
-            unreached.append((target, error.ssh_stderr))
-        else:
-            others.append((target, error))
-    if not unreached:
-        return [], others
-    context = collect_failure_context(unreached[0][0], accepted_elsewhere=accepted_elsewhere or bool(others))
-    return [*explain_ssh_failures(unreached, context)], others
+def is_failed_login(error: Exception | None) -> bool:
+    """Tell whether ssh could not log in, which `explain_agent_errors` explains."""
+    return isinstance(error, AgentError) and error.ssh_stderr is not None
 
 
 class LocalDigests:
@@ -300,28 +205,29 @@ _MAX_LINKS = 1000
 
 
 def with_retries(
-    attempt: Callable[[tuple[str, ...]], ResultT],
+    attempt: Callable[[SharedOptions], ResultT],
     kept: Callable[[], int],
     *,
-    options: tuple[str, ...] = (),
+    shared: SharedOptions = (),
     clock: Clock,
     pauses: Sequence[timedelta] = _PAUSES,
 ) -> ResultT:
-    """Call `attempt` with ssh options until it returns, or fails as often as there are pauses without progress.
+    """Call `attempt` with options of a shared connection until it returns; raise its error if a retry is useless.
 
-    `kept`: the bytes that the other end had at the last attempt. Raises what the last attempt raised.
+    That is so after as many failures without progress as there are pauses. `kept`: the bytes that the other end had at the last
+    attempt.
     """
     failures, before = 0, 0
     for _ in range(_MAX_LINKS - 1):
         try:
-            return attempt(options)
-        except TransferBrokenError as error:
+            return attempt(shared)
+        except AgentError as error:
             # Only confirmed bytes count: bytes that were sent may be lost each time.
             failures = 1 if kept() > before else failures + 1
             before = max(before, kept())
-            if not error.may_retry or failures > len(pauses):
+            if not error.is_retriable or failures > len(pauses):
                 raise
             clock.sleep(pauses[failures - 1])
             # A shared connection may be the reason.
-            options = NEW_CONNECTION
-    return attempt(options)
+            shared = None
+    return attempt(shared)

@@ -10,10 +10,10 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property, partial
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from tpuctl import __version__
 from tpuctl.app.app import http_access
@@ -22,9 +22,9 @@ from tpuctl.check.report_rendering import finding_to_json
 from tpuctl.clock import SystemClock
 from tpuctl.cloud.requests import SHORT_PATIENCE
 from tpuctl.cloud.tpu import OperationsClient, TpuClient
-from tpuctl.doctor.cloud_probes import EnvironmentProbe
 from tpuctl.doctor.doctor_facts import environment_json
-from tpuctl.doctor.doctor_run import build_probe_context, findings_of_node
+from tpuctl.doctor.doctor_run import findings_of_node
+from tpuctl.doctor.environment_probe import EnvironmentProbe
 from tpuctl.doctor.rule_catalogue import evaluate_environment
 from tpuctl.durations import format_timestamp
 from tpuctl.errors import InvalidInputError, NodeNotFoundError, TpuctlError
@@ -35,9 +35,9 @@ from tpuctl.files import expand_user_path
 from tpuctl.models.node import WorkerSet
 from tpuctl.nodes.conditions import check_login_state
 from tpuctl.output.status_line import StatusLine, format_size
-from tpuctl.output.terminal import OutputFormat
+from tpuctl.output.views import View
+from tpuctl.ssh.channel import AgentError, explain_agent_errors
 from tpuctl.ssh.connection import Target, save_host_keys
-from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failures
 from tpuctl.support.bundle_contents import (
     BundleContents,
     BundleExistsError,
@@ -46,7 +46,6 @@ from tpuctl.support.bundle_contents import (
     write_archive,
 )
 from tpuctl.support.bundle_sources import (
-    EvidenceRequest,
     TimedQueries,
     WorkerCollector,
     add_documents,
@@ -57,7 +56,7 @@ from tpuctl.support.bundle_sources import (
 from tpuctl.support.redaction import AccountAliases
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from tpuctl.app.app import App
@@ -104,10 +103,9 @@ class BundleBuilder:
         )
         # `doctor` ends by itself, and then has results.
         self._machine_queries = TimedQueries(self._clock, self._deadline, each=timeout, grace=_GRACE)
-        # The workers that refused ssh, and the stderr of ssh.
-        self._ssh_failures: list[tuple[Target, str]] = []
+        self._ssh_failures: list[AgentError] = []
         # The errors that `doctor` found.
-        self._errors: tuple[str, ...] = ()
+        self._doctor_errors: list[str] = []
         factory, endpoint = http_access(app)
         # Users often want a bundle when a service does not answer: wait less than other commands do.
         self._client = TpuClient(factory, app.clock, endpoint=endpoint, policy=SHORT_PATIENCE)
@@ -138,40 +136,41 @@ class BundleBuilder:
                 accounts = AccountAliases() if self._options.redact_accounts else None
                 contents = BundleContents(Path(folder), max_bytes=self._options.max_bytes, accounts=accounts)
                 self._collect(contents, subject)
-                about = BundleInfo(name, self._created, is_sandbox=app.is_sandbox, redact_accounts=accounts is not None)
-                page = partial(render_explanation, width=_PAGE_WIDTH, colored=False)
-                logs = add_summary(contents, about, to_json=explanation_to_json, page=page)
-                inside = _folder_name(name, self._created)
+                logs = add_summary(
+                    contents, BundleInfo(name, self._created, is_sandbox=app.is_sandbox, redact_accounts=bool(accounts))
+                )
                 if self._options.file == _STDOUT:
                     stdout = app.terminal.streams.stdout
                     stdout.flush()
-                    write_archive(contents.entries, stdout.buffer, folder=inside, created=self._clock.now())
+                    self._pack(contents, name, stdout.buffer)
                     stdout.buffer.flush()
                 else:
                     with replace_atomically(self._path(name), overwrite=self._options.overwrite) as file:
-                        write_archive(contents.entries, file, folder=inside, created=self._clock.now())
+                        self._pack(contents, name, file)
             self._report(contents, name, logs)
         except BrokenPipeError:
             raise
         except OSError as error:
             raise BundleNotWrittenError(error, gettempdir()) from error
 
+    def _pack(self, contents: BundleContents, name: NodeName, file: IO[bytes]) -> None:
+        write_archive(contents.entries, file, folder=_folder_name(name, self._created), created=self._clock.now())
+
     def _check_place(self, name: NodeName) -> None:
         """Reject a place that cannot be written before collecting anything."""
-        if self._options.file != _STDOUT:
-            path = self._path(name)
-            if path.is_dir():
-                raise InvalidInputError(f"`{path}` is a folder", hint="name a file")
-            if path.exists() and not self._options.overwrite:
-                raise BundleExistsError(path)
-            if not path.parent.is_dir():
-                raise InvalidInputError(
-                    f"folder `{path.parent}` does not exist", hint="create it, or name another with `--file`"
-                )
-        elif self._app.terminal.streams.stdout_is_terminal:
-            raise InvalidInputError(
-                "cannot write a bundle to a terminal", hint="redirect stdout, or name a file with `--file`"
-            )
+        if self._options.file == _STDOUT:
+            if self._app.terminal.streams.stdout_is_terminal:
+                hint = "redirect stdout, or name a file with `--file`"
+                raise InvalidInputError("cannot write a bundle to a terminal", hint=hint)
+            return
+        path = self._path(name)
+        if path.is_dir():
+            raise InvalidInputError(f"`{path}` is a folder", hint="name a file")
+        if path.exists() and not self._options.overwrite:
+            raise BundleExistsError(path)
+        if not path.parent.is_dir():
+            hint = "create it, or name another with `--file`"
+            raise InvalidInputError(f"folder `{path.parent}` does not exist", hint=hint)
 
     def _collect(self, contents: BundleContents, subject: BundleSubject) -> None:
         """Collect everything available; the workers send their files while the API and this machine are queried."""
@@ -183,21 +182,11 @@ class BundleBuilder:
                 raise subject.error or NodeNotFoundError(subject.name.node_id, subject.name.zone)
             contents.add_missing("node.json", subject.error.message if subject.error else "the API knows no such node")
         targets = self._targets(contents, subject)
-        request = EvidenceRequest(self._options.since, self._deadline)
-        machine = MachineDocuments(
-            self._app, subject, with_workers=bool(targets), timeout=lambda: self._machine_queries.left
-        )
+        machine = self._machine_documents(subject, with_workers=bool(targets))
+        collector = WorkerCollector(contents, targets, self._clock, deadline=self._deadline, since=self._options.since)
         with StatusLine(self._app.terminal, self._clock) as line:
-
-            def show_progress(done: int, workers: int, size: int) -> None:
-                status = f"{done} of {workers} workers done" if workers > 1 else "receiving from the worker"
-                line.show(lambda: f"received {format_size(size)}; {status}")
-
-            collector = WorkerCollector(contents, targets, request, self._clock, progress=show_progress)
-            with collector.running():
-                add_documents(contents, machine.all(), self._machine_queries)
-        self._errors = machine.errors
-        self._ssh_failures = [(target, one.ssh_stderr) for target, one in collector.incomplete if one.ssh_stderr]
+            collector.run(line, meanwhile=lambda: add_documents(contents, machine, self._machine_queries))
+        self._ssh_failures = [error for error in collector.incomplete if error.ssh_stderr]
 
     def _targets(self, contents: BundleContents, subject: BundleSubject) -> list[Target]:
         """Return the workers to visit, with their connections; record why one cannot be visited."""
@@ -244,20 +233,21 @@ class BundleBuilder:
         app, entries, missing = self._app, contents.entries, contents.missing
         is_file = self._options.file != _STDOUT
         path = self._path(name)
-        if is_file and app.format in {OutputFormat.JSON, OutputFormat.YAML}:
-            summary = {
-                "path": os.fspath(path),
-                "size": path.stat().st_size,
-                "files": len(entries),
-                "bytes": sum(entry.size for entry in entries),
-                "redactions": count_redactions(entries),
-                "missing": [{"path": item.path, "why": item.why} for item in missing],
-                "verdicts": explanation_to_json(logs.explanation)["verdicts"],
-                **({"sandbox": True} if app.is_sandbox else {}),
-            }
-            app.terminal.data(summary, app.format)
-        elif is_file:
-            app.terminal.write(self._options.file or path.name)
+        if is_file:
+            app.show(
+                View(
+                    value=lambda: {
+                        "path": os.fspath(path),
+                        "size": path.stat().st_size,
+                        "files": len(entries),
+                        "bytes": sum(entry.size for entry in entries),
+                        "redactions": count_redactions(entries),
+                        "missing": [{"path": item.path, "why": item.why} for item in missing],
+                        "verdicts": explanation_to_json(logs.explanation)["verdicts"],
+                    },
+                    text=lambda terminal: terminal.write(self._options.file or path.name),
+                )
+            )
         packed = f", {format_size(path.stat().st_size)}" if is_file else ""
         secrets = sum(count_redactions(entries).values())
         app.terminal.note(f"{len(entries)} files{packed}; {secrets} secret{'' if secrets == 1 else 's'} removed")
@@ -274,16 +264,57 @@ class BundleBuilder:
             app.terminal.note(
                 f"{rest} more item{' is' if rest == 1 else 's are'} missing: see README.txt in the bundle"
             )
-        if self._ssh_failures:
-            # Why ssh failed: each cause once, and its remedy.
-            for error in explain_ssh_failures(self._ssh_failures, collect_failure_context(self._ssh_failures[0][0])):
-                app.terminal.note(error.message, *(f"  {line}" for line in (error.hint or "").splitlines()[:1]))
-        if count := len(self._errors):
+        # Why ssh failed: each cause once, and its remedy.
+        for error in explain_agent_errors(self._ssh_failures):
+            app.terminal.note(error.message, *(f"  {line}" for line in (error.hint or "").splitlines()[:1]))
+        if count := len(self._doctor_errors):
             more = "" if count == 1 else f", and {count - 1} more: see doctor.json in the bundle"
-            app.terminal.warn(f"doctor found {count} error{'' if count == 1 else 's'}: {self._errors[0]}{more}")
+            app.terminal.warn(f"doctor found {count} error{'' if count == 1 else 's'}: {self._doctor_errors[0]}{more}")
         app.terminal.note(summarize(logs))
         if logs.explanation.conclusions and logs.explanation.conclusions[0].remedy:
             app.terminal.note(f"  {logs.explanation.conclusions[0].remedy[0]}")
+
+    def _machine_documents(self, subject: BundleSubject, *, with_workers: bool) -> dict[str, Callable[[], Any]]:
+        """Return the queries about this machine, which is examined once, for the first document that shows it."""
+        app = self._app
+        # The name of the user's home folder is private.
+        home = app.invocation.environ.get("HOME") or os.path.expanduser("~")  # noqa: PTH111  # a text is wanted
+
+        @cache
+        def environment() -> EnvironmentFacts:
+            return EnvironmentProbe(app, timeout=min(_PROBE_TIMEOUT, self._machine_queries.left)).gather()
+
+        def settings() -> Any:  # JSON
+            """Return each setting with a value, and its source; secret values are hidden."""
+            return [
+                {"key": spec.key, "value": "[hidden]" if spec.secret else setting.value, "source": str(setting.source)}
+                for spec, setting in app.settings
+                if setting is not None
+            ]
+
+        def doctor() -> Any:  # JSON
+            """Return the findings, also on the workers if they are visited."""
+            findings = evaluate_environment(environment())
+            if subject.node is not None and with_workers:
+                limit = min(self._machine_queries.left, _WORKERS_TIMEOUT)
+                findings = (*findings, *findings_of_node(app, str(subject.name), timeout=limit))
+            report = build_report(findings, accepted=frozenset())
+            self._doctor_errors += [finding.found.text for finding in report.of(Level.ERROR)]
+            return {
+                "summary": {str(level): len(report.of(level)) for level in Level},
+                "findings": [finding_to_json(finding) for finding in report.findings],
+            }
+
+        def versions() -> Any:  # JSON
+            known = {key: value for key, value in environment_json(environment()).items() if key != "settings"}
+            return {"system": platform.platform(), **known}
+
+        queries = {"settings.json": settings, "doctor.json": doctor, "versions.json": versions}
+        return {path: partial(_without_home, query, home) for path, query in queries.items()}
+
+
+def _without_home(query: Callable[[], Any], home: str) -> Any:  # JSON
+    return replace_folder(query(), home)
 
 
 def _folder_name(name: NodeName, created: datetime) -> str:
@@ -325,76 +356,17 @@ def node_documents(
     }
 
 
-class MachineDocuments:
-    """The queries about this machine, which is checked once, for the first document."""
-
-    def __init__(
-        self, app: App, subject: BundleSubject, *, with_workers: bool, timeout: Callable[[], timedelta]
-    ) -> None:
-        self._app, self._subject, self._with_workers, self._timeout = app, subject, with_workers, timeout
-        self.errors: tuple[str, ...] = ()
-
-    def all(self) -> dict[str, Callable[[], Any]]:
-        """Return the queries by the names of their documents. `doctor` checks the workers too if they are visited."""
-
-        def versions() -> Any:  # JSON
-            known = {key: value for key, value in environment_json(self._environment).items() if key != "settings"}
-            return replace_folder({"system": platform.platform(), **known}, self._home)
-
-        return {"settings.json": self._settings, "doctor.json": self._doctor, "versions.json": versions}
-
-    @cached_property
-    def _environment(self) -> EnvironmentFacts:
-        given = build_probe_context(self._app, timeout=min(_PROBE_TIMEOUT, self._timeout()))
-        return EnvironmentProbe(given).gather(given.cloud_clock.now())
-
-    @property
-    def _home(self) -> str:
-        """The home folder of the user, whose name is private."""
-        return self._app.invocation.environ.get("HOME") or os.path.expanduser("~")  # noqa: PTH111  # a text is wanted
-
-    def _settings(self) -> Any:  # JSON
-        """Return each setting with a value, and its source; secret values are hidden."""
-        found = [(spec, setting) for spec, setting in self._app.settings if setting is not None]
-        return replace_folder([
-            {"key": spec.key, "value": "[hidden]" if spec.secret else setting.value, "source": str(setting.source)}
-            for spec, setting in found
-        ], self._home)  # fmt: skip
-
-    def _doctor(self) -> Any:  # JSON
-        findings = evaluate_environment(self._environment)
-        if self._subject.node is not None and self._with_workers:
-            findings = (
-                *findings,
-                *findings_of_node(
-                    self._app, str(self._subject.name), {"timeout": min(self._timeout(), _WORKERS_TIMEOUT)}
-                ),
-            )
-        report = build_report(findings, accepted=frozenset())
-        self.errors = tuple(finding.found.text for finding in report.of(Level.ERROR))
-        return replace_folder({
-            "summary": {str(level): len(report.of(level)) for level in Level},
-            "findings": [finding_to_json(finding) for finding in report.findings],
-        }, self._home)  # fmt: skip
-
-
 NOTHING_KNOWN = "the logs have no known failure"
 NO_LOGS = "the bundle has no logs"
 # Verdicts whose evidence is located in its file; for the others see `files` in explanation.json.
 _MAX_LOCATED = 20
 
 
-def add_summary(
-    contents: BundleContents,
-    info: BundleInfo,
-    *,
-    to_json: Callable[[Explanation], dict[str, Any]],
-    page: Callable[[Explanation], Iterable[str]],
-) -> LogsExplanation:
-    """Add the files that describe a bundle, and return the verdict on its logs. `to_json` and `page` render the verdict."""
+def add_summary(contents: BundleContents, info: BundleInfo) -> LogsExplanation:
+    """Add the files that describe a bundle, and return the verdict on its logs."""
     logs = explain_logs(contents.entries, {"node": info.name.node_id})
     parts = [{"path": part.path, "firstLine": part.first_line, "lines": part.lines} for part in logs.parts]
-    contents.add_own("explanation.json", _json({**to_json(logs.explanation), "files": parts}))
+    contents.add_own("explanation.json", _json({**explanation_to_json(logs.explanation), "files": parts}))
     # The page counts the lines of all files as one text.
     places: list[str] = []
     for one in (*logs.explanation.conclusions, *logs.explanation.harmless)[:_MAX_LOCATED]:
@@ -402,8 +374,8 @@ def add_summary(
         if place := logs.place(line):
             places.append(f"  line {line}: {place[0]}, line {place[1]}")
     located = ["", "files of these lines:", *dict.fromkeys(places)] if places else []
-    lines = [*page(logs.explanation), *located] or [summarize(logs)]
-    contents.add_own("explanation.txt", _text("\n".join(lines)))
+    page = [*render_explanation(logs.explanation, width=_PAGE_WIDTH, colored=False), *located]
+    contents.add_own("explanation.txt", _text("\n".join(page or [summarize(logs)])))
     entries = contents.entries
     contents.add_own("README.txt", _text(render_readme(info, entries, contents.missing, verdict=summarize(logs))))
     contents.add_own("manifest.json", _json(build_manifest(info, contents.entries, contents.missing)))

@@ -65,6 +65,7 @@ class BundleContents:
         self._missing: dict[MissingItem, None] = {}
         self._paths = UniquePaths()
         self._number = 0
+        self._is_closed = False
         self._lock = Lock()
 
     @property
@@ -98,14 +99,24 @@ class BundleContents:
     def begin(
         self, path: str, *, source: str = "", original_size: int | None = None, modified: datetime | None = None
     ) -> BundleFileWriter:
-        """Begin a file; its path becomes safe and unique."""
+        """Begin a file; its path becomes safe and unique. Raises `RuntimeError` after `close`."""
         with self._lock:
+            if self._is_closed:
+                raise RuntimeError("the bundle is closed")
             self._number += 1
-            file = self._folder / str(self._number)
-            safe = self._paths.make_unique(self._clean(path))
-        return BundleFileWriter(
-            self, safe, file, source=self._clean(source), original_size=original_size, modified=modified
-        )
+            return BundleFileWriter(
+                self,
+                self._paths.make_unique(self._clean(path)),
+                self._folder / str(self._number),
+                source=self._clean(source),
+                original_size=original_size,
+                modified=modified,
+            )
+
+    def close(self) -> None:
+        """Let no further files begin: their folder is about to be removed."""
+        with self._lock:
+            self._is_closed = True
 
     def add(self, path: str, data: bytes) -> None:
         """Add a small file, beyond the size limit if necessary."""

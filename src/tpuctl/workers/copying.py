@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
+from threading import Semaphore
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.errors import InvalidInputError, NotFoundError, RemoteCommandError, TpuctlError
@@ -30,11 +31,11 @@ from tpuctl.ssh.answers import (
     parse_string,
     preview,
 )
+from tpuctl.ssh.channel import LONGEST_ANSWER, AgentError
 from tpuctl.ssh.keys import SshProgramMissingError
 from tpuctl.ssh.transfer import (
     LocalDigests,
-    Processes,
-    TransferBrokenError,
+    SharedOptions,
     WorkerStream,
     open_transfer,
     parse_digest,
@@ -84,11 +85,6 @@ class CopyResult:
     problems: tuple[str, ...]  # files that could not be copied, with reasons
     notes: tuple[str, ...]  # what was skipped on purpose
     error: TpuctlError | None  # why the copy stopped, or the summary of the problems
-
-    @property
-    def ssh_stderr(self) -> str | None:
-        """The stderr of an ssh that could not log in."""
-        return self.error.ssh_stderr if isinstance(self.error, TransferBrokenError) else None
 
 
 @dataclass(slots=True)
@@ -140,7 +136,7 @@ def upload(
 
     def send(stream: WorkerStream, progress: CopyProgress, copied: _Copied) -> None:
         stream.send([listing.named, listing.is_tree, entries])
-        parts, known, refused = _parse_plan(stream.receive(longest=_MAX_ENTRY * (len(entries) + 1)), entries)
+        parts, known, refused = _parse_plan(stream.receive(), entries)
         same = [number for number, one in known.items() if digests.get(listing.files[number][0]) == one]
         progress.size, progress.moved = size, 0
         progress.kept = sum(parts.values()) + sum(entries[number].size for number in same)
@@ -150,14 +146,14 @@ def upload(
             if not entry.is_folder and number not in skipped:
                 stream.send_file(path, entry, parts.get(number, 0))
         stream.send(None)
-        longest = _MAX_REPORT + 2 * _MAX_ENTRY * len(entries)
-        problems = _parse_problems(stream.receive(longest=longest), {entry.path for entry in entries})
+        problems = _parse_problems(stream.receive(), {entry.path for entry in entries})
         whole = [entry for entry in entries if entry.path not in problems and not entry.is_folder]
         copied.files, copied.size = len(whole), sum(entry.size for entry in whole)
         copied.problems = tuple(problems.values())
 
-    call = f"receive({_as_text(destination)!a}, preserve={options.preserve})"
-    jobs = [_Job(target, call, send) for target in targets]
+    request = {"target": _as_text(destination), "preserve": options.preserve}
+    longest = LONGEST_ANSWER + 2 * _MAX_ENTRY * len(entries)
+    jobs = [_Job(target, request, send, longest) for target in targets]
     return _copy_all(jobs, fanout=options.fanout, clock=clock, on_progress=on_progress)
 
 
@@ -194,7 +190,7 @@ def download(
             FileReceiver, os.fsencode(place), preserve=options.preserve, is_confined=True,
             suffix=f"-{target.connection.host_alias}".encode(),
         )  # fmt: skip
-        jobs.append(_Job(target, request.call, partial(_fetch, request, new_receiver)))
+        jobs.append(_Job(target, request.for_worker, partial(_fetch, request, new_receiver)))
     return _copy_all(jobs, fanout=options.fanout, clock=clock, on_progress=on_progress)
 
 
@@ -224,7 +220,7 @@ def _fetch(
     with suppress(FileNotFoundError):
         parts = {to_text(one.name): one.stat().st_size for one in os.scandir(receiver.parts)}
     stream.send(parts)
-    files = FetchedFiles(request, stream.receive(longest=_MAX_REPORT))
+    files = FetchedFiles(request, stream.receive())
     progress.size, progress.kept, progress.moved = files.size, 0, 0
     copied.notes, copied.problems = files.notes, files.failed
     receiver.settle(files.named, is_tree=files.is_tree)
@@ -249,11 +245,12 @@ def _fetch(
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """The copy of one worker: the Python line that starts the other end, and what to do over each connection."""
+    """The copy of one worker: the request to it, what to do over each connection, and the longest answer in bytes."""
 
     target: Target
-    call: str
+    request: Mapping[str, Any]
     transfer: Callable[[WorkerStream, CopyProgress, _Copied], None]
+    longest: int = LONGEST_ANSWER
 
 
 # Parallel copies; the next starts when one of them ends.
@@ -279,15 +276,16 @@ def _copy_all(
     """
     shares = [CopyProgress() for _ in jobs]
 
-    def copy(number: int) -> CopyResult:
-        return _copy_one(jobs[number], shares[number], processes, clock=clock, on_progress=partial(on_progress, shares))
+    logins = Semaphore(fanout)
 
-    with Processes(fanout) as processes:
-        return [one.get() for one in fan_out(copy, range(len(jobs)), limit=_MAX_AT_ONCE)]
+    def copy(number: int) -> CopyResult:
+        return _copy_one(jobs[number], shares[number], logins, clock=clock, on_progress=partial(on_progress, shares))
+
+    return [one.get() for one in fan_out(copy, range(len(jobs)), limit=_MAX_AT_ONCE)]
 
 
 def _copy_one(
-    job: _Job, progress: CopyProgress, processes: Processes, *, clock: Clock, on_progress: Callable[[], None]
+    job: _Job, progress: CopyProgress, logins: Semaphore, *, clock: Clock, on_progress: Callable[[], None]
 ) -> CopyResult:
     """Copy until everything is copied or a retry is useless."""
     started, copied = clock.monotonic(), _Copied()
@@ -298,9 +296,10 @@ def _copy_one(
         progress.total_moved += size
         on_progress()
 
-    def attempt(options: tuple[str, ...]) -> None:
-        connection = job.target.connection
-        with open_transfer(processes, connection, "copy_files", job.call, options=options, on_bytes=count) as stream:
+    def attempt(shared: SharedOptions) -> None:
+        with open_transfer(
+            job.target, "copy_files", job.request, shared=shared, longest=job.longest, logins=logins, on_bytes=count
+        ) as stream:
             job.transfer(stream, progress, copied)
 
     on_progress()
@@ -309,13 +308,11 @@ def _copy_one(
     except RefusedError as refused:
         kind, message = refused.args
         error = _ERRORS.get(kind, RemoteCommandError)(message, hint=_HINTS.get(kind))
-    except TransferBrokenError as broken:
+    except AgentError as broken:
         broken.hint = "repeat the command to resume the copy"
         error = broken
     except SshProgramMissingError:
         raise  # all workers need it
-    except UnexpectedAnswerError as unexpected:
-        error = unexpected.of(job.target.label)
     except TpuctlError as other:
         error = other
     if copied.problems and error is None:
@@ -337,8 +334,8 @@ def _as_text(path: str) -> str:
     return to_text(os.fsencode(path))
 
 
-# The longest answers, in bytes: about one entry, and about a whole copy.
-_MAX_ENTRY, _MAX_REPORT = 128, 4 << 20
+# The longest answer about an entry, in bytes.
+_MAX_ENTRY = 128
 _MAX_TEXT = 16 << 10
 _MAX_FILES = 5_000_000
 # Bytes for the folder names of one source, which are kept because their files come later.
@@ -382,10 +379,10 @@ class FetchRequest:
     hidden: bool  # whether a source `.` includes hidden files
 
     @property
-    def call(self) -> str:
-        """The Python line that starts the worker's end."""
+    def for_worker(self) -> dict[str, Any]:
+        """The request to the program on the worker."""
         homes = {pattern: _last(pattern)[1:] or self.login for pattern in self.patterns if _is_home(pattern)}
-        return f"fetch({self.patterns!a}, recurse={self.recurse}, names={homes!a}, hidden={self.hidden})"
+        return {"patterns": self.patterns, "recurse": self.recurse, "names": homes, "hidden": self.hidden}
 
     def matches(self, name: str, pattern: str) -> bool:
         """Tell whether a file or folder of that name may come from a pattern."""

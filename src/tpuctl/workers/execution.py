@@ -1,67 +1,48 @@
 """A command on workers, from the request to what is shown: for `run`, `attach` and `logs -f`, and `ssh` with several workers.
 
-`WorkerOutputStreams` writes output while it comes; `OutputTail` keeps the end of it, which `diagnose_output` reads if the
-command fails; `run_json`, `run_warnings` and `run_error` describe the results.
+`diagnose_output` reads the end of the output of a command that failed; `run_json`, `run_warnings` and `run_error` describe the
+results.
 """
 
 from __future__ import annotations
 
-import codecs
 import fcntl
 import io
 import os
-import re
 import shlex
 import signal
 import stat
 import struct
 import termios
 from collections import defaultdict
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from typing import IO, TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from tpuctl.app.ssh_options import shared_connection_options
-from tpuctl.clock import SystemClock
 from tpuctl.errors import ExitCode, InvalidInputError, RemoteCommandError, TimedOutError, TpuctlError
 from tpuctl.escaping import escape_unprintable
-from tpuctl.files import create_unlinked_file
 from tpuctl.nodes.conditions import check_login_state
 from tpuctl.output.terminal import OutputFormat
+from tpuctl.output.views import View
 from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failures
-from tpuctl.workers.environment import EnvironmentOptions, environment_warning, job_variables
-from tpuctl.workers.runner import RemoteCommand, StdinSource, StopReason, follow_on_workers, job_name, run_on_workers
-from tpuctl.workers.worker_session import RunLimits, WorkerOutcome
+from tpuctl.workers.environment import environment_warning, job_variables
+from tpuctl.workers.output_streams import WorkerOutputStreams
+from tpuctl.workers.runner import StdinSource, StopReason, follow_on_workers, run_on_workers
+from tpuctl.workers.worker_session import WorkerOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-    from types import TracebackType
+    from collections.abc import Iterable, Mapping, Sequence
 
     from tpuctl.app.app import App
     from tpuctl.models.node import Node
     from tpuctl.output.terminal import Terminal
     from tpuctl.ssh.connection import Target
     from tpuctl.ssh.ssh_errors import SshFailedError
-    from tpuctl.workers.commands.jobs import JobChoice
-    from tpuctl.workers.runner import RunResult
-    from tpuctl.workers.worker_jobs import Job
-    from tpuctl.workers.worker_session import OutputSink, WorkerResult
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
-    """What the user wants to run. `line` goes to the workers' login shells unchanged."""
-
-    line: str
-    limits: RunLimits = field(default_factory=RunLimits)
-    environment: EnvironmentOptions = field(default_factory=lambda: EnvironmentOptions({}))
-    job: str | None = None
-    folder: str | None = None
-    log_folder: Path | None = None
-    detach: bool = False
-    takes_stdin: bool = True
-    passes_signals: bool = True
+    from tpuctl.workers.environment import EnvironmentOptions
+    from tpuctl.workers.output_streams import OutputTail
+    from tpuctl.workers.runner import RunRequest, RunResult
+    from tpuctl.workers.worker_jobs import Job, JobScope
+    from tpuctl.workers.worker_session import WorkerResult
 
 
 def shell_line(words: Sequence[str]) -> str:
@@ -76,33 +57,21 @@ def run_and_show(app: App, targets: Sequence[Target], request: RunRequest) -> in
 
 def run_command(app: App, targets: Sequence[Target], request: RunRequest) -> RunResult:
     """Run a command on workers, show its output, and return the results."""
-    # Connections and commands live in real time, although the clock of the cloud may be the sandbox's.
-    clock = SystemClock()
     warn_about_environment(app, request.environment, [target.node for target in targets])
     source = _stdin_source(app, targets, request)
-    to_stderr = app.format in {OutputFormat.JSON, OutputFormat.YAML}
-    with WorkerOutputStreams(app.terminal, targets, to_stderr=to_stderr, folder=request.log_folder) as streams:
-        tail = OutputTail(streams, len(targets))
+    with WorkerOutputStreams(
+        app.terminal, targets, to_stderr=_is_script(app), folder=request.log_folder, keeps_failure=True
+    ) as streams:
         result = run_on_workers(
             targets,
-            RemoteCommand(
-                line=request.line,
-                folder=request.folder,
-                detach=request.detach,
-                source=source,
-                passes_signals=request.passes_signals,
-            ),
-            request.limits,
-            job=request.job or job_name(clock.now()),
-            environment=lambda target: job_variables(
-                request.environment, target.node, target.worker, target.node.workers
-            ),
-            clock=clock,
-            sink=tail,
+            request,
+            streams,
+            environment=lambda one: job_variables(request.environment, one.node, one.worker, one.node.workers),
             why_gone=lambda target: why_gone(app, target),
             ssh_options=shared_connection_options(app),
+            source=source,
         )
-    return with_diagnosis(result, tail)
+    return with_diagnosis(result, streams.tail)
 
 
 def warn_about_environment(app: App, options: EnvironmentOptions, nodes: Sequence[Node]) -> None:
@@ -121,13 +90,16 @@ def with_diagnosis(result: RunResult, tail: OutputTail) -> RunResult:
 
 def show_result(app: App, result: RunResult, *, detached: bool = False) -> int:
     """Show the results of a run, failures last. Return the exit code."""
-    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
-        app.terminal.data({**run_json(result), **({"sandbox": True} if app.is_sandbox else {})}, app.format)
-    elif detached and any(one.is_good for one in result.results):
-        app.terminal.write(result.job)
-        nodes = " ".join(dict.fromkeys(one.target.node.name.node_id for one in result.results))
-        if app.terminal.is_interactive:
-            app.terminal.note(f"the job continues: `tpuctl logs {nodes} {result.job} -f`, `tpuctl jobs {nodes}`")
+    is_detached = detached and any(one.is_good for one in result.results)
+
+    def show(terminal: Terminal) -> None:
+        if is_detached:
+            terminal.write(result.job)
+            nodes = " ".join(dict.fromkeys(one.target.node.name.node_id for one in result.results))
+            if terminal.is_interactive:
+                terminal.note(f"the job continues: `tpuctl logs {nodes} {result.job} -f`, `tpuctl jobs {nodes}`")
+
+    app.show(View(value=lambda: run_json(result), text=show))
     for text in run_warnings(result.results):
         app.terminal.warn(text)
     reasons = ssh_errors(result)
@@ -146,8 +118,13 @@ def show_result(app: App, result: RunResult, *, detached: bool = False) -> int:
 
 def show_diagnosis(app: App, diagnosis: RunDiagnosis | None) -> None:
     """Show a diagnosis in one line, unless it is part of the JSON."""
-    if diagnosis is not None and app.format not in {OutputFormat.JSON, OutputFormat.YAML}:
+    if diagnosis is not None and not _is_script(app):
         app.terminal.note(diagnosis.line)
+
+
+def _is_script(app: App) -> bool:
+    """Return whether stdout gets a document at the end, so that the output of workers goes to stderr."""
+    return app.format in {OutputFormat.JSON, OutputFormat.YAML}
 
 
 def why_gone(app: App, target: Target) -> str | None:
@@ -370,10 +347,6 @@ def _reasons(results: Iterable[WorkerResult]) -> str | None:
     return "\n".join(map(escape_unprintable, lines)) or None
 
 
-# Bytes that are kept of each worker's stdout and of its stderr, and of all workers together.
-_TAIL_BYTES: Final = 64 * 1024
-_TOTAL_TAIL_BYTES: Final = 8 * 1024 * 1024
-_MIN_TAIL_BYTES: Final = 4 * 1024
 # Of a large slice only the workers that failed first are read: the others mostly report that those are missing.
 _MAX_DIAGNOSED: Final = 16
 _FAILED: Final = frozenset({WorkerOutcome.EXITED, WorkerOutcome.SIGNALED, WorkerOutcome.LOST})
@@ -411,52 +384,6 @@ class RunDiagnosis:
             "meaning": self.meaning,
             "remedy": list(self.remedy),
         }
-
-
-class OutputTail:
-    """Passes everything on to a sink, and keeps the end of each worker's output, in bounded memory."""
-
-    def __init__(self, sink: OutputSink, count: int) -> None:
-        self._sink = sink
-        self._most = max(_MIN_TAIL_BYTES, min(_TAIL_BYTES, _TOTAL_TAIL_BYTES // (2 * max(count, 1))))
-        self._tails: dict[tuple[str, bool], bytearray] = {}
-        self._cut: set[tuple[str, bool]] = set()
-
-    def output(self, target: Target, data: bytes, *, is_error: bool) -> None:
-        """Keep and pass on output of a command."""
-        self._sink.output(target, data, is_error=is_error)
-        key = target.label, is_error
-        tail = self._tails.get(key)
-        if tail is None:
-            tail = self._tails[key] = bytearray()
-        tail += data
-        # Cut rarely: each byte is moved at most once.
-        if len(tail) > 2 * self._most:
-            del tail[: -self._most]
-            self._cut.add(key)
-
-    def ended(self, result: WorkerResult) -> None:
-        """Pass on the result of one worker."""
-        self._sink.ended(result)
-
-    def connected(self, count: int, total: int) -> None:
-        """Pass on how many workers are connected."""
-        self._sink.connected(count, total)
-
-    def interrupted(self) -> None:
-        """Pass on a Ctrl-C."""
-        self._sink.interrupted()
-
-    def note(self, target: Target | None, text: str) -> None:
-        """Pass on a note for the user."""
-        self._sink.note(target, text)
-
-    def of(self, target: Target) -> Iterable[bytes]:
-        """Return the last whole lines of a worker's stdout, then of its stderr."""
-        for is_error in (False, True):
-            tail = bytes(self._tails.get((target.label, is_error), b""))
-            # The first line of a cut tail is not whole.
-            yield tail.partition(b"\n")[2] if (target.label, is_error) in self._cut else tail
 
 
 def diagnose_output(results: Sequence[WorkerResult], tail: OutputTail) -> RunDiagnosis | None:
@@ -506,219 +433,24 @@ _LASTING = {True: "continues", False: "continues as long as a client follows it"
 
 
 def follow_job(
-    app: App, choice: JobChoice, job: Job, others: Sequence[Target], *, passes_signals: bool = False
+    app: App, scope: JobScope, job: Job, others: Sequence[Target], *, passes_signals: bool = False
 ) -> RunResult:
     """Show the output of a job until it has ended, also of `others` that may have it.
 
     When a signal ends this process, say what happens to the job and how to follow it again.
     """
-    targets = [*(share.target for share in job.shares), *others]
     what = f"job `{job.name}` {_LASTING[job.is_detached]}"
-    resume, undo = f"tpuctl logs {choice.nodes} {job.name} -f", f"tpuctl kill {choice.nodes} {job.name}"
-    to_stderr = app.format in {OutputFormat.JSON, OutputFormat.YAML}
+    resume, undo = f"tpuctl logs {scope.nodes} {job.name} -f", f"tpuctl kill {scope.nodes} {job.name}"
     with (
-        WorkerOutputStreams(app.terminal, targets, to_stderr=to_stderr) as streams,
+        WorkerOutputStreams(app.terminal, [*job.targets, *others], to_stderr=_is_script(app)) as streams,
         app.in_flight(what, resume=resume, undo=undo),
     ):
-        tail = OutputTail(streams, len(targets))
         result = follow_on_workers(
             job,
             others,
-            # Connections and commands live in real time, although the clock of the cloud may be the sandbox's.
-            clock=SystemClock(),
-            sink=tail,
+            streams,
             why_gone=lambda target: why_gone(app, target),
-            ssh_options=choice.workers.ssh_options,
+            ssh_options=scope.ssh_options,
             passes_signals=passes_signals,
         )
-    return with_diagnosis(result, tail)
-
-
-# A longer line is written in parts.
-_LONGEST_LINE = 64 * 1024
-_HUES = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
-# A terminal gets colors, tabs, newlines and carriage returns of a worker's output. All other sequences are removed: those that
-# move the cursor, query the terminal or set its title, and single control characters.
-_COLOR = r"\x1b\[[0-9;:]*m"
-_SEQUENCE = r"\x1b\[[0-?]*[ -/]*[@-~]?|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?"
-_UNSAFE_SEQUENCE = re.compile(rf"(?!{_COLOR})(?:{_SEQUENCE}|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f])")
-# The beginning of a sequence that continues in the next piece, up to a limit of length.
-_UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)$")
-_LONGEST_SEQUENCE = 4096
-_BREAKS = re.compile(rb"(?<!\r)(?:\r*\n|\r+(?=[^\r\n]))")
-
-
-class WorkerOutputStreams:
-    """Writes the output of the workers of one run. `to_stderr` keeps stdout free for a report at the end.
-
-    With `folder` the bytes of each worker, stdout and stderr in the order of arrival, are also written to a file there. Raises
-    `InvalidInputError` if the files cannot be created.
-    """
-
-    def __init__(
-        self, terminal: Terminal, targets: Sequence[Target], *, to_stderr: bool = False, folder: Path | None = None
-    ) -> None:
-        self._terminal = terminal
-        streams = terminal.streams
-        out = (
-            (streams.stderr, streams.stderr_is_terminal) if to_stderr else (streams.stdout, streams.stdout_is_terminal)
-        )
-        sinks = (out, (streams.stderr, streams.stderr_is_terminal))
-        colored = (terminal.colors_err if to_stderr else terminal.colors_out, terminal.colors_err)
-        self._files: dict[str, IO[bytes]] = {}
-        if folder is not None:
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                self._files = {one.label: create_unlinked_file(folder / log_name(one)) for one in targets}
-            except OSError as error:
-                text = f"cannot write logs to `{folder}`: {(error.strerror or str(error)).lower()}"
-                raise InvalidInputError(text, hint="name another directory with `--log-dir`") from error
-        self._writers: dict[tuple[str, bool], _LineWriter | _RawWriter] = {}
-        width = max((len(target.label) for target in targets), default=0)
-        for index, target in enumerate(targets):
-            for is_error, (stream, is_terminal) in enumerate(sinks):
-                if len(targets) == 1:
-                    writer: _LineWriter | _RawWriter = _RawWriter(_writer(stream), is_terminal=is_terminal)
-                else:
-                    hue = _HUES[index % len(_HUES)] if colored[is_error] else None
-                    prefix = _prefix(target.label, width, hue)
-                    writer = _LineWriter(_writer(stream), prefix, is_terminal=is_terminal)
-                self._writers[target.label, bool(is_error)] = writer
-
-        self._has_line = False
-
-    def __enter__(self) -> WorkerOutputStreams:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._clear()
-        for file in self._files.values():
-            # The output of each worker was flushed when it ended.
-            with suppress(OSError):
-                file.close()
-
-    def output(self, target: Target, data: bytes, *, is_error: bool) -> None:
-        """Write a piece of a worker's output."""
-        self._clear()
-        if file := self._files.get(target.label):
-            with _named(file):
-                file.write(data)
-        self._writers[target.label, is_error].write(data)
-
-    def ended(self, result: WorkerResult) -> None:
-        """Write the rest of a worker's output: a line without a newline."""
-        for is_error in (False, True):
-            self._writers[result.target.label, is_error].finish()
-        if file := self._files.get(result.target.label):
-            with _named(file):
-                file.flush()
-
-    def connected(self, count: int, total: int) -> None:
-        """Show on a terminal how many workers answer so far. The next output replaces that line."""
-        if total > 1 and self._terminal.is_redrawn and not self._terminal.quiet:
-            self._terminal.redraw(f"reaching the workers: {count} of {total}")
-            self._has_line = True
-
-    def interrupted(self) -> None:
-        """Start a new line on a terminal, after its `^C`."""
-        self._clear()
-        self._terminal.end_line()
-
-    def note(self, target: Target | None, text: str) -> None:
-        """Print information about a worker, or about all for None."""
-        self._clear()
-        self._terminal.note(f"worker {target.label}: {text}" if target else text)
-
-    def _clear(self) -> None:
-        if self._has_line:
-            self._has_line = False
-            self._terminal.redraw()
-
-
-def log_name(target: Target) -> str:
-    """Return the name of the log file of a worker."""
-    return f"worker-{target.label}.log" if target.label.isdigit() else f"{target.label}.log"
-
-
-@contextmanager
-def _named(file: IO[bytes]) -> Iterator[None]:
-    """Add the name of the file to an error."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, file.name) from error
-
-
-class _RawWriter:
-    """Writes the raw output of one worker; for a terminal without unsafe control sequences."""
-
-    def __init__(self, write: Callable[[bytes], None], *, is_terminal: bool) -> None:
-        self._write, self._is_terminal = write, is_terminal
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._held = ""
-
-    def write(self, data: bytes) -> None:
-        if self._is_terminal:
-            text = self._held + self._decoder.decode(data)
-            found = _UNFINISHED.search(text, max(0, len(text) - _LONGEST_SEQUENCE))
-            self._held = text[found.start() :] if found else ""
-            data = _without_control_sequences(text[: found.start()] if found else text).encode()
-        self._write(data)
-
-    def finish(self) -> None:
-        """Do nothing: no line is held back."""
-
-
-class _LineWriter:
-    """Writes the lines of one worker with a prefix, each when it is complete, so that no two workers share a line."""
-
-    def __init__(self, write: Callable[[bytes], None], prefix: bytes, *, is_terminal: bool) -> None:
-        self._write, self._prefix, self._is_terminal = write, prefix, is_terminal
-        self._pending = b""
-
-    def write(self, data: bytes) -> None:
-        data = self._pending + data
-        # Progress bars rewrite their line: on a terminal each state becomes a line.
-        if self._is_terminal:
-            data = _BREAKS.sub(b"\n", data if self._pending else data.lstrip(b"\r"))
-        whole, found, self._pending = data.rpartition(b"\n")
-        if found:
-            self._emit(whole)
-        if len(self._pending) > _LONGEST_LINE:
-            self.finish()
-
-    def finish(self) -> None:
-        if self._pending:
-            pending, self._pending = self._pending, b""
-            self._emit(pending)
-
-    def _emit(self, lines: bytes) -> None:
-        if self._is_terminal:
-            lines = _without_control_sequences(lines.decode("utf-8", "replace")).encode()
-        self._write(self._prefix + lines.replace(b"\n", b"\n" + self._prefix) + b"\n")
-
-
-def _without_control_sequences(text: str) -> str:
-    return text if text.isprintable() else _UNSAFE_SEQUENCE.sub("", text)
-
-
-def _prefix(label: str, width: int, hue: int | None) -> bytes:
-    text = f"[{label}]".ljust(width + 2)
-    return (f"\x1b[{hue}m{text}\x1b[0m " if hue else f"{text} ").encode()
-
-
-def _writer(stream: Any) -> Callable[[bytes], None]:  # a text stream, of bytes or of text alone
-    """Return a function that writes bytes to a stream and flushes it, so that a pipe's reader gets each line at once."""
-    raw = getattr(stream, "buffer", None)
-    if raw is None:
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        return lambda data: stream.write(decoder.decode(data))
-
-    def write(data: bytes) -> None:
-        stream.flush()
-        raw.write(data)
-        raw.flush()
-
-    return write
+    return with_diagnosis(result, streams.tail)

@@ -40,34 +40,36 @@ from tpuctl.workers.file_tree import default_worker_folder, read_tree
 from tpuctl.workers.runner import job_name
 from tpuctl.workers.syncing import SyncRequest, sync_workers
 from tpuctl.workers.targets import await_key, find_targets
-from tpuctl.workers.worker_jobs import JobClient, JobState, WorkerJobList
+from tpuctl.workers.worker_jobs import JobScope, list_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tpuctl.app.app import App
+    from tpuctl.app.spec_options import SpecOptions
+    from tpuctl.check.commands.preflight_options import CheckOptions
     from tpuctl.models.events import NodeEvent
     from tpuctl.models.node import Node, WorkerSet
     from tpuctl.names import NodeName
     from tpuctl.nodes.context import ActionContext, NodeCloud
     from tpuctl.ssh.connection import Target
     from tpuctl.workers.copying import CopyResult
-    from tpuctl.workers.execution import RunRequest
     from tpuctl.workers.file_tree import FileTree
+    from tpuctl.workers.runner import RunRequest
 
 _FILES = (".yaml", ".yml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneOffRequest:
-    """What to do around a command. `given` are the options of the spec, `checks` those of the checks before the creation.
+    """What to do around a command. `checks` precede the creation of the node.
 
     `sync` is the folder to sync to the workers.
     """
 
     up: str
-    given: dict[str, Any]
-    checks: dict[str, Any]
+    described: SpecOptions
+    checks: CheckOptions
     remove: bool
     exclusive: bool
     sync: Path | None
@@ -139,15 +141,15 @@ def _run_and_delete_node(app: App, one_off: OneOffNode, name: NodeName, job: One
 
 def _reconcile_request(app: App, node: str | None, job: OneOffRequest) -> tuple[ReconcileRequest, Node | None]:
     """Return what to bring up, and the node that exists now. Raises `ConflictError` if `--exclusive` forbids that node."""
-    given = job.given
+    described = job.described
     if job.names_file:
         path = app.invocation.folder / job.up
         if not path.is_file():
             raise InvalidInputError(f"there is no file `{job.up}`", hint="`--up` takes an accelerator type, or a file")
         app.use_project_file(path)
     else:
-        given = {**given, "type": job.up}
-    spec = build_spec(app, given)
+        described = replace(described, type=job.up)
+    spec = build_spec(app, described)
     if spec is None:
         raise InvalidInputError(f"`{job.up}` names no accelerator type", hint="add a line like `type: v4-8`")
     text = node or f"run-{job_name(SystemClock().now())}"
@@ -200,12 +202,8 @@ def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOff
 
 def _may_be_in_use(app: App, targets: list[Target]) -> bool:
     """Return whether a detached or followed job runs on any of the workers, or a worker does not answer."""
-    answers = JobClient(targets, shared_connection_options(app), SystemClock()).jobs(limit=20)
-    shares = [share for answer in answers if isinstance(answer, WorkerJobList) for share in answer.shares]
-    is_silent = any(not isinstance(answer, WorkerJobList) for answer in answers)
-    return is_silent or any(
-        share.state is JobState.RUNNING and (share.is_followed or share.is_detached) for share in shares
-    )
+    listing = list_jobs(JobScope(targets, shared_connection_options(app)))
+    return bool(listing.silent) or any(job.is_running and (job.is_followed or job.is_detached) for job in listing.jobs)
 
 
 def _delete_node(app: App, one_off: OneOffNode, name: NodeName, *, wait: bool) -> int:

@@ -14,106 +14,118 @@ import signal
 import stat
 import threading
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
+from tpuctl.clock import SystemClock
 from tpuctl.errors import ExitCode
-from tpuctl.ssh.answers import UnexpectedAnswerError
-from tpuctl.workers.worker_session import (
-    ClientFrame,
-    JobRequest,
-    RunLimits,
-    SessionFailure,
-    WorkerOutcome,
-    WorkerPhase,
-    WorkerResult,
-    WorkerSession,
-    explain_session_end,
-)
+from tpuctl.ssh.channel import AgentError
+from tpuctl.workers.environment import EnvironmentOptions
+from tpuctl.workers.worker_session import WorkerOutcome, WorkerPhase, WorkerResult, WorkerSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
+    from pathlib import Path
 
-    from tpuctl.clock import Clock
     from tpuctl.ssh.connection import Connection, Target
     from tpuctl.workers.execution import RunDiagnosis
+    from tpuctl.workers.output_streams import WorkerOutputStreams
     from tpuctl.workers.worker_jobs import Job
-    from tpuctl.workers.worker_session import OutputSink
 
 _RECONNECT_DELAYS = (0.5, 1.0, 2.0, 4.0)
 _LONGEST_WAIT = timedelta(seconds=5)
 # Most broken connections are back before that.
 _PROBE_AFTER = timedelta(seconds=2)
-_REPORT_AFTER = timedelta(seconds=1)
-_CLOSE_TIMEOUT = timedelta(seconds=2)
+_CLOSE_TIMEOUT = 2.0
 # ssh reports its own timeouts first, with more detail.
 _MARGIN = timedelta(seconds=1)
 _ABSENT = (WorkerOutcome.UNREACHABLE, WorkerOutcome.REFUSED)
 
 
-class SignalSource(Protocol):
-    """The signals sent to this process."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """What the user wants to run, and the limits. None means no limit."""
 
-    def fileno(self) -> int:
-        """Return the descriptor that becomes readable when a signal arrives."""
+    line: str = ""  # goes to the login shells of the workers unchanged
+    environment: EnvironmentOptions = field(default_factory=EnvironmentOptions)
+    job: str | None = None  # a name from the time without it
+    folder: str | None = None  # on the workers
+    log_folder: Path | None = None
+    detach: bool = False  # the command outlives this process
+    takes_stdin: bool = True
+    # SIGINT and SIGTERM are forwarded to the command, and this process waits until the command has ended.
+    passes_signals: bool = True
+    fanout: int = 64  # handshakes in progress at a time
+    batch: int | None = None  # workers that run the command at a time
+    allow_unreachable: bool = False  # start the command although some workers cannot be reached
+    fail_fast: bool = False
+    timeout: timedelta | None = None
+    connect_within: timedelta = timedelta(seconds=45)  # how long a worker may be unreachable before it is given up
+    attach_within: timedelta = timedelta(minutes=5)  # the same after its command has started
+    # How long the command continues after its last client has gone: long enough for a laptop that changes networks, short
+    # enough for the next run to find the TPU free.
+    linger: timedelta = timedelta(minutes=5)
 
-    def take(self) -> list[int]:
-        """Return the signals that have arrived since the last call."""
+    def order(self, *, token: str, environment: Mapping[str, str], has_stdin: bool = False) -> dict[str, Any]:
+        """Return the request for `ssh/agent/job.py` on one worker, without the name of the job."""
+        # The client enforces the limit of a command that it follows, counted from the beginning of the run.
+        limit = self.timeout if self.detach else None
+        return {
+            "token": token.encode(),
+            "line": os.fsencode(self.line),
+            "environment": {os.fsencode(key): os.fsencode(value) for key, value in environment.items()},
+            "folder": self.folder,
+            "about": json.dumps({"command": self.line, "detached": self.detach}).encode(errors="surrogateescape"),
+            "detach": self.detach,
+            "merged": self.detach,
+            "stdin": has_stdin,
+            "linger": 0 if self.detach else self.linger.total_seconds(),
+            "limit": limit.total_seconds() if limit else 0,
+            "offsets": (0, 0),
+            "must_exist": False,
+        }
 
 
 class RemoteRunner:
-    """All workers of one run. `why_gone` returns why a node cannot be running any more, or None.
-
-    `is_output_closed` returns whether the output is no longer read; the commands are terminated then.
-    """
+    """All workers of one run. `why_gone` returns why a node cannot be running any more, or None."""
 
     def __init__(
         self,
         sessions: Sequence[WorkerSession],
-        limits: RunLimits,
-        sink: OutputSink,
-        clock: Clock,
+        request: RunRequest,
+        streams: WorkerOutputStreams,
         *,
-        interrupts: SignalSource,
+        interrupts: SignalPipe,
         why_gone: Callable[[Target], str | None],
         source: StdinSource | None = None,
-        is_output_closed: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._sessions, self._limits, self._sink, self._clock = sessions, limits, sink, clock
+        self._sessions, self._request, self._streams = sessions, request, streams
         self._interrupts, self._liveness, self._source = interrupts, LivenessProbe(why_gone), source
-        self._is_unheard = is_output_closed
+        # Connections live in real time, although the clock of the cloud may be the sandbox's.
+        self._clock = SystemClock()
         self._selector = selectors.DefaultSelector()
-        self._stopping = StopPolicy(limits, clock.monotonic())
+        self.stopping = StopPolicy(request, self._clock.monotonic())
         # Whether the command may start: all workers that shall run it are connected, or need not be.
-        self._may_start = all(session.request.must_exist for session in sessions)
-        self._began, self._connected = clock.monotonic(), -1
+        self._may_start = all(session.only_follows for session in sessions)
         # Why this loop itself ended connections, which it then replaces.
         self._dropped: dict[WorkerSession, str] = {}
-
-    @property
-    def stopping(self) -> StopPolicy:
-        """Why the commands were terminated, if they were."""
-        return self._stopping
 
     def run(self) -> tuple[WorkerResult, ...]:
         """Run the command to its end on all workers. Raises `SshProgramMissingError`."""
         self._selector.register(self._interrupts.fileno(), selectors.EVENT_READ, None)
         try:
-            while any(session.phase is not WorkerPhase.ENDED for session in self._sessions):
+            while self._are_any_left():
                 now = self._clock.monotonic()
                 self._stop(now)
                 self._end_silent_connections(now)
                 self._connect(now)
                 self._start_commands()
                 for session in self._sessions:
-                    if (
-                        session.may_run
-                        and session.has_no_answer
-                        and now - (session.trying_since or now) >= _PROBE_AFTER
-                    ):
+                    tried_for = now - (session.trying_since or now)
+                    if session.may_run and session.has_no_answer and tried_for >= _PROBE_AFTER:
                         self._probe_node(session, now)
                 if self._source is not None:
                     self._feed(self._source)
@@ -121,54 +133,63 @@ class RemoteRunner:
         except BaseException:
             # Do not keep the caller waiting.
             for session in self._sessions:
-                session.kill()
+                if session.channel is not None:
+                    session.channel.kill()
             raise
         finally:
             # Close all before waiting for the first.
             for session in self._sessions:
-                session.close_stdin()
-            until = self._clock.monotonic() + _CLOSE_TIMEOUT
+                if session.channel is not None:
+                    session.channel.close_stdin()
+            until = self._clock.monotonic() + timedelta(seconds=_CLOSE_TIMEOUT)
             for session in self._sessions:
-                session.close(max(timedelta(), until - self._clock.monotonic()))
+                session.disconnect(max(0.0, (until - self._clock.monotonic()).total_seconds()))
             self._selector.close()
         return tuple(session.result for session in self._sessions if session.result is not None)
+
+    def _are_any_left(self) -> bool:
+        return any(session.phase is not WorkerPhase.ENDED for session in self._sessions)
 
     def _feed(self, source: StdinSource) -> None:
         """Read stdin for the one worker that receives it, and send it."""
         # Data that was received makes room, then the room is filled, then it is sent: no event would do the latter.
         source.serve(self._sessions[0])
-        is_registered = source in self._selector.get_map()
         if not source.may_wait:
             while source.wants_more:
                 source.fill()
-        elif source.wants_more and not is_registered:
-            self._selector.register(source, selectors.EVENT_READ, None)
-        elif is_registered and not source.wants_more:
-            self._selector.unregister(source)
+        else:
+            self._watch(source, selectors.EVENT_READ, source, wanted=source.wants_more)
         source.serve(self._sessions[0])
+
+    def _watch(self, file: Any, events: int, data: object, *, wanted: bool) -> None:  # what a selector takes
+        """Watch a file, or no longer."""
+        is_watched = file in self._selector.get_map()
+        if wanted and not is_watched:
+            self._selector.register(file, events, data)
+        elif is_watched and not wanted:
+            self._selector.unregister(file)
 
     def _stop(self, now: timedelta) -> None:
         """Send the signals that are due."""
-        failed = self._limits.fail_fast and any(one.result and not one.result.is_good for one in self._sessions)
+        failed = self._request.fail_fast and any(one.result and not one.result.is_good for one in self._sessions)
         signals = self._interrupts.take()
         if signal.SIGINT in signals:
-            self._sink.interrupted()
-        stop = self._stopping.due(now, signals, has_failed=failed, is_output_closed=self._is_unheard())
+            self._streams.interrupted()
+        stop = self.stopping.due(now, signals, has_failed=failed, is_output_closed=self._streams.failure is not None)
         if stop is None:
             return
+        left = [session for session in self._sessions if session.phase is not WorkerPhase.ENDED]
         if stop.text:
-            if any(session.may_run and session.phase is not WorkerPhase.ENDED for session in self._sessions):
+            if any(session.may_run for session in left):
                 text = stop.text
-            elif all(session.request.must_exist for session in self._sessions):
+            elif all(session.only_follows for session in self._sessions):
                 text = "no signal was sent to the job: not connected to it yet"
             elif any(session.may_run for session in self._sessions):
                 text = "not started on any further worker"
             else:
                 text = "not started on any worker"
-            self._sink.note(None, text)
-        for session in self._sessions:
-            if session.phase is WorkerPhase.ENDED:
-                continue
+            self._streams.note(None, text)
+        for session in left:
             if not session.may_run:
                 session.end(WorkerOutcome.NOT_STARTED, stop.why)
             elif stop.number is None:
@@ -178,39 +199,34 @@ class RemoteRunner:
 
     def _end_silent_connections(self, now: timedelta) -> None:
         """End connections without an answer for too long: a login may hang although the connection is up."""
+        within = self._request.connect_within
         for session in self._sessions:
-            if session.phase is WorkerPhase.CONNECTING and now - session.since > self._limits.connect_within + _MARGIN:
-                self._dropped[session] = f"no answer within {self._limits.connect_within.total_seconds():g} s"
+            if session.phase is WorkerPhase.CONNECTING and now - session.since > within + _MARGIN:
+                self._dropped[session] = f"no answer within {within.total_seconds():g} s"
+                if session.channel is not None:
+                    session.channel.kill()
                 if not session.may_run:
                     session.end(WorkerOutcome.UNREACHABLE, self._dropped[session])
-                session.kill()
 
     def _connect(self, now: timedelta) -> None:
         """Connect to the next workers; `fanout` limits the handshakes in progress, not the running commands."""
-        free = self._limits.fanout - sum(session.phase is WorkerPhase.CONNECTING for session in self._sessions)
-        for session in self._sessions:
-            if free <= 0:
-                return
-            if session.phase is WorkerPhase.WAITING and session.next_try <= now:
-                if session.trying_since is None:
-                    session.trying_since = now
-                session.since = now
-                session.connect(self._limits.connect_within)
-                self._selector.register(session.stdout, selectors.EVENT_READ, session)
-                free -= 1
+        free = self._request.fanout - sum(session.phase is WorkerPhase.CONNECTING for session in self._sessions)
+        due = [one for one in self._sessions if one.phase is WorkerPhase.WAITING and one.next_try <= now]
+        for session in due[: max(0, free)]:
+            if session.trying_since is None:
+                session.trying_since = now
+            session.since = now
+            channel = session.connect(self._request.connect_within)
+            self._selector.register(channel.stdout, selectors.EVENT_READ, session)
 
     def _start_commands(self) -> None:
         """Start the command once all workers that shall run it are connected; on none if one of them is absent."""
         if not self._may_start:
-            awaited = sum(one.has_no_answer and not one.may_run for one in self._sessions)
-            if awaited:
-                connected = len(self._sessions) - awaited
-                if connected != self._connected and self._clock.monotonic() - self._began > _REPORT_AFTER:
-                    self._connected = connected
-                    self._sink.connected(connected, len(self._sessions))
+            if awaited := sum(one.has_no_answer and not one.may_run for one in self._sessions):
+                self._streams.connected(len(self._sessions) - awaited, len(self._sessions))
                 return
             absent = [one for one in self._sessions if one.result and one.result.outcome in _ABSENT]
-            if absent and not self._limits.allow_unreachable:
+            if absent and not self._request.allow_unreachable:
                 # On a part of a slice the command would wait for the rest for ever.
                 names = ", ".join(session.target.label for session in absent)
                 for session in self._sessions:
@@ -218,80 +234,70 @@ class RemoteRunner:
                         session.end(WorkerOutcome.NOT_STARTED, f"worker {names} cannot run it")
                 return
             self._may_start = True
-        running = sum(session.phase is WorkerPhase.RUNNING for session in self._sessions)
-        for session in self._sessions:
-            if session.phase is WorkerPhase.READY and (self._limits.batch is None or running < self._limits.batch):
-                session.start()
-                running += 1
+        ready = [session for session in self._sessions if session.phase is WorkerPhase.READY]
+        if self._request.batch is not None:
+            running = sum(session.phase is WorkerPhase.RUNNING for session in self._sessions)
+            ready = ready[: max(0, self._request.batch - running)]
+        for session in ready:
+            session.start()
 
     def _wait_and_serve(self) -> None:
         """Wait for the next event, and serve it."""
         for session in self._sessions:
-            if not session.can_write:
-                continue
-            # Watch the stdin of ssh only while data waits to be sent.
-            is_registered = session.stdin in self._selector.get_map()
-            if session.has_unsent and not is_registered:
-                self._selector.register(session.stdin, selectors.EVENT_WRITE, session)
-            elif not session.has_unsent:
-                if is_registered:
-                    self._selector.unregister(session.stdin)
-                if session.phase is WorkerPhase.ENDED:
-                    session.close_stdin()
-        if all(session.phase is WorkerPhase.ENDED for session in self._sessions):
+            channel = session.channel
+            if channel is not None and not channel.stdin.closed:
+                # Watch the stdin of ssh only while data waits to be sent.
+                self._watch(channel.stdin, selectors.EVENT_WRITE, session, wanted=channel.has_unsent)
+                if session.phase is WorkerPhase.ENDED and not channel.has_unsent:
+                    channel.close_stdin()
+        if not self._are_any_left():
             return
         now = self._clock.monotonic()
         # A worker whose turn has come waits for the handshake of another to end, not for a time.
         waits = [one.next_try for one in self._sessions if one.phase is WorkerPhase.WAITING and one.next_try > now]
-        patience = self._limits.connect_within + _MARGIN
-        waits += [now + PROBE_POLL_INTERVAL] if self._liveness.is_pending else []
+        patience = self._request.connect_within + _MARGIN
         waits += [one.since + patience for one in self._sessions if one.phase is WorkerPhase.CONNECTING]
-        until = min([now + _LONGEST_WAIT, *waits, *self._stopping.waits()])
+        waits += [now + _PROBE_POLL_INTERVAL] if self._liveness.is_pending else []
+        until = min([now + _LONGEST_WAIT, *waits, *self.stopping.waits()])
         for key, mask in self._selector.select(max(0.0, (until - now).total_seconds())):
             session = key.data
-            if not isinstance(session, WorkerSession):
-                if self._source is not None and key.fileobj is self._source:
-                    self._source.fill()
-                continue
-            # Another stream of the session may just have reported the end of the connection.
-            if mask & selectors.EVENT_WRITE and session.can_write:
-                session.write()
-            if mask & selectors.EVENT_READ and session.is_connected:
-                self._read(session)
+            if isinstance(session, StdinSource):
+                session.fill()
+            elif isinstance(session, WorkerSession) and session.channel is not None:
+                # Another stream of the session may just have reported the end of the connection.
+                if mask & selectors.EVENT_WRITE and not session.channel.stdin.closed:
+                    session.channel.flush()
+                if mask & selectors.EVENT_READ:
+                    self._read(session)
 
     def _read(self, session: WorkerSession) -> None:
-        streams = (session.stdout, session.stdin)
-        try:
-            is_connected = session.read()
-        except UnexpectedAnswerError as error:
-            # Either a hostile worker, or a program there that prints into the session: none of its output counts.
-            session.reject(error)
+        session.receive()
+        channel = session.channel
+        if channel is None or channel.is_open:
             return
-        if not is_connected:
-            for stream in streams:
-                # ValueError: it is closed, and was not registered.
-                with suppress(KeyError, ValueError):
-                    self._selector.unregister(stream)
-            self._reconnect_or_end(session)
+        for stream in (channel.stdout, channel.stdin):
+            # ValueError: it is closed, and was not registered.
+            with suppress(KeyError, ValueError):
+                self._selector.unregister(stream)
+        if session.phase is not WorkerPhase.ENDED:
+            self._reconnect_or_end(session, channel.failure(in_use=session.may_run))
+        session.disconnect()
 
-    def _reconnect_or_end(self, session: WorkerSession) -> None:
+    def _reconnect_or_end(self, session: WorkerSession, error: AgentError) -> None:
         """Decide what the end of a connection means."""
-        if session.phase is WorkerPhase.ENDED:
-            return
         now = self._clock.monotonic()
-        found = explain_session_end(session)
         if dropped := self._dropped.pop(session, None):
-            found = SessionFailure(dropped, is_retriable=True)
-        since = session.trying_since if session.trying_since is not None else now
-        session.trying_since = since
-        within = self._limits.attach_within if session.may_run else self._limits.connect_within
-        if not found.is_retriable or now - since > within:
+            error = AgentError(session.target, dropped, is_retriable=True)
+        session.trying_since = now if session.trying_since is None else session.trying_since
+        within = self._request.attach_within if session.may_run else self._request.connect_within
+        if not error.is_retriable or now - session.trying_since > within:
             outcome = WorkerOutcome.LOST if session.may_run else WorkerOutcome.UNREACHABLE
-            session.end(outcome, found.why or "connection lost, and reconnecting failed", ssh_stderr=found.ssh_stderr)
+            why = error.what or "connection lost, and reconnecting failed"
+            session.end(outcome, why, ssh_stderr=error.ssh_stderr)
             return
         if session.has_started and session.tries == 0:
-            because = f" ({found.why})" if found.why else ""
-            self._sink.note(session.target, f"connection lost{because}; reconnecting")
+            because = f" ({error.what})" if error.what else ""
+            self._streams.note(session.target, f"connection lost{because}; reconnecting")
         session.phase = WorkerPhase.WAITING
         session.next_try = now + timedelta(seconds=_RECONNECT_DELAYS[min(session.tries, len(_RECONNECT_DELAYS) - 1)])
 
@@ -333,10 +339,11 @@ class StopSignal:
 class StopPolicy:
     """What was done so far to terminate the commands of one run, and what comes next."""
 
-    def __init__(self, limits: RunLimits, start: timedelta) -> None:
+    def __init__(self, request: RunRequest, start: timedelta) -> None:
         self.reason: StopReason | None = None
-        self._fails_fast = limits.fail_fast
-        self._deadline = start + limits.timeout if limits.timeout is not None else None
+        self._fails_fast = request.fail_fast
+        # The worker enforces the limit of a detached command.
+        self._deadline = start + request.timeout if request.timeout is not None and not request.detach else None
         self._presses = 0
         # The next signals if the commands do not end, and their times.
         self._next: list[tuple[timedelta, int | None]] = []
@@ -448,7 +455,7 @@ def forwarded_signals(*, catch: bool = True) -> Iterator[SignalPipe]:
 
 
 _EVERY = timedelta(seconds=15)
-PROBE_POLL_INTERVAL = timedelta(seconds=0.25)
+_PROBE_POLL_INTERVAL = timedelta(seconds=0.25)
 
 
 class LivenessProbe:
@@ -534,74 +541,11 @@ class StdinSource:
         while self._sent - self._base < len(self._data):
             at = self._sent - self._base
             block = bytes(self._data[at : at + _BLOCK])
-            session.send(ClientFrame.IN, block)
+            session.feed(block)
             self._sent += len(block)
         if self._has_ended and not self._is_finished:
             self._is_finished = True
-            session.send(ClientFrame.FINAL)
-
-
-class GuardedSink:
-    """Passes output and events on until the sink fails. `failure` is the error: its reader has gone, or a disk is full.
-
-    After a failure the commands are terminated; the note on the error says so.
-    """
-
-    def __init__(self, sink: OutputSink) -> None:
-        self._sink = sink
-        self.failure: OSError | None = None
-
-    def output(self, target: Target, data: bytes, *, is_error: bool) -> None:
-        """Pass on output of a command."""
-        if self.failure is None:
-            try:
-                self._sink.output(target, data, is_error=is_error)
-            except OSError as error:
-                self._fail(error)
-
-    def ended(self, result: WorkerResult) -> None:
-        """Pass on the result of one worker."""
-        if self.failure is None:
-            try:
-                self._sink.ended(result)
-            except OSError as error:
-                self._fail(error)
-
-    def _fail(self, error: OSError) -> None:
-        self.failure = error
-        # A local command that writes to a closed pipe ends quietly, too.
-        if not isinstance(error, BrokenPipeError):
-            error.add_note("the command was terminated on the workers where it was still running")
-
-    def connected(self, count: int, total: int) -> None:
-        """Pass on how many workers are connected."""
-        self._sink.connected(count, total)
-
-    def interrupted(self) -> None:
-        """Pass on a Ctrl-C."""
-        self._sink.interrupted()
-
-    def note(self, target: Target | None, text: str) -> None:
-        """Pass on a note for the user."""
-        self._sink.note(target, text)
-
-
-# Long enough for a laptop that changes networks, short enough for the next run to find the TPU free.
-DEFAULT_LINGER = timedelta(minutes=5)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteCommand:
-    """A line for the login shells, its working directory and its stdin; `detach`: it outlives this process.
-
-    `passes_signals`: SIGINT and SIGTERM are forwarded to the command, and this process waits until the command has ended.
-    """
-
-    line: str
-    folder: str | None = None
-    detach: bool = False
-    source: StdinSource | None = None
-    passes_signals: bool = True
+            session.feed(b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -629,61 +573,32 @@ class RunResult:
 
 def run_on_workers(
     targets: Sequence[Target],
-    command: RemoteCommand,
-    limits: RunLimits,
+    request: RunRequest,
+    streams: WorkerOutputStreams,
     *,
-    job: str,
     environment: Callable[[Target], Mapping[str, str]],
-    clock: Clock,
-    sink: OutputSink,
     why_gone: Callable[[Target], str | None],
     ssh_options: Callable[[Connection], tuple[str, ...]],
-    linger: timedelta = DEFAULT_LINGER,
+    source: StdinSource | None = None,
 ) -> RunResult:
     """Run a command on workers.
 
-    `why_gone` returns why a node cannot be running any more, or None. `ssh_options` returns additional options of ssh for a
-    connection. `linger`: how long the command continues after its last client has gone.
+    `why_gone` returns why a node cannot be running any more, or None. `ssh_options` returns the options of a shared connection.
 
-    Raises `SshProgramMissingError`, and the `OSError` of a sink that failed: `BrokenPipeError` if its reader has gone. The
-    command has been terminated then, like a local one whose pipe closes.
+    Raises `SshProgramMissingError`, and the failure that `streams` kept: `BrokenPipeError` if its reader has gone. The command
+    has been terminated then, like a local one whose pipe closes.
     """
-    guarded = GuardedSink(sink)
-    request = JobRequest(
-        job=job,
-        token=secrets.token_hex(16),
-        line=command.line,
-        folder=command.folder,
-        detach=command.detach,
-        merged=command.detach,
-        stdin=command.source is not None,
-        linger=None if command.detach else linger,
-        # This process enforces the limit of a command that it follows, counted from the beginning of the run.
-        limit=limits.timeout if command.detach else None,
-        about=json.dumps({"command": command.line, "detached": command.detach}),
-    )
-    if command.detach:
-        limits = replace(limits, timeout=None)
-    sessions = [
-        WorkerSession(
-            target, replace(request, environment=environment(target)), guarded, options=ssh_options(target.connection)
-        )
-        for target in targets
-    ]
-    with forwarded_signals(catch=command.passes_signals) as interrupts:
-        runner = RemoteRunner(
-            sessions,
-            limits,
-            guarded,
-            clock,
-            interrupts=interrupts,
-            why_gone=why_gone,
-            source=command.source,
-            is_output_closed=lambda: guarded.failure is not None,
-        )
+    job, token = request.job or job_name(SystemClock().now()), secrets.token_hex(16)
+    sessions = []
+    for target in targets:
+        order = request.order(token=token, environment=environment(target), has_stdin=source is not None)
+        order["name"] = f"{job}.{target.worker}"
+        sessions.append(WorkerSession(target, order, streams, shared=ssh_options(target.connection)))
+    with forwarded_signals(catch=request.passes_signals) as interrupts:
+        runner = RemoteRunner(sessions, request, streams, interrupts=interrupts, why_gone=why_gone, source=source)
         results = runner.run()
-    if guarded.failure is not None:
-        raise guarded.failure
+    if streams.failure is not None:
+        raise streams.failure
     return RunResult(job, results, runner.stopping.reason)
 
 
@@ -694,10 +609,9 @@ def job_name(now: datetime) -> str:
 
 def follow_on_workers(
     job: Job,
-    others: Sequence[Target] = (),
+    others: Sequence[Target],
+    streams: WorkerOutputStreams,
     *,
-    clock: Clock,
-    sink: OutputSink,
     why_gone: Callable[[Target], str | None],
     ssh_options: Callable[[Connection], tuple[str, ...]],
     passes_signals: bool = False,
@@ -710,17 +624,20 @@ def follow_on_workers(
     """
     places = [(share.target, share.starts) for share in job.shares]
     places += [(target, (0, 0)) for target in others]
+    request = RunRequest()
+    # Without a token it is any job of that name.
+    order = request.order(token="", environment={}) | {"must_exist": True}  # not a secret
     sessions = [
         WorkerSession(
             target,
-            JobRequest(job=job.name, token="", must_exist=True, start=start),
-            sink,
-            options=ssh_options(target.connection),
+            order | {"name": f"{job.name}.{target.worker}", "offsets": start},
+            streams,
+            shared=ssh_options(target.connection),
         )
         for target, start in places
     ]
     with forwarded_signals(catch=passes_signals) as interrupts:
-        runner = RemoteRunner(sessions, RunLimits(), sink, clock, interrupts=interrupts, why_gone=why_gone)
+        runner = RemoteRunner(sessions, request, streams, interrupts=interrupts, why_gone=why_gone)
         everywhere = runner.run()
     # An additional worker without the job is no part of the result.
     results = [one for one in everywhere if one.outcome is not WorkerOutcome.MISSING or one.target not in others]

@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -18,17 +19,15 @@ from functools import partial
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.errors import InvalidInputError, TpuctlError
-from tpuctl.fan_out import fan_out
+from tpuctl.errors import InvalidInputError, RemoteCommandError, TpuctlError
 from tpuctl.ssh.agent.file_stream import RefusedError, to_bytes
 from tpuctl.ssh.agent.sync_tree import RSYNC
 from tpuctl.ssh.answers import JsonFields, UnexpectedAnswerError, parse_boolean, parse_integer, parse_path, preview
-from tpuctl.ssh.connection import Connection, StderrPipe, ssh_argv
-from tpuctl.ssh.keys import SshProgramMissingError
+from tpuctl.ssh.channel import on_each_worker
+from tpuctl.ssh.connection import NEW_CONNECTION, BoundedBuffer, Connection, ssh_argv, start_ssh
 from tpuctl.ssh.transfer import (
     LocalDigests,
-    Processes,
-    TransferBrokenError,
+    SharedOptions,
     open_transfer,
     parse_digest,
     parse_numbers,
@@ -46,8 +45,6 @@ if TYPE_CHECKING:
 
 # Returns additional ssh options for a connection.
 SshOptions = Callable[[Connection], tuple[str, ...]]
-# Workers synced in parallel: each has an ssh and reads the same files.
-_MAX_AT_ONCE = 32
 # How often the tree is listed.
 _INTERVAL = timedelta(seconds=1)
 # How long the tree may keep changing before it is sent anyway.
@@ -135,26 +132,17 @@ def sync_workers(
     """
     if request.via is SyncTransport.RSYNC and not has_rsync():
         raise InvalidInputError("`rsync` is not on PATH", hint="install it, or use `--via auto`")
-    started = clock.monotonic()
+    started, run = clock.monotonic(), SyncRun()
 
     def sync_one(target: Target) -> SyncChanges:
         sync = WorkerSync(target, tree, request, run, partial(on_progress, target.label))
-        options = ssh_options(target.connection)
+        shared, pauses = ssh_options(target.connection), _PAUSES if patient else _PAUSES[:1]
         try:
-            return with_retries(
-                sync.attempt, lambda: 0, options=options, clock=clock, pauses=_PAUSES if patient else _PAUSES[:1]
-            )
-        except UnexpectedAnswerError as error:
-            raise error.of(target.label) from error
+            return with_retries(sync.attempt, lambda: 0, shared=shared, clock=clock, pauses=pauses)
         except RefusedError as error:
-            raise TransferBrokenError(error.args[1]) from error
+            raise RemoteCommandError(error.args[1]) from error
 
-    with Processes() as processes:
-        run = SyncRun(processes)
-        outcomes = fan_out(sync_one, targets, limit=_MAX_AT_ONCE)
-    for one in outcomes:
-        if isinstance(one.error, SshProgramMissingError):
-            raise one.error
+    outcomes = on_each_worker(sync_one, targets)
     results = [(one.item, one.error or one.get()) for one in outcomes]
     return SyncResult(tree, results, run.unreadable, clock.monotonic() - started)
 
@@ -211,7 +199,6 @@ def _wait_for_change(
 class SyncRun:
     """What all workers of a sync share."""
 
-    processes: Processes
     digests: LocalDigests = field(default_factory=LocalDigests)
     # Files that could not be sent, with the reasons. Files that were deleted meanwhile are not among them.
     unreadable: dict[str, str] = field(default_factory=dict)
@@ -280,8 +267,8 @@ class WorkerSync:
     run: SyncRun
     report: Callable[[int, int], None]  # called with the bytes sent so far and the total
 
-    def attempt(self, options: tuple[str, ...]) -> SyncChanges:
-        """Sync over one connection. Raises `TransferBrokenError`, `RefusedError` and `UnexpectedAnswerError`."""
+    def attempt(self, shared: SharedOptions) -> SyncChanges:
+        """Sync over one connection. Raises `AgentError`, `RefusedError` and `UnexpectedAnswerError`."""
         tree, request = self.tree, self.request
         sent = total = 0
 
@@ -290,14 +277,18 @@ class WorkerSync:
             sent += size
             self.report(min(sent, total), total)
 
-        call = f"sync({request.folder!a}, delete={request.delete}, dry_run={request.dry_run}, token={self.run.token!a})"
+        asked = {
+            "folder": request.folder,
+            "delete": request.delete,
+            "dry_run": request.dry_run,
+            "token": self.run.token,
+        }
         with open_transfer(
-            self.run.processes, self.target.connection, "sync_tree", call,
-            options=("-o", "Compression=yes", *options), on_bytes=count,
+            self.target, "sync_tree", asked, shared=shared, options=("-o", "Compression=yes"), on_bytes=count,
+            longest=_MAX_NAMES + _MAX_ENTRY * len(tree.entries),
         ) as stream:  # fmt: skip
             stream.send(tree.entries)
-            longest = _MAX_NAMES + _MAX_ENTRY * len(tree.entries)
-            plan = SyncPlan.parse(stream.receive(longest=longest), tree, delete=request.delete)
+            plan = SyncPlan.parse(stream.receive(), tree, delete=request.delete)
             # Files with another time but the same contents are not sent.
             same = {
                 number for number, known in plan.digests.items() if self.run.digests.get(tree.path(number)) == known
@@ -315,10 +306,10 @@ class WorkerSync:
             rest, notes = send, []
             if via is SyncTransport.RSYNC:
                 problem = self._send_with_rsync(
-                    plan.folder, send, options, lambda done: self.report(min(done, total), total)
+                    plan.folder, send, shared, lambda done: self.report(min(done, total), total)
                 )
                 stream.send([sorted(same), send])
-                rest = sorted(parse_numbers(stream.receive(longest=longest), "missing", set(send)))
+                rest = sorted(parse_numbers(stream.receive(), "missing", set(send)))
                 notes = [f"{problem}; the other files were sent through ssh"] if problem and rest else []
                 sent = total - tree.size(rest)
             else:
@@ -326,7 +317,7 @@ class WorkerSync:
             for number in rest:
                 self._send_file(stream, number, plan.parts.get(number, 0))
             stream.send(None)
-            report = JsonFields(stream.receive(longest=longest), "report")
+            report = JsonFields(stream.receive(), "report")
             return changes(
                 sent=tuple(name for name in names if name not in self.run.unreadable),
                 size=report.get("bytes", parse_integer),
@@ -339,7 +330,7 @@ class WorkerSync:
         """Choose how to send the contents. None if there are none."""
         via = self.request.via
         if via is SyncTransport.RSYNC and not plan.has_rsync:
-            raise TransferBrokenError("the worker has no `rsync`; use `--via auto`")
+            raise RemoteCommandError("the worker has no `rsync`; use `--via auto`")
         if not numbers:
             return None
         is_possible = via is not SyncTransport.SSH and plan.has_rsync and has_rsync()
@@ -356,25 +347,28 @@ class WorkerSync:
         self.run.unreadable[entry.path] = problem or ""
 
     def _send_with_rsync(
-        self, folder: str, numbers: Sequence[int], options: tuple[str, ...], report: Callable[[int], None]
+        self, folder: str, numbers: Sequence[int], shared: SharedOptions, report: Callable[[int], None]
     ) -> str | None:
         """Send files to the stage in the folder on the worker. Return rsync's error, None without."""
-        with TemporaryFile() as names, StderrPipe() as errors:
+        output = BoundedBuffer(head=_KEPT_OUTPUT, tail=0)
+        with TemporaryFile() as names:
             for number in numbers:
                 names.write(b"./" + to_bytes(self.tree.entries[number].path) + b"\0")
             names.seek(0)
+            options = NEW_CONNECTION if shared is None else shared
             words = rsync_argv(self.target.connection, self.tree, folder, options=options)
-            with self.run.processes.start(words, stdin=names, stderr=errors) as process:
+            with start_ssh(words, stdin=names, stderr=subprocess.STDOUT) as process:
                 if process.stdout is None:
                     raise AssertionError("rsync was started with a pipe")
-                while output := os.read(process.stdout.fileno(), 64 * 1024):
+                while data := os.read(process.stdout.fileno(), _KEPT_OUTPUT):
+                    output.add(data)
                     # Output of the remote side appears here, too.
-                    if (found := _PROGRESS.findall(output)) and (digits := found[-1].replace(b",", b"")):
+                    if (found := _PROGRESS.findall(data)) and (digits := found[-1].replace(b",", b"")):
                         report(int(digits))
-            if process.returncode in {0, _VANISHED_EXIT}:
-                return None
-            lines = errors.text().strip().splitlines()
-            return f"rsync exited with {process.returncode}" + (f": {lines[0]}" if lines else "")
+        if process.returncode in {0, _VANISHED_EXIT}:
+            return None
+        said = _PROGRESS_LINE.sub(b"", bytes(output)).decode(errors="replace").strip().splitlines()
+        return f"rsync exited with {process.returncode}" + (f": {said[0]}" if said else "")
 
 
 def _some_of(report: JsonFields, name: str, planned: Sequence[str]) -> tuple[str, ...]:
@@ -389,6 +383,8 @@ def _some_of(report: JsonFields, name: str, planned: Sequence[str]) -> tuple[str
 _VANISHED_EXIT = 24
 # `  1,048,576  12%   10.00MB/s    0:00:01`, each followed by a carriage return [rsync's manual, `--info=progress2`].
 _PROGRESS = re.compile(rb"(?:^|\r) {0,20}([0-9,]{1,30}) {1,20}[0-9]{1,3}%")
+_PROGRESS_LINE = re.compile(rb"\r[^\r\n]{0,200}%[^\r\n]{0,200}")
+_KEPT_OUTPUT = 64 * 1024
 
 
 def has_rsync() -> bool:

@@ -8,48 +8,56 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.durations import format_duration
 from tpuctl.errors import AccessError, BrokenNodeError, ConflictError, RemoteCommandError, TpuctlError
 from tpuctl.output.terminal import Cell
-from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failures
-from tpuctl.ssh.tpu_holders import (
-    HolderProcess,
-    HoldersFound,
-    NoHoldersAnswer,
-    end_holders,
-    fetch_holders,
-    on_each_target,
-)
+from tpuctl.output.views import View
+from tpuctl.ssh.answers import UnexpectedAnswerError
+from tpuctl.ssh.channel import AgentError, explain_agent_errors, on_each_worker
+from tpuctl.ssh.tpu_holders import HolderProcess, HoldersFound, end_holders, fetch_holders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from datetime import timedelta
 
+    from tpuctl.output.terminal import Terminal
     from tpuctl.ssh.connection import Target
 
 
 @dataclass(frozen=True, slots=True)
 class HolderReport:
-    """A worker, its first report, and its report after the termination, if there was one.
+    """A worker, its first report or why there is none, and its report after the termination, if there was one.
 
     `only` is the pid of the one process that may be terminated; None: all that hold the TPU.
     """
 
     target: Target
-    before: HoldersFound | NoHoldersAnswer
-    after: HoldersFound | NoHoldersAnswer | None = None
+    before: HoldersFound | TpuctlError
+    after: HoldersFound | TpuctlError | None = None
     only: int | None = None
+
+    @property
+    def holders(self) -> tuple[HolderProcess, ...]:
+        """The processes of the first report."""
+        return self.before.holders if isinstance(self.before, HoldersFound) else ()
 
     @property
     def to_end(self) -> tuple[HolderProcess, ...]:
         """The processes to terminate: those that hold the TPU and are not protected."""
-        if isinstance(self.before, NoHoldersAnswer):
-            return ()
-        holding = (holder for holder in self.before.holders if holder.holds and not holder.is_protected)
+        holding = (holder for holder in self.holders if holder.holds and not holder.is_protected)
         return tuple(holder for holder in holding if self.only in {None, holder.pid})
+
+    @property
+    def has_lock_file(self) -> bool:
+        """Whether there is a lock file."""
+        return isinstance(self.before, HoldersFound) and self.before.lock_file is not None
 
     @property
     def is_stuck(self) -> bool:
         """Whether there is a process to terminate or a lock file to remove."""
-        has_lock_file = isinstance(self.before, HoldersFound) and self.before.lock_file is not None
-        return bool(self.to_end) or (has_lock_file and self.only is None)
+        return bool(self.to_end) or (self.has_lock_file and self.only is None)
+
+    @property
+    def lock_outcome(self) -> str | None:
+        """What happened to the lock file, None if nothing was tried."""
+        return self.after.lock_outcome if isinstance(self.after, HoldersFound) else None
 
     def outcome(self, holder: HolderProcess) -> str | None:
         """Return what happened to a process, None if nothing was tried."""
@@ -58,14 +66,14 @@ class HolderReport:
 
 def find_holders(targets: Sequence[Target], *, only: int | None = None) -> list[HolderReport]:
     """Ask all workers what holds their TPU, in parallel."""
-    answers = zip(targets, on_each_target(targets, fetch_holders), strict=True)
-    return [HolderReport(target, seen, only=only) for target, seen in answers]
+    answers = on_each_worker(fetch_holders, targets)
+    return [HolderReport(one.item, one.error or one.get(), only=only) for one in answers]
 
 
 def release_question(node_id: str, reports: Sequence[HolderReport]) -> str:
     """Return the question to confirm before anything is terminated."""
     count = sum(len(report.to_end) for report in reports)
-    locks = sum(isinstance(report.before, HoldersFound) and report.before.lock_file is not None for report in reports)
+    locks = sum(report.has_lock_file for report in reports)
     files = "the lock file" if locks == 1 else "the lock files"
     if not count:
         return f"remove {files} of `{node_id}`?"
@@ -77,12 +85,12 @@ def release_question(node_id: str, reports: Sequence[HolderReport]) -> str:
 
 def release_tpu(reports: Sequence[HolderReport], *, signal: str, grace: timedelta) -> list[HolderReport]:
     """Terminate the processes that hold the TPU, on all workers in parallel, and remove lock files without a holder."""
-    stuck = {report.target.worker: report for report in reports if report.is_stuck}
-    targets = [report.target for report in stuck.values()]
-    answers = on_each_target(
-        targets, lambda target: end_holders(target, stuck[target.worker].to_end, signal=signal, grace=grace)
-    )
-    after = dict(zip(stuck, answers, strict=True))
+
+    def release(report: HolderReport) -> HoldersFound:
+        return end_holders(report.target, report.to_end, signal=signal, grace=grace)
+
+    answers = on_each_worker(release, [report for report in reports if report.is_stuck])
+    after = {one.item.target.worker: one.error or one.get() for one in answers}
     return [replace(report, after=after.get(report.target.worker)) for report in reports]
 
 
@@ -90,11 +98,9 @@ def release_notes(node_id: str, reports: Sequence[HolderReport], *, signal: str)
     """Yield one line for each action, for each process left alone, and for what cannot be examined."""
     blind = []
     for report in reports:
-        if isinstance(report.before, NoHoldersAnswer):
-            continue
-        if report.before.hidden and not report.before.is_root:
+        if isinstance(report.before, HoldersFound) and report.before.hidden and not report.before.is_root:
             blind.append(report.target.label)
-        for holder in report.before.holders:
+        for holder in report.holders:
             who, outcome = f"{holder.pid} {holder.name} on worker {report.target.label}", report.outcome(holder)
             if outcome == "ended":
                 yield f"terminated {who}"
@@ -102,7 +108,7 @@ def release_notes(node_id: str, reports: Sequence[HolderReport], *, signal: str)
                 yield f"killed {who}: it ignored {signal}"
             elif holder.holds and holder.is_protected:
                 yield f"left {who} alone: a system process"
-        if isinstance(report.after, HoldersFound) and report.after.lock_outcome == "removed":
+        if report.lock_outcome == "removed":
             yield f"removed the lock file on worker {report.target.label}"
     if blind:
         yield f"cannot examine processes of other users on worker {', '.join(blind)}: `sudo -n` does not work there"
@@ -139,35 +145,25 @@ def release_errors(node_id: str, reports: Sequence[HolderReport]) -> list[Tpuctl
 
 def _holders_with_outcome(reports: Sequence[HolderReport], outcome: str) -> str:
     """Return the processes with this outcome, as they were reported last."""
-    return _describe_holders(
-        (
-            report,
-            next(
-                (
-                    one
-                    for one in (report.after.holders if isinstance(report.after, HoldersFound) else ())
-                    if (one.pid, one.start) == (holder.pid, holder.start)
-                ),
-                holder,
-            ),
-        )
-        for report in reports
-        for holder in report.to_end
-        if report.outcome(holder) == outcome
-    )
+    found: list[tuple[HolderReport, HolderProcess]] = []
+    for report in reports:
+        last = report.after.holders if isinstance(report.after, HoldersFound) else ()
+        known = {(holder.pid, holder.start): holder for holder in last}
+        ended = [holder for holder in report.to_end if report.outcome(holder) == outcome]
+        found += [(report, known.get((holder.pid, holder.start), holder)) for holder in ended]
+    return _describe_holders(found)
 
 
 def _new_holders(reports: Sequence[HolderReport]) -> Iterator[tuple[HolderReport, HolderProcess]]:
     """Yield the processes that hold the TPU after the termination, and did not before."""
     for report in reports:
-        if isinstance(report.after, HoldersFound) and isinstance(report.before, HoldersFound):
-            known = {(holder.pid, holder.start) for holder in report.before.holders}
-            for holder in report.after.holders:
-                if holder.holds and (holder.pid, holder.start) not in known:
-                    yield report, holder
+        known = {(holder.pid, holder.start) for holder in report.holders}
+        for holder in report.after.holders if isinstance(report.after, HoldersFound) else ():
+            if holder.holds and (holder.pid, holder.start) not in known:
+                yield report, holder
 
 
-def _describe_holders(named: Iterator[tuple[HolderReport, HolderProcess]]) -> str:
+def _describe_holders(named: Iterable[tuple[HolderReport, HolderProcess]]) -> str:
     return ", ".join(
         f"{holder.pid} {holder.name} of {holder.user} on worker {report.target.label}"
         + (" (blocked inside the kernel)" if holder.state == "D" else "")
@@ -180,68 +176,65 @@ def _locks_with_outcome(reports: Sequence[HolderReport], outcome: str) -> str:
     return ", ".join(
         f"worker {report.target.label}"
         for report in reports
-        if isinstance(report.after, HoldersFound)
-        and report.after.lock_outcome == outcome
-        and not ({"survives", "refused"} & {*report.after.outcomes.values()})
-        and not any(True for _ in _new_holders([report]))
+        if report.lock_outcome == outcome
+        and not {"survives", "refused"}.intersection(map(report.outcome, report.to_end))
+        and not any(_new_holders([report]))
     )
 
 
 def _no_answer_errors(node_id: str, reports: Sequence[HolderReport]) -> Iterator[TpuctlError]:
     """Yield one error for each reason why workers did not answer, at first or after the termination."""
-    shut_out = [
-        (report.target, report.before.ssh_stderr)
-        for report in reports
-        if isinstance(report.before, NoHoldersAnswer) and report.before.ssh_stderr is not None
-    ]
-    if shut_out:
-        got_in = any(isinstance(report.before, HoldersFound) for report in reports)
-        yield from explain_ssh_failures(shut_out, collect_failure_context(shut_out[0][0], accepted_elsewhere=got_in))
+    failed = [one.before for one in reports if isinstance(one.before, AgentError) and one.before.ssh_stderr is not None]
+    yield from explain_agent_errors(failed, accepted_elsewhere=len(failed) < len(reports))
+    hint = f"check again: `tpuctl unstick {node_id} --dry-run`"
     for report in reports:
-        where, hint = (
-            f"worker {report.target.label} of `{node_id}`",
-            f"check again: `tpuctl unstick {node_id} --dry-run`",
-        )
-        for no_answer in (report.before, report.after):
-            if isinstance(no_answer, NoHoldersAnswer) and no_answer.error is not None:
-                yield no_answer.error.of(report.target.label, hint=hint)
-        if (
-            isinstance(report.before, NoHoldersAnswer)
-            and report.before.ssh_stderr is None
-            and report.before.error is None
-        ):
-            yield RemoteCommandError(f"{where} did not report what holds its TPU: {report.before.why}", hint=hint)
-        if isinstance(report.after, NoHoldersAnswer) and report.after.error is None:
-            yield RemoteCommandError(
-                f"{where} did not report the result of the termination: {report.after.why}", hint=hint
-            )
+        where = f"worker {report.target.label} of `{node_id}`"
+        for error, asked in ((report.before, "what holds its TPU"), (report.after, "the result of the termination")):
+            if isinstance(error, UnexpectedAnswerError):
+                yield error.of(report.target.label, hint=hint)
+            elif isinstance(error, AgentError) and error not in failed:
+                yield RemoteCommandError(f"{where} did not report {asked}: {error.what}", hint=hint)
 
 
-HOLDER_HEADER = ("WORKER", "PID", "USER", "AGE", "HOLDS", "COMMAND")
+def holders_view(node_id: str, reports: Sequence[HolderReport]) -> View:
+    """Return the view of what holds the TPU on each worker; people see no empty list."""
+
+    def show(terminal: Terminal) -> None:
+        if rows := [row for report in reports for row in holder_rows(report)]:
+            terminal.table(("WORKER", "PID", "USER", "AGE", "HOLDS", "COMMAND"), rows)
+
+    return View(
+        value=lambda: {"node": node_id, "workers": [holders_json(report) for report in reports]},
+        text=show,
+        names=lambda: (str(one.pid) for report in reports for one in report.to_end),
+    )
 
 
-def holder_rows(label: str, seen: HoldersFound | NoHoldersAnswer) -> Iterator[tuple[Cell, ...]]:
+def holder_rows(report: HolderReport) -> Iterator[tuple[Cell, ...]]:
     """Yield a row for each process, and one for a lock file that no known process has open."""
-    if isinstance(seen, NoHoldersAnswer):
-        return
-    for one in seen.holders:
+    label = Cell(report.target.label)
+    for one in report.holders:
         where = f"[container {one.container}] " if one.container else ""
         style = "" if one.holds and not one.is_protected else "dim"
         held = ",".join([*one.devices, *(["lock file"] if one.has_lock_file else [])]) or "nothing (has loaded libtpu)"
-        cells = (Cell(label), Cell(str(one.pid)), Cell(one.user), _age(one.age), Cell(held))
-        yield (*cells, Cell(where + one.command, style=style))
-    lock = seen.lock_file
-    if lock is not None and not any(one.has_lock_file for one in seen.holders):
-        yield (Cell(label), Cell("-"), Cell(lock.user), _age(lock.age), Cell("lock file"), Cell(lock.path))
+        yield (
+            label,
+            Cell(str(one.pid)),
+            Cell(one.user),
+            _age(one.age),
+            Cell(held),
+            Cell(where + one.command, style=style),
+        )
+    lock = report.before.lock_file if isinstance(report.before, HoldersFound) else None
+    if lock is not None and not any(one.has_lock_file for one in report.holders):
+        yield label, Cell("-"), Cell(lock.user), _age(lock.age), Cell("lock file"), Cell(lock.path)
 
 
-def holders_json(
-    worker: int, seen: HoldersFound | NoHoldersAnswer, after: HoldersFound | NoHoldersAnswer | None
-) -> dict[str, Any]:
+def holders_json(report: HolderReport) -> dict[str, Any]:
     """Return a worker, what holds its TPU, and the outcome of the termination. Ages are in seconds."""
-    if isinstance(seen, NoHoldersAnswer):
-        return {"worker": worker, "error": seen.why}
-    outcomes = after.outcomes if isinstance(after, HoldersFound) else {}
+    seen, worker = report.before, report.target.worker
+    if not isinstance(seen, HoldersFound):
+        return {"worker": worker, "error": _what(seen)}
     lock = seen.lock_file
     body: dict[str, Any] = {
         "worker": worker,
@@ -256,18 +249,22 @@ def holders_json(
                 "lockFile": one.has_lock_file,
                 "library": one.maps_library,
                 "container": one.container,
-                **({"outcome": outcome} if (outcome := outcomes.get((one.pid, one.start))) else {}),
+                **({"outcome": outcome} if (outcome := report.outcome(one)) else {}),
             }
             for one in seen.holders
         ],
         "lockFile": {"path": lock.path, "user": lock.user, "age": round(lock.age.total_seconds())} if lock else None,
         "hiddenProcesses": 0 if seen.is_root else seen.hidden,
     }
-    if lock is not None and isinstance(after, HoldersFound):
-        body["lockFile"]["outcome"] = after.lock_outcome
-    if isinstance(after, NoHoldersAnswer):
-        body["error"] = after.why
+    if lock is not None and isinstance(report.after, HoldersFound):
+        body["lockFile"]["outcome"] = report.lock_outcome
+    if isinstance(report.after, TpuctlError):
+        body["error"] = _what(report.after)
     return body
+
+
+def _what(error: TpuctlError) -> str:
+    return error.what if isinstance(error, AgentError | UnexpectedAnswerError) else error.message
 
 
 def _age(age: timedelta) -> Cell:

@@ -1,33 +1,25 @@
-"""Jobs on workers: parse what workers report, ask all workers in parallel, read output, signal, remove, and show.
+"""Jobs on workers: ask all workers in parallel, parse what they report, read output, signal, remove, and show.
 
-Each question is one ssh session with `ssh/agent/job_queries.py`. A `Job` combines the shares of all its workers.
+Each question is one channel to `ssh/agent/job_queries.py`. A `Job` combines the shares of all its workers.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import selectors
-import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from functools import partial
-from itertools import count
-from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tpuctl.durations import format_duration, format_timestamp
-from tpuctl.errors import ConflictError, InvalidInputError, NotFoundError, RemoteCommandError
+from tpuctl.errors import ConflictError, InvalidInputError, NotFoundError, TpuctlError
 from tpuctl.names import parse_whole_number
 from tpuctl.output.terminal import Cell
-from tpuctl.ssh.agent import bootstrap
+from tpuctl.output.views import View, table_view
 from tpuctl.ssh.answers import (
-    MAX_LOGIN_BANNER,
     JsonFields,
     UnexpectedAnswerError,
     one_line,
@@ -43,38 +35,25 @@ from tpuctl.ssh.answers import (
     parse_string,
     preview,
 )
-from tpuctl.ssh.connection import (
-    NEW_CONNECTION,
-    SSH_FAILED,
-    BoundedBuffer,
-    Connection,
-    exchange_pipes,
-    ssh_argv,
-    start_ssh,
-    terminate_process,
-)
-from tpuctl.ssh.control_master import is_multiplexing_message
-from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failures
-from tpuctl.workers.worker_session import (
-    JOB_MARK,
-    FrameDecoder,
-    RunLimits,
+from tpuctl.ssh.channel import (
+    LONGEST_FRAME,
+    MAX_CHANNELS,
+    AgentError,
     WorkerFrame,
-    WorkerOutcome,
-    WorkerResult,
-    is_retriable_end,
-    local_signal,
-    parse_result,
+    explain_agent_errors,
+    on_each_worker,
+    open_agent,
 )
+from tpuctl.workers.runner import RunRequest
+from tpuctl.workers.worker_session import WorkerOutcome, WorkerResult, parse_result
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from tpuctl.clock import Clock
-    from tpuctl.errors import TpuctlError
-    from tpuctl.ssh.connection import Target
-    from tpuctl.workers.worker_session import OutputSink
+    from tpuctl.ssh.channel import AgentChannel
+    from tpuctl.ssh.connection import Connection, Target
+    from tpuctl.workers.output_streams import WorkerOutputStreams
 
 # Linux's numbers: those of this machine may differ.
 LINUX_SIGNALS = {
@@ -91,35 +70,21 @@ _LATEST = 221_845_392_000
 _LONGEST_AGE = 100 * 365 * 86400
 
 
-class JobState(StrEnum):
-    """The state of a job on one worker."""
-
-    RUNNING = "running"
-    EXITED = "exited"
-    SIGNALED = "signaled"
-    LOST = "lost"  # it does not run and has no recorded exit code: the worker was rebooted, or out of memory
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerJob:
     """A job on one worker. `began` is by the worker's clock; `age` depends on no other clock.
 
-    `code`: the exit code as a shell reports it, None before the end. `command` is empty and `is_detached` None if the worker's
-    record of them cannot be read. `is_followed`: a client streams its output now. `sizes` and `starts` are bytes of stdout and
-    of stderr: their sizes, and the positions of the last lines that were requested.
+    `result` is None while it runs. It is lost if it does not run and has no recorded exit code: the worker was rebooted, or out
+    of memory. `command` is empty and `is_detached` None if the worker's record of them cannot be read. `is_followed`: a client
+    streams its output now. `sizes` and `starts` are bytes of stdout and of stderr: their sizes, and the positions of the last
+    lines that were requested.
     """
 
     target: Target
     job: str
-    state: JobState
     began: datetime
     age: timedelta
-    duration: timedelta | None
-    code: int | None = None
-    signal: int | None = None
-    was_abandoned: bool = False
-    was_late: bool = False
-    disk_was_full: bool = False
+    result: WorkerResult | None
     command: str = ""
     is_detached: bool | None = None
     is_followed: bool = False
@@ -127,22 +92,14 @@ class WorkerJob:
     starts: tuple[int, int] = (0, 0)
 
     @property
-    def result(self) -> WorkerResult:
-        """The job as the result of a worker."""
-        outcomes = {
-            JobState.EXITED: WorkerOutcome.EXITED,
-            JobState.SIGNALED: WorkerOutcome.SIGNALED,
-            JobState.LOST: WorkerOutcome.LOST,
-        }
-        return WorkerResult(
-            target=self.target,
-            outcome=outcomes.get(self.state, WorkerOutcome.DETACHED),
-            code=self.code,
-            signal=self.signal,
-            duration=self.duration,
-            was_late=self.was_late,
-            disk_was_full=self.disk_was_full,
-        )
+    def state(self) -> str:
+        """`running`, `exited`, `signaled` or `lost`."""
+        return str(self.result.outcome) if self.result else "running"
+
+    @property
+    def duration(self) -> timedelta | None:
+        """Its duration so far; None for a lost job."""
+        return self.result.duration if self.result else self.age
 
 
 def check_job_name(name: str) -> str:
@@ -183,27 +140,20 @@ def parse_worker_job(target: Target, value: Any, where: str) -> WorkerJob:
     age = max(timedelta(), fields.get("age", parse_seconds, low=-_LONGEST_AGE, high=_LONGEST_AGE))
     command, is_detached = _parse_about(fields.get("about", parse_string, longest=_LONGEST))
     end = fields.get("end", parse_string, longest=_LONGEST)
-    word = fields.get("state", parse_choice, allowed=("running", "ended", "lost"))
-    result = None
-    if word == "ended":
+    state = fields.get("state", parse_choice, allowed=("running", "ended", "lost"))
+    result = None if state == "running" else WorkerResult(target=target, outcome=WorkerOutcome.LOST)
+    if state == "ended":
         with suppress(UnexpectedAnswerError):  # unreadable, because the disk was full
-            result = parse_result(target, end.encode(errors="replace"), (0, 0))
-    state = JobState(result.outcome.value) if result else JobState.RUNNING if word == "running" else JobState.LOST
+            result = parse_result(target, end.encode(errors="replace"))
     sizes, starts = fields.get("sizes", _parse_pair), fields.get("starts", _parse_pair)
     for at, (start, size) in enumerate(zip(starts, sizes, strict=True)):
         parse_integer(start, f"{where}.starts[{at}]", high=size)
     return WorkerJob(
         target=target,
         job=fields.get("name", parse_job_name),
-        state=state,
         began=datetime.fromtimestamp(fields.get("began", parse_number, low=0, high=_LATEST), UTC),
         age=age,
-        duration=result.duration if result else age if state is JobState.RUNNING else None,
-        code=result.code if result else None,
-        signal=result.signal if result else None,
-        was_abandoned=bool(result and result.was_abandoned),
-        was_late=bool(result and result.was_late),
-        disk_was_full=bool(result and result.disk_was_full),
+        result=result,
         command=command,
         is_detached=is_detached,
         is_followed=fields.get("followed", parse_boolean),
@@ -230,411 +180,151 @@ def _parse_about(text: str) -> tuple[str, bool | None]:
         return "", None
 
 
-_ERRORS_KEPT = 8 * 1024
-_BLOCK = 256 * 1024
-_END = timedelta(seconds=1)
-
-
-class JobSession:
-    """An ssh process whose stdout is read. Leaving the context terminates it."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process, self._errors = process, BoundedBuffer(head=0, tail=_ERRORS_KEPT)
-
-    def answer(self, patience: timedelta, *, most: int) -> bytes:
-        """Return the whole output of the program; after `patience`, the output so far.
-
-        Raises `UnexpectedAnswerError` for more than `most` bytes.
-        """
-        output = BoundedBuffer(head=most, tail=0)
-        exchange_pipes(self._process, b"", output, self._errors, patience, most=most)
-        return bytes(output)
-
-    def read(self, patience: timedelta) -> bytes | None:
-        """Return the next output of the program, empty at its end; None if there is none within `patience`."""
-        stdout, stderr = _stream(self._process.stdout), _stream(self._process.stderr)
-        until = time.monotonic() + patience.total_seconds()
-        with selectors.DefaultSelector() as selector:
-            for stream in (stdout, stderr):
-                selector.register(stream, selectors.EVENT_READ)
-            while (left := until - time.monotonic()) > 0:
-                for key, _ in selector.select(left):
-                    data = os.read(key.fd, _BLOCK)
-                    if key.fileobj is stdout:
-                        return data
-                    self._errors.add(data)
-                    if not data:
-                        selector.unregister(stderr)
-        return None
-
-    def end(self) -> int | None:
-        """Return ssh's exit code, negative after a signal; None if ssh has not ended by itself."""
-        with suppress(subprocess.TimeoutExpired):
-            return self._process.wait(_END.total_seconds())
-        return None
-
-    def words(self) -> str:
-        """Return the stderr of ssh, without messages about the shared connection."""
-        stderr = _stream(self._process.stderr)
-        os.set_blocking(stderr.fileno(), False)
-        # Not to its end: the master of a shared connection may hold it open.
-        with suppress(BlockingIOError):
-            self._errors.add(os.read(stderr.fileno(), _BLOCK))
-        lines = bytes(self._errors).decode(errors="replace").splitlines()
-        return "\n".join(line for line in lines if not is_multiplexing_message(line))
-
-    def close(self) -> None:
-        """Terminate ssh if it has not ended."""
-        terminate_process(self._process)
-        for stream in (self._process.stdout, self._process.stderr):
-            _stream(stream).close()
-
-
-@contextmanager
-def open_job_session(target: Target, request: Mapping[str, Any], options: tuple[str, ...]) -> Iterator[JobSession]:
-    """Start ssh with the program that executes a request. Raises `SshProgramMissingError`."""
-    line, source = bootstrap("job_queries", f"answer({ ({**request, 'worker': target.worker})!r})", is_kept=True)
-    words = ssh_argv(target.connection, (line,), options=("-o", "BatchMode=yes", *options))
-    # A file: nothing here waits for ssh to read it.
-    with TemporaryFile() as stdin:
-        stdin.write(source)
-        stdin.seek(0)
-        session = JobSession(start_ssh(words, stdin=stdin))
-        try:
-            yield session
-        finally:
-            session.close()
-
-
-def _stream(stream: IO[bytes] | None) -> IO[bytes]:
-    if stream is None:
-        raise AssertionError("it was opened as a pipe")
-    return stream
-
-
-# Handshakes in progress at the same time.
-MAX_JOB_SESSIONS = 32
 JOB_QUERY_TIMEOUT = timedelta(seconds=30)
 # As long as `run` tries to connect to a worker, and as often.
-_RETRY_FOR = RunLimits().connect_within
-_PAUSES = tuple(timedelta(seconds=seconds) for seconds in (0.5, 1, 2, 4))
-_NO_PROGRAM = 127
-_LONGEST_ANSWER = 4 << 20
+_RETRY_FOR = RunRequest().connect_within.total_seconds()
+_PAUSES = (0.5, 1, 2, 4)
 # No home directory has more jobs than this.
 _MOST_JOBS = 100_000
 _T = TypeVar("_T")
-_A = TypeVar("_A")
 
 
 @dataclass(frozen=True, slots=True)
-class NoJobAnswer:
-    """A worker that gave no answer. `words`: the message of ssh or of the worker.
+class JobScope:
+    """The workers to ask, the nodes as written on a command line, and the job named by the user, if any.
 
-    `code`: the exit code of ssh, negative after a signal, None after a timeout. `error`: why the answer was rejected.
-    """
-
-    target: Target
-    code: int | None
-    words: str
-    error: UnexpectedAnswerError | None = None
-
-    @classmethod
-    def unexpected(cls, target: Target, error: UnexpectedAnswerError) -> NoJobAnswer:
-        """Return the value for a worker whose answer was rejected."""
-        return cls(target, 1, "", error.of(target.label))
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerJobList:
-    """The newest jobs of a worker, the newest first, and the number of all its jobs."""
-
-    shares: tuple[WorkerJob, ...]
-    total: int
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerSignalResult:
-    """Whether a signal was sent, and the job afterwards."""
-
-    was_sent: bool
-    share: WorkerJob
-
-
-@dataclass(frozen=True, slots=True)
-class JobClient:
-    """The workers to ask; `ssh_options` returns additional options of ssh for a connection.
-
-    A query that changes nothing is repeated after a broken connection, and while a worker does not accept ssh yet, for as long
-    as `run` would try. Each method returns one answer for each worker, in their order, and raises `SshProgramMissingError`.
+    `ssh_options` returns the options of a shared connection.
     """
 
     targets: Sequence[Target]
     ssh_options: Callable[[Connection], tuple[str, ...]]
-    clock: Clock
+    nodes: str = ""
+    job: str | None = None
 
-    def jobs(
-        self, *, names: Sequence[str] = (), limit: int, tail: int | None = None
-    ) -> list[WorkerJobList | NoJobAnswer]:
-        """Return the newest jobs, or those in `names`. With `tail` a share's `starts` is the position of its last lines."""
+    def open(self, target: Target, request: Mapping[str, Any], **options: Any) -> AbstractContextManager[AgentChannel]:
+        """Open a channel to a worker for a request."""
+        shared = self.ssh_options(target.connection)
+        return open_agent(target, "job_queries", request, **{"shared": shared, "is_kept": True, **options})
 
-        def parse(target: Target, value: Any) -> WorkerJobList:
-            fields = JsonFields(value, "the list")
-            shares = fields.each("jobs", partial(parse_worker_job, target), most=limit)
-            found = [share.job for share in shares]
-            for at, name in enumerate(found):
-                if names and name not in names:
-                    raise UnexpectedAnswerError(f"the list.jobs[{at}]: `{name}` was not requested")
-                if name in found[:at]:
-                    raise UnexpectedAnswerError(f"the list.jobs[{at}]: `{name}` a second time")
-            return WorkerJobList(shares, fields.get("total", parse_integer, low=len(shares), high=_MOST_JOBS))
-
-        return self._each({"do": "list", "names": list(names), "limit": limit, "tail": tail}, parse, retries=True)
-
-    def signal(self, job: str, number: int, *, wait: timedelta) -> list[WorkerSignalResult | NoJobAnswer | None]:
-        """Send a signal to all processes of a job, if it runs, and wait up to `wait` for its end. None: no such job."""
-
-        def parse(target: Target, value: Any) -> WorkerSignalResult | None:
-            if value is None:
-                return None
-            fields = JsonFields(value, "the answer")
-            share = fields.get("job", partial(parse_worker_job, target))
-            if share.job != job:
-                raise UnexpectedAnswerError(f"the answer.job: `{share.job}` was not requested")
-            return WorkerSignalResult(fields.get("sent", parse_boolean), share)
-
-        request = {"do": "signal", "name": job, "number": number, "wait": wait.total_seconds()}
-        return self._each(request, parse, patience=JOB_QUERY_TIMEOUT + wait)
-
-    def ended(self, names: Sequence[str], *, older: timedelta) -> list[Mapping[str, str] | NoJobAnswer]:
-        """Return the states of the jobs in `names`, or which of all jobs ended longer ago than `older`. Changes nothing.
-
-        A state is `ended`, `missing`, `running` or `followed` (a client reads its output).
-        """
-        request = {"do": "remove", "names": list(names), "older": older.total_seconds(), "only_looks": True}
-        return self._each(request, _parse_outcomes(names, ("ended", "missing", "running", "followed")), retries=True)
-
-    def remove(self, names: Sequence[Sequence[str]], *, older: timedelta) -> list[Mapping[str, str] | NoJobAnswer]:
-        """Remove the jobs in `names[i]` from worker `i`, except those that run; a worker without names is not asked.
-
-        Returns the outcome of each: `removed`, `missing`, `running`, `followed`.
-        """
-        outcomes = ("removed", "missing", "running", "followed")
-
-        def one(target: Target, names: Sequence[str]) -> Mapping[str, str] | NoJobAnswer:
-            request = {"do": "remove", "names": list(names), "older": older.total_seconds(), "only_looks": False}
-            options = self.ssh_options(target.connection)
-            return _ask(target, request, _parse_outcomes(names, outcomes), options, JOB_QUERY_TIMEOUT) if names else {}
-
-        return _in_parallel(one, self.targets, names)
-
-    def _each(
+    def ask(
         self,
-        request: dict[str, Any],
-        parse: Callable[[Target, Any], _T],
+        target: Target,
+        request: Mapping[str, Any],
+        parse: Callable[[Any], _T],
         *,
-        patience: timedelta = JOB_QUERY_TIMEOUT,
-        retries: bool = False,
-    ) -> list[_T | NoJobAnswer]:
-        """Ask each worker; with `retries` again after a broken connection."""
+        within: timedelta = JOB_QUERY_TIMEOUT,
+        is_repeatable: bool = True,
+    ) -> _T:
+        """Ask one worker. A question that changes nothing is repeated while the worker does not accept ssh yet.
 
-        def ask(target: Target, options: tuple[str, ...]) -> _T | NoJobAnswer:
-            return _ask(target, request, parse, options, patience)
-
-        answers = _in_parallel(ask, self.targets, [self.ssh_options(target.connection) for target in self.targets])
-        until = self.clock.monotonic() + _RETRY_FOR
-        for tries in count(1) if retries else ():
-            pause = _PAUSES[min(tries, len(_PAUSES)) - 1]
-            cut = [
-                index
-                for index, answer in enumerate(answers)
-                if isinstance(answer, NoJobAnswer) and is_retriable_end(answer.code, answer.words, is_first=tries == 1)
-            ]
-            if not cut or self.clock.monotonic() + pause > until:
-                break
-            self.clock.sleep(pause)
+        Raises `AgentError`, `UnexpectedAnswerError` and `SshProgramMissingError`.
+        """
+        until = time.monotonic() + _RETRY_FOR
+        options: dict[str, Any] = {}
+        for pause in chain(_PAUSES, repeat(_PAUSES[-1])):
+            try:
+                with self.open(target, request, **options) as channel:
+                    return parse(channel.read(within))
+            except AgentError as error:
+                # A shared connection hides the messages of its ProxyCommand; the program has not begun.
+                is_hidden = not options and error.ssh_stderr == "" and not error.has_begun
+                may_repeat = is_repeatable and error.is_retriable and time.monotonic() + pause <= until
+                if not is_hidden and not may_repeat:
+                    raise
+            if not is_hidden:
+                time.sleep(pause)
             # A shared connection may be what broke.
-            second = _in_parallel(ask, [self.targets[index] for index in cut], [NEW_CONNECTION] * len(cut))
-            for index, answer in zip(cut, second, strict=True):
-                answers[index] = answer
-        return answers
+            options = {"shared": None}
+        raise AssertionError("the loop does not end")
 
 
-def _in_parallel(act: Callable[[Target, _A], _T], targets: Sequence[Target], each: Sequence[_A]) -> list[_T]:
-    """Call `act` for each worker with its value from `each`; return the results in their order."""
-    with ThreadPoolExecutor(min(MAX_JOB_SESSIONS, len(targets)) or 1) as pool:
-        return list(pool.map(act, targets, each))
+def read_output(scope: JobScope, shares: Sequence[WorkerJob], streams: WorkerOutputStreams) -> list[TpuctlError]:
+    """Pass on the output of jobs from `starts` to `sizes`; return why workers could not be read.
 
-
-def _parse_outcomes(names: Sequence[str], outcomes: Sequence[str]) -> Callable[[Target, Any], Mapping[str, str]]:
-    """Return a parser for an answer about these jobs; without names, about any."""
-
-    def parse(target: Target, value: Any) -> Mapping[str, str]:  # noqa: ARG001  # all parsers are called alike
-        found = {}
-        for at, (name, outcome) in enumerate(parse_object(value, "the answer").items()):
-            if names and name not in names:
-                raise UnexpectedAnswerError(f"{preview(name)} was not requested")
-            found[parse_job_name(name, f"name {at}")] = parse_choice(outcome, name, outcomes)
-        return found
-
-    return parse
-
-
-def explain_no_answers(no_answers: Iterable[NoJobAnswer]) -> list[TpuctlError]:
-    """Return why workers gave no answer: one error for all workers of a node that share a cause."""
-    unanswered = list(no_answers)
-    silent = [one for one in unanswered if one.error is None]
-    late = [one for one in silent if one.code is None]
-    apart = [one for one in silent if one.code == SSH_FAILED]
-    errors: list[TpuctlError] = [one.error for one in unanswered if one.error is not None]
-    errors += [
-        RemoteCommandError(
-            f"worker {one.target.label}: {local_signal(one.code) or one.words or f'the session ended with {one.code}'}"
-        )
-        for one in silent
-        if one.code not in {None, SSH_FAILED}
-    ]
-    for group, waited in ((apart, None), (late, JOB_QUERY_TIMEOUT)):
-        if group:
-            seen = collect_failure_context(group[0].target, waited=waited)
-            errors += explain_ssh_failures([(one.target, one.words) for one in group], seen)
+    Memory is bounded: a worker waits for its turn with a full pipe. Raises `SshProgramMissingError`.
+    """
+    readers = [_OutputReader(scope, share, streams) for share in shares]
+    errors: list[TpuctlError] = []
+    with ExitStack() as stack:
+        channels: list[AgentChannel] = []
+        for index, reader in enumerate(readers):
+            ahead = readers[len(channels) : index + MAX_CHANNELS]
+            channels += [stack.enter_context(one.open()) for one in ahead]
+            try:
+                reader.read(channels[index])
+            except UnexpectedAnswerError as error:
+                errors.append(error.of(reader.target.label))
+            except AgentError as error:
+                errors.append(error)
+            streams.ended(reader.target)
     return errors
 
 
-def _ask(
-    target: Target,
-    request: Mapping[str, Any],
-    parse: Callable[[Target, Any], _T],
-    options: tuple[str, ...],
-    patience: timedelta,
-) -> _T | NoJobAnswer:
-    try:
-        with open_job_session(target, request, options) as session:
-            output = session.answer(patience, most=MAX_LOGIN_BANNER + _LONGEST_ANSWER)
-            code, words = session.end(), session.words()
-        if JOB_MARK not in output:
-            if code == SSH_FAILED and options and not words and options != NEW_CONNECTION:
-                # A shared connection hides the messages of its ProxyCommand.
-                return _ask(target, request, parse, NEW_CONNECTION, patience)
-            if code == _NO_PROGRAM:
-                words = words or "`python3` is not installed on it"
-            return NoJobAnswer(target, code, words)
-        frames = FrameDecoder(_LONGEST_ANSWER).feed(output)
-        if not frames and code != 0:
-            return NoJobAnswer(target, code, words or "its answer is incomplete")
-        return _read(target, frames, parse, may_miss=request["do"] == "signal")
-    except UnexpectedAnswerError as error:
-        return NoJobAnswer.unexpected(target, error)
+class _OutputReader:
+    """Reads the output of one worker. A broken connection is replaced, and reading continues where it broke."""
 
+    def __init__(self, scope: JobScope, share: WorkerJob, streams: WorkerOutputStreams) -> None:
+        self.target = share.target
+        self._scope, self._share, self._streams = scope, share, streams
+        # The position in stdout and in stderr, in bytes.
+        self._at = list(share.starts)
 
-def _read(
-    target: Target, frames: Sequence[tuple[WorkerFrame, bytes]], parse: Callable[[Target, Any], _T], *, may_miss: bool
-) -> _T | NoJobAnswer:
-    """Parse the one frame of an answer. Raises `UnexpectedAnswerError`."""
-    if len(frames) != 1:
-        raise UnexpectedAnswerError(f"{len(frames)} frames where one is expected")
-    kind, payload = frames[0]
-    match kind:
-        case WorkerFrame.REFUSED:
-            return NoJobAnswer(target, 1, one_line(payload.decode(errors="replace")))
-        case WorkerFrame.EXIT:
-            return parse(target, parse_answer(payload))
-        case WorkerFrame.MISSING if may_miss and not payload:
-            return parse(target, None)
-        case _:
-            raise UnexpectedAnswerError(f"a frame `{kind.name}` as an answer")
+    def open(self, **options: Any) -> AbstractContextManager[AgentChannel]:
+        """Request what is left to read."""
+        parts = list(zip(self._at, self._share.sizes, strict=True))
+        request = {"do": "read", "name": self._share.job, "parts": parts}
+        return self._scope.open(self.target, request, longest=LONGEST_FRAME, **options)
+
+    def read(self, channel: AgentChannel) -> None:
+        """Read to the end, over several connections if they break. Raises `AgentError`, `UnexpectedAnswerError`."""
+        pauses = iter(_READ_PAUSES)
+        with ExitStack() as stack:
+            while True:
+                before = sum(self._at)
+                try:
+                    return self._pass_on(channel)
+                except AgentError as error:
+                    # No limit as long as each connection brings something.
+                    if sum(self._at) > before:
+                        pauses = iter(_READ_PAUSES)
+                    pause = next(pauses, None)
+                    if not error.is_retriable or pause is None:
+                        raise
+                    time.sleep(pause)
+                    channel = stack.enter_context(self.open(shared=None))
+
+    def _pass_on(self, channel: AgentChannel) -> None:
+        """Pass on the output of one connection and advance the position."""
+        for kind, payload in channel.frames(JOB_QUERY_TIMEOUT):
+            is_error = kind in {WorkerFrame.ERR, WorkerFrame.ERR_GONE}
+            match kind:
+                case WorkerFrame.OUT | WorkerFrame.ERR:
+                    self._move(len(payload), is_error=is_error)
+                    self._streams.output(self.target, payload, is_error=is_error)
+                case WorkerFrame.OUT_GONE | WorkerFrame.ERR_GONE:
+                    gone = parse_decimal(payload, "bytes that are not stored", low=1)
+                    self._move(gone, is_error=is_error)
+                    self._streams.note(self.target, f"{gone} bytes of its output are no longer stored")
+                case WorkerFrame.EXIT if not payload:
+                    return
+                case WorkerFrame.MISSING if not payload:
+                    raise AgentError(self.target, "the job no longer exists")
+                case WorkerFrame.REFUSED:
+                    raise AgentError(self.target, one_line(payload.decode(errors="replace")))
+                case _:
+                    raise UnexpectedAnswerError(f"a frame `{kind.name}` within the output of the job")
+        raise channel.failure()
+
+    def _move(self, size: int, *, is_error: bool) -> None:
+        """Advance the position. Raises `UnexpectedAnswerError` beyond the requested end."""
+        self._at[is_error] += size
+        end = self._share.sizes[is_error]
+        if not size or self._at[is_error] > end:
+            raise UnexpectedAnswerError(f"{size} bytes of output, to {self._at[is_error]} of {end}")
 
 
 # Before reconnecting to a worker.
-_READ_RETRY_DELAYS = (timedelta(seconds=0.5), timedelta(seconds=2), timedelta(seconds=5))
-
-
-@dataclass(slots=True)
-class _OutputPosition:
-    """The output to read from one worker. `at`: the position in stdout and in stderr, in bytes."""
-
-    share: WorkerJob
-    at: list[int]
-
-    @property
-    def request(self) -> dict[str, object]:
-        parts = list(zip(self.at, self.share.sizes, strict=True))
-        return {"do": "read", "name": self.share.job, "parts": parts}
-
-    def move(self, index: int, size: int) -> None:
-        """Advance the position by `size`. Raises `UnexpectedAnswerError` beyond the requested end."""
-        self.at[index] += size
-        if not size or self.at[index] > self.share.sizes[index]:
-            raise UnexpectedAnswerError(f"{size} bytes of output, to {self.at[index]} of {self.share.sizes[index]}")
-
-
-class JobOutputReader:
-    """Reads workers and passes their output on. A broken connection is replaced, and reading continues where it broke."""
-
-    def __init__(self, sink: OutputSink, ssh_options: Callable[[Connection], tuple[str, ...]], clock: Clock) -> None:
-        self._sink, self._ssh_options, self._clock = sink, ssh_options, clock
-
-    def read(self, shares: Sequence[WorkerJob]) -> list[NoJobAnswer]:
-        """Pass on the output of jobs from `starts` to `sizes`; return the workers that could not be read.
-
-        Memory is bounded: a worker waits for its turn with a full pipe. Raises `SshProgramMissingError`.
-        """
-        parts = [_OutputPosition(share, list(share.starts)) for share in shares]
-        silent = []
-        with ExitStack() as stack:
-            sessions: dict[int, JobSession] = {}
-            for index, part in enumerate(parts):
-                for ahead in range(len(sessions), min(index + MAX_JOB_SESSIONS, len(parts))):
-                    sessions[ahead] = stack.enter_context(self._open(parts[ahead]))
-                if no_answer := self._read_worker(part, sessions[index]):
-                    silent.append(no_answer)
-                self._sink.ended(part.share.result)
-        return silent
-
-    def _open(self, part: _OutputPosition) -> AbstractContextManager[JobSession]:
-        return open_job_session(part.share.target, part.request, self._ssh_options(part.share.target.connection))
-
-    def _read_worker(self, part: _OutputPosition, session: JobSession) -> NoJobAnswer | None:
-        """Read one worker to the end, over several connections if they break."""
-        before, tries = list(part.at), 0
-        no_answer = self._pass_on(part, session)
-        while no_answer is not None and is_retriable_end(no_answer.code, no_answer.words, is_first=not tries):
-            # No limit as long as each connection brings something.
-            tries = 0 if part.at != before else tries
-            if tries == len(_READ_RETRY_DELAYS):
-                break
-            self._clock.sleep(_READ_RETRY_DELAYS[tries])
-            before, tries = list(part.at), tries + 1
-            with self._open(part) as again:
-                no_answer = self._pass_on(part, again)
-        return no_answer
-
-    def _pass_on(self, part: _OutputPosition, session: JobSession) -> NoJobAnswer | None:
-        """Pass on the output of one connection and advance the position; return why it ended before all was read."""
-        decoder, target = FrameDecoder(), part.share.target
-        try:
-            while data := session.read(JOB_QUERY_TIMEOUT):
-                for kind, payload in decoder.feed(data):
-                    match kind:
-                        case WorkerFrame.OUT | WorkerFrame.ERR:
-                            part.move(kind is WorkerFrame.ERR, len(payload))
-                            self._sink.output(target, payload, is_error=kind is WorkerFrame.ERR)
-                        case WorkerFrame.OUT_GONE | WorkerFrame.ERR_GONE:
-                            gone = parse_decimal(payload, "bytes that are not stored", low=1)
-                            part.move(kind is WorkerFrame.ERR_GONE, gone)
-                            self._sink.note(target, f"{gone} bytes of its output are no longer stored")
-                        case WorkerFrame.EXIT if not payload:
-                            return None
-                        case WorkerFrame.MISSING if not payload:
-                            return NoJobAnswer(target, 1, "the job no longer exists")
-                        case WorkerFrame.REFUSED:
-                            return NoJobAnswer(target, 1, one_line(payload.decode(errors="replace")))
-                        case _:
-                            return NoJobAnswer.unexpected(
-                                target, UnexpectedAnswerError(f"a frame `{kind.name}` within the output of the job")
-                            )
-        except UnexpectedAnswerError as error:
-            return NoJobAnswer.unexpected(target, error)
-        return NoJobAnswer(target, None if data is None else session.end(), session.words())
+_READ_PAUSES = (0.5, 2, 5)
 
 
 # Of each worker: enough for all to name the same newest job, although it was started on some of them only.
@@ -647,6 +337,11 @@ class Job:
 
     name: str
     shares: tuple[WorkerJob, ...]
+
+    @property
+    def targets(self) -> list[Target]:
+        """Its workers."""
+        return [share.target for share in self.shares]
 
     @property
     def age(self) -> timedelta:
@@ -681,41 +376,54 @@ class Job:
     @property
     def is_running(self) -> bool:
         """Whether it runs on any worker."""
-        return any(share.state is JobState.RUNNING for share in self.shares)
+        return any(share.result is None for share in self.shares)
 
 
 @dataclass(frozen=True, slots=True)
 class JobListing:
-    """All jobs, the newest first; the workers that did not answer; and how many jobs were left out, at least."""
+    """All jobs, the newest first; why workers did not answer, by worker; and how many jobs were left out, at least."""
 
     jobs: tuple[Job, ...]
-    silent: tuple[NoJobAnswer, ...] = ()
+    silent: Mapping[str, TpuctlError]
     left_out: int = 0
 
     @property
     def errors(self) -> list[TpuctlError]:
-        """Why workers did not answer."""
-        return explain_no_answers(self.silent)
+        """Why workers did not answer, one error for each cause."""
+        return explain_agent_errors(self.silent.values())
 
 
 def list_jobs(
-    workers: JobClient, *, names: Sequence[str] = (), limit: int = _NEWEST, tail: int | None = None
+    scope: JobScope, *, names: Sequence[str] = (), limit: int = _NEWEST, tail: int | None = None
 ) -> JobListing:
-    """Ask all workers for their newest jobs, or for those in `names`. Raises `SshProgramMissingError`."""
-    answers = workers.jobs(names=names, limit=limit, tail=tail)
-    lists = [answer for answer in answers if not isinstance(answer, NoJobAnswer)]
-    jobs = group_jobs(share for answer in lists for share in answer.shares)
-    left_out = max([len(jobs) - limit, *(answer.total - len(answer.shares) for answer in lists)], default=0)
-    silent = tuple(answer for answer in answers if isinstance(answer, NoJobAnswer))
-    return JobListing(jobs[:limit], silent, max(0, left_out))
+    """Ask all workers for their newest jobs, or for those in `names`. Raises `SshProgramMissingError`.
 
+    With `tail` a share's `starts` is the position of its last lines.
+    """
+    request = {"do": "list", "names": list(names), "limit": limit, "tail": tail}
 
-def group_jobs(shares: Iterable[WorkerJob]) -> tuple[Job, ...]:
-    """Group the workers' answers by job; the newest job first."""
-    jobs: dict[str, list[WorkerJob]] = {}
-    for share in shares:
-        jobs.setdefault(share.job, []).append(share)
-    return tuple(sorted((Job(name, tuple(found)) for name, found in jobs.items()), key=lambda job: job.age))
+    def parse(target: Target, value: Any) -> tuple[tuple[WorkerJob, ...], int]:
+        fields = JsonFields(value, "the list")
+        shares = fields.each("jobs", partial(parse_worker_job, target), most=limit)
+        found = [share.job for share in shares]
+        for at, name in enumerate(found):
+            if names and name not in names:
+                raise UnexpectedAnswerError(f"the list.jobs[{at}]: `{name}` was not requested")
+            if name in found[:at]:
+                raise UnexpectedAnswerError(f"the list.jobs[{at}]: `{name}` a second time")
+        return shares, fields.get("total", parse_integer, low=len(shares), high=_MOST_JOBS)
+
+    outcomes = on_each_worker(lambda target: scope.ask(target, request, partial(parse, target)), scope.targets)
+    answers = [one.get() for one in outcomes if one.error is None]
+    grouped: dict[str, list[WorkerJob]] = {}
+    for shares, _ in answers:
+        for share in shares:
+            grouped.setdefault(share.job, []).append(share)
+    jobs = sorted((Job(name, tuple(found)) for name, found in grouped.items()), key=lambda job: job.age)
+    left_out = max([0, len(jobs) - limit, *(total - len(shares) for shares, total in answers)])
+    return JobListing(
+        tuple(jobs[:limit]), {one.item.label: one.error for one in outcomes if one.error is not None}, left_out
+    )
 
 
 def choose_job(listing: JobListing, name: str | None, nodes: str, *, running_first: bool = False) -> Job:
@@ -744,90 +452,122 @@ def job_not_found(name: str | None, nodes: str) -> NotFoundError:
 
 @dataclass(frozen=True, slots=True)
 class JobSignalResult:
-    """The job after the signal, the workers that received it, and the workers that did not answer."""
+    """The job after the signal, the workers that received it, and why workers did not answer."""
 
     job: Job
     sent: tuple[Target, ...]
-    silent: tuple[NoJobAnswer, ...]
-
-    @property
-    def errors(self) -> list[TpuctlError]:
-        """Why workers did not answer."""
-        return explain_no_answers(self.silent)
+    errors: Sequence[TpuctlError]
 
 
-@dataclass(frozen=True, slots=True)
-class JobRemoval:
-    """The jobs that were removed; why others that were named were not, and why workers did not answer."""
-
-    removed: tuple[str, ...]
-    errors: tuple[TpuctlError, ...]
-
-
-def signal_job(workers: JobClient, name: str, number: int, *, wait: timedelta, nodes: str) -> JobSignalResult:
+def signal_job(scope: JobScope, name: str, number: int, *, wait: timedelta) -> JobSignalResult:
     """Send a signal to all processes of a job on all workers where it runs, and wait up to `wait` for its end.
 
     Raises `NotFoundError` if no worker has it; if workers did not answer, their error instead.
     """
-    answers = workers.signal(name, number, wait=wait)
-    silent = tuple(answer for answer in answers if isinstance(answer, NoJobAnswer))
-    answered = [answer for answer in answers if isinstance(answer, WorkerSignalResult)]
+    request = {"do": "signal", "name": name, "number": number, "wait": wait.total_seconds()}
+
+    def parse(target: Target, value: Any) -> tuple[WorkerJob, bool] | None:
+        if value is None:
+            return None
+        fields = JsonFields(value, "the answer")
+        share = fields.get("job", partial(parse_worker_job, target))
+        if share.job != name:
+            raise UnexpectedAnswerError(f"the answer.job: `{share.job}` was not requested")
+        return share, fields.get("sent", parse_boolean)
+
+    def send(target: Target) -> tuple[WorkerJob, bool] | None:
+        within = JOB_QUERY_TIMEOUT + wait
+        return scope.ask(target, request, partial(parse, target), within=within, is_repeatable=False)
+
+    outcomes = on_each_worker(send, scope.targets)
+    errors = explain_agent_errors(one.error for one in outcomes if one.error is not None)
+    answered = [one.value for one in outcomes if one.value is not None]
     if not answered:
-        raise explain_no_answers(silent)[0] if silent else job_not_found(name, nodes)
-    sent = tuple(one.share.target for one in answered if one.was_sent)
-    return JobSignalResult(Job(name, tuple(one.share for one in answered)), sent, silent)
+        raise errors[0] if errors else job_not_found(name, scope.nodes)
+    sent = tuple(share.target for share, was_sent in answered if was_sent)
+    return JobSignalResult(Job(name, tuple(share for share, _ in answered)), sent, errors)
 
 
-def remove_jobs(workers: JobClient, names: Sequence[str], *, older: timedelta, nodes: str) -> JobRemoval:
+def remove_jobs(
+    scope: JobScope, names: Sequence[str], *, older: timedelta
+) -> tuple[Sequence[str], Sequence[TpuctlError]]:
     """Remove the jobs in `names`, or all that ended longer ago than `older`, with their output.
 
-    A job that runs on any worker is removed from none. If a worker does not answer, nothing is removed. Raises
-    `SshProgramMissingError`.
+    A job that runs on any worker is removed from none. If a worker does not answer, nothing is removed. Returns the jobs that
+    were removed; why others that were named were not, and why workers did not answer. Raises `SshProgramMissingError`.
     """
-    answers = workers.ended(names, older=older)
-    if silent := [answer for answer in answers if isinstance(answer, NoJobAnswer)]:
-        return JobRemoval((), tuple(explain_no_answers(silent)))
-    outcomes: dict[str, dict[str, list[Target]]] = {}
-    states = [answer for answer in answers if not isinstance(answer, NoJobAnswer)]
-    for target, answer in zip(workers.targets, states, strict=True):
-        for name, outcome in answer.items():
-            outcomes.setdefault(name, {}).setdefault(outcome, []).append(target)
-    errors: list[TpuctlError] = []
-    for name in names:
-        found = outcomes.get(name, {})
-        in_use = next((one for one in ("running", "followed") if one in found), None)
-        if in_use is not None:
-            what, hint = {
-                "running": ("runs", f"terminate it: `tpuctl kill {nodes} {name}`"),
-                "followed": ("is being followed", "try again when its client has ended"),
-            }[in_use]
-            where = ", ".join(target.label for target in found[in_use])
-            errors.append(ConflictError(f"job `{name}` {what} on worker {where}; nothing was removed", hint=hint))
-        elif "ended" not in found:
-            errors.append(job_not_found(name, nodes))
-    ended = sorted(
-        name for name, found in outcomes.items() if "ended" in found and not {"running", "followed"} & set(found)
-    )
-    if not ended:
-        return JobRemoval((), tuple(errors))
+
+    def ask(target: Target, asked: Sequence[str], done: str) -> dict[str, str]:
+        """Return the outcome of each job by name: `done`, `missing`, `running`, or `followed` by a client."""
+        only_looks = done == "ended"
+        request = {"do": "remove", "names": list(asked), "older": older.total_seconds(), "only_looks": only_looks}
+        parse = partial(_parse_outcomes, names=asked, allowed=(done, "missing", "running", "followed"))
+        return scope.ask(target, request, parse, is_repeatable=only_looks)
+
+    looked = on_each_worker(lambda target: ask(target, names, "ended"), scope.targets)
+    if errors := explain_agent_errors(one.error for one in looked if one.error is not None):
+        return (), errors
+    places: dict[str, dict[str, list[str]]] = {name: {} for name in names}
+    for one in looked:
+        for name, outcome in one.get().items():
+            places.setdefault(name, {}).setdefault(outcome, []).append(one.item.label)
+    ended = []
+    for name, found in places.items():
+        in_use = next((outcome for outcome in _IN_USE if outcome in found), None)
+        if in_use is None and "ended" in found:
+            ended.append(name)
+        elif name in names and in_use is not None:
+            what, hint = _IN_USE[in_use]
+            text = f"job `{name}` {what} on worker {', '.join(found[in_use])}; nothing was removed"
+            errors.append(ConflictError(text, hint=hint.format(nodes=scope.nodes, name=name)))
+        elif name in names:
+            errors.append(job_not_found(name, scope.nodes))
     # Each worker removes only what it reported itself: the answer of one changes nothing on another.
-    theirs = [[name for name in ended if answer.get(name) == "ended"] for answer in states]
-    removed = workers.remove(theirs, older=older)
-    silent = [answer for answer in removed if isinstance(answer, NoJobAnswer)]
-    return JobRemoval(tuple(ended), (*errors, *explain_no_answers(silent)))
+    theirs = {one.item.label: [name for name in ended if one.get().get(name) == "ended"] for one in looked}
+    asked = [target for target in scope.targets if theirs[target.label]]
+    removed = on_each_worker(lambda target: ask(target, theirs[target.label], "removed"), asked)
+    return sorted(ended), [*errors, *explain_agent_errors(one.error for one in removed if one.error is not None)]
 
 
-JOB_HEADER = ("JOB", "STARTED", "STATE", "DURATION", "KIND", "COMMAND")
+# Why a job is not removed.
+_IN_USE = {
+    "running": ("runs", "terminate it: `tpuctl kill {nodes} {name}`"),
+    "followed": ("is being followed", "try again when its client has ended"),
+}
+
+
+def _parse_outcomes(value: Any, *, names: Sequence[str], allowed: Sequence[str]) -> dict[str, str]:
+    """Parse an answer about these jobs; without names, about any."""
+    found = {}
+    for at, (name, outcome) in enumerate(parse_object(value, "the answer").items()):
+        if names and name not in names:
+            raise UnexpectedAnswerError(f"{preview(name)} was not requested")
+        found[parse_job_name(name, f"name {at}")] = parse_choice(outcome, name, allowed)
+    return found
+
+
 # More workers than these are counted, not named.
 _NAMED = 3
-_ORDER = (JobState.RUNNING, JobState.LOST, JobState.SIGNALED, JobState.EXITED)
+_ORDER = ("running", "lost", "signaled", "exited")
+
+
+def jobs_view(listing: JobListing, nodes: str) -> View:
+    """Return the view of a list of jobs."""
+    rows = [job_row(job) for job in listing.jobs]
+    return table_view(
+        ("JOB", "STARTED", "STATE", "DURATION", "KIND", "COMMAND"),
+        rows,
+        value=lambda: [job_json(job) for job in listing.jobs],
+        names=lambda: [job.name for job in listing.jobs],
+        empty=None if listing.silent else f"no jobs on `{nodes}`",
+    )
 
 
 def job_row(job: Job) -> tuple[Cell, ...]:
     """Return the row of one job."""
     states = {share.state for share in job.shares}
-    style = "green" if JobState.RUNNING in states else ""
-    if states & {JobState.LOST, JobState.SIGNALED} or any(share.code for share in job.shares):
+    style = "green" if "running" in states else ""
+    if states & {"lost", "signaled"} or any(share.result and share.result.code for share in job.shares):
         style = "red"
     duration = Cell("")
     if job.duration is not None:
@@ -847,16 +587,21 @@ def job_row(job: Job) -> tuple[Cell, ...]:
 def job_state(shares: Sequence[WorkerJob]) -> str:
     """Return the state of a job: `running on 8 workers`, `exited 0`, `exited 1 on worker 5, exited 0 on 7 workers`."""
     groups: dict[str, list[WorkerJob]] = {}
-    # Running first, then failures.
-    for share in sorted(shares, key=lambda one: (_ORDER.index(one.state), one.code == 0, one.code or 0)):
+
+    def rank(share: WorkerJob) -> tuple[int, bool, int]:
+        """Sort running ones first, then failures."""
+        code = share.result.code if share.result else None
+        return _ORDER.index(share.state), code == 0, code or 0
+
+    for share in sorted(shares, key=rank):
         groups.setdefault(_share_state(share), []).append(share)
-    if len(groups) == 1 and (len(shares) == 1 or shares[0].state is not JobState.RUNNING):
+    if len(groups) == 1 and (len(shares) == 1 or shares[0].result is not None):
         return next(iter(groups))
     where = {how: worker_names([share.target for share in group], len(shares)) for how, group in groups.items()}
     return ", ".join(f"{how} on {place}" for how, place in where.items())
 
 
-def job_json(job: Job, *, sandbox: bool) -> dict[str, Any]:
+def job_json(job: Job) -> dict[str, Any]:
     """Return the form for scripts. Times of day are by the workers' clocks."""
     return {
         "job": job.name,
@@ -870,34 +615,32 @@ def job_json(job: Job, *, sandbox: bool) -> dict[str, Any]:
                 "nodeId": share.target.node.name.node_id,
                 "zone": share.target.node.name.zone,
                 "worker": share.target.worker,
-                "state": str(share.state),
+                "state": share.state,
                 "started": format_timestamp(share.began),
-                "exitCode": share.code,
-                "signal": share.signal,
+                "exitCode": share.result.code if share.result else None,
+                "signal": share.result.signal if share.result else None,
                 "seconds": _total(share.duration),
                 "followed": share.is_followed,
                 "stdoutBytes": share.sizes[0],
                 "stderrBytes": share.sizes[1],
-                **({"timedOut": True} if share.was_late else {}),
-                **({"diskFull": True} if share.disk_was_full else {}),
+                **({"timedOut": True} if share.result and share.result.was_late else {}),
+                **({"diskFull": True} if share.result and share.result.disk_was_full else {}),
             }
             for share in job.shares
         ],
-        **({"sandbox": True} if sandbox else {}),
     }
 
 
 def _share_state(share: WorkerJob) -> str:
-    match share.state:
-        case JobState.EXITED | JobState.SIGNALED if share.was_late:
-            return f"timed out (exit {share.code})"
-        case JobState.EXITED:
-            return f"exited {share.code}"
-        case JobState.SIGNALED:
-            by = f"ended by {signal_name(share.signal or 0)}"
-            return f"{by}: no client followed it" if share.was_abandoned else by
-        case _:
-            return str(share.state)
+    result = share.result
+    if result is None or result.outcome is WorkerOutcome.LOST:
+        return share.state
+    if result.was_late:
+        return f"timed out (exit {result.code})"
+    if result.outcome is WorkerOutcome.EXITED:
+        return f"exited {result.code}"
+    by = f"ended by {signal_name(result.signal or 0)}"
+    return f"{by}: no client followed it" if result.was_abandoned else by
 
 
 def worker_names(targets: Sequence[Target], total: int) -> str:

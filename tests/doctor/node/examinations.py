@@ -17,29 +17,26 @@ from tpuctl.doctor.doctor_facts import (
     LogFolderState,
     OomKills,
     PythonEnvironment,
-    StartupResult,
-    TpuUse,
     TpuVariables,
-    WorkerFacts,
     WorkerMemory,
     WorkerReport,
 )
 from tpuctl.models.node import Node
 from tpuctl.nodes.conditions import StartupState
+from tpuctl.nodes.inspection import InspectionReport
+from tpuctl.ssh.tpu_holders import HoldersFound
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 HEALTHY = WorkerReport(
     offset=ClockOffset(timedelta(seconds=-0.1), timedelta(seconds=0.5)),
     kernel="6.8.0",
-    python="3.10.12",
     uptime=Known(timedelta(hours=20)),
-    disks=Known((FileSystemUsage("/", 100 << 30, 60 << 30, 40, 10),)),
+    disks=Known((FileSystemUsage("/", 60 << 30, 40, 10),)),
     logs=Known(LogFolder("/tmp/tpu_logs", LogFolderState.WRITABLE, 1 << 20, 3, is_complete=True)),
     memory=Known(WorkerMemory(400 << 30, 300 << 30)),
     oom_kills=Known(OomKills(0)),
-    tpu_use=Known(TpuUse()),
-    chips=Known(4),
-    startup_result=Known(StartupResult(StartupState.DONE)),
+    tpu_use=Known(HoldersFound((), None, hidden=0, is_root=True)),
+    inspection=Known(InspectionReport(StartupState.DONE, chips=4)),
     variables=Known(TpuVariables()),
     environments=Known(()),
     is_synchronized=Known(value=True),
@@ -66,8 +63,8 @@ def node(**fields: Any) -> Node:
 
 def seen(*changes: dict[str, Any], **fields: Any) -> AllWorkersFacts:
     """Return the facts about workers, each healthy except for its changes; `fields` are the node's."""
-    workers = tuple(WorkerFacts(number, Known(replace(HEALTHY, **one))) for number, one in enumerate(changes))
-    return AllWorkersFacts(node=node(**fields), now=NOW, expected=tuple(range(len(changes))), workers=workers)
+    answers = {number: Known(replace(HEALTHY, **one)) for number, one in enumerate(changes)}
+    return AllWorkersFacts(node=node(**fields), now=NOW, answers=answers)
 
 
 def problems(rule: CheckRule[Any], facts: object) -> list[str]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from datetime import timedelta
 from getpass import getuser
@@ -17,6 +15,7 @@ import pytest
 from tests.conftest import Console, Result, Sandbox
 from tests.doctor.node.conftest import INODES, ROOM, Worker
 from tests.lifecycle import one_face, put
+from tests.tpuctl_process import run_tpuctl
 from tests.workers.holding import holding
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.state import SandboxState
@@ -111,7 +110,7 @@ def test_doctor_node_unreachable_worker_does_not_hide_the_others(
 
     assert bad(found) == [
         "error TPU966 workers 2-3: cannot be reached: ssh: no route",
-        "unknown TPU967 worker 1: it sent no report: it has no `python3`, which the examination needs",
+        "unknown TPU967 worker 1: it sent no report: `python3` is not installed there (sh: 1: exec: python3: not found)",
     ]
     assert [one["subject"] for one in found if one["id"] == "TPU975"] == ["worker 0"]
 
@@ -195,9 +194,7 @@ def test_doctor_node_with_a_real_sshd_reads_the_report(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "TPUCTL_STATE_DIR": str(folder), "TPUCTL_SANDBOX": "1"}
 
     def run(*arguments: str) -> Result:
-        words = [sys.executable, "-m", "tpuctl", *arguments]
-        paths = {**environ, "PATH": os.environ["PATH"]}
-        done = subprocess.run(words, env=paths, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        done = run_tpuctl(arguments, env={**environ, "PATH": os.environ["PATH"]}, cwd=tmp_path, text=True)
         return done.stdout, done.stderr, done.returncode
 
     assert bad(findings(run)) == [

@@ -22,23 +22,23 @@ from tpuctl.doctor.doctor_facts import (
     LogFolderState,
     OomKills,
     PythonEnvironment,
-    StartupResult,
-    TpuHolder,
-    TpuUse,
     TpuVariables,
     WorkerMemory,
     WorkerReport,
 )
-from tpuctl.doctor.node_probes import examination_program, parse_examination
+from tpuctl.doctor.node_probes import examination_request, parse_examination
 from tpuctl.nodes.conditions import StartupState
+from tpuctl.nodes.inspection import InspectionReport
 from tpuctl.ssh.agent import bootstrap
+from tpuctl.ssh.answers import UnexpectedAnswerError
+from tpuctl.ssh.channel import FrameDecoder, WorkerFrame
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def examine(worker: Worker, *, patience: float = 5, **environ: str) -> tuple[dict[str, Any], WorkerReport]:
-    """Run the program on a worker. Return its report as JSON and parsed."""
-    line, program = examination_program(timedelta(seconds=patience))
+def answer_of(worker: Worker, request: dict[str, Any], **environ: str) -> Any:
+    """Run the program on a worker, and return the JSON of its only frame."""
+    line, program = bootstrap("worker_facts", f"run_agent(serve_worker_facts, {request!r})")
     clean = {key: value for key, value in os.environ.items() if key not in {"VIRTUAL_ENV", "CONDA_PREFIX"}}
     paths = {
         "TPUCTL_DEVICE_ROOT": str(worker.root),
@@ -46,15 +46,26 @@ def examine(worker: Worker, *, patience: float = 5, **environ: str) -> tuple[dic
         "PATH": f"{worker.programs}:{os.environ['PATH']}",
         "SHELL": "/bin/sh",
     }
-    before = datetime.now(UTC)
     done = subprocess.run(
-        ["sh", "-c", line], input=program.encode(), capture_output=True, env=clean | paths | environ, check=True
+        ["sh", "-c", line], input=program, capture_output=True, env=clean | paths | environ, check=True
     )
-    (text,) = [one for one in done.stdout.decode().splitlines() if one.startswith("tpuctl-examination ")]
-    text = text.removeprefix("tpuctl-examination ")
-    report = parse_examination(text, before, datetime.now(UTC))
-    assert isinstance(report, Known)
-    return json.loads(text), report.value
+    ((kind, payload),) = FrameDecoder(1 << 20).feed(done.stdout)
+    assert kind is WorkerFrame.EXIT
+    return json.loads(payload)
+
+
+def examine(worker: Worker, *, patience: float = 5, **environ: str) -> tuple[dict[str, Any], WorkerReport]:
+    """Run the program on a worker. Return its report as JSON and parsed."""
+    before = datetime.now(UTC)
+    answer = answer_of(worker, examination_request(timedelta(seconds=patience)), **environ)
+    return answer, parse_examination(answer, before, datetime.now(UTC))
+
+
+def workers_python() -> str:
+    """Return the version of the Python that programs on a worker run under."""
+    python = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else "python3"
+    line = 'import sys; print("%d.%d" % sys.version_info[:2])'
+    return subprocess.run([python, "-c", line], capture_output=True, text=True, check=True).stdout.strip()
 
 
 @pytest.fixture
@@ -65,15 +76,14 @@ def worker(tmp_path: Path) -> Worker:
 def test_examination_healthy_worker_reports_everything(worker: Worker) -> None:
     _, report = examine(worker)
 
-    assert report.disks == Known((FileSystemUsage("/", 102400, 0, 20),))
+    assert report.disks == Known((FileSystemUsage("/", 0, 20),))
     assert report.logs == Known(LogFolder("/tmp/tpu_logs", LogFolderState.ABSENT, 0, 0, is_complete=True))
     assert report.memory == Known(WorkerMemory(1024000, 921600))
     assert report.uptime == Known(timedelta(seconds=90000))
     assert report.oom_kills == Known(OomKills(0))
-    assert report.tpu_use == Known(
-        TpuUse(hidden=report.tpu_use.value.hidden if isinstance(report.tpu_use, Known) else -1)
-    )
-    assert (report.chips, report.startup_result) == (Known(4), Known(StartupResult(StartupState.DONE)))
+    assert isinstance(report.tpu_use, Known)
+    assert (report.tpu_use.value.holders, report.tpu_use.value.is_free) == ((), True)
+    assert report.inspection == Known(InspectionReport(StartupState.DONE, chips=4))
     assert (report.variables, report.environments) == (Known(TpuVariables()), Known(()))
     assert report.is_synchronized == Known(value=True)
     assert (report.kernel, report.offset.low <= timedelta() <= report.offset.high) == (os.uname().release, True)
@@ -91,8 +101,10 @@ def test_examination_reports_each_problem(worker: Worker) -> None:
         _, report = examine(worker)
 
     assert report.oom_kills == Known(OomKills(1, "[2] oom_reaper: reaped process 7"))
-    assert (report.is_synchronized, report.chips) == (Known(value=False), Known(3))
-    assert report.startup_result == Known(StartupResult(StartupState.FAILED, "cloud-init failed"))
+    assert report.is_synchronized == Known(value=False)
+    assert isinstance(report.inspection, Known)
+    inspection = report.inspection.value
+    assert (inspection.chips, inspection.startup, inspection.detail) == (3, StartupState.FAILED, "cloud-init failed")
     assert isinstance(report.logs, Known)
     assert (report.logs.value.state, report.logs.value.size >= 4096, report.logs.value.files) == (
         LogFolderState.WRITABLE,
@@ -100,9 +112,10 @@ def test_examination_reports_each_problem(worker: Worker) -> None:
         1,
     )
     assert isinstance(report.tpu_use, Known)
-    (holder,) = report.tpu_use.value.holders
-    assert (holder.pid, holder.name, report.tpu_use.value.lock_owner) == (process.pid, "sleep", getuser())
-    assert holder == TpuHolder(process.pid, getuser(), "sleep", holder.age)
+    (holder,), lock_file = report.tpu_use.value.holders, report.tpu_use.value.lock_file
+    assert (holder.pid, holder.user, holder.name, holder.state) == (process.pid, getuser(), "sleep", "S")
+    assert lock_file is not None
+    assert lock_file.user == getuser()
 
 
 def test_examination_reads_packages_from_metadata(worker: Worker) -> None:
@@ -118,7 +131,7 @@ def test_examination_reads_packages_from_metadata(worker: Worker) -> None:
 
     assert report.environments == Known(
         (
-            PythonEnvironment("system", "/usr", report.python.rpartition(".")[0], {"torch": InstalledPackage("2.5.0")}),
+            PythonEnvironment("system", "/usr", workers_python(), {"torch": InstalledPackage("2.5.0")}),
             PythonEnvironment("venv", "~/work/.venv", "3.10", {"flax": InstalledPackage("0.10")}),
             PythonEnvironment(
                 "venv",
@@ -162,28 +175,14 @@ def test_examination_failed_part_does_not_affect_others(worker: Worker) -> None:
     worker.says("dmesg", "dmesg: read kernel buffer failed: Operation not permitted\n", code=1)
     (worker.programs / "timedatectl").write_text("#!/bin/sh\nexit 127\n")
     (worker.home / ".profile").write_text("exit 3\n")
-    line, program = bootstrap("worker_facts", "examine('exit 1', 'raise SystemExit(3)', 0.5)")
 
-    done = subprocess.run(
-        ["sh", "-c", line],
-        input=program,
-        capture_output=True,
-        check=True,
-        env={
-            **os.environ,
-            "HOME": str(worker.home),
-            "PATH": f"{worker.programs}:{os.environ['PATH']}",
-            "SHELL": "/bin/sh",
-        },
-    )
-    read = parse_examination(done.stdout.decode().partition("tpuctl-examination ")[2], NOW, NOW)
+    request = {"inspection": "exit 1", "holders": "raise SystemExit(3)", "seconds": 0.5}
+    report = parse_examination(answer_of(worker, request, TPUCTL_DEVICE_ROOT=""), NOW, NOW)
 
-    assert isinstance(read, Known)
-    report = read.value
     assert report.disks == Unknown("`df` did not end in time")
     assert report.oom_kills == Unknown("dmesg: read kernel buffer failed: Operation not permitted")
     assert report.tpu_use == Unknown("`python3` failed: exit 3")
-    assert report.chips == Unknown("`sh` failed: exit 1")
+    assert report.inspection == Unknown("`sh` failed: exit 1")
     assert report.is_synchronized == Absent("`timedatectl` is missing")
     assert isinstance(report.memory, Known)
     assert isinstance(report.variables, Known)
@@ -192,6 +191,7 @@ def test_examination_failed_part_does_not_affect_others(worker: Worker) -> None:
 
 def test_examination_hanging_profile_has_a_clear_reason(worker: Worker) -> None:
     (worker.home / ".profile").write_text("exec sleep 60\n")
+    worker.says("timedatectl", "")
     (worker.root / "proc/uptime").write_text("\n")
 
     _, report = examine(worker, patience=0.5)
@@ -199,79 +199,64 @@ def test_examination_hanging_profile_has_a_clear_reason(worker: Worker) -> None:
     waits = "a login shell did not start within 0.5 s: a command in its profile waits"
     assert report.variables == Known(TpuVariables(login_unread=waits))
     assert report.uptime == Unknown("unexpected content (IndexError)")
+    assert report.is_synchronized == Unknown("`timedatectl` printed no state")
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("answer", "expected"),
     [
-        ("", "unexpected answer: not JSON: ``"),
-        ("[]", "unexpected answer: the answer: expected an object, got a list"),
-        ("{}", "unexpected answer: the answer: `version` is missing"),
-        ('{"version": 2}', "its answer has version 2, which this tpuctl does not support"),
-        (
-            '{"version": 1, "began": "x", "ended": 1}',
-            "unexpected answer: the answer.began: expected a number, got `x`",
-        ),
-        (
-            '{"version": 1, "began": 1, "ended": 1, "kernel": 1}',
-            "unexpected answer: the answer.kernel: expected a string, got 1",
-        ),
-        (
-            '{"version": 1, "began": 1e400, "ended": 1}',
-            "unexpected answer: a number that is not finite: `1e400`",
-        ),
+        ([], "the answer: expected an object, got a list"),
+        ({}, "the answer: `began` is missing"),
+        ({"began": "x", "ended": 1}, "the answer.began: expected a number, got `x`"),
+        ({"began": 1, "ended": 1, "kernel": 1}, "the answer.kernel: expected a string, got 1"),
+        ({"began": 1e300, "ended": 1}, "the answer.began: expected 0 to 2.21845e+11, got 1e+300"),
     ],
 )
-def test_examination_invalid_answer_is_unknown(text: str, expected: str) -> None:
-    assert parse_examination(text, NOW, NOW) == Unknown(expected)
+def test_examination_invalid_answer_is_rejected(answer: Any, expected: str) -> None:
+    with pytest.raises(UnexpectedAnswerError) as rejected:
+        parse_examination(answer, NOW, NOW)
+
+    assert rejected.value.what == expected
 
 
 def test_examination_invalid_part_is_unknown() -> None:
     report: dict[str, Any] = {
-        "version": 1,
         "began": NOW.timestamp() + 5,
         "ended": NOW.timestamp() + 6,
         "kernel": "6\x1b[2J",
-        "python": "3.10",
         "uptime": {"ok": "x"},
-        "logs": {"ok": {"path": "/x", "state": "new", "bytes": 1, "files": 1, "isComplete": True}},
+        "disks": [],
+        "logs": {"ok": {"path": "/x", "state": "new", "size": 1, "files": 1, "is_complete": True}},
         "memory": {"error": "it is gone"},
-        "killed": {"ok": []},
+        "oom_kills": {"ok": []},
+        "tpu_use": {"ok": "tpuctl-holders {}"},
+        "inspection": {"ok": "tpuctl-worker"},
+        "variables": {"ok": {"session": {"JAX_PLATFORMS": 1}}},
         "environments": {"ok": [{"kind": "venv"}]},
-        "said": {
-            "holders": {"code": 0, "out": "tpuctl-holders {}"},
-            "space": [],
-            "synchronized": {"code": 0, "out": ""},
-        },
-        "session": {"JAX_PLATFORMS": 1},
-        "login": {},
-        "jobs": [],
+        "is_synchronized": {"ok": 1},
     }
 
-    read = parse_examination(json.dumps(report), NOW, NOW + timedelta(seconds=2))
+    one = parse_examination(report, NOW, NOW + timedelta(seconds=2))
 
-    assert isinstance(read, Known)
-    one = read.value
     assert (one.kernel, one.offset.low, one.offset.high) == (r"6\x1b[2J", timedelta(seconds=4), timedelta(seconds=5))
-    unexpected = {
-        name: getattr(one, name).reason.removeprefix("unexpected answer: the answer.")
-        for name in ("uptime", "logs", "oom_kills", "environments", "tpu_use", "disks", "chips", "variables")
-    }
-    assert unexpected == {
-        "uptime": "uptime.ok: not a number",
-        "logs": "logs.ok.state: expected writable or absent or lacks-parent or refused or relative, got `new`",
-        "oom_kills": "killed.ok: expected an object, got a list",
-        "environments": "environments.ok[0]: `packages` is missing",
-        "tpu_use": "unexpected answer: the answer: `holders` is missing",
-        "disks": "said.space: expected an object, got a list",
-        "chips": "said: `inspection` is missing",
-        "variables": "session.JAX_PLATFORMS: expected a string, got 1",
+    names = (
+        "uptime", "disks", "logs", "oom_kills", "tpu_use", "inspection", "variables", "environments", "is_synchronized",
+    )  # fmt: skip
+    assert {name: getattr(one, name).reason.removeprefix("unexpected answer: the answer") for name in names} == {
+        "uptime": ".uptime.ok: expected a number, got `x`",
+        "disks": ".disks: expected an object, got a list",
+        "logs": ".logs.ok.state: expected writable or absent or lacks-parent or refused or relative, got `new`",
+        "oom_kills": ".oom_kills.ok: expected an object, got a list",
+        "tpu_use": ": `holders` is missing",
+        "inspection": ".inspection.ok: not a report",
+        "variables": ".variables.ok.session.JAX_PLATFORMS: expected a string, got 1",
+        "environments": ".environments.ok[0]: `path` is missing",
+        "is_synchronized": ".is_synchronized.ok: expected true or false, got 1",
     }
     assert one.memory == Unknown("it is gone")
     # The version becomes part of suggested commands, so invalid ones are dropped.
     packages = {"jax": {"version": "1; rm -rf /", "requires": []}, "flax": {"version": "1.0", "requires": []}}
     report["environments"] = {"ok": [{"kind": "venv", "path": "~/x", "python": "3", "packages": packages}]}
-    read = parse_examination(json.dumps(report), NOW, NOW)
-    assert isinstance(read, Known)
-    assert read.value.environments == Known((PythonEnvironment("venv", "~/x", "3", {"flax": InstalledPackage("1.0")}),))
-    assert one.is_synchronized == Unknown("`timedatectl` printed no state")
+    assert parse_examination(report, NOW, NOW).environments == Known(
+        (PythonEnvironment("venv", "~/x", "3", {"flax": InstalledPackage("1.0")}),)
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -33,25 +32,17 @@ from tpuctl.doctor.node_rules import (
 from tpuctl.durations import format_timestamp
 from tpuctl.errors import ServiceUnavailableError
 from tpuctl.models.queued import QueuedResource
-from tpuctl.names import NodeName
 from tpuctl.nodes.journal import Journal
 
 
 class Silent:
     """A cloud that does not answer."""
 
-    def get_queued_resource(self, name: str) -> QueuedResource:  # noqa: ARG002  # the Protocol's
-        raise ServiceUnavailableError("no answer")
+    def __getattr__(self, name: str) -> Any:
+        def fail(*_: object, **__: object) -> None:
+            raise ServiceUnavailableError("no answer")
 
-    def guest_attributes(
-        self,
-        name: NodeName,  # noqa: ARG002  # the Protocol's
-        worker: int | None = None,  # noqa: ARG002  # as above
-    ) -> tuple[Mapping[str, str], ...]:
-        raise ServiceUnavailableError("no answer")
-
-    def operations(self, *_: object, **__: object) -> tuple[Mapping[str, Any], ...]:
-        raise ServiceUnavailableError("no answer")
+        return fail
 
 
 KEYS = {"hostkeys/ssh-ed25519": "AAAA"}
@@ -294,10 +285,11 @@ def test_last_failure_comes_from_the_journal(
     tmp_path: Path, events: list[tuple[str, dict[str, Any]]], expected: Absent | str
 ) -> None:
     journal, demo = Journal(tmp_path), node()
+    silent: Any = Silent()
     for event, data in events:
         journal.append(demo.name, event, NOW, durable=False, **data)
 
-    failure = gather_node_facts(demo, Silent(), Silent(), journal, now=NOW).failure
+    failure = gather_node_facts(demo, silent, silent, journal, now=NOW).failure
 
     assert (failure.value.text if isinstance(failure, Known) else failure) == expected
 

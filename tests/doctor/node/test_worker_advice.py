@@ -13,7 +13,7 @@ from tests.doctor.node.examinations import HEALTHY, NOW, node, seen
 from tests.doctor.node.test_doctor_node import findings
 from tests.lifecycle import one_face, put
 from tpuctl.check.facts import Known
-from tpuctl.doctor.doctor_facts import AllWorkersFacts, OomKills, UnreachableWorkers, WorkerFacts
+from tpuctl.doctor.doctor_facts import AllWorkersFacts, OomKills, UnreachableWorkers
 from tpuctl.doctor.worker_rules import check_oom_kills, check_ssh
 
 UP, RENEW, HINT = "tpuctl up demo", "tpuctl ssh-key renew", None
@@ -43,8 +43,7 @@ def test_ssh_remedies_put_the_key_on_a_worker(
     facts = AllWorkersFacts(
         node=node(),
         now=NOW,
-        expected=(0, 1),
-        workers=(WorkerFacts(1, Known(HEALTHY)),) if some_get_in else (),
+        answers={1: Known(HEALTHY)} if some_get_in else {},
         unreachable=(UnreachableWorkers((0,), "why", ("a hint",), error_id),),
         has_own_key=has_own_key,
     )

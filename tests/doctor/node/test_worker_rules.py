@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -17,11 +18,7 @@ from tpuctl.doctor.doctor_facts import (
     LogFolder,
     LogFolderState,
     OomKills,
-    StartupResult,
-    TpuHolder,
-    TpuUse,
     UnreachableWorkers,
-    WorkerFacts,
     WorkerMemory,
 )
 from tpuctl.doctor.worker_rules import (
@@ -42,6 +39,8 @@ from tpuctl.doctor.worker_rules import (
     check_workers_report,
 )
 from tpuctl.nodes.conditions import StartupState
+from tpuctl.nodes.inspection import InspectionReport
+from tpuctl.ssh.tpu_holders import HolderProcess, HoldersFound, LockFile
 
 UNREAD = Unknown("it broke")
 GIB = 1 << 30
@@ -52,11 +51,16 @@ def offset(low: float, high: float) -> dict[str, Any]:
 
 
 def disk(used: int, inodes: int | None = 1) -> dict[str, Any]:
-    return {"disks": Known((FileSystemUsage("/", 100 * GIB, GIB, used, inodes),))}
+    return {"disks": Known((FileSystemUsage("/", GIB, used, inodes),))}
 
 
-def hold(*holders: TpuHolder, owner: str | None = None, held: bool = False, hidden: int = 0) -> dict[str, Any]:
-    return {"tpu_use": Known(TpuUse(holders, owner, held, hidden))}
+def hold(*holders: HolderProcess, owner: str | None = None, hidden: int = 0) -> dict[str, Any]:
+    lock_file = LockFile("/tmp/libtpu_lockfile", owner, timedelta()) if owner else None
+    return {"tpu_use": Known(HoldersFound(holders, lock_file, hidden, is_root=False))}
+
+
+def inspected(*, chips: int = 4, startup: StartupState = StartupState.DONE, detail: str = "") -> dict[str, Any]:
+    return {"inspection": Known(InspectionReport(startup, chips, detail=detail))}
 
 
 def logs(
@@ -69,9 +73,24 @@ def up(**time: float) -> dict[str, Any]:
     return {"uptime": Known(timedelta(**time))}
 
 
-PYTHON = TpuHolder(12, "ada", "python3", timedelta(hours=1))
-STUCK = TpuHolder(13, "ada", "python3", timedelta(hours=1), is_waiting_in_kernel=True)
-OTHER = TpuHolder(14, "bob", "ray", timedelta(hours=1))
+PYTHON = HolderProcess(
+    pid=12,
+    start=1,
+    user="ada",
+    age=timedelta(hours=1),
+    state="S",
+    name="python3",
+    command="python3 train.py",
+    devices=("accel0",),
+    has_lock_file=False,
+    maps_library=True,
+    is_protected=False,
+    container=None,
+)
+STUCK = replace(PYTHON, pid=13, state="D")
+OTHER = replace(PYTHON, pid=14, user="bob", name="ray")
+LOCKER = replace(PYTHON, devices=(), has_lock_file=True)
+MAPPER = replace(PYTHON, devices=())
 
 ROWS: list[tuple[CheckRule[AllWorkersFacts], tuple[dict[str, Any], ...], list[str]]] = [
     (check_disk_space, (disk(84), disk(0)), ["ok workers 0-1: `/` has enough space"]),
@@ -167,16 +186,16 @@ ROWS: list[tuple[CheckRule[AllWorkersFacts], tuple[dict[str, Any], ...], list[st
     (check_chips, ({},), ["ok worker 0: it has its 4 chips"]),
     (
         check_chips,
-        ({"chips": Known(3)}, {"chips": Known(0)}),
+        (inspected(chips=3), inspected(chips=0)),
         [
             "error worker 0: it has 3 of the 4 chips of a `v4-16` worker",
             "error worker 1: it has none of the 4 chips of a `v4-16` worker",
         ],
     ),
-    (check_chips, ({"chips": UNREAD},), ["unknown worker 0: its chips could not be read: it broke"]),
+    (check_chips, ({"inspection": UNREAD},), ["unknown worker 0: its chips could not be read: it broke"]),
     (
         check_tpu_holders,
-        ({}, hold(hidden=3)),
+        ({}, hold(MAPPER, hidden=3)),
         [
             "ok worker 0: no process holds its TPU",
             "ok worker 1: no process holds its TPU, as far as visible without root",
@@ -201,7 +220,7 @@ ROWS: list[tuple[CheckRule[AllWorkersFacts], tuple[dict[str, Any], ...], list[st
         ({"tpu_use": UNREAD},),
         ["unknown worker 0: the processes that hold its TPU could not be read: it broke"],
     ),
-    (check_lock_file, ({}, hold(owner="ada", held=True)), ["ok workers 0-1: no stale lock file"]),
+    (check_lock_file, ({}, hold(LOCKER, owner="ada")), ["ok workers 0-1: no stale lock file"]),
     (
         check_lock_file,
         (hold(owner="ada"),),
@@ -217,14 +236,14 @@ ROWS: list[tuple[CheckRule[AllWorkersFacts], tuple[dict[str, Any], ...], list[st
     (
         check_startup,
         (
-            {"startup_result": Known(StartupResult(StartupState.RUNNING, "cloud-init still runs"))},
-            {"startup_result": Known(StartupResult(StartupState.FAILED))},
+            inspected(startup=StartupState.RUNNING, detail="cloud-init still runs"),
+            inspected(startup=StartupState.FAILED),
         ),
         ["warning worker 0: cloud-init still runs", "warning worker 1: the startup failed"],
     ),
     (
         check_startup,
-        ({"startup_result": Known(StartupResult(StartupState.UNKNOWN))}, {"startup_result": UNREAD}),
+        (inspected(startup=StartupState.UNKNOWN), {"inspection": UNREAD}),
         [
             "unknown worker 0: the result of startup script and cloud-init is not recorded there",
             "unknown worker 1: the result of the startup could not be read: it broke",
@@ -297,12 +316,7 @@ def test_unreachable_workers_are_grouped_by_cause() -> None:
     facts = AllWorkersFacts(
         node=node(),
         now=NOW,
-        expected=(0, 1, 2, 3, 4),
-        workers=(
-            WorkerFacts(0, Known(HEALTHY)),
-            WorkerFacts(3, Unknown("no python3")),
-            WorkerFacts(4, Unknown("no python3")),
-        ),
+        answers={0: Known(HEALTHY), 3: Unknown("no python3"), 4: Unknown("no python3")},
         unreachable=(
             UnreachableWorkers((1, 2), "the key is refused", ("add it: `tpuctl ssh-key add demo`", "or ask")),
         ),

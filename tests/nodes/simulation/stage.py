@@ -19,7 +19,7 @@ from tests.nodes.simulation.ledger import Change, LastAnswer, Ledger, Read, deaf
 from tests.nodes.simulation.plan import PROJECT, Life, Plan
 from tpuctl.sandbox import faults
 from tpuctl.sandbox.api_calls import parse_resource_name
-from tpuctl.sandbox.faults import CallFaultKind, store_node
+from tpuctl.sandbox.faults import CALL_FAULT_KINDS, store_node
 from tpuctl.sandbox.in_process import SandboxHttp
 from tpuctl.sandbox.lifecycle import LifecyclePhase, phase_at
 from tpuctl.sandbox.representation import render_node
@@ -182,7 +182,7 @@ class Stage:
         """Record whether a read would meet a fault."""
         with self.state.read() as session:
             pending = [fault for _, fault in faults.list_faults(session)]
-        of_calls = [fault for fault in pending if str(fault.kind) in {*map(str, CallFaultKind), "unreachable"}]
+        of_calls = [fault for fault in pending if fault.kind in CALL_FAULT_KINDS]
         self.is_calm = not any(fnmatchcase(method, fault.method) for fault in of_calls for method in _READS)
 
     def _look(self, name: str) -> LastAnswer | None:

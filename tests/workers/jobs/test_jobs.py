@@ -14,7 +14,8 @@ import pytest
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import ZONE, put, said
 from tests.workers.jobs import ADDRESS, Slice, timeless
-from tpuctl.workers.worker_jobs import JobState, WorkerJob, job_state
+from tpuctl.workers.worker_jobs import WorkerJob, job_state
+from tpuctl.workers.worker_session import WorkerOutcome, WorkerResult
 
 if TYPE_CHECKING:
     from tpuctl.ssh.connection import Target
@@ -145,13 +146,13 @@ def test_jobs_without_answer_name_the_worker(tpuctl: Console, demo: Slice) -> No
     demo.jobs(0).write_text("")
     assert tpuctl("jobs", "demo", "--worker", "0") == (
         "",
-        f"error: worker 0: {demo.jobs(0)}: Not a directory\n",
+        f"error: worker 0: {demo.jobs(0)}: not a directory\n",
         11,
     )
     demo.ssh("exit 127")
-    assert tpuctl("jobs", "demo", "--worker", "0")[1] == "error: worker 0: `python3` is not installed on it\n"
+    assert tpuctl("jobs", "demo", "--worker", "0")[1] == "error: worker 0: `python3` is not installed there\n"
     demo.ssh("echo welcome; exit 0")
-    assert tpuctl("jobs", "demo", "--worker", "0")[1] == "error: worker 0: the session ended with 0\n"
+    assert tpuctl("jobs", "demo", "--worker", "0")[1] == "error: worker 0: the login shell exited with 0\n"
 
 
 @pytest.mark.parametrize(
@@ -191,30 +192,28 @@ def test_jobs_with_invalid_arguments_are_refused(
 @pytest.mark.parametrize(
     ("states", "expected"),
     [
-        (((JobState.RUNNING, None),) * 8, "running on 8 workers"),
-        (((JobState.RUNNING, None),), "running"),
-        (((JobState.EXITED, 0),) * 8, "exited 0"),
-        ((*((JobState.EXITED, 0),) * 7, (JobState.EXITED, 1)), "exited 1 on worker 7, exited 0 on 7 workers"),
+        (((None, None),) * 8, "running on 8 workers"),
+        (((None, None),), "running"),
+        (((WorkerOutcome.EXITED, 0),) * 8, "exited 0"),
+        ((*((WorkerOutcome.EXITED, 0),) * 7, (WorkerOutcome.EXITED, 1)), "exited 1 on worker 7, exited 0 on 7 workers"),
         (
-            ((JobState.LOST, None), (JobState.EXITED, 0), (JobState.LOST, None)),
+            ((WorkerOutcome.LOST, None), (WorkerOutcome.EXITED, 0), (WorkerOutcome.LOST, None)),
             "lost on workers 0, 2, exited 0 on worker 1",
         ),
-        (((JobState.SIGNALED, 137), (JobState.SIGNALED, 143)), "ended by KILL on worker 0, ended by TERM on worker 1"),
-        (((JobState.LOST, None), (JobState.RUNNING, None)), "running on worker 1, lost on worker 0"),
+        (
+            ((WorkerOutcome.SIGNALED, 137), (WorkerOutcome.SIGNALED, 143)),
+            "ended by KILL on worker 0, ended by TERM on worker 1",
+        ),
+        (((WorkerOutcome.LOST, None), (None, None)), "running on worker 1, lost on worker 0"),
     ],
 )
-def test_job_state_is_described(states: tuple[tuple[JobState, int | None], ...], expected: str) -> None:
-    shares = [
-        WorkerJob(
-            target=cast("Target", SimpleNamespace(label=str(worker), worker=worker)),
-            job="a",
-            state=state,
-            began=datetime(2026, 4, 12, tzinfo=UTC),
-            age=timedelta(),
-            duration=None,
-            code=code,
-            signal=code - 128 if code and state is JobState.SIGNALED else None,
+def test_job_state_is_described(states: tuple[tuple[WorkerOutcome | None, int | None], ...], expected: str) -> None:
+    shares = []
+    for worker, (outcome, code) in enumerate(states):
+        target = cast("Target", SimpleNamespace(label=str(worker), worker=worker))
+        number = code - 128 if code and outcome is WorkerOutcome.SIGNALED else None
+        result = WorkerResult(target=target, outcome=outcome, code=code, signal=number) if outcome else None
+        shares.append(
+            WorkerJob(target=target, job="a", began=datetime(2026, 4, 12, tzinfo=UTC), age=timedelta(), result=result)
         )
-        for worker, (state, code) in enumerate(states)
-    ]
     assert job_state(shares) == expected

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import put, said
+from tests.tpuctl_process import TpuctlProcess
 from tests.workers.jobs import Slice, timeless
 
 
@@ -102,8 +102,8 @@ def test_attach_without_run_forwards_signals(tpuctl: Console, demo: Slice) -> No
     demo.until_printed("a", "\n", 0)
     (demo.jobs(0) / "a.0" / "about").write_text('{"command": "train", "detached": false}')
 
-    with subprocess.Popen(
-        [sys.executable, "-m", "tpuctl", "attach", "demo", "a", "--worker", "0"],
+    with TpuctlProcess(
+        ["attach", "demo", "a", "--worker", "0"],
         env={**tpuctl.environ, "PATH": os.environ["PATH"]}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         assert process.stdout is not None

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.lifecycle import ZONE
+from tests.tpuctl_process import TpuctlProcess
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.state import SandboxState
 
@@ -30,8 +30,8 @@ def real(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     started = []
 
     def start(*arguments: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tpuctl", *arguments],
+        process = TpuctlProcess(
+            arguments,
             env=environ, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         started.append(process)

@@ -13,6 +13,7 @@ from typing import IO
 
 from tests.conftest import Console, Result, Sandbox
 from tests.lifecycle import put
+from tests.tpuctl_process import TpuctlProcess
 from tpuctl.ssh.agent import bootstrap
 
 Link = dict[str, object]
@@ -121,9 +122,9 @@ class Slice:
         stderr: int = subprocess.PIPE,
     ) -> subprocess.Popen[bytes]:
         """Start the program in a process of its own."""
-        words = [sys.executable, "-m", "tpuctl", "run", "pod", *arguments]
+        words = ["run", "pod", *arguments]
         environ = {"PATH": os.environ["PATH"], **self.tpuctl.environ}
-        return subprocess.Popen(words, env=environ, cwd=self.tpuctl.folder, stdin=stdin, stdout=stdout, stderr=stderr)
+        return TpuctlProcess(words, env=environ, cwd=self.tpuctl.folder, stdin=stdin, stdout=stdout, stderr=stderr)
 
     def links(self, worker: int) -> int:
         """Return how often a worker was connected to."""

@@ -16,17 +16,18 @@ import pytest
 
 from tests.workers.running import Slice
 from tpuctl.ssh.agent import bootstrap
-from tpuctl.workers.worker_session import JobRequest, encode_request
+from tpuctl.workers.runner import RunRequest
 
 MIB = 1024 * 1024
 
 
 @pytest.fixture
-def worker(tmp_path: Path) -> Callable[[JobRequest, tuple[int, int]], subprocess.Popen[bytes]]:
+def worker(tmp_path: Path) -> Callable[[RunRequest, tuple[int, int]], subprocess.Popen[bytes]]:
     """The program of a worker alone: the test sends the frames and reads the answers."""
 
-    def start(order: JobRequest, offsets: tuple[int, int] = (0, 0)) -> subprocess.Popen[bytes]:
-        line, source = bootstrap("job", f"serve({encode_request(order, 0, offsets=offsets, must_exist=False)})")
+    def start(request: RunRequest, offsets: tuple[int, int] = (0, 0)) -> subprocess.Popen[bytes]:
+        order = request.order(token="t" * 32, environment={}) | {"name": "job.0", "offsets": offsets}
+        line, source = bootstrap("job", f"run_agent(serve_job, {order!r})")
         environ = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "SHELL": "/bin/sh"}
         program = subprocess.Popen(
             ["sh", "-c", line], env=environ, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -46,7 +47,7 @@ def say(program: subprocess.Popen[bytes], data: bytes) -> None:
 def begin(program: subprocess.Popen[bytes]) -> None:
     """Start the command when the program is ready."""
     assert program.stdout is not None
-    assert program.stdout.read(13 + 8)[-3:] == b"new"
+    assert program.stdout.read(15 + 8)[-3:] == b"new"
     say(program, frame(b"g"))
 
 
@@ -62,7 +63,7 @@ def until(condition: Callable[[], Any], seconds: float = 20) -> None:
 
 
 def test_command_without_client_is_terminated_after_linger(worker: Callable[..., Any], tmp_path: Path) -> None:
-    order = JobRequest(job="job", token="t" * 32, line="sleep 60; sleep 60", linger=timedelta(seconds=0.1))
+    order = RunRequest(line="sleep 60; sleep 60", linger=timedelta(seconds=0.1))
     job = tmp_path / ".tpuctl" / "jobs" / "job.0"
 
     with worker(order) as client:
@@ -102,9 +103,7 @@ def test_full_disk_is_reported_with_the_exit_code(pod: Slice) -> None:
 
 def test_received_output_frees_its_disk_space(worker: Callable[..., Any], tmp_path: Path) -> None:
     size = 80 * MIB
-    order = JobRequest(
-        job="job", token="t" * 32, line=f"head -c {size} /dev/urandom; exec sleep 60", linger=timedelta(minutes=5)
-    )
+    order = RunRequest(line=f"head -c {size} /dev/urandom; exec sleep 60")
     out = tmp_path / ".tpuctl" / "jobs" / "job.0" / "out"
     with worker(order, (size, 0)) as client:
         begin(client)
@@ -114,7 +113,7 @@ def test_received_output_frees_its_disk_space(worker: Callable[..., Any], tmp_pa
         # Whoever looks on from the beginning is told what is missing.
         with worker(order) as late:
             say(late, b"")
-            told = late.stdout.read(13 + 10 + 5 + 5 + 8)
+            told = late.stdout.read(15 + 10 + 5 + 5 + 8)
             late.kill()
         say(client, frame(b"k", b"9"))
         client.stdin.close()
@@ -126,11 +125,11 @@ def test_received_output_frees_its_disk_space(worker: Callable[..., Any], tmp_pa
 
 def test_late_go_of_an_earlier_connection_starts_nothing(worker: Callable[..., Any], tmp_path: Path) -> None:
     """A GO delayed by a hanging connection arrives after a second connection has done everything."""
-    order = JobRequest(job="job", token="t" * 32, line="echo x >>count", linger=timedelta(minutes=5))
+    order = RunRequest(line="echo x >>count")
     with worker(order) as early:
-        assert early.stdout.read(13 + 8)[-3:] == b"new"
+        assert early.stdout.read(15 + 8)[-3:] == b"new"
         other = worker(order)
-        assert other.stdout.read(13 + 8)[-3:] == b"new"
+        assert other.stdout.read(15 + 8)[-3:] == b"new"
         with worker(order) as late:
             begin(late)
             until((tmp_path / ".tpuctl" / "jobs" / "job.0" / "exit").exists)

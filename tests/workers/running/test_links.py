@@ -17,8 +17,8 @@ ATTACHING = "worker {}: connection lost (client_loop: send disconnect: Broken pi
     "cuts",
     [
         # The worker sends a mark of 13 bytes, `h` (8), `s` (5), a line (7), then how it ended; we send `go` and at last `bye`.
-        [{"received": count} for count in (0, 12, 13, 20, 21, 25, 26, 30)],
-        [{"received": count} for count in (32, 33, 34, 40, 49, 50, 51, 52)],
+        [{"received": count} for count in (0, 14, 15, 22, 23, 27, 28, 32)],
+        [{"received": count} for count in (34, 35, 36, 42, 51, 52, 53, 54)],
         [{"said": count} for count in (-28_000, -10_000, -1, 0, 1, 4, 5, 9)],
     ],
     ids=["at the beginning", "at the end", "of what is said"],
@@ -37,7 +37,7 @@ def test_command_with_connection_cut_anywhere_runs_once(pod: Slice, cuts: list[L
 
 
 def test_output_with_connection_cut_anywhere_is_complete(pod: Slice) -> None:
-    sizes: list[Link] = [{"received": size} for size in (33, 200_001, 500_000)]
+    sizes: list[Link] = [{"received": size} for size in (35, 200_001, 500_000)]
     pod.plan({worker: [sizes[worker % 3], {"received": 25_000 * worker + 1}, GOOD] for worker in range(3)})
 
     out, err, code = pod.run("--worker", "0-3", "--log-dir", "logs", "--", "seq 100000; seq 3 >&2")
@@ -94,7 +94,7 @@ def test_stdin_over_cut_connections_arrives_once(pod: Slice) -> None:
 
 
 def test_node_preempted_ends_the_run_soon(pod: Slice, sandbox: Sandbox) -> None:
-    pod.plan({worker: [{"received": 34}, REFUSED] for worker in (0, 1)})
+    pod.plan({worker: [{"received": 36}, REFUSED] for worker in (0, 1)})
     began = time.monotonic()
     with pod.start(
         "--worker", "0-1", "--", "echo 1; while [ ! -e go ]; do sleep 0.02; done; echo 2; sleep 60"

@@ -9,7 +9,7 @@ import sys
 import time
 
 from tests.workers.running import Slice
-from tpuctl.workers.execution import _LineWriter
+from tpuctl.workers.output_streams import _LineWriter
 
 EVERY_BYTE = 'i=0; while [ $i -lt 256 ]; do printf "\\\\$(printf %03o $i)"; i=$((i+1)); done'
 
@@ -129,9 +129,15 @@ def test_memory_with_large_output_is_bounded(pod: Slice) -> None:
 
 def peak(pod: Slice, size: int) -> int:
     """Return the peak memory of the program in KiB while two workers print that much."""
-    program = pod.start("--worker", "0-1", "--", f"head -c {size} /dev/zero", stdout=subprocess.DEVNULL)
-    assert program.stderr is not None
-    program.stderr.close()
+    words = [sys.executable, "-m", "tpuctl", "run", "pod", "--worker", "0-1", "--", f"head -c {size} /dev/zero"]
+    program = subprocess.Popen(
+        words,
+        env={"PATH": os.environ["PATH"], **pod.tpuctl.environ},
+        cwd=pod.tpuctl.folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     _, status, usage = os.wait4(program.pid, 0)
     program.returncode = os.waitstatus_to_exitcode(status)
     return usage.ru_maxrss

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from tests.chaos import Chaos
 from tests.lifecycle import ZONE
+from tests.tpuctl_process import TpuctlProcess
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.state import SandboxState
 
@@ -36,9 +36,8 @@ class Real:
         }
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        words = [sys.executable, "-m", "tpuctl", *arguments]
-        return subprocess.Popen(
-            words,
+        return TpuctlProcess(
+            arguments,
             env=self.environ,
             cwd=self.folder,
             stdin=subprocess.DEVNULL,

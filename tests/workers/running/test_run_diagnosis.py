@@ -10,7 +10,8 @@ import pytest
 from tests.workers.running import Slice
 from tpuctl.models.node import Node
 from tpuctl.ssh.connection import Connection, Target
-from tpuctl.workers.execution import OutputTail, diagnose_output
+from tpuctl.workers.execution import diagnose_output
+from tpuctl.workers.output_streams import OutputTail
 from tpuctl.workers.worker_session import WorkerOutcome, WorkerResult
 
 SAID = (
@@ -66,25 +67,6 @@ def test_diagnosis_with_quiet_is_not_shown(pod: Slice) -> None:
     assert (err, code) == (f"{SAID}\nerror: the command failed on worker 0 (exit 1)\n", 11)
 
 
-class SilentSink:
-    """A sink that does nothing."""
-
-    def output(self, target: Target, data: bytes, *, is_error: bool) -> None:
-        pass
-
-    def ended(self, result: WorkerResult) -> None:
-        pass
-
-    def connected(self, count: int, total: int) -> None:
-        pass
-
-    def interrupted(self) -> None:
-        pass
-
-    def note(self, target: Target | None, text: str) -> None:
-        pass
-
-
 def target(worker: int) -> Target:
     endpoints = [{"ipAddress": f"10.0.0.{number}"} for number in range(4)]
     node = Node.from_api({"name": "projects/p/locations/us-x1-b/nodes/pod", "networkEndpoints": endpoints})
@@ -94,9 +76,9 @@ def target(worker: int) -> Target:
 
 
 def test_output_tail_is_bounded_and_begins_with_a_whole_line() -> None:
-    tail, one = OutputTail(SilentSink(), 1), target(0)
+    tail, one = OutputTail(1), target(0)
     for number in range(60_000):
-        tail.output(one, b"line %d\n" % number, is_error=False)
+        tail.add(one, b"line %d\n" % number, is_error=False)
     kept, errors = tail.of(one)
 
     lines = kept.splitlines()
@@ -106,8 +88,8 @@ def test_output_tail_is_bounded_and_begins_with_a_whole_line() -> None:
 
 
 def test_output_tail_of_many_workers_shares_the_memory() -> None:
-    tail = OutputTail(SilentSink(), 1024)
-    tail.output(target(0), b"x" * 1_000_000, is_error=True)
+    tail = OutputTail(1024)
+    tail.add(target(0), b"x" * 1_000_000, is_error=True)
 
     assert sum(map(len, tail.of(target(0)))) <= 2 * 4096
 
@@ -125,8 +107,8 @@ def test_output_tail_of_many_workers_shares_the_memory() -> None:
     ],
 )
 def test_diagnosis_needs_a_failed_command(outcome: WorkerOutcome, code: int | None, known: str | None) -> None:
-    tail = OutputTail(SilentSink(), 1)
-    tail.output(target(0), SAID.encode(), is_error=True)
+    tail = OutputTail(1)
+    tail.add(target(0), SAID.encode(), is_error=True)
 
     found = diagnose_output([WorkerResult(target=target(0), outcome=outcome, code=code)], tail)
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import said
+from tests.tpuctl_process import run_tpuctl
 from tests.workers.sync.trees import files
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.state import SandboxState
@@ -213,10 +212,7 @@ def test_tree_reaches_real_workers_through_real_ssh(tmp_path: Path) -> None:
     }
 
     def run(*arguments: str) -> tuple[str, int]:
-        done = subprocess.run(
-            [sys.executable, "-m", "tpuctl", *arguments],
-            env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+        done = run_tpuctl(arguments, env=environ, cwd=tmp_path, text=True)
         return done.stdout, done.returncode
 
     assert run("sync", "demo", "code", "--worker", "1,3") == ("1\t1\t17\t0\t\n3\t1\t17\t0\t\n", 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 from pathlib import Path
@@ -10,10 +9,13 @@ from typing import Any
 
 import pytest
 
+from tests.hostile import frame
+from tests.workers.recorded_link import RecordedLink
 from tests.workers.sync.trees import git
 from tpuctl.errors import TpuctlError
 from tpuctl.ssh.agent import bootstrap
-from tpuctl.ssh.agent.file_stream import BLOCK, MARK, FileEntry, Stream
+from tpuctl.ssh.agent.file_stream import BLOCK, FileEntry, Stream
+from tpuctl.ssh.agent.link import AGENT_MARK
 from tpuctl.ssh.connection import Connection
 from tpuctl.workers.file_tree import FileTree, read_tree
 from tpuctl.workers.syncing import rsync_argv
@@ -21,28 +23,37 @@ from tpuctl.workers.syncing import rsync_argv
 
 def start(home: Path, *names: str, size: int = 1) -> subprocess.Popen[bytes]:
     """Start the program of the worker, and ask it for these files."""
-    words, source = bootstrap("sync_tree", "sync('x', delete=False, dry_run=False, token='t')")
+    request = {"folder": "x", "delete": False, "dry_run": False, "token": "t"}
+    words, source = bootstrap("sync_tree", f"run_agent(serve_sync_tree, {request!r})")
     process = subprocess.Popen(
         ["sh", "-c", words],
         env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
-    say(process, [FileEntry(name, 0o100644, size, 1) for name in names], before=source)
+    assert process.stdin
     assert process.stdout
-    assert process.stdout.readline() == MARK
+    process.stdin.write(source)
+    process.stdin.flush()
+    assert process.stdout.read(len(AGENT_MARK)) == AGENT_MARK
+    assert hear(process) is None
+    say(process, [FileEntry(name, 0o100644, size, 1) for name in names])
     return process
 
 
-def say(process: subprocess.Popen[bytes], value: Any, *, before: bytes = b"") -> None:
+def say(process: subprocess.Popen[bytes], *values: Any) -> None:
+    """Send values; bytes are those of a file."""
     assert process.stdin
-    process.stdin.write(before + json.dumps(value).encode() + b"\n")
+    for value in values:
+        is_block = isinstance(value, bytes)
+        process.stdin.write(frame(b"i" if is_block else b"g", value if is_block else json.dumps(value).encode()))
     process.stdin.flush()
 
 
 def hear(process: subprocess.Popen[bytes]) -> Any:
     assert process.stdout
-    return json.loads(process.stdout.readline())
+    head = process.stdout.read(5)
+    return json.loads(process.stdout.read(int.from_bytes(head[1:], "big")))
 
 
 @pytest.mark.parametrize("name", ["../out", "/tmp/out", "a/../../out", "a//b", "./a", "", "a\0b"])
@@ -58,9 +69,7 @@ def test_retry_stops_the_program_of_the_first_attempt_and_resumes(tmp_path: Path
         hear(first)
         say(first, [[], []])
         say(first, ["a", 0o100600, BLOCK + 1, 1, None, 0, None])
-        assert first.stdin
-        first.stdin.write(b"x" * BLOCK)
-        first.stdin.flush()
+        say(first, b"x" * BLOCK)
         while not part.exists() or part.stat().st_size < BLOCK:
             assert first.poll() is None
         part.write_bytes(b"y" * BLOCK)
@@ -69,17 +78,17 @@ def test_retry_stops_the_program_of_the_first_attempt_and_resumes(tmp_path: Path
             assert first.wait(5) < 0
             say(second, [[], []])
             say(second, ["a", 0o100600, BLOCK + 1, 1, None, BLOCK, None])
-            second.communicate(b"!null\nnull\n")
+            say(second, b"!", None, None)
+            assert hear(second) == {"bytes": BLOCK + 1, "deleted": [], "replaced": []}
     assert (tmp_path / "x/a").read_text() == "y" * BLOCK + "!"
     assert [path.name for path in (tmp_path / "x").iterdir()] == ["a"]
 
 
 def sent(tree: FileTree, number: int, offset: int = 0) -> tuple[list[Any], bytes, str | None]:
     """Send a file; return what comes before its bytes, these bytes, and why it is not whole."""
-    data = io.BytesIO()
-    problem = Stream(io.BytesIO(), data).send_file(tree.path(number), tree.entries[number], offset, follow=False)
-    head, _, rest = data.getvalue().partition(b"\n")
-    return json.loads(head), rest, problem
+    link = RecordedLink()
+    problem = Stream(link).send_file(tree.path(number), tree.entries[number], offset, follow=False)
+    return json.loads(link.sent[0][1]), b"".join(data for kind, data in link.sent if kind == b"o"), problem
 
 
 def test_changed_file_is_sent_as_it_is_now(tmp_path: Path) -> None:
@@ -91,7 +100,7 @@ def test_changed_file_is_sent_as_it_is_now(tmp_path: Path) -> None:
 
     status = (tmp_path / "big").stat()
     assert head == ["big", status.st_mode, 500_000, status.st_mtime_ns, None, 0, None]
-    assert (rest, problem) == (b"b" * 500_000 + b"null\n", None)
+    assert (rest, problem) == (b"b" * 500_000, None)
 
 
 def test_new_symlink_is_not_followed(tmp_path: Path) -> None:

@@ -8,18 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.check.ai_platform.job_rules import ENVIRONMENT_RULES, MACHINE_RULES, SOFTWARE_RULES, JobCase
+from tpuctl.check.ai_platform.job_rules import JOB_RULES, JobCase
 from tpuctl.check.ai_platform.replacement import find_replacement, render_command, render_settings_file
-from tpuctl.check.ai_platform.training_job import find_job, find_job_storage, read_job_document
-from tpuctl.check.findings import ALL_CHECKS, CheckReport, Finding
+from tpuctl.check.ai_platform.training_job import find_job_storage, read_job
+from tpuctl.check.findings import evaluate_rules
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from tpuctl.check.ai_platform.replacement import Replacement
+    from tpuctl.check.findings import CheckReport
 
-JOB_CATEGORY = "AI Platform Training"
-JOB_RULES = tuple(sorted((*MACHINE_RULES, *SOFTWARE_RULES, *ENVIRONMENT_RULES), key=lambda rule: rule.id))
+__all__ = ["JOB_RULES", "JobTranslation", "translate_job"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +53,9 @@ def translate_job(
     `source` is the file name for messages, `target` the name of the new file. Findings whose id is `accepted` (or
     `all`) are one level milder. Raises `InvalidInputError` for an unreadable file and for a job without a TPU.
     """
-    job = find_job(read_job_document(text, source))
-    replacement, places = find_replacement(job), find_job_storage(job)
+    job = read_job(text, source)
+    replacement, storage = find_replacement(job), find_job_storage(job)
     command = render_command(job, replacement, target=target) if replacement else None
-    case = JobCase(job, replacement, places, target, command)
-    findings = [
-        Finding(rule.id, rule.title, found, accepted=bool({rule.id, ALL_CHECKS} & set(accepted)))
-        for rule in JOB_RULES
-        for found in rule.judge(case)
-    ]
-    findings.sort(key=lambda finding: (finding.level.rank, finding.id))
-    file = render_settings_file(job, replacement, places, command=command) if replacement and command else None
-    return JobTranslation(source, CheckReport(tuple(findings)), replacement, file, command)
+    report = evaluate_rules(JobCase(job, replacement, storage, target, command), JOB_RULES, accepted=accepted)
+    file = render_settings_file(job, replacement, storage, command=command) if replacement and command else None
+    return JobTranslation(source, report, replacement, file, command)

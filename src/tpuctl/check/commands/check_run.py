@@ -6,7 +6,7 @@ Apart from the command, as `--help` and completion need not wait for its imports
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.accelerators import (
@@ -15,10 +15,10 @@ from tpuctl.accelerators import (
     find_accelerator_type,
     find_type_of_other_service,
 )
-from tpuctl.app.spec_options import build_spec, take_given, take_spec
-from tpuctl.check.commands.preflight_options import CHECK_OPTION_NAMES, preflight_check
+from tpuctl.app.spec_options import SpecOptions, build_spec
+from tpuctl.check.commands.preflight_options import preflight_check
 from tpuctl.check.facts import Fact, Known, Purpose, Unknown
-from tpuctl.check.report_rendering import show_findings, show_zone_ranking, waiting_notice
+from tpuctl.check.report_rendering import findings_view, ranking_view, waiting_notice, wanted_to_json
 from tpuctl.clock import SystemClock
 from tpuctl.errors import (
     AccessError,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tpuctl.check.facts import WantedNode
     from tpuctl.check.findings import CheckReport
     from tpuctl.check.gate import PreflightCheck
-    from tpuctl.nodes.context import NodeListingLike
+    from tpuctl.cloud.tpu import NodeListing
 
 
 def run_check(app: App, options: dict[str, Any]) -> int:
@@ -46,12 +46,15 @@ def run_check(app: App, options: dict[str, Any]) -> int:
         from tpuctl.check.commands.translate_job import translate_job_file  # noqa: PLC0415  # rarely needed
 
         return translate_job_file(
-            app, options["ai_platform"], **{name: options[name] for name in ("write", "yes", "strict", "skip_checks")}
+            app,
+            options["ai_platform"],
+            skip_checks=options["checks"].skip_checks,
+            **{name: options[name] for name in ("write", "yes", "strict")},
         )
 
     purpose = Purpose(options["purpose"]) if options["purpose"] else None
     use_target_file(app, options)
-    checks = preflight_check(app, take_given(options, CHECK_OPTION_NAMES), purpose=purpose, machine=options["vm"])
+    checks = preflight_check(app, options["checks"], purpose=purpose, machine=options["vm"])
     target = find_check_target(app, checks, options)
     if isinstance(target, ZoneSearch):
         if options["fix"]:
@@ -83,16 +86,14 @@ def _check_node(
             return checks.report(wanted)
 
     def show(report: CheckReport) -> None:
-        show_findings(
-            app.terminal,
+        view = findings_view(
             app.as_typed(report),
-            app.format,
-            wanted=wanted,
+            about={"target": wanted_to_json(wanted)},
             elapsed=real.monotonic() - began,
             verbose=options["shows_all"] or app.is_verbose,
             can_fix=not options["fix"],
-            sandbox=app.is_sandbox,
         )
+        app.show(view)
 
     if options["fix"]:
         from tpuctl.check.fixes import check_and_fix  # noqa: PLC0415  # rarely needed
@@ -130,21 +131,22 @@ def use_target_file(app: App, options: dict[str, Any]) -> None:
 
 def find_check_target(app: App, gate: PreflightCheck, options: dict[str, Any]) -> WantedNode | ZoneSearch:
     """Return the target of the check. Raises `InvalidInputError` if no type is given, `NodeNotFoundError`."""
-    text, given = options["target"], take_spec(options)
+    text: str | None = options["target"]
+    described: SpecOptions = options["described"]
     if text and text.startswith("gs://"):
         raise InvalidInputError(
             f"`{text}` is not a node", hint=f"name a type that reads it: `tpuctl check v4-8 --bucket {text}`"
         )
     if text and (find_accelerator_type(text) or find_type_of_other_service(text)):
-        given, text = {**given, "type": text}, None
-    kind = given.get("type", "")
+        described, text = replace(described, type=text), None
+    kind = described.type or ""
     if find_type_of_other_service(kind):
         # For types of another service no image is known, and none is needed to report that.
-        spec: NodeSpec | None = NodeSpec(accelerator_type=kind, runtime_version=given.get("version", ""))
+        spec: NodeSpec | None = NodeSpec(accelerator_type=kind, runtime_version=described.version or "")
     else:
-        spec = build_spec(app, given)
+        spec = build_spec(app, described)
     if text:
-        return _target_node(app, gate, text, spec, is_type_given=bool(given))
+        return _target_node(app, gate, text, spec, is_type_given=bool(described.given))
     if spec is None:
         raise InvalidInputError("no node or type to check", hint="name a node, a file, or a type: `tpuctl check v4-8`")
     if options["where"] or len(app.zones) > 1:
@@ -186,7 +188,7 @@ def _target_node(
     )
 
 
-def _last_known_spec(app: App, reference: NodeReference, fact: Fact[NodeListingLike]) -> NodeSpec:
+def _last_known_spec(app: App, reference: NodeReference, fact: Fact[NodeListing]) -> NodeSpec:
     """Return the last known spec of the node. Raises an error with the reason if there is none, and a suggestion."""
     node_id, zone, project = reference.node_id, reference.zone, reference.project or app.project
     if not isinstance(fact, Known):
@@ -212,6 +214,6 @@ def show_zone_search(app: App, checks: PreflightCheck, search: ZoneSearch) -> in
     """Show the zones that offer the type, the best first. Return 9 if there is none, or a bucket does not exist."""
     with waiting_notice(app.terminal):
         ranking = checks.ranking(app.project, search.spec, search.zones)
-    show_zone_ranking(app.terminal, ranking, app.format, sandbox=app.is_sandbox)
+    app.show(ranking_view(ranking))
     is_missing = any(bucket.is_absent for bucket in ranking.unplaced)
     return ExitCode.OK if ranking.zones and not is_missing else ExitCode.CHECK_FAILED

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from tpuctl.app.app import http_access, preflight_cache_file
+from tpuctl.app.options import given_options, option, takes_options
 from tpuctl.clock import SystemClock
 from tpuctl.cloud.requests import SHORT_PATIENCE
 from tpuctl.cloud.tpu import TpuClient
@@ -15,76 +15,60 @@ from tpuctl.errors import InvalidInputError, SettingError
 from tpuctl.names import closest_match
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tpuctl.app.app import App
     from tpuctl.check.facts import BucketUse, CheckSettings, Purpose
     from tpuctl.check.gate import PreflightCheck
     from tpuctl.check.gathering import Sources
     from tpuctl.config.settings import Settings
 
-_CHECK_OPTIONS = (
-    click.option(
-        "--bucket",
-        "buckets",
-        metavar="URL",
-        multiple=True,
-        help="gs:// location that the node reads and writes; may be repeated.",
-    ),
-    click.option(
-        "--data-bucket",
-        "data_buckets",
-        metavar="URL",
-        multiple=True,
-        help="gs:// location that the node only reads; may be repeated.",
-    ),
-    click.option(
+
+@dataclass(frozen=True, slots=True)
+class CheckOptions:
+    """The options of the checks, as given; each is a setting too."""
+
+    buckets: tuple[str, ...] = option(
+        "--bucket", metavar="URL", multiple=True, help="gs:// location that the node reads and writes; may be repeated."
+    )
+    data_buckets: tuple[str, ...] = option(
+        "--data-bucket", metavar="URL", multiple=True, help="gs:// location that the node only reads; may be repeated."
+    )
+    checkpoint_buckets: tuple[str, ...] = option(
         "--checkpoint-bucket",
-        "checkpoint_buckets",
         metavar="URL",
         multiple=True,
         help="gs:// location that the node only writes; may be repeated.",
-    ),
-    click.option(
+    )
+    dataset_size: str | None = option(
         "--dataset-size", metavar="SIZE", help="Size of the data that one epoch reads, like 1.2TB; for its cost."
-    ),
-    click.option("--billing-project", metavar="ID", help="Project that pays for requester-pays buckets."),
-    click.option(
+    )
+    billing_project: str | None = option(
+        "--billing-project", metavar="ID", help="Project that pays for requester-pays buckets."
+    )
+    no_billing_outside_grants: bool = option(
         "--no-billing-outside-grants",
         is_flag=True,
-        default=None,
         help="Create only nodes that a grant covers (up, create, run --up; not start and watch).",
-    ),
-    click.option(
+    )
+    skip_checks: tuple[str, ...] = option(
         "--skip-check",
-        "skip_checks",
         metavar="ID",
         multiple=True,
         help="Checks whose errors are ignored, like TPU101,TPU401, or all.",
-    ),
-    click.option(
+    )
+    check_timeout: str | None = option(
         "--check-timeout", metavar="TIME", help="Timeout of all requests of the checks together. [default: 15s]"
-    ),
-)
-CHECK_OPTION_NAMES = (
-    "buckets", "data_buckets", "checkpoint_buckets", "dataset_size", "billing_project", "no_billing_outside_grants",
-    "skip_checks", "check_timeout",
-)  # fmt: skip
+    )
+
+
+check_options = takes_options(CheckOptions, "checks")
 
 
 # Only the user who pays may skip these.
 _NOT_FOR_A_PROJECT_FILE = frozenset({"all", "TPU405"})
 
 
-def check_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of the checks; each is a setting too."""
-    for option in reversed(_CHECK_OPTIONS):
-        function = option(function)
-    return function
-
-
 def preflight_check(
-    app: App, given: dict[str, Any], *, purpose: Purpose | None = None, machine: str | None = None
+    app: App, options: CheckOptions, *, purpose: Purpose | None = None, machine: str | None = None
 ) -> PreflightCheck:
     """Return the gate for these options and the settings.
 
@@ -93,10 +77,9 @@ def preflight_check(
     from tpuctl.check.facts import parse_bucket_use  # noqa: PLC0415  # as above
     from tpuctl.check.gate import CheckCache, PreflightCheck  # noqa: PLC0415  # not needed by --help
 
-    for name in ("buckets", "data_buckets", "checkpoint_buckets"):
-        for text in given.get(name, ()):
-            parse_bucket_use(text)  # also an empty text, which would not count as a value
-    settings = app.settings_with({name: _as_setting(name, value) for name, value in given.items()})
+    for text in (*options.buckets, *options.data_buckets, *options.checkpoint_buckets):
+        parse_bucket_use(text)  # also an empty text, which would not count as a value
+    settings = app.settings_with({name: _as_setting(name, value) for name, value in given_options(options).items()})
     # The flags of the checks do not change who is asking.
     user = app.settings
     place = "sandbox" if app.is_sandbox else user.text("endpoint") or "google"

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuctl.check.ai_platform import translate_job
 from tpuctl.check.commands.preflight_options import accepted_checks
-from tpuctl.check.findings import Level
-from tpuctl.check.report_rendering import FINDINGS_SCHEMA_VERSION, finding_to_json, findings_page, report_summary
+from tpuctl.check.report_rendering import findings_page, findings_view, report_summary
 from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError
 from tpuctl.files import expand_user_path, read_text_stream, read_user_text
-from tpuctl.output.terminal import OutputFormat
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
     from tpuctl.check.ai_platform import JobTranslation
+    from tpuctl.output.terminal import Terminal
+    from tpuctl.output.views import View
 
 _DEFAULT_TARGET = "tpuctl.yaml"
 _SUFFIXES = (".yaml", ".yml")
@@ -47,42 +48,31 @@ def translate_job_file(
     if name == _STDIN_NAME:
         text, source = read_text_stream(app.invocation.streams.stdin), "stdin"
     else:
-        text, source = (
-            read_user_text(app.invocation.folder / expand_user_path(Path(name)), what=f"`--ai-platform {name}`"),
-            name,
-        )
+        path, source = app.invocation.folder / expand_user_path(Path(name)), name
+        text = read_user_text(path, what=f"`--ai-platform {name}`")
     translation = translate_job(text, source, target=target, accepted=accepted)
     if write is not None and translation.file is not None:
         _write_settings_file(app, app.invocation.folder / expand_user_path(Path(write)), translation.file, yes=yes)
-    _show_translation(app, translation, is_written=write is not None)
+    app.show(_translation_view(app, translation, is_written=write is not None))
     return ExitCode.CHECK_FAILED if translation.report.fails(strict=strict) else ExitCode.OK
 
 
-def _show_translation(app: App, translation: JobTranslation, *, is_written: bool) -> None:
-    terminal, report = app.terminal, app.as_typed(translation.report)
-    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
-        counts = {str(level): len(report.of(level)) for level in Level}
-        findings = [finding_to_json(finding) for finding in report.findings]
-        body = {
-            "schemaVersion": FINDINGS_SCHEMA_VERSION,
-            **translation.to_json(),
-            "summary": counts,
-            "findings": findings,
-        }
-        terminal.data(body, app.format)
-        return
-    if app.format is OutputFormat.NAME:
-        terminal.names(dict.fromkeys(finding.id for finding in report.findings if finding.level is not Level.OK))
-        return
-    width = terminal.streams.width
-    terminal.note(*findings_page(report, width=width, colored=False, verbose=app.is_verbose))
-    terminal.note(report_summary(report))
-    if translation.file is None:
-        terminal.warn("no tpuctl.yaml was written, because of the errors")
-    elif is_written and translation.command:
-        terminal.write(translation.command)
-    else:
-        terminal.document(translation.file)
+def _translation_view(app: App, translation: JobTranslation, *, is_written: bool) -> View:
+    report = app.as_typed(translation.report)
+    findings = findings_view(report, about=translation.to_json())
+
+    def write(terminal: Terminal) -> None:
+        width = terminal.streams.width
+        terminal.note(*findings_page(report, width=width, colored=False, verbose=app.is_verbose))
+        terminal.note(report_summary(report))
+        if translation.file is None:
+            terminal.warn("no tpuctl.yaml was written, because of the errors")
+        elif is_written and translation.command:
+            terminal.write(translation.command)
+        else:
+            terminal.document(translation.file)
+
+    return replace(findings, text=write, is_marked=False)
 
 
 def _write_settings_file(app: App, path: Path, text: str, *, yes: bool) -> None:

@@ -20,13 +20,4 @@ CATEGORIES = {
     "TPU7": "Virtual machine and data disks",
     "TPU8": "AI Platform Training",
 }
-RULES = (
-    *BUCKET_RULES,
-    *IAM_RULES,
-    *ZONE_RULES,
-    *QUOTA_RULES,
-    *GRANT_RULES,
-    *PROJECT_RULES,
-    *NETWORK_RULES,
-    *VM_RULES,
-)
+RULES = (*BUCKET_RULES, *IAM_RULES, *ZONE_RULES, *QUOTA_RULES, *GRANT_RULES, *PROJECT_RULES, *NETWORK_RULES, *VM_RULES)

@@ -6,12 +6,20 @@ project once for all buckets. An unreadable project, whose number the default ac
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tpuctl.check.facts import Unknown, value_or_none
-from tpuctl.check.findings import GrantBucketRole, Level, Remedy, RuleResult, check_rule
+from tpuctl.check.findings import (
+    GrantBucketRole,
+    Level,
+    Remedy,
+    RuleResult,
+    check_rule,
+    gcloud_command,
+    join_words,
+    ticked,
+)
 from tpuctl.check.iam import (
     READ_PERMISSIONS,
     WRITE_PERMISSIONS,
@@ -26,17 +34,16 @@ from tpuctl.check.iam import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from tpuctl.check.facts import BucketFacts, CheckFacts, WantedNode
     from tpuctl.check.findings import CheckRule
     from tpuctl.check.iam import PermissionAccess
 
-
-_SCOPE_PREFIX = "https://www.googleapis.com/auth/"
-ALL_APIS = f"{_SCOPE_PREFIX}cloud-platform"
+SCOPE_PREFIX = "https://www.googleapis.com/auth/"
+_ALL_APIS = f"{SCOPE_PREFIX}cloud-platform"
 # Which scopes let programs read objects, and which write them [documentation of Cloud Storage: OAuth scopes].
-_READING_SCOPES = {"cloud-platform", "cloud-platform.read-only"} | {
+READING_SCOPES = {"cloud-platform", "cloud-platform.read-only"} | {
     f"devstorage.{kind}" for kind in ("read_only", "read_write", "full_control")
 }
 _WRITING_SCOPES = {"cloud-platform", "devstorage.read_write", "devstorage.full_control", "devstorage.write_only"}
@@ -64,57 +71,46 @@ def scopes_allow_buckets(facts: CheckFacts) -> Iterator[RuleResult]:
     named, and a warning if a new node has short names that only `gcloud compute instances` knows. Source: API field text;
     documentation of Cloud Storage; whether the service rejects short names is unverified.
     """
-    wanted = facts.wanted
-    scopes = wanted.spec.scopes
+    wanted, scopes = facts.wanted, facts.wanted.spec.scopes
+    subject = _node_subject(wanted)
     short = [scope for scope in scopes if scope in _SHORT_SCOPE_NAMES]
     if short and wanted.creates:
-        full = [_SCOPE_PREFIX + _SHORT_SCOPE_NAMES[scope] for scope in short]
-        yield RuleResult(
-            level=Level.WARNING,
-            subject=_node_subject(wanted),
-            text=f"{_ticked_list(short)} {'is a short scope name' if len(short) == 1 else 'are short scope names'}, which the "
-            "Cloud TPU API is not known to accept",
+        full = [SCOPE_PREFIX + _SHORT_SCOPE_NAMES[scope] for scope in short]
+        are = "is a short scope name" if len(short) == 1 else "are short scope names"
+        yield RuleResult.of(
+            Level.WARNING,
+            subject,
+            f"{', '.join(ticked(short))} {are}, which the Cloud TPU API is not known to accept",
+            f"write the full name: {', '.join(ticked(full))}",
             why="`gcloud compute instances` expands short names, `gcloud compute tpus` does not",
-            remedies=(Remedy(f"write the full name: {_ticked_list(full)}"),),
             facts={"scope": short, "fullNames": full},
         )
     needs = {name for bucket in facts.buckets for name in needed_permissions(wanted, bucket.use)}
-    covered = {_SHORT_SCOPE_NAMES.get(scope, scope.removeprefix(_SCOPE_PREFIX)) for scope in scopes}
-    can_read, can_write = bool(covered & _READING_SCOPES) or not scopes, bool(covered & _WRITING_SCOPES) or not scopes
-    lacks = [
-        word
-        for word, names, can in (("read", READ_PERMISSIONS, can_read), ("write", WRITE_PERMISSIONS, can_write))
-        if needs & set(names) and not can
-    ]
+    covered = {_SHORT_SCOPE_NAMES.get(scope, scope.removeprefix(SCOPE_PREFIX)) for scope in scopes}
+    can_read, can_write = not scopes or bool(covered & READING_SCOPES), not scopes or bool(covered & _WRITING_SCOPES)
+    lacks = ["read"] if needs & set(READ_PERMISSIONS) and not can_read else []
+    lacks += ["write"] if needs & set(WRITE_PERMISSIONS) and not can_write else []
     values = {"scope": list(scopes), "canRead": can_read, "canWrite": can_write}
     if lacks:
-        if wanted.node is None or wanted.name is None:
-            advice = f"omit `--scopes`, which allows all Cloud APIs, or name `{ALL_APIS}`; then only roles decide"
-        else:
+        advice = f"omit `--scopes`, which allows all Cloud APIs, or name `{_ALL_APIS}`; then only roles decide"
+        if wanted.node is not None and wanted.name is not None:
             advice = (
                 f"recreate it, which deletes its disk: `tpuctl up {wanted.name.node_id} --replace` with all of its options "
-                f"and `--scopes {ALL_APIS}`; then only roles decide"
+                f"and `--scopes {_ALL_APIS}`; then only roles decide"
             )
-        remedies = [Remedy(advice)]
+        remedies = [advice]
         uses = dict.fromkeys(bucket.use for bucket in facts.buckets)
         if "read" not in lacks and all(use.reads for use in uses):
             flags = " ".join(f"--data-bucket={use.url}" for use in uses if use.writes)
-            remedies.append(Remedy(f"or declare what is read-only: `{flags}` instead of `--bucket`"))
-        yield RuleResult(
-            level=Level.ERROR,
-            subject=_node_subject(wanted),
-            text=f"its scopes do not allow it to {' and '.join(lacks)} objects: {_ticked_list(scopes)}",
-            why="programs on the node fail with 403, whichever roles the account has; scopes cannot be changed later",
-            remedies=tuple(remedies),
-            facts=values,
-        )
+            remedies.append(f"or declare what is read-only: `{flags}` instead of `--bucket`")
+        text = f"its scopes do not allow it to {' and '.join(lacks)} objects: {', '.join(ticked(scopes))}"
+        why = "programs on the node fail with 403, whichever roles the account has; scopes cannot be changed later"
+        yield RuleResult.of(Level.ERROR, subject, text, *remedies, why=why, facts=values)
     elif not (needs or can_read or can_write):
-        yield RuleResult(
-            level=Level.NOTE, subject=_node_subject(wanted), text="its scopes allow no bucket access", facts=values
-        )
+        yield RuleResult.of(Level.NOTE, subject, "its scopes allow no bucket access", facts=values)
     else:
         words = "all Cloud APIs" if not scopes else "reading and writing objects" if can_write else "reading objects"
-        yield RuleResult(level=Level.OK, subject=_node_subject(wanted), text=f"its scopes allow {words}", facts=values)
+        yield RuleResult.of(Level.OK, subject, f"its scopes allow {words}", facts=values)
 
 
 @check_rule("TPU204", "the account that the node runs as")
@@ -126,42 +122,39 @@ def account_of_node(facts: CheckFacts) -> Iterator[RuleResult]:
     (`iam.disableCrossProjectServiceAccountUsage`). If the project could not be read, the default account is unknown; TPU506
     reports that. Source: API field text; documentation of IAM.
     """
-    wanted, account = facts.wanted, facts.account
+    wanted, account, subject = facts.wanted, facts.account, _node_subject(facts.wanted)
     if account is None:
         return
-    home, is_default, is_elsewhere = (
-        project_of_account(account),
-        account.endswith(_DEFAULT_ACCOUNT_END),
-        is_of_another_project(facts),
-    )
+    home, is_default = project_of_account(account), account.endswith(_DEFAULT_ACCOUNT_END)
+    is_elsewhere = is_of_another_project(facts)
     values = {"account": account, "isDefault": is_default, "project": home}
     if not is_elsewhere or not wanted.creates:
         named = "the Compute Engine default account" if is_default else "a named account"
         text = f"it runs as `{account}`, {named}" + (f" of project `{home}`" if is_elsewhere else "")
-        yield RuleResult(level=Level.OK, subject=_node_subject(wanted), text=text, facts=values)
+        yield RuleResult.of(Level.OK, subject, text, facts=values)
         return
-    show = ["gcloud", "org-policies", "describe", _CROSS_PROJECT, f"--project={home}", "--effective"]
-    yield RuleResult(
-        level=Level.WARNING,
-        subject=_node_subject(wanted),
-        text=f"it runs as `{account}`, an account of another project (`{home}`)",
+    show = gcloud_command("org-policies describe", _CROSS_PROJECT, project=home, effective=True)
+    yield RuleResult.of(
+        Level.WARNING,
+        subject,
+        f"it runs as `{account}`, an account of another project (`{home}`)",
+        Remedy(f"check whether `{home}` allows it: `enforce` must not be true", show),
+        f"ask for `roles/iam.serviceAccountUser` on `{account}`, or use an account of `{wanted.project}`",
         why=f"creating the node fails unless you may act as the account, and `{_CROSS_PROJECT}` is off in `{home}`",
-        remedies=(
-            Remedy(f"check whether `{home}` allows it: `enforce` must not be true", shlex.join(show)),
-            Remedy(f"ask for `roles/iam.serviceAccountUser` on `{account}`, or use an account of `{wanted.project}`"),
-        ),
         facts=values,
     )
 
 
 def is_of_another_project(facts: CheckFacts) -> bool:
     """Return whether the node's account is known to belong to another project than the node."""
-    account, wanted, project = facts.account, facts.wanted, value_or_none(facts.project)
-    home = project_of_account(account) if account else None
-    own = {wanted.project, *((project.id, project.number) if project else ())}
+    wanted, project = facts.wanted, value_or_none(facts.project)
+    home = project_of_account(facts.account) if facts.account else None
+    if home is None or home == wanted.project:
+        return False
+    if project is not None:
+        return home not in {project.id, project.number}
     # A number cannot be compared with an id.
-    is_comparable = project is not None or (home is not None and home.isdigit() == wanted.project.isdigit())
-    return home is not None and home not in own and is_comparable
+    return home.isdigit() == wanted.project.isdigit()
 
 
 def _node_subject(wanted: WantedNode) -> str:
@@ -180,10 +173,6 @@ def project_of_account(account: str) -> str | None:
     return name if account.endswith(_APP_ENGINE_ACCOUNT_END) else None
 
 
-def _ticked_list(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
-
-
 _IS_NO_EDITOR = (
     "the default account is an editor of its project only if no organisation policy "
     "(`iam.automaticIamGrantsForDefaultServiceAccounts`) prevents it"
@@ -191,6 +180,7 @@ _IS_NO_EDITOR = (
 _UNSEEN = "grants of managed folders are not read; if one of them is enough, continue with"
 # A line with more reasons is hard to read; JSON has the permissions that would answer all of them.
 _MAX_REASONS = 4
+_PERMISSION_VERBS = {"read": READ_PERMISSIONS, "write to": WRITE_PERMISSIONS}
 
 
 @check_rule("TPU201", "the node's account may read the buckets")
@@ -219,142 +209,23 @@ def account_may_write(facts: CheckFacts) -> Iterator[RuleResult]:
 
 
 def _results_of_rule(facts: CheckFacts, rule_id: str) -> Iterator[RuleResult]:
-    judged = [entry for entry in judge_buckets(facts) if entry.rule == rule_id]
-    for entry in judged:
-        if entry.level is not Level.OK:
-            continue
-        granted = {name: access for name, access in entry.access.items() if isinstance(access, Granted)}
-        roles: dict[str, None] = {}
-        for access in granted.values():
-            is_own = access.member.partition(":")[2].lower() == entry.account.lower()
-            roles[f"`{access.role}` on {access.place}" + ("" if is_own else f" for `{access.member}`")] = None
-        yield RuleResult(
-            level=Level.OK,
-            subject=entry.url,
-            text=f"`{entry.account}` may {_join_and(entry.verbs)} it, by {_join_and(roles)}",
-            facts={
-                "account": entry.account,
-                "grantedBy": [
-                    {"permission": name, "role": access.role, "member": access.member}
-                    for name, access in granted.items()
-                ],
-            },
-        )
+    judged = [entry for entry in _judge_buckets(facts) if entry.rule == rule_id]
+    yield from (_granted_result(entry) for entry in judged if entry.level is Level.OK)
     yield from (_refused_result(entry) for entry in judged if entry.lacking)
-    unknown = [entry for entry in judged if entry.level is Level.UNKNOWN]
-    shared: dict[tuple[Caveat, ...], list[BucketJudgement]] = {}
-    for entry in unknown:
-        if all(doubt.project for doubt in entry.doubts):
+    # What only the policy of a project leaves unknown is one finding for all of its buckets.
+    shared: dict[tuple[Caveat, ...], list[_BucketJudgement]] = {}
+    for entry in judged:
+        if entry.level is Level.UNKNOWN and all(doubt.project for doubt in entry.doubts):
             shared.setdefault(entry.doubts, []).append(entry)
-        else:
+        elif entry.level is Level.UNKNOWN:
             yield _undecided_result(entry.url, [entry])
     for doubts, entries in shared.items():
         yield _undecided_result(f"project {doubts[0].project}", entries)
 
 
-def _refused_result(judged: BucketJudgement) -> RuleResult:
-    why = [
-        "reads by the node's programs fail with 403, and the node is billed by then"
-        if READ_PERMISSIONS[0] in judged.access
-        else "writing the first checkpoint fails with 403, and the work before it is lost"
-    ]
-    if READ_PERMISSIONS[0] in judged.access and judged.account.endswith(_DEFAULT_ACCOUNT_END):
-        why.append(_IS_NO_EDITOR)
-    if roles := roles_of_deleted_account(judged.account, judged.policies):
-        why.append(f"{_ticked_and(roles)} on the bucket is for a deleted account of that name, not for the new one")
-    grant, verbs = judged.grant, " or ".join(judged.verbs)
-    text = f"the node's account `{judged.account}` may not {verbs} it: it lacks {_ticked_and(judged.lacking)}"
-    if judged.above:
-        text += f", unless {judged.above} grants it"
-        why.append("roles inherited from folders and organisations are not read")
-    else:
-        why.append(f"{_UNSEEN} `--skip-check {judged.rule}`")
-    if judged.is_foreign:
-        # Not by `--fix`: the account of another project may be a mistyped name.
-        advice = f"check that you mean the account `{judged.account}` of another project, then grant it `{grant.role}`"
-        remedies = [Remedy(advice, grant.command)]
-    else:
-        remedies = [Remedy.by(grant, f"grant it `{grant.role}` on the bucket")]
-    use = judged.facts.use
-    if use.reads and use.writes and not set(judged.lacking) & set(READ_PERMISSIONS):
-        remedies.append(Remedy(f"or declare it as read-only: `--data-bucket={use.url}` instead of `--bucket`"))
-    return RuleResult(
-        level=judged.level,
-        subject=judged.url,
-        text=text,
-        why="; ".join(why),
-        remedies=tuple(remedies),
-        facts={"account": judged.account, "missingPermissions": list(judged.lacking), "role": grant.role},
-    )
-
-
-def _undecided_result(subject: str, entries: list[BucketJudgement]) -> RuleResult:
-    """Return one finding for what leaves the access to one bucket, or to several buckets, unknown."""
-    first = entries[0]
-    whole = "it" if subject == first.url else _join_and(entry.url for entry in entries)
-    verbs = _join_and(word for word in PERMISSION_VERBS if any(word in entry.verbs for entry in entries))
-    reasons = [doubt.reason.removesuffix(".") for doubt in first.doubts]  # messages of the service end with a full stop
-    rest = (
-        [f"and {len(reasons) - _MAX_REASONS} more reasons"]
-        if len(reasons) > _MAX_REASONS + 1
-        else reasons[_MAX_REASONS:]
-    )
-    shown = [*reasons[:_MAX_REASONS], *rest]
-    callers = value_or_none(first.facts.caller)
-    if callers is not None and isinstance(first.facts.policy, Unknown):
-        words = _join_and(sorted(name.rpartition(".")[2] for name in callers))
-        can = f"may {words} objects there" if words else "may not use its objects"
-        shown.append(f"your own account {can}, which says nothing certain about the node's account")
-    remedies = []
-    for doubt in first.doubts:
-        needs = f"`{doubt.permission}` on {doubt.place}"
-        if doubt.permission is None:
-            continue
-        if doubt.is_passing:
-            remedies.append(Remedy(f"check again; reading it takes the permission {needs}"))
-        elif doubt.is_denied:
-            remedies.append(Remedy(f"ask for the permission {needs}, and check again"))
-        else:
-            remedies.append(Remedy(f"fix that and check again; reading it takes the permission {needs}"))
-    text = f"unknown whether the node's account `{first.account}` may {verbs} {whole}: "
-    return RuleResult(
-        level=Level.UNKNOWN,
-        subject=subject,
-        text=text + "; ".join(shown),
-        remedies=(
-            *remedies,
-            # Not by `--fix`, as the grant may be needless.
-            *(
-                Remedy(f"or grant it `{entry.grant.role}` on {entry.url}, which settles it", entry.grant.command)
-                for entry in entries
-            ),
-        ),
-        facts={
-            "account": first.account,
-            "buckets": [entry.facts.use.bucket for entry in entries],
-            "undecidedPermissions": sorted({name for entry in entries for name in entry.access}),
-            "permission": next((doubt.permission for doubt in first.doubts if doubt.permission), None),
-            "callerPermissions": None if callers is None else sorted(callers),
-        },
-        is_passing=any(doubt.is_passing for doubt in first.doubts),
-    )
-
-
-def _ticked_and(names: Iterable[str]) -> str:
-    return _join_and(f"`{name}`" for name in names)
-
-
-def _join_and(words: Iterable[str]) -> str:
-    *most, last = [*words] or [""]
-    return f"{', '.join(most)} and {last}" if most else last
-
-
-PERMISSION_VERBS = {"read": READ_PERMISSIONS, "write to": WRITE_PERMISSIONS}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BucketJudgement:
-    """The judgement of one rule about one bucket: the permissions that it needs, and the access found for each.
+class _BucketJudgement:
+    """The judgement of one rule about one bucket: the access found for each of the permissions that it needs.
 
     `above` names the folder or organisation whose roles may grant what is lacking; None if there is none. `is_foreign`: the
     account belongs to another project.
@@ -371,13 +242,12 @@ class BucketJudgement:
 
     @property
     def url(self) -> str:
-        """`gs://bucket`."""
         return f"gs://{self.facts.use.bucket}"
 
     @property
-    def lacking(self) -> tuple[str, ...]:
+    def lacking(self) -> list[str]:
         """The permissions that are certainly not granted."""
-        return tuple(name for name, access in self.access.items() if isinstance(access, NotGranted))
+        return [name for name, access in self.access.items() if isinstance(access, NotGranted)]
 
     @property
     def doubts(self) -> tuple[Caveat, ...]:
@@ -387,20 +257,14 @@ class BucketJudgement:
 
     @property
     def level(self) -> Level:
-        """The level of the finding."""
         if self.lacking:
             return Level.WARNING if self.above else Level.ERROR
         return Level.UNKNOWN if self.doubts else Level.OK
 
     @property
-    def verbs(self) -> tuple[str, ...]:
+    def verbs(self) -> list[str]:
         """The permissions as text."""
-        return tuple(word for word, names in PERMISSION_VERBS.items() if set(names) & set(self.access))
-
-    def part(self, rule_id: str, names: Collection[str]) -> BucketJudgement:
-        """Return the part of the judgement that is about some of the permissions."""
-        access = {name: access for name, access in self.access.items() if name in names}
-        return replace(self, rule=rule_id, access=access)
+        return [word for word, names in _PERMISSION_VERBS.items() if set(names) & set(self.access)]
 
     @property
     def grant(self) -> GrantBucketRole:
@@ -409,41 +273,122 @@ class BucketJudgement:
         return GrantBucketRole(self.facts.use.bucket, role, f"serviceAccount:{self.account}", self.user_project)
 
 
-def judge_buckets(facts: CheckFacts) -> Iterator[BucketJudgement]:
+def _judge_buckets(facts: CheckFacts) -> Iterator[_BucketJudgement]:
     """Yield the judgement of each rule: reading and writing separately, or both by TPU201 if they fail alike."""
-    account = facts.account
+    account, project, wanted = facts.account, value_or_none(facts.project), facts.wanted
     if account is None:
         return
     # Each bucket once, with the permissions needed below all of its prefixes.
     buckets: dict[str, tuple[BucketFacts, set[str]]] = {}
-    for use in facts.buckets:
-        buckets.setdefault(use.use.bucket, (use, set()))[1].update(needed_permissions(facts.wanted, use.use))
-    project = value_or_none(facts.project)
+    for bucket in facts.buckets:
+        needed = buckets.setdefault(bucket.use.bucket, (bucket, set()))[1]
+        needed.update(needed_permissions(wanted, bucket.use))
     above = f"`{project.parent}`, above project `{project.id}`," if project and project.parent else None
     if project is None:
-        above = f"a folder or organisation above project `{facts.wanted.project}`"
-    for bucket, names in buckets.values():
-        policies = BucketPolicies.of(bucket, facts)
+        above = f"a folder or organisation above project `{wanted.project}`"
+    for bucket, needed in buckets.values():
+        policies, known = BucketPolicies.of(bucket, facts), value_or_none(bucket.bucket)
         if policies is None or bucket.is_unpaid:
             continue
-        known_bucket = value_or_none(bucket.bucket)
-        whole = BucketJudgement(
+        whole = _BucketJudgement(
             rule="TPU201",
             facts=bucket,
             policies=policies,
             account=account,
-            access={name: access for name, access in resolve_access(account, policies).items() if name in names},
-            user_project=facts.wanted.billing_project if known_bucket and known_bucket.requester_pays else None,
+            access={name: access for name, access in resolve_access(account, policies).items() if name in needed},
+            user_project=wanted.billing_project if known and known.requester_pays else None,
             above=above,
             is_foreign=is_of_another_project(facts),
         )
-        parts = [
-            part
-            for part in (whole.part("TPU201", READ_PERMISSIONS), whole.part("TPU202", WRITE_PERMISSIONS))
-            if part.access
-        ]
+        parts = []
+        for rule, names in (("TPU201", READ_PERMISSIONS), ("TPU202", WRITE_PERMISSIONS)):
+            if access := {name: access for name, access in whole.access.items() if name in names}:
+                parts.append(replace(whole, rule=rule, access=access))
         fail_alike = len(parts) > 1 and parts[0].level is parts[1].level is not Level.OK
         yield from [whole] if fail_alike else parts
+
+
+def _granted_result(judged: _BucketJudgement) -> RuleResult:
+    granted = {name: access for name, access in judged.access.items() if isinstance(access, Granted)}
+    roles: dict[str, None] = {}
+    for access in granted.values():
+        is_own = access.member.partition(":")[2].lower() == judged.account.lower()
+        roles[f"`{access.role}` on {access.place}" + ("" if is_own else f" for `{access.member}`")] = None
+    by = [{"permission": name, "role": access.role, "member": access.member} for name, access in granted.items()]
+    text = f"`{judged.account}` may {join_words(judged.verbs)} it, by {join_words(roles)}"
+    return RuleResult.of(Level.OK, judged.url, text, facts={"account": judged.account, "grantedBy": by})
+
+
+def _refused_result(judged: _BucketJudgement) -> RuleResult:
+    account, grant, use, reads = judged.account, judged.grant, judged.facts.use, READ_PERMISSIONS[0] in judged.access
+    text = f"the node's account `{account}` may not {' or '.join(judged.verbs)} it: it lacks {join_words(ticked(judged.lacking))}"
+    why = ["writing the first checkpoint fails with 403, and the work before it is lost"]
+    if reads:
+        why = ["reads by the node's programs fail with 403, and the node is billed by then"]
+    if reads and account.endswith(_DEFAULT_ACCOUNT_END):
+        why.append(_IS_NO_EDITOR)
+    if roles := roles_of_deleted_account(account, judged.policies):
+        why.append(
+            f"{join_words(ticked(roles))} on the bucket is for a deleted account of that name, not for the new one"
+        )
+    if judged.above:
+        text += f", unless {judged.above} grants it"
+        why.append("roles inherited from folders and organisations are not read")
+    else:
+        why.append(f"{_UNSEEN} `--skip-check {judged.rule}`")
+    remedies = [Remedy.by(grant, f"grant it `{grant.role}` on the bucket")]
+    if judged.is_foreign:
+        # Not by `--fix`: the account of another project may be a mistyped name.
+        advice = f"check that you mean the account `{account}` of another project, then grant it `{grant.role}`"
+        remedies = [Remedy(advice, grant.command)]
+    if use.reads and use.writes and not set(judged.lacking) & set(READ_PERMISSIONS):
+        remedies.append(Remedy(f"or declare it as read-only: `--data-bucket={use.url}` instead of `--bucket`"))
+    values = {"account": account, "missingPermissions": judged.lacking, "role": grant.role}
+    return RuleResult.of(judged.level, judged.url, text, *remedies, why="; ".join(why), facts=values)
+
+
+def _undecided_result(subject: str, entries: list[_BucketJudgement]) -> RuleResult:
+    """Return one finding for what leaves the access to one bucket, or to several buckets, unknown."""
+    first = entries[0]
+    whole = "it" if subject == first.url else join_words(entry.url for entry in entries)
+    verbs = join_words(word for word in _PERMISSION_VERBS if any(word in entry.verbs for entry in entries))
+    reasons = [doubt.reason.removesuffix(".") for doubt in first.doubts]  # messages of the service end with a full stop
+    if len(reasons) > _MAX_REASONS + 1:
+        reasons[_MAX_REASONS:] = [f"and {len(reasons) - _MAX_REASONS} more reasons"]
+    callers = value_or_none(first.facts.caller)
+    if callers is not None and isinstance(first.facts.policy, Unknown):
+        words = join_words(sorted(name.rpartition(".")[2] for name in callers))
+        can = f"may {words} objects there" if words else "may not use its objects"
+        reasons.append(f"your own account {can}, which says nothing certain about the node's account")
+    remedies = []
+    for doubt in first.doubts:
+        needs = f"the permission `{doubt.permission}` on {doubt.place}"
+        if doubt.permission is None:
+            continue
+        if doubt.is_passing:
+            remedies.append(Remedy(f"check again; reading it takes {needs}"))
+        elif doubt.is_denied:
+            remedies.append(Remedy(f"ask for {needs}, and check again"))
+        else:
+            remedies.append(Remedy(f"fix that and check again; reading it takes {needs}"))
+    for entry in entries:
+        # Not by `--fix`, as the grant may be needless.
+        advice = f"or grant it `{entry.grant.role}` on {entry.url}, which settles it"
+        remedies.append(Remedy(advice, entry.grant.command))
+    return RuleResult(
+        Level.UNKNOWN,
+        subject,
+        f"unknown whether the node's account `{first.account}` may {verbs} {whole}: {'; '.join(reasons)}",
+        remedies=tuple(remedies),
+        facts={
+            "account": first.account,
+            "buckets": [entry.facts.use.bucket for entry in entries],
+            "undecidedPermissions": sorted({name for entry in entries for name in entry.access}),
+            "permission": next((doubt.permission for doubt in first.doubts if doubt.permission), None),
+            "callerPermissions": None if callers is None else sorted(callers),
+        },
+        is_passing=any(doubt.is_passing for doubt in first.doubts),
+    )
 
 
 IDENTITY_RULES: tuple[CheckRule[CheckFacts], ...] = (scopes_allow_buckets, account_of_node)

@@ -19,10 +19,9 @@ from tpuctl.check.findings import (
     Remedy,
     RuleResult,
     check_rule,
-    create_network_command,
-    enable_private_access_command,
-    list_networks_command,
-    list_subnetworks_command,
+    gcloud_command,
+    some_of,
+    ticked,
     unread_result,
 )
 from tpuctl.models.compute_resources import FirewallRule
@@ -35,9 +34,9 @@ if TYPE_CHECKING:
     from tpuctl.check.findings import CheckRule
     from tpuctl.models.compute_resources import Subnetwork
 
-
 _MAX_NAMES = 4
 _USE_IAP = "connect through Identity-Aware Proxy: `--iap`"
+_USES_DEFAULT = "the API uses network `default` if none is named"
 
 
 @check_rule("TPU604", "the firewall allows ssh")
@@ -51,20 +50,19 @@ def firewall_allows_ssh(facts: CheckFacts) -> Iterator[RuleResult]:
     policies are not read and may decide otherwise. Source: API field text of Firewall.
     """
     interface, wanted = _effective_interface(facts), facts.wanted
-    subject = _network_subject(interface)
     if isinstance(facts.firewalls, Unknown | Absent):
         what, permission = "the firewall rules, which decide whether ssh is allowed,", "compute.firewalls.list"
+        subject = f"network {interface.network}"
         yield unread_result(facts.firewalls, subject, what, permission=permission, project=interface.project)
         return
     if wanted.iap or not isinstance(facts.firewalls, Known) or isinstance(facts.network, Absent):
         return
     from_inside = wanted.internal_ip or not interface.has_external_addresses
     judge = _ssh_from_inside if from_inside else _ssh_from_outside
-    found, other = (
-        judge(facts, interface, one) for one in port_access(facts.firewalls.value, _firewall_target(facts, interface))
-    )
+    least, most = port_access(facts.firewalls.value, _firewall_target(facts, interface))
+    found = judge(facts, interface, least)
     # They differ if the result depends on the workers' account and that is unknown; TPU506 reports it.
-    if found == other:
+    if found == judge(facts, interface, most):
         yield found
 
 
@@ -77,27 +75,24 @@ def firewall_allows_iap(facts: CheckFacts) -> Iterator[RuleResult]:
     of IAP TCP forwarding.
     """
     interface, wanted = _effective_interface(facts), facts.wanted
-    rules = value_or_none(facts.firewalls)
+    rules, subject = value_or_none(facts.firewalls), f"network {interface.network}"
     is_asked = wanted.iap or not (interface.has_external_addresses or wanted.internal_ip)
     if rules is None or not is_asked or isinstance(facts.network, Absent):
         return
-    subject = _network_subject(interface)
     least, most = port_access(rules, _firewall_target(facts, interface))
     if least.covers(SourceArea.IAP):
-        text = (
-            f"tunnels of Identity-Aware Proxy can reach port 22 ({_join_rule_names(least.allowed_by(SourceArea.IAP))})"
-        )
-        yield RuleResult(level=Level.OK, subject=subject, text=text, facts={"sourceRanges": [IAP_RANGE]})
+        names = _join_rule_names(least.allowed_by(SourceArea.IAP))
+        text = f"tunnels of Identity-Aware Proxy can reach port 22 ({names})"
+        yield RuleResult.of(Level.OK, subject, text, facts={"sourceRanges": [IAP_RANGE]})
     elif not most.covers(SourceArea.IAP):
-        yield RuleResult(
-            level=Level.WARNING,
-            subject=subject,
-            text=f"no firewall rule of network `{interface.network}` allows tunnels of Identity-Aware Proxy ({IAP_RANGE}) "
+        why = "without external addresses, ssh needs a tunnel or a machine inside the network"
+        yield RuleResult.of(
+            Level.WARNING,
+            subject,
+            f"no firewall rule of network `{interface.network}` allows tunnels of Identity-Aware Proxy ({IAP_RANGE}) "
             f"to port 22{_denied_words(most, SourceArea.IAP)}",
-            why="ssh through a tunnel fails with error 4003"
-            if wanted.iap
-            else "without external addresses, ssh needs a tunnel or a machine inside the network",
-            remedies=(_allow_iap_remedy(rules, facts, interface),),
+            _allow_iap_remedy(rules, facts, interface),
+            why="ssh through a tunnel fails with error 4003" if wanted.iap else why,
             facts={"network": interface.network, "sourceRanges": [IAP_RANGE]},
         )
 
@@ -110,79 +105,65 @@ def _effective_interface(facts: CheckFacts) -> NetworkInterface:
     return replace(interface, network=found.network)
 
 
-def _network_subject(interface: NetworkInterface) -> str:
-    return f"network {interface.network}"
-
-
 def _firewall_target(facts: CheckFacts, interface: NetworkInterface) -> FirewallTarget:
     return FirewallTarget(interface.network, frozenset(facts.wanted.spec.tags), facts.account)
 
 
 def _ssh_from_outside(facts: CheckFacts, interface: NetworkInterface, access: PortAccess) -> RuleResult:
-    subject, ranges, rules = (
-        _network_subject(interface),
-        access.reach(SourceArea.OUTSIDE),
-        access.allowed_by(SourceArea.OUTSIDE),
-    )
-    values = {"network": interface.network, "rules": list(rules)}
+    ranges, names = access.reach(SourceArea.OUTSIDE), access.allowed_by(SourceArea.OUTSIDE)
+    subject, network, project = f"network {interface.network}", interface.network, interface.project
+    values = {"network": network, "rules": list(names), "sourceRanges": list(ranges)}
     if access.covers(SourceArea.OUTSIDE):
-        text = f"ssh is allowed from everywhere ({_join_rule_names(rules)})"
-        return RuleResult(level=Level.OK, subject=subject, text=text, facts=values | {"sourceRanges": ["0.0.0.0/0"]})
+        text = f"ssh is allowed from everywhere ({_join_rule_names(names)})"
+        return RuleResult.of(Level.OK, subject, text, facts=values | {"sourceRanges": ["0.0.0.0/0"]})
     if ranges:
         more = f" and {len(ranges) - _MAX_NAMES} more ranges" if len(ranges) > _MAX_NAMES else ""
-        return RuleResult(
-            level=Level.NOTE,
-            subject=subject,
-            text=f"ssh is allowed only from {', '.join(ranges[:_MAX_NAMES])}{more}; tpuctl does not know your address",
-            why=f"because of {_join_rule_names(rules)}",
-            facts=values | {"sourceRanges": list(ranges)},
-        )
-    known_rules = value_or_none(facts.firewalls) or ()
-    if access.covers(SourceArea.IAP):
-        use_iap = Remedy(_USE_IAP)
-    else:
-        allow_iap = _allow_iap_remedy(known_rules, facts, interface)
+        where = f"{', '.join(ranges[:_MAX_NAMES])}{more}"
+        text, why = f"ssh is allowed only from {where}; tpuctl does not know your address", _join_rule_names(names)
+        return RuleResult.of(Level.NOTE, subject, text, why=f"because of {why}", facts=values)
+    rules = value_or_none(facts.firewalls) or ()
+    use_iap = Remedy(_USE_IAP)
+    if not access.covers(SourceArea.IAP):
+        allow_iap = _allow_iap_remedy(rules, facts, interface)
         # Its command, not its change: with the change alone ssh still does not use the tunnel.
         use_iap = Remedy(f"{_USE_IAP}, and {allow_iap.text}", allow_iap.command)
     command = (
-        f"`gcloud compute firewall-rules create {_unused_rule_name(known_rules, 'allow-ssh')} --project={interface.project} "
-        f"--network={interface.network} --direction=INGRESS --allow=tcp:22 --source-ranges=YOUR_ADDRESS/32`"
+        f"`gcloud compute firewall-rules create {_unused_rule_name(rules, 'allow-ssh')} --project={project} "
+        f"--network={network} --direction=INGRESS --allow=tcp:22 --source-ranges=YOUR_ADDRESS/32`"
     )
     if denied := access.denied_by(SourceArea.OUTSIDE):
         command += f", with a `--priority` before {_join_rule_names(denied)}"
-    return RuleResult(
-        level=Level.WARNING,
-        subject=subject,
-        text=f"no firewall rule of network `{interface.network}` allows ssh (tcp:22) from outside"
-        f"{_denied_words(access, SourceArea.OUTSIDE)}",
+    denied_words = _denied_words(access, SourceArea.OUTSIDE)
+    return RuleResult.of(
+        Level.WARNING,
+        subject,
+        f"no firewall rule of network `{network}` allows ssh (tcp:22) from outside{denied_words}",
+        use_iap,
+        f"or allow your own address: {command}",
+        "or run tpuctl on a machine of the network, with `--internal-ip`",
         why="tpuctl cannot connect to external addresses of the workers, nor find out when they are ready",
-        remedies=(
-            use_iap,
-            Remedy(f"or allow your own address: {command}"),
-            Remedy("or run tpuctl on a machine of the network, with `--internal-ip`"),
-        ),
-        facts=values | {"sourceRanges": []},
+        facts=values,
     )
 
 
 def _ssh_from_inside(_: CheckFacts, interface: NetworkInterface, access: PortAccess) -> RuleResult:
-    subject = _network_subject(interface)
-    values: dict[str, Any] = {"network": interface.network}  # JSON
+    subject, network = f"network {interface.network}", interface.network
+    values: dict[str, Any] = {"network": network}  # JSON
     if access.reach(SourceArea.INSIDE):
-        rules = access.allowed_by(SourceArea.INSIDE)
-        text = f"ssh is allowed from inside the network ({_join_rule_names(rules)})"
-        return RuleResult(level=Level.OK, subject=subject, text=text, facts=values | {"rules": list(rules)})
-    if access.for_machines:
-        text = f"ssh is allowed only from machines with a tag or account of {_join_rule_names(access.for_machines)}"
-        values |= {"rules": list(access.for_machines)}
-        return RuleResult(level=Level.NOTE, subject=subject, text=text, facts=values)
-    return RuleResult(
-        level=Level.WARNING,
-        subject=subject,
-        text=f"no firewall rule of network `{interface.network}` allows ssh (tcp:22) from inside it"
-        f"{_denied_words(access, SourceArea.INSIDE)}",
+        names = access.allowed_by(SourceArea.INSIDE)
+        text = f"ssh is allowed from inside the network ({_join_rule_names(names)})"
+        return RuleResult.of(Level.OK, subject, text, facts=values | {"rules": list(names)})
+    if names := access.for_machines:
+        text = f"ssh is allowed only from machines with a tag or account of {_join_rule_names(names)}"
+        return RuleResult.of(Level.NOTE, subject, text, facts=values | {"rules": list(names)})
+    denied_words = _denied_words(access, SourceArea.INSIDE)
+    return RuleResult.of(
+        Level.WARNING,
+        subject,
+        f"no firewall rule of network `{network}` allows ssh (tcp:22) from inside it{denied_words}",
+        _USE_IAP,
+        "or allow tcp:22 from the network's own ranges",
         why="workers are reached at their internal addresses, and no machine of the network is allowed",
-        remedies=(Remedy(_USE_IAP), Remedy("or allow tcp:22 from the network's own ranges")),
         facts=values,
     )
 
@@ -208,9 +189,8 @@ def _allow_iap_remedy(rules: tuple[FirewallRule, ...], facts: CheckFacts, interf
     least, _ = port_access((*rules, as_rule), _firewall_target(facts, interface))
     if least.covers(SourceArea.IAP):
         return Remedy.by(new, f"allow its range {IAP_RANGE}")
-    return Remedy(
-        f"allow its range {IAP_RANGE} by a rule with a priority before {_join_rule_names(least.denied_by(SourceArea.IAP))}"
-    )
+    earlier = _join_rule_names(least.denied_by(SourceArea.IAP))
+    return Remedy(f"allow its range {IAP_RANGE} by a rule with a priority before {earlier}")
 
 
 def _unused_rule_name(rules: tuple[FirewallRule, ...], *names: str) -> str:
@@ -221,16 +201,12 @@ def _unused_rule_name(rules: tuple[FirewallRule, ...], *names: str) -> str:
 
 
 def _join_rule_names(names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return ", ".join(f"`{name}`" for name in names[:_MAX_NAMES]) + more
+    return some_of(ticked(names), _MAX_NAMES)
 
 
 def _denied_words(access: PortAccess, area: SourceArea) -> str:
     denied = access.denied_by(area)
     return f"; {_join_rule_names(denied)} {'deny' if len(denied) > 1 else 'denies'} it" if denied else ""
-
-
-_USES_DEFAULT = "the API uses network `default` if none is named"
 
 
 @check_rule("TPU601", "the network exists")
@@ -244,27 +220,57 @@ def network_exists(facts: CheckFacts) -> Iterator[RuleResult]:
     """
     interface = NetworkInterface.of(facts.wanted)
     name, project, subject = interface.network, interface.project, f"network {interface.network}"
-    where = {"network": name, "networkProject": project}
+    values = {"network": name, "networkProject": project}
     match facts.network:
-        case None:
-            return
         case Unknown() as fact:
             yield unread_result(fact, subject, f"network `{name}`", permission="compute.networks.get", project=project)
         case Absent():
-            yield _missing_network_result(facts, interface, subject)
+            yield _missing_network_result(facts, interface)
         case Known(value) if value.is_legacy:
-            yield RuleResult(
-                level=Level.WARNING,
-                subject=subject,
-                text=f"network `{name}` is a legacy network without subnetworks",
+            listing = gcloud_command("compute networks list", project=project)
+            yield RuleResult.of(
+                Level.WARNING,
+                subject,
+                f"network `{name}` is a legacy network without subnetworks",
+                Remedy("name a network with subnetworks: `--network`", listing),
                 why="legacy networks lack many features, and Cloud TPU may reject them",
-                remedies=(Remedy("name a network with subnetworks: `--network`", list_networks_command(project)),),
-                facts={**where, "mode": "legacy"},
+                facts={**values, "mode": "legacy"},
             )
         case Known(value):
             mode = "auto" if value.is_auto else "custom"
             text = f"network `{name}` exists, in {mode} mode"
-            yield RuleResult(level=Level.OK, subject=subject, text=text, facts={**where, "mode": mode})
+            yield RuleResult.of(Level.OK, subject, text, facts={**values, "mode": mode})
+
+
+def _missing_network_result(facts: CheckFacts, interface: NetworkInterface) -> RuleResult:
+    name, project, subject = interface.network, interface.project, f"network {interface.network}"
+    values = {"network": name, "networkProject": project}
+    listed = Remedy(
+        "name one of the project's networks: `--network`", gcloud_command("compute networks list", project=project)
+    )
+    if not interface.is_named and interface.subnetwork:
+        named, found = f"no network is named with subnetwork `{interface.subnetwork}`", value_or_none(facts.subnetwork)
+        remedy = Remedy(f"name it: `--network={found.network}`") if found and found.network else listed
+        text = f"{named}, and project `{project}` has no `default`"
+        return RuleResult.of(Level.WARNING, subject, text, remedy, why=_USES_DEFAULT, facts=values)
+    if name != "default":
+        text = f"project `{project}` has no network `{name}`"
+        return RuleResult.of(_creation_level(facts), subject, text, listed, facts=values)
+    create = gcloud_command("compute networks create", "default", subnet_mode="auto", project=project)
+    return RuleResult.of(
+        _creation_level(facts),
+        subject,
+        f"project `{project}` has no network `default`, and no other is named",
+        listed,
+        Remedy("or create it; a new network has no firewall rules, so that ssh must be allowed as well", create),
+        why="a node needs a network; many organisations delete `default` or never create it",
+        facts=values,
+    )
+
+
+def _creation_level(facts: CheckFacts) -> Level:
+    """Return the level of a problem that prevents creation; an existing node was created in spite of it."""
+    return Level.ERROR if facts.wanted.creates else Level.WARNING
 
 
 @check_rule("TPU602", "a subnetwork in the region")
@@ -279,40 +285,82 @@ def subnetwork_is_in_region(facts: CheckFacts) -> Iterator[RuleResult]:
     """
     interface, region = NetworkInterface.of(facts.wanted), facts.wanted.region
     name = interface.subnetwork or interface.network
-    where = {"subnetwork": name, "region": region}
-    if interface.region not in {None, region}:
-        yield _misplaced_subnetwork_result(interface, interface.region, facts)
-        return
     match facts.subnetwork:
-        case None:
-            return
+        case _ if interface.region not in {None, region}:
+            yield _misplaced_subnetwork_result(interface, interface.region, facts)
         case Unknown() if facts.is_without_zone:
-            return  # the region may not exist either; TPU301 reports that
+            pass  # the region may not exist either; TPU301 reports that
         case Unknown() as fact:
             what, permission = f"subnetwork `{name}` in {region}", "compute.subnetworks.get"
-            yield unread_result(fact, _subnetwork_subject(name), what, permission=permission, project=interface.project)
+            yield unread_result(fact, f"subnetwork {name}", what, permission=permission, project=interface.project)
         case Known(value) if interface.subnetwork and value.region not in {"", region}:
             yield _misplaced_subnetwork_result(interface, value.region, facts)
         case Known(value) if interface.subnetwork:
+            subject = f"subnetwork {value.name}"
             values = {"subnetwork": value.name, "region": value.region, "network": value.network}
             if value.network in {"", interface.network}:
                 text = f"subnetwork `{value.name}` is in {region} and belongs to network `{interface.network}`"
-                yield RuleResult(level=Level.OK, subject=_subnetwork_subject(value.name), text=text, facts=values)
+                yield RuleResult.of(Level.OK, subject, text, facts=values)
                 return
-            named = interface.is_named
-            yield RuleResult(
-                level=_creation_level(facts) if named else Level.WARNING,
-                subject=_subnetwork_subject(value.name),
-                text=f"subnetwork `{value.name}` belongs to network `{value.network}`, "
-                + (f"not to `{interface.network}`" if named else "and no network is named"),
-                why=None if named else _USES_DEFAULT,
-                remedies=(Remedy(f"name its network: `--network={value.network}`"),),
-                facts=values,
-            )
+            text = f"subnetwork `{value.name}` belongs to network `{value.network}`"
+            remedy = f"name its network: `--network={value.network}`"
+            if interface.is_named:
+                text += f", not to `{interface.network}`"
+                yield RuleResult.of(_creation_level(facts), subject, text, remedy, facts=values)
+            else:
+                text += ", and no network is named"
+                yield RuleResult.of(Level.WARNING, subject, text, remedy, why=_USES_DEFAULT, facts=values)
         case Absent() if interface.subnetwork:
             yield _misplaced_subnetwork_result(interface, None, facts)
         case Known() | Absent() as fact:
-            yield from _judge_default_subnetwork(fact, interface, facts, where)
+            yield from _judge_default_subnetwork(fact, interface, facts)
+
+
+def _judge_default_subnetwork(
+    fact: Known[Subnetwork] | Absent, interface: NetworkInterface, facts: CheckFacts
+) -> Iterator[RuleResult]:
+    """Judge a node whose spec names no subnetwork; `fact` is the subnetwork with the network's own name."""
+    network, region = value_or_none(facts.network), facts.wanted.region
+    if network is None or network.is_legacy:
+        return
+    subject, values = f"subnetwork {interface.network}", {"subnetwork": interface.network, "region": region}
+    belongs = isinstance(fact, Known) and fact.value.network in {"", network.name}
+    listing = _list_subnetworks_command(interface.project, network.name)
+    # If none is named, the API uses the subnetwork `default` in networks of every mode [API field text].
+    if belongs and (network.is_auto or network.name == "default"):
+        text = f"network `{network.name}` has a subnetwork in {region}"
+        yield RuleResult.of(Level.OK, subject, text, facts=values)
+    elif network.is_auto:
+        text = f"network `{network.name}` is in auto mode, but has no subnetwork `{network.name}` in {region}"
+        why = "a node needs a subnetwork in the region of its zone"
+        other = Remedy("name another: `--subnetwork`", listing)
+        yield RuleResult.of(Level.WARNING, subject, text, other, why=why, facts=values)
+    elif facts.wanted.creates:
+        flag = f"`--subnetwork={network.name}`" if belongs else "`--subnetwork`"
+        text = f"network `{network.name}` is in custom mode, and no subnetwork is named"
+        why = f"such a network has no default; the API uses a subnetwork called `default` in {region}, if it exists"
+        remedy = Remedy(f"name one in {region}: {flag}", listing)
+        yield RuleResult.of(Level.WARNING, subject, text, remedy, why=why, facts=values)
+
+
+def _misplaced_subnetwork_result(interface: NetworkInterface, found_in: str | None, facts: CheckFacts) -> RuleResult:
+    """Return the finding that the subnetwork is not in the region of the node; `found_in` is None if it does not exist."""
+    region, name, project = facts.wanted.region, interface.subnetwork or interface.network, interface.project
+    text = f"subnetwork `{name}` is in region {found_in}, the node in {region}"
+    if found_in is None:
+        text = f"project `{project}` has no subnetwork `{name}` in {region}"
+    return RuleResult.of(
+        _creation_level(facts),
+        f"subnetwork {name}",
+        text,
+        Remedy(f"name one in {region}: `--subnetwork`", _list_subnetworks_command(project, interface.network)),
+        why="the subnetwork of a node must be in the region of its zone",
+        facts={"subnetwork": name, "region": region},
+    )
+
+
+def _list_subnetworks_command(project: str, network: str) -> str:
+    return gcloud_command("compute networks subnets list", network=network, project=project)
 
 
 @check_rule("TPU603", "access to Google APIs")
@@ -325,114 +373,21 @@ def private_access_is_on(facts: CheckFacts) -> Iterator[RuleResult]:
     interface, found = NetworkInterface.of(facts.wanted), value_or_none(facts.subnetwork)
     if found is None or interface.has_external_addresses:
         return
+    subject = f"subnetwork {found.name}"
     if found.private_google_access:
         text = f"subnetwork `{found.name}` has Private Google Access"
-        yield RuleResult(
-            level=Level.OK, subject=_subnetwork_subject(found.name), text=text, facts={"privateIpGoogleAccess": True}
-        )
+        yield RuleResult.of(Level.OK, subject, text, facts={"privateIpGoogleAccess": True})
         return
-    command = enable_private_access_command(interface.project, found.region or facts.wanted.region, found.name)
-    yield RuleResult(
-        level=Level.WARNING,
-        subject=_subnetwork_subject(found.name),
-        text=f"the workers have no external address, and subnetwork `{found.name}` has no Private Google Access",
+    place = {"region": found.region or facts.wanted.region, "project": interface.project}
+    words = "compute networks subnets update"
+    command = gcloud_command(words, found.name, **place, enable_private_ip_google_access=True)
+    yield RuleResult.of(
+        Level.WARNING,
+        subject,
+        f"the workers have no external address, and subnetwork `{found.name}` has no Private Google Access",
+        Remedy("enable it; this is free and breaks nothing", command),
         why="they can reach neither Google APIs nor buckets, except through Cloud NAT, which is not read",
-        remedies=(Remedy("enable it; this is free and breaks nothing", command),),
         facts={"privateIpGoogleAccess": False, "subnetwork": found.name, "region": found.region},
-    )
-
-
-def _subnetwork_subject(name: str) -> str:
-    return f"subnetwork {name}"
-
-
-def _creation_level(facts: CheckFacts) -> Level:
-    """Return the level of a problem that prevents creation; an existing node was created in spite of it."""
-    return Level.ERROR if facts.wanted.creates else Level.WARNING
-
-
-def _missing_network_result(facts: CheckFacts, interface: NetworkInterface, subject: str) -> RuleResult:
-    name, project = interface.network, interface.project
-    where = {"network": name, "networkProject": project}
-    listed = Remedy("name one of the project's networks: `--network`", list_networks_command(project))
-    if not interface.is_named and interface.subnetwork:
-        subnetwork = value_or_none(facts.subnetwork)
-        return RuleResult(
-            level=Level.WARNING,
-            subject=subject,
-            text=f"no network is named with subnetwork `{interface.subnetwork}`, and project `{project}` has no `default`",
-            why=_USES_DEFAULT,
-            remedies=(
-                Remedy(f"name it: `--network={subnetwork.network}`") if subnetwork and subnetwork.network else listed,
-            ),
-            facts=where,
-        )
-    if name != "default":
-        text = f"project `{project}` has no network `{name}`"
-        return RuleResult(level=_creation_level(facts), subject=subject, text=text, remedies=(listed,), facts=where)
-    create = "or create it; a new network has no firewall rules, so that ssh must be allowed as well"
-    return RuleResult(
-        level=_creation_level(facts),
-        subject=subject,
-        text=f"project `{project}` has no network `default`, and no other is named",
-        why="a node needs a network; many organisations delete `default` or never create it",
-        remedies=(listed, Remedy(create, create_network_command(project, "default"))),
-        facts=where,
-    )
-
-
-def _judge_default_subnetwork(
-    fact: Known[Subnetwork] | Absent, interface: NetworkInterface, facts: CheckFacts, where: dict[str, str]
-) -> Iterator[RuleResult]:
-    """Judge a node whose spec names no subnetwork; `fact` is the subnetwork with the network's own name."""
-    network, region, subject = value_or_none(facts.network), facts.wanted.region, _subnetwork_subject(interface.network)
-    if network is None or network.is_legacy:
-        return
-    belongs = isinstance(fact, Known) and fact.value.network in {"", network.name}
-    listed = list_subnetworks_command(interface.project, network.name)
-    # If none is named, the API uses the subnetwork `default` in networks of every mode [API field text].
-    if belongs and (network.is_auto or network.name == "default"):
-        text = f"network `{network.name}` has a subnetwork in {region}"
-        yield RuleResult(level=Level.OK, subject=subject, text=text, facts=where)
-    elif network.is_auto:
-        yield RuleResult(
-            level=Level.WARNING,
-            subject=subject,
-            text=f"network `{network.name}` is in auto mode, but has no subnetwork `{network.name}` in {region}",
-            why="a node needs a subnetwork in the region of its zone",
-            remedies=(Remedy("name another: `--subnetwork`", listed),),
-            facts=where,
-        )
-    elif facts.wanted.creates:
-        flag = f"`--subnetwork={network.name}`" if belongs else "`--subnetwork`"
-        yield RuleResult(
-            level=Level.WARNING,
-            subject=subject,
-            text=f"network `{network.name}` is in custom mode, and no subnetwork is named",
-            why=f"such a network has no default; the API uses a subnetwork called `default` in {region}, if it exists",
-            remedies=(Remedy(f"name one in {region}: {flag}", listed),),
-            facts=where,
-        )
-
-
-def _misplaced_subnetwork_result(interface: NetworkInterface, found_in: str | None, facts: CheckFacts) -> RuleResult:
-    """Return the finding that the subnetwork is not in the region of the node; `found_in` is None if it does not exist."""
-    region, name = facts.wanted.region, interface.subnetwork or interface.network
-    project = interface.project
-    text = (
-        f"project `{project}` has no subnetwork `{name}` in {region}"
-        if found_in is None
-        else f"subnetwork `{name}` is in region {found_in}, the node in {region}"
-    )
-    return RuleResult(
-        level=_creation_level(facts),
-        subject=_subnetwork_subject(name),
-        text=text,
-        why="the subnetwork of a node must be in the region of its zone",
-        remedies=(
-            Remedy(f"name one in {region}: `--subnetwork`", list_subnetworks_command(project, interface.network)),
-        ),
-        facts={"subnetwork": name, "region": region},
     )
 
 
@@ -442,11 +397,11 @@ IAP_RANGE = "35.235.240.0/20"
 _PRIVATE_RANGES = ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16")
 # Never a source address outside: reserved ranges, and those of Google's health checks [documentation].
 _RESERVED_RANGES = ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", "35.191.0.0/16", "130.211.0.0/22")
-_LAST_ADDRESS = 2**32 - 1
 _TCP_PROTOCOLS = ("tcp", "6", "all")
 
 # First and last address, as numbers.
 AddressSpan = tuple[int, int]
+_ALL_ADDRESSES: AddressSpan = (0, 2**32 - 1)
 
 
 class SourceArea(Enum):
@@ -459,15 +414,10 @@ class SourceArea(Enum):
     @property
     def spans(self) -> list[AddressSpan]:
         """The addresses of the area."""
-        match self:
-            case SourceArea.OUTSIDE:
-                return _subtract_spans(
-                    [(0, _LAST_ADDRESS)], _address_spans((*_PRIVATE_RANGES, *_RESERVED_RANGES, IAP_RANGE))
-                )
-            case SourceArea.INSIDE:
-                return _address_spans(_PRIVATE_RANGES)
-            case SourceArea.IAP:
-                return _address_spans((IAP_RANGE,))
+        if self is SourceArea.OUTSIDE:
+            others = (*_PRIVATE_RANGES, *_RESERVED_RANGES, IAP_RANGE)
+            return _subtract_spans([_ALL_ADDRESSES], _address_spans(others))
+        return _address_spans(_PRIVATE_RANGES if self is SourceArea.INSIDE else (IAP_RANGE,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,23 +430,15 @@ class FirewallTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class FirewallVerdict:
-    """The addresses that a rule decides, without those that an earlier rule has decided."""
-
-    rule: str
-    denies: bool
-    spans: tuple[AddressSpan, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class PortAccess:
     """From which addresses a port can be reached.
 
+    `verdicts` are the rules with the addresses that each decides, without those that an earlier rule has decided.
     `for_machines` are rules that allow machines of the network by tag or account; they never apply to outside addresses
     [API field text].
     """
 
-    verdicts: tuple[FirewallVerdict, ...]
+    verdicts: tuple[tuple[FirewallRule, tuple[AddressSpan, ...]], ...]
     for_machines: tuple[str, ...]
 
     def reach(self, area: SourceArea) -> tuple[str, ...]:
@@ -513,19 +455,17 @@ class PortAccess:
 
     def allowed_by(self, area: SourceArea) -> tuple[str, ...]:
         """Return the rules that allow addresses of an area."""
-        return self._deciding(area, denies=False)
+        return tuple(
+            rule.name for rule, spans in self.verdicts if not rule.denies and _intersect_spans(area.spans, spans)
+        )
 
     def denied_by(self, area: SourceArea) -> tuple[str, ...]:
         """Return the rules that deny addresses of an area."""
-        return self._deciding(area, denies=True)
+        return tuple(rule.name for rule, spans in self.verdicts if rule.denies and _intersect_spans(area.spans, spans))
 
     @property
     def _allowed(self) -> list[AddressSpan]:
-        return _merge_spans(span for verdict in self.verdicts if not verdict.denies for span in verdict.spans)
-
-    def _deciding(self, area: SourceArea, *, denies: bool) -> tuple[str, ...]:
-        spans = area.spans
-        return tuple(one.rule for one in self.verdicts if one.denies is denies and _intersect_spans(spans, one.spans))
+        return _merge_spans(span for rule, spans in self.verdicts if not rule.denies for span in spans)
 
 
 def port_access(
@@ -538,11 +478,9 @@ def port_access(
 
     They differ only if rules apply to service accounts and the target's account is unknown.
     """
-    ordered = sorted(
-        (rule for rule in rules if _applies_to_port(rule, target.network, port)),
-        key=lambda rule: (rule.priority, not rule.denies, rule.name),
-    )
-    applicable = [(rule, _applies_to_target(rule, target)) for rule in ordered]
+    relevant = [rule for rule in rules if _applies_to_port(rule, target.network, port)]
+    relevant.sort(key=lambda rule: (rule.priority, not rule.denies, rule.name))
+    applicable = [(rule, _applies_to_target(rule, target)) for rule in relevant]
     least = [rule for rule, is_for in applicable if (rule.denies if is_for is None else is_for)]
     most = [rule for rule, is_for in applicable if (not rule.denies if is_for is None else is_for)]
     return _evaluate_rules(least), _evaluate_rules(most)
@@ -572,9 +510,8 @@ def _applies_to_target(rule: FirewallRule, target: FirewallTarget) -> bool | Non
 
 
 def _evaluate_rules(ordered: Iterable[FirewallRule]) -> PortAccess:
-    undecided: list[AddressSpan] = [(0, _LAST_ADDRESS)]
-    verdicts: list[FirewallVerdict] = []
-    machines: list[str] = []
+    undecided = [_ALL_ADDRESSES]
+    verdicts, machines = [], []
     for rule in ordered:
         by_machine = bool(rule.source_tags or rule.source_accounts)
         if by_machine and not rule.denies:
@@ -582,7 +519,7 @@ def _evaluate_rules(ordered: Iterable[FirewallRule]) -> PortAccess:
         # A rule without sources applies to all of them [API field text].
         spans = _address_spans(rule.source_ranges if rule.source_ranges or by_machine else ("0.0.0.0/0",))
         if decided := _intersect_spans(undecided, spans):
-            verdicts.append(FirewallVerdict(rule.name, rule.denies, tuple(decided)))
+            verdicts.append((rule, tuple(decided)))
             undecided = _subtract_spans(undecided, spans)
     return PortAccess(tuple(verdicts), tuple(machines))
 

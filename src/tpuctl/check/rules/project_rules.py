@@ -20,7 +20,6 @@ from tpuctl.check.facts import (
     Known,
     NetworkInterface,
     Unknown,
-    value_or_none,
 )
 from tpuctl.check.findings import (
     EnableService,
@@ -28,9 +27,9 @@ from tpuctl.check.findings import (
     Remedy,
     RuleResult,
     check_rule,
-    list_billing_accounts_command,
+    gcloud_command,
     list_projects_command,
-    restore_project_command,
+    ticked,
     unread_result,
 )
 
@@ -60,11 +59,8 @@ def apis_are_enabled(facts: CheckFacts) -> Iterator[RuleResult]:
     """
     wanted, subject = facts.wanted, _project_subject(facts)
     has_network = isinstance(facts.network, Known) and NetworkInterface.of(wanted).project == wanted.project
-    answers = {
-        TPU_API: isinstance(facts.types, Known),
-        COMPUTE_API: has_network or isinstance(facts.region_quotas, Known),
-    }
-    answered = [name for name, has_answered in answers.items() if has_answered]
+    answered = [TPU_API] if isinstance(facts.types, Known) else []
+    answered += [COMPUTE_API] if has_network or isinstance(facts.region_quotas, Known) else []
     # Each with the level if it is disabled, and why.
     needed = {
         TPU_API: (Level.ERROR, "nodes are created through this API"),
@@ -81,7 +77,7 @@ def apis_are_enabled(facts: CheckFacts) -> Iterator[RuleResult]:
         case None:
             return
         case Unknown() | Absent() as fact:
-            names = " and ".join(f"`{name}`" for name in answered)
+            names = " and ".join(ticked(answered))
             what = "the list of enabled APIs" + (f" except {names}, which answered," if answered else "")
             yield unread_result(fact, subject, what, permission="serviceusage.services.get", project=wanted.project)
             available = answered
@@ -89,19 +85,16 @@ def apis_are_enabled(facts: CheckFacts) -> Iterator[RuleResult]:
             available = [name for name in needed if enabled.get(name) or name in answered]
             for name, (level, why) in needed.items():
                 if name not in available and name in enabled:
+                    text = f"`{name}` is not enabled in project `{wanted.project}`"
                     change = EnableService(wanted.project, name)
-                    yield RuleResult(
-                        level=level,
-                        subject=subject,
-                        text=f"`{name}` is not enabled in project `{wanted.project}`",
-                        why=why,
-                        remedies=(Remedy.by(change, "enable it; this may take a few minutes to take effect"),),
-                        facts={"service": name, "enabled": False},
+                    remedy = Remedy.by(change, "enable it; this may take a few minutes to take effect")
+                    yield RuleResult.of(
+                        level, subject, text, remedy, why=why, facts={"service": name, "enabled": False}
                     )
     if available:
-        words = ", ".join(f"`{name}`" for name in available)
+        words = ", ".join(ticked(available))
         text = f"{words} {'are' if len(available) > 1 else 'is'} enabled"
-        yield RuleResult(level=Level.OK, subject=subject, text=text, facts={"services": available})
+        yield RuleResult.of(Level.OK, subject, text, facts={"services": available})
 
 
 @check_rule("TPU502", "the project is billed")
@@ -113,28 +106,21 @@ def project_is_billed(facts: CheckFacts) -> Iterator[RuleResult]:
     """
     project, subject = facts.wanted.project, _project_subject(facts)
     match facts.billing:
-        case None:
-            return
         case Unknown() | Absent() as fact:
-            yield unread_result(
-                fact, subject, "whether it is billed", permission="resourcemanager.projects.get", project=project
-            )
+            permission = "resourcemanager.projects.get"
+            yield unread_result(fact, subject, "whether it is billed", permission=permission, project=project)
         case Known(True):
-            yield RuleResult(level=Level.OK, subject=subject, text="billing is on")
+            yield RuleResult.of(Level.OK, subject, "billing is on")
         case Known(_):
             page = f"https://console.cloud.google.com/billing/linkedaccount?project={project}"
             link = f"`gcloud billing projects link {project} --billing-account=ACCOUNT`"
-            yield RuleResult(
-                level=Level.ERROR,
-                subject=subject,
-                text=f"billing is off in project `{project}`",
+            advice = f"link a billing account at {page}, or with {link}, where ACCOUNT is one of this list"
+            yield RuleResult.of(
+                Level.ERROR,
+                subject,
+                f"billing is off in project `{project}`",
+                Remedy(advice, gcloud_command("billing accounts list")),
                 why="no node can be created without an open billing account",
-                remedies=(
-                    Remedy(
-                        f"link a billing account at {page}, or with {link}, where ACCOUNT is one of this list",
-                        list_billing_accounts_command(),
-                    ),
-                ),
                 facts={"billingEnabled": False},
             )
 
@@ -148,31 +134,32 @@ def external_addresses_allowed(facts: CheckFacts) -> Iterator[RuleResult]:
     is not evaluated. This rule also reports policies that could not be read. Source: documentation of organisation policy
     constraints.
     """
-    gaps = {name: fact for name, fact in facts.org_policies.items() if isinstance(fact, Unknown)}
-    if gaps:
+    subject = _project_subject(facts)
+    unread = {name: fact for name, fact in facts.org_policies.items() if isinstance(fact, Unknown)}
+    if unread:
         # One finding for all of them, as they are refused for the same reason; preferably one that may be readable later.
-        fact = next((fact for fact in gaps.values() if fact.is_passing), next(iter(gaps.values())))
-        words = ", ".join(_CONSTRAINT_WORDS.get(name, f"`{name}`") for name in gaps)
-        what = f"whether an organisation policy forbids it ({words})"
-        yield unread_result(
-            fact, _project_subject(facts), what, permission="orgpolicy.policy.get", project=facts.wanted.project
-        )
-    policy, subject = value_or_none(facts.org_policies.get(EXTERNAL_IPS)), _project_subject(facts)
-    wants = facts.wanted.creates and NetworkInterface.of(facts.wanted).has_external_addresses
-    if policy is None or not wants:
-        if isinstance(facts.org_policies.get(EXTERNAL_IPS), Absent) and wants:
-            yield _no_policy_result(subject, EXTERNAL_IPS)
+        fact = next((fact for fact in unread.values() if fact.is_passing), next(iter(unread.values())))
+        what = f"whether an organisation policy forbids it ({', '.join(_CONSTRAINT_WORDS[name] for name in unread)})"
+        yield unread_result(fact, subject, what, permission="orgpolicy.policy.get", project=facts.wanted.project)
+    if not facts.wanted.creates or not NetworkInterface.of(facts.wanted).has_external_addresses:
         return
-    level, text = _judge_address_policy(policy)
-    remedy = Remedy("create it with `--internal-ips`, and connect from inside its network or with `--iap`")
-    yield RuleResult(
-        level=level,
-        subject=subject,
-        text=text,
-        why=None if level is Level.OK else "the service rejects a node whose workers may not have external addresses",
-        remedies=() if level is Level.OK else (remedy,),
-        facts={"constraint": EXTERNAL_IPS, "allowedValues": [*policy.allowed], "deniedValues": [*policy.denied]},
-    )
+    match facts.org_policies.get(EXTERNAL_IPS):
+        case Absent():
+            yield _no_policy_result(subject, EXTERNAL_IPS)
+        case Known(policy):
+            level, text = _judge_address_policy(policy)
+            values = {"allowedValues": [*policy.allowed], "deniedValues": [*policy.denied]}
+            why = "the service rejects a node whose workers may not have external addresses"
+            remedy = "create it with `--internal-ips`, and connect from inside its network or with `--iap`"
+            is_ok = level is Level.OK
+            yield RuleResult.of(
+                level,
+                subject,
+                text,
+                *(() if is_ok else (remedy,)),
+                why=None if is_ok else why,
+                facts={"constraint": EXTERNAL_IPS, **values},
+            )
 
 
 @check_rule("TPU504", "OS Login")
@@ -182,21 +169,22 @@ def os_login_required(facts: CheckFacts) -> Iterator[RuleResult]:
     It is a note: workers then ignore keys in metadata, and tpuctl adds the key to the OS Login profile instead. Source:
     documentation of OS Login; whether the policy applies to TPU workers is unverified.
     """
-    policy, subject = value_or_none(facts.org_policies.get(OS_LOGIN)), _project_subject(facts)
-    if isinstance(facts.org_policies.get(OS_LOGIN), Absent):
-        yield _no_policy_result(subject, OS_LOGIN)
-    elif policy is not None and (policy.enforced or policy.is_conditional):
-        condition = ", under a condition" if policy.is_conditional else ""
-        yield RuleResult(
-            level=Level.NOTE,
-            subject=subject,
-            text=f"the organisation requires OS Login (`{OS_LOGIN}`{condition}); tpuctl uses it",
-            why="workers ignore keys in metadata, and users need a role to log in",
-            remedies=(Remedy("grant users `roles/compute.osLogin` and `roles/iam.serviceAccountUser`"),),
-            facts={"constraint": OS_LOGIN, "conditional": policy.is_conditional},
-        )
-    elif policy is not None:
-        yield RuleResult(level=Level.OK, subject=subject, text=f"`{OS_LOGIN}` is not enforced")
+    subject = _project_subject(facts)
+    match facts.org_policies.get(OS_LOGIN):
+        case Absent():
+            yield _no_policy_result(subject, OS_LOGIN)
+        case Known(policy) if policy.enforced or policy.is_conditional:
+            condition = ", under a condition" if policy.is_conditional else ""
+            yield RuleResult.of(
+                Level.NOTE,
+                subject,
+                f"the organisation requires OS Login (`{OS_LOGIN}`{condition}); tpuctl uses it",
+                "grant users `roles/compute.osLogin` and `roles/iam.serviceAccountUser`",
+                why="workers ignore keys in metadata, and users need a role to log in",
+                facts={"constraint": OS_LOGIN, "conditional": policy.is_conditional},
+            )
+        case Known():
+            yield RuleResult.of(Level.OK, subject, f"`{OS_LOGIN}` is not enforced")
 
 
 @check_rule("TPU505", "Secure Boot if required")
@@ -207,26 +195,26 @@ def secure_boot_satisfied(facts: CheckFacts) -> Iterator[RuleResult]:
     `Constraint constraints/compute.requireShieldedVm violated` (observed by users). It is a warning if the policy has a
     condition, which is not evaluated.
     """
-    policy, subject = value_or_none(facts.org_policies.get(SHIELDED_VM)), _project_subject(facts)
     if not facts.wanted.creates:
         return
-    if isinstance(facts.org_policies.get(SHIELDED_VM), Absent):
-        yield _no_policy_result(subject, SHIELDED_VM)
-    elif policy is None:
-        return
-    elif facts.wanted.spec.shielded_secure_boot or not (policy.enforced or policy.is_conditional):
-        text = f"`{SHIELDED_VM}` is {'satisfied: the node has Secure Boot' if policy.enforced else 'not enforced'}"
-        yield RuleResult(level=Level.OK, subject=subject, text=text)
-    else:
-        condition = " under a condition, which is not evaluated" if policy.is_conditional else ""
-        yield RuleResult(
-            level=Level.WARNING if policy.is_conditional else Level.ERROR,
-            subject=subject,
-            text=f"the organisation requires Secure Boot{condition} (`{SHIELDED_VM}`), but the node does not request it",
-            why="the service rejects a node that violates the policy",
-            remedies=(Remedy("create it with `--shielded-secure-boot`"),),
-            facts={"constraint": SHIELDED_VM, "conditional": policy.is_conditional},
-        )
+    subject = _project_subject(facts)
+    match facts.org_policies.get(SHIELDED_VM):
+        case Absent():
+            yield _no_policy_result(subject, SHIELDED_VM)
+        case Known(policy) if facts.wanted.spec.shielded_secure_boot or not (policy.enforced or policy.is_conditional):
+            verdict = "satisfied: the node has Secure Boot" if policy.enforced else "not enforced"
+            yield RuleResult.of(Level.OK, subject, f"`{SHIELDED_VM}` is {verdict}")
+        case Known(policy):
+            condition = " under a condition, which is not evaluated" if policy.is_conditional else ""
+            requires = f"the organisation requires Secure Boot{condition} (`{SHIELDED_VM}`)"
+            yield RuleResult.of(
+                Level.WARNING if policy.is_conditional else Level.ERROR,
+                subject,
+                f"{requires}, but the node does not request it",
+                "create it with `--shielded-secure-boot`",
+                why="the service rejects a node that violates the policy",
+                facts={"constraint": SHIELDED_VM, "conditional": policy.is_conditional},
+            )
 
 
 @check_rule("TPU506", "the project exists")
@@ -238,35 +226,26 @@ def project_is_active(facts: CheckFacts) -> Iterator[RuleResult]:
     Source: API field text of Project (Resource Manager v3), which also answers 403 for a project that does not exist.
     """
     name, subject = facts.wanted.project, _project_subject(facts)
+    listing = list_projects_command()
     match facts.project:
         case Unknown() as fact:
             what = "the project, with its default account and its number,"
             yield unread_result(fact, subject, what, permission="resourcemanager.projects.get", project=name)
         case Absent():
-            yield RuleResult(
-                level=Level.ERROR,
-                subject=subject,
-                text=f"there is no project `{name}`",
-                remedies=(Remedy("use the PROJECT_ID, not the name, of one of these", list_projects_command()),),
-            )
+            remedy = Remedy("use the PROJECT_ID, not the name, of one of these", listing)
+            yield RuleResult.of(Level.ERROR, subject, f"there is no project `{name}`", remedy)
         case Known(value) if value.state in {"ACTIVE", ""}:
-            yield RuleResult(
-                level=Level.OK, subject=subject, text="the project is active", facts={"projectNumber": value.number}
-            )
+            yield RuleResult.of(Level.OK, subject, "the project is active", facts={"projectNumber": value.number})
         case Known(value):
-            is_going = value.state in _DELETION_STATES
-            restore = Remedy("cancel its deletion", restore_project_command(name))
-            other = Remedy("check whether it is active, or use another: `--project`", list_projects_command())
-            yield RuleResult(
-                level=Level.ERROR if is_going else Level.UNKNOWN,
-                subject=subject,
-                text=f"project `{name}` is not active, but {value.state}"
-                if is_going
-                else f"project `{name}` is {value.state}, a state that this version does not know",
-                why="nothing can be created in it, and everything in it will be deleted" if is_going else None,
-                remedies=(restore if is_going else other,),
-                facts={"state": value.state, "projectNumber": value.number},
-            )
+            level, why = Level.UNKNOWN, None
+            text = f"project `{name}` is {value.state}, a state that this version does not know"
+            remedy = Remedy("check whether it is active, or use another: `--project`", listing)
+            if value.state in _DELETION_STATES:
+                level, text = Level.ERROR, f"project `{name}` is not active, but {value.state}"
+                why = "nothing can be created in it, and everything in it will be deleted"
+                remedy = Remedy("cancel its deletion", gcloud_command("projects undelete", name))
+            values = {"state": value.state, "projectNumber": value.number}
+            yield RuleResult.of(level, subject, text, remedy, why=why, facts=values)
 
 
 def _project_subject(facts: CheckFacts) -> str:
@@ -276,24 +255,20 @@ def _project_subject(facts: CheckFacts) -> str:
 def _judge_address_policy(policy: OrgPolicy) -> tuple[Level, str]:
     name = f"`{EXTERNAL_IPS}`"
     if policy.is_conditional:
-        return (
-            Level.WARNING,
-            f"the organisation limits external addresses under a condition, which is not evaluated ({name})",
-        )
+        words = "the organisation limits external addresses under a condition, which is not evaluated"
+        return Level.WARNING, f"{words} ({name})"
     if policy.denies_all:
         return Level.ERROR, f"the organisation forbids external addresses ({name}), and the node requests them"
     if policy.allowed and not policy.allows_all:
-        return (
-            Level.WARNING,
-            f"the organisation allows external addresses only for named instances ({name}), not for new workers",
-        )
+        words = "the organisation allows external addresses only for named instances"
+        return Level.WARNING, f"{words} ({name}), not for new workers"
     if policy.denied:
         return Level.WARNING, f"the organisation forbids external addresses for some instances ({name})"
     return Level.OK, f"external addresses are allowed ({name})"
 
 
 def _no_policy_result(subject: str, constraint: str) -> RuleResult:
-    return RuleResult(level=Level.OK, subject=subject, text=f"no organisation policy `{constraint}`")
+    return RuleResult.of(Level.OK, subject, f"no organisation policy `{constraint}`")
 
 
 PROJECT_RULES: tuple[CheckRule[CheckFacts], ...] = (

@@ -10,20 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpuctl.check.facts import Absent, Known, Purpose, Unknown, value_or_none
-from tpuctl.check.findings import (
-    Level,
-    Remedy,
-    RuleResult,
-    check_rule,
-    describe_disk_command,
-    list_disks_command,
-    list_machines_command,
-    set_scopes_command,
-    start_machine_command,
-    stop_machine_command,
-    unread_result,
-)
-from tpuctl.models.spec import DataDisk
+from tpuctl.check.findings import Level, Remedy, RuleResult, check_rule, gcloud_command, ticked, unread_result
+from tpuctl.check.rules.iam_rules import READING_SCOPES, SCOPE_PREFIX
 from tpuctl.names import last_segment, region_of_zone
 
 if TYPE_CHECKING:
@@ -32,21 +20,23 @@ if TYPE_CHECKING:
     from tpuctl.check.facts import CheckFacts, Fact, WantedNode
     from tpuctl.check.findings import CheckRule
     from tpuctl.models.compute_resources import ComputeInstance, PersistentDisk
-
+    from tpuctl.models.spec import DataDisk
 
 _DISK_PATH = re.compile(r"(?:.*?projects/(?P<project>[^/]+)/)?(?:(?P<scope>zones|regions)/(?P<place>[^/]+)/)?.*")
-_BALANCED = ("pd-balanced",)
+_PROJECT_IN_LINK = re.compile(r"(?:.*/)?projects/([^/]+)/.*")
 # Disk.status that changes by itself [API compute v1].
 _TRANSIENT_STATUSES = frozenset({"CREATING", "RESTORING"})
 # Disk types of each generation [documentation of storage options and of durable block storage; they differ in parts].
 _DOCUMENTED_DISK_TYPES = {
-    "v2": _BALANCED,
-    "v3": _BALANCED,
-    "v4": _BALANCED,
-    "v5e": (*_BALANCED, "hyperdisk-ml"),
-    "v5p": (*_BALANCED, "hyperdisk-ml"),
+    "v2": ("pd-balanced",),
+    "v3": ("pd-balanced",),
+    "v4": ("pd-balanced",),
+    "v5e": ("pd-balanced", "hyperdisk-ml"),
+    "v5p": ("pd-balanced", "hyperdisk-ml"),
     "v6e": ("hyperdisk-balanced", "hyperdisk-ml"),
 }
+# The scopes of objects.insert [API storage v1].
+_WRITING_SCOPES = frozenset({"cloud-platform", "devstorage.read_write", "devstorage.full_control"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +45,28 @@ class _RequestedDisk:
 
     disk: DataDisk
     fact: Fact[PersistentDisk]
-    name: str
     project: str
     zone: str | None
     region: str | None
 
     @property
-    def subject(self) -> str:
-        return f"disk {self.name}"
+    def name(self) -> str:
+        return last_segment(self.disk.source)
+
+    def result(
+        self, level: Level, text: str, *remedies: Remedy | str, why: str | None = None, **values: object
+    ) -> RuleResult:
+        """Return a result about this disk."""
+        facts = {"sourceDisk": self.disk.source, **values}
+        return RuleResult.of(level, f"disk {self.name}", text, *remedies, why=why, facts=facts)
+
+
+def _requested_disks(facts: CheckFacts) -> Iterator[_RequestedDisk]:
+    for disk in facts.wanted.spec.data_disks:
+        fact, path = facts.disks.get(disk.source), _DISK_PATH.fullmatch(disk.source)
+        if fact is not None and path is not None:
+            place, project = {path["scope"]: path["place"]}, path["project"] or facts.wanted.project
+            yield _RequestedDisk(disk, fact, project, place.get("zones"), place.get("regions"))
 
 
 @check_rule("TPU703", "data disks are in the node's zone")
@@ -76,6 +80,49 @@ def disk_is_in_zone(facts: CheckFacts) -> Iterator[RuleResult]:
     """
     for requested in _requested_disks(facts):
         yield _disk_place_result(requested, facts.wanted)
+
+
+def _disk_place_result(requested: _RequestedDisk, wanted: WantedNode) -> RuleResult:
+    name, fact, project = requested.name, requested.fact, requested.project
+    listing = gcloud_command("compute disks list", project=project)
+    other = Remedy(f"name a disk in {wanted.zone}: `--data-disk`", listing)
+    found_in = requested.zone or (fact.value.zone if isinstance(fact, Known) else None) or wanted.zone
+    if requested.region:
+        is_near = requested.region == wanted.region
+        text = f"disk `{name}` is a regional disk of {requested.region}"
+        text += "; the zones of its replicas are not read" if is_near else f", the node is in {wanted.region}"
+        why = f"it can be attached only in the two zones of its replicas, and the node is in {wanted.zone}"
+        level, remedies = (Level.NOTE, ()) if is_near else (Level.ERROR, (other,))
+        return requested.result(level, text, *remedies, why=why, region=requested.region)
+    if found_in != wanted.zone:
+        place = f"{found_in}, another zone of that region" if region_of_zone(found_in) == wanted.region else found_in
+        return requested.result(
+            Level.ERROR,
+            f"the node is in {wanted.zone}, disk `{name}` in {place}",
+            other,
+            "or copy it to that zone through a snapshot",
+            why="a disk can be attached only in its own zone",
+            zone=found_in,
+        )
+    match fact:
+        case Unknown():
+            what, permission = f"disk `{name}` in {wanted.zone}", "compute.disks.get"
+            return unread_result(fact, f"disk {name}", what, permission=permission, project=project)
+        case Absent():
+            text = f"project `{project}` has no disk `{name}` in {wanted.zone}"
+            remedy = Remedy("name a disk in the node's zone: `--data-disk`", listing)
+            return requested.result(Level.ERROR, text, remedy, zone=wanted.zone)
+        case Known() if requested.zone is None:
+            path = f"projects/{project}/zones/{wanted.zone}/disks/{name}"
+            return requested.result(
+                Level.WARNING,
+                f"disk `{name}` is named without its path",
+                f"write `--data-disk=source={path},mode={requested.disk.mode.lower().replace('_', '-')}`",
+                why="the API needs the full path of a disk",
+                zone=wanted.zone,
+            )
+        case Known():
+            return requested.result(Level.OK, f"disk `{name}` is in {wanted.zone}", zone=wanted.zone)
 
 
 @check_rule("TPU704", "data disks can be attached")
@@ -92,168 +139,60 @@ def disk_is_attachable(facts: CheckFacts) -> Iterator[RuleResult]:
     """
     for requested in _requested_disks(facts):
         if isinstance(requested.fact, Known):
-            value = requested.fact.value
-            found = [
-                *_attach_problems(requested, value, facts.wanted),
-                *_undocumented_type_results(requested, value, facts.wanted),
-            ]
-            values = {"sourceDisk": requested.disk.source, "mode": requested.disk.mode}
+            problems = list(_attach_problems(requested, requested.fact.value, facts.wanted))
             text = f"disk `{requested.name}` can be attached {requested.disk.mode}"
-            yield from found or [RuleResult(level=Level.OK, subject=requested.subject, text=text, facts=values)]
-
-
-def _requested_disks(facts: CheckFacts) -> Iterator[_RequestedDisk]:
-    for disk in facts.wanted.spec.data_disks:
-        fact = facts.disks.get(disk.source)
-        path = _DISK_PATH.fullmatch(disk.source)
-        if fact is None or path is None:
-            continue
-        place = {path["scope"]: path["place"]}
-        project = path["project"] or facts.wanted.project
-        yield _RequestedDisk(disk, fact, last_segment(disk.source), project, place.get("zones"), place.get("regions"))
-
-
-def _disk_place_result(requested: _RequestedDisk, wanted: WantedNode) -> RuleResult:
-    if requested.region:
-        is_near = requested.region == wanted.region
-        other = Remedy(f"name a disk in {wanted.zone}: `--data-disk`", list_disks_command(requested.project))
-        return RuleResult(
-            level=Level.NOTE if is_near else Level.ERROR,
-            subject=requested.subject,
-            text=f"disk `{requested.name}` is a regional disk of {requested.region}"
-            + ("; the zones of its replicas are not read" if is_near else f", the node is in {wanted.region}"),
-            why=f"it can be attached only in the two zones of its replicas, and the node is in {wanted.zone}",
-            remedies=() if is_near else (other,),
-            facts={"sourceDisk": requested.disk.source, "region": requested.region},
-        )
-    if requested.zone not in {None, wanted.zone}:
-        return _misplaced_disk_result(requested, wanted, str(requested.zone))
-    values = {"sourceDisk": requested.disk.source, "zone": wanted.zone}
-    match requested.fact:
-        case Unknown() as fact:
-            what, permission = f"disk `{requested.name}` in {wanted.zone}", "compute.disks.get"
-            return unread_result(fact, requested.subject, what, permission=permission, project=requested.project)
-        case Absent():
-            return RuleResult(
-                level=Level.ERROR,
-                subject=requested.subject,
-                text=f"project `{requested.project}` has no disk `{requested.name}` in {wanted.zone}",
-                remedies=(
-                    Remedy("name a disk in the node's zone: `--data-disk`", list_disks_command(requested.project)),
-                ),
-                facts=values,
-            )
-        case Known(value) if value.zone not in {"", wanted.zone}:
-            return _misplaced_disk_result(requested, wanted, value.zone)
-        case Known() if requested.zone is None:
-            path = f"projects/{requested.project}/zones/{wanted.zone}/disks/{requested.name}"
-            mode = requested.disk.mode.lower().replace("_", "-")
-            return RuleResult(
-                level=Level.WARNING,
-                subject=requested.subject,
-                text=f"disk `{requested.name}` is named without its path",
-                why="the API needs the full path of a disk",
-                remedies=(Remedy(f"write `--data-disk=source={path},mode={mode}`"),),
-                facts=values,
-            )
-        case Known():
-            text = f"disk `{requested.name}` is in {wanted.zone}"
-            return RuleResult(level=Level.OK, subject=requested.subject, text=text, facts=values)
-
-
-def _misplaced_disk_result(requested: _RequestedDisk, wanted: WantedNode, zone: str) -> RuleResult:
-    place = f"{zone}, another zone of that region" if region_of_zone(zone) == wanted.region else zone
-    return RuleResult(
-        level=Level.ERROR,
-        subject=requested.subject,
-        text=f"the node is in {wanted.zone}, disk `{requested.name}` in {place}",
-        why="a disk can be attached only in its own zone",
-        remedies=(
-            Remedy(f"name a disk in {wanted.zone}: `--data-disk`", list_disks_command(requested.project)),
-            Remedy("or copy it to that zone through a snapshot"),
-        ),
-        facts={"sourceDisk": requested.disk.source, "zone": zone},
-    )
+            yield from problems or [requested.result(Level.OK, text, mode=requested.disk.mode)]
 
 
 def _attach_problems(requested: _RequestedDisk, value: PersistentDisk, wanted: WantedNode) -> Iterator[RuleResult]:
-    values = {
-        "sourceDisk": requested.disk.source,
-        "mode": requested.disk.mode,
-        "status": value.status,
-        "users": list(value.users),
-    }
-    shown = Remedy("show the disk", describe_disk_command(requested.project, value.zone or wanted.zone, value.name))
-    read_only = Remedy(f"attach it READ_ONLY: `--data-disk=source={requested.disk.source},mode=read-only`")
-    writes = requested.disk.mode != "READ_ONLY"
+    name, source, mode = requested.name, requested.disk.source, requested.disk.mode
+    zone = value.zone or wanted.zone
+    shown = Remedy(
+        "show the disk", gcloud_command("compute disks describe", value.name, zone=zone, project=requested.project)
+    )
+    read_only = f"attach it READ_ONLY: `--data-disk=source={source},mode=read-only`"
+    writes = mode != "READ_ONLY"
 
-    def obstacle(text: str, why: str, *remedies: Remedy, level: Level = Level.ERROR) -> RuleResult:
-        return RuleResult(level=level, subject=requested.subject, text=text, why=why, remedies=remedies, facts=values)
+    def obstacle(level: Level, text: str, why: str, *remedies: Remedy | str) -> RuleResult:
+        values = {"mode": mode, "status": value.status, "users": list(value.users)}
+        return requested.result(level, f"disk `{name}` {text}", *remedies, why=why, **values)
 
-    # Other nodes of the same command that use the disk.
-    sharing = [
-        other
-        for spec in wanted.siblings
-        for other in spec.data_disks
-        if _is_same_disk(other.source, requested.disk.source)
-    ]
     if value.status not in {"READY", ""}:
         level = Level.WARNING if value.status in _TRANSIENT_STATUSES else Level.ERROR
-        text = f"disk `{requested.name}` is {value.status}"
-        yield obstacle(text, "only a READY disk can be attached", shown, level=level)
+        yield obstacle(level, f"is {value.status}", "only a READY disk can be attached", shown)
+    # Other nodes of the same command that use the disk.
+    modes = [other.mode for spec in wanted.siblings for other in spec.data_disks if _is_same_disk(other.source, source)]
     if writes and wanted.spec.workers > 1:
-        text = f"disk `{requested.name}` would be attached READ_WRITE to a slice of {wanted.spec.workers} workers"
-        yield obstacle(text, "every worker gets the disk, and only READ_ONLY disks may be shared", read_only)
-    elif sharing and any(one.mode != "READ_ONLY" for one in (requested.disk, *sharing)):
-        text = f"disk `{requested.name}` would be attached to several nodes at once, and not READ_ONLY to all of them"
-        yield obstacle(text, "only READ_ONLY disks may be shared", read_only)
-    own = [node.raw.get("dataDisks") or () for node in (wanted.node, wanted.replaces) if node is not None]
-    has_disk = any(
-        _is_same_disk(str(one.get("sourceDisk") or ""), requested.disk.source) for disks in own for one in disks
-    )
-    if value.users and not has_disk:
-        users = ", ".join(f"`{name}`" for name in value.users[:4]) + (" and more" if len(value.users) > 4 else "")
-        text = f"disk `{requested.name}` is already attached to {users}"
+        text = f"would be attached READ_WRITE to a slice of {wanted.spec.workers} workers"
+        yield obstacle(
+            Level.ERROR, text, "every worker gets the disk, and only READ_ONLY disks may be shared", read_only
+        )
+    elif modes and {mode, *modes} != {"READ_ONLY"}:
+        text = "would be attached to several nodes at once, and not READ_ONLY to all of them"
+        yield obstacle(Level.ERROR, text, "only READ_ONLY disks may be shared", read_only)
+    own = [disk for node in (wanted.node, wanted.replaces) if node for disk in node.raw.get("dataDisks") or ()]
+    if value.users and not any(_is_same_disk(str(disk.get("sourceDisk") or ""), source) for disk in own):
+        users = ", ".join(ticked(value.users[:4])) + (" and more" if len(value.users) > 4 else "")
         if writes:
-            yield obstacle(text, "a disk that is attached READ_WRITE cannot be attached elsewhere", read_only, shown)
+            why = "a disk that is attached READ_WRITE cannot be attached elsewhere"
+            yield obstacle(Level.ERROR, f"is already attached to {users}", why, read_only, shown)
         else:
-            yield obstacle(text, "this works only if it is READ_ONLY there too", shown, level=Level.NOTE)
-
-
-def _undocumented_type_results(
-    requested: _RequestedDisk, value: PersistentDisk, wanted: WantedNode
-) -> Iterator[RuleResult]:
-    """Yield a note if the documentation does not name the disk type for the TPU's generation."""
-    accelerator = wanted.accelerator
-    kinds = _DOCUMENTED_DISK_TYPES.get(accelerator.generation.name) if accelerator else None
-    if not accelerator or not kinds or value.kind in {"", *kinds}:
-        return
-    listed = " or ".join(f"`{name}`" for name in kinds)
-    yield RuleResult(
-        level=Level.NOTE,
-        subject=requested.subject,
-        text=f"disk `{requested.name}` is a `{value.kind}`; {listed} is documented for {accelerator.generation.name}",
-        why="creating the node may fail with another disk type",
-        facts={"sourceDisk": requested.disk.source, "type": value.kind},
-    )
+            why = "this works only if it is READ_ONLY there too"
+            yield obstacle(Level.NOTE, f"is already attached to {users}", why, shown)
+    generation = wanted.accelerator.generation.name if wanted.accelerator else ""
+    kinds = _DOCUMENTED_DISK_TYPES.get(generation)
+    if kinds and value.kind not in {"", *kinds}:
+        listed = " or ".join(ticked(kinds))
+        text = f"disk `{name}` is a `{value.kind}`; {listed} is documented for {generation}"
+        yield requested.result(
+            Level.NOTE, text, why="creating the node may fail with another disk type", type=value.kind
+        )
 
 
 def _is_same_disk(one: str, other: str) -> bool:
     """Return whether two paths name one disk. Projects are not compared: one may be named by its number."""
     places = [found[0] for found in (re.findall(r"(?:zones|regions)/([^/]+)", text) for text in (one, other)) if found]
     return last_segment(one) == last_segment(other) and len(set(places)) <= 1
-
-
-_SCOPE_PREFIX = "https://www.googleapis.com/auth/"
-_PROJECT_IN_LINK = re.compile(r"(?:.*/)?projects/([^/]+)/.*")
-# Which scopes allow reading objects, and which allow writing [API storage v1, the scopes of objects.get and objects.insert].
-_READING_SCOPES = frozenset(
-    {
-        *("cloud-platform", "cloud-platform.read-only"),
-        *("devstorage.read_only", "devstorage.read_write", "devstorage.full_control"),
-    }
-)
-_WRITING_SCOPES = frozenset({"cloud-platform", "devstorage.read_write", "devstorage.full_control"})
 
 
 @check_rule("TPU701", "the virtual machine is near the node")
@@ -267,30 +206,37 @@ def machine_is_near(facts: CheckFacts) -> Iterator[RuleResult]:
     wanted, project = facts.wanted, _machine_project(facts.wanted)
     name = last_segment(wanted.machine or "")
     match facts.machine:
-        case None:
-            return
         case Unknown() as fact:
             what, permission = f"virtual machine `{name}`", "compute.instances.list"
-            yield unread_result(fact, _machine_subject(name), what, permission=permission, project=project)
+            yield unread_result(fact, f"vm {name}", what, permission=permission, project=project)
         case Absent():
-            yield RuleResult(
-                level=Level.ERROR,
-                subject=_machine_subject(name),
-                text=f"project `{project}` has no virtual machine `{name}`",
-                remedies=(Remedy("name one of these: `--vm`", list_machines_command(project)),),
-                facts={"instance": name},
-            )
+            text = f"project `{project}` has no virtual machine `{name}`"
+            listing = gcloud_command("compute instances list", project=project)
+            remedy = Remedy("name one of these: `--vm`", listing)
+            yield RuleResult.of(Level.ERROR, f"vm {name}", text, remedy, facts={"instance": name})
         case Known(value):
             yield _machine_place_result(value, wanted)
             if value.status not in {"RUNNING", ""}:
-                start = start_machine_command(project, value.zone, value.name)
-                yield RuleResult(
-                    level=Level.NOTE,
-                    subject=_machine_subject(value.name),
-                    text=f"virtual machine `{value.name}` is not running, but {value.status}",
-                    remedies=(Remedy("start it", start),),
-                    facts={"instance": value.name, "status": value.status},
-                )
+                start = gcloud_command("compute instances start", value.name, zone=value.zone, project=project)
+                text = f"virtual machine `{value.name}` is not running, but {value.status}"
+                values = {"instance": value.name, "status": value.status}
+                yield RuleResult.of(Level.NOTE, f"vm {value.name}", text, Remedy("start it", start), facts=values)
+
+
+def _machine_place_result(value: ComputeInstance, wanted: WantedNode) -> RuleResult:
+    subject, values = f"vm {value.name}", {"instance": value.name, "zone": value.zone}
+    if value.zone == wanted.zone:
+        return RuleResult.of(Level.OK, subject, f"virtual machine `{value.name}` is in {value.zone} too", facts=values)
+    text = f"virtual machine `{value.name}` is in {value.zone}, the node in {wanted.zone}"
+    remedy = f"use a virtual machine in {wanted.zone}, or create the node in {value.zone} if it is offered there"
+    if region_of_zone(value.zone) == wanted.region:
+        text, why = (
+            f"{text}, another zone of that region",
+            "traffic between zones is billed, and slower than within a zone",
+        )
+        return RuleResult.of(Level.WARNING, subject, text, remedy, why=why, facts=values)
+    text, why = f"{text}, another region", "traffic between regions is billed, and slow"
+    return RuleResult.of(Level.ERROR, subject, text, remedy, why=why, facts=values)
 
 
 @check_rule("TPU702", "the scopes of the virtual machine")
@@ -305,77 +251,51 @@ def machine_scopes_suffice(facts: CheckFacts) -> Iterator[RuleResult]:
     value, uses = value_or_none(facts.machine), facts.wanted.buckets
     if value is None or not uses:
         return
-    scopes = {scope.removeprefix(_SCOPE_PREFIX) for scope in value.scopes}
-    values = {"instance": value.name, "scopes": list(value.scopes)}
-    unreadable = [use.url for use in uses if use.reads and not scopes & _READING_SCOPES]
-    writes = facts.wanted.purpose is Purpose.TRAIN
-    unwritable = [use.url for use in uses if writes and use.writes and not scopes & _WRITING_SCOPES]
+    scopes = {scope.removeprefix(SCOPE_PREFIX) for scope in value.scopes}
+    trains = facts.wanted.purpose is Purpose.TRAIN
+    unreadable = [use.url for use in uses if use.reads and not scopes & READING_SCOPES]
+    unwritable = [use.url for use in uses if trains and use.writes and not scopes & _WRITING_SCOPES]
+    subject, values = f"vm {value.name}", {"instance": value.name, "scopes": list(value.scopes)}
     if value.account and not unreadable and not unwritable:
         text = f"the scopes of virtual machine `{value.name}` are sufficient for its buckets"
-        yield RuleResult(level=Level.OK, subject=_machine_subject(value.name), text=text, facts=values)
+        yield RuleResult.of(Level.OK, subject, text, facts=values)
         return
     what = "read" if not unwritable else "write to" if not unreadable else "read or write to"
-    urls = ", ".join(dict.fromkeys(unreadable + unwritable))
-    yield RuleResult(
-        level=Level.WARNING,
-        subject=_machine_subject(value.name),
-        text=f"the scopes of virtual machine `{value.name}` do not allow it to {what} buckets"
-        if value.account
-        else f"virtual machine `{value.name}` has no service account",
-        why=f"its programs cannot {what} {urls} with its account, whichever roles the account has"
-        if value.account
-        else "its programs need their own credentials",
-        remedies=tuple(_wider_scopes_remedies(value, facts)),
-        facts=values,
-    )
-
-
-def _machine_place_result(value: ComputeInstance, wanted: WantedNode) -> RuleResult:
-    subject, values = _machine_subject(value.name), {"instance": value.name, "zone": value.zone}
-    if value.zone == wanted.zone:
-        text = f"virtual machine `{value.name}` is in {value.zone} too"
-        return RuleResult(level=Level.OK, subject=subject, text=text, facts=values)
-    is_near = region_of_zone(value.zone) == wanted.region
-    return RuleResult(
-        level=Level.WARNING if is_near else Level.ERROR,
-        subject=subject,
-        text=f"virtual machine `{value.name}` is in {value.zone}, the node in {wanted.zone}"
-        + (", another zone of that region" if is_near else ", another region"),
-        why="traffic between zones is billed, and slower than within a zone"
-        if is_near
-        else "traffic between regions is billed, and slow",
-        remedies=(
-            Remedy(
-                f"use a virtual machine in {wanted.zone}, or create the node in {value.zone} if it is offered there"
-            ),
-        ),
-        facts=values,
-    )
+    text = f"virtual machine `{value.name}` has no service account"
+    why = "its programs need their own credentials"
+    if value.account:
+        text = f"the scopes of virtual machine `{value.name}` do not allow it to {what} buckets"
+        urls = ", ".join(dict.fromkeys(unreadable + unwritable))
+        why = f"its programs cannot {what} {urls} with its account, whichever roles the account has"
+    remedies = _wider_scopes_remedies(value, facts)
+    yield RuleResult.of(Level.WARNING, subject, text, *remedies, why=why, facts=values)
 
 
 def _wider_scopes_remedies(value: ComputeInstance, facts: CheckFacts) -> Iterator[Remedy]:
     """Yield how to give the machine sufficient scopes; it must be stopped for that [documentation]."""
     project, found = _machine_project(facts.wanted), value_or_none(facts.project)
-    account = None
-    if not value.account:
-        account = found.default_account if found and project == facts.wanted.project else None
-        if account is None:
-            yield Remedy(
-                f"stop it and give it an account: `gcloud compute instances set-service-account {value.name} "
-                f"--zone={value.zone} --project={project} --service-account=ACCOUNT --scopes=cloud-platform`"
-            )
-            return
-    if value.status not in {"TERMINATED", "STOPPED"}:
+    is_own = found is not None and project == facts.wanted.project
+    account = found.default_account if found and is_own and not value.account else None
+    if not value.account and account is None:
         yield Remedy(
-            "stop it, as scopes can only be changed while it is stopped",
-            stop_machine_command(project, value.zone, value.name),
+            f"stop it and give it an account: `gcloud compute instances set-service-account {value.name} "
+            f"--zone={value.zone} --project={project} --service-account=ACCOUNT --scopes=cloud-platform`"
         )
-    text = "set the scope `cloud-platform`, so that only IAM decides, and start it again"
-    yield Remedy(text, set_scopes_command(project, value.zone, value.name, account=account))
-
-
-def _machine_subject(name: str) -> str:
-    return f"vm {name}"
+        return
+    place = {"zone": value.zone, "project": project}
+    if value.status not in {"TERMINATED", "STOPPED"}:
+        stop = gcloud_command("compute instances stop", value.name, **place)
+        yield Remedy("stop it, as scopes can only be changed while it is stopped", stop)
+    yield Remedy(
+        "set the scope `cloud-platform`, so that only IAM decides, and start it again",
+        gcloud_command(
+            "compute instances set-service-account",
+            value.name,
+            **place,
+            service_account=account,
+            scopes="cloud-platform",
+        ),
+    )
 
 
 def _machine_project(wanted: WantedNode) -> str:

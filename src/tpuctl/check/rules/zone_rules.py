@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from tpuctl.accelerators import (
@@ -18,11 +19,11 @@ from tpuctl.check.findings import (
     check_rule,
     create_or_check_command,
     delete_queued_resource_command,
-    list_types_command,
+    some_of,
     unread_result,
 )
 from tpuctl.check.runtime_images import ImageFit, is_documented_image, judge_image
-from tpuctl.names import closest_match, last_segment
+from tpuctl.names import closest_match, last_segment, region_of_zone
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -32,18 +33,18 @@ if TYPE_CHECKING:
     from tpuctl.models.node import Node
     from tpuctl.names import NodeName
 
-
-_FIT_LEVELS = {
-    ImageFit.FITS: Level.OK,
-    ImageFit.DOUBTFUL: Level.WARNING,
-    ImageFit.MISFIT: Level.ERROR,
-    ImageFit.UNKNOWN: Level.NOTE,
+_NOT_VISIBLE = "with an image that does not fit, a node becomes READY and its chips are not visible"
+# The level of each fit, and the reason.
+_IMAGE_FITS = {
+    ImageFit.FITS: (Level.OK, None),
+    ImageFit.DOUBTFUL: (
+        Level.WARNING,
+        "this pair is not documented to work, and the node is billed before a failure shows",
+    ),
+    ImageFit.MISFIT: (Level.ERROR, _NOT_VISIBLE),
+    ImageFit.UNKNOWN: (Level.NOTE, _NOT_VISIBLE),
 }
-_FIT_REASONS = {
-    ImageFit.DOUBTFUL: "this pair is not documented to work, and the node is billed before a failure shows",
-    ImageFit.MISFIT: "with an image that does not fit, a node becomes READY and its chips are not visible",
-    ImageFit.UNKNOWN: "with an image that does not fit, a node becomes READY and its chips are not visible",
-}
+_MAX_SHOWN = 6
 
 
 @check_rule("TPU303", "runtime version fits the accelerator")
@@ -59,20 +60,18 @@ def image_fits_accelerator(facts: CheckFacts) -> Iterator[RuleResult]:
     if accelerator is None or not name:
         return
     verdict = judge_image(name, accelerator)
-    fits = verdict.match is ImageFit.FITS
-    yield RuleResult(
-        level=_FIT_LEVELS[verdict.match],
-        subject=name,
-        text=f"`{name}` fits {accelerator.name}" if fits else f"`{name}` on {accelerator.name}: {verdict.reason}",
-        why=_FIT_REASONS.get(verdict.match),
-        remedies=() if fits else (_other_image_remedy(wanted, verdict.better or accelerator.runtime_version),),
-        facts={
-            "runtimeVersion": name,
-            "acceleratorType": accelerator.name,
-            "match": str(verdict.match),
-            "better": verdict.better,
-        },
-    )
+    level, why = _IMAGE_FITS[verdict.match]
+    text, remedies = f"`{name}` fits {accelerator.name}", []
+    if verdict.match is not ImageFit.FITS:
+        text = f"`{name}` on {accelerator.name}: {verdict.reason}"
+        remedies = [_other_image_remedy(wanted, verdict.better or accelerator.runtime_version)]
+    values = {
+        "runtimeVersion": name,
+        "acceleratorType": accelerator.name,
+        "match": str(verdict.match),
+        "better": verdict.better,
+    }
+    yield RuleResult.of(level, name, text, *remedies, why=why, facts=values)
 
 
 @check_rule("TPU305", "runtime version offered in the zone")
@@ -85,49 +84,38 @@ def image_is_offered(facts: CheckFacts) -> Iterator[RuleResult]:
     wanted, name = facts.wanted, last_segment(facts.wanted.spec.runtime_version)
     if not wanted.creates or not name or facts.is_without_zone:
         return
+    values = {"runtimeVersion": name, "zone": wanted.zone}
+    what, permission = f"the list of runtime versions in {wanted.zone}", "tpu.runtimeversions.list"
     match facts.versions:
         case Known(versions) if name in versions:
-            text = f"{wanted.zone} offers `{name}`"
-            yield RuleResult(
-                level=Level.OK, subject=name, text=text, facts={"runtimeVersion": name, "zone": wanted.zone}
-            )
+            yield RuleResult.of(Level.OK, name, f"{wanted.zone} offers `{name}`", facts=values)
         case Known(()):
-            yield _unread_images(wanted, name, Unknown("its list is empty"))
+            empty = Unknown("its list is empty")
+            yield unread_result(empty, name, what, permission=permission, project=wanted.project)
         case Known(versions):
             default = wanted.accelerator.runtime_version if wanted.accelerator else None
             near = closest_match(name, versions) or (default if default in versions else None)
-            is_documented = wanted.accelerator is not None and is_documented_image(name, wanted.accelerator)
+            level, why = Level.ERROR, "the service rejects a node with it"
+            if wanted.accelerator is not None and is_documented_image(name, wanted.accelerator):
+                level = Level.WARNING
+                why = "the documentation names it, but the service may reject what the zone's list lacks"
             listing = f"tpuctl versions --project={wanted.project} --zone={wanted.zone}"
-            yield RuleResult(
-                level=Level.WARNING if is_documented else Level.ERROR,
-                subject=name,
-                text=f"{wanted.zone} has no runtime version `{name}`" + (f"; the nearest is `{near}`" if near else ""),
-                why="the documentation names it, but the service may reject what the zone's list lacks"
-                if is_documented
-                else "the service rejects a node with it",
-                remedies=(
-                    *((_other_image_remedy(wanted, near),) if near else ()),
-                    Remedy("list the runtime versions of the zone", listing),
-                ),
-                facts={"runtimeVersion": name, "zone": wanted.zone, "nearest": near},
-            )
+            remedies = [_other_image_remedy(wanted, near)] if near else []
+            remedies.append(Remedy("list the runtime versions of the zone", listing))
+            text = f"{wanted.zone} has no runtime version `{name}`" + (f"; the nearest is `{near}`" if near else "")
+            yield RuleResult.of(level, name, text, *remedies, why=why, facts={**values, "nearest": near})
         case (Absent() | Unknown()) as fact:
             is_without_tpus = isinstance(fact, Absent) or fact.error_id == "zone-not-supported"
             if not is_without_tpus or isinstance(facts.types, Known):  # else TPU301 reports that there are no TPUs
-                yield _unread_images(wanted, name, fact)
-
-
-def _unread_images(wanted: WantedNode, name: str, fact: Absent | Unknown) -> RuleResult:
-    what = f"the list of runtime versions in {wanted.zone}"
-    return unread_result(fact, name, what, permission="tpu.runtimeversions.list", project=wanted.project)
+                yield unread_result(fact, name, what, permission=permission, project=wanted.project)
 
 
 def _other_image_remedy(wanted: WantedNode, version: str) -> Remedy:
-    if not wanted.creates:
-        # A node keeps the image that it was created with [API v2: nodes.patch does not accept it].
-        more = (f"--version={version}", "--replace")
-        return Remedy(f"recreate the node with `{version}`", create_or_check_command(wanted, more=more))
-    return Remedy(f"use `{version}`", create_or_check_command(wanted, more=(f"--version={version}",)))
+    if wanted.creates:
+        return Remedy(f"use `{version}`", create_or_check_command(wanted, more=(f"--version={version}",)))
+    # A node keeps the image that it was created with [API v2: nodes.patch does not accept it].
+    command = create_or_check_command(wanted, more=(f"--version={version}", "--replace"))
+    return Remedy(f"recreate the node with `{version}`", command)
 
 
 @check_rule("TPU306", "name of the node free")
@@ -142,33 +130,30 @@ def node_name_is_free(facts: CheckFacts) -> Iterator[RuleResult]:
     wanted = facts.wanted
     if not wanted.creates or facts.resources is None:
         return
-    subject = wanted.name.node_id if wanted.name else wanted.project
-    match facts.resources:
-        case Known(resources):
-            found = [
-                *_difference_results(wanted),
-                *(_same_name_results(wanted, wanted.name, resources) if wanted.name else ()),
-            ]
-            yield from found
-            if resources.unreachable:
-                zones = ", ".join(resources.unreachable)
-                does_not = "it does not" if len(resources.unreachable) == 1 else "they do not"
-                permission = f"`tpu.nodes.list` on project `{wanted.project}`"
-                yield RuleResult(
-                    level=Level.UNKNOWN,
-                    subject=subject,
-                    text=f"the nodes in {zones} could not be read: {does_not} answer",
-                    why="nodes there count against quota and grants, and may have the same name",
-                    remedies=(Remedy(f"check again; reading it takes the permission {permission}"),),
-                    facts={"unreachable": list(resources.unreachable), "permission": "tpu.nodes.list"},
-                    is_passing=True,
-                )
-            elif wanted.name and not found:
-                text = f"the name `{subject}` is free"
-                yield RuleResult(level=Level.OK, subject=subject, text=text, facts={"nodeId": subject})
-        case Absent() | Unknown() as fact:
-            what = "the nodes and queued resources of the project, and their use of quota and grants,"
-            yield unread_result(fact, subject, what, permission="tpu.nodes.list", project=wanted.project)
+    subject, permission = wanted.name.node_id if wanted.name else wanted.project, "tpu.nodes.list"
+    if not isinstance(facts.resources, Known):
+        what = "the nodes and queued resources of the project, and their use of quota and grants,"
+        yield unread_result(facts.resources, subject, what, permission=permission, project=wanted.project)
+        return
+    resources = facts.resources.value
+    found = [*_difference_results(wanted)]
+    if wanted.name:
+        found += _same_name_results(wanted, wanted.name, resources)
+    yield from found
+    if resources.unreachable:
+        zones = ", ".join(resources.unreachable)
+        does_not = "it does not" if len(resources.unreachable) == 1 else "they do not"
+        yield RuleResult(
+            Level.UNKNOWN,
+            subject,
+            f"the nodes in {zones} could not be read: {does_not} answer",
+            "nodes there count against quota and grants, and may have the same name",
+            (Remedy(f"check again; reading it takes the permission `{permission}` on project `{wanted.project}`"),),
+            {"unreachable": list(resources.unreachable), "permission": permission},
+            is_passing=True,
+        )
+    elif wanted.name and not found:
+        yield RuleResult.of(Level.OK, subject, f"the name `{subject}` is free", facts={"nodeId": subject})
 
 
 def _difference_results(wanted: WantedNode) -> Iterator[RuleResult]:
@@ -176,15 +161,14 @@ def _difference_results(wanted: WantedNode) -> Iterator[RuleResult]:
     node = wanted.replaces
     if node is None or node.state.is_dead:
         return
-    differences = wanted.spec.differences(node)
-    if differences:
+    if differences := wanted.spec.differences(node):
         node_id = node.name.node_id
-        yield RuleResult(
-            level=Level.NOTE,
-            subject=node_id,
-            text=f"`{node_id}` exists ({node.state}) and differs: {'; '.join(map(str, differences))}",
+        yield RuleResult.of(
+            Level.NOTE,
+            node_id,
+            f"`{node_id}` exists ({node.state}) and differs: {'; '.join(map(str, differences))}",
+            Remedy("to recreate it", create_or_check_command(wanted, more=("--replace",))),
             why="`up` refuses it without `--replace`, which deletes the node and its boot disk",
-            remedies=(Remedy("to recreate it", create_or_check_command(wanted, more=("--replace",))),),
             facts={
                 "nodeId": node_id,
                 "zone": node.name.zone,
@@ -195,54 +179,48 @@ def _difference_results(wanted: WantedNode) -> Iterator[RuleResult]:
 
 
 def _same_name_results(wanted: WantedNode, name: NodeName, resources: ProjectResources) -> Iterator[RuleResult]:
-    own = [node for node in (wanted.node, wanted.replaces) if node]
+    own, node_id = [node for node in (wanted.node, wanted.replaces) if node], name.node_id
     for node in resources.nodes:
-        if node.name.node_id == name.node_id and not any(node.name == known.name for known in own):
+        if node.name.node_id == node_id and node.name not in {known.name for known in own}:
             yield _same_name_node_result(wanted, node)
-    listed = {node.name for node in resources.nodes}
+    # An existing node is reported instead of its request.
+    listed = {node.name.zone for node in resources.nodes if node.name.node_id == node_id}
     owners = {node.queued_resource for node in own}
     for request in resources.requests:
-        # An existing node is reported instead of its request.
-        is_listed = any(there.zone == request.zone and there.node_id == name.node_id for there in listed)
-        if request.owns(name.node_id) and not is_listed and request.name not in owners:
-            zone, node_id, is_dead = request.zone, name.node_id, request.state.is_dead
-            request_id = last_segment(request.name)
-            will = "requested" if is_dead else "will create"
-            command = delete_queued_resource_command(wanted.project, zone, node_id, all_nodes=len(request.node_ids) > 1)
-            yield RuleResult(
-                level=Level.NOTE if is_dead else Level.WARNING,
-                subject=node_id,
-                text=f"the queued resource `{request_id}` in {zone} ({request.state}) {will} a node `{node_id}`",
-                why="it has ended, and its record holds name and quota"
-                if is_dead
-                else "there may be two nodes with this name, each of them billed",
-                remedies=(Remedy("delete the request if you do not need it", command),),
-                facts={"nodeId": node_id, "zone": zone, "queuedResource": request_id, "state": str(request.state)},
-            )
+        if not request.owns(node_id) or request.zone in listed or request.name in owners:
+            continue
+        zone, state, request_id = request.zone, request.state, last_segment(request.name)
+        level, will, why = Level.WARNING, "will create", "there may be two nodes with this name, each of them billed"
+        if state.is_dead:
+            level, will, why = Level.NOTE, "requested", "it has ended, and its record holds name and quota"
+        command = delete_queued_resource_command(wanted.project, zone, node_id, all_nodes=len(request.node_ids) > 1)
+        yield RuleResult.of(
+            level,
+            node_id,
+            f"the queued resource `{request_id}` in {zone} ({state}) {will} a node `{node_id}`",
+            Remedy("delete the request if you do not need it", command),
+            why=why,
+            facts={"nodeId": node_id, "zone": zone, "queuedResource": request_id, "state": str(state)},
+        )
 
 
 def _same_name_node_result(wanted: WantedNode, node: Node) -> RuleResult:
-    zone, node_id, is_in_zone = node.name.zone, node.name.node_id, node.name.zone == wanted.zone
-    is_dead = node.state.is_dead
-    what = f"the record of a dead node `{node_id}`" if is_dead else f"a node `{node_id}`"
-    command = delete_queued_resource_command(wanted.project, zone, node_id)
-    if is_in_zone:
-        what_up_does = "`up` deletes it first" if is_dead else "`up` uses it"
-        why, advice = f"{what_up_does}; `create` refuses", "delete it first if you want a new one"
+    zone, node_id, is_dead = node.name.zone, node.name.node_id, node.state.is_dead
+    if zone == wanted.zone:
+        why = f"{'`up` deletes it first' if is_dead else '`up` uses it'}; `create` refuses"
+        advice = "delete it first if you want a new one"
     else:
         why = "two nodes with the same name are easily confused, and each is billed"
         advice = "delete that one if you do not need it, or choose another name"
-    return RuleResult(
-        level=Level.NOTE if is_dead else Level.WARNING,
-        subject=node_id,
-        text=f"{what} is in {zone} ({node.state})",
+    what = f"the record of a dead node `{node_id}`" if is_dead else f"a node `{node_id}`"
+    return RuleResult.of(
+        Level.NOTE if is_dead else Level.WARNING,
+        node_id,
+        f"{what} is in {zone} ({node.state})",
+        Remedy(advice, delete_queued_resource_command(wanted.project, zone, node_id)),
         why=why,
-        remedies=(Remedy(advice, command),),
         facts={"nodeId": node_id, "zone": zone, "state": str(node.state)},
     )
-
-
-_MAX_SHOWN = 6
 
 
 @check_rule("TPU301", "type offered in the zone")
@@ -263,30 +241,29 @@ def type_is_offered_in_zone(facts: CheckFacts) -> Iterator[RuleResult]:
             generation = like.generation if like and _sizes_offered(types, like) else None
             values = {"acceleratorType": name, "zone": wanted.zone}
             if name in types:
-                yield RuleResult(level=Level.OK, subject=wanted.zone, text=f"{wanted.zone} offers {name}", facts=values)
+                yield RuleResult.of(Level.OK, wanted.zone, f"{wanted.zone} offers {name}", facts=values)
             elif generation and wanted.spec.topology:
-                text = f"{wanted.zone} offers {generation.name}"
-                yield RuleResult(level=Level.OK, subject=wanted.zone, text=text, facts=values)
+                yield RuleResult.of(Level.OK, wanted.zone, f"{wanted.zone} offers {generation.name}", facts=values)
             # The lists of zones have the usual sizes of the large generations, not every possible one.
             elif (
                 like
                 and generation
-                and (generation.multiples_of and like.is_listed and like.size not in generation.topologies)
+                and generation.multiples_of
+                and like.is_listed
+                and like.size not in generation.topologies
             ):
                 text = f"{wanted.zone} offers {generation.name}, but {name} is not in its list"
                 why = "the documentation allows this size; the service decides"
-                yield RuleResult(level=Level.NOTE, subject=wanted.zone, text=text, why=why, facts=values)
+                yield RuleResult.of(Level.NOTE, wanted.zone, text, why=why, facts=values)
             else:
                 yield _type_not_offered(facts, types)
         case Absent() | Unknown(error_id="zone-not-supported"):
             yield _type_not_offered(facts, ())
         case Unknown() if facts.is_without_zone:
             yield _missing_zone_result(facts)
-        case Unknown() as unknown:
-            what = f"what {wanted.zone} offers"
-            yield unread_result(
-                unknown, wanted.zone, what, permission="tpu.acceleratortypes.list", project=wanted.project
-            )
+        case Unknown() as fact:
+            what, permission = f"what {wanted.zone} offers", "tpu.acceleratortypes.list"
+            yield unread_result(fact, wanted.zone, what, permission=permission, project=wanted.project)
 
 
 @check_rule("TPU302", "zone open to all projects")
@@ -299,18 +276,19 @@ def zone_is_open(facts: CheckFacts) -> Iterator[RuleResult]:
     wanted, accelerator = facts.wanted, facts.wanted.accelerator
     if not wanted.creates or not accelerator:
         return
-    if wanted.zone not in load_accelerators().zones.get(accelerator.generation.name, {}).get("single_tenant", ()):
+    generation = accelerator.generation.name
+    if wanted.zone not in load_accelerators().zones.get(generation, {}).get("single_tenant", ()):
         return
     is_listed = accelerator.name in (value_or_none(facts.types) or ())
     others = _sort_by_distance(wanted.zone, documented_zones_of(accelerator))
-    text = f"open zones for it, according to the documentation: {', '.join(others)}"
-    yield RuleResult(
-        level=Level.NOTE if is_listed else Level.WARNING,
-        subject=wanted.zone,
-        text=f"{wanted.zone} is a single-tenant zone for {accelerator.generation.name}"
-        + (", and its list has the type" if is_listed else ""),
+    advice = f"open zones for it, according to the documentation: {', '.join(others)}"
+    text = f"{wanted.zone} is a single-tenant zone for {generation}"
+    yield RuleResult.of(
+        Level.NOTE if is_listed else Level.WARNING,
+        wanted.zone,
+        text + (", and its list has the type" if is_listed else ""),
+        *([Remedy(advice, create_or_check_command(wanted, zone=others[0]))] if others else ()),
         why="the documentation says that such a zone needs an agreement with Google",
-        remedies=(Remedy(text, create_or_check_command(wanted, zone=others[0])),) if others else (),
         facts={"zone": wanted.zone, "acceleratorType": accelerator.name, "isListed": is_listed},
     )
 
@@ -323,14 +301,13 @@ def type_is_in_this_api(facts: CheckFacts) -> Iterator[RuleResult]:
     Engine [documentation].
     """
     name = facts.wanted.spec.accelerator_type
-    entry = find_type_of_other_service(name) if facts.wanted.creates else None
-    if entry:
-        yield RuleResult(
-            level=Level.ERROR,
-            subject=name,
-            text=f"`{name}` ({entry['name']}) is not available through the Cloud TPU API",
+    if facts.wanted.creates and (entry := find_type_of_other_service(name)):
+        yield RuleResult.of(
+            Level.ERROR,
+            name,
+            f"`{name}` ({entry['name']}) is not available through the Cloud TPU API",
+            f"use {entry['through']}",
             why="the service answers that it does not know the type",
-            remedies=(Remedy(f"use {entry['through']}"),),
             facts={"acceleratorType": name, "through": entry["through"]},
         )
 
@@ -338,29 +315,26 @@ def type_is_in_this_api(facts: CheckFacts) -> Iterator[RuleResult]:
 def _type_not_offered(facts: CheckFacts, types: tuple[str, ...]) -> RuleResult:
     wanted, accelerator, name = facts.wanted, facts.wanted.accelerator, facts.wanted.spec.accelerator_type
     zones, is_from_table = _zones_with_type(facts)
-    near = (
-        sorted(_sizes_offered(types, accelerator), key=lambda size: abs(size - accelerator.size)) if accelerator else []
-    )
     remedies = []
     if zones:
         source = "offered, according to the (incomplete) documentation, in" if is_from_table else "offered in"
-        remedies.append(
-            Remedy(f"{name} is {source} {_join_some(zones)}", create_or_check_command(wanted, zone=zones[0]))
-        )
-    if near and accelerator:
+        command = create_or_check_command(wanted, zone=zones[0])
+        remedies.append(Remedy(f"{name} is {source} {some_of(zones, _MAX_SHOWN)}", command))
+    if accelerator and (sizes := _sizes_offered(types, accelerator)):
+        near = sorted(sizes, key=lambda size: abs(size - accelerator.size))
         others = [accelerator.generation.type_of(size) for size in near]
-        text = f"sizes of {accelerator.generation.name} in {wanted.zone}: {_join_some(others)}"
+        text = f"sizes of {accelerator.generation.name} in {wanted.zone}: {some_of(others, _MAX_SHOWN)}"
         remedies.append(Remedy(text, create_or_check_command(wanted, accelerator_type=others[0])))
     if not remedies:
-        remedies.append(Remedy("no zone that answered offers it; list what each has", list_types_command(wanted)))
-    found = [(each, find_accelerator_type(each)) for each in types]
-    generations = ", ".join(dict.fromkeys(like.generation.name if like else each for each, like in found))
-    return RuleResult(
-        level=Level.ERROR,
-        subject=wanted.zone,
-        text=f"{wanted.zone} does not offer {name}; it offers {generations or 'no TPUs'}",
+        remedies.append(Remedy("no zone that answered offers it; list what each has", _list_types_command(wanted)))
+    known = [(each, find_accelerator_type(each)) for each in types]
+    generations = ", ".join(dict.fromkeys(like.generation.name if like else each for each, like in known))
+    return RuleResult.of(
+        Level.ERROR,
+        wanted.zone,
+        f"{wanted.zone} does not offer {name}; it offers {generations or 'no TPUs'}",
+        *remedies,
         why="the service rejects types that the zone does not offer",
-        remedies=tuple(remedies),
         facts={
             "acceleratorType": name,
             "zone": wanted.zone,
@@ -373,12 +347,10 @@ def _type_not_offered(facts: CheckFacts, types: tuple[str, ...]) -> RuleResult:
 
 def _missing_zone_result(facts: CheckFacts) -> RuleResult:
     """Return that the project cannot use the zone. The service answers alike for a mistyped zone and for a reserved one."""
-    wanted = facts.wanted
-    offers = value_or_none(facts.offers)
+    wanted, offers = facts.wanted, value_or_none(facts.offers)
     zones, is_from_table = _zones_with_type(facts)
-    documented = {
-        zone for places in load_accelerators().zones.values() for listed in places.values() for zone in listed
-    }
+    table = load_accelerators().zones.values()
+    documented = {zone for places in table for listed in places.values() for zone in listed}
     near = None
     if wanted.zone not in documented:
         # First a zone that offers the type and has a similar name, then one of the same continent, then any similar name.
@@ -391,51 +363,48 @@ def _missing_zone_result(facts: CheckFacts) -> RuleResult:
         remedies.append(Remedy(f"use `{near}`, if that is what you mean", create_or_check_command(wanted, zone=near)))
     if zones and zones != (near,):
         source = ", according to the (incomplete) documentation" if is_from_table else ""
-        text = f"zones that offer {wanted.spec.accelerator_type}{source}: {_join_some(zones)}"
+        text = f"zones that offer {wanted.spec.accelerator_type}{source}: {some_of(zones, _MAX_SHOWN)}"
         remedies.append(Remedy(text, create_or_check_command(wanted, zone=zones[0])))
     if not remedies:
-        remedies.append(Remedy("list the zones of the project", list_types_command(wanted)))
+        remedies.append(Remedy("list the zones of the project", _list_types_command(wanted)))
     meant = f"; did you mean `{near}`?" if near else ""
-    return RuleResult(
-        level=Level.ERROR,
-        subject=wanted.zone,
-        text=f"the project cannot use the zone `{wanted.zone}`, or it does not exist{meant}",
+    return RuleResult.of(
+        Level.ERROR,
+        wanted.zone,
+        f"the project cannot use the zone `{wanted.zone}`, or it does not exist{meant}",
+        *remedies,
         why="the service rejects every request for it, and no role changes that; the mail of a grant names its zones",
-        remedies=tuple(remedies),
         facts={"zone": wanted.zone, "nearest": near, "offeredIn": list(zones), "isFromTable": is_from_table},
     )
 
 
+def _list_types_command(wanted: WantedNode) -> str:
+    return shlex.join(["tpuctl", "types", wanted.spec.accelerator_type, f"--project={wanted.project}"])
+
+
 def _zones_with_type(facts: CheckFacts) -> tuple[tuple[str, ...], bool]:
     """Return the zones that offer the type, the nearest first, and whether they come from the table."""
-    wanted, accelerator = facts.wanted, facts.wanted.accelerator
-    offers = value_or_none(facts.offers)
+    wanted, offers = facts.wanted, value_or_none(facts.offers)
     if offers is not None:
-        return _sort_by_distance(
-            wanted.zone, [zone for zone, types in offers.items() if wanted.spec.accelerator_type in types]
-        ), False
-    zones = documented_zones_of(accelerator) if accelerator else ()
-    return _sort_by_distance(wanted.zone, [zone for zone in zones if zone != wanted.zone]), True
+        zones = [zone for zone, types in offers.items() if wanted.spec.accelerator_type in types]
+    else:
+        documented = documented_zones_of(wanted.accelerator) if wanted.accelerator else ()
+        zones = [zone for zone in documented if zone != wanted.zone]
+    return _sort_by_distance(wanted.zone, zones), offers is None
 
 
 def _sort_by_distance(zone: str, zones: Collection[str]) -> tuple[str, ...]:
     """Return zones in order: of the same region, of the same continent, the others."""
-    region, continent = zone.rpartition("-")[0], zone.partition("-")[0]
-    return tuple(
-        sorted(
-            zones, key=lambda other: (other.rpartition("-")[0] != region, other.partition("-")[0] != continent, other)
-        )
-    )
+
+    def distance(other: str) -> tuple[bool, bool, str]:
+        return region_of_zone(other) != region_of_zone(zone), other.partition("-")[0] != zone.partition("-")[0], other
+
+    return tuple(sorted(zones, key=distance))
 
 
 def _sizes_offered(types: tuple[str, ...], like: AcceleratorType) -> list[int]:
     found = [find_accelerator_type(name) for name in types]
     return [other.size for other in found if other and other.generation == like.generation]
-
-
-def _join_some(items: Collection[str]) -> str:
-    shown = list(items)[:_MAX_SHOWN]
-    return ", ".join(shown) + (f" and {len(items) - _MAX_SHOWN} more" if len(items) > _MAX_SHOWN else "")
 
 
 ZONE_RULES = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpuctl.app.options import (
     cli_command,
@@ -14,8 +14,8 @@ from tpuctl.app.options import (
     skip_validation_option,
     timeout_option,
 )
-from tpuctl.app.spec_options import build_spec, spec_options, take_given, take_spec
-from tpuctl.check.commands.preflight_options import CHECK_OPTION_NAMES, check_options, preflight_check
+from tpuctl.app.spec_options import SpecOptions, build_spec, spec_options
+from tpuctl.check.commands.preflight_options import CheckOptions, check_options, preflight_check
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
 from tpuctl.errors import AlreadyExistsError, InvalidInputError
 from tpuctl.names import NodeName
@@ -44,17 +44,18 @@ if TYPE_CHECKING:
 @force_lease_option
 @events_option
 @dry_run_option
-def command(  # click's options
+def command(
     app: App,
     *,
     node: str,
+    described: SpecOptions,
+    checks: CheckOptions,
     timeout: timedelta | str | None,
     no_wait: bool,
     skip_validation: bool,
     force_lease: bool,
     events: str | None,
     dry_run: bool,
-    **options: Any,  # click's options
 ) -> None:
     """Create a node and wait until it is READY. Fails if a node of that name exists, even a preempted one.
 
@@ -63,8 +64,8 @@ def command(  # click's options
       tpuctl create trainer --type v4-8 --zone us-central2-b
       tpuctl create trainer --type v6e-8 --spot --no-wait
     """
-    preflight = preflight_check(app, take_given(options, CHECK_OPTION_NAMES))
-    spec = build_spec(app, take_spec(options), skip_validation=skip_validation)
+    preflight = preflight_check(app, checks)
+    spec = build_spec(app, described, skip_validation=skip_validation)
     if spec is None:
         raise InvalidInputError("no accelerator type given", hint="name one: `--type v4-8`; see `tpuctl types`")
     name = _free_name(app, node)

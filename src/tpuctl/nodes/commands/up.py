@@ -18,9 +18,9 @@ from tpuctl.app.options import (
     timeout_option,
     yes_option,
 )
-from tpuctl.app.spec_options import build_spec, spec_options, take_given, take_spec
+from tpuctl.app.spec_options import SpecOptions, build_spec, spec_options
 from tpuctl.app.ssh_options import route_options, with_reachable_goal
-from tpuctl.check.commands.preflight_options import CHECK_OPTION_NAMES, check_options, preflight_check
+from tpuctl.check.commands.preflight_options import CheckOptions, check_options, preflight_check
 from tpuctl.errors import ExitCode, NotConfirmedError
 from tpuctl.models.events import EventKind, broadcast
 from tpuctl.models.node import NodeState
@@ -71,8 +71,15 @@ T = TypeVar("T")
 @dry_run_option
 @yes_option
 def command(
-    app: App, *, nodes: tuple[str, ...], dry_run: bool, no_wait: bool, **options: Any
-) -> int:  # click's options
+    app: App,
+    *,
+    nodes: tuple[str, ...],
+    described: SpecOptions,
+    checks: CheckOptions,
+    dry_run: bool,
+    no_wait: bool,
+    **options: Any,  # click's options
+) -> int:
     """Create, start or repair nodes, and wait until they are usable.
 
     Creates missing nodes, starts stopped ones, recreates preempted ones, and repairs those that come up broken. Run it again
@@ -88,8 +95,8 @@ def command(
     from tpuctl.nodes.actions import bring_up_nodes  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.nodes.rendering import show_results  # noqa: PLC0415  # as above
 
-    preflight = preflight_check(app, take_given(options, CHECK_OPTION_NAMES))
-    spec = build_spec(app, take_spec(options), skip_validation=options["skip_validation"])
+    preflight = preflight_check(app, checks)
+    spec = build_spec(app, described, skip_validation=options["skip_validation"])
     policy = repair_policy(app, options, replace=options["replace"], timeout=deadline(app, options["timeout"]))
     hooks = build_hooks(app, options)
     names = tuple(dict.fromkeys(nodes))

@@ -10,7 +10,7 @@ import click
 
 from tpuctl.app.options import cli_command, events_option, force_lease_option, selecting_options
 from tpuctl.app.signals import TerminatedError
-from tpuctl.app.spec_options import build_spec, spec_options, take_spec
+from tpuctl.app.spec_options import SpecOptions, build_spec, spec_options
 from tpuctl.app.ssh_options import route_options
 from tpuctl.clock import SystemClock
 from tpuctl.durations import format_duration, parse_duration, parse_timestamp
@@ -77,8 +77,14 @@ class MomentType(click.ParamType["timedelta | datetime"]):
 @events_option
 @click.option("--yes", "-y", is_flag=True, help="Also repair nodes that may be in use.")
 def command(
-    app: App, *, nodes: tuple[str, ...], until: timedelta | datetime | None, events: str | None, **options: Any
-) -> int:  # click's options
+    app: App,
+    *,
+    nodes: tuple[str, ...],
+    described: SpecOptions,
+    until: timedelta | datetime | None,
+    events: str | None,
+    **options: Any,  # click's options
+) -> int:
     """Keep nodes usable until stopped: recreate preempted ones, repair broken ones, report maintenance.
 
     Prints a line for each change, and retries while there is no capacity. If it gives up a node it says why, and continues
@@ -94,7 +100,7 @@ def command(
     from tpuctl.nodes.controller import watch_nodes  # noqa: PLC0415  # as above
     from tpuctl.nodes.tracker import ReconcileRequest  # noqa: PLC0415  # not needed by --help and completion
 
-    spec = build_spec(app, take_spec(options))
+    spec = build_spec(app, described)
     policy = repair_policy(
         app,
         options,

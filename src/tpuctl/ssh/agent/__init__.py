@@ -15,6 +15,22 @@ from importlib import resources
 
 # Half a program, after a broken connection, must do nothing.
 _READ = "import sys;s=sys.stdin.buffer.read({size});len(s)=={size} and exec(compile(s,'tpuctl','exec'))"
+# Compiling a program takes longer than running it. A user who can write to the cache can run any program anyway.
+_LOAD = """\
+import marshal, os
+path = os.path.expanduser("~/.tpuctl/programs/{kept}.") + sys.implementation.cache_tag
+text = sys.stdin.buffer.read({size})
+if len(text) == {size}:
+    try:
+        with open(path, "rb") as file:
+            code, is_new = marshal.loads(file.read()), False
+    except (OSError, EOFError, ValueError, TypeError):
+        code, is_new = compile(text, "tpuctl", "exec"), True
+    exec(code)
+    if is_new:
+        keep_program(path, code)
+    {call}
+"""
 _OF_PACKAGE = re.compile(r"^from tpuctl\.ssh\.agent\.(\w+) import (?:\([^)]*\)|.*)$", re.MULTILINE)
 # The system's Python first: PATH may begin with a slow wrapper, or with an environment of the user.
 _CHOICE = '[ -x /usr/bin/python3 ] && exec /usr/bin/python3 -ISc "$0"; exec python3 -ISc "$0"'
@@ -23,22 +39,17 @@ _CHOICE = '[ -x /usr/bin/python3 ] && exec /usr/bin/python3 -ISc "$0"; exec pyth
 def bootstrap(name: str, call: str, *, is_kept: bool = False) -> tuple[str, bytes]:
     """Return the line for the worker's shell, and the beginning of the stdin of ssh.
 
-    `name`: the program's file without its suffix. `call`: the Python line that starts it, `main(...)` with literals. The
-    program reads what follows on stdin. A login shell may print first, so a program begins its output with a mark.
-    `is_kept`: the worker compiles the program once and caches it. Without Python on the worker the exit code is 127.
+    `name`: the program's file without its suffix. `call`: the Python line that starts it, with literals. The program reads what
+    follows on stdin. A login shell may print first, so a program begins its output with a mark. `is_kept`: the worker compiles
+    the program once and caches it. Without Python on the worker the exit code is 127.
     """
-    program, last = _source(name), call.encode() + b"\n"
+    program = _source(name)
     if is_kept:
-        digest = hashlib.blake2b(program, digest_size=8).hexdigest()
-        loading = f"exec(load({len(program)}, {name!r}, {digest!r}), globals())\n".encode()
-        first = _source("loader") + loading + last
-        return _line(len(first)), first + program
-    first = program + last
-    return _line(len(first)), first
-
-
-def _line(size: int) -> str:
-    return "exec " + shlex.join(["sh", "-c", _CHOICE, _READ.format(size=size)])
+        kept = f"{name}-{hashlib.blake2b(program, digest_size=8).hexdigest()}"
+        first, rest = _LOAD.format(kept=kept, size=len(program), call=call).encode(), program
+    else:
+        first, rest = program + call.encode() + b"\n", b""
+    return "exec " + shlex.join(["sh", "-c", _CHOICE, _READ.format(size=len(first))]), first + rest
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Copies of files: list them, store them, and the two programs for the worker's end of `tpuctl scp`. Must run under Python 3.8.
+"""Copies of files: list them, store them, and the program for the worker's end of `tpuctl scp`. Must run under Python 3.8.
 
 Nothing is ever deleted.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import glob
 import os
 import stat
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpuctl.ssh.agent.file_stream import (
     HOPELESS,
@@ -28,68 +28,67 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tpuctl.ssh.agent.file_stream import Stream
+    from tpuctl.ssh.agent.link import ClientLink
 
 # The folder of the parts of unfinished copies, beside their destination or in it.
 PARTS = b".tpuctl-parts"
 
 
-def receive(target: str, *, preserve: bool) -> None:
+def serve_copy_files(link: ClientLink, request: dict[str, Any]) -> None:
+    """Serve one client: it fetches what matches `patterns`, or sends what goes to `target`."""
+    is_upload = "target" in request
+    serve(link, lambda stream: receive_copy(stream, request) if is_upload else send_copy(stream, request))
+
+
+def receive_copy(stream: Stream, request: dict[str, Any]) -> None:
     """Receive files into `target`, with `~` expanded.
 
     The client sends the number of sources, whether a single folder is copied, and the entries; the worker says which files it
-    has in part, and the digests of files that may be the same. The client sends the same files, then all others; the worker
-    reports the problems.
+    has in part, the digests of files that may be the same, and what it cannot store. The client sends the numbers of the same
+    files, then all others; the worker reports the problems.
     """
-
-    def copy(stream: Stream) -> None:
-        count, is_tree, rows = stream.receive()
-        entries = [FileEntry(*row) for row in rows]
-        path = os.path.expanduser(to_bytes(target) or b".")
-        receiver = FileReceiver(path, preserve=preserve)
-        receiver.settle(count, is_tree=is_tree)
-        parts, digests, refused = [], [], []
-        for number, entry in enumerate(entries):
-            if entry.is_folder:
-                receiver.add(entry)
-            elif not receiver.is_possible(entry):
-                refused.append(number)
-            elif length := part_length(receiver.parts, entry):
-                parts.append([number, length])
-            elif known := receiver.digest_of_equal(entry):
-                digests.append([number, known])
-        stream.send([parts, digests, refused])
-        for number in stream.receive():
-            receiver.add(entries[number], is_stored=True)
-        while (row := stream.receive()) is not None:
-            *fields, offset, problem = row
-            receiver.receive(stream, FileEntry(*fields), offset, problem)
-        receiver.finish()
-        stream.send(sorted(receiver.problems.items()))
-
-    serve(copy)
+    named, is_tree, rows = stream.receive()
+    entries = [FileEntry(*row) for row in rows]
+    receiver = FileReceiver(os.path.expanduser(to_bytes(request["target"]) or b"."), preserve=request["preserve"])
+    receiver.settle(named, is_tree=is_tree)
+    parts, digests, refused = [], [], []
+    for number, entry in enumerate(entries):
+        if entry.is_folder:
+            receiver.add(entry)
+        elif not receiver.is_possible(entry):
+            refused.append(number)
+        elif length := part_length(receiver.parts, entry):
+            parts.append([number, length])
+        elif known := receiver.digest_of_equal(entry):
+            digests.append([number, known])
+    stream.send([parts, digests, refused])
+    for number in stream.receive():
+        receiver.add(entries[number], is_stored=True)
+    while (row := stream.receive()) is not None:
+        *fields, offset, problem = row
+        receiver.receive(stream, FileEntry(*fields), offset, problem)
+    receiver.finish()
+    stream.send(sorted(receiver.problems.items()))
 
 
-def fetch(patterns: Sequence[str], *, recurse: bool, names: Mapping[str, str], hidden: bool) -> None:
-    """Send the files that match the patterns. `names`: of home folders; `hidden`: see `list_files`.
+def send_copy(stream: Stream, request: dict[str, Any]) -> None:
+    """Send the files that match `patterns`. `names`: of home folders; `hidden`: see `list_files`.
 
     The client sends the parts that it has. The worker sends an overview, then all files.
     """
-
-    def copy(stream: Stream) -> None:
-        parts = stream.receive()
-        homes = {os.path.expanduser(to_bytes(path)): to_bytes(name) for path, name in names.items()}
-        listing = list_files(expand(patterns), recurse=recurse, names=homes, hidden=hidden)
-        size = sum(entry.size for _, entry in listing.files)
-        notes, failed = _first(listing.notes), _first(listing.failed)
-        stream.send([listing.named, listing.is_tree, len(listing.files), size, notes, failed])
-        for path, entry in listing.files:
-            length = parts.get(entry.part.decode(), 0)
-            if entry.is_folder:
-                stream.send([*entry, 0, None])
-            else:
-                stream.send_file(path, entry, length if length <= entry.size else 0)
-
-    serve(copy)
+    parts = stream.receive()
+    homes = {os.path.expanduser(to_bytes(path)): to_bytes(name) for path, name in request["names"].items()}
+    paths = expand(request["patterns"])
+    listing = list_files(paths, recurse=request["recurse"], names=homes, hidden=request["hidden"])
+    size = sum(entry.size for _, entry in listing.files)
+    notes, failed = _first(listing.notes), _first(listing.failed)
+    stream.send([listing.named, listing.is_tree, len(listing.files), size, notes, failed])
+    for path, entry in listing.files:
+        length = parts.get(entry.part.decode(), 0)
+        if entry.is_folder:
+            stream.send([*entry, 0, None])
+        else:
+            stream.send_file(path, entry, length if length <= entry.size else 0)
 
 
 _MAX_LISTED = 1000

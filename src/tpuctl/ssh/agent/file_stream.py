@@ -1,8 +1,8 @@
 """Files on their way: what both ends of a copy and of a sync share. Must run under Python 3.8.
 
-Both ends send JSON, one value on each line. For a file, the sender sends its entry with an offset, its bytes from there on,
-and a line that says why it is not whole, or null. The receiver writes them to a part, whose name stands for this version of
-the file: a later connection continues where an earlier one ended. A file gets its own name only when it is whole.
+Both ends send JSON values. For a file, the sender sends its entry with an offset, its bytes from there on in blocks, and why it
+is not whole, or null. The receiver writes them to a part, whose name stands for this version of the file: a later connection
+continues where an earlier one ended. A file gets its own name only when it is whole.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ import os
 import shutil
 import signal
 import stat
-import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tpuctl.ssh.agent.link import ClientLink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# A login shell may print before it.
-MARK = b"\0tpuctl-files\n"
 BLOCK = 1 << 18
 # After these errors every other file would fail too.
 HOPELESS = {errno.ENOSPC: "full", errno.EDQUOT: "full", errno.EROFS: "read-only", errno.EIO: "disk"}
@@ -56,57 +55,50 @@ class FileEntry(NamedTuple):
 
 
 class Stream:
-    """Lines of JSON and bytes of files, from a buffered reader and to a buffered writer."""
+    """JSON values and blocks of files, to and from the client. The client's end is a subclass."""
 
-    # Seconds without data after which the other end counts as gone; 0: no limit.
-    patience = 0
+    # Seconds without data after which the other end counts as gone.
+    patience = 600
 
-    def __init__(self, reader: Any, writer: Any, on_bytes: Callable[[int], None] = lambda size: None) -> None:  # noqa: ARG005
-        self.reader, self.writer, self.on_bytes = reader, writer, on_bytes
+    def __init__(self, link: ClientLink) -> None:
+        self._link = link
+        self._frames: list[tuple[bytes, bytes]] = []
 
     def send(self, value: Any) -> None:  # JSON
-        """Send a value. Raises `PeerLostError`."""
-        self.write(json.dumps(value, separators=(",", ":")).encode() + b"\n")
+        """Send a value."""
+        self._link.send(b"x", json.dumps(value, separators=(",", ":")).encode())
 
-    def write(self, data: bytes) -> None:
-        """Send bytes, perhaps together with later ones. Raises `PeerLostError`."""
-        try:
-            self.writer.write(data)
-        except OSError as error:
-            raise PeerLostError from error
-
-    def flush(self) -> None:
-        """Send what is waiting. Raises `PeerLostError`."""
-        try:
-            self.writer.flush()
-        except OSError as error:
-            raise PeerLostError from error
+    def send_block(self, block: bytes) -> None:
+        """Send bytes of a file."""
+        self._link.send(b"o", block)
 
     def receive(self) -> Any:  # JSON
         """Return the next value. Raises `PeerLostError`."""
-        self.flush()
-        signal.alarm(self.patience)
-        line = self.reader.readline()
-        if not line.endswith(b"\n"):
-            raise PeerLostError
-        return json.loads(line)
+        return json.loads(self._next())
 
     def receive_problem(self) -> str | None:
         """Return why a file is not whole; None if it is. Raises `PeerLostError`."""
         problem: str | None = self.receive()
         return problem
 
+    def receive_block(self, longest: int) -> bytes:  # noqa: ARG002  # the client may be trusted
+        """Return the next bytes of a file. Raises `PeerLostError`."""
+        return self._next()
+
     def blocks(self, size: int) -> Iterator[bytes]:
-        """Yield so many bytes. Raises `PeerLostError`."""
+        """Yield so many bytes of a file. Raises `PeerLostError`."""
         while size:
-            if self.patience:
-                signal.alarm(self.patience)
-            block = self.reader.read(min(BLOCK, size))
-            if not block:
-                raise PeerLostError
+            block = self.receive_block(size)
             size -= len(block)
-            self.on_bytes(len(block))
             yield block
+
+    def _next(self) -> bytes:
+        while not self._frames:
+            if not self._link.is_open:
+                raise PeerLostError
+            signal.alarm(self.patience)
+            self._frames = self._link.frames()[::-1]
+        return self._frames.pop()[1]
 
     def send_file(self, path: bytes, entry: FileEntry, offset: int, *, follow: bool = True) -> str | None:
         """Send a file as it is now, from an offset on if it is still that version. Return why it is not whole."""
@@ -139,13 +131,12 @@ class Stream:
                 block = file.read(min(BLOCK, left))
                 if not block:
                     break
-                self.write(block)
+                self.send_block(block)
                 left -= len(block)
-                self.on_bytes(len(block))
         except OSError as error:
             problem = reason(error)
         while left:  # the announced size must follow
-            self.write(bytes(min(BLOCK, left)))
+            self.send_block(bytes(min(BLOCK, left)))
             left -= min(BLOCK, left)
         return problem
 
@@ -179,22 +170,16 @@ class Stream:
         return problem
 
 
-def serve(copy: Callable[[Stream], None]) -> None:
-    """Serve the client on stdin and stdout: the main program on a worker."""
-    stream = Stream(sys.stdin.buffer, sys.stdout.buffer)
-    stream.patience = 600
+def serve(link: ClientLink, transfer: Callable[[Stream], None]) -> None:
+    """Serve the client: say that the program runs, and why the transfer is impossible."""
+    stream = Stream(link)
+    stream.send(None)
     try:
-        stream.write(MARK)
-        try:
-            copy(stream)
-        except RefusedError as error:
-            stream.send({"refused": error.args})
-        except OSError as error:
-            name = os.fsdecode(error.filename) if error.filename else ""
-            stream.send({"refused": ["refused", reason(error) + (": " + name if name else "")]})
-        stream.flush()
+        transfer(stream)
+    except RefusedError as error:
+        stream.send({"refused": error.args})
     except PeerLostError:
-        os._exit(1)  # stdout cannot be flushed
+        pass
 
 
 def part_length(folder: bytes, entry: FileEntry) -> int:

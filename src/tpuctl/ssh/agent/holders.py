@@ -21,6 +21,8 @@ import stat
 import sys
 import time
 
+from tpuctl.ssh.agent.link import ClientLink
+
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
@@ -35,8 +37,13 @@ AFTER_KILL = 5.0
 PROTECTED_NAMES = {"init", "systemd", "sshd", "sshd-session", "sshd-auth"}
 
 
-def main(devices: list[str], lock_file: str, order: dict[str, Any] | None = None) -> None:
-    """Execute the request, if any, and print what holds the TPU. Paths begin at $TPUCTL_DEVICE_ROOT."""
+def serve_holders(link: ClientLink, request: dict[str, Any]) -> None:
+    """Send a report; first terminate the processes of the request, if it names any."""
+    link.send(b"x", json.dumps(examine_tpu(request["devices"], request["lockFile"], request.get("end"))).encode())
+
+
+def examine_tpu(devices: list[str], lock_file: str, order: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Execute the order, if any, and return what holds the TPU. Paths begin at $TPUCTL_DEVICE_ROOT."""
     named = os.environ.get("TPUCTL_DEVICE_ROOT")
     root = os.path.realpath(named) if named else ""
     lock_file = root + lock_file
@@ -47,7 +54,12 @@ def main(devices: list[str], lock_file: str, order: dict[str, Any] | None = None
         report["lockOutcome"] = remove_lock_file(lock_file)
     holders, hidden = find_holders(root, patterns, lock_file)
     report.update(holders=holders, hidden=hidden, lockFile=describe_lock(lock_file), isRoot=os.geteuid() == 0)
-    sys.stdout.write("\n" + HOLDERS_MARK + json.dumps(report) + "\n")
+    return report
+
+
+def print_holders(devices: list[str], lock_file: str) -> None:
+    """Print the report, for a program on the same worker."""
+    sys.stdout.write("\n" + HOLDERS_MARK + json.dumps(examine_tpu(devices, lock_file)) + "\n")
     sys.stdout.flush()
 
 

@@ -26,9 +26,7 @@ import time
 from _signal import SIG_DFL, SIGPIPE, SIGXFSZ, signal  # type: ignore[import-not-found]  # of CPython
 
 from tpuctl.ssh.agent.job_files import (
-    FRAME_BLOCK,
     RESERVED,
-    ClientLink,
     fill_reserved,
     is_full,
     is_locked,
@@ -40,6 +38,7 @@ from tpuctl.ssh.agent.job_files import (
     trimmed,
     write,
 )
+from tpuctl.ssh.agent.link import FRAME_BLOCK, ClientLink
 
 TYPE_CHECKING = False
 
@@ -50,28 +49,23 @@ QUICK, SLOW = 0.004, 0.1
 FORGOTTEN = 24 * 3600.0
 
 
-def serve(order: dict[str, Any]) -> None:
+def serve_job(link: ClientLink, order: dict[str, Any]) -> None:
     """Execute a request, as long as its client is connected."""
-    link = ClientLink()
     folder = os.path.join(os.environ.get("HOME") or os.path.expanduser("~"), ".tpuctl", "jobs", order["name"])
-    try:
-        if not order["must_exist"]:
-            tidy(folder, order["token"])
-        known = read(folder + "/token")
-        if known is None and order["must_exist"]:
-            link.send(b"m")
-        elif known is not None and order["token"] not in (known, b""):
-            link.send(b"c")
-        elif known is not None:
-            link.send(b"h", b"known")
-            link.send(b"s")
-            if not order["detach"]:
-                stream(link, folder, order, None)
-        else:
-            begin(link, PreparedJob(folder, order))
-    except OSError as error:
-        text = "%s: %s" % (error.filename or folder, (error.strerror or str(error)).lower())
-        link.send(b"!", text.encode("utf-8", "replace"))
+    if not order["must_exist"]:
+        tidy(folder, order["token"])
+    known = read(folder + "/token")
+    if known is None and order["must_exist"]:
+        link.send(b"m")
+    elif known is not None and order["token"] not in (known, b""):
+        link.send(b"c")
+    elif known is not None:
+        link.send(b"h", b"known")
+        link.send(b"s")
+        if not order["detach"]:
+            stream(link, folder, order, None)
+    else:
+        begin(link, PreparedJob(folder, order))
 
 
 def tidy(folder: str, token: bytes) -> None:
@@ -105,7 +99,7 @@ def begin(link: ClientLink, prepared: PreparedJob) -> None:
     ended = None
     try:
         link.send(b"h", b"new")
-        frames = link.wait_for_go()
+        frames = wait_for_go(link)
         if frames is None:
             return
         try:
@@ -124,6 +118,15 @@ def begin(link: ClientLink, prepared: PreparedJob) -> None:
         obey(folder, kind, payload, None)
     if not order["detach"]:
         stream(link, folder, order, ended)
+
+
+def wait_for_go(link: ClientLink) -> list[tuple[bytes, bytes]] | None:
+    """Wait for GO; return the frames that arrived with it. None: the client has gone, and nothing may start."""
+    while link.is_open:
+        frames = link.frames()
+        if any(kind == b"g" for kind, _ in frames):
+            return frames
+    return None
 
 
 def stream(link: ClientLink, folder: str, order: dict[str, Any], ended: int | None) -> None:
@@ -235,8 +238,9 @@ class PreparedJob:
         os.mkdir(self.scratch, 0o700)
         try:
             self.fill()
-        except OSError:
+        except OSError as error:
             remove_job(self.scratch)
+            error.filename = folder
             raise
 
     def fill(self) -> None:

@@ -1,7 +1,8 @@
 """Runs on a worker: lists jobs, reads their output, signals them, removes those that have ended.
 
 A job is a folder, `~/.tpuctl/jobs/NAME.WORKER` (job.py describes its files). A home may be shared, so the jobs of other workers
-may lie beside it; they are ignored. An answer is one frame: `x` with JSON, `m` if the job does not exist, `!` with an error.
+may lie beside it; they are ignored. An answer is one frame: `x` with JSON; output is
+sent as `o` and `e` frames before `x`, or `m` if the job does not exist.
 It must run under Python 3.8 and import little.
 """
 
@@ -10,7 +11,8 @@ from __future__ import annotations
 import os
 import time
 
-from tpuctl.ssh.agent.job_files import FRAME_BLOCK, ClientLink, is_locked, read, remove_job, touch, trimmed
+from tpuctl.ssh.agent.job_files import is_locked, read, remove_job, touch, trimmed
+from tpuctl.ssh.agent.link import FRAME_BLOCK, ClientLink
 
 TYPE_CHECKING = False
 
@@ -23,15 +25,10 @@ FILES = ((b"o", "/out"), (b"e", "/err"))
 TERM = 15
 
 
-def answer(order: dict[str, Any]) -> None:
+def serve_job_queries(link: ClientLink, request: dict[str, Any]) -> None:
     """Execute a request, and answer."""
-    link = ClientLink()
-    do = {"list": list_jobs, "read": read_output, "signal": signal_one, "remove": remove_some}[order["do"]]
-    try:
-        do(link, order)
-    except OSError as error:
-        text = "%s: %s" % (error.filename, error.strerror) if error.filename else str(error)
-        link.send(b"!", text.encode("utf-8", "replace"))
+    do = {"list": list_jobs, "read": read_output, "signal": signal_one, "remove": remove_some}[request["do"]]
+    do(link, request)
 
 
 def place() -> str:
@@ -170,7 +167,7 @@ def signal_one(link: ClientLink, order: dict[str, Any]) -> None:
     folder = folder_of(order, order["name"])
     before = describe(folder, order["name"], None)
     if before is None:
-        link.send(b"m")
+        send_value(link, None)
         return
     sent = before["state"] == "running" and send(folder, order["number"])
     until = time.monotonic() + order["wait"]

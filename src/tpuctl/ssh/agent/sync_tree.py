@@ -38,6 +38,7 @@ from tpuctl.ssh.agent.file_stream import (
 
 if TYPE_CHECKING:
     from tpuctl.ssh.agent.file_stream import Stream
+    from tpuctl.ssh.agent.link import ClientLink
 
 # Folders of unfinished files in the target folder: all, and those of rsync.
 STAGE = ".tpuctl-sync"
@@ -46,30 +47,31 @@ LOCK_PATIENCE = 10.0
 RSYNC_PATIENCE = 24 * 3600
 
 
-def sync(folder: str, *, delete: bool, dry_run: bool, token: str) -> None:
-    """Serve one client. `token` stays the same when it tries again."""
+def serve_sync_tree(link: ClientLink, request: dict[str, Any]) -> None:
+    """Serve one client. Its `token` stays the same when it tries again."""
+    serve(link, lambda stream: sync(stream, request))
 
-    def copy(stream: Stream) -> None:
-        tree = SyncFolder(folder)
-        entries = [FileEntry(*row) for row in stream.receive()]
-        if dry_run:
-            stream.send(tree.plan(entries, delete=delete))
-            return
-        tree.lock(token)
-        try:
-            plan = tree.plan(entries, delete=delete)
-            stream.send(plan)
-            same = receive_files(stream, tree, entries)
-            tree.apply(entries, plan, same)
-        except (RefusedError, OSError):
-            tree.forget_stage()
-            raise
-        finally:
-            tree.remember()
-        size = sum(entry.size for entry in tree.whole)
-        stream.send({"bytes": size, "deleted": tree.deleted, "replaced": tree.replaced})
 
-    serve(copy)
+def sync(stream: Stream, request: dict[str, Any]) -> None:
+    """Make the folder hold the files of the client."""
+    tree = SyncFolder(request["folder"])
+    entries = [FileEntry(*row) for row in stream.receive()]
+    if request["dry_run"]:
+        stream.send(tree.plan(entries, delete=request["delete"]))
+        return
+    tree.lock(request["token"])
+    try:
+        plan = tree.plan(entries, delete=request["delete"])
+        stream.send(plan)
+        same = receive_files(stream, tree, entries)
+        tree.apply(entries, plan, same)
+    except (RefusedError, OSError):
+        tree.forget_stage()
+        raise
+    finally:
+        tree.remember()
+    size = sum(entry.size for entry in tree.whole)
+    stream.send({"bytes": size, "deleted": tree.deleted, "replaced": tree.replaced})
 
 
 def receive_files(stream: Stream, tree: SyncFolder, entries: list[FileEntry]) -> list[int]:

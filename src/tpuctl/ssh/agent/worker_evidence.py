@@ -8,6 +8,7 @@ there is room. Paths begin at $TPUCTL_DEVICE_ROOT, which is empty on a real work
 from __future__ import annotations
 
 import glob
+import itertools
 import json
 import os
 import shlex
@@ -19,11 +20,12 @@ import time
 
 from tpuctl.ssh.agent.holders import HOLDERS_MARK, status, user_name
 from tpuctl.ssh.agent.job_files import trimmed
+from tpuctl.ssh.agent.link import ClientLink
 
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
 JOBS = 5
@@ -33,9 +35,9 @@ DEEPEST = 6
 SMALL = 64 * 1024
 
 
-def gather(order: dict[str, Any]) -> None:
+def serve_worker_evidence(link: ClientLink, order: dict[str, Any]) -> None:
     """Send all of it, within `room` bytes and `seconds`; at most `each` bytes of a file; `since`: seconds, or None."""
-    report = EvidenceReport(order["room"], order["seconds"])
+    report = EvidenceReport(link, order["room"], order["seconds"])
     root = os.environ.get("TPUCTL_DEVICE_ROOT", "")
     try:
         report_machine(report, order["since"], is_sandbox=bool(root))
@@ -47,7 +49,7 @@ def gather(order: dict[str, Any]) -> None:
         report_logs(report, order, root)
     except Exception as error:  # noqa: BLE001  # keep what was sent by then
         report.lacks("", "%s: %s" % (type(error).__name__, error))
-    put_frame(b"z", b"")
+    link.send(b"x")
 
 
 def report_jobs(report: EvidenceReport, order: dict[str, Any]) -> None:
@@ -71,9 +73,8 @@ def report_jobs(report: EvidenceReport, order: dict[str, Any]) -> None:
             if not os.path.lexists(source):
                 continue
             most = SMALL if part in ("about", "exit") else min(order["each"], report.room - floor)
-            try_send_file(
-                report, "jobs/%s/%s" % (name[: -len(end)], part), os.fsencode(source), most, starts.get(part, 0)
-            )
+            path = "jobs/%s/%s" % (name[: -len(end)], part)
+            report.file(path, os.fsencode(source), most, starts.get(part, 0))
 
 
 def report_logs(report: EvidenceReport, order: dict[str, Any], root: str) -> None:
@@ -88,7 +89,7 @@ def report_logs(report: EvidenceReport, order: dict[str, Any], root: str) -> Non
             continue
         sent, left_out, odd = 0, 0, 0
         files = []
-        for path, about in below(os.fsencode(folder)):
+        for path, about in below(os.fsencode(folder), DEEPEST, [MOST_ENTRIES]):
             if about is None:
                 odd += 1
             elif not order["since"] or time.time() - about.st_mtime <= order["since"]:
@@ -98,7 +99,7 @@ def report_logs(report: EvidenceReport, order: dict[str, Any], root: str) -> Non
                 left_out += 1
                 continue
             inside = os.path.relpath(os.fsdecode(path), folder)
-            try_send_file(report, name + "/" + inside, path, min(order["each"], report.room), 0)
+            report.file(name + "/" + inside, path, min(order["each"], report.room))
             sent += 1
         if left_out:
             report.lacks(name, "%d older files are left out: the limit of size or time was reached" % left_out)
@@ -106,29 +107,17 @@ def report_logs(report: EvidenceReport, order: dict[str, Any], root: str) -> Non
             report.lacks(name, "%d links, pipes or devices are left out" % odd)
 
 
-def try_send_file(report: EvidenceReport, path: str, source: bytes, most: int, start: int) -> None:
-    """Send a file, or why that failed."""
-    try:
-        send_file(report, path, source, most, start)
-    except OSError as error:
-        report.lacks(path, (error.strerror or str(error)).lower())
+def below(folder: bytes, depth: int, left: list[int]) -> Iterator[tuple[bytes, os.stat_result | None]]:
+    """Yield the plain files below a folder with their status, and None for other entries. No link is followed.
 
-
-def below(
-    folder: bytes, depth: int = 0, budget: list[int] | None = None
-) -> Iterator[tuple[bytes, os.stat_result | None]]:
-    """Yield the plain files below a folder with their status, and None for other entries. No link is followed."""
-    left = [MOST_ENTRIES] if budget is None else budget
+    `left` has the number of entries that may still be read.
+    """
     try:
         with os.scandir(folder) as entries:
-            found = []
-            for entry in entries:
-                left[0] -= 1
-                if left[0] < 0:
-                    break
-                found.append(entry)
+            found = list(itertools.islice(entries, left[0]))
     except OSError:
         return
+    left[0] -= len(found)
     for entry in found:
         try:
             about = entry.stat(follow_symlinks=False)
@@ -136,11 +125,10 @@ def below(
             continue
         if stat.S_ISREG(about.st_mode):
             yield entry.path, about
-        elif stat.S_ISDIR(about.st_mode):
-            if depth < DEEPEST:
-                yield from below(entry.path, depth + 1, left)
-        else:
+        elif not stat.S_ISDIR(about.st_mode):
             yield entry.path, None
+        elif depth > 0:
+            yield from below(entry.path, depth - 1, left)
 
 
 def modified_at(path: str) -> float:
@@ -151,10 +139,7 @@ def modified_at(path: str) -> float:
         return 0.0
 
 
-# Frames: a letter, four bytes of length, the payload. f: a file begins, as JSON: its path below the worker's folder, its
-# source, its size, its modification time. d: bytes of it. c: number of bytes left out here. e: it ends. n: what is missing and
-# why, as JSON. z: the end. The output of a login shell comes before the mark.
-EVIDENCE_MARK = b"\n\0tpuctl-evidence\n"
+# The client stores a file when the next one begins (ssh/channel.py: `WorkerFrame`).
 PIECE = 64 * 1024
 # If a part begins in the middle of a file, the rest of its line is left out: it may be the end of a secret.
 LONGEST_REST = 64 * 1024
@@ -163,10 +148,9 @@ LONGEST_REST = 64 * 1024
 class EvidenceReport:
     """Sends evidence within the limits of size and time."""
 
-    def __init__(self, room: int, seconds: float) -> None:
-        self.room = room
+    def __init__(self, link: ClientLink, room: int, seconds: float) -> None:
+        self.link, self.room = link, room
         self.until = time.monotonic() + seconds
-        put_all(EVIDENCE_MARK)
 
     def time_left(self) -> float:
         """Return the remaining seconds, 0 after the deadline."""
@@ -174,73 +158,68 @@ class EvidenceReport:
 
     def lacks(self, what: str, why: str) -> None:
         """Report what is missing."""
-        put_frame(b"n", json.dumps({"path": what, "why": why[:500]}).encode("ascii"))
+        self.send_json(b"m", {"path": what, "why": why[:500]})
 
-    def text(self, path: str, source: str, data: bytes, most: int) -> None:
-        """Send the output of a program; of a long one the beginning and the end."""
-        self.begin(path, source, len(data), None)
-        most = min(most, self.room)
-        if len(data) <= most:
+    def text(self, path: str, source: str, text: str | bytes, most: int) -> None:
+        """Send a text, like the output of programs."""
+        data = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
+        self.send_json(b"f", {"path": path, "source": source, "size": len(data), "modified": None})
+        self.parts(lambda at, size: data[at : at + size], 0, len(data), min(most, self.room))
+
+    def file(self, path: str, source: bytes, most: int, start: int = 0) -> None:
+        """Send a plain file from `start` on while there is time, or why that failed."""
+        try:
+            # Follow no link, wait for no pipe.
+            file = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                about = os.fstat(file)
+                if not stat.S_ISREG(about.st_mode):
+                    raise OSError(0, "not a plain file")
+                size, modified = about.st_size, about.st_mtime
+                self.send_json(b"f", {"path": path, "source": os.fsdecode(source), "size": size, "modified": modified})
+                self.parts(
+                    lambda at, size: os.pread(file, size, at) if self.time_left() else b"",
+                    start,
+                    max(start, size),
+                    most,
+                )
+            finally:
+                os.close(file)
+        except OSError as error:
+            self.lacks(path, (error.strerror or str(error)).lower())
+
+    def parts(self, read: Callable[[int, int], bytes], start: int, end: int, most: int) -> None:
+        """Send the bytes from `start` to `end`; of more than `most` the beginning and the end."""
+        if end - start > most:
+            head = read(start, most // 4)
+            head = head[: head.rfind(b"\n") + 1] or head
+            self.put(head)
+            tail = end - (most - most // 4)
+            rest = read(tail, LONGEST_REST)
+            tail += len(rest) - len(after_break(rest))
+            self.skip(tail - start - len(head))
+            start = tail
+        while start < end:
+            data = read(start, min(PIECE, end - start))
+            if not data:  # the time is over, or the file is shorter now
+                self.skip(end - start)
+                break
             self.put(data)
-        else:
-            head, tail = data[: most // 4], data[len(data) - (most - most // 4) :]
-            tail = after_break(tail)
-            self.put(head[: head.rfind(b"\n") + 1] or head)
-            left_out = len(data) - len(head) - len(tail)
-            put_frame(b"c", b"%d" % left_out)
-            self.put(tail)
-        put_frame(b"e", b"")
-
-    def begin(self, path: str, source: str, size: int | None, modified: float | None) -> None:
-        """Begin a file."""
-        about: dict[str, Any] = {"path": path, "source": source, "size": size, "modified": modified}
-        put_frame(b"f", json.dumps(about).encode("ascii"))
+            start += len(data)
 
     def put(self, data: bytes) -> None:
         """Send bytes of the current file."""
         self.room -= len(data)
         for at in range(0, len(data), PIECE):
-            put_frame(b"d", data[at : at + PIECE])
+            self.link.send(b"o", data[at : at + PIECE])
 
+    def send_json(self, kind: bytes, value: dict[str, Any]) -> None:
+        """Send a frame of JSON."""
+        self.link.send(kind, json.dumps(value).encode("ascii"))
 
-def send_file(report: EvidenceReport, path: str, source: bytes, most: int, start: int = 0) -> None:
-    """Send a plain file from `start` on; of a long one the beginning and the end. Raises `OSError`."""
-    import stat  # noqa: PLC0415  # `os` has loaded it
-
-    # Follow no link, wait for no pipe.
-    file = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        about = os.fstat(file)
-        if not stat.S_ISREG(about.st_mode):
-            raise OSError(0, "not a plain file")
-        size = max(0, about.st_size - start)
-        report.begin(path, os.fsdecode(source), about.st_size, about.st_mtime)
-        if size <= most:
-            send_part(report, file, start, about.st_size)
-        else:
-            head = most // 4
-            data = os.pread(file, head, start)
-            data = data[: data.rfind(b"\n") + 1] or data
-            report.put(data)
-            begin = about.st_size - (most - head)
-            rest = os.pread(file, LONGEST_REST, begin)
-            begin += len(rest) - len(after_break(rest))
-            put_frame(b"c", b"%d" % (begin - start - len(data)))
-            send_part(report, file, begin, about.st_size)
-        put_frame(b"e", b"")
-    finally:
-        os.close(file)
-
-
-def send_part(report: EvidenceReport, file: int, at: int, end: int) -> None:
-    """Send bytes of a file while there is time; bytes that no longer exist are left out."""
-    while at < end:
-        data = os.pread(file, min(PIECE, end - at), at) if report.time_left() else b""
-        if not data:
-            put_frame(b"c", b"%d" % (end - at))
-            return
-        report.put(data)
-        at += len(data)
+    def skip(self, size: int) -> None:
+        """Say that bytes of the current file are left out here."""
+        self.link.send(b"O", b"%d" % size)
 
 
 def after_break(data: bytes) -> bytes:
@@ -250,20 +229,6 @@ def after_break(data: bytes) -> bytes:
         found = [at for at in (data.find(mark, 0, LONGEST_REST) for mark in (b" ", b'"', b"'", b",")) if at >= 0]
         end = min(found) if found else len(data[:LONGEST_REST]) - 1
     return data[end + 1 :]
-
-
-def put_frame(kind: bytes, payload: bytes) -> None:
-    """Send a frame; blocks while the client reads nothing."""
-    put_all(kind + len(payload).to_bytes(4, "big") + payload)
-
-
-def put_all(data: bytes) -> None:
-    """Write to stdout; exit quietly if the client has gone."""
-    try:
-        while data:
-            data = data[os.write(1, data) :]
-    except BrokenPipeError:
-        sys.exit(0)
 
 
 PROGRAM_TIMEOUT = 10.0
@@ -344,67 +309,50 @@ def output_of(report: EvidenceReport, words: list[str]) -> tuple[bytes, str]:
 
 def as_root() -> list[str]:
     """Return the prefix that runs a program as root, empty if that needs a password."""
-    return ["sudo", "-n"] if is_quiet(["sudo", "-n", "true"]) else []
-
-
-def is_quiet(words: list[str]) -> bool:
-    """Return whether a program succeeds without input."""
+    null, words = subprocess.DEVNULL, ["sudo", "-n", "true"]
     try:
-        null = subprocess.DEVNULL
         done = subprocess.run(words, stdin=null, stdout=null, stderr=null, timeout=PROGRAM_TIMEOUT, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+        return []
+    return [] if done.returncode else ["sudo", "-n"]
 
 
 def report_processes(report: EvidenceReport, root: str) -> None:
     """Send the processes with their memory and age; of a sandbox worker only its own."""
-    lines, ticks = [], os.sysconf("SC_CLK_TCK")
+    lines, ticks, page = [], os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+    form = "%-12s %7s %7s %s %8s %9s  %s\n"
+    mark = b"TPUCTL_DEVICE_ROOT=" + os.fsencode(root)
     try:
-        with open("/proc/uptime", encoding="ascii") as file:
-            up = float(file.read().split()[0])
+        up = float(kernel_file("uptime").split()[0])
         pids = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
     except OSError as error:
         report.lacks("processes.txt", (error.strerror or str(error)).lower())
         return
     for pid in pids:
-        facts = status(pid)
-        words = words_of(pid)
-        if facts is None or not words or (root and not belongs(pid, root)):
-            continue
         try:
+            facts = status(pid)
+            # Empty for kernel threads.
+            words = kernel_file("%d/cmdline" % pid)[: 64 * 1024].rstrip(b"\0").decode("utf-8", "replace").split("\0")
+            if facts is None or words == [""] or (root and mark not in kernel_file("%d/environ" % pid).split(b"\0")):
+                continue
             owner = user_name(os.stat("/proc/%d" % pid).st_uid)
-            with open("/proc/%d/statm" % pid, encoding="ascii") as file:
-                memory = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // (1024 * 1024)
-        except (OSError, ValueError, IndexError):
+            memory = int(kernel_file("%d/statm" % pid).split()[1]) * page >> 20
+        except (OSError, ValueError, IndexError):  # it has ended, or belongs to another user
             continue
-        line = shlex.join(words)
-        line = "".join(char if char.isprintable() else " " for char in line)
+        line = "".join(char if char.isprintable() else " " for char in shlex.join(words))
         cut = line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + "…"
         age = max(0, int(up - facts["start"] / ticks))
-        lines.append("%-12s %7d %7d %s %8d %9d  %s\n" % (owner, pid, facts["parent"], facts["state"], memory, age, cut))
+        lines.append(form % (owner, pid, facts["parent"], facts["state"], memory, age, cut))
     if len(lines) > PROCESSES:
         report.lacks("processes.txt", "%d processes are left out" % (len(lines) - PROCESSES))
-    head = "%-12s %7s %7s %s %8s %9s  %s\n" % ("USER", "PID", "PARENT", "S", "RSS/MiB", "AGE/s", "COMMAND")
-    report.text("processes.txt", "/proc", (head + "".join(lines[-PROCESSES:])).encode("utf-8", "replace"), 4 * PRINTED)
+    head = form % ("USER", "PID", "PARENT", "S", "RSS/MiB", "AGE/s", "COMMAND")
+    report.text("processes.txt", "/proc", head + "".join(lines[-PROCESSES:]), 4 * PRINTED)
 
 
-def words_of(pid: int) -> list[str]:
-    """Return the command line of a process, empty for kernel threads and after its end."""
-    try:
-        with open("/proc/%d/cmdline" % pid, "rb") as file:
-            return file.read(64 * 1024).rstrip(b"\0").decode("utf-8", "replace").split("\0")
-    except OSError:
-        return []
-
-
-def belongs(pid: int, root: str) -> bool:
-    """Return whether a process was started on this sandbox worker."""
-    try:
-        with open("/proc/%d/environ" % pid, "rb") as file:
-            return b"TPUCTL_DEVICE_ROOT=" + os.fsencode(root) in file.read().split(b"\0")
-    except OSError:
-        return False
+def kernel_file(path: str) -> bytes:
+    """Return the content of a file of /proc."""
+    with open("/proc/" + path, "rb") as file:
+        return file.read()
 
 
 def report_devices(report: EvidenceReport, root: str, patterns: list[str]) -> None:
@@ -415,7 +363,7 @@ def report_devices(report: EvidenceReport, root: str, patterns: list[str]) -> No
         when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(about.st_mtime))
         lines.append("%s %s %s %s\n" % (stat.filemode(about.st_mode), user_name(about.st_uid), when, path[len(root) :]))
     if lines:
-        report.text("devices.txt", " ".join(patterns), "".join(lines).encode("utf-8", "replace"), PRINTED)
+        report.text("devices.txt", " ".join(patterns), "".join(lines), PRINTED)
     else:
         report.lacks("devices.txt", "no device files of a TPU")
 

@@ -1,4 +1,4 @@
-"""Runs on a worker: prints facts about its disks, memory, log folder, variables, Pythons, TPU and clock, as one line of JSON.
+"""Runs on a worker: reports facts about its disks, memory, log folder, variables, Pythons, TPU and clock.
 
 Nothing is changed and no framework is imported. All programs run in parallel, and one that hangs (a dead network file system, a
 login shell) is abandoned after a timeout. Each fact is limited in size, and has its own error. Files are searched below
@@ -16,19 +16,22 @@ import subprocess
 import sys
 import time
 
+from tpuctl.ssh.agent.link import ClientLink
+
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
-FACTS_MARK = "tpuctl-examination "
+    # The exit code of each program, None if it did not end in time, and its output.
+    Outputs = Mapping[str, tuple[int | None, str]]
+
 VARIABLES_MARK = "tpuctl-variables"
 # The limits of the output of one program and of a value.
 MOST_PRINTED = 1 << 20
-LONGEST_TEXT = 4000
+LONGEST_TEXT = 64000
 LONGEST_VALUE = 300
-MOST_LINES = 10
 MOST_FILES = 20000
 MOST_JOBS = 5
 WALK = 2.0
@@ -49,84 +52,93 @@ exec "$@"
 """
 
 
-def examine(inspection: str, holders: str, patience: float) -> None:
-    """Print all facts. `inspection`: a script for sh, `holders`: a program for Python; both are run here."""
-    began = time.time()
+def serve_worker_facts(link: ClientLink, request: dict[str, Any]) -> None:
+    """Send all facts. `inspection` of the request is a script for sh, `holders` a program for Python; both are run here."""
+    began, patience = time.time(), request["seconds"]
     named = os.environ.get("TPUCTL_DEVICE_ROOT")
     root = os.path.realpath(named) if named else ""
     home = os.path.expanduser("~")
-    asked = start_programs(inspection, holders, [root or "/", home, "/tmp"])  # noqa: S108  # where programs write
-    facts: dict[str, Any] = {"version": 1, "began": began}
-    put_fact(facts, "memory", lambda: first_text(root, "/proc/meminfo")[:LONGEST_TEXT])
-    put_fact(facts, "uptime", lambda: first_text(root, "/proc/uptime").split()[0])
-    facts["kernel"], facts["python"] = os.uname().release, "%d.%d.%d" % sys.version_info[:3]
-    jobs = job_variables(home)
-    outputs = collect_output(asked, patience)
-    put_fact(facts, "login", lambda: login_variables(outputs.pop("login"), patience))
-    put_fact(facts, "killed", lambda: oom_kills(outputs.pop("dmesg")))
-    facts["session"], facts["jobs"], facts["said"] = tpu_variables(os.environ), jobs, outputs
-    every = [*jobs, facts["login"].get("ok", {}), facts["session"]]
-    put_fact(
-        facts,
-        "logs",
-        lambda: log_folder(root, next((one["TPU_LOG_DIR"] for one in every if "TPU_LOG_DIR" in one), None)),
-    )
-    places = [one[name] for one in every for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if name in one]
-    put_fact(facts, "environments", lambda: environments(root, home, places))
-    facts["ended"] = time.time()
-    sys.stdout.write("\n" + FACTS_MARK + json.dumps(facts) + "\n")
-    sys.stdout.flush()
+    folders = [root or "/", home, "/tmp"]  # noqa: S108  # where programs write
+    started = start_programs(request["inspection"], request["holders"], folders)
+    jobs, session = job_variables(home), tpu_variables(os.environ)
+    outputs = collect_output(started, patience)
+    login = fact(lambda: login_variables(outputs, patience))
+    every = [*jobs, login.get("ok", {}), session]
+    variables = {"session": session, "jobs": jobs, "login": login.get("ok", {}), "login_unread": login.get("error")}
+    log_dir = next((one["TPU_LOG_DIR"] for one in every if "TPU_LOG_DIR" in one), "")
+    named_places = [one[name] for one in every for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if name in one]
+    report: dict[str, Any] = {
+        "began": began,
+        "kernel": os.uname().release,
+        "uptime": fact(lambda: float(first_text(root, "/proc/uptime").split()[0])),
+        "memory": fact(lambda: memory(first_text(root, "/proc/meminfo"))),
+        "disks": fact(lambda: disks(outputs)),
+        "logs": fact(lambda: log_folder(root, log_dir)),
+        "oom_kills": fact(lambda: oom_kills(outputs)),
+        "tpu_use": fact(lambda: marked_line(outputs, "python3", "tpuctl-holders ")),
+        "inspection": fact(lambda: marked_line(outputs, "sh", "tpuctl-worker ")),
+        "variables": {"ok": variables},
+        "environments": fact(lambda: environments(root, home, named_places)),
+        "is_synchronized": fact(lambda: is_synchronized(outputs)),
+    }
+    report["ended"] = time.time()
+    link.send(b"x", json.dumps(report).encode())
 
 
 class NoFactError(Exception):
     """Why a fact is unknown, as a message for the user."""
 
 
-def put_fact(facts: dict[str, Any], name: str, find: Callable[[], Any]) -> None:
-    """Store a fact under its name, or the error."""
+class AbsentError(Exception):
+    """Why there is no such fact here, as a message for the user."""
+
+
+def fact(read: Callable[[], Any]) -> dict[str, Any]:
+    """Return a fact, or the error."""
     try:
-        facts[name] = {"ok": find()}
+        return {"ok": read()}
+    except AbsentError as error:
+        return {"absent": str(error)}
     except NoFactError as error:
-        facts[name] = {"error": str(error)[:LONGEST_VALUE]}
+        text = str(error)
     except OSError as error:
-        facts[name] = {"error": ("%s: %s" % (error.filename or name, error.strerror))[:LONGEST_VALUE]}
+        text = "%s: %s" % (error.filename, error.strerror) if error.filename else str(error.strerror)
     except Exception as error:  # noqa: BLE001  # one failing fact must not affect the others
-        facts[name] = {"error": ("unexpected content (%s)" % type(error).__name__)[:LONGEST_VALUE]}
+        text = "unexpected content (%s)" % type(error).__name__
+    return {"error": text[:LONGEST_VALUE]}
 
 
 def start_programs(inspection: str, holders: str, folders: list[str]) -> dict[str, Any]:
-    """Start all programs."""
+    """Start all programs; return for each its process, or an error message."""
     python, shell = sys.executable or "python3", os.environ.get("SHELL") or "/bin/sh"
-    login = "printf '\\n%s\\n' %s; exec env -0" % ("%s", VARIABLES_MARK)
     as_root = ["sh", "-c", AS_ROOT, "tpuctl"]
-    words = {
-        "inspection": (["sh", "-s"], inspection),
-        "holders": ([*as_root, python, "-IS", "-"], holders),
-        "space": (["df", "-P", "-k", *folders], ""),
-        "inodes": (["df", "-P", "-i", *folders], ""),
-        "dmesg": ([*as_root, "dmesg"], ""),
-        "synchronized": (["timedatectl", "show", "-p", "NTPSynchronized"], ""),
-        "login": ([shell, "-lc", login], ""),
+    login = "printf '\\n%%s\\n' %s; exec env -0" % VARIABLES_MARK
+    return {
+        "sh": start(["sh", "-s"], inspection),
+        "python3": start([*as_root, python, "-IS", "-"], holders),
+        "df": start(["df", "-P", "-k", *folders]),
+        "df -i": start(["df", "-P", "-i", *folders]),
+        "dmesg": start([*as_root, "dmesg"]),
+        "timedatectl": start(["timedatectl", "show", "-p", "NTPSynchronized"]),
+        "login": start([shell, "-lc", login]),
     }
-    return {name: start(*asked) for name, asked in words.items()}
 
 
-def start(words: list[str], text: str) -> Any:
+def start(words: list[str], text: str = "") -> Any:
     """Start a program that reads a short text; return its process, or an error message."""
-    environ = {**os.environ, "LC_ALL": "C"}
     try:
         process = subprocess.Popen(
             words,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=environ,
+            env={**os.environ, "LC_ALL": "C"},
             start_new_session=True,
         )
     except OSError as error:
         return str(error.strerror)
     try:
-        if process.stdin is not None:  # it fits into a pipe, so this never blocks
+        if process.stdin is not None:  # the text fits into a pipe, so this never blocks
             process.stdin.write(text.encode())
             process.stdin.close()
     except OSError:
@@ -134,11 +146,11 @@ def start(words: list[str], text: str) -> Any:
     return process
 
 
-def collect_output(asked: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """Return the output and exit code of each program; no exit code after a timeout."""
+def collect_output(started: dict[str, Any], seconds: float) -> dict[str, tuple[int | None, str]]:
+    """Return the exit code and the output of each program; no exit code after a timeout, 127 if it could not be started."""
     until = time.monotonic() + seconds
-    printed = dict.fromkeys(asked, b"")
-    waiting = {one.stdout.fileno(): name for name, one in asked.items() if not isinstance(one, str)}
+    printed = dict.fromkeys(started, b"")
+    waiting = {one.stdout.fileno(): name for name, one in started.items() if not isinstance(one, str)}
     while waiting and time.monotonic() < until:
         for file in select.select(list(waiting), [], [], max(0.0, until - time.monotonic()))[0]:
             name = waiting[file]
@@ -146,34 +158,58 @@ def collect_output(asked: dict[str, Any], seconds: float) -> dict[str, Any]:
             printed[name] += data
             if not data or len(printed[name]) > MOST_PRINTED:
                 del waiting[file]
-    outputs: dict[str, Any] = {}
-    for name, one in asked.items():
+    outputs: dict[str, tuple[int | None, str]] = {}
+    for name, one in started.items():
         if isinstance(one, str):
-            outputs[name] = {"code": 127, "out": one}
+            outputs[name] = 127, one
             continue
-        code = None if name in waiting.values() or len(printed[name]) > MOST_PRINTED else finish(one)
-        if code is None:
-            end(one)
-        most = MOST_PRINTED if name in {"login", "dmesg"} else 16 * LONGEST_TEXT
-        outputs[name] = {"code": code, "out": printed[name][:most].decode("utf-8", "replace")}
+        is_whole = name not in waiting.values() and len(printed[name]) <= MOST_PRINTED
+        outputs[name] = end(one, is_whole=is_whole), printed[name][:MOST_PRINTED].decode("utf-8", "replace")
     return outputs
 
 
-def finish(process: Any) -> int | None:
-    """Return the exit code of a program that has closed its output."""
+def end(process: Any, *, is_whole: bool) -> int | None:
+    """Return the exit code of a program that has closed its output; kill another one and its children.
+
+    One that runs as root can only be abandoned; it ends with its pipe.
+    """
     try:
-        return int(process.wait(1))
+        if is_whole:
+            return int(process.wait(1))
     except subprocess.TimeoutExpired:
-        return None
-
-
-def end(process: Any) -> None:
-    """Kill a program and its children. One that runs as root can only be abandoned; it ends with its pipe."""
+        pass
     try:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(1)
     except (OSError, subprocess.TimeoutExpired):
         pass
+    return None
+
+
+def printed_by(outputs: Outputs, program: str) -> str:
+    """Return the output of a program. Raises if it failed or timed out."""
+    code, text = outputs[program]
+    if code is None:
+        raise NoFactError("`%s` did not end in time" % program)
+    if code != 0:
+        said = last_line(text) or "exit %d" % code
+        raise NoFactError(said if said.startswith(program + ":") else "`%s` failed: %s" % (program, said))
+    return text
+
+
+def marked_line(outputs: Outputs, program: str, mark: str) -> str:
+    """Return the last line of a program's output that begins with a mark."""
+    lines = [line for line in outputs[program][1].splitlines() if line.startswith(mark)]
+    if not lines:
+        printed_by(outputs, program)
+        raise NoFactError("`%s` printed no report" % program)
+    return lines[-1][:LONGEST_TEXT]
+
+
+def last_line(text: str) -> str:
+    """Return the last non-empty line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:LONGEST_VALUE] if lines else ""
 
 
 def first_text(root: str, path: str) -> str:
@@ -184,27 +220,25 @@ def first_text(root: str, path: str) -> str:
         return file.read(1 << 16)
 
 
-def tpu_variables(environ: Any) -> dict[str, str]:
+def tpu_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that TPU programs read, and no others: the rest may contain secrets."""
     return {name: environ[name][:LONGEST_VALUE] for name in NAMES if environ.get(name)}
 
 
-def login_variables(outputs: dict[str, Any], patience: float) -> dict[str, str]:
+def parse_variables(text: str) -> dict[str, str]:
+    """Return these variables of a text with an entry before each zero byte."""
+    return tpu_variables({name: value for name, _, value in (entry.partition("=") for entry in text.split("\0"))})
+
+
+def login_variables(outputs: Outputs, patience: float) -> dict[str, str]:
     """Return the variables of a login shell, which follow the output of its profile."""
-    _, marked, text = outputs["out"].rpartition("\n%s\n" % VARIABLES_MARK)
-    if not marked and outputs["code"] is None:
+    code, printed = outputs["login"]
+    _, marked, text = printed.rpartition("\n%s\n" % VARIABLES_MARK)
+    if marked:
+        return parse_variables(text)
+    if code is None:
         raise NoFactError("a login shell did not start within %g s: a command in its profile waits" % patience)
-    if not marked:
-        ended = last_line(outputs["out"]) or "exit %d" % outputs["code"]
-        raise NoFactError("a login shell runs no commands: %s" % ended)
-    pairs = [entry.partition("=") for entry in text.split("\0")]
-    return tpu_variables({name: value for name, _, value in pairs})
-
-
-def last_line(text: str) -> str:
-    """Return the last non-empty line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:LONGEST_VALUE] if lines else ""
+    raise NoFactError("a login shell runs no commands: %s" % (last_line(printed) or "exit %d" % code))
 
 
 def job_variables(home: str) -> list[dict[str, str]]:
@@ -223,49 +257,89 @@ def job_variables(home: str) -> list[dict[str, str]]:
             with open(job + "/pid", "rb") as file:
                 pid = int(file.read(64).split()[0])
             with open("/proc/%d/environ" % pid, "rb") as file:
-                entries = file.read(1 << 20).decode("utf-8", "replace").split("\0")
+                found.append(parse_variables(file.read(1 << 20).decode("utf-8", "replace")))
         except (OSError, ValueError, IndexError):
             continue
-        found.append(tpu_variables({name: value for name, _, value in (entry.partition("=") for entry in entries)}))
         if len(found) == MOST_JOBS:
             break
     return found
 
 
-def oom_kills(outputs: dict[str, Any]) -> dict[str, Any]:
-    """Return the number of processes killed for lack of memory, and the last such lines of the kernel's log."""
-    if outputs["code"] != 0:
-        if outputs["code"] is None:
-            raise NoFactError("`dmesg` timed out")
-        raise NoFactError(last_line(outputs["out"]) or "`dmesg` failed: exit %d" % outputs["code"])
-    lines = [line[:LONGEST_VALUE] for line in outputs["out"].splitlines() if OOM_KILL.search(line)]
+def memory(text: str) -> dict[str, int]:
+    """Return the memory in bytes: all of it, and what programs can still allocate."""
+    sizes = {name: int(size) * 1024 for name, size in re.findall(r"(?m)^(\w+): +(\d{1,15}) kB$", text)}
+    return {"total": sizes["MemTotal"], "available": sizes["MemAvailable"]}
+
+
+def disks(outputs: Outputs) -> list[dict[str, Any]]:
+    """Return the file systems once each: free space in bytes, and the used percentages, as `df` rounds them."""
+    space = df_rows(outputs["df"][1])
+    if not space:
+        # `df` fails if one of several folders is missing, but still prints the others.
+        printed_by(outputs, "df")
+        raise NoFactError("`df` printed no file system")
+    inodes = df_rows(outputs["df -i"][1])
+    return [
+        {
+            "mount": mount,
+            "available": int(free) * 1024,
+            "used": int(used),
+            "inodes": int(inodes[mount][1]) if inodes.get(mount, "--")[1] != "-" else None,
+        }
+        for mount, (free, used) in space.items()
+        if "-" not in (free, used)
+    ]
+
+
+def df_rows(text: str) -> dict[str, tuple[str, str]]:
+    """Return free space and used percentage of each mount point; `-` if the file system has no such limit."""
+    row = r"(?m)^\S.* (?:\d{1,15}|-) +(?:\d{1,15}|-) +(-?\d{1,15}|-) +(?:(\d{1,3})%|-) +(/.*)$"
+    return {mount: (free, used or "-") for free, used, mount in re.findall(row, text)}
+
+
+def oom_kills(outputs: Outputs) -> dict[str, Any]:
+    """Return the number of processes killed for lack of memory, and the last such line of the kernel's log."""
+    lines = [line for line in printed_by(outputs, "dmesg").splitlines() if OOM_KILL.search(line)]
     events = [line for line in lines if "Kill" in line or "out of memory" in line]
-    return {"count": len(events) or len(lines), "lines": lines[-MOST_LINES:]}
+    return {"count": len(events) or len(lines), "last": lines[-1][:LONGEST_VALUE] if lines else ""}
 
 
-def log_folder(root: str, named: str | None) -> dict[str, Any]:
+def is_synchronized(outputs: Outputs) -> bool:
+    """Return whether the clock is synchronized."""
+    if outputs["timedatectl"][0] == 127:
+        raise AbsentError("`timedatectl` is missing")
+    found = re.search(r"(?m)^NTPSynchronized=(yes|no)$", printed_by(outputs, "timedatectl"))
+    if found is None:
+        raise NoFactError("`timedatectl` printed no state")
+    return found.group(1) == "yes"
+
+
+def log_folder(root: str, named: str) -> dict[str, Any]:
     """Return size and state of libtpu's log folder, which is below the root like the lock file."""
     path = named or "/tmp/tpu_logs"  # noqa: S108  # libtpu's choice
+    found: dict[str, Any] = {"path": path, "state": "relative", "size": 0, "files": 0, "is_complete": True}
     if not path.startswith("/"):  # relative to the program's working directory, or libtpu's word for none
-        return {"path": path, "state": "relative", "bytes": 0, "files": 0, "isComplete": True}
+        return found
     place = root + path
     above = os.path.dirname(place.rstrip("/")) or "/"
-    if not os.path.exists(place):
-        can_be_made = os.access(above, os.W_OK | os.X_OK)
-        state = "absent" if can_be_made else "refused" if os.path.isdir(above) else "lacks-parent"
-        return {"path": path, "state": state, "bytes": 0, "files": 0, "isComplete": True}
-    state = "writable" if os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK) else "refused"
-    until, size, count = time.monotonic() + WALK, 0, 0
+    if os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK):
+        found["state"] = "writable"
+    elif os.path.exists(place) or not os.path.isdir(above):
+        found["state"] = "refused" if os.path.exists(place) else "lacks-parent"
+    else:
+        found["state"] = "absent" if os.access(above, os.W_OK | os.X_OK) else "refused"
+    until = time.monotonic() + WALK
     for folder, _, files in os.walk(place):
         for name in files:
             try:
-                size += os.lstat(os.path.join(folder, name)).st_blocks * 512
+                found["size"] += os.lstat(os.path.join(folder, name)).st_blocks * 512
+                found["files"] += 1
             except OSError:
                 continue
-            count += 1
-        if count > MOST_FILES or time.monotonic() > until:
-            return {"path": path, "state": state, "bytes": size, "files": count, "isComplete": False}
-    return {"path": path, "state": state, "bytes": size, "files": count, "isComplete": True}
+        if found["files"] > MOST_FILES or time.monotonic() > until:
+            found["is_complete"] = False
+            break
+    return found
 
 
 # The names of `*.dist-info` folders are the installed packages [PEP 376, 427], their `Requires-Dist` lines the requirements.
@@ -278,36 +352,32 @@ MOST_FOLDERS = 200
 MOST_REQUIREMENTS = 12
 LONGEST_METADATA = 1 << 18
 FOLDER = re.compile(r"^(?P<name>[A-Za-z0-9._]+?)-(?P<version>[0-9][A-Za-z0-9.+!_]*)(?:-py[0-9.]+)?\.(?:dist|egg)-info$")
-REQUIRES = re.compile(r"^Requires-Dist: *([A-Za-z0-9._-]+)(?:\[[^\]]*\])? *(.*)$")
+REQUIRES = re.compile(r"^Requires-Dist: *([A-Za-z0-9._-]+)(?:\[[^\]]*\])? *(.*)$", re.MULTILINE)
 USUAL = ("venv", ".venv", "env", "miniconda3", "anaconda3", "miniforge3", "mambaforge")
 
 
 def environments(root: str, home: str, named: list[str]) -> list[dict[str, Any]]:
     """Return the environments with such packages: the system's with the user's packages over it, then others, `named` first."""
-    own = "python%d.%d" % sys.version_info[:2]
-    found = []
-    system: dict[str, Any] = {}
-    for folder in system_folders(root, home, own):
-        system.update(packages_of(folder))
-    if system:
-        found.append(environment("system", "/usr", own, system))
+    own = "%d.%d" % sys.version_info[:2]
+    # Later ones override: Debian's, pip's, the user's.
+    folders = [
+        root + "/usr/lib/python3/dist-packages",
+        "%s/usr/local/lib/python%s/dist-packages" % (root, own),
+        "%s/usr/local/lib/python%s/site-packages" % (root, own),
+        "%s/.local/lib/python%s/site-packages" % (home, own),
+    ]
+    system = {"kind": "system", "path": "/usr", "python": own, "packages": packages_of(folders)}
+    found = [system] if system["packages"] else []
     for place in places(root, home, named):
-        packages: dict[str, Any] = {}
-        version = ""
-        for folder, python in site_folders(place):
-            packages.update(packages_of(folder))
-            version = python
+        pythons = [name for name in names_in(os.path.join(place, "lib")) if re.match(r"^python3\.\d+$", name)]
+        packages = packages_of([os.path.join(place, "lib", python, "site-packages") for python in pythons])
         if packages:
             kind = "conda" if os.path.isdir(os.path.join(place, "conda-meta")) else "venv"
-            found.append(environment(kind, shown(place, root, home), version, packages))
+            python = pythons[-1].replace("python", "")
+            found.append({"kind": kind, "path": shown(place, root, home), "python": python, "packages": packages})
         if len(found) >= MOST_ENVIRONMENTS:
             break
     return found
-
-
-def environment(kind: str, path: str, python: str, packages: dict[str, Any]) -> dict[str, Any]:
-    """Return one environment as JSON."""
-    return {"kind": kind, "path": path, "python": python.replace("python", ""), "packages": packages}
 
 
 def shown(place: str, root: str, home: str) -> str:
@@ -317,60 +387,41 @@ def shown(place: str, root: str, home: str) -> str:
     return place[len(root) :] if root and place.startswith(root + "/") else place
 
 
-def system_folders(root: str, home: str, own: str) -> Iterator[str]:
-    """Yield the package folders of the system's Python, later ones override: Debian's, pip's, the user's."""
-    yield root + "/usr/lib/python3/dist-packages"
-    for name in ("dist-packages", "site-packages"):
-        yield "%s/usr/local/lib/%s/%s" % (root, own, name)
-    yield "%s/.local/lib/%s/site-packages" % (home, own)
-
-
 def places(root: str, home: str, named: list[str]) -> Iterator[str]:
-    """Yield folders that may be environments, each once: named ones, usual ones, and those in the home."""
+    """Yield folders that are environments, each once: named ones, usual ones, and those in the home."""
     candidates = [root + "/opt/conda", *(os.path.join(home, name) for name in USUAL)]
-    try:
-        inside = sorted(name for name in os.listdir(home) if name not in USUAL)[:MOST_FOLDERS]
-    except OSError:
-        inside = []
-    for name in inside:
-        candidates += [os.path.join(home, name), os.path.join(home, name, ".venv"), os.path.join(home, name, "venv")]
+    for name in [name for name in names_in(home) if name not in USUAL][:MOST_FOLDERS]:
+        candidates += [os.path.join(home, name, inside) for inside in ("", ".venv", "venv")]
+    marks = ("pyvenv.cfg", "conda-meta")
     seen = set()
     for place in [*named, *candidates]:
         real = os.path.realpath(place)
-        is_one = place in named or any(
-            os.path.exists(os.path.join(place, mark)) for mark in ("pyvenv.cfg", "conda-meta")
-        )
-        if is_one and real not in seen:
+        if real in seen:
+            continue
+        if place in named or any(os.path.exists(os.path.join(place, mark)) for mark in marks):
             seen.add(real)
-            yield place
+            yield place.rstrip("/")
 
 
-def site_folders(place: str) -> Iterator[tuple[str, str]]:
-    """Yield the package folders of an environment with their Python."""
-    library = os.path.join(place, "lib")
-    try:
-        names = sorted(os.listdir(library))
-    except OSError:
-        return
-    for name in names:
-        if re.match(r"^python3\.\d+$", name):
-            yield os.path.join(library, name, "site-packages"), name
-
-
-def packages_of(folder: str) -> dict[str, Any]:
-    """Return the packages in a folder by name: version and requirements among one another."""
+def packages_of(folders: list[str]) -> dict[str, Any]:
+    """Return the packages in these folders by name: version and requirements among one another."""
     found = {}
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return {}
-    for entry in sorted(names):
-        match = FOLDER.match(entry)
-        name = plain(match.group("name")) if match else ""
-        if match and name in PACKAGES:
-            version = match.group("version").replace("_", "+")
-            found[name] = {"version": version[:60], "requires": requirements(os.path.join(folder, entry, "METADATA"))}
+    for folder in folders:
+        for entry in names_in(folder):
+            match = FOLDER.match(entry)
+            name = plain(match.group("name")) if match else ""
+            if match and name in PACKAGES:
+                version = match.group("version").replace("_", "+")[:60]
+                found[name] = {"version": version, "requires": requirements(os.path.join(folder, entry, "METADATA"))}
     return found
+
+
+def names_in(folder: str) -> list[str]:
+    """Return the names in a folder, in order; none if it cannot be read."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
 
 
 def plain(name: str) -> str:
@@ -380,14 +431,10 @@ def plain(name: str) -> str:
 
 def requirements(path: str) -> list[str]:
     """Return the requirements of a package on the others: `jaxlib<=0.4.35,>=0.4.34`, perhaps with `; extra == "tpu"`."""
-    found = []
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            text = file.read(LONGEST_METADATA)
+            head = file.read(LONGEST_METADATA).partition("\n\n")[0]
     except OSError:
         return []
-    for line in text.partition("\n\n")[0].splitlines():
-        match = REQUIRES.match(line)
-        if match and plain(match.group(1)) in PACKAGES:
-            found.append(("%s %s" % (plain(match.group(1)), match.group(2)))[:200])
-    return found[:MOST_REQUIREMENTS]
+    found = [(plain(name), rest) for name, rest in REQUIRES.findall(head)]
+    return [("%s %s" % one)[:200] for one in found if one[0] in PACKAGES][:MOST_REQUIREMENTS]

@@ -37,13 +37,14 @@ def command(app: App, *, words: tuple[str, ...], selector: tuple[str, ...], work
       tpuctl attach trainer nightly --tail 20
       tpuctl attach trainer -o json 2>/dev/null | jq '.workers[].exitCode'
     """
-    choice = choose_targets_and_job(app, words, selector, worker)
-    listing = list_jobs(choice.workers, names=[choice.job] if choice.job else (), tail=tail)
-    job = choose_job(listing, choice.job, choice.nodes, running_first=True)
+    scope = choose_targets_and_job(app, words, selector, worker)
+    listing = list_jobs(scope, names=[scope.job] if scope.job else (), tail=tail)
+    job = choose_job(listing, scope.job, scope.nodes, running_first=True)
     # Its `run` has gone, and no other client would terminate it.
     is_ours = job.is_detached is False and not job.is_followed
     if app.terminal.is_interactive:
         leaves = "sends INT to it" if is_ours else "leaves it running"
         app.terminal.note(f"job {job.name}: {job.command}" + (f" (Ctrl-C {leaves})" if job.is_running else ""))
-    result = follow_job(app, choice, job, [one.target for one in listing.silent], passes_signals=is_ours)
+    silent = [target for target in scope.targets if target.label in listing.silent]
+    result = follow_job(app, scope, job, silent, passes_signals=is_ours)
     return show_result(app, result)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -10,26 +9,16 @@ import click
 
 from tpuctl.app.options import DurationType, cli_command, complete_node, selector_option, worker_option
 from tpuctl.app.ssh_options import route_options, shared_connection_options
-from tpuctl.clock import SystemClock
 from tpuctl.errors import InvalidInputError, worst_exit_code
 from tpuctl.models.node import WorkerSet
-from tpuctl.output.terminal import OutputFormat
+from tpuctl.output.views import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tpuctl.app.app import App
     from tpuctl.errors import TpuctlError
-    from tpuctl.workers.worker_jobs import JobClient, JobListing
-
-
-@dataclass(frozen=True, slots=True)
-class JobChoice:
-    """The workers to ask, the job named by the user, if any, and the nodes as written on a command line."""
-
-    workers: JobClient
-    job: str | None
-    nodes: str
+    from tpuctl.workers.worker_jobs import JobScope
 
 
 def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,7 +32,7 @@ def worker_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return selector_option(worker_option(route_options(function)))
 
 
-def choose_targets_and_job(app: App, words: Sequence[str], selector: Sequence[str], worker: str) -> JobChoice:
+def choose_targets_and_job(app: App, words: Sequence[str], selector: Sequence[str], worker: str) -> JobScope:
     """Return the workers and the job: the last of several words is the job, with `-l` also a single one.
 
     Raises `InvalidInputError`, and the errors of `targets`.
@@ -61,19 +50,16 @@ def choose_targets_and_job(app: App, words: Sequence[str], selector: Sequence[st
 
 def job_targets(
     app: App, nodes: Sequence[str], selector: Sequence[str], worker: str, *, job: str | None = None
-) -> JobChoice:
+) -> JobScope:
     """Return the workers of these nodes. Raises the errors of `targets`."""
     from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # as above
-    from tpuctl.workers.worker_jobs import JobClient  # noqa: PLC0415  # as above
+    from tpuctl.workers.worker_jobs import JobScope  # noqa: PLC0415  # as above
 
     numbers = WorkerSet.parse(worker)
     found = find_targets(app, find_nodes(app, nodes, selector), numbers)
     await_key(app, found)
-    return JobChoice(
-        JobClient(found, shared_connection_options(app), SystemClock()),
-        job,
-        " ".join([*nodes, *(f"-l {one}" for one in selector)]),
-    )
+    typed = " ".join([*nodes, *(f"-l {one}" for one in selector)])
+    return JobScope(found, shared_connection_options(app), typed, job)
 
 
 def show_errors(app: App, errors: Sequence[TpuctlError]) -> int:
@@ -121,7 +107,7 @@ def command(
       tpuctl jobs trainer -o json | jq '.[0].workers[] | select(.exitCode != 0)'
       tpuctl jobs trainer --prune --older-than 1d
     """
-    from tpuctl.workers.worker_jobs import check_job_name, list_jobs, remove_jobs  # noqa: PLC0415  # not needed by --help
+    from tpuctl.workers.worker_jobs import check_job_name, jobs_view, list_jobs, remove_jobs  # noqa: PLC0415  # not needed by --help
 
     if older_than is not None and not (prune and isinstance(older_than, timedelta)):
         raise InvalidInputError("`--older-than` needs `--prune`", hint="add it: `--prune --older-than 7d`")
@@ -129,36 +115,23 @@ def command(
         raise InvalidInputError("`--prune` and `--remove` exclude each other", hint="leave one of them out")
     for name in remove:
         check_job_name(name)
-    choice = job_targets(app, nodes, selector, worker)
+    scope = job_targets(app, nodes, selector, worker)
     if prune or remove:
         older = older_than if isinstance(older_than, timedelta) else timedelta(days=7)
-        removal = remove_jobs(choice.workers, remove, older=older, nodes=choice.nodes)
-        if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
-            app.terminal.data([{"job": name} for name in removal.removed], app.format)
-        else:
-            app.terminal.names(removal.removed)
-        if not removal.removed and not removal.errors:
-            app.terminal.note("no jobs to remove")
-        return show_errors(app, removal.errors)
-    listing = list_jobs(choice.workers, limit=last)
-    _show(app, listing, choice.nodes)
-    return show_errors(app, listing.errors)
-
-
-def _show(app: App, listing: JobListing, nodes: str) -> None:
-    from tpuctl.workers.worker_jobs import JOB_HEADER, job_json, job_row  # noqa: PLC0415  # completion and --help need not wait for it
-
-    terminal = app.terminal
-    match app.format:
-        case OutputFormat.JSON | OutputFormat.YAML:
-            terminal.data([job_json(job, sandbox=app.is_sandbox) for job in listing.jobs], app.format)
-        case OutputFormat.NAME:
-            terminal.names(job.name for job in listing.jobs)
-        case OutputFormat.TABLE if listing.jobs or not terminal.is_interactive:
-            terminal.table(JOB_HEADER, [job_row(job) for job in listing.jobs])
-        case OutputFormat.TABLE if not listing.silent:
-            terminal.note(f"no jobs on `{nodes}`")
-    if listing.left_out:
-        terminal.note(
-            f"{listing.left_out} older jobs not shown: list more with `--last N`, remove old ones with `--prune`"
+        removed, errors = remove_jobs(scope, remove, older=older)
+        app.show(
+            View(
+                value=lambda: [{"job": name} for name in removed],
+                text=lambda terminal: terminal.names(removed),
+                is_marked=False,
+            )
         )
+        if not removed and not errors:
+            app.terminal.note("no jobs to remove")
+        return show_errors(app, errors)
+    listing = list_jobs(scope, limit=last)
+    app.show(jobs_view(listing, scope.nodes))
+    if listing.left_out:
+        hint = "list more with `--last N`, remove old ones with `--prune`"
+        app.terminal.note(f"{listing.left_out} older jobs not shown: {hint}")
+    return show_errors(app, listing.errors)

@@ -9,7 +9,8 @@ import click
 
 from tpuctl.app.options import DurationType, cli_command, yes_option
 from tpuctl.errors import InvalidInputError, NotConfirmedError, TimedOutError
-from tpuctl.output.terminal import Cell, OutputFormat
+from tpuctl.output.terminal import Cell
+from tpuctl.output.views import table_view
 from tpuctl.workers.commands.jobs import choose_targets_and_job, job_options, show_errors
 from tpuctl.workers.worker_jobs import (
     choose_job,
@@ -24,7 +25,6 @@ from tpuctl.workers.worker_jobs import (
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
-    from tpuctl.workers.worker_jobs import JobSignalResult
 
 # Most programs end by then, and the state shown is their last.
 _MOMENT = timedelta(seconds=1)
@@ -73,35 +73,32 @@ def command(
         raise InvalidInputError(
             "`--timeout forever` is longer than a session may last", hint="give a time, such as `10m`"
         )
-    choice = choose_targets_and_job(app, words, selector, worker)
-    job = choice.job
+    scope = choose_targets_and_job(app, words, selector, worker)
+    job = scope.job
     if job is None:
-        listing = list_jobs(choice.workers)
-        newest = choose_job(listing, None, choice.nodes, running_first=True)
+        listing = list_jobs(scope)
+        newest = choose_job(listing, None, scope.nodes, running_first=True)
         running = sum(one.is_running for one in listing.jobs)
-        question = f"{running} jobs run on `{choice.nodes}`; send {signal_name(number)} to the newest"
+        question = f"{running} jobs run on `{scope.nodes}`; send {signal_name(number)} to the newest"
         if running > 1 and not app.terminal.confirm(f"{question}, `{newest.name}` ({newest.command})?", yes=yes):
-            raise NotConfirmedError("nothing was done", hint=f"name the job; list them: `tpuctl jobs {choice.nodes}`")
+            raise NotConfirmedError("nothing was done", hint=f"name the job; list them: `tpuctl jobs {scope.nodes}`")
         job = newest.name
-    done = signal_job(choice.workers, job, number, wait=timeout if wait else _MOMENT, nodes=choice.nodes)
-    _show(app, done, signal_name(number))
-    errors = done.errors
+    done = signal_job(scope, job, number, wait=timeout if wait else _MOMENT)
+    if done.sent:
+        where = worker_names(done.sent, len(done.job.shares))
+        app.terminal.note(f"{signal_name(number)} sent to job `{job}` on {where}")
+    else:
+        app.terminal.note(f"job `{job}` is not running: no signal was sent")
+    app.show(
+        table_view(
+            ("JOB", "STATE"),
+            [(Cell(job), Cell(job_state(done.job.shares)))],
+            value=lambda: job_json(done.job),
+            names=lambda: [done.job.name],
+        )
+    )
+    errors = list(done.errors)
     if wait and done.job.is_running:
-        hint = f"kill it: `tpuctl kill {choice.nodes} {job} --signal KILL`"
+        hint = f"kill it: `tpuctl kill {scope.nodes} {job} --signal KILL`"
         errors.append(TimedOutError(f"job `{job}` still runs after {timeout.total_seconds():g} s", hint=hint))
     return show_errors(app, errors)
-
-
-def _show(app: App, done: JobSignalResult, signal: str) -> None:
-
-    if done.sent:
-        app.terminal.note(f"{signal} sent to job `{done.job.name}` on {worker_names(done.sent, len(done.job.shares))}")
-    else:
-        app.terminal.note(f"job `{done.job.name}` is not running: no signal was sent")
-    match app.format:
-        case OutputFormat.JSON | OutputFormat.YAML:
-            app.terminal.data(job_json(done.job, sandbox=app.is_sandbox), app.format)
-        case OutputFormat.NAME:
-            app.terminal.names([done.job.name])
-        case OutputFormat.TABLE:
-            app.terminal.table(("JOB", "STATE"), [(Cell(done.job.name), Cell(job_state(done.job.shares)))])

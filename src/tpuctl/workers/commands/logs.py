@@ -7,36 +7,20 @@ from typing import TYPE_CHECKING
 import click
 
 from tpuctl.app.options import cli_command
-from tpuctl.clock import SystemClock
 from tpuctl.errors import ExitCode, RemoteCommandError
 from tpuctl.escaping import escape_unprintable
+from tpuctl.ssh.channel import explain_agent_errors
 from tpuctl.workers.commands.jobs import choose_targets_and_job, job_options, show_errors
-from tpuctl.workers.execution import (
-    OutputTail,
-    WorkerOutputStreams,
-    diagnose_output,
-    follow_job,
-    run_warnings,
-    show_diagnosis,
-    worker_labels,
-)
-from tpuctl.workers.worker_jobs import (
-    Job,
-    JobOutputReader,
-    choose_job,
-    explain_no_answers,
-    job_not_found,
-    job_state,
-    list_jobs,
-)
+from tpuctl.workers.execution import diagnose_output, follow_job, run_warnings, show_diagnosis, worker_labels
+from tpuctl.workers.output_streams import WorkerOutputStreams
+from tpuctl.workers.worker_jobs import Job, choose_job, job_not_found, job_state, list_jobs, read_output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tpuctl.app.app import App
     from tpuctl.ssh.connection import Target
-    from tpuctl.workers.commands.jobs import JobChoice
-    from tpuctl.workers.worker_jobs import Job
+    from tpuctl.workers.worker_jobs import JobScope
     from tpuctl.workers.worker_session import WorkerResult
 
 
@@ -67,23 +51,22 @@ def command(
       tpuctl logs trainer 0412-093001-5e1f --worker 3 --tail 100
       tpuctl logs -l team=vision nightly
     """
-    choice = choose_targets_and_job(app, words, selector, worker)
-    if follow and choice.job and tail is None:
+    scope = choose_targets_and_job(app, words, selector, worker)
+    if follow and scope.job and tail is None:
         # Asking for the state of the job first would double the time.
-        return _follow(app, choice, Job(choice.job, ()), choice.workers.targets)
-    listing = list_jobs(choice.workers, names=[choice.job] if choice.job else (), tail=tail)
-    job = choose_job(listing, choice.job, choice.nodes)
-    if choice.job is None and app.terminal.is_interactive:
+        return _follow(app, scope, Job(scope.job, ()), scope.targets)
+    listing = list_jobs(scope, names=[scope.job] if scope.job else (), tail=tail)
+    job = choose_job(listing, scope.job, scope.nodes)
+    if scope.job is None and app.terminal.is_interactive:
         app.terminal.note(f"job {job.name} ({job_state(job.shares)}): {job.command}")
     if follow:
-        return _follow(app, choice, job, [one.target for one in listing.silent])
-    with WorkerOutputStreams(app.terminal, [share.target for share in job.shares]) as streams:
-        kept = OutputTail(streams, len(job.shares))
-        silent = JobOutputReader(kept, choice.workers.ssh_options, SystemClock()).read(job.shares)
-    results = [share.result for share in job.shares]
+        return _follow(app, scope, job, [target for target in scope.targets if target.label in listing.silent])
+    with WorkerOutputStreams(app.terminal, job.targets) as streams:
+        unread = read_output(scope, job.shares, streams)
+    results = [share.result for share in job.shares if share.result is not None]
     _warn(app, results)
-    code = show_errors(app, explain_no_answers([*listing.silent, *silent]))
-    show_diagnosis(app, diagnose_output(results, kept))
+    code = show_errors(app, explain_agent_errors([*listing.silent.values(), *unread]))
+    show_diagnosis(app, diagnose_output(results, streams.tail))
     return code
 
 
@@ -92,10 +75,10 @@ def _warn(app: App, results: Sequence[WorkerResult]) -> None:
         app.terminal.warn(text)
 
 
-def _follow(app: App, choice: JobChoice, job: Job, others: Sequence[Target]) -> int:
-    result = follow_job(app, choice, job, others)
+def _follow(app: App, scope: JobScope, job: Job, others: Sequence[Target]) -> int:
+    result = follow_job(app, scope, job, others)
     if not result.results:
-        raise job_not_found(job.name, choice.nodes)
+        raise job_not_found(job.name, scope.nodes)
     _warn(app, result.results)
     show_diagnosis(app, result.diagnosis)
     cut = [one for one in result.results if one.code is None]

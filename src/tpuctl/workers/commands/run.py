@@ -13,12 +13,14 @@ from tpuctl.app.options import (
     cli_command,
     complete_node,
     fanout_option,
+    given_options,
     selector_option,
+    takes_options,
     worker_option,
 )
-from tpuctl.app.spec_options import spec_options, take_given, take_spec
+from tpuctl.app.spec_options import SpecOptions
 from tpuctl.app.ssh_options import route_options
-from tpuctl.check.commands.preflight_options import CHECK_OPTION_NAMES, check_options
+from tpuctl.check.commands.preflight_options import CheckOptions
 from tpuctl.config.settings import SETTINGS
 from tpuctl.errors import InvalidInputError
 from tpuctl.files import expand_user_path, read_user_text
@@ -30,8 +32,8 @@ if TYPE_CHECKING:
     from tpuctl.app.app import App
     from tpuctl.models.node import WorkerSet
     from tpuctl.workers.environment import EnvironmentOptions
-    from tpuctl.workers.execution import RunRequest
     from tpuctl.workers.one_off import OneOffRequest
+    from tpuctl.workers.runner import RunRequest
 
 _ENVIRONMENT_OPTIONS = (
     click.option(
@@ -137,10 +139,8 @@ _ONE_OFF_NAMES = ("up", "remove", "exclusive", "sync", "no_sync", "collect")
 
 def one_off_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of `--up`. Those that describe a node are those of `tpuctl up`, and are hidden."""
-    before = len(getattr(function, "__click_params__", ()))
-    function = check_options(spec_options(function))
-    for param in function.__click_params__[before:]:  # type: ignore[attr-defined]  # where click keeps them
-        param.hidden = True
+    function = takes_options(SpecOptions, "described", hidden=True)(function)
+    function = takes_options(CheckOptions, "checks", hidden=True)(function)
     for option in reversed(_ONE_OFF_OPTIONS):
         function = option(function)
     return function
@@ -151,7 +151,8 @@ def take_one_off(app: App, options: dict[str, Any], workers: WorkerSet) -> OneOf
 
     Raises `InvalidInputError` for options that need `--up`.
     """
-    given, checks = take_spec(options), take_given(options, CHECK_OPTION_NAMES)
+    described: SpecOptions = options.pop("described")
+    checks: CheckOptions = options.pop("checks")
     detach = options["detach"]
     taken = {name: options.pop(name) for name in _ONE_OFF_NAMES}
     if taken["up"] is None:
@@ -159,9 +160,9 @@ def take_one_off(app: App, options: dict[str, Any], workers: WorkerSet) -> OneOf
             if taken[name]:
                 flag = "--rm" if name == "remove" else f"--{name.replace('_', '-')}"
                 raise InvalidInputError(f"`{flag}` needs `--up`", hint="add `--up TYPE`, or leave it out")
-        if given or checks:
-            name, value = next(iter((given | checks).items()))
-            of_setting = SETTINGS[name].flag if name in checks else None
+        if given := described.given | given_options(checks):
+            name, value = next(iter(given.items()))
+            of_setting = SETTINGS[name].flag if hasattr(checks, name) else None
             flag = f"--{value}" if name == "tier" else of_setting or f"--{name.replace('_', '-')}"
             raise InvalidInputError(f"`{flag}` describes a node, and needs `--up`", hint="add `--up TYPE`")
         return None
@@ -178,7 +179,7 @@ def take_one_off(app: App, options: dict[str, Any], workers: WorkerSet) -> OneOf
 
     return OneOffRequest(
         up=taken["up"],
-        given=given,
+        described=described,
         checks=checks,
         remove=taken["remove"],
         exclusive=taken["exclusive"],
@@ -275,9 +276,9 @@ def command(app: App, *, nodes: tuple[str, ...], worker: str, selector: tuple[st
 
 def _parse_request(app: App, options: dict[str, Any]) -> RunRequest:
     """Return the request that the options describe. Raises `InvalidInputError`."""
-    from tpuctl.workers.execution import RunRequest, check_detached, shell_line  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.workers.execution import check_detached, shell_line  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.workers.runner import RunRequest  # noqa: PLC0415  # as above
     from tpuctl.workers.worker_jobs import check_job_name  # noqa: PLC0415  # as above
-    from tpuctl.workers.worker_session import RunLimits  # noqa: PLC0415  # as above
 
     words: tuple[str, ...] = options["remote_command"]
     if options["line"] is not None and words:
@@ -287,23 +288,20 @@ def _parse_request(app: App, options: dict[str, Any]) -> RunRequest:
     if options["detach"]:
         check_detached(app, options)
     environment = take_environment(app, options)
-    limits = RunLimits(
-        fanout=options["fanout"],
-        batch=options["batch"],
-        allow_unreachable=options["allow_unreachable"] or options["partial"],
-        fail_fast=options["fail_fast"],
-        timeout=_time_limit(options["timeout"]),
-        connect_within=_time_limit(options["connect_timeout"]) or RunLimits().connect_within,
-    )
     return RunRequest(
         line=options["line"] if options["line"] is not None else shell_line(words),
-        limits=limits,
         environment=environment,
         job=check_job_name(options["job"]) if options["job"] is not None else None,
         folder=options["workdir"],
         log_folder=app.invocation.folder / expand_user_path(Path(options["log_dir"])) if options["log_dir"] else None,
         detach=options["detach"],
         takes_stdin=not options["no_stdin"],
+        fanout=options["fanout"],
+        batch=options["batch"],
+        allow_unreachable=options["allow_unreachable"] or options["partial"],
+        fail_fast=options["fail_fast"],
+        timeout=_time_limit(options["timeout"]),
+        connect_within=_time_limit(options["connect_timeout"]) or RunRequest().connect_within,
     )
 
 

@@ -117,22 +117,24 @@ def _show(app: App, copied: Sequence[CopyResult], duration: timedelta) -> int:
             app.terminal.note(note if is_single else f"worker {one.target.label}: {note}")
     names = [f"{one.target.node.name.node_id}-{one.target.worker}" for one in copied if not one.error]
     app.show(View(value=lambda: list(map(_to_json, copied)), text=lambda _: None, names=lambda: names))
-    failed = {one.target.label: one for one in copied if one.error}
+    failed = [one for one in copied if one.error]
     if not failed:
         app.terminal.note(_summary(copied, duration))
         return ExitCode.OK
-    from tpuctl.ssh.transfer import explain_failed_logins  # noqa: PLC0415  # as above
+    from tpuctl.ssh.channel import explain_agent_errors  # noqa: PLC0415  # only for failures
+    from tpuctl.ssh.transfer import is_failed_login  # noqa: PLC0415  # as above
 
-    errors = [(one.target, one.error) for one in failed.values() if one.error]
-    causes, others = explain_failed_logins(errors, accepted_elsewhere=len(failed) < len(copied))
+    unreached = [one.error for one in failed if one.error and is_failed_login(one.error)]
+    causes = explain_agent_errors(unreached, accepted_elsewhere=len(unreached) < len(copied))
     if is_single and causes:
         raise causes[0]
     for cause in causes:
         app.show_error(cause)
-    for target, _ in others:
-        for text in _problems(failed[target.label], is_single=is_single):
-            app.terminal.warn(text)
-    raise _error_for(copied, list(failed.values()))
+    for one in failed:
+        if not is_failed_login(one.error):
+            for text in _problems(one, is_single=is_single):
+                app.terminal.warn(text)
+    raise _error_for(copied, failed)
 
 
 def _summary(copied: Sequence[CopyResult], duration: timedelta) -> str:

@@ -244,12 +244,10 @@ def command(
     if not is_read_only:
         await_key(app, found)
     if len(found) > 1 and not options["dry_run"]:
-        from tpuctl.workers.execution import RunRequest, run_and_show, shell_line  # noqa: PLC0415  # most sessions are with one worker
-        from tpuctl.workers.worker_session import RunLimits  # noqa: PLC0415  # as above
+        from tpuctl.workers.execution import run_and_show, shell_line  # noqa: PLC0415  # most sessions are with one worker
+        from tpuctl.workers.runner import RunRequest  # noqa: PLC0415  # as above
 
-        return run_and_show(
-            app, found, RunRequest(line=shell_line(words), limits=RunLimits(batch=options["batch_size"]))
-        )
+        return run_and_show(app, found, RunRequest(line=shell_line(words), batch=options["batch_size"]))
     sessions = [build_session(app, node, target, words, flags=flags, options=options) for target in found]
     if options["dry_run"]:
         app.terminal.names(shlex.join(session.argv()) for session in sessions)

@@ -12,7 +12,8 @@ from tpuctl.escaping import escape_unprintable
 from tpuctl.output.status_line import StatusLine, TransferProgress, format_size
 from tpuctl.output.terminal import Cell, OutputFormat
 from tpuctl.output.views import View, table_view
-from tpuctl.ssh.transfer import explain_failed_logins
+from tpuctl.ssh.channel import explain_agent_errors
+from tpuctl.ssh.transfer import is_failed_login
 from tpuctl.workers.syncing import SyncResult, sync_workers, watch_and_sync
 
 if TYPE_CHECKING:
@@ -86,10 +87,12 @@ def sync_continuously(
 
 def _failure(app: App, synced: SyncResult) -> TpuctlError:
     """Return the error for the failed workers. If there are several causes, show each of them first."""
-    causes, others = explain_failed_logins(synced.failed, accepted_elsewhere=bool(synced.succeeded))
+    unreached = [error for _, error in synced.failed if is_failed_login(error)]
+    causes = explain_agent_errors(unreached, accepted_elsewhere=len(unreached) < len(synced.results))
     causes += [
         RemoteCommandError(f"{_worker_text(target)} was not synced: {error.message}", hint=_HINT)
-        for target, error in others
+        for target, error in synced.failed
+        if not is_failed_login(error)
     ]
     if len(causes) == 1:
         return causes[0]

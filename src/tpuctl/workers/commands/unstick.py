@@ -14,10 +14,7 @@ from tpuctl.models.node import WorkerSet
 from tpuctl.output.terminal import OutputFormat
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tpuctl.app.app import App
-    from tpuctl.workers.tpu_release import HolderReport
 
 _GRACE = timedelta(seconds=10)
 _SIGNALS = ("HUP", "INT", "QUIT", "TERM", "KILL")
@@ -66,6 +63,7 @@ def command(
     from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # as above
     from tpuctl.workers.tpu_release import (  # noqa: PLC0415  # completion and --help need not wait for it
         find_holders,
+        holders_view,
         release_errors,
         release_notes,
         release_question,
@@ -80,45 +78,25 @@ def command(
     reports = find_holders(asked, only=pid)
     node_id, is_to_act = found.name.node_id, not dry_run and any(report.is_stuck for report in reports)
     # A script gets one document, at the end; a person sees the list before the question.
-    if not _is_json(app):
-        _show(app, node_id, reports)
+    is_script = app.format in {OutputFormat.JSON, OutputFormat.YAML}
+    if not is_script:
+        app.show(holders_view(node_id, reports))
     if is_to_act:
         try:
             is_wanted = app.terminal.confirm(release_question(node_id, reports), yes=yes)
         except InvalidInputError:
             # stdin is no terminal: the list is shown as well.
-            if _is_json(app):
-                _show(app, node_id, reports)
+            if is_script:
+                app.show(holders_view(node_id, reports))
             raise
         if not is_wanted:
             raise NotConfirmedError("nothing was done")
         reports = release_tpu(reports, signal=signal, grace=_GRACE if grace is None else grace)
-    if _is_json(app):
-        _show(app, node_id, reports)
+    if is_script:
+        app.show(holders_view(node_id, reports))
     for note in release_notes(node_id, reports, signal=signal):
         app.terminal.note(note)
     errors = release_errors(node_id, reports)
     for error in errors:
         app.show_error(error)
     return worst_exit_code(error.exit_code for error in errors) if errors else ExitCode.OK
-
-
-def _is_json(app: App) -> bool:
-
-    return app.format in {OutputFormat.JSON, OutputFormat.YAML}
-
-
-def _show(app: App, node_id: str, reports: Sequence[HolderReport]) -> None:
-    """Show what holds the TPU on each worker; an empty list is shown only to scripts."""
-    from tpuctl.workers.tpu_release import HOLDER_HEADER, holder_rows, holders_json  # noqa: PLC0415  # as above
-
-    if _is_json(app):
-        workers = [holders_json(report.target.worker, report.before, report.after) for report in reports]
-        body = {"node": node_id, "workers": workers} | ({"sandbox": True} if app.is_sandbox else {})
-        app.terminal.data(body, app.format)
-        return
-    table = [row for report in reports for row in holder_rows(report.target.label, report.before)]
-    if app.format is OutputFormat.NAME:
-        app.terminal.names(str(one.pid) for report in reports for one in report.to_end)
-    elif table:
-        app.terminal.table(HOLDER_HEADER, table)

@@ -1,0 +1,98 @@
+"""Runs on a worker: the start of each program, and the frames to and from the client.
+
+A frame is a letter, four bytes of length, and the payload (the client's end: ssh/channel.py). A program has a function
+`serve_PROGRAM(link, request)`. It must run under Python 3.8 and import little, since 64 may start on one machine.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
+    from typing import Any
+
+# A login shell may print before it.
+AGENT_MARK = b"\n\0tpuctl-agent\n"
+FRAME_BLOCK = 64 * 1024
+
+
+class ClientLink:
+    """The connection: frames to the client on stdout, frames from it on stdin."""
+
+    def __init__(self) -> None:
+        self.waiting = b""
+        self.is_open = True
+        write_all(1, AGENT_MARK)
+
+    def send(self, kind: bytes, payload: bytes = b"") -> None:
+        """Send a frame; blocks while the client reads nothing."""
+        write_all(1, kind + len(payload).to_bytes(4, "big") + payload)
+
+    def frames(self) -> list[tuple[bytes, bytes]]:
+        """Return the frames received so far; clear `is_open` at the end of the connection."""
+        data = os.read(0, FRAME_BLOCK)
+        self.is_open = bool(data)
+        self.waiting += data
+        found = []
+        while len(self.waiting) >= 5:
+            end = 5 + int.from_bytes(self.waiting[1:5], "big")
+            if len(self.waiting) < end:
+                break
+            found.append((self.waiting[:1], self.waiting[5:end]))
+            self.waiting = self.waiting[end:]
+        return found
+
+
+def run_agent(serve: Callable[[ClientLink, dict[str, Any]], None], request: dict[str, Any]) -> None:
+    """Run a program, and end the process; an error of the system is its last frame."""
+    link = ClientLink()
+    try:
+        serve(link, request)
+    except OSError as error:
+        text = (error.strerror or str(error)).lower()
+        text = "%s: %s" % (error.filename, text) if error.filename else text
+        link.send(b"!", text.encode("utf-8", "replace"))
+    # Without the tidying of the interpreter, which takes longer than many programs.
+    os._exit(0)
+
+
+def keep_program(path: str, code: CodeType) -> None:
+    """Cache a compiled program atomically, if possible, replacing those of other versions of tpuctl."""
+    import marshal  # noqa: PLC0415  # once for each version
+
+    folder, kept = os.path.split(path)
+    scratch = os.path.join(folder, ".%s.%d" % (kept, os.getpid()))
+    data = marshal.dumps(code)
+    try:
+        os.makedirs(folder, 0o700, exist_ok=True)
+        for other in os.listdir(folder):
+            is_older = other.startswith(kept.partition("-")[0] + "-")
+            if is_older and other.partition(".")[0] != kept.partition(".")[0]:
+                os.unlink(os.path.join(folder, other))
+        file = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            is_whole = os.write(file, data) == len(data)
+        finally:
+            os.close(file)
+        if is_whole:
+            os.rename(scratch, path)
+        else:  # the disk is full
+            os.unlink(scratch)
+    except OSError:
+        pass
+
+
+def write_all(file: int, data: bytes) -> None:
+    """Write all of `data`; exit quietly if the client has gone."""
+    try:
+        while data:
+            data = data[os.write(file, data) :]
+    except BrokenPipeError:
+        if file == 1:
+            sys.exit(0)
+        raise
