@@ -72,7 +72,7 @@ def _beside(name: str, what: str, ours: Program, theirs: Program, target: float 
 def _version(stages: Stages) -> Case:
     stage = stages.listening(1)
     what = "`tpuctl --version` / `gcloud --version`"
-    return _beside("version", what, stage.tpuctl("--version"), stage.gcloud("--version"), 0.2)
+    return _beside("version", what, stage.tpuctl("--version"), stage.gcloud("--version"), 0.1)
 
 
 def _help(stages: Stages) -> Case:
@@ -91,33 +91,33 @@ def _completion_node(stages: Stages) -> Case:
 def _completing(name: str, stage: Stage, line: str) -> Case:
     environ = {"_TPUCTL_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
     what = f"completion of `{line}` / `gcloud --version`"
-    return _beside(name, what, stage.tpuctl(environ=environ), stage.gcloud("--version"), 0.2)
+    return _beside(name, what, stage.tpuctl(environ=environ), stage.gcloud("--version"), 0.1)
 
 
 def _list_1(stages: Stages) -> Case:
     stage = stages.listening(1)
     what = "`tpuctl list` / `gcloud … list --zone=-`, 1 node"
-    return _beside("list-1", what, stage.tpuctl("list"), stage.gcloud(*_LIST), 0.45)
+    return _beside("list-1", what, stage.tpuctl("list"), stage.gcloud(*_LIST), 0.25)
 
 
 def _list_200(stages: Stages) -> Case:
     stage = stages.listening(200)
     what = "`tpuctl list` / `gcloud … list --zone=-`, 200 nodes"
-    return _beside("list-200", what, stage.tpuctl("list"), stage.gcloud(*_LIST), 0.45)
+    return _beside("list-200", what, stage.tpuctl("list"), stage.gcloud(*_LIST), 0.25)
 
 
 def _status(stages: Stages) -> Case:
     stage = stages.listening(200)
-    node, zone = "node-00008", ("--zone", ZONE)
+    node, zone = "node-00000", ("--zone", ZONE)
     theirs = stage.gcloud("compute", "tpus", "tpu-vm", "describe", node, *zone)
-    return _beside("status", "`tpuctl status` / `gcloud … describe`", stage.tpuctl("status", node, *zone), theirs, 0.45)
+    return _beside("status", "`tpuctl status` / `gcloud … describe`", stage.tpuctl("status", node, *zone), theirs, 0.25)
 
 
 def _create(stages: Stages) -> Case:
     stage = stages.listening(1, name="-create")
     ours = stage.tpuctl("create", "ours-{run}", *_SPEC, "--no-wait")
     theirs = stage.gcloud("compute", "tpus", "tpu-vm", "create", "theirs-{run}", *_SPEC, "--async")
-    return _beside("create", "`tpuctl create --no-wait` / `gcloud … create --async`", ours, theirs)
+    return _beside("create", "`tpuctl create --no-wait` / `gcloud … create --async`", ours, theirs, 0.35)
 
 
 def _many(stages: Stages) -> Case:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _TIMES = 200
 _PAGE = 1000
 _NODES = "/v2/projects/sandbox/locations/-/nodes"
-_NODE = "/v2/projects/sandbox/locations/us-central2-b/nodes/node-00008"
+_NODE = "/v2/projects/sandbox/locations/us-central2-b/nodes/node-00000"
 
 
 def main(what: str, *words: str) -> float:

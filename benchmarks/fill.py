@@ -7,6 +7,7 @@ from datetime import timedelta
 from itertools import cycle, islice
 from pathlib import Path
 
+from benchmarks.stage import ZONE
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.catalog import zone_names, zone_offers
 from tpuctl.sandbox.state import SandboxState
@@ -24,7 +25,9 @@ def fill(path: Path, count: int) -> None:
 
 
 def _zones() -> list[str]:
-    return [zone for zone in zone_names() if any(zone_offers(zone, kind) for kind in _TYPES)]
+    """Return the zones that have TPUs; `ZONE` is the first, so that `node-00000` is there."""
+    found = [zone for zone in zone_names() if any(zone_offers(zone, kind) for kind in _TYPES)]
+    return sorted(found, key=lambda zone: zone != ZONE)
 
 
 if __name__ == "__main__":

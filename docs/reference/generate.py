@@ -80,6 +80,10 @@ A file that an option or a setting names is a regular file or a pipe, so `--env-
 after two seconds. Scripts and metadata values have at most 256 KiB, seeds of the sandbox 64 MiB, all other files 4 MiB. Text is UTF-8. An option
 with an empty value, such as `--zone "$ZONE"` with an unset variable, is an error.
 
+An access token is kept for the next command, until five minutes before it expires: in `tokens/` of the state folder, in a file of mode 0600 for each
+credentials file. This is done for keys of service accounts and for logins of users, not for impersonated accounts; gcloud and the metadata server keep
+the tokens that tpuctl gets from them. A rejected token is removed. `TPUCTL_TOKEN_CACHE=0` turns it off.
+
 | key | description | flag | variables | in files | gcloud | default |
 |---|---|---|---|---|---|---|
 {"".join(_setting_rows())}

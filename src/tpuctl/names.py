@@ -6,7 +6,6 @@ A name is checked here before it enters a URL or an argv. The pattern for zones 
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -194,4 +193,17 @@ def parse_whole_number(text: str) -> int | None:
 
 def closest_match(word: str, candidates: Iterable[str]) -> str | None:
     """Return the candidate that is most similar to the word, None if none is similar."""
+    import difflib  # noqa: PLC0415  # only for misspelled words
+
     return next(iter(difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.6)), None)
+
+
+def number_ranges(numbers: Iterable[int]) -> list[str]:
+    """Return numbers in their order, consecutive ones as a range: `0-3`, `5`."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], number]
+        else:
+            parts.append([number])
+    return ["-".join(map(str, part)) for part in parts]

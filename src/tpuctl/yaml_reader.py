@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.errors import InvalidInputError
@@ -28,11 +29,10 @@ _YamlNode = Any  # PyYAML's node; with the C loader its types do not say what ma
 
 def load_data(name: str) -> Any:  # the content of the file
     """Return the first document of a file of `tpuctl.data`, such as `accelerators.yaml`."""
-    from importlib import resources  # noqa: PLC0415  # as below
-
     import yaml  # noqa: PLC0415  # 12 ms, and most commands read no YAML
 
-    text = resources.files("tpuctl.data").joinpath(name).read_text("utf-8")
+    # importlib.resources takes 7 ms to import.
+    text = (Path(__file__).parent / "data" / name).read_text("utf-8")
     return next(
         yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     )  # the safe loader, in C if there is one
@@ -65,9 +65,17 @@ class YamlDocument:
 
 
 def parse_document(
-    text: str, source: str, *, error: type[InvalidInputError] = InvalidInputError, most: int = YAML_MAX_VALUES
+    text: str,
+    source: str,
+    *,
+    error: type[InvalidInputError] = InvalidInputError,
+    most: int = YAML_MAX_VALUES,
+    as_written: bool = False,
 ) -> YamlDocument:
-    """Parse a user's YAML text. Raises `error`, with `source` and the line, as `compose_yaml` does and for a duplicate key."""
+    """Parse a user's YAML text. Raises `error`, with `source` and the line, as `compose_yaml` does and for a duplicate key.
+
+    `as_written`: scalars stay text, such as the version `2.10`; null is empty.
+    """
     root = compose_yaml(text, source, error=error, most=most)
     lines: dict[KeyPath, int] = {}
 
@@ -76,7 +84,8 @@ def parse_document(
         if node.id == "sequence":
             return [parse(item, (*path, index)) for index, item in enumerate(node.value)]
         if node.id != "mapping":
-            return _parse_scalar(node)
+            value = _parse_scalar(node)
+            return value if not as_written else "" if value is None else str(node.value)
         found: dict[str, Any] = {}
         for key_node, item in node.value:
             key, line = str(key_node.value), key_node.start_mark.line + 1

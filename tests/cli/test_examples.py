@@ -16,7 +16,7 @@ import yaml
 
 from tpuctl.cli.tree import command_tree
 from tpuctl.clock import ManualClock
-from tpuctl.config.settings import SETTINGS, FileKind, check_file_entry, check_setting_value
+from tpuctl.config.settings import SETTINGS, FileKind, check_file_entry, parse_setting
 from tpuctl.config.sources import load_config_file
 from tpuctl.errors import ExitCode
 from tpuctl.models.events import EventKind, NodeEvent
@@ -210,7 +210,7 @@ def test_environment_file_has_valid_values() -> None:
     by_variable = {spec.environment: spec for spec in SETTINGS.values()}
 
     for name, value in values.items():
-        check_setting_value(by_variable[name], shlex.split(value)[0])
+        parse_setting(by_variable[name], shlex.split(value)[0])
 
 
 def test_systemd_unit_restarts_except_after_errors_a_person_must_fix() -> None:

@@ -68,7 +68,7 @@ def understand(sent: Sent) -> Found:
     version = "v1" if api in _BASES else parts.path.split("/")[1]
     document = load(api, version)
     # A verb after a colon would do for the end of a name, too.
-    for raw in sorted(_methods(document), key=lambda method: ":" not in method["path"]):
+    for raw in sorted(methods(document), key=lambda method: ":" not in method["path"]):
         if raw["httpMethod"] == sent.method and _fits(raw, parts.path.removeprefix(base)):
             query = parse_qsl(parts.query, keep_blank_values=True)
             response = raw.get("response", {})
@@ -145,10 +145,10 @@ def parse_mask(text: str) -> Mask:
     return fields()
 
 
-def _methods(resource: Json) -> Iterator[Json]:
+def methods(resource: Json) -> Iterator[Json]:
     yield from resource.get("methods", {}).values()
     for child in resource.get("resources", {}).values():
-        yield from _methods(child)
+        yield from methods(child)
 
 
 def _fits(raw: Json, path: str) -> bool:

@@ -21,7 +21,7 @@ from tests.cloud.scripted_api import (
     operation,
     refuse,
 )
-from tpuctl.cloud.requests import RequestPreview
+from tpuctl.cloud.requests import ApiRequest
 from tpuctl.cloud.tpu import TpuClient
 from tpuctl.errors import ConflictError, NodeNotFoundError, NotFoundError, OutcomeUnknownError, ServiceUnavailableError
 from tpuctl.models.operation import Operation
@@ -124,7 +124,7 @@ def test_simultaneous_changes_of_metadata_are_both_applied() -> None:
         assert client.change_metadata(NAME, add) == OP
         assert there["metadata"] == {"ssh-keys": "a\nb\nc"}
         assert server.received[-1] == Received(
-            "PATCH", f"{NODE}?updateMask=metadata&alt=json", body={"metadata": {"ssh-keys": "a\nb\nc"}}
+            "PATCH", f"{NODE}?updateMask=metadata", body={"metadata": {"ssh-keys": "a\nb\nc"}}
         )
 
 
@@ -160,7 +160,7 @@ def test_preview_equals_the_request_and_sends_nothing() -> None:
         assert created.body is not None
         assert created.body["labels"].keys() == {"team", REQUEST_LABEL}
         changes = {"labels": {"a": "b"}, "networkConfig": {"enableExternalIps": False}}
-        mask = "updateMask=labels%2CnetworkConfig.enableExternalIps"
+        mask = "updateMask=labels,networkConfig.enableExternalIps"
         base = server.url
         assert [
             (created.method, created.url),
@@ -169,10 +169,10 @@ def test_preview_equals_the_request_and_sends_nothing() -> None:
             client.preview_stop(NAME),
             client.preview_update(NAME, changes),
         ] == [
-            ("POST", f"{base}{NODES}?nodeId=trainer&alt=json"),
-            RequestPreview("DELETE", f"{base}{NODE}?alt=json", None),
-            RequestPreview("POST", f"{base}{NODE}:start?alt=json", {}),
-            RequestPreview("POST", f"{base}{NODE}:stop?alt=json", {}),
-            RequestPreview("PATCH", f"{base}{NODE}?{mask}&alt=json", changes),
+            ("POST", f"{base}{NODES}?nodeId=trainer"),
+            ApiRequest("DELETE", f"{base}{NODE}", None),
+            ApiRequest("POST", f"{base}{NODE}:start", {}),
+            ApiRequest("POST", f"{base}{NODE}:stop", {}),
+            ApiRequest("PATCH", f"{base}{NODE}?{mask}", changes),
         ]
         assert server.lines == []

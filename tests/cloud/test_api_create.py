@@ -38,9 +38,7 @@ def test_create_sends_the_spec_and_a_unique_label() -> None:
         sent = server.received[0]
         label = sent.body["labels"].pop(REQUEST_LABEL)
         assert len(label) == 32
-        assert sent == Received(
-            "POST", f"{NODES}?nodeId=trainer&alt=json", body={**SPEC.to_api(), "labels": {"team": "a"}}
-        )
+        assert sent == Received("POST", f"{NODES}?nodeId=trainer", body={**SPEC.to_api(), "labels": {"team": "a"}})
 
 
 @pytest.mark.parametrize(

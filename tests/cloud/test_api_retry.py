@@ -18,7 +18,7 @@ from tpuctl.cloud.errors import (
     UntrustedServerError,
     parse_retry_after,
 )
-from tpuctl.cloud.requests import RetryAfter, RetryPolicy, StopRetrying, decide_retry, retrying
+from tpuctl.cloud.requests import RetryPolicy, decide_retry, retrying
 
 POLICY = RetryPolicy()
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -69,7 +69,7 @@ def test_retry_decision_for_each_failure(
         for is_safe in (True, False)
     ]
 
-    assert found == [StopRetrying() if wait is None else RetryAfter(timedelta(seconds=wait)) for wait in (safe, change)]
+    assert found == [None if wait is None else timedelta(seconds=wait) for wait in (safe, change)]
 
 
 @pytest.mark.parametrize(("attempt", "seconds"), [(1, 1), (2, 2), (3, 4), (4, 8), (6, 30), (9, 30)])
@@ -78,15 +78,15 @@ def test_delay_doubles_up_to_a_bound(attempt: int, seconds: int) -> None:
 
     found = decide_retry(patient, NotSentError(), is_safe=False, attempt=attempt, left=POLICY.deadline, random=Always())
 
-    assert found == RetryAfter(timedelta(seconds=seconds))
+    assert found == timedelta(seconds=seconds)
 
 
 def test_retries_end_with_the_attempts_and_the_deadline() -> None:
-    def at(attempt: int, left: float) -> RetryAfter | StopRetrying:
+    def at(attempt: int, left: float) -> timedelta | None:
         time = timedelta(seconds=left)
         return decide_retry(POLICY, NotSentError(), is_safe=True, attempt=attempt, left=time, random=Always())
 
-    assert [at(5, 60), at(1, 1), at(1, 0.5)] == [StopRetrying(), RetryAfter(timedelta(seconds=1)), StopRetrying()]
+    assert [at(5, 60), at(1, 1), at(1, 0.5)] == [None, timedelta(seconds=1), None]
 
 
 def test_retrying_sleeps_by_the_clock_and_raises_the_last_failure() -> None:

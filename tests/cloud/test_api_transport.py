@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import socket
 import ssl
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from tests.cloud.scripted_api import Drop, Reply, ScriptedServer, Silence, in_turn
 from tpuctl import __version__
 from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, HttpProxy, TransportOptions
-from tpuctl.cloud.errors import AnswerLostError, NotSentError, UntrustedServerError
+from tpuctl.cloud.errors import AnswerLostError, GarbledAnswerError, NotSentError, UntrustedServerError
 from tpuctl.cloud.transport import Http
 from tpuctl.errors import SettingError
 
@@ -127,6 +128,40 @@ def test_each_thread_has_its_own_http_object() -> None:
 
     assert seen[0] is seen[1]
     assert seen[2] is not seen[0]
+
+
+def test_http_object_of_an_ended_thread_is_reused_with_its_connection() -> None:
+    with ScriptedServer(lambda _: Reply()) as server:
+        factory = HttpFactory(TransportOptions())
+        for _ in range(3):
+            thread = threading.Thread(target=lambda: factory().request(server.url))
+            thread.start()
+            thread.join()
+        factory.close()
+
+        assert (len(server.received), server.connections) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (gzip.compress(b"{}"), None),
+        (gzip.compress(b" " * 100_001), "the answer is larger than"),
+        (gzip.compress(b"{}")[:-9], "cannot be decompressed: it is incomplete"),
+        (b"{}", "cannot be decompressed: "),
+    ],
+    ids=["whole", "large", "cut", "plain"],
+)
+def test_compressed_answer_is_decompressed_within_the_size_limit(content: bytes, problem: str | None) -> None:
+    http = Http(TransportOptions(largest=100_000))
+    with ScriptedServer(lambda _: Reply(content, headers={"Content-Encoding": "gzip"})) as server:
+        if problem is None:
+            assert http.request(server.url)[1] == b"{}"
+            assert server.received[0].headers["accept-encoding"] == "gzip"
+        else:
+            with pytest.raises(GarbledAnswerError, match=problem):
+                http.request(server.url)
+        http.close()
 
 
 class Token:

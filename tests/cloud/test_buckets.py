@@ -14,7 +14,7 @@ from tests.cloud.scripted_api import Drop, Received, Reply, in_turn, refuse
 from tests.conftest import Sandbox
 from tpuctl.clock import ManualClock
 from tpuctl.cloud.endpoint import TransportOptions
-from tpuctl.cloud.requests import PlainRequest
+from tpuctl.cloud.requests import ApiRequest
 from tpuctl.cloud.storage import BucketsClient
 from tpuctl.cloud.transport import AuthorizedHttp
 from tpuctl.errors import AccessError, ConflictError, NotFoundError
@@ -124,9 +124,9 @@ def test_user_project_of_a_bucket_overrides_the_quota_project(payer: str | None)
 
     options = TransportOptions(quota_project="of-the-settings")
     http = AuthorizedHttp(options, Credentials, endpoint=None, lock=threading.Lock())
-    request = PlainRequest.of("https://storage.googleapis.com/storage/v1/b/data").paid_by(payer)
+    request = ApiRequest("GET", "https://storage.googleapis.com/storage/v1/b/data", payer=payer)
 
-    assert http._with_token(request.uri, "GET", request.headers) == {
+    assert http._with_token(request.url, "GET", request.headers) == {
         "accept": "application/json",
         "authorization": "Bearer t",
         "x-goog-user-project": payer or "of-the-settings",

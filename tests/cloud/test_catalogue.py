@@ -29,7 +29,7 @@ def test_offers_of_all_zones_are_one_call() -> None:
         assert client.offers("p") == {"us-central2-b": ("v4-8", "v4-16"), "us-east5-a": ("v6e-1",)}
 
     line = f"{PARENT}/-/acceleratorTypes?pageSize=1000"
-    assert [request.path for request in server.received] == [f"{line}&{FIELDS}", f"{line}&pageToken=t&{FIELDS}"]
+    assert [request.path for request in server.received] == [f"{line}&{FIELDS}", f"{line}&{FIELDS}&pageToken=t"]
 
 
 def without_wildcard(*refused: str) -> Script:

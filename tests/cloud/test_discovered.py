@@ -10,10 +10,10 @@ from typing import Any
 import httplib2
 import pytest
 
-from tests.cloud.discovered import Found, Known, Sent, parse_mask, resource, understand
+from tests.cloud.discovered import Found, Known, Sent, load, methods, parse_mask, resource, understand
 from tpuctl.clock import ManualClock
 from tpuctl.cloud.projects import ComputeClient, ProjectsClient
-from tpuctl.cloud.requests import ApiClient
+from tpuctl.cloud.requests import ApiClient, find_method
 from tpuctl.cloud.storage import BucketsClient
 from tpuctl.cloud.tpu import TpuClient
 from tpuctl.models.bucket import AnywhereCache, Bucket, BucketPlacement
@@ -102,6 +102,15 @@ def test_field_mask_includes_every_field_that_is_read(
 ) -> None:
     del methods
     assert _asked(kind, ask, whole=False)[0] == _asked(kind, ask, whole=True)[0]
+
+
+def test_requests_are_built_from_the_parsed_methods_of_the_documents() -> None:
+    """`requests` reads one method out of the text of a document. Each method must be as the parsed document has it."""
+    for document in ("tpu.v2", "storage.v1", "serviceusage.v1beta1"):
+        whole = load(*document.split(".", 1))
+        for method in methods(whole):
+            short = method["id"].partition(".")[2]
+            assert find_method(f"{document} {short}") == (method["httpMethod"], whole["servicePath"] + method["path"])
 
 
 def test_machine_is_found_in_a_masked_answer() -> None:

@@ -45,7 +45,7 @@ def test_profile_has_its_primary_name_first_and_ignores_comments_of_keys() -> No
     key = LoginKey("f1", "ssh-rsa A ada@laptop", NEW_YEAR)
     assert (found, absent) == (LoginProfile(("sa_1093", "ada_example_com"), (key,)), LoginProfile((), ()))
     assert (found.key("ssh-rsa A other"), found.key("ssh-rsa B ada")) == (key, None)
-    assert server.received[0].path == f"/v1/users/{ACCOUNT}/loginProfile?projectId=p&alt=json"
+    assert server.received[0].path == f"/v1/users/{ACCOUNT}/loginProfile?projectId=p"
 
 
 def test_key_is_imported_without_its_comment_and_with_its_expiry() -> None:
@@ -57,12 +57,12 @@ def test_key_is_imported_without_its_comment_and_with_its_expiry() -> None:
         client.import_key(ACCOUNT, "ssh-rsa A", project="p", region="us-central2", expires=NEW_YEAR)
         client.set_expiry(ACCOUNT, LoginKey("f1", "ssh-rsa A", None), NEW_YEAR)
 
-    path = f"/v1/users/{ACCOUNT}:importSshPublicKey?projectId=p&regions=us-central2&alt=json"
+    path = f"/v1/users/{ACCOUNT}:importSshPublicKey?projectId=p&regions=us-central2"
     end = {"expirationTimeUsec": "1767225600000000"}
     assert [(request.method, request.path, request.body) for request in server.received] == [
         ("POST", path, {"key": "ssh-rsa A"}),
         ("POST", path, {"key": "ssh-rsa A", **end}),
-        ("PATCH", f"/v1/users/{ACCOUNT}/sshPublicKeys/f1?updateMask=expirationTimeUsec&alt=json", end),
+        ("PATCH", f"/v1/users/{ACCOUNT}/sshPublicKeys/f1?updateMask=expirationTimeUsec", end),
     ]
 
 

@@ -121,7 +121,7 @@ def test_services_are_listed_if_batch_get_is_unsupported(refusal: Reply) -> None
     assert [request.path for request in server.received] == [
         f"{BATCH}&fields=services(name,state)",
         f"{line}{fields}",
-        f"{line}&pageToken=t{fields}",
+        f"{line}{fields}&pageToken=t",
     ]
 
 

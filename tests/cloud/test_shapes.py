@@ -119,7 +119,7 @@ def read_node(data: Any) -> Any:
     shown = (
         node_rows([node], NOW),
         list(node_details(node, NOW)),
-        node_json(node, sandbox=False),
+        node_json(node),
         spec.differences(node),
     )
     return properties(node), spec.to_api(), json.dumps(spec.to_json()), shown

@@ -71,6 +71,7 @@ def test_resolve_highest_source_wins_and_is_recorded(step: int) -> None:
 def test_resolve_without_sources_has_only_defaults() -> None:
     assert {spec.key: str(setting.value) for spec, setting in of() if setting} == {
         "sandbox": "false",
+        "token_cache": "true",
         "trust_project_file": "false",
         "ssh_keep": "5m",
         "timeout": "30m",

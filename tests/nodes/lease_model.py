@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 
 from tpuctl.errors import OutcomeUnknownError, PreconditionFailedError
 from tpuctl.names import NodeName
-from tpuctl.nodes.lease import LeaseOwner, LeasePolicy, LeaseRecord, StoredLease
+from tpuctl.nodes.lease import Lease, LeaseOwner, LeasePolicy, LeaseRecord
 
 NAME = NodeName("p", "us-central2-b", "trainer")
 POLICY = LeasePolicy()
@@ -98,7 +98,7 @@ class Actor:
         self.pause()
 
     # The actor's store.
-    def read(self, name: NodeName) -> StoredLease | None:
+    def read(self, name: NodeName) -> Lease | None:
         assert name == NAME
         self.pause()
         found = self.model.stored()
@@ -163,13 +163,13 @@ class Model:
         self.drawn += 1
         return self.schedule[self.drawn - 1] if self.drawn <= len(self.schedule) else 0
 
-    def stored(self) -> StoredLease | None:
+    def stored(self) -> Lease | None:
         if self.record is None:
             return None
         owner = self.record.owner
         is_alive = any(actor.identity.owner == owner and not actor.has_ended for actor in self.actors)
         alive = is_alive if self.detects_dead else None
-        return StoredLease(self.record, str(self.version), self.time - self.written, alive)
+        return Lease(self.record, str(self.version), self.time - self.written, alive)
 
     def swap(self, record: LeaseRecord | None, expected: str | None) -> bool:
         if (str(self.version) if self.record else None) != expected:

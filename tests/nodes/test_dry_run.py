@@ -50,36 +50,36 @@ B = "--zone us-central2-b --project sandbox"
     [
         (
             ("up", "new", *NEW),
-            ["1. create new in us-central2-b: there is none yet", "POST …/us-central2-b/nodes?nodeId=new&alt=json"],
+            ["1. create new in us-central2-b: there is none yet", "POST …/us-central2-b/nodes?nodeId=new"],
             [(f"tpu-vm create new {B} --accelerator-type=v4-8 --version=tpu-ubuntu2204-base --spot --labels=team=vision "
              "'--metadata=token=<hidden: 6 bytes>'")],
         ),
         (
             ("create", "new", *NEW),
-            ["1. create new in us-central2-b: requested", "POST …/us-central2-b/nodes?nodeId=new&alt=json"],
+            ["1. create new in us-central2-b: requested", "POST …/us-central2-b/nodes?nodeId=new"],
             [(f"tpu-vm create new {B} --accelerator-type=v4-8 --version=tpu-ubuntu2204-base --spot --labels=team=vision "
              "'--metadata=token=<hidden: 6 bytes>'")],
         ),
         (
             ("up", "stopped"),
-            ["1. start stopped in us-central2-b: it is STOPPED", "POST …/us-central2-b/nodes/stopped:start?alt=json"],
+            ["1. start stopped in us-central2-b: it is STOPPED", "POST …/us-central2-b/nodes/stopped:start"],
             [f"tpu-vm start stopped {B}"],
         ),
         (
             ("start", "stopped", "demo"),
-            ["1. start stopped in us-central2-b: requested", "POST …/us-central2-b/nodes/stopped:start?alt=json"],
+            ["1. start stopped in us-central2-b: requested", "POST …/us-central2-b/nodes/stopped:start"],
             [f"tpu-vm start stopped {B}"],
         ),
         (
             ("stop", "stopped", "demo"),
-            ["1. stop demo in us-central2-b: requested", "POST …/us-central2-b/nodes/demo:stop?alt=json"],
+            ["1. stop demo in us-central2-b: requested", "POST …/us-central2-b/nodes/demo:stop"],
             [f"tpu-vm stop demo {B}"],
         ),
         (("stop", "stopped"), ["nothing to do"], []),
         (
             ("reset", "demo"),
-            ["1. stop demo in us-central2-b: requested", "POST …/us-central2-b/nodes/demo:stop?alt=json",
-             "2. start demo in us-central2-b: requested", "POST …/us-central2-b/nodes/demo:start?alt=json"],
+            ["1. stop demo in us-central2-b: requested", "POST …/us-central2-b/nodes/demo:stop",
+             "2. start demo in us-central2-b: requested", "POST …/us-central2-b/nodes/demo:start"],
             [f"tpu-vm stop demo {B}", f"tpu-vm start demo {B}"],
         ),
         (
@@ -89,21 +89,21 @@ B = "--zone us-central2-b --project sandbox"
         ),
         (
             ("down", "demo", "owned"),
-            ["1. delete demo in us-central2-b: the v4-8 node (READY)", "DELETE …/us-central2-b/nodes/demo?alt=json",
+            ["1. delete demo in us-central2-b: the v4-8 node (READY)", "DELETE …/us-central2-b/nodes/demo",
              "2. delete owned in us-central2-b: the queued resource `request` (ACTIVE) with the v4-8 node (READY)",
-             "DELETE …/us-central2-b/queuedResources/request?force=true&alt=json"],
+             "DELETE …/us-central2-b/queuedResources/request?force=true"],
             [f"tpu-vm delete demo {B} --quiet", f"queued-resources delete request {B} --force --quiet"],
         ),
         (
             ("delete", "demo"),
-            ["1. delete demo in us-central2-b: the v4-8 node (READY)", "DELETE …/us-central2-b/nodes/demo?alt=json"],
+            ["1. delete demo in us-central2-b: the v4-8 node (READY)", "DELETE …/us-central2-b/nodes/demo"],
             [f"tpu-vm delete demo {B} --quiet"],
         ),
         (
             ("update", "demo", "--labels", "b=2", "--remove-labels", "a", "--tags", "new", "--remove-tags", "old",
              "--metadata", "^:^token=new:other=a,b", "--description", "d e"),
             ["1. update demo in us-central2-b: labels, tags, metadata, description",
-             "PATCH …/us-central2-b/nodes/demo?updateMask=labels%2Ctags%2Cmetadata%2Cdescription&alt=json"],
+             "PATCH …/us-central2-b/nodes/demo?updateMask=labels,tags,metadata,description"],
             [(f"tpu-vm update demo {B} --update-labels=b=2 --remove-labels=a "
              "'--update-metadata=token=<hidden: 3 bytes>,other=<hidden: 3 bytes>' "
              "--add-tags=new --remove-tags=old '--description=d e'")],
@@ -166,7 +166,7 @@ def test_dry_run_in_json_is_an_array_of_steps(tpuctl: Console, fleet: Sandbox, f
         "reason": "there is none yet",
         "request": {
             "method": "POST",
-            "url": f"{origin}/v2/projects/sandbox/locations/us-central2-b/nodes?nodeId=new&alt=json",
+            "url": f"{origin}/v2/projects/sandbox/locations/us-central2-b/nodes?nodeId=new",
         },
         "gcloud": [
             (

@@ -54,7 +54,7 @@ def test_hook_output_on_a_redrawn_screen_is_forwarded(tmp_path: Path) -> None:
     streams = StandardStreams(io.StringIO(), io.StringIO(), screen, stderr_is_terminal=True)
     app = App(Invocation((), {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TERM": "xterm"}, streams, tmp_path))
     app.set_options({})
-    run = build_hooks(app, {"on_preempt": "echo 'hel\033[2Jlo'; echo two"})
+    run = build_hooks(app, {EventKind.PREEMPTED: "echo 'hel\033[2Jlo'; echo two"})
 
     run(event())
 

@@ -6,6 +6,7 @@ The rules are the real ones, and so is `Leases`; the store and the cloud are `le
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from random import Random
 
@@ -18,14 +19,13 @@ from tpuctl.clock import Clock
 from tpuctl.errors import ConflictError, ServiceUnavailableError
 from tpuctl.names import NodeName
 from tpuctl.nodes.lease import (
+    Lease,
     LeaseError,
     LeaseKeeper,
     LeaseOwner,
     LeasePolicy,
     LeaseRecord,
     LeaseStore,
-    StoredLease,
-    tombstone_record,
 )
 
 FAILURES = (ServiceUnavailableError, ConflictError, LeaseError)
@@ -57,7 +57,7 @@ class EndsAtOnce(LeaseKeeper):
     def end(self, name: NodeName, by: str, *, notify: Callable[[str], None]) -> None:
         notify(by)
         found = self._store.read(name)
-        self._swap(name, tombstone_record(self._identity, by, self._clock.now(), self.policy), found)
+        self._swap(name, replace(self._record(by), ended="2026-01-01T00:00:00Z"), found)
 
 
 class RemovesTheTombstone(LeaseKeeper):
@@ -73,7 +73,7 @@ class RemovesTheTombstone(LeaseKeeper):
 class TakesWithoutComparing(LeaseKeeper):
     """Overwrites any version."""
 
-    def _swap(self, name: NodeName, record: LeaseRecord, found: StoredLease | None) -> bool:
+    def _swap(self, name: NodeName, record: LeaseRecord, found: Lease | None) -> bool:
         return super()._swap(name, record, self._store.read(name) if found else None)
 
 
@@ -104,7 +104,7 @@ def watcher(make: Maker, *, force_lease: bool = False) -> Callable[[Actor], None
         for _ in range(3):
             try:
                 found = leases.acquire(NAME, "watch", force_lease=force_lease)
-                if found is not None and found.ended:
+                if found is not None and found.record.ended:
                     return
                 if found is None:
                     watch(actor, leases)

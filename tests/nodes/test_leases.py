@@ -15,9 +15,10 @@ from tests.conftest import Sandbox
 from tpuctl.clock import ManualClock
 from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, TransportOptions
 from tpuctl.cloud.storage import StorageClient
+from tpuctl.durations import format_timestamp
 from tpuctl.errors import AccessError, ConflictError, NotFoundError
 from tpuctl.names import BucketPath, NodeName
-from tpuctl.nodes.lease import BucketLeaseStore, Lease, LeaseEnd, LeaseError, LeaseKeeper, LeaseOwner, LocalLeaseStore
+from tpuctl.nodes.lease import BucketLeaseStore, Lease, LeaseError, LeaseKeeper, LeaseOwner, LocalLeaseStore
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.http_server import open_server
 from tpuctl.sandbox.in_process import SandboxHttp
@@ -25,8 +26,11 @@ from tpuctl.sandbox.in_process import SandboxHttp
 PLACE = BucketPath.parse("gs://data/leases")
 NAME = NodeName("p", "us-central2-b", "trainer")
 ADA, BOB = LeaseOwner("ada", 1, "a"), LeaseOwner("bob", 2, "b")
-HELD = Lease("watch on ada pid 1", "watch", timedelta(seconds=30))
 Maker = Callable[[LeaseOwner], LeaseKeeper]
+
+
+def shown(found: Lease | None) -> str:
+    return f"{found} for {found.record.purpose}" if found else "free"
 
 
 @contextmanager
@@ -83,8 +87,12 @@ def test_second_process_gets_the_name_of_the_holder(make: Maker, clock: ManualCl
     assert ada.acquire(NAME, "watch") is None
     clock.sleep(timedelta(seconds=30))
 
-    assert (ada.holder(NAME), bob.holder(NAME), bob.acquire(NAME, "up")) == (None, HELD, HELD)
-    assert str(HELD) == "`watch on ada pid 1` holds the lease, renewed 30s ago"
+    held = "`watch on ada pid 1` holds the lease, renewed 30s ago for watch"
+    assert [shown(found) for found in (ada.holder(NAME), bob.holder(NAME), bob.acquire(NAME, "up"))] == [
+        "free",
+        held,
+        held,
+    ]
     assert (bob.renew(NAME), bob.begin(NAME, "create")) == (False, False)
     bob.release(NAME)
     assert ada.begin(NAME, "create")
@@ -101,7 +109,7 @@ def test_renewed_lease_stays_with_its_holder(make: Maker, clock: ManualClock) ->
         clock.sleep(timedelta(seconds=45))
         assert ada.renew(NAME)
 
-    assert bob.acquire(NAME, "watch") == Lease("watch on ada pid 1", "watch", timedelta())
+    assert shown(bob.acquire(NAME, "watch")) == "`watch on ada pid 1` holds the lease, renewed 0s ago for watch"
 
 
 def test_lease_in_a_bucket_expires_exactly_after_its_ttl(shared: Maker, clock: ManualClock) -> None:
@@ -110,7 +118,8 @@ def test_lease_in_a_bucket_expires_exactly_after_its_ttl(shared: Maker, clock: M
     ada.begin(NAME, "create")
 
     clock.sleep(timedelta(seconds=119))
-    assert bob.acquire(NAME, "watch") == Lease("watch on ada pid 1", "watch", timedelta(seconds=119), acting="create")
+    held = "`watch on ada pid 1` holds the lease, about to create, renewed 1m59s ago for watch"
+    assert shown(bob.acquire(NAME, "watch")) == held
     clock.sleep(timedelta(seconds=1))
     assert bob.acquire(NAME, "watch") is None
     assert (ada.begin(NAME, "create"), ada.renew(NAME)) == (False, False)
@@ -146,9 +155,12 @@ def test_tombstone_of_down_is_removed_only_on_user_request(make: Maker, clock: M
 
     bob.end(NAME, "down", notify=lambda _: None)
 
-    ended = Lease("down on bob pid 2", "down", timedelta(), ended=LeaseEnd("down", "down on bob pid 2", at))
-    assert (ada.begin(NAME, "create"), ada.acquire(NAME, "watch"), ada.holder(NAME)) == (False, ended, ended)
-    assert str(ended) == "`down` ended it 0s ago (down on bob pid 2)"
+    ended = "`down` ended it 0s ago (down on bob pid 2) for down"
+    refused = ada.begin(NAME, "create")
+    found = ada.acquire(NAME, "watch")
+    assert (refused, shown(found), shown(ada.holder(NAME))) == (False, ended, ended)
+    assert found is not None
+    assert found.record.ended == format_timestamp(at)
     clock.sleep(timedelta(days=1))
     assert ada.acquire(NAME, "watch") is not None
     assert ada.acquire(NAME, "up") is None
@@ -226,6 +238,6 @@ def test_killed_process_frees_the_node_at_once(tmp_path: Path, local: Maker, clo
         ada.kill()
 
     assert found is not None
-    assert (found.who, found.acting) == (f"watch on ada pid {ada.pid}", "create")
+    assert (found.record.who, found.record.acting) == (f"watch on ada pid {ada.pid}", "create")
     assert bob.acquire(NAME, "up") is None
     assert len([*(tmp_path / "leases" / ".processes").iterdir()]) == 1

@@ -16,14 +16,14 @@ from tests.workers.holding import holding
 from tpuctl.errors import RemoteCommandError
 from tpuctl.models.node import Node
 from tpuctl.nodes.conditions import SshAnswer, StartupState, WorkerSnapshot
-from tpuctl.nodes.ssh_workers import SetupResult, SshSettings, SshWorkers
+from tpuctl.nodes.ssh_workers import SetupResult, SshWorkers
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
+from tpuctl.sandbox.guests import find_worker
 from tpuctl.sandbox.sshd import proxy_command
 from tpuctl.sandbox.sshd.guest import StartupProgress as Stands
 from tpuctl.sandbox.sshd.guest import startup_progress
 from tpuctl.sandbox.state import SandboxState
-from tpuctl.sandbox.worker_access import find_worker
 from tpuctl.ssh.keys import ensure_key, metadata_key_line
 
 PATIENCE = timedelta(seconds=20)
@@ -32,14 +32,12 @@ LINE = "tpuctl-worker startup=done about=- chips=4 holders=-"
 
 def workers_of(sandbox_state: SandboxState, home: Path) -> SshWorkers:
     return SshWorkers(
-        SshSettings(
-            login=getuser(),
-            home=home,
-            key=None,
-            known_hosts=home / "known_hosts",
-            guest_attributes=lambda name, worker: (),  # noqa: ARG005  # nothing is published
-            proxy_command=lambda node, worker: proxy_command(sandbox_state.path, node.endpoints[worker].address or ""),
-        )
+        login=getuser(),
+        home=home,
+        key_file=None,
+        known_hosts=home / "known_hosts",
+        guest_attributes=lambda name, worker: (),  # noqa: ARG005  # nothing is published
+        proxy_command=lambda node, worker: proxy_command(sandbox_state.path, node.endpoints[worker].address or ""),
     )
 
 

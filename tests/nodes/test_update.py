@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tpuctl.clock import ManualClock
+from tpuctl.cloud.tpu import TpuClient
 from tpuctl.errors import ConflictError, TimedOutError, TpuctlError
 from tpuctl.models.operation import Operation, OperationError
 from tpuctl.names import NodeName
@@ -114,7 +115,7 @@ def test_update_in_a_wrong_state_is_a_conflict(tpuctl: Console, sandbox: Sandbox
     assert "hint:" in err
 
 
-class Service:
+class Service(TpuClient):
     """A service whose update takes 10 s, and fails or not."""
 
     def __init__(self, clock: ManualClock, error: OperationError | None = None) -> None:

@@ -125,15 +125,13 @@ def test_details_of_a_node() -> None:
 
 
 def test_json_of_a_node_has_the_fields_of_the_api_and_more() -> None:
-    assert node_json(node(), sandbox=True) == {
+    assert node_json(node()) == {
         **node().raw,
         "nodeId": "trainer",
         "zone": "us-central2-b",
         "project": "p",
         "workers": 2,
-        "sandbox": True,
     }
-    assert "sandbox" not in node_json(node(), sandbox=False)
 
 
 def test_ended_requests_with_quota_are_reported() -> None:

@@ -6,7 +6,6 @@ of calls and logins.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import stat
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     import click
 
     from tpuctl.check.findings import CheckReport
+    from tpuctl.check.gate import PreflightCheck
     from tpuctl.clock import Clock
     from tpuctl.cloud.endpoint import HttpProxy, TransportOptions
     from tpuctl.cloud.projects import ComputeClient, OsLoginClient
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tpuctl.models.events import NodeEvent
     from tpuctl.models.node import Node
     from tpuctl.names import NodeReference
-    from tpuctl.nodes.context import ActionContext, CreationCheck
+    from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.journal import Journal
     from tpuctl.nodes.key_authorization import KeyAuthorizer
     from tpuctl.nodes.lease import LeaseKeeper
@@ -307,12 +307,12 @@ class App:
         with Progress(self.terminal, self.clock, events=stream, lasting=lasting) as progress:
             yield progress
 
-    def context(self, tell: Callable[[NodeEvent], None], *, preflight: CreationCheck | None = None) -> ActionContext:
+    def context(self, tell: Callable[[NodeEvent], None], *, preflight: PreflightCheck | None = None) -> ActionContext:
         """Return the context of actions; `tell` receives each event, `preflight` checks nodes before they are created."""
         from random import Random  # noqa: PLC0415  # not needed by --help
 
         from tpuctl.config.settings import SourceKind  # noqa: PLC0415  # not needed by --help
-        from tpuctl.nodes.context import ActionContext  # noqa: PLC0415  # not needed by --help
+        from tpuctl.nodes.actuator import ActionContext  # noqa: PLC0415  # not needed by --help
 
         # The keys that describe a node and have their value from the project file, not from a flag or variable.
         keys = ("project", "zone", "type", "version", "tier", "network", "subnetwork", "service_account")
@@ -611,7 +611,7 @@ def http_access(app: App) -> tuple[Callable[[], Any], str | None]:
         return _with_tracing(app, lambda: SandboxHttp(sandbox)), None
     text = app.settings.text("endpoint")
     named = ApiEndpoint.parse(text) if text else None
-    factory = HttpFactory(transport_options(app), credentials=lambda: load_credentials(app), endpoint=named)
+    factory = HttpFactory(transport_options(app), credentials=lambda: cached_credentials(app), endpoint=named)
     app.on_close(factory.close)
     return _with_tracing(app, factory), text
 
@@ -619,7 +619,7 @@ def http_access(app: App) -> tuple[Callable[[], Any], str | None]:
 def ssh_workers(app: App) -> SshWorkers:
     """Return the ssh access to workers. The sandbox has its own key, so that `~/.ssh` stays unchanged."""
     from tpuctl.app.ssh_options import build_router  # noqa: PLC0415  # most commands reach no worker
-    from tpuctl.nodes.ssh_workers import SshSettings, SshWorkers  # noqa: PLC0415  # most commands reach no worker
+    from tpuctl.nodes.ssh_workers import SshWorkers  # noqa: PLC0415  # most commands reach no worker
 
     served, router = served_sandbox_proxy(app), build_router(app)
     if app.is_sandbox or served:
@@ -634,21 +634,16 @@ def ssh_workers(app: App) -> SshWorkers:
         def proxy(node: Node, worker: int) -> str | None:
             return proxy_command(sandbox.path, node.endpoints[worker].address or "")
 
-    authorizer = key_authorization(app)
     return SshWorkers(
-        SshSettings(
-            login=metadata_login(app),
-            home=key_folder(app),
-            key=app.settings.path("ssh_key"),
-            known_hosts=app.state_folder / "known_hosts",
-            guest_attributes=app.client.guest_attributes,
-            proxy_command=proxy,
-            obstacle=_no_sshd if app.is_sandbox or served else lambda: None,
-            reach=router,
-            os_login=authorizer.os_login,
-            needs_entry=authorizer.needs_entry,
-            expires=lambda: key_expiry(app),
-        )
+        login=metadata_login(app),
+        home=key_folder(app),
+        key_file=app.settings.path("ssh_key"),
+        known_hosts=app.state_folder / "known_hosts",
+        guest_attributes=app.client.guest_attributes,
+        proxy_command=proxy,
+        missing=_no_sshd if app.is_sandbox or served else lambda: None,
+        router=router,
+        authorizer=key_authorization(app),
     )
 
 
@@ -680,7 +675,7 @@ def _quota_project(app: App) -> str | None:
 def load_credentials(app: App, *, gcloud_token: Callable[[], str] | None = None) -> Any:  # google-auth's credentials
     """Return the credentials of all calls; `gcloud_token` replaces the call of gcloud for a token."""
     from tpuctl.cloud import credentials  # noqa: PLC0415  # google-auth costs 40 ms
-    from tpuctl.cloud.transport import AuthRequest  # noqa: PLC0415  # httplib2 costs 95 ms
+    from tpuctl.cloud.transport import AuthRequest  # noqa: PLC0415  # not needed by --help
     from tpuctl.config import sources  # noqa: PLC0415  # not needed by --help
 
     environ = app.invocation.environ
@@ -692,6 +687,19 @@ def load_credentials(app: App, *, gcloud_token: Callable[[], str] | None = None)
         quota_project=_quota_project(app),
         request=AuthRequest(transport_options(app)),
     )
+
+
+def cached_credentials(app: App) -> Any:  # google-auth's credentials, or what stands in for them
+    """Return the credentials of all calls, which use the token that an earlier command has cached."""
+    from tpuctl.cloud.token_cache import CachedCredentials  # noqa: PLC0415  # not needed by --help
+    from tpuctl.config import sources  # noqa: PLC0415  # not needed by --help
+
+    environ = app.invocation.environ
+    source = sources.adc_path(environ)
+    # Without a file of credentials, gcloud and the metadata server cache the token.
+    if app.settings.text("impersonate_service_account") or not app.settings.is_on("token_cache") or not source.exists():
+        return load_credentials(app)
+    return CachedCredentials(source, state_folder(environ) / "tokens", lambda: load_credentials(app))
 
 
 def _proxy_of_gcloud(settings: Settings) -> HttpProxy | None:
@@ -749,7 +757,7 @@ class _TracedHttp:
 
 
 # Reserved for network tests (RFC 2544): no machine of a real cloud has such an address.
-_SANDBOX_NETWORK = ipaddress.ip_network("198.18.0.0/15")
+_SANDBOX_NETWORK = "198.18.0.0/15"
 
 
 def served_sandbox_proxy(app: App) -> Callable[[Node, int], str | None] | None:
@@ -764,7 +772,7 @@ def served_sandbox_proxy(app: App) -> Callable[[Node, int], str | None] | None:
     def proxy(node: Node, worker: int) -> str | None:
         address = node.endpoints[worker].address or ""
         try:
-            is_sandbox_worker = ipaddress.ip_address(address) in _SANDBOX_NETWORK
+            is_sandbox_worker = ipaddress.ip_address(address) in ipaddress.ip_network(_SANDBOX_NETWORK)
         except ValueError:
             return None
         return proxy_command(state_file, address) if is_sandbox_worker else None
@@ -844,7 +852,7 @@ def open_journal(app: App) -> Journal:
 def key_authorization(app: App) -> KeyAuthorizer:
     """Return what finds out whether a node has our key, and adds it. Nothing is sent yet."""
     from tpuctl.cloud.projects import ComputeClient  # noqa: PLC0415  # most commands reach no worker
-    from tpuctl.nodes.key_authorization import KeyAuthorizer, KeyServices  # noqa: PLC0415  # most commands reach no worker
+    from tpuctl.nodes.key_authorization import KeyAuthorizer  # noqa: PLC0415  # most commands reach no worker
     from tpuctl.ssh.keys import OsLoginCache  # noqa: PLC0415  # most commands reach no worker
 
     def compute() -> ComputeClient:
@@ -852,15 +860,12 @@ def key_authorization(app: App) -> KeyAuthorizer:
         return ComputeClient(factory, app.clock, endpoint=endpoint)
 
     setting = app.settings["user"]
-    services = KeyServices(
+    return KeyAuthorizer(
         projects=compute,
         profiles=lambda: _os_login(app),
-        account=lambda: caller_account(app),
+        caller=lambda: caller_account(app),
         remembered=OsLoginCache(app.state_folder / "os-login.json", app.clock),
         clock=app.clock,
-    )
-    return KeyAuthorizer(
-        services,
         login=check_login(str(setting.value)) if setting else None,
         expires=lambda: key_expiry(app),
         notify=app.terminal.note,
@@ -903,7 +908,7 @@ def caller_account(app: App) -> str | None:
     from tpuctl.cloud.endpoint import ApiEndpoint  # noqa: PLC0415  # not needed by --help
 
     if app.is_sandbox or served_sandbox_proxy(app):
-        from tpuctl.sandbox.worker_access import OS_LOGIN_ACCOUNT  # noqa: PLC0415  # only for the sandbox
+        from tpuctl.sandbox.guests import OS_LOGIN_ACCOUNT  # noqa: PLC0415  # only for the sandbox
 
         return OS_LOGIN_ACCOUNT
     gcloud_account = app.settings.text("account")
@@ -914,7 +919,7 @@ def caller_account(app: App) -> str | None:
         return gcloud_account
 
     from tpuctl.cloud.credentials import GcloudCredentials, account_of  # noqa: PLC0415  # google-auth costs 40 ms
-    from tpuctl.cloud.transport import AuthRequest  # noqa: PLC0415  # httplib2 costs 95 ms
+    from tpuctl.cloud.transport import AuthRequest  # noqa: PLC0415  # not needed by --help
 
     # The identity is known without another token of gcloud.
     credentials = load_credentials(app, gcloud_token=lambda: "unused")

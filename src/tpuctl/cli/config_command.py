@@ -18,7 +18,7 @@ from tpuctl.app.options import CLOUD_OPTIONS, CommandGroup, cli_command
 from tpuctl.check.facts import parse_bucket_use
 from tpuctl.cloud.endpoint import ApiEndpoint
 from tpuctl.config import sources
-from tpuctl.config.settings import SETTINGS, ValueKind, as_items, as_pairs, check_setting_value, masked_value
+from tpuctl.config.settings import SETTINGS, ValueKind, as_items, as_pairs, masked_value, parse_setting
 from tpuctl.config.sources import (
     PROJECT_FILE_NAME,
     check_startup_script,
@@ -276,7 +276,7 @@ def check_setting(key: str, value: str, *, file: Path) -> str | None:
     number, a duration, one of several words) is checked by `settings`.
     """
     try:
-        check_setting_value(SETTINGS[key], value)
+        parse_setting(SETTINGS[key], value)
     except ValueError:
         return None  # `settings` reports that when it sets the value
     if not value:

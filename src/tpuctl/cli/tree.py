@@ -13,7 +13,7 @@ from tpuctl.app.options import LazyGroup
 _SECTIONS = {
     "Nodes": {
         "up": ("tpuctl.nodes.commands.up", "Create, start or repair nodes, and wait until they are usable."),
-        "down": ("tpuctl.nodes.commands.down", "Delete nodes and queued resources; succeeds if they are gone."),
+        "down": ("tpuctl.nodes.commands.changes:down", "Delete nodes and queued resources; succeeds if they are gone."),
         "list": ("tpuctl.nodes.commands.list_nodes", "List nodes in all zones."),
         "status": ("tpuctl.nodes.commands.status", "Show all details of nodes."),
         "check": ("tpuctl.check.commands.check", "Check type, quota, data and permissions before a node costs money."),
@@ -22,10 +22,10 @@ _SECTIONS = {
         "watch": ("tpuctl.nodes.commands.watch", "Keep nodes usable: recreate preempted ones, repair broken ones."),
         "history": ("tpuctl.nodes.commands.history", "Show the states, repairs and preemptions of a node."),
         "reset": ("tpuctl.nodes.commands.reset", "Restart a node, keeping its boot disk."),
-        "start": ("tpuctl.nodes.commands.start", "Start stopped nodes."),
-        "stop": ("tpuctl.nodes.commands.stop", "Stop nodes, keeping their boot disks."),
+        "start": ("tpuctl.nodes.commands.changes:start", "Start stopped nodes."),
+        "stop": ("tpuctl.nodes.commands.changes:stop", "Stop nodes, keeping their boot disks."),
         "create": ("tpuctl.nodes.commands.create", "Create a node; fails if it exists."),
-        "delete": ("tpuctl.nodes.commands.delete", "Delete nodes; fails if they do not exist."),
+        "delete": ("tpuctl.nodes.commands.changes:delete", "Delete nodes; fails if they do not exist."),
         "update": ("tpuctl.nodes.commands.update", "Change a node's labels, tags, metadata or description."),
     },
     "Workers": {
@@ -50,8 +50,8 @@ _SECTIONS = {
     "More": {
         "doctor": ("tpuctl.doctor.command", "Find problems on this machine, in the project, and on a node."),
         "bundle": ("tpuctl.support.command", "Collect a support bundle in one file, without secrets."),
-        "types": ("tpuctl.nodes.commands.types", "List the accelerator types offered in each zone."),
-        "versions": ("tpuctl.nodes.commands.versions", "List the runtime versions offered in a zone."),
+        "types": ("tpuctl.nodes.commands.catalogue:types", "List the accelerator types offered in each zone."),
+        "versions": ("tpuctl.nodes.commands.catalogue:versions", "List the runtime versions offered in a zone."),
         "config": ("tpuctl.cli.config_command", "Show and change settings."),
         "trust": ("tpuctl.app.trust", "Review a project's tpuctl.yaml and trust it."),
         "sandbox": (

@@ -1,28 +1,24 @@
 """The only HTTP: typed clients of Google's APIs. Nothing above this package knows a URL, a discovery document or a version.
 
-Imports `models`, the base, and `explain.messages`, which classifies the texts of refusals. googleapiclient, httplib2 and
-google-auth are imported here only.
+Imports `models`, the base, and `explain.messages`, which classifies the texts of refusals. google-auth is imported here only.
 
-Start with `requests.py`: `ApiCaller` sends one call, `decide_retry` (pure) says whether it may be sent again, `ApiClient`
-is the base class of the clients: `tpu.py`, `storage.py`, `projects.py` (also Compute Engine and OS Login). `transport.py`
-holds the http objects, `endpoint.py` what they are made of, `credentials.py` the tokens, `errors.py` all failures.
+Start with `requests.py`: `ApiClient` is the base class of the clients (`tpu.py`, `storage.py`, `projects.py`, which has
+Compute Engine and OS Login too). It builds a request from Google's discovery documents and sends it; `decide_retry` (pure)
+says whether it may be sent again. `transport.py` holds the http objects, `endpoint.py` what they are made of,
+`credentials.py` the tokens, `errors.py` all failures.
 
 **Nothing is changed twice.** A change is sent again only if it certainly was not carried out (`NotSentError`, a rate
-limit). If its answer is lost (`AnswerLostError`), `send_and_confirm` and `create_once` (`tpu.py`) read the resource before
-anything else happens, and raise `OutcomeUnknownError` if that fails too. An answer that does not fit its declared shape is
-a `GarbledAnswerError`: retried like a lost answer, and never taken for an absence. Only a 404 from the API itself means
+limit). If its answer is lost (`AnswerLostError`), the resource is read before anything else happens, and
+`OutcomeUnknownError` is raised if that fails too. An answer that does not fit its declared shape is a
+`GarbledAnswerError`: retried like a lost answer, and never taken for an absence. Only a 404 from the API itself means
 that a resource does not exist.
-
-**Reads do without Google's library.** It takes 90 ms to import, and up to 40 ms to read the discovery document of one API.
-A request that only reads is a `PlainRequest`: sent, retried and translated as all others are. The sandbox checks both kinds
-against the discovery documents.
 
 Deadlines of calls
 ------------------
 Every call has an end. `clock.limit_cloud_calls` is a block in which calls end with a deadline. `requests.retrying` asks
 `clock.time_for_cloud_call` how long a call may take with its retries: a minute, or what is left. `transport.py` limits one
-exchange, from the DNS lookup to the last byte. Deadlines are values of a context, which threads do not share: pass
-`clock.with_current_deadlines(function)` to a thread, or each of its calls has its own minute.
+exchange, from the DNS lookup to the last byte. Deadlines are values of a context, which threads do not share: `fan_out`
+passes them on; pass `clock.with_current_deadlines(function)` to any other thread.
 
 - Fetches and changes of the loop (`NodeReconciler.within_deadline`), and the lookup of nodes before it (`within_deadline`,
   `retry_until_answered` in `nodes/commands/policy_options.py`) end with the timeout of the command, by the clock of the

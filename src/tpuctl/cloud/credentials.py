@@ -24,19 +24,16 @@ import google.auth.credentials
 from google.auth import exceptions
 
 from tpuctl.clock import SystemClock
+from tpuctl.cloud.token_cache import LONGEST_CREDENTIALS_FILE, SCOPES
 from tpuctl.errors import AccessError, CredentialsError
 from tpuctl.explain.messages import MessageOrigin, classify
 from tpuctl.files import read_regular_file
-
-SCOPES: Final = ("https://www.googleapis.com/auth/cloud-platform",)
 
 # Off Google Cloud nothing answers at that address, and often nothing refuses either.
 _METADATA_TIMEOUT_SECONDS: Final = 0.5
 _METADATA_ADDRESS: Final = "169.254.169.254"
 # google-auth renews a token almost four minutes before its end.
 _GCLOUD_TOKEN_LIFETIME: Final = timedelta(minutes=10)
-# Such a file holds a key and a few addresses.
-_LONGEST_FILE: Final = 1 << 20
 _LOGIN: Final = "run `gcloud auth application-default login`"
 
 Credentials = Any  # google.auth.credentials.Credentials, or anything that behaves so
@@ -149,7 +146,7 @@ def _find_credentials(
 def _credentials_from_file(path: Path, request: Any, *, source: str) -> Credentials:
     try:
         # google-auth would block on a pipe, and read an endless device.
-        read_regular_file(path, longest=_LONGEST_FILE)
+        read_regular_file(path, longest=LONGEST_CREDENTIALS_FILE)
         with warnings.catch_warnings():
             # Both are advice for developers: validate external files, and set a quota project.
             warnings.filterwarnings("ignore", message="The load_credentials_from_file method is deprecated")

@@ -1,7 +1,6 @@
 """The way to the APIs: endpoint, hosts that may receive an access token, proxy, options and factory of http objects.
 
-Nothing is sent from here. The http objects are in `transport.py`, which takes 95 ms to import: the factory imports it with the
-first of them.
+Nothing is sent from here. The http objects are in `transport.py`, which the factory imports with the first of them.
 """
 
 from __future__ import annotations
@@ -200,7 +199,7 @@ class TransportOptions:
 
 
 class HttpFactory:
-    """Creates one http object for each thread."""
+    """Creates an http object for each thread. That of a thread that has ended is reused, with its open connections."""
 
     def __init__(
         self,
@@ -214,26 +213,28 @@ class HttpFactory:
         is_loopback = endpoint is not None and endpoint.is_loopback
         self._credentials = functools.cache(credentials) if credentials and not is_loopback else None
         self._endpoint = endpoint
-        self._local = threading.local()
-        self._made: list[Http] = []
+        self._by_thread: dict[threading.Thread, Http] = {}
         self._lock = threading.Lock()
+        # For all threads: an expired token is fetched once, not once by each of them.
+        self._token_lock = threading.Lock()
 
-    def __call__(self) -> Any:  # httplib2 ships no types
+    def __call__(self) -> Http:
         """Return this thread's http object."""
-        if not hasattr(self._local, "http"):
-            from tpuctl.cloud.transport import AuthorizedHttp, Http  # noqa: PLC0415  # httplib2 takes 95 ms to import
-
-            if self._credentials is None:
-                self._local.http = Http(self._options)
-            else:
-                # One lock for all threads: an expired token is fetched once, not once by each of them.
-                self._local.http = AuthorizedHttp(
-                    self._options, self._credentials, endpoint=self._endpoint, lock=self._lock
-                )
-            self._made.append(self._local.http)
-        return self._local.http
+        thread = threading.current_thread()
+        with self._lock:
+            if thread not in self._by_thread:
+                ended = next((one for one in self._by_thread if not one.is_alive()), None)
+                self._by_thread[thread] = self._by_thread.pop(ended) if ended else self._create()
+            return self._by_thread[thread]
 
     def close(self) -> None:
         """Close the connections of all threads, also of those that have ended."""
-        for http in tuple(self._made):
+        for http in tuple(self._by_thread.values()):
             http.close()
+
+    def _create(self) -> Http:
+        from tpuctl.cloud.transport import AuthorizedHttp, Http  # noqa: PLC0415  # 25 ms, which the sandbox does not need
+
+        if self._credentials is None:
+            return Http(self._options)
+        return AuthorizedHttp(self._options, self._credentials, endpoint=self._endpoint, lock=self._token_lock)

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tpuctl.durations import format_duration, parse_http_date
 from tpuctl.errors import (
@@ -32,84 +31,65 @@ from tpuctl.errors import (
     TimedOutError,
     TpuctlError,
 )
-from tpuctl.explain.messages import Action, Classification, MessageOrigin, classify
 from tpuctl.models.operation import OperationError
 from tpuctl.shapes import ShapeError, parse_json
 
-_BY_KIND: Final[Mapping[str, type[TpuctlError]]] = MappingProxyType(
-    {
-        entry.kind: entry
-        for entry in (
-            TpuctlError,
-            AccessError,
-            AlreadyExistsError,
-            BrokenNodeError,
-            CheckFailedError,
-            ConflictError,
-            InvalidRequestError,
-            NoCapacityError,
-            NotFoundError,
-            QuotaError,
-            RemoteCommandError,
-            ServiceUnavailableError,
-            TimedOutError,
-        )
-    }
-)
+if TYPE_CHECKING:
+    from tpuctl.explain.messages import Classification
 
-_BY_CODE: Final[Mapping[int, tuple[type[TpuctlError], str]]] = MappingProxyType(
-    {
-        400: (InvalidRequestError, "check the given values; `--dry-run` shows the request"),
-        401: (CredentialsError, "run `gcloud auth application-default login`, then try again"),
-        403: (AccessError, "ask an owner of the project for the role `roles/tpu.admin`"),
-        404: (NotFoundError, "check project, zone and name; `tpuctl list` shows the nodes of all zones"),
-        407: (AccessError, "the proxy requires a user name and password: set them in `HTTPS_PROXY`"),
-        408: (ServiceUnavailableError, "try again"),
-        409: (ConflictError, "check it with `tpuctl status NODE`, then try again"),
-        412: (ConflictError, "check it with `tpuctl status NODE`, then try again"),
-        429: (QuotaError, "wait a minute and try again; `tpuctl list` shows the nodes that use quota"),
-    }
-)
+_BY_KIND: Final[Mapping[str, type[TpuctlError]]] = {
+    kind.kind: kind
+    for kind in (
+        TpuctlError,
+        AccessError,
+        AlreadyExistsError,
+        BrokenNodeError,
+        CheckFailedError,
+        ConflictError,
+        InvalidRequestError,
+        NoCapacityError,
+        NotFoundError,
+        QuotaError,
+        RemoteCommandError,
+        ServiceUnavailableError,
+        TimedOutError,
+    )
+}
+_BY_CODE: Final[Mapping[int, tuple[type[TpuctlError], str]]] = {
+    400: (InvalidRequestError, "check the given values; `--dry-run` shows the request"),
+    401: (CredentialsError, "run `gcloud auth application-default login`, then try again"),
+    403: (AccessError, "ask an owner of the project for the role `roles/tpu.admin`"),
+    404: (NotFoundError, "check project, zone and name; `tpuctl list` shows the nodes of all zones"),
+    407: (AccessError, "the proxy requires a user name and password: set them in `HTTPS_PROXY`"),
+    408: (ServiceUnavailableError, "try again"),
+    409: (ConflictError, "check it with `tpuctl status NODE`, then try again"),
+    412: (ConflictError, "check it with `tpuctl status NODE`, then try again"),
+    429: (QuotaError, "wait a minute and try again; `tpuctl list` shows the nodes that use quota"),
+}
 
 # google.rpc.Code in the order of its numbers. Operations contain the number, HTTP answers the word.
 _STATUSES: Final = (
-    "OK",
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
+    *("OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS"),
+    *("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED"),
+    *("INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED"),
 )
-_BY_STATUS: Final[Mapping[str, type[TpuctlError]]] = MappingProxyType(
-    {
-        "INVALID_ARGUMENT": InvalidRequestError,
-        "OUT_OF_RANGE": InvalidRequestError,
-        "UNIMPLEMENTED": InvalidRequestError,
-        "NOT_FOUND": NotFoundError,
-        "ALREADY_EXISTS": AlreadyExistsError,
-        "PERMISSION_DENIED": AccessError,
-        "UNAUTHENTICATED": AccessError,
-        # Code 8 in an operation is a full zone; quota is refused on the call itself [observed: skypilot, stock-outs].
-        "RESOURCE_EXHAUSTED": NoCapacityError,
-        "FAILED_PRECONDITION": ConflictError,
-        "ABORTED": ConflictError,
-        "INTERNAL": ServiceUnavailableError,
-        "UNAVAILABLE": ServiceUnavailableError,
-        "UNKNOWN": ServiceUnavailableError,
-        "DEADLINE_EXCEEDED": ServiceUnavailableError,
-    }
-)
+_BY_STATUS: Final[Mapping[str, type[TpuctlError]]] = {
+    "INVALID_ARGUMENT": InvalidRequestError,
+    "OUT_OF_RANGE": InvalidRequestError,
+    "UNIMPLEMENTED": InvalidRequestError,
+    "NOT_FOUND": NotFoundError,
+    "ALREADY_EXISTS": AlreadyExistsError,
+    "PERMISSION_DENIED": AccessError,
+    "UNAUTHENTICATED": AccessError,
+    # Code 8 in an operation is a full zone; quota is refused on the call itself [observed: skypilot, stock-outs].
+    "RESOURCE_EXHAUSTED": NoCapacityError,
+    "FAILED_PRECONDITION": ConflictError,
+    "ABORTED": ConflictError,
+    "INTERNAL": ServiceUnavailableError,
+    "UNAVAILABLE": ServiceUnavailableError,
+    "UNKNOWN": ServiceUnavailableError,
+    "DEADLINE_EXCEEDED": ServiceUnavailableError,
+}
 # Only some APIs refuse a call without a quota project.
 _NO_QUOTA_PROJECT: Final = "auth-no-quota-project"
 _RATE_LIMITS: Final = frozenset({"quota-create-rate", "quota-rate"})
@@ -154,7 +134,7 @@ def parse_refusal(code: int, headers: Mapping[str, str], content: bytes, *, now:
     )
     if code != 429:
         return refusal
-    verdict = _verdict(refusal)
+    verdict = _classify(str(refusal), refusal.reason)
     return replace(refusal, is_rate_limit=verdict is not None and verdict.id in _RATE_LIMITS)
 
 
@@ -178,11 +158,11 @@ def translate(failure: TransportError | ApiRefusedError) -> TpuctlError:
             return ServiceUnavailableError(str(failure), hint="try again; no change was made")
 
 
-def operation_error(error: OperationError, *, where: MessageOrigin = MessageOrigin.OPERATION) -> TpuctlError:
-    """Return the exception for a failed operation or queued resource."""
+def operation_error(error: OperationError) -> TpuctlError:
+    """Return the exception for a failed operation."""
     status = _STATUSES[error.code] if 0 <= error.code < len(_STATUSES) else "UNKNOWN"
     message = _one_line(error.message)
-    verdict = classify(f"{status}: {message}", where=where, reason=error.reason or None)
+    verdict = _classify(f"{status}: {message}", error.reason, where="operation")
     if verdict is not None:
         return _from_verdict(verdict, message)
     return _BY_STATUS.get(status, TpuctlError)(message or f"the operation failed with {status}")
@@ -203,7 +183,7 @@ def credential_error(error: Exception) -> TpuctlError | TransportError:
             return NotSentError(f"cannot fetch an access token: {_one_line(str(error))}")
         cause = cause.__cause__ or next((arg for arg in cause.args if isinstance(arg, BaseException)), None)
     message = _one_line(str(error.args[0]) if error.args else str(error))
-    verdict = classify(message, where=MessageOrigin.API)
+    verdict = _classify(message)
     if verdict is not None and verdict.kind == AccessError.kind:
         # Without a token no call works, even if only a permission to get one is missing.
         return _from_verdict(verdict, message, kind=CredentialsError)
@@ -227,7 +207,7 @@ def excerpt(content: bytes) -> str:
 
 
 def _refusal_error(refusal: Refusal) -> TpuctlError:
-    verdict = _verdict(refusal) if refusal.is_from_api else None
+    verdict = _classify(str(refusal), refusal.reason) if refusal.is_from_api else None
     if verdict is not None:
         return _from_verdict(verdict, refusal.message)
     if not refusal.is_from_api and refusal.code not in {401, 403, 407, 429}:
@@ -240,14 +220,16 @@ def _refusal_error(refusal: Refusal) -> TpuctlError:
     return kind(f"{refusal.status or refusal.code}: {refusal.message}", hint=hint or None)
 
 
-def _verdict(refusal: Refusal) -> Classification | None:
-    return classify(str(refusal), where=MessageOrigin.API, reason=refusal.reason or None)
+def _classify(text: str, reason: str = "", *, where: str = "api") -> Classification | None:
+    from tpuctl.explain.messages import MessageOrigin, classify  # noqa: PLC0415  # 9 ms, only for failures
+
+    return classify(text, where=MessageOrigin(where), reason=reason or None)
 
 
 def _from_verdict(verdict: Classification, text: str, *, kind: type[TpuctlError] | None = None) -> TpuctlError:
     message = f"{verdict.meaning}: {text}" if text else verdict.meaning
     if kind is None:
-        is_useless = verdict.action is Action.FIX_AUTH and verdict.id != _NO_QUOTA_PROJECT
+        is_useless = verdict.action == "fix-auth" and verdict.id != _NO_QUOTA_PROJECT
         kind = CredentialsError if is_useless else _BY_KIND.get(verdict.kind, TpuctlError)
     return kind(message, hint="\n".join(verdict.remedy) or None, error_id=verdict.id)
 
@@ -298,7 +280,7 @@ def _query_error(failure: TransportError | ApiRefusedError, what: str, permissio
         return AccessError(f"cannot read {what}: {refusal.message}", hint=cause[1], error_id=cause[0])
     if permission and error.error_id in {None, PERMISSION_DENIED}:
         # The API may name another permission: for a request that another project pays, it is not the bucket's.
-        verdict = classify(str(refusal), where=MessageOrigin.API, reason=refusal.reason or None)
+        verdict = _classify(str(refusal), refusal.reason)
         lacking = (verdict.facts.get("permission") if verdict else None) or permission
         hint = f"ask for a role with `{lacking}` for your identity (`tpuctl config show`)"
         message = f"`{lacking}` is not allowed on {what}: {refusal.message}"

@@ -2,8 +2,6 @@
 
 `ProjectsClient` reads a project with five APIs: Resource Manager, Service Usage, Cloud Billing, Organization Policy and IAM.
 `ComputeClient` reads networks, machines, disks and quotas. `OsLoginClient` reads and adds the ssh keys of a Google account.
-Google's library is not used: it would read a discovery document for each API, for Compute Engine 3 MB in 40 ms, to build one
-URL.
 """
 
 from __future__ import annotations
@@ -14,11 +12,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote
 from uuid import UUID
 
-from tpuctl.cloud.errors import ApiRefusedError, Refusal, TransportError, operation_error, query_errors, translate
-from tpuctl.cloud.requests import SHORT_PATIENCE, ApiClient, GoogleApi, PlainRequest, all_pages, wait_until_done
+from tpuctl.cloud.errors import (
+    PERMISSION_DENIED,
+    ApiRefusedError,
+    Refusal,
+    TransportError,
+    operation_error,
+    query_errors,
+    translate,
+)
+from tpuctl.cloud.requests import SHORT_PATIENCE, ApiClient, ApiRequest
 from tpuctl.errors import (
     AccessError,
     AlreadyExistsError,
@@ -39,13 +44,12 @@ from tpuctl.models.compute_resources import (
     Subnetwork,
 )
 from tpuctl.models.operation import OPERATION, Operation
-from tpuctl.models.project import TESTED_PERMISSIONS, IamPolicy, OrgPolicy, Project, QuotaLimit
+from tpuctl.models.project import IamPolicy, OrgPolicy, Project, QuotaLimit, read_permissions
 from tpuctl.shapes import COUNT, INTEGER, ListOf, MapOf, Page, Scalar, Shape, text_matching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-_SERVICE_USAGE = "serviceusage"
 # So many can be asked for by name [API serviceusage v1, names of batchGet].
 _NAMED_AT_ONCE = 30
 _SERVICE = Shape("serviceusage.v1 GoogleApiServiceusageV1Service", {"name": str, "state": str}, required=("name",))
@@ -66,7 +70,6 @@ _QUOTA_FIELDS = (
 class ProjectsClient(ApiClient):
     """Calls the APIs about projects. A project is named by its id or its number."""
 
-    api = GoogleApi("cloudresourcemanager", "v3")
     patience = SHORT_PATIENCE
 
     def project(self, project: str) -> Project:
@@ -74,9 +77,8 @@ class ProjectsClient(ApiClient):
 
         A project that does not exist raises `AccessError` too: the API hides which projects exist [documentation].
         """
-        request = self._get(f"v3/{_name(project)}")
-        with query_errors(_words(project), "resourcemanager.projects.get"):
-            return self._caller.attempt(request, Project.from_api)
+        method, permission = "cloudresourcemanager.v3 projects.get", "resourcemanager.projects.get"
+        return self._query(method, Project.from_api, _words(project), permission, name=_name(project))
 
     def policy(self, project: str) -> IamPolicy:
         """Return the IAM policy of a project; needs resourcemanager.projects.getIamPolicy.
@@ -85,21 +87,22 @@ class ProjectsClient(ApiClient):
         """
         # For a version below 3, the service refuses policies with conditions or omits the conditions [API field text].
         body = {"options": {"requestedPolicyVersion": 3}}
-        request = PlainRequest.of(self._url(f"v3/{_name(project)}:getIamPolicy"), method="POST", body=body)
-        with query_errors(_words(project), "resourcemanager.projects.getIamPolicy"):
-            return self._caller.attempt(request, IamPolicy.from_api)
+        method, permission = "cloudresourcemanager.v3 projects.getIamPolicy", "resourcemanager.projects.getIamPolicy"
+        return self._query(method, IamPolicy.from_api, _words(project), permission, resource=_name(project), body=body)
 
     def test_permissions(self, project: str, permissions: Collection[str]) -> frozenset[str]:
         """Return which of the permissions the caller has; needs none [API cloudresourcemanager v3].
 
         For a project that does not exist, the result is empty and no error is raised.
         """
-        url = self._url(f"v3/{_name(project)}:testIamPermissions")
-        request = PlainRequest.of(url, method="POST", body={"permissions": sorted(permissions)})
-        with query_errors(_words(project), "resourcemanager.projects.get"):
-            return self._caller.attempt(
-                request, lambda data: frozenset(TESTED_PERMISSIONS.read(data).get("permissions") or ())
-            )
+        return self._query(
+            "cloudresourcemanager.v3 projects.testIamPermissions",
+            read_permissions,
+            _words(project),
+            "resourcemanager.projects.get",
+            resource=_name(project),
+            body={"permissions": sorted(permissions)},
+        )
 
     def services(self, project: str, names: Collection[str]) -> Mapping[str, bool]:
         """Return which of the services are enabled; needs serviceusage.services.get, or `.list` for more than 30.
@@ -110,14 +113,16 @@ class ProjectsClient(ApiClient):
             return {}
         enabled = self._batch_enabled(project, sorted(names)) if len(names) <= _NAMED_AT_ONCE else None
         if enabled is None:
-
-            def page(token: str | None) -> PlainRequest:
-                query = {"filter": "state:ENABLED", "pageSize": _SERVICES_PAGE, "pageToken": token}
-                query["fields"] = "services(name,state),nextPageToken"
-                return self._get(f"v1/{_name(project)}/services", service=_SERVICE_USAGE, query=query)
-
             with query_errors(_words(project), "serviceusage.services.list"):
-                enabled = all_pages(self._caller, page, _SERVICES, _service).items
+                enabled = self._pages(
+                    "serviceusage.v1 services.list",
+                    _SERVICES,
+                    _service,
+                    parent=_name(project),
+                    filter="state:ENABLED",
+                    pageSize=_SERVICES_PAGE,
+                    fields="services(name,state),nextPageToken",
+                ).items
         states = dict(enabled)
         return {name: states.get(name, False) for name in names}
 
@@ -126,15 +131,13 @@ class ProjectsClient(ApiClient):
 
         Raises `TimedOutError` after three minutes.
         """
-        url = self._url(f"v1/{_name(project)}/services/{quote(service, safe='')}:enable", service=_SERVICE_USAGE)
-        what = f"the service `{service}` in {_words(project)}"
-        with query_errors(what, "serviceusage.services.enable"):
+        name = f"{_name(project)}/services/{service}"
+        request = self._build("serviceusage.v1 services.enable", name=name, body={})
+        with query_errors(f"the service `{service}` in {_words(project)}", "serviceusage.services.enable"):
             # Enabling an enabled service is harmless.
-            begun = self._caller.attempt(PlainRequest.of(url, method="POST", body={}), OPERATION.read)
-            fetch = self._get(f"v1/{quote(str(begun.get('name')), safe='/')}", service=_SERVICE_USAGE)
-            ended = wait_until_done(
-                self._caller, begun, lambda: self._caller.attempt(fetch, OPERATION.read), what=f"enabling `{service}`"
-            )
+            begun = self._attempt(request, OPERATION.read)
+            fetch = self._build("serviceusage.v1 operations.get", name=begun["name"])
+            ended = self._wait_until_done(begun, fetch, OPERATION.read, what=f"enabling `{service}`")
         if error := Operation.from_api(ended).error:
             raise operation_error(error)
 
@@ -144,21 +147,23 @@ class ProjectsClient(ApiClient):
         A location without its own limit is not listed: the limit without a location applies [API serviceusage v1beta1].
         gcloud 528 (`alpha services quota list`) uses the same method. The API has limits of resources and of request rates.
         """
-
-        def page(token: str | None) -> PlainRequest:
-            path = f"v1beta1/{_name(project)}/services/{quote(service, safe='')}/consumerQuotaMetrics"
-            query = {"view": "BASIC", "pageSize": _PAGE_SIZE, "pageToken": token, "fields": _QUOTA_FIELDS}
-            return self._get(path, service=_SERVICE_USAGE, query=query)
-
         with query_errors(f"the quotas of `{service}` in {_words(project)}", "serviceusage.quotas.get"):
-            metrics = all_pages(self._caller, page, _METRICS, QuotaLimit.all_from_api).items
+            metrics = self._pages(
+                "serviceusage.v1beta1 services.consumerQuotaMetrics.list",
+                _METRICS,
+                QuotaLimit.all_from_api,
+                parent=f"{_name(project)}/services/{service}",
+                view="BASIC",
+                pageSize=_PAGE_SIZE,
+                fields=_QUOTA_FIELDS,
+            ).items
         return tuple(limit for limits in metrics for limit in limits)
 
     def billing(self, project: str) -> bool:
         """Return whether the project is billed; needs resourcemanager.projects.get [API cloudbilling v1, method text]."""
-        request = self._get(f"v1/{_name(project)}/billingInfo", service="cloudbilling")
-        with query_errors(f"the billing of {_words(project)}", "resourcemanager.projects.get"):
-            return self._caller.attempt(request, lambda data: bool(_BILLING.read(data).get("billingEnabled")))
+        method, permission = "cloudbilling.v1 projects.getBillingInfo", "resourcemanager.projects.get"
+        what = f"the billing of {_words(project)}"
+        return bool(self._query(method, _BILLING.read, what, permission, name=_name(project)).get("billingEnabled"))
 
     def org_policy(self, project: str, constraint: str) -> OrgPolicy:
         """Return the effective policy of a constraint, named with or without `constraints/`; needs orgpolicy.policy.get.
@@ -166,48 +171,52 @@ class ProjectsClient(ApiClient):
         This is the name of the permission in IAM roles; the documentation of the method has `orgpolicy.policies.get`.
         """
         short = constraint.removeprefix("constraints/")
-        path = f"v2/{_name(project)}/policies/{quote(short, safe='')}:getEffectivePolicy"
-        with query_errors(f"the organisation policy `{short}` of {_words(project)}", "orgpolicy.policy.get"):
-            return self._caller.attempt(self._get(path, service="orgpolicy"), OrgPolicy.from_api)
+        return self._query(
+            "orgpolicy.v2 projects.policies.getEffectivePolicy",
+            OrgPolicy.from_api,
+            f"the organisation policy `{short}` of {_words(project)}",
+            "orgpolicy.policy.get",
+            name=f"{_name(project)}/policies/{short}",
+        )
 
     def role(self, name: str) -> frozenset[str]:
         """Return the permissions of a role, predefined (`roles/…`) or custom (`projects/P/roles/…`); needs iam.roles.get.
 
         A deleted role raises `NotFoundError`: it grants no permissions [documentation].
         """
-        request = self._get(
-            f"v1/{quote(name, safe='/:')}", service="iam", query={"fields": "includedPermissions,deleted"}
-        )
-        with query_errors(f"the role `{name}`", "iam.roles.get"):
-            found = self._caller.attempt(request, _ROLE.read)
+        method = "iam.v1 roles.get" if name.startswith("roles/") else "iam.v1 projects.roles.get"
+        fields = "includedPermissions,deleted"
+        found = self._query(method, _ROLE.read, f"the role `{name}`", "iam.roles.get", name=name, fields=fields)
         if found.get("deleted"):
             raise NotFoundError(f"the role `{name}` is deleted")
         return frozenset(found.get("includedPermissions") or ())
 
     def _batch_enabled(self, project: str, names: list[str]) -> Sequence[tuple[str, bool]] | None:
         """Return the state of each service; None if the API does not support `batchGet`."""
-        query = {"names": [f"{_name(project)}/services/{name}" for name in names], "fields": "services(name,state)"}
-        request = self._get(f"v1/{_name(project)}/services:batchGet", service=_SERVICE_USAGE, query=query)
 
         def read(data: Mapping[str, Any]) -> list[tuple[str, bool]]:
             _NAMED.check(data)
             return _NAMED.items(data, _service)
 
         try:
-            with query_errors(_words(project), "serviceusage.services.get"):
-                return self._caller.attempt(request, read)
+            return self._query(
+                "serviceusage.v1 services.batchGet",
+                read,
+                _words(project),
+                "serviceusage.services.get",
+                parent=_name(project),
+                names=[f"{_name(project)}/services/{name}" for name in names],
+                fields="services(name,state)",
+            )
         except TpuctlError as error:
             cause = error.__cause__
             if isinstance(cause, ApiRefusedError) and cause.refusal.code in _NO_BATCHES:
                 return None
             raise
 
-    def _get(self, path: str, *, service: str | None = None, query: Mapping[str, Any] | None = None) -> PlainRequest:
-        return PlainRequest.of(self._url(path, service=service), query=query)
-
 
 def _name(project: str) -> str:
-    return f"projects/{quote(project, safe=':')}"
+    return f"projects/{project}"
 
 
 def _words(project: str) -> str:
@@ -262,51 +271,56 @@ _MACHINES = _ScopedPage("compute.v1 InstanceAggregatedList", "items")
 class ComputeClient(ApiClient):
     """Calls Compute Engine."""
 
-    api = GoogleApi("compute", "v1", "compute/v1/")
     patience = SHORT_PATIENCE
 
     def project_metadata(self, project: str) -> Mapping[str, str]:
         """Return the project's commonInstanceMetadata. Raises `AccessError` without `compute.projects.get`."""
-        request = self._get(project, query={"fields": "commonInstanceMetadata/items"})
+        request = self._build("compute.v1 projects.get", project=project, fields="commonInstanceMetadata/items")
 
         def read(data: Mapping[str, Any]) -> dict[str, str]:
             items = (_PROJECT.read(data).get("commonInstanceMetadata") or {}).get("items") or ()
             return {str(item["key"]): str(item.get("value", "")) for item in items}
 
-        return self._caller.call(request, read)
+        return self._call(request, read)
 
     def network(self, project: str, name: str) -> ComputeNetwork:
         """Return a network; needs compute.networks.get."""
-        request = self._get(project, "global/networks", name)
-        with query_errors(f"the network `{name}` in {_compute_words(project)}", "compute.networks.get"):
-            return self._caller.attempt(request, ComputeNetwork.from_api)
+        what, permission = f"the network `{name}` in {_words(project)}", "compute.networks.get"
+        method, read = "compute.v1 networks.get", ComputeNetwork.from_api
+        return self._query(method, read, what, permission, project=project, network=name)
 
     def subnetwork(self, project: str, region: str, name: str) -> Subnetwork:
         """Return a subnetwork; needs compute.subnetworks.get."""
-        request = self._get(project, f"regions/{_part(region)}/subnetworks", name)
-        with query_errors(
-            f"the subnetwork `{name}` of {region} in {_compute_words(project)}", "compute.subnetworks.get"
-        ):
-            return self._caller.attempt(request, Subnetwork.from_api)
+        what, permission = f"the subnetwork `{name}` of {region} in {_words(project)}", "compute.subnetworks.get"
+        method, read = "compute.v1 subnetworks.get", Subnetwork.from_api
+        return self._query(method, read, what, permission, project=project, region=region, subnetwork=name)
 
     def firewalls(self, project: str) -> tuple[FirewallRule, ...]:
         """Return all firewall rules, without those of hierarchical policies; needs compute.firewalls.list."""
-
-        def page(token: str | None) -> PlainRequest:
-            query = {"maxResults": _COMPUTE_PAGE_SIZE, "pageToken": token, "fields": _FIREWALL_FIELDS}
-            return self._get(project, "global/firewalls", query=query)
-
-        with query_errors(_compute_words(project), "compute.firewalls.list"):
-            return all_pages(self._caller, page, _FIREWALLS, FirewallRule.from_api).items
+        with query_errors(_words(project), "compute.firewalls.list"):
+            return self._pages(
+                "compute.v1 firewalls.list",
+                _FIREWALLS,
+                FirewallRule.from_api,
+                project=project,
+                maxResults=_COMPUTE_PAGE_SIZE,
+                fields=_FIREWALL_FIELDS,
+            ).items
 
     def region_quotas(self, project: str, region: str) -> Mapping[str, RegionQuota]:
         """Return the quotas of a region by metric; needs compute.regions.get.
 
         Raises `ServiceUnavailableError` if the API left them out because it could not read them.
         """
-        request = self._get(project, "regions", region, query={"fields": "quotas,quotaStatusWarning"})
-        with query_errors(f"the region `{region}` in {_compute_words(project)}", "compute.regions.get"):
-            data = self._caller.attempt(request, _REGION.read)
+        data = self._query(
+            "compute.v1 regions.get",
+            _REGION.read,
+            f"the region `{region}` in {_words(project)}",
+            "compute.regions.get",
+            project=project,
+            region=region,
+            fields="quotas,quotaStatusWarning",
+        )
         if not data.get("quotas") and (warning := data.get("quotaStatusWarning")):
             message = f"cannot fetch the quotas of {region}: {warning.get('message') or warning.get('code')}"
             raise ServiceUnavailableError(message, hint="try again in a few minutes")
@@ -318,19 +332,22 @@ class ComputeClient(ApiClient):
 
         Raises `ConflictError` if several zones have one, `NotFoundError` only if every relevant zone has answered.
         """
-
-        def page(token: str | None) -> PlainRequest:
-            # Without partial success, the failure of one zone would hide all others.
-            query = {"filter": f"name={name}", "returnPartialSuccess": "true", "maxResults": _COMPUTE_PAGE_SIZE}
-            fields = "items,nextPageToken,unreachables"
-            return self._get(project, "aggregated/instances", query={**query, "pageToken": token, "fields": fields})
-
-        with query_errors(_compute_words(project), "compute.instances.list"):
-            listing = all_pages(self._caller, page, _MACHINES, ComputeInstance.from_api)
+        with query_errors(_words(project), "compute.instances.list"):
+            listing = self._pages(
+                "compute.v1 instances.aggregatedList",
+                _MACHINES,
+                ComputeInstance.from_api,
+                project=project,
+                filter=f"name={name}",
+                # Without partial success, the failure of one zone would hide all others.
+                returnPartialSuccess=True,
+                maxResults=_COMPUTE_PAGE_SIZE,
+                fields="items,nextPageToken,unreachables",
+            )
         found = [machine for machine in listing.items if machine.name == name and zone in {None, machine.zone}]
         if len(found) == 1:
             return found[0]
-        what = f"virtual machine `{name}` in {f'{zone} of ' if zone else ''}{_compute_words(project)}"
+        what = f"virtual machine `{name}` in {f'{zone} of ' if zone else ''}{_words(project)}"
         if found:
             zones = ", ".join(sorted(machine.zone for machine in found))
             hint = f"use the full name, such as `projects/{project}/zones/{found[0].zone}/instances/{name}`"
@@ -341,9 +358,9 @@ class ComputeClient(ApiClient):
 
     def disk(self, project: str, zone: str, name: str) -> PersistentDisk:
         """Return a disk; needs compute.disks.get."""
-        request = self._get(project, f"zones/{_part(zone)}/disks", name)
-        with query_errors(f"the disk `{name}` of {zone} in {_compute_words(project)}", "compute.disks.get"):
-            return self._caller.attempt(request, PersistentDisk.from_api)
+        what, permission = f"the disk `{name}` of {zone} in {_words(project)}", "compute.disks.get"
+        method, read = "compute.v1 disks.get", PersistentDisk.from_api
+        return self._query(method, read, what, permission, project=project, zone=zone, disk=name)
 
     def open_firewall(
         self, project: str, network: str, name: str, source_ranges: Sequence[str], ports: Sequence[str]
@@ -354,8 +371,6 @@ class ComputeClient(ApiClient):
 
         Raises `AlreadyExistsError` if the name is taken, `TimedOutError` after three minutes.
         """
-        # One id for all retries: the service carries out a repeated request once [API field text of requestId].
-        query = {"requestId": str(UUID(int=self._caller.random.getrandbits(128), version=4))}
         body = {
             "name": name,
             "network": network if "/" in network else f"projects/{project}/global/networks/{network}",
@@ -363,42 +378,25 @@ class ComputeClient(ApiClient):
             "sourceRanges": list(source_ranges),
             "allowed": [{"IPProtocol": "tcp", "ports": list(ports)}],
         }
-        request = PlainRequest.of(self._address(project, "global/firewalls"), method="POST", query=query, body=body)
-        what = f"the firewall rule `{name}` in {_compute_words(project)}"
+        # One id for all retries: the service carries out a repeated request once [API field text of requestId].
+        request_id = str(UUID(int=self._random.getrandbits(128), version=4))
+        request = self._build("compute.v1 firewalls.insert", project=project, requestId=request_id, body=body)
+        what = f"the firewall rule `{name}` in {_words(project)}"
         with query_errors(what, "compute.firewalls.create"):
             try:
-                begun = self._caller.attempt(request, _OPERATION.read)
+                begun = self._attempt(request, _OPERATION.read)
             except ApiRefusedError as error:
                 if error.refusal.code != 409:
                     raise
                 hint = f"see `gcloud compute firewall-rules describe {name} --project={project}`"
                 raise AlreadyExistsError(f"{what} already exists", hint=hint) from error
-            fetch = self._get(project, "global/operations", str(begun.get("name")))
-            ended = wait_until_done(
-                self._caller, begun, lambda: self._caller.attempt(fetch, _OPERATION.read), what=f"creating {what}"
-            )
+            fetch = self._build("compute.v1 globalOperations.get", project=project, operation=begun["name"])
+            ended = self._wait_until_done(begun, fetch, _OPERATION.read, what=f"creating {what}")
             errors = (ended.get("error") or {}).get("errors") or ()
             if errors:
                 code = int(ended.get("httpErrorStatusCode") or 500)
                 status, message = str(errors[0].get("code") or "UNKNOWN"), str(errors[0].get("message") or "")
                 raise ApiRefusedError(Refusal(code=code, message=message, status=status))
-
-    def _get(
-        self, project: str, collection: str = "", name: str = "", *, query: Mapping[str, Any] | None = None
-    ) -> PlainRequest:
-        return PlainRequest.of(self._address(project, collection, name), query=query)
-
-    def _address(self, project: str, collection: str = "", name: str = "") -> str:
-        parts = [f"{self.api.path}projects", _part(project), collection, _part(name)]
-        return self._url("/".join(part for part in parts if part))
-
-
-def _part(text: str) -> str:
-    return quote(text, safe=":")
-
-
-def _compute_words(project: str) -> str:
-    return f"the project `{project}`"
 
 
 # A login enters the argv of ssh [documentation of useradd: what a POSIX account may be called].
@@ -418,8 +416,6 @@ _IMPORTED = Shape("oslogin.v1 ImportSshPublicKeyResponse", {"loginProfile": _PRO
 _USER = Shape("oauth2.v2 Userinfo", {"email": str})
 _ACCOUNT = re.compile(r"[^\s/?#%]+")
 _USER_INFO = "https://openidconnect.googleapis.com/v1/userinfo"
-# The id of `explain` for a missing permission. Its hints are about TPUs.
-_PERMISSION_DENIED = "iam-permission-denied"
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,14 +442,12 @@ class LoginProfile:
 class OsLoginClient(ApiClient):
     """Calls OS Login. An account is an e-mail address, also of a service account, or the unique id of one."""
 
-    api = GoogleApi("oslogin", "v1")
-
     def profile(self, account: str, project: str) -> LoginProfile:
         """Return the profile of an account; empty if it has none."""
-        request = self._users.getLoginProfile(name=_login_name(account), projectId=project)
+        request = self._build("oslogin.v1 users.getLoginProfile", name=_login_name(account), projectId=project)
         with _login_errors(account):
             try:
-                return self._caller.attempt(request, _login_profile)
+                return self._attempt(request, _login_profile)
             except ApiRefusedError as error:
                 if error.refusal.is_not_found:
                     return LoginProfile((), ())
@@ -467,21 +461,28 @@ class OsLoginClient(ApiClient):
         The service answers once the key is active in `region` [API field text].
         """
         body = {"key": " ".join(public.split()[:2]), **_key_expiry(expires)}
-        request = self._users.importSshPublicKey(
-            parent=_login_name(account), projectId=project, regions=[region], body=body
+        request = self._build(
+            "oslogin.v1 users.importSshPublicKey",
+            parent=_login_name(account),
+            projectId=project,
+            regions=[region],
+            body=body,
         )
         with _login_errors(account):
             # The service adds a repeated key once, so that a retry is harmless.
-            return self._caller.attempt(request, lambda data: _login_profile(_IMPORTED.read(data)["loginProfile"]))
+            return self._attempt(request, lambda data: _login_profile(_IMPORTED.read(data)["loginProfile"]))
 
     def set_expiry(self, account: str, key: LoginKey, expires: datetime | None) -> None:
         """Change the expiry of an existing key; None removes it, which is unverified."""
         name = f"{_login_name(account)}/sshPublicKeys/{key.fingerprint}"
-        request = self._users.sshPublicKeys().patch(
-            name=name, updateMask="expirationTimeUsec", body=_key_expiry(expires)
+        request = self._build(
+            "oslogin.v1 users.sshPublicKeys.patch",
+            name=name,
+            updateMask="expirationTimeUsec",
+            body=_key_expiry(expires),
         )
         with _login_errors(account):
-            self._caller.attempt(request, lambda _: None)
+            self._attempt(request, lambda _: None)
 
     def caller(self) -> str | None:
         """Return the e-mail address of the caller from Google's OpenID service; None if it does not say.
@@ -489,13 +490,9 @@ class OsLoginClient(ApiClient):
         It is unverified that it says so for every kind of token with the scope cloud-platform.
         """
         try:
-            return self._caller.attempt(PlainRequest(_USER_INFO), lambda data: _USER.read(data).get("email") or None)
+            return self._attempt(ApiRequest("GET", _USER_INFO), lambda data: _USER.read(data).get("email") or None)
         except (ApiRefusedError, TransportError):
             return None
-
-    @property
-    def _users(self) -> Any:  # googleapiclient makes its classes at run time
-        return self._caller.service().users()
 
 
 def _login_name(account: str) -> str:
@@ -529,7 +526,7 @@ def _login_errors(account: str) -> Iterator[None]:
     except (TransportError, ApiRefusedError) as failure:
         error = translate(failure)
         is_denied = isinstance(failure, ApiRefusedError) and failure.refusal.code == 403
-        if is_denied and error.error_id in {None, _PERMISSION_DENIED}:
+        if is_denied and error.error_id in {None, PERMISSION_DENIED}:
             hint = (
                 "OS Login only answers for your own account: check your identity with `tpuctl config show`\n"
                 "a login needs `roles/compute.osLogin` (`roles/compute.osAdminLogin` for sudo), and "

@@ -1,8 +1,7 @@
 """Clients of Cloud Storage: small objects with generations as preconditions, and the configuration of buckets.
 
 `StorageClient` reads and replaces records that several machines share, not data sets: it keeps an object in memory.
-`BucketsClient` reads a bucket's location, IAM policy and contents; it builds each URL itself, since Google's library would
-do nothing more. Both are thread-safe and raise tpuctl's exceptions, as `tpu.py` does.
+`BucketsClient` reads a bucket's location, IAM policy and contents.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tpuctl.clock import CLOUD_CALL_TIMEOUT, DEADLINE_GRACE, SystemClock, limit_cloud_calls
 from tpuctl.cloud.errors import (
+    PERMISSION_DENIED,
     ApiRefusedError,
     GarbledAnswerError,
     TransportError,
@@ -23,13 +22,9 @@ from tpuctl.cloud.errors import (
     translate,
 )
 from tpuctl.cloud.requests import (
-    MOST_PAGES,
     SHORT_PATIENCE,
     ApiClient,
-    GoogleApi,
-    PlainRequest,
-    all_pages,
-    backoff,
+    Read,
     is_uncertain,
     read_json,
 )
@@ -44,26 +39,27 @@ from tpuctl.errors import (
     TpuctlError,
 )
 from tpuctl.models.bucket import AnywhereCache, Bucket, BucketContents, BucketPlacement
-from tpuctl.models.project import IAM_POLICY, TESTED_PERMISSIONS, IamPolicy
+from tpuctl.models.project import IAM_POLICY, IamPolicy, read_permissions
 from tpuctl.shapes import COUNT, TIME, Page, Scalar, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+T = TypeVar("T")
 
 # An object is held in memory.
 _SIZE = Scalar("at most 64 MiB", lambda value: COUNT.accepts(value) and int(value) <= 64 << 20, "integer")
 _BLOB = Shape("storage.v1 Object", {"generation": COUNT, "updated": TIME, "size": _SIZE}, required=("generation",))
 _BLOBS = Page("storage.v1 Objects", "items")
 _NAMED = Shape("storage.v1 Object", {"name": str}, required=("name",))
-_CONTENT_TYPE = "application/octet-stream"
+_GET = "storage.v1 objects.get"
+_LIST = "storage.v1 objects.list"
 # An object that is replaced all the time may be gone, in the generation that was asked for, so many times in a row.
 _READS = 5
 # A write whose answer was lost is sent at most so often in all.
 _SENDS = 3
 # One object may be written once per second, with short bursts [documentation of quotas].
 _WRITE_PAUSE = timedelta(seconds=1)
-# The id of `explain` for a missing permission. Its hints are about TPUs.
-_PERMISSION_DENIED = "iam-permission-denied"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +77,6 @@ class Blob:
 class StorageClient(ApiClient):
     """Calls Cloud Storage."""
 
-    api = GoogleApi("storage", "v1", "storage/v1/")
-
     def read(self, bucket: str, name: str) -> Blob | None:
         """Return the newest version; None only after a 404 from the API.
 
@@ -94,12 +88,12 @@ class StorageClient(ApiClient):
                 if head is None:
                     # The service also answers 404 for a missing bucket, for which this call raises.
                     with _translated(bucket, name, "storage.objects.list"):
-                        self._caller.attempt(self._objects.list(bucket=bucket, prefix=name, maxResults=1), _names)
+                        self._attempt(self._build(_LIST, bucket=bucket, prefix=name, maxResults=1), _BLOBS.check)
                     return None
                 generation, age = head
-                request = self._objects.get_media(bucket=bucket, object=name, generation=str(generation))
+                request = self._build(_GET, bucket=bucket, object=name, generation=generation, alt="media")
                 try:
-                    content = self._caller.exchange(request, lambda _, content: content)
+                    content = self._exchange(request, lambda _, content: content)
                 except ApiRefusedError as error:
                     if error.refusal.is_not_found:  # replaced or deleted meanwhile
                         continue
@@ -116,18 +110,9 @@ class StorageClient(ApiClient):
         `PreconditionFailedError` for another version. After a lost answer the object is read: a newer version with the
         same content counts as ours, so that different writers must never write equal contents.
         """
-        from googleapiclient.http import MediaInMemoryUpload  # noqa: PLC0415  # loaded with the library, 130 ms
-
-        request = self._objects.insert(
-            bucket=bucket,
-            name=name,
-            ifGenerationMatch=_text(generation),
-            media_body=MediaInMemoryUpload(content, mimetype=_CONTENT_TYPE, resumable=False),
-            media_mime_type=_CONTENT_TYPE,
+        request = self._build(
+            "storage.v1 objects.insert", bucket=bucket, name=name, ifGenerationMatch=generation, upload=content
         )
-        if self._own_endpoint:
-            # The library sends uploads to Google's host, or over https, and ignores the endpoint.
-            request.uri = self._own_endpoint.url("upload/") + request.uri.partition("/upload/")[2]
         failure: ApiRefusedError | TransportError
         with (
             limit_cloud_calls(SystemClock(), CLOUD_CALL_TIMEOUT, grace=DEADLINE_GRACE),
@@ -136,7 +121,7 @@ class StorageClient(ApiClient):
             for sent in range(1, _SENDS + 1):
                 try:
                     # Without a precondition the last writer wins anyway: a retry is harmless.
-                    return self._caller.attempt(request, _generation, is_safe=generation is None)
+                    return self._attempt(request, _generation, is_safe=generation is None)
                 except (ApiRefusedError, TransportError) as error:
                     # The refusal of a repeated write may mean that the first was carried out.
                     if generation is None or (sent == 1 and not _may_repeat(error)):
@@ -154,7 +139,7 @@ class StorageClient(ApiClient):
                     raise _precondition_failed(bucket, name) from failure
                 if not _may_repeat(failure) or (sent == _SENDS and not is_uncertain(failure)):
                     raise failure
-                self._caller.clock.sleep(_WRITE_PAUSE + backoff(self._caller.policy, sent, self._caller.random))
+                self._clock.sleep(_WRITE_PAUSE + self._back_off(sent))
         raise _unknown(bucket, name, failure) from failure
 
     def delete(self, bucket: str, name: str, *, generation: int | None) -> None:
@@ -162,10 +147,10 @@ class StorageClient(ApiClient):
 
         Raises `PreconditionFailedError` if another version is there.
         """
-        request = self._objects.delete(bucket=bucket, object=name, ifGenerationMatch=_text(generation))
+        request = self._build("storage.v1 objects.delete", bucket=bucket, object=name, ifGenerationMatch=generation)
         with _translated(bucket, name, "storage.objects.delete"):
             try:
-                self._caller.exchange(request, lambda *_: None)
+                self._exchange(request, lambda *_: None)
             except ApiRefusedError as error:
                 if error.refusal.is_not_found:
                     return
@@ -175,25 +160,8 @@ class StorageClient(ApiClient):
 
     def list(self, bucket: str, prefix: str) -> Iterator[str]:
         """Return the names of the objects that begin with `prefix`, in the service's order."""
-        found: list[str] = []
-        token: str | None = None
-        tokens: set[str] = set()
-        with limit_cloud_calls(SystemClock(), CLOUD_CALL_TIMEOUT), _translated(bucket, prefix, "storage.objects.list"):
-            while True:
-                request = self._objects.list(bucket=bucket, prefix=prefix, pageToken=token)
-                names, token = self._caller.attempt(request, _names)
-                found += names
-                if not token:
-                    return iter(found)
-                if token in tokens or len(tokens) >= MOST_PAGES:
-                    raise ServiceUnavailableError(
-                        f"the list of `gs://{bucket}/{prefix}` never ends", hint="check the endpoint and the prefix"
-                    )
-                tokens.add(token)
-
-    @property
-    def _objects(self) -> Any:
-        return self._caller.service().objects()
+        with _translated(bucket, prefix, "storage.objects.list"):
+            return iter(self._pages(_LIST, _BLOBS, _name, bucket=bucket, prefix=prefix).items)
 
     def _head(self, bucket: str, name: str) -> tuple[int, timedelta] | None:
         """Return generation and age; None if the object or the bucket is absent."""
@@ -209,9 +177,9 @@ class StorageClient(ApiClient):
                 raise GarbledAnswerError("the answer does not contain the service's time")
             return generation, max(now - written, timedelta())
 
-        request = self._objects.get(bucket=bucket, object=name)
+        request = self._build(_GET, bucket=bucket, object=name)
         try:
-            return self._caller.exchange(request, read)
+            return self._exchange(request, read)
         except ApiRefusedError as error:
             if error.refusal.is_not_found:
                 return None
@@ -236,7 +204,7 @@ def _translated(bucket: str, name: str, permission: str) -> Iterator[None]:
         if refusal is not None and refusal.code == 412:
             raise _precondition_failed(bucket, name) from failure
         error = translate(failure)
-        if refusal is not None and refusal.code == 403 and error.error_id in {None, _PERMISSION_DENIED}:
+        if refusal is not None and refusal.code == 403 and error.error_id in {None, PERMISSION_DENIED}:
             hint = "grant `roles/storage.objectUser` on the bucket to your identity (`tpuctl config show`)"
             message = f"`{permission}` is not allowed on `gs://{bucket}`: {refusal.message}"
             raise AccessError(message, hint=hint) from failure
@@ -257,13 +225,8 @@ def _generation(data: Mapping[str, Any]) -> int:
     return int(_BLOB.read(data)["generation"])
 
 
-def _names(data: Mapping[str, Any]) -> tuple[tuple[str, ...], str | None]:
-    _BLOBS.check(data)
-    return tuple(_BLOBS.items(data, lambda item: str(_NAMED.read(item)["name"]))), data.get("nextPageToken")
-
-
-def _text(generation: int | None) -> str | None:
-    return None if generation is None else str(generation)
+def _name(data: Mapping[str, Any]) -> str:
+    return str(_NAMED.read(data)["name"])
 
 
 _PAGE_SIZE = 1000
@@ -283,49 +246,34 @@ class BucketsClient(ApiClient):
     Without it, such a bucket raises `InvalidRequestError` with the `error_id` `storage-requester-pays`.
     """
 
-    api = GoogleApi("storage", "v1", "storage/v1/")
     patience = SHORT_PATIENCE
 
     def bucket(self, name: str, *, user_project: str | None = None) -> Bucket:
         """Return a bucket's metadata; needs storage.buckets.get."""
-        request = self._request(name, query={"userProject": user_project})
-        with query_errors(_words(name), "storage.buckets.get"):
-            return self._caller.attempt(request, Bucket.from_api)
+        return self._ask("buckets.get", Bucket.from_api, name, "storage.buckets.get", userProject=user_project)
 
     def layout(self, name: str, *, user_project: str | None = None) -> BucketPlacement:
         """Return the location of a bucket; needs storage.objects.list only [API storage v1, method text]."""
         # The method has no parameter for the billed project, so a header is used [API storage v1].
-        request = self._request(name, "/storageLayout").paid_by(user_project)
-        with query_errors(_words(name), "storage.objects.list"):
-            return self._caller.attempt(request, BucketPlacement.from_api)
+        method, permission = "buckets.getStorageLayout", "storage.objects.list"
+        return self._ask(method, BucketPlacement.from_api, name, permission, payer=user_project)
 
     def policy(self, name: str, *, user_project: str | None = None) -> IamPolicy:
         """Return the IAM policy with its conditions; needs storage.buckets.getIamPolicy."""
-        with query_errors(_words(name), "storage.buckets.getIamPolicy"):
-            return self._caller.attempt(self._policy_request(name, user_project), IamPolicy.from_api)
+        return self._read_policy(name, IamPolicy.from_api, user_project)
 
     def test_permissions(
         self, name: str, permissions: Collection[str], *, user_project: str | None = None
     ) -> frozenset[str]:
         """Return which of the permissions the caller has; needs none."""
-        query = {"permissions": sorted(permissions), "userProject": user_project}
-        request = self._request(name, "/iam/testPermissions", query=query)
-        with query_errors(_words(name), None):
-            return self._caller.attempt(
-                request, lambda data: frozenset(TESTED_PERMISSIONS.read(data).get("permissions") or ())
-            )
+        given = {"permissions": sorted(permissions), "userProject": user_project}
+        return self._ask("buckets.testIamPermissions", read_permissions, name, None, **given)
 
     def contents(self, name: str, prefix: str, *, user_project: str | None = None) -> BucketContents:
         """Count the first thousand objects below a prefix; needs storage.objects.list.
 
         A folder marker, which is empty and ends with a slash, is not counted.
         """
-        query = {
-            "prefix": prefix or None,
-            "maxResults": _PAGE_SIZE,
-            "fields": "items(name,size),nextPageToken",
-            "userProject": user_project,
-        }
 
         def read(data: Mapping[str, Any]) -> BucketContents:
             _OBJECTS.check(data)
@@ -333,19 +281,29 @@ class BucketsClient(ApiClient):
             sizes = [size for name, size in items if size or not name.endswith("/")]
             return BucketContents(len(sizes), sum(sizes), not data.get("nextPageToken"))
 
-        with query_errors(_words(name), "storage.objects.list"):
-            return self._caller.attempt(self._request(name, "/o", query=query), read)
+        return self._ask(
+            "objects.list",
+            read,
+            name,
+            "storage.objects.list",
+            prefix=prefix or None,
+            maxResults=_PAGE_SIZE,
+            fields="items(name,size),nextPageToken",
+            userProject=user_project,
+        )
 
     def caches(self, name: str, *, user_project: str | None = None) -> tuple[AnywhereCache, ...]:
         """Return the Anywhere Caches; needs storage.anywhereCaches.list."""
-
-        def page(token: str | None) -> PlainRequest:
-            query = {"pageSize": _PAGE_SIZE, "pageToken": token}
-            # See `layout`.
-            return self._request(name, "/anywhereCaches", query=query).paid_by(user_project)
-
         with query_errors(_words(name), "storage.anywhereCaches.list"):
-            return all_pages(self._caller, page, _CACHES, AnywhereCache.from_api).items
+            # See `layout`.
+            return self._pages(
+                "storage.v1 anywhereCaches.list",
+                _CACHES,
+                AnywhereCache.from_api,
+                payer=user_project,
+                bucket=name,
+                pageSize=_PAGE_SIZE,
+            ).items
 
     def grant(self, name: str, role: str, member: str, *, user_project: str | None = None) -> None:
         """Add one member to one role. Other changes of the policy are kept, even simultaneous ones.
@@ -353,44 +311,39 @@ class BucketsClient(ApiClient):
         An unconditional binding of the member stays unchanged. Raises `ConflictError` after six simultaneous changes.
         """
         for attempt in range(1, _GRANTS + 1):
-            with query_errors(_words(name), "storage.buckets.getIamPolicy"):
-                policy = self._caller.attempt(self._policy_request(name, user_project), IAM_POLICY.read)
-            wanted = _with_member(policy, role, member)
+            wanted = _with_member(self._read_policy(name, IAM_POLICY.read, user_project), role, member)
             if wanted is None or self._replace_policy(name, wanted, user_project):
                 return
-            self._caller.clock.sleep(backoff(self._caller.policy, attempt, self._caller.random))
+            self._clock.sleep(self._back_off(attempt))
         raise ConflictError(
             f"the policy of {_words(name)} changes faster than it can be replaced", hint="try again in a minute"
         )
 
     def _replace_policy(self, name: str, policy: Mapping[str, Any], user_project: str | None) -> bool:
         """Replace a policy; False if it has changed since it was read."""
-        request = self._request(name, "/iam", method="PUT", query={"userProject": user_project}, body=policy)
+        request = self._build("storage.v1 buckets.setIamPolicy", bucket=name, userProject=user_project, body=policy)
         with query_errors(_words(name), "storage.buckets.setIamPolicy"):
             try:
                 # The etag makes a retry harmless: the service refuses it, and the policy is read again.
-                self._caller.attempt(request, lambda _: None)
+                self._attempt(request, lambda _: None)
             except ApiRefusedError as error:
                 if error.refusal.code not in _CHANGED_MEANWHILE:
                     raise
                 return False
         return True
 
-    def _policy_request(self, name: str, user_project: str | None) -> PlainRequest:
-        query = {"optionsRequestedPolicyVersion": _POLICY_VERSION, "userProject": user_project}
-        return self._request(name, "/iam", query=query)
+    def _read_policy(self, name: str, read: Read[T], user_project: str | None) -> T:
+        return self._ask(
+            "buckets.getIamPolicy",
+            read,
+            name,
+            "storage.buckets.getIamPolicy",
+            optionsRequestedPolicyVersion=_POLICY_VERSION,
+            userProject=user_project,
+        )
 
-    def _request(
-        self,
-        name: str,
-        path: str = "",
-        *,
-        method: str = "GET",
-        query: Mapping[str, Any] | None = None,
-        body: Mapping[str, Any] | None = None,
-    ) -> PlainRequest:
-        url = self._url(f"{self.api.path}b/{quote(name, safe='')}{path}")
-        return PlainRequest.of(url, method=method, query=query, body=body)
+    def _ask(self, method: str, read: Read[T], bucket: str, permission: str | None, **parameters: Any) -> T:
+        return self._query(f"storage.v1 {method}", read, _words(bucket), permission, bucket=bucket, **parameters)
 
 
 def _words(name: str) -> str:

@@ -8,16 +8,17 @@ its outcome is unknown. Requests that fail temporarily are retried if that is ha
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote
+from typing import Any, TypeVar
 from uuid import UUID
 
-from tpuctl.clock import DEADLINE_GRACE, SystemClock, deadline_has_passed, limit_cloud_calls
+from tpuctl.clock import (
+    DEADLINE_GRACE,
+    SystemClock,
+    deadline_has_passed,
+    limit_cloud_calls,
+)
 from tpuctl.cloud.errors import (
     ApiRefusedError,
     GarbledAnswerError,
@@ -30,19 +31,11 @@ from tpuctl.cloud.requests import (
     SHORT_PATIENCE,
     UNEXPECTED,
     ApiClient,
-    ConfirmedChange,
-    Effect,
-    PlainRequest,
-    RequestPreview,
-    ZoneListing,
-    all_pages,
-    backoff,
+    ApiRequest,
+    Listing,
+    Read,
+    TTLCache,
     is_uncertain,
-    list_everywhere,
-    preview_request,
-    run_side_by_side,
-    send_and_confirm,
-    unknown_outcome_error,
 )
 from tpuctl.errors import (
     AccessError,
@@ -52,135 +45,29 @@ from tpuctl.errors import (
     InvalidRequestError,
     NodeNotFoundError,
     NotFoundError,
+    OutcomeUnknownError,
     ServiceUnavailableError,
     TpuctlError,
 )
+from tpuctl.fan_out import fan_out
 from tpuctl.models.node import Node, NodeState, QueuedState
-from tpuctl.models.operation import OPERATION, Operation, OperationError
+from tpuctl.models.operation import OPERATION, Operation
 from tpuctl.models.project import Reservation
 from tpuctl.models.queued import QueuedResource
 from tpuctl.models.spec import REQUEST_LABEL, NodeSpec
 from tpuctl.names import NodeName, last_segment
 from tpuctl.shapes import RESOURCE, SEGMENT, TIME, ListOf, Page, Shape, ShapeError
 
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from tpuctl.cloud.requests import ApiCaller
-
-
-OfferT = TypeVar("OfferT")
-_BuildPageRequest = Callable[[str, str, str | None], "PlainRequest"]
+T = TypeVar("T")
 
 _LOCATION = Shape("tpu.v2 Location", {"name": str, "locationId": SEGMENT})
 _LOCATIONS = Page("tpu.v2 ListLocationsResponse", "locations")
 _TYPE = Shape("tpu.v2 AcceleratorType", {"name": str, "type": str})
 _TYPES = Page("tpu.v2 ListAcceleratorTypesResponse", "acceleratorTypes")
 _VERSION = Shape("tpu.v2 RuntimeVersion", {"name": str, "version": str})
+_TYPE_FIELDS = "acceleratorTypes(name,type),nextPageToken,unreachable"
 _VERSIONS = Page("tpu.v2 ListRuntimeVersionsResponse", "runtimeVersions")
-
-
-class CatalogueClient(ApiClient):
-    """Calls the methods of the TPU API for zones."""
-
-    @cached_property
-    def _requests(self) -> TpuRequests:
-        return TpuRequests(self._caller, self._url)
-
-    def locations(self, project: str) -> tuple[str, ...]:
-        """Return the zones of the API for a project. Raises for an empty list, which cannot be true."""
-
-        def read(data: Mapping[str, Any]) -> str:
-            zone = _named(_LOCATION, data, "locationId")
-            SEGMENT.check(zone)
-            return zone
-
-        with translate_errors():
-            listing = all_pages(
-                self._caller, lambda token: self._requests.list_locations(project, token), _LOCATIONS, read
-            )
-            if not listing.items:
-                # A caller that lists each zone would report that no nodes exist.
-                raise GarbledAnswerError(f"{UNEXPECTED}: {_LOCATIONS.key}: none")
-        return listing.items
-
-    def accelerator_types(self, project: str, zone: str) -> tuple[str, ...]:
-        """Return the accelerator types that a zone offers to a project."""
-        return self._catalogue(self._requests.list_accelerator_types, _TYPES, _type, project, zone)
-
-    def runtime_versions(self, project: str, zone: str) -> tuple[str, ...]:
-        """Return the runtime versions that a zone offers to a project."""
-        return self._catalogue(
-            self._requests.list_runtime_versions,
-            _VERSIONS,
-            lambda data: _named(_VERSION, data, "version"),
-            project,
-            zone,
-        )
-
-    def offers(self, project: str) -> Mapping[str, tuple[str, ...]]:
-        """Return the accelerator types of every zone that answers; the offers of missing zones are unknown.
-
-        Source for the wildcard: unverified; if the service refuses it, each zone is listed.
-        """
-
-        def read(data: Mapping[str, Any]) -> tuple[str, str]:
-            accelerator_type = _type(data)
-            RESOURCE.check(data.get("name"))  # projects/P/locations/ZONE/acceleratorTypes/TYPE
-            return str(data["name"]).split("/")[3], accelerator_type
-
-        build = self._requests.list_accelerator_types
-        offered: dict[str, list[str]] = {}
-        for zone, accelerator_type in self._list(build, _TYPES, read, project, ()).items:
-            offered.setdefault(zone, []).append(accelerator_type)
-        return {zone: tuple(types) for zone, types in offered.items()}
-
-    def reservations(self, project: str, zone: str) -> tuple[Reservation, ...]:
-        """Return the reservations of a zone [API v2alpha1, the only version that has them]."""
-        with translate_errors():
-            return all_pages(
-                self._caller,
-                lambda token: self._requests.list_reservations(project, zone, token),
-                Page("tpu.v2alpha1 ListReservationsResponse", "reservations"),
-                Reservation.from_api,
-            ).items
-
-    def _list(
-        self,
-        build: _BuildPageRequest,
-        page: Page,
-        read: Callable[[Mapping[str, Any]], OfferT],
-        project: str,
-        zones: Sequence[str],
-    ) -> ZoneListing[OfferT]:
-        return list_everywhere(
-            self._caller,
-            lambda zone: all_pages(self._caller, lambda token: build(project, zone, token), page, read),
-            zones=zones,
-            locations=lambda: self._caller.zones.get_or_load(project, lambda: self.locations(project)),
-        )
-
-    def _catalogue(
-        self, build: _BuildPageRequest, page: Page, read: Callable[[Mapping[str, Any]], str], project: str, zone: str
-    ) -> tuple[str, ...]:
-        with translate_errors():
-            return all_pages(self._caller, lambda token: build(project, zone, token), page, read).items
-
-
-def _type(data: Mapping[str, Any]) -> str:
-    return _named(_TYPE, data, "type")
-
-
-def _named(shape: Shape, data: Mapping[str, Any], field: str) -> str:
-    """Return a field, or the last part of the name if the field is missing."""
-    found = shape.read(data).get(field) or last_segment(data.get("name") or "")
-    if not found:
-        raise ShapeError("missing", field)
-    return str(found)
-
-
-T = TypeVar("T")
-
+_RESERVATIONS = Page("tpu.v2alpha1 ListReservationsResponse", "reservations")
 # The id that `explain` gives to the error for missing guest attributes.
 _NO_GUEST_ATTRIBUTES = "guest-attributes-missing"
 _NODES = Page("tpu.v2 ListNodesResponse", "nodes")
@@ -192,6 +79,13 @@ _WORKER = Shape(
     "tpu.v2 GuestAttributes", {"queryValue": Shape("tpu.v2 GuestAttributesValue", {"items": ListOf(_ATTRIBUTE)})}
 )
 _ATTRIBUTES = Shape("tpu.v2 GetGuestAttributesResponse", {"guestAttributes": ListOf(_WORKER)})
+# More than any project has in a zone; the service may answer with fewer [API v2, pageSize].
+_PAGE_SIZE = 1000
+# The maximum number of sendings of a change whose answer was lost.
+_MAX_SENDS = 3
+_METADATA_ATTEMPTS = 6
+# A node may show up in nodes.get some time after its create was accepted [unverified].
+_CREATION_CHECKS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,17 +104,84 @@ class QueuedListing:
     unreachable: tuple[str, ...] = ()
 
 
-class TpuClient(CatalogueClient):
+class TpuClient(ApiClient):
     """Calls the TPU API."""
 
-    @cached_property
-    def _changes(self) -> NodeChanges:
-        return NodeChanges(self._caller, self._requests, self._find)
+    def __init__(self, *given: Any, **options: Any) -> None:  # those of `ApiClient`
+        super().__init__(*given, **options)
+        # By project. Threads that list at the same time share it.
+        self._zones = TTLCache[tuple[str, ...]](self._clock)
 
-    @property
-    def server_time(self) -> datetime | None:
-        """The service's time, from the `Date` header of its last answer; None before the first answer."""
-        return self._caller.server_time
+    def locations(self, project: str) -> tuple[str, ...]:
+        """Return the zones of the API for a project. Raises for an empty list, which cannot be true."""
+
+        def read(data: Mapping[str, Any]) -> str:
+            zone = _named(_LOCATION, data, "locationId")
+            SEGMENT.check(zone)
+            return zone
+
+        with translate_errors():
+            method = "tpu.v2 projects.locations.list"
+            zones = self._pages(method, _LOCATIONS, read, name=f"projects/{project}", pageSize=_PAGE_SIZE).items
+            if not zones:
+                # A caller that lists each zone would report that no nodes exist.
+                raise GarbledAnswerError(f"{UNEXPECTED}: {_LOCATIONS.key}: none")
+        return zones
+
+    def accelerator_types(self, project: str, zone: str) -> tuple[str, ...]:
+        """Return the accelerator types that a zone offers to a project."""
+        with translate_errors():
+            return self._zone_pages("acceleratorTypes", _TYPES, _type, project, zone, fields=_TYPE_FIELDS).items
+
+    def runtime_versions(self, project: str, zone: str) -> tuple[str, ...]:
+        """Return the runtime versions that a zone offers to a project."""
+
+        def read(data: Mapping[str, Any]) -> str:
+            return _named(_VERSION, data, "version")
+
+        with translate_errors():
+            return self._zone_pages("runtimeVersions", _VERSIONS, read, project, zone).items
+
+    def offers(self, project: str) -> Mapping[str, tuple[str, ...]]:
+        """Return the accelerator types of every zone that answers; the offers of missing zones are unknown.
+
+        Source for the wildcard: unverified; if the service refuses it, each zone is listed.
+        """
+
+        def read(data: Mapping[str, Any]) -> tuple[str, str]:
+            accelerator_type = _type(data)
+            RESOURCE.check(data.get("name"))  # projects/P/locations/ZONE/acceleratorTypes/TYPE
+            return str(data["name"]).split("/")[3], accelerator_type
+
+        offered: dict[str, list[str]] = {}
+        for zone, accelerator_type in self._list(
+            "acceleratorTypes", _TYPES, read, project, (), fields=_TYPE_FIELDS
+        ).items:
+            offered.setdefault(zone, []).append(accelerator_type)
+        return {zone: tuple(types) for zone, types in offered.items()}
+
+    def reservations(self, project: str, zone: str) -> tuple[Reservation, ...]:
+        """Return the reservations of a zone [API v2alpha1, the only version that has them]."""
+        with translate_errors():
+            return self._zone_pages(
+                "reservations", _RESERVATIONS, Reservation.from_api, project, zone, version="v2alpha1"
+            ).items
+
+    def list_nodes(self, project: str, zones: Sequence[str] = ()) -> NodeListing:
+        """Return the nodes of the zones, or of all zones. Raises if no zone answered.
+
+        Source for the wildcard: used with the real service by several programs, and by `gcloud … list --zone=-`.
+        """
+        listing = self._list("nodes", _NODES, Node.from_api, project, zones)
+        return NodeListing(listing.items, listing.unreachable)
+
+    def list_queued_resources(self, project: str, zones: Sequence[str] = ()) -> QueuedListing:
+        """Return the queued resources of the zones, or of all zones.
+
+        Source for the wildcard: unverified; if the service refuses it, each zone is listed.
+        """
+        listing = self._list("queuedResources", _REQUESTS, QueuedResource.from_api, project, zones)
+        return QueuedListing(listing.items, listing.unreachable)
 
     def get_node(self, name: NodeName) -> Node:
         """Return a node, or raise `NodeNotFoundError`."""
@@ -234,125 +195,17 @@ class TpuClient(CatalogueClient):
         with translate_errors():
             return self._find(name)
 
-    def list_nodes(self, project: str, zones: Sequence[str] = ()) -> NodeListing:
-        """Return the nodes of the zones, or of all zones. Raises if no zone answered.
-
-        Source for the wildcard: used with the real service by several programs, and by `gcloud … list --zone=-`.
-        """
-        listing = self._list(self._requests.list_nodes, _NODES, Node.from_api, project, zones)
-        return NodeListing(listing.items, listing.unreachable)
-
-    def create_node(self, name: NodeName, spec: NodeSpec) -> Operation:
-        """Create a node, at most once; see `create_once`."""
-        label, body = self._creation(spec)
-        request = self._requests.create_node(name, body)
-        return create_once(
-            self._caller,
-            name,
-            label,
-            send=lambda: self._caller.attempt(request, Operation.from_api, is_safe=False),
-            find=lambda: self._find(name),
-        )
-
-    def delete_node(self, name: NodeName, *, expected_id: str | None = None) -> Operation:
-        """Delete a node. If it is gone, the returned operation is done.
-
-        With `expected_id`, a delete whose answer was lost is not repeated on a newer node of the same name.
-        """
-        return self._changes.delete(name, expected_id=expected_id)
-
-    def start_node(self, name: NodeName) -> Operation:
-        """Start a stopped node."""
-        return self._changes.start(name)
-
-    def stop_node(self, name: NodeName) -> Operation:
-        """Stop a node, keeping its disk."""
-        return self._changes.stop(name)
-
-    def update_node(self, name: NodeName, changes: Mapping[str, Any]) -> Operation:
-        """Set fields of a node, by the API's names: `{"labels": {…}}`. Maps are replaced as a whole."""
-        return self._changes.update(name, changes)
-
-    def change_metadata(self, name: NodeName, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Operation:
-        """Replace the metadata by the result of `change`, which is called again if another client changed it meanwhile."""
-        return self._changes.change_metadata(name, change)
-
-    def preview_create(self, name: NodeName, spec: NodeSpec) -> RequestPreview:
-        """Return the request of `create_node` without sending it; each has a new request label."""
-        return preview_request(self._requests.create_node(name, self._creation(spec)[1]))
-
-    def preview_delete(self, name: NodeName) -> RequestPreview:
-        """Return the request of `delete_node` without sending it."""
-        return preview_request(self._requests.delete_node(name))
-
-    def preview_delete_queued_resource(self, name: str) -> RequestPreview:
-        """Return the request of `delete_queued_resource` with `force`, without sending it and without its request id."""
-        return preview_request(self._requests.delete_queued_resource(name, force=True, request_id=None))
-
-    def preview_start(self, name: NodeName) -> RequestPreview:
-        """Return the request of `start_node` without sending it."""
-        return preview_request(self._requests.start_node(name))
-
-    def preview_stop(self, name: NodeName) -> RequestPreview:
-        """Return the request of `stop_node` without sending it."""
-        return preview_request(self._requests.stop_node(name))
-
-    def preview_update(self, name: NodeName, changes: Mapping[str, Any]) -> RequestPreview:
-        """Return the request of `update_node` without sending it."""
-        return preview_request(self._requests.patch_node(name, changes))
-
     def get_operation(self, name: str) -> Operation:
         """Return an operation by its full name."""
         _check(name, "operations")
-        return self._caller.call(self._requests.get_operation(name), _only(name, Operation.from_api))
+        return self._call(self._request("operations.get", name=name), _only(name, Operation.from_api))
 
-    def operation_error(self, error: OperationError) -> TpuctlError:
-        """Return the exception for a failed operation."""
-        return operation_error(error)
-
-    def list_queued_resources(self, project: str, zones: Sequence[str] = ()) -> QueuedListing:
-        """Return the queued resources of the zones, or of all zones.
-
-        Source for the wildcard: unverified; if the service refuses it, each zone is listed.
-        """
-        build = self._requests.list_queued_resources
-        listing = self._list(build, _REQUESTS, QueuedResource.from_api, project, zones)
-        return QueuedListing(listing.items, listing.unreachable)
+    operation_error = staticmethod(operation_error)
 
     def get_queued_resource(self, name: str) -> QueuedResource:
         """Return a queued resource by its full name, or raise `NotFoundError`."""
         _check(name, "queuedResources")
-        return self._caller.call(self._requests.get_queued_resource(name), _only(name, QueuedResource.from_api))
-
-    def delete_queued_resource(self, name: str, *, force: bool) -> Operation:
-        """Delete a queued resource; `force` deletes its nodes first. If it is gone, the operation is done.
-
-        Without `force` the service accepts it only in ACCEPTED, FAILED or SUSPENDED, or without nodes [API field text].
-        """
-        _check(name, "queuedResources")
-        # One id for all retries: the service carries out a repeated request once [API field text of requestId].
-        request_id = str(UUID(int=self._caller.random.getrandbits(128), version=4))
-        request = self._requests.delete_queued_resource(name, force=force, request_id=request_id)
-
-        def send() -> Operation:
-            try:
-                return self._caller.attempt(request, Operation.from_api, is_safe=False)
-            except ApiRefusedError as error:
-                if error.refusal.is_not_found:
-                    return Operation(None, done=True)
-                raise
-
-        def check() -> Effect:
-            try:
-                request = self._requests.get_queued_resource(name)
-                found = self._caller.attempt(request, _only(name, QueuedResource.from_api))
-            except ApiRefusedError as error:
-                if error.refusal.is_not_found:
-                    return Effect.DONE
-                raise
-            return Effect.DONE if found.state is QueuedState.DELETING else Effect.NOT_YET
-
-        return send_and_confirm(self._caller, ConfirmedChange("delete", last_segment(name), send, check))
+        return self._call(self._request("queuedResources.get", name=name), _only(name, QueuedResource.from_api))
 
     def guest_attributes(self, name: NodeName, worker: int | None = None) -> tuple[Mapping[str, str], ...]:
         """Return the guest attributes of one worker, or of all in their order, as `namespace/key` → value.
@@ -369,28 +222,344 @@ class TpuClient(CatalogueClient):
                 for items in workers
             )
 
+        body = {} if worker is None else {"workerIds": [str(worker)]}
         try:
-            return self._caller.attempt(self._requests.guest_attributes(name, worker), read)
+            return self._attempt(self._request("nodes.getGuestAttributes", name=name, body=body), read)
         except (ApiRefusedError, TransportError) as failure:
             error = translate(failure)
-            is_absent = isinstance(failure, ApiRefusedError) and failure.refusal.is_not_found
-            if is_absent or error.error_id == _NO_GUEST_ATTRIBUTES:
+            if _is_not_found(failure) or error.error_id == _NO_GUEST_ATTRIBUTES:
                 return ()
             raise error from failure
+
+    def create_node(self, name: NodeName, spec: NodeSpec) -> Operation:
+        """Create a node, at most once. Return `Operation.unnamed()` if the answer was lost and the node is ours.
+
+        After a lost answer or a 5xx the node is fetched. Only if it stays absent is the request sent a second and last
+        time. The time limit of one call covers everything. Raises `AlreadyExistsError`, `OutcomeUnknownError`, or the
+        service's refusal.
+        """
+        label = self._uuid().hex
+        request = self._creation(name, spec, label)
+        with limit_cloud_calls(SystemClock(), self._policy.deadline, grace=DEADLINE_GRACE):
+            for is_last in (False, True):
+                try:
+                    return self._attempt(request, Operation.from_api, is_safe=False)
+                except (TransportError, ApiRefusedError) as error:
+                    failure = error
+                is_unsure = is_uncertain(failure)
+                is_taken = isinstance(failure, ApiRefusedError) and failure.refusal.code == 409
+                if is_unsure or is_last:
+                    node = self._find_created(name, failure, attempts=_CREATION_CHECKS if is_unsure else 1)
+                    if node and node.labels.get(REQUEST_LABEL) == label:
+                        return Operation.unnamed()
+                    if node:
+                        raise _name_taken_error(name)
+                    # If the name is taken now, then by the first sending, so the node will become visible.
+                    if (is_last or deadline_has_passed()) and (is_unsure or is_taken):
+                        raise _unknown_outcome_error("create", name.node_id, failure) from failure
+                if not is_unsure:
+                    refusal = translate(failure)
+                    if is_taken and not isinstance(refusal, AlreadyExistsError):
+                        refusal = _name_taken_error(name)
+                    raise refusal from failure
+        raise AssertionError("the second sending ends")
+
+    def delete_node(self, name: NodeName, *, expected_id: str | None = None) -> Operation:
+        """Delete a node. If it is gone, the returned operation is done.
+
+        With `expected_id`, a delete whose answer was lost is not repeated on a newer node of the same name.
+        """
+
+        def is_deleted() -> bool:
+            node = self._find(name)
+            if node is None or node.state is NodeState.DELETING:
+                return True
+            # Another id: the node is gone, and another client has already created one of the same name.
+            return expected_id not in {None, node.id}
+
+        return self._change("delete", name.node_id, lambda: self._delete(self.preview_delete(name)), is_deleted)
+
+    def delete_queued_resource(self, name: str, *, force: bool) -> Operation:
+        """Delete a queued resource; `force` deletes its nodes first. If it is gone, the operation is done.
+
+        Without `force` the service accepts it only in ACCEPTED, FAILED or SUSPENDED, or without nodes [API field text].
+        """
+        _check(name, "queuedResources")
+        # One id for all retries: the service carries out a repeated request once [API field text of requestId].
+        request = self._request("queuedResources.delete", name=name, force=force, requestId=str(self._uuid()))
+
+        def is_deleted() -> bool:
+            try:
+                fetch = self._request("queuedResources.get", name=name)
+                return self._attempt(fetch, _only(name, QueuedResource.from_api)).state is QueuedState.DELETING
+            except ApiRefusedError as error:
+                if _is_not_found(error):
+                    return True
+                raise
+
+        return self._change("delete", last_segment(name), lambda: self._delete(request), is_deleted)
+
+    def start_node(self, name: NodeName) -> Operation:
+        """Start a stopped node."""
+        done = {NodeState.STARTING, NodeState.READY}
+        return self._change_node("start", self.preview_start(name), name, lambda node: node.state in done)
+
+    def stop_node(self, name: NodeName) -> Operation:
+        """Stop a node, keeping its disk."""
+        done = {NodeState.STOPPING, NodeState.STOPPED}
+        return self._change_node("stop", self.preview_stop(name), name, lambda node: node.state in done)
+
+    def update_node(self, name: NodeName, changes: Mapping[str, Any]) -> Operation:
+        """Set fields of a node, by the API's names: `{"labels": {…}}`. Maps are replaced as a whole."""
+        request = self.preview_update(name, changes)
+        return self._change_node("update", request, name, lambda node: _has_values(node.raw, changes))
+
+    def change_metadata(self, name: NodeName, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Operation:
+        """Replace the metadata by the result of `change`. Retried if another client changed the node meanwhile."""
+        attempt = 1
+        while True:
+            before = self.get_node(name).metadata
+            after = dict(change(before))
+            if after == before:
+                return Operation(None, done=True)
+            try:
+                return self.update_node(name, {"metadata": after})
+            # The service answers simultaneous changes with 409 [gcloud 528 source: tpu_vm/ssh.py].
+            except ConflictError:
+                if attempt == _METADATA_ATTEMPTS:
+                    raise
+            self._clock.sleep(self._back_off(attempt))
+            attempt += 1
+
+    def preview_create(self, name: NodeName, spec: NodeSpec) -> ApiRequest:
+        """Return the request of `create_node` without sending it; each has a new request label."""
+        return self._creation(name, spec, self._uuid().hex)
+
+    def preview_delete(self, name: NodeName) -> ApiRequest:
+        """Return the request of `delete_node` without sending it."""
+        return self._request("nodes.delete", name=name)
+
+    def preview_delete_queued_resource(self, name: str) -> ApiRequest:
+        """Return the request of `delete_queued_resource` with `force`, without sending it and without its request id."""
+        return self._request("queuedResources.delete", name=name, force=True)
+
+    def preview_start(self, name: NodeName) -> ApiRequest:
+        """Return the request of `start_node` without sending it."""
+        return self._request("nodes.start", name=name, body={})
+
+    def preview_stop(self, name: NodeName) -> ApiRequest:
+        """Return the request of `stop_node` without sending it."""
+        return self._request("nodes.stop", name=name, body={})
+
+    def preview_update(self, name: NodeName, changes: Mapping[str, Any]) -> ApiRequest:
+        """Return the request of `update_node` without sending it.
+
+        The mask names each changed field in camelCase, as Google's own Python library does.
+        """
+        paths: list[str] = []
+        for field, value in changes.items():
+            # Only the fields of networkConfig can be changed [API v2, nodes.patch].
+            is_nested = field == "networkConfig" and isinstance(value, Mapping)
+            paths += [f"{field}.{inner}" for inner in value] if is_nested else [field]
+        return self._request("nodes.patch", name=name, updateMask=",".join(paths), body=dict(changes))
+
+    def _request(self, method: str, **parameters: Any) -> ApiRequest:
+        return self._build(f"tpu.v2 projects.locations.{method}", **parameters)
+
+    def _creation(self, name: NodeName, spec: NodeSpec, label: str) -> ApiRequest:
+        body = spec.to_api()
+        body["labels"] = {**(body.get("labels") or {}), REQUEST_LABEL: label}
+        parent = f"projects/{name.project}/locations/{name.zone}"
+        return self._request("nodes.create", parent=parent, nodeId=name.node_id, body=body)
 
     def _find(self, name: NodeName) -> Node | None:
         """Return a node; None only after a 404 from the API. Raises `TransportError` and `ApiRefusedError`."""
         try:
-            with node_of(name):
-                return self._caller.attempt(self._requests.get_node(name), _only(str(name), Node.from_api))
-        except NodeNotFoundError:
-            return None
+            return self._attempt(self._request("nodes.get", name=name), _only(str(name), Node.from_api))
+        except ApiRefusedError as error:
+            if _is_not_found(error):
+                return None
+            raise
 
-    def _creation(self, spec: NodeSpec) -> tuple[str, dict[str, Any]]:
-        label = UUID(int=self._caller.random.getrandbits(128), version=4).hex
-        body = spec.to_api()
-        body["labels"] = {**(body.get("labels") or {}), REQUEST_LABEL: label}
-        return label, body
+    def _find_created(self, name: NodeName, failure: Exception, *, attempts: int) -> Node | None:
+        for attempt in range(1, attempts + 1):
+            try:
+                node = self._find(name)
+            except (TransportError, ApiRefusedError, TpuctlError) as error:
+                raise _unknown_outcome_error("create", name.node_id, failure) from error
+            if node is not None or attempt == attempts:
+                return node
+            self._clock.sleep(self._policy.first * 2 ** (attempt - 1) + self._back_off(attempt))
+        return None
+
+    def _delete(self, request: ApiRequest) -> Operation:
+        """Send a delete once; succeeds if the resource is gone."""
+        try:
+            return self._attempt(request, Operation.from_api, is_safe=False)
+        except ApiRefusedError as error:
+            if _is_not_found(error):
+                return Operation(None, done=True)
+            raise
+
+    def _change_node(
+        self, verb: str, request: ApiRequest, name: NodeName, is_done: Callable[[Node], bool]
+    ) -> Operation:
+        def send() -> Operation:
+            try:
+                return self._attempt(request, Operation.from_api, is_safe=False)
+            except ApiRefusedError as error:
+                if _is_not_found(error):
+                    raise NodeNotFoundError(name.node_id, name.zone) from translate(error)
+                raise
+
+        return self._change(verb, name.node_id, send, lambda: is_done(self.get_node(name)))
+
+    def _change(self, verb: str, name: str, send: Callable[[], Operation], is_done: Callable[[], bool]) -> Operation:
+        """Send a change that may be sent twice without harm. `verb` and `name` are for messages.
+
+        Return its operation; `Operation.unnamed()` if it took effect (`is_done`) but its answer was lost. Raises the
+        refusal of the service, or `OutcomeUnknownError` if it is unknown whether the change was carried out. The time
+        limit of one call covers everything.
+        """
+        with limit_cloud_calls(SystemClock(), self._policy.deadline, grace=DEADLINE_GRACE):
+            for sent in range(1, _MAX_SENDS + 1):
+                try:
+                    return send()
+                except (TransportError, ApiRefusedError) as error:
+                    # A refusal of the second sending may mean that the first was carried out.
+                    if not is_uncertain(error) and sent == 1:
+                        raise translate(error) from error
+                    failure = error
+                try:
+                    if is_done():
+                        return Operation.unnamed()
+                except NotFoundError:
+                    raise
+                except (TransportError, ApiRefusedError, TpuctlError) as error:
+                    raise _unknown_outcome_error(verb, name, failure) from error
+                if not is_uncertain(failure) or deadline_has_passed():
+                    break
+                self._clock.sleep(self._back_off(sent))
+            if isinstance(failure, ApiRefusedError):
+                raise translate(failure) from failure
+            raise _unknown_outcome_error(verb, name, failure) from failure
+
+    def _uuid(self) -> UUID:
+        return UUID(int=self._random.getrandbits(128), version=4)
+
+    def _zone_pages(
+        self, collection: str, page: Page, read: Read[T], project: str, zone: str, *, version: str = "v2", **fields: str
+    ) -> Listing[T]:
+        """Return a collection of a zone; `-` means all zones. Raises `TransportError` and `ApiRefusedError`."""
+        method = f"tpu.{version} projects.locations.{collection}.list"
+        parent = f"projects/{project}/locations/{zone}"
+        return self._pages(method, page, read, parent=parent, pageSize=_PAGE_SIZE, **fields)
+
+    def _list(
+        self, collection: str, page: Page, read: Read[T], project: str, zones: Sequence[str], **fields: str
+    ) -> Listing[T]:
+        """Return a collection of the zones, or of all zones if none are named.
+
+        One call with `-` lists all zones. If the service refuses `-`, each zone is listed, unless the refusal is about
+        the project or the caller.
+        """
+
+        def one_zone(zone: str) -> Listing[T]:
+            return self._zone_pages(collection, page, read, project, zone, **fields)
+
+        if zones:
+            return self._list_each(one_zone, zones, are_named=True)
+        try:
+            return one_zone("-")
+        except TransportError as failure:
+            raise translate(failure) from failure
+        except ApiRefusedError as failure:
+            error = translate(failure)
+            if failure.refusal.code not in _NO_WILDCARD or error.error_id in _SAME_EVERYWHERE:
+                raise error from failure
+        return self._list_each(one_zone, self._zones.get_or_load(project, lambda: self.locations(project)))
+
+    def _list_each(
+        self, one_zone: Callable[[str], Listing[T]], zones: Sequence[str], *, are_named: bool = False
+    ) -> Listing[T]:
+        """List zones in parallel, within the time limit of one call. Return the items in the order of the zones.
+
+        A zone that is closed to the project is left out, unless the user named it (`are_named`): then it is unreachable,
+        like a zone that fails. If no zone answers, the first failure is raised.
+        """
+
+        def ask(zone: str) -> Listing[T] | _ZoneFailure:
+            try:
+                return one_zone(zone)
+            except (TransportError, ApiRefusedError, TpuctlError) as failure:
+                return failure
+
+        listed: list[Listing[T]] = []
+        missing: dict[str, _ZoneFailure] = {}
+        closed: list[_ZoneFailure] = []
+        asked = list(dict.fromkeys(zones))
+        with limit_cloud_calls(SystemClock(), self._policy.deadline):
+            outcomes = fan_out(ask, asked, limit=_LIST_THREADS)
+        for outcome in outcomes:
+            zone, answer = outcome.item, outcome.get()
+            if isinstance(answer, Listing):
+                listed.append(answer)
+            elif not are_named and _is_closed(answer):
+                closed.append(answer)
+            else:
+                missing[zone] = answer
+        if not listed and (failures := [*missing.values(), *closed]):
+            first = failures[0]
+            raise (first if isinstance(first, TpuctlError) else translate(first)) from first
+        unreachable = [zone for listing in listed for zone in listing.unreachable]
+        return Listing(
+            tuple(item for listing in listed for item in listing.items), tuple(dict.fromkeys([*unreachable, *missing]))
+        )
+
+
+_LIST_THREADS = 8
+# Answers of a service that does not accept `-` as a zone. Each zone is listed then.
+_NO_WILDCARD = frozenset({400, 403, 404, 501})
+# The ids that `explain` gives to refusals of the project or the caller: each zone would answer the same.
+_SAME_EVERYWHERE = frozenset(
+    {
+        *(
+            "api-disabled",
+            "auth-insufficient-scopes",
+            "auth-no-quota-project",
+            "billing-disabled",
+            "billing-free-trial",
+        ),
+        *("iam-impersonation", "iam-permission-denied", "iam-project-not-found", "project-suspended"),
+    }
+)
+# The reason for a zone that is closed to the project [observed: Google's own zone listings in `gcloud compute tpus`].
+_NOT_OFFERED = "LOCATION_POLICY_VIOLATED"
+
+_ZoneFailure = TransportError | ApiRefusedError | TpuctlError
+
+
+def _is_closed(failure: _ZoneFailure) -> bool:
+    """Return whether a zone is closed to the project."""
+    if not isinstance(failure, ApiRefusedError):
+        return False
+    return _is_not_found(failure) or (failure.refusal.code == 403 and failure.refusal.reason == _NOT_OFFERED)
+
+
+def _is_not_found(failure: Exception) -> bool:
+    return isinstance(failure, ApiRefusedError) and failure.refusal.is_not_found
+
+
+def _type(data: Mapping[str, Any]) -> str:
+    return _named(_TYPE, data, "type")
+
+
+def _named(shape: Shape, data: Mapping[str, Any], field: str) -> str:
+    """Return a field, or the last part of the name if the field is missing."""
+    found = shape.read(data).get(field) or last_segment(data.get("name") or "")
+    if not found:
+        raise ShapeError("missing", field)
+    return str(found)
 
 
 def _only(name: str, read: Callable[[Mapping[str, Any]], T]) -> Callable[[Mapping[str, Any]], T]:
@@ -413,214 +582,6 @@ def _check(name: str, collection: str) -> None:
         raise InvalidInputError(f"`{name}` is not the full name of one of {collection}")
 
 
-# A class that the library creates at run time.
-Request = Any
-
-# More than any project has in a zone; the service may answer with fewer [API v2, pageSize].
-_NODE_PAGE_SIZE = 1000
-# Characters that are not quoted in a name. The project of a domain has a colon.
-_PLAIN_METHODS = "/:"
-
-
-class TpuRequests:
-    """Builds requests. The names were validated before (`names`)."""
-
-    def __init__(self, caller: ApiCaller, url: Callable[[str], str]) -> None:
-        """`url` returns the URL of a path."""
-        self._caller = caller
-        self._url = url
-
-    def get_node(self, name: NodeName) -> PlainRequest:
-        """Build nodes.get."""
-        return self._read(str(name))
-
-    def list_nodes(self, project: str, zone: str, token: str | None) -> PlainRequest:
-        """Build nodes.list; zone `-` means all."""
-        return self._page(_parent(project, zone), "nodes", token)
-
-    def create_node(self, name: NodeName, body: Mapping[str, Any]) -> Request:
-        """Build nodes.create."""
-        return self._nodes.create(parent=_parent(name.project, name.zone), nodeId=name.node_id, body=dict(body))
-
-    def delete_node(self, name: NodeName) -> Request:
-        """Build nodes.delete."""
-        return self._nodes.delete(name=str(name))
-
-    def start_node(self, name: NodeName) -> Request:
-        """Build nodes.start."""
-        return self._nodes.start(name=str(name), body={})
-
-    def stop_node(self, name: NodeName) -> Request:
-        """Build nodes.stop."""
-        return self._nodes.stop(name=str(name), body={})
-
-    def patch_node(self, name: NodeName, changes: Mapping[str, Any]) -> Request:
-        """Build nodes.patch; the mask names each changed field in camelCase, as Google's own Python library does."""
-        paths: list[str] = []
-        for field, value in changes.items():
-            # Only the fields of networkConfig can be changed [API v2, nodes.patch].
-            is_nested = field == "networkConfig" and isinstance(value, Mapping)
-            paths += [f"{field}.{inner}" for inner in value] if is_nested else [field]
-        return self._nodes.patch(name=str(name), updateMask=",".join(paths), body=dict(changes))
-
-    def guest_attributes(self, name: NodeName, worker: int | None) -> Request:
-        """Build nodes.getGuestAttributes, of one worker or of all."""
-        body = {} if worker is None else {"workerIds": [str(worker)]}
-        return self._nodes.getGuestAttributes(name=str(name), body=body)
-
-    def get_operation(self, name: str) -> PlainRequest:
-        """Build operations.get."""
-        return self._read(name)
-
-    def get_queued_resource(self, name: str) -> PlainRequest:
-        """Build queuedResources.get."""
-        return self._read(name)
-
-    def list_queued_resources(self, project: str, zone: str, token: str | None) -> PlainRequest:
-        """Build queuedResources.list."""
-        return self._page(_parent(project, zone), "queuedResources", token)
-
-    def delete_queued_resource(self, name: str, *, force: bool, request_id: str | None) -> Request:
-        """Build queuedResources.delete; the same `request_id` makes a retry harmless."""
-        return self._caller.locations().queuedResources().delete(name=name, force=force, requestId=request_id)
-
-    def list_locations(self, project: str, token: str | None) -> PlainRequest:
-        """Build locations.list."""
-        return self._page(f"projects/{project}", "locations", token)
-
-    def list_accelerator_types(self, project: str, zone: str, token: str | None) -> PlainRequest:
-        """Build acceleratorTypes.list with names only; zone `-` means all."""
-        fields = "acceleratorTypes(name,type),nextPageToken,unreachable"
-        return self._page(_parent(project, zone), "acceleratorTypes", token, fields=fields)
-
-    def list_runtime_versions(self, project: str, zone: str, token: str | None) -> PlainRequest:
-        """Build runtimeVersions.list."""
-        return self._page(_parent(project, zone), "runtimeVersions", token)
-
-    def list_reservations(self, project: str, zone: str, token: str | None) -> PlainRequest:
-        """Build reservations.list, which API v2 lacks."""
-        return self._page(_parent(project, zone), "reservations", token, version="v2alpha1")
-
-    def _read(self, name: str) -> PlainRequest:
-        return PlainRequest.of(self._url(f"v2/{quote(name, safe=_PLAIN_METHODS)}"))
-
-    def _page(
-        self, parent: str, collection: str, token: str | None, *, version: str = "v2", fields: str | None = None
-    ) -> PlainRequest:
-        url = self._url(f"{version}/{quote(parent, safe=_PLAIN_METHODS)}/{collection}")
-        return PlainRequest.of(url, query={"pageSize": _NODE_PAGE_SIZE, "pageToken": token, "fields": fields})
-
-    # The library creates a collection at each call. That takes 2 ms, as much as the rest of a request.
-    @cached_property
-    def _nodes(self) -> Any:
-        return self._caller.locations().nodes()
-
-
-def _parent(project: str, zone: str) -> str:
-    return f"projects/{project}/locations/{zone}"
-
-
-_METADATA_ATTEMPTS = 6
-
-
-class NodeChanges:
-    """Sends changes of nodes. `find` reads a node, and returns None only after a 404 from the API."""
-
-    def __init__(self, caller: ApiCaller, requests: TpuRequests, find: Callable[[NodeName], Node | None]) -> None:
-        self._caller = caller
-        self._requests = requests
-        self._find = find
-
-    def delete(self, name: NodeName, *, expected_id: str | None = None) -> Operation:
-        """Delete a node; succeeds if it is gone. The request is not repeated for a node with another id."""
-        gone = Operation(None, done=True)
-
-        def send() -> Operation:
-            try:
-                return self._caller.attempt(self._requests.delete_node(name), Operation.from_api, is_safe=False)
-            except ApiRefusedError as error:
-                if error.refusal.is_not_found:
-                    return gone
-                raise
-
-        def check() -> Effect:
-            node = self._find(name)
-            if node is None or node.state is NodeState.DELETING:
-                return Effect.DONE
-            # Another id: the node is gone, and another client has already created one of the same name.
-            return Effect.NOT_YET if expected_id in {None, node.id} else Effect.DONE
-
-        return send_and_confirm(self._caller, ConfirmedChange("delete", name.node_id, send, check))
-
-    def start(self, name: NodeName) -> Operation:
-        """Start a stopped node."""
-        done = {NodeState.STARTING, NodeState.READY}
-        return self._switch("start", name, self._requests.start_node, done)
-
-    def stop(self, name: NodeName) -> Operation:
-        """Stop a node, keeping its disk."""
-        done = {NodeState.STOPPING, NodeState.STOPPED}
-        return self._switch("stop", name, self._requests.stop_node, done)
-
-    def update(self, name: NodeName, changes: Mapping[str, Any]) -> Operation:
-        """Set fields of a node."""
-
-        def send() -> Operation:
-            with node_of(name):
-                request = self._requests.patch_node(name, changes)
-                return self._caller.attempt(request, Operation.from_api, is_safe=False)
-
-        def check() -> Effect:
-            return Effect.DONE if _has_values(self._existing(name).raw, changes) else Effect.NOT_YET
-
-        with node_of(name):
-            return send_and_confirm(self._caller, ConfirmedChange("update", name.node_id, send, check))
-
-    def change_metadata(self, name: NodeName, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Operation:
-        """Replace the metadata by the result of `change`. Retried if another client changed the node meanwhile."""
-        attempt = 1
-        while True:
-            before = self._existing(name).metadata
-            after = dict(change(before))
-            if after == before:
-                return Operation(None, done=True)
-            try:
-                return self.update(name, {"metadata": after})
-            # The service answers simultaneous changes with 409 [gcloud 528 source: tpu_vm/ssh.py].
-            except ConflictError:
-                if attempt == _METADATA_ATTEMPTS:
-                    raise
-            self._caller.clock.sleep(backoff(self._caller.policy, attempt, self._caller.random))
-            attempt += 1
-
-    def _switch(self, verb: str, name: NodeName, build: Callable[[NodeName], Any], done: set[NodeState]) -> Operation:
-        def send() -> Operation:
-            with node_of(name):
-                return self._caller.attempt(build(name), Operation.from_api, is_safe=False)
-
-        def check() -> Effect:
-            return Effect.DONE if self._existing(name).state in done else Effect.NOT_YET
-
-        return send_and_confirm(self._caller, ConfirmedChange(verb, name.node_id, send, check))
-
-    def _existing(self, name: NodeName) -> Node:
-        node = self._find(name)
-        if node is None:
-            raise NodeNotFoundError(name.node_id, name.zone)
-        return node
-
-
-@contextmanager
-def node_of(name: NodeName) -> Iterator[None]:
-    """Raise `NodeNotFoundError` if the API says that the node is absent."""
-    try:
-        yield
-    except ApiRefusedError as error:
-        if error.refusal.is_not_found:
-            raise NodeNotFoundError(name.node_id, name.zone) from translate(error)
-        raise
-
-
 def _has_values(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Return whether the fields have the wanted values. Only networkConfig is compared key by key; empty equals absent."""
     for key, value in wanted.items():
@@ -633,76 +594,17 @@ def _has_values(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return True
 
 
-# A node may show up in nodes.get some time after its create was accepted [unverified].
-_CREATION_CHECKS = 4
-
-
-def create_once(
-    caller: ApiCaller, name: NodeName, label: str, *, send: Callable[[], Operation], find: Callable[[], Node | None]
-) -> Operation:
-    """Return the operation that creates the node; `Operation.unnamed()` if its answer was lost and the node is ours.
-
-    After a lost answer or a 5xx the node is fetched. Only if it stays absent is the request sent a second and last
-    time. The time limit of one call covers everything. Raises `AlreadyExistsError`, `OutcomeUnknownError`, or the
-    service's refusal.
-    """
-    with limit_cloud_calls(SystemClock(), caller.policy.deadline, grace=DEADLINE_GRACE):
-        failure: TransportError | ApiRefusedError
-        try:
-            return send()
-        except (TransportError, ApiRefusedError) as error:
-            if not is_uncertain(error):
-                raise _creation_refused_error(name, error) from error
-            failure = error
-        if node := _find_created(caller, name, find, failure, attempts=_CREATION_CHECKS):
-            return _is_ours(name, node, label)
-        if deadline_has_passed():
-            raise unknown_outcome_error("create", name.node_id, failure) from failure
-        try:
-            return send()
-        except (TransportError, ApiRefusedError) as error:
-            attempts = _CREATION_CHECKS if is_uncertain(error) else 1
-            if node := _find_created(caller, name, find, error, attempts=attempts):
-                return _is_ours(name, node, label)
-            # The name is taken. Only the first sending can have taken it, so the node will become visible.
-            is_taken = isinstance(error, ApiRefusedError) and error.refusal.code == 409
-            if is_uncertain(error) or is_taken:
-                raise unknown_outcome_error("create", name.node_id, error) from error
-            raise _creation_refused_error(name, error) from error
-
-
-def _find_created(
-    caller: ApiCaller, name: NodeName, find: Callable[[], Node | None], failure: Exception, *, attempts: int
-) -> Node | None:
-    for attempt in range(1, attempts + 1):
-        try:
-            node = find()
-        except (TransportError, ApiRefusedError, TpuctlError) as error:
-            raise unknown_outcome_error("create", name.node_id, failure) from error
-        if node is not None:
-            return node
-        if attempt < attempts:
-            caller.clock.sleep(
-                caller.policy.first * 2 ** (attempt - 1) + backoff(caller.policy, attempt, caller.random)
-            )
-    return None
-
-
-def _is_ours(name: NodeName, node: Node, label: str) -> Operation:
-    if node.labels.get(REQUEST_LABEL) == label:
-        return Operation.unnamed()
-    raise _name_taken_error(name)
-
-
-def _creation_refused_error(name: NodeName, failure: TransportError | ApiRefusedError) -> TpuctlError:
-    error = translate(failure)
-    is_conflict = isinstance(failure, ApiRefusedError) and failure.refusal.code == 409
-    return _name_taken_error(name) if is_conflict and not isinstance(error, AlreadyExistsError) else error
-
-
 def _name_taken_error(name: NodeName) -> AlreadyExistsError:
     return AlreadyExistsError(
         f"`{name.node_id}` already exists in {name.zone}", hint=f"see `tpuctl status {name.node_id}`"
+    )
+
+
+def _unknown_outcome_error(verb: str, name: str, failure: Exception) -> OutcomeUnknownError:
+    """Return the error of a change whose outcome is unknown."""
+    return OutcomeUnknownError(
+        f"the {verb} of `{name}` was sent, but its outcome is unknown: {failure}",
+        hint=f"check with `tpuctl status {name}` before you try again",
     )
 
 
@@ -717,7 +619,7 @@ _METADATA = Shape(
 _OPERATION = Shape("tpu.v2 Operation", {**OPERATION.fields, "metadata": _METADATA}, required=("name",))
 
 
-class OperationsClient(CatalogueClient):
+class OperationsClient(ApiClient):
     """Lists operations of the TPU API, with few retries."""
 
     patience = SHORT_PATIENCE
@@ -738,10 +640,13 @@ class OperationsClient(CatalogueClient):
             return items, data.get("nextPageToken") or None
 
         for _ in range(_MOST_OPERATION_PAGES):
-            url = self._url(f"v2/projects/{project}/locations/{zone}/operations")
-            request = PlainRequest.of(url, query={"pageSize": _OPERATION_PAGE_SIZE, "pageToken": token})
-            with translate_errors():
-                page, token = self._caller.attempt(request, read)
+            request = self._build(
+                "tpu.v2 projects.locations.operations.list",
+                name=f"projects/{project}/locations/{zone}",
+                pageSize=_OPERATION_PAGE_SIZE,
+                pageToken=token,
+            )
+            page, token = self._call(request, read)
             found += [one for one in page if (one.get("metadata") or {}).get("target") in targets]
             if token is None:
                 break
@@ -764,8 +669,6 @@ def fetch_offers(
     zones: Sequence[str] = (),
 ) -> ZoneOffers:
     """Return the offers of the named zones, or of all zones. A zone that is closed to the project is left out."""
-    asked = list(zones) or sorted(locations(project))
-    found = {}
 
     def fetch(zone: str) -> tuple[str, ...] | None:
         """Return the offers of one zone, empty if it is closed to the project, None if it did not answer."""
@@ -778,10 +681,8 @@ def fetch_offers(
                 raise
             return ()
 
-    for zone, answer in run_side_by_side(fetch, asked).items():
-        if isinstance(answer, BaseException):
-            raise answer
-        found[zone] = answer
+    outcomes = fan_out(fetch, list(zones) or sorted(locations(project)), limit=_LIST_THREADS)
+    found = {outcome.item: outcome.get() for outcome in outcomes}
     return ZoneOffers(
         {zone: names for zone, names in found.items() if names},
         tuple(zone for zone, names in found.items() if names is None),

@@ -15,8 +15,7 @@ from datetime import timedelta
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from tpuctl.durations import format_duration, parse_duration
 from tpuctl.errors import SettingError
@@ -25,8 +24,6 @@ from tpuctl.names import closest_match
 
 if TYPE_CHECKING:
     from tpuctl.models.grants import Grant
-
-_T = TypeVar("_T")
 
 
 class ValueKind(StrEnum):
@@ -98,13 +95,9 @@ class SettingSpec:
     @property
     def files(self) -> frozenset[FileKind]:
         """The kinds of file that may set it."""
-        match self.policy:
-            case FilePolicy.NO_FILE:
-                return frozenset()
-            case FilePolicy.USER_FILE:
-                return frozenset({FileKind.USER})
-            case FilePolicy.ANY_FILE | FilePolicy.TRUSTED_FILE:
-                return frozenset(FileKind)
+        if self.policy is FilePolicy.USER_FILE:
+            return frozenset({FileKind.USER})
+        return frozenset() if self.policy is FilePolicy.NO_FILE else frozenset(FileKind)
 
     @property
     def flag(self) -> str | None:
@@ -119,316 +112,255 @@ class SettingSpec:
         return f"TPUCTL_{self.key.upper()}" if self.own_variable else None
 
 
-_ANY, _TRUSTED = FilePolicy.ANY_FILE, FilePolicy.TRUSTED_FILE
-_USER, _NONE = FilePolicy.USER_FILE, FilePolicy.NO_FILE
+_TEXT, _BOOLEAN, _NUMBER, _DURATION, _LIST, _PAIRS, _PATH, _SIZE, _RECORDS = ValueKind
 
 
-def _of_gcloud(key: str, gcloud: str, description: str, *, kind: ValueKind, secret: bool = False) -> SettingSpec:
+def _any(key: str, kind: ValueKind, description: str, **more: Any) -> SettingSpec:  # other fields of the row
+    return SettingSpec(key, kind, description, policy=FilePolicy.ANY_FILE, **more)
+
+
+def _trusted(key: str, kind: ValueKind, description: str, effect: str, **more: Any) -> SettingSpec:  # as above
+    return SettingSpec(key, kind, description, policy=FilePolicy.TRUSTED_FILE, effect=effect, **more)
+
+
+def _own(key: str, kind: ValueKind, description: str, **more: Any) -> SettingSpec:  # as above
+    return SettingSpec(key, kind, description, policy=FilePolicy.USER_FILE, **more)
+
+
+def _of_gcloud(key: str, kind: ValueKind, gcloud: str, description: str, *, secret: bool = False) -> SettingSpec:
     """Return a setting of gcloud, from its variable (`CLOUDSDK_…`) and its configuration."""
     variable = "CLOUDSDK_" + gcloud.replace("/", "_").upper()
-    return SettingSpec(
-        key, kind, description, policy=_NONE, own_variable=False, foreign=(variable,), gcloud=gcloud, secret=secret
-    )
+    source = {"policy": FilePolicy.NO_FILE, "own_variable": False, "foreign": (variable,), "gcloud": gcloud}
+    return SettingSpec(key, kind, description, secret=secret, **source)  # type: ignore[arg-type]  # the row above
 
 
-def _threshold(key: str, what: str, *, default: str) -> SettingSpec:
-    """Return a setting for the time before repair begins."""
-    return SettingSpec(key, ValueKind.DURATION, f"time before repair of {what}", policy=_ANY, default=default)
-
-
-def _buckets(key: str, what: str) -> SettingSpec:
-    """Return a setting for Cloud Storage URLs."""
-    return SettingSpec(
-        key,
-        ValueKind.LIST,
-        f"{what}, like gs://BUCKET/PREFIX",
-        policy=_ANY,
-        flag_name="--" + key.removesuffix("s").replace("_", "-"),
-    )
-
-
-# Settings of the checks before a create.
-_CHECKS: Final = (
-    _buckets("buckets", "buckets that a node reads and writes"),
-    _buckets("data_buckets", "buckets that a node only reads"),
-    _buckets("checkpoint_buckets", "buckets that a node writes checkpoints to"),
-    SettingSpec(
-        "dataset_size", ValueKind.SIZE, "amount of data that one epoch reads, like 1.2TB or 500GiB", policy=_ANY
+_SPECS: Final = (
+    _trusted(
+        "project",
+        _TEXT,
+        "project id that owns the nodes",
+        "nodes are searched, created and billed in this project",
+        foreign=("CLOUDSDK_CORE_PROJECT", "GOOGLE_CLOUD_PROJECT"),
+        gcloud="core/project",
+    ),
+    _any("zone", _TEXT, "zone of a node", foreign=("CLOUDSDK_COMPUTE_ZONE",), gcloud="compute/zone"),
+    _any("sandbox", _BOOLEAN, "use the local sandbox instead of the cloud", default="false"),
+    _own("endpoint", _TEXT, "URL of another Cloud TPU API"),
+    _own(
+        "impersonate_service_account",
+        _TEXT,
+        "service account that calls are made as",
+        foreign=("CLOUDSDK_AUTH_IMPERSONATE_SERVICE_ACCOUNT",),
+        gcloud="auth/impersonate_service_account",
+    ),
+    _own(
+        "token_cache", _BOOLEAN, "whether access tokens are kept for the next command", has_flag=False, default="true"
     ),
     SettingSpec(
+        "trust_project_file",
+        _BOOLEAN,
+        "use all settings of tpuctl.yaml, even if the file is not trusted or has another owner",
+        policy=FilePolicy.NO_FILE,
+        default="false",
+    ),
+    _own("journal", _TEXT, "where the journal is stored (gs://BUCKET/PREFIX)"),
+    _trusted("user", _TEXT, "login name on the workers", "you log in on workers under this name"),
+    _trusted(
+        "ssh_key",
+        _PATH,
+        "private ssh key, or the public key of one that an agent holds",
+        "holders of this key can log in on the workers",
+    ),
+    _trusted(
+        "ssh_key_expire_after",
+        _DURATION,
+        "validity of the ssh key on nodes, like 8h",
+        "your ssh key is valid for this long",
+    ),
+    _any("iap", _BOOLEAN, "connect to workers through Identity-Aware Proxy"),
+    _any(
+        "internal_ip",
+        _BOOLEAN,
+        "connect to internal addresses of workers; by default only from inside their network",
+        flag_name="--internal-ip|--external-ip",
+    ),
+    _any(
+        "ssh_keep",
+        _DURATION,
+        "time that an idle ssh connection is kept for the next command; 0 keeps none",
+        has_flag=False,
+        default="5m",
+    ),
+    _own("ssh_config", _BOOLEAN, "write ssh_config entries after `up` and `wait`", has_flag=False),
+    _any("type", _TEXT, "accelerator type of a new node, like v5litepod-8"),
+    _any("version", _TEXT, "runtime version of a new node"),
+    _any(
+        "tier",
+        _TEXT,
+        "capacity type of a new node",
+        flag_name="--on-demand|--spot|--preemptible|--reserved",
+        choices=("on-demand", "spot", "preemptible", "reserved"),
+    ),
+    _trusted("network", _TEXT, "network of a new node", "new nodes are in this network"),
+    _trusted("subnetwork", _TEXT, "subnetwork of a new node", "new nodes are in this subnetwork"),
+    _trusted(
+        "internal_ips",
+        _BOOLEAN,
+        "give workers no external address",
+        "decides whether workers have external addresses",
+    ),
+    _trusted(
+        "service_account",
+        _TEXT,
+        "service account that the workers run as",
+        "programs on the workers act as this account",
+    ),
+    _trusted(
+        "scopes",
+        _LIST,
+        "OAuth scopes of the workers' service account",
+        "limits what programs on the workers may do as their service account",
+    ),
+    _any("labels", _PAIRS, "labels of a new node"),
+    _any("tags", _LIST, "network tags of a new node"),
+    _trusted(
+        "metadata",
+        _PAIRS,
+        "metadata of a new node",
+        "sent to every new node; some keys run code as root or allow others to log in",
+        secret=True,
+    ),
+    _trusted(
+        "startup_script",
+        _PATH,
+        "script that every worker runs when it starts",
+        "sent to every new node, where every worker runs it as root",
+    ),
+    _trusted(
+        "data_disks",
+        _LIST,
+        "disks to attach; separated by spaces in a variable",
+        "these disks are attached to new nodes",
+        flag_name="--data-disk",
+        separator=" ",
+    ),
+    _any("description", _TEXT, "description of a new node", may_be_empty=True, has_lines=True),
+    _trusted(
+        "setup",
+        _TEXT,
+        "shell commands that every worker of a new node runs once",
+        "every worker of a new node runs these commands as you",
+        has_lines=True,
+    ),
+    _any("timeout", _DURATION, "time limit of a command", default="30m"),
+    _trusted(
+        "repair",
+        _TEXT,
+        "most disruptive repair allowed",
+        "most disruptive repair allowed; recreate deletes the boot disk",
+        default="restart",
+        choices=("none", "reboot", "restart", "recreate"),
+    ),
+    _any("max_reboots", _NUMBER, "number of reboots that repair may use", default="1"),
+    _any("max_restarts", _NUMBER, "number of restarts that repair may use", default="2"),
+    _any("max_recreates", _NUMBER, "number of recreations that repair may use", default="1"),
+    _any("unhealthy_after", _DURATION, "time before repair of a READY node that is unhealthy", default="5m"),
+    _any(
+        "unanswered_after",
+        _DURATION,
+        "time before repair of a READY node whose workers do not answer ssh",
+        default="10m",
+    ),
+    _any(
+        "devices_after",
+        _DURATION,
+        "time before repair of a READY node that lacks chips or fails the probe",
+        default="5m",
+    ),
+    _any("starting_after", _DURATION, "time before repair of a node that is STARTING", default="15m"),
+    _any("restarting_after", _DURATION, "time before repair of a node that is RESTARTING", default="15m"),
+    _any("repairing_after", _DURATION, "time before repair of a node that is REPAIRING", default="30m"),
+    _any("recheck_after", _DURATION, "time before repair of a node that the last repair did not help", default="3m"),
+    _any("per_worker", _DURATION, "extra time before repair for each worker after the first", default="10s"),
+    _own("lease", _TEXT, "where leases are stored (gs://BUCKET/PREFIX)"),
+    # Settings of the checks before a create.
+    _any("buckets", _LIST, "buckets that a node reads and writes, like gs://BUCKET/PREFIX", flag_name="--bucket"),
+    _any("data_buckets", _LIST, "buckets that a node only reads, like gs://BUCKET/PREFIX", flag_name="--data-bucket"),
+    _any(
+        "checkpoint_buckets",
+        _LIST,
+        "buckets that a node writes checkpoints to, like gs://BUCKET/PREFIX",
+        flag_name="--checkpoint-bucket",
+    ),
+    _any("dataset_size", _SIZE, "amount of data that one epoch reads, like 1.2TB or 500GiB"),
+    _trusted(
         "skip_checks",
-        ValueKind.LIST,
+        _LIST,
         "ids of checks whose findings are ignored, like TPU401, or all",
+        "findings of these checks are ignored",
         flag_name="--skip-check",
-        policy=_TRUSTED,
-        effect="findings of these checks are ignored",
     ),
     # A cloned repository never sets these two: they decide what may be billed.
-    SettingSpec(
+    _own(
         "grants",
-        ValueKind.RECORDS,
+        _RECORDS,
         "grants of free TPUs: zone, type, tier, count, until",
-        policy=_USER,
         has_flag=False,
         separator=";",
         fields=("zone", "type", "tier", "count", "until"),
         optional_fields=("until",),
     ),
-    SettingSpec(
-        "no_billing_outside_grants",
-        ValueKind.BOOLEAN,
-        "create only nodes that a grant covers",
-        policy=_USER,
-    ),
-    SettingSpec(
+    _own("no_billing_outside_grants", _BOOLEAN, "create only nodes that a grant covers"),
+    _trusted(
         "egress_prices",
-        ValueKind.PAIRS,
+        _PAIRS,
         "your own network prices between areas, in dollars per GiB",
+        "checks compute network prices with these",
         has_flag=False,
-        policy=_TRUSTED,
-        effect="checks compute network prices with these",
     ),
-    SettingSpec(
+    _trusted(
         "billing_project",
-        ValueKind.TEXT,
+        _TEXT,
         "project that pays for buckets whose requester pays",
-        policy=_TRUSTED,
-        effect="this project pays for buckets whose requester pays",
+        "this project pays for buckets whose requester pays",
     ),
-    SettingSpec(
+    _trusted(
         "check_timeout",
-        ValueKind.DURATION,
+        _DURATION,
         "time limit for checks in the cloud, from 0.1s to 10m",
+        "checks without a result by then are skipped",
         default="15s",
         # No cloud answers faster; an answer that takes longer will not come.
         shortest=timedelta(seconds=0.1),
         longest=timedelta(minutes=10),
-        policy=_TRUSTED,
-        effect="checks without a result by then are skipped",
     ),
-)
-
-_SPECS: Final = (
-    SettingSpec(
-        "project",
-        ValueKind.TEXT,
-        "project id that owns the nodes",
-        foreign=("CLOUDSDK_CORE_PROJECT", "GOOGLE_CLOUD_PROJECT"),
-        gcloud="core/project",
-        policy=_TRUSTED,
-        effect="nodes are searched, created and billed in this project",
-    ),
-    SettingSpec(
-        "zone", ValueKind.TEXT, "zone of a node", foreign=("CLOUDSDK_COMPUTE_ZONE",), gcloud="compute/zone", policy=_ANY
-    ),
-    SettingSpec(
-        "sandbox", ValueKind.BOOLEAN, "use the local sandbox instead of the cloud", default="false", policy=_ANY
-    ),
-    SettingSpec("endpoint", ValueKind.TEXT, "URL of another Cloud TPU API", policy=_USER),
-    SettingSpec(
-        "impersonate_service_account",
-        ValueKind.TEXT,
-        "service account that calls are made as",
-        policy=_USER,
-        foreign=("CLOUDSDK_AUTH_IMPERSONATE_SERVICE_ACCOUNT",),
-        gcloud="auth/impersonate_service_account",
-    ),
-    SettingSpec(
-        "trust_project_file",
-        ValueKind.BOOLEAN,
-        "use all settings of tpuctl.yaml, even if the file is not trusted or has another owner",
-        policy=_NONE,
-        default="false",
-    ),
-    SettingSpec("journal", ValueKind.TEXT, "where the journal is stored (gs://BUCKET/PREFIX)", policy=_USER),
-    SettingSpec(
-        "user",
-        ValueKind.TEXT,
-        "login name on the workers",
-        policy=_TRUSTED,
-        effect="you log in on workers under this name",
-    ),
-    SettingSpec(
-        "ssh_key",
-        ValueKind.PATH,
-        "private ssh key, or the public key of one that an agent holds",
-        policy=_TRUSTED,
-        effect="holders of this key can log in on the workers",
-    ),
-    SettingSpec(
-        "ssh_key_expire_after",
-        ValueKind.DURATION,
-        "validity of the ssh key on nodes, like 8h",
-        policy=_TRUSTED,
-        effect="your ssh key is valid for this long",
-    ),
-    SettingSpec("iap", ValueKind.BOOLEAN, "connect to workers through Identity-Aware Proxy", policy=_ANY),
-    SettingSpec(
-        "internal_ip",
-        ValueKind.BOOLEAN,
-        "connect to internal addresses of workers; by default only from inside their network",
-        flag_name="--internal-ip|--external-ip",
-        policy=_ANY,
-    ),
-    SettingSpec(
-        "ssh_keep",
-        ValueKind.DURATION,
-        "time that an idle ssh connection is kept for the next command; 0 keeps none",
-        has_flag=False,
-        default="5m",
-        policy=_ANY,
-    ),
-    SettingSpec(
-        "ssh_config",
-        ValueKind.BOOLEAN,
-        "write ssh_config entries after `up` and `wait`",
-        policy=_USER,
-        has_flag=False,
-    ),
-    SettingSpec("type", ValueKind.TEXT, "accelerator type of a new node, like v5litepod-8", policy=_ANY),
-    SettingSpec("version", ValueKind.TEXT, "runtime version of a new node", policy=_ANY),
-    SettingSpec(
-        "tier",
-        ValueKind.TEXT,
-        "capacity type of a new node",
-        flag_name="--on-demand|--spot|--preemptible|--reserved",
-        choices=("on-demand", "spot", "preemptible", "reserved"),
-        policy=_ANY,
-    ),
-    SettingSpec(
-        "network", ValueKind.TEXT, "network of a new node", policy=_TRUSTED, effect="new nodes are in this network"
-    ),
-    SettingSpec(
-        "subnetwork",
-        ValueKind.TEXT,
-        "subnetwork of a new node",
-        policy=_TRUSTED,
-        effect="new nodes are in this subnetwork",
-    ),
-    SettingSpec(
-        "internal_ips",
-        ValueKind.BOOLEAN,
-        "give workers no external address",
-        policy=_TRUSTED,
-        effect="decides whether workers have external addresses",
-    ),
-    SettingSpec(
-        "service_account",
-        ValueKind.TEXT,
-        "service account that the workers run as",
-        policy=_TRUSTED,
-        effect="programs on the workers act as this account",
-    ),
-    SettingSpec(
-        "scopes",
-        ValueKind.LIST,
-        "OAuth scopes of the workers' service account",
-        policy=_TRUSTED,
-        effect="limits what programs on the workers may do as their service account",
-    ),
-    SettingSpec("labels", ValueKind.PAIRS, "labels of a new node", policy=_ANY),
-    SettingSpec("tags", ValueKind.LIST, "network tags of a new node", policy=_ANY),
-    SettingSpec(
-        "metadata",
-        ValueKind.PAIRS,
-        "metadata of a new node",
-        secret=True,
-        policy=_TRUSTED,
-        effect="sent to every new node; some keys run code as root or allow others to log in",
-    ),
-    SettingSpec(
-        "startup_script",
-        ValueKind.PATH,
-        "script that every worker runs when it starts",
-        policy=_TRUSTED,
-        effect="sent to every new node, where every worker runs it as root",
-    ),
-    SettingSpec(
-        "data_disks",
-        ValueKind.LIST,
-        "disks to attach; separated by spaces in a variable",
-        flag_name="--data-disk",
-        separator=" ",
-        policy=_TRUSTED,
-        effect="these disks are attached to new nodes",
-    ),
-    SettingSpec(
-        "description", ValueKind.TEXT, "description of a new node", may_be_empty=True, has_lines=True, policy=_ANY
-    ),
-    SettingSpec(
-        "setup",
-        ValueKind.TEXT,
-        "shell commands that every worker of a new node runs once",
-        has_lines=True,
-        policy=_TRUSTED,
-        effect="every worker of a new node runs these commands as you",
-    ),
-    SettingSpec("timeout", ValueKind.DURATION, "time limit of a command", default="30m", policy=_ANY),
-    SettingSpec(
-        "repair",
-        ValueKind.TEXT,
-        "most disruptive repair allowed",
-        default="restart",
-        choices=("none", "reboot", "restart", "recreate"),
-        policy=_TRUSTED,
-        effect="most disruptive repair allowed; recreate deletes the boot disk",
-    ),
-    SettingSpec("max_reboots", ValueKind.NUMBER, "number of reboots that repair may use", default="1", policy=_ANY),
-    SettingSpec("max_restarts", ValueKind.NUMBER, "number of restarts that repair may use", default="2", policy=_ANY),
-    SettingSpec(
-        "max_recreates", ValueKind.NUMBER, "number of recreations that repair may use", default="1", policy=_ANY
-    ),
-    _threshold("unhealthy_after", "a READY node that is unhealthy", default="5m"),
-    _threshold("unanswered_after", "a READY node whose workers do not answer ssh", default="10m"),
-    _threshold("devices_after", "a READY node that lacks chips or fails the probe", default="5m"),
-    _threshold("starting_after", "a node that is STARTING", default="15m"),
-    _threshold("restarting_after", "a node that is RESTARTING", default="15m"),
-    _threshold("repairing_after", "a node that is REPAIRING", default="30m"),
-    _threshold("recheck_after", "a node that the last repair did not help", default="3m"),
-    SettingSpec(
-        "per_worker",
-        ValueKind.DURATION,
-        "extra time before repair for each worker after the first",
-        default="10s",
-        policy=_ANY,
-    ),
-    SettingSpec(
-        "lease",
-        ValueKind.TEXT,
-        "where leases are stored (gs://BUCKET/PREFIX)",
-        policy=_USER,
-    ),
-    *_CHECKS,
-    SettingSpec("output", ValueKind.TEXT, "output format", choices=("table", "json", "yaml", "name"), policy=_ANY),
-    SettingSpec(
+    _any("output", _TEXT, "output format", choices=("table", "json", "yaml", "name")),
+    _trusted(
         "quota_project",
-        ValueKind.TEXT,
+        _TEXT,
         "project whose quota for API calls is used",
+        "calls use the quota of this project, and are billed to it",
         foreign=("CLOUDSDK_BILLING_QUOTA_PROJECT", "GOOGLE_CLOUD_QUOTA_PROJECT"),
         gcloud="billing/quota_project",
-        policy=_TRUSTED,
-        effect="calls use the quota of this project, and are billed to it",
     ),
-    _of_gcloud("account", "core/account", "account that gcloud is logged in with", kind=ValueKind.TEXT),
-    _of_gcloud("proxy_type", "proxy/type", "protocol of gcloud's proxy", kind=ValueKind.TEXT),
-    _of_gcloud("proxy_address", "proxy/address", "host of gcloud's proxy", kind=ValueKind.TEXT),
-    _of_gcloud("proxy_port", "proxy/port", "port of gcloud's proxy", kind=ValueKind.NUMBER),
-    _of_gcloud("proxy_username", "proxy/username", "login at gcloud's proxy", kind=ValueKind.TEXT),
-    _of_gcloud("proxy_password", "proxy/password", "password at gcloud's proxy", kind=ValueKind.TEXT, secret=True),
-    _of_gcloud("proxy_rdns", "proxy/rdns", "whether gcloud's proxy resolves host names", kind=ValueKind.BOOLEAN),
-    _of_gcloud("ca_certs", "core/custom_ca_certs_file", "file with trusted CA certificates", kind=ValueKind.PATH),
-    _of_gcloud("access_token_file", "auth/access_token_file", "file with an access token", kind=ValueKind.PATH),
-    _of_gcloud(
-        "disable_credentials", "auth/disable_credentials", "whether gcloud sends no credentials", kind=ValueKind.BOOLEAN
-    ),
+    _of_gcloud("account", _TEXT, "core/account", "account that gcloud is logged in with"),
+    _of_gcloud("proxy_type", _TEXT, "proxy/type", "protocol of gcloud's proxy"),
+    _of_gcloud("proxy_address", _TEXT, "proxy/address", "host of gcloud's proxy"),
+    _of_gcloud("proxy_port", _NUMBER, "proxy/port", "port of gcloud's proxy"),
+    _of_gcloud("proxy_username", _TEXT, "proxy/username", "login at gcloud's proxy"),
+    _of_gcloud("proxy_password", _TEXT, "proxy/password", "password at gcloud's proxy", secret=True),
+    _of_gcloud("proxy_rdns", _BOOLEAN, "proxy/rdns", "whether gcloud's proxy resolves host names"),
+    _of_gcloud("ca_certs", _PATH, "core/custom_ca_certs_file", "file with trusted CA certificates"),
+    _of_gcloud("access_token_file", _PATH, "auth/access_token_file", "file with an access token"),
+    _of_gcloud("disable_credentials", _BOOLEAN, "auth/disable_credentials", "whether gcloud sends no credentials"),
 )
 
-SETTINGS: Final[Mapping[str, SettingSpec]] = MappingProxyType({spec.key: spec for spec in _SPECS})
+SETTINGS: Final[Mapping[str, SettingSpec]] = {spec.key: spec for spec in _SPECS}
 
 # Keys that users may expect in a file, and why no file may have them.
-NEVER_IN_FILES: Final[Mapping[str, str]] = MappingProxyType(
-    {"hooks": "commands that run on this machine can only be given on the command line"}
-)
+NEVER_IN_FILES: Final[Mapping[str, str]] = {
+    "hooks": "commands that run on this machine can only be given on the command line"
+}
 
 
 class SourceKind(StrEnum):
@@ -517,7 +449,7 @@ class Settings:
 
     def __getitem__(self, key: str) -> ResolvedSetting | None:
         """Return the setting with its source, None if it is not set and has no default."""
-        setting = self.values.get(SETTINGS[key].key)
+        setting = self.values.get(key)
         if setting and key in self.untrusted:
             raise UntrustedFileError(setting.source.path, {key: setting.source})
         return setting
@@ -532,55 +464,61 @@ class Settings:
 
     def text(self, key: str) -> str | None:
         """Return a text, None if unset."""
-        return self._read(key, as_text)
+        found: str | None = self._read(key)
+        return found
 
     def required(self, key: str) -> str:
         """Return a text. Raises `SettingError`, with how to set it, if it is missing."""
-        text = self.text(key)
-        if text is None:
-            raise self.missing(key)
-        return text
+        found: str = self._present(key)
+        return found
 
     def is_on(self, key: str) -> bool:
         """Return whether a boolean setting is on; unset is off."""
-        return bool(self._read(key, lambda _, value: as_boolean(value)))
+        return bool(self._read(key))
 
     def number(self, key: str) -> int:
         """Return a whole number. Raises `SettingError` if it is missing."""
-        return self._present(key, lambda _, value: as_number(value))
+        return int(self._present(key))
 
     def duration(self, key: str) -> timedelta:
         """Return a duration. Raises `SettingError` if it is missing."""
-        return self._present(key, as_duration)
+        found: timedelta = self._present(key)
+        return found
 
     def items(self, key: str) -> tuple[str, ...]:
         """Return the items of a list; unset has none."""
-        return self._read(key, as_items) or ()
+        return self._read(key) or ()
 
     def pairs(self, key: str) -> dict[str, str]:
         """Return the pairs of a mapping; unset has none."""
-        return self._read(key, as_pairs) or {}
+        return self._read(key) or {}
 
     def size(self, key: str) -> int | None:
         """Return a number of bytes, None if unset."""
-        return self._read(key, lambda _, value: as_size(value))
+        found: int | None = self._read(key)
+        return found
 
     def records(self, key: str) -> tuple[dict[str, str], ...]:
         """Return the entries of a list of records; unset has none."""
-        return self._read(key, as_records) or ()
+        setting = self[key]
+        return as_records(SETTINGS[key], setting.value) if setting and self._read(key) else ()
 
     def grants(self) -> tuple[Grant, ...]:
         """Return the grants of free TPUs; unset has none."""
-        return self._read("grants", as_grants) or ()
+        return self._read("grants") or ()
 
     def path(self, key: str) -> Path | None:
-        """Return a path; one in a file is relative to that file's folder, any other to the working directory."""
+        """Return a path; one in a file is relative to that file's folder, any other to the working directory.
 
-        def read(spec: SettingSpec, value: RawValue) -> Path:
-            source = self.values[key].source
-            return as_path(spec, value, folder=source.path.parent if source.path else None, home=self.home)
-
-        return self._read(key, read)
+        `~` is the home folder.
+        """
+        text = self.text(key)
+        if text is None:
+            return None
+        if self.home and (text == "~" or text.startswith("~/")):
+            return self.home / text[2:]
+        source = self.values[key].source
+        return source.path.parent / text if source.path else Path(text)
 
     def missing(self, key: str) -> SettingError:
         """Return the error for a missing setting, with the sources that were searched and how to set it."""
@@ -597,20 +535,20 @@ class Settings:
         text = f"no {key.replace('_', ' ')} is set; looked at {', '.join(sources)}"
         return SettingError(text, hint=ways_to_set(spec))
 
-    def _read(self, key: str, reader: Callable[[SettingSpec, RawValue], _T]) -> _T | None:
+    def _read(self, key: str) -> Any:
         setting, spec = self[key], SETTINGS[key]
         if setting is None:
             return None
         try:
-            return reader(spec, setting.value)
+            return parse_setting(spec, setting.value)
         except ValueError as error:
             raise invalid_value_error(spec, setting.value, setting.source.place, str(error)) from None
 
-    def _present(self, key: str, reader: Callable[[SettingSpec, RawValue], _T]) -> _T:
-        read = self._read(key, reader)
-        if read is None:
+    def _present(self, key: str) -> Any:
+        found = self._read(key)
+        if found is None:
             raise self.missing(key)
-        return read
+        return found
 
 
 def resolve_settings(
@@ -657,18 +595,19 @@ def check_file_entry(kind: FileKind, key: str, value: RawValue, *, place: str) -
     if kind not in spec.files:
         raise SettingError(f"{place}: `{key}` is never read from a {kind}", hint=allowed_sources_hint(spec))
     try:
-        check_setting_value(spec, value)
+        parse_setting(spec, value)
     except ValueError as error:
         raise invalid_value_error(spec, value, place, str(error)) from None
     if key != "sandbox":
         return
+    is_on = as_boolean(value)
     # With a user-wide sandbox, `down` would succeed while a real node is billed; a cloned repository must not disable it.
-    if as_boolean(value) and kind is FileKind.USER:
+    if is_on and kind is FileKind.USER:
         raise SettingError(
             f"{place}: `sandbox: true` is never read from the user file",
             hint="pass `--sandbox`, set `TPUCTL_SANDBOX=1`, or put it in the `tpuctl.yaml` of a project",
         )
-    if not as_boolean(value) and kind is FileKind.PROJECT:
+    if not is_on and kind is FileKind.PROJECT:
         raise SettingError(
             f"{place}: `sandbox: false` is never read from a project file",
             hint="set `TPUCTL_SANDBOX=0`; without a setting for the sandbox, commands use the real cloud",
@@ -720,7 +659,7 @@ RawValue = str | tuple[str, ...] | RawRecord | tuple[RawRecord, ...]
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off", ""})
-_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([kmgtp]?)(i?)b?")
+_SIZE_FORM = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([kmgtp]?)(i?)b?")
 _PREFIXES = " kmgtp"
 # Control characters, two separators that some programs take for line ends, and surrogates.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -728,27 +667,9 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _NEVER = re.compile("[\x00\ud800-\udfff]")
 
 
-def check_setting_value(spec: SettingSpec, value: RawValue) -> None:
-    """Check that a value is valid for the type of the setting. Raises `ValueError` with the reason."""
-    match spec.kind:
-        case ValueKind.BOOLEAN:
-            as_boolean(value)
-        case ValueKind.NUMBER:
-            as_number(value)
-        case ValueKind.DURATION:
-            as_duration(spec, value)
-        case ValueKind.LIST:
-            as_items(spec, value)
-        case ValueKind.PAIRS:
-            as_pairs(spec, value)
-        case ValueKind.TEXT:
-            as_text(spec, value)
-        case ValueKind.PATH:
-            as_text(spec, value)
-        case ValueKind.SIZE:
-            as_size(value)
-        case ValueKind.RECORDS:
-            as_grants(spec, value)
+def parse_setting(spec: SettingSpec, value: RawValue) -> Any:
+    """Return the value of a setting in the type of its kind. Raises `ValueError` with the reason if it is invalid."""
+    return _PARSERS[spec.kind](spec, value)
 
 
 def check_value_form(spec: SettingSpec, value: RawValue) -> None:
@@ -831,7 +752,7 @@ def as_pairs(spec: SettingSpec, value: RawValue) -> dict[str, str]:
 
 def as_size(value: RawValue) -> int:
     """Return a number of bytes: `1.2TB` is decimal, `500GiB` binary; a bare number is bytes."""
-    match = _SIZE.fullmatch(_scalar(value).strip().lower())
+    match = _SIZE_FORM.fullmatch(_scalar(value).strip().lower())
     if not match or (match[3] and not match[2]):
         raise ValueError("it must be a size like 1.2TB or 500GiB")
     number, prefix, binary = match.groups()
@@ -880,14 +801,6 @@ def as_grants(spec: SettingSpec, value: RawValue) -> tuple[Grant, ...]:
     return tuple(Grant.parse(record) for record in as_records(spec, value))
 
 
-def as_path(spec: SettingSpec, value: RawValue, *, folder: Path | None, home: Path | None) -> Path:
-    """Return a path; one in a file is relative to the folder of that file, `~` is the home folder."""
-    text = as_text(spec, value)
-    if home and (text == "~" or text.startswith("~/")):
-        return home / text[2:]
-    return folder / text if folder else Path(text)
-
-
 def _texts(spec: SettingSpec, items: tuple[str, ...] | tuple[RawRecord, ...]) -> tuple[str, ...]:
     texts = tuple(item for item in items if isinstance(item, str))
     if len(texts) < len(items):
@@ -902,16 +815,23 @@ def _scalar(value: RawValue) -> str:
 
 
 def _expected_form(spec: SettingSpec) -> str:
-    match spec.kind:
-        case ValueKind.PAIRS:
-            return "it must be a mapping of keys to values"
-        case ValueKind.LIST:
-            return "it must be a list"
-        case ValueKind.RECORDS:
-            return f"it must be a list of entries with {', '.join(spec.fields)}"
-        case _:
-            return "it must be one value"
+    if spec.kind is ValueKind.RECORDS:
+        return f"it must be a list of entries with {', '.join(spec.fields)}"
+    forms = {ValueKind.PAIRS: "a mapping of keys to values", ValueKind.LIST: "a list"}
+    return f"it must be {forms.get(spec.kind, 'one value')}"
 
+
+_PARSERS: Final[Mapping[ValueKind, Callable[[SettingSpec, RawValue], Any]]] = {
+    ValueKind.TEXT: as_text,
+    ValueKind.BOOLEAN: lambda _, value: as_boolean(value),
+    ValueKind.NUMBER: lambda _, value: as_number(value),
+    ValueKind.DURATION: as_duration,
+    ValueKind.LIST: as_items,
+    ValueKind.PAIRS: as_pairs,
+    ValueKind.PATH: as_text,
+    ValueKind.SIZE: lambda _, value: as_size(value),
+    ValueKind.RECORDS: as_grants,
+}
 
 _NOT_SHOWN = "(set, not shown)"
 _URLS = frozenset({"endpoint", "proxy_address"})

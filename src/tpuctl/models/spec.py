@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -184,6 +183,8 @@ class NodeSpec:
 
     def with_removal_label(self) -> NodeSpec:
         """Return the spec with the label of a node that is deleted at the end of the run that created it."""
+        import hashlib  # noqa: PLC0415  # 2 ms, and few nodes are removed at the end of a run
+
         text = json.dumps(self.to_json(), sort_keys=True, default=str)
         return replace(self, labels={**self.labels, REMOVAL_LABEL: hashlib.sha256(text.encode()).hexdigest()[:16]})
 

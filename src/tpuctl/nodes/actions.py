@@ -6,14 +6,24 @@ Each function checks what the service would refuse, takes the lease, writes to t
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tpuctl.accelerators import find_accelerator_type
+from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
 from tpuctl.durations import format_duration
-from tpuctl.errors import ConflictError, InvalidInputError, NotFoundError, TimedOutError, TpuctlError
-from tpuctl.models.events import EventKind, NodeEvent
+from tpuctl.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    QuotaError,
+    ServiceUnavailableError,
+    TimedOutError,
+    TpuctlError,
+)
+from tpuctl.models.events import EventKind
 from tpuctl.models.node import Node, NodeState
 from tpuctl.models.spec import REMOVAL_LABEL, NodeSpec
 from tpuctl.names import closest_match, parse_whole_number
@@ -26,12 +36,13 @@ from tpuctl.nodes.plan import ResetMode
 from tpuctl.ssh.keys import add_metadata_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tpuctl.clock import Clock
-    from tpuctl.models.operation import Operation, OperationError
+    from tpuctl.cloud.tpu import TpuClient
+    from tpuctl.models.operation import Operation
     from tpuctl.names import NodeName
-    from tpuctl.nodes.context import ActionContext, NodeCloud
+    from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.tracker import ReconcileRequest
 
 # States in which the service accepts a change of labels or metadata [observed: it refuses others].
@@ -64,10 +75,9 @@ def create_node(context: ActionContext, name: NodeName, spec: NodeSpec, *, force
     """
     context.check(name, spec)
     with hold_lease(context, name, "create", force_lease=force_lease):
-        context.journal.append(name, "create", context.clock.now(), spec=spec.to_json())
+        context.record(name, "create", spec=spec.to_json())
         if chosen := describe_file_choices(context, name, spec):
-            text = f"creating {describe_spec(spec)}{chosen}"
-            context.emit(NodeEvent(EventKind.ACTION, context.clock.now(), name, text, {"verb": str(Verb.CREATE)}))
+            context.report(EventKind.ACTION, name, f"creating {describe_spec(spec)}{chosen}", verb=str(Verb.CREATE))
         return context.cloud.create_node(name, spec_with_ssh_key(context, spec))
 
 
@@ -76,12 +86,11 @@ def spec_with_ssh_key(context: ActionContext, spec: NodeSpec) -> NodeSpec:
     entry = context.workers.key_entry()
     if entry is None:
         return spec
-
     present = spec.metadata.get("ssh-keys", "")
     return replace(spec, metadata={**spec.metadata, "ssh-keys": add_metadata_key(present, entry)})
 
 
-def check_accelerator_type(cloud: NodeCloud, project: str, zone: str, spec: NodeSpec) -> None:
+def check_accelerator_type(cloud: TpuClient, project: str, zone: str, spec: NodeSpec) -> None:
     """Check with the API that the zone offers a type that the table does not list.
 
     Raises `InvalidInputError` with the nearest type that the zone offers.
@@ -121,7 +130,7 @@ def _patch(context: ActionContext, node: Node, spec: NodeSpec) -> None:
     else:
         context.cloud.update_node(node.name, changes)
         text, kind = f"{what} updated", EventKind.ACTION
-    context.emit(NodeEvent(kind, context.clock.now(), node.name, text, {"fields": list(changes)}))
+    context.report(kind, node.name, text, fields=list(changes))
 
 
 def spec_changes(node: Node, spec: NodeSpec) -> dict[str, Any]:
@@ -129,20 +138,23 @@ def spec_changes(node: Node, spec: NodeSpec) -> dict[str, Any]:
 
     Other values of the node are kept.
     """
-    changes: dict[str, Any] = {}
     # The label marks a node that this run created. On another node it would lead to a deletion.
     labels = {key: value for key, value in spec.labels.items() if key != REMOVAL_LABEL}
-    if any(node.labels.get(key) != value for key, value in labels.items()):
-        changes["labels"] = {**node.labels, **labels}
-    if any(node.metadata.get(key) != value for key, value in spec.metadata.items() if key != "ssh-keys"):
-        wanted = {key: value for key, value in spec.metadata.items() if key != "ssh-keys"}
-        changes["metadata"] = {**node.metadata, **wanted}
+    metadata = {key: value for key, value in spec.metadata.items() if key != "ssh-keys"}
     tags = node.raw.get("tags") or []
-    if not set(spec.tags) <= set(tags):
-        changes["tags"] = [*tags, *(tag for tag in spec.tags if tag not in tags)]
-    if spec.description is not None and spec.description != (node.raw.get("description") or ""):
-        changes["description"] = spec.description
-    return changes
+    wanted: dict[str, Any] = {
+        "labels": {**node.labels, **labels},
+        "metadata": {**node.metadata, **metadata},
+        "tags": [*tags, *(tag for tag in spec.tags if tag not in tags)],
+    }
+    if spec.description is not None:
+        wanted["description"] = spec.description
+    return changed_fields(node, wanted)
+
+
+def changed_fields(node: Node, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the API fields to write: only those whose value changes."""
+    return {field: value for field, value in wanted.items() if value != (node.raw.get(field) or type(value)())}
 
 
 _RESET_SURVEY_TIMEOUT = timedelta(seconds=15)
@@ -160,8 +172,7 @@ def reset_node(
             pending = None
             if node.state is not NodeState.STOPPED:
                 with hold_lease(context, node.name, "reset", force_lease=force_lease, keep=True):
-                    now = context.clock.now()
-                    context.journal.append(node.name, "restart", now, reason="reset", id=node.id, repair=False)
+                    context.record(node.name, "restart", reason="reset", id=node.id, repair=False)
                     _report(context, node, "stopping it, to start it again", verb="stop")
                     pending = RequestedChange(Verb.STOP, context.cloud.stop_node(node.name), node.id)
             policy = replace(policy, may_start=True)
@@ -192,15 +203,8 @@ def needs_start(node: Node, *, skip_validation: bool = False) -> bool:
     return True
 
 
-def start_node(
-    context: ActionContext, node: Node, *, skip_validation: bool = False, force_lease: bool = False
-) -> RequestedChange | None:
-    """Start a stopped node. Return None if it already runs.
-
-    Raises `ConflictError` if the service would refuse it, before any call, unless `skip_validation`.
-    """
-    if not needs_start(node, skip_validation=skip_validation):
-        return None
+def start_node(context: ActionContext, node: Node, *, force_lease: bool = False) -> RequestedChange:
+    """Start a node that `needs_start`. Raises `ConflictError` if another client holds its lease, unless `force_lease`."""
     with hold_lease(context, node.name, "start", force_lease=force_lease):
         _report(context, node, "starting it", verb="start")
         _write_to_journal(context, node, "start")
@@ -225,18 +229,13 @@ def needs_stop(node: Node, *, skip_validation: bool = False) -> bool:
     return True
 
 
-def stop_node(context: ActionContext, node: Node, *, skip_validation: bool = False) -> RequestedChange | None:
-    """Stop a node, keeping its boot disk. Return None if it is already stopped.
-
-    Raises `ConflictError` if the service would refuse it, before any call, unless `skip_validation`.
-    """
-    if not needs_stop(node, skip_validation=skip_validation):
-        return None
+def stop_node(context: ActionContext, node: Node) -> RequestedChange:
+    """Stop a node that `needs_stop`, keeping its boot disk. The lease of any other holder is ended first."""
     if not node.tier.can_start_again:
         text = f"it is a {node.tier} node: once stopped it cannot be started again"
-        context.emit(NodeEvent(EventKind.NOTE, context.clock.now(), node.name, text))
+        context.report(EventKind.NOTE, node.name, text)
         # A stop ends such a node for good: it is not sent unless the journal has it.
-        context.journal.append(node.name, "stop", context.clock.now(), reason="asked for", id=node.id, repair=False)
+        context.record(node.name, "stop", reason="asked for", id=node.id, repair=False)
     end_lease(context, node.name, "stop")
     _report(context, node, "stopping it", verb="stop")
     if node.tier.can_start_again:
@@ -262,10 +261,9 @@ def _reboot(context: ActionContext, node: Node, policy: Policy, *, force_lease: 
 
 
 def _recreate(context: ActionContext, node: Node, policy: Policy, *, force_lease: bool) -> NodeResult:
-    spec = spec_with_ssh_key(context, current_spec(context.journal, node, context.clock.now()))
+    spec = spec_with_ssh_key(context, current_spec(context.journal, node, context.clock))
     with hold_lease(context, node.name, "reset", force_lease=force_lease, keep=True):
-        now = context.clock.now()
-        context.journal.append(node.name, "delete", now, reason="reset", id=node.id, spec=spec.to_json())
+        context.record(node.name, "delete", reason="reset", id=node.id, spec=spec.to_json())
         check_same_node(context, node)
         _report(context, node, "deleting it, to create it again", verb="delete", id=node.id)
         pending = RequestedChange(Verb.DELETE, context.cloud.delete_node(node.name, expected_id=node.id), node.id)
@@ -274,51 +272,59 @@ def _recreate(context: ActionContext, node: Node, policy: Policy, *, force_lease
 
 def _write_to_journal(context: ActionContext, node: Node, event: str) -> None:
     try:
-        context.journal.append(node.name, event, context.clock.now(), reason="asked for", id=node.id, repair=False)
+        context.record(node.name, event, reason="asked for", id=node.id, repair=False)
     except JournalError as error:  # nothing is destroyed
-        context.emit(NodeEvent(EventKind.NOTE, context.clock.now(), node.name, error.message))
+        context.report(EventKind.NOTE, node.name, error.message)
 
 
 def _report(context: ActionContext, node: Node, text: str, **data: object) -> None:
-    context.emit(NodeEvent(EventKind.ACTION, context.clock.now(), node.name, text, data))
+    context.report(EventKind.ACTION, node.name, text, **data)
 
 
-_UPDATE_INTERVAL = timedelta(seconds=2)
+_OPERATION_INTERVAL = timedelta(seconds=2)
 
 
-class NodeUpdater(Protocol):
-    """The part of the cloud that changes fields of nodes."""
+def await_operation(
+    cloud: TpuClient,
+    clock: Clock,
+    operation: Operation,
+    *,
+    timeout: timedelta | None,
+    late: Callable[[timedelta], TimedOutError],
+) -> None:
+    """Wait until an operation has ended. Raises its error, and after the timeout the error `late` for the time waited.
 
-    def update_node(self, name: NodeName, changes: Mapping[str, Any]) -> Operation:
-        """Change labels, tags, metadata or description, by the API's field names."""
-
-    def get_operation(self, name: str) -> Operation:
-        """Return the current state of an operation."""
-
-    def operation_error(self, error: OperationError) -> TpuctlError:
-        """Return the failure of an operation as an exception to raise."""
+    While the API does not answer, the operation counts as running.
+    """
+    started = clock.monotonic()
+    while operation.name is not None and not operation.done:
+        waited = clock.monotonic() - started
+        if timeout is not None and waited >= timeout:
+            raise late(waited)
+        clock.sleep(_OPERATION_INTERVAL)
+        left = None if timeout is None else timeout - waited
+        with suppress(ServiceUnavailableError, QuotaError), limit_cloud_calls(clock, left, grace=DEADLINE_GRACE):
+            try:
+                operation = cloud.get_operation(operation.name)
+            except NotFoundError:
+                # The service forgets operations after a while: this one has ended.
+                return
+    if operation.error is not None:
+        raise cloud.operation_error(operation.error)
 
 
 def update_node(
-    cloud: NodeUpdater, clock: Clock, name: NodeName, changes: Mapping[str, Any], *, timeout: timedelta | None
+    cloud: TpuClient, clock: Clock, name: NodeName, changes: Mapping[str, Any], *, timeout: timedelta | None
 ) -> None:
     """Change fields, by the API's names, and wait until the operation has ended.
 
     Raises the error of the operation, and `TimedOutError` after the timeout.
     """
-    operation = cloud.update_node(name, changes)
-    started = clock.monotonic()
-    while operation.name is not None and not operation.done:
-        if timeout is not None and clock.monotonic() - started >= timeout:
-            raise TimedOutError(
-                f"the update of `{name.node_id}` has not finished after {format_duration(timeout)}",
-                hint=f"it continues in the cloud; check it with `tpuctl status {name.zone}/{name.node_id}`",
-            )
-        clock.sleep(_UPDATE_INTERVAL)
-        try:
-            operation = cloud.get_operation(operation.name)
-        except NotFoundError:
-            # The service forgets operations after a while: this one has ended.
-            return
-    if operation.error is not None:
-        raise cloud.operation_error(operation.error)
+
+    def late(waited: timedelta) -> TimedOutError:
+        return TimedOutError(
+            f"the update of `{name.node_id}` has not finished after {format_duration(waited)}",
+            hint=f"it continues in the cloud; check it with `tpuctl status {name.zone}/{name.node_id}`",
+        )
+
+    await_operation(cloud, clock, cloud.update_node(name, changes), timeout=timeout, late=late)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
-from tpuctl.clock import DEADLINE_GRACE, SystemClock, limit_cloud_calls, with_current_deadlines
+from tpuctl.clock import DEADLINE_GRACE, SystemClock, limit_cloud_calls
 from tpuctl.durations import format_duration
 from tpuctl.errors import (
     AccessError,
+    AlreadyExistsError,
     ConflictError,
     NoCapacityError,
     NodeNotFoundError,
@@ -24,9 +25,17 @@ from tpuctl.errors import (
     ServiceUnavailableError,
     TpuctlError,
 )
-from tpuctl.models.events import EventKind, NodeEvent
+from tpuctl.fan_out import fan_out
+from tpuctl.models.events import EventKind
 from tpuctl.models.node import NodeState
-from tpuctl.nodes.actuator import REBOOT_PAUSE, Actuator, LeaseLostError
+from tpuctl.nodes.actuator import (
+    REBOOT_PAUSE,
+    LeaseLostError,
+    RequestedChange,
+    announced_change,
+    describe_file_choices,
+    describe_spec,
+)
 from tpuctl.nodes.conditions import (
     Condition,
     Create,
@@ -40,6 +49,7 @@ from tpuctl.nodes.conditions import (
     RepairAttempts,
     Requeue,
     Restart,
+    SshAnswer,
     Start,
     Verb,
     worker_matrix,
@@ -49,6 +59,7 @@ from tpuctl.nodes.journal import is_being_recreated
 from tpuctl.nodes.journal_entries import used_repairs
 from tpuctl.nodes.lease import LeaseGuard, TakenOverError
 from tpuctl.nodes.tracker import NodeSnapshot, NodeTracker, ReconcileRequest, fetch_snapshots
+from tpuctl.ssh.keys import add_metadata_key
 from tpuctl.ssh.routes import UnreachableError
 
 if TYPE_CHECKING:
@@ -58,8 +69,8 @@ if TYPE_CHECKING:
     from tpuctl.models.node import Node
     from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName
-    from tpuctl.nodes.actuator import RequestedChange
-    from tpuctl.nodes.context import ActionContext
+    from tpuctl.nodes.actuator import ActionContext
+    from tpuctl.nodes.ssh_workers import SetupResult
 
 _CONDITION_PHRASES = {
     Condition.READY: "ready",
@@ -75,12 +86,9 @@ _CONDITION_PHRASES = {
 
 @dataclass(frozen=True, slots=True)
 class NodeResult:
-    """The result for one node. `node` is its last observed state, None if it is gone; `took` is the time needed."""
+    """The result for one node: its last observed state, None if it is gone."""
 
     node: Node | None
-    took: timedelta
-    restarts: int
-    note: str | None = None
 
 
 def reconcile_node(
@@ -93,7 +101,7 @@ def reconcile_node(
     purpose: str | None = None,
     once: bool = False,
 ) -> NodeResult:
-    """Bring one node to the goal of the policy and return the result; see `ensure_all`.
+    """Bring one node to the goal of the policy and return the result; see `reconcile_nodes`.
 
     Raises the error that `decide` fails with, and those of the cloud.
     """
@@ -165,26 +173,26 @@ def _reconcile(node: NodeReconciler, *, once: bool) -> NodeResult | TpuctlError 
             return _succeed(node, decision.level, decision.note)
         if not once:
             return None
-        node.refresh()
+        node.fetch()
     except TpuctlError as error:
         return report_failure(node, error)
-    return NodeResult(node.seen.node, node.elapsed, node.seen.attempts.restarts)
+    return NodeResult(node.seen.node)
 
 
 def _succeed(node: NodeReconciler, level: Condition, note: str | None) -> NodeResult:
     """Run the set-up, report that the node reached its goal, and return the result."""
-    took = node.elapsed
+    took = node.tracker.elapsed
     node.run_setup()
     node.record_usable(level)
-    text = f"{describe_reached(node.policy, level)} after {format_duration(took)}" + (f"; {note}" if note else "")
+    text = f"{_describe_reached(node.policy, level)} after {format_duration(took)}" + (f"; {note}" if note else "")
     if node.was_repaired:
         node.report_and_journal(EventKind.RECOVERED, text, goal=str(level), took=took.total_seconds())
     else:
         node.report(EventKind.REACHED, text, goal=str(level), took=took.total_seconds())
-    return NodeResult(node.seen.node, took, node.seen.attempts.restarts, note)
+    return NodeResult(node.seen.node)
 
 
-def describe_reached(policy: Policy, level: Condition) -> str:
+def _describe_reached(policy: Policy, level: Condition) -> str:
     """Return in words which condition was reached."""
     return "usable, the probe passed," if level is Condition.DEVICES and policy.has_probe else _CONDITION_PHRASES[level]
 
@@ -242,12 +250,14 @@ class Controller:
         if not any(node.due <= now + _BATCH_WINDOW for node in self):
             return
         due = [node for node in self if node.due <= now + max(_BATCH_WINDOW, node.slack)]
-        with_requests = [node for node in due if node.needs_queued_resource]
+        with_requests = [node for node in due if node.tracker.needs_queued_resource]
         # The limit of the first serves all: in practice all nodes have the same deadline.
         with due[0].within_deadline():
             failed = self._observe(due, with_requests)
             # A node that disappears may have been preempted: its queued resource says so, before any decision is made.
-            late = [node for node in due if node.needs_queued_resource and node not in {*with_requests, *failed}]
+            late = [
+                node for node in due if node.tracker.needs_queued_resource and node not in {*with_requests, *failed}
+            ]
             if late:
                 failed |= self._observe(late, late)
             if survey:
@@ -276,30 +286,17 @@ class Controller:
         failed: dict[NodeReconciler, TpuctlError] = {}
         for node in nodes:
             try:
-                node.observe(snapshots[node.name])
+                node.tracker.observe(snapshots[node.name])
             except TpuctlError as error:
                 failed[node] = error
         return failed
 
     def _survey(self, nodes: Sequence[NodeReconciler]) -> dict[NodeReconciler, TpuctlError]:
-        failed: dict[NodeReconciler, TpuctlError] = {}
-
-        def survey(node: NodeReconciler) -> None:
-            try:
-                node.survey_workers()
-            except TpuctlError as error:
-                failed[node] = error
-
-        slow = {node for node in nodes if node.needs_survey}
-        if len(slow) > 1:
-            from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # imports logging and queues; not needed for one node
-
-            with ThreadPoolExecutor(min(_MAX_SURVEYS, len(slow))) as pool:
-                list(pool.map(with_current_deadlines(survey), [node for node in nodes if node in slow]))
         for node in nodes:
-            if len(slow) == 1 or node not in slow:
-                survey(node)
-        return failed
+            node.tracker.drop_irrelevant_answers()
+        due = [node for node in nodes if node.tracker.needs_survey(is_usable=node.is_usable)]
+        outcomes = fan_out(NodeReconciler.survey_workers, due, limit=_MAX_SURVEYS)
+        return {outcome.item: outcome.error for outcome in outcomes if outcome.error}
 
 
 # How often a usable node is fetched: one list call serves all nodes of a zone.
@@ -326,9 +323,9 @@ def watch_nodes(
     errors: dict[NodeName, TpuctlError] = {}
     try:
         for node in controller:
-            if holder := node.take_lease():
+            if not node.lease.take():
                 raise ConflictError(
-                    f"`{node.name.node_id}` is in use by {holder}",
+                    f"`{node.name.node_id}` is in use by {node.lease.held_by}",
                     hint="only one process may repair a node; stop the other, or take the lease with `--force-lease`",
                 )
         while any(node.name not in errors for node in controller) and (end is None or context.clock.monotonic() < end):
@@ -342,7 +339,7 @@ def watch_nodes(
                     if isinstance(error, AccessError):
                         raise error
                     errors[node.name] = error
-                    node.mark_degraded()
+                    node.has_degraded = True
                     node.pause(_WATCH_INTERVAL)
                 if isinstance(error, NotFoundError | TakenOverError):
                     controller.remove(node)
@@ -376,7 +373,7 @@ def _watch_step(context: ActionContext, node: NodeReconciler) -> TpuctlError | N
             case Requeue():
                 # A node that an earlier run created and did not finish is also reported once it is usable.
                 if (was_usable or node.seen.is_ours) and not node.seen.outage:
-                    node.mark_degraded()
+                    node.has_degraded = True
                 node.requeue(decision)
             case Fail(error):
                 return error
@@ -397,7 +394,7 @@ def _watch_step(context: ActionContext, node: NodeReconciler) -> TpuctlError | N
                 )
                 return absent
             case Create() | Start() | Restart() | Reboot() | Delete():
-                node.mark_degraded()
+                node.has_degraded = True
                 node.execute(decision)
             case _:
                 assert_never(decision)
@@ -412,15 +409,17 @@ def _keep_usable(node: NodeReconciler, level: Condition, note: str | None, *, wa
         node.run_setup()
     node.record_usable(level)
     if not was_usable:
-        text = describe_reached(node.policy, level).rstrip(",") + (f"; {note}" if note else "")
+        text = _describe_reached(node.policy, level).rstrip(",") + (f"; {note}" if note else "")
         if node.has_degraded:
             node.report_and_journal(EventKind.RECOVERED, text)
         else:
             node.report(EventKind.REACHED, text, goal=str(level))
-        node.mark_recovered()
+        node.has_degraded = node.was_repaired = False
     node.pause(_WATCH_INTERVAL)
 
 
+# A set-up installs packages. The limit ends one that hangs.
+_SETUP_TIMEOUT = timedelta(hours=1)
 # The part of a delay by which a node may be fetched early, together with others.
 _SLACK_SHARE = 0.4
 
@@ -432,11 +431,10 @@ class NodeReconciler:
     """
 
     def __init__(self, context: ActionContext, task: ReconcileRequest) -> None:
-        self.task, self.name, self.policy = task, task.name, task.policy
+        self.task, self.name = task, task.name
         self._context = context
-        self._actuator = Actuator(context, task.name)
-        self._lease = LeaseGuard(context, task.name, task.purpose, force_lease=task.force_lease)
-        self._tracker = NodeTracker(context, task)
+        self.lease = LeaseGuard(context, task.name, task.purpose, force_lease=task.force_lease)
+        self.tracker = NodeTracker(context, task)
         self._acted_at: timedelta | None = None
         self._usable_since: timedelta | None = None
         self._key_sent_to: str | None = None
@@ -446,30 +444,20 @@ class NodeReconciler:
         self.slack = timedelta()
 
     @property
-    def seen(self) -> ObservedState:
-        """The last observed state."""
-        return self._tracker.seen
+    def policy(self) -> Policy:
+        """The goal, and what may be done to reach it."""
+        return self.tracker.policy
 
     @property
-    def elapsed(self) -> timedelta:
-        """The time since the run began to work on the node."""
-        return self._tracker.elapsed
+    def seen(self) -> ObservedState:
+        """The last observed state."""
+        return self.tracker.seen
 
     def within_deadline(self) -> AbstractContextManager[None]:
         """Limit the calls of a block to the time left, plus a grace period after the deadline."""
-        timeout = self.policy.timeout
-        left = None if timeout is None else max(timeout - self.elapsed, timedelta())
-        return limit_cloud_calls(self._context.clock, left, grace=DEADLINE_GRACE)
-
-    @property
-    def needs_queued_resource(self) -> bool:
-        """Return whether the queued resource of the node can say more than the node itself."""
-        return self._tracker.needs_queued_resource
-
-    @property
-    def needs_survey(self) -> bool:
-        """Return whether the workers need to be probed now, which takes seconds."""
-        return self._tracker.needs_survey(is_usable=self.is_usable)
+        left = self.tracker.left
+        limit = None if left is None else max(left, timedelta())
+        return limit_cloud_calls(self._context.clock, limit, grace=DEADLINE_GRACE)
 
     @property
     def is_usable(self) -> bool:
@@ -479,33 +467,29 @@ class NodeReconciler:
     @property
     def was_stopped_by_us(self) -> bool:
         """Return whether the node is STOPPED because tpuctl is restarting it."""
-        return self.seen.node is not None and self._tracker.history.was_stopped(self.seen.node.id)
+        return self.seen.node is not None and self.tracker.history.stopped == self.seen.node.id
 
-    def observe(self, snapshot: NodeSnapshot) -> None:
-        """Record a snapshot. Raises an error that a later snapshot cannot resolve."""
-        self._tracker.observe(snapshot)
-
-    def refresh(self) -> None:
+    def fetch(self) -> None:
         """Fetch this node alone. Raises what the cloud raises."""
-        self.observe(NodeSnapshot(self._context.cloud.find_node(self.name)))
+        self.tracker.observe(NodeSnapshot(self._context.cloud.find_node(self.name)))
 
     def survey_workers(self) -> None:
-        """Probe the workers if their answers can change the decision."""
+        """Probe the workers, whose answers can change the decision."""
         try:
-            self._tracker.survey_workers(is_usable=self.is_usable)
+            self.tracker.survey_workers()
         except UnreachableError as error:
             if not self.task.accepts_healthy or self.policy.goal is not Condition.SSH:
                 raise
-            self.policy = replace(self.policy, goal=Condition.HEALTHY)
-            self._tracker.change_policy(self.policy)
+            self.tracker.policy = replace(self.policy, goal=Condition.HEALTHY)
+            self.tracker.workers = ()
             self.report(EventKind.NOTE, f"waiting until it is healthy, not until ssh answers: {error.message}")
 
     def decide(self) -> Decision:
         """Return the next action. Raises `TakenOverError` if another client took the node over."""
-        self._lease.keep()
+        self.lease.keep()
         since_action = None if self._acted_at is None else self._context.clock.monotonic() - self._acted_at
         decision = self._decide(since_action)
-        if isinstance(decision, Fail) and self._lease.find_other_holder():
+        if isinstance(decision, Fail) and self.lease.find_other_holder():
             # Another client repairs the node: it may be allowed to do what this run is not.
             decision = self._decide(since_action)
         if not isinstance(decision, Done) and not self.seen.outage:
@@ -513,12 +497,12 @@ class NodeReconciler:
         return decision
 
     def _decide(self, since_action: timedelta | None) -> Decision:
-        state = self._tracker.update(held_by=self._lease.held_by, since_action=since_action)
+        state = self.tracker.update(held_by=self.lease.held_by, since_action=since_action)
         return decide(self.policy, state, self._context.server_now())
 
     def record_outage(self, error: ServiceUnavailableError) -> Requeue | Fail:
         """Record that a service needed for a step does not answer. Return whether to wait for it or to give up."""
-        self._tracker.record_outage(error)
+        self.tracker.record_outage(error)
         decision = self._decide(None)
         assert isinstance(decision, Requeue | Fail)  # noqa: S101  # guides mypy: an outage allows nothing else
         return decision
@@ -527,32 +511,29 @@ class NodeReconciler:
         self, decision: Create | Start | Restart | Reboot | Delete
     ) -> None:
         """Send one change. A refusal shows in the next snapshot; it is raised if no later snapshot can resolve it."""
-        if not self._lease.take():
+        if not self.lease.take():
             return
-        tracker, tried = self._tracker, self.seen.attempts
+        tracker, tried = self.tracker, self.seen.attempts
         try:
             match decision:
                 case Create(reason):
                     self._create(reason)
                 case Start(reason):
-                    tracker.history.begin(tracker.node.id, self._context.clock.now())
                     tracker.note(is_ours=True)
-                    tracker.requested.begin(self._actuator.start(tracker.node, reason))
+                    self._start(tracker.node, reason)
                 case Restart(reason):
                     tracker.note(attempts=replace(tried, restarts=tried.restarts + 1), is_ours=True)
-                    self._restart(reason)
+                    self._restart(tracker.node, reason)
                 case Reboot(reason):
                     tracker.note(attempts=replace(tried, reboots=tried.reboots + 1), is_ours=True)
-                    self.was_repaired = True
-                    self._actuator.reboot(tracker.node, reason)
-                    tracker.record_reboot()
+                    self._reboot(tracker.node, reason)
                 case Delete(reason, _, is_repair):
                     tracker.note(attempts=replace(tried, recreates=tried.recreates + is_repair))
-                    self._delete(reason, is_repair=is_repair)
+                    self._delete(tracker.node, reason, is_repair=is_repair)
                 case _:
                     assert_never(decision)
         except LeaseLostError:
-            self._lease.raise_lost()
+            self.lease.raise_lost()
         except ServiceUnavailableError as error:
             # The next snapshot shows whether the change was carried out.
             tracker.record_outage(error)
@@ -568,8 +549,8 @@ class NodeReconciler:
         self._acted_at = self.due = self._context.clock.monotonic()
         self.slack = timedelta()
         if isinstance(decision, Reboot):
-            timeout = self.policy.timeout
-            pause = REBOOT_PAUSE if timeout is None else min(REBOOT_PAUSE, timeout - self.elapsed)
+            left = tracker.left
+            pause = REBOOT_PAUSE if left is None else min(REBOOT_PAUSE, left)
             self.due += max(timedelta(), pause)
 
     def requeue(self, decision: Requeue) -> None:
@@ -594,106 +575,143 @@ class NodeReconciler:
     def ensure_ssh_key(self) -> None:
         """Add our ssh key to the metadata of a node whose workers refuse it: once, and only if changes are allowed."""
         node, may_change = self.seen.node, self.task.purpose is not None and not self.seen.differences
-        if node is None or node.id == self._key_sent_to or not may_change or not self._tracker.is_key_refused():
+        is_refused = any(worker.answer is SshAnswer.KEY_REFUSED for worker in self.tracker.workers)
+        if node is None or node.id == self._key_sent_to or not may_change or not is_refused:
             return
-        if entry := self._context.workers.key_entry(node):
-            self._actuator.add_key(node, entry)
+        entry, present = self._context.workers.key_entry(node), node.metadata.get("ssh-keys", "")
+        if entry and add_metadata_key(present, entry) != present:
+            self.report(EventKind.ACTION, "adding our ssh key to its metadata", verb=str(Verb.UPDATE))
+            self._context.cloud.change_metadata(
+                self.name, lambda found: {**found, "ssh-keys": add_metadata_key(found.get("ssh-keys", ""), entry)}
+            )
         self._key_sent_to = node.id
-
-    def take_lease(self) -> str | None:
-        """Take the lease before it is needed. Return its other holder; None if it is ours."""
-        self._lease.take()
-        return self._lease.held_by
 
     def record_usable(self, level: Condition) -> None:
         """Record that the node is usable. After `policy.refill` in this state the repair budgets are full again."""
         now, node = self._context.clock.monotonic(), self.seen.node
         if node is None or not level.is_usable:
             return
-        self._tracker.record_recovery()
+        self.tracker.record_recovery()
         if self._usable_since is None:
             self._usable_since = now
-            took = self.elapsed.total_seconds()
-            self._tracker.history.finish(node.id, self._context.clock.now(), level=str(level), took=took)
+            took = self.tracker.elapsed.total_seconds()
+            self.tracker.history.finish(node.id, level=str(level), took=took)
         if now - self._usable_since >= self.policy.refill:
-            self._tracker.note(attempts=RepairAttempts())
+            self.tracker.note(attempts=RepairAttempts())
 
     def run_setup(self) -> None:
         """Run the set-up once on the workers of a node that tpuctl created. Raises `RemoteCommandError` if it fails."""
-        node = self.seen.node
-        script = self._tracker.history.setup_to_do(node) if node else None
+        node, history = self.seen.node, self.tracker.history
+        script = history.setup_to_do(node) if node else None
         if node is None or script is None:
             return
+        is_done = False
         try:
-            self._actuator.set_up(node, script)
-        except BaseException:
-            self._tracker.history.record_setup(node, self._context.clock.now(), ok=False)
-            raise
-        self._tracker.history.record_setup(node, self._context.clock.now(), ok=True)
+            text = f"running its set-up on {node.workers} worker{'s' * (node.workers > 1)}"
+            self.report(EventKind.ACTION, text, verb=str(Verb.UPDATE))
+            results = self._context.workers.set_up(node, script, timeout=_SETUP_TIMEOUT)
+            if failed := [result for result in results if result.code != 0]:
+                raise _setup_error(self.name.node_id, failed)
+            is_done = True
+        finally:
+            history.record_setup(node, ok=is_done)
 
     def pause(self, duration: timedelta) -> None:
         """Become due again after that time, with a jitter of a fifth."""
         pause = duration * (0.8 + 0.4 * self._context.random.random())
         self.due, self.slack = self._context.clock.monotonic() + pause, pause * _SLACK_SHARE
 
-    def mark_degraded(self) -> None:
-        """Record that the node is no longer usable, or needs a change to become usable."""
-        self.has_degraded = True
-
-    def mark_recovered(self) -> None:
-        """Clear what `mark_degraded` and repairs recorded."""
-        self.has_degraded = self.was_repaired = False
-
     def release(self) -> None:
         """Release the lease. Report the record that a failed creation left [observed: terraform-provider-google#16147]."""
         if self.seen.failure and self.seen.node and self.seen.node.state is NodeState.CREATING:
             self.report(EventKind.NOTE, f"its record still exists: `tpuctl down {self.name.node_id}` deletes it")
-        self._lease.release()
+        self.lease.release()
 
     def report(self, kind: EventKind, text: str, **data: object) -> None:
         """Report an event."""
-        self._context.emit(NodeEvent(kind, self._context.clock.now(), self.name, text, data))
+        self._context.report(kind, self.name, text, **data)
 
     def report_and_journal(self, kind: EventKind, text: str, **data: object) -> None:
         """Report an event, and write it to the journal."""
         if node := self.seen.node:
             data |= {"id": node.id, "state": str(node.state), "health": str(node.health)}
         self.report(kind, text, **data)
-        self._tracker.history.write(str(kind), self._context.clock.now(), text=text, **data)
+        self.tracker.history.write(str(kind), text=text, **data)
 
     def _create(self, reason: str) -> None:
-        spec = self._tracker.spec
+        context, spec = self._context, self.tracker.spec
         if spec is None:
             raise NotFoundError(f"`{self.name.node_id}` is gone, and its spec is unknown")
-        self._context.check(self.name, spec)
-        pending = self._actuator.create(spec, reason)
-        if pending is not None:
-            self._tracker.requested.begin(pending)
-            self._tracker.record_creation()
+        context.check(self.name, spec)
+        with self._changing(Verb.CREATE, "create", reason=reason, spec=spec.to_json()) as ready:
+            chosen = describe_file_choices(context, self.name, spec)
+            ready(f"creating {describe_spec(spec)}{chosen}: {reason}")
+            try:
+                operation = context.cloud.create_node(self.name, spec)
+            except AlreadyExistsError:
+                # The next snapshot shows their node: it is adopted, or the difference is reported.
+                self.report(EventKind.NOTE, "another client has just created it", exists=True)
+                return
+        self.tracker.requested.begin(RequestedChange(Verb.CREATE, operation))
+        self.tracker.record_creation()
 
-    def _restart(self, reason: str) -> None:
-        self.was_repaired = True
-        self._tracker.record_restart()
-        self._tracker.history.record_stop(self._tracker.node.id)
+    def _start(self, node: Node, reason: str) -> None:
+        self.tracker.history.begin(node.id)
+        with self._changing(Verb.START, "start", reason=reason, id=node.id) as ready:
+            ready(f"starting it: {reason}")
+            operation = self._context.cloud.start_node(self.name)
+        self.tracker.requested.begin(RequestedChange(Verb.START, operation, node.id))
+
+    def _restart(self, node: Node, reason: str) -> None:
+        """Stop the node. The next decision is to start it."""
+        self.was_repaired = self.tracker.ages.awaits_effect = True
+        self.tracker.history.stopped = node.id
         try:
-            self._tracker.requested.begin(self._actuator.restart(self._tracker.node, reason))
+            with self._changing(Verb.STOP, "restart", reason=reason, id=node.id) as ready:
+                ready(f"restarting it: {reason}")
+                operation = self._context.cloud.stop_node(self.name)
         except LeaseLostError:
             raise
         except ConflictError as error:
-            self._tracker.note(refused_stop=error.message)
-            self._tracker.history.record_refused_stop(
-                f"the stop was refused: {error.message}", self._context.clock.now()
-            )
+            self.tracker.note(refused_stop=error.message)
+            text = f"the stop was refused: {error.message}"
+            self.tracker.history.record_refused_stop(text)
+        else:
+            self.tracker.requested.begin(RequestedChange(Verb.STOP, operation, node.id))
 
-    def _delete(self, reason: str, *, is_repair: bool) -> None:
-        tracker = self._tracker
-        node = tracker.node
+    def _reboot(self, node: Node, reason: str) -> None:
+        self.was_repaired = True
+        with self._changing(Verb.REBOOT, "reboot", reason=reason, id=node.id) as ready:
+            ready(f"rebooting every worker: {reason}")
+            self._context.workers.reboot(node)
+        self.tracker.record_reboot()
+
+    def _delete(self, node: Node, reason: str, *, is_repair: bool) -> None:
+        """Delete the node that was observed, and no other: its id is compared again right before."""
+        context, tracker = self._context, self.tracker
         spec = tracker.spec = tracker.spec or tracker.history.spec_as_it_is(node)
         # Checked before the deletion: a node that could not be created again is better kept.
-        self._context.check(self.name, spec, replaces=node)
-        pending = self._actuator.delete(node, spec, reason, is_repair=is_repair)
-        if pending is None:
-            return  # Another node has the name now: fetch it before the next decision.
+        context.check(self.name, spec, replaces=node)
+        entry = {"reason": reason, "id": node.id, "spec": spec.to_json(), "repair": is_repair}
+        with self._changing(Verb.DELETE, "delete", **entry) as ready:
+            current = context.cloud.find_node(self.name)
+            if current is not None and current.id != node.id:
+                return  # Another node has the name now: fetch it before the next decision.
+            ready(f"deleting it: {reason}", id=node.id)
+            operation = context.cloud.delete_node(self.name, expected_id=node.id)
         self.was_repaired = self.was_repaired or is_repair
-        tracker.requested.begin(pending)
+        tracker.requested.begin(RequestedChange(Verb.DELETE, operation, node.id))
         tracker.record_deletion()
+
+    def _changing(self, verb: Verb, event: str, **entry: Any) -> AbstractContextManager[Callable[..., None]]:
+        return announced_change(self._context, self.name, verb, event, **entry)
+
+
+def _setup_error(node_id: str, failed: Sequence[SetupResult]) -> RemoteCommandError:
+    named = ", ".join(f"{result.worker} (exit {result.code})" for result in failed[:8])
+    more = f" and {len(failed) - 8} more" if len(failed) > 8 else ""
+    return RemoteCommandError(
+        f"the set-up of `{node_id}` failed on worker {named}{more}",
+        details=[f"  {line}" for line in failed[0].tail.splitlines()[-5:]],
+        hint=f"the node is usable; fix the set-up, then run `tpuctl up {node_id}` to run it again",
+    )

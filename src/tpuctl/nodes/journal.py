@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tpuctl.durations import parse_timestamp
 from tpuctl.errors import BrokenNodeError, PreconditionFailedError, TpuctlError
-from tpuctl.files import make_private_folder, read_own_file
+from tpuctl.files import make_private_folder, read_own_file, replace_file
 from tpuctl.models.spec import REQUEST_LABEL, NodeSpec
 from tpuctl.names import NodeName
 from tpuctl.nodes.journal_entries import (
@@ -34,10 +34,11 @@ from tpuctl.nodes.journal_entries import (
 from tpuctl.platforms import flush_to_disk, read_mount_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from tpuctl.clock import Clock
+    from tpuctl.cloud.storage import StorageClient
     from tpuctl.models.node import Node
     from tpuctl.names import BucketPath
 
@@ -155,7 +156,10 @@ class Journal:
         """Return whether the journal outlives this machine, as far as that is known; a bucket does."""
         if self._folder is None:
             return True
-        return is_persistent(environ, filesystem=filesystem_of(self._folder), in_container=is_in_container())
+        table = read_mount_table()
+        filesystem = None if table is None else mounted_at(table, self._folder.resolve())
+        in_container = any(Path(marker).exists() for marker in _CONTAINER_MARKERS)
+        return is_persistent(environ, filesystem=filesystem, in_container=in_container)
 
     def flush(self, *, only_due: bool = False) -> None:
         """Write the waiting lines; with `only_due` only those that have waited for a minute."""
@@ -321,23 +325,10 @@ def _rotate(path: Path, aside: Path) -> None:
         older, newer = split_halves(read_own_file(path), before=before)
         # In this order, a crash in between leaves lines twice, but loses none.
         for target, content in ((aside, older), (path, newer)):
-            _replace(target, content)
+            replace_file(target, content)
+            _sync(target.parent)
     except OSError:
         return
-
-
-def _replace(target: Path, content: bytes) -> None:
-    temporary = target.with_name(f".{target.name}.new")
-    try:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            flush_to_disk(file.fileno())
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
-    _sync(target.parent)
 
 
 @contextmanager
@@ -398,31 +389,6 @@ _PAUSE = timedelta(milliseconds=200)
 _MOST_WAITING = 1000
 
 
-class _StoredJournal(Protocol):
-    """One version of an object."""
-
-    @property
-    def content(self) -> bytes:
-        """Its bytes."""
-
-    @property
-    def generation(self) -> int:
-        """The generation of this version."""
-
-
-class JournalObjects(Protocol):
-    """The part of Cloud Storage that the journal uses. Raises `PreconditionFailedError` if another generation is there."""
-
-    def read(self, bucket: str, name: str) -> _StoredJournal | None:
-        """Return the object, or None if there is none."""
-
-    def write(self, bucket: str, name: str, content: bytes, *, generation: int | None) -> int:
-        """Replace that generation of the object (0: the object must not exist) and return the new one."""
-
-    def list(self, bucket: str, prefix: str) -> Iterable[str]:
-        """Return the names that begin with the prefix."""
-
-
 class BucketJournalStore:
     """The journal in Cloud Storage, for machines without a persistent disk: one object for each node below a prefix.
 
@@ -433,7 +399,7 @@ class BucketJournalStore:
 
     def __init__(
         self,
-        objects: JournalObjects,
+        objects: StorageClient,
         place: BucketPath,
         clock: Clock,
         *,
@@ -526,7 +492,8 @@ class BucketJournalStore:
         return self._place.object_name(f"{name.project}/{name.zone}/{name.node_id}.jsonl")
 
 
-_MARKERS = ("/run/.containerenv", "/.dockerenv")
+# Files of Podman and Docker.
+_CONTAINER_MARKERS = ("/run/.containerenv", "/.dockerenv")
 _IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 
 
@@ -539,17 +506,6 @@ def is_persistent(environ: Mapping[str, str], *, filesystem: str | None = None, 
     if environ.get("KUBERNETES_SERVICE_HOST") or environ.get("CI"):
         return False
     return filesystem not in _IN_MEMORY and not (in_container and filesystem == "overlay")
-
-
-def is_in_container() -> bool:
-    """Return whether this process runs in Docker or Podman."""
-    return any(Path(marker).exists() for marker in _MARKERS)
-
-
-def filesystem_of(folder: Path) -> str | None:
-    """Return the type of the file system of a folder, which may not exist yet; None if it is unknown."""
-    table = read_mount_table()
-    return None if table is None else mounted_at(table, folder.resolve())
 
 
 def mounted_at(table: str, folder: Path) -> str | None:
@@ -580,30 +536,34 @@ class NodeHistory:
     written is skipped: none of them is needed to undo a deletion.
     """
 
-    def __init__(self, journal: Journal, name: NodeName) -> None:
-        self._journal = journal
-        self._name = name
+    def __init__(self, journal: Journal, name: NodeName, clock: Clock) -> None:
+        self._journal, self._name, self._clock = journal, name, clock
+        # The node that tpuctl created or started and has not seen usable since.
         self._unfinished: str | None = None
-        self._stopped: str | None = None
+        # The node that tpuctl stopped in order to start it again, and has not seen usable since.
+        self.stopped: str | None = None
+        # When tpuctl requested a node and has not observed it since.
         self._asked: datetime | None = None
+        # When tpuctl last created a node, and the set-up that its workers run once it is usable.
+        self.created: tuple[datetime, str | None] | None = None
         self._set_up: set[str] = set()
-        self._created: tuple[datetime, str | None] | None = None
 
-    def read(self, now: datetime) -> None:
+    def read(self) -> None:
         """Read the entries of earlier runs."""
+        now = self._clock.now()
         for entry in self._journal.entries(self._name):
             at, event = parse_timestamp(entry.get("at")), entry.get("event")
             if event in {"restart", "usable"}:
-                self._stopped = entry.get("id") if event == "restart" else None
+                self.stopped = entry.get("id") if event == "restart" else None
             if event in _BEGINNINGS and at is not None and now - at < _RECENT:
                 self._unfinished = entry.get("id")
             elif event == "usable" or (event == "gave-up" and entry.get("error") == BrokenNodeError.kind):
                 # After any other end, such as a timeout, the next run continues with the node.
                 self._unfinished = self._asked = None
             elif event == "note" and entry.get("refused") == "stop":
-                self._stopped = None
+                self.stopped = None
             elif event == "create" and at is not None:
-                self.created(at, (entry.get("spec") or {}).get("setup"))
+                self.created = (at, (entry.get("spec") or {}).get("setup"))
                 # `tpuctl create` gives no reason: it does not wait until the node is usable.
                 self._asked = at if entry.get("reason") and now - at < _RECENT else None
             elif event == "delete":
@@ -611,76 +571,53 @@ class NodeHistory:
             elif event == "setup" and entry.get("ok"):
                 self._set_up.add(str(entry.get("id")))
 
-    def created(self, at: datetime, setup: str | None) -> None:
-        """Remember that a node was requested, and the set-up that its workers run once it is usable."""
-        self._created = (at, setup)
-
-    @property
-    def setup(self) -> str | None:
-        """The set-up of the node that tpuctl created last."""
-        return self._created[1] if self._created else None
-
     def spec_as_it_is(self, node: Node) -> NodeSpec:
-        """Return the spec of an existing node, with its set-up, which only the journal knows."""
-        return replace(NodeSpec.from_node(node), setup=self.setup)
+        """Return the spec of an existing node, with the set-up of the last creation, which only the journal knows."""
+        return replace(NodeSpec.from_node(node), setup=self.created[1] if self.created else None)
 
     def setup_to_do(self, node: Node) -> str | None:
         """Return the set-up that has not run yet on a node that tpuctl created; None for any other node."""
-        if self._created is None or node.id in self._set_up:
+        if self.created is None or node.id in self._set_up:
             return None
-        at, setup = self._created
+        at, setup = self.created
         return setup if setup and node.created is not None and node.created >= at - _SKEW else None
 
-    def record_setup(self, node: Node, now: datetime, *, ok: bool) -> None:
+    def record_setup(self, node: Node, *, ok: bool) -> None:
         """Write the result of the set-up of a node."""
-        self.write("setup", now, id=node.id, ok=ok)
+        self.write("setup", id=node.id, ok=ok)
         if ok:
             self._set_up.add(node.id)
 
-    def is_unfinished(self, node_id: str) -> bool:
-        """Return whether tpuctl created or started this node and has not seen it usable since."""
-        return self._unfinished == node_id
+    def is_left(self, node: Node) -> bool:
+        """Return whether an earlier run requested or started this node and ended before it was usable."""
+        if self._unfinished == node.id:
+            return True
+        if REQUEST_LABEL not in node.labels or self._asked is None or node.created is None:
+            return False
+        return node.created >= self._asked - _SKEW
 
-    def was_asked_for(self, node: Node) -> bool:
-        """Return whether an earlier run requested this node and ended before it observed it."""
-        is_of_tpuctl = REQUEST_LABEL in node.labels
-        return (
-            is_of_tpuctl
-            and self._asked is not None
-            and node.created is not None
-            and node.created >= self._asked - _SKEW
-        )
-
-    def record_stop(self, node_id: str) -> None:
-        """Remember that tpuctl stops this node in order to start it again."""
-        self._stopped = node_id
-
-    def record_refused_stop(self, text: str, now: datetime) -> None:
+    def record_refused_stop(self, text: str) -> None:
         """Write that the service refused to stop the node, so that no later run starts it again."""
-        self._stopped = None
-        self.write("note", now, text=text, refused="stop")
+        self.stopped = None
+        self.write("note", text=text, refused="stop")
 
-    def was_stopped(self, node_id: str) -> bool:
-        """Return whether tpuctl stopped this node in order to start it again, and has not seen it usable since."""
-        return self._stopped == node_id
-
-    def begin(self, node_id: str, now: datetime) -> None:
+    def begin(self, node_id: str) -> None:
         """Write that a run is bringing the node up."""
-        if not self.is_unfinished(node_id):
-            self.write("bringing-up", now, id=node_id)
+        if self._unfinished != node_id:
+            self.write("bringing-up", id=node_id)
         self._unfinished = node_id
 
-    def finish(self, node_id: str, now: datetime, **data: Any) -> None:  # JSON
+    def finish(self, node_id: str, **data: Any) -> None:  # JSON
         """Write that the node that a run was bringing up is usable."""
-        self._stopped = None
-        if self.is_unfinished(node_id):
-            self.write("usable", now, id=node_id, **data)
+        self.stopped = None
+        if self._unfinished == node_id:
+            self.write("usable", id=node_id, **data)
             self._unfinished = None
 
-    def write(self, event: str, now: datetime, **data: Any) -> None:  # JSON
+    def write(self, event: str, **data: Any) -> None:  # JSON
         """Write an entry."""
         with suppress(JournalError):
-            self._journal.append(self._name, event, now, durable=False, **data)
+            self._journal.append(self._name, event, self._clock.now(), durable=False, **data)
 
 
 def is_being_recreated(journal: Journal, name: NodeName) -> bool:
@@ -694,8 +631,8 @@ def is_being_recreated(journal: Journal, name: NodeName) -> bool:
     return is_between
 
 
-def current_spec(journal: Journal, node: Node, now: datetime) -> NodeSpec:
+def current_spec(journal: Journal, node: Node, clock: Clock) -> NodeSpec:
     """Return the spec of an existing node, with its set-up, which only the journal knows."""
-    history = NodeHistory(journal, node.name)
-    history.read(now)
+    history = NodeHistory(journal, node.name, clock)
+    history.read()
     return history.spec_as_it_is(node)

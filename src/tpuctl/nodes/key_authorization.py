@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tpuctl.errors import AccessError, NotFoundError, QuotaError, ServiceUnavailableError
+from tpuctl.fan_out import fan_out
 from tpuctl.ssh.connection import ProbeOutcome, probe_ssh
 from tpuctl.ssh.keys import (
     OS_LOGIN_CACHE_LIFETIME,
@@ -25,85 +24,45 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tpuctl.clock import Clock
-    from tpuctl.cloud.projects import LoginKey, LoginProfile
+    from tpuctl.cloud.projects import ComputeClient, OsLoginClient
     from tpuctl.models.node import Node
     from tpuctl.ssh.connection import Target
     from tpuctl.ssh.keys import OsLoginCache, SshKey
 
 _T = TypeVar("_T")
-_BLOCK_PROJECT_KEYS = "block-project-ssh-keys"
 # A key of a profile that expires sooner is extended, because a command may connect again for a while.
 _SHORTEST_VALIDITY = timedelta(hours=1)
 
 
-class ProjectMetadataSource(Protocol):
-    """Reads the metadata of projects."""
-
-    def project_metadata(self, project: str) -> Mapping[str, str]:
-        """Return the metadata of all machines of a project."""
-
-
-class LoginProfiles(Protocol):
-    """Reads and changes the keys of OS Login."""
-
-    def profile(self, account: str, project: str) -> LoginProfile:
-        """Return the POSIX names and keys of an account."""
-
-    def import_key(
-        self, account: str, public: str, *, project: str, region: str, expires: datetime | None = None
-    ) -> LoginProfile:
-        """Add a key."""
-
-    def set_expiry(self, account: str, key: LoginKey, expires: datetime | None) -> None:
-        """Change the expiry of a key."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyServices:
-    """The services of `Admission`. `account` returns the identity of the calls, None if it is unknown."""
-
-    projects: Callable[[], ProjectMetadataSource]
-    profiles: Callable[[], LoginProfiles]
-    account: Callable[[], str | None]
-    remembered: OsLoginCache
-    clock: Clock
-
-
-class KeyPlace(StrEnum):
-    """Where an authorized key is stored."""
-
-    NODE = "node metadata"
-    PROJECT = "project metadata"
-    OS_LOGIN = "OS Login"
-
-
 @dataclass(frozen=True, slots=True)
 class KnownKey:
-    """Where our key is stored (None: nowhere), the login name, and the expiry of the key."""
+    """Where our key is stored, the login name, and the expiry of the key."""
 
-    keeper: KeyPlace | None
+    # "node metadata", "project metadata", "OS Login" or None.
+    keeper: str | None
     login: str | None
     expires: datetime | None
 
 
+@dataclass(eq=False, kw_only=True)
 class KeyAuthorizer:
-    """Authorizes our key for nodes. `login` is the login name that the user requested, if any.
+    """Authorizes our key for nodes."""
 
-    `expires` returns the expiry of a new key, None for no expiry. `notify` gets a message for each change and exception.
-    """
+    projects: Callable[[], ComputeClient]
+    profiles: Callable[[], OsLoginClient]
+    # Returns the identity of the calls, None if it is unknown.
+    caller: Callable[[], str | None]
+    remembered: OsLoginCache
+    clock: Clock
+    # The login name that the user requested.
+    login: str | None
+    # Returns the expiry of a new key, None for no expiry.
+    expires: Callable[[], datetime | None]
+    # Gets a message for each change and exception.
+    notify: Callable[[str], None]
 
-    def __init__(
-        self,
-        services: KeyServices,
-        *,
-        login: str | None,
-        expires: Callable[[], datetime | None],
-        notify: Callable[[str], None],
-    ) -> None:
-        self._services, self._login, self._expires, self._notify = services, login, expires, notify
-        self._metadata: _TTLCache[Mapping[str, str]] = _TTLCache(services.clock)
-        self._logins: _TTLCache[str] = _TTLCache(services.clock)
-        self._accounts: _TTLCache[str | None] = _TTLCache(services.clock)
+    def __post_init__(self) -> None:
+        self._cache = _TTLCache(self.clock)
 
     def os_login(self, node: Node, key: SshKey) -> str | None:
         """Import the key into OS Login, and return its login name; None if metadata decides.
@@ -113,9 +72,9 @@ class KeyAuthorizer:
         if node.metadata.get(OS_LOGIN_ENABLED, "true").strip().lower() != "true":
             return None
         project = node.name.project
-        switches = self._metadata.peek(project)
+        switches = self._cache.peek(f"metadata of {project}")
         if switches is None:
-            switches = self._services.remembered.of(project)
+            switches = self.remembered.of(project)
         if switches is None:
             switches = self._project_metadata(project)
         if not is_switch_on(OS_LOGIN_ENABLED, node.metadata, switches):
@@ -123,8 +82,8 @@ class KeyAuthorizer:
         account = self._account(node)
         check_os_login_requirements(node.name.node_id, account, node.metadata, switches)
         region = node.name.zone.rpartition("-")[0]
-        return self._logins.get_or_load(
-            f"{project}/{region}",
+        return self._cache.get_or_load(
+            f"login of {project}/{region}",
             lambda: self._import_key(account, key, project=project, region=region),
         )
 
@@ -134,10 +93,10 @@ class KeyAuthorizer:
         It need not if it is already there, or in the metadata of the project and the node does not block those. gcloud
         decides in the same way.
         """
-        now = self._services.clock.now()
+        now = self.clock.now()
         if has_metadata_key(node.metadata.get("ssh-keys", ""), entry, now=now):
             return False
-        if node.metadata.get(_BLOCK_PROJECT_KEYS, "").strip().lower() == "true":
+        if _blocks_project_keys(node):
             return True
         return not has_metadata_key(self._project_metadata(node.name.project).get("ssh-keys", ""), entry, now=now)
 
@@ -147,12 +106,11 @@ class KeyAuthorizer:
         if is_switch_on(OS_LOGIN_ENABLED, node.metadata, switches := self._project_metadata(project)):
             account = self._account(node)
             check_os_login_requirements(node.name.node_id, account, node.metadata, switches)
-            profile = self._services.profiles().profile(account, project)
+            profile = self.profiles().profile(account, project)
             name, found = next(iter(profile.logins), None), profile.key(key.public)
-            return KnownKey(KeyPlace.OS_LOGIN if found else None, name, found.expires if found else None)
+            return KnownKey("OS Login" if found else None, name, found.expires if found else None)
         entry = metadata_key_line(login, key)
-        blocks = node.metadata.get(_BLOCK_PROJECT_KEYS, "").strip().lower() == "true"
-        lists = ((KeyPlace.NODE, node.metadata), (KeyPlace.PROJECT, {} if blocks else switches))
+        lists = (("node metadata", node.metadata), ("project metadata", {} if _blocks_project_keys(node) else switches))
         for keeper, metadata in lists:
             is_there, expires = find_key_expiry(metadata.get("ssh-keys", ""), entry)
             if is_there:
@@ -160,7 +118,7 @@ class KeyAuthorizer:
         return KnownKey(None, login, None)
 
     def _account(self, node: Node) -> str:
-        account = self._accounts.get_or_load("", self._services.account)
+        account = self._cache.get_or_load("account", self.caller)
         if account is None:
             hint = "set it with `gcloud config set account EMAIL`, or use the credentials of a service account"
             why = f"`{node.name.node_id}` uses OS Login, but the account of the credentials is unknown"
@@ -169,11 +127,11 @@ class KeyAuthorizer:
 
     def _import_key(self, account: str, key: SshKey, *, project: str, region: str) -> str:
         """Return the login name of the profile, once it has our key for long enough."""
-        profiles, expires, now = self._services.profiles(), self._expires(), self._services.clock.now()
+        profiles, expires, now = self.profiles(), self.expires(), self.clock.now()
         profile = profiles.profile(account, project)
         found = profile.key(key.public)
         if found is None or not profile.logins:
-            self._notify(f"adding our ssh key to the OS Login profile of `{account}`")
+            self.notify(f"adding our ssh key to the OS Login profile of `{account}`")
             profile = profiles.import_key(account, key.public, project=project, region=region, expires=expires)
         else:
             least = (expires - now) / 2 if expires else _SHORTEST_VALIDITY
@@ -184,10 +142,10 @@ class KeyAuthorizer:
                 f"OS Login has no POSIX account for `{account}`",
                 hint=f"check it with `gcloud compute os-login describe-profile --account={account}`",
             )
-        if self._login in profile.logins:
-            return self._login
-        if self._login is not None:
-            self._notify(f"using the login name of OS Login, `{profile.logins[0]}`, instead of `{self._login}`")
+        if self.login in profile.logins:
+            return self.login
+        if self.login is not None:
+            self.notify(f"using the login name of OS Login, `{profile.logins[0]}`, instead of `{self.login}`")
         return profile.logins[0]
 
     def _project_metadata(self, project: str) -> Mapping[str, str]:
@@ -195,33 +153,37 @@ class KeyAuthorizer:
 
         def read() -> Mapping[str, str]:
             try:
-                found = self._services.projects().project_metadata(project)
+                found = self.projects().project_metadata(project)
             except AccessError:
                 # The usual roles for TPUs do not include the permission. The node's own metadata must suffice.
                 found = {}
             except (ServiceUnavailableError, NotFoundError, QuotaError):
                 return {}
-            self._services.remembered.remember(project, found)
+            self.remembered.remember(project, found)
             return found
 
-        return self._metadata.get_or_load(project, read)
+        return self._cache.get_or_load(f"metadata of {project}", read)
 
 
-class _TTLCache(Generic[_T]):
+def _blocks_project_keys(node: Node) -> bool:
+    return node.metadata.get("block-project-ssh-keys", "").strip().lower() == "true"
+
+
+class _TTLCache:
     """A cache of recent answers. A run may last for days, in which keys expire and settings change."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._found: dict[str, tuple[timedelta, _T]] = {}
+        self._found: dict[str, tuple[timedelta, Any]] = {}
 
-    def peek(self, name: str) -> _T | None:
+    def peek(self, name: str) -> Any:
         """Return the cached value, or None if it is missing or too old."""
         at, found = self._found.get(name, (None, None))
         return found if at is not None and self._clock.monotonic() - at < OS_LOGIN_CACHE_LIFETIME else None
 
     def get_or_load(self, name: str, load: Callable[[], _T]) -> _T:
         """Return the cached value, else the result of `load`."""
-        value = self.peek(name)
+        value: _T | None = self.peek(name)
         if value is None:
             value = load()
             self._found[name] = (self._clock.monotonic(), value)
@@ -250,9 +212,5 @@ def await_key(clock: Clock, targets: Sequence[Target], notify: Callable[[str], N
 
 
 def _targets_refusing_key(targets: Sequence[Target]) -> list[Target]:
-    if len(targets) == 1:
-        results = [probe_ssh(targets[0].connection, _KEY_PROBE_TIMEOUT)]
-    else:
-        with ThreadPoolExecutor(_KEY_PROBES) as pool:
-            results = list(pool.map(lambda one: probe_ssh(one.connection, _KEY_PROBE_TIMEOUT), targets))
-    return [one for one, result in zip(targets, results, strict=True) if result.outcome is ProbeOutcome.KEY_REFUSED]
+    outcomes = fan_out(lambda one: probe_ssh(one.connection, _KEY_PROBE_TIMEOUT), targets, limit=_KEY_PROBES)
+    return [each.item for each in outcomes if each.get().outcome is ProbeOutcome.KEY_REFUSED]

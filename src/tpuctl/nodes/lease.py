@@ -32,26 +32,27 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import Enum, auto
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tpuctl.clock import SystemClock, limit_cloud_calls
 from tpuctl.durations import format_duration, format_timestamp, parse_timestamp
 from tpuctl.errors import ConflictError, NotFoundError, PreconditionFailedError, ServiceUnavailableError, TpuctlError
-from tpuctl.files import open_private_file, read_own_file
-from tpuctl.models.events import EventKind, NodeEvent
-from tpuctl.platforms import flush_to_disk
-from tpuctl.shapes import ANY, NUMBER, TIME, MapOf, Scalar, Shape, ShapeError, parse_json
+from tpuctl.files import file_lock, open_private_file, read_own_file, replace_file
+from tpuctl.models.events import EventKind
+from tpuctl.shapes import NUMBER, TIME, Scalar, Shape, ShapeError, parse_json
 
 if TYPE_CHECKING:
     from tpuctl.clock import Clock
+    from tpuctl.cloud.storage import StorageClient
     from tpuctl.names import BucketPath, NodeName
-    from tpuctl.nodes.context import ActionContext
+    from tpuctl.nodes.actuator import ActionContext
 
 _ENDED = Shape("", {"by": str, "who": str, "at": TIME}, required=("by", "who", "at"))
 # The owner is part of a file name.
@@ -120,15 +121,6 @@ class LeaseOwner:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseEnd:
-    """The end of a lease by a command. `at` is by the clock of that machine: it is shown, and never compared."""
-
-    by: str
-    who: str
-    at: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class LeaseRecord:
     """The stored record of a node."""
 
@@ -138,65 +130,51 @@ class LeaseRecord:
     ttl: timedelta
     # The verb while a change of the cloud is in flight.
     acting: str | None = None
-    # Set in a tombstone.
-    ended: LeaseEnd | None = None
+    # In a tombstone: when `purpose` ended the lease, by the clock of that machine. It is shown, and never compared.
+    ended: str | None = None
 
-    def to_json(self) -> bytes:
+    def to_document(self) -> dict[str, Any]:
         """Return the stored form of the record."""
-        document = {**asdict(self), "ttl": self.ttl.total_seconds()}
-        if self.ended:
-            document["ended"]["at"] = format_timestamp(self.ended.at)
-        return json.dumps(document, sort_keys=True, indent=1).encode() + b"\n"
+        ended = {"by": self.purpose, "who": self.who, "at": self.ended} if self.ended else None
+        return {**asdict(self), "ttl": self.ttl.total_seconds(), "ended": ended}
 
     @classmethod
-    def from_json(cls, content: bytes, where: str) -> LeaseRecord:
-        """Parse the record stored at `where`. Raises `LeaseError` for an invalid record, which never counts as free."""
-        try:
-            data = _RECORD.read(parse_json(content))
-            ended = data.get("ended")
-            return cls(
-                owner=data["owner"],
-                who=data["who"],
-                purpose=data["purpose"],
-                ttl=timedelta(seconds=float(data["ttl"])),
-                acting=data.get("acting") or None,
-                ended=LeaseEnd(ended["by"], ended["who"], _parse_moment(ended["at"])) if ended else None,
-            )
-        except ValueError as error:
-            raise LeaseError(
-                f"cannot read `{where}`: not a lease of this version of tpuctl; no change was made",
-                hint="make sure that no process uses the node, delete the file or object, and try again",
-            ) from error
+    def from_document(cls, data: Mapping[str, Any]) -> LeaseRecord:
+        """Return the record of its stored form, which fits `_RECORD`."""
+        ttl, ended = timedelta(seconds=float(data["ttl"])), data.get("ended")
+        acting = data.get("acting") or None
+        return cls(data["owner"], data["who"], data["purpose"], ttl, acting, ended["at"] if ended else None)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredLease:
-    """A record with the information of its store."""
-
-    record: LeaseRecord
-    # Never used twice for a node.
-    version: str
-    age: timedelta
-    # Whether the process that wrote it is alive; None if the store does not know. If known, the age is ignored.
-    is_alive: bool | None = None
+def _parse_stored(content: bytes, shape: Shape, where: str) -> Mapping[str, Any]:
+    """Parse what is stored at `where`. Raises `LeaseError` for invalid content, which never counts as free."""
+    try:
+        return shape.read(parse_json(content))
+    except ShapeError as error:
+        raise LeaseError(
+            f"cannot read `{where}`: not a lease of this version of tpuctl; no change was made",
+            hint="make sure that no process uses the node, delete the file or object, and try again",
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The holder of a node, or the command that ended the lease (`ended`). `age` is the time since the last renewal."""
+    """A record, and what its store knows about it."""
 
-    who: str
-    purpose: str
+    record: LeaseRecord
+    # Never used twice for a node.
+    version: str
+    # The time since the record was written, by the clock of the store.
     age: timedelta
-    acting: str | None = None
-    ended: LeaseEnd | None = None
+    # Whether the process that wrote it is alive; None if the store does not know. If known, the age is ignored.
+    is_alive: bool | None = None
 
     def __str__(self) -> str:
-        ago = f"{format_duration(self.age)} ago"
-        if self.ended:
-            return f"`{self.ended.by}` ended it {ago} ({self.ended.who})"
-        doing = f", about to {self.acting}" if self.acting else ""
-        return f"`{self.who}` holds the lease{doing}, renewed {ago}"
+        record, ago = self.record, f"{format_duration(self.age)} ago"
+        if record.ended:
+            return f"`{record.purpose}` ended it {ago} ({record.who})"
+        doing = f", about to {record.acting}" if record.acting else ""
+        return f"`{record.who}` holds the lease{doing}, renewed {ago}"
 
 
 class LeaseStanding(Enum):
@@ -209,7 +187,7 @@ class LeaseStanding(Enum):
     ENDED = auto()
 
 
-def judge_lease(found: StoredLease | None, owner: str) -> LeaseStanding:
+def judge_lease(found: Lease | None, owner: str) -> LeaseStanding:
     """Return what the stored record means for `owner`. The first rule that matches wins."""
     if found is None:
         return LeaseStanding.FREE
@@ -217,51 +195,17 @@ def judge_lease(found: StoredLease | None, owner: str) -> LeaseStanding:
         return LeaseStanding.ENDED
     if found.record.owner == owner:
         return LeaseStanding.OURS
-    if is_expired(found):
+    # If its process is known to be dead or alive, the age of the record does not matter.
+    if found.age >= found.record.ttl if found.is_alive is None else not found.is_alive:
         return LeaseStanding.FREE
     return LeaseStanding.ACTING if found.record.acting else LeaseStanding.HELD
 
 
-def is_expired(found: StoredLease) -> bool:
-    """Return whether the lease has expired or its process is dead."""
-    return found.age >= found.record.ttl if found.is_alive is None else not found.is_alive
-
-
 def may_take(standing: LeaseStanding, purpose: str, *, force_lease: bool) -> bool:
     """Return whether the lease may be taken for a purpose; never while its holder has a change in flight."""
-    match standing:
-        case LeaseStanding.FREE | LeaseStanding.OURS:
-            return True
-        case LeaseStanding.ENDED:
-            return force_lease or purpose in _REVIVING
-        case LeaseStanding.HELD:
-            return force_lease
-        case LeaseStanding.ACTING:
-            return False
-
-
-def held_record(identity: LeaseOwner, purpose: str, policy: LeasePolicy) -> LeaseRecord:
-    """Return the record of a process that takes the lease."""
-    return LeaseRecord(identity.owner, identity.who(purpose), purpose, policy.ttl)
-
-
-def tombstone_record(identity: LeaseOwner, by: str, now: datetime, policy: LeasePolicy) -> LeaseRecord:
-    """Return the tombstone of a command that ends the lease."""
-    record = held_record(identity, by, policy)
-    return replace(record, ended=LeaseEnd(by, record.who, now.replace(microsecond=0)))
-
-
-def lease_of(found: StoredLease) -> Lease:
-    """Return the part of a record that other processes show."""
-    record = found.record
-    return Lease(record.who, record.purpose, found.age, record.acting, record.ended)
-
-
-def _parse_moment(text: str) -> datetime:
-    moment = parse_timestamp(text)
-    if moment is None:
-        raise ValueError(text)
-    return moment
+    is_open = standing in {LeaseStanding.FREE, LeaseStanding.OURS}
+    is_revived = standing is LeaseStanding.ENDED and purpose in _REVIVING
+    return is_open or is_revived or (force_lease and standing is not LeaseStanding.ACTING)
 
 
 # Attempts to write a record against simultaneous writers.
@@ -276,7 +220,7 @@ class LeaseStore(Protocol):
     Every method raises `LeaseError`, or the exceptions of the service, if the store cannot be used.
     """
 
-    def read(self, name: NodeName) -> StoredLease | None:
+    def read(self, name: NodeName) -> Lease | None:
         """Return the record of a node; None only if it certainly does not exist."""
 
     def write(self, name: NodeName, record: LeaseRecord, *, expected: str | None) -> str:
@@ -314,7 +258,7 @@ class LeaseKeeper:
         """Return the lease of another holder, or the mark of its end; None if the node is free or ours."""
         found = self._store.read(name)
         standing = judge_lease(found, self._identity.owner)
-        return None if found is None or standing in {LeaseStanding.FREE, LeaseStanding.OURS} else lease_of(found)
+        return None if found is None or standing in {LeaseStanding.FREE, LeaseStanding.OURS} else found
 
     def acquire(
         self, name: NodeName, purpose: str, *, force_lease: bool = False, notify: Callable[[str], None] | None = None
@@ -326,8 +270,8 @@ class LeaseKeeper:
         for _ in range(_ATTEMPTS):
             found, standing = self._idle(name, notify) if force_lease else self._read(name)
             if not may_take(standing, purpose, force_lease=force_lease) and found is not None:
-                return lease_of(found)
-            if self._swap(name, held_record(self._identity, purpose, self.policy), found):
+                return found
+            if self._swap(name, self._record(purpose), found):
                 return None
         raise self._contended(name)
 
@@ -401,10 +345,14 @@ class LeaseKeeper:
         """
         for _ in range(_ATTEMPTS):
             found, _standing = self._idle(name, notify)
-            if self._swap(name, tombstone_record(self._identity, by, self._clock.now(), self.policy), found):
+            tombstone = replace(self._record(by), ended=format_timestamp(self._clock.now()))
+            if self._swap(name, tombstone, found):
                 self._held.pop(name, None)
                 return
         raise self._contended(name)
+
+    def _record(self, purpose: str) -> LeaseRecord:
+        return LeaseRecord(self._identity.owner, self._identity.who(purpose), purpose, self.policy.ttl)
 
     def _mark_idle(self, name: NodeName) -> None:
         """Remember that no change is in flight; the next `renew` writes it."""
@@ -412,11 +360,11 @@ class LeaseKeeper:
             idle = replace(ours.record, acting=None)
             self._held[name] = replace(ours, record=idle, written=ours.written - self.policy.ttl)
 
-    def _read(self, name: NodeName) -> tuple[StoredLease | None, LeaseStanding]:
+    def _read(self, name: NodeName) -> tuple[Lease | None, LeaseStanding]:
         found = self._store.read(name)
         return found, judge_lease(found, self._identity.owner)
 
-    def _idle(self, name: NodeName, notify: Callable[[str], None] | None) -> tuple[StoredLease | None, LeaseStanding]:
+    def _idle(self, name: NodeName, notify: Callable[[str], None] | None) -> tuple[Lease | None, LeaseStanding]:
         """Return the record once its holder has no change in flight, or has not written for its time to live."""
         start = self._clock.monotonic()
         version, since = "", start
@@ -435,14 +383,14 @@ class LeaseKeeper:
                 # A living process that hangs: it must not act on a write this old.
                 return found, LeaseStanding.HELD
             if now - start > self.policy.waits_at_most:
-                raise ConflictError(f"`{name.node_id}`: {lease_of(found)}", hint="stop that process, then try again")
+                raise ConflictError(f"`{name.node_id}`: {found}", hint="stop that process, then try again")
             self._clock.sleep(self.policy.poll)
 
     def _rewrite(self, name: NodeName, record: LeaseRecord) -> bool:
         """Replace our record. If it is not ours any more, forget it and return False."""
         for _ in range(_ATTEMPTS):
             ours = self._held[name]
-            if self._swap(name, record, StoredLease(ours.record, ours.version, timedelta())):
+            if self._swap(name, record, Lease(ours.record, ours.version, timedelta())):
                 return True
             # A write of ours whose answer was lost may have changed the version.
             found, standing = self._read(name)
@@ -452,7 +400,7 @@ class LeaseKeeper:
         self._held.pop(name, None)
         return False
 
-    def _swap(self, name: NodeName, record: LeaseRecord, found: StoredLease | None) -> bool:
+    def _swap(self, name: NodeName, record: LeaseRecord, found: Lease | None) -> bool:
         began = self._clock.monotonic()
         try:
             version = self._store.write(name, record, expected=found.version if found else None)
@@ -471,7 +419,7 @@ class LeaseKeeper:
 # Not a valid name of a project.
 _PROCESSES = ".processes"
 _REQUIRED = ("version", "written", "record")
-_DOCUMENT = Shape("", {"version": str, "written": TIME, "record": MapOf(ANY)}, required=_REQUIRED)
+_DOCUMENT = Shape("", {"version": str, "written": TIME, "record": _RECORD}, required=_REQUIRED)
 
 
 class LocalLeaseStore:
@@ -487,7 +435,7 @@ class LocalLeaseStore:
         self._clock = clock
         self._alive: dict[str, int] = {}
 
-    def read(self, name: NodeName) -> StoredLease | None:
+    def read(self, name: NodeName) -> Lease | None:
         """Return the record of a node, with the information whether its process is alive."""
         with self._explained():
             return self._read(self._file(name))
@@ -496,17 +444,19 @@ class LocalLeaseStore:
         """Replace a version; see `LeaseStore`. After the first record this process counts as alive."""
         version = secrets.token_hex(8)
         written = self._clock.now().isoformat()
-        document = {"version": version, "written": written, "record": json.loads(record.to_json())}
+        document = {"version": version, "written": written, "record": record.to_document()}
         with self._explained():
             self._mark_alive(record.owner)
-            with self._locked(name) as file:
+            file = self._file(name)
+            with file_lock(file.with_suffix(".lock")):
                 self._expect(file, expected)
-                _replace_file(file, json.dumps(document, indent=1) + "\n")
+                replace_file(file, json.dumps(document, indent=1).encode() + b"\n")
         return version
 
     def remove(self, name: NodeName, *, expected: str) -> None:
         """Remove a version; see `LeaseStore`."""
-        with self._explained(), self._locked(name) as file:
+        file = self._file(name)
+        with self._explained(), file_lock(file.with_suffix(".lock")):
             if file.exists():
                 self._expect(file, expected)
                 file.unlink()
@@ -518,36 +468,20 @@ class LocalLeaseStore:
             os.close(descriptor)
         self._alive.clear()
 
-    def _read(self, file: Path) -> StoredLease | None:
+    def _read(self, file: Path) -> Lease | None:
         try:
             content = read_own_file(file)
         except FileNotFoundError:
             return None
-        try:
-            document = _DOCUMENT.read(parse_json(content))
-            version, body = document["version"], json.dumps(document["record"]).encode()
-            written = parse_timestamp(document["written"])
-        except ShapeError:
-            version, body, written = "", b"", None
-        record = LeaseRecord.from_json(body, str(file))
+        document = _parse_stored(content, _DOCUMENT, str(file))
+        record, written = LeaseRecord.from_document(document["record"]), parse_timestamp(document["written"])
         age = max(self._clock.now() - written, timedelta()) if written else timedelta()
-        return StoredLease(record, version, age, is_alive=_is_locked(self._process(record.owner)))
+        return Lease(record, document["version"], age, is_alive=_is_locked(self._process(record.owner)))
 
     def _expect(self, file: Path, expected: str | None) -> None:
         found = self._read(file)
         if (found.version if found else None) != expected:
             raise PreconditionFailedError(f"`{file}` was changed by another process meanwhile", hint="try again")
-
-    @contextmanager
-    def _locked(self, name: NodeName) -> Iterator[Path]:
-        """Lock the file of a node, and yield its path."""
-        file = self._file(name)
-        descriptor = open_private_file(file.with_suffix(".lock"))
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield file
-        finally:
-            os.close(descriptor)
 
     def _mark_alive(self, owner: str) -> None:
         """Lock the file of our own process, and remove those of killed processes."""
@@ -601,47 +535,6 @@ def _is_locked(file: Path) -> bool:
     return False
 
 
-def _replace_file(file: Path, text: str) -> None:
-    """Replace a file atomically, also in case of a crash of the machine."""
-    draft = file.with_suffix(".new")
-    draft.unlink(missing_ok=True)
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        flush_to_disk(stream.fileno())
-    draft.replace(file)
-
-
-class ObjectVersion(Protocol):
-    """One version of an object. `age` is by the service's own clock."""
-
-    @property
-    def content(self) -> bytes:
-        """Return its bytes."""
-
-    @property
-    def generation(self) -> int:
-        """Return its number, which no other version has."""
-
-    @property
-    def age(self) -> timedelta:
-        """Return how long ago it was written."""
-
-
-class LeaseObjects(Protocol):
-    """The part of Cloud Storage that leases use. Generation 0 means that the object does not exist."""
-
-    def read(self, bucket: str, name: str) -> ObjectVersion | None:
-        """Return the newest version; None only after a 404 from the API."""
-
-    def write(self, bucket: str, name: str, content: bytes, *, generation: int | None) -> int:
-        """Replace a generation. Raises `PreconditionFailedError` if the object has another."""
-
-    def delete(self, bucket: str, name: str, *, generation: int | None) -> None:
-        """Delete a generation. Raises `PreconditionFailedError` if the object has another."""
-
-
 class BucketLeaseStore:
     """Lease records in Cloud Storage, at `PREFIX/PROJECT/ZONE/NODE.json`, for processes on several machines.
 
@@ -649,22 +542,23 @@ class BucketLeaseStore:
     was killed.
     """
 
-    def __init__(self, objects: LeaseObjects, path: BucketPath) -> None:
+    def __init__(self, objects: StorageClient, path: BucketPath) -> None:
         self._objects = objects
         self._path = path
 
-    def read(self, name: NodeName) -> StoredLease | None:
+    def read(self, name: NodeName) -> Lease | None:
         """Return the record of a node."""
         blob = self._objects.read(self._path.bucket, self._object(name))
         if blob is None:
             return None
-        record = LeaseRecord.from_json(blob.content, f"gs://{self._path.bucket}/{self._object(name)}")
-        return StoredLease(record, str(blob.generation), blob.age)
+        document = _parse_stored(blob.content, _RECORD, f"gs://{self._path.bucket}/{self._object(name)}")
+        return Lease(LeaseRecord.from_document(document), str(blob.generation), blob.age)
 
     def write(self, name: NodeName, record: LeaseRecord, *, expected: str | None) -> str:
         """Replace a version; see `LeaseStore`."""
+        content = json.dumps(record.to_document(), sort_keys=True, indent=1).encode() + b"\n"
         generation = int(expected) if expected else 0
-        return str(self._objects.write(self._path.bucket, self._object(name), record.to_json(), generation=generation))
+        return str(self._objects.write(self._path.bucket, self._object(name), content, generation=generation))
 
     def remove(self, name: NodeName, *, expected: str) -> None:
         """Remove a version; see `LeaseStore`."""
@@ -706,9 +600,9 @@ class LeaseGuard:
             return True
         other = self._context.leases.acquire(self._name, self._purpose, force_lease=self._force_lease)
         self._checked_at = self._context.clock.monotonic()
-        if other is not None and other.ended is not None:
+        if other is not None and other.record.ended is not None:
             raise _ended_error(self._name, other)
-        self._holds, self.held_by = other is None, other.who if other else None
+        self._holds, self.held_by = other is None, other.record.who if other else None
         return self._holds
 
     def find_other_holder(self) -> bool:
@@ -722,9 +616,9 @@ class LeaseGuard:
         other = self._context.leases.holder(self._name)
         if other is not None and self._holds:
             self.raise_lost()
-        if other is None or other.ended is not None:
+        if other is None or other.record.ended is not None:
             return False
-        self._checked_at, self.held_by = self._context.clock.monotonic(), other.who
+        self._checked_at, self.held_by = self._context.clock.monotonic(), other.record.who
         return True
 
     def keep(self) -> None:
@@ -739,7 +633,7 @@ class LeaseGuard:
             return
         if self.held_by is not None and (self._checked_at is None or now - self._checked_at >= _HOLDER_CHECK_INTERVAL):
             other = self._context.leases.holder(self._name)
-            self._checked_at, self.held_by = now, other.who if other else None
+            self._checked_at, self.held_by = now, other.record.who if other else None
 
     def raise_lost(self) -> None:
         """Raise an error that names the current holder."""
@@ -781,23 +675,19 @@ def hold_lease(
 
 def end_lease(context: ActionContext, name: NodeName, by: str) -> None:
     """End the lease of a node for good, before the node is stopped or deleted."""
-
-    def notify(text: str) -> None:
-        context.emit(NodeEvent(EventKind.NOTE, context.clock.now(), name, text))
-
-    context.leases.end(name, by, notify=notify)
+    context.leases.end(name, by, notify=partial(context.report, EventKind.NOTE, name))
 
 
 def _ended_error(name: NodeName, lease: Lease | None) -> TakenOverError | DeletedByOtherError:
     node_id = name.node_id
-    if lease is not None and lease.ended is not None:
-        by, who, at = lease.ended.by, lease.ended.who, lease.ended.at
+    if lease is not None and (at := lease.record.ended):
+        by, who = lease.record.purpose, lease.record.who
         kind = TakenOverError if by == "stop" else DeletedByOtherError
         return kind(
-            f"`{by}` ended `{node_id}` ({who}, {format_timestamp(at)}); this run leaves it alone",
-            hint=f"`tpuctl up {node_id}` starts or creates it again; to watch it skip_validation, pass `--force-lease`",
+            f"`{by}` ended `{node_id}` ({who}, {at}); this run leaves it alone",
+            hint=f"`tpuctl up {node_id}` starts or creates it again; to watch it nevertheless, pass `--force-lease`",
         )
-    taken = f" by {lease.who}" if lease else ""
+    taken = f" by {lease.record.who}" if lease else ""
     return TakenOverError(
         f"`{node_id}` was taken over{taken}; this run leaves it alone",
         hint="only one run at a time may repair a node; `--force-lease` takes it back",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tpuctl.errors import ConflictError, NodeNotFoundError, NodeNotInProjectError, ServiceUnavailableError, TpuctlError
 from tpuctl.names import NodeName, NodeReference
@@ -11,26 +11,9 @@ from tpuctl.names import NodeName, NodeReference
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from tpuctl.cloud.tpu import TpuClient
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
-    from tpuctl.nodes.context import NodeListingLike, QueuedListingLike
-
-
-class NodeFinder(Protocol):
-    """The part of the cloud that reads nodes."""
-
-    def find_node(self, name: NodeName) -> Node | None:
-        """Return the node, or None if there is none."""
-
-    def list_nodes(self, project: str, zones: Sequence[str] = ()) -> NodeListingLike:
-        """Return the nodes of some zones, or of all."""
-
-
-class RequestFinder(Protocol):
-    """The part of the cloud that lists queued resources."""
-
-    def list_queued_resources(self, project: str, zones: Sequence[str] = ()) -> QueuedListingLike:
-        """Return the queued resources of some zones, or of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +31,7 @@ class SearchPlace:
         return NodeName(reference.project or self.project, zone, reference.node_id) if zone else None
 
 
-def locate_node(finder: NodeFinder, place: SearchPlace, reference: NodeReference) -> Node:
+def locate_node(finder: TpuClient, place: SearchPlace, reference: NodeReference) -> Node:
     """Return the node of a name.
 
     Raises `NodeNotFoundError` if it does not exist, `ConflictError` if there are several, and
@@ -66,7 +49,7 @@ def locate_node(finder: NodeFinder, place: SearchPlace, reference: NodeReference
     return node
 
 
-def search_node(finder: NodeFinder, place: SearchPlace, reference: NodeReference) -> Node | None:
+def search_node(finder: TpuClient, place: SearchPlace, reference: NodeReference) -> Node | None:
     """Search a node in all zones; None if every zone answered that it has none."""
     listing = finder.list_nodes(reference.project or place.project)
     found = only_node(listing.nodes, reference.node_id)
@@ -86,7 +69,7 @@ def only_node(nodes: Iterable[Node], node_id: str) -> Node | None:
     return found[0] if found else None
 
 
-def queued_resources_or_none(cloud: RequestFinder, project: str, zones: Sequence[str]) -> tuple[QueuedResource, ...]:
+def queued_resources_or_none(cloud: TpuClient, project: str, zones: Sequence[str]) -> tuple[QueuedResource, ...]:
     """Return the queued resources of some zones, or of all. Empty if they cannot be listed: they are only extra information."""
     try:
         return cloud.list_queued_resources(project, zones).queued_resources

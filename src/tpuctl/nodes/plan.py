@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from itertools import chain
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, assert_never
 
 from tpuctl.accelerators import find_accelerator_type
@@ -160,16 +161,15 @@ def _in_state(seen: ObservedState, state: str) -> Node:
 def gcloud_commands(
     step: PlanStep,
     spec: NodeSpec | None,
-    changes: Mapping[str, Any] | None = None,
-    present: Mapping[str, Any] | None = None,
+    changes: Mapping[str, Any] = MappingProxyType({}),
+    present: Mapping[str, Any] = MappingProxyType({}),
     *,
     account: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Return the gcloud commands equivalent to a step, quoted for bash or zsh; none for a wait.
 
     `account` are gcloud's flags for the identity and the quota project. `changes` are the API fields that an update
-    replaces. gcloud merges instead: its flags contain the difference from the `present` fields or, if these are unknown,
-    clear the field first.
+    replaces. gcloud merges instead: its flags contain the difference from the `present` fields.
     """
     where = (step.name.node_id, "--zone", step.name.zone, "--project", step.name.project, *account)
     group = ("compute", "tpus", "tpu-vm")
@@ -194,7 +194,7 @@ def gcloud_commands(
         case Verb.REBOOT:
             return (_shell_join((*base, "ssh", *where, "--worker=all", "--command=sudo reboot")),)
         case Verb.UPDATE:
-            return (_shell_join((*base, "update", *where, *_update_flags(changes or {}, present))),)
+            return (_shell_join((*base, "update", *where, *_update_flags(changes, present))),)
         case Verb.WAIT:
             return ()
 
@@ -251,24 +251,18 @@ def _shape_flags(spec: NodeSpec) -> list[str]:
     return [f"--type={accelerator.generation.prefix}", f"--topology={spec.topology}"]
 
 
-def _update_flags(changes: Mapping[str, Any], present: Mapping[str, Any] | None) -> list[str]:
+def _update_flags(changes: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
     flags: list[str] = []
     for field in ("labels", "metadata"):
-        if field in changes and present is not None:
+        if field in changes:
             old, new = present.get(field) or {}, changes[field]
             changed = {key: value for key, value in new.items() if old.get(key) != value}
             flags += [f"--update-{field}={_gcloud_pairs(changed)}"] if changed else []
             flags += [f"--remove-{field}={','.join(key for key in old if key not in new)}"] if old.keys() - new else []
-        elif field in changes:
-            flags.append(f"--clear-{field}")
-            flags += [f"--update-{field}={_gcloud_pairs(changes[field])}"] if changes[field] else []
-    if "tags" in changes and present is not None:
+    if "tags" in changes:
         old, new = present.get("tags") or [], changes["tags"]
         flags += [f"--add-tags={','.join(tag for tag in new if tag not in old)}"] if set(new) - set(old) else []
         flags += [f"--remove-tags={','.join(tag for tag in old if tag not in new)}"] if set(old) - set(new) else []
-    elif "tags" in changes:
-        flags.append("--clear-tags")
-        flags += [f"--add-tags={','.join(changes['tags'])}"] if changes["tags"] else []
     if "description" in changes:
         flags.append(f"--description={changes['description']}")
     return flags

@@ -13,7 +13,8 @@ from tpuctl.models.node import Health, Node, NodeState, Tier
 from tpuctl.models.queued import QueuedResource
 from tpuctl.names import last_segment
 from tpuctl.nodes.journal_entries import is_repair, usable_spans
-from tpuctl.output.terminal import Cell, OutputFormat
+from tpuctl.output.terminal import Cell
+from tpuctl.output.views import View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from tpuctl.app.app import App
     from tpuctl.nodes.controller import NodeResult
+    from tpuctl.output.terminal import Terminal
 
     _JournalEntry = Mapping[str, Any]  # JSON
 
@@ -65,15 +67,11 @@ def unreachable_rows(zones: Sequence[str]) -> list[tuple[Cell, ...]]:
     return [(blank, Cell(zone), *[Cell("")] * 6, Cell("zone did not answer", style="yellow")) for zone in zones]
 
 
-def node_json(node: Node, *, sandbox: bool) -> dict[str, Any]:
+def node_json(node: Node) -> dict[str, Any]:
     """Return the API's own fields, and those that users look for: nodeId, zone, project, workers."""
-    added: dict[str, Any] = {
-        "nodeId": node.name.node_id,
-        "zone": node.name.zone,
-        "project": node.name.project,
-        "workers": node.workers,
-    }
-    return {**node.raw, **added, **({"sandbox": True} if sandbox else {})}
+    name = node.name
+    added = {"nodeId": name.node_id, "zone": name.zone, "project": name.project, "workers": node.workers}
+    return {**node.raw, **added}
 
 
 def node_details(node: Node, now: datetime) -> Iterator[tuple[str, str, str]]:
@@ -374,27 +372,32 @@ def _dated(entries: Sequence[_JournalEntry]) -> list[tuple[datetime, _JournalEnt
     return sorted(dated, key=lambda each: each[0])
 
 
+def nodes_view(nodes: Sequence[Node], now: datetime, *, is_list: bool = True) -> View:
+    """Return the view of nodes that a command changed: name and state, or the whole nodes as JSON.
+
+    Without `is_list` the JSON of one node is an object.
+    """
+    values = [node_json(node) for node in nodes]
+
+    def show(terminal: Terminal) -> None:
+        if terminal.is_interactive:
+            terminal.table(NODE_HEADER, node_rows(nodes, now))
+        else:
+            terminal.table((), [(Cell(node.name.node_id), Cell(str(node.state))) for node in nodes])
+
+    return View(
+        value=lambda: values if is_list or len(values) != 1 else values[0],
+        names=lambda: [node.name.node_id for node in nodes],
+        text=show,
+    )
+
+
 def show_node(app: App, node: Node) -> None:
-    """Show a node that a command changed: name and state, or the whole node as JSON. Update its entries in ssh's config."""
+    """Show a node that a command changed, and update its entries in ssh's config."""
     from tpuctl.app.ssh_options import refresh_ssh_entries  # noqa: PLC0415  # `list` needs only the renderers
 
     refresh_ssh_entries(app, [node])
-    show_nodes(app, [node])
-
-
-def show_nodes(app: App, nodes: Sequence[Node], *, several: bool = False) -> None:
-    """Show nodes; as JSON one node is an object, unless the command named `several`."""
-    if app.shows_events:
-        return
-    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
-        values = [node_json(node, sandbox=app.is_sandbox) for node in nodes]
-        app.terminal.data(values[0] if len(values) == 1 and not several else values, app.format)
-    elif app.format is OutputFormat.NAME:
-        app.terminal.names(node.name.node_id for node in nodes)
-    elif not app.terminal.is_interactive:
-        app.terminal.table((), [(Cell(node.name.node_id), Cell(str(node.state))) for node in nodes])
-    else:
-        app.terminal.table(NODE_HEADER, node_rows(nodes, app.now()))
+    app.show(nodes_view([node], app.now(), is_list=False))
 
 
 def show_results(app: App, results: Sequence[NodeResult | TpuctlError]) -> int:
@@ -410,17 +413,17 @@ def show_results(app: App, results: Sequence[NodeResult | TpuctlError]) -> int:
     nodes = [result.node for result in results if not isinstance(result, TpuctlError) and result.node]
     refresh_ssh_entries(app, nodes)
     if nodes or not errors:
-        show_nodes(app, nodes, several=len(results) > 1)
+        app.show(nodes_view(nodes, app.now(), is_list=len(results) > 1))
     for error in errors:
         app.show_error(error)
     return worst_exit_code(error.exit_code for error in errors) if errors else ExitCode.OK
 
 
-def show_deleted(app: App, node_ids: Sequence[str]) -> None:
-    """Show the names of deleted nodes; on a terminal the progress has shown them already."""
-    if app.shows_events:
-        return
-    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
-        app.terminal.data([{"nodeId": node_id, "state": None} for node_id in node_ids], app.format)
-    elif app.format is OutputFormat.NAME or not app.terminal.is_interactive:
-        app.terminal.names(node_ids)
+def deleted_view(node_ids: Sequence[str]) -> View:
+    """Return the view of deleted nodes; on a terminal the progress has shown them already."""
+    return View(
+        value=lambda: [{"nodeId": node_id, "state": None} for node_id in node_ids],
+        names=lambda: node_ids,
+        text=lambda terminal: None if terminal.is_interactive else terminal.names(node_ids),
+        is_marked=False,
+    )

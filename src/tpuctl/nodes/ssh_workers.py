@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 import shutil
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from tpuctl.errors import RemoteCommandError
+from tpuctl.fan_out import fan_out
 from tpuctl.nodes.conditions import SshAnswer, WorkerSnapshot
 from tpuctl.nodes.inspection import (
     INSPECTION_COMMAND,
@@ -29,7 +29,6 @@ from tpuctl.ssh.connection import (
     host_alias,
     last_printed_line,
     probe_ssh,
-    run_long_ssh_command,
     run_ssh_command,
     save_host_keys,
 )
@@ -40,10 +39,12 @@ if TYPE_CHECKING:
     from tpuctl.models.node import Node
     from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName
+    from tpuctl.nodes.key_authorization import KeyAuthorizer
     from tpuctl.ssh.keys import SshKey
 
 # Handshakes under way at once: enough for a slice, few enough for one machine.
 _MAX_SESSIONS = 32
+_REBOOT_TIMEOUT = timedelta(seconds=15)
 _T = TypeVar("_T")
 
 _ANSWERS = {
@@ -55,56 +56,40 @@ _ANSWERS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SshSettings:
-    """How to log in to workers."""
+@dataclass(eq=False, kw_only=True)
+class SshWorkers:
+    """Connects to workers with the OpenSSH client."""
 
     login: str
     home: Path
     # The private key that the user named; None for gcloud's key under `home`.
-    key: Path | None
+    key_file: Path | None
     known_hosts: Path
     # Fetches the guest attributes of the workers from the API.
     guest_attributes: Callable[[NodeName, int | None], tuple[Mapping[str, str], ...]]
     # Returns ssh's ProxyCommand for a worker; None for a direct connection or a tunnel.
     proxy_command: Callable[[Node, int], str | None]
     # Returns what is missing on this machine besides an ssh client, or None.
-    obstacle: Callable[[], str | None] = lambda: None
-    timeout: timedelta = timedelta(seconds=15)
+    missing: Callable[[], str | None] = lambda: None
     # Chooses among the addresses of a worker.
-    reach: Router = field(default_factory=Router)
-    # Imports our key into OS Login and returns the login name; None if metadata decides.
-    os_login: Callable[[Node, SshKey], str | None] = lambda node, key: None  # noqa: ARG005  # without OS Login
-    # Returns whether our line must be added to the `ssh-keys` of a node.
-    needs_entry: Callable[[Node, str], bool] = lambda node, entry: True  # noqa: ARG005  # always add it
-    # Returns the expiry of our key; None for no expiry.
-    expires: Callable[[], datetime | None] = lambda: None
-
-
-class SshWorkers:
-    """Connects to workers with the OpenSSH client."""
-
-    def __init__(self, settings: SshSettings) -> None:
-        self._settings = settings
-        self._key: SshKey | None = None
-        self._host_keys: dict[str, tuple[str, ...]] = {}
-        self._host_names: dict[str, str] = {}
-        self._admitted: set[str] = set()
-
-    def can_be_asked(self, node: Node | None = None) -> bool:
-        """Return whether this machine can use ssh and, if a node is given, has a route to it."""
-        return self.obstacle(node) is None
+    router: Router = field(default_factory=Router)
+    # Finds out whether a node has our key, and imports it into OS Login. None: every node needs it in its metadata.
+    authorizer: KeyAuthorizer | None = None
+    _key: SshKey | None = field(default=None, init=False)
+    _host_keys: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False)
+    _host_names: dict[str, str] = field(default_factory=dict, init=False)
+    _admitted: set[str] = field(default_factory=set, init=False)
 
     def obstacle(self, node: Node | None = None) -> str | None:
         """Return why this machine cannot use ssh or, if a node is given, has no route to it; else None."""
         if shutil.which("ssh") is None:
             return "there is no `ssh` on this machine"
-        return self._settings.obstacle() or self._settings.reach.obstacle(node)
+        return self.missing() or self.router.obstacle(node)
 
     def obstacle_of_new(self, name: NodeName, spec: NodeSpec) -> str | None:
         """Return why this machine will have no route to the workers of a new node, or None."""
         network = resolve_network(spec.network or "", name.project)
-        return self._settings.reach.obstacle_in(network, name.project, has_external=not spec.internal_ips)
+        return self.router.obstacle_in(network, name.project, has_external=not spec.internal_ips)
 
     def note_admission(self, node: Node) -> None:
         """Remember that our key was just added to a node: its workers may still refuse it for some seconds."""
@@ -117,7 +102,7 @@ class SshWorkers:
     def key(self) -> SshKey:
         """Return the key to log in with. Create gcloud's key if it is missing."""
         if self._key is None:
-            self._key = ensure_key(self._settings.home, key=self._settings.key, login=self._settings.login)
+            self._key = ensure_key(self.home, key=self.key_file, login=self.login)
         return self._key
 
     def key_entry(self, node: Node | None = None) -> str | None:
@@ -125,19 +110,23 @@ class SshWorkers:
 
         If the node uses OS Login, the key is imported there. Raises what that raises.
         """
-        if not self.can_be_asked():
+        if self.obstacle() is not None:
             return None
-        entry = metadata_key_line(self._settings.login, self.key(), expires=self._settings.expires())
-        if node is not None and (self._os_login(node) is not None or not self._settings.needs_entry(node, entry)):
+        authorizer = self.authorizer
+        entry = metadata_key_line(self.login, self.key(), expires=authorizer.expires() if authorizer else None)
+        if node is None or authorizer is None:
+            return entry
+        if self._os_login(node) is not None or not authorizer.needs_entry(node, entry):
             return None
         return entry
 
     def _os_login(self, node: Node) -> str | None:
-        return self._settings.os_login(node, self.key())
+        """Import our key into OS Login and return the login name; None if metadata decides."""
+        return self.authorizer.os_login(node, self.key()) if self.authorizer else None
 
     def check_way(self, node: Node, worker: int) -> None:
         """Raise `UnreachableError` if a worker has no address for the chosen route."""
-        self._settings.reach.route_to(node, worker)
+        self.router.route_to(node, worker)
 
     def connection(self, node: Node, worker: int, *, makes_key: bool = True) -> Connection:
         """Return the connection to a worker. Without `makes_key` a missing key is not created.
@@ -145,21 +134,20 @@ class SshWorkers:
         Raises `UnreachableError` if the worker has no address for the chosen route, and what `Router.tunnel` raises.
         """
         alias = host_alias(node.id or node.name.node_id, worker)
-        reach = self._settings.reach
-        way = reach.route_to(node, worker)
+        way = self.router.route_to(node, worker)
         tunnel = None
         if way is Route.IAP:
             if alias not in self._host_names:
                 self.learn_host_keys(node)
-            tunnel = reach.tunnel(node, worker, self._host_names.get(alias))
-        endpoint, folder = node.endpoints[worker], self._settings.home / ".ssh"
+            tunnel = self.router.tunnel(node, worker, self._host_names.get(alias))
+        endpoint, folder = node.endpoints[worker], self.home / ".ssh"
         return Connection(
-            login=(self._os_login(node) if makes_key else None) or self._settings.login,
+            login=(self._os_login(node) if makes_key else None) or self.login,
             address=(endpoint.external if way is Route.EXTERNAL else endpoint.internal) or endpoint.address or "",
             host_alias=alias,
-            known_hosts=(self._settings.known_hosts, folder / "google_compute_known_hosts"),
-            identity=self.key().path if makes_key else self._settings.key or folder / "google_compute_engine",
-            proxy_command=self._settings.proxy_command(node, worker) or tunnel,
+            known_hosts=(self.known_hosts, folder / "google_compute_known_hosts"),
+            identity=self.key().path if makes_key else self.key_file or folder / "google_compute_engine",
+            proxy_command=self.proxy_command(node, worker) or tunnel,
             host_keys=self._host_keys.get(alias, ()),
         )
 
@@ -197,13 +185,13 @@ class SshWorkers:
 
         Raises `RemoteCommandError` naming the workers that do not answer, before any is rebooted, or that refused it.
         """
-        limit = self._settings.timeout
+        limit = _REBOOT_TIMEOUT
         seen = self.survey(node, inspect=False, probe=None, timeout=limit)
         silent = [str(worker) for worker, one in enumerate(seen) if one.answer is not SshAnswer.YES]
         if silent:
             raise _reboot_error(node, silent, "they do not answer ssh" if len(silent) > 1 else "it does not answer ssh")
         codes = self._on_each_worker(
-            node, lambda connection, _: run_long_ssh_command(connection, "sudo reboot", text="", timeout=limit).code
+            node, lambda connection, _: run_ssh_command(connection, "sudo reboot", timeout=limit, is_long=True).code
         )
         # 255 or no exit code: the connection broke because the machine is rebooting, as requested.
         refused = [str(worker) for worker, code in enumerate(codes) if code not in {0, SSH_FAILED, None}]
@@ -222,9 +210,9 @@ class SshWorkers:
 
     def _on_each_worker(self, node: Node, act: Callable[[Connection, int], _T]) -> tuple[_T, ...]:
         """Call a function for each worker in parallel, and return the results in order."""
-        connections = self.connections(node)
-        with ThreadPoolExecutor(min(_MAX_SESSIONS, len(connections)) or 1) as pool:
-            return tuple(pool.map(act, connections, range(len(connections))))
+        workers = list(enumerate(self.connections(node)))
+        outcomes = fan_out(lambda one: act(one[1], one[0]), workers, limit=_MAX_SESSIONS)
+        return tuple(outcome.get() for outcome in outcomes)
 
     def learn_host_keys(self, node: Node) -> None:
         """Fetch the host keys and instance names of the workers from the API, once.
@@ -234,7 +222,7 @@ class SshWorkers:
         aliases = [host_alias(node.id or node.name.node_id, worker) for worker in range(len(node.endpoints))]
         if all(alias in self._host_keys for alias in aliases):
             return
-        attributes = self._settings.guest_attributes(node.name, None)
+        attributes = self.guest_attributes(node.name, None)
         for alias, published in zip(aliases, attributes, strict=False):
             keys = tuple(
                 f"{key.rpartition('/')[2]} {value}" for key, value in published.items() if key.startswith("hostkeys/")
@@ -254,14 +242,7 @@ def _inspect_worker(connection: Connection, text: str, *, probe: str | None, tim
         return WorkerSnapshot(SshAnswer.UNREACHABLE, detail=f"unexpected answer: {error.what}")
     report = parse_inspection(ended.output, probe=probe, timeout=timeout)
     if report is not None:
-        return WorkerSnapshot(
-            SshAnswer.YES,
-            startup=report.startup,
-            chips=report.chips,
-            failed=report.failed,
-            holders=report.holders,
-            detail=report.detail,
-        )
+        return WorkerSnapshot(SshAnswer.YES, **asdict(report))
     if ended.code is None:
         within = f"within {timeout.total_seconds():g} s"
         if inspection_has_begun(ended.output):
@@ -320,7 +301,7 @@ def run_setup(connection: Connection, script: str, *, worker: int, node: str, ti
     """
     text = f"{script}\n{_END}\n"
     for _ in range(_TRIES):
-        ended = run_long_ssh_command(connection, setup_command(worker, node), text=text, timeout=timeout)
+        ended = run_ssh_command(connection, setup_command(worker, node), text=text, timeout=timeout, is_long=True)
         if ended.code != SSH_FAILED or _has_begun(ended):
             break
         if classify_exit(SSH_FAILED, ended.errors).outcome is not ProbeOutcome.UNREACHABLE:

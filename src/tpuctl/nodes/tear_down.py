@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
@@ -13,16 +13,15 @@ from tpuctl.errors import (
     AccessError,
     ConflictError,
     NodeNotInProjectError,
-    QuotaError,
-    ServiceUnavailableError,
     TimedOutError,
     TpuctlError,
 )
-from tpuctl.models.events import EventKind, NodeEvent
+from tpuctl.models.events import EventKind
 from tpuctl.models.node import Node
 from tpuctl.models.operation import Operation
 from tpuctl.models.queued import QueuedResource
 from tpuctl.names import NodeName, NodeReference
+from tpuctl.nodes.actions import await_operation
 from tpuctl.nodes.actuator import RequestedChange, check_same_node
 from tpuctl.nodes.conditions import Condition, Policy, Verb
 from tpuctl.nodes.controller import NodeResult, reconcile_nodes
@@ -34,9 +33,7 @@ from tpuctl.nodes.tracker import ReconcileRequest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from tpuctl.nodes.context import ActionContext
-
-_DELETION_INTERVAL = timedelta(seconds=5)
+    from tpuctl.nodes.actuator import ActionContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +190,7 @@ def tear_down(
             results[target.deleted] = error
             continue
         tasks[target.deleted] = ReconcileRequest(name=target.name, policy=policy, pending=pending)
-        results[target.deleted] = NodeResult(None, timedelta(), 0)
+        results[target.deleted] = NodeResult(None)
     if wait:
         results |= zip(tasks, reconcile_nodes(context, tuple(tasks.values())), strict=True)
         for target in once:
@@ -209,21 +206,22 @@ def tear_down(
 def _request(context: ActionContext, target: DeletionTarget, *, by: str) -> RequestedChange:
     """Request the deletion. Raises `ConflictError` if another client recreated the node since it was fetched."""
     request = target.request
+    report = partial(context.report, EventKind.ACTION, target.name, verb=str(Verb.DELETE))
     for node_id in request.node_ids if request else (target.name.node_id,):
         end_lease(context, NodeName(target.name.project, target.name.zone, node_id), by)
     data: dict[str, Any] = {}
     if target.node:
-        spec = current_spec(context.journal, target.node, context.clock.now())
+        spec = current_spec(context.journal, target.node, context.clock)
         data = {"spec": spec.to_json(), "id": target.node.id}
-    context.journal.append(target.name, "delete", context.clock.now(), reason="asked for", **data)
+    context.record(target.name, "delete", reason="asked for", **data)
     if target.node is not None:
         check_same_node(context, target.node)
     seen_id = target.node.id if target.node else None
     if request:
-        _report(context, target.name, f"deleting its queued resource `{request.queued_resource_id}`")
+        report(f"deleting its queued resource `{request.queued_resource_id}`")
         operation = context.cloud.delete_queued_resource(request.name, force=True)
     else:
-        _report(context, target.name, "deleting it")
+        report("deleting it")
         operation = context.cloud.delete_node(target.name, expected_id=seen_id)
     return RequestedChange(Verb.DELETE, operation, seen_id)
 
@@ -236,7 +234,7 @@ def end_absent_node(context: ActionContext, place: SearchPlace, reference: NodeR
     found = False
     for name in dict.fromkeys([named] if named else known):
         holder = context.leases.holder(name)
-        if holder is not None and holder.ended is None:
+        if holder is not None and holder.record.ended is None:
             end_lease(context, name, by)
             found = True
     return found
@@ -246,24 +244,14 @@ def _await_request_deletion(
     context: ActionContext, request: QueuedResource, operation: Operation, policy: Policy
 ) -> None:
     """Wait until the queued resource is gone too: it uses quota for longer than its nodes."""
-    started = context.clock.monotonic()
-    while operation.name is not None and not operation.done:
-        waited = context.clock.monotonic() - started
-        if policy.timeout is not None and waited >= policy.timeout:
-            raise TimedOutError(
-                f"the queued resource `{request.queued_resource_id}` is still being deleted after {format_duration(waited)}",
-                hint="no change was undone; the deletion continues in the cloud",
-            )
-        context.clock.sleep(_DELETION_INTERVAL)
-        left = None if policy.timeout is None else policy.timeout - waited
-        # Retried until the deadline.
-        with (
-            suppress(ServiceUnavailableError, QuotaError),
-            limit_cloud_calls(context.clock, left, grace=DEADLINE_GRACE),
-        ):
-            operation = context.cloud.get_operation(operation.name)
-    if operation.error is not None:
-        raise context.cloud.operation_error(operation.error)
+
+    def late(waited: timedelta) -> TimedOutError:
+        return TimedOutError(
+            f"the queued resource `{request.queued_resource_id}` is still being deleted after {format_duration(waited)}",
+            hint="no change was undone; the deletion continues in the cloud",
+        )
+
+    await_operation(context.cloud, context.clock, operation, timeout=policy.timeout, late=late)
 
 
 def check_whole_request(target: DeletionTarget, *, all_nodes: bool) -> None:
@@ -311,7 +299,3 @@ def absent_error(reference: NodeReference, place: SearchPlace) -> NodeNotInProje
     """Return the error of a strict `delete` for a name that does not exist."""
     hint = "`--ignore-not-found` makes this a success; `tpuctl list` shows all nodes"
     return NodeNotInProjectError(reference.node_id, reference.project or place.project, hint=hint)
-
-
-def _report(context: ActionContext, name: NodeName, text: str) -> None:
-    context.emit(NodeEvent(EventKind.ACTION, context.clock.now(), name, text, {"verb": "delete"}))

@@ -32,15 +32,16 @@ from tpuctl.nodes.conditions import (
 )
 from tpuctl.nodes.decide import change_is_visible
 from tpuctl.nodes.journal import NodeHistory
+from tpuctl.nodes.repair import DEFECTIVE_HEALTH
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
     from datetime import datetime
 
+    from tpuctl.cloud.tpu import TpuClient
     from tpuctl.models.queued import QueuedResource
     from tpuctl.names import NodeName
-    from tpuctl.nodes.actuator import RequestedChange
-    from tpuctl.nodes.context import ActionContext, NodeCloud
+    from tpuctl.nodes.actuator import ActionContext, RequestedChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,18 +68,32 @@ class ReconcileRequest:
     since: timedelta | None = None
 
 
+# The limit for one round of ssh, and how often the workers of a usable node are probed.
+_SURVEY_TIMEOUT = timedelta(seconds=15)
+_SURVEY_INTERVAL_WHEN_USABLE = timedelta(minutes=1)
+# A handshake needs at least this long: a shorter silence would prove nothing.
+_SHORTEST_SURVEY = timedelta(seconds=5)
+# The user's probe may load a framework.
+_PROBE_TIMEOUT = timedelta(minutes=2)
+
+
 class NodeTracker:
-    """The facts about one node. `spec` is what the node is compared with and created from."""
+    """The facts about one node."""
 
     def __init__(self, context: ActionContext, task: ReconcileRequest) -> None:
-        self._context, self._task, self.spec = context, task, task.spec
+        self._context, self._task = context, task
+        self.policy = task.policy
+        # What the node is compared with and created from.
+        self.spec = task.spec
         self.requested = PendingOperation(context.cloud, task.pending)
-        self._survey = WorkerSurvey(context, task.policy, task.probe)
-        self.history = NodeHistory(context.journal, task.name)
+        self.history = NodeHistory(context.journal, task.name, context.clock)
         if task.purpose:
-            self.history.read(context.clock.now())
+            self.history.read()
         self._started = self._answered_at = context.clock.monotonic() if task.since is None else task.since
-        self._ages = StateAges(self._started)
+        self.ages = StateAges(self._started)
+        # The last answers of the workers, and when they were probed.
+        self.workers: tuple[WorkerSnapshot, ...] = ()
+        self._probed_at: timedelta | None = None
         self._failed_at: timedelta | None = None
         self._was_alive = False
         self._created_id: str | None = None  # the node that our unfinished creation has produced
@@ -93,10 +108,15 @@ class NodeTracker:
         return self._context.clock.monotonic() - self._started
 
     @property
+    def left(self) -> timedelta | None:
+        """The time until the deadline, negative after it; None without one."""
+        return None if self.policy.timeout is None else self.policy.timeout - self.elapsed
+
+    @property
     def needs_queued_resource(self) -> bool:
         """Return whether the queued resource can say why the node is not READY: preempted, or deleted."""
         node = self.seen.node
-        is_odd = node is None or node.state is not NodeState.READY or self._task.policy.goal is Condition.PREEMPTED
+        is_odd = node is None or node.state is not NodeState.READY or self.policy.goal is Condition.PREEMPTED
         return is_odd and self._queued_resource is not None
 
     @property
@@ -123,10 +143,12 @@ class NodeTracker:
             self.record_outage(error)
             return
         if self.seen.outage:
-            self._ages.leave_out(now - self._answered_at)
+            self.ages.leave_out(now - self._answered_at)
         self._answered_at, self._throttled = now, max(0, self._throttled - 1)
         if before and node and before.id != node.id and self.requested.verb is None:
-            self._report(EventKind.NOTE, "another client recreated the node; following the new node", id=node.id)
+            self._context.report(
+                EventKind.NOTE, self._task.name, "another client recreated the node; following the new node", id=node.id
+            )
             self.note(is_ours=False, attempts=RepairAttempts(), refused_stop=None)
         if node and self.requested.verb is Verb.CREATE and self._created_id is None:
             self._created_id = node.id
@@ -138,12 +160,12 @@ class NodeTracker:
             and not before.state.is_dead
             and self.requested.verb is not Verb.DELETE
         )
-        if failed and not (has_vanished and failed.was_cut_short):
-            # If a deletion interrupted our creation, the node's end says more than the error of the operation.
+        cause = failed.operation.error if failed else None
+        # If a deletion interrupted our creation, the node's end says more than the error of the operation.
+        if failed and cause and not (has_vanished and cause.code in _INTERRUPTED_CODES):
             # A node with another id was created by another client meanwhile: our failure does not concern it.
-            self.record_failure(
-                failed.verb, failed.error, node_id=node.id if node and node.id == self._created_id else ""
-            )
+            node_id = node.id if node and node.id == self._created_id else ""
+            self.record_failure(failed.verb, self._context.cloud.operation_error(cause), node_id=node_id)
             has_vanished = False
         if node:
             self._update_ownership(node)
@@ -151,12 +173,12 @@ class NodeTracker:
         for event in node_events(self._task.name, at, (before, known), (node, snapshot.request or known)):
             # Written before it is reported: a process that kills us on the event finds it in the journal.
             if event.kind is EventKind.PREEMPTED:
-                self.history.write(str(EventKind.STATE), event.at, **event.data)
-            self.history.write(str(event.kind), event.at, **event.data)
+                self.history.write(str(EventKind.STATE), **event.data)
+            self.history.write(str(event.kind), **event.data)
             self._context.emit(event)
         differences = self.seen.differences
         if node is None or before is None or node.raw != before.raw:
-            self._survey.forget()
+            self.workers = ()
             differences = self.spec.differences(node) if self.spec and node else ()
         exists = node is not None and node.state is not NodeState.DELETING
         self.note(
@@ -169,32 +191,50 @@ class NodeTracker:
             outage=None,
         )
 
+    def _workers_matter(self) -> bool:
+        """Return whether answers of the workers can change the decision."""
+        node, goal = self.seen.node, self.policy.goal
+        is_settled = node is not None and not self.seen.outage and not self.requested.pending
+        if node is None or not is_settled or node.state is not NodeState.READY or len(node.endpoints) < node.workers:
+            return False
+        if goal.includes(Condition.SSH):
+            # A run that waits for ssh reports why it can never answer.
+            return self._context.workers.obstacle() is None
+        is_evidence = node.health is Health.HEALTH_UNSPECIFIED or self.policy.repair is not Repair.NONE
+        # For other goals, unreachable workers prove nothing.
+        return goal is Condition.HEALTHY and is_evidence and self._context.workers.obstacle(node) is None
+
     def needs_survey(self, *, is_usable: bool) -> bool:
-        """Return whether the workers need to be probed now, which takes seconds."""
-        node = self.seen.node
-        is_clear = node is not None and not self.seen.outage and not self.requested.pending
-        return is_clear and node is not None and self._survey.is_due(node, is_usable=is_usable)
+        """Return whether to probe the workers now, which takes seconds; less often while the node is usable."""
+        all_answered = bool(self.workers) and all(worker.answer is SshAnswer.YES for worker in self.workers)
+        since = None if self._probed_at is None else self._context.clock.monotonic() - self._probed_at
+        is_recent = since is not None and since < _SURVEY_INTERVAL_WHEN_USABLE
+        return self._workers_matter() and not (is_usable and all_answered and is_recent)
 
-    def change_policy(self, policy: Policy) -> None:
-        """Follow another policy from now on."""
-        self._task = replace(self._task, policy=policy)
-        self._survey = WorkerSurvey(self._context, policy, self._task.probe)
+    def drop_irrelevant_answers(self) -> None:
+        """Forget what the workers answered if it cannot change the decision now."""
+        if not self._workers_matter():
+            self.workers = ()
 
-    def survey_workers(self, *, is_usable: bool) -> None:
-        """Probe the workers if their answers can change the decision; less often while the node is usable."""
-        node, timeout = self.seen.node, self._task.policy.timeout
-        if node is None or self.seen.outage or self.requested.pending:
-            self._survey.forget()
-            return
+    def survey_workers(self) -> None:
+        """Probe the workers within the time left."""
+        probe, left, is_defective = self._task.probe, self.left, self.node.health in DEFECTIVE_HEALTH
+        inspect = self.policy.goal.includes(Condition.STARTUP) or (
+            is_defective and self.policy.repair is not Repair.NONE
+        )
+        patience = _PROBE_TIMEOUT if inspect and probe else _SURVEY_TIMEOUT
+        # A timeout of zero allows one probe, with the time that a probe takes.
+        limit = patience if left is None or left <= timedelta() else max(_SHORTEST_SURVEY, min(patience, left))
         try:
-            self._survey.run(node, is_usable=is_usable, left=None if timeout is None else timeout - self.elapsed)
+            self.workers = self._context.workers.survey(self.node, inspect=inspect, probe=probe, timeout=limit)
+            self._probed_at = self._context.clock.monotonic()
         except (ServiceUnavailableError, QuotaError) as error:
             self.record_outage(error)
 
     def update(self, *, held_by: str | None, since_action: timedelta | None) -> ObservedState:
         """Return the observed state with all durations as of now."""
         now, node = self._context.clock.monotonic(), self.seen.node
-        self._ages.note(node, self._survey.workers, now, self._context.server_now())
+        self.ages.update(node, self.workers, now, self._context.server_now())
         failure = self.seen.failure
         usual: tuple[timedelta, ...] = ()
         if accelerator_type := node.accelerator_type if node else self.spec.accelerator_type if self.spec else None:
@@ -202,11 +242,11 @@ class NodeTracker:
             by_state = self._context.journal.usual(name.project, accelerator_type, name.zone)
             usual = by_state.get(str(node.state) if node else "CREATING", ())
         self.note(
-            workers=self._survey.workers,
-            in_state=self._ages.in_state(now),
-            in_health=self._ages.in_health(now),
+            workers=self.workers,
+            in_state=now - self.ages.since,
+            in_health=now - self.ages.reported_since,
             waited=now - self._started,
-            since_repair=self._ages.since_repair(now),
+            since_repair=None if self.ages.repaired_at is None else now - self.ages.repaired_at,
             pending=self.requested.invisible(node),
             failure=replace(failure, ago=now - self._failed_at) if failure and self._failed_at is not None else failure,
             held_by=held_by,
@@ -228,55 +268,51 @@ class NodeTracker:
         times = self.seen.outage.times + 1 if self.seen.outage else 1
         self.note(outage=ApiOutage(self._context.clock.monotonic() - self._answered_at, times, error))
 
-    def is_key_refused(self) -> bool:
-        """Return whether a worker does not accept our ssh key."""
-        return any(worker.answer is SshAnswer.KEY_REFUSED for worker in self._survey.workers)
-
     def record_creation(self) -> None:
         """Record that the node was requested. Facts about an earlier node of that name do not count any more."""
-        self._was_alive = False
-        self._ages.replaced()
+        self.record_deletion()
         self._created_id = None
-        self.history.created(self._context.server_now(), self.spec.setup if self.spec else None)
+        self.history.created = (self._context.server_now(), self.spec.setup if self.spec else None)
         self.note(is_ours=True, has_vanished=False, refused_stop=None)
 
     def record_deletion(self) -> None:
         """Record that the deletion was requested, so that the node is expected to disappear."""
         self._was_alive = False
-        self._ages.replaced()
-
-    def record_restart(self) -> None:
-        """Record a restart. Its effect shows once the node is READY again."""
-        self._ages.stopping()
+        self.ages.awaits_effect = False
 
     def record_reboot(self) -> None:
-        """Record that every worker is rebooting."""
-        self._ages.rebooted(self._context.clock.monotonic())
-        self._survey.forget()
+        """Record that every worker is rebooting: all durations begin again."""
+        self.ages.rebooted(self._context.clock.monotonic())
+        self.workers = ()
 
     def record_recovery(self) -> None:
         """Record that the node is usable. Earlier failures do not count any more."""
         self._failed_at = None
-        self._ages.recovered()
+        self.ages.repaired_at = None
         self.note(is_ours=False, failure=None, refused_stop=None)
 
     def record_failure(self, verb: Verb, error: TpuctlError, *, node_id: str = "") -> None:
         """Record a change that was not carried out. `node_id` is the node that the failed creation left behind."""
-        if verb is Verb.STOP and self._task.policy.goal.is_usable:
+        if verb is Verb.STOP and self.policy.goal.is_usable:
             self.note(refused_stop=error.message)
             return
         before, self._failed_at = self.seen.failure, self._context.clock.monotonic()
         times = before.times + 1 if before and before.verb is verb else 1
-        self.history.write("note", self._context.clock.now(), text=f"{verb} failed: {error.message}", error=error.kind)
+        self.history.write("note", text=f"{verb} failed: {error.message}", error=error.kind)
         self.note(failure=FailedChange(verb, error, times=times, node_id=node_id))
 
     def _without_successor(self, node: Node | None) -> Node | None:
         """Return the node. Return None for one that another client created after the node whose deletion is the goal."""
         before, pending = self.seen.node, self.requested.pending
         target = pending.node_id if pending and pending.node_id else before.id if before else None
-        if node is None or self._task.policy.goal is not Condition.GONE or target in {None, node.id}:
+        if node is None or self.policy.goal is not Condition.GONE or target in {None, node.id}:
             return node
-        self._report(EventKind.NOTE, "another client recreated the node; leaving the new node untouched", id=node.id)
+        self._context.report(
+            EventKind.NOTE,
+            self._task.name,
+            "another client recreated the node; leaving the new node untouched",
+            id=node.id,
+        )
         return None
 
     def _update_ownership(self, node: Node) -> None:
@@ -284,77 +320,54 @@ class NodeTracker:
         deleting = self.requested.verb is Verb.DELETE or node.state is NodeState.DELETING
         self._was_alive = self._was_alive or not deleting
         self._queued_resource = node.queued_resource or self._queued_resource
-        is_new = node.state is NodeState.CREATING and self._task.policy.may_create
-        is_left = self.history.is_unfinished(node.id) or self.history.was_asked_for(node)
-        if self.seen.is_ours or is_new or is_left:
+        is_new = node.state is NodeState.CREATING and self.policy.may_create
+        if self.seen.is_ours or is_new or self.history.is_left(node):
             self.note(is_ours=True)
             if self._task.purpose:
-                self.history.begin(node.id, self._context.clock.now())
-        if node.state is NodeState.DELETING and self._task.policy.may_create and self.spec is None:
+                self.history.begin(node.id)
+        if node.state is NodeState.DELETING and self.policy.may_create and self.spec is None:
             self.spec = self.history.spec_as_it_is(node)  # `up` creates it again after the deletion
-
-    def _report(self, kind: EventKind, text: str, **data: object) -> None:
-        self._context.emit(NodeEvent(kind, self._context.clock.now(), self._task.name, text, data))
 
 
 class StateAges:
-    """How long state, health and worker answers have been unchanged, and how long ago the last repair had its effect."""
+    """Since when state, health and worker answers have been unchanged, and when the last repair had its effect."""
 
     def __init__(self, now: timedelta) -> None:
         self._picture: object = ()
-        self._since = now
+        # Since when state, health and worker answers, or only state and health, have been unchanged.
+        self.since = now
         self._reported: object = ()
-        self._reported_since = now
-        self._repaired: timedelta | None = None
-        self._awaits_effect = False
+        self.reported_since = now
+        # When the last reboot or restart took effect; None if there was none since the node was usable.
+        self.repaired_at: timedelta | None = None
+        # A restart takes effect once the node is READY again.
+        self.awaits_effect = False
 
-    def note(self, node: Node | None, workers: Sequence[WorkerSnapshot], now: timedelta, server_now: datetime) -> None:
+    def update(
+        self, node: Node | None, workers: Sequence[WorkerSnapshot], now: timedelta, server_now: datetime
+    ) -> None:
         """Record the observed state. A node first seen in CREATING counts from its creation, by the service's clock."""
-        reported = node and (node.id, node.state, node.health)
+        reported = _compared_fields(node)
         if reported != self._reported:
-            self._reported, self._reported_since = reported, now
+            self._reported, self.reported_since = reported, now
         answers = tuple((worker.answer, worker.startup, worker.chips, worker.failed is None) for worker in workers)
         picture = node and (reported, answers, len(node.endpoints))
         if picture == self._picture:
             return
-        is_first, self._picture, self._since = self._picture == (), picture, now
+        is_first, self._picture, self.since = self._picture == (), picture, now
         if node and is_first and node.state is NodeState.CREATING and node.created:
-            self._since = now - max(timedelta(), server_now - node.created)
-        if node and node.state is NodeState.READY and self._awaits_effect:
-            self._repaired, self._awaits_effect = now, False
-
-    def in_state(self, now: timedelta) -> timedelta:
-        """Return how long state, health and worker answers have been unchanged."""
-        return now - self._since
-
-    def in_health(self, now: timedelta) -> timedelta:
-        """Return how long state and health have been unchanged."""
-        return now - self._reported_since
-
-    def since_repair(self, now: timedelta) -> timedelta | None:
-        """Return how long ago the last reboot or restart took effect; None if there was none."""
-        return None if self._repaired is None else now - self._repaired
+            self.since = now - max(timedelta(), server_now - node.created)
+        if node and node.state is NodeState.READY and self.awaits_effect:
+            self.repaired_at, self.awaits_effect = now, False
 
     def leave_out(self, unseen: timedelta) -> None:
         """Subtract the duration of an API outage: the state may have been different meanwhile."""
-        self._since, self._reported_since = self._since + unseen, self._reported_since + unseen
-        self._repaired = None if self._repaired is None else self._repaired + unseen
-
-    def stopping(self) -> None:
-        """Record a restart. It takes effect once the node is READY again."""
-        self._awaits_effect = True
+        self.since, self.reported_since = self.since + unseen, self.reported_since + unseen
+        self.repaired_at = None if self.repaired_at is None else self.repaired_at + unseen
 
     def rebooted(self, now: timedelta) -> None:
-        """Reset all durations: every worker is rebooting."""
-        self._picture, self._reported, self._repaired = (), (), now
-
-    def replaced(self) -> None:
-        """Record that the node is deleted or created: an earlier restart has no effect any more."""
-        self._awaits_effect = False
-
-    def recovered(self) -> None:
-        """Forget the last repair: the node is usable."""
-        self._repaired = None
+        """Begin all durations again: every worker is rebooting."""
+        self._picture, self._reported, self.repaired_at = (), (), now
 
 
 def node_events(
@@ -420,20 +433,10 @@ _FINAL_STATES = {Verb.CREATE: NodeState.READY, Verb.START: NodeState.READY, Verb
 _INTERRUPTED_CODES = frozenset({1, 10})
 
 
-@dataclass(frozen=True, slots=True)
-class FailedOperation:
-    """A change that was not carried out."""
-
-    verb: Verb
-    error: TpuctlError
-    # Another change interrupted it.
-    was_cut_short: bool
-
-
 class PendingOperation:
     """At most one unfinished change of one node: whether the node shows it yet, and whether it failed."""
 
-    def __init__(self, cloud: NodeCloud, pending: RequestedChange | None) -> None:
+    def __init__(self, cloud: TpuClient, pending: RequestedChange | None) -> None:
         self._cloud = cloud
         self._fetched_at: timedelta | None = None
         self._ended_at: timedelta | None = None
@@ -452,8 +455,8 @@ class PendingOperation:
         """Return the verb of a change that the node does not show yet, so that its state cannot be trusted."""
         return self.pending.verb if self.pending and not _is_visible(self.pending, node) else None
 
-    def settle(self, node: Node | None, now: timedelta) -> FailedOperation | None:
-        """Return the change if it has failed, else None. Raises what the cloud raises."""
+    def settle(self, node: Node | None, now: timedelta) -> RequestedChange | None:
+        """Return the change with its operation if it has failed, else None. Raises what the cloud raises."""
         pending = self.pending
         if pending is None:
             return None
@@ -461,32 +464,26 @@ class PendingOperation:
         if is_final or _is_other_node(pending, node):
             self.begin(None)
             return None
-        if pending.operation.name is None:
-            self._end(pending, node, now)
-            return None
-        if _is_visible(pending, node) and self._fetched_at is not None and now - self._fetched_at < _OPERATION_INTERVAL:
-            return None
-        try:
-            operation = self._cloud.get_operation(pending.operation.name)
-        except NotFoundError:
-            # The service forgets operations after a while; the node itself shows the result.
-            operation = Operation(pending.operation.name, done=True)
-        self._fetched_at = now
-        if not operation.done:
-            return None
-        if operation.error is None:
-            self._end(pending, node, now)
-            return None
-        self.begin(None)
-        return FailedOperation(
-            pending.verb, self._cloud.operation_error(operation.error), operation.error.code in _INTERRUPTED_CODES
-        )
-
-    def _end(self, pending: RequestedChange, node: Node | None, now: timedelta) -> None:
-        """Stop tracking a change that has ended without an error, once it is visible or had the time to become so."""
-        self._ended_at = now if self._ended_at is None else self._ended_at
-        if _is_visible(pending, node) or now - self._ended_at >= _VISIBILITY_LAG:
+        operation, is_visible = pending.operation, _is_visible(pending, node)
+        if operation.name is not None:
+            if is_visible and self._fetched_at is not None and now - self._fetched_at < _OPERATION_INTERVAL:
+                return None
+            try:
+                operation = self._cloud.get_operation(operation.name)
+            except NotFoundError:
+                # The service forgets operations after a while; the node itself shows the result.
+                operation = Operation(operation.name, done=True)
+            self._fetched_at = now
+            if not operation.done:
+                return None
+        if operation.error is not None:
             self.begin(None)
+            return replace(pending, operation=operation)
+        # It has ended. It is tracked until it is visible, or had the time to become so.
+        self._ended_at = now if self._ended_at is None else self._ended_at
+        if is_visible or now - self._ended_at >= _VISIBILITY_LAG:
+            self.begin(None)
+        return None
 
 
 def _is_visible(pending: RequestedChange, node: Node | None) -> bool:
@@ -496,66 +493,6 @@ def _is_visible(pending: RequestedChange, node: Node | None) -> bool:
 def _is_other_node(pending: RequestedChange, node: Node | None) -> bool:
     """Return whether the deleted node is gone and another node has its name."""
     return pending.verb is Verb.DELETE and node is not None and pending.node_id not in {None, node.id}
-
-
-# The limit for one round of ssh, and how often the workers of a usable node are probed.
-_SURVEY_TIMEOUT = timedelta(seconds=15)
-_SURVEY_INTERVAL_WHEN_USABLE = timedelta(minutes=1)
-# A handshake needs at least this long: a shorter silence would prove nothing.
-_SHORTEST_SURVEY = timedelta(seconds=5)
-# The user's probe may load a framework.
-_PROBE_TIMEOUT = timedelta(minutes=2)
-_DEFECTIVE_HEALTH = frozenset({Health.TIMEOUT, Health.UNHEALTHY_TENSORFLOW})
-
-
-class WorkerSurvey:
-    """The last answers of a node's workers. `probe` is the user's command that decides whether devices work."""
-
-    def __init__(self, context: ActionContext, policy: Policy, probe: str | None) -> None:
-        self._context, self._policy, self._probe = context, policy, probe
-        self._probed_at: timedelta | None = None
-        self.workers: tuple[WorkerSnapshot, ...] = ()
-
-    def forget(self) -> None:
-        """Drop the answers: the node is another one, or has changed."""
-        self.workers = ()
-
-    def run(self, node: Node, *, is_usable: bool, left: timedelta | None) -> None:
-        """Probe the workers if that is due, within the time left until the deadline. Raises what the cloud raises."""
-        if not self._matters(node):
-            self.forget()
-        if not self.is_due(node, is_usable=is_usable):
-            return
-        inspect = self._policy.goal.includes(Condition.STARTUP) or (
-            node.health in _DEFECTIVE_HEALTH and self._policy.repair is not Repair.NONE
-        )
-        patience = _PROBE_TIMEOUT if inspect and self._probe else _SURVEY_TIMEOUT
-        # A timeout of zero allows one probe, with the time that a probe takes.
-        limit = patience if left is None or left <= timedelta() else max(_SHORTEST_SURVEY, min(patience, left))
-        self.workers = self._context.workers.survey(node, inspect=inspect, probe=self._probe, timeout=limit)
-        self._probed_at = self._context.clock.monotonic()
-
-    def is_due(self, node: Node, *, is_usable: bool) -> bool:
-        """Return whether to probe the workers now; less often while the node is usable."""
-        if not self._matters(node):
-            return False
-        all_answered = bool(self.workers) and all(worker.answer is SshAnswer.YES for worker in self.workers)
-        is_recent = (
-            self._probed_at is not None
-            and self._context.clock.monotonic() - self._probed_at < _SURVEY_INTERVAL_WHEN_USABLE
-        )
-        return not (is_usable and all_answered and is_recent)
-
-    def _matters(self, node: Node) -> bool:
-        goal = self._policy.goal
-        is_relevant = goal.includes(Condition.SSH) or (
-            goal is Condition.HEALTHY
-            and (node.health is Health.HEALTH_UNSPECIFIED or self._policy.repair is not Repair.NONE)
-        )
-        has_addresses = node.state is NodeState.READY and len(node.endpoints) >= node.workers
-        # A run that waits for ssh reports why it can never answer. For other goals, unreachable workers prove nothing.
-        about = None if goal.includes(Condition.SSH) else node
-        return is_relevant and has_addresses and self._context.workers.can_be_asked(about)
 
 
 # Beyond this many zones one call for all of them is cheaper.
@@ -574,7 +511,7 @@ class NodeSnapshot:
 
 
 def fetch_snapshots(
-    cloud: NodeCloud, names: Collection[NodeName], *, present: Collection[NodeName], requested: Collection[NodeName]
+    cloud: TpuClient, names: Collection[NodeName], *, present: Collection[NodeName], requested: Collection[NodeName]
 ) -> dict[NodeName, NodeSnapshot]:
     """Return a snapshot of each node, with one list call for each zone.
 
@@ -594,14 +531,14 @@ def fetch_snapshots(
     return snapshots
 
 
-def _fetch_one(cloud: NodeCloud, name: NodeName) -> NodeSnapshot:
+def _fetch_one(cloud: TpuClient, name: NodeName) -> NodeSnapshot:
     try:
         return NodeSnapshot(cloud.find_node(name))
     except TpuctlError as error:
         return NodeSnapshot(error=error)
 
 
-def _fetch_many(cloud: NodeCloud, names: Collection[NodeName]) -> dict[NodeName, NodeSnapshot]:
+def _fetch_many(cloud: TpuClient, names: Collection[NodeName]) -> dict[NodeName, NodeSnapshot]:
     zones: defaultdict[str, set[str]] = defaultdict(set)
     for name in names:
         zones[name.project].add(name.zone)
@@ -620,7 +557,7 @@ def _fetch_many(cloud: NodeCloud, names: Collection[NodeName]) -> dict[NodeName,
     return {name: NodeSnapshot(found.get(name), error=errors.get((name.project, name.zone))) for name in names}
 
 
-def _fetch_owners(cloud: NodeCloud, names: Collection[NodeName]) -> dict[NodeName, NodeSnapshot]:
+def _fetch_owners(cloud: TpuClient, names: Collection[NodeName]) -> dict[NodeName, NodeSnapshot]:
     """Return the queued resources that own, or owned, these nodes."""
     snapshots: dict[NodeName, NodeSnapshot] = {}
     for project, zone in {(name.project, name.zone) for name in names}:

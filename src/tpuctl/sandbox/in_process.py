@@ -6,8 +6,6 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
-import httplib2
-
 from tpuctl.sandbox.api_calls import DroppedConnection, Request
 from tpuctl.sandbox.service import answer_request
 
@@ -15,6 +13,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tpuctl.sandbox.state import SandboxState
+
+
+# Those of httplib2, which takes 75 ms and 6 MiB to import.
+_REDIRECT_CODES = frozenset({300, 301, 302, 303, 307, 308})
+_MOST_REDIRECTS = 5
+
+
+class SandboxResponse(dict[str, str]):
+    """The part of `httplib2.Response` that Google's client uses."""
+
+    def __init__(self, headers: Mapping[str, str], status: int) -> None:
+        super().__init__({**headers, "status": str(status)})
+        self.status = status
+        self.reason = HTTPStatus(status).phrase
 
 
 class _ReadableBody(Protocol):
@@ -36,7 +48,7 @@ class SandboxHttp:
         # google_auth_httplib2 exposes these attributes; they have no effect here.
         self.connections: dict[str, object] = {}
         self.follow_redirects = True
-        self.redirect_codes = httplib2.Http().redirect_codes
+        self.redirect_codes = _REDIRECT_CODES
         self.timeout: float | None = None
 
     def request(  # noqa: PLR0917  # httplib2's signature, by position
@@ -45,9 +57,9 @@ class SandboxHttp:
         method: str = "GET",
         body: bytes | str | _ReadableBody | None = None,
         headers: Mapping[str, str] | None = None,
-        redirections: int = httplib2.DEFAULT_MAX_REDIRECTS,  # noqa: ARG002  # there are no redirects
+        redirections: int = _MOST_REDIRECTS,  # noqa: ARG002  # there are no redirects
         connection_type: object = None,  # noqa: ARG002  # there are no connections
-    ) -> tuple[httplib2.Response, bytes]:
+    ) -> tuple[SandboxResponse, bytes]:
         """Return the response as httplib2 does. Raises `ConnectionResetError` if a fault drops the connection."""
         parts = urlsplit(uri)
         given = {name.lower(): str(value) for name, value in (headers or {}).items()}
@@ -65,10 +77,8 @@ class SandboxHttp:
         answer = answer_request(self._state, Request(method, parts.path, query, received, content))
         if isinstance(answer, DroppedConnection):
             raise ConnectionResetError("a fault of the sandbox dropped the connection")
-        response = httplib2.Response({"status": str(answer.status), **answer.headers})
-        response["content-length"] = str(len(answer.body))
-        response.reason = HTTPStatus(answer.status).phrase
-        return response, answer.body
+        headers = {**answer.headers, "content-length": str(len(answer.body))}
+        return SandboxResponse(headers, answer.status), answer.body
 
     def close(self) -> None:
         """Do nothing: there is no connection."""

@@ -10,6 +10,7 @@ from datetime import timedelta
 from threading import Lock, Semaphore
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tpuctl.platforms import enlarge_pipe
 from tpuctl.ssh.agent.file_stream import PeerLostError, RefusedError, Stream, digest
 from tpuctl.ssh.answers import (
     UnexpectedAnswerError,
@@ -37,6 +38,7 @@ _FAST_CIPHERS = ("-o", "Ciphers=^aes128-gcm@openssh.com,aes256-gcm@openssh.com")
 # A worker may read large files before it answers.
 _PATIENCE = timedelta(days=1)
 _MAX_TEXT = 16 * 1024
+_PIPE_SIZE = 1 << 20
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _KINDS = ("missing", "folder", "refused", "target", "new folder", "full", "read-only", "disk")
 # ssh options of a shared connection; None opens a new one.
@@ -48,6 +50,8 @@ class WorkerStream(Stream):
 
     def __init__(self, channel: AgentChannel, on_bytes: Callable[[int], None]) -> None:
         self._channel, self._on_bytes = channel, on_bytes
+        for pipe in (channel.stdin, channel.stdout):
+            enlarge_pipe(pipe.fileno(), _PIPE_SIZE)
 
     def send(self, value: Any) -> None:  # JSON
         """Send a value."""

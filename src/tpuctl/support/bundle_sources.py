@@ -39,12 +39,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tpuctl.clock import Clock
+    from tpuctl.cloud.tpu import TpuClient
     from tpuctl.models.node import Node
     from tpuctl.names import NodeReference
-    from tpuctl.nodes.locate import NodeFinder, SearchPlace
+    from tpuctl.nodes.locate import SearchPlace
     from tpuctl.output.status_line import StatusLine
     from tpuctl.ssh.connection import Target
-    from tpuctl.support.bundle_contents import BundleContents, BundleFileWriter
+    from tpuctl.support.bundle_contents import BundleContents, BundleFile
 
 # Guest attributes without secrets [Compute Engine documentation of guest attributes].
 _HARMLESS_NAMESPACES = ("hostkeys/", "guestinventory/", "guest-agent/", "diagnostics/")
@@ -103,7 +104,7 @@ class BundleSubject:
 
 
 def find_subject(
-    finder: NodeFinder, place: SearchPlace, reference: NodeReference, known: Sequence[NodeName], queries: TimedQueries
+    finder: TpuClient, place: SearchPlace, reference: NodeReference, known: Sequence[NodeName], queries: TimedQueries
 ) -> BundleSubject:
     """Find the node with a name; `known` are the nodes in the journal.
 
@@ -250,7 +251,7 @@ class _WorkerFolder:
 
     def __init__(self, contents: BundleContents, path: str) -> None:
         self._contents, self._path = contents, path
-        self._writing: BundleFileWriter | None = None
+        self._writing: BundleFile | None = None
         self._errors: list[str] = []
         self._files = 0
 

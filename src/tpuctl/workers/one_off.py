@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpuctl.app.signals import TerminatedError, sighup_terminates, signals_ignored
 from tpuctl.app.spec_options import build_spec
@@ -26,7 +26,7 @@ from tpuctl.models.spec import REMOVAL_LABEL
 from tpuctl.names import NodeReference
 from tpuctl.nodes.actions import bring_up_nodes
 from tpuctl.nodes.commands.node_lookup import locate_for_create
-from tpuctl.nodes.commands.policy_options import deadline, repair_policy
+from tpuctl.nodes.commands.policy_options import RepairOptions, deadline, repair_policy
 from tpuctl.nodes.conditions import Condition, Policy
 from tpuctl.nodes.locate import SearchPlace
 from tpuctl.nodes.tear_down import find_deletion_target, tear_down
@@ -48,10 +48,11 @@ if TYPE_CHECKING:
     from tpuctl.app.app import App
     from tpuctl.app.spec_options import SpecOptions
     from tpuctl.check.commands.preflight_options import CheckOptions
+    from tpuctl.cloud.tpu import TpuClient
     from tpuctl.models.events import NodeEvent
     from tpuctl.models.node import Node, WorkerSet
     from tpuctl.names import NodeName
-    from tpuctl.nodes.context import ActionContext, NodeCloud
+    from tpuctl.nodes.actuator import ActionContext
     from tpuctl.ssh.connection import Target
     from tpuctl.workers.copying import CopyResult
     from tpuctl.workers.file_tree import FileTree
@@ -159,8 +160,7 @@ def _reconcile_request(app: App, node: str | None, job: OneOffRequest) -> tuple[
             f"`{name.node_id}` already exists, and `--exclusive` needs a new node",
             hint="leave NODE out to use a generated name",
         )
-    options: dict[str, Any] = {"goal": None, "probe": None, "yes": False}
-    policy = repair_policy(app, options, timeout=deadline(app, None))
+    policy = repair_policy(app, RepairOptions(), timeout=deadline(app, None))
     return ReconcileRequest(name=name, policy=policy, spec=spec, purpose="run"), found
 
 
@@ -297,7 +297,7 @@ class OneOffNode:
             raise result
         self.is_removed = self.was_deleted = True
 
-    def is_left(self, cloud: NodeCloud) -> bool | None:
+    def is_left(self, cloud: TpuClient) -> bool | None:
         """Return whether the node of this run still exists and is not being deleted; None if the API does not answer."""
         try:
             node = cloud.find_node(self._task.name)

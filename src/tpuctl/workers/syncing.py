@@ -10,7 +10,6 @@ import os
 import re
 import secrets
 import shutil
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -24,7 +23,7 @@ from tpuctl.ssh.agent.file_stream import RefusedError, to_bytes
 from tpuctl.ssh.agent.sync_tree import RSYNC
 from tpuctl.ssh.answers import JsonFields, UnexpectedAnswerError, parse_boolean, parse_integer, parse_path, preview
 from tpuctl.ssh.channel import on_each_worker
-from tpuctl.ssh.connection import NEW_CONNECTION, BoundedBuffer, Connection, ssh_argv, start_ssh
+from tpuctl.ssh.connection import NEW_CONNECTION, WITH_STDOUT, BoundedBuffer, Connection, ssh_argv, start_ssh
 from tpuctl.ssh.transfer import (
     LocalDigests,
     SharedOptions,
@@ -357,7 +356,7 @@ class WorkerSync:
             names.seek(0)
             options = NEW_CONNECTION if shared is None else shared
             words = rsync_argv(self.target.connection, self.tree, folder, options=options)
-            with start_ssh(words, stdin=names, stderr=subprocess.STDOUT) as process:
+            with start_ssh(words, stdin=names, stderr=WITH_STDOUT) as process:
                 if process.stdout is None:
                     raise AssertionError("rsync was started with a pipe")
                 while data := os.read(process.stdout.fileno(), _KEPT_OUTPUT):

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 
 from tests.nodes.simulation.stage import Stage
 from tpuctl.models.node import Node
 from tpuctl.names import NodeName
 from tpuctl.nodes.conditions import SshAnswer, WorkerSnapshot
-from tpuctl.nodes.context import SetupResultLike
-from tpuctl.nodes.lease import Lease
+from tpuctl.nodes.lease import Lease, LeaseKeeper
+from tpuctl.nodes.ssh_workers import SetupResult, SshWorkers
 
 # ruff: noqa: ARG002  # the protocols define the arguments; few of them matter here
 
 
-class SimulatedWorkers:
+class SimulatedWorkers(SshWorkers):
     """Workers with an ssh that takes no time: they answer while their node is READY and without a fault."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
 
-    def can_be_asked(self, node: Node | None = None) -> bool:
-        return self._stage.plan.can_ask
+    def obstacle(self, node: Node | None = None) -> str | None:
+        return None if self._stage.plan.can_ask else "this life has no ssh"
 
     def key_entry(self, node: Node | None = None) -> str | None:
         return None
@@ -46,7 +46,7 @@ class SimulatedWorkers:
         name = str(node.raw["name"])
         self._stage.ledger.reboots.append((self._stage.clock.now(), name, self._stage.run))
 
-    def set_up(self, node: Node, script: str, *, timeout: timedelta) -> Sequence[SetupResultLike]:
+    def set_up(self, node: Node, script: str, *, timeout: timedelta) -> tuple[SetupResult, ...]:
         raise AssertionError("no life asks for a set-up")
 
 
@@ -81,13 +81,18 @@ class MemoryStore:
         return
 
 
-class FreeLeases:
+class FreeLeases(LeaseKeeper):
     """Leases without other holders: `lease_model` checks the competition for leases."""
+
+    def __init__(self) -> None:
+        """Leases without a store."""
 
     def holder(self, name: NodeName) -> Lease | None:
         return None
 
-    def acquire(self, name: NodeName, purpose: str, *, force_lease: bool = False) -> Lease | None:
+    def acquire(
+        self, name: NodeName, purpose: str, *, force_lease: bool = False, notify: Callable[[str], None] | None = None
+    ) -> Lease | None:
         return None
 
     def renew(self, name: NodeName) -> bool:

@@ -9,14 +9,15 @@ from tpuctl.escaping import contains_mask, dump_printable_json, mask_value
 from tpuctl.models.spec import NodeSpec
 from tpuctl.nodes.conditions import Verb
 from tpuctl.nodes.plan import PlanStep, gcloud_commands
-from tpuctl.output.terminal import OutputFormat
+from tpuctl.output.views import View
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tpuctl.app.app import App
-    from tpuctl.cloud.requests import RequestPreview
+    from tpuctl.cloud.requests import ApiRequest
     from tpuctl.models.node import Node
+    from tpuctl.output.terminal import Terminal
 
 
 def show_plan(
@@ -31,26 +32,27 @@ def show_plan(
     spec = spec or (NodeSpec.from_node(node) if node else None)
     present = node.raw if node else {}
     planned = [_described(app, step, spec, changes or {}, present) for step in steps]
-    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
-        app.terminal.data(planned, app.format)
-        return
-    if not planned:
-        app.terminal.write("nothing to do")
-    for number, entry in enumerate(planned, start=1):
-        app.terminal.write(f"{number}. {entry['step']} {entry['node']} in {entry['zone']}: {entry['reason']}")
-        if request := entry.get("request"):
-            app.terminal.write(f"   {request['method']} {request['url']}")
-            if request.get("body"):
-                app.terminal.write("   " + dump_printable_json(app.terminal.masked(request["body"])))
-        for line in entry.get("gcloud", ()):
-            app.terminal.write(f"   $ {line}")
-    app.terminal.note("dry run: nothing was changed")
-    if spec and spec.setup and any(entry["step"] == Verb.CREATE for entry in planned):
-        app.terminal.note("the setup commands run over ssh once the node is usable; gcloud has no equivalent")
-    if app.settings["endpoint"] and not app.is_sandbox and any("gcloud" in entry for entry in planned):
-        app.terminal.note("gcloud uses Google's endpoint unless CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU names this one")
-    if any(contains_mask(line) for entry in planned for line in entry.get("gcloud", ())):
-        app.terminal.note("metadata values are hidden: add `--show-metadata` for commands that can be run unchanged")
+
+    def show(terminal: Terminal) -> None:
+        if not planned:
+            terminal.write("nothing to do")
+        for number, entry in enumerate(planned, start=1):
+            terminal.write(f"{number}. {entry['step']} {entry['node']} in {entry['zone']}: {entry['reason']}")
+            if request := entry.get("request"):
+                terminal.write(f"   {request['method']} {request['url']}")
+                if request.get("body"):
+                    terminal.write("   " + dump_printable_json(terminal.masked(request["body"])))
+            for line in entry.get("gcloud", ()):
+                terminal.write(f"   $ {line}")
+        terminal.note("dry run: nothing was changed")
+        if spec and spec.setup and any(entry["step"] == Verb.CREATE for entry in planned):
+            terminal.note("the setup commands run over ssh once the node is usable; gcloud has no equivalent")
+        if app.settings["endpoint"] and not app.is_sandbox and any("gcloud" in entry for entry in planned):
+            terminal.note("gcloud uses Google's endpoint unless CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU names this one")
+        if any(contains_mask(line) for entry in planned for line in entry.get("gcloud", ())):
+            terminal.note("metadata values are hidden: add `--show-metadata` for commands that can be run unchanged")
+
+    app.show(View(value=lambda: planned, text=show))
 
 
 def _described(
@@ -80,12 +82,10 @@ def _described(
     account = [f"{flag}={value}" for flag, key in flags.items() if (value := app.settings.text(key))]
     if commands := gcloud_commands(step, spec, changes, present, account=account):
         entry["gcloud"] = list(commands)
-    if app.is_sandbox:
-        entry["sandbox"] = True
     return entry
 
 
-def _preview(app: App, step: PlanStep, spec: NodeSpec | None, changes: Mapping[str, Any]) -> RequestPreview | None:
+def _preview(app: App, step: PlanStep, spec: NodeSpec | None, changes: Mapping[str, Any]) -> ApiRequest | None:
     client = app.client
     match step.verb:
         case Verb.CREATE:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,11 +20,12 @@ from tpuctl.nodes.rendering import (
     timeline_since,
     timeline_totals,
 )
-from tpuctl.output.terminal import OutputFormat
+from tpuctl.output.views import View
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
     from tpuctl.names import NodeName, NodeReference
+    from tpuctl.output.terminal import Terminal
 
 _GCLOUD_SOURCES = frozenset({SourceKind.GCLOUD, SourceKind.CLOUDSDK})
 
@@ -59,23 +60,25 @@ def command(app: App, *, node: str, since: timedelta | str | None, last: int | N
     now = app.clock.now()
     begin = now - since if isinstance(since, timedelta) else None
     entries = app.journal.entries(name, rotated=rotated)
-    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
-        recent = [entry for entry in entries if not begin or ((at := parse_timestamp(entry.get("at"))) and at >= begin)]
-        mark = {"sandbox": True} if app.is_sandbox else {}
-        app.terminal.data([{**entry, **mark} for entry in (recent[-last:] if last else recent)], app.format)
-        return
     found = timeline_since(timeline_lines(entries), begin, last)
-    if not found:
-        when = f" in the last {format_duration(since)}" if isinstance(since, timedelta) else ""
-        app.terminal.note(f"the journal has no entry of `{name.node_id}`{when}")
-    elif app.format is OutputFormat.NAME:
-        app.terminal.names(line.what for line in found)
-    elif not app.terminal.is_interactive:
-        app.terminal.table((), timeline_plain_rows(found, now))
-    else:
-        app.terminal.table(TIMELINE_HEADER, timeline_rows(found, now, width=app.terminal.streams.width))
-        app.terminal.write("")
-        app.terminal.details(timeline_totals(entries, now, since=begin))
+
+    def recent_entries() -> list[dict[str, Any]]:
+        recent = [entry for entry in entries if not begin or ((at := parse_timestamp(entry.get("at"))) and at >= begin)]
+        return recent[-last:] if last else recent
+
+    def show(terminal: Terminal) -> None:
+        if not found:
+            when = f" in the last {format_duration(since)}" if isinstance(since, timedelta) else ""
+            terminal.note(f"the journal has no entry of `{name.node_id}`{when}")
+        elif not terminal.is_interactive:
+            terminal.table((), timeline_plain_rows(found, now))
+        else:
+            terminal.table(TIMELINE_HEADER, timeline_rows(found, now, width=terminal.streams.width))
+            terminal.write("")
+            terminal.details(timeline_totals(entries, now, since=begin))
+
+    names = (lambda: [line.what for line in found]) if found else None
+    app.show(View(value=recent_entries, names=names, text=show))
 
 
 def _find_in_journal(app: App, reference: NodeReference) -> NodeName:

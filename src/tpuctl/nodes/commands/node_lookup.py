@@ -67,11 +67,10 @@ def zone_to_create(app: App, reference: NodeReference, spec: NodeSpec | None) ->
         return zone
     error = app.settings.missing("zone")
     accelerator = find_accelerator_type(spec.accelerator_type) if spec else None
-    zones = documented_zones_of(accelerator) if accelerator else ()
-    if not zones:
-        raise error
-    hint = f"{spec.accelerator_type if spec else ''} is offered in {', '.join(zones[:6])}\n{error.hint or ''}"
-    raise SettingError(error.message, hint=hint)
+    if spec and accelerator and (zones := documented_zones_of(accelerator)):
+        hint = f"{spec.accelerator_type} is offered in {', '.join(zones[:6])}\n{error.hint or ''}"
+        raise SettingError(error.message, hint=hint)
+    raise error
 
 
 def likely_zone(app: App, reference: NodeReference) -> str | None:
@@ -112,31 +111,31 @@ def _remembered_zone(app: App, node_id: str) -> str | None:
 
 def locate_for_wait(app: App, text: str, *, goal: Condition) -> NodeName | None:
     """Return the full name of a node to wait for; None if the goal is gone and the node is in no zone."""
-    reference, place = app.reference(text), app.place
-    name = place.name(reference)
-    if name is not None:
-        return name
-    found = search_node(app.client, place, reference)
-    if found is not None:
-        return found.name
-    if goal is Condition.GONE:
-        return None
-    raise NodeNotInProjectError(reference.node_id, reference.project or place.project)
+    reference, name = _search(app, text)
+    if name is None and goal is not Condition.GONE:
+        raise NodeNotInProjectError(reference.node_id, reference.project or app.place.project)
+    return name
 
 
 def locate_for_watch(app: App, text: str) -> NodeName:
     """Return the full name of a node to watch. It may not exist: another run may be recreating it."""
-    reference, place = app.reference(text), app.place
-    name = place.name(reference)
+    reference, name = _search(app, text)
     if name is not None:
         return name
-    found = search_node(app.client, place, reference)
-    if found is not None:
-        return found.name
-    zone = _remembered_zone(app, reference.node_id) or place.default_zone
+    project = reference.project or app.place.project
+    zone = _remembered_zone(app, reference.node_id) or app.place.default_zone
     if zone is None:
-        raise NodeNotInProjectError(reference.node_id, reference.project or place.project)
-    return NodeName(reference.project or place.project, zone, reference.node_id)
+        raise NodeNotInProjectError(reference.node_id, project)
+    return NodeName(project, zone, reference.node_id)
+
+
+def _search(app: App, text: str) -> tuple[NodeReference, NodeName | None]:
+    """Return the full name of a node: as the user named it, or from a search in all zones."""
+    reference = app.reference(text)
+    name = app.place.name(reference)
+    if name is None and (found := search_node(app.client, app.place, reference)):
+        name = found.name
+    return reference, name
 
 
 def select_nodes(

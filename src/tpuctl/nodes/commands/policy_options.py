@@ -1,15 +1,18 @@
 """The options of waiting, repair and hooks, the `Policy` and `Hooks` made of them, and calls that retry until a deadline."""
 
+# ruff: noqa: RUF009  # a call that declares an option returns a field
+
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from tpuctl.app.hints import is_connection_refused
-from tpuctl.app.options import DurationType
+from tpuctl.app.options import DurationType, given_options, option, takes_options
 from tpuctl.clock import CLOUD_CALL_TIMEOUT, DEADLINE_GRACE, SystemClock, deadline_has_passed, limit_cloud_calls
 from tpuctl.config.settings import SETTINGS, SourceKind
 from tpuctl.errors import (
@@ -24,39 +27,44 @@ from tpuctl.models.events import EventKind
 from tpuctl.nodes.conditions import USABLE_CONDITIONS, Condition, Policy, Repair, Thresholds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from tpuctl.app.app import App
     from tpuctl.nodes.hooks import Hooks
 
 T = TypeVar("T")
 
-# Settings with the same names: numbers, then durations with the field of `Thresholds`.
-_BUDGETS = ("max_reboots", "max_restarts", "max_recreates")
-_THRESHOLDS = {
-    "unhealthy_after": "unhealthy",
-    "unanswered_after": "unanswered",
-    "devices_after": "devices",
-    "starting_after": "starting",
-    "restarting_after": "restarting",
-    "repairing_after": "repairing",
-    "recheck_after": "recheck",
-    "per_worker": "per_worker",
-}
+_THRESHOLDS = tuple(each.name for each in fields(Thresholds))
 
 
-def _option(key: str, kind: click.ParamType[Any] | None, metavar: str | None = None) -> Callable[..., Any]:
-    """Return the option of a setting, with the help text and default of the setting."""
+def _setting(key: str, kind: click.ParamType[Any] | None = None) -> Any:  # a field, see `option`
+    """Declare the option of a setting, a duration unless it has a kind, with the help text and default of the setting."""
     spec = SETTINGS[key]
     text = f"{spec.description[:1].upper()}{spec.description[1:]}. [default: {spec.default}]"
-    return click.option(f"--{key.replace('_', '-')}", key, type=kind, metavar=metavar, help=text)
+    return option(
+        f"--{key.replace('_', '-')}", type=kind or DurationType(), metavar=None if kind else "TIME", help=text
+    )
 
 
-_REPAIR_OPTIONS = (
-    _option("repair", click.Choice([str(step) for step in Repair])),
-    *(_option(key, click.IntRange(min=0)) for key in _BUDGETS),
-    *(_option(key, DurationType(), "TIME") for key in _THRESHOLDS),
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairOptions:
+    """The options of repair. Each is a setting of the same name."""
+
+    repair: str | None = _setting("repair", click.Choice([str(step) for step in Repair]))
+    max_reboots: int | None = _setting("max_reboots", click.IntRange(min=0))
+    max_restarts: int | None = _setting("max_restarts", click.IntRange(min=0))
+    max_recreates: int | None = _setting("max_recreates", click.IntRange(min=0))
+    unhealthy_after: timedelta | str | None = _setting("unhealthy_after")
+    unanswered_after: timedelta | str | None = _setting("unanswered_after")
+    devices_after: timedelta | str | None = _setting("devices_after")
+    starting_after: timedelta | str | None = _setting("starting_after")
+    restarting_after: timedelta | str | None = _setting("restarting_after")
+    repairing_after: timedelta | str | None = _setting("repairing_after")
+    recheck_after: timedelta | str | None = _setting("recheck_after")
+    per_worker: timedelta | str | None = _setting("per_worker")
+
+
+repair_options = takes_options(RepairOptions, "repairs")
 
 
 def level_option(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,37 +79,33 @@ def probe_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--probe", metavar="CMD", help=text)(function)
 
 
-def repair_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of repair; each is a setting too."""
-    for option in reversed(_REPAIR_OPTIONS):
-        function = option(function)
-    return function
-
-
-def repair_policy(app: App, options: dict[str, Any], **further: Any) -> Policy:  # click's options; fields of Policy
-    """Remove the repair options from a command's options, and return their policy.
-
-    The goal is that of `--for` and `--probe`; with `--yes` repair may interrupt workers in use.
-    """
-    given = {key: options.pop(key, None) for key in ("repair", *_BUDGETS, *_THRESHOLDS)}
+def repair_policy(
+    app: App,
+    repairs: RepairOptions,
+    *,
+    goal: str | None = None,
+    probe: str | None = None,
+    yes: bool = False,
+    **further: Any,  # fields of Policy
+) -> Policy:
+    """Return the policy of `up`, `watch` and `run --up`. With `yes` repair may interrupt workers in use."""
     flags = {
         key: f"{value.total_seconds()}s" if isinstance(value, timedelta) else str(value)
-        for key, value in given.items()
-        if value is not None
+        for key, value in given_options(repairs).items()
     }
     settings = app.settings_with(flags)
-    thresholds = Thresholds(**{name: settings.duration(key) for key, name in _THRESHOLDS.items()})
+    thresholds = {name: settings.duration(name if name == "per_worker" else f"{name}_after") for name in _THRESHOLDS}
     return Policy(
         repair=Repair(settings.text("repair") or Repair.RESTART),
         max_reboots=settings.number("max_reboots"),
         max_restarts=settings.number("max_restarts"),
         max_recreates=settings.number("max_recreates"),
-        thresholds=thresholds,
-        goal=choose_goal(app, options["goal"], probe=options["probe"]),
-        has_probe=options["probe"] is not None,
+        thresholds=Thresholds(**thresholds),
+        goal=choose_goal(app, goal, probe=probe),
+        has_probe=probe is not None,
         may_create=True,
         may_start=True,
-        forced=options["yes"],
+        forced=yes,
         **further,
     )
 
@@ -130,13 +134,9 @@ def choose_goal(app: App, goal: str | None, *, probe: str | None = None) -> Cond
 
 def deadline(app: App, timeout: timedelta | str | None) -> timedelta | None:
     """Return the time limit of a flag, else of the setting; None for `forever`."""
-    if timeout == "forever":
-        return None
     if timeout is None:
         return app.settings.duration("timeout")
-    if isinstance(timeout, str):
-        raise TypeError(timeout)
-    return timeout
+    return timeout if isinstance(timeout, timedelta) else None
 
 
 @contextmanager
@@ -223,12 +223,11 @@ def hook_options(*kinds: EventKind) -> Callable[[Callable[..., Any]], Callable[.
     return decorate
 
 
-def build_hooks(app: App, options: dict[str, Any]) -> Hooks:
-    """Remove the hook options from a command's options, and return the hooks. An empty command is no hook."""
+def build_hooks(app: App, commands: Mapping[EventKind, str | None]) -> Hooks:
+    """Return the hooks of these events. An empty command is no hook."""
     from tpuctl.nodes.hooks import RETRY_PAUSES, Hooks  # noqa: PLC0415  # not needed by --help and completion
 
-    given = {kind: options.pop(name, None) for name, (kind, _) in _HOOKS.items()}
-    terminal, commands = app.terminal, {kind: text for kind, text in given.items() if text}
+    terminal, given = app.terminal, {kind: text for kind, text in commands.items() if text}
     # The live display would overwrite the output of a hook.
     print_lines = terminal.note if terminal.is_redrawn and not terminal.quiet else None
     # With these variables `tpuctl` in a hook uses the same cloud as this run. `0` is set too: a project file in the hook's
@@ -239,5 +238,5 @@ def build_hooks(app: App, options: dict[str, Any]) -> Hooks:
         if setting and variable and setting.source.kind is SourceKind.FLAG:
             variables[variable] = str(setting.value)
     return Hooks(
-        commands, app.invocation.environ, extra=variables, print_lines=print_lines, pauses=RETRY_PAUSES, clock=app.clock
+        given, app.invocation.environ, extra=variables, print_lines=print_lines, pauses=RETRY_PAUSES, clock=app.clock
     )

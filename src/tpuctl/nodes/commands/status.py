@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpuctl.app.options import cli_command, nodes_argument
-from tpuctl.nodes.rendering import node_details, show_nodes
-from tpuctl.output.terminal import OutputFormat
+from tpuctl.nodes.rendering import node_details, nodes_view
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
+    from tpuctl.output.terminal import Terminal
 
 
 @cli_command("status", is_short=True)
@@ -24,11 +25,11 @@ def command(app: App, *, nodes: tuple[str, ...]) -> None:
       test "$(tpuctl status trainer -o json | jq -r .health)" = HEALTHY
     """
     found = [app.find(node) for node in nodes]
-    if app.format is not OutputFormat.TABLE:
-        show_nodes(app, found)
-        return
-    terminal, now = app.terminal, app.now()
-    for index, node in enumerate(found):
-        if index:
-            terminal.write("")
-        terminal.details(node_details(node, now))
+
+    def show(terminal: Terminal) -> None:
+        for index, node in enumerate(found):
+            if index:
+                terminal.write("")
+            terminal.details(node_details(node, app.now()))
+
+    app.show(replace(nodes_view(found, app.now(), is_list=False), text=show))

@@ -26,6 +26,7 @@ from tpuctl.models.events import EventKind, broadcast
 from tpuctl.models.node import NodeState
 from tpuctl.models.spec import NodeSpec
 from tpuctl.nodes.commands.policy_options import (
+    RepairOptions,
     build_hooks,
     deadline,
     hook_options,
@@ -53,6 +54,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class UpOptions:
+    """The options of `up` besides those of the spec, of repair and of the checks."""
+
+    goal: str | None
+    probe: str | None
+    replace: bool
+    on_recover: str | None
+    timeout: timedelta | str | None
+    no_wait: bool
+    skip_validation: bool
+    force_lease: bool
+    events: str | None
+    dry_run: bool
+    yes: bool
+
+
 @cli_command("up")
 @nodes_argument
 @spec_options
@@ -75,10 +93,9 @@ def command(
     *,
     nodes: tuple[str, ...],
     described: SpecOptions,
+    repairs: RepairOptions,
     checks: CheckOptions,
-    dry_run: bool,
-    no_wait: bool,
-    **options: Any,  # click's options
+    **given: Any,  # those of UpOptions
 ) -> int:
     """Create, start or repair nodes, and wait until they are usable.
 
@@ -95,26 +112,33 @@ def command(
     from tpuctl.nodes.actions import bring_up_nodes  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.nodes.rendering import show_results  # noqa: PLC0415  # as above
 
+    options = UpOptions(**given)
     preflight = preflight_check(app, checks)
-    spec = build_spec(app, described, skip_validation=options["skip_validation"])
-    policy = repair_policy(app, options, replace=options["replace"], timeout=deadline(app, options["timeout"]))
-    hooks = build_hooks(app, options)
-    names = tuple(dict.fromkeys(nodes))
-    waits = not (dry_run or no_wait)
-    located = [
-        _locate(app, text, spec, options, dry_run=dry_run, waits=waits, timeout=policy.timeout) for text in names
-    ]
+    spec = build_spec(app, described, skip_validation=options.skip_validation)
+    policy = repair_policy(
+        app,
+        repairs,
+        goal=options.goal,
+        probe=options.probe,
+        yes=options.yes,
+        replace=options.replace,
+        timeout=deadline(app, options.timeout),
+    )
+    hooks = build_hooks(app, {EventKind.RECOVERED: options.on_recover})
+    located = [_locate(app, text, spec, options, timeout=policy.timeout) for text in dict.fromkeys(nodes)]
     preflight.siblings = {name: spec for name, found, spec in located if found is None and spec is not None}
-    if dry_run:
+    if options.dry_run:
         _show_plans(app, located, policy, preflight)
         return 0
     tasks = [_task(app, *entry, policy=policy, options=options) for entry in located]
     undo = "tpuctl down " + " ".join(f"{task.name.zone}/{task.name.node_id}" for task in tasks)
     with (
-        app.progress(events=options["events"]) as progress,
+        app.progress(events=options.events) as progress,
         app.in_flight(lambda: _billing(tasks, progress), resume=app.command_line(), undo=undo),
     ):
-        outcomes = bring_up_nodes(app.context(broadcast(progress, hooks), preflight=preflight), tasks, once=no_wait)
+        outcomes = bring_up_nodes(
+            app.context(broadcast(progress, hooks), preflight=preflight), tasks, once=options.no_wait
+        )
     failures = hooks.wait(lambda failure: app.terminal.warn(str(failure)))
     has_failed = any(failure.is_final for failure in failures)
     return show_results(app, outcomes) or (ExitCode.FAILURE if has_failed else ExitCode.OK)
@@ -124,19 +148,19 @@ def _locate(
     app: App,
     text: str,
     spec: NodeSpec | None,
-    options: dict[str, Any],
+    options: UpOptions,
     *,
-    dry_run: bool,
-    waits: bool,
     timeout: timedelta | None,
 ) -> tuple[NodeName, Node | None, NodeSpec | None]:
     """Return the name of a node, the node if it exists, and its spec; None for the spec to accept the node unchanged.
 
-    If it `waits`, retry while the API does not answer.
+    If the command waits, retry while the API does not answer.
     """
     from tpuctl.nodes.actions import check_accelerator_type  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.nodes.commands.node_lookup import locate_for_create, remembered_spec  # noqa: PLC0415  # as above
     from tpuctl.nodes.journal import current_spec  # noqa: PLC0415  # as above
+
+    waits = not (options.dry_run or options.no_wait)
 
     def ask(function: Callable[[], T]) -> T:
         if waits:
@@ -147,17 +171,17 @@ def _locate(
     name, found = ask(lambda: locate_for_create(app, text, spec, is_patient=waits and spec is not None))
     if spec is None and found is not None and found.state is NodeState.DELETING:
         # The node may be gone in the next poll, and its spec with it.
-        spec = current_spec(app.journal, found, app.clock.now())
+        spec = current_spec(app.journal, found, app.clock)
     if spec is None and found is None:
-        spec = remembered_spec(app, name, yes=options["yes"] or dry_run)
-    if found is None and spec is not None and not options["skip_validation"]:
+        spec = remembered_spec(app, name, yes=options.yes or options.dry_run)
+    if found is None and spec is not None and not options.skip_validation:
         wanted = spec
         ask(lambda: check_accelerator_type(app.client, name.project, name.zone, wanted))
     return name, found, spec
 
 
 def _task(
-    app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *, policy: Policy, options: dict[str, Any]
+    app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *, policy: Policy, options: UpOptions
 ) -> ReconcileRequest:
     """Return the task of one node. Asks before a replacement; raises `NotConfirmedError` if the user refuses."""
     from tpuctl.nodes.tracker import ReconcileRequest  # noqa: PLC0415  # not needed by --help and completion
@@ -165,20 +189,20 @@ def _task(
     differences = spec.differences(found) if spec and found else ()
     # A node that could not be compared now must not be replaced later: the user has not confirmed that.
     policy = dataclasses.replace(policy, replace=policy.replace and bool(differences))
-    policy = with_reachable_goal(app, policy, name, goal=options["goal"], node=found, spec=spec)
+    policy = with_reachable_goal(app, policy, name, goal=options.goal, node=found, spec=spec)
     if policy.replace:
         what = "; ".join(map(str, differences))
         question = f"delete `{name.node_id}` and its boot disk, and recreate it ({what})?"
-        if not app.terminal.confirm(question, yes=options["yes"]):
+        if not app.terminal.confirm(question, yes=options.yes):
             raise NotConfirmedError("nothing was done")
     return ReconcileRequest(
         name=name,
         policy=policy,
         spec=spec,
-        probe=options["probe"],
+        probe=options.probe,
         purpose="up",
-        force_lease=options["force_lease"],
-        accepts_healthy=options["goal"] is None,
+        force_lease=options.force_lease,
+        accepts_healthy=options.goal is None,
         since=app.silent_since,
     )
 

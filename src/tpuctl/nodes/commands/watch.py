@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,9 @@ from tpuctl.app.ssh_options import route_options
 from tpuctl.clock import SystemClock
 from tpuctl.durations import format_duration, parse_duration, parse_timestamp
 from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError, worst_exit_code
-from tpuctl.models.events import broadcast
+from tpuctl.models.events import EventKind, broadcast
 from tpuctl.nodes.commands.policy_options import (
+    RepairOptions,
     build_hooks,
     hook_options,
     level_option,
@@ -58,6 +60,25 @@ class MomentType(click.ParamType["timedelta | datetime"]):
         return moment if moment > today else moment + timedelta(days=1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchOptions:
+    """The options of `watch` besides those of the spec and of repair."""
+
+    all_nodes: bool
+    selector: tuple[str, ...]
+    goal: str | None
+    probe: str | None
+    until: timedelta | datetime | None
+    recreate_deleted: bool
+    on_preempt: str | None
+    on_recover: str | None
+    on_maintenance: str | None
+    on_give_up: str | None
+    force_lease: bool
+    events: str | None
+    yes: bool
+
+
 @cli_command("watch")
 @selecting_options
 @spec_options
@@ -81,9 +102,8 @@ def command(
     *,
     nodes: tuple[str, ...],
     described: SpecOptions,
-    until: timedelta | datetime | None,
-    events: str | None,
-    **options: Any,  # click's options
+    repairs: RepairOptions,
+    **given: Any,  # those of WatchOptions
 ) -> int:
     """Keep nodes usable until stopped: recreate preempted ones, repair broken ones, report maintenance.
 
@@ -100,19 +120,29 @@ def command(
     from tpuctl.nodes.controller import watch_nodes  # noqa: PLC0415  # as above
     from tpuctl.nodes.tracker import ReconcileRequest  # noqa: PLC0415  # not needed by --help and completion
 
+    options = WatchOptions(**given)
     spec = build_spec(app, described)
     policy = repair_policy(
         app,
-        options,
+        repairs,
+        goal=options.goal,
+        probe=options.probe,
+        yes=options.yes,
         is_keeper=True,
         is_patient=True,
-        recreate_deleted=options["recreate_deleted"],
+        recreate_deleted=options.recreate_deleted,
         timeout=None,
     )
-    hooks = build_hooks(app, options)
+    commands = {
+        EventKind.PREEMPTED: options.on_preempt,
+        EventKind.RECOVERED: options.on_recover,
+        EventKind.MAINTENANCE: options.on_maintenance,
+        EventKind.GAVE_UP: options.on_give_up,
+    }
+    hooks = build_hooks(app, commands)
 
     def find_names() -> Sequence[NodeName]:
-        chosen = select_nodes(app, nodes, all_nodes=options["all_nodes"], labels=options["selector"])
+        chosen = select_nodes(app, nodes, all_nodes=options.all_nodes, labels=options.selector)
         return chosen if chosen is not None else [locate_for_watch(app, text) for text in dict.fromkeys(nodes)]
 
     names = retry_until_answered(app, find_names, timeout=None)
@@ -121,10 +151,10 @@ def command(
             name=name,
             policy=policy,
             spec=spec,
-            probe=options["probe"],
+            probe=options.probe,
             purpose="watch",
-            force_lease=options["force_lease"],
-            accepts_healthy=options["goal"] is None,
+            force_lease=options.force_lease,
+            accepts_healthy=options.goal is None,
         )
         for name in names
     ]
@@ -136,14 +166,14 @@ def command(
     listed = " ".join(f"{name.zone}/{name.node_id}" for name in names)
     try:
         with (
-            app.progress(events=events, lasting=True) as progress,
+            app.progress(events=options.events, lasting=True) as progress,
             app.in_flight(f"{listed} is not watched now", resume=app.command_line()),
         ):
             if spec is None:
                 _require_lasting_journal(app)
             context = app.context(broadcast(progress, hooks))
             with _finishing_hooks(app, hooks):
-                errors = watch_nodes(context, tasks, until=_duration(app, until), each_round=each_round)
+                errors = watch_nodes(context, tasks, until=_duration(app, options.until), each_round=each_round)
                 if len(errors) == len(tasks):
                     # No node is left to watch. A container ends with this process, so its hooks must finish first.
                     hooks.wait(lambda failure: app.terminal.warn(str(failure)))

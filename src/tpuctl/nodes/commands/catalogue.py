@@ -1,4 +1,4 @@
-"""`tpuctl types`."""
+"""`tpuctl types` and `versions`: what zones offer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tpuctl.cloud.tpu import fetch_offers
 from tpuctl.errors import NotFoundError
 from tpuctl.names import parse_whole_number
 from tpuctl.nodes.locate import incomplete_list_error
-from tpuctl.output.terminal import Cell, OutputFormat
+from tpuctl.output.terminal import Cell
+from tpuctl.output.views import table_view
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 @cli_command("types", is_short=True)
 @click.argument("accelerator_type", metavar="[TYPE]", required=False)
-def command(app: App, *, accelerator_type: str | None) -> None:
+def types(app: App, *, accelerator_type: str | None) -> None:
     """List the accelerator types that zones offer, or with TYPE the zones that offer it.
 
     \b
@@ -44,17 +45,11 @@ def command(app: App, *, accelerator_type: str | None) -> None:
         raise NotFoundError(
             f"`{accelerator_type}` is not offered in {where}", hint="`tpuctl types` lists what is offered"
         )
-    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
-        mark = {"sandbox": True} if app.is_sandbox else {}
-        app.terminal.data([{**_described(zone, name), **mark} for zone, name in entries], app.format)
-    elif app.format is OutputFormat.NAME:
-        app.terminal.names(dict.fromkeys(name for _, name in entries))
-    else:
-        rows = [
-            tuple(Cell("" if value is None else str(value)) for value in _described(*entry).values())
-            for entry in entries
-        ]
-        app.terminal.table(("TYPE", "ZONE", "CHIPS", "WORKERS", "TOPOLOGY", "VERSION"), rows)
+    described = [_described(zone, name) for zone, name in entries]
+    rows = [tuple(Cell("" if value is None else str(value)) for value in entry.values()) for entry in described]
+    header = ("TYPE", "ZONE", "CHIPS", "WORKERS", "TOPOLOGY", "VERSION")
+    names = dict.fromkeys(name for _, name in entries)
+    app.show(table_view(header, rows, value=lambda: described, names=lambda: names))
     if catalogue.unreachable:
         raise incomplete_list_error(catalogue.unreachable)
 
@@ -69,3 +64,27 @@ def _described(zone: str, name: str) -> dict[str, str | int | None]:
         "topology": known.topology if known else None,
         "runtimeVersion": known.runtime_version if known else None,
     }
+
+
+@cli_command("versions", is_short=True)
+def versions(app: App) -> None:
+    """List the runtime versions (images) that a zone offers.
+
+    \b
+    Examples:
+      tpuctl versions --zone us-central2-b
+      tpuctl versions --zone us-central2-b -o name | grep v5
+    """
+    place = app.place
+    zone = place.zone or place.default_zone
+    if zone is None:
+        raise app.settings.missing("zone")
+    found = sorted(app.client.runtime_versions(place.project, zone))
+    app.show(
+        table_view(
+            ("VERSION", "ZONE"),
+            [(Cell(version), Cell(zone)) for version in found],
+            value=lambda: [{"runtimeVersion": version, "zone": zone} for version in found],
+            names=lambda: found,
+        )
+    )

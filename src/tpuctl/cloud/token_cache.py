@@ -1,0 +1,119 @@
+"""The access token that one command leaves for the next, which then needs neither a request for a token nor google-auth.
+
+Only tokens of keys of service accounts and of logins of users are cached: those of other credentials depend on more than their
+file. An impersonated account's token is never cached.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.clock import SystemClock
+from tpuctl.durations import format_timestamp
+from tpuctl.files import read_regular_file, replace_private_file
+from tpuctl.shapes import TIME, Shape, ShapeError, parse_json, text_matching
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, MutableMapping
+    from pathlib import Path
+
+SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+# A credentials file holds a key and a few addresses.
+LONGEST_CREDENTIALS_FILE = 1 << 20
+_CACHED_TYPES = frozenset({"service_account", "authorized_user"})
+_LONGEST_ENTRY = 16 << 10
+_ENTRY = Shape(
+    "", {"token": text_matching(r"[\x21-\x7e]{1,8192}", "a token"), "expires": TIME}, required=("token", "expires")
+)
+# A token that expires during a command would cost a request that is refused.
+_MARGIN = timedelta(minutes=5)
+# Tokens are valid for an hour, or for twelve if the organization permits it [documentation: lifetime of access tokens].
+_LONGEST_LIFETIME = timedelta(hours=12)
+_CLOCK = SystemClock()
+
+
+class CachedCredentials:
+    """Stands in for the credentials of google-auth, and loads them only if no token is cached.
+
+    One thread at a time may use it. What cannot be read or written is not cached.
+    """
+
+    def __init__(self, source: Path, folder: Path, load: Callable[[], Any]) -> None:
+        """`source` is the credentials file, from which `load` returns the credentials; `folder` has the cached tokens."""
+        self._source, self._folder, self._load = source, folder, load
+        self._quota_project: str | None = None
+        # Another content is another account: the digest names the file with the token.
+        self._digest = self._read_source()
+        self._token, self._expires = self._read_token()
+        self._credentials: Any = None
+
+    def before_request(self, request: Any, method: str, url: str, headers: MutableMapping[str, str]) -> None:
+        """Add the headers with the token, as google-auth does."""
+        if self._credentials is None and _is_usable(self._expires):
+            headers["authorization"] = f"Bearer {self._token}"
+            if self._quota_project:
+                headers["x-goog-user-project"] = self._quota_project
+            return
+        self._loaded().before_request(request, method, url, headers)
+        self._write_token()
+
+    def refresh(self, request: Any) -> None:
+        """Fetch another token: the service has rejected the present one."""
+        if self._digest:
+            with suppress(OSError):
+                (self._folder / self._digest).unlink()
+        self._loaded().refresh(request)
+        self._write_token()
+
+    def _loaded(self) -> Any:  # google-auth's credentials
+        if self._credentials is None:
+            self._credentials = self._load()
+        return self._credentials
+
+    def _read_source(self) -> str | None:
+        """Return the digest of the credentials file; None if its tokens are not cached."""
+        try:
+            content, _ = read_regular_file(self._source, longest=LONGEST_CREDENTIALS_FILE)
+            data = parse_json(content)
+        except (OSError, ShapeError):
+            return None  # google-auth reports it
+        if not isinstance(data, dict) or data.get("type") not in _CACHED_TYPES:
+            return None
+        self._quota_project = data.get("quota_project_id")
+        return hashlib.sha256(" ".join(SCOPES).encode() + content).hexdigest()
+
+    def _read_token(self) -> tuple[str, datetime | None]:
+        """Return the token and its end; None if there is no file that only this user can have written."""
+        if self._digest is None:
+            return "", None
+        try:
+            content, status = read_regular_file(self._folder / self._digest, longest=_LONGEST_ENTRY)
+            entry = _ENTRY.read(parse_json(content))
+            expires = datetime.fromisoformat(entry["expires"])
+        except (OSError, ValueError):
+            return "", None
+        is_private = status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
+        return entry["token"], expires if is_private and expires.tzinfo else None
+
+    def _write_token(self) -> None:
+        token, expires = self._credentials.token, self._credentials.expiry
+        # The file may have been replaced before the credentials were loaded from it.
+        if token == self._token or expires is None or self._digest is None or self._read_source() != self._digest:
+            return
+        self._token, self._expires = token, expires.replace(tzinfo=UTC)  # google-auth's times have no time zone
+        entry = {"token": token, "expires": format_timestamp(self._expires)}
+        with suppress(OSError):
+            replace_private_file(self._folder / self._digest, json.dumps(entry).encode())
+            for old in self._folder.iterdir():
+                if _CLOCK.now().timestamp() - old.stat().st_mtime > _LONGEST_LIFETIME.total_seconds():
+                    old.unlink()
+
+
+def _is_usable(expires: datetime | None) -> bool:
+    return expires is not None and _MARGIN < expires - _CLOCK.now() <= _LONGEST_LIFETIME
