@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import os
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hostile import frame
 from tests.workers.recorded_link import RecordedLink
 from tpuctl.clock import ManualClock
 from tpuctl.errors import InvalidInputError
@@ -59,7 +61,7 @@ def test_download_parts_are_private_and_not_behind_symlinks(tmp_path: Path) -> N
 
     for entry in (whole, cut, trap):
         problem = b'"gone"' if entry is cut else b"null"
-        receiver.receive(Stream(RecordedLink((b"i", b"xy"), (b"g", problem))), entry, 0, None)
+        receiver.receive(Stream(RecordedLink(), io.BytesIO(frame(b"i", b"xy") + frame(b"g", problem))), entry, 0, None)
     modes = {path.name: path.lstat().st_mode & 0o777 for path in parts.iterdir() if not path.is_symlink()}
     receiver.finish()
 
@@ -77,7 +79,7 @@ def test_download_parts_folder_that_is_a_symlink_raises(tmp_path: Path) -> None:
     (tmp_path / ".tpuctl-parts").symlink_to("outside")
 
     with pytest.raises(RefusedError, match="is a symlink"):
-        receiver.receive(Stream(RecordedLink((b"i", b"xy"))), FileEntry("a", 0o100666, 2, 0), 0, None)
+        receiver.receive(Stream(RecordedLink(), io.BytesIO()), FileEntry("a", 0o100666, 2, 0), 0, None)
     assert list((tmp_path / "outside").iterdir()) == []
 
 

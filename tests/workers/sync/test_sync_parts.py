@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 from pathlib import Path
@@ -87,7 +88,7 @@ def test_retry_stops_the_program_of_the_first_attempt_and_resumes(tmp_path: Path
 def sent(tree: FileTree, number: int, offset: int = 0) -> tuple[list[Any], bytes, str | None]:
     """Send a file; return what comes before its bytes, these bytes, and why it is not whole."""
     link = RecordedLink()
-    problem = Stream(link).send_file(tree.path(number), tree.entries[number], offset, follow=False)
+    problem = Stream(link, io.BytesIO()).send_file(tree.path(number), tree.entries[number], offset, follow=False)
     return json.loads(link.sent[0][1]), b"".join(data for kind, data in link.sent if kind == b"o"), problem
 
 

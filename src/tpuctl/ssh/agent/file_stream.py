@@ -14,12 +14,14 @@ import os
 import shutil
 import signal
 import stat
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpuctl.ssh.agent.link import ClientLink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import BinaryIO
 
 BLOCK = 1 << 18
 # After these errors every other file would fail too.
@@ -60,9 +62,8 @@ class Stream:
     # Seconds without data after which the other end counts as gone.
     patience = 600
 
-    def __init__(self, link: ClientLink) -> None:
-        self._link = link
-        self._frames: list[tuple[bytes, bytes]] = []
+    def __init__(self, link: ClientLink, reader: BinaryIO) -> None:
+        self._link, self._reader = link, reader
 
     def send(self, value: Any) -> None:  # JSON
         """Send a value."""
@@ -93,12 +94,13 @@ class Stream:
             yield block
 
     def _next(self) -> bytes:
-        while not self._frames:
-            if not self._link.is_open:
-                raise PeerLostError
-            signal.alarm(self.patience)
-            self._frames = self._link.frames()[::-1]
-        return self._frames.pop()[1]
+        # `ClientLink.frames` would copy large frames several times.
+        signal.alarm(self.patience)
+        head = self._reader.read(5)
+        payload = self._reader.read(int.from_bytes(head[1:], "big"))
+        if len(head) < 5 or len(payload) < int.from_bytes(head[1:], "big"):
+            raise PeerLostError
+        return payload
 
     def send_file(self, path: bytes, entry: FileEntry, offset: int, *, follow: bool = True) -> str | None:
         """Send a file as it is now, from an offset on if it is still that version. Return why it is not whole."""
@@ -172,7 +174,7 @@ class Stream:
 
 def serve(link: ClientLink, transfer: Callable[[Stream], None]) -> None:
     """Serve the client: say that the program runs, and why the transfer is impossible."""
-    stream = Stream(link)
+    stream = Stream(link, sys.stdin.buffer)
     stream.send(None)
     try:
         transfer(stream)
