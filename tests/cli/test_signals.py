@@ -38,7 +38,7 @@ def start(folder: Path, module: str, action: str) -> subprocess.Popen[str]:
 @pytest.mark.parametrize(
     ("number", "word", "code"), [(signal.SIGINT, "interrupted", 130), (signal.SIGTERM, "terminated", 143)]
 )
-@pytest.mark.parametrize("module", ["click", "tpuctl.cli.tree", "tpuctl.sandbox.in_process", "httplib2"])
+@pytest.mark.parametrize("module", ["click", "tpuctl.cli.tree", "tpuctl.sandbox.in_process", "sqlite3"])
 def test_signal_at_any_time_ends_the_process_without_a_traceback(
     tmp_path: Path, module: str, number: signal.Signals, word: str, code: int
 ) -> None:

@@ -14,7 +14,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -48,6 +48,8 @@ from tpuctl.names import last_segment
 from tpuctl.shapes import Page, ShapeError, parse_json
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from tpuctl.clock import Clock
 
 T = TypeVar("T")
@@ -388,16 +390,6 @@ CachedT = TypeVar("CachedT")
 _CACHE_LIFETIME = timedelta(minutes=1)
 
 
-@dataclass(slots=True)
-class _CachedAnswer(Generic[CachedT]):
-    """An answer that one thread fetches and others wait for. `received_at` is a monotonic time."""
-
-    is_done: threading.Event = field(default_factory=threading.Event)
-    value: CachedT | None = None
-    failure: BaseException | None = None
-    received_at: timedelta | None = None
-
-
 class TTLCache(Generic[CachedT]):
     """Answers by key, kept for a minute. One thread fetches an answer, the others that need it wait.
 
@@ -407,29 +399,24 @@ class TTLCache(Generic[CachedT]):
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._answers: dict[str, _CachedAnswer[CachedT]] = {}
+        # With the monotonic time at which the answer expires, None while it is fetched.
+        self._answers: dict[str, tuple[Future[CachedT], timedelta | None]] = {}
 
     def get_or_load(self, key: str, load: Callable[[], CachedT]) -> CachedT:
         """Return the cached answer, else the result of `load`. Raises what `load` raises."""
+        from concurrent.futures import Future  # noqa: PLC0415  # 8 ms, only if zones are listed one by one
+
         with self._lock:
-            answer = self._answers.get(key)
-            received_at = answer.received_at if answer else None
-            is_expired = received_at is not None and self._clock.monotonic() - received_at >= _CACHE_LIFETIME
-            is_mine = answer is None or is_expired
+            answer, expires = self._answers.get(key, (None, None))
+            is_mine = answer is None or (expires is not None and self._clock.monotonic() >= expires)
             if answer is None or is_mine:
-                answer = self._answers[key] = _CachedAnswer()
+                answer = Future()
+                self._answers[key] = answer, None
         if is_mine:
             try:
-                answer.value = load()
-                answer.received_at = self._clock.monotonic()
+                answer.set_result(load())
+                self._answers[key] = answer, self._clock.monotonic() + _CACHE_LIFETIME
             except BaseException as failure:  # noqa: BLE001  # raised in each waiting thread
-                answer.failure = failure
-                with self._lock:
-                    del self._answers[key]
-            finally:
-                answer.is_done.set()
-        answer.is_done.wait()
-        if answer.failure is not None:
-            raise answer.failure
-        assert answer.value is not None  # noqa: S101  # guides mypy: it is there, or a failure is
-        return answer.value
+                del self._answers[key]
+                answer.set_exception(failure)
+        return answer.result()

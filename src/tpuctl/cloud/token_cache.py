@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 import stat
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.clock import SystemClock
 from tpuctl.durations import format_timestamp
-from tpuctl.files import make_private_folder, read_regular_file
+from tpuctl.files import read_regular_file, replace_private_file
 from tpuctl.shapes import TIME, Shape, ShapeError, parse_json, text_matching
 
 if TYPE_CHECKING:
@@ -108,14 +107,9 @@ class CachedCredentials:
         if token == self._token or expires is None or self._digest is None or self._read_source() != self._digest:
             return
         self._token, self._expires = token, expires.replace(tzinfo=UTC)  # google-auth's times have no time zone
-        path = self._folder / self._digest
-        temporary = path.with_suffix(f".{secrets.token_hex(8)}")
+        entry = {"token": token, "expires": format_timestamp(self._expires)}
         with suppress(OSError):
-            make_private_folder(self._folder)
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                json.dump({"token": token, "expires": format_timestamp(self._expires)}, file)
-            temporary.replace(path)
+            replace_private_file(self._folder / self._digest, json.dumps(entry).encode())
             for old in self._folder.iterdir():
                 if _CLOCK.now().timestamp() - old.stat().st_mtime > _LONGEST_LIFETIME.total_seconds():
                     old.unlink()

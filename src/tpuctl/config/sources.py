@@ -36,12 +36,12 @@ from tpuctl.config.settings import (
     check_value_form,
 )
 from tpuctl.errors import SettingError
-from tpuctl.files import make_private_folder, read_regular_file
+from tpuctl.files import read_regular_file, replace_private_file
 from tpuctl.names import closest_match
 from tpuctl.yaml_reader import compose_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from tpuctl.config.settings import SettingSpec
 
@@ -276,20 +276,7 @@ def _replace_if_same(path: Path, old: str, new: str, change: Mapping[str, RawVal
     # A symlink (to dotfiles elsewhere) stays a symlink.
     target = path.resolve()
     try:
-        make_private_folder(target.parent)
-        # mkstemp makes the file 0600.
-        import tempfile  # noqa: PLC0415  # only for changes
-
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-                file.write(new)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).replace(target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        replace_private_file(target, new.encode())
     except OSError as error:
         raise SettingError(f"cannot write {path}: {error.strerror or error}") from error
 
@@ -413,15 +400,9 @@ _ESCAPES = {0x7F: "\\x7f", 0x85: "\\N", 0x2028: "\\L", 0x2029: "\\P"}
 
 def parse_command_line_value(spec: SettingSpec, value: str) -> RawValue:
     """Parse a value written as on the command line. Raises `ValueError` with the reason."""
-    match spec.kind:
-        case ValueKind.LIST:
-            return as_items(spec, value)
-        case ValueKind.PAIRS:
-            return as_pairs(spec, value)
-        case ValueKind.RECORDS:
-            return as_records(spec, value)
-        case _:
-            return value
+    parsers: dict[ValueKind, Callable[[SettingSpec, str], RawValue]]
+    parsers = {ValueKind.LIST: as_items, ValueKind.PAIRS: as_pairs, ValueKind.RECORDS: as_records}
+    return parsers[spec.kind](spec, value) if spec.kind in parsers else value
 
 
 def render_yaml_value(value: RawValue) -> str:

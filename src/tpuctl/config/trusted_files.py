@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuctl.files import make_private_folder, read_regular_file
+from tpuctl.files import read_regular_file, replace_private_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,13 +47,7 @@ class TrustedFiles:
     def add(self, path: Path, digest: str) -> None:
         """Trust a project file in its current form, and no older form. Raises `OSError` if that cannot be saved."""
         before = [one.digest for one in self if one.path == path.resolve()]
-        make_private_folder(self._folder)
-        temporary = self._folder / f".{digest}.{os.getpid()}"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, 0o600)
-            file.write(os.fsencode(path.resolve()))
-        temporary.replace(self._folder / digest)
+        replace_private_file(self._folder / digest, os.fsencode(path.resolve()))
         oldest = [one.digest for one in sorted(self, key=lambda one: one.at)][:-_MOST]
         self._remove(old for old in {*before, *oldest} if old != digest)
 

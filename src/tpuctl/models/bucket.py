@@ -57,11 +57,11 @@ class BucketPlacement:
     def from_api(cls, data: Mapping[str, Any]) -> BucketPlacement:
         """Parse a Bucket or a BucketStorageLayout, which share these fields [API storage v1]. Raises `ShapeError`."""
         STORAGE_LAYOUT.check(data)
-        placed = (data.get("customPlacementConfig") or {}).get("dataLocations") or ()
+        placed = data.get("customPlacementConfig", {}).get("dataLocations") or ()
         return cls(
-            str(data.get("location") or "").upper(),
-            str(data.get("locationType") or "").lower(),
-            tuple(str(region).upper() for region in placed),
+            data.get("location", "").upper(),
+            data.get("locationType", "").lower(),
+            tuple(region.upper() for region in placed),
         )
 
 
@@ -92,17 +92,17 @@ class Bucket:
         retention = data.get("retentionPolicy") or {}
         access = data.get("iamConfiguration") or {}
         return cls(
-            name=str(data["name"]),
+            name=data["name"],
             placement=BucketPlacement.from_api(data),
-            project_number=str(data.get("projectNumber") or ""),
-            storage_class=str(data.get("storageClass") or ""),
-            requester_pays=bool((data.get("billing") or {}).get("requesterPays")),
+            project_number=str(data.get("projectNumber", "")),
+            storage_class=data.get("storageClass", ""),
+            requester_pays=bool(data.get("billing", {}).get("requesterPays")),
             uniform_access=bool((access.get("uniformBucketLevelAccess") or {}).get("enabled")),
-            versioning=bool((data.get("versioning") or {}).get("enabled")),
+            versioning=bool(data.get("versioning", {}).get("enabled")),
             retention=_seconds(retention.get("retentionPeriod")),
             retention_is_locked=bool(retention.get("isLocked")),
-            default_event_based_hold=bool(data.get("defaultEventBasedHold")),
-            soft_delete=_seconds((data.get("softDeletePolicy") or {}).get("retentionDurationSeconds")) or timedelta(),
+            default_event_based_hold=data.get("defaultEventBasedHold", False),
+            soft_delete=_seconds(data.get("softDeletePolicy", {}).get("retentionDurationSeconds")) or timedelta(),
             raw=data,
         )
 
@@ -126,7 +126,7 @@ class AnywhereCache:
     def from_api(cls, data: Mapping[str, Any]) -> AnywhereCache:
         """Parse an AnywhereCache. Raises `ShapeError`."""
         ANYWHERE_CACHE.check(data)
-        return cls(str(data.get("zone") or data.get("anywhereCacheId") or ""), str(data.get("state") or ""))
+        return cls(data.get("zone") or data.get("anywhereCacheId", ""), data.get("state", ""))
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,13 +38,13 @@ class ComputeInstance:
     def from_api(cls, data: Mapping[str, Any]) -> ComputeInstance:
         """Parse an Instance; the zone without its path. Raises `ShapeError`."""
         INSTANCE.check(data)
-        account = next(iter(data.get("serviceAccounts") or ()), dict[str, Any]())
+        account = next(iter(data.get("serviceAccounts", ())), dict[str, Any]())
         return cls(
-            str(data["name"]),
-            last_segment(str(data.get("zone") or "")),
-            str(data.get("status") or ""),
+            data["name"],
+            last_segment(data.get("zone", "")),
+            data.get("status", ""),
             account.get("email") or None,
-            tuple(map(str, account.get("scopes") or ())),
+            tuple(account.get("scopes", ())),
         )
 
 
@@ -63,11 +63,11 @@ class PersistentDisk:
         """Parse a Disk; zone, type and users without their paths. Raises `ShapeError`."""
         DISK.check(data)
         return cls(
-            str(data["name"]),
-            last_segment(str(data.get("zone") or "")),
-            last_segment(str(data.get("type") or "")),
-            str(data.get("status") or ""),
-            tuple(last_segment(str(user)) for user in data.get("users") or ()),
+            data["name"],
+            last_segment(data.get("zone", "")),
+            last_segment(data.get("type", "")),
+            data.get("status", ""),
+            tuple(map(last_segment, data.get("users", ()))),
         )
 
 
@@ -117,9 +117,7 @@ class ComputeNetwork:
         """Parse a Network; one with its own address range is a legacy network, without subnetworks. Raises `ShapeError`."""
         NETWORK.check(data)
         is_legacy = bool(data.get("IPv4Range"))
-        return cls(
-            str(data["name"]), str(data.get("selfLink") or ""), bool(data.get("autoCreateSubnetworks")), is_legacy
-        )
+        return cls(data["name"], data.get("selfLink", ""), data.get("autoCreateSubnetworks", False), is_legacy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +134,10 @@ class Subnetwork:
         """Parse a Subnetwork; region and network without their paths. Raises `ShapeError`."""
         SUBNETWORK.check(data)
         return cls(
-            str(data["name"]),
-            last_segment(str(data.get("region") or "")),
-            last_segment(str(data.get("network") or "")),
-            bool(data.get("privateIpGoogleAccess")),
+            data["name"],
+            last_segment(data.get("region", "")),
+            last_segment(data.get("network", "")),
+            data.get("privateIpGoogleAccess", False),
         )
 
 
@@ -164,25 +162,24 @@ class FirewallRule:
     def from_api(cls, data: Mapping[str, Any]) -> FirewallRule:
         """Parse a Firewall; the network without its path. Raises `ShapeError`."""
         FIREWALL.check(data)
-        parts = data.get("denied") or data.get("allowed") or ()
         protocols: dict[str, tuple[str, ...]] = {}
-        for part in parts:
+        for part in data.get("denied") or data.get("allowed", ()):
             # A protocol may occur several times; an entry without ports means all ports [API field text].
-            name, ports = str(part["IPProtocol"]).lower(), tuple(map(str, part.get("ports") or ()))
+            name, ports = part["IPProtocol"].lower(), tuple(part.get("ports", ()))
             earlier = protocols.get(name)
             protocols[name] = (*(earlier or ()), *ports) if ports and earlier != () else ()
         return cls(
-            name=str(data["name"]),
-            network=last_segment(str(data.get("network") or "")),
-            is_ingress=str(data.get("direction") or "INGRESS") == "INGRESS",
-            is_disabled=bool(data.get("disabled")),
+            name=data["name"],
+            network=last_segment(data.get("network", "")),
+            is_ingress=data.get("direction", "INGRESS") == "INGRESS",
+            is_disabled=data.get("disabled", False),
             denies=bool(data.get("denied")),
             priority=int(data.get("priority", 1000)),
-            source_ranges=tuple(map(str, data.get("sourceRanges") or ())),
-            source_tags=tuple(map(str, data.get("sourceTags") or ())),
-            source_accounts=tuple(map(str, data.get("sourceServiceAccounts") or ())),
-            target_tags=tuple(map(str, data.get("targetTags") or ())),
-            target_accounts=tuple(map(str, data.get("targetServiceAccounts") or ())),
+            source_ranges=tuple(data.get("sourceRanges", ())),
+            source_tags=tuple(data.get("sourceTags", ())),
+            source_accounts=tuple(data.get("sourceServiceAccounts", ())),
+            target_tags=tuple(data.get("targetTags", ())),
+            target_accounts=tuple(data.get("targetServiceAccounts", ())),
             protocols=protocols,
         )
 
@@ -199,4 +196,4 @@ class RegionQuota:
     def from_api(cls, data: Mapping[str, Any]) -> RegionQuota:
         """Parse a Quota. Raises `ShapeError`."""
         REGION_QUOTA.check(data)
-        return cls(str(data["metric"]), float(data.get("limit") or 0), float(data.get("usage") or 0))
+        return cls(data["metric"], float(data.get("limit") or 0), float(data.get("usage") or 0))

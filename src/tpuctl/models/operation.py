@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.names import last_segment
 from tpuctl.shapes import ANY, INTEGER, ListOf, MapOf, Shape
 
 if TYPE_CHECKING:
@@ -49,8 +48,3 @@ class Operation:
     def unnamed(cls) -> Operation:
         """Return the operation of a change that took effect although its answer was lost."""
         return cls(None)
-
-    @property
-    def short_name(self) -> str:
-        """The last part of its name."""
-        return last_segment(self.name) if self.name else "(its name was lost with the answer)"

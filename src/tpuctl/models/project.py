@@ -71,8 +71,8 @@ class Project:
     def from_api(cls, data: Mapping[str, Any]) -> Project:
         """Parse a Project [API cloudresourcemanager v3]. Raises `ShapeError`."""
         PROJECT.check(data)
-        number = str(data["name"]).rpartition("/")[2]
-        return cls(str(data["projectId"]), number, str(data.get("state") or ""), str(data.get("parent") or ""))
+        number = data["name"].rpartition("/")[2]
+        return cls(data["projectId"], number, data.get("state", ""), data.get("parent", ""))
 
     @property
     def default_account(self) -> str:
@@ -100,15 +100,15 @@ class OrgPolicy:
     def from_api(cls, data: Mapping[str, Any]) -> OrgPolicy:
         """Parse a Policy as returned by `getEffectivePolicy` [API orgpolicy v2]. Raises `ShapeError`."""
         ORG_POLICY.check(data)
-        rules = (data.get("spec") or {}).get("rules") or ()
-        values = [rule.get("values") or {} for rule in rules]
+        rules = data.get("spec", {}).get("rules", ())
+        values = [rule.get("values", {}) for rule in rules]
         return cls(
-            str(data["name"]).rpartition("/")[2],
+            data["name"].rpartition("/")[2],
             enforced=any(rule.get("enforce") for rule in rules),
             allows_all=any(rule.get("allowAll") for rule in rules),
             denies_all=any(rule.get("denyAll") for rule in rules),
-            allowed=tuple(str(text) for value in values for text in value.get("allowedValues") or ()),
-            denied=tuple(str(text) for value in values for text in value.get("deniedValues") or ()),
+            allowed=tuple(text for value in values for text in value.get("allowedValues", ())),
+            denied=tuple(text for value in values for text in value.get("deniedValues", ())),
             is_conditional=any(rule.get("condition") for rule in rules),
         )
 
@@ -130,20 +130,17 @@ class QuotaLimit:
     def all_from_api(cls, data: Mapping[str, Any]) -> tuple[QuotaLimit, ...]:
         """Parse a ConsumerQuotaMetric [API serviceusage v1beta1; an effective limit of -1 means none]. Raises `ShapeError`."""
         QUOTA_METRIC.check(data)
-        found = []
-        for limit in data.get("consumerQuotaLimits") or ():
-            for bucket in limit.get("quotaBuckets") or ():
-                value = int(bucket.get("effectiveLimit") or 0)
-                found.append(
-                    cls(
-                        str(limit.get("metric") or data.get("metric") or ""),
-                        str(data.get("displayName") or ""),
-                        str(limit.get("unit") or ""),
-                        None if value < 0 else value,
-                        {str(key): str(place) for key, place in (bucket.get("dimensions") or {}).items()},
-                    )
-                )
-        return tuple(found)
+        return tuple(
+            cls(
+                limit.get("metric") or data.get("metric", ""),
+                data.get("displayName", ""),
+                limit.get("unit", ""),
+                value if (value := int(bucket.get("effectiveLimit", 0))) >= 0 else None,
+                bucket.get("dimensions", {}),
+            )
+            for limit in data.get("consumerQuotaLimits", ())
+            for bucket in limit.get("quotaBuckets", ())
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +155,7 @@ class Reservation:
     def from_api(cls, data: Mapping[str, Any]) -> Reservation:
         """Parse a Reservation [API tpu v2alpha1]. Raises `ShapeError`."""
         RESERVATION.check(data)
-        parts = str(data["name"]).split("/")
+        parts = data["name"].split("/")
         return cls(parts[-1], parts[3] if len(parts) > 3 else "", data)
 
 
@@ -198,10 +195,10 @@ class IamPolicy:
         IAM_POLICY.check(data)
         bindings = [
             IamBinding(
-                str(entry["role"]),
-                tuple(map(str, entry.get("members") or ())),
-                str((entry.get("condition") or {}).get("expression") or "") or None,
+                entry["role"],
+                tuple(entry.get("members", ())),
+                entry.get("condition", {}).get("expression") or None,
             )
-            for entry in data.get("bindings") or ()
+            for entry in data.get("bindings", ())
         ]
-        return cls(tuple(bindings), str(data.get("etag") or ""))
+        return cls(tuple(bindings), data.get("etag", ""))

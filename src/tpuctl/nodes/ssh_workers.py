@@ -29,7 +29,6 @@ from tpuctl.ssh.connection import (
     host_alias,
     last_printed_line,
     probe_ssh,
-    run_long_ssh_command,
     run_ssh_command,
     save_host_keys,
 )
@@ -192,7 +191,7 @@ class SshWorkers:
         if silent:
             raise _reboot_error(node, silent, "they do not answer ssh" if len(silent) > 1 else "it does not answer ssh")
         codes = self._on_each_worker(
-            node, lambda connection, _: run_long_ssh_command(connection, "sudo reboot", text="", timeout=limit).code
+            node, lambda connection, _: run_ssh_command(connection, "sudo reboot", timeout=limit, is_long=True).code
         )
         # 255 or no exit code: the connection broke because the machine is rebooting, as requested.
         refused = [str(worker) for worker, code in enumerate(codes) if code not in {0, SSH_FAILED, None}]
@@ -302,7 +301,7 @@ def run_setup(connection: Connection, script: str, *, worker: int, node: str, ti
     """
     text = f"{script}\n{_END}\n"
     for _ in range(_TRIES):
-        ended = run_long_ssh_command(connection, setup_command(worker, node), text=text, timeout=timeout)
+        ended = run_ssh_command(connection, setup_command(worker, node), text=text, timeout=timeout, is_long=True)
         if ended.code != SSH_FAILED or _has_begun(ended):
             break
         if classify_exit(SSH_FAILED, ended.errors).outcome is not ProbeOutcome.UNREACHABLE:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpuctl.sandbox.api_calls import DEFAULT_PROJECT, DEFAULT_ZONE, ApiError, answers, list_response, page_of
 from tpuctl.sandbox.catalog import default_service_account, location_names, number_of_project
+from tpuctl.yaml_reader import load_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -59,7 +60,8 @@ class Place(NamedTuple):
 class _Kind:
     """A kind of resource.
 
-    `document` returns its fields from those of a seed or request. `builtin` returns what each project has, by key.
+    `document` returns its fields from those of a seed or request and the defaults. `builtin` returns what each project has, by
+    key.
     """
 
     word: str
@@ -169,7 +171,7 @@ def _insert(session: StateSession, call: Call) -> Json:
     if place.key in _resources(session, place.collection, place.project):
         raise ApiError(409, "ALREADY_EXISTS", f"The resource '{place.path}' already exists", reason="alreadyExists")
     if place.collection == "networks" and place.name == DEFAULT_NETWORK:
-        for rule in _DEFAULT_RULES:
+        for rule in _defaults()["firewalls"]:
             if session.resources.get("compute.firewall", place.project, rule) is None:
                 drop_resource("firewalls", session, rule, project=place.project)
     _put(session, place, call.body)
@@ -257,9 +259,20 @@ def _put(session: StateSession, place: Place, fields: Json) -> Json:
     before: Json = {}
     if place.collection == "subnetworks":  # one of an auto-mode network may be changed
         before = _resources(session, place.collection, place.project).get(place.key, {})
-    document = {**_identity(session, place), **kind.document(place, {**before, **fields})}
+    document = _document(session, place, {**before, **fields})
     session.resources.put(f"compute.{kind.word}", place.project, place.key, document)
     return _shown(session, place.project, document)
+
+
+def _document(session: StateSession, place: Place, fields: Json) -> Json:
+    """Return a resource with the given fields and the defaults of all others."""
+    kind = _KINDS[place.collection]
+    return {**_identity(session, place), **kind.document(place, {**_defaults()["fields"][kind.word], **fields})}
+
+
+@cache
+def _defaults() -> Any:
+    return load_data("compute_defaults.yaml")
 
 
 def _identity(session: StateSession, place: Place) -> Json:
@@ -396,16 +409,6 @@ def _metadata_fingerprint(metadata: Json) -> str:
 
 
 _QUOTA_KIND = "compute.quota"
-# Invented: high enough not to matter unless a seed sets them.
-_DEFAULT_LIMITS = {
-    "CPUS": 2400.0,
-    "DISKS_TOTAL_GB": 102400.0,
-    "INSTANCES": 6000.0,
-    "IN_USE_ADDRESSES": 575.0,
-    "PREEMPTIBLE_CPUS": 0.0,
-    "SSD_TOTAL_GB": 40960.0,
-    "STATIC_ADDRESSES": 8.0,
-}
 _WITHOUT_ADDRESS = frozenset({"STOPPED", "PREEMPTED", "TERMINATED"})  # unverified
 
 
@@ -442,16 +445,20 @@ def _regions(session: StateSession, project: str) -> dict[str, Json]:
     stored = {found.name: found.document for found in session.resources.list_records(_QUOTA_KIND, project)}
     addresses: Counter[str] = Counter()  # the external ones of TPU workers (that they count is unverified)
     for node in session.nodes(project):
-        phase = node.phase(session.now)
         network = node.document.get("networkConfig") or {}
-        if network.get("enableExternalIps") and phase and phase.state not in _WITHOUT_ADDRESS:
+        has_address = session.exists(node) and node.state(session.now) not in _WITHOUT_ADDRESS
+        if has_address and network.get("enableExternalIps"):
             addresses[_region_of(node.zone)] += node.workers
     found: dict[str, Json] = {}
     for region in region_names():
         metrics = {key.partition("/")[2] for key in stored if key.startswith(f"{region}/")}
         quotas = []
-        for metric in sorted({*_DEFAULT_LIMITS, *metrics}):
-            quota = {"limit": _DEFAULT_LIMITS.get(metric, 0.0), "usage": None, **stored.get(f"{region}/{metric}", {})}
+        for metric in sorted({*_defaults()["quotas"], *metrics}):
+            quota = {
+                "limit": _defaults()["quotas"].get(metric, 0),
+                "usage": None,
+                **stored.get(f"{region}/{metric}", {}),
+            }
             counted = addresses[region] if metric == "IN_USE_ADDRESSES" else 0
             usage = counted if quota["usage"] is None else quota["usage"]
             quotas.append({"metric": metric, "limit": float(quota["limit"]), "usage": float(usage)})
@@ -471,18 +478,12 @@ def _regions(session: StateSession, project: str) -> dict[str, Json]:
 def _networks(session: StateSession, project: str) -> dict[str, Json]:
     """Return `default`, or in place of it the networks that the sandbox setting `networks` names."""
     places = (Place(project, "global", "networks", name) for name in session.setting("networks", [DEFAULT_NETWORK]))
-    return {place.name: {**_identity(session, place), **_network(place, {})} for place in places}
+    return {place.name: _document(session, place, {}) for place in places}
 
 
 def _network(_place: Place, fields: Json) -> Json:
-    return {
-        # API field text: a legacy network has an address range, and no such field.
-        **({} if "IPv4Range" in fields else {"autoCreateSubnetworks": True}),
-        "mtu": 1460,
-        "networkFirewallPolicyEnforcementOrder": "AFTER_CLASSIC_FIREWALL",
-        "routingConfig": {"routingMode": "REGIONAL"},
-        **fields,
-    }
+    # API field text: a legacy network has an address range, and no such field.
+    return fields if "IPv4Range" in fields else {"autoCreateSubnetworks": True, **fields}
 
 
 def _shown(session: StateSession, project: str, document: Json) -> Json:
@@ -500,8 +501,7 @@ def _subnetworks(session: StateSession, project: str) -> dict[str, Json]:
     for network in _resources(session, "networks", project).values():
         for region in region_names() if network.get("autoCreateSubnetworks") else ():
             place = Place(project, f"regions/{region}", "subnetworks", network["name"])
-            fields = {"network": network["name"]}
-            found[place.key] = {**_identity(session, place), **_subnetwork(place, fields)}
+            found[place.key] = _document(session, place, {"network": network["name"]})
     return found
 
 
@@ -512,80 +512,31 @@ def _subnetwork(place: Place, fields: Json) -> Json:
     return {
         "ipCidrRange": f"10.{128 + 2 * position}.0.0/20",
         "gatewayAddress": f"10.{128 + 2 * position}.0.1",
-        "privateIpGoogleAccess": False,
-        "purpose": "PRIVATE",
-        "stackType": "IPV4_ONLY",
-        "fingerprint": "AAAAAAAAAAA=",
         **fields,
         "network": _link(place.project, "global/networks", str(fields.get("network", DEFAULT_NETWORK))),
     }
-
-
-# Documentation: the rules of the default network.
-_DEFAULT_RULES: Mapping[str, Json] = {
-    "default-allow-icmp": {"sourceRanges": ["0.0.0.0/0"], "allowed": [{"IPProtocol": "icmp"}]},
-    "default-allow-internal": {
-        "sourceRanges": ["10.128.0.0/9"],
-        "allowed": [
-            {"IPProtocol": "tcp", "ports": ["0-65535"]},
-            {"IPProtocol": "udp", "ports": ["0-65535"]},
-            {"IPProtocol": "icmp"},
-        ],
-    },
-    "default-allow-rdp": {"sourceRanges": ["0.0.0.0/0"], "allowed": [{"IPProtocol": "tcp", "ports": ["3389"]}]},
-    "default-allow-ssh": {"sourceRanges": ["0.0.0.0/0"], "allowed": [{"IPProtocol": "tcp", "ports": ["22"]}]},
-}
 
 
 def _firewalls(session: StateSession, project: str) -> dict[str, Json]:
     if not network_exists(session, project, DEFAULT_NETWORK):
         return {}
-    found: dict[str, Json] = {}
-    for name, rule in _DEFAULT_RULES.items():
-        place = Place(project, "global", "firewalls", name)
-        found[name] = {**_identity(session, place), **_firewall(place, {"priority": 65534, **rule})}
-    return found
+    rules = _defaults()["firewalls"].items()
+    return {name: _document(session, Place(project, "global", "firewalls", name), rule) for name, rule in rules}
 
 
 def _firewall(place: Place, fields: Json) -> Json:
-    document = {
-        "direction": "INGRESS",
-        "priority": 1000,  # API field text
-        "disabled": False,
-        "logConfig": {"enable": False},
-        **fields,
-        "network": _link(place.project, "global/networks", str(fields.get("network", DEFAULT_NETWORK))),
-    }
-    if (
-        document["direction"] == "INGRESS"
-        and not {"sourceRanges", "sourceTags", "sourceServiceAccounts"} & fields.keys()
-    ):
-        document["sourceRanges"] = ["0.0.0.0/0"]  # API field text
-    return document
+    network = _link(place.project, "global/networks", str(fields.get("network", DEFAULT_NETWORK)))
+    has_sources = {"sourceRanges", "sourceTags", "sourceServiceAccounts"} & fields.keys()
+    sources: Json = {"sourceRanges": ["0.0.0.0/0"]}  # API field text
+    if has_sources or fields.get("direction") == "EGRESS":
+        sources = {}
+    return {**fields, **sources, "network": network}
 
 
 def _disk(place: Place, fields: Json) -> Json:
-    document = {
-        "status": "READY",
-        "sizeGb": "100",
-        "physicalBlockSizeBytes": "4096",
-        "labelFingerprint": "42WmSpB8rSM=",
-        **fields,
-        "type": _link(place.project, f"{place.scope}/diskTypes", str(fields.get("type", "pd-balanced"))),
-    }
-    if "users" in fields:
-        document["users"] = [_link(place.project, f"{place.scope}/instances", user) for user in fields["users"]]
-    return document
-
-
-# Documentation: the default scopes of a machine.
-_DEFAULT_SCOPES = [
-    f"https://www.googleapis.com/auth/{scope}"
-    for scope in (
-        *("devstorage.read_only", "logging.write", "monitoring.write", "service.management.readonly"),
-        *("servicecontrol", "trace.append"),
-    )
-]
+    users = [_link(place.project, f"{place.scope}/instances", user) for user in fields.get("users", ())]
+    kind = _link(place.project, f"{place.scope}/diskTypes", str(fields["type"]))
+    return {**fields, "type": kind, **({"users": users} if users else {})}
 
 
 def _instance(place: Place, fields: Json) -> Json:
@@ -599,17 +550,10 @@ def _instance(place: Place, fields: Json) -> Json:
         "stackType": "IPV4_ONLY",
     }
     return {
-        "status": "RUNNING",
         "networkInterfaces": [network],
-        "serviceAccounts": [{"email": default_service_account(place.project), "scopes": _DEFAULT_SCOPES}],
-        "scheduling": {"onHostMaintenance": "MIGRATE", "automaticRestart": True, "preemptible": False},
-        "metadata": {"kind": "compute#metadata", "fingerprint": "AAAAAAAAAAA="},
-        "tags": {"fingerprint": "42WmSpB8rSM="},
-        "labelFingerprint": "42WmSpB8rSM=",
+        "serviceAccounts": [{"email": default_service_account(place.project), "scopes": _defaults()["scopes"]}],
         **fields,
-        "machineType": _link(
-            place.project, f"{place.scope}/machineTypes", str(fields.get("machineType", "n1-standard-2"))
-        ),
+        "machineType": _link(place.project, f"{place.scope}/machineTypes", str(fields["machineType"])),
     }
 
 

@@ -132,8 +132,7 @@ def _delete_queued_resource(session: StateSession, call: Call) -> Json:
         return repeated
     record = find_queued_resource(session, call["name"])
     owned = _nodes_of(session, record)
-    phase = record.phase(session.now)
-    state = phase.state if phase else "DELETING"
+    state = record.state(session.now)
     are_deleted = state == "ACTIVE" and not any(session.exists(node) for node in owned)
     if not call.params.get("force") and state not in _DELETABLE and not are_deleted:
         raise failed_precondition(
@@ -160,9 +159,7 @@ def _reset_queued_resource(session: StateSession, call: Call) -> Json:
     Observed for SUSPENDED; that ACTIVE accepts it, and what becomes of the nodes, is unverified.
     """
     record = find_queued_resource(session, call["name"])
-    phase = record.phase(session.now)
-    if phase is None or phase.state != "ACTIVE":
-        state = phase.state if phase else "DELETING"
+    if (state := record.state(session.now)) != "ACTIVE":
         raise failed_precondition(f"reset is not supported while in state {state}")
     ended = session.now
     for node in _nodes_of(session, record):

@@ -29,8 +29,7 @@ def _get_guest_attributes(session: StateSession, call: Call) -> Json:
     Before the guest has started there are none: 400 (observed). An empty worker id means all (observed in gcloud's requests).
     """
     node = find_node(session, call["name"])
-    phase = node.phase(session.now)
-    if phase is None or phase.state not in _STATES_BOOTED:
+    if node.state(session.now) not in _STATES_BOOTED:
         raise invalid('Cloud TPU received an invalid argument. The "GuestAttributes" value "" was not found.')
     wanted = [str(index) for index in call.body.get("workerIds") or () if str(index)]
     known = [str(index) for index in range(node.workers)]
