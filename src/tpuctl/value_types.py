@@ -43,7 +43,7 @@ def _frozen_class(cls: type[Any], *, kw_only: bool) -> type[Any]:
     body = {name: value for name, value in cls.__dict__.items() if name not in {"__dict__", "__weakref__"}}
     fields: dict[str, Any] = {}  # dataclasses.Field, whose mark is private
     for name, kind in get_annotations(cls).items():
-        default = body.pop(name, _MISSING)
+        default: Any = body.pop(name, _MISSING)
         fields[name] = entry = default if isinstance(default, dataclasses.Field) else dataclasses.field(default=default)
         entry.name, entry.type = name, kind
         # The mark of a field, the same in Python 3.11 to 3.13.
