@@ -44,7 +44,8 @@ def _frozen_class(cls: type[Any], *, kw_only: bool) -> type[Any]:
     fields: dict[str, Any] = {}  # dataclasses.Field, whose mark is private
     for name, kind in get_annotations(cls).items():
         default: Any = body.pop(name, _MISSING)
-        fields[name] = entry = default if isinstance(default, dataclasses.Field) else dataclasses.field(default=default)
+        entry: Any = default if isinstance(default, dataclasses.Field) else dataclasses.field(default=default)
+        fields[name] = entry
         entry.name, entry.type = name, kind
         # The mark of a field, the same in Python 3.11 to 3.13.
         entry._field_type = dataclasses._FIELD  # type: ignore[attr-defined]  # noqa: SLF001
