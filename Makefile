@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Twice the cores: many tests wait for gcloud, ssh or the sandbox's clock.
 WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 
-.PHONY: test pytest test-pythons simulation demo lint compiled picture benchmarks clean
+.PHONY: test compiled-tests test-pythons simulation demo lint compiled picture benchmarks clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -23,13 +23,14 @@ lint: $(VENV)/.ready
 compiled: $(VENV)/.ready
 	@$(BIN)/python -m compileall -q src
 
-# Side by side: mypy uses one core.
+# mypy uses one core, so the tests are compiled beside it: by one process, not by each of the next command.
 test: compiled
-	@$(MAKE) --no-print-directory -j2 lint pytest
-
-# The tests themselves are compiled, too, which every process of pytest would do.
-pytest: compiled
+	@$(MAKE) --no-print-directory -j2 lint compiled-tests
 	TMPDIR=$$(.ci/memory-folder) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -W error -n $(WORKERS) --dist worksteal
+
+# Errors are left to the run of the tests, which prints them.
+compiled-tests: $(VENV)/.ready
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only --quiet > /dev/null || true
 
 # A part of the tests on each other Python of this machine, and with the lowest versions of the dependencies.
 test-pythons: $(VENV)/.ready

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tpuctl.errors import InvalidInputError
@@ -107,21 +107,21 @@ def check_not_masked(what: str, value: str) -> None:
         )
 
 
-def mask_metadata(value: Any) -> Any:  # JSON
+def mask_metadata(value: Any, show: Callable[[str, Any], Any] = lambda _, text: mask_value(text)) -> Any:  # JSON
     """Return JSON with the metadata values of all nodes masked: in a list, a request, an operation.
 
-    The metadata of an operation has an `@type` and is not a secret.
+    `show` returns what to show for a name and its value. The metadata of an operation has an `@type` and is not a secret.
     """
     if isinstance(value, (list, tuple)):
-        return [mask_metadata(entry) for entry in value]
+        return [mask_metadata(entry, show) for entry in value]
     if not isinstance(value, Mapping):
         return value
     masked = {}
     for key, entry in value.items():
         if key == "metadata" and isinstance(entry, Mapping) and "@type" not in entry:
-            masked[key] = {name: mask_value(text) for name, text in entry.items()}
+            masked[key] = {name: show(name, text) for name, text in entry.items()}
         else:
-            masked[key] = mask_metadata(entry)
+            masked[key] = mask_metadata(entry, show)
     return masked
 
 

@@ -195,3 +195,14 @@ def closest_match(word: str, candidates: Iterable[str]) -> str | None:
     import difflib  # noqa: PLC0415  # only for misspelled words
 
     return next(iter(difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.6)), None)
+
+
+def number_ranges(numbers: Iterable[int]) -> list[str]:
+    """Return numbers in their order, consecutive ones as a range: `0-3`, `5`."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], number]
+        else:
+            parts.append([number])
+    return ["-".join(map(str, part)) for part in parts]

@@ -65,9 +65,17 @@ class YamlDocument:
 
 
 def parse_document(
-    text: str, source: str, *, error: type[InvalidInputError] = InvalidInputError, most: int = YAML_MAX_VALUES
+    text: str,
+    source: str,
+    *,
+    error: type[InvalidInputError] = InvalidInputError,
+    most: int = YAML_MAX_VALUES,
+    as_written: bool = False,
 ) -> YamlDocument:
-    """Parse a user's YAML text. Raises `error`, with `source` and the line, as `compose_yaml` does and for a duplicate key."""
+    """Parse a user's YAML text. Raises `error`, with `source` and the line, as `compose_yaml` does and for a duplicate key.
+
+    `as_written`: scalars stay text, such as the version `2.10`; null is empty.
+    """
     root = compose_yaml(text, source, error=error, most=most)
     lines: dict[KeyPath, int] = {}
 
@@ -76,7 +84,8 @@ def parse_document(
         if node.id == "sequence":
             return [parse(item, (*path, index)) for index, item in enumerate(node.value)]
         if node.id != "mapping":
-            return _parse_scalar(node)
+            value = _parse_scalar(node)
+            return value if not as_written else "" if value is None else str(node.value)
         found: dict[str, Any] = {}
         for key_node, item in node.value:
             key, line = str(key_node.value), key_node.start_mark.line + 1

@@ -22,11 +22,12 @@ from tpuctl.check.findings import (
     evaluate_rules,
     warning_line,
 )
-from tpuctl.check.report_rendering import finding_lines, report_summary, show_findings, wanted_to_json
+from tpuctl.check.report_rendering import finding_lines, findings_view, report_summary, wanted_to_json
 from tpuctl.models.node import Tier
 from tpuctl.models.spec import NodeSpec
 from tpuctl.names import NodeName
 from tpuctl.output.terminal import OutputFormat, StandardStreams, Terminal
+from tpuctl.output.views import show_view
 
 WANTED = WantedNode(
     project="vision",
@@ -80,6 +81,7 @@ def shown(
     *,
     person: bool = False,
     environ: dict[str, str] | None = None,
+    sandbox: bool = False,
     **options: Any,
 ) -> tuple[str, str]:
     """Return what is written to stdout and to stderr."""
@@ -88,7 +90,8 @@ def shown(
         StandardStreams(io.StringIO(), out, err, person, person, person, options.pop("width", 80)), environ or {}
     )
     about = {"target": wanted_to_json(WANTED)}
-    show_findings(terminal, what, form, about=about, elapsed=timedelta(milliseconds=640), **options)
+    view = findings_view(what, about=about, elapsed=timedelta(milliseconds=640), **options)
+    show_view(view, terminal, form, sandbox=sandbox)
     return out.getvalue(), err.getvalue()
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from tpuctl.check.facts import Absent, Known, Unknown
-from tpuctl.check.gathering import QueryPool
+from tpuctl.check.gathering import ApiCall, QueryPool
 from tpuctl.clock import ManualClock
 from tpuctl.errors import (
     AccessError,
@@ -24,6 +25,24 @@ from tpuctl.errors import (
     ServiceUnavailableError,
     TpuctlError,
 )
+
+
+@dataclass(frozen=True)
+class Named:
+    """A call that equals another of the same key."""
+
+    key: object
+    call: Callable[[], Any] = field(compare=False)
+
+    def __call__(self) -> Any:
+        return self.call()
+
+
+def ask(pool: QueryPool, key: object, call: Callable[[], Any], *, permission: str | None = None) -> ApiCall:
+    asked = ApiCall.of(permission, Named(key, call))
+    pool.start(asked)
+    return asked
+
 
 TIMEOUT = timedelta(seconds=15)
 LATE = Unknown("no answer within 15s", is_passing=True)
@@ -44,21 +63,21 @@ def failing(error: BaseException) -> Callable[[], Any]:
 
 
 def test_query_answer_is_known(pool: QueryPool) -> None:
-    assert pool.answer(pool.ask("one", lambda: 1)) == Known(1)
+    assert pool.result(ask(pool, "one", lambda: 1)) == Known(1)
     # Nothing is an answer too.
-    assert pool.answer(pool.ask("none", lambda: None)) == Known(None)
+    assert pool.result(ask(pool, "none", lambda: None)) == Known(None)
 
 
 def test_query_with_same_key_runs_once(pool: QueryPool) -> None:
     calls: list[str] = []
 
-    first = pool.ask(("bucket", "a"), lambda: calls.append("a"))
-    again = pool.ask(("bucket", "a"), lambda: calls.append("again"))
-    other = pool.ask(("bucket", "b"), lambda: calls.append("b"))
+    first = ask(pool, ("bucket", "a"), lambda: calls.append("a"))
+    again = ask(pool, ("bucket", "a"), lambda: calls.append("again"))
+    other = ask(pool, ("bucket", "b"), lambda: calls.append("b"))
     for query in (first, again, other, first):
-        pool.answer(query)
+        pool.result(query)
 
-    assert (first is again, sorted(calls)) == (True, ["a", "b"])
+    assert sorted(calls) == ["a", "b"]
 
 
 def test_query_failure_is_not_repeated(pool: QueryPool) -> None:
@@ -68,7 +87,7 @@ def test_query_failure_is_not_repeated(pool: QueryPool) -> None:
         calls.append(1)
         raise NotFoundError("there is no such thing")
 
-    answers = [pool.answer(pool.ask("one", call)) for _ in range(2)]
+    answers = [pool.result(ask(pool, "one", call)) for _ in range(2)]
 
     assert (answers, len(calls)) == ([Absent("there is no such thing")] * 2, 1)
 
@@ -98,7 +117,7 @@ def test_query_failure_is_not_repeated(pool: QueryPool) -> None:
     ids=lambda value: f"{type(value).__name__} {getattr(value, 'error_id', '')}",
 )
 def test_query_failure_becomes_fact(pool: QueryPool, failure: TpuctlError, fact: Absent | Unknown) -> None:
-    assert pool.answer(pool.ask("one", failing(failure), permission="a.b.get")) == fact
+    assert pool.result(ask(pool, "one", failing(failure), permission="a.b.get")) == fact
 
 
 class Halt(BaseException):
@@ -110,14 +129,14 @@ def test_query_bug_is_raised_with_traceback(pool: QueryPool, failure: BaseExcept
     def the_call_that_broke() -> None:
         raise failure
 
-    query = pool.ask("one", the_call_that_broke)
+    query = ask(pool, "one", the_call_that_broke)
     with pytest.raises(type(failure)) as raised:
-        pool.answer(query)
+        pool.result(query)
 
     assert raised.value is failure
     assert "the_call_that_broke" in {frame.name for frame in traceback.extract_tb(raised.tb)}
     # Its thread goes on with what else was asked.
-    assert pool.answer(pool.ask("two", lambda: 2)) == Known(2)
+    assert pool.result(ask(pool, "two", lambda: 2)) == Known(2)
 
 
 def test_query_pool_runs_at_most_32(pool: QueryPool) -> None:
@@ -130,7 +149,7 @@ def test_query_pool_runs_at_most_32(pool: QueryPool) -> None:
         release.wait(LONG)
         return number
 
-    queries = [pool.ask(number, lambda number=number: call(number)) for number in range(40)]  # type: ignore[misc]  # a default binds it now
+    queries = [ask(pool, number, lambda number=number: call(number)) for number in range(40)]  # type: ignore[misc]  # a default binds it now
     assert all_begun.wait(LONG)
     # Later threads get time to start.
     release.wait(0.05)
@@ -138,20 +157,20 @@ def test_query_pool_runs_at_most_32(pool: QueryPool) -> None:
     release.set()
 
     assert at_once == list(range(32))
-    assert [pool.answer(query) for query in queries] == [Known(number) for number in range(40)]
+    assert [pool.result(query) for query in queries] == [Known(number) for number in range(40)]
 
 
 def test_query_pool_keeps_order(pool: QueryPool) -> None:
     """One thread is free and takes one query after another; the others are blocked."""
     free, release, begun = threading.Event(), threading.Event(), list[int]()
-    pool.ask("free", lambda: free.wait(LONG))
+    ask(pool, "free", lambda: free.wait(LONG))
     for number in range(31):
-        pool.ask(f"held up {number}", lambda: release.wait(LONG))
-    waiting = [pool.ask(number, lambda number=number: begun.append(number)) for number in range(20)]  # type: ignore[misc]  # as above
+        ask(pool, f"held up {number}", lambda: release.wait(LONG))
+    waiting = [ask(pool, number, lambda number=number: begun.append(number)) for number in range(20)]  # type: ignore[misc]  # as above
 
     free.set()
     for query in waiting:
-        pool.answer(query)
+        pool.result(query)
     release.set()
 
     assert begun == list(range(20))
@@ -159,40 +178,40 @@ def test_query_pool_keeps_order(pool: QueryPool) -> None:
 
 def test_query_pool_replaces_ended_threads(pool: QueryPool) -> None:
     for number in range(100):
-        assert pool.answer(pool.ask(number, lambda: "said")) == Known("said")
+        assert pool.result(ask(pool, number, lambda: "said")) == Known("said")
 
 
 def test_query_pool_does_not_block_exit(pool: QueryPool) -> None:
     release, before = threading.Event(), set(threading.enumerate())
-    query = pool.ask("one", lambda: release.wait(LONG))
+    query = ask(pool, "one", lambda: release.wait(LONG))
 
     threads = set(threading.enumerate()) - before
     assert threads
     assert all(thread.daemon for thread in threads)
     release.set()
-    pool.answer(query)
+    pool.result(query)
 
 
 def test_query_pool_deadline_keeps_answers(pool: QueryPool, clock: ManualClock) -> None:
     """All queries share one deadline, counted from `begin` and not from each call of `answer`."""
     release = threading.Event()
-    here, pending = pool.ask("here", lambda: 1), pool.ask("pending", lambda: release.wait(LONG))
-    pool.answer(here)
+    here, pending = ask(pool, "here", lambda: 1), ask(pool, "pending", lambda: release.wait(LONG))
+    pool.result(here)
     clock.sleep(TIMEOUT)
     # A caller that waits beyond the deadline gets an answer.
     timer = threading.Timer(0.2, release.set)
     timer.start()
 
-    assert [pool.answer(query) for query in (pending, here, pending)] == [LATE, Known(1), LATE]
+    assert [pool.result(query) for query in (pending, here, pending)] == [LATE, Known(1), LATE]
     timer.join()
 
 
 def test_query_after_deadline_does_not_wait(pool: QueryPool, clock: ManualClock) -> None:
     release = threading.Event()
-    pending = pool.ask("pending", lambda: release.wait(LONG))
+    pending = ask(pool, "pending", lambda: release.wait(LONG))
     clock.sleep(TIMEOUT * 100)
 
-    assert pool.answer(pending) == LATE
+    assert pool.result(pending) == LATE
     release.set()
 
 
@@ -204,13 +223,13 @@ def test_query_pool_begin_resets_deadline(pool: QueryPool, clock: ManualClock) -
         calls.append(1)
         return release.wait(LONG)
 
-    query = pool.ask("one", call)
+    query = ask(pool, "one", call)
     clock.sleep(TIMEOUT)
-    late = pool.answer(query)
+    late = pool.result(query)
     pool.begin()
     threading.Timer(0.05, release.set).start()
 
-    assert (late, pool.answer(pool.ask("one", call)), len(calls)) == (LATE, Known(value=True), 1)
+    assert (late, pool.result(ask(pool, "one", call)), len(calls)) == (LATE, Known(value=True), 1)
 
 
 @pytest.mark.parametrize(
@@ -229,9 +248,9 @@ def test_query_refusal_counts_as_answer(
     pool: QueryPool, failures: tuple[TpuctlError | None, ...], expected: bool
 ) -> None:
     release = threading.Event()
-    pool.ask("pending", lambda: release.wait(LONG))
+    ask(pool, "pending", lambda: release.wait(LONG))
     for number, failure in enumerate(failures):
-        pool.answer(pool.ask(number, failing(failure) if failure else lambda: 1))
+        pool.result(ask(pool, number, failing(failure) if failure else lambda: 1))
 
     assert pool.has_answer is expected
     release.set()

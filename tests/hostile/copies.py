@@ -15,7 +15,6 @@ from tests.lifecycle import put
 
 COPY = b"\0tpuctl copies\0\n"
 SYNC = b"\n\0tpuctl-tree\n"
-EVIDENCE = b"\n\0tpuctl-evidence\n"
 KEY = "0123456789ab"
 STOLEN = b"planted"  # 7 bytes
 # Python builds nested lists by recursion.

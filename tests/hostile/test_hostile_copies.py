@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.hostile import HostileSlice, Steps, frame, hold, leave, send, until
+from tests.hostile import MARK, HostileSlice, Steps, frame, hold, leave, send, until
 from tests.hostile.copies import (
     COPY,
     DEEP,
     END,
-    EVIDENCE,
     KEY,
     STOLEN,
     Crowd,
@@ -400,7 +399,7 @@ def test_sync_sends_only_files_of_the_tree(pod: HostileSlice, via: str) -> None:
 
 def tells(*frames: bytes) -> Steps:
     """Answer a bundle with these frames."""
-    return [send(EVIDENCE, *frames), hold()]
+    return [send(MARK, *frames), hold()]
 
 
 def begins(path: object = "a.log", source: object = "x", size: object = 1, modified: object = None) -> bytes:
@@ -419,11 +418,11 @@ BUNDLES = {
     "no path": tells(told(b"f", {})),
     "a list for a file": tells(told(b"f", [])),
     "deep JSON": tells(told(b"f", DEEP)),
-    "deep JSON of what is missing": tells(told(b"n", DEEP)),
-    "file data outside of a file": tells(frame(b"d", STOLEN)),
-    "a gap of minus one": tells(begins(), frame(b"c", b"-1")),
-    "a gap of no number": tells(begins(), frame(b"c", b"x")),
-    "a length of 2**31": tells(frame(b"d", length=2**31)),
+    "deep JSON of what is missing": tells(told(b"m", DEEP)),
+    "file data outside of a file": tells(frame(b"o", STOLEN)),
+    "a gap of minus one": tells(begins(), frame(b"O", b"-1")),
+    "a gap of no number": tells(begins(), frame(b"O", b"x")),
+    "a length of 2**31": tells(frame(b"o", length=2**31)),
 }  # fmt: skip
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.sandbox.response_schema import check_response_body
 from tpuctl.sandbox import administration
+from tpuctl.sandbox.guests import find_worker
 from tpuctl.sandbox.lifecycle import STATES, PhaseDurations, create_timeline, phase_at
-from tpuctl.sandbox.worker_access import find_worker
 
 if TYPE_CHECKING:
     from tpuctl.clock import ManualClock
@@ -239,6 +239,9 @@ def test_worker_is_found_by_address_and_by_name(sandbox_state: SandboxState) -> 
             find_worker(session, address) for address in ("198.19.255.1", "8.8.8.8", "sandbox/us-central2-b/slice/4")
         ]
 
-    shown = [worker and (worker.node_id, worker.id, worker.index, worker.metadata, worker.state) for worker in found]
+    shown = [
+        worker and (worker.node.node_id, worker.node.number, worker.index, worker.metadata, worker.phase.state)
+        for worker in found
+    ]
     assert shown == [("slice", node["id"], 1, {"k": "v"}, "READY")] * 3
     assert absent == [None, None, None]

@@ -20,8 +20,8 @@ from tpuctl.clock import ManualClock
 from tpuctl.errors import InvalidInputError
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.administration import advance_clock, list_requests, read_status, reset_sandbox
-from tpuctl.sandbox.api_calls import Call
-from tpuctl.sandbox.service import METHODS
+from tpuctl.sandbox.api_calls import Call, Request
+from tpuctl.sandbox.service import METHODS, answer_request
 from tpuctl.sandbox.state import (
     ClockRate,
     CorruptStateError,
@@ -266,12 +266,12 @@ def test_connection_of_a_thread_working_at_close_is_closed_with_the_state(tmp_pa
 def test_writes_are_logged(tmp_path: Path) -> None:
     with SandboxState.open(tmp_path / "sandbox.db", clock=ManualClock()) as sandbox_state:
         zone, method = "projects/p/locations/us-central2-b", "tpu.projects.locations.nodes.create"
-        body = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
-        with sandbox_state.write() as session:
-            METHODS[method](session, Call("v2", method, {"parent": zone, "nodeId": "a"}, body))
+        body = b'{"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}'
+        answer_request(sandbox_state, Request("POST", f"/v2/{zone}/nodes", (("nodeId", "a"),), {}, body))
+        answer_request(sandbox_state, Request("GET", f"/v2/{zone}/nodes"))
 
         logged = [(request.method, request.name) for request in list_requests(sandbox_state)]
-        assert logged == [(method, f"{zone}/nodes/a")]
+        assert logged == [(method, zone)]
 
 
 def test_log_survives_another_process(tmp_path: Path) -> None:

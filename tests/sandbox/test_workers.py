@@ -13,10 +13,10 @@ import pytest
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.embedding import Sandbox
 from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
+from tpuctl.sandbox.guests import find_worker
 from tpuctl.sandbox.shims import gcloud_environment
 from tpuctl.sandbox.sshd.guest import identify_guest
 from tpuctl.sandbox.state import SandboxState
-from tpuctl.sandbox.worker_access import find_worker
 
 ZONE = "projects/sandbox/locations/us-central2-b"
 LAST = "sandbox/us-central2-b/node/3"

@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from tpuctl.app.app import App, Invocation
-from tpuctl.app.options import cli_command
+from tpuctl.app.options import cli_command, takes_options
 from tpuctl.errors import InvalidInputError
 from tpuctl.models.node import Node
 from tpuctl.output.terminal import StandardStreams
-from tpuctl.workers.commands.run import environment_options, take_environment
+from tpuctl.workers.commands.run import EnvironmentFlags, parse_environment
 from tpuctl.workers.environment import (
     EnvironmentOptions,
     environment_warning,
@@ -50,8 +50,8 @@ def node(*addresses: str | None, **fields: Any) -> Node:
 def test_user_variables_override_those_of_the_worker() -> None:
     slice_of_two = node("10.0.0.1", "10.0.0.2", acceleratorType="v4-16")
 
-    assert job_variables(EnvironmentOptions(), slice_of_two, 1, 2) == OWN
-    assert job_variables(EnvironmentOptions({"TPU_NAME": "mine", "LR": "0.1"}, tpu=True), slice_of_two, 1, 2) == {
+    assert job_variables(EnvironmentOptions(), slice_of_two, 1) == OWN
+    assert job_variables(EnvironmentOptions({"TPU_NAME": "mine", "LR": "0.1"}, tpu=True), slice_of_two, 1) == {
         **OWN,
         "TPU_NAME": "mine",
         "TPU_CONFIG": '{"tpu_node_name": "trainer", "zone": "us-central2-b", "project": "p"}',
@@ -82,10 +82,11 @@ def test_user_variables_override_those_of_the_worker() -> None:
 def test_library_variables_come_from_the_api(
     found: Node, workers: int, expected: tuple[str, str | None, str | None, bool]
 ) -> None:
-    given = tpu_variables(found, 0, workers)
+    given = tpu_variables(found, 0)
     names = ("TPU_NAME", "TPU_WORKER_HOSTNAMES", "TPU_TOPOLOGY")
 
     assert (*map(given.get, names), environment_warning(given, workers) is not None) == expected
+    assert found.workers == workers
 
 
 def test_env_file_has_the_syntax_of_docker() -> None:
@@ -147,10 +148,9 @@ def taken(tmp_path: Path, *arguments: str) -> EnvironmentOptions | InvalidInputE
     found: list[EnvironmentOptions] = []
 
     @cli_command("run")
-    @environment_options
-    def command(app: App, **options: Any) -> None:
-        environment = take_environment(app, options)
-        assert options == {}
+    @takes_options(EnvironmentFlags, "flags")
+    def command(app: App, *, flags: EnvironmentFlags) -> None:
+        environment = parse_environment(app, flags)
         warn_about_environment(
             app, environment, [node("10.0.0.1"), node("10.0.0.1", "10.0.0.2", acceleratorType="v4-16")]
         )

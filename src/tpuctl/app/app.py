@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tpuctl.models.events import NodeEvent
     from tpuctl.models.node import Node
     from tpuctl.names import NodeReference
-    from tpuctl.nodes.context import ActionContext
+    from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.journal import Journal
     from tpuctl.nodes.key_authorization import KeyAuthorizer
     from tpuctl.nodes.lease import LeaseKeeper
@@ -312,7 +312,7 @@ class App:
         from random import Random  # noqa: PLC0415  # not needed by --help
 
         from tpuctl.config.settings import SourceKind  # noqa: PLC0415  # not needed by --help
-        from tpuctl.nodes.context import ActionContext  # noqa: PLC0415  # not needed by --help
+        from tpuctl.nodes.actuator import ActionContext  # noqa: PLC0415  # not needed by --help
 
         # The keys that describe a node and have their value from the project file, not from a flag or variable.
         keys = ("project", "zone", "type", "version", "tier", "network", "subnetwork", "service_account")
@@ -908,7 +908,7 @@ def caller_account(app: App) -> str | None:
     from tpuctl.cloud.endpoint import ApiEndpoint  # noqa: PLC0415  # not needed by --help
 
     if app.is_sandbox or served_sandbox_proxy(app):
-        from tpuctl.sandbox.worker_access import OS_LOGIN_ACCOUNT  # noqa: PLC0415  # only for the sandbox
+        from tpuctl.sandbox.guests import OS_LOGIN_ACCOUNT  # noqa: PLC0415  # only for the sandbox
 
         return OS_LOGIN_ACCOUNT
     gcloud_account = app.settings.text("account")

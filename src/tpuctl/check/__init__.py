@@ -5,7 +5,7 @@
 - `facts.py`: `WantedNode`, the node and what it works with, and `CheckFacts`. Every fact is `Known`, `Absent` (the API
   itself said so) or `Unknown` (why, which permission, whether it may pass): a 403 is not an absence, a timeout is not an ok.
 - `gathering.py`: the queries. Each is sent once, by one of up to 32 threads, all with one deadline; a late answer is
-  `Unknown` and is not waited for. The queries that depend on no answer come first. `Sources` are the API calls, as protocols.
+  `Unknown` and is not waited for. The queries that depend on no answer come first. `Sources` are the API clients.
 - `rules/`: a function per rule, from facts to `RuleResult`. A fact that could not be read is reported by one rule, named
   in the docstring of its module; the other rules are silent. Rules compute with `colocation.py`, `iam.py` and `quotas.py`.
 - `findings.py`: findings, remedies, the report, `evaluate_rules`. `report_rendering.py` shows them: page, lines, JSON.

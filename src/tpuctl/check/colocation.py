@@ -5,18 +5,15 @@ Every price is a dated list price from `data/locations.yaml`, or the user's own.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tpuctl.models.bucket import BucketPlacement
 from tpuctl.yaml_reader import load_data
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tpuctl.models.bucket import BucketPlacement
 
 
 class Relation(StrEnum):

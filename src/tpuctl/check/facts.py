@@ -6,19 +6,17 @@ A fact is `Known`, `Absent` or `Unknown`; one that was not requested is None.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from tpuctl.accelerators import find_accelerator_type
+from tpuctl.accelerators import AcceleratorType, find_accelerator_type
 from tpuctl.errors import InvalidInputError
-from tpuctl.names import BucketPath, last_segment, suggest_bucket_url
+from tpuctl.names import BucketPath, NodeName, last_segment, suggest_bucket_url
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
-
-    from tpuctl.accelerators import AcceleratorType
     from tpuctl.models.bucket import AnywhereCache, Bucket, BucketContents, BucketPlacement
     from tpuctl.models.compute_resources import (
         ComputeInstance,
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
     from tpuctl.models.project import IamPolicy, OrgPolicy, Project, QuotaLimit, Reservation
     from tpuctl.models.queued import QueuedResource
     from tpuctl.models.spec import NodeSpec
-    from tpuctl.names import NodeName
 
 # Tested for the caller if a policy cannot be read.
 OBJECT_PERMISSIONS = ("storage.objects.create", "storage.objects.delete", "storage.objects.get", "storage.objects.list")

@@ -6,19 +6,18 @@ The ids are a contract with scripts. Remedies suggest complete commands, which t
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tpuctl.accelerators import find_accelerator_type
-from tpuctl.check.facts import Absent, Purpose, Unknown
+from tpuctl.check.facts import Absent, Fact, Purpose, Unknown, WantedNode
 from tpuctl.models.node import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
-    from tpuctl.check.facts import Fact, WantedNode
-    from tpuctl.models.spec import NodeSpec
+    pass
 
 FactsT = TypeVar("FactsT")
 
@@ -40,12 +39,13 @@ class Level(StrEnum):
 
 def gcloud_command(words: str, *arguments: str, **options: str | bool | None) -> str:
     """Return a gcloud command, quoted for the shell. An option that is None is left out. All are valid for gcloud 528."""
-    flags = [
-        f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}")
-        for name, value in options.items()
-        if value
-    ]
+    flags = _flags((name.replace("_", "-"), value) for name, value in options.items())
     return shlex.join(["gcloud", *words.split(), *arguments, *flags])
+
+
+def _flags(options: Iterable[tuple[str, object]]) -> list[str]:
+    """Return options for a command line, without those that have no value."""
+    return [f"--{name}" if value is True else f"--{name}={value}" for name, value in options if value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +189,12 @@ class RuleResult:
         """Return a result; a remedy without a command may be a plain text."""
         advice = tuple(Remedy(one) if isinstance(one, str) else one for one in remedies)
         return cls(level, subject, text, why, advice, facts or {})
+
+
+ok = partial(RuleResult.of, Level.OK)
+note = partial(RuleResult.of, Level.NOTE)
+warning = partial(RuleResult.of, Level.WARNING)
+error = partial(RuleResult.of, Level.ERROR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,9 +365,6 @@ def unread_result(
     return replace(result, is_passing=unknown.is_passing)
 
 
-_DISK_MODES = {"READ_WRITE": "read-write", "READ_ONLY": "read-only"}
-
-
 def create_or_check_command(
     wanted: WantedNode,
     *,
@@ -383,33 +386,58 @@ def create_or_check_command(
     has_metadata = bool(spec.metadata) and not is_own_key
     has_no_option = has_metadata or spec.setup or spec.kept or (cannot_move and zone not in {None, wanted.zone})
     is_creation = wanted.name is not None and not has_no_option
-    words = ["tpuctl", "up" if is_creation else "check", *([wanted.name.node_id] if wanted.name else ())]
-    words += [f"--project={wanted.project}", f"--zone={zone or wanted.zone}"]
-    words += _type_options(wanted, accelerator_type or spec.accelerator_type, more)
-    if tier := tier or spec.tier:
-        words.append(f"--{tier}")
-    words += _creation_options(spec)
+    options = [
+        ("project", wanted.project),
+        ("zone", zone or wanted.zone),
+        *_type_options(wanted, accelerator_type or spec.accelerator_type, more),
+        (tier or spec.tier or "", bool(tier or spec.tier)),
+        ("network", spec.network),
+        ("subnetwork", spec.subnetwork),
+        ("range", spec.cidr_block),
+        ("queue-count", spec.queue_count),
+        ("service-account", spec.service_account),
+        ("scopes", ",".join(spec.scopes)),
+        ("labels", ",".join(f"{key}={value}" for key, value in spec.labels.items())),
+        ("tags", ",".join(spec.tags)),
+        ("description", spec.description),
+        *(
+            ("data-disk", f"source={disk.source},mode={disk.mode.lower().replace('_', '-')}")
+            for disk in spec.data_disks
+        ),
+        ("internal-ips", spec.internal_ips),
+        ("shielded-secure-boot", spec.shielded_secure_boot),
+    ]
     for use in wanted.buckets:
-        flag = "--bucket" if use.reads and use.writes else "--data-bucket" if use.reads else "--checkpoint-bucket"
-        words.append(f"{flag}={use.url}")
-    if wanted.dataset_size is not None:
-        words.append(f"--dataset-size={wanted.dataset_size}")
-    if wanted.billing_project:
-        words.append(f"--billing-project={wanted.billing_project}")
-    if wanted.no_billing_outside_grants:
-        words.append("--no-billing-outside-grants")
-    if wanted.iap != wanted.internal_ip:  # mutually exclusive as options; different sources of settings may set both
-        words.append("--iap" if wanted.iap else "--internal-ip")
+        kind = "bucket" if use.reads and use.writes else "data-bucket" if use.reads else "checkpoint-bucket"
+        options.append((kind, use.url))
+    options += [
+        ("dataset-size", None if wanted.dataset_size is None else str(wanted.dataset_size)),
+        ("billing-project", wanted.billing_project),
+        ("no-billing-outside-grants", wanted.no_billing_outside_grants),
+        # Mutually exclusive as options; different sources of settings may set both.
+        ("iap", wanted.iap and not wanted.internal_ip),
+        ("internal-ip", wanted.internal_ip and not wanted.iap),
+    ]
     if not is_creation:
-        words += [f"--for={wanted.purpose}"] if wanted.purpose is Purpose.SERVE else []
-        words += [f"--vm={wanted.machine}"] if wanted.machine else []
+        options += [("for", wanted.purpose if wanted.purpose is Purpose.SERVE else None), ("vm", wanted.machine)]
         more = tuple(word for word in more if word != "--replace")  # only `up` has this option
-    return shlex.join([*words, *more])
+    name = [wanted.name.node_id] if wanted.name else []
+    return shlex.join(["tpuctl", "up" if is_creation else "check", *name, *_flags(options), *more])
 
 
-def list_types_command(wanted: WantedNode) -> str:
-    """Show where a type is offered now."""
-    return shlex.join(["tpuctl", "types", wanted.spec.accelerator_type, f"--project={wanted.project}"])
+def _type_options(wanted: WantedNode, accelerator_type: str, more: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
+    """Yield type, shape and image. An image fits one generation only, and the default image need not be named."""
+    spec, accelerator, other = wanted.spec, wanted.accelerator, find_accelerator_type(accelerator_type)
+    is_same = accelerator_type == spec.accelerator_type
+    if spec.topology and accelerator and is_same:
+        yield from (("type", accelerator.generation.name), ("topology", spec.topology))
+    else:
+        yield "type", accelerator_type
+    default = accelerator.runtime_version if accelerator else None
+    is_requested = "runtime_version" in spec.named or (not spec.named and spec.runtime_version != default)
+    fits = is_same or (accelerator is not None and other is not None and accelerator.generation == other.generation)
+    if is_requested and fits and not any(word.startswith("--version=") for word in more):
+        yield "version", spec.runtime_version
 
 
 def delete_node_command(project: str, zone: str, node_id: str) -> str:
@@ -421,46 +449,6 @@ def delete_queued_resource_command(project: str, zone: str, node_id: str, *, all
     """Delete the queued resource of a node, including the node."""
     words = ["tpuctl", "down", f"{zone}/{node_id}", f"--project={project}"]
     return shlex.join([*words, *(["--all-nodes"] if all_nodes else [])])
-
-
-def _type_options(wanted: WantedNode, accelerator_type: str, more: tuple[str, ...]) -> Iterator[str]:
-    """Yield type, shape and image. An image fits one generation only, and the default image need not be named."""
-    spec, accelerator, other = wanted.spec, wanted.accelerator, find_accelerator_type(accelerator_type)
-    if spec.topology and accelerator and accelerator_type == spec.accelerator_type:
-        yield from (f"--type={accelerator.generation.name}", f"--topology={spec.topology}")
-    else:
-        yield f"--type={accelerator_type}"
-    default = accelerator.runtime_version if accelerator else None
-    is_requested = "runtime_version" in spec.named or (not spec.named and spec.runtime_version != default)
-    is_same_generation = accelerator_type == spec.accelerator_type or (
-        accelerator is not None and other is not None and accelerator.generation == other.generation
-    )
-    is_given = any(word.startswith("--version=") for word in more)
-    if spec.runtime_version and is_requested and is_same_generation and not is_given:
-        yield f"--version={spec.runtime_version}"
-
-
-def _creation_options(spec: NodeSpec) -> Iterator[str]:
-    """Yield the remaining options that create the node."""
-    plain = {
-        "--network": spec.network,
-        "--subnetwork": spec.subnetwork,
-        "--range": spec.cidr_block,
-        "--queue-count": spec.queue_count,
-        "--service-account": spec.service_account,
-        "--scopes": ",".join(spec.scopes),
-        "--labels": ",".join(f"{key}={value}" for key, value in spec.labels.items()),
-        "--tags": ",".join(spec.tags),
-        "--description": spec.description,
-    }
-    yield from (f"{flag}={value}" for flag, value in plain.items() if value)
-    yield from (
-        f"--data-disk=source={disk.source},mode={_DISK_MODES.get(disk.mode, disk.mode)}" for disk in spec.data_disks
-    )
-    if spec.internal_ips:
-        yield "--internal-ips"
-    if spec.shielded_secure_boot:
-        yield "--shielded-secure-boot"
 
 
 def list_projects_command() -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
@@ -15,8 +16,10 @@ from tpuctl.app.signals import signals_ignored
 from tpuctl.check.commands.preflight_options import check_sources
 from tpuctl.check.findings import (
     AddKeyToSshAgent,
+    CheckReport,
     CreateSshKey,
     EnableService,
+    Fix,
     GrantBucketRole,
     Level,
     LocalFix,
@@ -28,10 +31,7 @@ from tpuctl.output.terminal import OutputFormat
 from tpuctl.ssh.keys import ensure_key, login_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tpuctl.app.app import App
-    from tpuctl.check.findings import CheckReport, Fix
     from tpuctl.check.gathering import Sources
 
 

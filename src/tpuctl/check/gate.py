@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import fields
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from tpuctl import __version__
-from tpuctl.check.facts import CheckSettings
+from tpuctl.check.facts import CheckSettings, Fact, WantedNode
 from tpuctl.check.findings import (
     ALL_CHECKS,
     CheckReport,
@@ -21,9 +22,9 @@ from tpuctl.check.findings import (
     evaluate_rules,
     warning_line,
 )
-from tpuctl.check.gathering import FactGatherer
+from tpuctl.check.gathering import FactGatherer, Sources
 from tpuctl.check.rules import RULES
-from tpuctl.check.zone_ranking import rank_zones
+from tpuctl.check.zone_ranking import ZoneRanking, rank_zones
 from tpuctl.durations import format_timestamp, parse_timestamp
 from tpuctl.errors import CheckFailedError
 from tpuctl.files import make_private_folder, read_own_file
@@ -31,13 +32,8 @@ from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.shapes import ANY, TIME, Fields, ListOf, MapOf, Scalar, Shape, ShapeError, parse_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from datetime import datetime
     from pathlib import Path
 
-    from tpuctl.check.facts import Fact, WantedNode
-    from tpuctl.check.gathering import Sources
-    from tpuctl.check.zone_ranking import ZoneRanking
     from tpuctl.clock import Clock
     from tpuctl.cloud.tpu import NodeListing
     from tpuctl.models.node import Node

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import threading
 from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpuctl.check.colocation import is_colocated
 from tpuctl.check.facts import (
@@ -21,12 +22,14 @@ from tpuctl.check.facts import (
     TPU_API,
     Absent,
     BucketFacts,
+    BucketUse,
     CheckFacts,
     Fact,
     Known,
     NetworkInterface,
     ProjectResources,
     Unknown,
+    WantedNode,
     value_or_none,
 )
 from tpuctl.check.iam import roles_to_read
@@ -43,10 +46,6 @@ from tpuctl.errors import (
 from tpuctl.models.node import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping
-    from datetime import datetime
-
-    from tpuctl.check.facts import BucketUse, WantedNode
     from tpuctl.clock import Clock
     from tpuctl.cloud.projects import ComputeClient, ProjectsClient
     from tpuctl.cloud.storage import BucketsClient
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
     from tpuctl.models.bucket import BucketPlacement
     from tpuctl.models.project import QuotaLimit
 
-FactT = TypeVar("FactT")
 # The error id of a project that does not exist, or that the caller may not see.
 _NO_PROJECT_ERROR = "iam-project-not-found"
 _CONSTRAINTS = (EXTERNAL_IPS, OS_LOGIN, SHIELDED_VM)
@@ -79,18 +77,20 @@ class Sources:
 class ApiCall(NamedTuple):
     """A request to the cloud, and the permission that it takes. Equal calls are sent once."""
 
-    permission: str
+    permission: str | None
     method: Callable[..., Any]
     arguments: tuple[Hashable, ...]
     options: tuple[tuple[str, Hashable], ...] = ()
 
     @classmethod
-    def of(cls, permission: str, method: Callable[..., Any], *arguments: Hashable, **options: Hashable) -> ApiCall:
+    def of(
+        cls, permission: str | None, method: Callable[..., Any], *arguments: Hashable, **options: Hashable
+    ) -> ApiCall:
         """Return the call of a method with these arguments."""
         return cls(permission, method, arguments, tuple(options.items()))
 
-    def send(self) -> Any:  # whatever the method returns
-        """Send the request and return the answer."""
+    def send(self) -> Any:
+        """Send the request and return the answer. Raises the errors of the method."""
         return self.method(*self.arguments, **dict(self.options))
 
 
@@ -280,7 +280,7 @@ class BucketQueries:
         self._use, self._zone, self._result = use, wanted.zone, pool.result
         name, payer = use.bucket, wanted.billing_project
 
-        def call(permission: str, method: Callable[..., Any], *arguments: Hashable) -> ApiCall:
+        def call(permission: str | None, method: Callable[..., Any], *arguments: Hashable) -> ApiCall:
             return ApiCall.of(permission, method, name, *arguments, user_project=payer)
 
         self._calls = {
@@ -288,7 +288,7 @@ class BucketQueries:
             "policy": call("storage.buckets.getIamPolicy", source.policy),
             "contents": call("storage.objects.list", source.contents, use.prefix),
             "layout": call("storage.objects.list", source.layout),
-            "caller": call("", source.test_permissions, OBJECT_PERMISSIONS),
+            "caller": call(None, source.test_permissions, OBJECT_PERMISSIONS),
             "caches": call("storage.anywhereCaches.list", source.caches),
         }
         self._pool = pool
@@ -330,36 +330,36 @@ _NO_PERMISSION_HELPS = frozenset(
 )
 
 
-class Query(Generic[FactT]):
-    """One query, answered by a thread."""
+class _Query:
+    """One API call that was started, and its answer or its exception."""
 
-    def __init__(self, call: Callable[[], FactT], permission: str | None) -> None:
-        self.permission = permission
+    def __init__(self, call: ApiCall) -> None:
+        self.call = call
         self.is_answered = threading.Event()
-        self.value: FactT | None = None
+        self.value: Any = None
         self.failure: BaseException | None = None
-        self._call = call
 
     def run(self) -> None:
-        """Call the API and keep its answer, or the exception."""
+        """Send the request and keep the answer, or the exception."""
         try:
-            self.value = self._call()
+            self.value = self.call.send()
         except BaseException as failure:  # noqa: BLE001  # handed to the waiting thread, which raises bugs
             self.failure = failure
         self.is_answered.set()
 
 
 class QueryPool:
-    """Runs queries in daemon threads, each once, all with one deadline. Every query has a fact as its result, also on failure.
+    """Sends API calls in daemon threads, each once, all with one deadline. The result of a call, even if it fails, is a fact.
 
+    Not `fan_out`, which returns when all are done: answers are used as they come, to start the calls that depend on them.
     `clock` is the real clock, as a network takes real time.
     """
 
     def __init__(self, clock: Clock, timeout: timedelta) -> None:
         self._clock, self._timeout = clock, timeout
         self.begin()
-        self._queries: dict[Hashable, Query[Any]] = {}
-        self._waiting: deque[Query[Any]] = deque()
+        self._queries: dict[Hashable, _Query] = {}
+        self._waiting: deque[_Query] = deque()
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
 
@@ -367,11 +367,18 @@ class QueryPool:
         """Start the deadline now."""
         self._ends = self._clock.monotonic() + self._timeout
 
-    def ask(self, key: Hashable, call: Callable[[], FactT], *, permission: str | None = None) -> Query[FactT]:
-        """Start a query; return the earlier one with the same key, if any. `permission` is what the answer takes."""
+    @property
+    def has_answer(self) -> bool:
+        """Return whether the cloud has answered any query, even with a refusal."""
+        answered = [query for query in self._queries.values() if query.is_answered.is_set()]
+        return not all(isinstance(query.failure, ServiceUnavailableError) for query in answered)
+
+    def start(self, call: ApiCall) -> _Query:
+        """Start an API call, unless an equal one was started before."""
+        key = (call.method, call.arguments, call.options)
         if key in self._queries:
             return self._queries[key]
-        query = self._queries[key] = Query(call, permission)
+        query = self._queries[key] = _Query(call)
         with self._lock:
             self._waiting.append(query)
             if len(self._threads) >= _MAX_THREADS:
@@ -382,31 +389,15 @@ class QueryPool:
         thread.start()
         return query
 
-    @property
-    def has_answer(self) -> bool:
-        """Return whether the cloud has answered any query, even with a refusal."""
-        answered = [query for query in self._queries.values() if query.is_answered.is_set()]
-        return not all(isinstance(query.failure, ServiceUnavailableError) for query in answered)
-
-    def answer(self, query: Query[FactT]) -> Fact[FactT]:
-        """Wait for the answer and return it, at the deadline at the latest.
+    def result(self, call: ApiCall) -> Fact[Any]:
+        """Return the answer of an API call. Waits for it until the deadline at the latest.
 
         Raises `CredentialsError`, as no query can be answered without credentials.
         """
-        left = max(self._ends - self._clock.monotonic(), timedelta())
+        query, left = self.start(call), max(self._ends - self._clock.monotonic(), timedelta())
         if not query.is_answered.wait(left.total_seconds()):
             return Unknown(f"no answer within {format_duration(self._timeout)}", is_passing=True)
-        if query.failure is None:
-            return Known(query.value)  # type: ignore[arg-type]  # the answer of a call that returned
-        return fact_from_failure(query.failure, query.permission)
-
-    def start(self, call: ApiCall) -> Query[Any]:
-        """Start an API call, unless an equal one was started before."""
-        return self.ask(call[1:], call.send, permission=call.permission or None)
-
-    def result(self, call: ApiCall) -> Fact[Any]:
-        """Wait for the answer of an API call, as `answer` does."""
-        return self.answer(self.start(call))
+        return Known(query.value) if query.failure is None else fact_from_failure(query.failure, call.permission)
 
     def _run_queries(self) -> None:
         while True:

@@ -9,19 +9,27 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from tpuctl.check.facts import OBJECT_PERMISSIONS, Absent, Fact, Known, Purpose, Unknown, value_or_none
+from tpuctl.check.facts import (
+    OBJECT_PERMISSIONS,
+    Absent,
+    BucketFacts,
+    BucketUse,
+    CheckFacts,
+    Fact,
+    Known,
+    Purpose,
+    Unknown,
+    WantedNode,
+    value_or_none,
+)
 from tpuctl.check.findings import refer_to_rule
 from tpuctl.durations import parse_timestamp
+from tpuctl.models.project import IamBinding, IamPolicy
 from tpuctl.yaml_reader import load_data
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from tpuctl.check.facts import BucketFacts, BucketUse, CheckFacts, WantedNode
-    from tpuctl.models.project import IamBinding, IamPolicy
 
 READ_PERMISSIONS = ("storage.objects.get", "storage.objects.list")
 WRITE_PERMISSIONS = ("storage.objects.create", "storage.objects.delete")

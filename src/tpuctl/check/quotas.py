@@ -7,24 +7,18 @@ waiting or deleting resources count is not documented.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import date
 
-from tpuctl.accelerators import find_accelerator_type, load_accelerators
+from tpuctl.accelerators import AcceleratorType, find_accelerator_type, load_accelerators
+from tpuctl.check.facts import ProjectResources, WantedNode
 from tpuctl.check.findings import delete_node_command, delete_queued_resource_command
-from tpuctl.models.grants import capacity_pool
+from tpuctl.models.grants import Grant, capacity_pool
 from tpuctl.models.node import Node, Tier
+from tpuctl.models.project import QuotaLimit
+from tpuctl.models.queued import QueuedResource
 from tpuctl.names import last_segment, region_of_zone
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from datetime import date
-
-    from tpuctl.accelerators import AcceleratorType
-    from tpuctl.check.facts import ProjectResources, WantedNode
-    from tpuctl.models.grants import Grant
-    from tpuctl.models.project import QuotaLimit
-    from tpuctl.models.queued import QueuedResource
 
 # Flex-start nodes use preemptible quota [documentation].
 _PREEMPTIBLE_MODELS = frozenset({"SPOT", "FLEX_START"})

@@ -6,25 +6,22 @@ import json
 import re
 import threading
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.check.colocation import TB, Relation
-from tpuctl.check.findings import ACCEPTED_MARK, Level
+from tpuctl.check.findings import ACCEPTED_MARK, CheckReport, Finding, Level
 from tpuctl.escaping import escape_unprintable
 from tpuctl.names import region_of_zone
-from tpuctl.output.terminal import Cell, column_lines, styled, text_width
-from tpuctl.output.views import View, show_view
+from tpuctl.output.terminal import Cell, Terminal, column_lines, styled, text_width
+from tpuctl.output.views import View
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from decimal import Decimal
-
     from tpuctl.check.facts import WantedNode
-    from tpuctl.check.findings import CheckReport, Finding
     from tpuctl.check.zone_ranking import BucketProximity, ZoneRank, ZoneRanking
-    from tpuctl.output.terminal import OutputFormat, Terminal
 
 # Version of the JSON. Within a version fields may be added; none is removed or changes its meaning.
 FINDINGS_SCHEMA_VERSION = 1
@@ -74,13 +71,6 @@ def findings_view(
         text=write,
         names=lambda: dict.fromkeys(finding.id for finding in bad),
     )
-
-
-def show_findings(
-    terminal: Terminal, report: CheckReport, form: OutputFormat, *, sandbox: bool = False, **options: Any
-) -> None:
-    """Show a report in one form, with the options of `findings_view`; also if the settings are invalid."""
-    show_view(findings_view(report, **options), terminal, form, sandbox=sandbox)
 
 
 def _finding_row(finding: Finding) -> list[Cell]:

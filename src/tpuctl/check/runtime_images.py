@@ -10,13 +10,9 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
-from tpuctl.accelerators import load_accelerators
+from tpuctl.accelerators import AcceleratorType, load_accelerators
 from tpuctl.names import last_segment
-
-if TYPE_CHECKING:
-    from tpuctl.accelerators import AcceleratorType
 
 _TENSORFLOW_IMAGE = re.compile(
     r"tpu-vm-tf-(?P<version>\d{1,9}\.\d{1,9}\.\d{1,9})(?P<pod>-pod)?(?:-(?P<generation>v\d\w*))?(?P<api>-pjrt|-se)?"

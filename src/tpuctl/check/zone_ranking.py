@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
-from tpuctl.accelerators import documented_zones_of, find_accelerator_type, load_accelerators
-from tpuctl.check.colocation import Relation, best_locations, egress_price, placement_relation
-from tpuctl.check.facts import Absent, CheckSettings, Known, Unknown, value_or_none
+from tpuctl.accelerators import AcceleratorType, documented_zones_of, find_accelerator_type, load_accelerators
+from tpuctl.check.colocation import EgressPrice, Relation, best_locations, egress_price, placement_relation
+from tpuctl.check.facts import (
+    Absent,
+    BucketFacts,
+    BucketUse,
+    CheckSettings,
+    Fact,
+    Known,
+    ProjectResources,
+    Unknown,
+    WantedNode,
+    value_or_none,
+)
 from tpuctl.check.quotas import grant_coverage, held_capacity, limit_usages
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-    from datetime import date
-
-    from tpuctl.accelerators import AcceleratorType
-    from tpuctl.check.colocation import EgressPrice
-    from tpuctl.check.facts import BucketFacts, BucketUse, Fact, ProjectResources, WantedNode
-    from tpuctl.models.bucket import BucketPlacement
-    from tpuctl.models.grants import Grant
-    from tpuctl.models.project import QuotaLimit
-    from tpuctl.models.spec import NodeSpec
+from tpuctl.models.bucket import BucketPlacement
+from tpuctl.models.grants import Grant
+from tpuctl.models.project import QuotaLimit
+from tpuctl.models.spec import NodeSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,61 +141,57 @@ def rank_zones(
 
     Raises `ValueError` if `egress_prices` is invalid.
     """
-    accelerator = find_accelerator_type(spec.accelerator_type)
-    only: Collection[str] = ()
-    if accelerator:
-        only = load_accelerators().zones.get(accelerator.generation.name, {}).get("single_tenant", ())
+    accelerator, live = find_accelerator_type(spec.accelerator_type), value_or_none(offers)
+    if live is not None:
+        offering: Collection[str] = zones_with_type(live, spec)
+    else:
+        offering = documented_zones_of(accelerator, single_tenant=True) if accelerator else ()
     settings = CheckSettings(grants=grants, egress_prices=egress_prices or {})
-    offering = [zone for zone in _zones_offering(spec, accelerator, offers) if not zones or zone in zones]
-    own = settings.egress_prices
     ranked = [
         ZoneRank(
             zone=wanted.zone,
-            buckets=tuple(
-                BucketProximity(
-                    use, place, placement_relation(place, wanted.zone), egress_price(place, wanted.zone, own=own)
-                )
-                if place
-                else BucketProximity(use, None, Relation.UNKNOWN, None)
-                for use, place in ((bucket.use, bucket.placement) for bucket in buckets)
-            ),
-            single_tenant=wanted.zone in only,
+            buckets=tuple(_bucket_proximity(bucket, wanted) for bucket in buckets),
+            single_tenant=wanted.zone in single_tenant_zones(accelerator),
             grants=_covering_grants(wanted, resources, today),
             quota=_zone_quota(wanted, quotas, resources),
             locations=best_locations(wanted.region),
         )
-        for wanted in (settings.wanted(project, zone, spec) for zone in offering)
+        for wanted in (settings.wanted(project, zone, spec) for zone in offering if not zones or zone in zones)
     ]
     unplaced = []
     for bucket in buckets:
         match bucket.bucket:
-            case Absent(reason=reason):
+            case Absent(reason):
                 unplaced.append(UnplacedBucket(bucket.use, reason or "there is no such bucket", is_absent=True))
-            case Unknown(reason=reason, permission=permission) if bucket.placement is None:
+            case Unknown(reason, permission) if bucket.placement is None:
                 unplaced.append(UnplacedBucket(bucket.use, reason, permission))
-    match offers:
-        case None:
-            offline: str | None = "the API was not called"
-        case Unknown(reason=reason):
-            offline = reason
-        case Absent(reason=reason):
-            offline = reason or "the API returned no zones"
-        case Known():
-            offline = None
+    offline = None
+    if not isinstance(offers, Known):
+        offline = "the API was not called" if offers is None else offers.reason or "the API returned no zones"
     return ZoneRanking(spec.accelerator_type, tuple(sorted(ranked, key=_sort_key)), tuple(unplaced), offline)
 
 
-def _zones_offering(
-    spec: NodeSpec, accelerator: AcceleratorType | None, offers: Fact[Mapping[str, tuple[str, ...]]] | None
-) -> Collection[str]:
-    """Return the zones that offer the type, single-tenant zones included; with a topology, those with the generation."""
-    live = value_or_none(offers)
-    if live is None:
-        return documented_zones_of(accelerator, single_tenant=True) if accelerator else ()
+def zones_with_type(offers: Mapping[str, tuple[str, ...]], spec: NodeSpec) -> list[str]:
+    """Return the zones that offer the type of a spec; with a topology, those with its generation."""
+    accelerator = find_accelerator_type(spec.accelerator_type)
     if spec.topology and accelerator:
+        # Types have default shapes; for another shape only the generation counts.
         start = f"{accelerator.generation.prefix}-"
-        return [zone for zone, types in live.items() if any(name.startswith(start) for name in types)]
-    return [zone for zone, types in live.items() if spec.accelerator_type in types]
+        return [zone for zone, types in offers.items() if any(name.startswith(start) for name in types)]
+    return [zone for zone, types in offers.items() if spec.accelerator_type in types]
+
+
+def single_tenant_zones(accelerator: AcceleratorType | None) -> Collection[str]:
+    """Return the zones that need an agreement with Google for a type [documentation, a snapshot]."""
+    zones = load_accelerators().zones.get(accelerator.generation.name, {}) if accelerator else {}
+    return zones.get("single_tenant", ())
+
+
+def _bucket_proximity(bucket: BucketFacts, wanted: WantedNode) -> BucketProximity:
+    if (place := bucket.placement) is None:
+        return BucketProximity(bucket.use, None, Relation.UNKNOWN, None)
+    price = egress_price(place, wanted.zone, own=wanted.egress_prices)
+    return BucketProximity(bucket.use, place, placement_relation(place, wanted.zone), price)
 
 
 def _covering_grants(wanted: WantedNode, resources: Fact[ProjectResources] | None, today: date) -> tuple[Grant, ...]:

@@ -3,7 +3,7 @@
 Start reading at `doctor_run`. As in `check`, facts and rules are apart:
 
 - `doctor_facts` declares the facts. Each is `Known`, `Absent` or `Unknown` with the reason, and none is a secret.
-- `environment_probe` reads them from this machine (`local_probes`) and from the cloud (`cloud_probes`), `node_probes` from a
+- `environment_probe` reads them from this machine (with `local_probes`) and from the cloud, `node_probes` from a
   node and its workers.
 - `local_rules`, `cloud_rules`, `node_rules`, `worker_rules` and `framework_rules` judge facts; `verdicts` turns what they say
   into findings. Rules are pure: they read no file, make no request and know no clock. `rule_catalogue` collects them; their

@@ -5,13 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tpuctl.app.app import (
-    asked_for_json,
-    http_access,
-)
+from tpuctl.app.app import asked_for_json, http_access
 from tpuctl.check.facts import value_or_none
 from tpuctl.check.findings import ALL_CHECKS, Level, build_report, run_rules
-from tpuctl.check.report_rendering import show_findings, waiting_notice
+from tpuctl.check.report_rendering import findings_view, waiting_notice
 from tpuctl.clock import SystemClock
 from tpuctl.cloud.requests import SHORT_PATIENCE
 from tpuctl.cloud.tpu import OperationsClient, TpuClient
@@ -19,17 +16,12 @@ from tpuctl.doctor.doctor_facts import environment_json
 from tpuctl.doctor.environment_probe import EnvironmentProbe
 from tpuctl.doctor.node_probes import WORKER_TIMEOUT, gather_node_facts, gather_workers_facts
 from tpuctl.doctor.rule_catalogue import DOCTOR_RULE_IDS, NODE_RULES, WORKER_RULES, evaluate_environment
-from tpuctl.errors import (
-    AccessError,
-    InvalidInputError,
-    ServiceUnavailableError,
-    SettingError,
-    TpuctlError,
-)
+from tpuctl.errors import AccessError, InvalidInputError, ServiceUnavailableError, SettingError, TpuctlError
 from tpuctl.names import closest_match
 from tpuctl.nodes.conditions import check_login_state
 from tpuctl.nodes.locate import locate_node
 from tpuctl.output.terminal import OutputFormat
+from tpuctl.output.views import show_view
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
@@ -77,10 +69,8 @@ class DoctorRun:
     def show(self, report: CheckReport) -> None:
         """Show the findings of the last check, in the chosen format."""
         project = value_or_none(self._facts.cloud.project)
-        show_findings(
-            self._app.terminal,
+        view = findings_view(
             self._app.as_typed(report),
-            self.format,
             about={
                 "target": {"project": project, "nodeId": self._node},
                 "surroundings": environment_json(self._facts),
@@ -88,8 +78,9 @@ class DoctorRun:
             elapsed=self._clock.monotonic() - self._start,
             verbose=self._shows_all or self._app.is_verbose,
             can_fix=self._can_fix,
-            sandbox=self._facts.configuration.is_sandbox,
         )
+        # Not `app.show`, which needs settings that are valid.
+        show_view(view, self._app.terminal, self.format, sandbox=self._facts.configuration.is_sandbox)
 
     def _check_node(self, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
         """Return the findings about the node, if one is named. A failure does not hide the other findings."""

@@ -5,54 +5,45 @@ Slow probes run in parallel, with one deadline; a probe without a result by then
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import replace
-from datetime import datetime, timedelta
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
-from tpuctl.app.app import journal_folder, state_folder, transport_options
+from tpuctl.app.app import http_access, journal_folder, load_credentials, state_folder, transport_options
 from tpuctl.check.commands.preflight_options import CheckOptions, check_sources, preflight_check
-from tpuctl.check.facts import (
-    COMPUTE_API,
-    IAP_API,
-    STORAGE_API,
-    TPU_API,
-    Absent,
-    CheckFacts,
-    CheckSettings,
-    Fact,
-    Known,
-    Unknown,
-    value_or_none,
-)
-from tpuctl.check.gathering import fact_from_failure
+from tpuctl.check.facts import Absent, CheckFacts, CheckSettings, Fact, Known, Unknown, value_or_none
+from tpuctl.check.gathering import ApiCall, fact_from_failure, project_calls
 from tpuctl.clock import SystemClock
-from tpuctl.cloud.endpoint import HttpProxy, TransportOptions
-from tpuctl.config.settings import SourceKind, invalid_value_error, parse_setting
+from tpuctl.cloud.credentials import account_of, gcloud_access_token
+from tpuctl.cloud.endpoint import ApiEndpoint, HttpProxy, TransportOptions
+from tpuctl.cloud.errors import TransportError, credential_error, translate
+from tpuctl.cloud.transport import AuthRequest, Http
+from tpuctl.config.settings import Settings, SourceKind, invalid_value_error, parse_setting
 from tpuctl.config.sources import (
+    adc_path,
     find_project_file,
     gcloud_configuration_file,
     gcloud_configuration_name,
+    gcloud_may_have_login,
     load_config_file,
     user_config_path,
 )
-from tpuctl.doctor.cloud_probes import (
-    CREDENTIALS_VARIABLE,
-    choose_cloud,
-    fetch_token,
-    probe_host,
-    read_credential_file,
-    resolve_host,
-)
 from tpuctl.doctor.cloud_rules import NEEDED_PERMISSIONS
 from tpuctl.doctor.doctor_facts import (
+    AccessFailure,
     AccessToken,
     CallerIdentity,
     CloudHost,
     ConfigFacts,
+    CredentialFile,
     EnvironmentFacts,
+    HostAnswer,
     NetworkFacts,
     ProjectFacts,
 )
@@ -60,21 +51,26 @@ from tpuctl.doctor.local_probes import (
     PROBED_PROGRAMS,
     derive_public_key,
     fact_of,
+    find_program,
     list_agent_keys,
     path_status,
     private_key_path,
     probe_program,
     read_local_machine,
     read_ssh_keys,
+    read_text_fact,
 )
-from tpuctl.durations import format_duration
-from tpuctl.errors import TpuctlError
+from tpuctl.durations import format_duration, parse_http_date
+from tpuctl.errors import CredentialsError, TpuctlError
 from tpuctl.fan_out import FanOutTimeoutError, fan_out
 from tpuctl.models.spec import NodeSpec
+from tpuctl.sandbox.administration import read_status
+from tpuctl.sandbox.state import SandboxStateError
+from tpuctl.shapes import Shape, ShapeError, parse_json
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
-    from tpuctl.config.settings import Settings
+    from tpuctl.clock import Clock
 
 # The variables of `HttpProxy.from_environment`, in its order.
 _PROXY_VARIABLES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
@@ -90,9 +86,8 @@ class EnvironmentProbe:
 
     def __init__(self, app: App, *, timeout: timedelta, node: str | None = None) -> None:
         self._app, self._environ, self._timeout, self._node = app, app.invocation.environ, timeout, node
-        self._until = SystemClock().monotonic() + timeout
         self._settings = fact_of(lambda: _trusted_settings(app))
-        self._values = value_or_none(self._settings)
+        self._values = value_or_none(self._settings) or Settings({})
         transport = self._settings if isinstance(self._settings, Unknown) else fact_of(lambda: transport_options(app))
         # The deadline of the probes ends calls without an answer; a timeout of the transport must not come first.
         longer = timeout + timedelta(seconds=1)
@@ -102,16 +97,19 @@ class EnvironmentProbe:
         self._proxy = self._find_proxy(transport)
         self._home = Path(self._environ.get("HOME") or Path.home())
         self._check_settings: Fact[CheckSettings] = Absent()
-        if self._values and self._cloud.sandbox_failure is None:  # without the sandbox there is no clock for them
+        if (
+            isinstance(self._settings, Known) and self._cloud.sandbox_failure is None
+        ):  # without the sandbox there is no clock for them
             self._check_settings = fact_of(lambda: preflight_check(app, CheckOptions()).settings)
         self._state = state_folder(self._environ) / ("sandbox" if self._cloud.is_sandbox else "")
 
     def gather(self) -> EnvironmentFacts:
         """Return all facts. A probe that fails raises nothing: it yields an Unknown with its reason."""
         now, cloud, environ = self._cloud.clock.now(), self._cloud, self._environ
+        self._until = SystemClock().monotonic() + self._timeout
         # With an unreadable credentials file there is no token, and the error of google-auth is less clear.
         file: Fact[Any] = Absent() if cloud.is_local else read_credential_file(environ)
-        key = self._values.path("ssh_key") if self._values else None
+        key = self._values.path("ssh_key")
         home = self._state if cloud.is_sandbox else self._home
         private = private_key_path(key, home)
         probes: dict[Hashable, Callable[[], Fact[Any]]] = {
@@ -123,13 +121,16 @@ class EnvironmentProbe:
             probes["token"] = partial(lambda load: Known(fetch_token(load, cloud.request)), cloud.load)
         for name, url in cloud.origins.items() if can_call else ():
             probes["host", name] = partial(probe_host, cloud, url)
-            if self._resolves(name):
+            # A proxy resolves names for its requests, and a sandbox has none.
+            if not cloud.is_sandbox and not self._uses_proxy(name):
                 probes["name", name] = partial(resolve_host, name)
         if path_status(private).exists:
             probes["key"] = partial(derive_public_key, private, environ)
         if not cloud.is_sandbox:
             probes["agent"] = partial(list_agent_keys, environ)
         found = self._run(probes)
+        is_in_bucket = self._values["journal"] is not None
+        known_hosts = (self._state / "known_hosts", self._home / ".ssh" / "google_compute_known_hosts")
         identity, network = self._identity(file, found), self._network(found)
         return EnvironmentFacts(
             now=now,
@@ -138,18 +139,12 @@ class EnvironmentProbe:
                 {name: found["program", name] for name in PROBED_PROGRAMS},
                 state=self._state,
                 config=user_config_path(environ).parent,
-                # None if it is in a bucket.
-                journal=None
-                if self._values and self._values["journal"]
-                else journal_folder(environ, sandbox=cloud.is_sandbox),
+                journal=None if is_in_bucket else journal_folder(environ, sandbox=cloud.is_sandbox),
             ),
             keys=read_ssh_keys(
                 private,
                 home=None if key else home,
-                known_hosts=(
-                    self._state / "known_hosts",
-                    *(() if cloud.is_sandbox else (home / ".ssh" / "google_compute_known_hosts",)),
-                ),
+                known_hosts=known_hosts[:1] if cloud.is_sandbox else known_hosts,
                 derived=found.get("key"),
                 agent=found.get("agent"),
             ),
@@ -159,7 +154,7 @@ class EnvironmentProbe:
             cloud=self._project_facts(now, identity, network),
         )
 
-    def _run(self, probes: Probes, permissions: Mapping[Hashable, str] | None = None) -> dict[Hashable, Fact[Any]]:
+    def _run(self, probes: Probes, permissions: Mapping[Hashable, str | None] | None = None) -> dict[Hashable, Fact[Any]]:
         """Run probes until the deadline. A failed one is unknown, `permissions` say what it takes.
 
         Raises `CredentialsError`.
@@ -181,17 +176,13 @@ class EnvironmentProbe:
         if self._cloud.is_local:
             return CallerIdentity(is_needed=False, file=file)
         no_token = Unknown("the settings or the proxy are invalid, so no token was requested")
-        texts = {
-            name: self._values.text(name) if self._values else None
-            for name in ("impersonate_service_account", "account", "quota_project")
-        }
         return CallerIdentity(
             file=file,
             named_by=CREDENTIALS_VARIABLE if self._environ.get(CREDENTIALS_VARIABLE) else None,
             token=found.get("token", no_token),
-            impersonated=texts["impersonate_service_account"],
-            gcloud_account=texts["account"],
-            quota_project=texts["quota_project"],
+            impersonated=self._values.text("impersonate_service_account"),
+            gcloud_account=self._values.text("account"),
+            quota_project=self._values.text("quota_project"),
         )
 
     def _find_proxy(self, transport: Fact[TransportOptions]) -> Fact[HttpProxy]:
@@ -206,12 +197,8 @@ class EnvironmentProbe:
         proxy = value_or_none(self._proxy)
         return proxy is not None and proxy.applies_to(host.partition(":")[0])
 
-    def _resolves(self, host: str) -> bool:
-        """Return whether this machine resolves the name: a proxy does so for its requests, a sandbox has no names."""
-        return not self._cloud.is_sandbox and not self._uses_proxy(host)
-
     def _network(self, found: Mapping[Hashable, Fact[Any]]) -> NetworkFacts:
-        proxy, from_gcloud = value_or_none(self._proxy), self._values["proxy_address"] if self._values else None
+        proxy, from_gcloud = value_or_none(self._proxy), self._values["proxy_address"]
         given = {name: value for name in _PROXY_VARIABLES if (value := self._environ.get(name))}
         source = None
         if given:
@@ -257,7 +244,7 @@ class EnvironmentProbe:
     def _problems(self) -> Iterator[str]:
         """Yield what is wrong with values that commands read only when they need them."""
         is_wrong = False
-        for spec, setting in self._values or ():
+        for spec, setting in self._values:
             if setting is None:
                 continue
             try:
@@ -265,7 +252,7 @@ class EnvironmentProbe:
             except ValueError as error:
                 is_wrong = True
                 yield invalid_value_error(spec, setting.value, setting.source.place, str(error)).message
-        if self._values and isinstance(self._cloud.endpoint, Unknown):
+        if isinstance(self._settings, Known) and isinstance(self._cloud.endpoint, Unknown):
             yield self._cloud.endpoint.reason
         # One invalid value is reason enough for invalid settings of checks.
         if isinstance(self._check_settings, Unknown) and not is_wrong:
@@ -284,23 +271,16 @@ class EnvironmentProbe:
             return replace(found, skip_reason="there are no credentials")
         if not isinstance(found.project, Known):
             return found
-        name, zone = found.project.value, self._settings.value.text("zone") or ""
+        name, zone = found.project.value, self._values.text("zone") or ""
         try:
-            projects = check_sources(self._app).projects
-            apis = (TPU_API, COMPUTE_API, STORAGE_API, IAP_API)
-            answers = self._run(
-                {
-                    "project": lambda: Known(projects.project(name)),
-                    "services": lambda: Known(projects.services(name, apis)),
-                    "billing": lambda: Known(projects.billing(name)),
-                    "permissions": lambda: Known(projects.test_permissions(name, NEEDED_PERMISSIONS)),
-                },
-                {
-                    "project": "resourcemanager.projects.get",
-                    "services": "serviceusage.services.get",
-                    "billing": "resourcemanager.projects.get",
-                },
-            )
+            sources = check_sources(self._app)
+            calls = project_calls(sources, name)
+            asked = {fact: calls[fact] for fact in ("project", "services", "billing")}
+            probes: Probes = {
+                **{fact: partial(_ask, call) for fact, call in asked.items()},
+                "permissions": lambda: Known(sources.projects.test_permissions(name, NEEDED_PERMISSIONS)),
+            }
+            answers = self._run(probes, {fact: call.permission for fact, call in asked.items()})
         except TpuctlError as error:
             return replace(found, skip_reason=error.message)
         settings = value_or_none(self._check_settings) or CheckSettings()
@@ -319,14 +299,205 @@ class EnvironmentProbe:
 
     def _project(self) -> Fact[str]:
         """Return the project of the settings, Absent if none is set."""
-        if self._values is None:
+        if not isinstance(self._settings, Known):
             return Unknown("the settings cannot be read")
         if self._values["project"] is None and value_or_none(fact_of(lambda: self._app.is_sandbox)) is False:
             return Absent()
         return fact_of(lambda: self._app.project)
 
 
+def _ask(call: ApiCall) -> Known[Any]:
+    return Known(call.send())
+
+
 def _trusted_settings(app: App) -> Settings:
     """Return the settings. Raises an error if they cannot be used, or if their file is not trusted."""
     app.require_trust()
     return app.settings
+
+
+GOOGLE_HOSTS = ("tpu.googleapis.com", "compute.googleapis.com", "storage.googleapis.com", "oauth2.googleapis.com")
+# The URL that the sandbox answers itself, by its name in findings: its http object has no socket.
+_SANDBOX_HOSTS = {"the sandbox": f"https://{GOOGLE_HOSTS[0]}/"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenCloud:
+    """The cloud that commands use, without credentials. No request is sent to a host that is not listed here.
+
+    `origins` are the hosts by name, each with a URL; there are none if the settings do not say which cloud is meant, or if the
+    chosen sandbox cannot be opened. `clock` is compared with theirs. `load` returns the credentials, and `request` the
+    transport for them; None if no account is needed.
+    """
+
+    clock: Clock
+    endpoint: Fact[ApiEndpoint]
+    is_sandbox: bool = False
+    origins: Mapping[str, str] = field(default_factory=dict)
+    http: Callable[[], Any] = lambda: None
+    load: Callable[[], Any] | None = None
+    request: Callable[[], Any] = lambda: None
+    sandbox_failure: AccessFailure | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Return whether calls stay on this machine, so that no account is needed."""
+        endpoint = value_or_none(self.endpoint)
+        return self.is_sandbox or (endpoint is not None and endpoint.is_loopback)
+
+
+def choose_cloud(app: App, settings: Fact[Settings], transport: TransportOptions) -> ChosenCloud:
+    """Return the chosen cloud. It has no hosts as long as the sandbox may be meant but cannot be used."""
+    clock = app.invocation.clock or SystemClock()
+    if not isinstance(settings, Known):
+        return ChosenCloud(clock=clock, endpoint=Unknown("the settings are invalid"))
+    is_sandbox = fact_of(lambda: app.is_sandbox)
+    if not isinstance(is_sandbox, Known):
+        return ChosenCloud(clock=clock, endpoint=Unknown(is_sandbox.reason))
+    if is_sandbox.value:
+        return _choose_sandbox(app, clock)
+    text = settings.value.text("endpoint")
+    endpoint = fact_of(lambda: ApiEndpoint.parse(text)) if text else Absent()
+    if isinstance(endpoint, Unknown):
+        return ChosenCloud(clock=clock, endpoint=endpoint)
+    cloud = ChosenCloud(
+        clock=clock,
+        endpoint=endpoint,
+        origins=_host_origins(value_or_none(endpoint)),
+        # Without an account, so that no project is billed.
+        http=lambda: Http(replace(transport, quota_project=None)),
+        load=lambda: load_credentials(app, gcloud_token=lambda: _gcloud_token(app.invocation.environ)),
+        request=lambda: AuthRequest(transport),
+    )
+    return replace(cloud, load=None) if cloud.is_local else cloud
+
+
+def _choose_sandbox(app: App, real_clock: Clock) -> ChosenCloud:
+    try:
+        http, _ = http_access(app)
+        # A damaged sandbox may open without an error, so its state is read once.
+        read_status(app.sandbox)
+        return ChosenCloud(clock=app.clock, endpoint=Absent(), is_sandbox=True, origins=_SANDBOX_HOSTS, http=http)
+    except SandboxStateError as error:
+        failure = AccessFailure.of(error)
+        return ChosenCloud(clock=real_clock, endpoint=Absent(), is_sandbox=True, sandbox_failure=failure)
+    except TpuctlError as error:
+        return ChosenCloud(clock=real_clock, is_sandbox=True, endpoint=Unknown(error.message))
+
+
+def _host_origins(endpoint: ApiEndpoint | None) -> dict[str, str]:
+    """Return the hosts that commands call, of Google or of another endpoint, each with a URL for a request."""
+    google = {name: f"https://{name}/" for name in GOOGLE_HOSTS}
+    if endpoint is None:
+        return google
+    own = {f"{endpoint.host}:{endpoint.port}": endpoint.url()}
+    return own if endpoint.is_loopback else {**own, GOOGLE_HOSTS[3]: google[GOOGLE_HOSTS[3]]}
+
+
+def _gcloud_token(environ: Mapping[str, str]) -> str:
+    """Return gcloud's token. Without a login gcloud is not started: it takes a second, and creates its folder."""
+    if find_program("gcloud", environ) and not gcloud_may_have_login(environ):
+        raise CredentialsError("gcloud is not logged in", hint="run `gcloud auth login`")
+    return gcloud_access_token(environ)
+
+
+# A `Date` header has no fractions of a second.
+_HALF = timedelta(seconds=0.5)
+
+
+def resolve_host(host: str) -> Fact[tuple[str, ...]]:
+    """Return the addresses of a host, each once."""
+    name, _, port = host.partition(":")
+    try:
+        found = socket.getaddrinfo(name, int(port or 443), type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        return Unknown((getattr(error, "strerror", None) or str(error)).lower())
+    return Known(tuple(dict.fromkeys(str(entry[4][0]) for entry in found)))
+
+
+def probe_host(cloud: ChosenCloud, url: str) -> Fact[HostAnswer]:
+    """Send a request without credentials to a host of the cloud, and return its answer; any status is fine."""
+    http, real = cloud.http(), SystemClock()
+    began, asked = real.monotonic(), cloud.clock.now()
+    try:
+        response, _ = http.request(url, method="GET")
+    except TransportError as error:
+        return Unknown(str(error))
+    except OSError as error:
+        return Unknown(str(error).lower())
+    finally:
+        http.close()
+    answered = cloud.clock.now()
+    date, ours = parse_http_date(response.get("date")), asked + (answered - asked) / 2
+    ahead = None if date is None else date + _HALF - ours
+    return Known(HostAnswer(real.monotonic() - began, ahead))
+
+
+CREDENTIALS_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
+# The token is sent in the body, which no proxy logs [documentation: tokeninfo].
+_TOKEN_INFO_URL = "https://oauth2.googleapis.com/tokeninfo"  # noqa: S105  # an address
+_TOKEN_INFO = Shape("oauth2.v2 Tokeninfo", {"scope": str, "email": str})
+
+
+def read_credential_file(environ: Mapping[str, str]) -> Fact[CredentialFile]:
+    """Return the contents of the credentials file, without secrets. Absent if there is no file and no variable names one."""
+    source = CREDENTIALS_VARIABLE if environ.get(CREDENTIALS_VARIABLE) else None
+    path = adc_path(environ)
+    text = read_text_fact(path)
+    if isinstance(text, Absent):
+        return Unknown(f"there is no `{path}`") if source else text
+    if isinstance(text, Unknown):
+        return Unknown(f"`{path}`: {text.reason}")
+    try:
+        about = parse_json(text.value)
+    except ShapeError:
+        about = None
+    texts = {name: value for name, value in about.items() if isinstance(value, str)} if isinstance(about, dict) else {}
+    if "type" not in texts:
+        return Unknown(f"`{path}` contains no credentials")
+    account = texts.get("client_email") or texts.get("account")
+    quota_project = texts.get("quota_project_id")
+    return Known(CredentialFile(path_status(path), texts["type"], source, account or None, quota_project or None))
+
+
+def fetch_token(load: Callable[[], Any], make_request: Callable[[], Any]) -> AccessToken | AccessFailure:
+    """Fetch a token and ask Google for its properties. The token is not kept.
+
+    Raises `ServiceUnavailableError` if the network fails.
+    """
+    from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415  # 20 ms
+
+    try:
+        credentials, request = load(), make_request()
+        try:
+            if not credentials.valid:
+                credentials.refresh(request)
+            return _describe_token(credentials, request)
+        finally:
+            request.close()
+    except CredentialsError as error:
+        return AccessFailure.of(error)
+    except GoogleAuthError as error:
+        failure = credential_error(error)
+        if isinstance(failure, TransportError):
+            raise translate(failure) from error
+        return AccessFailure.of(failure)
+
+
+def _describe_token(credentials: Any, request: Any) -> AccessToken:  # google-auth ships no types
+    about: Mapping[str, Any] = {}
+    with suppress(Exception):  # without the answer the properties are unknown, but the token is valid
+        answer = request(
+            _TOKEN_INFO_URL,
+            method="POST",
+            body=urlencode({"access_token": str(credentials.token)}).encode(),
+            headers={"content-type": "application/x-www-form-urlencoded"},
+        )
+        if answer.status == 200:
+            about = _TOKEN_INFO.read(parse_json(answer.data))
+    scopes, expiry = str(about.get("scope") or "").split(), credentials.expiry
+    return AccessToken(
+        account=account_of(credentials, request) or about.get("email"),
+        scopes=frozenset(scopes) if scopes else None,
+        expires=expiry.replace(tzinfo=UTC) if expiry else None,
+    )

@@ -7,29 +7,21 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tpuctl.check.facts import Fact, Known, Unknown
 from tpuctl.check.findings import CheckRule, Level, Remedy, RuleResult, check_rule
 
 if TYPE_CHECKING:
-    from tpuctl.doctor.doctor_facts import AllWorkersFacts, EnvironmentFacts, WorkerReport
+    from tpuctl.doctor.doctor_facts import AllWorkersFacts, EnvironmentFacts, NodeFacts, WorkerReport
     from tpuctl.models.node import Node
-
-
-class AboutNode(Protocol):
-    """Facts about a node."""
-
-    @property
-    def node(self) -> Node:
-        """The node."""
 
 
 T = TypeVar("T")
 HashableT = TypeVar("HashableT")
-NodeFactsT = TypeVar("NodeFactsT", bound=AboutNode)
+NodeFactsT = TypeVar("NodeFactsT", "NodeFacts", "AllWorkersFacts")
 Judge = Callable[[T], Iterable["Verdict"]]
 
 
@@ -71,23 +63,19 @@ class Measure:
     shown: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What a rule says about one subject. `{}` in the text is replaced by the measure, for several workers by its range."""
+@dataclass(frozen=True, slots=True)
+class Verdict(RuleResult):
+    """What a rule says; without a subject it is about that of the rule, about the node or about a worker.
 
-    level: Level
-    text: str
-    remedies: tuple[Remedy, ...] = ()
-    why: str | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    subject: str = ""
+    `{}` in the text is replaced by the measure, for several workers by its range.
+    """
+
     measure: Measure | None = None
-    is_passing: bool = False
 
 
 def verdict(level: Level, text: str, *remedies: Remedy, **others: Any) -> Verdict:
     """Return a verdict; `others` are its further fields by name."""
-    return Verdict(level=level, text=text, remedies=remedies, **others)
+    return Verdict(level=level, text=text, remedies=remedies, **{"subject": "", **others})
 
 
 ok, note, warning, error, unknown = (
@@ -106,7 +94,7 @@ def environment_rule(
     """Make a rule about this machine. Its subject is `subject`, unless a verdict has its own."""
 
     def decorate(judge: Judge[EnvironmentFacts]) -> CheckRule[EnvironmentFacts]:
-        rule = wraps(judge)(lambda facts: (_result(one, one.subject or subject) for one in judge(facts)))
+        rule = wraps(judge)(lambda facts: (replace(one, subject=one.subject or subject) for one in judge(facts)))
         return check_rule(id_, title)(rule)
 
     return decorate
@@ -116,8 +104,9 @@ def node_rule(id_: str, title: str) -> Callable[[Judge[NodeFactsT]], CheckRule[N
     """Make a rule about a node. Its subject is the node, unless a verdict has its own."""
 
     def results(judge: Judge[NodeFactsT], facts: NodeFactsT) -> Iterator[RuleResult]:
-        name = facts.node.name.node_id
-        return (_result(one, one.subject or name, facts.node) for one in judge(facts))
+        for one in judge(facts):
+            subject = one.subject or facts.node.name.node_id
+            yield replace(one, subject=subject, remedies=_remedies(one, facts.node))
 
     return lambda judge: check_rule(id_, title)(wraps(judge)(lambda facts: results(judge, facts)))
 
@@ -200,24 +189,15 @@ def _merge(verdicts: Iterable[tuple[int, Verdict]], node: Node) -> Iterator[Rule
         first = next(iter(group.values()))
         measures = sorted((one.measure for one in group.values() if one.measure), key=lambda measure: measure.number)
         shown = dict.fromkeys(measure.shown for measure in (*measures[:1], *measures[-1:]))
-        whole = replace(
+        yield replace(
             first,
+            subject=workers_text(group),
             text=first.text.replace("{}", " to ".join(shown)),
+            remedies=_remedies(first, node, group),
             facts={"workers": list(group), "seen": [dict(one.facts) for one in group.values()]},
             is_passing=any(one.is_passing for one in group.values()),
         )
-        yield _result(whole, workers_text(group), node, group)
 
 
-def _result(one: Verdict, subject: str, node: Node | None = None, workers: Iterable[int] = ()) -> RuleResult:
-    return RuleResult(
-        level=one.level,
-        subject=subject,
-        text=one.text,
-        why=one.why,
-        remedies=tuple(
-            remedy.on(node, workers) if node and isinstance(remedy, NodeRemedy) else remedy for remedy in one.remedies
-        ),
-        facts=one.facts,
-        is_passing=one.is_passing,
-    )
+def _remedies(one: Verdict, node: Node, workers: Iterable[int] = ()) -> tuple[Remedy, ...]:
+    return tuple(remedy.on(node, workers) if isinstance(remedy, NodeRemedy) else remedy for remedy in one.remedies)

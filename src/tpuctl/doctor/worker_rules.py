@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpuctl.check.facts import Absent, Known, Unknown
 from tpuctl.check.findings import Level, Remedy
@@ -35,7 +35,7 @@ from tpuctl.durations import format_duration
 from tpuctl.nodes.conditions import StartupState, promised_chips
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from tpuctl.doctor.doctor_facts import (
         AllWorkersFacts,
@@ -269,28 +269,21 @@ def check_disk_space(disks: tuple[FileSystemUsage, ...], report: WorkerReport, _
     The boot disk has about 100 GB and cannot be resized [observed: users' reports].
     """
     logs = report.logs.value if isinstance(report.logs, Known) else None
+    has_large_log = logs is not None and logs.path == _LIBTPU_LOG_FOLDER and logs.size >= _LOGS_WORTH_REMOVING
+    remove = run_there("remove libtpu's logs, when no training runs", "sudo", "rm", "-rf", _LIBTPU_LOG_FOLDER)
+    resize = Remedy("the boot disk cannot be resized: create the node with `--data-disk` for large files")
     for disk in disks:
-        facts = {"mount": disk.mount, "usedPercent": disk.used, "availableBytes": disk.available}
-        if disk.used < _FULL:
-            yield ok(f"`{disk.mount}` has enough space", facts=facts)
-            continue
-        remedies: list[Remedy] = []
-        if logs and logs.path == _LIBTPU_LOG_FOLDER and logs.size >= _LOGS_WORTH_REMOVING:
-            remove = "remove libtpu's logs, when no training runs"
-            remedies.append(run_there(remove, "sudo", "rm", "-rf", _LIBTPU_LOG_FOLDER))
         shell = f"sudo du -xh --max-depth=3 {shlex.quote(disk.mount)} 2>/dev/null | sort -h | tail -n 20"
-        find = "find what uses the space: often pip's cache, docker images and old checkpoints"
-        remedies.append(run_there(find, shell))
-        if disk.mount == "/":
-            resize = "the boot disk cannot be resized: create the node with `--data-disk` for large files"
-            remedies.append(Remedy(resize))
-        yield verdict(
-            Level.ERROR if disk.used >= _TOO_FULL else Level.WARNING,
+        find = run_there("find what uses the space: often pip's cache, docker images and old checkpoints", shell)
+        yield _judge_usage(
+            disk.used,
+            f"`{disk.mount}` has enough space",
             f"`{disk.mount}` is {{}} full",
-            *remedies,
+            *((remove,) if has_large_log else ()),
+            find,
+            *((resize,) if disk.mount == "/" else ()),
             why="with a full disk, checkpoints, compilation caches and logins fail, often with misleading errors",
-            measure=Measure(disk.used, f"{disk.used} %"),
-            facts=facts,
+            facts={"mount": disk.mount, "usedPercent": disk.used, "availableBytes": disk.available},
         )
 
 
@@ -298,21 +291,24 @@ def check_disk_space(disks: tuple[FileSystemUsage, ...], report: WorkerReport, _
 def check_inodes(disks: tuple[FileSystemUsage, ...], *_: object) -> Iterator[Verdict]:
     """Check the inodes of the same disks, with the same limits: without free inodes no file can be created."""
     for disk in disks:
-        facts = {"mount": disk.mount, "usedPercent": disk.inodes}
         if disk.inodes is None:
             continue
-        if disk.inodes < _FULL:
-            yield ok(f"`{disk.mount}` has enough inodes", facts=facts)
-            continue
         shell = f"sudo du -x --inodes --max-depth=3 {shlex.quote(disk.mount)} 2>/dev/null | sort -n | tail -n 20"
-        yield verdict(
-            Level.ERROR if disk.inodes >= _TOO_FULL else Level.WARNING,
+        yield _judge_usage(
+            disk.inodes,
+            f"`{disk.mount}` has enough inodes",
             f"{{}} of the inodes of `{disk.mount}` are used",
             run_there("find the many small files", shell),
             why="without free inodes no file can be created, and the error is `No space left on device`",
-            measure=Measure(disk.inodes, f"{disk.inodes} %"),
-            facts=facts,
+            facts={"mount": disk.mount, "usedPercent": disk.inodes},
         )
+
+
+def _judge_usage(used: int, enough: str, full: str, *remedies: Remedy, why: str, facts: Mapping[str, Any]) -> Verdict:
+    if used < _FULL:
+        return ok(enough, facts=facts)
+    level = Level.ERROR if used >= _TOO_FULL else Level.WARNING
+    return verdict(level, full, *remedies, why=why, measure=Measure(used, f"{used} %"), facts=facts)
 
 
 @worker_rule("TPU971", "memory of the workers", lambda report: report.memory, "the memory could not be read")

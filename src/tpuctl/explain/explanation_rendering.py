@@ -52,13 +52,12 @@ def explanation_to_json(explanation: Explanation) -> dict[str, Any]:
 def explanation_rows(explanation: Explanation) -> Iterator[tuple[Cell, ...]]:
     """Yield one complete row for each verdict, for a pipe: the log of a CI job may be all that a user has."""
     for one in explanation.conclusions:
-        first = one.sighting.first
+        first, message = one.sighting.first, one.sighting.message
         words = (
-            *(one.id, str(one.sighting.message.action), str(one.sighting.message.where), str(one.confidence)),
-            *(one.symptom_of or "", str(first.line or ""), str(one.sighting.count), first_failed_worker(one) or ""),
-            *(one.meaning, "; ".join(one.remedy)),
+            *(one.id, message.action, message.where, one.confidence, one.symptom_of or "", first.line or ""),
+            *(one.sighting.count, first_failed_worker(one) or "", one.meaning, "; ".join(one.remedy)),
         )
-        yield tuple(map(Cell, words))
+        yield tuple(Cell(str(word)) for word in words)
 
 
 def render_explanation(explanation: Explanation, *, width: int, colored: bool) -> Iterator[str]:
@@ -107,45 +106,47 @@ def first_failed_worker(conclusion: Conclusion) -> str | None:
 
 
 def _render_cause(conclusion: Conclusion, *, width: int, colored: bool) -> Iterator[str]:
-    sighting = conclusion.sighting
-    sure = "" if conclusion.confidence is Confidence.HIGH else f"  ({conclusion.confidence} confidence)"
-    style = _STYLES[conclusion.confidence]
-    yield (
-        styled(conclusion.id, style, colored=colored)
-        + styled(f"  {_where_met(conclusion)}", "bold", colored=colored)
-        + sure
-    )
-    yield from wrap_text(conclusion.meaning, first="  ", rest="  ", width=width)
+    sighting, confidence = conclusion.sighting, conclusion.confidence
+    head = styled(conclusion.id, _STYLES[confidence], colored=colored)
+    head += styled(f"  {_where_met(conclusion)}", "bold", colored=colored)
+    yield head if confidence is Confidence.HIGH else f"{head}  ({confidence} confidence)"
+    yield from _hang("  ", conclusion.meaning, width)
     if conclusion.why:
-        yield from wrap_text(conclusion.why, first="  why: ", rest="       ", width=width)
+        yield from _hang("  why: ", conclusion.why, width)
     if repeats := _repeats(sighting):
         yield f"  {repeats}"
     if len(sighting.workers) > 1:
         worker = first_failed_worker(conclusion)
         others = [other for other in sighting.workers if other != worker]
         more = f" and {len(others) - _MAX_WORKERS_NAMED} more" if len(others) > _MAX_WORKERS_NAMED else ""
-        text = f"first on {_worker(worker)}, then on {', '.join(others[:_MAX_WORKERS_NAMED])}{more}"
-        yield from wrap_text(text, first="  ", rest="  ", width=width)
+        named = ", ".join(others[:_MAX_WORKERS_NAMED])
+        yield from _hang("  ", f"first on {_worker(worker)}, then on {named}{more}", width)
     if sighting.first.line:
         evidence = f"{_numbered(sighting.first)} │ {_text(sighting.first)}"
         for line in wrap_text(evidence, first="  ", rest="    ", width=width):
             yield styled(line, "dim", colored=colored)
     for line in conclusion.remedy:
-        yield from wrap_text(line, first="  → ", rest="    ", width=width)
+        yield from _hang("  → ", line, width)
     if topics := sighting.message.topics:
-        commands = ", ".join(f"`tpuctl explain --topic {topic}`" for topic in topics)
-        yield from wrap_text(f"more: {commands}", first="  ", rest="  ", width=width)
+        yield from _hang("  ", f"more: {_topic_commands(topics)}", width)
 
 
 def _render_symptom(conclusion: Conclusion, *, width: int, colored: bool) -> Iterator[str]:
-    sighting = conclusion.sighting
     head = styled(f"  symptom: {conclusion.id}", "yellow", colored=colored)
-    repeats = _repeats(sighting)
-    yield f"{head}  {_where_met(conclusion)}" + (f"  {repeats}" if repeats else "")
-    yield from wrap_text(conclusion.meaning, first="    ", rest="    ", width=width)
+    yield "  ".join(filter(None, (head, _where_met(conclusion), _repeats(conclusion.sighting))))
+    yield from _hang("    ", conclusion.meaning, width)
     # An uncertain cause must not hide the remedy of the symptom.
     for line in conclusion.remedy if conclusion.confidence is not Confidence.HIGH else ():
-        yield from wrap_text(line, first="    → ", rest="      ", width=width)
+        yield from _hang("    → ", line, width)
+
+
+def _hang(first: str, text: str, width: int) -> Iterator[str]:
+    """Yield a text whose further lines are indented as far as the first."""
+    return wrap_text(text, first=first, rest=" " * len(first), width=width)
+
+
+def _topic_commands(topics: Sequence[str]) -> str:
+    return ", ".join(f"`tpuctl explain --topic {topic}`" for topic in topics)
 
 
 def _where_met(conclusion: Conclusion) -> str:
@@ -239,27 +240,23 @@ def render_entry(entry: IdEntry, *, width: int, colored: bool) -> Iterator[str]:
     """Yield what an id means, its usual causes, and what to do."""
     title = f"  {entry.title}" if entry.title else ""
     yield styled(entry.id, "bold", colored=colored) + title
-    yield from wrap_text(entry.meaning, first="  ", rest="  ", width=width)
+    yield from _hang("  ", entry.meaning, width)
     for cause in entry.causes:
-        yield from wrap_text(cause, first="  cause: ", rest="         ", width=width)
+        yield from _hang("  cause: ", cause, width)
     for line in entry.remedy:
-        yield from wrap_text(line, first="  → ", rest="    ", width=width)
-    details: list[tuple[str, str]] = []
+        yield from _hang("  → ", line, width)
     message = entry.message
-    if message is not None:
-        details.append(("kind of remedy", str(message.action)))
-        if message.check_first is not None:
-            details.append(("check first", str(message.check_first).replace("-", " ")))
-        if message.topics:
-            details.append(("more", ", ".join(f"`tpuctl explain --topic {topic}`" for topic in message.topics)))
-    if entry.exit_code is not None:
-        details.append(("exit code", str(entry.exit_code)))
-    if entry.related:
-        details.append(("see also", _listed(entry.related)))
-    if message is not None:
-        details.append(("source", message.source))
-    for label, text in details:
-        yield from wrap_text(f"{label}: {text}", first="  ", rest="    ", width=width)
+    details = {
+        "kind of remedy": str(message.action) if message else "",
+        "check first": str(message.check_first or "").replace("-", " ") if message else "",
+        "more": _topic_commands(message.topics) if message else "",
+        "exit code": "" if entry.exit_code is None else str(entry.exit_code),
+        "see also": _listed(entry.related),
+        "source": message.source if message else "",
+    }
+    for label, text in details.items():
+        if text:
+            yield from wrap_text(f"{label}: {text}", first="  ", rest="    ", width=width)
 
 
 def entry_to_json(entry: IdEntry) -> dict[str, Any]:
@@ -287,10 +284,10 @@ def render_topic(topic: Topic, about: Sequence[Message], *, width: int, colored:
     """Yield the advice on a topic, and the messages that name it."""
     yield styled(topic.id, "bold", colored=colored) + f"  {topic.title}"
     for paragraph in topic.text:
-        yield from wrap_text(paragraph, first="  ", rest="  ", width=width)
+        yield from _hang("  ", paragraph, width)
         yield ""
     for line in topic.advice:
-        yield from wrap_text(line, first="  → ", rest="    ", width=width)
+        yield from _hang("  → ", line, width)
     for command in topic.commands:
         yield "      " + styled(escape_unprintable(command), "cyan", colored=colored)
     if topic.see:

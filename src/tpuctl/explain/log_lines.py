@@ -65,7 +65,7 @@ def snapshot(state: StateT) -> StateT:
         known = {key: snapshot(value) for key, value in known.items()}
     elif is_dataclass(known) and not known.__dataclass_params__.frozen:  # type: ignore[union-attr]  # not in its stubs
         known = replace(known, **{each.name: snapshot(getattr(known, each.name)) for each in fields(known)})  # type: ignore[type-var]
-    elif isinstance(known, list | set | codecs.IncrementalDecoder):
+    elif isinstance(known, list | set | bytearray | codecs.IncrementalDecoder):
         known = copy.copy(known)
     return known  # type: ignore[no-any-return]  # of the same type
 
@@ -133,9 +133,7 @@ class LineSplitter:
     controls: int = 0
     nuls: int = 0
     start: bytes = b""
-    _parts: list[bytes] = field(default_factory=list)
-    _waiting: int = 0
-    _enough: int = BLOCK_SIZE
+    _waiting: bytearray = field(default_factory=bytearray)
     _decoder: codecs.IncrementalDecoder | None = None
     _is_begun: bool = False
     _is_inside: bool = False
@@ -153,25 +151,19 @@ class LineSplitter:
     def feed(self, data: bytes, *, is_last: bool = False) -> Iterator[LogLines]:
         """Yield the lines of each complete block; with `is_last` all remaining lines."""
         self.size += len(data)
-        if len(self.start) < 64:
-            self.start += data[: 64 - len(self.start)]
-        data = self._decode(data, is_last=is_last)
-        self._parts.append(data)
-        self._waiting += len(data)
-        if self._waiting < self._enough and not is_last:
-            return
-        data, offset = b"".join(self._parts), 0
-        while end := _block_end(data, offset, is_last=is_last):
-            yield self._split(data[offset:end])
+        self.start += data[: max(0, 64 - len(self.start))]
+        text = self._decode(data, is_last=is_last)  # may take back what waits
+        self._waiting += text
+        offset = 0
+        while end := _block_end(self._waiting, offset, is_last=is_last):
+            yield self._split(bytes(self._waiting[offset:end]))
             offset = end
-        self._parts, self._waiting = [data[offset:]], len(data) - offset
-        self._enough = self._waiting + BLOCK_SIZE if self._waiting >= BLOCK_SIZE else BLOCK_SIZE
+        del self._waiting[:offset]
 
     def _decode(self, data: bytes, *, is_last: bool) -> bytes:
         """Return the bytes as UTF-8 if the log begins with the byte order mark of another encoding."""
         if not self._is_begun:
-            data = b"".join(self._parts) + data
-            self._parts, self._waiting = [], 0
+            data, self._waiting = bytes(self._waiting) + data, bytearray()
             if len(data) < _MAX_BYTE_ORDER_MARK and not is_last:
                 return data
             self._is_begun = True
@@ -202,7 +194,7 @@ class LineSplitter:
         return lines.without_carriage_returns() if b"\r" in block else lines
 
 
-def _block_end(data: bytes, offset: int, *, is_last: bool) -> int:
+def _block_end(data: bytearray, offset: int, *, is_last: bool) -> int:
     """Return where the next block ends, 0 if that is unknown yet."""
     left = len(data) - offset
     if left < BLOCK_SIZE:
@@ -693,9 +685,8 @@ class ParsedLine(NamedTuple):
 def parse_line(lines: LogLines, index: int, *, counted: bool) -> ParsedLine:
     """Return one parsed line."""
     raw, origin = lines.texts[index], lines.origins[index]
-    header = (
-        NO_HEADER if origin is not None and origin.is_glued else parse_header(raw, counted=counted and origin is None)
-    )
+    is_glued = origin is not None and origin.is_glued
+    header = NO_HEADER if is_glued else parse_header(raw, counted=counted and origin is None)
     text = raw.decode("utf-8", "replace")
     body = text[header.end :]
     return ParsedLine(
@@ -711,20 +702,15 @@ class PatternMatch(NamedTuple):
     end: tuple[int, int]
 
 
-@dataclass(slots=True)
 class SearchWindow:
     """Rows joined by spaces; rows that may be wrapped in the middle of a word are joined without a space as well."""
 
-    rows: Sequence[ParsedLine]
-    _spaced: _JoinedText = field(init=False)
-    _wrapped: _JoinedText | None = field(init=False)
-    _taken: bytearray = field(init=False)
-
-    def __post_init__(self) -> None:
-        glued = [row.origin is not None and row.origin.is_glued for row in self.rows]
-        self._spaced = _join_rows(self.rows, glued)
-        cut = _find_wrapped_rows(self.rows)
-        self._wrapped = _join_rows(self.rows, [a or b for a, b in zip(glued, cut, strict=True)]) if any(cut) else None
+    def __init__(self, rows: Sequence[ParsedLine]) -> None:
+        self.rows = rows
+        glued = [row.origin is not None and row.origin.is_glued for row in rows]
+        wrapped = [a or b for a, b in zip(glued, _find_wrapped_rows(rows), strict=True)]
+        self._spaced = _JoinedText(rows, glued)
+        self._texts = [self._spaced] if wrapped == glued else [_JoinedText(rows, wrapped), self._spaced]
         self._taken = bytearray(len(self._spaced.text) + 1)
 
     def take_until(self, row: int, column: int) -> None:
@@ -734,94 +720,72 @@ class SearchWindow:
 
     def search(self, pattern: re.Pattern[str]) -> Iterator[PatternMatch]:
         """Yield all matches that do not overlap an earlier match, and mark them as taken."""
-        spaced, wrapped, taken = self._spaced, self._wrapped, self._taken
-        if wrapped is not None:
-            for match in _iter_matches(pattern, wrapped.text):
-                if not wrapped.crosses(*match.span()):
+        starts, taken = self._spaced.starts, self._taken
+        for text in self._texts:
+            for match in _iter_matches(pattern, text.text):
+                if not match[0] or (text is not self._spaced and not text.has_seam(*match.span())):
                     continue
-                found = wrapped.found(match)
-                start = spaced.starts[found.start[0]] + found.start[1]
-                end = spaced.starts[found.end[0]] + found.end[1] + 1
+                found = text.found(match)
+                start, end = starts[found.start[0]] + found.start[1], starts[found.end[0]] + found.end[1] + 1
                 if taken.find(1, start, end) < 0:
                     taken[start:end] = b"\1" * (end - start)
                     yield found
-        for match in _iter_matches(pattern, spaced.text):
-            start, end = match.span()
-            if end > start and taken.find(1, start, end) < 0:
-                taken[start:end] = b"\1" * (end - start)
-                yield spaced.found(match)
 
     def following(self, found: PatternMatch, behind: Sequence[ParsedLine]) -> str:
         """Return the text from the start of a match, with line ends except in the middle of words."""
-        rows = [*self.rows, *behind]
         row, column = found.start
-        parts = [rows[row].text[column:]]
-        cut = _find_wrapped_rows(rows[row:])
-        for index, one in enumerate(rows[row + 1 :], 1):
-            parts.append(("" if cut[index] else "\n") + one.text)
-        return "".join(parts)[:_MAX_FOLLOWING]
+        rows = [*self.rows, *behind][row:]
+        is_wrapped = _find_wrapped_rows(rows)
+        parts = [("" if is_wrapped[index] else "\n") + one.text for index, one in enumerate(rows)]
+        return "".join([rows[0].text[column:], *parts[1:]])[:_MAX_FOLLOWING]
 
 
-@dataclass(frozen=True, slots=True)
 class _JoinedText:
-    """The text of joined rows."""
+    """The text of joined rows; a glued row follows without a space. Empty rows add no text."""
 
-    text: str
-    starts: list[int]  # of each row
-    seams: list[int]  # starts of rows that are joined without a space
+    def __init__(self, rows: Sequence[ParsedLine], glued: Sequence[bool]) -> None:
+        parts: list[str] = []
+        self.starts: list[int] = []  # of each row
+        self._seams: list[int] = []  # starts of glued rows
+        offset = 0
+        for row, is_glued in zip(rows, glued, strict=True):
+            if row.text and offset:
+                if is_glued:
+                    self._seams.append(offset)
+                else:
+                    parts.append(" ")
+                    offset += 1
+            self.starts.append(offset)
+            parts.append(row.text)
+            offset += len(row.text)
+        self.text = "".join(parts)
 
     def found(self, match: re.Match[str]) -> PatternMatch:
+        """Return a match with the rows where it starts and ends."""
         starts, (start, end) = self.starts, match.span()
         first = bisect_right(starts, start) - 1
         last = bisect_right(starts, end - 1, first) - 1
         return PatternMatch(match, (first, start - starts[first]), (last, end - 1 - starts[last]))
 
-    def crosses(self, start: int, end: int) -> bool:
-        index = bisect_right(self.seams, start)
-        return index < len(self.seams) and self.seams[index] < end
-
-
-def _join_rows(rows: Sequence[ParsedLine], glued: Sequence[bool]) -> _JoinedText:
-    """Join rows; a glued row follows without a space. Empty rows add no text."""
-    parts: list[str] = []
-    starts: list[int] = []
-    seams: list[int] = []
-    offset = 0
-    for row, is_glued in zip(rows, glued, strict=True):
-        text = row.text
-        if text and offset:
-            if is_glued:
-                seams.append(offset)
-            else:
-                parts.append(" ")
-                offset += 1
-        starts.append(offset)
-        parts.append(text)
-        offset += len(text)
-    return _JoinedText("".join(parts), starts, seams)
+    def has_seam(self, start: int, end: int) -> bool:
+        """Tell whether a glued row starts in this part of the text."""
+        index = bisect_right(self._seams, start)
+        return index < len(self._seams) and self._seams[index] < end
 
 
 def _find_wrapped_rows(rows: Sequence[ParsedLine]) -> list[bool]:
     """Tell for each row whether it may continue a word: the row before it is as wide as any of its neighbours."""
     widths = [len(row.raw) for row in rows]
-    cut = [False] * len(rows)
-    widest = max(widths, default=0)
-    if widest < _MIN_TERMINAL_WIDTH:
-        return cut
+    found = [False] * len(rows)
     for index in range(1, len(rows)):
-        width = widths[index - 1]
-        if (
-            width < _MIN_TERMINAL_WIDTH
-            or rows[index].origin is not None
-            or rows[index].is_indented
-            or not rows[index].text
-        ):
-            continue
-        if rows[index - 1].raw[-1:].isspace() or widths[index] > width:
-            continue
-        if width == widest or width >= max(widths[max(0, index - _NEIGHBOUR_ROWS) : index + _NEIGHBOUR_ROWS]):
-            cut[index] = True
-    return cut
+        width, before, row = widths[index - 1], rows[index - 1], rows[index]
+        is_full = width >= _MIN_TERMINAL_WIDTH and not before.raw[-1:].isspace()
+        may_continue = row.text and not row.is_indented and row.origin is None and widths[index] <= width
+        found[index] = bool(
+            (is_full and may_continue)
+            and width >= max(widths[max(0, index - _NEIGHBOUR_ROWS) : index + _NEIGHBOUR_ROWS])
+        )
+    return found
 
 
 def _iter_matches(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:

@@ -80,11 +80,9 @@ def without_headers(lines: Sequence[bytes]) -> bytes:
     return ANY_HEADER.sub(b"\n", b"\n".join([b"", *lines]))[1:]
 
 
-@dataclass(frozen=True, slots=True)
-class AnchorLiteral:
-    """The letters of an anchor, and the words that a text must have to contain it."""
+class NeededWords(NamedTuple):
+    """Words that a text must have to contain a literal."""
 
-    letters: bytes
     inner: frozenset[bytes]  # whole words
     edges: frozenset[bytes]  # the end of the first and the beginning of the last word; of a single word any part
 
@@ -93,12 +91,12 @@ class AnchorLiteral:
 class AnchorIndex:
     """The literals to search for, and the messages of each, by their index in the order of all messages."""
 
-    loose: Sequence[AnchorLiteral]
-    exact: Sequence[bytes]  # literals that need their digits or signs: searched for in `squeezed` text
+    loose: Mapping[bytes, NeededWords]  # by the letters of the literals
+    exact: Sequence[bytes]  # literals that need their digits or signs: searched for in text without white space
     owners: Mapping[bytes, frozenset[int]]
 
     def found(self, text: bytes) -> tuple[list[bytes], bytes]:
-        """Return the literals in a text, in which `BREAK` separates unrelated parts; and the letters of the text."""
+        """Return the literals in a text, in which `TEXT_BREAK` separates unrelated parts; and the letters of the text."""
         flat = text.translate(_LOWER, _NO_LETTERS_OR_BREAKS)
         in_words = text.translate(_WORD_TABLE)
         # A word that a line end cuts in two counts as a whole word too.
@@ -107,50 +105,42 @@ class AnchorIndex:
         words = joined.union(in_words.split())
         all_words = b" ".join([b"", *words, b""])
         return [
-            literal.letters
-            for literal in self.loose
-            if literal.inner <= words and all(edge in all_words for edge in literal.edges) and literal.letters in flat
+            letters
+            for letters, (inner, edges) in self.loose.items()
+            if inner <= words and all(edge in all_words for edge in edges) and letters in flat
         ], flat
 
     def found_exactly(self, text: bytes) -> list[bytes]:
-        """Return the literals in a squeezed text."""
+        """Return the literals in a text without white space."""
         return [anchor for anchor in self.exact if anchor in text]
 
 
 def index_anchors(messages: Sequence[Message]) -> AnchorIndex:
     """Return the anchors of messages. A message without anchors is left out."""
     owners: dict[bytes, set[int]] = {}
-    literals: dict[bytes, AnchorLiteral] = {}
-    exact: set[bytes] = set()
+    needed: dict[bytes, NeededWords] = {}
     for index, message in enumerate(messages):
-        for anchor in message.anchors:
-            key = letters_only(anchor.encode())
-            if len(key) < _MIN_LETTERS:
-                key = without_whitespace(anchor.encode())
-                exact.add(key)
-            else:
-                words = anchor.encode().translate(_WORD_TABLE).split()
-                # The first and the last word may be a part of a longer one.
-                edges = frozenset((words[0] + b" ", b" " + words[-1]) if len(words) > 1 else words)
-                inner = frozenset(words[1:-1])
-                if same := literals.get(key):
-                    inner, edges = same.inner & inner, same.edges & edges
-                literals[key] = AnchorLiteral(key, inner, edges)
-            if key:
-                owners.setdefault(key, set()).add(index)
+        for anchor in map(str.encode, message.anchors):
+            letters = letters_only(anchor)
+            if len(letters) < _MIN_LETTERS:
+                owners.setdefault(without_whitespace(anchor), set()).add(index)
+                continue
+            owners.setdefault(letters, set()).add(index)
+            words = anchor.translate(_WORD_TABLE).split()
+            # The first and the last word may be a part of a longer one.
+            edges = (words[0] + b" ", b" " + words[-1]) if len(words) > 1 else words
+            known = needed.get(letters, NeededWords(frozenset(words), frozenset(edges)))
+            needed[letters] = NeededWords(known.inner & frozenset(words[1:-1]), known.edges & frozenset(edges))
     # An anchor that contains a shorter one is not searched for: the shorter one stands for it.
-    loose: list[AnchorLiteral] = []
-    for key, literal in sorted(literals.items(), key=lambda item: (len(item[0]), item[0])):
-        inside = next((shorter.letters for shorter in loose if shorter.letters in key), None)
+    loose: dict[bytes, NeededWords] = {}
+    for letters in sorted(needed, key=lambda letters: (len(letters), letters)):
+        inside = next((shorter for shorter in loose if shorter in letters), None)
         if inside is None:
-            loose.append(literal)
+            loose[letters] = needed[letters]
         else:
-            owners[inside] |= owners[key]
-    return AnchorIndex(
-        loose=loose,
-        exact=sorted(exact - {b""}),
-        owners={anchor: frozenset(indices) for anchor, indices in owners.items()},
-    )
+            owners[inside] |= owners[letters]
+    exact = sorted(owners.keys() - needed.keys())
+    return AnchorIndex(loose, exact, {anchor: frozenset(indices) for anchor, indices in owners.items()})
 
 
 # Lines of a block that are examined for workers, or numbers, before each line.

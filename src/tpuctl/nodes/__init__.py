@@ -9,8 +9,8 @@ another, and a run keeps no state that the next run would miss: the next run con
   (`ssh_workers.py`, `inspection.py`) only if their answers can change the decision.
 - decide: `decide.py`, with `repair.py`, `polling.py` and the values in `conditions.py`. Pure: policy, observed state and time
   go in, one frozen decision comes out. `plan.py` asks the same rules for `--dry-run`.
-- act: `actuator.py` sends one change: announce it in the lease (`lease.py`), write it to the journal, report it, check the
-  lease, send it. A deletion is not sent unless the journal has the spec (`JournalError`).
+- act: each change is announced in the lease (`lease.py`), written to the journal and reported, and the lease is checked right
+  before the request (`actuator.announced_change`). A deletion is not sent unless the journal has the spec (`JournalError`).
 - report: events go to `output.progress` and to hooks (`hooks.py`); a change of state is written to the journal first.
 - `actions.py` and `tear_down.py` have what single commands request; `locate.py` finds a node by name; `journal.py` and
   `journal_entries.py` are the memory between runs; `rendering.py` shows nodes and timelines; `key_authorization.py` makes
@@ -20,5 +20,5 @@ Deadlines: all calls of the loop end with the deadline of the wait and 5 s for o
 (`NodeReconciler.within_deadline`), by the clock of the cloud. Leases are released within 5 s of real time.
 
 The room may import `check` (its gate), `ssh`, `output`, `config`, `models` and the base; `commands/` also `app` and click. The
-pure modules import no cloud, ssh, output or clock. `context.py` names the services that actions use, as protocols.
+pure modules import no cloud, ssh, output or clock. `actuator.ActionContext` has the services that actions use.
 """

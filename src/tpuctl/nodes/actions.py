@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tpuctl.cloud.tpu import TpuClient
     from tpuctl.models.operation import Operation
     from tpuctl.names import NodeName
-    from tpuctl.nodes.context import ActionContext
+    from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.tracker import ReconcileRequest
 
 # States in which the service accepts a change of labels or metadata [observed: it refuses others].
@@ -138,20 +138,23 @@ def spec_changes(node: Node, spec: NodeSpec) -> dict[str, Any]:
 
     Other values of the node are kept.
     """
-    changes: dict[str, Any] = {}
     # The label marks a node that this run created. On another node it would lead to a deletion.
     labels = {key: value for key, value in spec.labels.items() if key != REMOVAL_LABEL}
-    if any(node.labels.get(key) != value for key, value in labels.items()):
-        changes["labels"] = {**node.labels, **labels}
-    if any(node.metadata.get(key) != value for key, value in spec.metadata.items() if key != "ssh-keys"):
-        wanted = {key: value for key, value in spec.metadata.items() if key != "ssh-keys"}
-        changes["metadata"] = {**node.metadata, **wanted}
+    metadata = {key: value for key, value in spec.metadata.items() if key != "ssh-keys"}
     tags = node.raw.get("tags") or []
-    if not set(spec.tags) <= set(tags):
-        changes["tags"] = [*tags, *(tag for tag in spec.tags if tag not in tags)]
-    if spec.description is not None and spec.description != (node.raw.get("description") or ""):
-        changes["description"] = spec.description
-    return changes
+    wanted: dict[str, Any] = {
+        "labels": {**node.labels, **labels},
+        "metadata": {**node.metadata, **metadata},
+        "tags": [*tags, *(tag for tag in spec.tags if tag not in tags)],
+    }
+    if spec.description is not None:
+        wanted["description"] = spec.description
+    return changed_fields(node, wanted)
+
+
+def changed_fields(node: Node, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the API fields to write: only those whose value changes."""
+    return {field: value for field, value in wanted.items() if value != (node.raw.get(field) or type(value)())}
 
 
 _RESET_SURVEY_TIMEOUT = timedelta(seconds=15)

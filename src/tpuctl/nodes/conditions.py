@@ -381,16 +381,6 @@ def is_idle(seen: ObservedState) -> bool:
     )
 
 
-def has_reachable_worker(seen: ObservedState) -> bool:
-    """Return whether a worker accepts ssh, and so may hold data that a user wants to keep."""
-    return any(worker.answer is SshAnswer.YES for worker in seen.workers)
-
-
-def failed_startups(seen: ObservedState) -> tuple[int, ...]:
-    """Return the workers whose startup has ended and failed."""
-    return tuple(index for index, worker in enumerate(seen.workers) if worker.startup is StartupState.FAILED)
-
-
 def _node_meets(policy: Policy, seen: ObservedState, node: Node, level: Condition) -> bool:
     match level:
         case Condition.READY:
@@ -403,25 +393,26 @@ def _node_meets(policy: Policy, seen: ObservedState, node: Node, level: Conditio
             return len(seen.workers) >= node.workers and not short_workers(policy, seen, node, level)
 
 
+# What one worker does, and what several do.
+_SILENT_WORKERS = {
+    SshAnswer.KEY_REFUSED: ("refuses the key", "refuse the key"),
+    SshAnswer.HOST_KEY_CHANGED: ("has another host key", "have another host key"),
+    SshAnswer.UNREACHABLE: ("does not answer ssh", "do not answer ssh"),
+}
 # Messages name at most this many workers and count the others.
 _MOST_NAMED_WORKERS = 8
 
 
 def describe_answers(answers: Sequence[SshAnswer]) -> str:
     """Describe which workers do not answer ssh; at most eight are named."""
-    missing = [(index, answer) for index, answer in enumerate(answers) if answer is not SshAnswer.YES]
+    missing = {index: answer for index, answer in enumerate(answers) if answer is not SshAnswer.YES}
     if not missing:
         return "every worker answers ssh"
     if len(answers) == 1:
-        return (
-            f"its worker {answers[0]}" if answers[0] is not SshAnswer.UNREACHABLE else "its worker does not answer ssh"
-        )
-    named = named_workers([index for index, _ in missing])
-    kinds = {answer for _, answer in missing}
-    word = str(missing[0][1]) if len(kinds) == 1 else "cannot be used by ssh"
-    plural = {"does not answer": "do not answer ssh", "refuses the key": "refuse the key"}
-    word = plural.get(word, word.replace("has ", "have "))
-    return f"{len(missing)} of {len(answers)} workers {word} ({named})"
+        return f"its worker {_SILENT_WORKERS[answers[0]][0]}"
+    kinds = set(missing.values())
+    what = _SILENT_WORKERS[kinds.pop()][1] if len(kinds) == 1 else "cannot be used by ssh"
+    return f"{len(missing)} of {len(answers)} workers {what} ({named_workers(list(missing))})"
 
 
 def explain_not_usable(policy: Policy, seen: ObservedState, node: Node) -> str:
@@ -432,17 +423,12 @@ def explain_not_usable(policy: Policy, seen: ObservedState, node: Node) -> str:
         return f"it is READY but {describe_health(node)}"
     level = first_missing_condition(policy, seen, node)
     if level in {Condition.STARTUP, Condition.DEVICES}:
-        return _explain_short_workers(policy, seen, node, level)
+        return explain_short_workers(policy, seen, node, level)
     if seen.workers:
         return describe_answers([worker.answer for worker in seen.workers])
     if node.health is Health.HEALTHY:
         return "it is READY, its workers have not been probed yet"
     return "it is READY, its health is not reported yet"
-
-
-def explain_missing_devices(policy: Policy, seen: ObservedState, node: Node) -> str:
-    """Return which worker sees fewer chips than its type promises, or fails the user's probe."""
-    return _explain_short_workers(policy, seen, node, Condition.DEVICES)
 
 
 def describe_health(node: Node) -> str:
@@ -452,22 +438,18 @@ def describe_health(node: Node) -> str:
 
 def usable_note(policy: Policy, seen: ObservedState, node: Node) -> str | None:
     """Return a remark about a usable node, or None."""
-    notes = [health_note(node)]
-    if policy.goal.includes(Condition.STARTUP) and (failed := failed_startups(seen)):
+    notes = []
+    if node.health is Health.HEALTH_UNSPECIFIED:
+        notes.append("its health is not reported yet")
+    elif node.health is not Health.HEALTHY:
+        notes.append(f"the service reports {describe_health(node)}")
+    failed = [index for index, worker in enumerate(seen.workers) if worker.startup is StartupState.FAILED]
+    if policy.goal.includes(Condition.STARTUP) and failed:
         which = "" if len(seen.workers) == 1 else f" on worker{'s' * (len(failed) > 1)} {named_workers(failed)}"
         notes.append(f"its startup script has failed{which}")
     if policy.goal is Condition.DEVICES and not policy.has_probe and promised_chips(node) is None:
         notes.append(f"the number of chips of `{node.accelerator_type}` is unknown, so it was not compared")
-    return "; ".join(note for note in notes if note) or None
-
-
-def health_note(node: Node) -> str | None:
-    """Return a remark about the health of a usable node, or None."""
-    if node.health is Health.HEALTHY:
-        return None
-    if node.health is Health.HEALTH_UNSPECIFIED:
-        return "its health is not reported yet"
-    return f"the service reports {describe_health(node)}"
+    return "; ".join(notes) or None
 
 
 def named_workers(indices: Sequence[int]) -> str:
@@ -510,7 +492,7 @@ def worker_matrix(policy: Policy, seen: ObservedState) -> list[dict[str, Any]]:
     return rows
 
 
-def _explain_short_workers(policy: Policy, seen: ObservedState, node: Node, level: Condition) -> str:
+def explain_short_workers(policy: Policy, seen: ObservedState, node: Node, level: Condition) -> str:
     """Describe which workers have not reached a level, each with its reason if there are few."""
     short, promised = short_workers(policy, seen, node, level), promised_chips(node)
     reasons = {index: _shortfall(policy, seen.workers[index], level, promised) for index in short}

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from tpuctl.models.node import Node
     from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName
-    from tpuctl.nodes.context import ActionContext
+    from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.ssh_workers import SetupResult
 
 _CONDITION_PHRASES = {
@@ -184,7 +184,7 @@ def _succeed(node: NodeReconciler, level: Condition, note: str | None) -> NodeRe
     took = node.tracker.elapsed
     node.run_setup()
     node.record_usable(level)
-    text = f"{describe_reached(node.policy, level)} after {format_duration(took)}" + (f"; {note}" if note else "")
+    text = f"{_describe_reached(node.policy, level)} after {format_duration(took)}" + (f"; {note}" if note else "")
     if node.was_repaired:
         node.report_and_journal(EventKind.RECOVERED, text, goal=str(level), took=took.total_seconds())
     else:
@@ -192,7 +192,7 @@ def _succeed(node: NodeReconciler, level: Condition, note: str | None) -> NodeRe
     return NodeResult(node.seen.node)
 
 
-def describe_reached(policy: Policy, level: Condition) -> str:
+def _describe_reached(policy: Policy, level: Condition) -> str:
     """Return in words which condition was reached."""
     return "usable, the probe passed," if level is Condition.DEVICES and policy.has_probe else _CONDITION_PHRASES[level]
 
@@ -323,9 +323,9 @@ def watch_nodes(
     errors: dict[NodeName, TpuctlError] = {}
     try:
         for node in controller:
-            if holder := node.take_lease():
+            if not node.lease.take():
                 raise ConflictError(
-                    f"`{node.name.node_id}` is in use by {holder}",
+                    f"`{node.name.node_id}` is in use by {node.lease.held_by}",
                     hint="only one process may repair a node; stop the other, or take the lease with `--force-lease`",
                 )
         while any(node.name not in errors for node in controller) and (end is None or context.clock.monotonic() < end):
@@ -409,7 +409,7 @@ def _keep_usable(node: NodeReconciler, level: Condition, note: str | None, *, wa
         node.run_setup()
     node.record_usable(level)
     if not was_usable:
-        text = describe_reached(node.policy, level).rstrip(",") + (f"; {note}" if note else "")
+        text = _describe_reached(node.policy, level).rstrip(",") + (f"; {note}" if note else "")
         if node.has_degraded:
             node.report_and_journal(EventKind.RECOVERED, text)
         else:
@@ -433,7 +433,7 @@ class NodeReconciler:
     def __init__(self, context: ActionContext, task: ReconcileRequest) -> None:
         self.task, self.name = task, task.name
         self._context = context
-        self._lease = LeaseGuard(context, task.name, task.purpose, force_lease=task.force_lease)
+        self.lease = LeaseGuard(context, task.name, task.purpose, force_lease=task.force_lease)
         self.tracker = NodeTracker(context, task)
         self._acted_at: timedelta | None = None
         self._usable_since: timedelta | None = None
@@ -486,10 +486,10 @@ class NodeReconciler:
 
     def decide(self) -> Decision:
         """Return the next action. Raises `TakenOverError` if another client took the node over."""
-        self._lease.keep()
+        self.lease.keep()
         since_action = None if self._acted_at is None else self._context.clock.monotonic() - self._acted_at
         decision = self._decide(since_action)
-        if isinstance(decision, Fail) and self._lease.find_other_holder():
+        if isinstance(decision, Fail) and self.lease.find_other_holder():
             # Another client repairs the node: it may be allowed to do what this run is not.
             decision = self._decide(since_action)
         if not isinstance(decision, Done) and not self.seen.outage:
@@ -497,7 +497,7 @@ class NodeReconciler:
         return decision
 
     def _decide(self, since_action: timedelta | None) -> Decision:
-        state = self.tracker.update(held_by=self._lease.held_by, since_action=since_action)
+        state = self.tracker.update(held_by=self.lease.held_by, since_action=since_action)
         return decide(self.policy, state, self._context.server_now())
 
     def record_outage(self, error: ServiceUnavailableError) -> Requeue | Fail:
@@ -511,7 +511,7 @@ class NodeReconciler:
         self, decision: Create | Start | Restart | Reboot | Delete
     ) -> None:
         """Send one change. A refusal shows in the next snapshot; it is raised if no later snapshot can resolve it."""
-        if not self._lease.take():
+        if not self.lease.take():
             return
         tracker, tried = self.tracker, self.seen.attempts
         try:
@@ -533,7 +533,7 @@ class NodeReconciler:
                 case _:
                     assert_never(decision)
         except LeaseLostError:
-            self._lease.raise_lost()
+            self.lease.raise_lost()
         except ServiceUnavailableError as error:
             # The next snapshot shows whether the change was carried out.
             tracker.record_outage(error)
@@ -586,11 +586,6 @@ class NodeReconciler:
             )
         self._key_sent_to = node.id
 
-    def take_lease(self) -> str | None:
-        """Take the lease before it is needed. Return its other holder; None if it is ours."""
-        self._lease.take()
-        return self._lease.held_by
-
     def record_usable(self, level: Condition) -> None:
         """Record that the node is usable. After `policy.refill` in this state the repair budgets are full again."""
         now, node = self._context.clock.monotonic(), self.seen.node
@@ -630,7 +625,7 @@ class NodeReconciler:
         """Release the lease. Report the record that a failed creation left [observed: terraform-provider-google#16147]."""
         if self.seen.failure and self.seen.node and self.seen.node.state is NodeState.CREATING:
             self.report(EventKind.NOTE, f"its record still exists: `tpuctl down {self.name.node_id}` deletes it")
-        self._lease.release()
+        self.lease.release()
 
     def report(self, kind: EventKind, text: str, **data: object) -> None:
         """Report an event."""

@@ -91,7 +91,9 @@ def _decide_by_state(policy: Policy, seen: ObservedState, now: datetime) -> Deci
         return _wait(seen, f"{seen.pending} requested")
     if not policy.goal.is_usable:
         return _decide_unusable_goal(policy, seen)
-    return _decide_absent(policy, seen) if seen.node is None else _decide_present(policy, seen, seen.node, now)
+    if seen.node is None or seen.node.state is NodeState.DELETING:
+        return _decide_gone(policy, seen)
+    return _decide_present(policy, seen, seen.node, now)
 
 
 def change_is_visible(verb: Verb, node: Node | None) -> bool:
@@ -133,8 +135,8 @@ def _decide_unusable_goal(policy: Policy, seen: ObservedState) -> Decision:
     return _wait(seen, f"it is {node.state}")
 
 
-def _decide_absent(policy: Policy, seen: ObservedState) -> Decision:
-    """Decide about a node that does not exist."""
+def _decide_gone(policy: Policy, seen: ObservedState) -> Decision:
+    """Decide about a node that does not exist or is being deleted."""
     if _is_suspended_by_service(seen):
         return Fail(preempted_error(seen))
     if seen.held_by:
@@ -142,6 +144,10 @@ def _decide_absent(policy: Policy, seen: ObservedState) -> Decision:
         return _wait_for_holder(seen)
     if seen.has_vanished and not (policy.may_create and policy.recreate_deleted):
         return Fail(vanished_error(seen))
+    if seen.node is not None:
+        if policy.may_create:
+            return _wait(seen, "it is being deleted")
+        return Fail(ConflictError(f"`{seen.name.node_id}` is being deleted"))
     if seen.has_vanished:
         return Create("another client deleted it")
     if policy.may_create:
@@ -157,8 +163,6 @@ def _decide_present(policy: Policy, seen: ObservedState, node: Node, now: dateti
     """Decide about a node that exists, by its state."""
     if node.state.is_dead:
         return _decide_dead(policy, seen, node)
-    if node.state is NodeState.DELETING:
-        return _decide_deleting(policy, seen)
     if not node.state.is_known:
         return _wait(seen, f"state {node.state} is new to this version of tpuctl")
     if seen.differences and (policy.may_create or policy.replace):
@@ -187,18 +191,6 @@ def _decide_dead(policy: Policy, seen: ObservedState, node: Node) -> Decision:
             hint=f"`tpuctl up {seen.name.node_id}` deletes the record and creates it again",
         )
     )
-
-
-def _decide_deleting(policy: Policy, seen: ObservedState) -> Decision:
-    if _is_suspended_by_service(seen):
-        return Fail(preempted_error(seen))
-    if seen.held_by:
-        return _wait_for_holder(seen)
-    if seen.has_vanished and not (policy.may_create and policy.recreate_deleted):
-        return Fail(vanished_error(seen))
-    if policy.may_create:
-        return _wait(seen, "it is being deleted")
-    return Fail(ConflictError(f"`{seen.name.node_id}` is being deleted"))
 
 
 def _decide_different(policy: Policy, seen: ObservedState, node: Node) -> Decision:

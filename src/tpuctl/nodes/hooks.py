@@ -141,21 +141,19 @@ class Hooks:
         `warn` is called for each as soon as it happens.
         """
         found: list[HookFailure] = []
-        while self._running or self._retries:
-            if self._running:
-                node, running = next(iter(self._running.items()))
-                self._reap(node, running, 0)
-            else:
-                due = min(retry.due for retry in self._retries.values())
-                self._clock.sleep(max(due - self._clock.monotonic(), timedelta()))
+        while True:
             new = self.poll()
             found += new
             for failure in new:
                 warn(failure)
-        last = self.poll()
-        for failure in last:
-            warn(failure)
-        return (*found, *last)
+            if self._running:
+                node, running = next(iter(self._running.items()))
+                self._reap(node, running, 0)
+            elif self._retries:
+                due = min(retry.due for retry in self._retries.values())
+                self._clock.sleep(max(due - self._clock.monotonic(), timedelta()))
+            else:
+                return tuple(found)
 
     def finish(self, clock: Clock, *, patience: timedelta = HOOK_PATIENCE) -> tuple[HookFailure, ...]:
         """Wait up to `patience` until the waiting hooks have started, and return the new failures.

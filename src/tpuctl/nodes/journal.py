@@ -156,7 +156,10 @@ class Journal:
         """Return whether the journal outlives this machine, as far as that is known; a bucket does."""
         if self._folder is None:
             return True
-        return is_persistent(environ, filesystem=filesystem_of(self._folder), in_container=is_in_container())
+        table = read_mount_table()
+        filesystem = None if table is None else mounted_at(table, self._folder.resolve())
+        in_container = any(Path(marker).exists() for marker in _CONTAINER_MARKERS)
+        return is_persistent(environ, filesystem=filesystem, in_container=in_container)
 
     def flush(self, *, only_due: bool = False) -> None:
         """Write the waiting lines; with `only_due` only those that have waited for a minute."""
@@ -489,7 +492,8 @@ class BucketJournalStore:
         return self._place.object_name(f"{name.project}/{name.zone}/{name.node_id}.jsonl")
 
 
-_MARKERS = ("/run/.containerenv", "/.dockerenv")
+# Files of Podman and Docker.
+_CONTAINER_MARKERS = ("/run/.containerenv", "/.dockerenv")
 _IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 
 
@@ -502,17 +506,6 @@ def is_persistent(environ: Mapping[str, str], *, filesystem: str | None = None, 
     if environ.get("KUBERNETES_SERVICE_HOST") or environ.get("CI"):
         return False
     return filesystem not in _IN_MEMORY and not (in_container and filesystem == "overlay")
-
-
-def is_in_container() -> bool:
-    """Return whether this process runs in Docker or Podman."""
-    return any(Path(marker).exists() for marker in _MARKERS)
-
-
-def filesystem_of(folder: Path) -> str | None:
-    """Return the type of the file system of a folder, which may not exist yet; None if it is unknown."""
-    table = read_mount_table()
-    return None if table is None else mounted_at(table, folder.resolve())
 
 
 def mounted_at(table: str, folder: Path) -> str | None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tpuctl.errors import AccessError, NotFoundError, QuotaError, ServiceUnavailableError
 from tpuctl.fan_out import fan_out
@@ -31,24 +30,16 @@ if TYPE_CHECKING:
     from tpuctl.ssh.keys import OsLoginCache, SshKey
 
 _T = TypeVar("_T")
-_BLOCK_PROJECT_KEYS = "block-project-ssh-keys"
 # A key of a profile that expires sooner is extended, because a command may connect again for a while.
 _SHORTEST_VALIDITY = timedelta(hours=1)
 
 
-class KeyPlace(StrEnum):
-    """Where an authorized key is stored."""
-
-    NODE = "node metadata"
-    PROJECT = "project metadata"
-    OS_LOGIN = "OS Login"
-
-
 @dataclass(frozen=True, slots=True)
 class KnownKey:
-    """Where our key is stored (None: nowhere), the login name, and the expiry of the key."""
+    """Where our key is stored, the login name, and the expiry of the key."""
 
-    keeper: KeyPlace | None
+    # "node metadata", "project metadata", "OS Login" or None.
+    keeper: str | None
     login: str | None
     expires: datetime | None
 
@@ -71,9 +62,7 @@ class KeyAuthorizer:
     notify: Callable[[str], None]
 
     def __post_init__(self) -> None:
-        self._metadata: _TTLCache[Mapping[str, str]] = _TTLCache(self.clock)
-        self._logins: _TTLCache[str] = _TTLCache(self.clock)
-        self._accounts: _TTLCache[str | None] = _TTLCache(self.clock)
+        self._cache = _TTLCache(self.clock)
 
     def os_login(self, node: Node, key: SshKey) -> str | None:
         """Import the key into OS Login, and return its login name; None if metadata decides.
@@ -83,7 +72,7 @@ class KeyAuthorizer:
         if node.metadata.get(OS_LOGIN_ENABLED, "true").strip().lower() != "true":
             return None
         project = node.name.project
-        switches = self._metadata.peek(project)
+        switches = self._cache.peek(f"metadata of {project}")
         if switches is None:
             switches = self.remembered.of(project)
         if switches is None:
@@ -93,8 +82,8 @@ class KeyAuthorizer:
         account = self._account(node)
         check_os_login_requirements(node.name.node_id, account, node.metadata, switches)
         region = node.name.zone.rpartition("-")[0]
-        return self._logins.get_or_load(
-            f"{project}/{region}",
+        return self._cache.get_or_load(
+            f"login of {project}/{region}",
             lambda: self._import_key(account, key, project=project, region=region),
         )
 
@@ -107,7 +96,7 @@ class KeyAuthorizer:
         now = self.clock.now()
         if has_metadata_key(node.metadata.get("ssh-keys", ""), entry, now=now):
             return False
-        if node.metadata.get(_BLOCK_PROJECT_KEYS, "").strip().lower() == "true":
+        if _blocks_project_keys(node):
             return True
         return not has_metadata_key(self._project_metadata(node.name.project).get("ssh-keys", ""), entry, now=now)
 
@@ -119,10 +108,9 @@ class KeyAuthorizer:
             check_os_login_requirements(node.name.node_id, account, node.metadata, switches)
             profile = self.profiles().profile(account, project)
             name, found = next(iter(profile.logins), None), profile.key(key.public)
-            return KnownKey(KeyPlace.OS_LOGIN if found else None, name, found.expires if found else None)
+            return KnownKey("OS Login" if found else None, name, found.expires if found else None)
         entry = metadata_key_line(login, key)
-        blocks = node.metadata.get(_BLOCK_PROJECT_KEYS, "").strip().lower() == "true"
-        lists = ((KeyPlace.NODE, node.metadata), (KeyPlace.PROJECT, {} if blocks else switches))
+        lists = (("node metadata", node.metadata), ("project metadata", {} if _blocks_project_keys(node) else switches))
         for keeper, metadata in lists:
             is_there, expires = find_key_expiry(metadata.get("ssh-keys", ""), entry)
             if is_there:
@@ -130,7 +118,7 @@ class KeyAuthorizer:
         return KnownKey(None, login, None)
 
     def _account(self, node: Node) -> str:
-        account = self._accounts.get_or_load("", self.caller)
+        account = self._cache.get_or_load("account", self.caller)
         if account is None:
             hint = "set it with `gcloud config set account EMAIL`, or use the credentials of a service account"
             why = f"`{node.name.node_id}` uses OS Login, but the account of the credentials is unknown"
@@ -174,24 +162,28 @@ class KeyAuthorizer:
             self.remembered.remember(project, found)
             return found
 
-        return self._metadata.get_or_load(project, read)
+        return self._cache.get_or_load(f"metadata of {project}", read)
 
 
-class _TTLCache(Generic[_T]):
+def _blocks_project_keys(node: Node) -> bool:
+    return node.metadata.get("block-project-ssh-keys", "").strip().lower() == "true"
+
+
+class _TTLCache:
     """A cache of recent answers. A run may last for days, in which keys expire and settings change."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._found: dict[str, tuple[timedelta, _T]] = {}
+        self._found: dict[str, tuple[timedelta, Any]] = {}
 
-    def peek(self, name: str) -> _T | None:
+    def peek(self, name: str) -> Any:
         """Return the cached value, or None if it is missing or too old."""
         at, found = self._found.get(name, (None, None))
         return found if at is not None and self._clock.monotonic() - at < OS_LOGIN_CACHE_LIFETIME else None
 
     def get_or_load(self, name: str, load: Callable[[], _T]) -> _T:
         """Return the cached value, else the result of `load`."""
-        value = self.peek(name)
+        value: _T | None = self.peek(name)
         if value is None:
             value = load()
             self._found[name] = (self._clock.monotonic(), value)

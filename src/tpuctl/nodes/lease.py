@@ -32,27 +32,27 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from enum import Enum, auto
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tpuctl.clock import SystemClock, limit_cloud_calls
 from tpuctl.durations import format_duration, format_timestamp, parse_timestamp
 from tpuctl.errors import ConflictError, NotFoundError, PreconditionFailedError, ServiceUnavailableError, TpuctlError
 from tpuctl.files import file_lock, open_private_file, read_own_file, replace_file
 from tpuctl.models.events import EventKind
-from tpuctl.shapes import ANY, NUMBER, TIME, MapOf, Scalar, Shape, ShapeError, parse_json
+from tpuctl.shapes import NUMBER, TIME, Scalar, Shape, ShapeError, parse_json
 
 if TYPE_CHECKING:
     from tpuctl.clock import Clock
     from tpuctl.cloud.storage import StorageClient
     from tpuctl.names import BucketPath, NodeName
-    from tpuctl.nodes.context import ActionContext
+    from tpuctl.nodes.actuator import ActionContext
 
 _ENDED = Shape("", {"by": str, "who": str, "at": TIME}, required=("by", "who", "at"))
 # The owner is part of a file name.
@@ -133,25 +133,28 @@ class LeaseRecord:
     # In a tombstone: when `purpose` ended the lease, by the clock of that machine. It is shown, and never compared.
     ended: str | None = None
 
-    def to_json(self) -> bytes:
+    def to_document(self) -> dict[str, Any]:
         """Return the stored form of the record."""
         ended = {"by": self.purpose, "who": self.who, "at": self.ended} if self.ended else None
-        document = {**asdict(self), "ttl": self.ttl.total_seconds(), "ended": ended}
-        return json.dumps(document, sort_keys=True, indent=1).encode() + b"\n"
+        return {**asdict(self), "ttl": self.ttl.total_seconds(), "ended": ended}
 
     @classmethod
-    def from_json(cls, content: bytes, where: str) -> LeaseRecord:
-        """Parse the record stored at `where`. Raises `LeaseError` for an invalid record, which never counts as free."""
-        try:
-            data = _RECORD.read(parse_json(content))
-        except ShapeError as error:
-            raise LeaseError(
-                f"cannot read `{where}`: not a lease of this version of tpuctl; no change was made",
-                hint="make sure that no process uses the node, delete the file or object, and try again",
-            ) from error
+    def from_document(cls, data: Mapping[str, Any]) -> LeaseRecord:
+        """Return the record of its stored form, which fits `_RECORD`."""
         ttl, ended = timedelta(seconds=float(data["ttl"])), data.get("ended")
         acting = data.get("acting") or None
         return cls(data["owner"], data["who"], data["purpose"], ttl, acting, ended["at"] if ended else None)
+
+
+def _parse_stored(content: bytes, shape: Shape, where: str) -> Mapping[str, Any]:
+    """Parse what is stored at `where`. Raises `LeaseError` for invalid content, which never counts as free."""
+    try:
+        return shape.read(parse_json(content))
+    except ShapeError as error:
+        raise LeaseError(
+            f"cannot read `{where}`: not a lease of this version of tpuctl; no change was made",
+            hint="make sure that no process uses the node, delete the file or object, and try again",
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,7 +419,7 @@ class LeaseKeeper:
 # Not a valid name of a project.
 _PROCESSES = ".processes"
 _REQUIRED = ("version", "written", "record")
-_DOCUMENT = Shape("", {"version": str, "written": TIME, "record": MapOf(ANY)}, required=_REQUIRED)
+_DOCUMENT = Shape("", {"version": str, "written": TIME, "record": _RECORD}, required=_REQUIRED)
 
 
 class LocalLeaseStore:
@@ -441,7 +444,7 @@ class LocalLeaseStore:
         """Replace a version; see `LeaseStore`. After the first record this process counts as alive."""
         version = secrets.token_hex(8)
         written = self._clock.now().isoformat()
-        document = {"version": version, "written": written, "record": json.loads(record.to_json())}
+        document = {"version": version, "written": written, "record": record.to_document()}
         with self._explained():
             self._mark_alive(record.owner)
             file = self._file(name)
@@ -470,15 +473,10 @@ class LocalLeaseStore:
             content = read_own_file(file)
         except FileNotFoundError:
             return None
-        try:
-            document = _DOCUMENT.read(parse_json(content))
-            version, body = document["version"], json.dumps(document["record"]).encode()
-            written = parse_timestamp(document["written"])
-        except ShapeError:
-            version, body, written = "", b"", None
-        record = LeaseRecord.from_json(body, str(file))
+        document = _parse_stored(content, _DOCUMENT, str(file))
+        record, written = LeaseRecord.from_document(document["record"]), parse_timestamp(document["written"])
         age = max(self._clock.now() - written, timedelta()) if written else timedelta()
-        return Lease(record, version, age, is_alive=_is_locked(self._process(record.owner)))
+        return Lease(record, document["version"], age, is_alive=_is_locked(self._process(record.owner)))
 
     def _expect(self, file: Path, expected: str | None) -> None:
         found = self._read(file)
@@ -553,13 +551,14 @@ class BucketLeaseStore:
         blob = self._objects.read(self._path.bucket, self._object(name))
         if blob is None:
             return None
-        record = LeaseRecord.from_json(blob.content, f"gs://{self._path.bucket}/{self._object(name)}")
-        return Lease(record, str(blob.generation), blob.age)
+        document = _parse_stored(blob.content, _RECORD, f"gs://{self._path.bucket}/{self._object(name)}")
+        return Lease(LeaseRecord.from_document(document), str(blob.generation), blob.age)
 
     def write(self, name: NodeName, record: LeaseRecord, *, expected: str | None) -> str:
         """Replace a version; see `LeaseStore`."""
+        content = json.dumps(record.to_document(), sort_keys=True, indent=1).encode() + b"\n"
         generation = int(expected) if expected else 0
-        return str(self._objects.write(self._path.bucket, self._object(name), record.to_json(), generation=generation))
+        return str(self._objects.write(self._path.bucket, self._object(name), content, generation=generation))
 
     def remove(self, name: NodeName, *, expected: str) -> None:
         """Remove a version; see `LeaseStore`."""

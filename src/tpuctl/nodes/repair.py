@@ -27,9 +27,8 @@ from tpuctl.nodes.conditions import (
     all_answer,
     describe_answers,
     describe_health,
-    explain_missing_devices,
+    explain_short_workers,
     first_missing_condition,
-    has_reachable_worker,
     is_alive,
     is_idle,
     promised_chips,
@@ -166,7 +165,9 @@ def _plan_recreate(
 ) -> Delete | None:
     if not _may_recreate(policy, seen, node):
         return None
-    if has_reachable_worker(seen) and not policy.forced and not (policy.is_keeper and is_idle(seen)):
+    # A worker that accepts ssh may hold data that a user wants to keep.
+    is_reachable = any(worker.answer is SshAnswer.YES for worker in seen.workers)
+    if is_reachable and not policy.forced and not (policy.is_keeper and is_idle(seen)):
         rejected.append("not recreated: a worker still accepts ssh (`--yes` overrides)")
         return None
     return Delete(_with(defect.reason, rejected), node.id, is_repair=True)
@@ -241,7 +242,7 @@ def find_defect(policy: Policy, seen: ObservedState, node: Node, now: datetime) 
         and first_missing_condition(policy, seen, node) is Condition.DEVICES
         and is_short
     ):
-        reason = f"it is READY but {explain_missing_devices(policy, seen, node)}"
+        reason = f"it is READY but {explain_short_workers(policy, seen, node, Condition.DEVICES)}"
         return Defect(reason, _defect_threshold(policy, seen, node, "devices"), is_missing_devices=True)
     return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -29,7 +29,6 @@ from tpuctl.ssh.connection import (
     host_alias,
     last_printed_line,
     probe_ssh,
-    run_long_ssh_command,
     run_ssh_command,
     save_host_keys,
 )
@@ -192,7 +191,7 @@ class SshWorkers:
         if silent:
             raise _reboot_error(node, silent, "they do not answer ssh" if len(silent) > 1 else "it does not answer ssh")
         codes = self._on_each_worker(
-            node, lambda connection, _: run_long_ssh_command(connection, "sudo reboot", text="", timeout=limit).code
+            node, lambda connection, _: run_ssh_command(connection, "sudo reboot", timeout=limit, is_long=True).code
         )
         # 255 or no exit code: the connection broke because the machine is rebooting, as requested.
         refused = [str(worker) for worker, code in enumerate(codes) if code not in {0, SSH_FAILED, None}]
@@ -243,14 +242,7 @@ def _inspect_worker(connection: Connection, text: str, *, probe: str | None, tim
         return WorkerSnapshot(SshAnswer.UNREACHABLE, detail=f"unexpected answer: {error.what}")
     report = parse_inspection(ended.output, probe=probe, timeout=timeout)
     if report is not None:
-        return WorkerSnapshot(
-            SshAnswer.YES,
-            startup=report.startup,
-            chips=report.chips,
-            failed=report.failed,
-            holders=report.holders,
-            detail=report.detail,
-        )
+        return WorkerSnapshot(SshAnswer.YES, **asdict(report))
     if ended.code is None:
         within = f"within {timeout.total_seconds():g} s"
         if inspection_has_begun(ended.output):
@@ -309,7 +301,7 @@ def run_setup(connection: Connection, script: str, *, worker: int, node: str, ti
     """
     text = f"{script}\n{_END}\n"
     for _ in range(_TRIES):
-        ended = run_long_ssh_command(connection, setup_command(worker, node), text=text, timeout=timeout)
+        ended = run_ssh_command(connection, setup_command(worker, node), text=text, timeout=timeout, is_long=True)
         if ended.code != SSH_FAILED or _has_begun(ended):
             break
         if classify_exit(SSH_FAILED, ended.errors).outcome is not ProbeOutcome.UNREACHABLE:

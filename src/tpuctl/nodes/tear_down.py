@@ -33,7 +33,7 @@ from tpuctl.nodes.tracker import ReconcileRequest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from tpuctl.nodes.context import ActionContext
+    from tpuctl.nodes.actuator import ActionContext
 
 
 @dataclass(frozen=True, slots=True)

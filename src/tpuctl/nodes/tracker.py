@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from tpuctl.cloud.tpu import TpuClient
     from tpuctl.models.queued import QueuedResource
     from tpuctl.names import NodeName
-    from tpuctl.nodes.actuator import RequestedChange
-    from tpuctl.nodes.context import ActionContext
+    from tpuctl.nodes.actuator import ActionContext, RequestedChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,12 +160,12 @@ class NodeTracker:
             and not before.state.is_dead
             and self.requested.verb is not Verb.DELETE
         )
-        if failed and not (has_vanished and failed.was_cut_short):
-            # If a deletion interrupted our creation, the node's end says more than the error of the operation.
+        cause = failed.operation.error if failed else None
+        # If a deletion interrupted our creation, the node's end says more than the error of the operation.
+        if failed and cause and not (has_vanished and cause.code in _INTERRUPTED_CODES):
             # A node with another id was created by another client meanwhile: our failure does not concern it.
-            self.record_failure(
-                failed.verb, failed.error, node_id=node.id if node and node.id == self._created_id else ""
-            )
+            node_id = node.id if node and node.id == self._created_id else ""
+            self.record_failure(failed.verb, self._context.cloud.operation_error(cause), node_id=node_id)
             has_vanished = False
         if node:
             self._update_ownership(node)
@@ -434,16 +433,6 @@ _FINAL_STATES = {Verb.CREATE: NodeState.READY, Verb.START: NodeState.READY, Verb
 _INTERRUPTED_CODES = frozenset({1, 10})
 
 
-@dataclass(frozen=True, slots=True)
-class FailedOperation:
-    """A change that was not carried out."""
-
-    verb: Verb
-    error: TpuctlError
-    # Another change interrupted it.
-    was_cut_short: bool
-
-
 class PendingOperation:
     """At most one unfinished change of one node: whether the node shows it yet, and whether it failed."""
 
@@ -466,8 +455,8 @@ class PendingOperation:
         """Return the verb of a change that the node does not show yet, so that its state cannot be trusted."""
         return self.pending.verb if self.pending and not _is_visible(self.pending, node) else None
 
-    def settle(self, node: Node | None, now: timedelta) -> FailedOperation | None:
-        """Return the change if it has failed, else None. Raises what the cloud raises."""
+    def settle(self, node: Node | None, now: timedelta) -> RequestedChange | None:
+        """Return the change with its operation if it has failed, else None. Raises what the cloud raises."""
         pending = self.pending
         if pending is None:
             return None
@@ -475,32 +464,26 @@ class PendingOperation:
         if is_final or _is_other_node(pending, node):
             self.begin(None)
             return None
-        if pending.operation.name is None:
-            self._end(pending, node, now)
-            return None
-        if _is_visible(pending, node) and self._fetched_at is not None and now - self._fetched_at < _OPERATION_INTERVAL:
-            return None
-        try:
-            operation = self._cloud.get_operation(pending.operation.name)
-        except NotFoundError:
-            # The service forgets operations after a while; the node itself shows the result.
-            operation = Operation(pending.operation.name, done=True)
-        self._fetched_at = now
-        if not operation.done:
-            return None
-        if operation.error is None:
-            self._end(pending, node, now)
-            return None
-        self.begin(None)
-        return FailedOperation(
-            pending.verb, self._cloud.operation_error(operation.error), operation.error.code in _INTERRUPTED_CODES
-        )
-
-    def _end(self, pending: RequestedChange, node: Node | None, now: timedelta) -> None:
-        """Stop tracking a change that has ended without an error, once it is visible or had the time to become so."""
-        self._ended_at = now if self._ended_at is None else self._ended_at
-        if _is_visible(pending, node) or now - self._ended_at >= _VISIBILITY_LAG:
+        operation, is_visible = pending.operation, _is_visible(pending, node)
+        if operation.name is not None:
+            if is_visible and self._fetched_at is not None and now - self._fetched_at < _OPERATION_INTERVAL:
+                return None
+            try:
+                operation = self._cloud.get_operation(operation.name)
+            except NotFoundError:
+                # The service forgets operations after a while; the node itself shows the result.
+                operation = Operation(operation.name, done=True)
+            self._fetched_at = now
+            if not operation.done:
+                return None
+        if operation.error is not None:
             self.begin(None)
+            return replace(pending, operation=operation)
+        # It has ended. It is tracked until it is visible, or had the time to become so.
+        self._ended_at = now if self._ended_at is None else self._ended_at
+        if is_visible or now - self._ended_at >= _VISIBILITY_LAG:
+            self.begin(None)
+        return None
 
 
 def _is_visible(pending: RequestedChange, node: Node | None) -> bool:

@@ -7,7 +7,8 @@ its rules from observations of the real service. A fact without a source is mark
 - `service.answer_request` turns one HTTP request into one response. Both interfaces call it: `in_process` for a client in
   the same process, `http_server` on a loopback port. The request is matched with its API method and checked
   (`discovery`), a fault may intercept it (`faults`), `service.check_admission` rejects calls to unusable projects, and the
-  handler of the method (`service.METHODS`) answers. Start reading there, then `tpu_nodes`.
+  handler of the method, marked with `@answers`, returns the response. Start reading there, then `tpu_nodes`.
+- The kinds of Compute Engine share their handlers (`compute_engine._KINDS`); each other API has a module of its own.
 - `state` is a SQLite file that any number of processes share, with the sandbox's clock. A handler works in one transaction,
   a `state_session.StateSession`, at one time; an `ApiError` rolls it back.
 - No process runs between two requests. A record has a timeline of past and planned phases (`lifecycle`), and its state

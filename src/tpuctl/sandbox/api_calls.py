@@ -78,6 +78,10 @@ class Call:
     media: Media | None = None
     wants_media: bool = False
 
+    def __getitem__(self, name: str) -> str:
+        """Return a parameter as text; empty if it was not given."""
+        return str(self.params.get(name) or "")
+
 
 Handler: TypeAlias = "Callable[[StateSession, Call], Json | Response]"
 _AnyHandler = TypeVar("_AnyHandler", bound="Handler")

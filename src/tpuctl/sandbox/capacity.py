@@ -50,14 +50,12 @@ class CapacityTier(StrEnum):
     @classmethod
     def of(cls, scheduling: Json) -> CapacityTier:
         """Return the tier of a node's `schedulingConfig`; flex-start counts as preemptible (documentation)."""
-        if scheduling.get("reserved") or scheduling.get("reservationName"):
+        model = scheduling.get("provisioningModel")
+        if scheduling.get("reserved") or scheduling.get("reservationName") or model == "RESERVATION_BOUND":
             return cls.RESERVED
-        if scheduling.get("provisioningModel") == "RESERVATION_BOUND":
-            return cls.RESERVED
-        if scheduling.get("spot") or scheduling.get("preemptible"):
+        if scheduling.get("spot") or scheduling.get("preemptible") or model in {"SPOT", "FLEX_START"}:
             return cls.PREEMPTIBLE
-        is_cheap = scheduling.get("provisioningModel") in {"SPOT", "FLEX_START"}
-        return cls.PREEMPTIBLE if is_cheap else cls.ON_DEMAND
+        return cls.ON_DEMAND
 
     @classmethod
     def named(cls, word: str) -> CapacityTier:
@@ -70,10 +68,13 @@ class CapacityTier(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stockout:
-    """No capacity from `begin` until `end` where `zone`, `accelerator_type`, `project` (globs) and `tier` (or `*`) match."""
+    """No capacity where `zone`, `accelerator_type`, `project` (globs) and `tier` (or `*`) match.
 
-    begin: datetime
-    end: datetime
+    `begin` and `end` are seconds since 1970.
+    """
+
+    begin: float
+    end: float
     zone: str = "*"
     accelerator_type: str = "*"
     tier: str = "*"
@@ -109,40 +110,37 @@ def put_stockout(
     tier = tier if tier == "*" else CapacityTier.named(tier)
     begin = session.now + after
     end = begin + min(duration or _FAR_FUTURE, _FAR_FUTURE)
-    stockout = Stockout(begin, end, zone, accelerator_type, tier, project)
-    session.set_setting(_STOCKOUTS_SETTING, [*map(_dump, list_stockouts(session)), _dump(stockout)])
+    stockout = Stockout(begin.timestamp(), end.timestamp(), zone, accelerator_type, tier, project)
+    session.set_setting(_STOCKOUTS_SETTING, [asdict(known) for known in (*_list_stockouts(session), stockout)])
     return stockout
 
 
 def remove_stockouts(session: StateSession) -> int:
     """Remove all stock-outs, planned ones too, and return their number."""
-    known = list_stockouts(session)
+    known = _list_stockouts(session)
     session.set_setting(_STOCKOUTS_SETTING, None)
     return len(known)
 
 
-def list_stockouts(session: StateSession) -> list[Stockout]:
+def _list_stockouts(session: StateSession) -> list[Stockout]:
     """Return the stock-outs that have not ended, in the order in which they were added."""
-    stockouts = []
-    for entry in session.setting(_STOCKOUTS_SETTING, []):
-        times = {name: datetime.fromtimestamp(entry[name], UTC) for name in ("begin", "end")}
-        stockouts.append(Stockout(**{**entry, **times}))
-    return [stockout for stockout in stockouts if stockout.end > session.now]
+    found = [Stockout(**entry) for entry in session.setting(_STOCKOUTS_SETTING, [])]
+    return [stockout for stockout in found if stockout.end > session.now.timestamp()]
 
 
 def available_at(session: StateSession, demand: Demand, at: datetime) -> datetime:
     """Return the first time, from `at` on, with capacity; about a hundred years later if no end is known."""
     found = [
         stockout
-        for stockout in list_stockouts(session)
+        for stockout in _list_stockouts(session)
         if stockout.tier in {"*", demand.tier}
         and fnmatchcase(demand.zone, stockout.zone)
         and fnmatchcase(demand.accelerator_type, stockout.accelerator_type)
         and fnmatchcase(demand.project, stockout.project)
     ]
     for stockout in sorted(found, key=lambda stockout: stockout.begin):
-        if stockout.begin <= at < stockout.end:
-            at = stockout.end
+        if stockout.begin <= at.timestamp() < stockout.end:
+            at = datetime.fromtimestamp(stockout.end, UTC)
     return at
 
 
@@ -164,18 +162,13 @@ def describe_shortage(zone: str, tier: CapacityTier) -> str:
 @answers("tpu.projects.locations.reservations.list")
 def _list_reservations(session: StateSession, call: Call) -> Json:
     """List the reservations (v2alpha1): the sandbox setting `reservations`, a list of the API's own objects."""
-    where = parse_resource_name(str(call.params["parent"]))
+    where = parse_resource_name(call["parent"])
     reservations = []
     for entry in session.setting("reservations", []):
         name = parse_resource_name(str(entry.get("name")))
         if name.project == where.project and where.zone in {api_calls.ANYWHERE, name.zone}:
             reservations.append(dict(entry))
     return list_response(call, "reservations", reservations)
-
-
-def _dump(stockout: Stockout) -> Json:
-    values: Json = {name: str(getattr(stockout, name)) for name in Stockout.__slots__}
-    return {**values, "begin": stockout.begin.timestamp(), "end": stockout.end.timestamp()}
 
 
 def node_demand(project: str, zone: str, body: Json) -> Demand:
@@ -321,20 +314,16 @@ def quota_refusal(metric: str, place: str, *, limit: int, is_queued: bool = Fals
         text = f"Quota limit '{metric}' has been exceeded. Limit: {limit} in {where}."
         return ApiError(429, "RESOURCE_EXHAUSTED", text)
     text = f"Quota '{metric}' exhausted. Limit {limit} in {where}"
-    violation = {
-        "subject": metric,
-        "description": text,
-    }  # the detail is observed (skypilot source), its subject unverified
-    detail = {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]}
+    # The detail is observed (skypilot source), its subject unverified.
+    violations = [{"subject": metric, "description": text}]
+    detail = {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": violations}
     return ApiError(429, "RESOURCE_EXHAUSTED", text, detail)
 
 
 def quota_usage(session: StateSession, project: str) -> dict[tuple[str, str], int]:
     """Return the usage of a project, by metric and place."""
-    return {
-        (metric, place): amount
-        for (_, metric, place), amount in _total_demand(_demands_in_use(session, {project})).items()
-    }
+    total = _total_demand(_demands_in_use(session, {project}))
+    return {(metric, place): amount for (_, metric, place), amount in total.items()}
 
 
 def quota_metrics(demand: Demand) -> tuple[tuple[str, str], tuple[str, str]]:

@@ -151,7 +151,7 @@ def check_tensorflow_version(version: str) -> None:
 @answers("tpu.projects.locations.get")
 def _get_location(_session: StateSession, call: Call) -> Json:
     """Return a location. Zones without TPUs are not locations of this API."""
-    where = parse_resource_name(str(call.params["name"]))
+    where = parse_resource_name(call["name"])
     if where.zone not in _offers():
         raise unknown_location(where.project, where.zone)
     return _location(where.project, where.zone)
@@ -160,24 +160,24 @@ def _get_location(_session: StateSession, call: Call) -> Json:
 @answers("tpu.projects.locations.list")
 def _list_locations(_session: StateSession, call: Call) -> Json:
     """List the zones with TPUs; the filter is ignored."""
-    project = str(call.params["name"]).split("/")[1]
+    project = call["name"].split("/")[1]
     return list_response(call, "locations", [_location(project, zone) for zone in zone_names()])
 
 
 @answers("tpu.projects.locations.acceleratorTypes.get")
 def _get_accelerator_type(_session: StateSession, call: Call) -> Json:
-    where = parse_resource_name(str(call.params["name"]))
+    where = parse_resource_name(call["name"])
     check_tpu_zone(where.project, where.zone)
     for offer in _offers()[where.zone]:
         if offer.name == where.resource_id:
             return _accelerator_type(where.project, where.zone, offer, call.version)
-    raise not_found(str(call.params["name"]))
+    raise not_found(call["name"])
 
 
 @answers("tpu.projects.locations.acceleratorTypes.list")
 def _list_accelerator_types(_session: StateSession, call: Call) -> Json:
     """List the types of a zone or of all; filter and order are ignored."""
-    where = parse_resource_name(str(call.params["parent"]))
+    where = parse_resource_name(call["parent"])
     offers = [(zone, offer) for zone in _zones_named(where) for offer in _offers()[zone]]
     page, following = page_of(call, offers)
     types = [_accelerator_type(where.project, zone, offer, call.version) for zone, offer in page]
@@ -187,7 +187,7 @@ def _list_accelerator_types(_session: StateSession, call: Call) -> Json:
 @answers("tpu.projects.locations.runtimeVersions.get", "tpu.projects.locations.tensorflowVersions.get")
 def _get_runtime_version(_session: StateSession, call: Call) -> Json:
     """Return a runtime version, or a TensorFlow version of v1."""
-    name = str(call.params["name"])
+    name = call["name"]
     where = parse_resource_name(name)
     check_tpu_zone(where.project, where.zone)
     known = TENSORFLOW_VERSIONS if "/tensorflowVersions/" in name else RUNTIME_VERSIONS
@@ -201,7 +201,7 @@ def _list_versions(_session: StateSession, call: Call) -> Json:
     """List the runtime versions, or the TensorFlow versions of v1, of a zone or of all."""
     collection = call.method.split(".")[-2]
     versions = RUNTIME_VERSIONS if collection == "runtimeVersions" else TENSORFLOW_VERSIONS
-    where = parse_resource_name(str(call.params["parent"]))
+    where = parse_resource_name(call["parent"])
     names = [f"projects/{where.project}/locations/{z}/{collection}/{v}" for z in _zones_named(where) for v in versions]
     page, following = page_of(call, names)
     return {collection: [{"name": name, "version": name.rpartition("/")[2]} for name in page], **following}
@@ -210,7 +210,7 @@ def _list_versions(_session: StateSession, call: Call) -> Json:
 @answers("tpu.projects.locations.generateServiceIdentity")
 def _generate_service_identity(_session: StateSession, call: Call) -> Json:
     """Return the TPU service agent; the account's name has the form of Google's service agents."""
-    where = parse_resource_name(str(call.params["parent"]))
+    where = parse_resource_name(call["parent"])
     check_location(where.project, where.zone)
     return {"identity": {"email": f"service-{number_of_project(where.project)}@cloud-tpu.iam.gserviceaccount.com"}}
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpuctl.sandbox.api_calls import DEFAULT_PROJECT, DEFAULT_ZONE, ApiError, answers, list_response, page_of
 from tpuctl.sandbox.catalog import default_service_account, location_names, number_of_project
+from tpuctl.yaml_reader import load_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -59,7 +60,8 @@ class Place(NamedTuple):
 class _Kind:
     """A kind of resource.
 
-    `document` returns its fields from those of a seed or request. `builtin` returns what each project has, by key.
+    `document` returns its fields from those of a seed or request and the defaults. `builtin` returns what each project has, by
+    key.
     """
 
     word: str
@@ -80,9 +82,9 @@ def put_resource(
     """Store a resource and return it; `fields` override the defaults. Region or zone may be a link."""
     if collection in {"disks", "instances"}:
         zone = zone or DEFAULT_ZONE
-    scope = (
-        f"zones/{zone.rpartition('/')[2]}" if zone else f"regions/{region.rpartition('/')[2]}" if region else "global"
-    )
+    scope = "global"
+    if zone or region:
+        scope = f"{'zones' if zone else 'regions'}/{(zone or region).rpartition('/')[2]}"
     return _put(session, Place(project, scope, collection, name), fields)
 
 
@@ -160,7 +162,6 @@ def _aggregated_list(session: StateSession, call: Call) -> Json:
 def _insert(session: StateSession, call: Call) -> Json:
     """Insert a resource. A network has no firewall rules then (documentation)."""
     place = _place_of(call)._replace(name=str(call.body.get("name") or ""))
-    session.log_request(call.method, place.path)
     if not _RESOURCE_NAME.fullmatch(place.name):
         raise _invalid_value("resource.name", place.name, f"Must be a match of regex '{_RESOURCE_NAME.pattern}'")
     network = str(call.body.get("network") or DEFAULT_NETWORK)
@@ -170,7 +171,7 @@ def _insert(session: StateSession, call: Call) -> Json:
     if place.key in _resources(session, place.collection, place.project):
         raise ApiError(409, "ALREADY_EXISTS", f"The resource '{place.path}' already exists", reason="alreadyExists")
     if place.collection == "networks" and place.name == DEFAULT_NETWORK:
-        for rule in _DEFAULT_RULES:
+        for rule in _defaults()["firewalls"]:
             if session.resources.get("compute.firewall", place.project, rule) is None:
                 drop_resource("firewalls", session, rule, project=place.project)
     _put(session, place, call.body)
@@ -180,7 +181,6 @@ def _insert(session: StateSession, call: Call) -> Json:
 @answers("compute.firewalls.delete")
 def _delete(session: StateSession, call: Call) -> Json:
     place = _place_of(call)
-    session.log_request(call.method, place.path)
     _find(session, place)
     drop_resource(place.collection, session, place.name, project=place.project)
     return _begin_operation(session, "delete", place)
@@ -216,7 +216,6 @@ def _set_service_account(session: StateSession, call: Call) -> Json:
 def _change(session: StateSession, call: Call, change: Json, *, verb: str) -> Json:
     place = _place_of(call)
     found = _find(session, place)
-    session.log_request(call.method, place.path)
     session.resources.put(f"compute.{_KINDS[place.collection].word}", place.project, place.key, {**found, **change})
     return _begin_operation(session, verb, place)
 
@@ -260,9 +259,20 @@ def _put(session: StateSession, place: Place, fields: Json) -> Json:
     before: Json = {}
     if place.collection == "subnetworks":  # one of an auto-mode network may be changed
         before = _resources(session, place.collection, place.project).get(place.key, {})
-    document = {**_identity(session, place), **kind.document(place, {**before, **fields})}
+    document = _document(session, place, {**before, **fields})
     session.resources.put(f"compute.{kind.word}", place.project, place.key, document)
     return _shown(session, place.project, document)
+
+
+def _document(session: StateSession, place: Place, fields: Json) -> Json:
+    """Return a resource with the given fields and the defaults of all others."""
+    kind = _KINDS[place.collection]
+    return {**_identity(session, place), **kind.document(place, {**_defaults()["fields"][kind.word], **fields})}
+
+
+@cache
+def _defaults() -> Any:
+    return load_data("compute_defaults.yaml")
 
 
 def _identity(session: StateSession, place: Place) -> Json:
@@ -301,9 +311,8 @@ def _not_found(path: str) -> ApiError:
 
 
 def _invalid_value(field: str, value: str, problem: str) -> ApiError:
-    return ApiError(
-        400, "INVALID_ARGUMENT", f"Invalid value for field '{field}': '{value}'. {problem}"
-    )  # unverified words
+    message = f"Invalid value for field '{field}': '{value}'. {problem}"  # unverified words
+    return ApiError(400, "INVALID_ARGUMENT", message)
 
 
 def _name_predicate(call: Call) -> Callable[[Json], bool]:
@@ -311,7 +320,7 @@ def _name_predicate(call: Call) -> Callable[[Json], bool]:
 
     API field text: `name = value`, and `name eq pattern`, an RE2 expression for the whole name.
     """
-    found = _NAME_FILTER.fullmatch(str(call.params.get("filter") or "").strip())
+    found = _NAME_FILTER.fullmatch(call["filter"].strip())
     if found is None:
         return lambda _: True
     wanted = found["value"].strip("\"'")
@@ -319,7 +328,7 @@ def _name_predicate(call: Call) -> Callable[[Json], bool]:
     try:
         expression = re.compile(pattern)
     except re.error:
-        raise _invalid_value("filter", str(call.params["filter"]), "Invalid list filter expression.") from None
+        raise _invalid_value("filter", call["filter"], "Invalid list filter expression.") from None
     return lambda entry: expression.fullmatch(str(entry["name"])) is not None
 
 
@@ -351,7 +360,7 @@ def _begin_operation(session: StateSession, verb: str, target: Place) -> Json:
 
 @answers(*(f"compute.{scope}Operations.{verb}" for scope in ("global", "region", "zone") for verb in ("get", "wait")))
 def _get_operation(session: StateSession, call: Call) -> Json:
-    project, name = str(call.params["project"]), str(call.params["operation"])
+    project, name = call["project"], call["operation"]
     scopes = (f"{word}s/{call.params[word]}" for word in ("region", "zone") if word in call.params)
     place = Place(project, next(scopes, "global"), "operations", name)
     found = session.resources.get(_OPERATION_KIND, project, name)
@@ -362,7 +371,7 @@ def _get_operation(session: StateSession, call: Call) -> Json:
 
 @answers("compute.projects.get")
 def _get_project(session: StateSession, call: Call) -> Json:
-    project = str(call.params["project"])
+    project = call["project"]
     metadata = session.project(project)
     common: Json = {"kind": "compute#metadata", "fingerprint": _metadata_fingerprint(metadata)}
     if metadata.get("items"):
@@ -383,8 +392,7 @@ def _get_project(session: StateSession, call: Call) -> Json:
 @answers("compute.projects.setCommonInstanceMetadata")
 def _set_project_metadata(session: StateSession, call: Call) -> Json:
     """Replace the metadata of a project: 412 if the fingerprint is not the current one."""
-    project = str(call.params["project"])
-    session.log_request(call.method, project)
+    project = call["project"]
     before = session.project(project)
     given = call.body.get("fingerprint")
     if given and given != _metadata_fingerprint(before):
@@ -401,16 +409,6 @@ def _metadata_fingerprint(metadata: Json) -> str:
 
 
 _QUOTA_KIND = "compute.quota"
-# Invented: high enough not to matter unless a seed sets them.
-_DEFAULT_LIMITS = {
-    "CPUS": 2400.0,
-    "DISKS_TOTAL_GB": 102400.0,
-    "INSTANCES": 6000.0,
-    "IN_USE_ADDRESSES": 575.0,
-    "PREEMPTIBLE_CPUS": 0.0,
-    "SSD_TOTAL_GB": 40960.0,
-    "STATIC_ADDRESSES": 8.0,
-}
 _WITHOUT_ADDRESS = frozenset({"STOPPED", "PREEMPTED", "TERMINATED"})  # unverified
 
 
@@ -447,16 +445,20 @@ def _regions(session: StateSession, project: str) -> dict[str, Json]:
     stored = {found.name: found.document for found in session.resources.list_records(_QUOTA_KIND, project)}
     addresses: Counter[str] = Counter()  # the external ones of TPU workers (that they count is unverified)
     for node in session.nodes(project):
-        phase = node.phase(session.now)
         network = node.document.get("networkConfig") or {}
-        if network.get("enableExternalIps") and phase and phase.state not in _WITHOUT_ADDRESS:
+        has_address = session.exists(node) and node.state(session.now) not in _WITHOUT_ADDRESS
+        if has_address and network.get("enableExternalIps"):
             addresses[_region_of(node.zone)] += node.workers
     found: dict[str, Json] = {}
     for region in region_names():
         metrics = {key.partition("/")[2] for key in stored if key.startswith(f"{region}/")}
         quotas = []
-        for metric in sorted({*_DEFAULT_LIMITS, *metrics}):
-            quota = {"limit": _DEFAULT_LIMITS.get(metric, 0.0), "usage": None, **stored.get(f"{region}/{metric}", {})}
+        for metric in sorted({*_defaults()["quotas"], *metrics}):
+            quota = {
+                "limit": _defaults()["quotas"].get(metric, 0),
+                "usage": None,
+                **stored.get(f"{region}/{metric}", {}),
+            }
             counted = addresses[region] if metric == "IN_USE_ADDRESSES" else 0
             usage = counted if quota["usage"] is None else quota["usage"]
             quotas.append({"metric": metric, "limit": float(quota["limit"]), "usage": float(usage)})
@@ -476,18 +478,12 @@ def _regions(session: StateSession, project: str) -> dict[str, Json]:
 def _networks(session: StateSession, project: str) -> dict[str, Json]:
     """Return `default`, or in place of it the networks that the sandbox setting `networks` names."""
     places = (Place(project, "global", "networks", name) for name in session.setting("networks", [DEFAULT_NETWORK]))
-    return {place.name: {**_identity(session, place), **_network(place, {})} for place in places}
+    return {place.name: _document(session, place, {}) for place in places}
 
 
 def _network(_place: Place, fields: Json) -> Json:
-    return {
-        # API field text: a legacy network has an address range, and no such field.
-        **({} if "IPv4Range" in fields else {"autoCreateSubnetworks": True}),
-        "mtu": 1460,
-        "networkFirewallPolicyEnforcementOrder": "AFTER_CLASSIC_FIREWALL",
-        "routingConfig": {"routingMode": "REGIONAL"},
-        **fields,
-    }
+    # API field text: a legacy network has an address range, and no such field.
+    return fields if "IPv4Range" in fields else {"autoCreateSubnetworks": True, **fields}
 
 
 def _shown(session: StateSession, project: str, document: Json) -> Json:
@@ -505,8 +501,7 @@ def _subnetworks(session: StateSession, project: str) -> dict[str, Json]:
     for network in _resources(session, "networks", project).values():
         for region in region_names() if network.get("autoCreateSubnetworks") else ():
             place = Place(project, f"regions/{region}", "subnetworks", network["name"])
-            fields = {"network": network["name"]}
-            found[place.key] = {**_identity(session, place), **_subnetwork(place, fields)}
+            found[place.key] = _document(session, place, {"network": network["name"]})
     return found
 
 
@@ -517,80 +512,31 @@ def _subnetwork(place: Place, fields: Json) -> Json:
     return {
         "ipCidrRange": f"10.{128 + 2 * position}.0.0/20",
         "gatewayAddress": f"10.{128 + 2 * position}.0.1",
-        "privateIpGoogleAccess": False,
-        "purpose": "PRIVATE",
-        "stackType": "IPV4_ONLY",
-        "fingerprint": "AAAAAAAAAAA=",
         **fields,
         "network": _link(place.project, "global/networks", str(fields.get("network", DEFAULT_NETWORK))),
     }
-
-
-# Documentation: the rules of the default network.
-_DEFAULT_RULES: Mapping[str, Json] = {
-    "default-allow-icmp": {"sourceRanges": ["0.0.0.0/0"], "allowed": [{"IPProtocol": "icmp"}]},
-    "default-allow-internal": {
-        "sourceRanges": ["10.128.0.0/9"],
-        "allowed": [
-            {"IPProtocol": "tcp", "ports": ["0-65535"]},
-            {"IPProtocol": "udp", "ports": ["0-65535"]},
-            {"IPProtocol": "icmp"},
-        ],
-    },
-    "default-allow-rdp": {"sourceRanges": ["0.0.0.0/0"], "allowed": [{"IPProtocol": "tcp", "ports": ["3389"]}]},
-    "default-allow-ssh": {"sourceRanges": ["0.0.0.0/0"], "allowed": [{"IPProtocol": "tcp", "ports": ["22"]}]},
-}
 
 
 def _firewalls(session: StateSession, project: str) -> dict[str, Json]:
     if not network_exists(session, project, DEFAULT_NETWORK):
         return {}
-    found: dict[str, Json] = {}
-    for name, rule in _DEFAULT_RULES.items():
-        place = Place(project, "global", "firewalls", name)
-        found[name] = {**_identity(session, place), **_firewall(place, {"priority": 65534, **rule})}
-    return found
+    rules = _defaults()["firewalls"].items()
+    return {name: _document(session, Place(project, "global", "firewalls", name), rule) for name, rule in rules}
 
 
 def _firewall(place: Place, fields: Json) -> Json:
-    document = {
-        "direction": "INGRESS",
-        "priority": 1000,  # API field text
-        "disabled": False,
-        "logConfig": {"enable": False},
-        **fields,
-        "network": _link(place.project, "global/networks", str(fields.get("network", DEFAULT_NETWORK))),
-    }
-    if (
-        document["direction"] == "INGRESS"
-        and not {"sourceRanges", "sourceTags", "sourceServiceAccounts"} & fields.keys()
-    ):
-        document["sourceRanges"] = ["0.0.0.0/0"]  # API field text
-    return document
+    network = _link(place.project, "global/networks", str(fields.get("network", DEFAULT_NETWORK)))
+    has_sources = {"sourceRanges", "sourceTags", "sourceServiceAccounts"} & fields.keys()
+    sources: Json = {"sourceRanges": ["0.0.0.0/0"]}  # API field text
+    if has_sources or fields.get("direction") == "EGRESS":
+        sources = {}
+    return {**fields, **sources, "network": network}
 
 
 def _disk(place: Place, fields: Json) -> Json:
-    document = {
-        "status": "READY",
-        "sizeGb": "100",
-        "physicalBlockSizeBytes": "4096",
-        "labelFingerprint": "42WmSpB8rSM=",
-        **fields,
-        "type": _link(place.project, f"{place.scope}/diskTypes", str(fields.get("type", "pd-balanced"))),
-    }
-    if "users" in fields:
-        document["users"] = [_link(place.project, f"{place.scope}/instances", user) for user in fields["users"]]
-    return document
-
-
-# Documentation: the default scopes of a machine.
-_DEFAULT_SCOPES = [
-    f"https://www.googleapis.com/auth/{scope}"
-    for scope in (
-        *("devstorage.read_only", "logging.write", "monitoring.write", "service.management.readonly"),
-        *("servicecontrol", "trace.append"),
-    )
-]
+    users = [_link(place.project, f"{place.scope}/instances", user) for user in fields.get("users", ())]
+    kind = _link(place.project, f"{place.scope}/diskTypes", str(fields["type"]))
+    return {**fields, "type": kind, **({"users": users} if users else {})}
 
 
 def _instance(place: Place, fields: Json) -> Json:
@@ -604,17 +550,10 @@ def _instance(place: Place, fields: Json) -> Json:
         "stackType": "IPV4_ONLY",
     }
     return {
-        "status": "RUNNING",
         "networkInterfaces": [network],
-        "serviceAccounts": [{"email": default_service_account(place.project), "scopes": _DEFAULT_SCOPES}],
-        "scheduling": {"onHostMaintenance": "MIGRATE", "automaticRestart": True, "preemptible": False},
-        "metadata": {"kind": "compute#metadata", "fingerprint": "AAAAAAAAAAA="},
-        "tags": {"fingerprint": "42WmSpB8rSM="},
-        "labelFingerprint": "42WmSpB8rSM=",
+        "serviceAccounts": [{"email": default_service_account(place.project), "scopes": _defaults()["scopes"]}],
         **fields,
-        "machineType": _link(
-            place.project, f"{place.scope}/machineTypes", str(fields.get("machineType", "n1-standard-2"))
-        ),
+        "machineType": _link(place.project, f"{place.scope}/machineTypes", str(fields["machineType"])),
     }
 
 

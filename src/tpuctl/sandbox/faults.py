@@ -257,10 +257,10 @@ class FaultTarget:
     @classmethod
     def of(cls, call: Call) -> FaultTarget:
         """Return the subject of a call, from its resource name."""
-        name = str(call.params.get("name") or call.params.get("parent") or call.params.get("project") or "")
+        name = call["name"] or call["parent"] or call["project"]
         parts = name.split("/")
         if "projects" not in parts:
-            return cls(call.method, project=name, zone=str(call.params.get("zone") or ""))
+            return cls(call.method, project=name, zone=call["zone"])
         pairs = dict(zip(parts[::2], parts[1::2], strict=False))
         node = call.params.get("nodeId") or call.params.get("queuedResourceId")
         named = pairs.get("nodes") or pairs.get("queuedResources") or pairs.get("operations")
@@ -488,24 +488,24 @@ def _delay_planned_nodes(session: StateSession, record: QueuedRecord, timeline: 
             session.put_node(replace(node, timeline=later))
 
 
-# The meaning of each google.rpc.Code, for the description of a planned failure.
-ERROR_MEANINGS = {
-    1: "cancelled",
-    2: "unknown error",
-    3: "bad request",
-    4: "deadline exceeded",
-    5: "not found",
-    6: "exists already",
-    7: "permission denied",
-    8: "no capacity",
-    9: "failed precondition",
-    10: "aborted",
-    11: "out of range",
-    12: "not implemented",
-    13: "internal error",
-    14: "unavailable",
-    15: "data loss",
-    16: "no valid credentials",
+# The meaning of each google.rpc.Code, for the description of a planned failure, and the general message of an operation.
+_CODES = {
+    1: ("cancelled", "The operation was cancelled."),
+    2: ("unknown error", "An unknown error has occurred."),
+    3: ("bad request", ""),
+    4: ("deadline exceeded", "The operation was not completed within its deadline."),
+    5: ("not found", ""),
+    6: ("exists already", ""),
+    7: ("permission denied", ""),
+    8: ("no capacity", ""),
+    9: ("failed precondition", "The operation is not possible in the current state of the resource."),
+    10: ("aborted", "The operation was aborted."),
+    11: ("out of range", "A value of the request is out of range."),
+    12: ("not implemented", "The operation is not implemented or not supported."),
+    13: ("internal error", "an internal error has occurred"),  # observed: terraform-provider-google#16147
+    14: ("unavailable", "The service is currently unavailable."),
+    15: ("data loss", "Data was lost."),
+    16: ("no valid credentials", "Request had invalid authentication credentials."),
 }
 
 
@@ -523,29 +523,13 @@ def operation_failure(fault: Fault, target: FaultTarget, tier: CapacityTier) -> 
         6: already_exists(name).message,  # observed on a call: skypilot#129
         7: f"Permission 'tpu.{collection}.{verb}' denied on '{name}'",  # observed: tensorflow/tpu#296
         8: describe_shortage(target.zone, tier),  # observed
-        13: "an internal error has occurred",  # observed: terraform-provider-google#16147
-        **_UNVERIFIED,
     }
     if verb in {"create", "start"}:
         messages[9] = describe_shortage(
             target.zone, CapacityTier.RESERVED
         )  # observed with this code too: skypilot source
-    general = f"The operation failed with code {fault.code}. {error_id(name)}"
+    _, general = _CODES.get(fault.code, ("", f"The operation failed with code {fault.code}. {error_id(name)}"))
     return {"code": fault.code, "message": fault.message or messages.get(fault.code, general)}
-
-
-_UNVERIFIED = {
-    1: "The operation was cancelled.",
-    2: "An unknown error has occurred.",
-    4: "The operation was not completed within its deadline.",
-    9: "The operation is not possible in the current state of the resource.",
-    10: "The operation was aborted.",
-    11: "A value of the request is out of range.",
-    12: "The operation is not implemented or not supported.",
-    14: "The service is currently unavailable.",
-    15: "Data was lost.",
-    16: "Request had invalid authentication credentials.",
-}
 
 
 def describe_time(at: datetime, now: datetime, speed: float) -> str:
@@ -596,7 +580,7 @@ def describe_fault(fault: Fault) -> str:
     lasts = format_duration(duration) if duration is not None else ""
     if duration is not None and duration < timedelta(seconds=1):
         lasts = f"{duration.total_seconds():g}s"
-    meaning = f" ({ERROR_MEANINGS[fault.code]})" if fault.code in ERROR_MEANINGS else ""
+    meaning = f" ({_CODES[fault.code][0]})" if fault.code in _CODES else ""
     effect = _EFFECTS[fault.kind].format(
         fault=fault,
         node=node,

@@ -69,7 +69,7 @@ def render_node(record: NodeRecord, now: datetime, version: str) -> Json:
     """Return a node as one version of the API shows it at a time. A record that is gone shows as DELETING."""
     phase = record.phase(now)
     document = dict(record.document)
-    document["state"] = phase.state if phase else "DELETING"
+    document["state"] = record.state(now)
     if phase and phase.health and phase.health != "HEALTH_UNSPECIFIED":
         document["health"] = phase.health
         if phase.description:
@@ -142,7 +142,7 @@ _STATE_DATA = {
 def render_queued_resource(record: QueuedRecord, now: datetime, version: str) -> Json:
     """Return a queued resource as one version of the API shows it at a time. One that is gone shows as DELETING."""
     phase = record.phase(now)
-    state: Json = {"state": phase.state if phase else "DELETING"}
+    state: Json = {"state": record.state(now)}
     if phase and phase.initiator:
         state["stateInitiator"] = phase.initiator
     if field := _STATE_DATA.get(state["state"]):

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
+from tpuctl.sandbox.state import file_identity
 from tpuctl.shapes import parse_json
 
 if TYPE_CHECKING:
@@ -75,17 +76,17 @@ def read_log(state_path: Path, *, since: datetime | None = None) -> list[LoggedC
 def follow_log(state_path: Path) -> Iterator[list[LoggedCall]]:
     """Yield, on each iteration, the entries logged since the last one; the first time since this call."""
     path, offset = log_path(state_path), 0
-    identity = _file_identity(path)
+    identity = file_identity(path)
     if path.exists():
         offset = path.stat().st_size
     rest = b""
     while True:
-        now = _file_identity(path)
+        now = file_identity(path)
         text = b""
         if now != identity:
             text = (
                 _read_from(_old_log_path(state_path), offset)
-                if identity is not None and _file_identity(_old_log_path(state_path)) == identity
+                if identity is not None and file_identity(_old_log_path(state_path)) == identity
                 else b""
             )
             identity, offset = now, 0
@@ -138,14 +139,6 @@ def _read_from(path: Path, offset: int) -> bytes:
             return file.read()
     except OSError:
         return b""
-
-
-def _file_identity(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def log_path(state_path: Path) -> Path:

@@ -11,14 +11,12 @@ import hashlib
 import json
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
-
-import yaml
 
 from tpuctl.sandbox.api_calls import DEFAULT_PROJECT, ApiError, answers, error_info, help_detail, list_response
 from tpuctl.sandbox.catalog import default_service_account, number_of_project
 from tpuctl.sandbox.representation import millisecond_timestamp
+from tpuctl.yaml_reader import load_data
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,44 +48,41 @@ def _list_projects(session: StateSession, call: Call) -> Json:
 @answers("cloudresourcemanager.projects.undelete")
 def _undelete_project(session: StateSession, call: Call) -> Json:
     project = _checked_project(session, call, permission="resourcemanager.projects.undelete")
-    session.log_request(call.method, f"projects/{project}")
     denied = denied_permissions(session, project)
     put_project(session, project, denied=denied, **{**describe_project(session, project), "state": "ACTIVE"})
     return {} if call.version == "v1" else {"done": True, "response": _project_document(session, project, call.version)}
 
 
 def _project_document(session: StateSession, project: str, version: str) -> Json:
-    about = describe_project(session, project)
-    number, created = str(number_of_project(project)), about.get("createTime", _DEFAULT_CREATE_TIME)
+    defaults = {"displayName": project, "state": "ACTIVE", "createTime": _DEFAULT_CREATE_TIME}
+    about = {**defaults, **describe_project(session, project)}
+    labels = {"labels": about["labels"]} if about.get("labels") else {}
+    common = {"projectId": project, "createTime": about["createTime"], **labels}
     if version == "v1":
-        document: Json = {"projectNumber": number, "projectId": project, "name": about.get("displayName", project)}
-        document |= {"lifecycleState": about.get("state", "ACTIVE"), "createTime": created}
-    else:
-        document = {
-            "name": f"projects/{number}",
-            "projectId": project,
-            "displayName": about.get("displayName", project),
-        }
-        document |= {"state": about.get("state", "ACTIVE"), "createTime": created, "etag": 'W/"0123456789abcdef"'}
-        if parent := about.get("parent"):
-            document["parent"] = parent
-    return {**document, "labels": about["labels"]} if about.get("labels") else document
+        number = str(number_of_project(project))
+        return {**common, "projectNumber": number, "name": about["displayName"], "lifecycleState": about["state"]}
+    parent = {"parent": about["parent"]} if about.get("parent") else {}
+    shown = {key: about[key] for key in ("displayName", "state")}
+    return {
+        **common,
+        **shown,
+        **parent,
+        "name": f"projects/{number_of_project(project)}",
+        "etag": 'W/"0123456789abcdef"',
+    }
 
 
 @answers("cloudresourcemanager.projects.getIamPolicy")
 def _get_project_policy(session: StateSession, call: Call) -> Json:
     project = _checked_project(session, call, permission="resourcemanager.projects.getIamPolicy")
     requested = int((call.body.get("options") or {}).get("requestedPolicyVersion") or 1)
-    return visible_policy(
-        read_iam_policy(session, "project", project, default=default_project_policy(project), version=requested)
-    )
+    return read_iam_policy(session, "project", project, default=default_project_policy(project), version=requested)
 
 
 @answers("cloudresourcemanager.projects.setIamPolicy")
 def _set_project_policy(session: StateSession, call: Call) -> Json:
     """Replace the policy: 409 if the etag is not the current one."""
     project = _checked_project(session, call, permission="resourcemanager.projects.setIamPolicy")
-    session.log_request(call.method, f"projects/{project}")
     wanted = call.body.get("policy") or {}
     kept = replace_iam_policy(session, "project", project, wanted, default=default_project_policy(project))
     if kept is None:
@@ -96,13 +91,13 @@ def _set_project_policy(session: StateSession, call: Call) -> Json:
             "There were concurrent policy changes. Please retry the whole read-modify-write with exponential backoff."
         )
         raise ApiError(409, "ABORTED", message)
-    return visible_policy(kept)
+    return kept
 
 
 @answers("cloudresourcemanager.projects.testIamPermissions")
 def _test_project_permissions(session: StateSession, call: Call) -> Json:
     """Return the requested permissions that the caller has."""
-    project = resolve_project(session, str(call.params["resource"]).removeprefix("projects/"))
+    project = resolve_project(session, call["resource"].removeprefix("projects/"))
     lacking = denied_permissions(session, project) if is_known_project(session, project) else ("*",)
     granted = allowed_permissions(call.body.get("permissions", []), lacking)
     return {"permissions": granted} if granted else {}
@@ -124,7 +119,7 @@ def default_project_policy(project: str) -> Json:
 
 
 def _checked_project(session: StateSession, call: Call, *, permission: str) -> str:
-    given = str(call.params.get("projectId") or call.params.get("resource") or call.params.get("name"))
+    given = call["projectId"] or call["resource"] or call["name"]
     project = resolve_project(session, given.removeprefix("projects/"))
     if is_known_project(session, project) and not is_permission_denied(
         permission, denied_permissions(session, project)
@@ -205,6 +200,7 @@ def read_iam_policy(
     digest = hashlib.blake2b(json.dumps(found, sort_keys=True).encode(), digest_size=6).digest()
     etag = base64.b64encode(b"\x07" + digest[:5] + b"\x00\x01").decode()
     visible: Json = {**found, "version": _WITH_CONDITIONS if is_conditional else 1, "etag": etag}
+    visible.pop("serial", None)
     if is_conditional and version < _WITH_CONDITIONS:
         plain = []
         for binding in bindings:
@@ -240,11 +236,6 @@ def put_iam_policy(session: StateSession, kind: str, name: str, wanted: Json) ->
     session.resources.put("iam.policy", kind, name, kept)
 
 
-def visible_policy(document: Json) -> Json:
-    """Return a policy without the sandbox's internal fields."""
-    return {key: value for key, value in document.items() if key != "serial"}
-
-
 def allowed_permissions(requested: Iterable[str], denied: Iterable[str]) -> list[str]:
     """Return the permissions that the caller has."""
     return [permission for permission in requested if not is_permission_denied(permission, denied)]
@@ -271,7 +262,7 @@ def put_role(session: StateSession, /, name: str, *, project: str = DEFAULT_PROJ
 
 @answers("iam.projects.roles.get")
 def _get_custom_role(session: StateSession, call: Call) -> Json:
-    name = str(call.params["name"])
+    name = call["name"]
     _, given, _, role = name.split("/")
     project = resolve_project(session, given)
     if not is_known_project(session, project):
@@ -285,7 +276,7 @@ def _get_custom_role(session: StateSession, call: Call) -> Json:
 @answers("iam.roles.get")
 def _get_role(_session: StateSession, call: Call) -> Json:
     """Return a role with the permissions that matter to TPU clients: a part of the real role's."""
-    name = str(call.params["name"])
+    name = call["name"]
     role = _load_roles().get(name.removeprefix("roles/"))
     if role is None:
         # Observed: what `gcloud iam roles describe` prints.
@@ -301,10 +292,7 @@ def _get_role(_session: StateSession, call: Call) -> Json:
 
 @cache
 def _load_roles() -> dict[str, Any]:
-
-    text = files("tpuctl.data").joinpath("roles.yaml").read_bytes()
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return dict(yaml.load(text, Loader=loader))  # noqa: S506  # both are the safe loader
+    return dict(load_data("roles.yaml"))
 
 
 def _role_permissions(role: str) -> set[str]:
@@ -347,11 +335,10 @@ def billing_disabled_error(project: str, service: str) -> ApiError:
 @answers("cloudbilling.projects.getBillingInfo", "cloudbilling.projects.updateBillingInfo")
 def _get_or_update_billing(session: StateSession, call: Call) -> Json:
     """Return, or first change, whether a project is billed: an empty account name disables billing (API method text)."""
-    project = resolve_project(session, str(call.params["name"]).partition("/")[2])
+    project = resolve_project(session, call["name"].partition("/")[2])
     if not is_known_project(session, project):
         raise ApiError(403, "PERMISSION_DENIED", "The caller does not have permission")
     if call.method.endswith(".updateBillingInfo"):
-        session.log_request(call.method, f"projects/{project}")
         account = str(call.body.get("billingAccountName") or "")
         put_billing(session, project=project, enabled=bool(account), account=account)
     found = session.resources.get(BILLING_KIND, "", project) or {"enabled": True, "account": BILLING_ACCOUNT}

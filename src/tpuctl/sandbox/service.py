@@ -26,6 +26,7 @@ from tpuctl.sandbox import (  # noqa: F401  # they register their handlers
 from tpuctl.sandbox.api_calls import (
     HANDLERS,
     ApiError,
+    Call,
     DroppedConnection,
     Handler,
     Request,
@@ -68,6 +69,8 @@ _STATUSES = {
     503: ("UNAVAILABLE", "The service is currently unavailable."),
     504: ("DEADLINE_EXCEEDED", "Deadline expired before operation could complete."),
 }
+# Calls that only read, and are sent as POST.
+_READING_VERBS = ("get", "test", "wait")
 _CHALLENGE = {"www-authenticate": 'Bearer realm="https://accounts.google.com/", error="invalid_token"'}
 
 
@@ -158,12 +161,16 @@ def _run_handler(sandbox: SandboxState, call: Call, request: Request) -> Respons
     handler = METHODS.get(call.method)
     if handler is None:
         raise error_of(501, f"{_STATUSES[501][1]} The sandbox does not serve {call.method}.")
+    is_write = request.method != "GET" and not call.method.rpartition(".")[2].startswith(_READING_VERBS)
     is_upload = split_upload_path(request.path)[0] == "upload"
     refusal: ApiError | None = None
     with sandbox.read() if request.method == "GET" else sandbox.write() as session:
         check_admission(session, call)
         try:
-            value = receive_chunk(session, request, call, handler) if is_upload else handler(session, call)
+            whole = receive_chunk(session, request, call) if is_upload else call
+            if isinstance(whole, Call) and is_write:
+                session.log_request(call.method, call["name"] or call["parent"] or call["project"] or call["bucket"])
+            value = handler(session, whole) if isinstance(whole, Call) else whole
         except ApiError as error:
             if not error.commits:
                 raise
@@ -190,10 +197,6 @@ def _unauthenticated() -> ApiError:
 
 # The handler of each method of the discovery documents. A method without one is not implemented: 501.
 METHODS: Mapping[str, Handler] = HANDLERS
-
-# Methods of the TPU API, in any of its versions, that are not implemented, with the reason. They answer 501. There are none.
-NOT_SERVED: Mapping[str, str] = {}
-
 
 # These APIs manage projects, or most of their calls name none. They answer calls about unknown projects themselves, with
 # their own errors, and they work without billing.
@@ -302,7 +305,7 @@ def check_permissions(session: StateSession, call: Call, project: str) -> None:
             raise _service_usage_denied(call, project, permission)
         case "tpu":
             # Observed: tensorflow/tpu#296.
-            name = str(call.params.get("name") or call.params.get("parent") or f"projects/{project}")
+            name = str(call["name"] or call["parent"] or f"projects/{project}")
             node = f"/nodes/{call.params['nodeId']}" if call.params.get("nodeId") else ""
             raise ApiError(403, "PERMISSION_DENIED", f"Permission '{permission}' denied on '{name}{node}'")
         case "iam":
@@ -350,7 +353,7 @@ def _compute_denied(call: Call, project: str, permission: str) -> ApiError:
 def _service_usage_denied(call: Call, project: str, permission: str) -> ApiError:
     """Return the error of Service Usage (observed for a list: aquasecurity/cloudsploit#1606; the others unverified)."""
     container = f"consumer container [projects/{number_of_project(project)}]"
-    name = str(call.params.get("name") or "").rpartition("/services/")[2]
+    name = call["name"].rpartition("/services/")[2]
     verb = call.method.rpartition(".")[2]
     if permission == "serviceusage.quotas.get":
         message = f"Permission denied to get quota information for {container}"

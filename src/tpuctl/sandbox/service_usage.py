@@ -78,15 +78,15 @@ def service_disabled_error(project: str, service: str) -> ApiError:
 
 @answers("serviceusage.services.get")
 def _get_service(session: StateSession, call: Call) -> Json:
-    project, name = parse_service_name(session, str(call.params["name"]))
+    project, name = parse_service_name(session, call["name"])
     return _service_document(session, project, name)
 
 
 @answers("serviceusage.services.list")
 def _list_services(session: StateSession, call: Call) -> Json:
     """List services; the supported filters are `state:ENABLED` and `state:DISABLED`."""
-    project = _resolve_parent(session, str(call.params["parent"]))
-    wanted = str(call.params.get("filter") or "").replace(" ", "").upper()
+    project = _resolve_parent(session, call["parent"])
+    wanted = call["filter"].replace(" ", "").upper()
     if wanted not in {"", "STATE:ENABLED", "STATE:DISABLED"}:
         raise invalid("Invalid filter string.")  # unverified
     names = sorted({*SERVICE_TITLES, *(found.name for found in session.resources.list_records(SERVICE_KIND, project))})
@@ -96,8 +96,7 @@ def _list_services(session: StateSession, call: Call) -> Json:
 
 @answers("serviceusage.services.enable", "serviceusage.services.disable")
 def _enable_or_disable_service(session: StateSession, call: Call) -> Json:
-    project, name = parse_service_name(session, str(call.params["name"]))
-    session.log_request(call.method, str(call.params["name"]))
+    project, name = parse_service_name(session, call["name"])
     verb = call.method.rpartition(".")[2]
     put_service_states(session, {name: verb == "enable"}, project=project)
     response = {"service": _service_document(session, project, name)}
@@ -107,8 +106,7 @@ def _enable_or_disable_service(session: StateSession, call: Call) -> Json:
 @answers("serviceusage.services.batchEnable")
 def _batch_enable_services(session: StateSession, call: Call) -> Json:
     """Enable services: all or none."""
-    project = _resolve_parent(session, str(call.params["parent"]))
-    session.log_request(call.method, str(call.params["parent"]))
+    project = _resolve_parent(session, call["parent"])
     names = [str(name) for name in call.body.get("serviceIds", [])]
     if not 0 < len(names) <= _AT_ONCE:
         raise invalid(f"A batch enables 1 to {_AT_ONCE} services.")  # unverified words
@@ -121,7 +119,7 @@ def _batch_enable_services(session: StateSession, call: Call) -> Json:
 
 @answers("serviceusage.services.batchGet")
 def _batch_get_services(session: StateSession, call: Call) -> Json:
-    project = _resolve_parent(session, str(call.params["parent"]))
+    project = _resolve_parent(session, call["parent"])
     names = [str(name) for name in call.params.get("names") or []]
     if not 0 < len(names) <= _READ_AT_ONCE:
         raise invalid(f"The number of services must be between 1 and {_READ_AT_ONCE}.")  # unverified words
@@ -133,9 +131,9 @@ def _batch_get_services(session: StateSession, call: Call) -> Json:
 
 @answers("serviceusage.operations.get")
 def _get_service_operation(session: StateSession, call: Call) -> Json:
-    found = session.resources.get("serviceusage.operation", "", str(call.params["name"]))
+    found = session.resources.get("serviceusage.operation", "", call["name"])
     if found is None:
-        raise not_found(str(call.params["name"]))
+        raise not_found(call["name"])
     return found
 
 
@@ -202,7 +200,7 @@ def _list_quota_metrics(session: StateSession, call: Call) -> Json:
     `tpu-v5p` with the suffix `-preemptible`; the others follow their form (sources disagree on v4). Also observed: one metric
     has a limit by zone and one by region, and a limit of 0 is omitted, as a number that is 0 always is.
     """
-    project, service = parse_service_name(session, str(call.params["parent"]))
+    project, service = parse_service_name(session, call["parent"])
     found: dict[str, dict[str, list[TpuQuota]]] = {}
     for quota in capacity.list_quotas(session) if service == _SERVICE else []:
         if quota.project == project:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from tpuctl.errors import NotFoundError
+from tpuctl.files import make_private_folder
 from tpuctl.sandbox.sshd import proxy_command
-from tpuctl.sandbox.sshd.daemon import SshdUnavailableError, make_private_folder, write_private_file
+from tpuctl.sandbox.sshd.daemon import SshdUnavailableError, write_private_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -280,8 +280,24 @@ def _timestamp_or_none(moment: datetime | None) -> float | None:
     return moment.timestamp() if moment else None
 
 
+class _TimedRecord:
+    """A record with a timeline."""
+
+    __slots__ = ()
+    timeline: Timeline
+
+    def phase(self, now: datetime) -> LifecyclePhase | None:
+        """Return the phase at a time. None if the record does not exist then."""
+        return phase_at(self.timeline, now)
+
+    def state(self, now: datetime) -> str:
+        """Return the state at a time. A record that is gone shows as DELETING."""
+        phase = self.phase(now)
+        return phase.state if phase else "DELETING"
+
+
 @dataclass(frozen=True, slots=True)
-class NodeRecord:
+class NodeRecord(_TimedRecord):
     """A node. `document` is the API's v2 JSON without the fields that depend on time.
 
     `number` is the API's numeric id, `first_address` the first of the consecutive addresses of its workers.
@@ -306,13 +322,9 @@ class NodeRecord:
         """The full resource name."""
         return f"projects/{self.project}/locations/{self.zone}/nodes/{self.node_id}"
 
-    def phase(self, now: datetime) -> LifecyclePhase | None:
-        """Return the phase at a time. None if the node does not exist then."""
-        return phase_at(self.timeline, now)
-
 
 @dataclass(frozen=True, slots=True)
-class QueuedRecord:
+class QueuedRecord(_TimedRecord):
     """A queued resource. `node_ids` are the nodes that it creates; `error` is the reason of a FAILED state."""
 
     project: str
@@ -328,10 +340,6 @@ class QueuedRecord:
     def name(self) -> str:
         """The full resource name."""
         return f"projects/{self.project}/locations/{self.zone}/queuedResources/{self.queued_resource_id}"
-
-    def phase(self, now: datetime) -> LifecyclePhase | None:
-        """Return the phase at a time. None if the queued resource does not exist then."""
-        return phase_at(self.timeline, now)
 
 
 @dataclass(frozen=True, slots=True)

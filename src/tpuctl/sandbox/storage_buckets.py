@@ -20,7 +20,6 @@ from tpuctl.sandbox.resource_manager import (
     read_iam_policy,
     replace_iam_policy,
     resolve_project,
-    visible_policy,
 )
 
 if TYPE_CHECKING:
@@ -118,12 +117,12 @@ def open_bucket(session: StateSession, call: Call, permission: str) -> OpenedBuc
 
     With an empty permission only billing is checked.
     """
-    name = str(call.params["bucket"])
+    name = call["bucket"]
     found = find_bucket(session, name)
     bucket = OpenedBucket(found.parent, found.document["document"], tuple(found.document["denied"]))
     # Documentation: a caller with resourcemanager.projects.createBillingAssignment on the bucket's project needs no project
     # to bill. The sandbox's caller does not have it, as an editor does not.
-    payer = str(call.params.get("userProject") or "")
+    payer = call["userProject"]
     if not payer and (bucket.document.get("billing") or {}).get("requesterPays"):
         # Observed: laravel-google-cloud-storage#44.
         raise storage_invalid("Bucket is requester pays bucket but no user project provided.", reason="required")
@@ -175,7 +174,7 @@ def _get_storage_layout(session: StateSession, call: Call) -> Json:
 @answers("storage.buckets.list")
 def _list_buckets(session: StateSession, call: Call) -> Json:
     project = _billed_project(session, call)
-    prefix = str(call.params.get("prefix") or "")
+    prefix = call["prefix"]
     # Only its owner sees a bucket in lists.
     found = [entry.document for entry in session.resources.list_records(BUCKET_KIND, project, prefix=prefix)]
     mine = [entry["document"] for entry in found if not is_permission_denied("storage.buckets.list", entry["denied"])]
@@ -183,7 +182,7 @@ def _list_buckets(session: StateSession, call: Call) -> Json:
 
 
 def _billed_project(session: StateSession, call: Call) -> str:
-    project = resolve_project(session, str(call.params["project"]))
+    project = resolve_project(session, call["project"])
     if not is_known_project(session, project):
         raise storage_invalid(f"Unknown project id: {project}")  # observed: replicate/keepsake#275
     return project
@@ -204,7 +203,6 @@ _BUCKET_FIELDS = (
 @answers("storage.buckets.insert")
 def _insert_bucket(session: StateSession, call: Call) -> Json:
     name = str(call.body.get("name") or "")
-    session.log_request(call.method, name)
     project = _billed_project(session, call)
     check_bucket_name(name)
     if (found := session.resources.find(BUCKET_KIND, name)) is not None:
@@ -222,7 +220,6 @@ def _insert_bucket(session: StateSession, call: Call) -> Json:
 @answers("storage.buckets.patch")
 def _patch_bucket(session: StateSession, call: Call) -> Json:
     """Change a bucket: null removes a field, objects are merged, all other values are replaced."""
-    session.log_request(call.method, str(call.params["bucket"]))
     bucket = open_bucket(session, call, "storage.buckets.update")
     current = bucket.document
     wanted = call.params.get("ifMetagenerationMatch")
@@ -273,7 +270,6 @@ def _get_policy(session: StateSession, call: Call) -> Json:
 @answers("storage.buckets.setIamPolicy")
 def _set_policy(session: StateSession, call: Call) -> Json:
     """Replace the policy: 412 if the etag is not the current one."""
-    session.log_request(call.method, str(call.params["bucket"]))
     bucket = open_bucket(session, call, "storage.buckets.setIamPolicy")
     default = default_bucket_policy(bucket.project)
     kept = replace_iam_policy(session, BUCKET_KIND, bucket.name, call.body, default=default)
@@ -307,7 +303,7 @@ def default_bucket_policy(project: str) -> Json:
 
 
 def _policy_response(bucket: OpenedBucket, policy: Json) -> Json:
-    return {"kind": "storage#policy", "resourceId": f"projects/_/buckets/{bucket.name}", **visible_policy(policy)}
+    return {"kind": "storage#policy", "resourceId": f"projects/_/buckets/{bucket.name}", **policy}
 
 
 CACHE_KIND = "storage.anywhereCache"
@@ -339,8 +335,7 @@ def put_cache(session: StateSession, /, bucket: str, zone: str, **fields: Any) -
 @answers("storage.anywhereCaches.insert")
 def _insert_cache(session: StateSession, call: Call) -> Json:
     """Return a finished operation; operations of Cloud Storage are not stored."""
-    bucket, zone = str(call.params["bucket"]), str(call.body.get("zone") or "")
-    session.log_request(call.method, f"{bucket}/{zone}")
+    bucket, zone = call["bucket"], str(call.body.get("zone") or "")
     open_bucket(session, call, "storage.anywhereCaches.create")
     if not zone:
         raise storage_invalid("Required")  # unverified words
@@ -363,7 +358,7 @@ def _insert_cache(session: StateSession, call: Call) -> Json:
 @answers("storage.anywhereCaches.get")
 def _get_cache(session: StateSession, call: Call) -> Json:
     open_bucket(session, call, "storage.anywhereCaches.get")
-    found = session.resources.get(CACHE_KIND, str(call.params["bucket"]), str(call.params["anywhereCacheId"]))
+    found = session.resources.get(CACHE_KIND, call["bucket"], call["anywhereCacheId"])
     if found is None:
         raise ApiError(404, "NOT_FOUND", "The specified Anywhere Cache does not exist.")  # unverified words
     return found
@@ -372,7 +367,7 @@ def _get_cache(session: StateSession, call: Call) -> Json:
 @answers("storage.anywhereCaches.list")
 def _list_caches(session: StateSession, call: Call) -> Json:
     open_bucket(session, call, "storage.anywhereCaches.list")
-    found = [entry.document for entry in session.resources.list_records(CACHE_KIND, str(call.params["bucket"]))]
+    found = [entry.document for entry in session.resources.list_records(CACHE_KIND, call["bucket"])]
     return list_response(call, "items", found, kind="storage#anywhereCaches")
 
 

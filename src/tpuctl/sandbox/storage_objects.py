@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -25,7 +25,7 @@ from tpuctl.sandbox.storage_buckets import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from tpuctl.sandbox.api_calls import Call, Json
     from tpuctl.sandbox.state_session import StateSession
@@ -42,8 +42,7 @@ _INSERT_FIELDS = (
 
 @answers("storage.objects.insert")
 def _insert_object(session: StateSession, call: Call) -> Json:
-    bucket, name = str(call.params["bucket"]), str(call.params.get("name") or call.body.get("name") or "")
-    session.log_request(call.method, f"{bucket}/{name}")
+    bucket, name = call["bucket"], str(call.params.get("name") or call.body.get("name") or "")
     open_bucket(session, call, "storage.objects.create")
     if call.media is None:
         message = "Upload requests must include an uploadType URL parameter and a URL path beginning with /upload/"
@@ -131,21 +130,14 @@ def _get_object(session: StateSession, call: Call) -> Json | Response:
 def _list_objects(session: StateSession, call: Call) -> Json:
     """List objects. `versions` and `softDeleted` add nothing: replaced and deleted objects are gone."""
     open_bucket(session, call, "storage.objects.list")
-    bucket, params = str(call.params["bucket"]), call.params
-    selection = ObjectSelection(
-        prefix=str(params.get("prefix") or ""),
-        delimiter=str(params.get("delimiter") or ""),
-        start=str(params.get("startOffset") or ""),
-        end=str(params.get("endOffset") or ""),
-        glob=str(params.get("matchGlob") or ""),
-        shows_marker=bool(params.get("includeTrailingDelimiter")),
-    )
     found: dict[str, Json] = {}
-    if not params.get("softDeleted"):
-        entries_found = session.resources.list_records(OBJECT_KIND, bucket, prefix=selection.prefix)
-        found = {entry.name: entry.document for entry in entries_found}
+    if not call.params.get("softDeleted"):
+        records = session.resources.list_records(OBJECT_KIND, call["bucket"], prefix=call["prefix"])
+        found = {record.name: record.document for record in records}
     after = page_position(call)
-    entries = [entry for entry in selection.grouped(found) if not after or entry > (after[0], after[-1] == "prefix")]
+    entries = [
+        entry for entry in select_names(found, call.params) if not after or entry > (after[0], after[-1] == "prefix")
+    ]
     size = page_size(call)
     page = entries[:size]
     answer: Json = {"kind": "storage#objects"}
@@ -191,9 +183,7 @@ def _find_object(session: StateSession, bucket: str, name: str, generation: obje
 
 def _open_object(session: StateSession, call: Call, permission: str) -> Json:
     """Return the object of a call. Raises `ApiError` unless it exists and permission and preconditions allow the call."""
-    bucket, name = str(call.params["bucket"]), str(call.params["object"])
-    if permission != "storage.objects.get":
-        session.log_request(call.method, f"{bucket}/{name}")
+    bucket, name = call["bucket"], call["object"]
     open_bucket(session, call, permission)
     found = _find_object(session, bucket, name, call.params.get("generation"))
     check_preconditions(call, found)
@@ -257,9 +247,8 @@ _COPIED_FIELDS = ("cacheControl", "contentDisposition", "contentEncoding", "cont
 @answers("storage.objects.rewrite")
 def _rewrite_object(session: StateSession, call: Call) -> Json:
     """Copy an object: complete in one call for every size."""
-    source, name = str(call.params["sourceBucket"]), str(call.params["sourceObject"])
-    target, new_name = str(call.params["destinationBucket"]), str(call.params["destinationObject"])
-    session.log_request(call.method, f"{target}/{new_name}")
+    source, name = call["sourceBucket"], call["sourceObject"]
+    target, new_name = call["destinationBucket"], call["destinationObject"]
     _check_bucket(session, call, source, "storage.objects.get")
     _check_bucket(session, call, target, "storage.objects.create")
     found = _find_object(session, source, name, call.params.get("sourceGeneration"))
@@ -281,41 +270,24 @@ def _check_bucket(session: StateSession, call: Call, bucket: str, permission: st
     open_bucket(session, replace(call, params={**call.params, "bucket": bucket}), permission)
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectSelection:
-    """The parameters of a list, and what they select. Pure. Source: API field texts of objects.list."""
+def select_names(names: Iterable[str], params: Mapping[str, Any]) -> list[tuple[str, bool]]:
+    """Return the entries of a list in order, each with whether it is a prefix. Pure. Source: API field texts of objects.list.
 
-    prefix: str = ""
-    delimiter: str = ""
-    start: str = ""
-    end: str = ""
-    glob: str = ""
-    shows_marker: bool = False
-
-    def matches(self, name: str) -> bool:
-        """Return whether an object's name is selected, before names are grouped into prefixes."""
-        return (
-            name.startswith(self.prefix)
-            and name >= self.start
-            and (not self.end or name < self.end)
-            and (not self.glob or _glob_expression(self.glob).fullmatch(name) is not None)
-        )
-
-    def grouped(self, names: Iterable[str]) -> list[tuple[str, bool]]:
-        """Return the entries of the list in order, each with whether it is a prefix.
-
-        With `shows_marker` an object whose name ends at the delimiter is listed beside its prefix.
-        """
-        entries: dict[tuple[str, bool], None] = {}
-        for name in sorted(filter(self.matches, names)):
-            head, found, tail = name[len(self.prefix) :].partition(self.delimiter or "\0")
-            if not found:
-                entries[name, False] = None
-                continue
-            entries[self.prefix + head + found, True] = None
-            if self.shows_marker and not tail:
-                entries[name, False] = None
-        return sorted(entries)
+    With `includeTrailingDelimiter` an object whose name ends at the delimiter is listed beside its prefix.
+    """
+    prefix, start, end, glob = (params.get(key) or "" for key in ("prefix", "startOffset", "endOffset", "matchGlob"))
+    entries: set[tuple[str, bool]] = set()
+    for name in names:
+        if not name.startswith(prefix) or name < start or (end and name >= end):
+            continue
+        if glob and not _glob_expression(glob).fullmatch(name):
+            continue
+        head, found, tail = name[len(prefix) :].partition(params.get("delimiter") or "\0")
+        if found:
+            entries.add((prefix + head + found, True))
+        if not found or (params.get("includeTrailingDelimiter") and not tail):
+            entries.add((name, False))
+    return sorted(entries)
 
 
 @cache

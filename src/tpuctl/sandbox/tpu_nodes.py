@@ -28,7 +28,7 @@ from tpuctl.sandbox.api_calls import (
     page_token,
     parse_resource_name,
 )
-from tpuctl.sandbox.capacity import CapacityTier, check_quotas, find_shortage, quota_metrics, quota_refusal
+from tpuctl.sandbox.capacity import check_quotas, find_shortage, quota_metrics, quota_refusal
 from tpuctl.sandbox.catalog import check_tpu_zone, number_of_project, resolve_accelerator, zone_names
 from tpuctl.sandbox.compute_engine import network_exists
 from tpuctl.sandbox.faults import (
@@ -84,9 +84,8 @@ def _create_node(session: StateSession, call: Call) -> Json:
     """
     if repeated := repeated_operation(session, call):
         return repeated
-    where = parse_resource_name(str(call.params["parent"]))
-    node_id = str(call.params.get("nodeId") or "")
-    session.log_request(call.method, f"{call.params['parent']}/nodes/{node_id}")
+    where = parse_resource_name(call["parent"])
+    node_id = call["nodeId"]
     is_legacy = call.version.startswith("v1")
     body = _accept_legacy_body(session, call) if is_legacy else client_fields(call.body)
     check_node(session, where.project, where.zone, node_id, body=body)
@@ -264,15 +263,19 @@ _TRANSITIONS = {
 }
 
 
-def _change_state(
-    session: StateSession, call: Call, verb: NodeVerb, node: NodeRecord, error: Json | None = None
-) -> Json:
-    """Start a transition of a node and return its operation; with an error it fails."""
+def _change_state(session: StateSession, call: Call, verb: NodeVerb, node: NodeRecord) -> Json:
+    """Start a transition of a node and return its operation; a fault may let it fail. Raises `ApiError` as `_check_verb`."""
+    _check_verb(session, verb, node)
     transition, pace = _TRANSITIONS[verb], durations_of(session, node)
+    target = FaultTarget(call.method, node.project, node.zone, node.node_id)
+    demand = capacity.node_demand(node.project, node.zone, node.document)
+    error = find_shortage(session, demand) if verb is NodeVerb.START else None
+    if fault := take_fault(session, FaultKind.OPERATION_ERROR, target):
+        error = operation_failure(fault, target, demand.tier)
     if error is None:
         timeline = transition.timeline(node.timeline, session.now, pace)
     else:
-        after = transition.after_failure or getattr(node.phase(session.now), "state", "READY")
+        after = transition.after_failure or node.state(session.now)
         timeline = failed_timeline(node.timeline, session.now, pace, during=transition.during, then=after)
     node = store_node(session, node, apply_faults(session, node, timeline), initiator="USER")
     if error is None:
@@ -283,28 +286,24 @@ def _change_state(
 @answers("tpu.projects.locations.nodes.stop")
 def _stop_node(session: StateSession, call: Call) -> Json:
     """Stop a node. Rejected for slices (API field text) and for nodes of queued resources (observed)."""
-    node = _begin_change(session, call)
+    node = find_node(session, call["name"])
     if node.queued_resource:
         raise failed_precondition("StopNode is not supported for queued resources")
     if node.workers > 1:
         raise bad_request("This operation is only available with single TPU nodes.")
-    _check_verb(session, NodeVerb.STOP, node)
-    return _change_state(session, call, NodeVerb.STOP, node, _operation_error(session, call, node))
+    return _change_state(session, call, NodeVerb.STOP, node)
 
 
 @answers("tpu.projects.locations.nodes.start")
 def _start_node(session: StateSession, call: Call) -> Json:
     """Start a node. Rejected for spot and preemptible nodes (gcloud's help); may fail for lack of capacity (observed)."""
-    node = _begin_change(session, call)
+    node = find_node(session, call["name"])
     scheduling = node.document["schedulingConfig"]
     if scheduling.get("preemptible"):
         raise bad_request("Preemptible TPUs cannot be restarted.")
     if scheduling.get("spot"):
         raise bad_request("Spot VM TPUs cannot be restarted, and must be recreated again.")
-    _check_verb(session, NodeVerb.START, node)
-    demand = capacity.node_demand(node.project, node.zone, node.document)
-    error = _operation_error(session, call, node) or find_shortage(session, demand)
-    return _change_state(session, call, NodeVerb.START, node, error)
+    return _change_state(session, call, NodeVerb.START, node)
 
 
 @answers("tpu.projects.locations.nodes.delete")
@@ -312,9 +311,7 @@ def _delete_node(session: StateSession, call: Call) -> Json:
     """Delete a node, in any state. A repeat while DELETING starts another operation with the same end (unverified)."""
     if repeated := repeated_operation(session, call):
         return repeated
-    node = _begin_change(session, call)
-    _check_verb(session, NodeVerb.DELETE, node)
-    return _change_state(session, call, NodeVerb.DELETE, node, _operation_error(session, call, node))
+    return _change_state(session, call, NodeVerb.DELETE, find_node(session, call["name"]))
 
 
 @answers("tpu.projects.locations.nodes.reimage")
@@ -323,12 +320,11 @@ def _reimage_node(session: StateSession, call: Call) -> Json:
 
     Rejected for TPU VMs, whose API has no such method; that, and the states in which it is allowed, are unverified.
     """
-    node = _begin_change(session, call)
+    node = find_node(session, call["name"])
     if node.document.get("apiVersion") not in LEGACY_API_VERSIONS.values():
         raise bad_request("reimage is not supported for TPU VMs.")  # unverified words
     version = str(call.body.get("tensorflowVersion") or node.document["runtimeVersion"])
     catalog.check_tensorflow_version(version)
-    _check_verb(session, NodeVerb.REIMAGE, node)
     node = replace(node, document={**node.document, "runtimeVersion": version})
     return _change_state(session, call, NodeVerb.REIMAGE, node)
 
@@ -343,15 +339,13 @@ def _patch_node(session: StateSession, call: Call) -> Json:
 
     The allowed fields are those of the API's field text, and `dataDisks`, which gcloud sends.
     """
-    node = _begin_change(session, call)
-    paths = [
-        _SNAKE.sub(lambda m: m[1].upper(), path.strip()) for path in str(call.params.get("updateMask") or "").split(",")
-    ]
+    node = find_node(session, call["name"])
+    paths = [_SNAKE.sub(lambda m: m[1].upper(), path.strip()) for path in call["updateMask"].split(",")]
     unknown = [path for path in paths if path not in _PATCHABLE]
     if unknown:
         raise invalid(f"Invalid update mask: the field {unknown[0]!r} cannot be updated.")  # unverified
     _check_verb(session, NodeVerb.UPDATE, node)
-    state = getattr(node.phase(session.now), "state", "")
+    state = node.state(session.now)
     if state == "CREATING" and "labels" in paths and not session.setting("allow_labels_while_creating", default=False):
         raise _state_error(NodeVerb.UPDATE, state)  # observed: labels cannot be set on pending nodes
     document = copy.deepcopy(node.document)
@@ -374,32 +368,20 @@ def _patch_node(session: StateSession, call: Call) -> Json:
     return begin_operation(session, node, "update", call, goal="", ended=session.now)
 
 
-def _begin_change(session: StateSession, call: Call) -> NodeRecord:
-    """Record a call that changes a node, and return the node."""
-    session.log_request(call.method, str(call.params["name"]))
-    return find_node(session, str(call.params["name"]))
-
-
 def _check_verb(session: StateSession, verb: NodeVerb, node: NodeRecord) -> None:
     """Raise `ApiError` 400 unless the node's state allows a verb."""
-    phase = node.phase(session.now)
-    if phase and not is_verb_allowed(verb, phase.state, session.settings()):
-        raise _state_error(verb, phase.state)
+    state = node.state(session.now)
+    if not is_verb_allowed(verb, state, session.settings()):
+        raise _state_error(verb, state)
 
 
 def _state_error(verb: NodeVerb, state: str) -> Exception:
     return bad_request(f"{verb} is not supported while in state {state}")
 
 
-def _operation_error(session: StateSession, call: Call, node: NodeRecord) -> Json | None:
-    target = FaultTarget(call.method, node.project, node.zone, node.node_id)
-    fault = take_fault(session, FaultKind.OPERATION_ERROR, target)
-    return operation_failure(fault, target, CapacityTier.of(node.document["schedulingConfig"])) if fault else None
-
-
 @answers("tpu.projects.locations.nodes.get")
 def _get_node(session: StateSession, call: Call) -> Json:
-    return render_node(find_node(session, str(call.params["name"])), session.now, call.version)
+    return render_node(find_node(session, call["name"]), session.now, call.version)
 
 
 def find_node(session: StateSession, name: str) -> NodeRecord:
@@ -418,7 +400,7 @@ def _list_nodes(session: StateSession, call: Call) -> Json:
 
     Every page names the unreachable zones in `unreachable`.
     """
-    where = parse_resource_name(str(call.params["parent"]))
+    where = parse_resource_name(call["parent"])
     everywhere = where.zone == api_calls.ANYWHERE
     if not everywhere:
         catalog.check_location(where.project, where.zone)
@@ -473,7 +455,7 @@ def _simulate_maintenance_event(session: StateSession, call: Call) -> Json:
 
     The default is worker 0 (API field text). That the node is READY and UNHEALTHY_MAINTENANCE meanwhile is unverified.
     """
-    node = _begin_change(session, call)
+    node = find_node(session, call["name"])
     worker = next((str(index) for index in call.body.get("workerIds") or ()), "0")
     if not worker.isdecimal() or int(worker) >= node.workers:
         raise invalid(f'Cloud TPU received an invalid argument. The "WorkerId" value "{worker}" was not found.')
@@ -485,7 +467,7 @@ def _simulate_maintenance_event(session: StateSession, call: Call) -> Json:
 @answers("tpu.projects.locations.nodes.performMaintenance")
 def _perform_node_maintenance(session: StateSession, call: Call) -> Json:
     """Start announced maintenance now; the operation ends with it."""
-    node = _begin_change(session, call)
+    node = find_node(session, call["name"])
     ended = begin_maintenance(session, node, call)
     return begin_operation(session, node, "performMaintenance", call, goal="", ended=ended)
 
@@ -512,7 +494,5 @@ def _maintain(session: StateSession, node: NodeRecord) -> datetime:
 
 
 def _require_ready(node: NodeRecord, now: datetime, verb: str) -> None:
-    phase = node.phase(now)
-    if phase is None or phase.state != "READY":
-        state = phase.state if phase else "DELETING"
+    if (state := node.state(now)) != "READY":
         raise bad_request(f"{verb} is not supported while in state {state}")

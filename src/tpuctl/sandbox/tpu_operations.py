@@ -33,11 +33,11 @@ def _get_operation(session: StateSession, call: Call) -> Json:
 @answers("tpu.projects.locations.operations.list")
 def _list_operations(session: StateSession, call: Call) -> Json:
     """List operations, oldest first. A filter other than `done=true|false` is ignored (its language is unverified)."""
-    where = parse_resource_name(str(call.params["name"]).removesuffix("/operations"))
+    where = parse_resource_name(call["name"].removesuffix("/operations"))
     limit = page_size(call)
     zone = None if where.zone == api_calls.ANYWHERE else where.zone
     found = session.operations(where.project, zone, after=page_number(call), limit=limit + 1)
-    wanted = {"done=true": True, "done=false": False}.get(str(call.params.get("filter", "")).replace(" ", "").lower())
+    wanted = {"done=true": True, "done=false": False}.get(call["filter"].replace(" ", "").lower())
     page = [op for _, op in found[:limit] if wanted is None or op.is_done(session.now) is wanted]
     answer: Json = {"operations": [render_operation(session, operation, call.version) for operation in page]}
     if len(found) > limit:
@@ -169,7 +169,7 @@ def render_operation(session: StateSession, operation: OperationRecord, version:
 
 
 def _find_operation(session: StateSession, call: Call) -> OperationRecord:
-    name = str(call.params["name"])
+    name = call["name"]
     operation = session.operation(name)
     if operation is None:
         raise not_found(name)
@@ -177,5 +177,5 @@ def _find_operation(session: StateSession, call: Call) -> OperationRecord:
 
 
 def _request_id(call: Call) -> str:
-    value = str(call.params.get("requestId") or "")
+    value = call["requestId"]
     return f"{call.params.get('parent') or call.params.get('name')}/{call.method}/{value}" if value else ""

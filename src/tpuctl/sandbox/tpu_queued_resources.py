@@ -69,13 +69,13 @@ _CHOSEN = (
 
 @answers("tpu.projects.locations.queuedResources.get")
 def _get_queued_resource(session: StateSession, call: Call) -> Json:
-    return render_queued_resource(find_queued_resource(session, str(call.params["name"])), session.now, call.version)
+    return render_queued_resource(find_queued_resource(session, call["name"]), session.now, call.version)
 
 
 @answers("tpu.projects.locations.queuedResources.list")
 def _list_queued_resources(session: StateSession, call: Call) -> Json:
     """List a zone, or all with `locations/-` (unverified that the service has that)."""
-    where = parse_resource_name(str(call.params["parent"]))
+    where = parse_resource_name(call["parent"])
     everywhere = where.zone == api_calls.ANYWHERE
     if not everywhere:
         catalog.check_location(where.project, where.zone)
@@ -92,10 +92,9 @@ def _create_queued_resource(session: StateSession, call: Call) -> Json:
     """Create a queued resource: the operation ends when the request is ACCEPTED, long before there is a node."""
     if repeated := repeated_operation(session, call):
         return repeated
-    where = parse_resource_name(str(call.params["parent"]))
-    queued_resource_id = str(call.params.get("queuedResourceId") or "")
+    where = parse_resource_name(call["parent"])
+    queued_resource_id = call["queuedResourceId"]
     name = f"{call.params['parent']}/queuedResources/{queued_resource_id}"
-    session.log_request(call.method, name)
     check_tpu_zone(where.project, where.zone)
     if not _ID.fullmatch(queued_resource_id):
         raise invalid_field("QueuedResourceId", queued_resource_id)
@@ -121,7 +120,7 @@ def _create_queued_resource(session: StateSession, call: Call) -> Json:
         (),
         tuple(nodes),
     )
-    record = plan_queued_resource(session, record, failing=take_fault(session, FaultKind.OPERATION_ERROR, target))
+    record = _plan(session, record, failing=take_fault(session, FaultKind.OPERATION_ERROR, target))
     session.put_queued_resource(record)
     return begin_operation(session, record, "create", call, goal="ACCEPTED")
 
@@ -131,11 +130,9 @@ def _delete_queued_resource(session: StateSession, call: Call) -> Json:
     """Delete a queued resource; without `force` only in the states that the API's field text names."""
     if repeated := repeated_operation(session, call):
         return repeated
-    session.log_request(call.method, str(call.params["name"]))
-    record = find_queued_resource(session, str(call.params["name"]))
+    record = find_queued_resource(session, call["name"])
     owned = _nodes_of(session, record)
-    phase = record.phase(session.now)
-    state = phase.state if phase else "DELETING"
+    state = record.state(session.now)
     are_deleted = state == "ACTIVE" and not any(session.exists(node) for node in owned)
     if not call.params.get("force") and state not in _DELETABLE and not are_deleted:
         raise failed_precondition(
@@ -161,11 +158,8 @@ def _reset_queued_resource(session: StateSession, call: Call) -> Json:
 
     Observed for SUSPENDED; that ACTIVE accepts it, and what becomes of the nodes, is unverified.
     """
-    session.log_request(call.method, str(call.params["name"]))
-    record = find_queued_resource(session, str(call.params["name"]))
-    phase = record.phase(session.now)
-    if phase is None or phase.state != "ACTIVE":
-        state = phase.state if phase else "DELETING"
+    record = find_queued_resource(session, call["name"])
+    if (state := record.state(session.now)) != "ACTIVE":
         raise failed_precondition(f"reset is not supported while in state {state}")
     ended = session.now
     for node in _nodes_of(session, record):
@@ -219,7 +213,7 @@ def check_valid_interval(document: Json, now: datetime) -> None:
         raise invalid("The queueing policy's valid-until time must be in the future and after its valid-after time.")
 
 
-def plan_queued_resource(session: StateSession, record: QueuedRecord, *, failing: faults.Fault | None) -> QueuedRecord:
+def _plan(session: StateSession, record: QueuedRecord, *, failing: faults.Fault | None) -> QueuedRecord:
     """Return a new request with its planned timeline, and store its planned nodes. `failing` fails its provisioning."""
     now = session.now
     waiting = (
@@ -228,26 +222,21 @@ def plan_queued_resource(session: StateSession, record: QueuedRecord, *, failing
         LifecyclePhase(now + timedelta(seconds=12), "WAITING_FOR_RESOURCES"),
         LifecyclePhase(_turn_with_capacity(session, record, _earliest_turn(session, record)), "PROVISIONING"),
     )
-    record = replace(record, timeline=waiting)
-    record = replace(record, timeline=apply_faults(session, record, record.timeline))
-    turn = first_time_in(record.timeline, "PROVISIONING", since=session.now)
-    if turn is None or _misses_deadline(record, turn, session.now):
-        return _expire(record, session.now)
-    if failing:  # observed: PROVISIONING, SUSPENDING by the service, FAILED within minutes
-        pace = durations_of(session, record)
-        lost, end = turn + pace.of("failure"), turn + pace.of("failure") + pace.of("delete")
-        ending = (
-            LifecyclePhase(lost, "SUSPENDING", initiator="SERVICE"),
-            LifecyclePhase(end, "FAILED", initiator="SERVICE"),
-        )
-        tier = capacity.node_demands(record.project, record.zone, capacity.requested_nodes(record.document).values())[
-            0
-        ].tier
-        method = "tpu.projects.locations.queuedResources.create"
-        target = FaultTarget(method, record.project, record.zone, record.queued_resource_id)
-        error = operation_failure(failing, target, tier)
-        return replace(record, timeline=(*record.timeline, *ending), error=error)
-    return _provision(session, record, turn)
+    record = replace(record, timeline=apply_faults(session, record, waiting))
+    turn = first_time_in(record.timeline, "PROVISIONING", since=now)
+    if failing is None or turn is None or _deadline_before(record, turn):
+        return _decide(session, record, turn)
+    # Observed: PROVISIONING, SUSPENDING by the service, FAILED within minutes.
+    pace = durations_of(session, record)
+    lost = turn + pace.of("failure")
+    ending = (
+        LifecyclePhase(lost, "SUSPENDING", initiator="SERVICE"),
+        LifecyclePhase(lost + pace.of("delete"), "FAILED", initiator="SERVICE"),
+    )
+    method = "tpu.projects.locations.queuedResources.create"
+    target = FaultTarget(method, record.project, record.zone, record.queued_resource_id)
+    error = operation_failure(failing, target, _demands(record)[0].tier)
+    return replace(record, timeline=(*record.timeline, *ending), error=error)
 
 
 def replan_waiting(session: StateSession) -> None:
@@ -261,21 +250,40 @@ def replan_waiting(session: StateSession) -> None:
         is_failing = turn is not None and record.error is not None
         if phase is None or phase.state not in _UNDECIDED or is_failing or (turn is None and not is_expiring):
             continue
-        record = replace(record, error=None)  # noqa: PLW2901  # the same request, not yet decided
         soonest = max(_earliest_turn(session, record), session.now + timedelta(seconds=30))
         at = _turn_with_capacity(session, record, soonest)
-        before = tuple(p for p in record.timeline if p.state in _UNDECIDED)
-        moved = replace(record, timeline=(*before, LifecyclePhase(at, "PROVISIONING")))
-        if _misses_deadline(moved, at, record.timeline[0].at):
-            for node_id in moved.node_ids:
-                node = session.node(moved.project, moved.zone, node_id)
-                if node and node.queued_resource == moved.name:
-                    session.put_node(replace(node, timeline=(LifecyclePhase(session.now, GONE),)))
-            moved = _expire(moved, record.timeline[0].at)
-        else:
-            moved = _provision(session, moved, at)
+        waiting = (*(p for p in record.timeline if p.state in _UNDECIDED), LifecyclePhase(at, "PROVISIONING"))
+        moved = _decide(session, replace(record, timeline=waiting, error=None), at)
         session.put_queued_resource(moved)
         store_queued_resource(session, moved, moved.timeline)
+
+
+def _decide(session: StateSession, record: QueuedRecord, turn: datetime | None) -> QueuedRecord:
+    """Return a request with the end of its wait: it is provisioned at its turn (None: never), or expires before.
+
+    It is FAILED then at its valid-until time (API field text), if it has one.
+    """
+    limit = _deadline_before(record, turn)
+    if turn is not None and limit is None:
+        return _provision(session, record, turn)
+    for node in _nodes_of(session, record):
+        session.put_node(replace(node, timeline=(LifecyclePhase(session.now, GONE),)))
+    if limit is None:
+        return record
+    # Code and words are unverified.
+    error = {"code": 4, "message": "The queued resource could not be provisioned before its valid-until time."}
+    waited = tuple(phase for phase in record.timeline if phase.at <= limit and phase.state in _UNDECIDED)
+    return replace(record, timeline=(*waited, LifecyclePhase(limit, "FAILED", initiator="SERVICE")), error=error)
+
+
+def _deadline_before(record: QueuedRecord, turn: datetime | None) -> datetime | None:
+    """Return the valid-until time of a request if its turn comes later or never."""
+    limit = _valid_time(record.document, "Until", record.timeline[0].at)
+    return limit if limit is not None and (turn is None or turn > limit) else None
+
+
+def _demands(record: QueuedRecord) -> list[capacity.Demand]:
+    return capacity.node_demands(record.project, record.zone, capacity.requested_nodes(record.document).values())
 
 
 def _earliest_turn(session: StateSession, record: QueuedRecord) -> datetime:
@@ -287,24 +295,7 @@ def _earliest_turn(session: StateSession, record: QueuedRecord) -> datetime:
 
 def _turn_with_capacity(session: StateSession, record: QueuedRecord, soonest: datetime) -> datetime:
     """Return when there is capacity for all nodes of a request."""
-    wanted = capacity.node_demands(record.project, record.zone, capacity.requested_nodes(record.document).values())
-    return max(capacity.available_at(session, demand, soonest) for demand in wanted)
-
-
-def _misses_deadline(record: QueuedRecord, turn: datetime, created: datetime) -> bool:
-    limit = _valid_time(record.document, "Until", created)
-    return limit is not None and turn > limit
-
-
-def _expire(record: QueuedRecord, created: datetime) -> QueuedRecord:
-    """Return a request that gets capacity too late or never: FAILED at its valid-until time (API field text), if it has one."""
-    limit = _valid_time(record.document, "Until", created)
-    if limit is None:
-        return record
-    # Code and words are unverified.
-    error = {"code": 4, "message": "The queued resource could not be provisioned before its valid-until time."}
-    waited = tuple(phase for phase in record.timeline if phase.at <= limit and phase.state in _UNDECIDED)
-    return replace(record, timeline=(*waited, LifecyclePhase(limit, "FAILED", initiator="SERVICE")), error=error)
+    return max(capacity.available_at(session, demand, soonest) for demand in _demands(record))
 
 
 def _provision(session: StateSession, record: QueuedRecord, turn: datetime) -> QueuedRecord:
@@ -347,10 +338,10 @@ def _valid_time(document: Json, which: str, created: datetime) -> datetime | Non
 @answers("tpu.projects.locations.queuedResources.getMaintenanceInfo")
 def _get_maintenance_info(session: StateSession, call: Call) -> Json:
     """Return an entry for each node with announced or ongoing maintenance."""
-    record = find_queued_resource(session, str(call.params["name"]))
+    record = find_queued_resource(session, call["name"])
     entries = [
         {"nodeName": node.node_id, "nodeUid": node.number, "upcomingMaintenance": phase.maintenance}
-        for node in _existing_nodes(session, record)
+        for node in _nodes_of(session, record)
         if (phase := node.phase(session.now)) and phase.maintenance
     ]
     return {"nodeUpcomingMaintenances": entries} if entries else {}
@@ -362,17 +353,11 @@ def _perform_queued_maintenance(session: StateSession, call: Call) -> Json:
 
     Rejected, without a change, if one of them is not of this request or has no maintenance that a customer may start.
     """
-    session.log_request(call.method, str(call.params["name"]))
-    record = find_queued_resource(session, str(call.params["name"]))
-    nodes = {node.node_id: node for node in _existing_nodes(session, record)}
+    record = find_queued_resource(session, call["name"])
+    nodes = {node.node_id: node for node in _nodes_of(session, record)}
     wanted = [str(name).rpartition("/")[2] for name in call.body.get("nodeNames") or nodes]
     for node_id in wanted:
         if node_id not in nodes:
             raise invalid_field("NodeNames", node_id)  # unverified
     ends = [begin_maintenance(session, nodes[node_id], call) for node_id in dict.fromkeys(wanted)]
     return begin_operation(session, record, "performMaintenance", call, goal="", ended=max([session.now, *ends]))
-
-
-def _existing_nodes(session: StateSession, record: QueuedRecord) -> list[NodeRecord]:
-    found = [session.node(record.project, record.zone, node_id) for node_id in record.node_ids]
-    return [node for node in found if node and node.queued_resource == record.name and session.exists(node)]

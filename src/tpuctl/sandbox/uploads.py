@@ -15,14 +15,9 @@ from tpuctl.sandbox.api_calls import ApiError, Call, Media, Response
 from tpuctl.sandbox.discovery import check_request, decode_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tpuctl.sandbox.api_calls import Json, Request
+    from tpuctl.sandbox.api_calls import Request
     from tpuctl.sandbox.discovery import ApiRoute
     from tpuctl.sandbox.state_session import StateSession
-
-if TYPE_CHECKING:
-    Handler = Callable[[StateSession, Call], Json | Response]
 
 UPLOAD_KIND = "upload"
 _PREFIX = re.compile(r"/(?:resumable/)?(upload|download)(?=/)")
@@ -59,23 +54,23 @@ def read_upload(route: ApiRoute, request: Request) -> Call:
     raise _upload_error(f"Invalid upload request: the upload type {kind or ''!r} is not known.")  # unverified words
 
 
-def receive_chunk(session: StateSession, request: Request, call: Call, handler: Handler) -> Json | Response:
-    """Answer an upload: complete, or the first or a further request of a resumable one."""
+def receive_chunk(session: StateSession, request: Request, call: Call) -> Call | Response:
+    """Return the call of a complete upload, or the response to a request of one that continues."""
     if is_upload_continued(request):
-        return _receive_part(session, request, call, handler)
-    if dict(request.query).get("uploadType") == "resumable":
-        count = session.next_incarnation(UPLOAD_KIND)
-        upload_id = hashlib.blake2b(f"{session.seed}/{count}".encode(), digest_size=24).hexdigest()
-        content_type = call.media.content_type if call.media else ""
-        document = {"params": dict(call.params), "body": call.body, "type": content_type}
-        session.resources.put(UPLOAD_KIND, "", f"{count:012d}/{upload_id}", document)
-        session.resources.trim(UPLOAD_KIND, "", keep=_UPLOADS_KEPT)
-        host = request.headers.get("host", "")
-        scheme = "https" if host.endswith("googleapis.com") or not host else "http"
-        address = f"{scheme}://{host or 'storage.googleapis.com'}{request.path}"
-        location = f"{address}?uploadType=resumable&upload_id={count:012d}.{upload_id}"
-        return Response(200, b"", {"location": location, "x-guploader-uploadid": upload_id})
-    return handler(session, call)
+        return _receive_part(session, request, call)
+    if dict(request.query).get("uploadType") != "resumable":
+        return call
+    count = session.next_incarnation(UPLOAD_KIND)
+    upload_id = hashlib.blake2b(f"{session.seed}/{count}".encode(), digest_size=24).hexdigest()
+    content_type = call.media.content_type if call.media else ""
+    document = {"params": dict(call.params), "body": call.body, "type": content_type}
+    session.resources.put(UPLOAD_KIND, "", f"{count:012d}/{upload_id}", document)
+    session.resources.trim(UPLOAD_KIND, "", keep=_UPLOADS_KEPT)
+    host = request.headers.get("host", "")
+    scheme = "https" if host.endswith("googleapis.com") or not host else "http"
+    address = f"{scheme}://{host or 'storage.googleapis.com'}{request.path}"
+    location = f"{address}?uploadType=resumable&upload_id={count:012d}.{upload_id}"
+    return Response(200, b"", {"location": location, "x-guploader-uploadid": upload_id})
 
 
 def multipart_parts(body: bytes, content_type: str) -> tuple[bytes, Media]:
@@ -115,7 +110,7 @@ def partial_content(answer: Response, wanted: str) -> Response:
     return Response(206, answer.body[begin : end + 1], headers)
 
 
-def _receive_part(session: StateSession, request: Request, call: Call, handler: Handler) -> Json | Response:
+def _receive_part(session: StateSession, request: Request, call: Call) -> Call | Response:
     name = dict(request.query)["upload_id"].replace(".", "/")
     opened = session.resources.get(UPLOAD_KIND, "", name)
     if opened is None:
@@ -141,9 +136,8 @@ def _receive_part(session: StateSession, request: Request, call: Call, handler: 
         session.resources.put_content(f"{UPLOAD_KIND}/{name}", content)
         return Response(308, b"", {"range": f"bytes=0-{len(content) - 1}"} if content else {})
     media = Media(content, opened["type"] or request.headers.get("content-type", ""))
-    answer = handler(session, replace(call, params=opened["params"], body=opened["body"], media=media))
     _close_upload(session, name)
-    return answer
+    return replace(call, params=opened["params"], body=opened["body"], media=media)
 
 
 def _close_upload(session: StateSession, name: str) -> None:

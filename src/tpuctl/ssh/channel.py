@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from enum import Enum
 from math import ceil, inf
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tpuctl.errors import RemoteCommandError, TpuctlError
 from tpuctl.fan_out import Outcome, fan_out
@@ -27,11 +27,13 @@ from tpuctl.ssh.agent import bootstrap
 from tpuctl.ssh.agent.link import AGENT_MARK
 from tpuctl.ssh.answers import MAX_LOGIN_BANNER, UnexpectedAnswerError, one_line, parse_answer, preview
 from tpuctl.ssh.connection import (
+    BATCH_MODE,
     CONNECT_TIMEOUT,
     NEW_CONNECTION,
     SSH_FAILED,
     BoundedBuffer,
     last_printed_line,
+    require_pipe,
     ssh_argv,
     start_ssh,
     terminate_process,
@@ -211,7 +213,7 @@ class AgentChannel:
             line = f"exec sh -c {shlex.quote(_AS_ROOT)} tpuctl {line.removeprefix('exec ')}"
         timeout = ("-o", f"ConnectTimeout={max(1, ceil(connect_within.total_seconds()))}")
         connection = NEW_CONNECTION if shared is None else shared
-        words = ssh_argv(target.connection, (line,), options=("-o", "BatchMode=yes", *connection, *options, *timeout))
+        words = ssh_argv(target.connection, (line,), options=(*BATCH_MODE, *connection, *options, *timeout))
         self.target = target
         self.is_open = True
         self._may_be_shared = shared is not None
@@ -220,7 +222,7 @@ class AgentChannel:
         self._unsent = bytearray(source)
         self._process = start_ssh(words, is_in_own_group=is_in_own_group)
         self.stdin, self.stdout, self._stderr = map(
-            _require_pipe, (self._process.stdin, self._process.stdout, self._process.stderr)
+            require_pipe, (self._process.stdin, self._process.stdout, self._process.stderr)
         )
         for pipe in (self.stdin, self.stdout, self._stderr):
             os.set_blocking(pipe.fileno(), False)
@@ -439,9 +441,3 @@ def message_of_ssh(errors: str) -> str:
     """Return the last message of ssh on its stderr, where login shells and their set-up print too; empty if none."""
     lines = [line for line in errors.splitlines() if classify_stderr(line) is not None or _OF_SSH.match(line.strip())]
     return significant_line("\n".join(lines))
-
-
-def _require_pipe(stream: IO[bytes] | None) -> IO[bytes]:
-    if stream is None:
-        raise AssertionError("all three were opened as pipes")
-    return stream

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Self
 from tpuctl.durations import format_duration
 from tpuctl.errors import InvalidInputError, TpuctlError
 from tpuctl.files import file_lock, read_own_file
-from tpuctl.ssh.answers import MAX_LOGIN_BANNER, UnexpectedAnswerError
+from tpuctl.ssh.answers import UnexpectedAnswerError
 from tpuctl.ssh.keys import SshProgramMissingError
 
 if TYPE_CHECKING:
@@ -42,9 +42,8 @@ CONNECT_TIMEOUT = timedelta(seconds=20)
 KEEPALIVE_INTERVAL = timedelta(seconds=15)
 # For a session that tests whether a worker is reachable now: no shared connection, not even one of the user's configuration.
 NEW_CONNECTION = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
+BATCH_MODE = ("-o", "BatchMode=yes")
 SSH_FAILED = 255
-# ssh prints the reason last; before that a worker may print a message of any length.
-_KEPT_ERRORS = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,32 +150,12 @@ def probe_ssh(connection: Connection, timeout: timedelta) -> ProbeResult:
     A worker that does not answer within the timeout, or prints too much, is unreachable. Raises `SshProgramMissingError`.
     """
     try:
-        code, stderr = try_login(connection, timeout)
+        ended = run_ssh_command(connection, "true", timeout=timeout)
     except UnexpectedAnswerError as error:
         return ProbeResult(ProbeOutcome.UNREACHABLE, f"unexpected answer: {error.what}")
-    if code is None:
+    if ended.code is None:
         return ProbeResult(ProbeOutcome.UNREACHABLE, f"no answer within {timeout.total_seconds():g} s")
-    return classify_exit(code, stderr)
-
-
-def try_login(connection: Connection, timeout: timedelta) -> tuple[int | None, str]:
-    """Run `true` on a worker without prompts. Return the exit code of ssh, None after a timeout, and its stderr.
-
-    Raises `SshProgramMissingError`, and `UnexpectedAnswerError` for too much output.
-    """
-    seconds = timeout.total_seconds()
-    options = (*NEW_CONNECTION, "-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(seconds))}")
-    words = ssh_argv(connection, ("true",), options=options)
-    process = start_ssh(words, stdin=subprocess.DEVNULL)
-    errors = BoundedBuffer(head=0, tail=_KEPT_ERRORS)
-    with process:
-        try:
-            has_ended = exchange_pipes(
-                process, b"", BoundedBuffer(head=0, tail=0), errors, timeout, most=MAX_LOGIN_BANNER
-            )
-        finally:
-            terminate_process(process)
-    return process.returncode if has_ended else None, bytes(errors).decode(errors="replace")
+    return classify_exit(ended.code, ended.errors)
 
 
 def classify_exit(code: int, stderr: str) -> ProbeResult:
@@ -218,47 +197,27 @@ class CommandResult:
     errors: str
 
 
-def run_ssh_command(connection: Connection, command: str, *, text: str = "", timeout: timedelta) -> CommandResult:
-    """Run a shell line with `text` as stdin, and return all its output, also after a timeout.
-
-    Raises `SshProgramMissingError`, and `UnexpectedAnswerError` once it has printed more than 4 MiB.
-    """
-    process = _start(connection, command, connect_timeout=timeout)
-    output = BoundedBuffer(head=_MAX_OUTPUT, tail=0)
-    return _finish(process, text, output, timeout, most=_MAX_OUTPUT)
-
-
-def run_long_ssh_command(connection: Connection, command: str, *, text: str, timeout: timedelta) -> CommandResult:
-    """Run a shell line that may print much: of stdout only the first and the last 64 KiB are kept. stderr is that of ssh.
-
-    Raises `SshProgramMissingError`.
-    """
-    return _finish(_start(connection, command), text, BoundedBuffer(head=_KEPT_OUTPUT, tail=_KEPT_OUTPUT), timeout)
-
-
-def _finish(
-    process: subprocess.Popen[bytes], text: str, output: BoundedBuffer, timeout: timedelta, *, most: int | None = None
+def run_ssh_command(
+    connection: Connection, command: str, *, text: str = "", timeout: timedelta, is_long: bool = False
 ) -> CommandResult:
+    """Run a shell line with `text` as stdin, and return its output, also after a timeout.
+
+    Of a command that `is_long` and may print much, only the first and the last 64 KiB of stdout are kept. Raises
+    `SshProgramMissingError`, and `UnexpectedAnswerError` once any other has printed more than 4 MiB.
+    """
+    connecting = () if is_long else ("-o", f"ConnectTimeout={max(1, round(timeout.total_seconds()))}")
+    process = start_ssh(ssh_argv(connection, (command,), options=(*NEW_CONNECTION, *BATCH_MODE, *connecting)))
     errors = BoundedBuffer(head=_KEPT_OUTPUT, tail=_KEPT_OUTPUT)
+    output = BoundedBuffer(head=_KEPT_OUTPUT, tail=_KEPT_OUTPUT) if is_long else BoundedBuffer(head=_MAX_OUTPUT, tail=0)
     with process:
         try:
-            has_ended = exchange_pipes(process, text.encode(), output, errors, timeout, most=most)
+            most = None if is_long else _MAX_OUTPUT
+            has_ended = _exchange(process, text.encode(), output, errors, timeout, most=most)
         finally:
             terminate_process(process)
-    code = process.returncode
-    if code < 0:  # a signal
-        code = 128 - code
+    code = 128 - process.returncode if process.returncode < 0 else process.returncode  # a signal
     texts = (bytes(kept).decode(errors="replace") for kept in (output, errors))
     return CommandResult(code if has_ended else None, *texts)
-
-
-def _start(
-    connection: Connection, command: str, *, connect_timeout: timedelta | None = None
-) -> subprocess.Popen[bytes]:
-    seconds = max(1, round(connect_timeout.total_seconds())) if connect_timeout else None
-    connecting = ("-o", f"ConnectTimeout={seconds}") if seconds else ()
-    words = ssh_argv(connection, (command,), options=(*NEW_CONNECTION, "-o", "BatchMode=yes", *connecting))
-    return start_ssh(words)
 
 
 def start_ssh(
@@ -314,7 +273,7 @@ class BoundedBuffer:
         return bytes(self._head + self._tail)
 
 
-def exchange_pipes(
+def _exchange(
     process: subprocess.Popen[bytes],
     text: bytes,
     output: BoundedBuffer,
@@ -331,25 +290,23 @@ def exchange_pipes(
     waiting = memoryview(text)
     with selectors.DefaultSelector() as selector:
         for stream, kept in ((process.stdout, output), (process.stderr, errors)):
-            if stream is not None:
-                selector.register(stream, selectors.EVENT_READ, kept)
-        if process.stdin is not None:
-            os.set_blocking(process.stdin.fileno(), False)
-            selector.register(process.stdin, selectors.EVENT_WRITE)
+            selector.register(require_pipe(stream), selectors.EVENT_READ, kept)
+        stdin = require_pipe(process.stdin)
+        os.set_blocking(stdin.fileno(), False)
+        selector.register(stdin, selectors.EVENT_WRITE)
         while (left := until - time.monotonic()) > 0:
             # Child processes of ssh may keep its pipes open, so the end of ssh itself counts.
             has_ended = process.poll() is not None
-            streams = selector.get_map()
-            is_ending = not streams or (process.stdout is not None and process.stdout not in streams)
+            is_ending = process.stdout not in selector.get_map()
             ready = selector.select(0 if has_ended else min(left, _FAST_POLL if is_ending else _POLL))
             if has_ended and not ready:
                 return True
             for key, _ in ready:
-                if key.fileobj is process.stdin:
+                if key.fileobj is stdin:
                     waiting = _write_some(key.fd, waiting)
                     if not waiting:
-                        selector.unregister(process.stdin)
-                        process.stdin.close()
+                        selector.unregister(stdin)
+                        stdin.close()
                 elif data := os.read(key.fd, _BLOCK):
                     key.data.add(data)
                     if most is not None and output.size > most:
@@ -367,6 +324,13 @@ def _write_some(file: int, waiting: memoryview) -> memoryview:
         return waiting
     except BrokenPipeError:
         return waiting[:0]
+
+
+def require_pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    """Return the pipe to a process that was started with one."""
+    if stream is None:
+        raise AssertionError("it was opened as a pipe")
+    return stream
 
 
 def terminate_process(process: subprocess.Popen[bytes]) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from tpuctl.errors import RemoteCommandError
 from tpuctl.escaping import escape_unprintable
 from tpuctl.explain.messages import Classification, MessageOrigin, classify
+from tpuctl.names import number_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -196,11 +197,5 @@ def _specific_hints(target: Target, verdict: Classification, context: FailureCon
 
 def _format_workers(numbers: Iterable[int]) -> str:
     """Return worker numbers as text: `worker 3`, or `workers 3, 5-7`."""
-    parts: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
-    texts = [str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts]
-    return f"worker{'s' if len(parts) > 1 or len(parts[0]) > 1 else ''} {', '.join(texts)}"
+    ranges = number_ranges(numbers)
+    return f"worker{'' if ranges[0].isdigit() and len(ranges) == 1 else 's'} {', '.join(ranges)}"

@@ -9,7 +9,7 @@ What a reader must know:
 
 - `BundleContents` is the only way into a bundle: everything passes through `Redactor` as it arrives, file names too. Only
   files that tpuctl writes about the contents are added as they are.
-- Workers are not trusted: names, sizes and numbers of files, and frames of an answer are bounded here as well as by the
+- Workers are not trusted: names, sizes and numbers of files are bounded here, frames by `ssh.channel`, and all of it by the
   program on the worker (`ssh.agent.worker_evidence`).
 - A source that fails is a missing item with its reason, not a failure of the command. Every query and every worker has a
   timeout; the one deadline of the command limits them all.

@@ -6,14 +6,13 @@ import json
 import os
 import platform
 import re
-from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from tpuctl import __version__
 from tpuctl.app.app import http_access
@@ -65,7 +64,7 @@ if TYPE_CHECKING:
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
     from tpuctl.names import NodeName
-    from tpuctl.support.bundle_contents import BundleEntry, MissingItem
+    from tpuctl.support.bundle_contents import BundleFile
     from tpuctl.support.bundle_sources import BundleSubject
 
 _STDOUT = "-"
@@ -74,6 +73,10 @@ _MAX_QUERY_TIME = timedelta(seconds=20)
 _GRACE = timedelta(seconds=2)
 _MAX_WARNINGS = 10
 _PAGE_WIDTH = 100
+_MAX_OPERATIONS = 50
+# As long as `tpuctl doctor` waits for each.
+_WORKERS_TIMEOUT = timedelta(seconds=30)
+_PROBE_TIMEOUT = timedelta(seconds=4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +99,6 @@ class BundleBuilder:
         self._app, self._options = app, options
         self._clock = SystemClock()
         self._deadline = self._clock.monotonic() + options.timeout
-        self._created = app.clock.now()
         timeout = options.timeout
         self._api_queries = TimedQueries(
             self._clock, self._deadline, each=min(_MAX_QUERY_TIME, timeout / 4), grace=timedelta()
@@ -126,7 +128,10 @@ class BundleBuilder:
             known = self._api_queries.run(app.journal.names)
         subject = find_subject(self._client, app.place, app.reference(reference), known, self._api_queries)
         name = subject.name
-        self._check_place(name)
+        info = BundleInfo(name, app.clock.now(), is_sandbox=app.is_sandbox)
+        folder_of_user = app.invocation.folder
+        path = folder_of_user / expand_user_path(Path(self._options.file or f"{info.folder}.tar.gz"))
+        self._check_place(path)
         resume = f"tpuctl bundle {name.zone}/{name.node_id}"
         try:
             with (
@@ -136,34 +141,28 @@ class BundleBuilder:
                 accounts = AccountAliases() if self._options.redact_accounts else None
                 contents = BundleContents(Path(folder), max_bytes=self._options.max_bytes, accounts=accounts)
                 self._collect(contents, subject)
-                logs = add_summary(
-                    contents, BundleInfo(name, self._created, is_sandbox=app.is_sandbox, redact_accounts=bool(accounts))
-                )
+                logs = add_summary(contents, info)
                 if self._options.file == _STDOUT:
                     stdout = app.terminal.streams.stdout
                     stdout.flush()
-                    self._pack(contents, name, stdout.buffer)
+                    write_archive(contents.entries, stdout.buffer, folder=info.folder, created=self._clock.now())
                     stdout.buffer.flush()
                 else:
-                    with replace_atomically(self._path(name), overwrite=self._options.overwrite) as file:
-                        self._pack(contents, name, file)
-            self._report(contents, name, logs)
+                    with replace_atomically(path, overwrite=self._options.overwrite) as file:
+                        write_archive(contents.entries, file, folder=info.folder, created=self._clock.now())
+            self._report(contents, path, logs)
         except BrokenPipeError:
             raise
         except OSError as error:
             raise BundleNotWrittenError(error, gettempdir()) from error
 
-    def _pack(self, contents: BundleContents, name: NodeName, file: IO[bytes]) -> None:
-        write_archive(contents.entries, file, folder=_folder_name(name, self._created), created=self._clock.now())
-
-    def _check_place(self, name: NodeName) -> None:
+    def _check_place(self, path: Path) -> None:
         """Reject a place that cannot be written before collecting anything."""
         if self._options.file == _STDOUT:
             if self._app.terminal.streams.stdout_is_terminal:
                 hint = "redirect stdout, or name a file with `--file`"
                 raise InvalidInputError("cannot write a bundle to a terminal", hint=hint)
             return
-        path = self._path(name)
         if path.is_dir():
             raise InvalidInputError(f"`{path}` is a folder", hint="name a file")
         if path.exists() and not self._options.overwrite:
@@ -174,9 +173,7 @@ class BundleBuilder:
 
     def _collect(self, contents: BundleContents, subject: BundleSubject) -> None:
         """Collect everything available; the workers send their files while the API and this machine are queried."""
-        found = add_documents(
-            contents, node_documents(self._app, self._client, self._operations, subject), self._api_queries
-        )
+        found = add_documents(contents, self._node_documents(subject), self._api_queries)
         if subject.node is None:
             if not found:
                 raise subject.error or NodeNotFoundError(subject.name.node_id, subject.name.zone)
@@ -224,24 +221,20 @@ class BundleBuilder:
                 contents.add_missing(f"workers/{worker}", error.message)
         return targets
 
-    def _path(self, name: NodeName) -> Path:
-        folder = self._app.invocation.folder
-        return folder / expand_user_path(Path(self._options.file or f"{_folder_name(name, self._created)}.tar.gz"))
-
-    def _report(self, contents: BundleContents, name: NodeName, logs: LogsExplanation) -> None:
+    def _report(self, contents: BundleContents, path: Path, logs: LogsExplanation) -> None:
         """Print the path of the bundle, what is missing, and the first verdict."""
-        app, entries, missing = self._app, contents.entries, contents.missing
+        app, missing = self._app, contents.missing
+        count, removed = len(contents.entries), contents.redactions
         is_file = self._options.file != _STDOUT
-        path = self._path(name)
         if is_file:
             app.show(
                 View(
                     value=lambda: {
                         "path": os.fspath(path),
                         "size": path.stat().st_size,
-                        "files": len(entries),
-                        "bytes": sum(entry.size for entry in entries),
-                        "redactions": count_redactions(entries),
+                        "files": count,
+                        "bytes": contents.size,
+                        "redactions": removed,
                         "missing": [{"path": item.path, "why": item.why} for item in missing],
                         "verdicts": explanation_to_json(logs.explanation)["verdicts"],
                     },
@@ -249,30 +242,54 @@ class BundleBuilder:
                 )
             )
         packed = f", {format_size(path.stat().st_size)}" if is_file else ""
-        secrets = sum(count_redactions(entries).values())
-        app.terminal.note(f"{len(entries)} files{packed}; {secrets} secret{'' if secrets == 1 else 's'} removed")
+        secrets = sum(removed.values())
+        app.terminal.note(f"{count} files{packed}; {secrets} secret{'' if secrets == 1 else 's'} removed")
         # Workers that the user skipped need no warning.
-        is_wanted = self._options.workers is not None
-        whole = [
-            item
-            for item in missing
-            if "/" not in item.path.removeprefix("workers/") and (is_wanted or item.path != "workers")
-        ]
+        skipped = set() if self._options.workers is not None else {"workers"}
+        whole = [one for one in missing if "/" not in one.path.removeprefix("workers/") and one.path not in skipped]
         for item in whole[:_MAX_WARNINGS]:
             app.terminal.warn(f"missing: {item.path}: {item.why}")
         if rest := len(missing) - len(whole[:_MAX_WARNINGS]):
-            app.terminal.note(
-                f"{rest} more item{' is' if rest == 1 else 's are'} missing: see README.txt in the bundle"
-            )
+            more = f"{rest} more item{' is' if rest == 1 else 's are'} missing"
+            app.terminal.note(f"{more}: see README.txt in the bundle")
         # Why ssh failed: each cause once, and its remedy.
         for error in explain_agent_errors(self._ssh_failures):
             app.terminal.note(error.message, *(f"  {line}" for line in (error.hint or "").splitlines()[:1]))
-        if count := len(self._doctor_errors):
-            more = "" if count == 1 else f", and {count - 1} more: see doctor.json in the bundle"
-            app.terminal.warn(f"doctor found {count} error{'' if count == 1 else 's'}: {self._doctor_errors[0]}{more}")
-        app.terminal.note(summarize(logs))
+        if errors := self._doctor_errors:
+            more = "" if len(errors) == 1 else f", and {len(errors) - 1} more: see doctor.json in the bundle"
+            found = f"{len(errors)} error{'' if len(errors) == 1 else 's'}"
+            app.terminal.warn(f"doctor found {found}: {errors[0]}{more}")
+        app.terminal.note(logs.summary)
         if logs.explanation.conclusions and logs.explanation.conclusions[0].remedy:
             app.terminal.note(f"  {logs.explanation.conclusions[0].remedy[0]}")
+
+    def _node_documents(self, subject: BundleSubject) -> dict[str, Callable[[], Any]]:
+        """Return the queries about the node, by the names of their documents."""
+        name, node = subject.name, subject.node
+        requests: list[QueuedResource] = []
+
+        def get_requests() -> Any:  # JSON
+            if node is not None and node.queued_resource:
+                requests.append(self._client.get_queued_resource(node.queued_resource))
+            else:
+                found = self._client.list_queued_resources(name.project, (name.zone,)).queued_resources
+                requests.extend(one for one in found if one.owns(name.node_id))
+            return [one.raw for one in requests]
+
+        def list_operations() -> Any:  # JSON
+            targets = {str(name), *(one.name for one in requests)}
+            return self._operations.operations(name.project, name.zone, targets, limit=_MAX_OPERATIONS)
+
+        return {
+            # Local: slow queries must not use up its time.
+            "journal.json": lambda: self._app.journal.entries(name),
+            "node.json": lambda: dict(node.raw) if node else None,
+            "queued-resource.json": get_requests,
+            "operations.json": list_operations,
+            "guest-attributes.json": lambda: (
+                hide_guest_attributes(self._client.guest_attributes(name)) if node else None
+            ),
+        }
 
     def _machine_documents(self, subject: BundleSubject, *, with_workers: bool) -> dict[str, Callable[[], Any]]:
         """Return the queries about this machine, which is examined once, for the first document that shows it."""
@@ -317,47 +334,6 @@ def _without_home(query: Callable[[], Any], home: str) -> Any:  # JSON
     return replace_folder(query(), home)
 
 
-def _folder_name(name: NodeName, created: datetime) -> str:
-    return f"tpuctl-bundle-{name.node_id}-{created:%Y%m%dT%H%M%SZ}"
-
-
-_MAX_OPERATIONS = 50
-# As long as `tpuctl doctor` waits for each.
-_WORKERS_TIMEOUT = timedelta(seconds=30)
-_PROBE_TIMEOUT = timedelta(seconds=4)
-
-
-def node_documents(
-    app: App, client: TpuClient, operations: OperationsClient, subject: BundleSubject
-) -> dict[str, Callable[[], Any]]:
-    """Return the queries about the node, by the names of their documents."""
-    name, node = subject.name, subject.node
-    requests: list[QueuedResource] = []
-
-    def get_requests() -> Any:  # JSON
-        if node is not None and node.queued_resource:
-            requests.append(client.get_queued_resource(node.queued_resource))
-        else:
-            found = client.list_queued_resources(name.project, (name.zone,)).queued_resources
-            requests.extend(one for one in found if one.owns(name.node_id))
-        return [one.raw for one in requests]
-
-    def list_operations() -> Any:  # JSON
-        targets = {str(name), *(one.name for one in requests)}
-        return operations.operations(name.project, name.zone, targets, limit=_MAX_OPERATIONS)
-
-    return {
-        # Local: slow queries must not use up its time.
-        "journal.json": lambda: app.journal.entries(name),
-        "node.json": lambda: dict(node.raw) if node else None,
-        "queued-resource.json": get_requests,
-        "operations.json": list_operations,
-        "guest-attributes.json": lambda: hide_guest_attributes(client.guest_attributes(name)) if node else None,
-    }
-
-
-NOTHING_KNOWN = "the logs have no known failure"
-NO_LOGS = "the bundle has no logs"
 # Verdicts whose evidence is located in its file; for the others see `files` in explanation.json.
 _MAX_LOCATED = 20
 
@@ -375,21 +351,10 @@ def add_summary(contents: BundleContents, info: BundleInfo) -> LogsExplanation:
             places.append(f"  line {line}: {place[0]}, line {place[1]}")
     located = ["", "files of these lines:", *dict.fromkeys(places)] if places else []
     page = [*render_explanation(logs.explanation, width=_PAGE_WIDTH, colored=False), *located]
-    contents.add_own("explanation.txt", _text("\n".join(page or [summarize(logs)])))
-    entries = contents.entries
-    contents.add_own("README.txt", _text(render_readme(info, entries, contents.missing, verdict=summarize(logs))))
-    contents.add_own("manifest.json", _json(build_manifest(info, contents.entries, contents.missing)))
+    contents.add_own("explanation.txt", _text("\n".join(page or [logs.summary])))
+    contents.add_own("README.txt", _text(render_readme(info, contents, verdict=logs.summary)))
+    contents.add_own("manifest.json", _json(build_manifest(info, contents)))
     return logs
-
-
-def summarize(logs: LogsExplanation) -> str:
-    """Return the first verdict in one line, with the place of its evidence."""
-    if not logs.explanation.conclusions:
-        return NOTHING_KNOWN if logs.parts else NO_LOGS
-    first = logs.explanation.conclusions[0]
-    place = logs.place(first.sighting.first.line)
-    where = f" ({place[0]}, line {place[1]})" if place else ""
-    return f"{first.id}: {first.meaning}{where}"
 
 
 def _json(value: Any) -> bytes:
@@ -410,19 +375,15 @@ class BundleInfo:
 
     name: NodeName
     created: datetime
-    is_sandbox: bool = False
-    redact_accounts: bool = False
+    is_sandbox: bool
+
+    @property
+    def folder(self) -> str:
+        """The name of the folder in the archive."""
+        return f"tpuctl-bundle-{self.name.node_id}-{self.created:%Y%m%dT%H%M%SZ}"
 
 
-def count_redactions(entries: Sequence[BundleEntry]) -> dict[str, int]:
-    """Return how many secrets of each kind were removed."""
-    total: Counter[str] = Counter()
-    for entry in entries:
-        total.update(entry.redactions)
-    return dict(sorted(total.items()))
-
-
-def build_manifest(info: BundleInfo, entries: Sequence[BundleEntry], missing: Sequence[MissingItem]) -> dict[str, Any]:
+def build_manifest(info: BundleInfo, contents: BundleContents) -> dict[str, Any]:
     """Return the manifest: every file except the manifest, the number of removed secrets, and what is missing and why."""
     return {
         "schemaVersion": SCHEMA_VERSION,
@@ -431,37 +392,33 @@ def build_manifest(info: BundleInfo, entries: Sequence[BundleEntry], missing: Se
         "project": info.name.project,
         "zone": info.name.zone,
         "node": info.name.node_id,
-        "accountsHidden": info.redact_accounts,
-        "bytes": sum(entry.size for entry in entries),
-        "redactions": count_redactions(entries),
+        "accountsHidden": contents.accounts is not None,
+        "bytes": contents.size,
+        "redactions": contents.redactions,
         "files": [
             {
                 "path": entry.path,
                 "size": entry.size,
                 "originalSize": entry.original_size,
                 "truncated": entry.is_truncated,
-                "redactions": dict(entry.redactions),
+                "redactions": dict(sorted(entry.redactions.items())),
                 "sha256": entry.sha256,
                 "source": entry.source or None,
                 "modified": format_timestamp(entry.modified) if entry.modified else None,
             }
-            for entry in entries
+            for entry in contents.entries
         ],
-        "missing": [{"path": item.path, "why": item.why} for item in missing],
+        "missing": [{"path": item.path, "why": item.why} for item in contents.missing],
         **({"sandbox": True} if info.is_sandbox else {}),
     }
 
 
-def render_readme(
-    info: BundleInfo, entries: Sequence[BundleEntry], missing: Sequence[MissingItem], *, verdict: str
-) -> str:
+def render_readme(info: BundleInfo, contents: BundleContents, *, verdict: str) -> str:
     """Return the page for people: what this is, where to start, what was removed, what is missing."""
-    name, removed = info.name, count_redactions(entries)
-    secrets = ", ".join(f"{kind} ({count})" for kind, count in removed.items()) or "none found"
-    missing_lines = [f"  {item.path}: {item.why}" for item in missing] or ["  none"]
-    addresses = (
-        "are replaced by aliases" if info.redact_accounts else "are not removed (`--redact-accounts` hides them)"
-    )
+    name, paths = info.name, ["manifest.json", *(entry.path for entry in contents.entries)]
+    secrets = ", ".join(f"{kind} ({count})" for kind, count in contents.redactions.items()) or "none found"
+    are_hidden = contents.accounts is not None
+    addresses = "are replaced by aliases" if are_hidden else "are not removed (`--redact-accounts` hides them)"
     where = ", in the sandbox" if info.is_sandbox else ""
     lines = [
         f"Evidence of the Cloud TPU node {name.node_id} in {name.zone}, project {name.project}.",
@@ -470,17 +427,13 @@ def render_readme(
         f"Verdict: {verdict}",
         "",
         "Start with explanation.txt. Then:",
-        *(
-            f"  {path:<24} {what}"
-            for path, what in _GUIDE
-            if path == "manifest.json" or any(one.path.startswith(path.rstrip("*")) for one in entries)
-        ),
+        *(f"  {path:<24} {what}" for path, what in _GUIDE if any(one.startswith(path.rstrip("*")) for one in paths)),
         "",
         f"Secrets removed: {secrets}. E-mail and IP addresses {addresses}.",
         "tpuctl cannot find a secret without a known form or name: review the files before you share them.",
         "",
         "Missing:",
-        *missing_lines,
+        *([f"  {item.path}: {item.why}" for item in contents.missing] or ["  none"]),
     ]
     return "\n".join(lines) + "\n"
 
@@ -522,6 +475,16 @@ class LogsExplanation:
     explanation: Explanation
     parts: tuple[LogPart, ...]
 
+    @property
+    def summary(self) -> str:
+        """The first verdict in one line, with the place of its evidence."""
+        if not self.explanation.conclusions:
+            return "the logs have no known failure" if self.parts else "the bundle has no logs"
+        first = self.explanation.conclusions[0]
+        place = self.place(first.sighting.first.line)
+        where = f" ({place[0]}, line {place[1]})" if place else ""
+        return f"{first.id}: {first.meaning}{where}"
+
     def place(self, line: int) -> tuple[str, int] | None:
         """Return the file, and the line in it, of a line of the whole."""
         for part in self.parts:
@@ -530,7 +493,7 @@ class LogsExplanation:
         return None
 
 
-def explain_logs(entries: Sequence[BundleEntry], known: Mapping[str, str]) -> LogsExplanation:
+def explain_logs(entries: Sequence[BundleFile], known: Mapping[str, str]) -> LogsExplanation:
     """Read the logs among the files as one log, each line marked with its worker.
 
     `known` are facts for the remedies, such as the node's name.
@@ -549,7 +512,7 @@ def explain_logs(entries: Sequence[BundleEntry], known: Mapping[str, str]) -> Lo
     return LogsExplanation(conclude(reader.so_far(), known=known), tuple(parts))
 
 
-def _mark_lines(entry: BundleEntry, mark: bytes) -> Iterator[bytes]:
+def _mark_lines(entry: BundleFile, mark: bytes) -> Iterator[bytes]:
     """Yield the bytes of a file with a mark before each line, and a line end after the last one."""
     is_begin = True
     with entry.file.open("rb") as file:

@@ -12,8 +12,8 @@ import os
 import tarfile
 import tempfile
 from collections import Counter
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from posixpath import splitext
 from threading import Lock
@@ -23,28 +23,13 @@ from tpuctl.errors import ConflictError, TpuctlError
 from tpuctl.support.redaction import Redactor, hide_metadata, hide_suspicious_values, redact
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from datetime import datetime
 
     from tpuctl.support.redaction import AccountAliases
 
 # Bytes reserved for the files that describe the bundle.
 RESERVED_BYTES = 256 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class BundleEntry:
-    """A file of the bundle. Sizes are in bytes."""
-
-    path: str
-    file: Path  # where it is stored until it is packed
-    size: int
-    sha256: str
-    source: str = ""
-    original_size: int | None = None  # before redaction and truncation, if known
-    modified: datetime | None = None
-    is_truncated: bool = False
-    redactions: Mapping[str, int] = field(default_factory=dict)  # removed secrets by kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +44,9 @@ class BundleContents:
     """The files of one bundle. Safe for several threads."""
 
     def __init__(self, folder: Path, *, max_bytes: int, accounts: AccountAliases | None = None) -> None:
-        self._folder, self._accounts = folder, accounts
+        self._folder, self.accounts = folder, accounts
         self._bytes_left = max_bytes - RESERVED_BYTES
-        self._entries: list[BundleEntry] = []
+        self._entries: list[BundleFile] = []
         self._missing: dict[MissingItem, None] = {}
         self._paths = UniquePaths()
         self._number = 0
@@ -69,7 +54,7 @@ class BundleContents:
         self._lock = Lock()
 
     @property
-    def entries(self) -> tuple[BundleEntry, ...]:
+    def entries(self) -> tuple[BundleFile, ...]:
         """The files, in the order of their paths."""
         with self._lock:
             return tuple(sorted(self._entries, key=lambda entry: entry.path))
@@ -87,9 +72,17 @@ class BundleContents:
             return max(0, self._bytes_left)
 
     @property
-    def accounts(self) -> AccountAliases | None:
-        """The aliases for addresses; None if addresses are not hidden."""
-        return self._accounts
+    def redactions(self) -> dict[str, int]:
+        """The number of removed secrets of each kind."""
+        total: Counter[str] = Counter()
+        for entry in self.entries:
+            total += entry.redactions
+        return dict(sorted(total.items()))
+
+    @property
+    def size(self) -> int:
+        """The size of all files together, in bytes."""
+        return sum(entry.size for entry in self.entries)
 
     def add_missing(self, path: str, why: str) -> None:
         """Record a missing item."""
@@ -98,13 +91,13 @@ class BundleContents:
 
     def begin(
         self, path: str, *, source: str = "", original_size: int | None = None, modified: datetime | None = None
-    ) -> BundleFileWriter:
+    ) -> BundleFile:
         """Begin a file; its path becomes safe and unique. Raises `RuntimeError` after `close`."""
         with self._lock:
             if self._is_closed:
                 raise RuntimeError("the bundle is closed")
             self._number += 1
-            return BundleFileWriter(
+            return BundleFile(
                 self,
                 self._paths.make_unique(self._clean(path)),
                 self._folder / str(self._number),
@@ -148,21 +141,21 @@ class BundleContents:
             self._bytes_left -= granted
             return granted
 
-    def add_entry(self, entry: BundleEntry) -> None:
+    def add_entry(self, entry: BundleFile) -> None:
         """Add a finished file."""
         with self._lock:
             self._entries.append(entry)
 
     def _clean(self, text: str) -> str:
-        return redact(text.encode("utf-8", "replace"), self._accounts).decode("utf-8", "replace")
+        return redact(text.encode("utf-8", "replace"), self.accounts).decode("utf-8", "replace")
 
 
 def _dump_json(value: Any) -> bytes:  # JSON
     return json.dumps(value, indent=2, ensure_ascii=False, default=str).encode("utf-8", "replace") + b"\n"
 
 
-class BundleFileWriter:
-    """Writes one file, without its secrets."""
+class BundleFile:
+    """One file: written without its secrets, and stored in a temporary folder until it is packed. Sizes are in bytes."""
 
     def __init__(
         self,
@@ -174,69 +167,66 @@ class BundleFileWriter:
         original_size: int | None,
         modified: datetime | None,
     ) -> None:
-        self._contents, self.path, self._path = contents, path, file
-        self._source, self._original_size, self._modified = source, original_size, modified
-        self._file: IO[bytes] = file.open("xb")
+        self.path, self.file, self.source, self.modified = path, file, source, modified
+        self.size = 0
+        self.original_size = 0 if original_size is None else original_size  # before redaction and truncation
+        self.is_truncated = False
+        self.redactions: Counter[str] = Counter()  # removed secrets by kind
+        self._contents, self._is_size_known = contents, original_size is not None
+        self._stream: IO[bytes] = file.open("xb")
         self._redactor = Redactor(contents.accounts)
-        self._counts: Counter[str] = Counter()
         self._digest = hashlib.sha256()
-        self._size = self._taken = 0
-        self._is_truncated = self._ignores_limit = False
+        self._ignores_limit = False
+
+    @property
+    def sha256(self) -> str:
+        """The checksum of the stored file."""
+        return self._digest.hexdigest()
 
     def write(self, data: bytes, *, ignores_limit: bool = False) -> None:
         """Write bytes without their secrets, up to the size limit unless `ignores_limit`."""
-        self._taken += len(data)
+        self._count(len(data))
         self._ignores_limit |= ignores_limit
-        is_full = self._is_truncated and self._contents.bytes_left == 0
-        if is_full and not ignores_limit:
-            return
-        self._write(self._redactor.feed(data), ignores_limit=ignores_limit)
+        is_full = self.is_truncated and self._contents.bytes_left == 0
+        if ignores_limit or not is_full:
+            self._store(self._redactor.feed(data), ignores_limit=ignores_limit)
 
     def write_own(self, data: bytes) -> None:
         """Write bytes that have no secrets."""
-        self._taken += len(data)
-        self._write(data, ignores_limit=True)
+        self._count(len(data))
+        self._store(data, ignores_limit=True)
 
     def skip(self, size: int) -> None:
         """Record that bytes are omitted here."""
         self._close_part()
-        self._is_truncated = True
-        self._taken += max(0, size)
-        self._write(f"\n[... {size} bytes omitted ...]\n".encode(), ignores_limit=True)
+        self.is_truncated = True
+        self._count(max(0, size))
+        self._store(f"\n[... {size} bytes omitted ...]\n".encode(), ignores_limit=True)
 
     def end(self) -> None:
-        """Finish the file."""
+        """Finish the file, and add it to the bundle."""
         self._close_part()
-        self._file.close()
-        original = self._taken if self._original_size is None else self._original_size
-        self._contents.add_entry(
-            BundleEntry(
-                self.path,
-                self._path,
-                self._size,
-                self._digest.hexdigest(),
-                source=self._source,
-                original_size=original,
-                modified=self._modified,
-                is_truncated=self._is_truncated,
-                redactions=dict(sorted(self._counts.items())),
-            )
-        )
+        self._stream.close()
+        self._contents.add_entry(self)
+
+    def _count(self, size: int) -> None:
+        if not self._is_size_known:
+            self.original_size += size
 
     def _close_part(self) -> None:
-        self._write(self._redactor.close(), ignores_limit=self._ignores_limit)
-        self._counts += self._redactor.counts
+        self._store(self._redactor.close(), ignores_limit=self._ignores_limit)
+        self.redactions += self._redactor.counts
         # The text after a gap is unrelated to the text before it.
         self._redactor = Redactor(self._contents.accounts)
 
-    def _write(self, data: bytes, *, ignores_limit: bool = False) -> None:
+    def _store(self, data: bytes, *, ignores_limit: bool) -> None:
         granted = len(data) if ignores_limit else self._contents.reserve(len(data))
         if granted < len(data):
-            self._is_truncated = True
+            self.is_truncated = True
             data = data[:granted]
-        self._file.write(data)
+        self._stream.write(data)
         self._digest.update(data)
-        self._size += len(data)
+        self.size += len(data)
 
 
 _MAX_PART_LENGTH = 120
@@ -315,7 +305,7 @@ class BundleNotWrittenError(TpuctlError):
         )
 
 
-def write_archive(entries: Sequence[BundleEntry], file: IO[bytes], *, folder: str, created: datetime) -> None:
+def write_archive(entries: Sequence[BundleFile], file: IO[bytes], *, folder: str, created: datetime) -> None:
     """Write the files as a gzip-compressed tar archive, below one folder."""
     when = int(created.timestamp())
     with (
@@ -358,5 +348,4 @@ def replace_atomically(path: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
                 raise BundleExistsError(path) from None
             scratch.replace(path)
     finally:
-        with suppress(FileNotFoundError):
-            scratch.unlink()
+        scratch.unlink(missing_ok=True)

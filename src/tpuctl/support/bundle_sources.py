@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.locate import SearchPlace
     from tpuctl.output.status_line import StatusLine
     from tpuctl.ssh.connection import Target
-    from tpuctl.support.bundle_contents import BundleContents, BundleFileWriter
+    from tpuctl.support.bundle_contents import BundleContents, BundleFile
 
 # Guest attributes without secrets [Compute Engine documentation of guest attributes].
 _HARMLESS_NAMESPACES = ("hostkeys/", "guestinventory/", "guest-agent/", "diagnostics/")
@@ -251,7 +251,7 @@ class _WorkerFolder:
 
     def __init__(self, contents: BundleContents, path: str) -> None:
         self._contents, self._path = contents, path
-        self._writing: BundleFileWriter | None = None
+        self._writing: BundleFile | None = None
         self._errors: list[str] = []
         self._files = 0
 

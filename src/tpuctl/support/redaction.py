@@ -26,6 +26,8 @@ from functools import cache, partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.escaping import mask_metadata
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -352,10 +354,10 @@ _HARMLESS_METADATA = frozenset(
         *("block-project-ssh-keys", "serial-port-enable", "serial-port-logging-enable", "disable-legacy-endpoints"),
         *("google-logging-enabled", "google-monitoring-enabled", "vmdnssetting", "agent-node-id", "accelerator-type"),
         *("framework", "tpu-env-version", "physical-topology", "agent-worker-number"),
+        # Treated like a log: text redaction removes the secrets in them.
+        *("startup-script", "shutdown-script", "startup-script-url", "shutdown-script-url"),
     }
 )
-# Treated like a log: text redaction removes the secrets in them.
-_SCRIPTS = frozenset({"startup-script", "shutdown-script", "startup-script-url", "shutdown-script-url"})
 _SUSPECT = re.compile(r"(?i)passw(?:or)?d|passphrase|secret|credential|token|[-_]?key|_pass|auth|cookie")
 _SSH_KEY_NAMES = frozenset({"ssh-keys", "sshkeys"})
 
@@ -363,19 +365,9 @@ _SSH_KEY_NAMES = frozenset({"ssh-keys", "sshkeys"})
 def hide_metadata(document: Any) -> Any:  # JSON
     """Return a document of the API, or a line of the journal, whose metadata values are hidden unless they are harmless.
 
-    Keeps the logins and fingerprints of ssh keys, and scripts. The metadata of an operation is not metadata of a node.
+    Keeps the logins and fingerprints of ssh keys, and scripts.
     """
-    if isinstance(document, list | tuple):
-        return [hide_metadata(one) for one in document]
-    if not isinstance(document, dict):
-        return document
-    shown: dict[str, Any] = {}
-    for key, value in document.items():
-        if key == "metadata" and isinstance(value, dict) and "@type" not in value:
-            shown[key] = {name: _hide_value(name, text) for name, text in value.items()}
-        else:
-            shown[key] = hide_metadata(value)
-    return shown
+    return mask_metadata(document, _show_metadata)
 
 
 def hide_suspicious_values(document: Any) -> Any:  # JSON
@@ -392,8 +384,8 @@ def hide_suspicious_values(document: Any) -> Any:  # JSON
     }
 
 
-def _hide_value(key: str, value: Any) -> Any:  # JSON
-    if key.lower() in _HARMLESS_METADATA or key.lower() in _SCRIPTS:
+def _show_metadata(key: str, value: Any) -> Any:  # JSON
+    if key.lower() in _HARMLESS_METADATA:
         return value
     if key.lower() in _SSH_KEY_NAMES and isinstance(value, str):
         return "\n".join(_fingerprint(line) for line in value.splitlines() if line.strip())

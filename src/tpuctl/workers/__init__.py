@@ -6,10 +6,10 @@ run from request to result), `runner` (the loop over all workers) and `worker_se
 
 `tpuctl run trainer -- ./train.sh`, on eight workers: `targets` finds the node, authorizes the key, learns the host keys that
 the API vouches for, and gives a `Target` for each worker; before all routes are known, no node is changed. `RemoteRunner` is
-one loop over one selector, without threads, and a `WorkerSession` for each worker: its ssh, and how much of its output has
-arrived. ssh's remote command is a short line for Python; the program (`ssh/agent/job.py`) goes through ssh's stdin. Then frames
-go both ways, signals included: killing ssh ends nothing on a worker. `attach` and `logs -f` are the same loop, which may start
-nothing.
+one loop over one selector, without threads, and a `WorkerSession` for each worker: its channel, and how much of its output has
+arrived. `ssh/channel.py` sends the program (`ssh/agent/job.py`) through ssh's stdin. Then frames go both ways, signals
+included: killing ssh ends nothing on a worker. `attach` and `logs -f` are the same loop, which may start nothing; the other
+commands about jobs ask one question over a channel (`worker_jobs`).
 
 **At most once.** ssh cannot tell a command that was never started from one whose connection broke. So ssh does not run the
 command: it only carries frames, and a rename on the worker decides.

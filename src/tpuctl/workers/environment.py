@@ -48,27 +48,23 @@ class EnvironmentOptions:
     tpu: bool = False
 
 
-def job_variables(options: EnvironmentOptions, node: Node, worker: int, workers: int) -> dict[str, str]:
-    """Return the variables for a command on worker number `worker` of a node with `workers` workers."""
-    found = own_variables(node, worker, workers)
-    if options.tpu:
-        found |= tpu_variables(node, worker, workers)
-    return {**found, **options.given}
-
-
-def own_variables(node: Node, worker: int, workers: int) -> dict[str, str]:
-    """Return the variables that every remote command gets: its node and its worker."""
+def job_variables(options: EnvironmentOptions, node: Node, worker: int) -> dict[str, str]:
+    """Return the variables for a command on a worker; every command gets its node and its worker."""
     name = node.name
-    values = (name.node_id, name.zone, name.project, str(worker), str(workers))
-    return dict(zip(OWN_NAMES, values, strict=True))
+    values = (name.node_id, name.zone, name.project, str(worker), str(node.workers))
+    return {
+        **dict(zip(OWN_NAMES, values, strict=True)),
+        **(tpu_variables(node, worker) if options.tpu else {}),
+        **options.given,
+    }
 
 
-def tpu_variables(node: Node, worker: int, workers: int) -> dict[str, str]:
+def tpu_variables(node: Node, worker: int) -> dict[str, str]:
     """Return the variables that TensorFlow, JAX, Ray and torch_xla read, without those that the API does not report.
 
     TPU_NAME is `local` for a node with one worker: its TPU is attached to the machine that runs the command.
     """
-    name = node.name
+    name, workers = node.name, node.workers
     topology = (node.raw.get("acceleratorConfig") or {}).get("topology")
     if not topology and node.accelerator:
         topology = node.accelerator.topology

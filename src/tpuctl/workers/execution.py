@@ -15,12 +15,13 @@ import stat
 import struct
 import termios
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tpuctl.app.ssh_options import shared_connection_options
 from tpuctl.errors import ExitCode, InvalidInputError, RemoteCommandError, TimedOutError, TpuctlError
 from tpuctl.escaping import escape_unprintable
+from tpuctl.names import number_ranges
 from tpuctl.nodes.conditions import check_login_state
 from tpuctl.output.terminal import OutputFormat
 from tpuctl.output.views import View
@@ -31,7 +32,7 @@ from tpuctl.workers.runner import StdinSource, StopReason, follow_on_workers, ru
 from tpuctl.workers.worker_session import WorkerOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from tpuctl.app.app import App
     from tpuctl.models.node import Node
@@ -66,7 +67,7 @@ def run_command(app: App, targets: Sequence[Target], request: RunRequest) -> Run
             targets,
             request,
             streams,
-            environment=lambda one: job_variables(request.environment, one.node, one.worker, one.node.workers),
+            environment=lambda one: job_variables(request.environment, one.node, one.worker),
             why_gone=lambda target: why_gone(app, target),
             ssh_options=shared_connection_options(app),
             source=source,
@@ -77,7 +78,7 @@ def run_command(app: App, targets: Sequence[Target], request: RunRequest) -> Run
 def warn_about_environment(app: App, options: EnvironmentOptions, nodes: Sequence[Node]) -> None:
     """Warn once, before commands run on these nodes, about an effect of their environment on TPU libraries."""
     largest = max(nodes, key=lambda node: node.workers)
-    if text := environment_warning(job_variables(options, largest, 0, largest.workers), largest.workers):
+    if text := environment_warning(job_variables(options, largest, 0), largest.workers):
         app.terminal.warn(text)
 
 
@@ -142,16 +143,9 @@ def why_gone(app: App, target: Target) -> str | None:
     return None
 
 
-def check_detached(app: App, options: Mapping[str, Any]) -> None:
-    """Raise `InvalidInputError` for options that `--detach` excludes, and for data on stdin."""
-    for name in ("batch", "fail_fast", "log_dir"):
-        if options[name]:
-            flag = f"--{name.replace('_', '-')}"
-            raise InvalidInputError(
-                f"`{flag}` needs a followed command, and `--detach` leaves it running",
-                hint="leave one of them out; `tpuctl logs NODE JOB` shows the output, `tpuctl kill NODE JOB` ends the job",
-            )
-    found = None if options["no_stdin"] else _stdin(app)
+def check_no_stdin(app: App) -> None:
+    """Raise `InvalidInputError` for data on stdin."""
+    found = _stdin(app)
     if found is not None and _has_data(*found):
         raise InvalidInputError(
             "a detached command cannot read stdin",
@@ -310,13 +304,7 @@ def worker_labels(results: Iterable[WorkerResult]) -> str:
     names = [result.target.label for result in results]
     if not all(name.isdigit() for name in names):
         return ", ".join(names)
-    parts: list[list[int]] = []
-    for number in sorted(map(int, names)):
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1] = [parts[-1][0], number]
-        else:
-            parts.append([number])
-    return ",".join("-".join(map(str, part)) for part in parts)
+    return ",".join(number_ranges(map(int, names)))
 
 
 def _count(results: Sequence[WorkerResult], total: int) -> str:
@@ -376,14 +364,7 @@ class RunDiagnosis:
 
     def to_json(self) -> dict[str, Any]:
         """Return the form for scripts."""
-        return {
-            "id": self.id,
-            "worker": self.worker,
-            "action": self.action,
-            "confidence": self.confidence,
-            "meaning": self.meaning,
-            "remedy": list(self.remedy),
-        }
+        return {**asdict(self), "remedy": list(self.remedy)}
 
 
 def diagnose_output(results: Sequence[WorkerResult], tail: OutputTail) -> RunDiagnosis | None:

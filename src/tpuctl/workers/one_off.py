@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from tpuctl.models.events import NodeEvent
     from tpuctl.models.node import Node, WorkerSet
     from tpuctl.names import NodeName
-    from tpuctl.nodes.context import ActionContext
+    from tpuctl.nodes.actuator import ActionContext
     from tpuctl.ssh.connection import Target
     from tpuctl.workers.copying import CopyResult
     from tpuctl.workers.runner import RunRequest

@@ -381,26 +381,26 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class JobListing:
-    """All jobs, the newest first; why workers did not answer, by worker; and how many jobs were left out, at least."""
+    """All jobs, the newest first; the workers that did not answer, and why; how many jobs were left out, at least."""
 
     jobs: tuple[Job, ...]
-    silent: Mapping[str, TpuctlError]
-    left_out: int = 0
+    silent: tuple[Target, ...]
+    failures: tuple[TpuctlError, ...]
+    left_out: int
 
     @property
     def errors(self) -> list[TpuctlError]:
         """Why workers did not answer, one error for each cause."""
-        return explain_agent_errors(self.silent.values())
+        return explain_agent_errors(self.failures)
 
 
-def list_jobs(
-    scope: JobScope, *, names: Sequence[str] = (), limit: int = _NEWEST, tail: int | None = None
-) -> JobListing:
-    """Ask all workers for their newest jobs, or for those in `names`. Raises `SshProgramMissingError`.
+def list_jobs(scope: JobScope, *, limit: int = _NEWEST, tail: int | None = None) -> JobListing:
+    """Ask all workers for their newest jobs, or for the one that the user named. Raises `SshProgramMissingError`.
 
     With `tail` a share's `starts` is the position of its last lines.
     """
-    request = {"do": "list", "names": list(names), "limit": limit, "tail": tail}
+    names = [scope.job] if scope.job else []
+    request = {"do": "list", "names": names, "limit": limit, "tail": tail}
 
     def parse(target: Target, value: Any) -> tuple[tuple[WorkerJob, ...], int]:
         fields = JsonFields(value, "the list")
@@ -421,33 +421,35 @@ def list_jobs(
             grouped.setdefault(share.job, []).append(share)
     jobs = sorted((Job(name, tuple(found)) for name, found in grouped.items()), key=lambda job: job.age)
     left_out = max([0, len(jobs) - limit, *(total - len(shares) for shares, total in answers)])
+    silent = [one for one in outcomes if one.error is not None]
     return JobListing(
-        tuple(jobs[:limit]), {one.item.label: one.error for one in outcomes if one.error is not None}, left_out
+        jobs=tuple(jobs[:limit]),
+        silent=tuple(one.item for one in silent),
+        failures=tuple(one.error for one in silent if one.error is not None),
+        left_out=left_out,
     )
 
 
-def choose_job(listing: JobListing, name: str | None, nodes: str, *, running_first: bool = False) -> Job:
-    """Return the job called `name`, or the newest; with `running_first` the newest that runs, if any does.
+def choose_job(scope: JobScope, listing: JobListing, *, running_first: bool = False) -> Job:
+    """Return the job that the user named, or the newest; with `running_first` the newest that runs, if any does.
 
     Raises `NotFoundError`; if workers did not answer, their error instead, because their jobs are unknown.
     """
-    found = [job for job in listing.jobs if name in {None, job.name}]
-    running = [job for job in found if job.is_running] if running_first else []
-    if found:
-        return (running or found)[0]
-    if listing.silent:
+    running = [job for job in listing.jobs if job.is_running] if running_first else []
+    if listing.jobs:
+        return (running or listing.jobs)[0]
+    if listing.failures:
         raise listing.errors[0]
-    raise job_not_found(name, nodes)
+    raise job_not_found(scope, scope.job)
 
 
-def job_not_found(name: str | None, nodes: str) -> NotFoundError:
+def job_not_found(scope: JobScope, name: str | None) -> NotFoundError:
     """Return the error for a job that no worker has."""
+    nodes = scope.nodes
     if name is None:
         return NotFoundError(f"no jobs on `{nodes}`", hint=f"start one: `tpuctl run {nodes} --detach -- COMMAND`")
-    return NotFoundError(
-        f"no job `{name}` on `{nodes}`",
-        hint=f"list them: `tpuctl jobs {nodes}`; the last of several words is the job",
-    )
+    hint = f"list them: `tpuctl jobs {nodes}`; the last of several words is the job"
+    return NotFoundError(f"no job `{name}` on `{nodes}`", hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,7 +485,7 @@ def signal_job(scope: JobScope, name: str, number: int, *, wait: timedelta) -> J
     errors = explain_agent_errors(one.error for one in outcomes if one.error is not None)
     answered = [one.value for one in outcomes if one.value is not None]
     if not answered:
-        raise errors[0] if errors else job_not_found(name, scope.nodes)
+        raise errors[0] if errors else job_not_found(scope, name)
     sent = tuple(share.target for share, was_sent in answered if was_sent)
     return JobSignalResult(Job(name, tuple(share for share, _ in answered)), sent, errors)
 
@@ -521,7 +523,7 @@ def remove_jobs(
             text = f"job `{name}` {what} on worker {', '.join(found[in_use])}; nothing was removed"
             errors.append(ConflictError(text, hint=hint.format(nodes=scope.nodes, name=name)))
         elif name in names:
-            errors.append(job_not_found(name, scope.nodes))
+            errors.append(job_not_found(scope, name))
     # Each worker removes only what it reported itself: the answer of one changes nothing on another.
     theirs = {one.item.label: [name for name in ended if one.get().get(name) == "ended"] for one in looked}
     asked = [target for target in scope.targets if theirs[target.label]]

@@ -67,13 +67,12 @@ _HINT = "a job with a TPU has `scaleTier: BASIC_TPU`, or `scaleTier: CUSTOM` wit
         ),
         (
             "scaleTier: BASIC_TPU\nscaleTier: CUSTOM\n",
-            "c.yaml line 2: `scaleTier` is duplicated, first in line 1",
+            "c.yaml line 2: duplicate key `scaleTier`",
             None,
         ),
         ("? [a]\n: b\n", "c.yaml line 1: a key must be a plain word", None),
         ("a: &a [1]\nb: *c\n", "c.yaml line 2 column 4: not valid YAML: found undefined alias", None),
         ("a: &a {b: *a}\n", "c.yaml line 1: the alias `*a` is inside its own anchor", None),
-        (f"a: {'[' * 28}{']' * 28}\n", "c.yaml is nested too deeply for a job's configuration", None),
         (f"a: {'[' * 200}{']' * 200}\n", "c.yaml line 1: nested deeper than 32 levels", None),
         (
             "\n".join(["a0: &a0 [1, 1]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9))]),

@@ -22,8 +22,8 @@ from tpuctl.models.node import Tier
 from tpuctl.models.spec import NodeSpec
 from tpuctl.names import NodeName
 from tpuctl.nodes.actions import bring_up_nodes
+from tpuctl.nodes.actuator import ActionContext
 from tpuctl.nodes.conditions import Condition, Policy, Repair, Thresholds
-from tpuctl.nodes.context import ActionContext
 from tpuctl.nodes.controller import NodeResult, watch_nodes
 from tpuctl.nodes.journal import Journal
 from tpuctl.nodes.tracker import ReconcileRequest

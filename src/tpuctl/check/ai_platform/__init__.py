@@ -5,19 +5,14 @@ Pure: takes a text, returns findings, a `tpuctl.yaml` and a command. No request 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tpuctl.check.ai_platform.job_rules import JOB_RULES, JobCase
-from tpuctl.check.ai_platform.replacement import find_replacement, render_command, render_settings_file
+from tpuctl.check.ai_platform.replacement import Replacement, find_replacement, render_command, render_settings_file
 from tpuctl.check.ai_platform.training_job import find_job_storage, read_job
-from tpuctl.check.findings import evaluate_rules
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from tpuctl.check.ai_platform.replacement import Replacement
-    from tpuctl.check.findings import CheckReport
+from tpuctl.check.findings import CheckReport, evaluate_rules
 
 __all__ = ["JOB_RULES", "JobTranslation", "translate_job"]
 

@@ -8,22 +8,23 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-from tpuctl.accelerators import documented_zones_of, find_accelerator_type, load_accelerators
-from tpuctl.check.ai_platform.training_job import BucketSetting, load_service_offer, program_arguments
+from tpuctl.accelerators import AcceleratorType, documented_zones_of, find_accelerator_type, load_accelerators
+from tpuctl.check.ai_platform.training_job import (
+    BucketSetting,
+    JobField,
+    JobStorage,
+    TrainingJob,
+    load_service_offer,
+    program_arguments,
+)
 from tpuctl.config.settings import SETTINGS, parse_setting
 from tpuctl.errors import InvalidInputError
 from tpuctl.models.spec import check_labels
 from tpuctl.names import parse_whole_number
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tpuctl.accelerators import AcceleratorType
-    from tpuctl.check.ai_platform.training_job import JobField, JobStorage, TrainingJob
 
 
 class ReplacementMove(StrEnum):
@@ -132,7 +133,7 @@ def render_settings_file(job: TrainingJob, replacement: Replacement, storage: Jo
     # A newline within an argument would end the comment.
     shown = command if command.isprintable() else "tpuctl run … (see `tpuctl check --ai-platform`)"
     lines = [
-        f"# Made from {_printable(job.source)}, a job of AI Platform Training, by `tpuctl check --ai-platform`.",
+        f"# Made from {_printable(job.document.source)}, a job of AI Platform Training, by `tpuctl check --ai-platform`.",
         "#",
         "# Instead of `gcloud ai-platform jobs submit training`:",
         f"#   {shown}",
@@ -196,7 +197,7 @@ def _other_lines(job: TrainingJob) -> Iterator[str]:
                 yield f"{key}: {_render_scalar(field.value)}  # {_origin(field)}"
             except ValueError as error:
                 yield f"# {key} is not converted: {error}  # {_origin(field)}"
-    labels = {path[1]: field for path, field in job.scalars.items() if path[:-1] == ("labels",) and field.value}
+    labels = {str(key): field for key in job.keys(("labels",)) if (field := job.field(("labels", key))) and field.value}
     try:
         check_labels({key: field.value for key, field in labels.items()}, kept=1)
     except InvalidInputError as error:

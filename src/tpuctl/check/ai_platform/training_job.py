@@ -6,21 +6,19 @@ The file, YAML or JSON, is read as text: no objects are constructed, so the cont
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tpuctl.errors import InvalidInputError
 from tpuctl.names import BucketPath, closest_match
-from tpuctl.yaml_reader import compose_yaml, load_data
+from tpuctl.yaml_reader import YamlDocument, load_data, parse_document
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-KeyPath = tuple[str, ...]
+KeyPath = tuple[str | int, ...]
 BASIC_TPU, CUSTOM, CLOUD_TPU = "BASIC_TPU", "CUSTOM", "cloud_tpu"
-_MAX_LENGTH, _MAX_DEPTH, _MAX_KEYS = 1 << 20, 24, 20_000
+_MAX_LENGTH, _MAX_VALUES = 1 << 20, 20_000
 
 
 @cache
@@ -45,19 +43,22 @@ class JobField:
 
 @dataclass(frozen=True, slots=True)
 class TrainingJob:
-    """A job with a TPU: all scalars and keys of its file by path. Items of a list have their index as key.
+    """A job with a TPU. `root` is the path of the TrainingInput: below its own key, or the top of the file."""
 
-    `root` is the path of the TrainingInput: below its own key, or the top of the file.
-    """
-
-    source: str
-    scalars: dict[KeyPath, JobField]
-    lines: dict[KeyPath, int]
+    document: YamlDocument
     root: KeyPath = ()
+
+    def field(self, path: KeyPath) -> JobField | None:
+        """Return a scalar by its path from the top of the file, with empty text for null; None if there is none."""
+        value = self.document.value
+        for part in path:
+            is_list = isinstance(value, list) and isinstance(part, int)
+            value = value[part] if is_list else value.get(part) if isinstance(value, dict) else None
+        return JobField(value, ".".join(map(str, path)), self.document.lines[path]) if isinstance(value, str) else None
 
     def text(self, key: str) -> JobField | None:
         """Return a field of the TrainingInput by its dotted key; None if it is absent, null or empty."""
-        found = self.scalars.get((*self.root, *key.split(".")))
+        found = self.field((*self.root, *key.split(".")))
         return found if found and found.value else None
 
     def items(self, key: str) -> tuple[JobField, ...]:
@@ -65,16 +66,17 @@ class TrainingJob:
         if alone := self.text(key):
             return (alone,)
         path = (*self.root, *key.split("."))
-        return tuple(field for where, field in self.scalars.items() if where[:-1] == path and where[-1].isdecimal())
+        numbers = [number for number in self.keys(path) if isinstance(number, int)]
+        return tuple(found for number in numbers if (found := self.field((*path, number))))
 
-    def keys(self, path: KeyPath) -> Iterator[str]:
-        """Yield the keys directly below a path from the top of the file, in file order."""
-        return (where[-1] for where in self.lines if where[:-1] == path and where)
+    def keys(self, path: KeyPath) -> list[str | int]:
+        """Return the keys, or the numbers of the items, directly below a path from the top of the file, in file order."""
+        return [where[-1] for where in self.document.lines if where and where[:-1] == path]
 
     def line(self, key: str = "") -> int:
         """Return the line of a field; of the TrainingInput if the field is absent."""
-        path = (*self.root, *key.split(".")) if key else self.root
-        return self.lines.get(path, self.lines.get(self.root, 1))
+        path, lines = (*self.root, *key.split(".")) if key else self.root, self.document.lines
+        return lines.get(path) or (lines[self.root] if self.root else 1)
 
     @property
     def scale_tier(self) -> str | None:
@@ -153,16 +155,14 @@ def read_job(text: str, source: str) -> TrainingJob:
     if len(text) > _MAX_LENGTH:
         raise InvalidInputError(f"{source} is too large for a job's configuration", hint="name the file of one job")
     text = text.removeprefix("\ufeff")
-    node = compose_yaml(_json_as_yaml(text) if text.lstrip().startswith("{") else text, source, most=_MAX_KEYS)
-    if node is None or node.id != "mapping":
+    is_json = text.lstrip().startswith("{")
+    document = parse_document(_json_as_yaml(text) if is_json else text, source, most=_MAX_VALUES, as_written=True)
+    if not isinstance(document.value, dict):
         raise InvalidInputError(
             f"{source} is not a job's configuration: it holds no `key: value` lines",
             hint="name the file that `gcloud ai-platform jobs submit training --config` took",
         )
-    scalars: dict[KeyPath, JobField] = {}
-    lines: dict[KeyPath, int] = {}
-    _walk_node(node, (), source, scalars, lines)
-    job = TrainingJob(source, scalars, lines, root=("trainingInput",) if ("trainingInput",) in lines else ())
+    job = TrainingJob(document, root=("trainingInput",) if "trainingInput" in document.value else ())
     machine, master = job.text("workerType"), job.text("masterType")
     types = [job.text(f"{replica}.acceleratorConfig.type") for replica in ("workerConfig", "masterConfig")]
     is_custom = job.scale_tier in {None, CUSTOM}
@@ -179,14 +179,16 @@ def _no_tpu_error(job: TrainingJob, field: JobField | None) -> InvalidInputError
     hint = f"a job with a TPU has `scaleTier: {BASIC_TPU}`, or `scaleTier: {CUSTOM}` with `workerType: {CLOUD_TPU}`"
     if field is not None:
         return InvalidInputError(
-            f"{job.source} line {field.line}: `{field.written}` is not a job with a TPU", hint=hint
+            f"{job.document.source} line {field.line}: `{field.written}` is not a job with a TPU", hint=hint
         )
     for key in job.keys(job.root):
-        meant = closest_match(key, ("trainingInput", "scaleTier"))
+        meant = closest_match(str(key), ("trainingInput", "scaleTier"))
         if meant not in {None, key}:
-            hint = f"is `{key}` in {job.source} line {job.lines[*job.root, key]} meant to be `{meant}`?"
+            hint = (
+                f"is `{key}` in {job.document.source} line {job.document.lines[*job.root, key]} meant to be `{meant}`?"
+            )
             break
-    return InvalidInputError(f"{job.source} is not a job with a TPU: it does not name its machines", hint=hint)
+    return InvalidInputError(f"{job.document.source} is not a job with a TPU: it does not name its machines", hint=hint)
 
 
 def _json_as_yaml(text: str) -> str:
@@ -201,34 +203,6 @@ def _json_as_yaml(text: str) -> str:
 
     # An escaped backslash goes first: what follows it is no escape.
     return re.sub(r"\\\\|\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})", whole, text, flags=re.IGNORECASE)
-
-
-def _walk_node(
-    node: Any,  # PyYAML's node; with the C loader its types do not say what marks hold
-    path: KeyPath,
-    source: str,
-    scalars: dict[KeyPath, JobField],
-    lines: dict[KeyPath, int],
-) -> None:
-    if len(path) > _MAX_DEPTH or len(lines) > _MAX_KEYS:
-        raise InvalidInputError(f"{source} is nested too deeply for a job's configuration")
-    if node.id == "scalar":
-        value = "" if node.tag == "tag:yaml.org,2002:null" else str(node.value)
-        scalars[path] = JobField(value, ".".join(path), lines.get(path, 1))
-    elif node.id == "sequence":
-        for number, item in enumerate(node.value):
-            lines[*path, str(number)] = item.start_mark.line + 1
-            _walk_node(item, (*path, str(number)), source, scalars, lines)
-    else:
-        for key, item in node.value:
-            line = key.start_mark.line + 1
-            if key.id != "scalar":
-                raise InvalidInputError(f"{source} line {line}: a key must be a plain word")
-            below = (*path, str(key.value))
-            if first := lines.get(below):
-                raise InvalidInputError(f"{source} line {line}: `{key.value}` is duplicated, first in line {first}")
-            lines[below] = line
-            _walk_node(item, below, source, scalars, lines)
 
 
 _GS_URL = re.compile(r"gs://[^\s,;'\"\\]+")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tpuctl.accelerators import documented_zones_of, find_accelerator_type, load_accelerators
+from tpuctl.accelerators import AcceleratorType, documented_zones_of, find_accelerator_type, load_accelerators
 from tpuctl.check.colocation import (
     TB,
+    EgressPrice,
     Relation,
     best_locations,
     egress_price,
@@ -20,7 +22,7 @@ from tpuctl.check.colocation import (
     regions_within,
     retrieval_price,
 )
-from tpuctl.check.facts import Absent, Known, Purpose, Unknown, value_or_none
+from tpuctl.check.facts import Absent, BucketFacts, CheckFacts, Known, Purpose, Unknown, value_or_none
 from tpuctl.check.findings import (
     Level,
     Remedy,
@@ -28,18 +30,14 @@ from tpuctl.check.findings import (
     check_rule,
     create_or_check_command,
     gcloud_command,
+    note,
+    ok,
     refer_to_rule,
     unread_result,
 )
+from tpuctl.check.zone_ranking import zones_with_type
+from tpuctl.models.bucket import Bucket, BucketContents, BucketPlacement
 from tpuctl.names import region_of_zone
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from tpuctl.accelerators import AcceleratorType
-    from tpuctl.check.colocation import EgressPrice
-    from tpuctl.check.facts import BucketFacts, CheckFacts
-    from tpuctl.models.bucket import Bucket, BucketContents, BucketPlacement
 
 _RELATION_LEVELS = {
     Relation.MULTI_REGION: Level.WARNING,
@@ -324,14 +322,9 @@ def nearby_tpus(facts: CheckFacts, placement: BucketPlacement) -> NearbyTpus:
     nearby = {zone: types for zone, types in offers.items() if placement_spans(placement, region_of_zone(zone))}
     names = {generation_of(name) for types in nearby.values() for name in types} - {""}
     order = list(load_accelerators().generations)
-    zones = [zone for zone, types in nearby.items() if wanted in types]
-    if spec.topology and like:
-        # Types have default shapes; for another shape only the generation counts.
-        prefix = f"{like.generation.prefix}-"
-        zones = [zone for zone, types in nearby.items() if any(name.startswith(prefix) for name in types)]
     return NearbyTpus(
         " and ".join(regions_within(placement)) or f"the {placement.location} multi-region",
-        tuple(sorted(zones)),
+        tuple(sorted(zones_with_type(nearby, spec))),
         tuple(sorted(names, key=lambda name: (order.index(name) if name in order else len(order), name))),
         _most_similar_type(nearby, like),
         live is not None,
@@ -452,10 +445,10 @@ def _contents_result(checked: _CheckedBucket, contents: BucketContents) -> RuleR
         more = "" if contents.is_complete else "at least "
         objects = f"{contents.objects} object" + ("" if contents.objects == 1 else "s")
         text = f"`{use.url}` has {more}{objects}, {size_in_words(contents.size)}"
-        return RuleResult.of(Level.OK, use.url, text, facts=values)
+        return ok(use.url, text, facts=values)
     if not contents.is_complete:
         # A page may have only folder markers, or no entries at all, and be followed by others.
-        return RuleResult.of(Level.NOTE, use.url, f"the first page of `{use.url}` lists no data", facts=values)
+        return note(use.url, f"the first page of `{use.url}` lists no data", facts=values)
     is_written = use.writes and checked.facts.wanted.purpose is Purpose.TRAIN
     checkpoints = "; ignore this if the bucket is for checkpoints only" if is_written else ""
     return RuleResult.of(

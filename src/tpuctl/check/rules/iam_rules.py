@@ -6,19 +6,24 @@ project once for all buckets. An unreadable project, whose number the default ac
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from tpuctl.check.facts import Unknown, value_or_none
+from tpuctl.check.facts import BucketFacts, CheckFacts, Unknown, WantedNode, value_or_none
 from tpuctl.check.findings import (
+    CheckRule,
     GrantBucketRole,
     Level,
     Remedy,
     RuleResult,
     check_rule,
+    error,
     gcloud_command,
     join_words,
+    note,
+    ok,
     ticked,
+    warning,
 )
 from tpuctl.check.iam import (
     READ_PERMISSIONS,
@@ -27,18 +32,12 @@ from tpuctl.check.iam import (
     Caveat,
     Granted,
     NotGranted,
+    PermissionAccess,
     Uncertain,
     needed_permissions,
     resolve_access,
     roles_of_deleted_account,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from tpuctl.check.facts import BucketFacts, CheckFacts, WantedNode
-    from tpuctl.check.findings import CheckRule
-    from tpuctl.check.iam import PermissionAccess
 
 SCOPE_PREFIX = "https://www.googleapis.com/auth/"
 _ALL_APIS = f"{SCOPE_PREFIX}cloud-platform"
@@ -77,8 +76,7 @@ def scopes_allow_buckets(facts: CheckFacts) -> Iterator[RuleResult]:
     if short and wanted.creates:
         full = [SCOPE_PREFIX + _SHORT_SCOPE_NAMES[scope] for scope in short]
         are = "is a short scope name" if len(short) == 1 else "are short scope names"
-        yield RuleResult.of(
-            Level.WARNING,
+        yield warning(
             subject,
             f"{', '.join(ticked(short))} {are}, which the Cloud TPU API is not known to accept",
             f"write the full name: {', '.join(ticked(full))}",
@@ -105,12 +103,12 @@ def scopes_allow_buckets(facts: CheckFacts) -> Iterator[RuleResult]:
             remedies.append(f"or declare what is read-only: `{flags}` instead of `--bucket`")
         text = f"its scopes do not allow it to {' and '.join(lacks)} objects: {', '.join(ticked(scopes))}"
         why = "programs on the node fail with 403, whichever roles the account has; scopes cannot be changed later"
-        yield RuleResult.of(Level.ERROR, subject, text, *remedies, why=why, facts=values)
+        yield error(subject, text, *remedies, why=why, facts=values)
     elif not (needs or can_read or can_write):
-        yield RuleResult.of(Level.NOTE, subject, "its scopes allow no bucket access", facts=values)
+        yield note(subject, "its scopes allow no bucket access", facts=values)
     else:
         words = "all Cloud APIs" if not scopes else "reading and writing objects" if can_write else "reading objects"
-        yield RuleResult.of(Level.OK, subject, f"its scopes allow {words}", facts=values)
+        yield ok(subject, f"its scopes allow {words}", facts=values)
 
 
 @check_rule("TPU204", "the account that the node runs as")
@@ -131,11 +129,10 @@ def account_of_node(facts: CheckFacts) -> Iterator[RuleResult]:
     if not is_elsewhere or not wanted.creates:
         named = "the Compute Engine default account" if is_default else "a named account"
         text = f"it runs as `{account}`, {named}" + (f" of project `{home}`" if is_elsewhere else "")
-        yield RuleResult.of(Level.OK, subject, text, facts=values)
+        yield ok(subject, text, facts=values)
         return
     show = gcloud_command("org-policies describe", _CROSS_PROJECT, project=home, effective=True)
-    yield RuleResult.of(
-        Level.WARNING,
+    yield warning(
         subject,
         f"it runs as `{account}`, an account of another project (`{home}`)",
         Remedy(f"check whether `{home}` allows it: `enforce` must not be true", show),
@@ -316,13 +313,13 @@ def _granted_result(judged: _BucketJudgement) -> RuleResult:
         roles[f"`{access.role}` on {access.place}" + ("" if is_own else f" for `{access.member}`")] = None
     by = [{"permission": name, "role": access.role, "member": access.member} for name, access in granted.items()]
     text = f"`{judged.account}` may {join_words(judged.verbs)} it, by {join_words(roles)}"
-    return RuleResult.of(Level.OK, judged.url, text, facts={"account": judged.account, "grantedBy": by})
+    return ok(judged.url, text, facts={"account": judged.account, "grantedBy": by})
 
 
 def _refused_result(judged: _BucketJudgement) -> RuleResult:
     account, grant, use, reads = judged.account, judged.grant, judged.facts.use, READ_PERMISSIONS[0] in judged.access
-    lacking = join_words(ticked(judged.lacking))
-    text = f"the node's account `{account}` may not {' or '.join(judged.verbs)} it: it lacks {lacking}"
+    lacks = join_words(ticked(judged.lacking))
+    text = f"the node's account `{account}` may not {' or '.join(judged.verbs)} it: it lacks {lacks}"
     why = ["writing the first checkpoint fails with 403, and the work before it is lost"]
     if reads:
         why = ["reads by the node's programs fail with 403, and the node is billed by then"]

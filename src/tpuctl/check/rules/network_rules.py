@@ -7,32 +7,30 @@ APIs and are not read. Only IPv4 is considered, as workers have no IPv6.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from ipaddress import IPv4Address, IPv4Network, summarize_address_range
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tpuctl.check.facts import Absent, Known, NetworkInterface, Unknown, value_or_none
+from tpuctl.check.facts import Absent, CheckFacts, Known, NetworkInterface, Unknown, value_or_none
 from tpuctl.check.findings import (
+    CheckRule,
     Level,
     OpenFirewall,
     Remedy,
     RuleResult,
     check_rule,
     gcloud_command,
+    note,
+    ok,
     some_of,
     ticked,
     unread_result,
+    warning,
 )
-from tpuctl.models.compute_resources import FirewallRule
+from tpuctl.models.compute_resources import FirewallRule, Subnetwork
 from tpuctl.names import parse_whole_number
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from tpuctl.check.facts import CheckFacts
-    from tpuctl.check.findings import CheckRule
-    from tpuctl.models.compute_resources import Subnetwork
 
 _MAX_NAMES = 4
 _USE_IAP = "connect through Identity-Aware Proxy: `--iap`"
@@ -83,11 +81,10 @@ def firewall_allows_iap(facts: CheckFacts) -> Iterator[RuleResult]:
     if least.covers(SourceArea.IAP):
         names = _join_rule_names(least.allowed_by(SourceArea.IAP))
         text = f"tunnels of Identity-Aware Proxy can reach port 22 ({names})"
-        yield RuleResult.of(Level.OK, subject, text, facts={"sourceRanges": [IAP_RANGE]})
+        yield ok(subject, text, facts={"sourceRanges": [IAP_RANGE]})
     elif not most.covers(SourceArea.IAP):
         why = "without external addresses, ssh needs a tunnel or a machine inside the network"
-        yield RuleResult.of(
-            Level.WARNING,
+        yield warning(
             subject,
             f"no firewall rule of network `{interface.network}` allows tunnels of Identity-Aware Proxy ({IAP_RANGE}) "
             f"to port 22{_denied_words(most, SourceArea.IAP)}",
@@ -115,12 +112,12 @@ def _ssh_from_outside(facts: CheckFacts, interface: NetworkInterface, access: Po
     values = {"network": network, "rules": list(names), "sourceRanges": list(ranges)}
     if access.covers(SourceArea.OUTSIDE):
         text = f"ssh is allowed from everywhere ({_join_rule_names(names)})"
-        return RuleResult.of(Level.OK, subject, text, facts=values | {"sourceRanges": ["0.0.0.0/0"]})
+        return ok(subject, text, facts=values | {"sourceRanges": ["0.0.0.0/0"]})
     if ranges:
         more = f" and {len(ranges) - _MAX_NAMES} more ranges" if len(ranges) > _MAX_NAMES else ""
         where = f"{', '.join(ranges[:_MAX_NAMES])}{more}"
         text, why = f"ssh is allowed only from {where}; tpuctl does not know your address", _join_rule_names(names)
-        return RuleResult.of(Level.NOTE, subject, text, why=f"because of {why}", facts=values)
+        return note(subject, text, why=f"because of {why}", facts=values)
     rules = value_or_none(facts.firewalls) or ()
     use_iap = Remedy(_USE_IAP)
     if not access.covers(SourceArea.IAP):
@@ -134,8 +131,7 @@ def _ssh_from_outside(facts: CheckFacts, interface: NetworkInterface, access: Po
     if denied := access.denied_by(SourceArea.OUTSIDE):
         command += f", with a `--priority` before {_join_rule_names(denied)}"
     denied_words = _denied_words(access, SourceArea.OUTSIDE)
-    return RuleResult.of(
-        Level.WARNING,
+    return warning(
         subject,
         f"no firewall rule of network `{network}` allows ssh (tcp:22) from outside{denied_words}",
         use_iap,
@@ -152,13 +148,12 @@ def _ssh_from_inside(_: CheckFacts, interface: NetworkInterface, access: PortAcc
     if access.reach(SourceArea.INSIDE):
         names = access.allowed_by(SourceArea.INSIDE)
         text = f"ssh is allowed from inside the network ({_join_rule_names(names)})"
-        return RuleResult.of(Level.OK, subject, text, facts=values | {"rules": list(names)})
+        return ok(subject, text, facts=values | {"rules": list(names)})
     if names := access.for_machines:
         text = f"ssh is allowed only from machines with a tag or account of {_join_rule_names(names)}"
-        return RuleResult.of(Level.NOTE, subject, text, facts=values | {"rules": list(names)})
+        return note(subject, text, facts=values | {"rules": list(names)})
     denied_words = _denied_words(access, SourceArea.INSIDE)
-    return RuleResult.of(
-        Level.WARNING,
+    return warning(
         subject,
         f"no firewall rule of network `{network}` allows ssh (tcp:22) from inside it{denied_words}",
         _USE_IAP,
@@ -228,8 +223,7 @@ def network_exists(facts: CheckFacts) -> Iterator[RuleResult]:
             yield _missing_network_result(facts, interface)
         case Known(value) if value.is_legacy:
             listing = gcloud_command("compute networks list", project=project)
-            yield RuleResult.of(
-                Level.WARNING,
+            yield warning(
                 subject,
                 f"network `{name}` is a legacy network without subnetworks",
                 Remedy("name a network with subnetworks: `--network`", listing),
@@ -239,7 +233,7 @@ def network_exists(facts: CheckFacts) -> Iterator[RuleResult]:
         case Known(value):
             mode = "auto" if value.is_auto else "custom"
             text = f"network `{name}` exists, in {mode} mode"
-            yield RuleResult.of(Level.OK, subject, text, facts={**values, "mode": mode})
+            yield ok(subject, text, facts={**values, "mode": mode})
 
 
 def _missing_network_result(facts: CheckFacts, interface: NetworkInterface) -> RuleResult:
@@ -252,7 +246,7 @@ def _missing_network_result(facts: CheckFacts, interface: NetworkInterface) -> R
         named, found = f"no network is named with subnetwork `{interface.subnetwork}`", value_or_none(facts.subnetwork)
         remedy = Remedy(f"name it: `--network={found.network}`") if found and found.network else listed
         text = f"{named}, and project `{project}` has no `default`"
-        return RuleResult.of(Level.WARNING, subject, text, remedy, why=_USES_DEFAULT, facts=values)
+        return warning(subject, text, remedy, why=_USES_DEFAULT, facts=values)
     if name != "default":
         text = f"project `{project}` has no network `{name}`"
         return RuleResult.of(_creation_level(facts), subject, text, listed, facts=values)
@@ -300,7 +294,7 @@ def subnetwork_is_in_region(facts: CheckFacts) -> Iterator[RuleResult]:
             values = {"subnetwork": value.name, "region": value.region, "network": value.network}
             if value.network in {"", interface.network}:
                 text = f"subnetwork `{value.name}` is in {region} and belongs to network `{interface.network}`"
-                yield RuleResult.of(Level.OK, subject, text, facts=values)
+                yield ok(subject, text, facts=values)
                 return
             text = f"subnetwork `{value.name}` belongs to network `{value.network}`"
             remedy = f"name its network: `--network={value.network}`"
@@ -309,7 +303,7 @@ def subnetwork_is_in_region(facts: CheckFacts) -> Iterator[RuleResult]:
                 yield RuleResult.of(_creation_level(facts), subject, text, remedy, facts=values)
             else:
                 text += ", and no network is named"
-                yield RuleResult.of(Level.WARNING, subject, text, remedy, why=_USES_DEFAULT, facts=values)
+                yield warning(subject, text, remedy, why=_USES_DEFAULT, facts=values)
         case Absent() if interface.subnetwork:
             yield _misplaced_subnetwork_result(interface, None, facts)
         case Known() | Absent() as fact:
@@ -329,18 +323,18 @@ def _judge_default_subnetwork(
     # If none is named, the API uses the subnetwork `default` in networks of every mode [API field text].
     if belongs and (network.is_auto or network.name == "default"):
         text = f"network `{network.name}` has a subnetwork in {region}"
-        yield RuleResult.of(Level.OK, subject, text, facts=values)
+        yield ok(subject, text, facts=values)
     elif network.is_auto:
         text = f"network `{network.name}` is in auto mode, but has no subnetwork `{network.name}` in {region}"
         why = "a node needs a subnetwork in the region of its zone"
         other = Remedy("name another: `--subnetwork`", listing)
-        yield RuleResult.of(Level.WARNING, subject, text, other, why=why, facts=values)
+        yield warning(subject, text, other, why=why, facts=values)
     elif facts.wanted.creates:
         flag = f"`--subnetwork={network.name}`" if belongs else "`--subnetwork`"
         text = f"network `{network.name}` is in custom mode, and no subnetwork is named"
         why = f"such a network has no default; the API uses a subnetwork called `default` in {region}, if it exists"
         remedy = Remedy(f"name one in {region}: {flag}", listing)
-        yield RuleResult.of(Level.WARNING, subject, text, remedy, why=why, facts=values)
+        yield warning(subject, text, remedy, why=why, facts=values)
 
 
 def _misplaced_subnetwork_result(interface: NetworkInterface, found_in: str | None, facts: CheckFacts) -> RuleResult:
@@ -376,13 +370,12 @@ def private_access_is_on(facts: CheckFacts) -> Iterator[RuleResult]:
     subject = f"subnetwork {found.name}"
     if found.private_google_access:
         text = f"subnetwork `{found.name}` has Private Google Access"
-        yield RuleResult.of(Level.OK, subject, text, facts={"privateIpGoogleAccess": True})
+        yield ok(subject, text, facts={"privateIpGoogleAccess": True})
         return
     place = {"region": found.region or facts.wanted.region, "project": interface.project}
     words = "compute networks subnets update"
     command = gcloud_command(words, found.name, **place, enable_private_ip_google_access=True)
-    yield RuleResult.of(
-        Level.WARNING,
+    yield warning(
         subject,
         f"the workers have no external address, and subnetwork `{found.name}` has no Private Google Access",
         Remedy("enable it; this is free and breaks nothing", command),

@@ -6,7 +6,7 @@ organisation together by TPU503.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from tpuctl.check.facts import (
     COMPUTE_API,
@@ -17,34 +17,29 @@ from tpuctl.check.facts import (
     STORAGE_API,
     TPU_API,
     Absent,
+    CheckFacts,
     Known,
     NetworkInterface,
     Unknown,
 )
 from tpuctl.check.findings import (
+    CheckRule,
     EnableService,
     Level,
     Remedy,
     RuleResult,
     check_rule,
+    error,
     gcloud_command,
     list_projects_command,
+    note,
+    ok,
     ticked,
     unread_result,
 )
+from tpuctl.models.project import OrgPolicy
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tpuctl.check.facts import CheckFacts
-    from tpuctl.check.findings import CheckRule
-    from tpuctl.models.project import OrgPolicy
-
-_CONSTRAINT_WORDS = {
-    EXTERNAL_IPS: "external addresses",
-    OS_LOGIN: "OS Login",
-    SHIELDED_VM: "Secure Boot",
-}
+_CONSTRAINT_WORDS = {EXTERNAL_IPS: "external addresses", OS_LOGIN: "OS Login", SHIELDED_VM: "Secure Boot"}
 _DELETION_STATES = frozenset({"DELETE_REQUESTED", "DELETE_IN_PROGRESS"})
 
 
@@ -94,7 +89,7 @@ def apis_are_enabled(facts: CheckFacts) -> Iterator[RuleResult]:
     if available:
         words = ", ".join(ticked(available))
         text = f"{words} {'are' if len(available) > 1 else 'is'} enabled"
-        yield RuleResult.of(Level.OK, subject, text, facts={"services": available})
+        yield ok(subject, text, facts={"services": available})
 
 
 @check_rule("TPU502", "the project is billed")
@@ -110,13 +105,12 @@ def project_is_billed(facts: CheckFacts) -> Iterator[RuleResult]:
             permission = "resourcemanager.projects.get"
             yield unread_result(fact, subject, "whether it is billed", permission=permission, project=project)
         case Known(True):
-            yield RuleResult.of(Level.OK, subject, "billing is on")
+            yield ok(subject, "billing is on")
         case Known(_):
             page = f"https://console.cloud.google.com/billing/linkedaccount?project={project}"
             link = f"`gcloud billing projects link {project} --billing-account=ACCOUNT`"
             advice = f"link a billing account at {page}, or with {link}, where ACCOUNT is one of this list"
-            yield RuleResult.of(
-                Level.ERROR,
+            yield error(
                 subject,
                 f"billing is off in project `{project}`",
                 Remedy(advice, gcloud_command("billing accounts list")),
@@ -175,8 +169,7 @@ def os_login_required(facts: CheckFacts) -> Iterator[RuleResult]:
             yield _no_policy_result(subject, OS_LOGIN)
         case Known(policy) if policy.enforced or policy.is_conditional:
             condition = ", under a condition" if policy.is_conditional else ""
-            yield RuleResult.of(
-                Level.NOTE,
+            yield note(
                 subject,
                 f"the organisation requires OS Login (`{OS_LOGIN}`{condition}); tpuctl uses it",
                 "grant users `roles/compute.osLogin` and `roles/iam.serviceAccountUser`",
@@ -184,7 +177,7 @@ def os_login_required(facts: CheckFacts) -> Iterator[RuleResult]:
                 facts={"constraint": OS_LOGIN, "conditional": policy.is_conditional},
             )
         case Known():
-            yield RuleResult.of(Level.OK, subject, f"`{OS_LOGIN}` is not enforced")
+            yield ok(subject, f"`{OS_LOGIN}` is not enforced")
 
 
 @check_rule("TPU505", "Secure Boot if required")
@@ -203,7 +196,7 @@ def secure_boot_satisfied(facts: CheckFacts) -> Iterator[RuleResult]:
             yield _no_policy_result(subject, SHIELDED_VM)
         case Known(policy) if facts.wanted.spec.shielded_secure_boot or not (policy.enforced or policy.is_conditional):
             verdict = "satisfied: the node has Secure Boot" if policy.enforced else "not enforced"
-            yield RuleResult.of(Level.OK, subject, f"`{SHIELDED_VM}` is {verdict}")
+            yield ok(subject, f"`{SHIELDED_VM}` is {verdict}")
         case Known(policy):
             condition = " under a condition, which is not evaluated" if policy.is_conditional else ""
             requires = f"the organisation requires Secure Boot{condition} (`{SHIELDED_VM}`)"
@@ -233,9 +226,9 @@ def project_is_active(facts: CheckFacts) -> Iterator[RuleResult]:
             yield unread_result(fact, subject, what, permission="resourcemanager.projects.get", project=name)
         case Absent():
             remedy = Remedy("use the PROJECT_ID, not the name, of one of these", listing)
-            yield RuleResult.of(Level.ERROR, subject, f"there is no project `{name}`", remedy)
+            yield error(subject, f"there is no project `{name}`", remedy)
         case Known(value) if value.state in {"ACTIVE", ""}:
-            yield RuleResult.of(Level.OK, subject, "the project is active", facts={"projectNumber": value.number})
+            yield ok(subject, "the project is active", facts={"projectNumber": value.number})
         case Known(value):
             level, why = Level.UNKNOWN, None
             text = f"project `{name}` is {value.state}, a state that this version does not know"
@@ -268,7 +261,7 @@ def _judge_address_policy(policy: OrgPolicy) -> tuple[Level, str]:
 
 
 def _no_policy_result(subject: str, constraint: str) -> RuleResult:
-    return RuleResult.of(Level.OK, subject, f"no organisation policy `{constraint}`")
+    return ok(subject, f"no organisation policy `{constraint}`")
 
 
 PROJECT_RULES: tuple[CheckRule[CheckFacts], ...] = (

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import Any
 
-from tpuctl.accelerators import load_accelerators
-from tpuctl.check.facts import Absent, Known, Unknown, value_or_none
+from tpuctl.accelerators import AcceleratorType, load_accelerators
+from tpuctl.check.facts import Absent, CheckFacts, Known, Unknown, WantedNode, value_or_none
 from tpuctl.check.findings import (
     Level,
     Remedy,
@@ -14,11 +15,18 @@ from tpuctl.check.findings import (
     check_rule,
     create_or_check_command,
     delete_queued_resource_command,
+    error,
     gcloud_command,
+    note,
+    ok,
     some_of,
     unread_result,
+    warning,
 )
 from tpuctl.check.quotas import (
+    GrantCoverage,
+    HeldCapacity,
+    LimitUsage,
     QuotaPool,
     grant_alternative,
     grant_coverage,
@@ -28,19 +36,10 @@ from tpuctl.check.quotas import (
     matching_grants,
     nearest_grant,
 )
-from tpuctl.models.grants import capacity_pool
+from tpuctl.models.grants import Grant, capacity_pool
 from tpuctl.models.node import Tier
+from tpuctl.models.project import Reservation
 from tpuctl.names import parse_whole_number, region_of_zone
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Any
-
-    from tpuctl.accelerators import AcceleratorType
-    from tpuctl.check.facts import CheckFacts, WantedNode
-    from tpuctl.check.quotas import GrantCoverage, HeldCapacity, LimitUsage
-    from tpuctl.models.grants import Grant
-    from tpuctl.models.project import Reservation
 
 ADDRESS_METRIC = "IN_USE_ADDRESSES"
 # The default of a region [observed: users' logs].
@@ -70,11 +69,10 @@ def address_quota_is_enough(facts: CheckFacts) -> Iterator[RuleResult]:
             values |= {"limit": limit, "held": used, "needed": needed}
             if used + needed <= limit:
                 text = f"{used + needed} of {limit} external addresses in {region}"
-                yield RuleResult.of(Level.OK, region, text, facts=values)
+                yield ok(region, text, facts=values)
                 return
             left = f"{max(limit - used, 0)} of {limit} are left"
-            yield RuleResult.of(
-                Level.WARNING,
+            yield warning(
                 region,
                 f"{_count_addresses(needed)} needed in {region}, and {left}",
                 _internal_ips_remedy(wanted),
@@ -84,7 +82,7 @@ def address_quota_is_enough(facts: CheckFacts) -> Iterator[RuleResult]:
             )
         case Known() | Absent():
             text = f"{region} shows no quota of external addresses"
-            yield RuleResult.of(Level.NOTE, region, text, facts=values | {"needed": needed})
+            yield note(region, text, facts=values | {"needed": needed})
         case Unknown() as fact:
             what, permission = f"the external addresses left in {region}", "compute.regions.get"
             yield unread_result(fact, region, what, permission=permission, project=wanted.project)
@@ -98,8 +96,7 @@ def many_addresses(facts: CheckFacts) -> Iterator[RuleResult]:
     """
     wanted, needed = facts.wanted, _addresses_needed(facts.wanted)
     if wanted.creates and needed >= MANY_ADDRESSES:
-        yield RuleResult.of(
-            Level.NOTE,
+        yield note(
             wanted.what.strip("`"),
             f"{_count_addresses(needed)} used, one by each worker",
             _internal_ips_remedy(wanted),
@@ -151,7 +148,7 @@ def quota_is_enough(facts: CheckFacts) -> Iterator[RuleResult]:
     if not usages:
         text = f"the service shows no quota for {pool} in {wanted.region}"
         why = "it may be unlimited, or have another name than tpuctl expects; the service decides"
-        yield RuleResult.of(Level.NOTE, wanted.region, text, why=why, facts={"pool": str(pool)})
+        yield note(wanted.region, text, why=why, facts={"pool": str(pool)})
     # A part of the usage can show that the limit is exceeded; only all of it shows that the limit is sufficient.
     yield from (_quota_exceeded_result(wanted, usage) for usage in usages if usage.is_short)
     # If the current usage is unknown, TPU306 reports it.
@@ -164,7 +161,7 @@ def quota_is_enough(facts: CheckFacts) -> Iterator[RuleResult]:
         ]
         text = f"the quota for {pool} is sufficient: {', '.join(words)}"
         values = {"limits": [_limit_facts(usage) for usage in usages]}
-        yield RuleResult.of(Level.OK, usages[0].place, text, facts=values)
+        yield ok(usages[0].place, text, facts=values)
 
 
 @check_rule("TPU402", "quota held by dead records")
@@ -184,8 +181,7 @@ def dead_records_hold_quota(facts: CheckFacts) -> Iterator[RuleResult]:
     ]
     if dead:
         amount = sum(one.size for one in dead)
-        yield RuleResult.of(
-            Level.NOTE,
+        yield note(
             wanted.region,
             f"dead records hold {amount} {unit} of {pool} quota: {_holder_words(dead)}",
             *(Remedy(f"delete {one.label}", one.delete) for one in dead[:_MAX_HOLDERS]),
@@ -275,8 +271,7 @@ def reservation_exists(facts: CheckFacts) -> Iterator[RuleResult]:
             names = ", ".join(f"`{one.name}` ({one.raw.get('state')})" for one in here)
             text = f"the project has no active reservation in {zone}; ended: {names}"
         listing = gcloud_command("alpha compute tpus reservations list", zone=zone, project=wanted.project)
-        yield RuleResult.of(
-            Level.WARNING,
+        yield warning(
             zone,
             text,
             Remedy("use another tier", create_or_check_command(wanted, tier=Tier.ON_DEMAND)),
@@ -304,10 +299,10 @@ def _judge_reservation(wanted: WantedNode, reservation: Reservation) -> RuleResu
     text = f"`{name}` is a reservation in {zone}{kind}{amount}"
     values = {"reservation": name, "zone": zone, "state": state, "size": size, "held": used}
     if not doubts:
-        return RuleResult.of(Level.OK, name, text, facts=values)
+        return ok(name, text, facts=values)
     why = "the service answers that there is not enough reserved capacity"
     advice = "wait until it is active, request less, or use another tier"
-    return RuleResult.of(Level.WARNING, name, f"{text}: {', and '.join(doubts)}", advice, why=why, facts=values)
+    return warning(name, f"{text}: {', and '.join(doubts)}", advice, why=why, facts=values)
 
 
 @check_rule("TPU405", "covered by a grant")
@@ -341,7 +336,7 @@ def grant_covers(facts: CheckFacts) -> Iterator[RuleResult]:
     elif resources is not None and zone not in resources.unreachable:
         grants = " and ".join(f"`{grant}`" for grant in coverage.grants)
         text = f"covered by the grant {grants}: {coverage.used + coverage.needed} of {coverage.granted} chips"
-        yield RuleResult.of(Level.OK, zone, text, facts=_coverage_facts(coverage))
+        yield ok(zone, text, facts=_coverage_facts(coverage))
     elif is_strict:
         yield RuleResult(
             Level.ERROR,
@@ -369,8 +364,7 @@ def grant_lasts(facts: CheckFacts) -> Iterator[RuleResult]:
     for grant, until in ending if len(ending) == len(lasting) else ():
         days = (until - today).days
         when = "today" if days == 0 else f"in {days} day{'' if days == 1 else 's'}"
-        yield RuleResult.of(
-            Level.WARNING,
+        yield warning(
             grant.zone,
             f"the grant `{grant}` ends {when}",
             f"delete the node by the end of {until}, or ask for a longer grant",
@@ -381,8 +375,7 @@ def grant_lasts(facts: CheckFacts) -> Iterator[RuleResult]:
         last = max(grants, key=lambda grant: grant.until or today)
         name = wanted.name
         delete = delete_queued_resource_command(wanted.project, wanted.zone, name.node_id) if name else None
-        yield RuleResult.of(
-            Level.WARNING,
+        yield warning(
             last.zone,
             f"the grant `{last}` has ended; {wanted.what} is billed since then",
             Remedy("delete it if you no longer need it", delete),
@@ -390,8 +383,7 @@ def grant_lasts(facts: CheckFacts) -> Iterator[RuleResult]:
             facts={"grant": str(last), "until": str(last.until)},
         )
     if wanted.creates and wanted.zone == load_accelerators().research_zone:
-        yield RuleResult.of(
-            Level.NOTE,
+        yield note(
             wanted.zone,
             f"{wanted.zone} is for grants of the TPU Research Cloud",
             why="its quota exists while a grant lasts, and is removed afterwards",
@@ -403,8 +395,7 @@ def _no_grants_result(wanted: WantedNode) -> RuleResult:
     kind = wanted.accelerator.generation.name if wanted.accelerator else wanted.spec.accelerator_type
     # Only the holder knows count and last day.
     grant = f"zone={wanted.zone},type={kind},tier={wanted.spec.tier or Tier.ON_DEMAND},count=COUNT,until=DATE"
-    return RuleResult.of(
-        Level.ERROR,
+    return error(
         wanted.zone,
         "`no_billing_outside_grants` is set, but no grants are configured: nothing may be created",
         f"if you have a grant, add it to your own settings with `tpuctl config set grants '{grant}'`, with the chips "

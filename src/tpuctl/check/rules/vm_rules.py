@@ -6,21 +6,28 @@ Each unreadable fact is reported once: the machine by TPU701, each disk by TPU70
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from tpuctl.check.facts import Absent, Known, Purpose, Unknown, value_or_none
-from tpuctl.check.findings import Level, Remedy, RuleResult, check_rule, gcloud_command, ticked, unread_result
+from tpuctl.check.facts import Absent, CheckFacts, Fact, Known, Purpose, Unknown, WantedNode, value_or_none
+from tpuctl.check.findings import (
+    CheckRule,
+    Level,
+    Remedy,
+    RuleResult,
+    check_rule,
+    error,
+    gcloud_command,
+    note,
+    ok,
+    ticked,
+    unread_result,
+    warning,
+)
 from tpuctl.check.rules.iam_rules import READING_SCOPES, SCOPE_PREFIX
+from tpuctl.models.compute_resources import ComputeInstance, PersistentDisk
+from tpuctl.models.spec import DataDisk
 from tpuctl.names import last_segment, region_of_zone
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tpuctl.check.facts import CheckFacts, Fact, WantedNode
-    from tpuctl.check.findings import CheckRule
-    from tpuctl.models.compute_resources import ComputeInstance, PersistentDisk
-    from tpuctl.models.spec import DataDisk
 
 _DISK_PATH = re.compile(r"(?:.*?projects/(?P<project>[^/]+)/)?(?:(?P<scope>zones|regions)/(?P<place>[^/]+)/)?.*")
 _PROJECT_IN_LINK = re.compile(r"(?:.*/)?projects/([^/]+)/.*")
@@ -213,20 +220,20 @@ def machine_is_near(facts: CheckFacts) -> Iterator[RuleResult]:
             text = f"project `{project}` has no virtual machine `{name}`"
             listing = gcloud_command("compute instances list", project=project)
             remedy = Remedy("name one of these: `--vm`", listing)
-            yield RuleResult.of(Level.ERROR, f"vm {name}", text, remedy, facts={"instance": name})
+            yield error(f"vm {name}", text, remedy, facts={"instance": name})
         case Known(value):
             yield _machine_place_result(value, wanted)
             if value.status not in {"RUNNING", ""}:
                 start = gcloud_command("compute instances start", value.name, zone=value.zone, project=project)
                 text = f"virtual machine `{value.name}` is not running, but {value.status}"
                 values = {"instance": value.name, "status": value.status}
-                yield RuleResult.of(Level.NOTE, f"vm {value.name}", text, Remedy("start it", start), facts=values)
+                yield note(f"vm {value.name}", text, Remedy("start it", start), facts=values)
 
 
 def _machine_place_result(value: ComputeInstance, wanted: WantedNode) -> RuleResult:
     subject, values = f"vm {value.name}", {"instance": value.name, "zone": value.zone}
     if value.zone == wanted.zone:
-        return RuleResult.of(Level.OK, subject, f"virtual machine `{value.name}` is in {value.zone} too", facts=values)
+        return ok(subject, f"virtual machine `{value.name}` is in {value.zone} too", facts=values)
     text = f"virtual machine `{value.name}` is in {value.zone}, the node in {wanted.zone}"
     remedy = f"use a virtual machine in {wanted.zone}, or create the node in {value.zone} if it is offered there"
     if region_of_zone(value.zone) == wanted.region:
@@ -234,9 +241,9 @@ def _machine_place_result(value: ComputeInstance, wanted: WantedNode) -> RuleRes
             f"{text}, another zone of that region",
             "traffic between zones is billed, and slower than within a zone",
         )
-        return RuleResult.of(Level.WARNING, subject, text, remedy, why=why, facts=values)
+        return warning(subject, text, remedy, why=why, facts=values)
     text, why = f"{text}, another region", "traffic between regions is billed, and slow"
-    return RuleResult.of(Level.ERROR, subject, text, remedy, why=why, facts=values)
+    return error(subject, text, remedy, why=why, facts=values)
 
 
 @check_rule("TPU702", "the scopes of the virtual machine")
@@ -258,7 +265,7 @@ def machine_scopes_suffice(facts: CheckFacts) -> Iterator[RuleResult]:
     subject, values = f"vm {value.name}", {"instance": value.name, "scopes": list(value.scopes)}
     if value.account and not unreadable and not unwritable:
         text = f"the scopes of virtual machine `{value.name}` are sufficient for its buckets"
-        yield RuleResult.of(Level.OK, subject, text, facts=values)
+        yield ok(subject, text, facts=values)
         return
     what = "read" if not unwritable else "write to" if not unreadable else "read or write to"
     text = f"virtual machine `{value.name}` has no service account"
@@ -268,7 +275,7 @@ def machine_scopes_suffice(facts: CheckFacts) -> Iterator[RuleResult]:
         urls = ", ".join(dict.fromkeys(unreadable + unwritable))
         why = f"its programs cannot {what} {urls} with its account, whichever roles the account has"
     remedies = _wider_scopes_remedies(value, facts)
-    yield RuleResult.of(Level.WARNING, subject, text, *remedies, why=why, facts=values)
+    yield warning(subject, text, *remedies, why=why, facts=values)
 
 
 def _wider_scopes_remedies(value: ComputeInstance, facts: CheckFacts) -> Iterator[Remedy]:

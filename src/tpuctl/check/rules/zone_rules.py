@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator
 
 from tpuctl.accelerators import (
+    AcceleratorType,
     documented_zones_of,
     find_accelerator_type,
     find_type_of_other_service,
     load_accelerators,
 )
-from tpuctl.check.facts import Absent, Known, Unknown, value_or_none
+from tpuctl.check.facts import Absent, CheckFacts, Known, ProjectResources, Unknown, WantedNode, value_or_none
 from tpuctl.check.findings import (
     Level,
     Remedy,
@@ -19,19 +20,16 @@ from tpuctl.check.findings import (
     check_rule,
     create_or_check_command,
     delete_queued_resource_command,
+    error,
+    note,
+    ok,
     some_of,
     unread_result,
 )
 from tpuctl.check.runtime_images import ImageFit, is_documented_image, judge_image
-from tpuctl.names import closest_match, last_segment, region_of_zone
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from tpuctl.accelerators import AcceleratorType
-    from tpuctl.check.facts import CheckFacts, ProjectResources, WantedNode
-    from tpuctl.models.node import Node
-    from tpuctl.names import NodeName
+from tpuctl.check.zone_ranking import single_tenant_zones
+from tpuctl.models.node import Node
+from tpuctl.names import NodeName, closest_match, last_segment, region_of_zone
 
 _NOT_VISIBLE = "with an image that does not fit, a node becomes READY and its chips are not visible"
 # The level of each fit, and the reason.
@@ -88,7 +86,7 @@ def image_is_offered(facts: CheckFacts) -> Iterator[RuleResult]:
     what, permission = f"the list of runtime versions in {wanted.zone}", "tpu.runtimeversions.list"
     match facts.versions:
         case Known(versions) if name in versions:
-            yield RuleResult.of(Level.OK, name, f"{wanted.zone} offers `{name}`", facts=values)
+            yield ok(name, f"{wanted.zone} offers `{name}`", facts=values)
         case Known(()):
             empty = Unknown("its list is empty")
             yield unread_result(empty, name, what, permission=permission, project=wanted.project)
@@ -153,7 +151,7 @@ def node_name_is_free(facts: CheckFacts) -> Iterator[RuleResult]:
             is_passing=True,
         )
     elif wanted.name and not found:
-        yield RuleResult.of(Level.OK, subject, f"the name `{subject}` is free", facts={"nodeId": subject})
+        yield ok(subject, f"the name `{subject}` is free", facts={"nodeId": subject})
 
 
 def _difference_results(wanted: WantedNode) -> Iterator[RuleResult]:
@@ -163,8 +161,7 @@ def _difference_results(wanted: WantedNode) -> Iterator[RuleResult]:
         return
     if differences := wanted.spec.differences(node):
         node_id = node.name.node_id
-        yield RuleResult.of(
-            Level.NOTE,
+        yield note(
             node_id,
             f"`{node_id}` exists ({node.state}) and differs: {'; '.join(map(str, differences))}",
             Remedy("to recreate it", create_or_check_command(wanted, more=("--replace",))),
@@ -241,9 +238,9 @@ def type_is_offered_in_zone(facts: CheckFacts) -> Iterator[RuleResult]:
             generation = like.generation if like and _sizes_offered(types, like) else None
             values = {"acceleratorType": name, "zone": wanted.zone}
             if name in types:
-                yield RuleResult.of(Level.OK, wanted.zone, f"{wanted.zone} offers {name}", facts=values)
+                yield ok(wanted.zone, f"{wanted.zone} offers {name}", facts=values)
             elif generation and wanted.spec.topology:
-                yield RuleResult.of(Level.OK, wanted.zone, f"{wanted.zone} offers {generation.name}", facts=values)
+                yield ok(wanted.zone, f"{wanted.zone} offers {generation.name}", facts=values)
             # The lists of zones have the usual sizes of the large generations, not every possible one.
             elif (
                 like
@@ -254,7 +251,7 @@ def type_is_offered_in_zone(facts: CheckFacts) -> Iterator[RuleResult]:
             ):
                 text = f"{wanted.zone} offers {generation.name}, but {name} is not in its list"
                 why = "the documentation allows this size; the service decides"
-                yield RuleResult.of(Level.NOTE, wanted.zone, text, why=why, facts=values)
+                yield note(wanted.zone, text, why=why, facts=values)
             else:
                 yield _type_not_offered(facts, types)
         case Absent() | Unknown(error_id="zone-not-supported"):
@@ -277,7 +274,7 @@ def zone_is_open(facts: CheckFacts) -> Iterator[RuleResult]:
     if not wanted.creates or not accelerator:
         return
     generation = accelerator.generation.name
-    if wanted.zone not in load_accelerators().zones.get(generation, {}).get("single_tenant", ()):
+    if wanted.zone not in single_tenant_zones(accelerator):
         return
     is_listed = accelerator.name in (value_or_none(facts.types) or ())
     others = _sort_by_distance(wanted.zone, documented_zones_of(accelerator))
@@ -302,8 +299,7 @@ def type_is_in_this_api(facts: CheckFacts) -> Iterator[RuleResult]:
     """
     name = facts.wanted.spec.accelerator_type
     if facts.wanted.creates and (entry := find_type_of_other_service(name)):
-        yield RuleResult.of(
-            Level.ERROR,
+        yield error(
             name,
             f"`{name}` ({entry['name']}) is not available through the Cloud TPU API",
             f"use {entry['through']}",
@@ -329,8 +325,7 @@ def _type_not_offered(facts: CheckFacts, types: tuple[str, ...]) -> RuleResult:
         remedies.append(Remedy("no zone that answered offers it; list what each has", _list_types_command(wanted)))
     known = [(each, find_accelerator_type(each)) for each in types]
     generations = ", ".join(dict.fromkeys(like.generation.name if like else each for each, like in known))
-    return RuleResult.of(
-        Level.ERROR,
+    return error(
         wanted.zone,
         f"{wanted.zone} does not offer {name}; it offers {generations or 'no TPUs'}",
         *remedies,
@@ -368,8 +363,7 @@ def _missing_zone_result(facts: CheckFacts) -> RuleResult:
     if not remedies:
         remedies.append(Remedy("list the zones of the project", _list_types_command(wanted)))
     meant = f"; did you mean `{near}`?" if near else ""
-    return RuleResult.of(
-        Level.ERROR,
+    return error(
         wanted.zone,
         f"the project cannot use the zone `{wanted.zone}`, or it does not exist{meant}",
         *remedies,

@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from tpuctl.app.app import App
     from tpuctl.models.node import Node
     from tpuctl.names import NodeReference
-    from tpuctl.nodes.actuator import RequestedChange
+    from tpuctl.nodes.actuator import ActionContext, RequestedChange
     from tpuctl.nodes.commands.changes import ChangeOptions
-    from tpuctl.nodes.context import ActionContext
 
 
 def start_nodes(app: App, texts: tuple[str, ...], options: ChangeOptions) -> int:

@@ -10,7 +10,7 @@ from tpuctl.app.options import cli_command, dry_run_option, node_argument
 from tpuctl.app.spec_options import metadata_from_files, parse_items, parse_pairs
 from tpuctl.errors import InvalidInputError
 from tpuctl.models.spec import check_labels, check_tags
-from tpuctl.nodes.actions import update_node
+from tpuctl.nodes.actions import changed_fields, update_node
 from tpuctl.nodes.commands.dry_run import show_plan
 from tpuctl.nodes.conditions import Verb
 from tpuctl.nodes.plan import PlanStep
@@ -76,7 +76,7 @@ def _changes(app: App, node: Node, options: dict[str, Any]) -> dict[str, Any]:
         if options["description"] is not None
         else node.raw.get("description", ""),
     }
-    return {field: value for field, value in wanted.items() if value != (node.raw.get(field) or type(value)())}
+    return changed_fields(node, wanted)
 
 
 def _merged(present: Any, added: dict[str, str], removed: tuple[str, ...]) -> dict[str, str]:  # a mapping

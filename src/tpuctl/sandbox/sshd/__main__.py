@@ -10,6 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import TpuctlError
+from tpuctl.sandbox.guests import (
+    find_worker,
+    is_os_login_enforced,
+    os_login_keys,
+    worker_directory,
+    worker_host_name,
+)
 from tpuctl.sandbox.sshd import daemon
 from tpuctl.sandbox.sshd.daemon import WorkerFolders, configure_sshd, host_key
 from tpuctl.sandbox.sshd.guest import (
@@ -23,18 +30,11 @@ from tpuctl.sandbox.sshd.guest import (
     startup_progress,
 )
 from tpuctl.sandbox.state import SandboxState
-from tpuctl.sandbox.worker_access import (
-    find_worker,
-    is_os_login_enforced,
-    os_login_keys,
-    worker_directory,
-    worker_host_name,
-)
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from tpuctl.sandbox.worker_access import GuestWorker
+    from tpuctl.sandbox.guests import GuestWorker
 
 _UNREACHABLE = 255
 
@@ -64,15 +64,15 @@ def main(arguments: list[str]) -> int:
 def _connect(state_path: Path, address: str) -> None:
     worker, now, speed, profile_keys = _look_up(state_path, address)
     folders = _worker_folders(state_path, worker)
-    if worker.state != "READY" or is_rebooting(folders, now):
+    if worker.phase.state != "READY" or is_rebooting(folders, now):
         raise _UnreachableError("Connection refused")
     # The API reports TIMEOUT for a worker that does not respond.
-    if worker.health == "TIMEOUT":
+    if worker.phase.health == "TIMEOUT":
         raise _UnreachableError("Connection timed out")
     sshd = daemon.find_sshd()
     host_key(folders.node)
-    domain = f"{worker.zone}.c.{worker.project}.internal"
-    name = worker_host_name(worker.id, worker.index)
+    domain = f"{worker.node.zone}.c.{worker.node.project}.internal"
+    name = worker_host_name(worker.node.number, worker.index)
     rebooted = last_reboot(folders)
     session = prepare_guest(
         folders,

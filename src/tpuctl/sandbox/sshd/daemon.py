@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from tpuctl import platforms
 from tpuctl.durations import parse_timestamp
 from tpuctl.errors import TpuctlError
+from tpuctl.files import make_private_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -224,12 +225,6 @@ class WorkerFolders:
     def last_reboot(self) -> Path:
         """Return the file with the sandbox time of the last reboot in the guest; it is missing before the first."""
         return self.control / "rebooted"
-
-
-def make_private_folder(path: Path) -> None:
-    """Create a folder that only its owner may enter, and its missing parents."""
-    for folder in [*reversed(path.parents), path]:
-        folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def write_private_file(path: Path, text: str, *, mode: int = 0o600) -> None:

@@ -23,15 +23,18 @@ from typing import TYPE_CHECKING
 
 from tpuctl.accelerators import parse_accelerator_type
 from tpuctl.durations import parse_timestamp
+from tpuctl.files import make_private_folder
 from tpuctl.platforms import find_processes_with_variable
-from tpuctl.sandbox.sshd.daemon import WorkerFolders, make_private_folder, write_private_file
+from tpuctl.sandbox.catalog import number_of_project
+from tpuctl.sandbox.lifecycle import state_since
+from tpuctl.sandbox.sshd.daemon import WorkerFolders, write_private_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
     from pathlib import Path
 
-    from tpuctl.sandbox.worker_access import GuestWorker
+    from tpuctl.sandbox.guests import GuestWorker
 
 # Processes of a worker carry this variable with the worker's folder, so that a reboot finds them all.
 GUEST_MARK = "TPUCTL_SANDBOX_WORKER"
@@ -290,31 +293,37 @@ class GuestIdentity:
 
 def identify_guest(worker: GuestWorker, host_name: str) -> GuestIdentity:
     """Return the identity of a worker."""
-    accelerator = parse_accelerator_type(worker.accelerator_type)
+    node = worker.node
+    accelerator_type = str(node.document["acceleratorType"])
+    topology = str(node.document.get("acceleratorConfig", {}).get("topology", ""))
+    project_number = number_of_project(node.project)
+    accelerator = parse_accelerator_type(accelerator_type)
     chips = accelerator.chips_per_worker
     bounds = _CHIP_BOUNDS.get(chips, (chips, 1, 1))
     # The topology of the workers; a row if the slice's topology is not a multiple of the worker's.
-    sides = [int(side) for side in (worker.topology or accelerator.topology or "").split("x") if side.isdecimal()]
+    sides = [int(side) for side in (topology or accelerator.topology or "").split("x") if side.isdecimal()]
     sides += [1] * (3 - len(sides))
     hosts = tuple(max(side // bound, 1) for side, bound in zip(sides, bounds, strict=False))
     if hosts[0] * hosts[1] * hosts[2] != accelerator.workers:
         hosts = (1, 1, accelerator.workers)
-    zone = f"projects/{worker.project_number}/zones/{worker.zone}"
+    zone = f"projects/{project_number}/zones/{node.zone}"
     # Up to v4 `/dev/accel0` on, from v5e `/dev/vfio/0` on and `/dev/vfio/vfio` (observed).
     pattern = accelerator.generation.devices.lstrip("/")
-    devices = tuple(pattern.replace("*", str(chip)) for chip in range(chips - worker.lacks_chip))
+    devices = tuple(
+        pattern.replace("*", str(chip)) for chip in range(chips - (worker.phase.lacks_chip == worker.index))
+    )
     if "vfio" in pattern:
         devices = (*devices, pattern.replace("*", "vfio"))
     tpu_env = {
-        "ACCELERATOR_TYPE": worker.accelerator_type,
+        "ACCELERATOR_TYPE": accelerator_type,
         "CHIPS_PER_HOST_BOUNDS": _comma_separated(bounds),
         "HOST_BOUNDS": _comma_separated(hosts),
-        "NODE_ID": worker.node_id,
-        "TOPOLOGY": worker.topology,
+        "NODE_ID": node.node_id,
+        "TOPOLOGY": topology,
         "TPU_CHIPS_PER_PROCESS_BOUNDS": _comma_separated(bounds),
         "TPU_PROCESS_BOUNDS": _comma_separated(hosts),
         "WORKER_ID": str(worker.index),
-        "ZONE": worker.zone,
+        "ZONE": node.zone,
     }
     return GuestIdentity(
         # libtpu uses these in place of the metadata server [JAX source; observed: marin]. A real TPU VM does not set them for a
@@ -323,23 +332,23 @@ def identify_guest(worker: GuestWorker, host_name: str) -> GuestIdentity:
             "TPU_SKIP_MDS_QUERY": "1",
             "TPU_WORKER_ID": str(worker.index),
             "TPU_WORKER_HOSTNAMES": ",".join(worker.addresses),
-            "TPU_ACCELERATOR_TYPE": worker.accelerator_type,
+            "TPU_ACCELERATOR_TYPE": accelerator_type,
             "TPU_CHIPS_PER_HOST_BOUNDS": _comma_separated(bounds),
             "TPU_HOST_BOUNDS": _comma_separated(hosts),
         },
         {
-            "instance/attributes/accelerator-type": worker.accelerator_type,
+            "instance/attributes/accelerator-type": accelerator_type,
             "instance/attributes/agent-worker-number": str(worker.index),
             "instance/attributes/worker-network-endpoints": ",".join(
                 f"unknown:unknown:{ip}" for ip in worker.addresses
             ),
             "instance/attributes/tpu-env": "".join(f"{key}: '{value}'\n" for key, value in tpu_env.items() if value),
-            "instance/description": worker.node_id,
-            "instance/hostname": f"{host_name}.{worker.zone}.c.{worker.project}.internal",
+            "instance/description": node.node_id,
+            "instance/hostname": f"{host_name}.{node.zone}.c.{node.project}.internal",
             "instance/name": host_name,
             "instance/zone": zone,
-            "project/project-id": worker.project,
-            "project/numeric-project-id": str(worker.project_number),
+            "project/project-id": node.project,
+            "project/numeric-project-id": str(project_number),
         },
         devices,
     )
@@ -365,9 +374,10 @@ class StartupProgress:
 
 def startup_progress(worker: GuestWorker, rebooted: datetime | None, now: datetime, speed: float) -> StartupProgress:
     """Return the progress of a worker's startup. `rebooted` is when it last came up after a reboot from inside, if ever."""
-    ends_as = "failed" if worker.startup_fails else "done"
-    length = STARTUP_LENGTH + worker.startup_delay if worker.startup_delay is not None else _FOR_EVER
-    boots = (boot for boot in (worker.up_since, rebooted) if boot is not None)
+    ends_as = "failed" if worker.phase.startup_fails else "done"
+    delay = worker.phase.startup_delay
+    length = STARTUP_LENGTH + timedelta(seconds=delay) if delay >= 0 else _FOR_EVER
+    boots = (boot for boot in (state_since(worker.node.timeline, now), rebooted) if boot is not None)
     began = max(boots, default=now - _LONG_AGO)
     left = max(timedelta(), began + length - now)
     return StartupProgress(ceil(left.total_seconds() / speed), ends_as)

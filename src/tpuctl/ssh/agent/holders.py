@@ -69,10 +69,11 @@ def find_holders(root: str, patterns: list[str], lock_file: str) -> tuple[list[d
     lock = identity(lock_file)
     for pid in processes():
         try:
-            paths = set(opened(pid)) | set(mapped(pid))
+            opened = list(descriptors(pid))
+            paths = {path for _, path in opened}.union(mapped(pid))
             has_lock = lock is not None and any(
                 identity("/proc/%d/fd/%s" % (pid, number)) == lock
-                for number, path in descriptors(pid)
+                for number, path in opened
                 if os.path.basename(path) == os.path.basename(lock_file)
             )
         except PermissionError:
@@ -108,11 +109,6 @@ def descriptors(pid: int) -> Iterator[tuple[str, str]]:
             yield number, without_deleted_mark(os.readlink("/proc/%d/fd/%s" % (pid, number)))
         except FileNotFoundError:  # closed since
             continue
-
-
-def opened(pid: int) -> Iterator[str]:
-    """Yield the paths of the files that a process has open. Raises `OSError`."""
-    return (path for _, path in descriptors(pid))
 
 
 def mapped(pid: int) -> Iterator[str]:

@@ -12,9 +12,9 @@ starts the command and the others join it. Its files:
     trimmed  first stored bytes of out and err      ending     TERM was sent: all its processes must end
     detached the job is kept until it is removed; other jobs are removed one day after their end
 
-The command is the child of a supervisor in its own session, which outlives the connection. Frames go both ways: a letter, four
-bytes of length, the payload (the client's end: workers/worker_session.py). The program must run under Python 3.8, import
-little, since 64 of these may start on one machine, and leave nothing behind that the client did not request.
+The command is the child of a supervisor in its own session, which outlives the connection. Frames go both ways (link.py; the
+client's end: workers/worker_session.py). The program must run under Python 3.8, import little, since 64 of these may start on
+one machine, and leave nothing behind that the client did not request.
 """
 
 from __future__ import annotations
@@ -26,14 +26,18 @@ import time
 from _signal import SIG_DFL, SIGPIPE, SIGXFSZ, signal  # type: ignore[import-not-found]  # of CPython
 
 from tpuctl.ssh.agent.job_files import (
+    KILL,
     RESERVED,
+    TERM,
     fill_reserved,
     is_full,
     is_locked,
+    job_folder,
+    process_group,
     read,
     remove_job,
     reserve,
-    touch,
+    signal_group,
     trim,
     trimmed,
     write,
@@ -45,13 +49,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
+# Delays while something is polled.
 QUICK, SLOW = 0.004, 0.1
 FORGOTTEN = 24 * 3600.0
 
 
 def serve_job(link: ClientLink, order: dict[str, Any]) -> None:
     """Execute a request, as long as its client is connected."""
-    folder = os.path.join(os.environ.get("HOME") or os.path.expanduser("~"), ".tpuctl", "jobs", order["name"])
+    folder = job_folder(order["name"])
     if not order["must_exist"]:
         tidy(folder, order["token"])
     known = read(folder + "/token")
@@ -175,7 +180,9 @@ def wait_a_little(link: ClientLink, folder: str, feed: StdinFeed | None, ended: 
 def obey(folder: str, kind: bytes, payload: bytes, feed: StdinFeed | None) -> None:
     """Obey a frame of the client."""
     if kind == b"k":
-        signal_group(folder, int(payload))
+        pids = process_group(folder)
+        if pids is not None and (read(folder + "/exit") is None or can_print(folder)):
+            signal_group(folder, pids[0], int(payload))
     elif kind in {b"i", b"f"} and feed is not None:
         feed.take(kind, payload)
     elif kind == b"t":
@@ -185,24 +192,6 @@ def obey(folder: str, kind: bytes, payload: bytes, feed: StdinFeed | None) -> No
         remove_job(folder)
 
 
-def signal_group(folder: str, number: int) -> None:
-    """Send a signal to all processes of the command's group, if any of them can still print."""
-    # The file is written just after the start of the command.
-    for _ in range(200):
-        group = read(folder + "/pid")
-        if group is not None or read(folder + "/exit") is not None:
-            break
-        time.sleep(0.005)
-    if group is not None and (read(folder + "/exit") is None or can_print(folder)):
-        if number == TERM:
-            # All processes must end, also those that outlive the shell.
-            touch(folder + "/ending")
-        try:
-            os.killpg(int(group.split()[0]), number)
-        except ProcessLookupError:
-            pass
-
-
 def say_goodbye(link: ClientLink, folder: str) -> None:
     """Keep the job until the client confirms that it has received everything, or disconnects."""
     while link.is_open:
@@ -210,10 +199,7 @@ def say_goodbye(link: ClientLink, folder: str) -> None:
             obey(folder, kind, payload, None)
 
 
-SOON, LATER = 0.004, 0.1
 CHECK_INTERVAL = 3.0
-# Not from `signal`, which makes enums of all its names: that costs more than the rest of this program.
-TERM, KILL = 15, 9
 # The signals for a command without a client, and for one that timed out, and the time between them.
 ENDING = {b"abandoned": (2, TERM, KILL), b"late": (TERM, KILL)}
 SIGNAL_INTERVAL = 10.0
@@ -369,7 +355,7 @@ class CommandWatch:
         `feeding` keeps its stdin open until the file `fed` says that all data was written.
         """
         handle = os.pidfd_open(self.child) if hasattr(os, "pidfd_open") else None
-        delay = SOON
+        delay = QUICK
         while (end := end_of(self.child)) is None:
             if feeding is not None and b"end" in (read(self.folder + "/fed") or b""):
                 os.close(feeding)
@@ -377,7 +363,7 @@ class CommandWatch:
             pause = self.check(time.monotonic())
             # Without a pidfd, or while its stdin is written, polling is the only way.
             idle = handle is None or feeding is not None
-            delay = min(delay * 1.5, LATER) if idle else CHECK_INTERVAL
+            delay = min(delay * 1.5, SLOW) if idle else CHECK_INTERVAL
             select.select([] if handle is None else [handle], [], [], min(delay, pause))
         return end
 
@@ -412,7 +398,7 @@ def wait_for_others(group: int) -> None:
         while time.monotonic() < until:
             if not others(group):
                 return
-            time.sleep(LATER)
+            time.sleep(SLOW)
         signal_processes(group, KILL)
 
 

@@ -4,16 +4,48 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# Not from `signal`, which makes enums of all its names: that costs more than the rest of a program.
+TERM, KILL = 15, 9
 LONGEST_SMALL_FILE = 64 * 1024
 RESERVED = 64
 # With less free space than this, a file system may have no block left.
 SPARE = 64 * 1024
+
+
+def job_folder(name: str = "") -> str:
+    """Return the folder of a job; without a name that of all jobs."""
+    jobs = os.path.expanduser("~/.tpuctl/jobs")
+    return os.path.join(jobs, name) if name else jobs
+
+
+def process_group(folder: str) -> list[int] | None:
+    """Return the process group of a job and its supervisor; None if it ended before these were written."""
+    for _ in range(200):
+        words = (read(folder + "/pid") or b"").split()
+        if len(words) == 2 or read(folder + "/exit") is not None:
+            break
+        # They are written just after the start of the command.
+        time.sleep(0.005)
+    return [int(word) for word in words] if len(words) == 2 else None
+
+
+def signal_group(folder: str, group: int, number: int) -> bool:
+    """Send a signal to all processes of a job's group; return whether there were any."""
+    if number == TERM:
+        # All processes must end, also those that outlive the shell: the supervisor ensures it.
+        touch(folder + "/ending")
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def is_locked(path: str) -> bool:

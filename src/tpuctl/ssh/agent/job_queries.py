@@ -11,7 +11,15 @@ from __future__ import annotations
 import os
 import time
 
-from tpuctl.ssh.agent.job_files import is_locked, read, remove_job, touch, trimmed
+from tpuctl.ssh.agent.job_files import (
+    is_locked,
+    job_folder,
+    process_group,
+    read,
+    remove_job,
+    signal_group,
+    trimmed,
+)
 from tpuctl.ssh.agent.link import FRAME_BLOCK, ClientLink
 
 TYPE_CHECKING = False
@@ -22,7 +30,6 @@ if TYPE_CHECKING:
 
 POLL_INTERVAL = 0.02
 FILES = ((b"o", "/out"), (b"e", "/err"))
-TERM = 15
 
 
 def serve_job_queries(link: ClientLink, request: dict[str, Any]) -> None:
@@ -31,14 +38,9 @@ def serve_job_queries(link: ClientLink, request: dict[str, Any]) -> None:
     do(link, request)
 
 
-def place() -> str:
-    """Return the folder of all jobs."""
-    return os.path.join(os.environ.get("HOME") or os.path.expanduser("~"), ".tpuctl", "jobs")
-
-
 def folder_of(order: dict[str, Any], name: str) -> str:
     """Return a job's folder. The client has validated the name."""
-    return os.path.join(place(), "%s.%d" % (name, order["worker"]))
+    return job_folder("%s.%d" % (name, order["worker"]))
 
 
 def list_jobs(link: ClientLink, order: dict[str, Any]) -> None:
@@ -53,7 +55,7 @@ def list_jobs(link: ClientLink, order: dict[str, Any]) -> None:
 def jobs_here(worker: int) -> list[tuple[float, str]]:
     """Return the start and the name of each job of this worker, the newest first."""
     try:
-        entries = os.listdir(place())
+        entries = os.listdir(job_folder())
     except FileNotFoundError:
         return []
     end = ".%d" % worker
@@ -62,7 +64,7 @@ def jobs_here(worker: int) -> list[tuple[float, str]]:
         if entry.endswith(end) and not entry.startswith("."):
             try:
                 # Written once, before the start of the command.
-                began = os.stat(os.path.join(place(), entry, "token")).st_mtime
+                began = os.stat(os.path.join(job_folder(entry), "token")).st_mtime
             except OSError:  # not a job, or one that was just removed
                 continue
             found.append((began, entry[: -len(end)]))
@@ -169,35 +171,21 @@ def signal_one(link: ClientLink, order: dict[str, Any]) -> None:
     if before is None:
         send_value(link, None)
         return
-    sent = before["state"] == "running" and send(folder, order["number"])
+    sent = before["state"] == "running" and send_signal(folder, order["number"])
     until = time.monotonic() + order["wait"]
     while sent and read(folder + "/exit") is None and time.monotonic() < until:
         time.sleep(POLL_INTERVAL)
     send_value(link, {"sent": sent, "job": describe(folder, order["name"], None) or before})
 
 
-def send(folder: str, number: int) -> bool:
-    """Send a signal to all processes of a job's group; return whether there were any."""
-    words: list[bytes] = []
-    # The file is written just after the start of the command.
-    for _ in range(200):
-        words = (read(folder + "/pid") or b"").split()
-        if len(words) == 2 or read(folder + "/exit") is not None:
-            break
-        time.sleep(0.005)
-    if len(words) != 2 or read(folder + "/exit") is not None:
+def send_signal(folder: str, number: int) -> bool:
+    """Send a signal to a job that runs; return whether any process received it."""
+    pids = process_group(folder)
+    if pids is None or read(folder + "/exit") is not None:
         return False
-    group, supervisor = map(int, words)
-    if not is_child(group, supervisor):
+    if not is_child(*pids):
         raise OSError("its processes are not on this machine")
-    if number == TERM:
-        # All processes must end, also those that outlive the shell: the supervisor ensures it.
-        touch(folder + "/ending")
-    try:
-        os.killpg(group, number)
-    except ProcessLookupError:
-        return False
-    return True
+    return signal_group(folder, pids[0], number)
 
 
 def is_child(pid: int, parent: int) -> bool:

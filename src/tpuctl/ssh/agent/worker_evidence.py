@@ -252,25 +252,22 @@ for name, version in sorted(found, key=lambda one: (str(one[0]).lower(), str(one
 
 def report_machine(report: EvidenceReport, since: float | None, *, is_sandbox: bool) -> None:
     """Send disk, memory, kernel, system and startup. A sandbox worker has no kernel of its own."""
-    sudo = as_root()
-    after = ["--since", "-%ds" % since] if since else []
-    programs = [
-        ("system.txt", [["uname", "-a"], ["cat", "/etc/os-release"]]),
-        ("uptime.txt", [["uptime"]]),
-        ("disk.txt", [["df", "-h"], ["df", "-i"]]),
-        ("memory.txt", [["free", "-m"]]),
-        ("cloud-init.txt", [["cloud-init", "status", "--long"]]),
-        ("startup-script.txt", [["systemctl", "show", UNIT, "-p", "LoadState,ActiveState,Result,ExecMainStatus"]]),
-        (
-            "startup-script.log",
-            [[*sudo, "journalctl", "-u", UNIT, "-b", "-o", "short-iso", "-n", "2000", "--no-pager", *after]],
-        ),
-    ]
+    sudo = as_root(report)
+    journal = [*sudo, "journalctl", "-u", UNIT, "-b", "-o", "short-iso", "-n", "2000", "--no-pager"]
+    programs = {
+        "system.txt": [["uname", "-a"], ["cat", "/etc/os-release"]],
+        "uptime.txt": [["uptime"]],
+        "disk.txt": [["df", "-h"], ["df", "-i"]],
+        "memory.txt": [["free", "-m"]],
+        "cloud-init.txt": [["cloud-init", "status", "--long"]],
+        "startup-script.txt": [["systemctl", "show", UNIT, "-p", "LoadState,ActiveState,Result,ExecMainStatus"]],
+        "startup-script.log": [journal + (["--since", "-%ds" % since] if since else [])],
+        "dmesg.txt": [[*sudo, "dmesg", "-T"]],
+    }
     if is_sandbox:
+        del programs["dmesg.txt"]
         report.lacks("dmesg.txt", "a sandbox's worker has no kernel of its own")
-    else:
-        programs.append(("dmesg.txt", [[*sudo, "dmesg", "-T"]]))
-    for path, commands in programs:
+    for path, commands in programs.items():
         report_programs(report, path, commands)
 
 
@@ -307,14 +304,10 @@ def output_of(report: EvidenceReport, words: list[str]) -> tuple[bytes, str]:
     return done.stdout, ""
 
 
-def as_root() -> list[str]:
+def as_root(report: EvidenceReport) -> list[str]:
     """Return the prefix that runs a program as root, empty if that needs a password."""
-    null, words = subprocess.DEVNULL, ["sudo", "-n", "true"]
-    try:
-        done = subprocess.run(words, stdin=null, stdout=null, stderr=null, timeout=PROGRAM_TIMEOUT, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return [] if done.returncode else ["sudo", "-n"]
+    _, why = output_of(report, ["sudo", "-n", "true"])
+    return [] if why else ["sudo", "-n"]
 
 
 def report_processes(report: EvidenceReport, root: str) -> None:
@@ -371,7 +364,7 @@ def report_devices(report: EvidenceReport, root: str, patterns: list[str]) -> No
 def report_holders(report: EvidenceReport, program: str) -> None:
     """Send what holds the TPU, as reported by the program of `holders`."""
     root = os.environ.get("TPUCTL_DEVICE_ROOT", "")
-    words = [*as_root(), "env", "TPUCTL_DEVICE_ROOT=" + root, sys.executable, "-ISc", program]
+    words = [*as_root(report), "env", "TPUCTL_DEVICE_ROOT=" + root, sys.executable, "-ISc", program]
     output, why = output_of(report, words)
     reports = [line for line in output.splitlines() if line.startswith(HOLDERS_MARK.encode())]
     if reports:

@@ -112,38 +112,26 @@ def start_programs(inspection: str, holders: str, folders: list[str]) -> dict[st
     """Start all programs; return for each its process, or an error message."""
     python, shell = sys.executable or "python3", os.environ.get("SHELL") or "/bin/sh"
     as_root = ["sh", "-c", AS_ROOT, "tpuctl"]
-    login = "printf '\\n%%s\\n' %s; exec env -0" % VARIABLES_MARK
-    return {
-        "sh": start(["sh", "-s"], inspection),
-        "python3": start([*as_root, python, "-IS", "-"], holders),
-        "df": start(["df", "-P", "-k", *folders]),
-        "df -i": start(["df", "-P", "-i", *folders]),
-        "dmesg": start([*as_root, "dmesg"]),
-        "timedatectl": start(["timedatectl", "show", "-p", "NTPSynchronized"]),
-        "login": start([shell, "-lc", login]),
+    programs = {
+        "sh": ["sh", "-c", inspection],
+        "python3": [*as_root, python, "-ISc", holders],
+        "df": ["df", "-P", "-k", *folders],
+        "df -i": ["df", "-P", "-i", *folders],
+        "dmesg": [*as_root, "dmesg"],
+        "timedatectl": ["timedatectl", "show", "-p", "NTPSynchronized"],
+        "login": [shell, "-lc", "printf '\\n%%s\\n' %s; exec env -0" % VARIABLES_MARK],
     }
-
-
-def start(words: list[str], text: str = "") -> Any:
-    """Start a program that reads a short text; return its process, or an error message."""
-    try:
-        process = subprocess.Popen(
-            words,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "LC_ALL": "C"},
-            start_new_session=True,
-        )
-    except OSError as error:
-        return str(error.strerror)
-    try:
-        if process.stdin is not None:  # the text fits into a pipe, so this never blocks
-            process.stdin.write(text.encode())
-            process.stdin.close()
-    except OSError:
-        pass
-    return process
+    null, pipe, out = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
+    environ = {**os.environ, "LC_ALL": "C"}
+    started: dict[str, Any] = {}
+    for name, words in programs.items():
+        try:
+            started[name] = subprocess.Popen(
+                words, stdin=null, stdout=pipe, stderr=out, env=environ, start_new_session=True
+            )
+        except OSError as error:
+            started[name] = str(error.strerror)
+    return started
 
 
 def collect_output(started: dict[str, Any], seconds: float) -> dict[str, tuple[int | None, str]]:

@@ -38,13 +38,12 @@ def command(app: App, *, words: tuple[str, ...], selector: tuple[str, ...], work
       tpuctl attach trainer -o json 2>/dev/null | jq '.workers[].exitCode'
     """
     scope = choose_targets_and_job(app, words, selector, worker)
-    listing = list_jobs(scope, names=[scope.job] if scope.job else (), tail=tail)
-    job = choose_job(listing, scope.job, scope.nodes, running_first=True)
+    listing = list_jobs(scope, tail=tail)
+    job = choose_job(scope, listing, running_first=True)
     # Its `run` has gone, and no other client would terminate it.
     is_ours = job.is_detached is False and not job.is_followed
     if app.terminal.is_interactive:
         leaves = "sends INT to it" if is_ours else "leaves it running"
         app.terminal.note(f"job {job.name}: {job.command}" + (f" (Ctrl-C {leaves})" if job.is_running else ""))
-    silent = [target for target in scope.targets if target.label in listing.silent]
-    result = follow_job(app, scope, job, silent, passes_signals=is_ours)
+    result = follow_job(app, scope, job, listing.silent, passes_signals=is_ours)
     return show_result(app, result)

@@ -56,7 +56,7 @@ def command(app: App, *, node: str, worker: int, form: str) -> None:
         app.set_options({"output": form})
     found = app.find(node)
     (number,) = WorkerSet.parse(str(worker)).of(found.name.node_id, found.workers)
-    exported = job_variables(EnvironmentOptions(tpu=True), found, number, found.workers)
+    exported = job_variables(EnvironmentOptions(tpu=True), found, number)
     if found.state is not NodeState.READY:
         app.terminal.warn(f"`{found.name.node_id}` is {found.state}: its TPU cannot be used now")
     if warning := environment_warning(exported, found.workers):

@@ -77,7 +77,7 @@ def command(
     job = scope.job
     if job is None:
         listing = list_jobs(scope)
-        newest = choose_job(listing, None, scope.nodes, running_first=True)
+        newest = choose_job(scope, listing, running_first=True)
         running = sum(one.is_running for one in listing.jobs)
         question = f"{running} jobs run on `{scope.nodes}`; send {signal_name(number)} to the newest"
         if running > 1 and not app.terminal.confirm(f"{question}, `{newest.name}` ({newest.command})?", yes=yes):

@@ -55,17 +55,17 @@ def command(
     if follow and scope.job and tail is None:
         # Asking for the state of the job first would double the time.
         return _follow(app, scope, Job(scope.job, ()), scope.targets)
-    listing = list_jobs(scope, names=[scope.job] if scope.job else (), tail=tail)
-    job = choose_job(listing, scope.job, scope.nodes)
+    listing = list_jobs(scope, tail=tail)
+    job = choose_job(scope, listing)
     if scope.job is None and app.terminal.is_interactive:
         app.terminal.note(f"job {job.name} ({job_state(job.shares)}): {job.command}")
     if follow:
-        return _follow(app, scope, job, [target for target in scope.targets if target.label in listing.silent])
+        return _follow(app, scope, job, listing.silent)
     with WorkerOutputStreams(app.terminal, job.targets) as streams:
         unread = read_output(scope, job.shares, streams)
     results = [share.result for share in job.shares if share.result is not None]
     _warn(app, results)
-    code = show_errors(app, explain_agent_errors([*listing.silent.values(), *unread]))
+    code = show_errors(app, explain_agent_errors([*listing.failures, *unread]))
     show_diagnosis(app, diagnose_output(results, streams.tail))
     return code
 
@@ -78,7 +78,7 @@ def _warn(app: App, results: Sequence[WorkerResult]) -> None:
 def _follow(app: App, scope: JobScope, job: Job, others: Sequence[Target]) -> int:
     result = follow_job(app, scope, job, others)
     if not result.results:
-        raise job_not_found(job.name, scope.nodes)
+        raise job_not_found(scope, job.name)
     _warn(app, result.results)
     show_diagnosis(app, result.diagnosis)
     cut = [one for one in result.results if one.code is None]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +15,7 @@ from tpuctl.app.options import (
     complete_node,
     fanout_option,
     given_options,
+    option,
     selector_option,
     takes_options,
     worker_option,
@@ -27,219 +29,153 @@ from tpuctl.files import expand_user_path, read_user_text
 from tpuctl.models.node import WorkerSet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tpuctl.app.app import App
-    from tpuctl.models.node import WorkerSet
     from tpuctl.workers.environment import EnvironmentOptions
     from tpuctl.workers.one_off import OneOffRequest
     from tpuctl.workers.runner import RunRequest
 
-_ENVIRONMENT_OPTIONS = (
-    click.option(
+
+@dataclass(frozen=True, slots=True)
+class RunFlags:
+    """The options of the command itself."""
+
+    line: str | None = option("--command", metavar="LINE", help="Command, as one shell line.")
+    workdir: str | None = option(
+        "--workdir", "-w", metavar="DIR", help="Working directory on the workers. [default: the home directory]"
+    )
+    detach: bool = option(
+        "--detach", "-d", is_flag=True, help="Start the command, print the job's name, and leave it running."
+    )
+    job: str | None = option("--name", metavar="JOB", help="Name of the job. [default: from the time]")
+    log_dir: str | None = option(
+        "--log-dir", metavar="DIR", help="Local directory for a file with each worker's output."
+    )
+    allow_unreachable: bool = option(
+        "--allow-unreachable",
+        is_flag=True,
+        help="Run on the reachable workers if some cannot be reached; otherwise it runs on none.",
+    )
+    partial: bool = option("--partial", is_flag=True, hidden=True, help="Old name of --allow-unreachable.")
+    fail_fast: bool = option(
+        "--fail-fast", is_flag=True, help="Terminate the command everywhere when it fails on one worker."
+    )
+    timeout: timedelta | str | None = option(
+        "--timeout", type=DurationType(), metavar="TIME", help="Time limit of the command: 90s, 30m. [default: none]"
+    )
+    batch: int | None = option(
+        "--batch",
+        "--batch-size",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Number of workers that run it at a time. [default: all]",
+    )
+    connect_timeout: timedelta | str | None = option(
+        "--connect-timeout",
+        type=DurationType(),
+        metavar="TIME",
+        help="Time limit for connecting to a worker. [default: 45s]",
+    )
+    no_stdin: bool = option(
+        "--no-stdin", "-n", is_flag=True, help="Do not pass stdin to the command on a single worker."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentFlags:
+    """The options for the environment of a remote command."""
+
+    env: tuple[str, ...] = option(
         "--env",
-        "env",
         metavar="NAME[=VALUE]",
         multiple=True,
         help="Environment variable of the command; NAME alone takes the local value. Repeatable.",
-    ),
-    click.option(
+    )
+    env_file: tuple[str, ...] = option(
         "--env-file",
         metavar="FILE",
         multiple=True,
         help="File of environment variables, NAME=VALUE lines as in docker --env-file. Repeatable.",
-    ),
-    click.option(
+    )
+    tpu_env: bool = option(
         "--tpu-env",
         is_flag=True,
         help="Set the variables that TensorFlow, JAX and Ray read: TPU_NAME, TPU_WORKER_HOSTNAMES, …",
-    ),
-    click.option(
+    )
+    tpu_log_dir: str | None = option(
         "--tpu-log-dir",
         metavar="DIR|disabled",
         help="Directory of libtpu's log on the workers (its parent must exist), or disabled.",
-    ),
-    click.option(
+    )
+    tpu_min_log_level: str | None = option(
         "--tpu-min-log-level", metavar="LEVEL", help="Lowest severity in libtpu's log: 0 to 3, or INFO to FATAL."
-    ),
-    click.option(
+    )
+    tpu_stderr_log_level: str | None = option(
         "--tpu-stderr-log-level",
         metavar="LEVEL",
         help="Lowest severity that libtpu also prints on stderr: 0 to 3, or INFO to FATAL.",
-    ),
-    click.option(
+    )
+    tpu_max_log_size_mb: int | None = option(
         "--tpu-max-log-size-mb",
         type=click.IntRange(min=1),
         metavar="N",
         help="Size in MB at which libtpu starts a new log file. [default: libtpu's]",
-    ),
-)
-
-
-def environment_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for the environment of a remote command."""
-    for option in reversed(_ENVIRONMENT_OPTIONS):
-        function = option(function)
-    return function
-
-
-def take_environment(app: App, options: dict[str, Any]) -> EnvironmentOptions:
-    """Remove these options from a command's options, and return the environment that they describe.
-
-    `--env` overrides `--env-file`, a later one an earlier one. Raises `InvalidInputError`.
-    """
-    from tpuctl.workers.environment import EnvironmentOptions, logging_variables, parse_env_file, parse_variable  # noqa: PLC0415  # not needed by --help
-
-    local = app.invocation.environ
-    given = logging_variables(
-        directory=options.pop("tpu_log_dir"),
-        least=options.pop("tpu_min_log_level"),
-        least_on_stderr=options.pop("tpu_stderr_log_level"),
-        megabytes=options.pop("tpu_max_log_size_mb"),
     )
-    for path in options.pop("env_file"):
-        text = read_user_text(app.invocation.folder / expand_user_path(Path(path)), what=f"`--env-file {path}`")
-        given |= parse_env_file(text, path, local)
-    for number, text in enumerate(options.pop("env"), start=1):
-        try:
-            name, value = parse_variable(text, local)
-        except InvalidInputError as error:
-            raise InvalidInputError(f"`--env` number {number}: {error.message}", hint=error.hint) from None
-        given[name] = value
-    return EnvironmentOptions(given, tpu=options.pop("tpu_env"))
 
 
-_ONE_OFF_OPTIONS = (
-    click.option(
+@dataclass(frozen=True, slots=True)
+class OneOffFlags:
+    """The options of a whole job: a node, files, the command."""
+
+    up: str | None = option(
         "--up", metavar="SPEC", help="Node to bring up first: an accelerator type, or a file like tpuctl.yaml."
-    ),
-    click.option(
+    )
+    rm: bool = option(
         "--rm",
-        "remove",
         is_flag=True,
         help="With --up: delete the node at the end, also after a failure, if this run created it.",
-    ),
-    click.option("--exclusive", is_flag=True, help="With --up: fail if the node already exists."),
-    click.option(
+    )
+    exclusive: bool = option("--exclusive", is_flag=True, help="With --up: fail if the node already exists.")
+    sync: str | None = option(
         "--sync",
         metavar="DIR",
         help="With --up: folder to sync, where the command runs unless --workdir is given. "
         "[default: this git tree, if there is no --workdir]",
-    ),
-    click.option("--no-sync", is_flag=True, help="With --up: sync no folder."),
-    click.option(
+    )
+    no_sync: bool = option("--no-sync", is_flag=True, help="With --up: sync no folder.")
+    collect: tuple[str, ...] = option(
         "--collect",
         metavar="PATH",
         multiple=True,
         help="With --up: path to copy from the workers at the end. Repeatable.",
-    ),
-)
-_ONE_OFF_NAMES = ("up", "remove", "exclusive", "sync", "no_sync", "collect")
-
-
-def one_off_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of `--up`. Those that describe a node are those of `tpuctl up`, and are hidden."""
-    function = takes_options(SpecOptions, "described", hidden=True)(function)
-    function = takes_options(CheckOptions, "checks", hidden=True)(function)
-    for option in reversed(_ONE_OFF_OPTIONS):
-        function = option(function)
-    return function
-
-
-def take_one_off(app: App, options: dict[str, Any], workers: WorkerSet) -> OneOffRequest | None:
-    """Remove these options from a command's options; return the job, None without `--up`.
-
-    Raises `InvalidInputError` for options that need `--up`.
-    """
-    described: SpecOptions = options.pop("described")
-    checks: CheckOptions = options.pop("checks")
-    detach = options["detach"]
-    taken = {name: options.pop(name) for name in _ONE_OFF_NAMES}
-    if taken["up"] is None:
-        for name in ("remove", "exclusive", "sync", "no_sync", "collect"):
-            if taken[name]:
-                flag = "--rm" if name == "remove" else f"--{name.replace('_', '-')}"
-                raise InvalidInputError(f"`{flag}` needs `--up`", hint="add `--up TYPE`, or leave it out")
-        if given := described.given | given_options(checks):
-            name, value = next(iter(given.items()))
-            of_setting = SETTINGS[name].flag if hasattr(checks, name) else None
-            flag = f"--{value}" if name == "tier" else of_setting or f"--{name.replace('_', '-')}"
-            raise InvalidInputError(f"`{flag}` describes a node, and needs `--up`", hint="add `--up TYPE`")
-        return None
-    for name, why in (
-        ("remove", "would delete the node under it"),
-        ("collect", "would copy before the command has ended"),
-    ):
-        if detach and taken[name]:
-            flag = "--rm" if name == "remove" else f"--{name}"
-            raise InvalidInputError(
-                f"`--detach` leaves the command running, and `{flag}` {why}", hint="leave one of them out"
-            )
-    from tpuctl.workers.one_off import OneOffRequest  # noqa: PLC0415  # only for whole jobs
-
-    return OneOffRequest(
-        up=taken["up"],
-        described=described,
-        checks=checks,
-        remove=taken["remove"],
-        exclusive=taken["exclusive"],
-        sync=_sync_folder(app, taken["sync"], without=taken["no_sync"], workdir=options["workdir"]),
-        collect=taken["collect"],
-        workers=workers,
     )
-
-
-def _sync_folder(app: App, given: str | None, *, without: bool, workdir: str | None) -> Path | None:
-    """Return the folder to sync: `given`; without it and without a `workdir` the git tree of the current directory, if any."""
-    here = app.invocation.folder
-    if given is not None and without:
-        raise InvalidInputError("`--sync` and `--no-sync` exclude each other", hint="leave one of them out")
-    if given is not None:
-        return here / expand_user_path(Path(given))
-    if without or workdir:
-        return None
-    return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), None)
 
 
 @cli_command("run", takes_command=True, asks_trust=False)
 @click.argument("nodes", metavar="NODE...", nargs=-1, shell_complete=complete_node)
 @worker_option
 @selector_option
-@click.option("--command", "line", metavar="LINE", help="Command, as one shell line.")
-@click.option("--workdir", "-w", metavar="DIR", help="Working directory on the workers. [default: the home directory]")
-@environment_options
-@click.option("--detach", "-d", is_flag=True, help="Start the command, print the job's name, and leave it running.")
-@click.option("--name", "job", metavar="JOB", help="Name of the job. [default: from the time]")
-@click.option("--log-dir", metavar="DIR", help="Local directory for a file with each worker's output.")
-@click.option(
-    "--allow-unreachable",
-    is_flag=True,
-    help="Run on the reachable workers if some cannot be reached; otherwise it runs on none.",
-)
-@click.option("--partial", is_flag=True, hidden=True, help="Old name of --allow-unreachable.")
-@click.option("--fail-fast", is_flag=True, help="Terminate the command everywhere when it fails on one worker.")
-@click.option(
-    "--timeout", type=DurationType(), metavar="TIME", help="Time limit of the command: 90s, 30m. [default: none]"
-)
-@click.option(
-    "--batch",
-    "--batch-size",
-    "batch",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Number of workers that run it at a time. [default: all]",
-)
+@takes_options(RunFlags, "flags")
 @fanout_option("commands")
-@click.option(
-    "--connect-timeout",
-    type=DurationType(),
-    metavar="TIME",
-    help="Time limit for connecting to a worker. [default: 45s]",
-)
-@click.option("--no-stdin", "-n", is_flag=True, help="Do not pass stdin to the command on a single worker.")
-@one_off_options
+@takes_options(EnvironmentFlags, "environment")
+@takes_options(OneOffFlags, "one_off")
+# Those of `tpuctl up`, for `--up`.
+@takes_options(CheckOptions, "checks", hidden=True)
+@takes_options(SpecOptions, "described", hidden=True)
 @route_options
-def command(app: App, *, nodes: tuple[str, ...], worker: str, selector: tuple[str, ...], **options: Any) -> int:
+def command(
+    app: App,
+    *,
+    nodes: tuple[str, ...],
+    worker: str,
+    selector: tuple[str, ...],
+    remote_command: tuple[str, ...],
+    flags: RunFlags,
+    fanout: int,
+    environment: EnvironmentFlags,
+    one_off: OneOffFlags,
+    checks: CheckOptions,
+    described: SpecOptions,
+) -> int:
     """Run a command on all workers of nodes; exit with 0 only if it exits with 0 on all.
 
     The command starts on all workers or, if one cannot be reached, on none; and at most once on each. When a connection
@@ -255,12 +191,12 @@ def command(app: App, *, nodes: tuple[str, ...], worker: str, selector: tuple[st
       tpuctl run -l team=vision --fail-fast -- nproc
       tpuctl run --up v5litepod-16 --spot --rm -- ./train.sh
     """
-    from tpuctl.workers.execution import run_and_show  # noqa: PLC0415  # as above
-    from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.workers.execution import run_and_show  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # as above
 
     workers = WorkerSet.parse(worker)
-    job = take_one_off(app, options, workers)
-    request = _parse_request(app, options)
+    job = parse_one_off(app, one_off, checks=checks, described=described, run=flags, workers=workers)
+    request = _parse_request(app, flags, remote_command, parse_environment(app, environment), fanout=fanout)
     if job is None or not job.names_file:
         app.require_trust()
     if job is not None:
@@ -274,35 +210,114 @@ def command(app: App, *, nodes: tuple[str, ...], worker: str, selector: tuple[st
     return run_and_show(app, found, request)
 
 
-def _parse_request(app: App, options: dict[str, Any]) -> RunRequest:
+def _parse_request(
+    app: App, flags: RunFlags, words: tuple[str, ...], environment: EnvironmentOptions, *, fanout: int
+) -> RunRequest:
     """Return the request that the options describe. Raises `InvalidInputError`."""
-    from tpuctl.workers.execution import check_detached, shell_line  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.workers.execution import check_no_stdin, shell_line  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.workers.runner import RunRequest  # noqa: PLC0415  # as above
     from tpuctl.workers.worker_jobs import check_job_name  # noqa: PLC0415  # as above
 
-    words: tuple[str, ...] = options["remote_command"]
-    if options["line"] is not None and words:
+    if flags.line is not None and words:
         raise InvalidInputError("two commands given", hint="give `--command LINE` or `-- COMMAND…`, not both")
-    if options["line"] is None and not words:
+    if flags.line is None and not words:
         raise InvalidInputError("no command given", hint="put it after `--`: `tpuctl run NODE -- hostname`")
-    if options["detach"]:
-        check_detached(app, options)
-    environment = take_environment(app, options)
+    if flags.detach:
+        for name in ("batch", "fail_fast", "log_dir"):
+            if getattr(flags, name):
+                raise InvalidInputError(
+                    f"`{_flag(name)}` needs a followed command, and `--detach` leaves it running",
+                    hint="leave one of them out; `tpuctl logs NODE JOB` shows the output, `tpuctl kill NODE JOB` ends the job",
+                )
+        if not flags.no_stdin:
+            check_no_stdin(app)
     return RunRequest(
-        line=options["line"] if options["line"] is not None else shell_line(words),
+        line=flags.line if flags.line is not None else shell_line(words),
         environment=environment,
-        job=check_job_name(options["job"]) if options["job"] is not None else None,
-        folder=options["workdir"],
-        log_folder=app.invocation.folder / expand_user_path(Path(options["log_dir"])) if options["log_dir"] else None,
-        detach=options["detach"],
-        takes_stdin=not options["no_stdin"],
-        fanout=options["fanout"],
-        batch=options["batch"],
-        allow_unreachable=options["allow_unreachable"] or options["partial"],
-        fail_fast=options["fail_fast"],
-        timeout=_time_limit(options["timeout"]),
-        connect_within=_time_limit(options["connect_timeout"]) or RunRequest().connect_within,
+        job=check_job_name(flags.job) if flags.job is not None else None,
+        folder=flags.workdir,
+        log_folder=app.invocation.folder / expand_user_path(Path(flags.log_dir)) if flags.log_dir else None,
+        detach=flags.detach,
+        takes_stdin=not flags.no_stdin,
+        fanout=fanout,
+        batch=flags.batch,
+        allow_unreachable=flags.allow_unreachable or flags.partial,
+        fail_fast=flags.fail_fast,
+        timeout=_time_limit(flags.timeout),
+        connect_within=_time_limit(flags.connect_timeout) or RunRequest().connect_within,
     )
+
+
+def parse_environment(app: App, flags: EnvironmentFlags) -> EnvironmentOptions:
+    """Return the environment that the options describe: `--env` overrides `--env-file`, a later one an earlier one.
+
+    Raises `InvalidInputError`.
+    """
+    from tpuctl.workers.environment import EnvironmentOptions, logging_variables, parse_env_file, parse_variable  # noqa: PLC0415  # not needed by --help
+
+    local = app.invocation.environ
+    given = logging_variables(
+        directory=flags.tpu_log_dir,
+        least=flags.tpu_min_log_level,
+        least_on_stderr=flags.tpu_stderr_log_level,
+        megabytes=flags.tpu_max_log_size_mb,
+    )
+    for path in flags.env_file:
+        text = read_user_text(app.invocation.folder / expand_user_path(Path(path)), what=f"`--env-file {path}`")
+        given |= parse_env_file(text, path, local)
+    for number, text in enumerate(flags.env, start=1):
+        try:
+            name, value = parse_variable(text, local)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"`--env` number {number}: {error.message}", hint=error.hint) from None
+        given[name] = value
+    return EnvironmentOptions(given, tpu=flags.tpu_env)
+
+
+def parse_one_off(
+    app: App, flags: OneOffFlags, *, checks: CheckOptions, described: SpecOptions, run: RunFlags, workers: WorkerSet
+) -> OneOffRequest | None:
+    """Return the whole job that the options describe, None without `--up`. Raises `InvalidInputError`."""
+    if flags.up is None:
+        for name in given_options(flags):
+            raise InvalidInputError(f"`{_flag(name)}` needs `--up`", hint="add `--up TYPE`, or leave it out")
+        for name, value in (described.given | given_options(checks)).items():
+            of_setting = SETTINGS[name].flag if hasattr(checks, name) else None
+            flag = f"--{value}" if name == "tier" else of_setting or _flag(name)
+            raise InvalidInputError(f"`{flag}` describes a node, and needs `--up`", hint="add `--up TYPE`")
+        return None
+    for name, why in (("rm", "would delete the node under it"), ("collect", "would copy before the command has ended")):
+        if run.detach and getattr(flags, name):
+            text = f"`--detach` leaves the command running, and `{_flag(name)}` {why}"
+            raise InvalidInputError(text, hint="leave one of them out")
+    from tpuctl.workers.one_off import OneOffRequest  # noqa: PLC0415  # only for whole jobs
+
+    return OneOffRequest(
+        up=flags.up,
+        described=described,
+        checks=checks,
+        remove=flags.rm,
+        exclusive=flags.exclusive,
+        sync=_sync_folder(app, flags, run.workdir),
+        collect=flags.collect,
+        workers=workers,
+    )
+
+
+def _sync_folder(app: App, flags: OneOffFlags, workdir: str | None) -> Path | None:
+    """Return the folder to sync: `--sync`; without it and without a `workdir` the git tree of the current directory, if any."""
+    here = app.invocation.folder
+    if flags.sync is not None:
+        if flags.no_sync:
+            raise InvalidInputError("`--sync` and `--no-sync` exclude each other", hint="leave one of them out")
+        return here / expand_user_path(Path(flags.sync))
+    if flags.no_sync or workdir:
+        return None
+    return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), None)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _time_limit(value: timedelta | str | None) -> timedelta | None:

@@ -19,7 +19,7 @@ from tpuctl.errors import InvalidInputError, RemoteCommandError, ServiceUnavaila
 from tpuctl.models.node import WorkerSet
 from tpuctl.nodes.conditions import check_login_state
 from tpuctl.ssh import interactive
-from tpuctl.ssh.connection import SSH_FAILED, ProbeOutcome, plain_ssh_argv, probe_ssh, ssh_argv, try_login
+from tpuctl.ssh.connection import SSH_FAILED, ProbeOutcome, plain_ssh_argv, probe_ssh, run_ssh_command, ssh_argv
 from tpuctl.ssh.interactive import (
     DEFAULT_TMUX_SESSION,
     RESET_TERMINAL,
@@ -373,12 +373,11 @@ def explain_failed_login(app: App, session: SshSession) -> None:
 
     if session.plain:
         return
-    code, stderr = try_login(session.target.connection, _LOGIN_TIMEOUT)
-    if code in {None, SSH_FAILED}:
-        waited = _LOGIN_TIMEOUT if code is None else None
-        app.show_error(
-            explain_ssh_failure(stderr, session.target, collect_failure_context(session.target, waited=waited))
-        )
+    login = run_ssh_command(session.target.connection, "true", timeout=_LOGIN_TIMEOUT)
+    if login.code in {None, SSH_FAILED}:
+        waited = _LOGIN_TIMEOUT if login.code is None else None
+        context = collect_failure_context(session.target, waited=waited)
+        app.show_error(explain_ssh_failure(login.errors, session.target, context))
 
 
 def warn_without_terminals(app: App, target: Target) -> None:

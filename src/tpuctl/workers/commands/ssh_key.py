@@ -42,7 +42,7 @@ def show(app: App, *, node: str | None) -> None:
     if node is not None:
         (found,) = find_nodes(app, [node])
         known = key_authorization(app).where_known(found, key, metadata_login(app))
-        shown |= {"node": found.name.node_id, "login": known.login, "knownBy": known.keeper and str(known.keeper)}
+        shown |= {"node": found.name.node_id, "login": known.login, "knownBy": known.keeper}
         if known.expires is not None:
             shown["expires"] = format_timestamp(known.expires)
     if app.format in {OutputFormat.JSON, OutputFormat.YAML}:

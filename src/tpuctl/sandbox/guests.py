@@ -1,0 +1,103 @@
+"""The virtual machines of nodes: which one has an address, and which keys it accepts.
+
+Every ssh connection to a sandbox worker begins with this module: it imports little.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from tpuctl.sandbox import representation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+    from pathlib import Path
+
+    from tpuctl.sandbox.lifecycle import LifecyclePhase
+    from tpuctl.sandbox.state_session import NodeRecord, StateSession
+
+OS_LOGIN_KIND = "oslogin.sshPublicKey"
+# The sandbox's sshd can only log in the user who runs it. This account stands for that user and has their local login name;
+# the login names of other accounts are derived from their addresses, as the service does, and give no access.
+OS_LOGIN_ACCOUNT = "you@example.com"
+
+
+@dataclass(frozen=True, slots=True)
+class GuestWorker:
+    """One virtual machine of a node. `metadata` are the values that its guest agent uses now."""
+
+    node: NodeRecord
+    phase: LifecyclePhase
+    index: int
+    metadata: Mapping[str, str]
+    project_metadata: Mapping[str, str]
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The internal addresses of all workers of the node."""
+        first = self.node.first_address
+        return tuple(map(representation.internal_address, range(first, first + self.node.workers)))
+
+
+def find_worker(session: StateSession, address: str) -> GuestWorker | None:
+    """Return the worker with an external or internal address, or with the name `PROJECT/ZONE/NODE/INDEX`. None if none has it.
+
+    A change of the metadata's ssh keys takes effect late under the fault `ssh-key-late`.
+    """
+    node: NodeRecord | None
+    parts = address.split("/")
+    if len(parts) == 4 and parts[3].isdecimal():
+        node, index = session.node(parts[0], parts[1], parts[2]), int(parts[3])
+    else:
+        number = representation.address_number(address)
+        node = session.node_at(number) if number is not None else None
+        index = number - node.first_address if node and number is not None else 0
+    phase = node.phase(session.now) if node else None
+    if node is None or phase is None or index >= node.workers:
+        return None
+    metadata = dict(node.document.get("metadata") or {})
+    if session.now < (node.keys_changed or node.timeline[0].at) + _key_delay(session, node):
+        metadata["ssh-keys"] = node.keys_before
+    items = session.project(node.project).get("items", [])
+    project_metadata = {str(item["key"]): str(item.get("value", "")) for item in items}
+    return GuestWorker(node, phase, index, metadata, project_metadata)
+
+
+def worker_directory(state_path: Path, worker: GuestWorker) -> Path:
+    """Return the folder of one incarnation of a node: its host key and the home folders of its workers."""
+    node = worker.node
+    return state_path.parent / "workers" / node.project / node.zone / f"{node.node_id}-{node.number}"
+
+
+def _key_delay(session: StateSession, node: NodeRecord) -> timedelta:
+    if not session.faults():
+        return timedelta()
+    from tpuctl.sandbox.faults import ssh_key_delay  # noqa: PLC0415  # 8 ms for each ssh connection
+
+    return ssh_key_delay(session, node)
+
+
+def worker_host_name(number: str, index: int) -> str:
+    """Return a worker's host name, in the form of TPU VMs."""
+    return f"t1v-n-{int(number) % 0xFFFFFFFF:08x}-w-{index}"
+
+
+def os_login_keys(session: StateSession, now: datetime) -> list[str]:
+    """Return the keys, `TYPE BASE64`, with which OS Login accepts the user who runs the sandbox now."""
+    micros = int(now.timestamp() * 1e6)
+    found = (one.document for one in session.resources.list_records(OS_LOGIN_KIND, OS_LOGIN_ACCOUNT))
+    lasting = (one for one in found if int(one.get("expirationTimeUsec") or micros + 1) > micros)
+    return [" ".join(str(one["key"]).split()[:2]) for one in lasting]
+
+
+def is_os_login_enforced(
+    metadata: Mapping[str, str], project_metadata: Mapping[str, str], key: str = "enable-oslogin"
+) -> bool:
+    """Return whether a metadata switch of OS Login is on: the machine's value, FALSE too, overrides the project's.
+
+    Source: gcloud 528, and the guest agent's tests (case-insensitive).
+    """
+    return metadata.get(key, project_metadata.get(key, "")).lower() == "true"
