@@ -154,7 +154,9 @@ class EnvironmentProbe:
             cloud=self._project_facts(now, identity, network),
         )
 
-    def _run(self, probes: Probes, permissions: Mapping[Hashable, str | None] | None = None) -> dict[Hashable, Fact[Any]]:
+    def _run(
+        self, probes: Probes, permissions: Mapping[Hashable, str | None] | None = None
+    ) -> dict[Hashable, Fact[Any]]:
         """Run probes until the deadline. A failed one is unknown, `permissions` say what it takes.
 
         Raises `CredentialsError`.
