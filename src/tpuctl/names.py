@@ -21,7 +21,10 @@ _NODE_ID = r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?"
 _ZONE = r"[a-z]+(?:-[a-z0-9]+)+"
 # Domain-scoped projects (`example.com:project`) are old and still valid.
 _PROJECT = r"(?:[a-z0-9.-]+:)?[a-z][-a-z0-9]{0,29}|[0-9]+"
-_FULL_NAME = r"(?:.*/)?projects/(?P<project>[^/]+)/(?:locations|zones)/(?P<zone>[^/]+)/(?P<kind>nodes|queuedResources)/(?P<node>[^/]+)"
+_FULL_NAME = (
+    r"(?:.*/)?projects/(?P<project>[^/]+)/(?:locations|zones)/(?P<zone>[^/]+)"
+    r"/(?P<kind>nodes|queuedResources)/(?P<node>[^/]+)"
+)
 # Documentation of Cloud Storage: letters, digits, `-`, `_` and `.`, up to 222 with dots, and not an IP address.
 _BUCKET = r"(?!\d+\.\d+\.\d+\.\d+$)[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9]"
 # `gs:x`, `gs:/x`, `gs//x`, `GS://x`: misspellings of `gs://x`.
