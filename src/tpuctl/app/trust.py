@@ -21,7 +21,8 @@ from tpuctl.config.trusted_files import TrustedFiles
 from tpuctl.errors import InvalidInputError, NotConfirmedError, SettingError
 from tpuctl.escaping import mask_value
 from tpuctl.files import expand_user_path
-from tpuctl.output.terminal import Cell, OutputFormat
+from tpuctl.output.terminal import Cell
+from tpuctl.output.views import table_view
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -199,10 +200,14 @@ def _show_list(app: App) -> None:
             rows.append((file, "changed"))
         else:
             rows.append((file, "trusted" if present.digest == file.digest else "changed"))
-    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
-        data = [{"path": str(file.path), "state": state, "trusted_at": file.at.isoformat()} for file, state in rows]
-        app.terminal.data(data, app.format)
-    elif app.format is OutputFormat.NAME:
-        app.terminal.names(str(file.path) for file, _ in rows)
-    else:
-        app.terminal.table(("FILE", "STATE"), [(Cell(str(file.path)), Cell(state)) for file, state in rows])
+    app.show(
+        table_view(
+            ("FILE", "STATE"),
+            [(Cell(str(file.path)), Cell(state)) for file, state in rows],
+            value=lambda: [
+                {"path": str(file.path), "state": state, "trusted_at": file.at.isoformat()} for file, state in rows
+            ],
+            names=lambda: [str(file.path) for file, _ in rows],
+            is_marked=False,
+        )
+    )

@@ -60,7 +60,7 @@ class PreflightCheck:
         now: Callable[[], datetime],
         identity: str,
     ) -> None:
-        self._sources, self._settings, self._memory = sources, settings, memory
+        self._sources, self.settings, self._memory = sources, settings, memory
         self._accepted, self._timeout, self._real, self._now = accepted, timeout, real, now
         self._identity = identity
         self._gatherer: tuple[FactGatherer, datetime] | None = None
@@ -78,7 +78,7 @@ class PreflightCheck:
         if ALL_CHECKS in self._accepted or (name in self._passed and now - self._passed[name] < _KEPT_FOR):
             return
         others = tuple(spec for other, spec in self.siblings.items() if other != name)
-        wanted = self._settings.wanted(name.project, name.zone, spec, name=name, replaces=replaces, siblings=others)
+        wanted = self.settings.wanted(name.project, name.zone, spec, name=name, replaces=replaces, siblings=others)
         key = check_key(wanted, self._accepted, self._identity)
         cached = self._memory.get(key)
         findings = _findings_from_cache(cached)
@@ -94,11 +94,6 @@ class PreflightCheck:
             tell(NodeEvent(EventKind.NOTE, now, name, line, {"check": True}))
 
     @property
-    def settings(self) -> CheckSettings:
-        """What the user says about every node."""
-        return self._settings
-
-    @property
     def has_answer(self) -> bool:
         """Return whether the cloud has answered any query of the last report."""
         return self._gatherer is not None and self._gatherer[0].has_answer
@@ -109,19 +104,16 @@ class PreflightCheck:
 
     def ranking(self, project: str, spec: NodeSpec, zones: tuple[str, ...]) -> ZoneRanking:
         """Return the zones that offer the type of a spec, or those of `zones` that do, the best first."""
-        settings, now = self._settings, self._now()
+        settings, now = self.settings, self._now()
         found = self._new_gatherer().zone_facts(settings.wanted(project, "", spec))
         return rank_zones(
             spec,
             project=project,
             today=now.date(),
             zones=zones,
-            offers=found.offers,
-            buckets=found.buckets,
-            quotas=found.quotas,
-            resources=found.resources,
             grants=settings.grants,
             egress_prices=settings.egress_prices,
+            **found._asdict(),
         )
 
     def nodes(self, project: str) -> Fact[NodeListing]:

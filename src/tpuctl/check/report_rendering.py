@@ -421,17 +421,12 @@ def waiting_notice(terminal: Terminal, *, after: timedelta = _NOTICE_AFTER) -> I
     if not terminal.is_redrawn or terminal.quiet:
         yield
         return
-    is_over = threading.Event()
-
-    def notify() -> None:
-        if not is_over.wait(after.total_seconds()):
-            terminal.note("still waiting for the cloud …")
-
-    thread = threading.Thread(target=notify, daemon=True)
-    thread.start()
+    timer = threading.Timer(after.total_seconds(), terminal.note, ["still waiting for the cloud …"])
+    timer.daemon = True
+    timer.start()
     try:
         yield
     finally:
-        is_over.set()
+        timer.cancel()
         # So that the notice never interleaves with later output.
-        thread.join()
+        timer.join()

@@ -311,7 +311,11 @@ class RemoteRunner:
 
 
 # TensorFlow checks INT only at the end of its loop; QUIT ends Python at once (Cloud TPU's troubleshooting guide).
-_PRESSED = (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL)
+_PRESSED = (
+    (signal.SIGINT, "Ctrl-C again sends QUIT, a third time KILL"),
+    (signal.SIGQUIT, "Ctrl-C again sends KILL"),
+    (signal.SIGKILL, "Ctrl-C again leaves them running"),
+)
 _GRACE = timedelta(seconds=10)
 # A CI runner kills a process that does not end soon after TERM.
 _SHORT_GRACE = timedelta(seconds=4)
@@ -389,15 +393,10 @@ class StopPolicy:
         pressed = self._presses - 1
         if pressed >= len(_PRESSED):
             return StopSignal(None, str(self.reason), "given up: the remote processes may continue")
-        number = _PRESSED[pressed]
-        after = (
-            "Ctrl-C again sends QUIT, a third time KILL",
-            "Ctrl-C again sends KILL",
-            "Ctrl-C again leaves them running",
-        )
+        number, after = _PRESSED[pressed]
         if number is signal.SIGKILL:
             self._next = [(now + _GRACE, None)]
-        return StopSignal(number, str(self.reason), f"{number.name.removeprefix('SIG')} sent; {after[pressed]}")
+        return StopSignal(number, str(self.reason), f"{number.name.removeprefix('SIG')} sent; {after}")
 
 
 _CAUGHT = (signal.SIGINT, signal.SIGTERM)

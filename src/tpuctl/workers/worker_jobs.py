@@ -213,29 +213,28 @@ class JobScope:
         parse: Callable[[Any], _T],
         *,
         within: timedelta = JOB_QUERY_TIMEOUT,
-        is_repeatable: bool = True,
+        until: float = 0,
     ) -> _T:
-        """Ask one worker. A question that changes nothing is repeated while the worker does not accept ssh yet.
+        """Ask one worker. A question that changes nothing is repeated `until` a time if the worker does not accept ssh yet.
 
         Raises `AgentError`, `UnexpectedAnswerError` and `SshProgramMissingError`.
         """
-        until = time.monotonic() + _RETRY_FOR
         options: dict[str, Any] = {}
-        for pause in chain(_PAUSES, repeat(_PAUSES[-1])):
+        pauses = chain(_PAUSES, repeat(_PAUSES[-1]))
+        while True:
             try:
                 with self.open(target, request, **options) as channel:
                     return parse(channel.read(within))
             except AgentError as error:
-                # A shared connection hides the messages of its ProxyCommand; the program has not begun.
-                is_hidden = not options and error.ssh_stderr == "" and not error.has_begun
-                may_repeat = is_repeatable and error.is_retriable and time.monotonic() + pause <= until
-                if not is_hidden and not may_repeat:
+                pause = next(pauses)
+                if not options and error.ssh_stderr == "" and not error.has_begun:
+                    # A shared connection hides the messages of its ProxyCommand; the program has not begun.
+                    pause = 0
+                elif not error.is_retriable or time.monotonic() + pause > until:
                     raise
-            if not is_hidden:
-                time.sleep(pause)
+            time.sleep(pause)
             # A shared connection may be what broke.
             options = {"shared": None}
-        raise AssertionError("the loop does not end")
 
 
 def read_output(scope: JobScope, shares: Sequence[WorkerJob], streams: WorkerOutputStreams) -> list[TpuctlError]:
@@ -413,7 +412,10 @@ def list_jobs(scope: JobScope, *, limit: int = _NEWEST, tail: int | None = None)
                 raise UnexpectedAnswerError(f"the list.jobs[{at}]: `{name}` a second time")
         return shares, fields.get("total", parse_integer, low=len(shares), high=_MOST_JOBS)
 
-    outcomes = on_each_worker(lambda target: scope.ask(target, request, partial(parse, target)), scope.targets)
+    until = time.monotonic() + _RETRY_FOR
+    outcomes = on_each_worker(
+        lambda target: scope.ask(target, request, partial(parse, target), until=until), scope.targets
+    )
     answers = [one.get() for one in outcomes if one.error is None]
     grouped: dict[str, list[WorkerJob]] = {}
     for shares, _ in answers:
@@ -478,8 +480,7 @@ def signal_job(scope: JobScope, name: str, number: int, *, wait: timedelta) -> J
         return share, fields.get("sent", parse_boolean)
 
     def send(target: Target) -> tuple[WorkerJob, bool] | None:
-        within = JOB_QUERY_TIMEOUT + wait
-        return scope.ask(target, request, partial(parse, target), within=within, is_repeatable=False)
+        return scope.ask(target, request, partial(parse, target), within=JOB_QUERY_TIMEOUT + wait)
 
     outcomes = on_each_worker(send, scope.targets)
     errors = explain_agent_errors(one.error for one in outcomes if one.error is not None)
@@ -498,13 +499,14 @@ def remove_jobs(
     A job that runs on any worker is removed from none. If a worker does not answer, nothing is removed. Returns the jobs that
     were removed; why others that were named were not, and why workers did not answer. Raises `SshProgramMissingError`.
     """
+    until = time.monotonic() + _RETRY_FOR
 
     def ask(target: Target, asked: Sequence[str], done: str) -> dict[str, str]:
         """Return the outcome of each job by name: `done`, `missing`, `running`, or `followed` by a client."""
         only_looks = done == "ended"
         request = {"do": "remove", "names": list(asked), "older": older.total_seconds(), "only_looks": only_looks}
         parse = partial(_parse_outcomes, names=asked, allowed=(done, "missing", "running", "followed"))
-        return scope.ask(target, request, parse, is_repeatable=only_looks)
+        return scope.ask(target, request, parse, until=until if only_looks else 0)
 
     looked = on_each_worker(lambda target: ask(target, names, "ended"), scope.targets)
     if errors := explain_agent_errors(one.error for one in looked if one.error is not None):

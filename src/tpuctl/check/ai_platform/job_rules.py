@@ -9,7 +9,6 @@ import re
 import shlex
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from functools import partialmethod
 from typing import Any
 
 from tpuctl.accelerators import AcceleratorType
@@ -57,11 +56,6 @@ class JobCase:
         elif field is not None:
             facts |= {"key": field, "value": None}
         return RuleResult.of(level, f"{self.job.document.source} line {line}", text, *remedies, why=why, facts=facts)
-
-    ok = partialmethod(found, Level.OK)
-    note = partialmethod(found, Level.NOTE)
-    warning = partialmethod(found, Level.WARNING)
-    error = partialmethod(found, Level.ERROR)
 
 
 def _written(field: JobField | None, key: str) -> str:
@@ -117,7 +111,7 @@ def service_has_ended(case: JobCase) -> Iterator[RuleResult]:
     text = f"AI Platform Training ended on {load_service_offer()['ended']} and no longer runs this job"
     run = Remedy("run it on your own TPU VM, with the file that was converted from this one", case.command)
     why = "`gcloud ai-platform jobs submit training` always fails"
-    yield case.warning(None, text, *([run] if case.command else []), why=why)
+    yield case.found(Level.WARNING, None, text, *([run] if case.command else []), why=why)
 
 
 @check_rule("TPU802", "Number of TPU cores")
@@ -131,16 +125,16 @@ def core_count_was_offered(case: JobCase) -> Iterator[RuleResult]:
     type_, field = case.job.accelerator("type"), case.job.accelerator("count")
     offered = load_service_offer()["types"].get(type_.value) if type_ else None
     if type_ is None and field is None and case.replacement:
-        yield case.ok("scaleTier", f"one TPU with {case.replacement.requested.size} cores")
+        yield case.found(Level.OK, "scaleTier", f"one TPU with {case.replacement.requested.size} cores")
     if type_ is None or offered is None:
         return
     counts = join_words(offered["counts"], last="or")
     if field is not None and parse_whole_number(field.value) in offered["counts"]:
-        yield case.ok(field, f"`{type_.value}` had {field.value} cores")
+        yield case.found(Level.OK, field, f"`{type_.value}` had {field.value} cores")
     else:
         key = f"{case.job.replica}.acceleratorConfig.count"
         text = f"{_written(field, key)}: `{type_.value}` had {counts} cores"
-        yield case.error(field or key, text, f"set `{key}` to {counts}")
+        yield case.found(Level.ERROR, field or key, text, f"set `{key}` to {counts}")
 
 
 @check_rule("TPU803", "Type of TPU")
@@ -154,13 +148,13 @@ def accelerator_type_was_offered(case: JobCase) -> Iterator[RuleResult]:
     if field is None and case.job.accelerator("count") is None:
         return
     if field is not None and field.value in types:
-        yield case.ok(field, f"`{field.value}` was offered")
+        yield case.found(Level.OK, field, f"`{field.value}` was offered")
         return
     key = f"{case.job.replica}.acceleratorConfig.type"
     near = closest_match(field.value.upper(), types) if field else None
     advice = f"set `{key}` to " + (f"`{near}`" if near else "one of them, or choose a TPU VM type yourself")
     text = f"{_written(field, key)}: jobs with a TPU had {join_words(types, last='or')}"
-    yield case.error(field or key, text, advice)
+    yield case.found(Level.ERROR, field or key, text, advice)
 
 
 @check_rule("TPU804", "Scale tier and machine of the master")
@@ -180,36 +174,36 @@ def machines_belong_together(case: JobCase) -> Iterator[RuleResult]:
     if job.is_basic:
         fields = [field for key in _CUSTOM_KEYS if (field := job.text(key))]
         if not fields:
-            yield case.ok("scaleTier", f"`{BASIC_TPU}` determines every machine")
+            yield case.found(Level.OK, "scaleTier", f"`{BASIC_TPU}` determines every machine")
             return
         keys = join_words(f"`{field.key.removeprefix('trainingInput.')}`" for field in fields)
         text = f"{keys} with `scaleTier: {BASIC_TPU}`: these belong to the tier `{CUSTOM}`"
         advice = f"set `scaleTier: {CUSTOM}` if you mean them; the job is read as 8 cores of TPU v2"
-        yield case.error(fields[0], text, advice)
+        yield case.found(Level.ERROR, fields[0], text, advice)
         return
     if job.replica == "masterConfig":
-        yield case.note(master, f"`masterType: {CLOUD_TPU}` is read as `workerType: {CLOUD_TPU}`")
+        yield case.found(Level.NOTE, master, f"`masterType: {CLOUD_TPU}` is read as `workerType: {CLOUD_TPU}`")
         return
     if not job.has_tpu_worker:
         text = f"{_written(worker, 'workerType')}: a TPU needed a `{CLOUD_TPU}` worker"
-        yield case.error(worker or "workerType", text, f"set `workerType: {CLOUD_TPU}`")
+        yield case.found(Level.ERROR, worker or "workerType", text, f"set `workerType: {CLOUD_TPU}`")
     if master is None:
         text = f"no `masterType`: the scale tier `{CUSTOM}` needed one"
-        yield case.error("masterType", text, "a TPU VM needs none: the code runs on the TPU workers")
+        yield case.found(Level.ERROR, "masterType", text, "a TPU VM needs none: the code runs on the TPU workers")
     elif is_legacy and job.accelerator("type"):
         text = f"`{master.written}` is a legacy machine type; `acceleratorConfig` needed a Compute Engine type"
         advice = "use a type like `n1-highcpu-16`, or omit `acceleratorConfig` for 8 cores of TPU v2"
-        yield case.error(master, text, advice)
+        yield case.found(Level.ERROR, master, text, advice)
     elif not is_legacy and not _COMPUTE_ENGINE_TYPE.fullmatch(master.value):
         near = closest_match(master.value, offer["legacy_machines"])
         meant = f"; did you mean `{near}`?" if near else ""
-        yield case.note(master, f"`{master.written}` is not a known machine type{meant}")
+        yield case.found(Level.NOTE, master, f"`{master.written}` is not a known machine type{meant}")
     elif not is_legacy and not has_config:
         beside = f"no `acceleratorConfig` beside the Compute Engine machine `{master.value}`"
         text = f"{beside}: read as {offer['default']['count']} cores of TPU v2"
-        yield case.note("workerConfig", text)
+        yield case.found(Level.NOTE, "workerConfig", text)
     else:
-        yield case.ok(master, f"`{master.value}` fits this TPU; a TPU VM needs no master")
+        yield case.found(Level.OK, master, f"`{master.value}` fits this TPU; a TPU VM needs no master")
 
 
 @check_rule("TPU805", "One TPU worker")
@@ -223,11 +217,11 @@ def has_one_tpu_worker(case: JobCase) -> Iterator[RuleResult]:
     if case.job.is_basic or (field is None and not case.job.has_tpu_worker):
         return
     if field is not None and field.value == "1":
-        yield case.ok(field, "one TPU worker")
+        yield case.found(Level.OK, field, "one TPU worker")
         return
     text = f"{_written(field, 'workerCount')}: a job had exactly one `{CLOUD_TPU}` worker"
     advice = "set `workerCount: 1`; for more cores ask for a pod type, for more TPUs run `tpuctl run` for each"
-    yield case.error(field or "workerCount", text, advice)
+    yield case.found(Level.ERROR, field or "workerCount", text, advice)
 
 
 @check_rule("TPU806", "No parameter servers")
@@ -241,10 +235,10 @@ def has_no_parameter_servers(case: JobCase) -> Iterator[RuleResult]:
     if field is None or case.job.is_basic:
         return
     if count is not None and count.value == "0":
-        yield case.ok(count, "no parameter servers")
+        yield case.found(Level.OK, count, "no parameter servers")
         return
     text = f"`{field.written}`: a job with a TPU had no parameter servers"
-    yield case.error(field, text, "remove `parameterServerType` and `parameterServerCount`")
+    yield case.found(Level.ERROR, field, text, "remove `parameterServerType` and `parameterServerCount`")
 
 
 @check_rule("TPU807", "Region of the job")
@@ -259,13 +253,13 @@ def region_had_tpus(case: JobCase) -> Iterator[RuleResult]:
         where = f"; `zone: {case.replacement.zone}` is a guess" if case.replacement else ""
         text = f"no `region`: it was given by the flag `--region` of gcloud{where}"
         advice = "add `region`, or set `zone` in tpuctl.yaml to a zone near the buckets"
-        yield case.note("region", text, advice)
+        yield case.found(Level.NOTE, "region", text, advice)
     elif field.value in regions:
-        yield case.ok(field, f"{field.value} had TPUs")
+        yield case.found(Level.OK, field, f"{field.value} had TPUs")
     else:
         text = f"`{field.written}`: the service had TPUs only in {join_words(regions)}"
         otherwise = "set `region` to one of them, near the buckets"
-        yield case.error(field, text, _did_you_mean(field, regions, otherwise))
+        yield case.found(Level.ERROR, field, text, _did_you_mean(field, regions, otherwise))
 
 
 @check_rule("TPU808", "Runtime version")
@@ -281,21 +275,21 @@ def runtime_version_had_tpus(case: JobCase) -> Iterator[RuleResult]:
         if image is None:
             text = "no `runtimeVersion`: it was given by the flag `--runtime-version` of gcloud"
             advice = "add `runtimeVersion` to get the image with the same TensorFlow"
-            yield case.note("runtimeVersion", text, advice)
+            yield case.found(Level.NOTE, "runtimeVersion", text, advice)
     elif image is not None:
         text = f"`{field.written}` with a container: only one of them was accepted"
-        yield case.error(field, text, "remove `runtimeVersion`")
+        yield case.found(Level.ERROR, field, text, "remove `runtimeVersion`")
     elif field.value not in known:
         text = f"`{field.written}`: those with TPUs were {join_words(known)}"
         otherwise = "set the TensorFlow version that the code was written for"
-        yield case.error(field, text, _did_you_mean(field, known, otherwise))
+        yield case.found(Level.ERROR, field, text, _did_you_mean(field, known, otherwise))
     elif field.value.startswith("1."):
         text = f"`{field.written}` is TensorFlow 1, which no TPU VM image has"
         why = "`TPUEstimator` and `tf.contrib` do not exist in TensorFlow 2"
         advice = "port the code to TensorFlow 2 and `tf.distribute.TPUStrategy`"
-        yield case.warning(field, text, advice, why=why)
+        yield case.found(Level.WARNING, field, text, advice, why=why)
     else:
-        yield case.ok(field, f"runtime version {field.value} had TPUs")
+        yield case.found(Level.OK, field, f"runtime version {field.value} had TPUs")
 
 
 @check_rule("TPU809", "tpuTfVersion of a container")
@@ -311,16 +305,16 @@ def tpu_tf_version_had_tpus(case: JobCase) -> Iterator[RuleResult]:
             key, fitting = "workerConfig.tpuTfVersion", _pytorch_version(image)
             text = "a container without `tpuTfVersion`: the TPU worker needed its TensorFlow or PyTorch version"
             advice = f"set `{key}: {fitting}`" if fitting else f"set `{key}` to the container's version"
-            yield case.error(key, text, advice)
+            yield case.found(Level.ERROR, key, text, advice)
     elif image is None:
         text = f"`{field.written}` without a container: use `runtimeVersion` instead"
-        yield case.error(field, text, "remove it, or set the container's `imageUri`")
+        yield case.found(Level.ERROR, field, text, "remove it, or set the container's `imageUri`")
     elif field.value not in known:
         text = f"`{field.written}`: those with TPUs were {join_words(known)}"
         otherwise = "set the version that is nearest to the container's"
-        yield case.error(field, text, _did_you_mean(field, known, otherwise))
+        yield case.found(Level.ERROR, field, text, _did_you_mean(field, known, otherwise))
     else:
-        yield case.ok(field, f"`{field.written}` had TPUs")
+        yield case.found(Level.OK, field, f"`{field.written}` had TPUs")
 
 
 @check_rule("TPU810", "PyTorch containers")
@@ -339,12 +333,12 @@ def pytorch_container_was_for_tpus(case: JobCase) -> Iterator[RuleResult]:
         if fitting is None:
             listed = join_words(offer["containers"])
             text = f"`{image.value}`: the prebuilt containers for TPUs were {listed}"
-            yield case.error(image, text, "use one of them, or your own container")
+            yield case.found(Level.ERROR, image, text, "use one of them, or your own container")
         elif version is not None and version.value != fitting and version.value in _tpu_tf_versions():
             text = f"`{version.written}` with `{image.value}`, which needed `{fitting}`"
-            yield case.error(version, text, f"set `tpuTfVersion: {fitting}`")
+            yield case.found(Level.ERROR, version, text, f"set `tpuTfVersion: {fitting}`")
         else:
-            yield case.ok(image, f"`{image.value}` supported TPUs")
+            yield case.found(Level.OK, image, f"`{image.value}` supported TPUs")
 
 
 @check_rule("TPU811", "Python version")
@@ -361,12 +355,12 @@ def python_version_differs(case: JobCase) -> Iterator[RuleResult]:
     offered = ["2.7", "3.7"] if runtime is None or runtime.value == "1.15" else ["3.7"]
     if field.value not in offered:
         text = f"`{field.written}`: runtime versions with TPUs had Python {join_words(offered, last='or')}"
-        yield case.error(field, text, "set `pythonVersion: '3.7'`")
+        yield case.found(Level.ERROR, field, text, "set `pythonVersion: '3.7'`")
         return
     text = f"Python {field.value} is in no TPU VM image: the command runs with the image's own `python3`"
     why = "packages pinned for an old Python may have no build for a newer one"
     advice = "first try the pinned versions with `python3 --version` and `pip3 install` on a worker"
-    yield case.warning(field, text, advice, why=why)
+    yield case.found(Level.WARNING, field, text, advice, why=why)
 
 
 @check_rule("TPU812", "Zone that offers the type")
@@ -383,17 +377,17 @@ def zone_offers_type(case: JobCase) -> Iterator[RuleResult]:
     type_, zone = replacement.type, replacement.zone
     listing = Remedy("list the zones that offer the TPU now", f"tpuctl types {type_.name}")
     if replacement.move is ReplacementMove.NOTHING:
-        yield case.ok(field, f"{name} is offered in {zone}")
+        yield case.found(Level.OK, field, f"{name} is offered in {zone}")
     elif replacement.move is ReplacementMove.TYPE:
         text = f"no zone of {region} offers {name}: using {type_.name} in {zone} ({_chips_and_memory(type_)})"
         others = join_words((f"{other.name} in {place}" for other, place in replacement.others))
         remedies = [f"alternatives: {others}", listing] if others else [listing]
         why = f"{name} had {_chips_and_memory(replacement.requested)}"
-        yield case.warning(field, text, *remedies, why=why)
+        yield case.found(Level.WARNING, field, text, *remedies, why=why)
     else:
         text = f"no zone of {region} offers {name}, nor a newer TPU with as many chips: using {name} in {zone}"
         why = "data in the old region is read across regions, which is billed and slow"
-        yield case.warning(field, text, listing, why=why)
+        yield case.found(Level.WARNING, field, text, listing, why=why)
 
 
 @check_rule("TPU813", "Image of the TPU VM")
@@ -411,14 +405,14 @@ def image_has_framework(case: JobCase) -> Iterator[RuleResult]:
     if case.job.is_pytorch:
         text = f"PyTorch/XLA is installed on `{replacement.version}` by `setup`, in the newest version"
         why = "a job used one XLA device of the TPU; on a TPU VM every worker sees its own chips"
-        yield case.note(case.job.tpu_tf_version, text, why=why)
+        yield case.found(Level.NOTE, case.job.tpu_tf_version, text, why=why)
     elif replacement.has_framework:
         see = [Remedy("list the images of the zone", listing)] if replacement.move is ReplacementMove.NOTHING else []
-        yield case.ok(field, f"`{replacement.version}` has the same TensorFlow", *see)
+        yield case.found(Level.OK, field, f"`{replacement.version}` has the same TensorFlow", *see)
     else:
         missing = f"no image with the job's TensorFlow is known for {replacement.type.name}"
         choose = Remedy("choose an image with a suitable TensorFlow, and set `version` to it", listing)
-        yield case.warning(field, f"{missing}: `{replacement.version}` has none", choose)
+        yield case.found(Level.WARNING, field, f"{missing}: `{replacement.version}` has none", choose)
 
 
 @check_rule("TPU814", "Account that reads and writes")
@@ -443,7 +437,7 @@ def account_of_tpu_vm(case: JobCase) -> Iterator[RuleResult]:
         remedies.append(Remedy(f"check whether it may use {names}", shlex.join(["tpuctl", "check", case.target])))
     text = f"the TPU VM reads and writes as {who}; the `tpuServiceAccount` of AI Platform is no longer needed"
     why = "its role `roles/ml.serviceAgent` has no effect on a TPU VM, and can be removed"
-    yield case.note(field, text, *remedies, why=why)
+    yield case.found(Level.NOTE, field, text, *remedies, why=why)
 
 
 @check_rule("TPU815", "How the code finds the TPU")
@@ -467,7 +461,7 @@ def code_finds_tpu(case: JobCase) -> Iterator[RuleResult]:
         where = "they are in the same machine"
         text = f"`TPUClusterResolver()` without arguments does not find the chips of a TPU VM: {where}"
         advice = "write `TPUClusterResolver('local')`, and remove code that waits for TPU_CONFIG"
-    yield case.note(None, text, advice)
+    yield case.found(Level.NOTE, None, text, advice)
 
 
 @check_rule("TPU816", "Container of your own")
@@ -484,7 +478,7 @@ def custom_container_runs(case: JobCase) -> Iterator[RuleResult]:
         )
         why = "on AI Platform the TPU was another machine; on a TPU VM the container needs the TPU library"
         reader = "grant the account of the workers `roles/artifactregistry.reader` on the image"
-        yield case.warning(field, text, f"{reader}, and rebuild it for a TPU VM", why=why)
+        yield case.found(Level.WARNING, field, text, f"{reader}, and rebuild it for a TPU VM", why=why)
 
 
 @check_rule("TPU817", "Keys that nothing replaces")
@@ -511,7 +505,7 @@ def unknown_keys(case: JobCase) -> Iterator[RuleResult]:
     if shown:
         first = next(JobField("", ".".join(map(str, path)), line) for path, line in lines.items())
         are = "key is" if len(shown) == 1 else "keys are"
-        yield case.note(first, f"unknown {are} ignored: {join_words(shown)}")
+        yield case.found(Level.NOTE, first, f"unknown {are} ignored: {join_words(shown)}")
 
 
 @check_rule("TPU819", "Places in Cloud Storage")
@@ -522,10 +516,10 @@ def storage_places_are_valid(case: JobCase) -> Iterator[RuleResult]:
     checked by other rules.
     """
     for field, reason in case.storage.refused:
-        yield case.warning(field, reason, "write it like `gs://BUCKET/PREFIX`")
+        yield case.found(Level.WARNING, field, reason, "write it like `gs://BUCKET/PREFIX`")
     if places := case.storage.places:
         urls = join_words(dict.fromkeys(str(place.path) for place in places))
-        yield case.ok(places[0].field, f"`tpuctl check` checks: {urls}")
+        yield case.found(Level.OK, places[0].field, f"`tpuctl check` checks: {urls}")
 
 
 @check_rule("TPU820", "What the job runs")
@@ -535,12 +529,12 @@ def job_has_program(case: JobCase) -> Iterator[RuleResult]:
     A note if it does not: gcloud's flags `--module-name` and `--package-path` gave it then.
     """
     if field := case.job.text("pythonModule") or case.job.custom_image:
-        yield case.ok(field, "the file says what to run")
+        yield case.found(Level.OK, field, "the file says what to run")
         return
     text = "no `pythonModule`: it was given by gcloud's flags `--module-name` and `--package-path`"
     why = "`tpuctl run --up` syncs the current git tree, so that you need not build a package"
     advice = "put the module's name in the command, and run it from the folder with the code"
-    yield case.note("pythonModule", text, advice, why=why)
+    yield case.found(Level.NOTE, "pythonModule", text, advice, why=why)
 
 
 JOB_RULES = (
