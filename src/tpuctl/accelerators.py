@@ -7,13 +7,13 @@ The table is `data/accelerators.yaml`. It may lack types that exist, so a well-f
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import ceil, prod
 from typing import Any
 
 from tpuctl.errors import InvalidInputError
 from tpuctl.names import closest_match
-from tpuctl.value_types import dataclass
 from tpuctl.yaml_reader import load_data
 
 _WELL_FORMED = re.compile(r"([a-z][a-z0-9]*)-([1-9][0-9]{0,5})")

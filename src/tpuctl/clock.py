@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Protocol, TypeVar
-
-from tpuctl.value_types import dataclass
 
 T = TypeVar("T")
 

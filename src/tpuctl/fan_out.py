@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tpuctl.clock import with_current_deadlines
 from tpuctl.errors import TimedOutError, TpuctlError
-from tpuctl.value_types import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

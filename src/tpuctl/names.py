@@ -7,10 +7,10 @@ A name is checked here before it enters a URL or an argv. The pattern for zones 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from tpuctl.errors import InvalidInputError
-from tpuctl.value_types import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,10 +10,9 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol, TypeVar
-
-from tpuctl.value_types import dataclass
 
 # API answers have at most 12 levels [discovery documents of TPU, Compute Engine and Cloud Storage].
 MAX_JSON_DEPTH: Final = 64

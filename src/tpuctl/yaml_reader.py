@@ -6,12 +6,12 @@ Nodes are composed, and no objects are constructed from a user's file, so that i
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.errors import InvalidInputError
 from tpuctl.names import closest_match
-from tpuctl.value_types import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -10,7 +10,7 @@ import functools
 import ipaddress
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,6 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from tpuctl.clock import CLOUD_CALL_TIMEOUT
 from tpuctl.errors import InvalidInputError, SettingError
 from tpuctl.escaping import mask_url
-from tpuctl.value_types import dataclass
 
 if TYPE_CHECKING:
     from tpuctl.cloud.transport import Http

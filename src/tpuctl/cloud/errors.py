@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -33,7 +33,6 @@ from tpuctl.errors import (
 )
 from tpuctl.models.operation import OperationError
 from tpuctl.shapes import ShapeError, parse_json
-from tpuctl.value_types import dataclass
 
 if TYPE_CHECKING:
     from tpuctl.explain.messages import Classification

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
@@ -45,7 +46,6 @@ from tpuctl.models.compute_resources import (
 from tpuctl.models.operation import OPERATION, Operation
 from tpuctl.models.project import IamPolicy, OrgPolicy, Project, QuotaLimit, read_permissions
 from tpuctl.shapes import COUNT, INTEGER, ListOf, MapOf, Page, Scalar, Shape, text_matching
-from tpuctl.value_types import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

@@ -14,6 +14,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,7 +46,6 @@ from tpuctl.durations import parse_http_date
 from tpuctl.errors import TimedOutError
 from tpuctl.names import last_segment
 from tpuctl.shapes import Page, ShapeError, parse_json
-from tpuctl.value_types import dataclass
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -40,7 +41,6 @@ from tpuctl.errors import (
 from tpuctl.models.bucket import AnywhereCache, Bucket, BucketContents, BucketPlacement
 from tpuctl.models.project import IAM_POLICY, IamPolicy, read_permissions
 from tpuctl.shapes import COUNT, TIME, Page, Scalar, Shape
-from tpuctl.value_types import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Collection

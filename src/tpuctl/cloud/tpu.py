@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -56,7 +57,6 @@ from tpuctl.models.queued import QueuedResource
 from tpuctl.models.spec import REQUEST_LABEL, NodeSpec
 from tpuctl.names import NodeName, last_segment
 from tpuctl.shapes import RESOURCE, SEGMENT, TIME, ListOf, Page, Shape, ShapeError
-from tpuctl.value_types import dataclass
 
 T = TypeVar("T")
 

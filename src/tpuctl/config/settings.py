@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from decimal import Decimal
 from enum import StrEnum
@@ -21,7 +21,6 @@ from tpuctl.durations import format_duration, parse_duration
 from tpuctl.errors import SettingError
 from tpuctl.escaping import mask_url
 from tpuctl.names import closest_match
-from tpuctl.value_types import dataclass
 
 if TYPE_CHECKING:
     from tpuctl.models.grants import Grant

@@ -10,12 +10,12 @@ import os
 import re
 import stat
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuctl.files import read_regular_file, replace_private_file
-from tpuctl.value_types import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.shapes import ANY, INTEGER, SECONDS, Fields, ListOf, MapOf, Shape
-from tpuctl.value_types import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

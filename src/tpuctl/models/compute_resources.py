@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.names import last_segment
 from tpuctl.shapes import INTEGER, NUMBER, ListOf, Shape
-from tpuctl.value_types import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

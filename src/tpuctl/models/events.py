@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.durations import format_timestamp
-from tpuctl.value_types import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,6 +6,7 @@ programme name "32 Cloud TPU v4 chips" and "5 v2-8 devices" [documentation: TPU 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,6 @@ from tpuctl.accelerators import find_accelerator_type, load_accelerators, parse_
 from tpuctl.errors import InvalidInputError
 from tpuctl.models.node import Tier
 from tpuctl.names import check_zone, closest_match
-from tpuctl.value_types import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

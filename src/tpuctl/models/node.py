@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
@@ -14,7 +14,6 @@ from tpuctl.durations import parse_timestamp
 from tpuctl.errors import InvalidInputError
 from tpuctl.names import NodeName, last_segment
 from tpuctl.shapes import ADDRESS, INTEGER, RESOURCE, TIME, Fields, ListOf, MapOf, Shape
-from tpuctl.value_types import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

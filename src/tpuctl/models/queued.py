@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.models.node import REQUESTED_NODE, QueuedState
 from tpuctl.models.operation import STATUS
 from tpuctl.names import last_segment
 from tpuctl.shapes import COUNT, NODE_ID, RESOURCE, TIME, ListOf, Scalar, Shape
-from tpuctl.value_types import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.accelerators import find_accelerator_type
@@ -13,7 +13,6 @@ from tpuctl.errors import InvalidInputError
 from tpuctl.models.node import Node, Tier
 from tpuctl.names import last_segment
 from tpuctl.shapes import ANY, INTEGER, ListOf, MapOf, Scalar, Shape
-from tpuctl.value_types import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
