@@ -25,8 +25,7 @@ from tpuctl.models.node import Tier
 from tpuctl.models.project import QuotaLimit
 from tpuctl.models.spec import NodeSpec
 from tpuctl.names import NodeName
-from tpuctl.output.terminal import OutputFormat, StandardStreams, Terminal
-from tpuctl.output.views import View, show_view
+from tpuctl.output.terminal import OutputFormat, StandardStreams, Terminal, View, show_view
 
 PAGE = "reference/checks.md"
 RULES: tuple[CheckRule[Any], ...] = (*OF_NODES, *JOB_RULES)

@@ -24,8 +24,7 @@ from tpuctl.check.rules.bucket_rules import size_in_words
 from tpuctl.check.rules.network_rules import FirewallTarget, SourceArea, firewall_allows_iap, port_access
 from tpuctl.check.rules.project_rules import external_addresses_allowed, secure_boot_satisfied
 from tpuctl.check.rules.quota_rules import quota_is_enough
-from tpuctl.check.rules.zone_rules import image_fits_accelerator, node_name_is_free, zone_is_open
-from tpuctl.check.runtime_images import judge_image
+from tpuctl.check.rules.zone_rules import image_fits_accelerator, judge_image, node_name_is_free, zone_is_open
 from tpuctl.check.zone_ranking import ZoneQuota, rank_zones
 from tpuctl.models.bucket import Bucket, BucketPlacement
 from tpuctl.models.grants import Grant

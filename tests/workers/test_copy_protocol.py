@@ -16,10 +16,9 @@ from tests.workers.recorded_link import RecordedLink
 from tpuctl.clock import ManualClock
 from tpuctl.errors import InvalidInputError
 from tpuctl.models.node import Node
-from tpuctl.ssh.agent import bootstrap
 from tpuctl.ssh.agent.copy_files import FileReceiver
 from tpuctl.ssh.agent.file_stream import FileEntry, RefusedError, Stream
-from tpuctl.ssh.channel import AgentError
+from tpuctl.ssh.channel import AgentError, bootstrap
 from tpuctl.ssh.connection import Connection, Target
 from tpuctl.ssh.transfer import open_transfer, with_retries
 from tpuctl.workers.commands.scp import describe_copy

@@ -33,8 +33,8 @@ from tpuctl.explain.scanner import LogReader
 from tpuctl.files import expand_user_path
 from tpuctl.models.node import WorkerSet
 from tpuctl.nodes.conditions import check_login_state
-from tpuctl.output.status_line import StatusLine, format_size
-from tpuctl.output.views import View
+from tpuctl.output.terminal import StatusLine, View
+from tpuctl.output.transfer_progress import format_size
 from tpuctl.ssh.channel import AgentError, explain_agent_errors
 from tpuctl.ssh.connection import Target, save_host_keys
 from tpuctl.support.bundle_contents import (

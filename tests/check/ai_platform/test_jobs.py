@@ -10,7 +10,7 @@ from tests.check.ai_platform.corpus import JOBS, MNIST, config_of, settings_of
 from tpuctl.accelerators import documented_zones_of, parse_accelerator_type
 from tpuctl.check.ai_platform import JOB_RULES, translate_job
 from tpuctl.check.findings import Level
-from tpuctl.check.runtime_images import ImageFit, judge_image
+from tpuctl.check.rules.zone_rules import ImageFit, judge_image
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -146,7 +146,7 @@ def find_check_target(app: App, gate: PreflightCheck, options: dict[str, Any]) -
     else:
         spec = build_spec(app, described)
     if text:
-        return _target_node(app, gate, text, spec, is_type_given=bool(described.given))
+        return _target_node(app, gate, text, spec, is_type_given=bool(described.given_with_tier))
     if spec is None:
         raise InvalidInputError("no node or type to check", hint="name a node, a file, or a type: `tpuctl check v4-8`")
     if options["where"] or len(app.zones) > 1:

@@ -15,8 +15,7 @@ from tpuctl.files import expand_user_path, read_text_stream, read_user_text
 if TYPE_CHECKING:
     from tpuctl.app.app import App
     from tpuctl.check.ai_platform import JobTranslation
-    from tpuctl.output.terminal import Terminal
-    from tpuctl.output.views import View
+    from tpuctl.output.terminal import Terminal, View
 
 _DEFAULT_TARGET = "tpuctl.yaml"
 _SUFFIXES = (".yaml", ".yml")

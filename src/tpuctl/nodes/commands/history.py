@@ -14,8 +14,7 @@ from tpuctl.durations import format_duration, format_timestamp, parse_timestamp
 from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.names import check_zone, closest_match
 from tpuctl.nodes.journal_entries import is_repair, usable_spans
-from tpuctl.output.terminal import Cell
-from tpuctl.output.views import View
+from tpuctl.output.terminal import Cell, View
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,8 +13,8 @@ from tpuctl.clock import SystemClock
 from tpuctl.durations import format_duration
 from tpuctl.errors import ExitCode, InvalidInputError, NotFoundError, RemoteCommandError
 from tpuctl.models.node import WorkerSet
-from tpuctl.output.status_line import StatusLine, format_size
-from tpuctl.output.views import View
+from tpuctl.output.terminal import StatusLine, View
+from tpuctl.output.transfer_progress import format_size
 from tpuctl.ssh.answers import UnexpectedAnswerError
 
 if TYPE_CHECKING:
