@@ -31,8 +31,8 @@ from tpuctl.output.views import View, show_view
 PAGE = "reference/checks.md"
 RULES: tuple[CheckRule[Any], ...] = (*OF_NODES, *JOB_RULES)
 
-# Frozen: an id keeps its meaning for ever. A new check gets a new one; none is renamed, removed or used again. The other ids up to
-# TPU820 were merged before the first release; their numbers stay unused.
+# Frozen: an id keeps its meaning for ever. A new check gets a new one; none is renamed, removed or used again.
+# The other ids up to TPU820 were merged before the first release; their numbers stay unused.
 IDS = (
     *("TPU101", "TPU102", "TPU103", "TPU104", "TPU105", "TPU106", "TPU107", "TPU108"),
     *("TPU201", "TPU202", "TPU203", "TPU204"),

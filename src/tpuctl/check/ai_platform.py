@@ -74,7 +74,7 @@ def translate_job(
 def _find_replacement(job: TrainingJob) -> Replacement | None:
     offer, type_, count = load_service_offer(), job.accelerator("type"), job.accelerator("count")
     name = offer["types"].get(type_.value, {}).get(count.value) if type_ and count else None
-    requested = find_accelerator_type(offer["default_type"] if type_ is count is None else name)
+    requested = find_accelerator_type(name if type_ or count else offer["default_type"])
     if requested is None:
         return None
     chosen, zone = next(_places(requested, _region_of(job)))
@@ -102,14 +102,14 @@ def _places(requested: AcceleratorType, region: str) -> Iterator[tuple[Accelerat
     for name in [region] if region else load_service_offer()["regions"]:
         yield from ((requested, zone) for zone in zones if zone.rpartition("-")[0] == name)
     generations = list(load_accelerators().generations.values())
-    for newer in sorted(
-        generations[generations.index(requested.generation) + 1 :], key=lambda one: one.hbm_gib_per_chip
-    ):
-        other = find_accelerator_type(newer.type_of(newer.size(requested.chips)))
-        if other and other.is_listed and newer.hbm_gib_per_chip >= requested.generation.hbm_gib_per_chip:
+    newer = generations[generations.index(requested.generation) + 1 :]
+    fitting = [one for one in newer if one.hbm_gib_per_chip >= requested.generation.hbm_gib_per_chip]
+    for generation in sorted(fitting, key=lambda one: one.hbm_gib_per_chip):
+        other = find_accelerator_type(generation.type_of(generation.size(requested.chips)))
+        if other and other.is_listed:
             yield from ((other, zone) for zone in documented_zones_of(other) if zone.rpartition("-")[0] == region)
     continent = region.partition("-")[0]
-    yield from ((requested, zone) for zone in sorted(zones, key=lambda zone: zone.partition("-")[0] != continent))
+    yield from ((requested, zone) for zone in sorted(zones, key=lambda zone: not zone.startswith(f"{continent}-")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,8 +281,6 @@ def storage_places_are_valid(case: JobCase) -> Iterator[RuleResult]:
     """
     for field, reason in case.storage.refused:
         yield case.found(Level.WARNING, field, reason, "write it like `gs://BUCKET/PREFIX`")
-    if urls := dict.fromkeys(str(path) for paths in case.storage.buckets.values() for path in paths):
-        yield case.found(Level.OK, None, f"`tpuctl check` checks: {join_words(urls)}")
 
 
 @check_rule("TPU820", "Values that were flags of gcloud")
@@ -295,8 +293,6 @@ def file_has_every_value(case: JobCase) -> Iterator[RuleResult]:
     if missing:
         text = f"no {join_words(ticked(missing), last='or')}: a flag of gcloud gave it"
         yield case.found(Level.NOTE, None, f"{text}; used instead: {join_words(missing.values())}")
-    else:
-        yield case.found(Level.OK, None, "the file names region, runtime version and module")
 
 
 JOB_RULES = (
