@@ -18,7 +18,7 @@ from tpuctl.check.training_job import JobField, JobStorage, TrainingJob, find_jo
 from tpuctl.config.settings import SETTINGS, parse_setting
 from tpuctl.errors import InvalidInputError
 from tpuctl.models.spec import check_labels
-from tpuctl.names import closest_match
+from tpuctl.names import closest_match, region_of_zone
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +100,14 @@ def _places(requested: AcceleratorType, region: str) -> Iterator[tuple[Accelerat
     """
     zones = documented_zones_of(requested)
     for name in [region] if region else load_service_offer()["regions"]:
-        yield from ((requested, zone) for zone in zones if zone.rpartition("-")[0] == name)
+        yield from ((requested, zone) for zone in zones if region_of_zone(zone) == name)
     generations = list(load_accelerators().generations.values())
     newer = generations[generations.index(requested.generation) + 1 :]
     fitting = [one for one in newer if one.hbm_gib_per_chip >= requested.generation.hbm_gib_per_chip]
     for generation in sorted(fitting, key=lambda one: one.hbm_gib_per_chip):
         other = find_accelerator_type(generation.type_of(generation.size(requested.chips)))
         if other and other.is_listed:
-            yield from ((other, zone) for zone in documented_zones_of(other) if zone.rpartition("-")[0] == region)
+            yield from ((other, zone) for zone in documented_zones_of(other) if region_of_zone(zone) == region)
     continent = region.partition("-")[0]
     yield from ((requested, zone) for zone in sorted(zones, key=lambda zone: not zone.startswith(f"{continent}-")))
 
@@ -236,7 +236,7 @@ def zone_offers_type(case: JobCase) -> Iterator[RuleResult]:
         yield case.found(
             Level.WARNING, field, text, listing, why=f"{requested.name} had {_chips_and_memory(requested)}"
         )
-    elif region and zone.rpartition("-")[0] != region:
+    elif region and region_of_zone(zone) != region:
         text = (
             f"no zone of {region} offers {type_.name}, nor a newer TPU with as many chips: using {type_.name} in {zone}"
         )

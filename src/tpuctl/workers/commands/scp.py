@@ -11,10 +11,9 @@ import click
 from tpuctl.app.options import cli_command, fanout_option, worker_option
 from tpuctl.app.ssh_options import route_options
 from tpuctl.clock import SystemClock
-from tpuctl.durations import format_duration
+from tpuctl.durations import format_duration, format_size
 from tpuctl.errors import ExitCode, InvalidInputError, NotFoundError, RemoteCommandError
 from tpuctl.models.node import WorkerSet
-from tpuctl.output.status_line import format_size
 from tpuctl.output.terminal import OutputFormat
 from tpuctl.ssh.answers import UnexpectedAnswerError
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.app.signals import TerminatedError
 from tpuctl.app.ssh_options import shared_connection_options
 from tpuctl.clock import SystemClock
+from tpuctl.durations import format_size
 from tpuctl.errors import ExitCode, InvalidInputError, RemoteCommandError, TpuctlError
 from tpuctl.escaping import escape_unprintable
-from tpuctl.output.status_line import StatusLine, TransferProgress, format_size
+from tpuctl.output.status_line import StatusLine, TransferProgress
 from tpuctl.output.terminal import Cell, OutputFormat
 from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failures
 from tpuctl.ssh.transfer_channels import NotSyncedError
