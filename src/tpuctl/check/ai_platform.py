@@ -17,6 +17,7 @@ from tpuctl.check.findings import CheckReport, Level, Remedy, RuleResult, check_
 from tpuctl.check.training_job import JobField, JobStorage, TrainingJob, find_job_storage, load_service_offer, read_job
 from tpuctl.config.settings import SETTINGS, parse_setting
 from tpuctl.errors import InvalidInputError
+from tpuctl.escaping import escape_unprintable
 from tpuctl.models.spec import check_labels
 from tpuctl.names import closest_match, region_of_zone
 
@@ -168,16 +169,15 @@ def accelerator_type_was_offered(case: JobCase) -> Iterator[RuleResult]:
     type_, count, types = case.job.accelerator("type"), case.job.accelerator("count"), load_service_offer()["types"]
     if case.replacement:
         yield case.found(Level.OK, type_ or "scaleTier", f"the TPU of the job is {case.replacement.requested.name}")
-    elif type_ and type_.value in types:
-        counts = join_words(types[type_.value], last="or")
-        written = f"`{count.written}`" if count else "no `count`"
-        text = f"{written}: `{type_.value}` had {counts} cores"
-        yield case.found(Level.ERROR, count or "workerConfig.acceleratorConfig", text, f"set `count` to {counts}")
+    elif type_ is None:
+        types_in_words = join_words(types, last="or")
+        yield case.found(Level.ERROR, count, "`acceleratorConfig` has no `type`", f"set it to {types_in_words}")
+    elif type_.value not in types:
+        yield _judge_offered(case, type_, types)
     else:
-        near = closest_match(type_.value.upper(), types) if type_ else None
-        advice = f"did you mean `{near}`?" if near else "set `type` to one of them, or choose a TPU VM type yourself"
-        text = f"{f'`{type_.written}`' if type_ else 'no `type`'}: jobs with a TPU had {join_words(types, last='or')}"
-        yield case.found(Level.ERROR, type_ or "workerConfig.acceleratorConfig", text, advice)
+        counts = join_words(types[type_.value], last="or")
+        text = f"{f'`{count.written}`' if count else 'no `count`'}: `{type_.value}` had {counts} cores"
+        yield case.found(Level.ERROR, count or "workerConfig.acceleratorConfig", text, f"set `count` to {counts}")
 
 
 @check_rule("TPU807", "Region of the job")
@@ -258,9 +258,9 @@ def keys_are_translated(case: JobCase) -> Iterator[RuleResult]:
     """
     offer, job = load_service_offer(), case.job
     known = {*offer["read"], *offer["settings"]}
-    known |= {
-        key for key, value in offer["read_with_value"].items() if [value] == [one.value for one in job.items(key)]
-    }
+    for key, pattern in offer["read_with_value"].items():
+        if (field := job.text(key)) and re.fullmatch(pattern, field.value):
+            known.add(key)
     # `a` and `a.b` of a known key `a.b.c`
     parents = {"", "trainingInput", *(key[: dot.start()] for key in known for dot in re.finditer(r"\.", key))}
     left = {
@@ -319,10 +319,10 @@ def _render_command(job: TrainingJob, replacement: Replacement, target: str) -> 
 
 
 def _render_settings_file(job: TrainingJob, replacement: Replacement, storage: JobStorage, command: str) -> str:
-    # A newline within an argument would end the comment.
+    # An unprintable character, such as a newline, would end a comment; a command with an escaped one would be another command.
     shown = command if command.isprintable() else "tpuctl run … (see `tpuctl check --ai-platform`)"
     lines = [
-        f"# Made from {_printable(job.source)}, a job of AI Platform Training, by `tpuctl check --ai-platform`.",
+        f"# Made from {escape_unprintable(job.source)}, a job of AI Platform Training, by `tpuctl check --ai-platform`.",
         "#",
         "# Instead of `gcloud ai-platform jobs submit training`:",
         f"#   {shown}",
@@ -349,7 +349,8 @@ def _machine_lines(job: TrainingJob, replacement: Replacement) -> Iterator[str]:
     moved = replacement.type is not replacement.requested
     instead = f" instead of {replacement.requested.name}, which the region lacks" if moved else ""
     yield f"type: {replacement.type.name}  # {', '.join(origins)}{instead}"
-    yield f"zone: {replacement.zone}  # {region.origin if region else 'a guess: the file names no region'}"
+    elsewhere = ", where no zone offers it" if region_of_zone(replacement.zone) != _region_of(job) else ""
+    yield f"zone: {replacement.zone}  # {region.origin + elsewhere if region else 'a guess: the file names no region'}"
     version = job.text("runtimeVersion") if replacement.has_tensorflow else None
     yield f"version: {replacement.version}  # {version.origin if version else 'the default of the type'}"
 
@@ -361,24 +362,19 @@ def _text_lines(job: TrainingJob) -> Iterator[str]:
                 parse_setting(SETTINGS[setting], field.value)
                 yield f"{setting}: {_render_scalar(field.value)}  # {field.origin}"
             except ValueError as error:
-                yield f"# {setting} is not translated: {error}  # {field.origin}"
+                yield f"# {setting} is not translated: {escape_unprintable(str(error))}  # {field.origin}"
 
 
 def _label_lines(job: TrainingJob) -> Iterator[str]:
     try:
         check_labels({key: field.value for key, field in job.labels.items()}, kept=1)
     except InvalidInputError as error:
-        yield f"# labels are not translated: {_printable(error.message)}"
+        yield f"# labels are not translated: {escape_unprintable(error.message)}"
         return
     if job.labels:
         yield "labels:"
     for key, field in job.labels.items():
         yield f"  {_render_scalar(key)}: {_render_scalar(field.value)}  # line {field.line}"
-
-
-def _printable(text: str) -> str:
-    """Return a text that cannot end the comment that contains it."""
-    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 # What YAML 1.1 reads as this exact text in every position.

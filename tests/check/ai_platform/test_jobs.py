@@ -67,6 +67,12 @@ def test_every_rule_finds_something_in_some_job() -> None:
             9,
             "`count: 64`: `TPU_V3_POD` had 32, 128 or 256 cores",
         ),
+        (
+            "scaleTier: BASIC_TPU\nscheduling:\n  maxRunningTime: 2h\n",
+            "TPU817",
+            2,
+            "not translated: `scheduling` (line 2)",
+        ),
         (config_of("2 workers"), "TPU817", 5, "not translated: `workerCount` (line 5)"),
         (
             config_of("a parameter server"),
@@ -141,6 +147,19 @@ def test_written_file_says_where_each_line_comes_from() -> None:
         '  cd "$(mktemp -d)"\n'
         "  gcloud storage cp gs://staging/trainer-0.1.tar.gz gs://staging/more-0.2-py3-none-any.whl .\n"
         "  pip3 install ./trainer-0.1.tar.gz ./more-0.2-py3-none-any.whl\n"
+    )
+
+
+def test_written_file_says_that_the_type_or_the_region_changed() -> None:
+    newer = translate_job(config_of("a v3 pod in us-central1, where none is offered now"), "config.yaml")
+    moved = translate_job(config_of("a region of a continent without v2"), "config.yaml")
+
+    assert (newer.file or "").splitlines()[5] == (
+        "type: v6e-16  # trainingInput.workerConfig.acceleratorConfig.type, line 8, "
+        "trainingInput.workerConfig.acceleratorConfig.count, line 9 instead of v3-32, which the region lacks"
+    )
+    assert (moved.file or "").splitlines()[6] == (
+        "zone: us-central1-a  # trainingInput.region, line 10, where no zone offers it"
     )
 
 
