@@ -14,6 +14,7 @@ import shlex
 import signal
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -220,6 +221,7 @@ class AgentChannel:
         self._decoder = FrameDecoder(longest)
         self._errors = BoundedBuffer(head=0, tail=_KEPT_STDERR)
         self._unsent = bytearray(source)
+        self._arrived: deque[Frame] = deque()
         self._process = start_ssh(words, is_in_own_group=is_in_own_group)
         self.stdin, self.stdout, self._stderr = map(
             require_pipe, (self._process.stdin, self._process.stdout, self._process.stderr)
@@ -294,6 +296,26 @@ class AgentChannel:
         while self.is_open:
             self._wait(min(time.monotonic() + silence.total_seconds(), until), silence)
             yield from self.receive()
+
+    def next_frame(self, within: timedelta) -> Frame | None:
+        """Return the next frame of a stream. None at the end of the connection. Raises `AgentError` after that time."""
+        until = time.monotonic() + within.total_seconds()
+        while not self._arrived and self.is_open:
+            self._wait(until, within)
+            self._arrived.extend(self.receive())
+        return self._arrived.popleft() if self._arrived else None
+
+    def drain(self) -> bool:
+        """Wait until ssh has accepted what was sent. Return whether the worker has sent something, or has gone."""
+        poller = select.poll()
+        poller.register(self.stdin, select.POLLOUT)
+        poller.register(self.stdout, select.POLLIN)
+        while self._unsent:
+            self._read_stderr()
+            if self.stdout.fileno() in dict(poller.poll(_POLL * 1000)):
+                break
+            self.flush()
+        return bool(self._arrived) or self.stdout.fileno() in dict(poller.poll(0))
 
     def failure(self, *, in_use: bool = False) -> AgentError:
         """Return why the connection ended before an answer; `in_use`: after it had started a command.
