@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tpuctl.durations import format_size
+
 if TYPE_CHECKING:
     from tpuctl.clock import Clock
     from tpuctl.output.terminal import StatusLine
@@ -26,14 +28,3 @@ class TransferProgress:
         done, total = (sum(column) for column in zip(*list(self._workers.values()), strict=True))
         rate = format_size(done / (self._clock.monotonic() - self._began).total_seconds())
         return f"sent {format_size(done)} of {format_size(total)}, {rate}/s"
-
-
-_UNITS = ("B", "kB", "MB", "GB", "TB")
-
-
-def format_size(size: float) -> str:
-    """Return a size with a decimal unit: `512 B`, `1.5 MB`, `20 GB`."""
-    power = 0
-    while size >= 999.5 and power < len(_UNITS) - 1:
-        size, power = size / 1000, power + 1
-    return f"{size:.1f} {_UNITS[power]}" if size < 9.95 and power else f"{size:.0f} {_UNITS[power]}"

@@ -14,12 +14,11 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tpuctl.durations import format_duration
+from tpuctl.durations import format_duration, format_size
 from tpuctl.errors import ConflictError, NodeNotInProjectError, ServiceUnavailableError, TpuctlError
 from tpuctl.fan_out import FanOutTimeoutError, fan_out
 from tpuctl.names import NodeName
 from tpuctl.nodes.locate import search_node
-from tpuctl.output.transfer_progress import format_size
 from tpuctl.ssh.answers import (
     UnexpectedAnswerError,
     parse_answer,
