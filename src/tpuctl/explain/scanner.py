@@ -255,14 +255,11 @@ class LineDeduplicator:
 
     def remember(self, part: UnseenPart, hits: Sequence[bytes]) -> None:
         """Remember the pairs of a part if it has none of the literals that were found."""
-        if part.pairs and not (hits and _has_any(letters_only(part.text), hits)):
+        letters = letters_only(part.text) if part.pairs and hits else b""
+        if part.pairs and not any(literal in letters for literal in hits):
             if len(self._empty) > _MAX_PAIRS:
                 self._empty.clear()
             self._empty.update(part.pairs)
-
-
-def _has_any(text: bytes, literals: Sequence[bytes]) -> bool:
-    return any(literal in text for literal in literals)
 
 
 # How much is searched around a literal: bytes and lines before and after it.
