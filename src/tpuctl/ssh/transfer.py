@@ -10,8 +10,7 @@ from io import BufferedReader, RawIOBase
 from threading import Lock, Semaphore
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from tpuctl.platforms import enlarge_pipe
-from tpuctl.ssh.agent.file_stream import PIPE, PeerLostError, RefusedError, Stream, digest
+from tpuctl.ssh.agent.file_stream import PeerLostError, RefusedError, Stream, digest
 from tpuctl.ssh.answers import (
     UnexpectedAnswerError,
     parse_answer,
@@ -53,10 +52,9 @@ class WorkerStream(Stream):
 
     def __init__(self, channel: AgentChannel, on_bytes: Callable[[int], None], *, longest: int) -> None:
         self._output_of_ssh = _Output(channel)
-        super().__init__(BufferedReader(self._output_of_ssh, _BUFFER), channel.stdin.fileno())
+        sending, receiving = channel.stdin.fileno(), channel.stdout.fileno()
+        super().__init__(BufferedReader(self._output_of_ssh, _BUFFER), sending, sending, receiving)
         self._channel, self._on_bytes, self._longest = channel, on_bytes, longest
-        for pipe in (channel.stdin, channel.stdout):
-            enlarge_pipe(pipe.fileno(), PIPE)
 
     def write(self, data: bytes) -> None:
         """Send bytes. Raises `PeerLostError` and `RefusedError`, because a worker speaks now only to refuse them."""
