@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.durations import format_timestamp, parse_timestamp
 from tpuctl.errors import AccessError, TpuctlError
-from tpuctl.files import make_private_folder, read_own_file
+from tpuctl.files import make_private_folder, read_own_file, replace_private_file
 from tpuctl.shapes import MapOf, ShapeError, parse_json
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from tpuctl.clock import Clock
 
-if TYPE_CHECKING:
     Runner = Callable[[list[str]], "subprocess.CompletedProcess[str]"]
 
 _PUBLIC_KEY = re.compile(r"(?P<key>(?:ssh|ecdsa|sk)-[\w@.-]+ [A-Za-z0-9+/]+=*)(?: [^\n]*)?\n?")
@@ -438,11 +437,7 @@ class OsLoginCache:
         found = {name: metadata[name] for name in OS_LOGIN_SWITCHES if name in metadata}
         with suppress(OSError):
             entries = {**self._read(), project: {"at": format_timestamp(self._clock.now()), **found}}
-            make_private_folder(self._path.parent)
-            descriptor, scratch = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}-")
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(entries, file)
-            Path(scratch).replace(self._path)
+            replace_private_file(self._path, json.dumps(entries).encode())
         return found
 
     def _read(self) -> dict[str, Any]:

@@ -104,7 +104,6 @@ def _failure(app: App, synced: SyncResult) -> TpuctlError:
 
 
 def _describe_unreadable(synced: SyncResult) -> str:
-
     reasons = [f"`{_printable(name)}`: {why}" for name, why in sorted(synced.unreadable.items())]
     more = f" and {len(reasons) - _MAX_SHOWN} more" if len(reasons) > _MAX_SHOWN else ""
     return f"{_counted(len(reasons), 'file')} not sent: {', '.join(reasons[:_MAX_SHOWN])}{more}"
@@ -115,7 +114,6 @@ def _worker_text(target: Target) -> str:
 
 
 def _note(app: App, texts: Iterable[str]) -> None:
-
     for text in texts:
         app.terminal.note(_printable(text))
 
