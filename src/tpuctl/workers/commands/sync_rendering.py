@@ -10,7 +10,7 @@ from tpuctl.clock import SystemClock
 from tpuctl.errors import ExitCode, RemoteCommandError, TpuctlError
 from tpuctl.escaping import escape_unprintable
 from tpuctl.output.status_line import StatusLine, TransferProgress, format_size
-from tpuctl.output.terminal import Cell, OutputFormat
+from tpuctl.output.terminal import Cell
 from tpuctl.output.views import View, table_view
 from tpuctl.ssh.channel import explain_agent_errors
 from tpuctl.ssh.transfer import is_failed_login
@@ -66,9 +66,9 @@ def sync_continuously(
             for result in watch_and_sync(find, read, request, clock=clock, ssh_options=shared_connection_options(app)):
                 if isinstance(result, SyncResult):
                     has_changes = any(not changes.is_empty for _, changes in result.succeeded)
-                    if has_changes and app.format in {OutputFormat.JSON, OutputFormat.YAML}:
-                        app.show(_view(result, dry_run=False))
                     if has_changes:
+                        # For people, the summary replaces the table.
+                        app.show(View(value=_view(result, dry_run=False).value, text=lambda _: None))
                         _note(app, _remarks(result))
                     if result.succeeded and (has_changes or problems is None):
                         app.terminal.note(f"{clock.now().astimezone():%H:%M:%S} {sync_summary(result)}")
