@@ -55,12 +55,6 @@ def flush_to_disk(file: int) -> None:
     os.fsync(file)
 
 
-def enlarge_pipe(pipe: int, size: int) -> None:
-    """Enlarge the buffer of a pipe, if the system supports it (Linux) and the user's limit allows it."""
-    with suppress(AttributeError, OSError):
-        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, size)
-
-
 def read_mount_table(proc: Path = _PROC) -> str | None:
     """Return the mount table of proc(5). None on macOS, whose temporary folders are on the disk."""
     try:

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.hostile import frame
-from tests.workers.recorded_link import RecordedLink
 from tpuctl.clock import ManualClock
 from tpuctl.errors import InvalidInputError
 from tpuctl.models.node import Node
@@ -51,6 +50,10 @@ def test_parse_arguments_with_mixed_sources_raises() -> None:
         parse_copy_request(("a:x", "b", "c"), has_labels=False)
 
 
+def _stream(received: bytes) -> Stream:
+    return Stream(io.BufferedReader(io.BytesIO(received)), -1)
+
+
 def test_download_parts_are_private_and_not_behind_symlinks(tmp_path: Path) -> None:
     receiver = FileReceiver(os.fsencode(tmp_path), preserve=False)
     whole, cut, trap = (FileEntry(name, 0o100666, 2, 0) for name in ("whole", "cut", "trap"))
@@ -60,7 +63,7 @@ def test_download_parts_are_private_and_not_behind_symlinks(tmp_path: Path) -> N
 
     for entry in (whole, cut, trap):
         problem = b'"gone"' if entry is cut else b"null"
-        receiver.receive(Stream(RecordedLink(), io.BytesIO(frame(b"i", b"xy") + frame(b"g", problem))), entry, 0, None)
+        receiver.receive(_stream(frame(b"i", b"xy") + frame(b"g", problem)), entry, 0, None)
     modes = {path.name: path.lstat().st_mode & 0o777 for path in parts.iterdir() if not path.is_symlink()}
     receiver.finish()
 
@@ -78,7 +81,7 @@ def test_download_parts_folder_that_is_a_symlink_raises(tmp_path: Path) -> None:
     (tmp_path / ".tpuctl-parts").symlink_to("outside")
 
     with pytest.raises(RefusedError, match="is a symlink"):
-        receiver.receive(Stream(RecordedLink(), io.BytesIO()), FileEntry("a", 0o100666, 2, 0), 0, None)
+        receiver.receive(_stream(b""), FileEntry("a", 0o100666, 2, 0), 0, None)
     assert list((tmp_path / "outside").iterdir()) == []
 
 
@@ -106,7 +109,7 @@ def test_status_line_shows_bytes_rate_and_time_left() -> None:
         " 75%  15 MB of 20 MB  2.0 MB/s  2s left  1 of 2 workers ended"
     )
     vast = CopyProgress(size=2**63 - 1, moved=1, total_moved=1)
-    assert describe_copy([vast], timedelta(seconds=9)).endswith("TB  0 B/s  11574d left")
+    assert describe_copy([vast], timedelta(seconds=9)).endswith("PB  0 B/s  11574d left")
     assert describe_copy([done], timedelta(seconds=5)) == "100%  10 MB of 10 MB  2.0 MB/s"
 
 

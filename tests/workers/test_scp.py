@@ -186,6 +186,48 @@ def test_failed_upload_resumes_with_the_next_run(tpuctl: Console, workers: Worke
     assert tpuctl("scp", "set/b", "pod:goal", "--worker", "0")[1] == ("copied 1 file, 6.0 MB in 0s; 0 B transferred\n")
 
 
+@one_face
+@pytest.mark.parametrize("is_upload", [True, False], ids=["upload", "download"])
+def test_end_of_unfinished_part_is_sent_again(tpuctl: Console, workers: Workers, *, is_upload: bool) -> None:
+    """A computer that crashes may have written the length of a part, but not its last bytes."""
+    source, goal = (tpuctl.folder, workers.home()) if is_upload else (workers.home(), tpuctl.folder)
+    words = ("big", "pod:") if is_upload else ("pod:big", ".")
+    source.mkdir(parents=True, exist_ok=True)
+    (source / "big").write_bytes(os.urandom(4_000_000))
+    cut = f'{cut_after(2_500_000)} | sh -c "$line"' if is_upload else f'sh -c "$line" | {cut_after(2_500_000)}'
+    workers.ssh(f"[ -e cut ] && exit 255; touch cut; {cut}; exit 255")
+
+    assert tpuctl("scp", *words, "--worker", "0")[2] == 11
+    ((part),) = [path for path in goal.glob(".tpuctl-parts*/*") if path.is_file()]
+    with part.open("r+b") as file:
+        file.seek(-10_000, os.SEEK_END)
+        file.write(bytes(10_000))
+    workers.ssh('exec sh -c "$line"')
+    _, err, code = tpuctl("scp", *words, "--worker", "0")
+
+    assert (code, "MB transferred" in err) == (0, True), err
+    assert (goal / "big").read_bytes() == (source / "big").read_bytes()
+
+
+@one_face
+@pytest.mark.parametrize("change", ["printf x >>{path}", "truncate -s 5000000 {path}"], ids=["longer", "shorter"])
+def test_file_that_changes_while_it_is_sent_is_reported(tpuctl: Console, workers: Workers, change: str) -> None:
+    source = tpuctl.folder / "big"
+    source.write_bytes(bytes(8_000_000))
+    # The pipes to the worker hold much less than the rest of the file.
+    workers.ssh(f'{{ {cut_after(300_000)}; {change.format(path=source)}; cat; }} | sh -c "$line"')
+
+    out, err, code = tpuctl("scp", "big", "pod:", "--worker", "0")
+
+    assert (out, code) == ("", 11)
+    assert err == (
+        f"warning: `{source}`: it changed during the copy\n"
+        "error: 1 file of `pod` was not copied\n"
+        "  hint: fix this, then repeat the command: complete files are not sent again\n"
+    )
+    assert contents_by_name(workers.home()) == {}
+
+
 def contents_by_name(root: Path) -> dict[str, int]:
     return {str(path.relative_to(root)): path.stat().st_size for path in root.rglob("*")}
 

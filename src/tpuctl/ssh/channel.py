@@ -15,7 +15,6 @@ import shlex
 import signal
 import subprocess
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -115,7 +114,7 @@ class ClientFrame(Enum):
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 Frame = tuple[WorkerFrame, bytes]
-_KINDS = {kind.value: kind for kind in WorkerFrame}
+FRAME_KINDS = {kind.value: kind for kind in WorkerFrame}
 
 
 class FrameDecoder:
@@ -139,18 +138,30 @@ class FrameDecoder:
         self._data += data
         if not self.found_mark and not self._find_mark():
             return []
+        return self._decode()
+
+    def feed_raw(self, data: bytes) -> bytes:
+        """Return what follows the mark, without decoding it. Raises `UnexpectedAnswerError` as `feed` does."""
+        self._data += data
+        if not self.found_mark and not self._find_mark():
+            return b""
+        rest = bytes(self._data)
+        self._data.clear()
+        return rest
+
+    def _decode(self) -> list[Frame]:
         frames = []
         at = 0
         while len(self._data) - at >= _HEAD:
             letter, size = bytes(self._data[at : at + 1]), int.from_bytes(self._data[at + 1 : at + _HEAD], "big")
-            if letter not in _KINDS:
+            if letter not in FRAME_KINDS:
                 raise UnexpectedAnswerError(f"no frame begins with {preview(letter)}")
             if size > self._longest:
                 raise UnexpectedAnswerError(f"a frame of {size} bytes where at most {self._longest} are expected")
             end = at + _HEAD + size
             if len(self._data) < end:
                 break
-            frames.append((_KINDS[letter], bytes(self._data[at + _HEAD : end])))
+            frames.append((FRAME_KINDS[letter], bytes(self._data[at + _HEAD : end])))
             at = end
         del self._data[:at]
         return frames
@@ -224,7 +235,6 @@ class AgentChannel:
         self._decoder = FrameDecoder(longest)
         self._errors = BoundedBuffer(head=0, tail=_KEPT_STDERR)
         self._unsent = bytearray(source)
-        self._arrived: deque[Frame] = deque()
         self._process = start_ssh(words, is_in_own_group=is_in_own_group)
         self.stdin, self.stdout, self._stderr = map(
             require_pipe, (self._process.stdin, self._process.stdout, self._process.stderr)
@@ -245,7 +255,11 @@ class AgentChannel:
 
     def send(self, kind: ClientFrame, payload: bytes = b"") -> None:
         """Send a frame as soon as ssh accepts it."""
-        self._unsent += kind.value + len(payload).to_bytes(4, "big") + payload
+        self.send_raw(kind.value + len(payload).to_bytes(4, "big") + payload)
+
+    def send_raw(self, data: bytes) -> None:
+        """Send data as soon as ssh accepts it."""
+        self._unsent += data
         self.flush()
 
     def flush(self) -> None:
@@ -300,25 +314,35 @@ class AgentChannel:
             self._wait(min(time.monotonic() + silence.total_seconds(), until), silence)
             yield from self.receive()
 
-    def next_frame(self, within: timedelta) -> Frame | None:
-        """Return the next frame of a stream. None at the end of the connection. Raises `AgentError` after that time."""
-        until = time.monotonic() + within.total_seconds()
-        while not self._arrived and self.is_open:
-            self._wait(until, within)
-            self._arrived.extend(self.receive())
-        return self._arrived.popleft() if self._arrived else None
+    def read_into(self, buffer: memoryview, within: timedelta) -> int:
+        """Read what follows the mark, without decoding it. Return how many bytes; 0 at the end of the connection.
 
-    def drain(self) -> bool:
-        """Wait until ssh has accepted what was sent. Return whether the worker has sent something, or has gone."""
+        Raises `AgentError` after that time, and `UnexpectedAnswerError` as `receive` does before the mark.
+        """
+        until = time.monotonic() + within.total_seconds()
+        while self.is_open:
+            try:
+                size = os.readv(self.stdout.fileno(), [buffer])
+            except BlockingIOError:
+                self._wait(until, within)
+                continue
+            self.is_open = size > 0
+            if self.has_begun:
+                return size
+            rest = self._decoder.feed_raw(bytes(buffer[:size]))
+            if rest:
+                buffer[: len(rest)] = rest
+                return len(rest)
+        return 0
+
+    def wait_for_room(self) -> bool:
+        """Wait until ssh accepts data. Return False if the worker has sent something instead, or has gone."""
         poller = select.poll()
         poller.register(self.stdin, select.POLLOUT)
         poller.register(self.stdout, select.POLLIN)
-        while self._unsent:
+        while not (ready := dict(poller.poll(_POLL * 1000))):
             self._read_stderr()
-            if self.stdout.fileno() in dict(poller.poll(_POLL * 1000)):
-                break
-            self.flush()
-        return bool(self._arrived) or self.stdout.fileno() in dict(poller.poll(0))
+        return self.stdout.fileno() not in ready
 
     def failure(self, *, in_use: bool = False) -> AgentError:
         """Return why the connection ended before an answer; `in_use`: after it had started a command.

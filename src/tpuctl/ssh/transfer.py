@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Set
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
+from io import BufferedReader, RawIOBase
 from threading import Lock, Semaphore
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from tpuctl.platforms import enlarge_pipe
 from tpuctl.ssh.agent.file_stream import PeerLostError, RefusedError, Stream, digest
 from tpuctl.ssh.answers import (
     UnexpectedAnswerError,
@@ -21,7 +20,7 @@ from tpuctl.ssh.answers import (
     parse_string,
     preview,
 )
-from tpuctl.ssh.channel import LONGEST_ANSWER, AgentError, ClientFrame, WorkerFrame, open_agent
+from tpuctl.ssh.channel import FRAME_KINDS, LONGEST_ANSWER, AgentError, ClientFrame, WorkerFrame, open_agent
 from tpuctl.ssh.connection import START_TIMEOUT
 
 if TYPE_CHECKING:
@@ -38,7 +37,8 @@ _FAST_CIPHERS = ("-o", "Ciphers=^aes128-gcm@openssh.com,aes256-gcm@openssh.com")
 # A worker may read large files before it answers.
 _PATIENCE = timedelta(days=1)
 _MAX_TEXT = 16 * 1024
-_PIPE_SIZE = 1 << 20
+# Bytes that are read at once; longer reads go directly to their destination.
+_BUFFER = 1 << 16
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _KINDS = ("missing", "folder", "refused", "target", "new folder", "full", "read-only", "disk")
 # ssh options of a shared connection; None opens a new one.
@@ -48,27 +48,46 @@ SharedOptions = tuple[str, ...] | None
 class WorkerStream(Stream):
     """The stream to a worker, which is not trusted. `on_bytes` is called with the sizes of blocks sent and received."""
 
-    def __init__(self, channel: AgentChannel, on_bytes: Callable[[int], None]) -> None:
-        self._channel, self._on_bytes = channel, on_bytes
-        for pipe in (channel.stdin, channel.stdout):
-            enlarge_pipe(pipe.fileno(), _PIPE_SIZE)
+    value_letter, bytes_letter = ClientFrame.GO.value, ClientFrame.IN.value
 
-    def send(self, value: Any) -> None:  # JSON
-        """Send a value."""
-        self._channel.send(ClientFrame.GO, json.dumps(value, separators=(",", ":")).encode())
-        self._channel.drain()
+    def __init__(self, channel: AgentChannel, on_bytes: Callable[[int], None], *, longest: int) -> None:
+        self._output_of_ssh = _Output(channel)
+        sending, receiving = channel.stdin.fileno(), channel.stdout.fileno()
+        super().__init__(BufferedReader(self._output_of_ssh, _BUFFER), sending, sending, receiving)
+        self._channel, self._on_bytes, self._longest = channel, on_bytes, longest
 
-    def send_block(self, block: bytes) -> None:
-        """Send bytes of a file. Raises `PeerLostError` and `RefusedError`, because a worker speaks now only to refuse them."""
-        self._channel.send(ClientFrame.IN, block)
-        self._on_bytes(len(block))
-        if self._channel.drain():
-            self.receive()
-            raise UnexpectedAnswerError("an answer to no question")
+    def write(self, data: bytes) -> None:
+        """Send bytes. Raises `PeerLostError` and `RefusedError`, because a worker speaks now only to refuse them."""
+        self._channel.send_raw(data)
+        while self._channel.has_unsent:
+            self._wait_for_room()
+            self._channel.flush()
+
+    def write_from(self, file: int, offset: int, size: int) -> int:
+        """Send up to so many bytes of a file. Raises `PeerLostError` and `RefusedError`, as above."""
+        while True:
+            try:
+                sent = super().write_from(file, offset, size)
+            except BlockingIOError:
+                self._wait_for_room()
+            except BrokenPipeError:
+                self._hear_refusal()
+            else:
+                self._on_bytes(sent)
+                return sent
+
+    def _wait_for_room(self) -> None:
+        if not self._channel.wait_for_room():
+            self._hear_refusal()
+
+    def _hear_refusal(self) -> NoReturn:
+        self.receive()
+        raise UnexpectedAnswerError("an answer to no question")
 
     def receive(self, *, within: timedelta = _PATIENCE) -> Any:  # JSON
         """Return the next value. Raises `PeerLostError`, `UnexpectedAnswerError`, and `RefusedError` if the worker says so."""
-        payload = self._frame(WorkerFrame.EXIT, within)
+        self._output_of_ssh.patience = within
+        payload = self.read(self._expect(WorkerFrame.EXIT))
         value = parse_answer(payload, longest=len(payload), deepest=3)
         if isinstance(value, dict) and "refused" in value:
             kind, message = parse_row(value["refused"], "refused", 2)
@@ -80,24 +99,49 @@ class WorkerStream(Stream):
         value = self.receive()
         return None if value is None else parse_string(value, "problem", longest=_MAX_TEXT)
 
-    def receive_block(self, longest: int) -> bytes:
-        """Return the next bytes of a file."""
-        block = self._frame(WorkerFrame.OUT, _PATIENCE)
-        if not 0 < len(block) <= longest:
-            raise UnexpectedAnswerError(f"{len(block)} bytes of a file where {longest} are left")
-        self._on_bytes(len(block))
-        return block
+    def next_bytes(self, longest: int) -> int:
+        """Return how many bytes of a file follow."""
+        size = self._expect(WorkerFrame.OUT)
+        if not 0 < size <= longest:
+            raise UnexpectedAnswerError(f"{size} bytes of a file where {longest} are left")
+        return size
 
-    def _frame(self, expected: WorkerFrame, within: timedelta) -> bytes:
-        frame = self._channel.next_frame(within)
-        if frame is None:
-            raise PeerLostError
-        kind, payload = frame
+    def read_into(self, room: memoryview) -> int:
+        """Read bytes of a file into a buffer, and return how many."""
+        size: int = self._reader.readinto1(room)  # type: ignore[attr-defined]  # as above
+        self._on_bytes(size)
+        return size
+
+    def _expect(self, expected: WorkerFrame) -> int:
+        """Return the length of the next frame, which must be of this kind. A value may have `longest` bytes."""
+        letter, size = self.next_head()
+        kind = FRAME_KINDS.get(letter)
+        if kind is None:
+            raise UnexpectedAnswerError(f"no frame begins with {preview(letter)}")
+        if kind is not WorkerFrame.OUT and size > self._longest:
+            raise UnexpectedAnswerError(f"a frame of {size} bytes where at most {self._longest} are expected")
         if kind is WorkerFrame.REFUSED:
-            raise RefusedError("refused", payload[:_MAX_TEXT].decode(errors="replace"))
+            raise RefusedError("refused", self.read(size)[:_MAX_TEXT].decode(errors="replace"))
         if kind is not expected:
             raise UnexpectedAnswerError(f"a frame `{kind.name}` where `{expected.name}` is expected")
-        return payload
+        return size
+
+
+class _Output(RawIOBase):
+    """What a worker sends."""
+
+    patience = _PATIENCE
+
+    def __init__(self, channel: AgentChannel) -> None:
+        self._channel = channel
+
+    def readable(self) -> bool:
+        """Return True: `BufferedReader` asks."""
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # `BufferedReader` passes a memoryview
+        """Read some bytes; 0 at the end of the connection. Raises `AgentError` after `patience`."""
+        return self._channel.read_into(buffer, self.patience)
 
 
 @contextmanager
@@ -122,7 +166,7 @@ def open_transfer(
         with open_agent(
             target, program, request, shared=shared, options=(*_FAST_CIPHERS, *options), longest=longest
         ) as channel:
-            stream = WorkerStream(channel, on_bytes)
+            stream = WorkerStream(channel, on_bytes, longest=longest)
             try:
                 if stream.receive(within=start_within) is not None:
                     raise UnexpectedAnswerError("no begin of the transfer")

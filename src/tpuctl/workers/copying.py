@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.errors import InvalidInputError, NotFoundError, RemoteCommandError, TpuctlError
 from tpuctl.fan_out import fan_out
 from tpuctl.ssh.agent.copy_files import PARTS, FileReceiver, list_files
-from tpuctl.ssh.agent.file_stream import FileEntry, RefusedError, path_text, reason, to_bytes, to_text
+from tpuctl.ssh.agent.file_stream import FileEntry, RefusedError, path_text, reason, resume_offset, to_bytes, to_text
 from tpuctl.ssh.answers import (
     UnexpectedAnswerError,
     parse_array,
@@ -226,7 +226,7 @@ def _fetch(
     receiver.settle(files.named, is_tree=files.is_tree)
     for _ in range(files.count):
         entry, offset, problem = files.parse_entry(stream.receive())
-        if offset not in {0, parts.get(entry.part.decode(), 0)}:
+        if offset not in {0, resume_offset(parts.get(entry.part.decode(), 0), entry.size)}:
             raise UnexpectedAnswerError(f"entry.offset: {offset} of a part that is not here")
         progress.kept += offset
         if entry.is_folder:

@@ -5,18 +5,25 @@ from __future__ import annotations
 import io
 import json
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.hostile import frame
-from tests.workers.recorded_link import RecordedLink
 from tests.workers.sync.trees import git
 from tpuctl.errors import TpuctlError
+<<<<<<< HEAD
 from tpuctl.ssh.agent.file_stream import BLOCK, FileEntry, Stream
 from tpuctl.ssh.agent.link import AGENT_MARK
 from tpuctl.ssh.channel import bootstrap
+=======
+from tpuctl.ssh.agent import bootstrap
+from tpuctl.ssh.agent.file_stream import BLOCK, REPEATED, FileEntry, Stream
+from tpuctl.ssh.agent.link import AGENT_MARK
+from tpuctl.ssh.channel import FrameDecoder, WorkerFrame
+>>>>>>> part-copy
 from tpuctl.ssh.connection import Connection
 from tpuctl.workers.file_tree import FileTree, read_tree
 from tpuctl.workers.syncing import rsync_argv
@@ -74,22 +81,27 @@ def test_retry_stops_the_program_of_the_first_attempt_and_resumes(tmp_path: Path
         while not part.exists() or part.stat().st_size < BLOCK:
             assert first.poll() is None
         part.write_bytes(b"y" * BLOCK)
+        kept = BLOCK - REPEATED
         with start(tmp_path, "a", size=BLOCK + 1) as second:
-            assert hear(second)["parts"] == [[0, BLOCK]]
+            assert hear(second)["parts"] == [[0, kept]]
             assert first.wait(5) < 0
             say(second, [[], []])
-            say(second, ["a", 0o100600, BLOCK + 1, 1, None, BLOCK, None])
-            say(second, b"!", None, None)
+            say(second, ["a", 0o100600, BLOCK + 1, 1, None, kept, None])
+            say(second, b"z" * REPEATED + b"!", None, None)
             assert hear(second) == {"bytes": BLOCK + 1, "deleted": [], "replaced": []}
-    assert (tmp_path / "x/a").read_text() == "y" * BLOCK + "!"
+    assert (tmp_path / "x/a").read_text() == "y" * kept + "z" * REPEATED + "!"
     assert [path.name for path in (tmp_path / "x").iterdir()] == ["a"]
 
 
 def sent(tree: FileTree, number: int, offset: int = 0) -> tuple[list[Any], bytes, str | None]:
     """Send a file; return what comes before its bytes, these bytes, and why it is not whole."""
-    link = RecordedLink()
-    problem = Stream(link, io.BytesIO()).send_file(tree.path(number), tree.entries[number], offset, follow=False)
-    return json.loads(link.sent[0][1]), b"".join(data for kind, data in link.sent if kind == b"o"), problem
+    with tempfile.TemporaryFile() as output:
+        stream = Stream(io.BufferedReader(io.BytesIO()), output.fileno())
+        problem = stream.send_file(tree.path(number), tree.entries[number], offset, follow=False)
+        output.seek(0)
+        frames = FrameDecoder(2 << 20).feed(AGENT_MARK + output.read())
+    head = json.loads(frames[0][1])
+    return head, b"".join(data for kind, data in frames if kind is WorkerFrame.OUT), problem
 
 
 def test_changed_file_is_sent_as_it_is_now(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from tpuctl.ssh.agent.file_stream import (
     part_length,
     path_text,
     reason,
+    resume_offset,
     serve,
     to_bytes,
     to_text,
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
 PARTS = b".tpuctl-parts"
 
 
-def serve_copy_files(link: ClientLink, request: dict[str, Any]) -> None:
+def serve_copy_files(_: ClientLink, request: dict[str, Any]) -> None:
     """Serve one client: it fetches what matches `patterns`, or sends what goes to `target`."""
     is_upload = "target" in request
-    serve(link, lambda stream: receive_copy(stream, request) if is_upload else send_copy(stream, request))
+    serve(lambda stream: receive_copy(stream, request) if is_upload else send_copy(stream, request))
 
 
 def receive_copy(stream: Stream, request: dict[str, Any]) -> None:
@@ -84,11 +85,11 @@ def send_copy(stream: Stream, request: dict[str, Any]) -> None:
     notes, failed = _first(listing.notes), _first(listing.failed)
     stream.send([listing.named, listing.is_tree, len(listing.files), size, notes, failed])
     for path, entry in listing.files:
-        length = parts.get(entry.part.decode(), 0)
+        offset = resume_offset(parts.get(entry.part.decode(), 0), entry.size)
         if entry.is_folder:
             stream.send([*entry, 0, None])
         else:
-            stream.send_file(path, entry, length if length <= entry.size else 0)
+            stream.send_file(path, entry, offset)
 
 
 _MAX_LISTED = 1000

@@ -31,7 +31,7 @@ class ClientLink:
 
     def send(self, kind: bytes, payload: bytes = b"") -> None:
         """Send a frame; blocks while the client reads nothing."""
-        write_all(1, kind + len(payload).to_bytes(4, "big") + payload)
+        write_all(1, frame_head(kind, len(payload)) + payload)
 
     def frames(self) -> list[tuple[bytes, bytes]]:
         """Return the frames received so far; clear `is_open` at the end of the connection."""
@@ -85,6 +85,11 @@ def keep_program(path: str, code: CodeType) -> None:
             os.unlink(scratch)
     except OSError:
         pass
+
+
+def frame_head(kind: bytes, size: int) -> bytes:
+    """Return what comes before the payload of a frame."""
+    return kind + size.to_bytes(4, "big")
 
 
 def write_all(file: int, data: bytes) -> None:

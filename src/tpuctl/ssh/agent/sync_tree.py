@@ -47,9 +47,9 @@ LOCK_PATIENCE = 10.0
 RSYNC_PATIENCE = 24 * 3600
 
 
-def serve_sync_tree(link: ClientLink, request: dict[str, Any]) -> None:
+def serve_sync_tree(_: ClientLink, request: dict[str, Any]) -> None:
     """Serve one client. Its `token` stays the same when it tries again."""
-    serve(link, lambda stream: sync(stream, request))
+    serve(lambda stream: sync(stream, request))
 
 
 def sync(stream: Stream, request: dict[str, Any]) -> None:

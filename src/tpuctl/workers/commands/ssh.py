@@ -6,14 +6,14 @@ import re
 import shlex
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tpuctl.app.options import cli_command, node_argument
+from tpuctl.app.options import cli_command, given_options, node_argument, option, takes_options
 from tpuctl.app.ssh_options import route_options
 from tpuctl.errors import InvalidInputError, RemoteCommandError, ServiceUnavailableError
 from tpuctl.models.node import WorkerSet
@@ -34,11 +34,11 @@ from tpuctl.ssh.interactive import (
 from tpuctl.workers.targets import await_key, find_nodes, find_targets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tpuctl.app.app import App
     from tpuctl.clock import Clock
-    from tpuctl.ssh.connection import Connection, ProbeResult, Target
+    from tpuctl.ssh.connection import ProbeResult, Target
     from tpuctl.ssh.interactive import ForegroundResult
 
 _DELAYS = tuple(timedelta(seconds=seconds) for seconds in (1, 2, 4, 8, 15))
@@ -80,34 +80,6 @@ def stay_attached(
     return ran
 
 
-_OPTIONS = (
-    click.option("-o", "keys", metavar="KEY=VALUE", multiple=True, help="An ssh option, as in ssh -o. Repeatable."),
-    click.option("-L", "local", metavar="FORWARD", multiple=True, help="Forward a local port (ssh -L)."),
-    click.option("-R", "remote", metavar="FORWARD", multiple=True, help="Forward a port of the worker (ssh -R)."),
-    click.option("-D", "dynamic", metavar="[ADDRESS:]PORT", multiple=True, help="Open a SOCKS proxy (ssh -D)."),
-    click.option(
-        "-A", "agent", is_flag=True, help="Forward the ssh agent (ssh -A); only for workers whose users you trust."
-    ),
-    click.option("-N", "no_command", is_flag=True, help="Run no command: only forward ports, until Ctrl-C."),
-    click.option("-t", "tty", is_flag=True, help="Allocate a terminal for the command (ssh -t)."),
-    click.option(
-        "--ssh-flag",
-        "flags",
-        metavar="OPTION",
-        multiple=True,
-        help="Other argument of ssh: --ssh-flag=-vv. Repeatable.",
-    ),
-    click.option(
-        "--forward",
-        "forwards",
-        metavar="PORT",
-        multiple=True,
-        help="Port of the worker to forward to this machine: tensorboard (6006), jupyter (8888), PORT or LOCAL:PORT; "
-        "without LOCAL, a free local port is used. Repeatable.",
-    ),
-)
-
-
 class BatchSize(click.ParamType[int | None]):
     """A number of workers, or `all` as in gcloud, which means no limit."""
 
@@ -122,51 +94,66 @@ class BatchSize(click.ParamType[int | None]):
         return int(value)
 
 
-def ssh_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for ssh."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
-
-
 @dataclass(frozen=True, slots=True)
-class SshOptions:
-    """The options for ssh. `words` are validated, and do not contain those of `--forward`."""
+class SshFlags:
+    """The options of the session, and those of ssh itself."""
 
-    words: tuple[str, ...]
-    forwards: tuple[PortForward, ...]
-    tty: bool
-    no_command: bool
-    keys: tuple[str, ...]
-    flags: tuple[str, ...]
+    worker: str = option(
+        "--worker",
+        metavar="SET",
+        default="0",
+        show_default=True,
+        help="Worker number; with a command also a set: all, or 1,3-5.",
+    )
+    line: str | None = option("--command", metavar="LINE", help="Command, as one shell line.")
+    tmux: str | None = option(
+        "--tmux",
+        metavar="[NAME]",
+        is_flag=False,
+        flag_value=DEFAULT_TMUX_SESSION,
+        help="Attach to a tmux session, which survives lost connections.",
+    )
+    keys: tuple[str, ...] = option(
+        "-o", metavar="KEY=VALUE", multiple=True, help="An ssh option, as in ssh -o. Repeatable."
+    )
+    local: tuple[str, ...] = option("-L", metavar="FORWARD", multiple=True, help="Forward a local port (ssh -L).")
+    remote: tuple[str, ...] = option(
+        "-R", metavar="FORWARD", multiple=True, help="Forward a port of the worker (ssh -R)."
+    )
+    dynamic: tuple[str, ...] = option(
+        "-D", metavar="[ADDRESS:]PORT", multiple=True, help="Open a SOCKS proxy (ssh -D)."
+    )
+    agent: bool = option(
+        "-A", is_flag=True, help="Forward the ssh agent (ssh -A); only for workers whose users you trust."
+    )
+    no_command: bool = option("-N", is_flag=True, help="Run no command: only forward ports, until Ctrl-C.")
+    tty: bool = option("-t", is_flag=True, help="Allocate a terminal for the command (ssh -t).")
+    others: tuple[str, ...] = option(
+        "--ssh-flag", metavar="OPTION", multiple=True, help="Other argument of ssh: --ssh-flag=-vv. Repeatable."
+    )
+    forwards: tuple[str, ...] = option(
+        "--forward",
+        metavar="PORT",
+        multiple=True,
+        help="Port of the worker to forward to this machine: tensorboard (6006), jupyter (8888), PORT or LOCAL:PORT; "
+        "without LOCAL, a free local port is used. Repeatable.",
+    )
 
     @property
     def are_for_one_worker(self) -> bool:
         """Tell whether they are possible for one worker only."""
-        return bool(self.words or self.forwards or self.tty or self.no_command)
+        # With several workers the command runs as with `tpuctl run`.
+        return given_options(self).keys() - {"worker", "line"} != set()
 
-    def for_connection(self, connection: Connection) -> tuple[str, ...]:
-        """Return the arguments of ssh for one worker. Raises `InvalidInputError` for a second proxy."""
-        check_ssh_options(self.keys, self.flags, has_proxy=connection.proxy_command is not None, is_plain=True)
-        words = [*self.words, *(["-N"] if self.no_command else [])]
-        for forward in self.forwards:
-            words += forward.options
-        # ssh must fail if a port is in use by now, or the worker refuses to forward it.
-        return (*words, *(("-o", "ExitOnForwardFailure=yes") if self.forwards else ()))
+    def words(self, *, plain: bool, has_proxy: bool = False) -> list[str]:
+        """Return the arguments of ssh, but those for `-N` and `--forward`.
 
-
-def parse_ssh_options(options: dict[str, Any]) -> SshOptions:
-    """Remove the ssh options from a command's options, and return them.
-
-    Raises `InvalidInputError` for an option that is not allowed, `ConflictError` for a local port that is in use.
-    """
-    keys, flags = options.pop("keys"), options.pop("flags")
-    words = list(check_ssh_options(keys, flags, has_proxy=False, is_plain=options["plain"]))
-    for name, letter in (("local", "-L"), ("remote", "-R"), ("dynamic", "-D")):
-        words += [word for value in options.pop(name) for word in (letter, value)]
-    words += ["-A"] if options.pop("agent") else []
-    forwards = tuple(choose_local_ports([PortForward.parse(text) for text in options.pop("forwards")]))
-    return SshOptions(tuple(words), forwards, options.pop("tty"), options.pop("no_command"), keys, flags)
+        Raises `InvalidInputError` for an option that is not allowed, with `has_proxy` for a second proxy.
+        """
+        words = list(check_ssh_options(self.keys, self.others, has_proxy=has_proxy, is_plain=plain))
+        for letter, values in (("-L", self.local), ("-R", self.remote), ("-D", self.dynamic)):
+            words += [word for value in values for word in (letter, value)]
+        return [*words, "-A"] if self.agent else words
 
 
 def remote_command_words(words: tuple[str, ...], line: str | None, node: str) -> tuple[str, ...]:
@@ -180,31 +167,10 @@ def remote_command_words(words: tuple[str, ...], line: str | None, node: str) ->
     return (line,)
 
 
-def announce_forwards(app: App, forwards: tuple[PortForward, ...], label: str) -> None:
-    """Print the local URLs of the forwarded ports."""
-    for forward in forwards:
-        app.terminal.note(f"http://localhost:{forward.local}/ forwards to port {forward.remote} of {label}")
-
-
 @cli_command("ssh", without=("output",))
 @node_argument
 @click.argument("remote_command", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
-@click.option(
-    "--worker",
-    metavar="SET",
-    default="0",
-    show_default=True,
-    help="Worker number; with a command also a set: all, or 1,3-5.",
-)
-@click.option("--command", "line", metavar="LINE", help="Command, as one shell line.")
-@click.option(
-    "--tmux",
-    metavar="[NAME]",
-    is_flag=False,
-    flag_value=DEFAULT_TMUX_SESSION,
-    help="Attach to a tmux session, which survives lost connections.",
-)
-@ssh_options
+@takes_options(SshFlags, "flags")
 @route_options
 @click.option("--plain", is_flag=True, help="Use the keys and host keys of your own ssh configuration.")
 @click.option(
@@ -212,8 +178,15 @@ def announce_forwards(app: App, forwards: tuple[PortForward, ...], label: str) -
 )
 @click.option("--dry-run", is_flag=True, help="Print the ssh command line, and change nothing.")
 def command(
-    app: App, *, node: str, remote_command: tuple[str, ...], worker: str, line: str | None, **options: Any
-) -> int:  # click's options
+    app: App,
+    *,
+    node: str,
+    remote_command: tuple[str, ...],
+    flags: SshFlags,
+    plain: bool,
+    batch_size: int | None,
+    dry_run: bool,
+) -> int:
     """Open a shell on a worker, or run a command on it and exit with its exit code.
 
     A single word after -- is a line for the remote shell; several words are passed unchanged as arguments. On several workers
@@ -228,41 +201,46 @@ def command(
       tpuctl ssh trainer --tmux
       tpuctl ssh private-trainer --iap
     """
-    words = remote_command_words(remote_command, line, node)
-    flags, workers = parse_ssh_options(options), WorkerSet.parse(worker)
-    is_read_only = options["dry_run"] or options["plain"]
-    check_combinations(app, node, words, flags=flags, options=options)
+    words = remote_command_words(remote_command, flags.line, node)
+    flags.words(plain=plain)  # invalid ones are an error before any request
+    forwards = choose_local_ports([PortForward.parse(text) for text in flags.forwards])
+    workers, has_terminal = WorkerSet.parse(flags.worker), app.terminal.streams.stdin_is_terminal
+    check_combinations(node, words, flags, may_attach=has_terminal or dry_run)
     nodes = find_nodes(app, [node])
-    numbers = workers.of(nodes[0].name.node_id, nodes[0].workers)
-    if len(numbers) > 1:
+    if len(workers.of(nodes[0].name.node_id, nodes[0].workers)) > 1:
         one = f"choose a worker from 0 to {nodes[0].workers - 1} with `--worker`"
         if not words:
             raise InvalidInputError("a shell needs a single worker", hint=f"{one}, or add a command: `-- COMMAND`")
-        if flags.are_for_one_worker or options["tmux"] is not None or options["plain"]:
+        if flags.are_for_one_worker or plain:
             raise InvalidInputError("options of ssh, `--tmux` and `--plain` need a single worker", hint=one)
+    is_read_only = dry_run or plain
     found = find_targets(app, nodes, workers, read_only=is_read_only)
     if not is_read_only:
         await_key(app, found)
-    if len(found) > 1 and not options["dry_run"]:
+    if len(found) > 1 and not dry_run:
         from tpuctl.workers.execution import run_and_show, shell_line  # noqa: PLC0415  # most sessions are with one worker
         from tpuctl.workers.runner import RunRequest  # noqa: PLC0415  # as above
 
-        return run_and_show(app, found, RunRequest(line=shell_line(words), batch=options["batch_size"]))
-    sessions = [build_session(app, node, target, words, flags=flags, options=options) for target in found]
-    if options["dry_run"]:
+        return run_and_show(app, found, RunRequest(line=shell_line(words), batch=batch_size))
+    sessions = [
+        SshSession(node, target, words, flags, forwards, plain=plain, has_terminal=has_terminal) for target in found
+    ]
+    if dry_run:
         app.terminal.names(shlex.join(session.argv()) for session in sessions)
         return 0
-    announce_forwards(app, flags.forwards, f"worker {found[0].worker} of `{found[0].node.name.node_id}`")
-    app.terminal.flush()
     session, streams = sessions[0], app.terminal.streams
-    if session.tmux is not None:
+    for forward in forwards:
+        label = f"worker {session.target.worker} of `{session.target.node.name.node_id}`"
+        app.terminal.note(f"http://localhost:{forward.local}/ forwards to port {forward.remote} of {label}")
+    app.terminal.flush()
+    if flags.tmux is not None:
         return attach_tmux(app, session)
     if app.is_sandbox and session.tty:
         warn_without_terminals(app, session.target)
-    if not session.words and streams.stdin is sys.stdin:
+    if not words and streams.stdin is sys.stdin:
         app.close()
         exec_ssh(session.argv())
-    ran = run_in_foreground(session.argv, has_terminal=session.tty and streams.stdin_is_terminal)
+    ran = run_in_foreground(session.argv, has_terminal=session.tty and has_terminal)
     if ran.was_lost and not ran.has_connected:
         explain_failed_login(app, session)
     return ran.code
@@ -275,48 +253,53 @@ _QUICK_KEEPALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"
 
 @dataclass(frozen=True, slots=True)
 class SshSession:
-    """The ssh session to start. `node` is what the user typed; `tmux` is the name of a tmux session, or None."""
+    """The ssh session with one worker. `node` is what the user typed, `words` the command."""
 
     node: str
     target: Target
     words: tuple[str, ...]
-    flags: SshOptions
-    tty: bool
+    flags: SshFlags
+    forwards: Sequence[PortForward]
+    _: KW_ONLY
     plain: bool
-    tmux: str | None
+    has_terminal: bool  # whether stdin is one
+
+    @property
+    def only_forwards(self) -> bool:
+        """Whether it runs nothing. Without a command and a terminal, forwards stay open until terminated."""
+        is_idle = not (self.words or self.flags.tmux is not None or self.has_terminal)
+        return self.flags.no_command or (bool(self.forwards) and is_idle)
+
+    @property
+    def tty(self) -> bool:
+        """Whether the worker allocates a terminal."""
+        is_shell = not self.words and not self.only_forwards
+        return self.flags.tty or (self.has_terminal and (is_shell or self.flags.tmux is not None))
 
     def argv(self, more: tuple[str, ...] = ()) -> list[str]:
-        """Return the whole argv of ssh, with `more` options after those of the user."""
-        words = (tmux_attach_command(self.tmux, self.words),) if self.tmux is not None else self.words
+        """Return the whole argv of ssh, with `more` options after those of the user. Raises `InvalidInputError`."""
+        connection, tmux = self.target.connection, self.flags.tmux
+        options = self.flags.words(plain=self.plain, has_proxy=connection.proxy_command is not None)
+        options += ["-N"] if self.only_forwards else []
+        for forward in self.forwards:
+            options += forward.options
+        # ssh must fail if a port is in use by now, or the worker refuses to forward it.
+        options += ["-o", "ExitOnForwardFailure=yes"] if self.forwards else []
+        words = self.words if tmux is None else (tmux_attach_command(tmux, self.words),)
         build = plain_ssh_argv if self.plain else ssh_argv
-        options = (*self.flags.for_connection(self.target.connection), *more)
-        return build(self.target.connection, words, tty=self.tty, options=options)
+        return build(connection, words, tty=self.tty, options=(*options, *more))
 
 
-def check_combinations(
-    app: App, node: str, words: tuple[str, ...], *, flags: SshOptions, options: dict[str, Any]
-) -> None:
-    """Raise `InvalidInputError` for options that exclude each other, before any request."""  # click's options
-    name = options["tmux"]
-    if flags.no_command and (words or name is not None):
+def check_combinations(node: str, words: tuple[str, ...], flags: SshFlags, *, may_attach: bool) -> None:
+    """Raise `InvalidInputError` for options that exclude each other, before any request."""
+    if flags.no_command and (words or flags.tmux is not None):
         raise InvalidInputError("`-N` runs no command", hint="remove `-N`, or the command and `--tmux`")
-    if name is None:
+    if flags.tmux is None:
         return
-    tmux_attach_command(name)
-    if not app.terminal.streams.stdin_is_terminal and not options["dry_run"]:
+    tmux_attach_command(flags.tmux)
+    if not may_attach:
         hint = f"start a job without a terminal: `tpuctl run {node} --detach -- COMMAND`"
         raise InvalidInputError("`--tmux` needs a terminal", hint=hint)
-
-
-def build_session(
-    app: App, node: str, target: Target, words: tuple[str, ...], *, flags: SshOptions, options: dict[str, Any]
-) -> SshSession:  # click's options
-    """Build the session with one worker. Without a command and a terminal on stdin, forwards stay open until terminated."""
-    name, has_terminal = options["tmux"], app.terminal.streams.stdin_is_terminal
-    only_forwards = flags.no_command or bool(flags.forwards and not words and name is None and not has_terminal)
-    is_shell = not words and not only_forwards
-    tty = flags.tty or (has_terminal and (is_shell or name is not None))
-    return SshSession(node, target, words, replace(flags, no_command=only_forwards), tty, options["plain"], name)
 
 
 def attach_tmux(app: App, session: SshSession) -> int:
@@ -326,7 +309,7 @@ def attach_tmux(app: App, session: SshSession) -> int:
     """
     target, terminal = session.target, app.terminal
     name = target.node.name.node_id
-    resume = f"tpuctl ssh {session.node} --worker {target.worker} --tmux={session.tmux}"
+    resume = f"tpuctl ssh {session.node} --worker {target.worker} --tmux={session.flags.tmux}"
 
     def enter() -> ForegroundResult:
         ran = run_in_foreground(lambda options: session.argv((*_QUICK_KEEPALIVE, *options)), has_terminal=True)
@@ -343,7 +326,7 @@ def attach_tmux(app: App, session: SshSession) -> int:
         check_login_state(node)
 
     with app.in_flight(
-        f"the session `{session.tmux}` on worker {target.worker} of `{name}` keeps running", resume=resume
+        f"the session `{session.flags.tmux}` on worker {target.worker} of `{name}` keeps running", resume=resume
     ):
         ran = stay_attached(
             enter,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from tpuctl.app.options import cli_command, complete_node, worker_option
+from tpuctl.app.options import cli_command, complete_node, option, takes_options, worker_option
 from tpuctl.app.ssh_options import route_options
 from tpuctl.errors import InvalidInputError
 from tpuctl.files import expand_user_path
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from tpuctl.app.app import App
     from tpuctl.ssh.connection import Target
-    from tpuctl.workers.syncing import SyncRequest
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -31,6 +31,24 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     if ctx.params.get("words"):
         return [CompletionItem(incomplete, type="dir")]
     return [CompletionItem(name) for name in complete_node(ctx, param, incomplete)]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncFlags:
+    """What to sync, and how."""
+
+    delete: bool = option(
+        "--delete", is_flag=True, help="Delete files that an earlier sync put on the workers and DIR no longer has."
+    )
+    watch: bool = option("--watch", is_flag=True, help="Keep running, and sync after every change.")
+    dry_run: bool = option("--dry-run", is_flag=True, help="List the files to send and to delete, and change nothing.")
+    via: str = option(
+        "--via",
+        type=click.Choice(["auto", "rsync", "ssh"]),
+        default="auto",
+        show_default=True,
+        help="How files are sent; auto: with rsync from 1 MB on, if both sides have it.",
+    )
 
 
 @cli_command("sync")
@@ -44,21 +62,10 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     help="Sync all nodes with this label, instead of NODE. Repeatable.",
 )
 @worker_option
-@click.option(
-    "--delete", is_flag=True, help="Delete files that an earlier sync put on the workers and DIR no longer has."
-)
-@click.option("--watch", is_flag=True, help="Keep running, and sync after every change.")
-@click.option("--dry-run", is_flag=True, help="List the files to send and to delete, and change nothing.")
-@click.option(
-    "--via",
-    type=click.Choice(["auto", "rsync", "ssh"]),
-    default="auto",
-    show_default=True,
-    help="How files are sent; auto: with rsync from 1 MB on, if both sides have it.",
-)
+@takes_options(SyncFlags, "flags")
 @route_options
 def command(
-    app: App, *, words: tuple[str, ...], selector: tuple[str, ...], worker: str, watch: bool, **options: Any
+    app: App, *, words: tuple[str, ...], folder: str | None, selector: tuple[str, ...], worker: str, flags: SyncFlags
 ) -> int:
     """Sync the files of DIR (default: the current folder) to every worker; only differences are sent.
 
@@ -74,13 +81,20 @@ def command(
     """
     from tpuctl.workers.commands.sync_rendering import sync_continuously, sync_once  # noqa: PLC0415  # --help does not need it
     from tpuctl.workers.file_tree import read_tree  # noqa: PLC0415  # as above
+    from tpuctl.workers.syncing import SyncRequest, SyncTransport  # noqa: PLC0415  # as above
     from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # as above
 
-    if watch and options["dry_run"]:
+    if flags.watch and flags.dry_run:
         raise InvalidInputError("`--watch` and `--dry-run` exclude each other", hint="remove one of them")
     nodes, source = _parse_words(app, words, selector)
     home = app.invocation.environ.get("HOME", "").rstrip("/")
-    workers, request = WorkerSet.parse(worker), _request(source, home, **options)
+    workers = WorkerSet.parse(worker)
+    request = SyncRequest(
+        folder=_worker_folder(folder, source, home),
+        delete=flags.delete,
+        dry_run=flags.dry_run,
+        via=SyncTransport(flags.via),
+    )
     read = partial(read_tree, source, home=Path(home) if home else None)
 
     def find() -> Sequence[Target]:
@@ -88,7 +102,8 @@ def command(
         await_key(app, found)
         return found
 
-    return sync_continuously(app, find, read, request) if watch else sync_once(app, find, read, request)
+    sync = sync_continuously if flags.watch else sync_once
+    return sync(app, find, read, request)
 
 
 def _parse_words(app: App, words: tuple[str, ...], selector: tuple[str, ...]) -> tuple[tuple[str, ...], Path]:
@@ -109,14 +124,13 @@ def _parse_words(app: App, words: tuple[str, ...], selector: tuple[str, ...]) ->
     return nodes, source
 
 
-def _request(source: Path, home: str, *, folder: str | None, via: str, **flags: bool) -> SyncRequest:
+def _worker_folder(folder: str | None, source: Path, home: str) -> str:
+    """Return the folder on the workers. Raises `InvalidInputError`."""
     from tpuctl.workers.file_tree import default_worker_folder  # noqa: PLC0415  # --help does not need it
-    from tpuctl.workers.syncing import SyncRequest, SyncTransport  # noqa: PLC0415  # as above
 
     if folder is None:
-        folder = default_worker_folder(source)
-    elif not folder.strip():
+        return default_worker_folder(source)
+    if not folder.strip():
         raise InvalidInputError("`--to` is empty", hint="use a path on the workers: `--to '~/code'`")
-    elif home and f"{folder}/".startswith(f"{home}/"):
-        folder = "~" + folder[len(home) :]  # the local shell has expanded the tilde
-    return SyncRequest(folder=folder, via=SyncTransport(via), **flags)
+    # The local shell has expanded the tilde.
+    return "~" + folder[len(home) :] if home and f"{folder}/".startswith(f"{home}/") else folder

@@ -10,8 +10,14 @@ from tpuctl.clock import SystemClock
 from tpuctl.durations import format_size
 from tpuctl.errors import ExitCode, RemoteCommandError, TpuctlError
 from tpuctl.escaping import escape_unprintable
+<<<<<<< HEAD
 from tpuctl.output.terminal import Cell, OutputFormat, StatusLine, View, table_view
 from tpuctl.output.transfer_progress import TransferProgress
+=======
+from tpuctl.output.status_line import StatusLine, TransferProgress, format_size
+from tpuctl.output.terminal import Cell
+from tpuctl.output.views import View, table_view
+>>>>>>> part-copy
 from tpuctl.ssh.channel import explain_agent_errors
 from tpuctl.ssh.transfer import is_failed_login
 from tpuctl.workers.syncing import SyncResult, sync_workers, watch_and_sync
@@ -66,9 +72,9 @@ def sync_continuously(
             for result in watch_and_sync(find, read, request, clock=clock, ssh_options=shared_connection_options(app)):
                 if isinstance(result, SyncResult):
                     has_changes = any(not changes.is_empty for _, changes in result.succeeded)
-                    if has_changes and app.format in {OutputFormat.JSON, OutputFormat.YAML}:
-                        app.show(_view(result, dry_run=False))
                     if has_changes:
+                        # For people, the summary replaces the table.
+                        app.show(View(value=_view(result, dry_run=False).value, text=lambda _: None))
                         _note(app, _remarks(result))
                     if result.succeeded and (has_changes or problems is None):
                         app.terminal.note(f"{clock.now().astimezone():%H:%M:%S} {sync_summary(result)}")
@@ -104,7 +110,6 @@ def _failure(app: App, synced: SyncResult) -> TpuctlError:
 
 
 def _describe_unreadable(synced: SyncResult) -> str:
-
     reasons = [f"`{_printable(name)}`: {why}" for name, why in sorted(synced.unreadable.items())]
     more = f" and {len(reasons) - _MAX_SHOWN} more" if len(reasons) > _MAX_SHOWN else ""
     return f"{_counted(len(reasons), 'file')} not sent: {', '.join(reasons[:_MAX_SHOWN])}{more}"
@@ -115,7 +120,6 @@ def _worker_text(target: Target) -> str:
 
 
 def _note(app: App, texts: Iterable[str]) -> None:
-
     for text in texts:
         app.terminal.note(_printable(text))
 
