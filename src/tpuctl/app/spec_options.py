@@ -124,8 +124,8 @@ def build_spec(app: App, options: SpecOptions, *, skip_validation: bool = False)
     Raises `InvalidInputError` for an invalid value; with `skip_validation` an unknown accelerator type is accepted.
     """
     given = options.given_with_tier
-    if options.setup_script:
-        if options.setup:
+    if options.setup_script is not None:
+        if options.setup is not None:
             raise InvalidInputError("cannot combine `--setup` and `--setup-script`", hint="remove one of them")
         del given["setup_script"]
         given["setup"] = _read(app, "--setup-script", options.setup_script)
@@ -135,7 +135,7 @@ def build_spec(app: App, options: SpecOptions, *, skip_validation: bool = False)
     settings = app.settings_with(in_settings)
     wanted = settings.text("type")
     if wanted is None:
-        if options.topology:
+        if options.topology is not None:
             raise InvalidInputError("`--topology` needs a generation", hint="add one, such as `--type v4`")
         if given:
             flags = " and ".join(f"`--{name.replace('_', '-')}`" for name in sorted(given))

@@ -22,13 +22,8 @@ from typing import TYPE_CHECKING
 
 from tpuctl.durations import format_timestamp, parse_timestamp
 from tpuctl.errors import AccessError, TpuctlError
-<<<<<<< HEAD
 from tpuctl.files import make_private_folder, read_json_cache, write_json_cache
 from tpuctl.shapes import MapOf, parse_json
-=======
-from tpuctl.files import make_private_folder, read_own_file, replace_private_file
-from tpuctl.shapes import MapOf, ShapeError, parse_json
->>>>>>> part-copy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -440,12 +435,6 @@ class OsLoginCache:
     def remember(self, project: str, metadata: Mapping[str, str]) -> Mapping[str, str]:
         """Store the switches of a project's metadata, and return them."""
         found = {name: metadata[name] for name in OS_LOGIN_SWITCHES if name in metadata}
-<<<<<<< HEAD
         entry = {"at": format_timestamp(self._clock.now()), **found}
         write_json_cache(self._path, {**read_json_cache(self._path, _FILE), project: entry})
-=======
-        with suppress(OSError):
-            entries = {**self._read(), project: {"at": format_timestamp(self._clock.now()), **found}}
-            replace_private_file(self._path, json.dumps(entries).encode())
->>>>>>> part-copy
         return found

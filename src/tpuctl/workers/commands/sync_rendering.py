@@ -10,14 +10,8 @@ from tpuctl.clock import SystemClock
 from tpuctl.durations import format_size
 from tpuctl.errors import ExitCode, RemoteCommandError, TpuctlError
 from tpuctl.escaping import escape_unprintable
-<<<<<<< HEAD
-from tpuctl.output.terminal import Cell, OutputFormat, StatusLine, View, table_view
+from tpuctl.output.terminal import Cell, StatusLine, View, table_view
 from tpuctl.output.transfer_progress import TransferProgress
-=======
-from tpuctl.output.status_line import StatusLine, TransferProgress, format_size
-from tpuctl.output.terminal import Cell
-from tpuctl.output.views import View, table_view
->>>>>>> part-copy
 from tpuctl.ssh.channel import explain_agent_errors
 from tpuctl.ssh.transfer import is_failed_login
 from tpuctl.workers.syncing import SyncResult, sync_workers, watch_and_sync
