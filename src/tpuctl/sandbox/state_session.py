@@ -485,6 +485,13 @@ class ResourceStore:
         row = self._connection.execute(text, (kind, parent, name)).fetchone()
         return _parse_stored_object(row[0]) if row else None
 
+    def fetch(self, kind: str, parent: str, name: str, *, missing: Exception) -> Json:
+        """Return a document. Raises `missing` if there is none."""
+        found = self.get(kind, parent, name)
+        if found is None:
+            raise missing
+        return found
+
     def find(self, kind: str, name: str) -> StoredResource | None:
         """Return the record of a name that is unique among all parents, such as a bucket's. None if there is none."""
         text = "SELECT parent, name, record FROM resources WHERE kind = ? AND name = ?"
