@@ -373,7 +373,7 @@ def _check_verb(session: StateSession, verb: NodeVerb, node: NodeRecord) -> None
         raise _state_error(verb, state)
 
 
-def _state_error(verb: NodeVerb, state: str) -> Exception:
+def _state_error(verb: str, state: str) -> Exception:
     return bad_request(f"{verb} is not supported while in state {state}")
 
 
@@ -493,4 +493,4 @@ def _maintain(session: StateSession, node: NodeRecord) -> datetime:
 
 def _require_ready(node: NodeRecord, now: datetime, verb: str) -> None:
     if (state := node.state(now)) != "READY":
-        raise bad_request(f"{verb} is not supported while in state {state}")
+        raise _state_error(verb, state)
