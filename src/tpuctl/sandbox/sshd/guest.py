@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 GUEST_MARK = "TPUCTL_SANDBOX_WORKER"
 
 _GUEST_FILES = Path(tpuctl.__file__).parent / "data" / "guest"
+_PROFILES = (".profile", ".zprofile")
 
 
 def prepare_guest(folders: WorkerFolders, worker: GuestWorker, startup: StartupProgress, *, state_path: Path) -> Path:
@@ -52,16 +53,19 @@ def prepare_guest(folders: WorkerFolders, worker: GuestWorker, startup: StartupP
     programs = [path for path in (_GUEST_FILES / "bin").iterdir() if tmux or path.name != "tmux"]
     sources = [*programs, *(_GUEST_FILES / name for name in ("session", "progress", "profile"))]
     changed = max(path.stat().st_mtime_ns for path in sources)
-    facts = repr((str(state_path), sys.executable, tmux, worker.phase.lacks_chip, len(sources), changed))
+    version = (tpuctl.__version__, len(sources), changed)
+    facts = repr((str(state_path), sys.executable, tmux, worker.phase.lacks_chip, *version))
     session, prepared = folders.control / "session", folders.control / "prepared"
-    if prepared.is_file() and prepared.read_text("utf-8") == facts:
+    is_prepared = prepared.is_file() and prepared.read_text("utf-8") == facts
+    in_home = (folders.devices / "dev", *(folders.home / name for name in _PROFILES))
+    if is_prepared and all(path.exists() for path in in_home):  # its user may remove these
         return session
     _write_identity(folders, worker, state_path=state_path, tmux=tmux)
     for path in programs:
         write_private_file(folders.programs / path.name, path.read_text("utf-8"), mode=0o700)
     for name in ("session", "progress"):
         write_private_file(folders.control / name, (_GUEST_FILES / name).read_text("utf-8"), mode=0o700)
-    for name in (".profile", ".zprofile"):
+    for name in _PROFILES:
         if not (folders.home / name).exists():
             write_private_file(folders.home / name, (_GUEST_FILES / "profile").read_text("utf-8"))
     write_private_file(prepared, facts)
