@@ -44,13 +44,12 @@ def fan_out(
     *,
     limit: int,
     deadline: timedelta | None = None,
-    after_thread: Callable[[], None] = lambda: None,
 ) -> list[Outcome[ItemT, ResultT]]:
     """Call `function` for each item, at most `limit` at once, and return the outcomes in the order of the items.
 
     A `TpuctlError` belongs to its item; any other exception is raised here at once, and no further item begins. `deadline` is
     a moment of `time.monotonic()`: an item without a result by then has a `FanOutTimeoutError`. Limits of cloud calls in this
-    thread apply in the others. `after_thread` is called at the end of each thread, to close what belongs to it.
+    thread apply in the others.
     """
     all_items = list(items)
     if len(all_items) == 1 and deadline is None:
@@ -72,7 +71,6 @@ def fan_out(
                 with progress:
                     outcomes[index] = outcome
                     progress.notify()
-            after_thread()
         except BaseException as bug:  # noqa: BLE001  # raised by the calling thread
             with progress:
                 bugs.append(bug)
@@ -92,7 +90,7 @@ def fan_out(
     if bugs:
         raise bugs[0]
     if is_complete:
-        for thread in threads:  # until `after_thread` has returned
+        for thread in threads:  # so that their connections can be used again
             thread.join()
     late = FanOutTimeoutError("timed out")
     return [found.get(index) or Outcome(item, error=late) for index, item in enumerate(all_items)]

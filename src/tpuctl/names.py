@@ -15,18 +15,20 @@ from tpuctl.errors import InvalidInputError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+# Patterns are compiled when they are first used: a command uses few of them.
 # The rule of the API for a node id, from its error message [gcloud help, nodes.create].
-_NODE_ID = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
-_ZONE = re.compile(r"[a-z]+(?:-[a-z0-9]+)+")
+_NODE_ID = r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?"
+_ZONE = r"[a-z]+(?:-[a-z0-9]+)+"
 # Domain-scoped projects (`example.com:project`) are old and still valid.
-_PROJECT = re.compile(r"(?:[a-z0-9.-]+:)?[a-z][-a-z0-9]{0,29}|[0-9]+")
-_FULL_NAME = re.compile(
-    r"(?:.*/)?projects/(?P<project>[^/]+)/(?:locations|zones)/(?P<zone>[^/]+)/(?P<kind>nodes|queuedResources)/(?P<node>[^/]+)"
+_PROJECT = r"(?:[a-z0-9.-]+:)?[a-z][-a-z0-9]{0,29}|[0-9]+"
+_FULL_NAME = (
+    r"(?:.*/)?projects/(?P<project>[^/]+)/(?:locations|zones)/(?P<zone>[^/]+)"
+    r"/(?P<kind>nodes|queuedResources)/(?P<node>[^/]+)"
 )
 # Documentation of Cloud Storage: letters, digits, `-`, `_` and `.`, up to 222 with dots, and not an IP address.
-_BUCKET = re.compile(r"(?!\d+\.\d+\.\d+\.\d+$)[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9]")
+_BUCKET = r"(?!\d+\.\d+\.\d+\.\d+$)[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9]"
 # `gs:x`, `gs:/x`, `gs//x`, `GS://x`: misspellings of `gs://x`.
-_NEARLY_GS = re.compile(r"(?i:gs)(?::/{0,2}|//)(?P<rest>[^/].*)")
+_NEARLY_GS = r"(?i:gs)(?::/{0,2}|//)(?P<rest>[^/].*)"
 # Fits 64 bits, with one digit to spare.
 _MOST_DIGITS = 18
 
@@ -75,7 +77,7 @@ class BucketPath:
             meant = suggest_bucket_url(text)
             hint = f"did you mean `{meant}`?" if meant else hint
             raise InvalidInputError(f"`{text}` is not a Cloud Storage URL", hint=hint)
-        if not _BUCKET.fullmatch(bucket):
+        if not re.fullmatch(_BUCKET, bucket):
             why = f": `{bucket}` is not a bucket name" if bucket else ""
             raise InvalidInputError(f"`{text}` has no valid bucket{why}", hint=hint)
         if "//" in f"/{rest}":
@@ -100,7 +102,7 @@ class BucketPath:
 
 def suggest_bucket_url(text: str) -> str | None:
     """Return the `gs://…` that was probably meant by `gs:/x`, `gs:x` or `GS://x`. None for any other text."""
-    match = _NEARLY_GS.fullmatch(text)
+    match = re.fullmatch(_NEARLY_GS, text)
     return f"gs://{match['rest']}" if match and not text.startswith("gs://") else None
 
 
@@ -109,7 +111,7 @@ def parse_node_reference(text: str, *, allow_queued: bool = False) -> NodeRefere
 
     Raises `InvalidInputError` that names the invalid part.
     """
-    if match := _FULL_NAME.fullmatch(text):
+    if match := re.fullmatch(_FULL_NAME, text):
         kind: Literal["nodes", "queuedResources"] = "nodes" if match["kind"] == "nodes" else "queuedResources"
         if kind == "queuedResources" and not allow_queued:
             raise InvalidInputError(f"`{text}` is a queued resource, not a node", hint="name a node")
@@ -138,9 +140,9 @@ def escape_undecodable(text: str) -> str:
 
 def check_node_id(text: str) -> str:
     """Return the node id, or raise `InvalidInputError` with the rule and a valid name."""
-    if not _NODE_ID.fullmatch(text):
+    if not re.fullmatch(_NODE_ID, text):
         proposal = re.sub(r"-+", "-", re.sub(r"[^a-z0-9]+", "-", text.lower())).strip("-")[:63].rstrip("-")
-        proposal = proposal if _NODE_ID.fullmatch(proposal) else f"tpu-{proposal}"[:63].rstrip("-")
+        proposal = proposal if re.fullmatch(_NODE_ID, proposal) else f"tpu-{proposal}"[:63].rstrip("-")
         raise InvalidInputError(
             f"`{text}` is not a node name",
             hint="a name is up to 63 lower-case letters, digits and hyphens, begins with a letter and does not end with a "
@@ -151,7 +153,7 @@ def check_node_id(text: str) -> str:
 
 def check_zone(text: str) -> str:
     """Return the zone, or raise `InvalidInputError` if it is not a zone name."""
-    if not _ZONE.fullmatch(text):
+    if not re.fullmatch(_ZONE, text):
         raise InvalidInputError(f"`{text}` is not a zone", hint="zones look like `us-central2-b`; see `tpuctl types`")
     if re.fullmatch(r"[a-z]+-[a-z]+\d+", text):
         raise InvalidInputError(
@@ -162,7 +164,7 @@ def check_zone(text: str) -> str:
 
 def check_project(text: str) -> str:
     """Return the project id, or raise `InvalidInputError` if it is not a project id."""
-    if not _PROJECT.fullmatch(text):
+    if not re.fullmatch(_PROJECT, text):
         raise InvalidInputError(
             f"`{text}` is not a project id", hint="use the PROJECT_ID column of `gcloud projects list`, not the name"
         )

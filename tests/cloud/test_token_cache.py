@@ -300,3 +300,12 @@ def test_folder_that_cannot_be_written_costs_only_the_cache(account: Account) ->
 
     assert (account.run(), account.run()) == (True, True)
     assert account.cloud.taken() == [TOKEN, LIST] * 2
+
+
+def test_doctor_fetches_a_token_whatever_is_cached(account: Account) -> None:
+    """A login that was revoked is found although the cached token is still accepted."""
+    account.run()
+    account.cloud.taken()
+
+    account.run("doctor", code=9)
+    assert TOKEN in account.cloud.taken()

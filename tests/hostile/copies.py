@@ -1,21 +1,17 @@
-"""What a hostile worker may send: the one place of these tests that knows the frames of copies, syncs and bundles."""
+"""What a hostile worker may send: the one place of these tests that knows the formats of copies, syncs and bundles."""
 
 from __future__ import annotations
 
 import base64
 import json
-import struct
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from tests.conftest import Sandbox
-from tests.hostile import HostileSlice, Steps, frame, hold, repeat, send, until
+from tests.hostile import MARK, HostileSlice, Steps, frame, hold, repeat, send, until
 from tests.lifecycle import put
 
-COPY = b"\0tpuctl copies\0\n"
-SYNC = b"\n\0tpuctl-tree\n"
-KEY = "0123456789ab"
 STOLEN = b"planted"  # 7 bytes
 # Python builds nested lists by recursion.
 DEEP = b"[" * 100_000
@@ -53,74 +49,67 @@ class Crowd(HostileSlice):
 
 
 def told(kind: bytes, value: Any) -> bytes:
-    """Return a frame of a copy; bytes are sent as they are, all else as JSON."""
+    """Return a frame of a bundle; bytes are sent as they are, all else as JSON."""
     return frame(kind, value if isinstance(value, bytes) else json.dumps(value).encode())
 
 
-def copying(*frames: bytes) -> Steps:
-    """Send these frames at once, whatever the client says, and stay."""
-    return [send(COPY, *frames), hold()]
+def line(value: Any) -> bytes:
+    """Return a value of a copy or a sync; bytes are sent as they are, all else as JSON."""
+    return told(b"x", value)
 
 
-def flood(*frames: bytes, block: bytes, size: int = 64 << 20) -> Steps:
-    """Send these frames, and then the same bytes without an end."""
-    return [send(COPY, *frames), repeat(block, size), hold()]
+FILES = MARK + line(None)
 
 
-def listing(
-    *, named: Any = 1, tree: Any = None, count: Any = 1, size: Any = 0, notes: Any = (), failed: Any = ()
+def sending(*parts: bytes) -> Steps:
+    """Send this of a copy or a sync at once, whatever the client says, and stay."""
+    return [send(FILES, *parts), hold()]
+
+
+def flood(*parts: bytes, block: bytes, size: int = 64 << 20) -> Steps:
+    """Send this, and then the same bytes without an end."""
+    return [send(FILES, *parts), repeat(block, size), hold()]
+
+
+def overview(
+    *, named: Any = 1, tree: Any = False, count: Any = 1, size: Any = 0, notes: Any = (), failed: Any = ()
 ) -> bytes:
-    return told(b"S", [named, tree, count, size, notes, failed])
+    return line([named, tree, count, size, notes, failed])
 
 
 def entry(
-    path: Any, number: Any = 0, *, folder: Any = False, size: Any = 7, mode: Any = 0o100644, mtime: Any = 0,
-    key: Any = KEY, sample: Any = "",
-) -> list[Any]:  # fmt: skip
-    return [number, folder, path, 0 if folder is True else size, mode, mtime, key, sample]
+    path: Any, *, folder: bool = False, size: Any = 7, mode: Any = None, mtime: Any = 0, target: Any = None,
+    offset: Any = 0, problem: Any = None,
+) -> bytes:  # fmt: skip
+    """Return what comes before the bytes of a file, or stands for a folder."""
+    mode = (0o040755 if folder else 0o100644) if mode is None else mode
+    return line([path, mode, 0 if folder else size, mtime, target, offset, problem])
 
 
-def entries(*rows: list[Any]) -> bytes:
-    return told(b"L", list(rows))
-
-
-def content(number: Any = 0, data: bytes = STOLEN, problem: Any = None) -> bytes:
-    return told(b"F", number) + frame(b"D", data) + told(b"E", [number, problem])
-
-
-END = told(b"Z", None)
+def content(data: bytes = STOLEN, problem: Any = None) -> bytes:
+    return frame(b"o", data) + line(problem)
 
 
 def gives(*paths: Any, named: int = 1, **fields: Any) -> Steps:
     """Send a whole copy of files; a path that ends in `/` is a folder."""
     rows = [
-        entry(path.rstrip("/") if isinstance(path, str) else path, number, folder=str(path).endswith("/"), **fields)
-        for number, path in enumerate(paths)
+        entry(path[:-1], folder=True, **fields)
+        if isinstance(path, str) and path.endswith("/")
+        else entry(path, **fields) + content()
+        for path in paths
     ]
-    is_tree = named == 1 and rows[0][1]
-    files = [content(row[0]) for row in rows if not row[1]]
-    return copying(listing(named=named, tree=KEY if is_tree else None, count=len(rows)), entries(*rows), *files, END)
+    is_tree = named == 1 and str(paths[0]).endswith("/")
+    return sending(overview(named=named, tree=is_tree, count=len(rows)), *rows)
 
 
-def takes(*frames: bytes, first: Any = ("/home/ada", True, None)) -> Steps:
-    """Answer a listing with these frames."""
-    return [send(COPY), until(b"S\0"), send(told(b"P", list(first)), *frames), hold()]
-
-
-def tree_frame(value: Any, *, length: int | None = None) -> bytes:
-    """Return a frame of a sync."""
-    data = value if isinstance(value, bytes) else json.dumps(value).encode()
-    return struct.pack(">Q", len(data) if length is None else length) + data
+def takes(*parts: bytes) -> Steps:
+    """Answer the entries of an upload with these lines."""
+    return [send(FILES), until(b"]]]"), send(*parts), hold()]
 
 
 def plan(**fields: Any) -> dict[str, Any]:
     """Return what a worker answers that has none of a tree of two files, but for some fields."""
     return {
-        "send": [0, 1], "link": [], "touch": [], "foreign": [], "digests": {}, "folder": "/home/ada/code",
+        "send": [0, 1], "link": [], "touch": [], "foreign": [], "digests": [], "parts": [], "folder": "/home/ada/code",
         "delete": [], "kept": [], "rsync": False, **fields,
     }  # fmt: skip
-
-
-def syncing(*frames: bytes) -> Steps:
-    """Send these frames of a sync at once, and stay."""
-    return [send(SYNC, *frames), hold()]

@@ -8,30 +8,27 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.hostile import MARK, HostileSlice, Steps, frame, hold, leave, send, until
 from tests.hostile.copies import (
-    COPY,
     DEEP,
-    END,
-    KEY,
+    FILES,
     STOLEN,
     Crowd,
     content,
-    copying,
-    entries,
     entry,
     flood,
     gives,
-    listing,
+    line,
+    overview,
     plan,
-    syncing,
+    sending,
     takes,
     told,
-    tree_frame,
 )
 from tests.lifecycle import put
 from tests.support.conftest import opened
@@ -74,11 +71,6 @@ def files(root: Path) -> dict[str, bytes]:
     }
 
 
-def good(*frames: bytes, path: str = "results.txt", **fields: object) -> Steps:
-    """Send what was requested, up to the point where these frames follow."""
-    return copying(listing(), entries(entry(path, **fields)), *frames)
-
-
 NAMES = {
     "another name": gives("authorized_keys"),
     "above the target": gives("../results.txt"),
@@ -95,55 +87,58 @@ NAMES = {
     "a folder without -r": gives("results.txt/"),
     "a second name": gives("results.txt", ".bashrc", named=2),
     "the same name twice": gives("results.txt", "results.txt"),
-    "a key that is a path": gives("results.txt", key="/../../../../../home/x"),
-    "a key that is absolute": gives("results.txt", key="/etc/x"),
-    "no key": gives("results.txt", key=""),
-    "a tree key that is a path": copying(listing(tree="x/../../../home/x"), entries(entry("results.txt", folder=True)), END),
-}  # fmt: skip
+    "a symlink": gives("results.txt", target="/etc/passwd"),
+    "the rest of a file that is not here": gives("results.txt", offset=3),
+}
+
+
+def first(**fields: Any) -> Steps:
+    """Send what was requested, but for one field."""
+    return sending(overview(), entry("results.txt", **fields), content())
+
 
 FRAMES = {
-    "entries before the listing": copying(entries(entry("results.txt")), content()),
-    "two listings": copying(listing(), listing()),
-    "listings without end": flood(block=listing()),
-    "an end at once": copying(END),
-    "an end before the file": good(END),
-    "a file that was not listed": good(content(1)),
-    "a file twice": good(content(), content(), END),
-    "the end of another file": good(told(b"F", 0), told(b"E", [1, None])),
-    "an end without a file": good(told(b"E", [0, None]), END),
-    "file data outside of a file": good(frame(b"D", STOLEN)),
-    "more bytes than were listed": good(content(data=b"x" * 8)),
-    "empty blocks without end": flood(listing(), entries(entry("results.txt")), told(b"F", 0), block=frame(b"D")),
-    "digests without end": flood(listing(), entries(entry("results.txt")), block=told(b"K", [])),
-    "a digest of another file": good(told(b"K", [[1, "0" * 40]])),
-    "entries without end": flood(listing(count=9), block=entries()),
-    "an unknown frame": good(told(b"?", None)),
-    "a frame of the other end": good(told(b"R", [0, None])),
-    "a length of 2**31": good(frame(b"E", length=2**31)),
-    "a block of 2**31": good(told(b"F", 0), frame(b"D", length=2**31)),
+    "no hello": [send(FILES[:-9], line(7)), hold()],
+    "a file before the overview": sending(entry("results.txt"), content()),
+    "two overviews": sending(overview(), overview()),
+    "overviews without end": flood(block=overview()),
+    "no file": sending(overview(), line(None)),
+    "bytes without a file": sending(overview(), content()),
+    "more bytes than announced": sending(overview(), entry("results.txt"), content(b"x" * 8)),
+    "a file without end": flood(overview(), entry("results.txt"), block=frame(b"o", b"x")),
+    "empty blocks without end": flood(overview(), entry("results.txt"), block=frame(b"o")),
+    "a value in place of bytes": sending(overview(), entry("results.txt"), line("planted")),
+    "a frame without end": flood(overview(), frame(b"x", length=2**31), block=b"x"),
+    "a frame of a job": sending(overview(), frame(b"s")),
+    "an unknown frame": sending(overview(), frame(b"?")),
+    "an end that is a number": sending(overview(), entry("results.txt"), content(problem=7)),
+    "an end that is a list": sending(overview(), entry("results.txt"), content(problem=[])),
     "noise without end": [*flood(block=b"x")[1:]],
-    "deep JSON": copying(told(b"S", DEEP)),
-    "no JSON": copying(told(b"S", b"{")),
-    "no UTF-8": copying(told(b"S", b'"\xff"')),
-    "an object for a list": copying(told(b"S", {"named": 1})),
-    "a short list": copying(told(b"S", [1])),
-    "a refusal that is a number": copying(told(b"X", 3)),
-    "a refusal of an unknown kind": copying(told(b"X", ["worse", "it is"])),
-    "a negative count": copying(listing(count=-1)),
-    "a count of 10**400": copying(told(b"S", b"[1,null,1" + b"0" * 400 + b",0,[],[]]")),
-    "a NaN for a size": copying(told(b"S", b"[1,null,1,NaN,[],[]]")),
-    "true for a count": copying(listing(count=True)),
-    "a note that is a list": copying(listing(notes=[[]])),
-    "a negative size": good(size=-1),
-    "a fraction for a size": good(size=1.5),
-    "a size of 2**64": good(size=2**64),
-    "a time of 10**400": good(mtime=10**400),
-    "a negative mode": good(mode=-1),
-    "a negative number": copying(listing(), entries(entry("results.txt", -1))),
-    "true for a number": copying(listing(), entries(entry("results.txt", True))),
-    "a number for a folder": good(folder=1),
-    "a sample of a small file": good(sample="0" * 40),
-}  # fmt: skip
+    "deep JSON": sending(line(DEEP)),
+    "no JSON": sending(line(b"{")),
+    "no UTF-8": sending(line(b'"\xff"')),
+    "an object for a list": sending(line({"named": 1})),
+    "a short list": sending(line([1])),
+    "a refusal that is a number": sending(line({"refused": 3})),
+    "a refusal of an unknown kind": sending(line({"refused": ["worse", "it is"]})),
+    "a refusal without words": sending(line({"refused": []})),
+    "a negative count": sending(overview(count=-1)),
+    "a count of 10**400": sending(line(b"[1,false,1" + b"0" * 400 + b",0,[],[]]")),
+    "a NaN for a size": sending(line(b"[1,false,1,NaN,[],[]]")),
+    "true for a count": sending(overview(count=True)),
+    "a number for a tree": sending(overview(tree=0)),
+    "a tree without -r": sending(overview(tree=True), entry("results.txt", folder=True)),
+    "a note that is a list": sending(overview(notes=[[]])),
+    "a negative size": first(size=-1),
+    "a fraction for a size": first(size=1.5),
+    "a size of 2**64": first(size=2**64),
+    "a time of 10**400": sending(overview(), line(b'["results.txt",33188,7,1' + b"0" * 400 + b",null,0,null]")),
+    "a negative mode": first(mode=-1),
+    "true for a mode": first(mode=True),
+    "a negative offset": first(offset=-1),
+    "an offset past the end": first(offset=8),
+    "a problem that is a number": first(problem=7),
+}
 
 
 @pytest.mark.parametrize("attacks", [NAMES, FRAMES], ids=["names", "frames"])
@@ -155,10 +150,9 @@ def test_scp_of_a_file_accepts_only_the_requested_file(pod: HostileSlice, attack
 
     assert unexpected(said) == dict.fromkeys(attacks, True), said
     assert (code, "Traceback" in err) == (11, False)
-    # What came before the attack, and was asked for, stays.
-    got = {path: data for path, data in files(pod.tpuctl.folder).items() if ".tpuctl-" not in path}
-    kept = {f"got/{worker}/results.txt": STOLEN for worker, name in enumerate(attacks) if name == "a file twice"}
-    assert (files(Path(pod.tpuctl.environ["HOME"])), got) == (before[0], {**before[1], **kept})
+    # Nothing that a worker sent gets a name before all of its copy is correct.
+    got = {path: data for path, data in files(pod.tpuctl.folder).items() if "/.tpuctl-parts-tpu." not in path}
+    assert (files(Path(pod.tpuctl.environ["HOME"])), got) == before
     # Each was asked once: a worker that breaks the protocol is not tried again.
     assert {name: len(pod.connections(worker)) for worker, name in enumerate(attacks)} == dict.fromkeys(attacks, 1)
 
@@ -174,7 +168,7 @@ TREES = {
     "in a folder that is a file": gives("a", "a/b"),
     "in the folder of another": gives("a/", "b/", "a/x", named=2),
     "two trees for one": gives("a/", "b/"),
-    "a file for a tree": copying(listing(tree=KEY), entries(entry("a")), content(), END),
+    "a file for a tree": sending(overview(tree=True), entry("a"), content()),
     "twice a slash": gives("a/", "a//etc"),
     "a dot within": gives("a/", "a/./x"),
     "an empty last part": gives("a/", "a//"),
@@ -208,20 +202,17 @@ def test_scp_of_folders_accepts_only_names_that_match(
     assert {name: (err[: err.index(": ", 7) + 2], code) for name, (_, err, code) in said.items()} == dict.fromkeys(
         attacks, ("error: unexpected answer from worker 0: ", 11)
     )
-    assert files(pod.tpuctl.folder) == before
-    assert not [
-        path for path in pod.tpuctl.folder.rglob("*") if path.name.startswith(".") and ".tpuctl-" not in path.name
-    ]
+    assert {path: text for path, text in files(pod.tpuctl.folder).items() if ".tpuctl-parts-" not in path} == before
 
 
 def test_scp_without_a_requested_name_fails(pod: HostileSlice) -> None:
     attacks = {
-        "none": copying(listing(named=0, count=0), END),
+        "none": sending(overview(named=0, count=0)),
         "the first": gives("results.txt"),
         "the second": gives("b"),
         "the first twice": gives("results.txt", "results.txt", named=2),
         "both": gives("b", "results.txt", named=2),
-        "many notes": copying(listing(named=0, count=0, notes=["x"] * 1000), END),
+        "many notes": sending(overview(named=0, count=0, notes=["x"] * 1000)),
     }
 
     said, err, code = attack(pod, attacks, "scp", "pod:out/results.txt", "pod:*/b", "got")
@@ -267,22 +258,22 @@ def test_scp_reveals_no_local_files_to_a_worker(pod: HostileSlice) -> None:
     """A worker with any claim gets no contents, digests or paths, and its modes do not apply to local files."""
     here = pod.tpuctl.folder
     (here / "results.txt").write_text(SECRET)
-    (here / f".results.txt.tpuctl-{KEY}").write_text(SECRET * 2)
-    guesses = [entry("results.txt", number, size=number + 1) for number in range(len(SECRET))]
+    guesses = [entry("results.txt", size=number + 1) for number in range(len(SECRET))]
+    asked = [send(FILES), until(b"g\0\0\0")]
     pod.play({
-        1: [[send(COPY, listing(named=7, count=7), entries(*guesses), told(b"K", [])), until(b"A\0"), leave(1)]],
-        2: [[send(COPY, listing(), entries(entry("results.txt", key="0" * 12))), until(b"H\0"), leave(1)]],
-        3: [copying(listing(), entries(entry("results.txt", mode=0o106777)), content(), END)],
+        1: [[*asked, send(overview(named=7, count=7), *guesses), hold()]],
+        2: [[*asked, send(overview(), entry("results.txt"), frame(b"o", STOLEN[:3])), leave(255)], [*asked, leave(1)]],
+        3: [[*asked, send(overview(), entry("results.txt", mode=0o106777), content()), hold()]],
     })  # fmt: skip
 
     said = [pod.tpuctl("scp", "-p", "pod:results.*", ".", "--worker", str(worker)) for worker in (1, 2, 3)]
 
     # What comes after the program, which they are sent as well.
-    heard = [pod.received(worker).rpartition(b"hidden=False)\n")[2] for worker in (1, 2, 3)]
-    nothing = told(b"P", None)
-    digests = [told(b"H", []) + told(b"A", []), frame(b"H", b"[[0,7]]"), told(b"H", []) + told(b"Z", None)]
+    heard = [pod.received(worker).rpartition(b"'worker': %d})\n" % worker)[2] for worker in (1, 2, 3)]
     assert [code for _, _, code in said] == [11, 11, 0], said
-    assert heard == [nothing + one for one in digests]
+    (part,) = here.glob(".tpuctl-parts-*-2/*")
+    nothing, its_own = (told(b"g", json.dumps(parts, separators=(",", ":")).encode()) for parts in ({}, {part.name: 3}))
+    assert heard == [nothing, its_own, nothing]
     assert (here / "results.txt").read_bytes() == STOLEN
     assert (here / "results.txt").stat().st_mode & 0o7000 == 0
 
@@ -290,28 +281,27 @@ def test_scp_reveals_no_local_files_to_a_worker(pod: HostileSlice) -> None:
 NUMBERS = {"negative": -1, "unknown": 2, "huge": 10**400, "true": True, "a fraction": 0.0, "text": "0", "none": None}
 LENGTHS = {"negative": -1, "none": 0, "too much": 8, "text": "7"}
 UPLOADS = {
-    "a place that is a number": takes(first=(7, True, None)),
-    "a place that is no place": takes(first=("/x", 1, None)),
-    "two places": takes(told(b"P", ["/home/ada", True, None])),
-    "no place": [send(COPY, told(b"H", [])), *takes()[2:]],
-    **{f"a part of a file: {name}": takes(told(b"H", [[number, 7]])) for name, number in list(NUMBERS.items())[:4]},
-    **{f"a part of a length: {name}": takes(told(b"H", [[0, length]])) for name, length in LENGTHS.items()},
-    "a part twice": takes(told(b"H", [[0, 7], [0, 7]])),
-    "a part with an offset": takes(told(b"H", [[0, 7, 0]])),
-    "a part that was not asked for is kept": takes(told(b"H", [[0, 7]]), told(b"A", [1])),
-    "a report of an unknown file": takes(told(b"R", [9, None])),
-    "a report of a file that was not sent": takes(told(b"R", [0, None])),
-    "a report that is a number": takes(told(b"R", [0, 5])),
-    "an end at once": takes(END),
-    "an end without reports": takes(told(b"H", []), END),
-    "an answer to no question": takes(told(b"A", [])),
-    "answers without end": flood(block=told(b"P", ["/home/ada", True, None])),
-    "bytes of a file": takes(frame(b"D", STOLEN)),
-    "a listing": takes(listing()),
-    "a length of 2**31": takes(frame(b"H", length=2**31)),
-    "deep JSON": takes(told(b"H", DEEP)),
-    "no JSON": takes(told(b"H", b"nope")),
-    "a refusal without words": takes(told(b"X", [])),
+    "a plan that is a number": takes(line(7)),
+    "a plan that is too short": takes(line([[], []])),
+    **{f"a part of a file: {name}": takes(line([[[number, 7]], [], []])) for name, number in NUMBERS.items() if name != "huge"},
+    "a part of a file: huge": takes(line(b"[[[1" + b"0" * 400 + b",7]],[],[]]")),
+    **{f"a part of a length: {name}": takes(line([[[0, length]], [], []])) for name, length in LENGTHS.items()},
+    "a part twice": takes(line([[[0, 7], [0, 7]], [], []])),
+    "a part with an offset": takes(line([[[0, 7, 0]], [], []])),
+    "a part and a digest": takes(line([[[0, 7]], [[0, "0" * 32]], []])),
+    "a digest that is none": takes(line([[], [[0, "?"]], []])),
+    "a part and refused": takes(line([[[0, 7]], [], [0]])),
+    "a report of an unknown file": takes(line([[], [], []]), line([["three", "no"]])),
+    "a report that is a number": takes(line([[], [], []]), line([["one", 5]])),
+    "a report that is no list": takes(line([[], [], []]), line(None)),
+    "an end at once": takes(line(None)),
+    "answers without end": flood(block=line([])),
+    "a frame without end": flood(frame(b"x", length=2**31), block=b"x"),
+    "bytes of a file": takes(frame(b"o", STOLEN)),
+    "an overview": takes(overview()),
+    "deep JSON": takes(line(DEEP)),
+    "no JSON": takes(line(b"nope")),
+    "a refusal without words": takes(line({"refused": []})),
 }  # fmt: skip
 
 
@@ -328,52 +318,53 @@ def test_scp_to_workers_sends_only_listed_files(pod: HostileSlice) -> None:
     assert [name for worker, name in enumerate(UPLOADS) if SECRET.encode() in pod.received(worker)] == []
 
 
-def planned(*frames: bytes, **fields: object) -> Steps:
-    """Answer a sync of two files and a symlink with this plan, and then with these frames."""
-    return syncing(tree_frame(plan(**fields)), *frames)
+def planned(*parts: bytes, **fields: object) -> Steps:
+    """Answer a sync of two files and a symlink with this plan, and then with these lines."""
+    return sending(line(plan(**fields)), *parts)
 
 
 ODD = {
     "unknown": 3,
     "a link": 2,
-    **{name: NUMBERS[name] for name in ("negative", "huge", "true", "a fraction", "none", "text")},
+    **{name: NUMBERS[name] for name in ("negative", "true", "a fraction", "none", "text")},
 }
 SYNCS = {
     **{f"to send: {name}": planned(send=[number]) for name, number in ODD.items()},
-    **{f"a digest of: {name}": planned(send=[], digests={f"{number}": "0" * 32}) for name, number in list(ODD.items())[:-1]},
+    **{f"a digest of: {name}": planned(send=[], digests=[[number, "0" * 32]]) for name, number in ODD.items()},
+    **{f"a part of: {name}": planned(parts=[[number, 1]]) for name, number in ODD.items()},
+    "a part of a file that is not sent": planned(send=[1], parts=[[0, 1]]),
+    "a part that is too long": planned(parts=[[0, 9]]),
     "a link that is a file": planned(link=[0]),
     "to send twice": planned(send=[0, 0]),
     "to send and to touch": planned(touch=[0]),
     "foreign and not planned": planned(send=[0], foreign=[1]),
-    "a digest that is none": planned(send=[], digests={"0": "?"}),
+    "a digest that is none": planned(send=[], digests=[[0, "?"]]),
     "a relative folder": planned(folder="code"),
     "an option for a folder": planned(folder="--rsync-path=x"),
     "a NUL in the folder": planned(folder="/x\0"),
     "half a surrogate in the folder": planned(folder="/\ud800"),
     "to delete unasked": planned(delete=["x"]),
     "a name that is a number": planned(kept=[5]),
-    "a list for a plan": syncing(tree_frame([])),
-    "no plan": syncing(tree_frame({})),
-    "a report that is no number": planned(tree_frame({"put": 2, "bytes": "9", "deleted": [], "replaced": []})),
-    "a report of 10**400 bytes": planned(tree_frame({"put": 2, "bytes": 10**400, "deleted": [], "replaced": []})),
-    "a report of what was not deleted": planned(tree_frame({"put": 2, "bytes": 9, "deleted": ["x"], "replaced": []})),
-    "a report of what was not replaced": planned(tree_frame({"put": 2, "bytes": 9, "deleted": [], "replaced": ["a.py"]})),
-    "no report": planned(tree_frame({})),
-    "an error that is a list": syncing(tree_frame({"error": []})),
-    "a length of 2**62": syncing(tree_frame({}, length=2**62)),
-    "deep JSON": syncing(tree_frame(DEEP)),
-    "no JSON": syncing(tree_frame(b"nope")),
-    "no UTF-8": syncing(tree_frame(b'"\xff"')),
-    "NaN": syncing(tree_frame(b'{"send": NaN}')),
+    "a list for a plan": sending(line([])),
+    "no plan": sending(line({})),
+    "a report that is no number": planned(line({"bytes": "9", "deleted": [], "replaced": []})),
+    "a report of 10**400 bytes": planned(line(b'{"bytes": 1' + b"0" * 400 + b', "deleted": [], "replaced": []}')),
+    "a report of what was not deleted": planned(line({"bytes": 9, "deleted": ["x"], "replaced": []})),
+    "a report of what was not replaced": planned(line({"bytes": 9, "deleted": [], "replaced": ["a.py"]})),
+    "no report": planned(line({})),
+    "a refusal that is a list": sending(line({"refused": []})),
+    "deep JSON": sending(line(DEEP)),
+    "no JSON": sending(line(b"nope")),
+    "no UTF-8": sending(line(b'"\xff"')),
+    "NaN": sending(line(b'{"send": NaN}')),
     "noise without end": flood(block=b"\n")[1:],
 }  # fmt: skip
 
 
-READY = tree_frame({"ready": True})
 RSYNCS = {
-    "missing: unknown": planned(READY, tree_frame({"missing": [2]}), rsync=True),
-    "missing: twice": planned(READY, tree_frame({"missing": [1, 1]}), rsync=True),
-    "ready for a number": planned(tree_frame({"ready": 1}), rsync=True),
+    "missing: unknown": planned(line([2]), rsync=True),
+    "missing: twice": planned(line([1, 1]), rsync=True),
+    "missing: a number": planned(line(1), rsync=True),
 }
 
 

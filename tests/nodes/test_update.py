@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import Console, Sandbox
 from tpuctl.clock import ManualClock
 from tpuctl.cloud.tpu import TpuClient
-from tpuctl.errors import ConflictError, TimedOutError, TpuctlError
+from tpuctl.errors import ConflictError, ServiceUnavailableError, TimedOutError, TpuctlError
 from tpuctl.models.operation import Operation, OperationError
 from tpuctl.names import NodeName
 from tpuctl.nodes.actions import update_node
@@ -118,13 +118,15 @@ def test_update_in_a_wrong_state_is_a_conflict(tpuctl: Console, sandbox: Sandbox
 class Service(TpuClient):
     """A service whose update takes 10 s, and fails or not."""
 
-    def __init__(self, clock: ManualClock, error: OperationError | None = None) -> None:
-        self._clock, self._error = clock, error
+    def __init__(self, clock: ManualClock, error: OperationError | None = None, *, is_silent: bool = False) -> None:
+        self._clock, self._error, self._is_silent = clock, error, is_silent
 
     def update_node(self, name: NodeName, changes: Mapping[str, Any]) -> Operation:  # noqa: ARG002  # the protocol
         return Operation("projects/p/locations/z/operations/1", done=False)
 
     def get_operation(self, name: str) -> Operation:
+        if self._is_silent and self._clock.monotonic() < timedelta(seconds=8):
+            raise ServiceUnavailableError("no answer")
         is_done = self._clock.monotonic() >= timedelta(seconds=10)
         return Operation(name, done=is_done, error=self._error if is_done else None)
 
@@ -136,8 +138,9 @@ NAME = NodeName("p", "z", "trainer")
 REFUSED = OperationError(9, "not now")
 
 
-def test_update_waits_for_its_operation(clock: ManualClock) -> None:
-    update_node(Service(clock), clock, NAME, {"labels": {}}, timeout=None)
+@pytest.mark.parametrize("is_silent", [False, True], ids=["answers", "silent for 8 s"])
+def test_update_waits_for_its_operation(clock: ManualClock, *, is_silent: bool) -> None:
+    update_node(Service(clock, is_silent=is_silent), clock, NAME, {"labels": {}}, timeout=None)
 
     assert clock.monotonic() == timedelta(seconds=10)
 

@@ -13,7 +13,7 @@ another, and a run keeps no state that the next run would miss: the next run con
   before the request (`actuator.announced_change`). A deletion is not sent unless the journal has the spec (`JournalError`).
 - report: events go to `output.progress` and to hooks (`hooks.py`); a change of state is written to the journal first.
 - `actions.py` and `tear_down.py` have what single commands request; `locate.py` finds a node by name; `journal.py` and
-  `journal_entries.py` are the memory between runs; `rendering.py` shows nodes and timelines; `key_authorization.py` makes
+  `journal_entries.py` are the memory between runs; `rendering.py` shows nodes; `key_authorization.py` makes
   workers accept our ssh key.
 
 Deadlines: all calls of the loop end with the deadline of the wait and 5 s for one last snapshot

@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import selectors
 import shlex
 import subprocess
 import tempfile
-import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from tpuctl.durations import format_duration
 from tpuctl.errors import InvalidInputError, TpuctlError
 from tpuctl.files import file_lock, read_own_file
 from tpuctl.ssh.answers import UnexpectedAnswerError
@@ -29,7 +26,6 @@ from tpuctl.ssh.keys import SshProgramMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from types import TracebackType
     from typing import IO
 
     from tpuctl.models.node import Node
@@ -44,6 +40,8 @@ KEEPALIVE_INTERVAL = timedelta(seconds=15)
 NEW_CONNECTION = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
 BATCH_MODE = ("-o", "BatchMode=yes")
 SSH_FAILED = 255
+# For `start_ssh`: one pipe for stdout and stderr.
+WITH_STDOUT = subprocess.STDOUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,9 +246,6 @@ _BLOCK = 64 * 1024
 _POLL, _FAST_POLL = 0.25, 0.01
 # How long the program of a copy or a sync may take to start: Python on a busy worker, after a slow login shell.
 START_TIMEOUT = timedelta(minutes=2)
-# How many bytes of the start and of the end of stderr are kept, and how many blocks a pipe can hold.
-_KEPT_STDERR = 64 * 1024
-_MAX_BLOCKS = 16
 
 
 class BoundedBuffer:
@@ -343,88 +338,6 @@ def terminate_process(process: subprocess.Popen[bytes]) -> None:
         return
     process.kill()
     process.wait()
-
-
-class StartDeadline:
-    """Kills an ssh if the program on the worker does not answer in time. A hanging worker accepts logins and stays silent.
-
-    `has_passed` is True after it killed ssh. Call `cancel` when the answer starts or is no longer needed.
-    """
-
-    def __init__(self, process: subprocess.Popen[bytes], limit: timedelta) -> None:
-        self.has_passed = False
-        self._process, self._limit = process, limit
-        self._timer = threading.Timer(limit.total_seconds(), self._kill)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def cancel(self) -> None:
-        """Cancel the deadline."""
-        self._timer.cancel()
-
-    def __str__(self) -> str:
-        return f"it accepted the login, but did not answer within {format_duration(self._limit)}"
-
-    def _kill(self) -> None:
-        self.has_passed = True
-        self._process.kill()
-
-
-class StderrPipe:
-    """A pipe that keeps the first and the last 64 KiB. Use it as a context manager, or call `close`.
-
-    `writer` is for `Popen`. A ControlMaster that ssh leaves behind keeps the pipe open, so do not wait for its end.
-    """
-
-    def __init__(self) -> None:
-        self._reader, self.writer = os.pipe()
-        os.set_blocking(self._reader, False)
-        self._kept = BoundedBuffer(head=_KEPT_STDERR, tail=_KEPT_STDERR)
-        self._lock = threading.Lock()
-        self._is_closed = False
-        threading.Thread(target=self._drain, name="stderr", daemon=True).start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def text(self) -> str:
-        """Return the output so far; all of it after the program has ended."""
-        with self._lock:
-            # A pipe holds no more than this.
-            for _ in range(_MAX_BLOCKS):
-                if self._is_closed or not self._take():
-                    break
-            return bytes(self._kept).decode(errors="replace")
-
-    def close(self) -> None:
-        """Stop reading. Without this call the reading thread stays."""
-        with self._lock:
-            if not self._is_closed:
-                self._is_closed = True
-                os.close(self.writer)
-
-    def _drain(self) -> None:
-        poll = select.poll()
-        poll.register(self._reader, select.POLLIN)
-        while True:
-            poll.poll(1000)
-            with self._lock:
-                if self._is_closed:
-                    os.close(self._reader)
-                    return
-                self._take()
-
-    def _take(self) -> bool:
-        with suppress(BlockingIOError):
-            if data := os.read(self._reader, _BLOCK):
-                self._kept.add(data)
-                return True
-        return False
 
 
 # The host alias contains the node's id, so a recreated node has a new alias and its new host key is no conflict. If a machine

@@ -27,6 +27,6 @@ and is never started a second time. Each follower holds a shared lock on `attach
 supervisor terminates a job that is not detached.
 
 **A worker is not trusted.** What it sends is parsed against a schema, in the order of the protocol (`worker_session`,
-`copy_protocol`, `ssh/answers.py`); what does not fit ends that worker, which is not asked a second time. An `exit` counts only
+`copying`, `ssh/answers.py`); what does not fit ends that worker, which is not asked a second time. An `exit` counts only
 after `started` on the same connection. `tests/hostile` plays such workers, `tests/chaos` breaks connections at random.
 """

@@ -1,53 +1,103 @@
 """Copy files between this machine and workers. Local files are checked before any worker is contacted.
 
-All workers are served in parallel; a broken connection is replaced, and what has arrived is not sent again. Each local file is
-read once for all workers. The frames of a worker are checked by `copy_protocol`.
+All workers are served in parallel; a broken connection is replaced, and what has arrived is not sent again. A worker is not
+trusted: `FetchedFiles` accepts only files that were requested.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shlex
-import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import timedelta
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol
+from threading import Semaphore
+from typing import TYPE_CHECKING, Any
 
 from tpuctl.errors import InvalidInputError, NotFoundError, RemoteCommandError, TpuctlError
-from tpuctl.ssh.agent.copy_files import (
-    STEP,
-    CopyRefusedError,
-    CopyTarget,
-    FileReceiver,
-    FileSender,
-    PeerLostError,
-    digest_of_beginning,
-    list_files,
-    path_text,
-    receive_files,
+from tpuctl.fan_out import fan_out
+from tpuctl.ssh.agent.copy_files import PARTS, FileReceiver, list_files
+from tpuctl.ssh.agent.file_stream import FileEntry, RefusedError, path_text, reason, to_bytes, to_text
+from tpuctl.ssh.answers import (
+    UnexpectedAnswerError,
+    parse_array,
+    parse_boolean,
+    parse_integer,
+    parse_path,
+    parse_string,
+    preview,
 )
-from tpuctl.ssh.answers import UnexpectedAnswerError
+from tpuctl.ssh.channel import LONGEST_ANSWER, AgentError
 from tpuctl.ssh.keys import SshProgramMissingError
-from tpuctl.ssh.transfer_channels import CopyLinkLostError, CopyLinks
-from tpuctl.workers.copy_protocol import FetchRequest, ReceiverFrames, SenderFrames
+from tpuctl.ssh.transfer import (
+    LocalDigests,
+    SharedOptions,
+    WorkerStream,
+    open_transfer,
+    parse_digest,
+    parse_numbers,
+    parse_pairs,
+    parse_row,
+    with_retries,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from datetime import timedelta
 
     from tpuctl.clock import Clock
     from tpuctl.ssh.agent.copy_files import FileListing
     from tpuctl.ssh.connection import Target
-    from tpuctl.ssh.transfer_channels import CopyChannel
 
 
-def list_local_files(sources: Sequence[str], folder: Path, options: CopyOptions) -> FileListing:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyOptions:
+    """How to copy."""
+
+    recurse: bool = False  # folders too
+    preserve: bool = False  # times and modes
+    fanout: int = 64  # the maximum number of parallel ssh handshakes
+
+
+@dataclass(slots=True)
+class CopyProgress:
+    """The progress of one worker's copy, in bytes. One thread writes, any thread may read."""
+
+    size: int | None = None  # to copy; None until known
+    kept: int = 0  # what the other end had before the current connection
+    moved: int = 0  # over the current connection
+    total_moved: int = 0
+    has_ended: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyResult:
+    """The result of the copy of one worker."""
+
+    target: Target
+    files: int  # that are complete
+    size: int  # of these, in bytes
+    moved: int  # bytes sent over ssh
+    duration: timedelta
+    problems: tuple[str, ...]  # files that could not be copied, with reasons
+    notes: tuple[str, ...]  # what was skipped on purpose
+    error: TpuctlError | None  # why the copy stopped, or the summary of the problems
+
+
+@dataclass(slots=True)
+class _Copied:
+    """What one worker has got or sent so far."""
+
+    files: int = 0
+    size: int = 0
+    problems: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+
+def list_local_files(sources: Sequence[str], folder: Path, *, recurse: bool) -> FileListing:
     """List the local files to send. Relative paths start in `folder`.
 
     Raises `InvalidInputError` for a missing or unreadable file, before anything is sent.
@@ -56,21 +106,18 @@ def list_local_files(sources: Sequence[str], folder: Path, options: CopyOptions)
     below = b"" if folder == Path.cwd() else os.fsencode(folder)
     paths = [os.path.join(below, os.fsencode(source)) for source in sources]  # noqa: PTH118  # pathlib knows no bytes
     try:
-        listing = list_files(paths, recurse=options.recurse)
-    except CopyRefusedError as error:
+        listing = list_files(paths, recurse=recurse)
+    except RefusedError as error:
         kind, message = error.args
-        hint = "add `-r` to copy folders" if kind == "folder" else None
+        hint = _HINTS["folder"] if kind == "folder" else None
         raise InvalidInputError(f"nothing was copied: {message}", hint=hint) from error
     if listing.failed:
-        more = f", and {len(listing.failed) - 1} more" if len(listing.failed) > 1 else ""
-        raise InvalidInputError(f"nothing was copied: {listing.failed[0]}{more}")
+        raise InvalidInputError(f"nothing was copied: {_first_of(listing.failed)}")
     names: dict[str, bytes] = {}
     for path, entry in listing.files:
         if names.setdefault(entry.path, path) != path:
-            hint = "copy them to different folders"
-            raise InvalidInputError(
-                f"`{path_text(path)}` and `{path_text(names[entry.path])}` have the same name", hint=hint
-            )
+            message = f"`{path_text(path)}` and `{path_text(names[entry.path])}` have the same name"
+            raise InvalidInputError(message, hint="copy them to different folders")
     return listing
 
 
@@ -80,14 +127,34 @@ def upload(
     destination: str,
     *,
     options: CopyOptions,
-    tallies: Sequence[CopyProgress],
     clock: Clock,
+    on_progress: Callable[[Sequence[CopyProgress]], None] = lambda _: None,
 ) -> list[CopyResult]:
     """Copy to `destination` on every worker, and return the results."""
-    prefixes = PrefixDigests()
-    text = os.fsencode(destination).decode("utf-8", "surrogateescape")
-    one = partial(Upload, listing, text, options, prefixes)
-    return copy_all_workers(targets, [one] * len(targets), tallies, fanout=options.fanout, clock=clock)
+    entries = [entry for _, entry in listing.files]
+    size, digests = sum(entry.size for entry in entries), LocalDigests()
+
+    def send(stream: WorkerStream, progress: CopyProgress, copied: _Copied) -> None:
+        stream.send([listing.named, listing.is_tree, entries])
+        parts, known, refused = _parse_plan(stream.receive(), entries)
+        same = [number for number, one in known.items() if digests.get(listing.files[number][0]) == one]
+        progress.size, progress.moved = size, 0
+        progress.kept = sum(parts.values()) + sum(entries[number].size for number in same)
+        stream.send(same)
+        skipped = {*same, *refused}
+        for number, (path, entry) in enumerate(listing.files):
+            if not entry.is_folder and number not in skipped:
+                stream.send_file(path, entry, parts.get(number, 0))
+        stream.send(None)
+        problems = _parse_problems(stream.receive(), {entry.path for entry in entries})
+        whole = [entry for entry in entries if entry.path not in problems and not entry.is_folder]
+        copied.files, copied.size = len(whole), sum(entry.size for entry in whole)
+        copied.problems = tuple(problems.values())
+
+    request = {"target": _as_text(destination), "preserve": options.preserve}
+    longest = LONGEST_ANSWER + 2 * _MAX_ENTRY * len(entries)
+    jobs = [_Job(target, request, send, longest) for target in targets]
+    return _copy_all(jobs, fanout=options.fanout, clock=clock, on_progress=on_progress)
 
 
 def download(
@@ -97,8 +164,8 @@ def download(
     destination: str,
     *,
     options: CopyOptions,
-    tallies: Sequence[CopyProgress],
     clock: Clock,
+    on_progress: Callable[[Sequence[CopyProgress]], None] = lambda _: None,
 ) -> list[CopyResult]:
     """Copy from every worker to `destination`; with several workers into a folder for each, named by its label.
 
@@ -108,66 +175,88 @@ def download(
         if pattern.rstrip("/").rpartition("/")[2] == "..":
             hint = f"name the folder, or use `{pattern.rstrip('/')}/.` for its contents"
             raise InvalidInputError(f"`{pattern}` does not determine a local name", hint=hint)
-    umask = os.umask(0o077)
-    os.umask(umask)
-    texts = tuple(os.fsencode(pattern).decode("utf-8", "surrogateescape") or "." for pattern in patterns)
-    below = [target.label if len(targets) > 1 else "" for target in targets]
     # `DST/` means a folder; pathlib would remove the slash.
-    folders = [os.path.join(folder, destination, one) if one else os.path.join(folder, destination) for one in below]  # noqa: PTH118  # as above
-    if len(targets) > 1:
-        try:
-            for path in map(Path, folders):
-                if path.is_symlink():
-                    hint = "use another folder: each worker gets its own folder in it"
-                    raise InvalidInputError(f"`{path}` is a symlink", hint=hint)
-                path.mkdir(parents=path.parent.parent.is_dir(), exist_ok=True)
-        except OSError as error:
-            raise InvalidInputError(f"cannot create `{error.filename}`: {(error.strerror or '').lower()}") from error
-    transfers = []
-    for target, place in zip(targets, folders, strict=True):
+    below = os.path.join(folder, destination)  # noqa: PTH118  # as above
+    jobs = []
+    for target in targets:
+        place = _folder_for(target, Path(below)) if len(targets) > 1 else below
         # Hidden files (`.git`, `.envrc`) could affect other files in a folder, so they are copied only to an empty or new one.
         is_empty = True
-        with suppress(OSError), os.scandir(place) as found:
-            is_empty = next(found, None) is None
-        wanted = FetchRequest(texts, target.connection.login, recurse=options.recurse, hidden=is_empty)
-        transfers.append(partial(Download, wanted, os.fsencode(place), options, umask))
-    return copy_all_workers(targets, transfers, tallies, fanout=options.fanout, clock=clock)
+        with suppress(OSError):
+            is_empty = all(os.fsencode(name).startswith(PARTS) for name in os.listdir(place))  # noqa: PTH208  # text
+        texts = tuple(_as_text(pattern) or "." for pattern in patterns)
+        request = FetchRequest(texts, target.connection.login, recurse=options.recurse, hidden=is_empty)
+        new_receiver = partial(
+            FileReceiver, os.fsencode(place), preserve=options.preserve, is_confined=True,
+            suffix=f"-{target.connection.host_alias}".encode(),
+        )  # fmt: skip
+        jobs.append(_Job(target, request.for_worker, partial(_fetch, request, new_receiver)))
+    return _copy_all(jobs, fanout=options.fanout, clock=clock, on_progress=on_progress)
+
+
+def _folder_for(target: Target, parent: Path) -> Path:
+    path = parent / target.label
+    if path.is_symlink():
+        raise InvalidInputError(
+            f"`{path}` is a symlink", hint="use another folder: each worker gets its own folder in it"
+        )
+    try:
+        path.mkdir(parents=parent.parent.is_dir(), exist_ok=True)
+    except OSError as error:
+        raise InvalidInputError(f"cannot create `{error.filename}`: {reason(error)}") from error
+    return path
+
+
+def _fetch(
+    request: FetchRequest,
+    new_receiver: Callable[[], FileReceiver],
+    stream: WorkerStream,
+    progress: CopyProgress,
+    copied: _Copied,
+) -> None:
+    """Store what a worker sends. What it gets to know of this machine: which parts of its own files are here."""
+    receiver = new_receiver()
+    parts: dict[str, int] = {}
+    with suppress(FileNotFoundError):
+        parts = {to_text(one.name): one.stat().st_size for one in os.scandir(receiver.parts)}
+    stream.send(parts)
+    files = FetchedFiles(request, stream.receive())
+    progress.size, progress.kept, progress.moved = files.size, 0, 0
+    copied.notes, copied.problems = files.notes, files.failed
+    receiver.settle(files.named, is_tree=files.is_tree)
+    for _ in range(files.count):
+        entry, offset, problem = files.parse_entry(stream.receive())
+        if offset not in {0, parts.get(entry.part.decode(), 0)}:
+            raise UnexpectedAnswerError(f"entry.offset: {offset} of a part that is not here")
+        progress.kept += offset
+        if entry.is_folder:
+            receiver.add(entry)
+        else:
+            receiver.receive(stream, entry, offset, problem)
+    try:
+        receiver.finish()
+    except OSError as error:
+        raise RefusedError("target", f"`{os.fsdecode(error.filename)}`: {reason(error)}") from error
+    # The failures that the worker reports may explain what is missing.
+    missing = files.failed or [f"`{pattern}` was not received" for pattern in files.missing]
+    copied.files, copied.size = receiver.files, receiver.size
+    copied.problems = (*missing, *receiver.problems.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """The copy of one worker: the request to it, what to do over each connection, and the longest answer in bytes."""
+
+    target: Target
+    request: Mapping[str, Any]
+    transfer: Callable[[WorkerStream, CopyProgress, _Copied], None]
+    longest: int = LONGEST_ANSWER
 
 
 # Parallel copies; the next starts when one of them ends.
 _MAX_AT_ONCE = 64
-
-
-def copy_all_workers(
-    targets: Sequence[Target],
-    transfers: Sequence[Callable[[CopyProgress], Transfer]],
-    tallies: Sequence[CopyProgress],
-    *,
-    fanout: int,
-    clock: Clock,
-) -> list[CopyResult]:
-    """Copy to or from each worker, and return the results in their order. A failure does not affect the other copies.
-
-    At most `fanout` handshakes and 64 copies run in parallel. An exception terminates all links. Raises
-    `SshProgramMissingError`.
-    """
-    links = CopyLinks(fanout)
-    pool = ThreadPoolExecutor(min(_MAX_AT_ONCE, len(targets)), thread_name_prefix="copy")
-    try:
-        pending = [
-            pool.submit(copy_one_worker, target, transfer, tally, links=links, clock=clock)
-            for target, transfer, tally in zip(targets, transfers, tallies, strict=True)
-        ]
-        return [one.result() for one in pending]
-    except BaseException:
-        links.terminate_all()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-_EXIT_SECONDS = 5
 _HINTS = {
+    "missing": "paths on a worker are relative to the login's home; the worker expands `~` and wildcards",
     "folder": "add `-r` to copy folders",
     "target": "use an existing folder, or one new name in an existing folder",
     "new folder": "add `/` at the end to create it",
@@ -175,332 +264,225 @@ _HINTS = {
     "read-only": "use a writable folder",
     "disk": "the disk reports errors: use a folder on another disk",
 }
+_ERRORS = {"missing": NotFoundError} | dict.fromkeys(("folder", "target", "new folder"), InvalidInputError)
 
 
-class Transfer(Protocol):
-    """A copy of one worker that can resume over a new link."""
+def _copy_all(
+    jobs: Sequence[_Job], *, fanout: int, clock: Clock, on_progress: Callable[[Sequence[CopyProgress]], None]
+) -> list[CopyResult]:
+    """Copy to or from each worker, and return the results in their order. A failure does not affect the other copies.
 
-    @property
-    def call(self) -> str:
-        """The Python line that starts the other end."""
-
-    def resume(self, channel: CopyChannel) -> None:
-        """Copy what is missing. Raises `PeerLostError`, `UnexpectedAnswerError`, and `CopyRefusedError` if it is impossible."""
-
-    def result(self) -> tuple[int, int, list[str], list[str]]:
-        """Return the number of complete files, their bytes, the problems, and the notes about skipped files."""
-
-
-def copy_one_worker(
-    target: Target, transfer: Callable[[CopyProgress], Transfer], tally: CopyProgress, *, links: CopyLinks, clock: Clock
-) -> CopyResult:
-    """Copy until everything is copied or a retry is useless.
-
-    After a link that made progress, open another one. Without progress, try four more times.
+    Raises `SshProgramMissingError`.
     """
-    started, one = clock.monotonic(), transfer(tally)
+    shares = [CopyProgress() for _ in jobs]
+
+    logins = Semaphore(fanout)
+
+    def copy(number: int) -> CopyResult:
+        return _copy_one(jobs[number], shares[number], logins, clock=clock, on_progress=partial(on_progress, shares))
+
+    return [one.get() for one in fan_out(copy, range(len(jobs)), limit=_MAX_AT_ONCE)]
+
+
+def _copy_one(
+    job: _Job, progress: CopyProgress, logins: Semaphore, *, clock: Clock, on_progress: Callable[[], None]
+) -> CopyResult:
+    """Copy until everything is copied or a retry is useless."""
+    started, copied = clock.monotonic(), _Copied()
     error: TpuctlError | None = None
-    links_made, failures, kept, ssh_stderr = 0, 0, 0, ""
-    while True:
-        links_made += 1
-        try:
-            with links.open(target.connection, one.call) as channel:
-                one.resume(channel)
-            break
-        except CopyRefusedError as refused:
-            kind, message = refused.args
-            if kind == "missing":
-                hint = "paths on a worker are relative to the login's home; the worker expands `~` and wildcards"
-                error = NotFoundError(message, hint=hint)
-            elif kind in {"folder", "target", "new folder"}:
-                error = InvalidInputError(message, hint=_HINTS[kind])
-            else:
-                error = RemoteCommandError(message, hint=_HINTS.get(kind))
-            break
-        except CopyLinkLostError as dropped:
-            # Only confirmed bytes count: bytes that were sent may be lost each time.
-            failures = 1 if tally.kept > kept else failures + 1
-            kept = max(kept, tally.kept)
-            pause = copy_retry_pause(failures, links_made)
-            if dropped.is_final or pause is None:
-                ssh_stderr = dropped.ssh_stderr
-                error = RemoteCommandError(dropped.detail, hint="repeat the command to resume the copy")
-                break
-            clock.sleep(pause)
-        except SshProgramMissingError:
-            raise  # all workers need it
-        except UnexpectedAnswerError as unexpected:
-            error = unexpected.of(target.label)
-            break
-        except TpuctlError as unable:
-            error = unable
-            break
-    tally.has_ended = True
-    files, size, problems, notes = one.result()
-    if problems and error is None:
-        more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
-        error = RemoteCommandError(f"{problems[0]}{more}")
-    duration = clock.monotonic() - started
+
+    def count(size: int) -> None:
+        progress.moved += size
+        progress.total_moved += size
+        on_progress()
+
+    def attempt(shared: SharedOptions) -> None:
+        with open_transfer(
+            job.target, "copy_files", job.request, shared=shared, longest=job.longest, logins=logins, on_bytes=count
+        ) as stream:
+            job.transfer(stream, progress, copied)
+
+    on_progress()
+    try:
+        with_retries(attempt, lambda: progress.kept, clock=clock)
+    except RefusedError as refused:
+        kind, message = refused.args
+        error = _ERRORS.get(kind, RemoteCommandError)(message, hint=_HINTS.get(kind))
+    except AgentError as broken:
+        broken.hint = "repeat the command to resume the copy"
+        error = broken
+    except SshProgramMissingError:
+        raise  # all workers need it
+    except TpuctlError as other:
+        error = other
+    if copied.problems and error is None:
+        error = RemoteCommandError(_first_of(copied.problems))
+    progress.has_ended = True
+    on_progress()
     return CopyResult(
-        target=target, files=files, size=size, moved=tally.total_moved, duration=duration,
-        problems=tuple(problems), notes=tuple(notes), error=error, ssh_stderr=ssh_stderr,
+        target=job.target, files=copied.files, size=copied.size, moved=progress.total_moved,
+        duration=clock.monotonic() - started, problems=tuple(copied.problems), notes=tuple(copied.notes), error=error,
     )  # fmt: skip
 
 
-@dataclass
-class Upload:
-    """Sends a listing to a worker."""
-
-    listing: FileListing
-    destination: str
-    options: CopyOptions
-    prefixes: PrefixDigests
-    tally: CopyProgress
-    _place: CopyTarget | None = None
-    _done: dict[int, str | None] = field(default_factory=dict)
-    _refused: set[int] = field(default_factory=set)
-
-    @property
-    def call(self) -> str:
-        """The Python line that starts the other end."""
-        place = tuple(self._place) if self._place else None
-        return f"receive({self.destination!a}, {place!a}, preserve={self.options.preserve})"
-
-    def resume(self, channel: CopyChannel) -> None:
-        """Send what is missing. Raises `PeerLostError`, and `CopyRefusedError` if the worker cannot store it."""
-        entries = [entry for _, entry in self.listing.files]
-        self.tally.size = sum(entry.size for entry in entries)
-        self.tally.restart(sum(entries[number].size for number in self._done))
-        # Folders are sent again with each link, because the worker sets their modes at the end.
-        done = {number for number in self._done if not entries[number].is_folder}
-        sender = FileSender(channel, self.listing, digest_of=self.prefixes.digest_of, on_bytes=self.tally.add)
-        channel.frames = ReceiverFrames(self.listing, sender)
-        answers: SimpleQueue[tuple[bytes, Any]] = SimpleQueue()
-        listener = threading.Thread(target=self._listen, args=(channel, answers), name="copy", daemon=True)
-        listener.start()
-        try:
-            sender.send(lambda kind: self._wait_for(answers, kind), done, self._refused)
-            self._wait_for(answers, b"Z")
-        except PeerLostError:
-            # The worker may have sent the reason before it hung up. Do not wait for one that stays and reads nothing.
-            listener.join(_EXIT_SECONDS)
-            if listener.is_alive():
-                channel.terminate()
-            self._wait_for(answers, b"")
-        except BaseException:
-            channel.terminate()
-            raise
-        finally:
-            listener.join()
-
-    def _listen(self, channel: CopyChannel, answers: SimpleQueue[tuple[bytes, Any]]) -> None:
-        kind = b""
-        try:
-            while kind != b"Z":
-                kind, value = channel.receive()
-                if kind == b"R":
-                    number, problem = value
-                    self._done[number] = problem
-                    if problem is not None:
-                        self._refused.add(number)
-                else:
-                    answers.put((kind, value))
-        except UnexpectedAnswerError as error:
-            answers.put((b"", error))
-            channel.terminate()  # the sender may be blocked by a worker that reads nothing
-        except (PeerLostError, CopyRefusedError) as error:
-            answers.put((b"", error))
-
-    def _wait_for(self, answers: SimpleQueue[tuple[bytes, Any]], wanted: bytes) -> Any:  # JSON
-        while True:
-            kind, value = answers.get()
-            if kind == b"P":
-                self._place = value
-            if kind == b"":
-                answers.put((kind, value))  # the next call raises it too
-                raise value
-            if kind == wanted:
-                return value
-            if wanted:
-                raise PeerLostError
-
-    def result(self) -> tuple[int, int, list[str], list[str]]:
-        """Return the result from the reports of the worker."""
-        entries = [entry for _, entry in self.listing.files]
-        whole = [entries[number] for number, problem in self._done.items() if problem is None]
-        files = [entry for entry in whole if not entry.is_folder]
-        return len(files), sum(entry.size for entry in files), [text for text in self._done.values() if text], []
+def _first_of(problems: Sequence[str]) -> str:
+    return problems[0] + (f", and {len(problems) - 1} more" if len(problems) > 1 else "")
 
 
-@dataclass
-class Download:
-    """Stores what a worker sends, below `destination` on this machine."""
+def _as_text(path: str) -> str:
+    """Return a path of the command line as workers get it, independent of the locale."""
+    return to_text(os.fsencode(path))
 
-    asked: FetchRequest
-    destination: bytes
-    options: CopyOptions
-    umask: int
-    tally: CopyProgress
-    _keeper: FileReceiver | None = None
-    _failed_and_notes: tuple[list[str], list[str]] = ([], [])
-    _missing: tuple[str, ...] = ()
+
+# The longest answer about an entry, in bytes.
+_MAX_ENTRY = 128
+_MAX_TEXT = 16 << 10
+_MAX_FILES = 5_000_000
+# Bytes for the folder names of one source, which are kept because their files come later.
+_MAX_FOLDER_BYTES = 64 << 20
+_WILDCARD = re.compile(r"[*?[]")
+_MAX_MODE = 0o177777
+_MAX_TIME = 2**63 - 1
+
+
+def _parse_plan(value: Any, entries: Sequence[FileEntry]) -> tuple[dict[int, int], dict[int, str], list[int]]:  # JSON
+    """Return the lengths of the parts that a worker has, digests of files of the same size, and files that it refuses."""
+    parts, digests, refused = parse_row(value, "plan", 3)
+    files = {number for number, entry in enumerate(entries) if not entry.is_folder}
+    lengths = parse_pairs(parts, "plan.parts", files)
+    for number, length in lengths.items():
+        parse_integer(length, "plan.parts", low=1, high=entries[number].size)
+    known = parse_pairs(digests, "plan.digests", files - lengths.keys())
+    for one in known.values():
+        parse_digest(one, "plan.digests")
+    return lengths, known, parse_numbers(refused, "plan.refused", files - lengths.keys() - known.keys())
+
+
+def _parse_problems(value: Any, names: set[str]) -> dict[str, str]:  # JSON
+    """Return why files were not stored, by name."""
+    found: dict[str, str] = {}
+    for row in parse_array(value, "problems", most=len(names)):
+        name, problem = parse_row(row, "problem", 2)
+        if parse_path(name, "problem") not in names:
+            raise UnexpectedAnswerError(f"problem: {preview(name)} was not sent")
+        found[name] = parse_string(problem, "problem", longest=_MAX_TEXT)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """What to fetch from a worker."""
+
+    patterns: tuple[str, ...]
+    login: str  # the name for the copy of a home folder
+    recurse: bool
+    hidden: bool  # whether a source `.` includes hidden files
 
     @property
-    def call(self) -> str:
-        """The Python line that starts the other end."""
-        asked = self.asked
-        return f"fetch({asked.patterns!a}, recurse={asked.recurse}, names={asked.homes!a}, hidden={asked.hidden})"
+    def for_worker(self) -> dict[str, Any]:
+        """The request to the program on the worker."""
+        homes = {pattern: _last(pattern)[1:] or self.login for pattern in self.patterns if _is_home(pattern)}
+        return {"patterns": self.patterns, "recurse": self.recurse, "names": homes, "hidden": self.hidden}
 
-    def resume(self, channel: CopyChannel) -> None:
-        """Fetch what is missing. Raises `PeerLostError`, and `CopyRefusedError` if one side cannot continue."""
-        place = self._keeper.place if self._keeper else None
-        self.tally.restart()
-        channel.frames = frames = SenderFrames(self.asked)
-        self._keeper = FileReceiver(
-            self.destination,
-            umask=self.umask,
-            preserve=self.options.preserve,
-            place=place,
-            is_confined=True,
-            on_bytes=self.tally.add,
+    def matches(self, name: str, pattern: str) -> bool:
+        """Tell whether a file or folder of that name may come from a pattern."""
+        last = _last(pattern)
+        if name == last or (_is_home(pattern) and name == (last[1:] or self.login)):
+            return True
+        # As in `glob`, a wildcard at the start does not match hidden names.
+        may_match = not name.startswith(".") or last.startswith(".")
+        is_pattern = _has_wildcard(last) and name not in {".", ".."}
+        return is_pattern and may_match and fnmatchcase(to_bytes(name), to_bytes(last))
+
+
+def _last(pattern: str) -> str:
+    return pattern.rstrip("/").rpartition("/")[2] or "."
+
+
+def _is_home(pattern: str) -> bool:
+    return pattern.startswith("~") and "/" not in pattern.rstrip("/")
+
+
+def _has_wildcard(pattern: str) -> bool:
+    return bool(_WILDCARD.search(pattern))
+
+
+class FetchedFiles:
+    """Parses what a worker says about the files that it sends, and accepts only those that were requested.
+
+    `missing`: the patterns for which no file has come so far.
+    """
+
+    def __init__(self, request: FetchRequest, overview: Any) -> None:  # JSON
+        named, is_tree, count, size, notes, failed = parse_row(overview, "overview", 6)
+        self._request = request
+        # A name may match several patterns: those without wildcards are tried first.
+        self.missing = sorted(request.patterns, key=_has_wildcard)
+        # The worker expands wildcards.
+        most = _MAX_FILES if _has_wildcard(self.missing[-1]) else len(request.patterns)
+        self.named = parse_integer(named, "overview.named", high=most)
+        self.is_tree = parse_boolean(is_tree, "overview.tree")
+        self.count = parse_integer(count, "overview.count", high=_MAX_FILES)
+        self.size = parse_integer(size, "overview.size")
+        self.notes, self.failed = (
+            [parse_string(text, "note", longest=_MAX_TEXT) for text in parse_array(texts, "notes", most=_MAX_FILES)]
+            for texts in (notes, failed)
         )
+        if self.is_tree and (self.named != 1 or not request.recurse or not self.count):
+            raise UnexpectedAnswerError("overview.tree: a folder, which was not requested")
+        self._top_level = 0
+        self._folders: set[str] = set()
+        self._folder_room = _MAX_FOLDER_BYTES
 
-        def start(beginning: list[Any]) -> None:
-            _, _, _, size, notes, failed = beginning
-            self.tally.size = size
-            self._failed_and_notes = (failed, notes)
+    def parse_entry(self, value: Any) -> tuple[FileEntry, int, str | None]:  # JSON
+        """Return an entry, how many of its bytes do not follow, and why it does not follow at all."""
+        path, mode, size, mtime, target, offset, problem = parse_row(value, "entry", 7)
+        entry = FileEntry(
+            parse_path(path, "entry.path"),
+            parse_integer(mode, "entry.mode", high=_MAX_MODE),
+            parse_integer(size, "entry.size"),
+            parse_integer(mtime, "entry.mtime", low=-_MAX_TIME, high=_MAX_TIME),
+        )
+        parse_integer(offset, "entry.offset", high=entry.size)
+        if problem is not None:
+            parse_string(problem, "entry.problem", longest=_MAX_TEXT)
+        if target is not None or (entry.is_folder and entry.size):
+            raise UnexpectedAnswerError(f"{preview(path)} is neither a file nor a folder")
+        self._check_name(entry)
+        return entry, offset, problem
 
-        try:
-            receive_files(channel, self._keeper, on_overview=start)
-            self._missing = frames.missing
-        finally:
-            self._keeper.close()
+    def _check_name(self, entry: FileEntry) -> None:
+        shown = preview(entry.path)
+        parent, slash, name = entry.path.rpartition("/")
+        if name in {"", ".."} or (name == "." and (slash or not entry.is_folder)):
+            raise UnexpectedAnswerError(f"entry.path: {shown} is not a valid path for a copy")
+        if entry.is_folder and not self._request.recurse:
+            raise UnexpectedAnswerError(f"a folder {shown}, but only files were requested")
+        if not slash:
+            if not any(self._request.matches(name, pattern) for pattern in self._request.patterns):
+                raise UnexpectedAnswerError(f"{shown} was not requested")
+            is_expected = self._match_pattern(name) and self._top_level < self.named
+            if not is_expected or (self.named == 1 and entry.is_folder is not self.is_tree):
+                raise UnexpectedAnswerError(f"{shown} does not match the listing")
+            self._top_level += 1
+            self._folders, self._folder_room = set(), _MAX_FOLDER_BYTES
+        elif parent not in self._folders:
+            raise UnexpectedAnswerError(f"{shown} is in a folder that was not listed")
+        elif parent == "." and name.startswith(".") and not self._request.hidden:
+            raise UnexpectedAnswerError(f"{shown} is hidden, and was not requested")
+        if entry.is_folder:
+            self._folder_room -= len(entry.path)
+            if self._folder_room < 0:
+                raise UnexpectedAnswerError("more folders than one copy may have")
+            self._folders.add(entry.path)
 
-    def result(self) -> tuple[int, int, list[str], list[str]]:
-        """Return the result of what was stored."""
-        kept = self._keeper
-        problems = [text for _, text in kept.reports if text] if kept else []
-        failed, notes = self._failed_and_notes
-        # The failures that the worker reports may explain what is missing.
-        failed = failed or [f"`{pattern}` was not received" for pattern in self._missing]
-        return (kept.files if kept else 0), (kept.size if kept else 0), [*failed, *problems], notes
-
-
-_PAUSES = (1, 2, 4, 8)
-# A worker that takes a little more each time and hangs up would never finish.
-_MAX_LINKS = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyOptions:
-    """How to copy."""
-
-    # Copy folders too.
-    recurse: bool = False
-    # Keep times and modes.
-    preserve: bool = False
-    # The maximum number of parallel ssh handshakes.
-    fanout: int = 64
-
-
-@dataclass(slots=True)
-class CopyProgress:
-    """The progress of one worker's copy, in bytes. One thread writes, any thread may read."""
-
-    # The bytes to copy; None until known.
-    size: int | None = None
-    # In files that were complete before the current link.
-    complete: int = 0
-    # Found at the other end, so not sent over the current link.
-    present: int = 0
-    # Sent over the current link, and over all links.
-    moved: int = 0
-    total_moved: int = 0
-    has_ended: bool = False
-
-    def restart(self, complete: int = 0) -> None:
-        """Start with a new link, with `complete` bytes in complete files."""
-        self.complete, self.present, self.moved = complete, 0, 0
-
-    def add(self, present: int, moved: int) -> None:
-        """Count bytes that the other end already has, and bytes that were sent."""
-        self.present += present
-        self.moved += moved
-        self.total_moved += moved
-
-    @property
-    def kept(self) -> int:
-        """The bytes that the other end had before the current link."""
-        return self.complete + self.present
-
-    @property
-    def arrived(self) -> int:
-        """The bytes at the other end, or on their way."""
-        return self.complete + self.present + self.moved
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyResult:
-    """The result of the copy of one worker."""
-
-    target: Target
-    # The number of complete files, and their bytes.
-    files: int
-    size: int
-    # Bytes sent over ssh.
-    moved: int
-    duration: timedelta
-    # Files that could not be copied, with reasons.
-    problems: tuple[str, ...] = ()
-    # What was skipped on purpose.
-    notes: tuple[str, ...] = ()
-    # Why the copy stopped, or the summary of the problems; None if all files are complete.
-    error: TpuctlError | None = None
-    # The stderr of an ssh that could not log in.
-    ssh_stderr: str = ""
-
-
-def copy_retry_pause(failures: int, links: int) -> timedelta | None:
-    """Return the pause after `failures` links in a row without progress, of `links` in all. None to give up."""
-    return timedelta(seconds=_PAUSES[failures - 1]) if 0 < failures <= len(_PAUSES) and links < _MAX_LINKS else None
-
-
-class PrefixDigests:
-    """Digests of the first bytes of all files of a run. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: dict[bytes, _Prefix] = {}
-
-    def digest_of(self, path: bytes, length: int) -> str:
-        """Return the digest of the first `length` bytes, as `digest` does. Raises `OSError`."""
-        with self._lock:
-            prefix = self._known.setdefault(path, _Prefix(path))
-        return prefix.digest(length)
-
-
-class _Prefix:
-    """One file, read as far as needed so far. The digest at every step is kept."""
-
-    def __init__(self, path: bytes) -> None:
-        self._path, self._lock = path, threading.Lock()
-        self._hash, self._read = hashlib.blake2b(digest_size=20), 0
-        self._known: dict[int, str] = {}
-
-    def digest(self, length: int) -> str:
-        with self._lock:
-            if length > self._read:
-                with Path(os.fsdecode(self._path)).open("rb", buffering=0) as file:
-                    file.seek(self._read)
-                    while self._read < length:
-                        block = file.read(min(STEP - self._read % STEP, length - self._read))
-                        if not block:
-                            break
-                        self._hash.update(block)
-                        self._read += len(block)
-                        self._known[self._read] = self._hash.hexdigest()
-            known = self._known.get(length)
-        return digest_of_beginning(self._path, length) if known is None else known
+    def _match_pattern(self, name: str) -> bool:
+        """Tell whether a name matches a pattern without a file so far, or a pattern with wildcards."""
+        for at, pattern in enumerate(self.missing):
+            if self._request.matches(name, pattern):
+                del self.missing[at]
+                return True
+        return any(_has_wildcard(one) and self._request.matches(name, one) for one in self._request.patterns)
 
 
 # scp treats `a/b:c` as local; here the first part must look like a zone. A drive letter is not a node.

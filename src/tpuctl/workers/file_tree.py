@@ -1,9 +1,6 @@
 # ruff: noqa: PTH114, PTH115, PTH118, PTH120  # names of files are bytes here, which pathlib does not know
 
-"""List the files of a folder, and read them: in a git tree those that git tracks or would track, else all.
-
-Never follows symlinks. Small files are read once for all workers; no partial file is sent.
-"""
+"""List the files of a folder: in a git tree those that git tracks or would track, else all. Never follows symlinks."""
 
 from __future__ import annotations
 
@@ -12,15 +9,13 @@ import stat
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from tpuctl.errors import InvalidInputError, TpuctlError
-from tpuctl.ssh.agent.sync_tree import END, HEAD, SIZE, digest
+from tpuctl.ssh.agent.file_stream import FileEntry, to_bytes, to_text
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
-    from io import FileIO
+    from collections.abc import Iterable, Iterator
 
 # A repository may hold a folder that looks like a bare one, with a configuration of its own: git would run what
 # `core.fsmonitor` names there. The same for a tree that came as an archive [git documentation, safe.bareRepository].
@@ -37,27 +32,21 @@ _GIT_VARIABLES = (
 )
 
 
-class TreeEntry(NamedTuple):
-    """A file or a symlink of a tree."""
-
-    # Relative to the folder of the tree. Surrogates stand for bytes that are not UTF-8.
-    path: str
-    # The nine permission bits.
-    mode: int
-    # In bytes.
-    size: int
-    mtime_ns: int
-    # The target of a symlink; None for a file.
-    target: str | None
-
-
 @dataclass(frozen=True, slots=True)
 class FileTree:
     """The files of a folder to send, and notes about skipped files."""
 
     folder: Path
-    entries: tuple[TreeEntry, ...]
+    entries: tuple[FileEntry, ...]
     notes: tuple[str, ...] = ()
+
+    def path(self, number: int) -> bytes:
+        """Return the path of an entry on this machine."""
+        return os.path.join(os.fsencode(self.folder), to_bytes(self.entries[number].path))
+
+    def size(self, numbers: Iterable[int]) -> int:
+        """Return the size of these entries."""
+        return sum(self.entries[number].size for number in numbers)
 
 
 def read_tree(folder: Path, *, home: Path | None = None) -> FileTree:
@@ -108,7 +97,7 @@ class _TreeReader:
         self._real: dict[bytes, bool] = {b"": True}
         self.notes: list[str] = []
 
-    def from_git(self, below: bytes) -> Iterator[TreeEntry]:
+    def from_git(self, below: bytes) -> Iterator[FileEntry]:
         """Yield the files that git lists in a folder, and in the git trees inside it."""
         for name in dict.fromkeys(_git(os.path.join(self._root, below).rstrip(b"/") or b"/").split(b"\0")):
             if not name:
@@ -126,9 +115,9 @@ class _TreeReader:
             elif os.path.lexists(os.path.join(self._root, path, b".git")):
                 yield from self.from_git(path)
             else:
-                self.notes.append(f"submodule `{_text(path)}` is not checked out: skipped")
+                self.notes.append(f"submodule `{to_text(path)}` is not checked out: skipped")
 
-    def from_disk(self, below: bytes) -> Iterator[TreeEntry]:
+    def from_disk(self, below: bytes) -> Iterator[FileEntry]:
         """Yield all files of a folder; for git trees inside it, the files that git lists."""
         with os.scandir(os.path.join(self._root, below)) as found:
             items = sorted(found, key=lambda item: item.name)
@@ -141,12 +130,12 @@ class _TreeReader:
             else:
                 yield from self.from_disk(path)
 
-    def _entry(self, path: bytes, status: os.stat_result) -> Iterator[TreeEntry]:
-        name, mode = _text(path), status.st_mode & 0o777
+    def _entry(self, path: bytes, status: os.stat_result) -> Iterator[FileEntry]:
+        name = to_text(path)
         if stat.S_ISREG(status.st_mode):
-            yield TreeEntry(name, mode, status.st_size, status.st_mtime_ns, None)
+            yield FileEntry(name, status.st_mode, status.st_size, status.st_mtime_ns)
         elif stat.S_ISLNK(status.st_mode):
-            yield TreeEntry(name, mode, 0, 0, _text(os.readlink(os.path.join(self._root, path))))
+            yield FileEntry(name, status.st_mode, 0, 0, to_text(os.readlink(os.path.join(self._root, path))))
         else:
             self.notes.append(f"`{name}` is neither a file nor a symlink: skipped")
 
@@ -164,122 +153,10 @@ def _git(folder: bytes) -> bytes:
         done = subprocess.run(["git", *_LIST], cwd=folder, env=environ, capture_output=True, check=False)
     except FileNotFoundError as error:
         raise TpuctlError(
-            f"`{_text(folder)}` is in a git tree, and `git` is not on PATH",
+            f"`{to_text(folder)}` is in a git tree, and `git` is not on PATH",
             hint="install git: it lists the files to send",
         ) from error
     if done.returncode:
         message = done.stderr.decode(errors="replace").strip()
-        raise TpuctlError(f"git cannot list `{_text(folder)}`: {message}")
+        raise TpuctlError(f"git cannot list `{to_text(folder)}`: {message}")
     return done.stdout
-
-
-def _text(path: bytes) -> str:
-    return path.decode("utf-8", "surrogateescape")
-
-
-_BLOCK = 256 * 1024
-# Files of at most one block are cached for the other workers, up to this many bytes.
-_CACHE_SIZE = 32 * 1024 * 1024
-_MAX_TRIES = 3
-_WHOLE, _CHANGED = SIZE.pack(0) + b"\1", SIZE.pack(0) + b"\0"
-
-
-class TreeContents:
-    """Reads the files of a tree. Thread-safe.
-
-    `unreadable` are the files that could not be sent, with the reasons. Files that were deleted meanwhile are not among them.
-    """
-
-    def __init__(self, tree: FileTree) -> None:
-        self._tree = tree
-        self._root = os.fsencode(tree.folder)
-        self._small: dict[int, bytes] = {}
-        self._room = _CACHE_SIZE
-        self._digests: dict[int, str | None] = {}
-        self._lock = Lock()
-        self.unreadable: dict[str, str] = {}
-
-    def stream(self, numbers: Iterable[int]) -> Iterator[bytes]:
-        """Yield the files, and the end mark, in the format of the program on the worker."""
-        waiting: list[bytes] = []
-        size = 0
-        for number in numbers:
-            for piece in self._file(number):
-                waiting.append(piece)
-                size += len(piece)
-                if size >= _BLOCK:
-                    yield b"".join(waiting)
-                    waiting, size = [], 0
-        waiting.append(HEAD.pack(END, 0, 0))
-        yield b"".join(waiting)
-
-    def digest(self, number: int) -> str | None:
-        """Return a digest of the contents. None if the file cannot be read."""
-        with self._lock:
-            if number not in self._digests:
-                try:
-                    self._digests[number] = digest(self._path(number))
-                except OSError:
-                    self._digests[number] = None
-            return self._digests[number]
-
-    def _path(self, number: int) -> bytes:
-        return os.path.join(self._root, self._tree.entries[number].path.encode("utf-8", "surrogateescape"))
-
-    def _file(self, number: int) -> Iterator[bytes]:
-        if number in self._small:
-            yield self._small[number]
-            return
-        name = self._tree.entries[number].path
-        try:
-            for _ in range(_MAX_TRIES):
-                if (yield from self._read(number)):
-                    return
-            self.unreadable[name] = "it kept changing while it was read"
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            self.unreadable[name] = (error.strerror or str(error)).lower()
-
-    def _read(self, number: int) -> Generator[bytes, None, bool]:
-        """Yield one file. Return False if it changed while it was read; the worker discards it then."""
-        # Something else may have replaced the file: follow no symlink, and do not block on a pipe.
-        descriptor = os.open(self._path(number), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123  # a descriptor, not a path
-            before = os.fstat(descriptor)
-            if not stat.S_ISREG(before.st_mode):
-                return False
-            head = HEAD.pack(number, before.st_mode & 0o777, before.st_mtime_ns)
-            if before.st_size > _BLOCK:
-                yield head
-                return (yield from _read_blocks(file, before))
-            data = file.read(_BLOCK)
-            if not _is_unchanged(file, before) or len(data) != before.st_size:
-                return False
-            piece = head + (SIZE.pack(len(data)) + data if data else b"") + _WHOLE
-        with self._lock:
-            if number not in self._small and self._room >= len(piece):
-                self._room -= len(piece)
-                self._small[number] = piece
-        yield piece
-        return True
-
-
-def _read_blocks(file: FileIO, before: os.stat_result) -> Generator[bytes, None, bool]:
-    total = 0
-    try:
-        while total <= before.st_size and (block := file.read(_BLOCK)):
-            total += len(block)
-            yield SIZE.pack(len(block))
-            yield block
-        is_whole = total == before.st_size and _is_unchanged(file, before)
-    except OSError:
-        yield _CHANGED  # the worker waits for the end of the file
-        raise
-    yield _WHOLE if is_whole else _CHANGED
-    return is_whole
-
-
-def _is_unchanged(file: FileIO, before: os.stat_result) -> bool:
-    after = os.fstat(file.fileno())
-    return (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)

@@ -9,6 +9,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuctl.app.signals import TerminatedError, sighup_terminates, signals_ignored
@@ -30,20 +31,20 @@ from tpuctl.nodes.conditions import Condition, Policy
 from tpuctl.nodes.locate import SearchPlace
 from tpuctl.nodes.tear_down import find_deletion_target, tear_down
 from tpuctl.nodes.tracker import ReconcileRequest
-from tpuctl.output.status_line import StatusLine, TransferProgress
+from tpuctl.output.terminal import StatusLine
+from tpuctl.output.transfer_progress import TransferProgress
 from tpuctl.ssh.answers import UnexpectedAnswerError
-from tpuctl.workers.commands.sync_rendering import SyncOptions, sync_summary
-from tpuctl.workers.copying import CopyOptions as Copy
-from tpuctl.workers.copying import CopyProgress, download
+from tpuctl.workers.commands.sync_rendering import sync_summary
+from tpuctl.workers.copying import CopyOptions, download
 from tpuctl.workers.execution import run_command, show_result
+from tpuctl.workers.file_tree import default_worker_folder, read_tree
 from tpuctl.workers.runner import job_name
-from tpuctl.workers.syncing import sync_workers
+from tpuctl.workers.syncing import SyncRequest, sync_workers
 from tpuctl.workers.targets import await_key, find_targets
 from tpuctl.workers.worker_jobs import JobScope, list_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from tpuctl.app.app import App
     from tpuctl.app.spec_options import SpecOptions
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.ssh.connection import Target
     from tpuctl.workers.copying import CopyResult
+    from tpuctl.workers.file_tree import FileTree
     from tpuctl.workers.runner import RunRequest
 
 _FILES = (".yaml", ".yml")
@@ -315,7 +317,7 @@ _LIBTPU_LOGS = ("/tmp/tpu_logs",)  # noqa: S108  # on the worker
 
 def check_sync_source(app: App, source: Path) -> None:
     """Raise what is wrong with a folder to sync, before a node is created for it."""
-    _sync_request(app, source).read()
+    _read_tree(app, source)
 
 
 def make_log_folder(log_folder: Path) -> None:
@@ -346,12 +348,12 @@ def default_log_folder(app: App, node: str) -> Path:
 
 def sync_source(app: App, targets: Sequence[Target], folder: Path) -> str:
     """Sync a folder to the workers, and return its path there. Raises `RemoteCommandError` if it failed on one."""
-    options = _sync_request(app, folder)
-    tree, clock = options.read(), SystemClock()
+    tree, clock = _read_tree(app, folder), SystemClock()
+    request = SyncRequest(folder=default_worker_folder(folder), delete=True)
     with StatusLine(app.terminal, clock) as line:
         progress = TransferProgress(line, clock)
         synced = sync_workers(
-            targets, tree, options.order, clock=clock, on_progress=progress, ssh_options=shared_connection_options(app)
+            targets, tree, request, clock=clock, on_progress=progress, ssh_options=shared_connection_options(app)
         )
     if synced.failed:
         names = ", ".join(target.label for target, _ in synced.failed)
@@ -359,7 +361,7 @@ def sync_source(app: App, targets: Sequence[Target], folder: Path) -> str:
         raise RemoteCommandError(f"syncing `{tree.folder}` failed on worker {names}", hint=reasons)
     if text := sync_summary(synced, dry_run=False):
         app.terminal.note(text)
-    return options.order.folder
+    return request.folder
 
 
 def collect_files(app: App, targets: Sequence[Target], paths: Sequence[str], folder: Path) -> None:
@@ -371,8 +373,7 @@ def collect_files(app: App, targets: Sequence[Target], paths: Sequence[str], fol
                 (path,),
                 app.invocation.folder,
                 str(folder),
-                options=Copy(recurse=True, preserve=True),
-                tallies=[CopyProgress() for _ in targets],
+                options=CopyOptions(recurse=True, preserve=True),
                 clock=SystemClock(),
             )
         except TpuctlError as error:
@@ -400,8 +401,9 @@ def _why_incomplete(copied: Sequence[CopyResult]) -> str | None:
     return "no worker has it" if any(one.error for one in copied) else "it has no files"
 
 
-def _sync_request(app: App, folder: Path) -> SyncOptions:
-    return SyncOptions.of(app, folder, {"folder": None, "delete": True, "dry_run": False, "via": "auto"})
+def _read_tree(app: App, folder: Path) -> FileTree:
+    home = app.invocation.environ.get("HOME")
+    return read_tree(folder, home=Path(home) if home else None)
 
 
 def _log_folder_error(folder: Path, why: str) -> InvalidInputError:

@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 import shutil
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -18,48 +18,104 @@ from functools import partial
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.errors import InvalidInputError, TpuctlError
-from tpuctl.ssh.agent import bootstrap
-from tpuctl.ssh.answers import (
-    UnexpectedAnswerError,
-    parse_array,
-    parse_boolean,
-    parse_integer,
-    parse_object,
-    parse_path,
-    parse_string,
-    preview,
-    require_field,
+from tpuctl.errors import InvalidInputError, RemoteCommandError, TpuctlError
+from tpuctl.ssh.agent.file_stream import RefusedError, to_bytes
+from tpuctl.ssh.agent.sync_tree import RSYNC
+from tpuctl.ssh.answers import JsonFields, UnexpectedAnswerError, parse_boolean, parse_integer, parse_path, preview
+from tpuctl.ssh.channel import on_each_worker
+from tpuctl.ssh.connection import NEW_CONNECTION, WITH_STDOUT, BoundedBuffer, Connection, ssh_argv, start_ssh
+from tpuctl.ssh.transfer import (
+    LocalDigests,
+    SharedOptions,
+    open_transfer,
+    parse_digest,
+    parse_numbers,
+    parse_pairs,
+    with_retries,
 )
-from tpuctl.ssh.connection import NEW_CONNECTION, StderrPipe, ssh_argv
-from tpuctl.ssh.transfer_channels import NotSyncedError, SyncProcesses, SyncSession, encode_frame
-from tpuctl.workers.file_tree import TreeContents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tpuctl.clock import Clock
-    from tpuctl.ssh.connection import Connection, Target
+    from tpuctl.ssh.connection import Target
+    from tpuctl.ssh.transfer import WorkerStream
     from tpuctl.workers.file_tree import FileTree
 
-if TYPE_CHECKING:
-    SshOptions = Callable[[Connection], tuple[str, ...]]
-
-# Workers synced in parallel: each has an ssh and reads the same files.
-_MAX_AT_ONCE = 32
-_PAUSES = (timedelta(seconds=1), timedelta(seconds=2), timedelta(seconds=4))
+# Returns additional ssh options for a connection.
+SshOptions = Callable[[Connection], tuple[str, ...]]
 # How often the tree is listed.
 _INTERVAL = timedelta(seconds=1)
 # How long the tree may keep changing before it is sent anyway.
 _MAX_CHANGING = timedelta(seconds=10)
 # How often an unreachable worker is retried.
 _RETRY_INTERVAL = timedelta(seconds=10)
+_PAUSES = (timedelta(seconds=1), timedelta(seconds=2), timedelta(seconds=4))
+
+
+class SyncTransport(StrEnum):
+    """How file contents are sent. `auto` uses rsync if both sides have it and there is enough to send."""
+
+    AUTO = "auto"
+    RSYNC = "rsync"
+    SSH = "ssh"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncRequest:
+    """What a sync does."""
+
+    folder: str  # on the worker: absolute, or relative to the home (`~/x` too)
+    delete: bool = False  # files that an earlier sync put there and the tree no longer has
+    dry_run: bool = False
+    via: SyncTransport = SyncTransport.AUTO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncChanges:
+    """What a sync changed on one worker, or would change in a dry run. Names are those of the tree."""
+
+    folder: str  # the absolute path on the worker
+    sent: tuple[str, ...]
+    size: int  # of the files that were sent, in bytes
+    adjusted: int  # the number of files of which only time or mode were set
+    deleted: tuple[str, ...]
+    kept: tuple[str, ...]  # not deleted, because they were changed on the worker
+    # Replaced, though no sync had put them there or they were changed: copies stay below `~/.tpuctl/sync` on the worker.
+    replaced: tuple[str, ...]
+    via: SyncTransport | None  # None if no contents were sent
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether the worker was already up to date."""
+        return not (self.sent or self.adjusted or self.deleted)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncResult:
+    """The result on each worker, in their order: its changes, or the error."""
+
+    tree: FileTree
+    results: Sequence[tuple[Target, SyncChanges | TpuctlError]]
+    unreadable: Mapping[str, str]  # files that could not be read, with the reasons
+    duration: timedelta
+
+    @property
+    def succeeded(self) -> list[tuple[Target, SyncChanges]]:
+        """The workers that were synced."""
+        return [(target, result) for target, result in self.results if isinstance(result, SyncChanges)]
+
+    @property
+    def failed(self) -> list[tuple[Target, TpuctlError]]:
+        """The workers that could not be synced."""
+        return [(target, result) for target, result in self.results if isinstance(result, TpuctlError)]
 
 
 def sync_workers(
     targets: Sequence[Target],
     tree: FileTree,
-    order: SyncRequest,
+    request: SyncRequest,
     *,
     clock: Clock,
     on_progress: Callable[[str, int, int], None] = lambda *_: None,
@@ -69,41 +125,31 @@ def sync_workers(
     """Sync a tree to workers, at most 32 at a time. A failure does not affect the other workers.
 
     `on_progress` is called from several threads with a worker's label, its bytes sent so far and the total. A broken connection
-    is retried three times, or once without `patient`. `ssh_options` returns additional ssh options for a connection.
+    is retried three times, or once without `patient`.
 
     Raises `InvalidInputError` if rsync is required and missing on this machine, `SshProgramMissingError` without ssh.
     """
-    if order.via is SyncTransport.RSYNC and not has_rsync():
+    if request.via is SyncTransport.RSYNC and not has_rsync():
         raise InvalidInputError("`rsync` is not on PATH", hint="install it, or use `--via auto`")
-    started = clock.monotonic()
-    contents, sessions = TreeContents(tree), SyncProcesses()
-    payload = SyncPayload.of(tree, order, contents)
-    pauses = _PAUSES if patient else _PAUSES[:1]
+    started, run = clock.monotonic(), SyncRun()
 
-    def sync_one(target: Target) -> WorkerSyncResult:
-        attempt = partial(
-            sync_one_worker, target.connection, payload, sessions, report=partial(on_progress, target.label)
-        )
+    def sync_one(target: Target) -> SyncChanges:
+        sync = WorkerSync(target, tree, request, run, partial(on_progress, target.label))
+        shared, pauses = ssh_options(target.connection), _PAUSES if patient else _PAUSES[:1]
         try:
-            return WorkerSyncResult(
-                target, _sync_with_retries(attempt, ssh_options(target.connection), clock=clock, pauses=pauses)
-            )
-        except UnexpectedAnswerError as error:
-            return WorkerSyncResult(target, NotSyncedError(error.of(target.label).message))
+            return with_retries(sync.attempt, lambda: 0, shared=shared, clock=clock, pauses=pauses)
+        except RefusedError as error:
+            raise RemoteCommandError(error.args[1]) from error
 
-    with ThreadPoolExecutor(min(_MAX_AT_ONCE, len(targets)) or 1) as pool:
-        try:
-            results = tuple(pool.map(sync_one, targets))
-        except BaseException:
-            sessions.terminate_all()
-            raise
-    return SyncResult(tree, results, contents.unreadable, clock.monotonic() - started)
+    outcomes = on_each_worker(sync_one, targets)
+    results = [(one.item, one.error or one.get()) for one in outcomes]
+    return SyncResult(tree, results, run.unreadable, clock.monotonic() - started)
 
 
 def watch_and_sync(
     find: Callable[[], Sequence[Target]],
     read: Callable[[], FileTree],
-    order: SyncRequest,
+    request: SyncRequest,
     *,
     clock: Clock,
     ssh_options: SshOptions = lambda _: (),
@@ -114,7 +160,7 @@ def watch_and_sync(
     recreated; its error is yielded. Raises what `read` and the first `find` raise.
     """
     targets, tree = find(), read()
-    done = sync_workers(targets, tree, order, clock=clock, ssh_options=ssh_options)
+    done = sync_workers(targets, tree, request, clock=clock, ssh_options=ssh_options)
     while True:
         yield done
         failed = {target.label for target, _ in done.failed}
@@ -128,22 +174,7 @@ def watch_and_sync(
         has_changed = latest.entries != tree.entries
         tree = latest
         due = [target for target in targets if has_changed or target.label in failed]
-        done = sync_workers(due, tree, order, clock=clock, patient=False, ssh_options=ssh_options)
-
-
-def _sync_with_retries(
-    attempt: Callable[..., SyncChanges], options: tuple[str, ...], *, clock: Clock, pauses: Sequence[timedelta]
-) -> SyncChanges | NotSyncedError:
-    for pause in (*pauses, None):
-        try:
-            return attempt(options=options)
-        except NotSyncedError as error:
-            if not error.may_retry or pause is None:
-                return error
-            clock.sleep(pause)
-            # The shared connection may be the reason.
-            options = NEW_CONNECTION
-    raise AssertionError("the last attempt returns")
+        done = sync_workers(due, tree, request, clock=clock, patient=False, ssh_options=ssh_options)
 
 
 def _wait_for_change(
@@ -163,222 +194,196 @@ def _wait_for_change(
         latest = tree
 
 
+@dataclass(slots=True)
+class SyncRun:
+    """What all workers of a sync share."""
+
+    digests: LocalDigests = field(default_factory=LocalDigests)
+    # Files that could not be sent, with the reasons. Files that were deleted meanwhile are not among them.
+    unreadable: dict[str, str] = field(default_factory=dict)
+    # Lets a retry stop the program that an earlier attempt left on the worker.
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
+
+
 # rsync needs its own connection, and a second handshake costs more than sending a megabyte.
 _MIN_RSYNC_SIZE = 1024 * 1024
-# The parts of an answer: names of files that are not in the tree, and a number and a digest for each entry of the tree.
+# The parts of an answer, in bytes: names of files that are not in the tree, and numbers and a digest for each entry.
 _MAX_NAMES, _MAX_ENTRY = 8 << 20, 128
-_NUMBER, _DIGEST = re.compile("0|[1-9][0-9]{0,9}"), re.compile("[0-9a-f]{32}")
-
-
-@dataclass(frozen=True, slots=True)
-class SyncPayload:
-    """What is the same for all workers. `first_message` is sent to the program on each worker."""
-
-    tree: FileTree
-    request: SyncRequest
-    contents: TreeContents
-    first_message: bytes
-
-    @classmethod
-    def of(cls, tree: FileTree, request: SyncRequest, contents: TreeContents) -> SyncPayload:
-        """Build it. Its token lets a retry stop the program that an earlier attempt left on the worker."""
-        first_message = encode_frame({
-            "folder": request.folder, "delete": request.delete, "dry_run": request.dry_run, "token": secrets.token_hex(8),
-            "entries": tree.entries,
-        })  # fmt: skip
-        return cls(tree, request, contents, first_message)
+# How often a file is sent that changes meanwhile.
+_MAX_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class SyncPlan:
     """What differs on a worker. Numbers are those of the tree's entries."""
 
-    # Files to send, and symlinks to create.
-    send: frozenset[int]
-    link: frozenset[int]
-    # Files of which only time or mode differ.
-    touch: frozenset[int]
-    # Those of the above that no sync put there.
-    foreign: frozenset[int]
-    # Digests of files with another time, whose contents may differ.
-    digests: Mapping[int, str]
-    # The absolute path on the worker.
-    folder: str
+    send: frozenset[int]  # files
+    link: frozenset[int]  # symlinks to create
+    touch: frozenset[int]  # files of which only the mode differs
+    foreign: frozenset[int]  # those to replace that no sync put there
+    digests: Mapping[int, str]  # of files with another time, whose contents may differ
+    parts: Mapping[int, int]  # how many bytes of files the worker has from an earlier connection
+    folder: str  # the absolute path on the worker
     # Names that the tree does not have: to delete, and not deleted because they were changed.
     delete: tuple[str, ...]
     kept: tuple[str, ...]
     has_rsync: bool
 
     @classmethod
-    def parse(cls, value: dict[str, Any], payload: SyncPayload) -> SyncPlan:
+    def parse(cls, value: Any, tree: FileTree, *, delete: bool) -> SyncPlan:  # JSON
         """Parse the answer of a worker to the list of entries. Raises `UnexpectedAnswerError`."""
-        entries = payload.tree.entries
-        files = frozenset(number for number, entry in enumerate(entries) if entry.target is None)
-        links = frozenset(range(len(entries))) - files
-        send, link = _numbers(value, "send", files), _numbers(value, "link", links)
-        touch = _numbers(value, "touch", files - send)
-        digests: dict[int, str] = {}
-        for number, known in parse_object(require_field(value, "digests", "plan"), "plan.digests").items():
-            if not _NUMBER.fullmatch(number) or int(number) not in files - send - touch:
-                raise UnexpectedAnswerError(f"plan.digests: {preview(number)} is not a number of an allowed entry")
-            if not _DIGEST.fullmatch(parse_string(known, "plan.digests", longest=64)):
-                raise UnexpectedAnswerError(f"plan.digests: {preview(known)} is not a digest")
-            digests[int(number)] = known
-        foreign = _numbers(value, "foreign", send | link | frozenset(digests))
-        folder = parse_path(require_field(value, "folder", "plan"), "plan.folder")
+        fields = JsonFields(value, "plan")
+        files = frozenset(number for number, entry in enumerate(tree.entries) if entry.target is None)
+        links = frozenset(range(len(tree.entries))) - files
+        send = frozenset(fields.get("send", parse_numbers, allowed=files))
+        link = frozenset(fields.get("link", parse_numbers, allowed=links))
+        touch = frozenset(fields.get("touch", parse_numbers, allowed=files - send))
+        digests = fields.get("digests", parse_pairs, allowed=files - send - touch)
+        for known in digests.values():
+            parse_digest(known, "plan.digests")
+        parts = fields.get("parts", parse_pairs, allowed=send)
+        for number, length in parts.items():
+            parse_integer(length, "plan.parts", high=tree.entries[number].size)
+        foreign = frozenset(fields.get("foreign", parse_numbers, allowed=send | link | digests.keys()))
+        folder = fields.get("folder", parse_path)
         if not folder.startswith("/"):
             raise UnexpectedAnswerError(f"plan.folder: {preview(folder)} is not an absolute path")
-        others = None if payload.request.delete else ()
+        most = _MAX_NAMES if delete else 0
         return cls(
-            send, link, touch, foreign, digests, folder,
-            delete=_names(value, "delete", others), kept=_names(value, "kept", others),
-            has_rsync=parse_boolean(require_field(value, "rsync", "plan"), "plan.rsync"),
+            send, link, touch, foreign, digests, parts, folder,
+            delete=fields.each("delete", parse_path, most=most), kept=fields.each("kept", parse_path, most=most),
+            has_rsync=fields.get("rsync", parse_boolean),
         )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class _SyncReport:
-    """What was done: bytes that were written, names that were deleted or replaced."""
+class WorkerSync:
+    """The sync of one worker. Complete files stay on it, so the next attempt resumes."""
 
-    size: int
-    deleted: tuple[str, ...]
-    replaced: tuple[str, ...]
+    target: Target
+    tree: FileTree
+    request: SyncRequest
+    run: SyncRun
+    report: Callable[[int, int], None]  # called with the bytes sent so far and the total
 
-    @classmethod
-    def parse(cls, value: dict[str, Any], planned: _SyncReport) -> _SyncReport:
-        """Parse the last message of a worker, which may contain only planned changes. Raises `UnexpectedAnswerError`."""
-        return cls(
-            parse_integer(require_field(value, "bytes", "report"), "report.bytes"),
-            _names(value, "deleted", planned.deleted),
-            _names(value, "replaced", planned.replaced),
-        )
+    def attempt(self, shared: SharedOptions) -> SyncChanges:
+        """Sync over one connection. Raises `AgentError`, `RefusedError` and `UnexpectedAnswerError`."""
+        tree, request = self.tree, self.request
+        sent = total = 0
 
+        def count(size: int) -> None:
+            nonlocal sent
+            sent += size
+            self.report(min(sent, total), total)
 
-def sync_one_worker(
-    connection: Connection,
-    payload: SyncPayload,
-    sessions: SyncProcesses,
-    *,
-    options: tuple[str, ...],
-    report: Callable[[int, int], None],
-) -> SyncChanges:
-    """Sync one worker. `options` are for ssh; `report` is called with the bytes sent so far and the total.
-
-    Raises `NotSyncedError` and `UnexpectedAnswerError`. Complete files stay on the worker, so the next attempt resumes.
-    """
-    line, source = bootstrap("sync_tree", "main()")
-    longest = _MAX_NAMES + _MAX_ENTRY * len(payload.tree.entries)
-    with SyncSession(sessions, connection, line, options=options) as session:
-        session.send([source, payload.first_message])
-        plan = SyncPlan.parse(session.receive(longest=longest), payload)
-        # Files with another time but the same contents are not sent.
-        same = {number for number, digest in plan.digests.items() if payload.contents.digest(number) == digest}
-        work = {
-            "send": sorted(plan.send | (plan.digests.keys() - same)),
-            "link": sorted(plan.link),
-            "touch": sorted(plan.touch | same),
-            "foreign": sorted(plan.foreign),
+        asked = {
+            "folder": request.folder,
+            "delete": request.delete,
+            "dry_run": request.dry_run,
+            "token": self.run.token,
         }
-        via = _choose_transport(payload, plan, work["send"])
-        written = sorted(work["send"] + work["link"])
-        replaced = tuple(payload.tree.entries[number].path for number in written if number in plan.foreign)
-        planned = _SyncReport(_size(payload.tree, written), plan.delete, replaced)
-        if payload.request.dry_run:
-            return _result(payload, plan, work, planned, via=via)
-        session.send_message({**work, "rsync": via is SyncTransport.RSYNC})
-        rest, total = work["send"], _size(payload.tree, work["send"])
-        notes: tuple[str, ...] = ()
-        if via is SyncTransport.RSYNC:
-            parse_boolean(require_field(session.receive(longest=longest), "ready", "answer"), "ready")
-            problem = send_with_rsync(
-                connection,
-                payload.tree,
-                rest,
-                plan.folder,
-                sessions=sessions,
-                options=options,
-                report=lambda done: report(min(done, total), total),
+        with open_transfer(
+            self.target, "sync_tree", asked, shared=shared, options=("-o", "Compression=yes"), on_bytes=count,
+            longest=_MAX_NAMES + _MAX_ENTRY * len(tree.entries),
+        ) as stream:  # fmt: skip
+            stream.send(tree.entries)
+            plan = SyncPlan.parse(stream.receive(), tree, delete=request.delete)
+            # Files with another time but the same contents are not sent.
+            same = {
+                number for number, known in plan.digests.items() if self.run.digests.get(tree.path(number)) == known
+            }
+            send = sorted(plan.send | (plan.digests.keys() - same))
+            written = sorted({*send, *plan.link})
+            via, total = self._transport(plan, send), tree.size(send)
+            changes = partial(
+                SyncChanges, folder=plan.folder, kept=plan.kept, via=via, adjusted=len(plan.touch) + len(same)
             )
-            session.send_message({})
-            rest = sorted(_numbers(session.receive(longest=longest), "missing", frozenset(rest)))
-            notes = (f"{problem}; the other files were sent through ssh",) if problem and rest else ()
-        before = total - _size(payload.tree, rest)
-        pieces = payload.contents.stream(rest)
-        session.send(_counted(pieces, lambda done: report(min(before + done, total), total)))
-        done = _SyncReport.parse(session.receive(longest=longest), planned)
-        return _result(payload, plan, work, done, via=via, notes=notes)
+            names = tuple(tree.entries[number].path for number in written)
+            replaced = tuple(tree.entries[number].path for number in written if number in plan.foreign)
+            if request.dry_run:
+                return changes(sent=names, size=total, deleted=plan.delete, replaced=replaced)
+            rest, notes = send, []
+            if via is SyncTransport.RSYNC:
+                problem = self._send_with_rsync(
+                    plan.folder, send, shared, lambda done: self.report(min(done, total), total)
+                )
+                stream.send([sorted(same), send])
+                rest = sorted(parse_numbers(stream.receive(), "missing", set(send)))
+                notes = [f"{problem}; the other files were sent through ssh"] if problem and rest else []
+                sent = total - tree.size(rest)
+            else:
+                stream.send([sorted(same), []])
+            for number in rest:
+                self._send_file(stream, number, plan.parts.get(number, 0))
+            stream.send(None)
+            report = JsonFields(stream.receive(), "report")
+            return changes(
+                sent=tuple(name for name in names if name not in self.run.unreadable),
+                size=report.get("bytes", parse_integer),
+                deleted=_some_of(report, "deleted", plan.delete),
+                replaced=_some_of(report, "replaced", replaced),
+                notes=tuple(notes),
+            )
+
+    def _transport(self, plan: SyncPlan, numbers: Sequence[int]) -> SyncTransport | None:
+        """Choose how to send the contents. None if there are none."""
+        via = self.request.via
+        if via is SyncTransport.RSYNC and not plan.has_rsync:
+            raise RemoteCommandError("the worker has no `rsync`; use `--via auto`")
+        if not numbers:
+            return None
+        is_possible = via is not SyncTransport.SSH and plan.has_rsync and has_rsync()
+        is_worth_it = via is SyncTransport.RSYNC or self.tree.size(numbers) >= _MIN_RSYNC_SIZE
+        return SyncTransport.RSYNC if is_possible and is_worth_it else SyncTransport.SSH
+
+    def _send_file(self, stream: WorkerStream, number: int, offset: int) -> None:
+        entry, path = self.tree.entries[number], self.tree.path(number)
+        for _ in range(_MAX_TRIES):
+            problem = stream.send_file(path, entry, offset, follow=False)
+            if problem is None or not os.path.lexists(path):
+                return
+            offset = 0
+        self.run.unreadable[entry.path] = problem or ""
+
+    def _send_with_rsync(
+        self, folder: str, numbers: Sequence[int], shared: SharedOptions, report: Callable[[int], None]
+    ) -> str | None:
+        """Send files to the stage in the folder on the worker. Return rsync's error, None without."""
+        output = BoundedBuffer(head=_KEPT_OUTPUT, tail=0)
+        with TemporaryFile() as names:
+            for number in numbers:
+                names.write(b"./" + to_bytes(self.tree.entries[number].path) + b"\0")
+            names.seek(0)
+            options = NEW_CONNECTION if shared is None else shared
+            words = rsync_argv(self.target.connection, self.tree, folder, options=options)
+            with start_ssh(words, stdin=names, stderr=WITH_STDOUT) as process:
+                if process.stdout is None:
+                    raise AssertionError("rsync was started with a pipe")
+                while data := os.read(process.stdout.fileno(), _KEPT_OUTPUT):
+                    output.add(data)
+                    # Output of the remote side appears here, too.
+                    if (found := _PROGRESS.findall(data)) and (digits := found[-1].replace(b",", b"")):
+                        report(int(digits))
+        if process.returncode in {0, _VANISHED_EXIT}:
+            return None
+        said = _PROGRESS_LINE.sub(b"", bytes(output)).decode(errors="replace").strip().splitlines()
+        return f"rsync exited with {process.returncode}" + (f": {said[0]}" if said else "")
 
 
-def _numbers(value: dict[str, Any], name: str, known: frozenset[int]) -> frozenset[int]:
-    """Return the entry numbers of a field. Each must be one of `known`, and occur once."""
-    highest = max(known, default=0)
-    numbers = parse_array(require_field(value, name, "answer"), name, most=len(known))
-    found = frozenset(parse_integer(number, name, high=highest) for number in numbers)
-    if len(found) < len(numbers) or not found <= known:
-        raise UnexpectedAnswerError(f"{name}: numbers of entries that are not allowed")
-    return found
-
-
-def _names(value: dict[str, Any], name: str, known: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the file names of a field. Each must be one of `known`, unless that is None."""
-    most = _MAX_NAMES if known is None else len(known)
-    names = tuple(parse_path(one, name) for one in parse_array(require_field(value, name, "answer"), name, most=most))
-    if known is not None and not set(names) <= set(known):
+def _some_of(report: JsonFields, name: str, planned: Sequence[str]) -> tuple[str, ...]:
+    """Return the file names of a field. Each must have been planned."""
+    names = report.each(name, parse_path, most=len(planned))
+    if not set(names) <= set(planned):
         raise UnexpectedAnswerError(f"{name}: names that were not planned")
     return names
-
-
-def _choose_transport(payload: SyncPayload, plan: SyncPlan, numbers: Sequence[int]) -> SyncTransport | None:
-    """Choose how to send the contents. None if there are none."""
-    via = payload.request.via
-    if via is SyncTransport.RSYNC and not plan.has_rsync:
-        raise NotSyncedError("the worker has no `rsync`; use `--via auto`")
-    if not numbers:
-        return None
-    is_possible = via is not SyncTransport.SSH and plan.has_rsync and has_rsync()
-    is_worth_it = via is SyncTransport.RSYNC or _size(payload.tree, numbers) >= _MIN_RSYNC_SIZE
-    return SyncTransport.RSYNC if is_possible and is_worth_it else SyncTransport.SSH
-
-
-def _size(tree: FileTree, numbers: Sequence[int]) -> int:
-    return sum(tree.entries[number].size for number in numbers)
-
-
-def _counted(pieces: Iterator[bytes], report: Callable[[int], None]) -> Iterator[bytes]:
-    done = 0
-    for piece in pieces:
-        yield piece
-        done += len(piece)
-        report(done)
-
-
-def _result(
-    payload: SyncPayload,
-    plan: SyncPlan,
-    work: dict[str, list[int]],
-    done: _SyncReport,
-    *,
-    via: SyncTransport | None,
-    notes: tuple[str, ...] = (),
-) -> SyncChanges:
-    names = [payload.tree.entries[number].path for number in sorted(work["send"] + work["link"])]
-    return SyncChanges(
-        folder=plan.folder,
-        sent=tuple(name for name in names if name not in payload.contents.unreadable),
-        size=done.size,
-        adjusted=len(work["touch"]),
-        deleted=done.deleted,
-        kept=plan.kept,
-        replaced=done.replaced,
-        via=via,
-        notes=notes,
-    )
 
 
 # Some files vanished during the transfer [rsync's manual].
 _VANISHED_EXIT = 24
 # `  1,048,576  12%   10.00MB/s    0:00:01`, each followed by a carriage return [rsync's manual, `--info=progress2`].
 _PROGRESS = re.compile(rb"(?:^|\r) {0,20}([0-9,]{1,30}) {1,20}[0-9]{1,3}%")
+_PROGRESS_LINE = re.compile(rb"\r[^\r\n]{0,200}%[^\r\n]{0,200}")
+_KEPT_OUTPUT = 64 * 1024
 
 
 def has_rsync() -> bool:
@@ -386,42 +391,11 @@ def has_rsync() -> bool:
     return shutil.which("rsync") is not None
 
 
-def send_with_rsync(
-    connection: Connection,
-    tree: FileTree,
-    numbers: Sequence[int],
-    folder: str,
-    *,
-    sessions: SyncProcesses,
-    options: tuple[str, ...],
-    report: Callable[[int], None],
-) -> str | None:
-    """Send files of a tree to a folder on the worker; their folders exist already. Return rsync's error, None without.
-
-    `report` is called with the number of bytes sent so far.
-    """
-    with TemporaryFile() as names, StderrPipe() as errors:
-        for number in numbers:
-            names.write(b"./" + tree.entries[number].path.encode("utf-8", "surrogateescape") + b"\0")
-        names.seek(0)
-        process = sessions.start(rsync_argv(connection, tree, folder, options=options), stdin=names, stderr=errors)
-        with process:
-            if process.stdout is None:
-                raise AssertionError("rsync was started with a pipe")
-            while output := os.read(process.stdout.fileno(), 64 * 1024):
-                # Output of the remote side appears here, too.
-                if (found := _PROGRESS.findall(output)) and (digits := found[-1].replace(b",", b"")):
-                    report(int(digits))
-        if process.returncode in {0, _VANISHED_EXIT}:
-            return None
-        lines = errors.text().strip().splitlines()
-        return f"rsync exited with {process.returncode}" + (f": {lines[0]}" if lines else "")
-
-
 def rsync_argv(connection: Connection, tree: FileTree, folder: str, *, options: tuple[str, ...]) -> list[str]:
     """Return the argv of rsync, which reads NUL-terminated names from stdin.
 
-    The remote shell is one argument, in which a quote is escaped by doubling it [rsync's manual, `--rsh`].
+    A file that was sent in part stays, and an older version in the folder is a basis for the new one. The remote shell is one
+    argument, in which a quote is escaped by doubling it [rsync's manual, `--rsh`].
     """
     shell = ssh_argv(connection, options=("-o", "BatchMode=yes", *options))
     destination = shell.pop()
@@ -429,81 +403,6 @@ def rsync_argv(connection: Connection, tree: FileTree, folder: str, *, options: 
     target = f"{login}@[{address}]" if ":" in address else f"{login}@{address}"
     quoted = " ".join("'" + word.replace("'", "''") + "'" for word in shell)
     return [
-        "rsync", "--links", "--perms", "--times", "--compress", "--from0", "--files-from=-", "--no-implied-dirs",
-        "--protect-args", "--info=progress2", "-e", quoted, f"{tree.folder}/", f"{target}:{folder}/",
+        "rsync", "--perms", "--times", "--compress", "--partial", f"--compare-dest={folder}", "--from0", "--files-from=-",
+        "--protect-args", "--info=progress2", "-e", quoted, f"{tree.folder}/", f"{target}:{folder}/{RSYNC}/",
     ]  # fmt: skip
-
-
-class SyncTransport(StrEnum):
-    """How file contents are sent. `auto` uses rsync if both sides have it and there is enough to send."""
-
-    AUTO = "auto"
-    RSYNC = "rsync"
-    SSH = "ssh"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncRequest:
-    """What a sync does."""
-
-    # The folder on the worker: absolute, or relative to the home (`~/x` too).
-    folder: str
-    # Delete files that an earlier sync put there and the tree no longer has.
-    delete: bool = False
-    # Change nothing.
-    dry_run: bool = False
-    via: SyncTransport = SyncTransport.AUTO
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncChanges:
-    """What a sync changed on one worker, or would change in a dry run. Names are those of the tree."""
-
-    # The absolute path on the worker.
-    folder: str
-    sent: tuple[str, ...] = ()
-    # Bytes of the files that were sent.
-    size: int = 0
-    # The number of files of which only time or mode were set.
-    adjusted: int = 0
-    deleted: tuple[str, ...] = ()
-    # Not deleted, because they were changed on the worker.
-    kept: tuple[str, ...] = ()
-    # Replaced, though no sync had put them there or they were changed: copies stay below `~/.tpuctl/sync` on the worker.
-    replaced: tuple[str, ...] = ()
-    # None if no contents were sent.
-    via: SyncTransport | None = None
-    notes: tuple[str, ...] = field(default=())
-
-    @property
-    def is_empty(self) -> bool:
-        """Tell whether the worker was already up to date."""
-        return not (self.sent or self.adjusted or self.deleted)
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerSyncResult:
-    """The result on one worker: its changes, or the error."""
-
-    target: Target
-    outcome: SyncChanges | NotSyncedError
-
-
-@dataclass(frozen=True, slots=True)
-class SyncResult:
-    """The results on all workers, in their order. `unreadable` are files that could not be read, with the reasons."""
-
-    tree: FileTree
-    results: tuple[WorkerSyncResult, ...]
-    unreadable: Mapping[str, str]
-    duration: timedelta
-
-    @property
-    def failed(self) -> tuple[tuple[Target, NotSyncedError], ...]:
-        """The workers that could not be synced, and the errors."""
-        return tuple((one.target, one.outcome) for one in self.results if isinstance(one.outcome, NotSyncedError))
-
-    @property
-    def succeeded(self) -> tuple[SyncChanges, ...]:
-        """The changes on the other workers."""
-        return tuple(one.outcome for one in self.results if isinstance(one.outcome, SyncChanges))

@@ -70,7 +70,7 @@ def test_worker_without_python_is_reported(tpuctl: Console, workers: list[Path],
     assert out.startswith("- nodeId: slice\n  zone: us-central1-a\n  worker: 0\n  error:\n    kind: remote_failed\n")
     assert "\n  via: ssh\n" in out
     assert json.loads(err.splitlines()[-1])["error"]["message"] == (
-        "worker 0 of `slice` was not synced: the worker has no `python3`"
+        "worker 0 of `slice` was not synced: `python3` is not installed there"
     )
     assert code == 11
 

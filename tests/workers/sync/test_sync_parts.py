@@ -2,103 +2,118 @@
 
 from __future__ import annotations
 
+import io
 import json
-import struct
 import subprocess
-import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.hostile import frame
+from tests.workers.recorded_link import RecordedLink
 from tests.workers.sync.trees import git
 from tpuctl.errors import TpuctlError
-from tpuctl.ssh.agent import bootstrap
-from tpuctl.ssh.agent.sync_tree import END, HEAD, SIZE, TREE_MARK
+from tpuctl.ssh.agent.file_stream import BLOCK, FileEntry, Stream
+from tpuctl.ssh.agent.link import AGENT_MARK
+from tpuctl.ssh.channel import bootstrap
 from tpuctl.ssh.connection import Connection
-from tpuctl.workers.file_tree import FileTree, TreeContents, TreeEntry, read_tree
+from tpuctl.workers.file_tree import FileTree, read_tree
 from tpuctl.workers.syncing import rsync_argv
 
 
-def start(home: Path, *names: str) -> subprocess.Popen[bytes]:
+def start(home: Path, *names: str, size: int = 1) -> subprocess.Popen[bytes]:
     """Start the program of the worker, and ask it for these files."""
-    line, source = bootstrap("sync_tree", "main()")
+    request = {"folder": "x", "delete": False, "dry_run": False, "token": "t"}
+    words, source = bootstrap("sync_tree", f"run_agent(serve_sync_tree, {request!r})")
     process = subprocess.Popen(
-        ["sh", "-c", line],
+        ["sh", "-c", words],
         env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
-    request = {"folder": "x", "delete": False, "dry_run": False, "token": "t"}
-    say(process, request | {"entries": [TreeEntry(name, 0o644, 1, 1, None) for name in names]}, before=source)
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write(source)
+    process.stdin.flush()
+    assert process.stdout.read(len(AGENT_MARK)) == AGENT_MARK
+    assert hear(process) is None
+    say(process, [FileEntry(name, 0o100644, size, 1) for name in names])
     return process
 
 
-def say(process: subprocess.Popen[bytes], value: dict[str, Any], *, before: bytes = b"") -> None:
-    text = zlib.compress(json.dumps(value).encode())
+def say(process: subprocess.Popen[bytes], *values: Any) -> None:
+    """Send values; bytes are those of a file."""
     assert process.stdin
-    process.stdin.write(before + struct.pack(">Q", len(text)) + text)
+    for value in values:
+        is_block = isinstance(value, bytes)
+        process.stdin.write(frame(b"i" if is_block else b"g", value if is_block else json.dumps(value).encode()))
     process.stdin.flush()
 
 
 def hear(process: subprocess.Popen[bytes]) -> Any:
     assert process.stdout
-    return json.loads(process.stdout.read(struct.unpack(">Q", process.stdout.read(8))[0]))
+    head = process.stdout.read(5)
+    return json.loads(process.stdout.read(int.from_bytes(head[1:], "big")))
 
 
 @pytest.mark.parametrize("name", ["../out", "/tmp/out", "a/../../out", "a//b", "./a", "", "a\0b"])
 def test_worker_rejects_a_name_outside_of_the_folder(tmp_path: Path, name: str) -> None:
     with start(tmp_path, "fine", name) as process:
-        assert process.stdout
-        assert process.stdout.read(len(TREE_MARK)) == TREE_MARK
-        assert hear(process) == {"error": f"`{name}` leads out of the folder"}
+        assert hear(process) == {"refused": ["refused", f"`{name}` leads out of the folder"]}
     assert list((tmp_path / "x").iterdir()) == []
 
 
-def test_retry_stops_the_program_of_the_first_attempt(tmp_path: Path) -> None:
-    with start(tmp_path, "a") as first:
-        assert first.stdout
-        first.stdout.read(len(TREE_MARK))
+def test_retry_stops_the_program_of_the_first_attempt_and_resumes(tmp_path: Path) -> None:
+    part = tmp_path / "x/.tpuctl-sync" / FileEntry("a", 0, BLOCK + 1, 1).part.decode()
+    with start(tmp_path, "a", size=BLOCK + 1) as first:
         hear(first)
-        with start(tmp_path, "a") as second:
-            assert second.stdout
-            second.stdout.read(len(TREE_MARK))
-            assert hear(second)["send"] == [0]
+        say(first, [[], []])
+        say(first, ["a", 0o100600, BLOCK + 1, 1, None, 0, None])
+        say(first, b"x" * BLOCK)
+        while not part.exists() or part.stat().st_size < BLOCK:
+            assert first.poll() is None
+        part.write_bytes(b"y" * BLOCK)
+        with start(tmp_path, "a", size=BLOCK + 1) as second:
+            assert hear(second)["parts"] == [[0, BLOCK]]
             assert first.wait(5) < 0
-            say(second, {"send": [0], "link": [], "touch": [], "foreign": [], "rsync": False})
-            second.communicate(
-                HEAD.pack(0, 0o600, 7) + SIZE.pack(1) + b"!" + SIZE.pack(0) + b"\1" + HEAD.pack(END, 0, 0)
-            )
-    assert (tmp_path / "x/a").read_text() == "!"
+            say(second, [[], []])
+            say(second, ["a", 0o100600, BLOCK + 1, 1, None, BLOCK, None])
+            say(second, b"!", None, None)
+            assert hear(second) == {"bytes": BLOCK + 1, "deleted": [], "replaced": []}
+    assert (tmp_path / "x/a").read_text() == "y" * BLOCK + "!"
+    assert [path.name for path in (tmp_path / "x").iterdir()] == ["a"]
 
 
-def test_changing_file_is_read_again(tmp_path: Path) -> None:
+def sent(tree: FileTree, number: int, offset: int = 0) -> tuple[list[Any], bytes, str | None]:
+    """Send a file; return what comes before its bytes, these bytes, and why it is not whole."""
+    link = RecordedLink()
+    problem = Stream(link, io.BytesIO()).send_file(tree.path(number), tree.entries[number], offset, follow=False)
+    return json.loads(link.sent[0][1]), b"".join(data for kind, data in link.sent if kind == b"o"), problem
+
+
+def test_changed_file_is_sent_as_it_is_now(tmp_path: Path) -> None:
     (tmp_path / "big").write_bytes(b"a" * 1_000_000)
-    contents = TreeContents(read_tree(tmp_path))
-
-    pieces = contents.stream([0])
-    read = next(pieces)
+    tree = read_tree(tmp_path)
     (tmp_path / "big").write_bytes(b"b" * 500_000)
-    read += b"".join(pieces)
 
-    # The last of it is the new file and its end.
-    blocks = [SIZE.pack(size) + b"b" * size for size in (262144, 500_000 - 262144)]
+    head, rest, problem = sent(tree, 0, 100)
+
     status = (tmp_path / "big").stat()
-    head = HEAD.pack(0, status.st_mode & 0o777, status.st_mtime_ns)
-    assert read.endswith(SIZE.pack(0) + b"\0" + head + b"".join(blocks) + SIZE.pack(0) + b"\1" + HEAD.pack(END, 0, 0))
-    assert contents.unreadable == {}
+    assert head == ["big", status.st_mode, 500_000, status.st_mtime_ns, None, 0, None]
+    assert (rest, problem) == (b"b" * 500_000, None)
 
 
-def test_new_symlink_is_not_followed_and_deleted_file_is_skipped(tmp_path: Path) -> None:
-    for name in ("gone", "link"):
-        (tmp_path / name).write_text(name)
-    contents = TreeContents(read_tree(tmp_path))
-    for name in ("gone", "link"):
-        (tmp_path / name).unlink()
+def test_new_symlink_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "link").write_text("link")
+    tree = read_tree(tmp_path)
+    (tmp_path / "link").unlink()
     (tmp_path / "link").symlink_to("/etc/passwd")
 
-    assert b"".join(contents.stream([0, 1])) == HEAD.pack(END, 0, 0)
-    assert contents.unreadable == {"link": "too many levels of symbolic links"}
+    head, rest, problem = sent(tree, 0)
+
+    why = "too many levels of symbolic links"
+    assert (head[5:], rest, problem) == ([0, f"`{tmp_path}/link`: {why}"], b"", why)
 
 
 def test_rsync_argv_quotes_ssh_for_rsync() -> None:
@@ -106,7 +121,7 @@ def test_rsync_argv_quotes_ssh_for_rsync() -> None:
 
     found = rsync_argv(way, FileTree(Path("/my tree"), ()), "/home/ada/x y", options=("-o", "ControlMaster=auto"))
 
-    assert found[-2:] == ["/my tree/", "ada@[fd00::1]:/home/ada/x y/"]
+    assert found[-2:] == ["/my tree/", "ada@[fd00::1]:/home/ada/x y/.tpuctl-sync/rsync/"]
     shell = found[found.index("-e") + 1]
     assert shell.startswith("'ssh' '-T' '-o' 'IdentityFile=\"/key\"'")
     assert '\'UserKnownHostsFile="/a b/k" "/g"\'' in shell

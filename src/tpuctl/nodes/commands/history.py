@@ -1,7 +1,8 @@
-"""`tpuctl history`."""
+"""`tpuctl history`: the timeline of a node from its journal."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -9,23 +10,21 @@ import click
 
 from tpuctl.app.options import DurationType, cli_command, node_argument
 from tpuctl.config.settings import SourceKind
-from tpuctl.durations import format_duration, parse_timestamp
+from tpuctl.durations import format_duration, format_timestamp, parse_timestamp
 from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.names import check_zone, closest_match
-from tpuctl.nodes.rendering import (
-    TIMELINE_HEADER,
-    timeline_lines,
-    timeline_plain_rows,
-    timeline_rows,
-    timeline_since,
-    timeline_totals,
-)
-from tpuctl.output.views import View
+from tpuctl.nodes.journal_entries import is_repair, usable_spans
+from tpuctl.output.terminal import Cell, View
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
     from tpuctl.app.app import App
     from tpuctl.names import NodeName, NodeReference
     from tpuctl.output.terminal import Terminal
+
+    _JournalEntry = Mapping[str, Any]  # JSON
 
 _GCLOUD_SOURCES = frozenset({SourceKind.GCLOUD, SourceKind.CLOUDSDK})
 
@@ -60,7 +59,10 @@ def command(app: App, *, node: str, since: timedelta | str | None, last: int | N
     now = app.clock.now()
     begin = now - since if isinstance(since, timedelta) else None
     entries = app.journal.entries(name, rotated=rotated)
-    found = timeline_since(timeline_lines(entries), begin, last)
+    lasting = [
+        line for line in _timeline_lines(entries) if begin is None or (line.until or line.at) >= begin or _is_open(line)
+    ]
+    found = lasting[-last:] if last else lasting
 
     def recent_entries() -> list[dict[str, Any]]:
         recent = [entry for entry in entries if not begin or ((at := parse_timestamp(entry.get("at"))) and at >= begin)]
@@ -71,11 +73,11 @@ def command(app: App, *, node: str, since: timedelta | str | None, last: int | N
             when = f" in the last {format_duration(since)}" if isinstance(since, timedelta) else ""
             terminal.note(f"the journal has no entry of `{name.node_id}`{when}")
         elif not terminal.is_interactive:
-            terminal.table((), timeline_plain_rows(found, now))
+            terminal.table((), _timeline_plain_rows(found, now))
         else:
-            terminal.table(TIMELINE_HEADER, timeline_rows(found, now, width=terminal.streams.width))
+            terminal.table(_HEADER, _timeline_rows(found, now, width=terminal.streams.width))
             terminal.write("")
-            terminal.details(timeline_totals(entries, now, since=begin))
+            terminal.details(_timeline_totals(entries, now, since=begin))
 
     names = (lambda: [line.what for line in found]) if found else None
     app.show(View(value=recent_entries, names=names, text=show))
@@ -112,3 +114,214 @@ def _find_in_journal(app: App, reference: NodeReference) -> NodeName:
             "the journal has only what tpuctl did and saw",
         )
     return found[0]
+
+
+_HEADER = ("TIME (UTC)", "WHAT", "FOR", "", "WHY")
+
+_GONE = "gone"
+_STATE_STYLES = {
+    "READY": "green",
+    "STOPPED": "dim",
+    "PREEMPTED": "red",
+    "TERMINATED": "red",
+    "UNKNOWN": "red",
+    _GONE: "dim",
+}
+_EVENT_MARKS = {"usable": "✓", "recovered": "✓", "preempted": "!", "maintenance": "!", "gave-up": "!", "note": "·"}
+_MARK_STYLES = {"✓": "green", "→": "cyan", "!": "red", "·": ""}
+_BEGINNINGS = frozenset({"create", "start", "restart", "bringing-up"})
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+@dataclass(frozen=True, slots=True)
+class _TimelineLine:
+    """One line: a state with its end, or an event. The last state that was seen has no end."""
+
+    at: datetime
+    what: str
+    why: str = ""
+    is_state: bool = False
+    health: str = ""
+    node_id: str | None = None
+    until: datetime | None = None
+
+    def lasted(self, now: datetime) -> timedelta | None:
+        """Return how long the state lasted, until now if it has no end; None for an event, and while the node is gone."""
+        return max((self.until or now) - self.at, timedelta()) if self.is_state and self.what != _GONE else None
+
+
+def _timeline_lines(entries: Sequence[_JournalEntry]) -> list[_TimelineLine]:
+    """Return the timeline of a node, oldest first: states, how long each lasted, and actions between them.
+
+    Equal states seen by two writers are one line.
+    """
+    found: list[_TimelineLine] = []
+    state = left = begun = None  # index of the open state; time of its deletion request; start of the way to usable
+    for at, entry in _dated(entries):
+        event = str(entry.get("event"))
+        if event == "state":
+            known, health = entry.get("state"), entry.get("health")
+            line = _TimelineLine(
+                at,
+                str(known) if known else _GONE,
+                is_state=True,
+                health="" if health in {None, "HEALTH_UNSPECIFIED"} else str(health),
+                node_id=entry.get("id"),
+            )
+            if state is not None and replace(found[state], at=at, until=None) == line:
+                continue
+            _end(found, state, at)
+            state, left = len(found), None
+            found.append(line)
+            continue
+        if event == "create":
+            _end(found, state, left or at)
+            state = left = None
+        if event == "delete":
+            left = at
+        if event != "bringing-up" or begun is None:  # the line before says the same
+            found.append(_TimelineLine(at, event, _why(event, entry, at - begun if begun else None)))
+        begun = (begun or at) if event in _BEGINNINGS else None if event in {"usable", "delete"} else begun
+    _end(found, state, left)
+    return found
+
+
+def _timeline_rows(found: Sequence[_TimelineLine], now: datetime, *, width: int) -> list[tuple[Cell, ...]]:
+    """Return a row for each line, for a terminal of that width; with bars to scale if there is room for them."""
+    is_narrow = width < 100
+    lengths = [line.lasted(now) for line in found]
+    longest = max((length for length in lengths if length), default=timedelta())
+    texts = [
+        (
+            f"  {_words(line)}" if line.is_state else f"{_EVENT_MARKS.get(line.what, '→')} {line.what}",
+            "" if length is None else format_duration(length),
+        )
+        for line, length in zip(found, lengths, strict=True)
+    ]
+    used = (14 if is_narrow else 19) + max(len(what) for what, _ in texts) + max(len(length) for _, length in texts) + 8
+    room = min(width - used - min(max(len(line.why) for line in found), 30), 32) if found else 0
+    return [
+        (
+            Cell(f"{line.at:%m-%d %H:%M:%S}" if is_narrow else f"{line.at:%Y-%m-%d %H:%M:%S}", style="dim"),
+            Cell(what, style=_style(line)),
+            Cell(text),
+            Cell(_bar(length, longest, room) if room >= 6 else "", style=_style(line)),
+            Cell(_reason(line)),
+        )
+        for line, (what, text), length in zip(found, texts, lengths, strict=True)
+    ]
+
+
+def _timeline_plain_rows(found: Sequence[_TimelineLine], now: datetime) -> list[tuple[Cell, ...]]:
+    """Return a row for each line, for a program: time, word, duration in seconds, reason."""
+    return [
+        (
+            Cell(format_timestamp(line.at)),
+            Cell(_words(line)),
+            Cell("" if length is None else f"{length.total_seconds():.3f}".rstrip("0").rstrip(".") + "s"),
+            Cell(_reason(line)),
+        )
+        for line in found
+        for length in (line.lasted(now),)
+    ]
+
+
+def _timeline_totals(
+    entries: Sequence[_JournalEntry], now: datetime, *, since: datetime | None = None
+) -> list[tuple[str, str, str]]:
+    """Return label, text and style of the totals: usable time, repairs, preemptions, time to usable."""
+    found = _timeline_lines(entries)
+    if not found:
+        return []
+    dated = [(at, entry) for at, entry in _dated(entries) if since is None or at >= since]
+    begin = max(found[0].at, since) if since else found[0].at
+    end = now if any(_is_open(line) for line in found) else found[-1].until or found[-1].at
+    whole = max(end - begin, timedelta())
+    usable = sum((span.within(begin, end) for span in usable_spans(entries)), timedelta())
+    share = f" ({usable / whole:.0%})" if whole else ""
+    repairs = [str(entry["event"]).replace("delete", "recreation") for _, entry in dated if is_repair(entry)]
+    summary = [
+        ("usable", f"{format_duration(usable)} of {format_duration(whole)}{share}" if usable else "never", ""),
+        ("repairs", ", ".join(_count(repairs.count(word), word) for word in sorted({*repairs})) or "none", ""),
+        ("preempted", _count(sum(entry.get("event") == "preempted" for _, entry in dated), "time"), ""),
+    ]
+    if times := _times_to_usable(dated):
+        import statistics  # noqa: PLC0415  # 4 ms, not needed by `list`
+
+        median = format_duration(timedelta(seconds=statistics.median(times)))
+        summary.append(("time to usable", median + (f" (median of {len(times)})" if len(times) > 1 else ""), ""))
+    return [entry for entry in summary if entry != ("preempted", "0 times", "")]
+
+
+def _is_open(line: _TimelineLine) -> bool:
+    return line.is_state and line.until is None and line.what != _GONE
+
+
+def _end(found: list[_TimelineLine], index: int | None, at: datetime | None) -> None:
+    if index is not None:
+        found[index] = replace(found[index], until=at)
+
+
+def _why(event: str, entry: _JournalEntry, took: timedelta | None) -> str:
+    reason = str(entry.get("reason") or entry.get("text") or "")
+    if event == "create" and isinstance(spec := entry.get("spec"), dict):
+        what = f"{spec.get('accelerator_type')} with {spec.get('runtime_version')}, {spec.get('tier') or 'on-demand'}"
+        return f"{reason}: {what}" if reason else what
+    if event == "usable":
+        recorded = entry.get("took")
+        took = timedelta(seconds=recorded) if isinstance(recorded, int | float) else took
+        return ", ".join(filter(None, (entry.get("level"), f"after {format_duration(took)}" if took else None)))
+    if event == "setup":
+        return "done" if entry.get("ok") else "failed"
+    return reason
+
+
+def _times_to_usable(dated: Sequence[tuple[datetime, _JournalEntry]]) -> list[float]:
+    times: list[float] = []
+    begun: datetime | None = None
+    for at, entry in dated:
+        event, took = entry.get("event"), entry.get("took")
+        if event == "usable":
+            if isinstance(took, int | float):
+                times.append(took)
+            elif begun:
+                times.append((at - begun).total_seconds())
+            begun = None
+        elif event == "delete":
+            begun = None
+        elif event in _BEGINNINGS:
+            begun = begun or at
+    return times
+
+
+def _words(line: _TimelineLine) -> str:
+    return f"{line.what} {line.health}" if line.health else line.what
+
+
+def _reason(line: _TimelineLine) -> str:
+    return "as last seen" if _is_open(line) else line.why
+
+
+def _style(line: _TimelineLine) -> str:
+    if not line.is_state:
+        return _MARK_STYLES[_EVENT_MARKS.get(line.what, "→")]
+    is_unwell = line.health not in {"", "HEALTHY"}
+    return "red" if is_unwell else _STATE_STYLES.get(line.what, "yellow")
+
+
+def _bar(length: timedelta | None, longest: timedelta, room: int) -> str:
+    """Return a bar to scale; at least a thin one for a state that lasted at all."""
+    if not length or not longest:
+        return ""
+    whole, rest = divmod(max(round(length / longest * room * 8), 1), 8)
+    return "█" * whole + (_EIGHTHS[rest] if rest else "")
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def _dated(entries: Sequence[_JournalEntry]) -> list[tuple[datetime, _JournalEntry]]:
+    """Return the entries with a time, sorted by it: several machines may have written, each with its own clock."""
+    dated = [(at, entry) for entry in entries if (at := parse_timestamp(entry.get("at")))]
+    return sorted(dated, key=lambda each: each[0])

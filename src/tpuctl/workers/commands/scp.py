@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tpuctl.app.options import cli_command, fanout_option, worker_option
 from tpuctl.app.ssh_options import route_options
 from tpuctl.clock import SystemClock
-from tpuctl.durations import format_duration
+from tpuctl.durations import format_duration, format_size
 from tpuctl.errors import ExitCode, InvalidInputError, NotFoundError, RemoteCommandError
 from tpuctl.models.node import WorkerSet
-from tpuctl.output.status_line import format_size
-from tpuctl.output.terminal import OutputFormat
+from tpuctl.output.terminal import StatusLine, View
 from tpuctl.ssh.answers import UnexpectedAnswerError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
-
-    from rich.text import Text
 
     from tpuctl.app.app import App
-    from tpuctl.clock import Clock
-    from tpuctl.output.live import LiveArea
-    from tpuctl.output.terminal import Terminal
-    from tpuctl.workers.copying import CopyResult
+    from tpuctl.workers.copying import CopyProgress, CopyResult
 
 
 @cli_command("scp")
@@ -73,7 +65,7 @@ def command(
       tpuctl scp -r data trainer:/mnt/disks/data --worker 0
       tpuctl scp 'trainer:/tmp/tpu_logs/*' logs
     """
-    from tpuctl.workers.copying import CopyOptions, CopyProgress, download, list_local_files, parse_copy_request, upload  # noqa: PLC0415  # not needed by --help
+    from tpuctl.workers.copying import CopyOptions, download, list_local_files, parse_copy_request, upload  # noqa: PLC0415  # not needed by --help
     from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # as above
 
     if scp_flag:
@@ -81,28 +73,27 @@ def command(
         raise InvalidInputError("`--scp-flag` is not supported: tpuctl starts `ssh`, not `scp`", hint=hint)
     request, workers = parse_copy_request(places, has_labels=bool(selector)), WorkerSet.parse(worker)
     options, folder = CopyOptions(recurse=recurse, preserve=preserve, fanout=fanout), app.invocation.folder
-    listing = list_local_files(request.sources, folder, options) if request.is_upload else None
+    listing = list_local_files(request.sources, folder, recurse=recurse) if request.is_upload else None
     chosen = find_targets(app, find_nodes(app, request.nodes, selector), workers)
     await_key(app, chosen)
-    tallies = [CopyProgress() for _ in chosen]
     # Copies take real time, also in a sandbox with a faster clock.
     clock = app.invocation.clock or SystemClock()
-    kept = "the received parts stay beside their destination, as `.NAME.tpuctl-…`"
-    with app.in_flight(kept, resume=app.command_line()), CopyStatusLine(app.terminal, clock, tallies):
-        started = clock.monotonic()
+    started = clock.monotonic()
+    kept = "the received parts stay beside their destination, in `.tpuctl-parts`"
+    with app.in_flight(kept, resume=app.command_line()), StatusLine(app.terminal, clock) as line:
+
+        def draw(shares: Sequence[CopyProgress]) -> None:
+            line.show(lambda: describe_copy(shares, clock.monotonic() - started))
+
         if listing is not None:
-            copied = upload(chosen, listing, request.destination, options=options, tallies=tallies, clock=clock)
+            copied = upload(chosen, listing, request.destination, options=options, clock=clock, on_progress=draw)
         else:
             copied = download(
-                chosen,
-                request.sources,
-                app.invocation.folder,
-                request.destination,
-                options=options,
-                tallies=tallies,
-                clock=clock,
+                chosen, request.sources, folder, request.destination, options=options, clock=clock, on_progress=draw
             )
-    return show_copy_results(app, copied, notes=listing.notes if listing else (), duration=clock.monotonic() - started)
+    for note in listing.notes if listing else ():
+        app.terminal.note(note)
+    return _show(app, copied, clock.monotonic() - started)
 
 
 _MAX_NAMED = 5
@@ -114,39 +105,34 @@ class CopyError(RemoteCommandError):
     """Files could not be copied to or from some workers."""
 
 
-def show_copy_results(app: App, copied: Sequence[CopyResult], *, notes: Sequence[str], duration: timedelta) -> int:
-    """Show the results of a copy and return 0. Raises the error of a single worker, or `CopyError` with the failed workers.
-
-    Raises `NotFoundError` if the files were not found on any of the failed workers.
-    """
-    for note in notes:
-        app.terminal.note(note)
+def _show(app: App, copied: Sequence[CopyResult], duration: timedelta) -> int:
+    """Show the results and return 0. Raises the error of a single worker, or `CopyError` with the failed workers."""
+    is_single = len(copied) == 1
     for one in copied:
         notes = list(one.notes[:_MAX_NOTES])
         if len(one.notes) > _MAX_NOTES:
             notes.append(f"and {len(one.notes) - _MAX_NOTES} more notes")
         for note in notes:
-            app.terminal.note(f"worker {one.target.label}: {note}" if len(copied) > 1 else note)
-    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
-        app.terminal.data([_to_json(app, one) for one in copied], app.format)
-    elif app.format is OutputFormat.NAME:
-        app.terminal.names(f"{one.target.node.name.node_id}-{one.target.worker}" for one in copied if not one.error)
+            app.terminal.note(note if is_single else f"worker {one.target.label}: {note}")
+    names = [f"{one.target.node.name.node_id}-{one.target.worker}" for one in copied if not one.error]
+    app.show(View(value=lambda: list(map(_to_json, copied)), text=lambda _: None, names=lambda: names))
     failed = [one for one in copied if one.error]
     if not failed:
         app.terminal.note(_summary(copied, duration))
         return ExitCode.OK
-    if unreached := [(one.target, one.ssh_stderr) for one in failed if one.ssh_stderr]:
-        from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failures  # noqa: PLC0415  # only for failures
+    from tpuctl.ssh.channel import explain_agent_errors  # noqa: PLC0415  # only for failures
+    from tpuctl.ssh.transfer import is_failed_login  # noqa: PLC0415  # as above
 
-        context = collect_failure_context(unreached[0][0], accepted_elsewhere=len(unreached) < len(copied))
-        causes = explain_ssh_failures(unreached, context)
-        if len(copied) == 1:
-            raise causes[0]
-        for cause in causes:
-            app.show_error(cause)
+    unreached = [one.error for one in failed if one.error and is_failed_login(one.error)]
+    causes = explain_agent_errors(unreached, accepted_elsewhere=len(unreached) < len(copied))
+    if is_single and causes:
+        raise causes[0]
+    for cause in causes:
+        app.show_error(cause)
     for one in failed:
-        if not one.ssh_stderr:
-            _show_problems(app, one, is_single=len(copied) == 1)
+        if not is_failed_login(one.error):
+            for text in _problems(one, is_single=is_single):
+                app.terminal.warn(text)
     raise _error_for(copied, failed)
 
 
@@ -163,16 +149,15 @@ def _summary(copied: Sequence[CopyResult], duration: timedelta) -> str:
     return f"copied {words} in {format_duration(duration)}{resumed}"
 
 
-def _show_problems(app: App, one: CopyResult, *, is_single: bool) -> None:
-    is_named = is_single or isinstance(one.error, UnexpectedAnswerError)
-    label = "" if is_named else f"worker {one.target.label}: "
+def _problems(one: CopyResult, *, is_single: bool) -> list[str]:
+    """Return the warnings about a failed worker."""
     lines = list(one.problems[:_MAX_NAMED])
     if len(one.problems) > _MAX_NAMED:
         lines.append(f"and {len(one.problems) - _MAX_NAMED} more files")
     if one.error and not one.problems and not is_single:
         lines.append(one.error.message)
-    for text in lines:
-        app.terminal.warn(f"{label}{text}")
+    is_named = is_single or isinstance(one.error, UnexpectedAnswerError)
+    return lines if is_named else [f"worker {one.target.label}: {text}" for text in lines]
 
 
 def _error_for(copied: Sequence[CopyResult], failed: Sequence[CopyResult]) -> Exception:
@@ -181,22 +166,20 @@ def _error_for(copied: Sequence[CopyResult], failed: Sequence[CopyResult]) -> Ex
     # A problem with a file occurs again, unlike a broken connection.
     retry = "fix this, then repeat the command: complete files are not sent again"
     hint = "\n".join(hints) or (retry if failed[0].problems else None)
-    if len(copied) == 1 and first is not None and not failed[0].problems:
-        return first
-    labels = ", ".join(one.target.label for one in failed)
-    what = "files are missing" if all(one.problems for one in failed) else "the copy failed"
-    message = f"{what} on {len(failed)} of {len(copied)} workers: {labels}"
     if len(copied) == 1:
-        name = failed[0].target.node.name.node_id
-        count = len(failed[0].problems)
+        if first is not None and not failed[0].problems:
+            return first
+        name, count = failed[0].target.node.name.node_id, len(failed[0].problems)
         missing = f"1 file of `{name}` was" if count == 1 else f"{count} files of `{name}` were"
         return CopyError(f"{missing} not copied" + ("; the others were copied" if copied[0].files else ""), hint=hint)
-    if all(isinstance(one.error, NotFoundError) for one in failed):
-        return NotFoundError(message, hint=hint)
-    return CopyError(message, hint=hint)
+    labels = ", ".join(one.target.label for one in failed)
+    what = "files are missing" if all(one.problems for one in failed) else "the copy failed"
+    is_missing = all(isinstance(one.error, NotFoundError) for one in failed)
+    error = NotFoundError if is_missing else CopyError
+    return error(f"{what} on {len(failed)} of {len(copied)} workers: {labels}", hint=hint)
 
 
-def _to_json(app: App, one: CopyResult) -> dict[str, Any]:
+def _to_json(one: CopyResult) -> dict[str, Any]:
     body: dict[str, Any] = {
         "node": one.target.node.name.node_id,
         "worker": one.target.worker,
@@ -208,83 +191,22 @@ def _to_json(app: App, one: CopyResult) -> dict[str, Any]:
     }
     body |= {"skipped": list(one.notes)} if one.notes else {}
     body |= {"problems": list(one.problems)} if one.problems else {}
-    body |= {"error": {"kind": one.error.kind, "message": one.error.message}} if one.error else {}
-    return body | ({"sandbox": True} if app.is_sandbox else {})
+    return body | ({"error": {"kind": one.error.kind, "message": one.error.message}} if one.error else {})
 
 
 _MAX_SECONDS_LEFT = 10**9
 
 
-class CopyShare(Protocol):
-    """The progress of one worker's copy, in bytes."""
-
-    @property
-    def size(self) -> int | None:
-        """The bytes to copy; None until known."""
-
-    @property
-    def arrived(self) -> int:
-        """The bytes at the destination."""
-
-    @property
-    def total_moved(self) -> int:
-        """The bytes sent over the network."""
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the copy has ended."""
-
-
-class CopyStatusLine:
-    """The line, as a context manager that removes it at the end. Draws nothing unless stderr is a terminal."""
-
-    def __init__(self, terminal: Terminal, clock: Clock, shares: Sequence[CopyShare]) -> None:
-        self._terminal, self._clock, self._shares = terminal, clock, shares
-        self._started = clock.monotonic()
-        self._drawing: LiveArea | None = None
-
-    def __enter__(self) -> Self:
-        streams = self._terminal.streams
-        with suppress(OSError, ValueError):  # a stream in memory has no descriptor
-            if not self._terminal.is_redrawn or self._terminal.quiet or streams.stderr.fileno() < 0:
-                return self
-            from rich.console import Console  # noqa: PLC0415  # rich costs 40 ms, only for a terminal
-            from rich.text import Text  # noqa: PLC0415  # as above
-
-            from tpuctl.output.live import LiveArea  # noqa: PLC0415  # as above
-
-            console = Console(
-                file=streams.stderr,
-                force_terminal=True,
-                color_system="standard" if self._terminal.colors_err else None,
-                legacy_windows=False,
-                _environ={},  # `Terminal` knows these; with COLUMNS rich would ignore a new width
-            )
-
-            def line() -> Text:
-                words = describe_copy(self._shares, self._clock.monotonic() - self._started)
-                return Text(words[: max(0, console.width - 1)], no_wrap=True)
-
-            stdin = streams.stdin if streams.stdin_is_terminal else None
-            self._drawing = LiveArea(console, stdin, above=list, below=lambda: [line()], threaded=True)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._drawing:
-            with suppress(OSError):
-                self._drawing.end()
-
-
-def describe_copy(shares: Sequence[CopyShare], elapsed: timedelta) -> str:
-    """Return the line: percent, bytes, rate, time left, and how many workers have finished."""
+def describe_copy(shares: Sequence[CopyProgress], elapsed: timedelta) -> str:
+    """Return the status line: percent, bytes, rate, time left, and how many workers have finished."""
     known = [share.size for share in shares if share.size is not None]
     ended = sum(share.has_ended for share in shares)
     workers = f"{ended} of {len(shares)} workers ended" if len(shares) > 1 else ""
     if not known:
         return "  ".join(filter(None, ("connecting", workers)))
-    arrived, moved, size = sum(one.arrived for one in shares), sum(one.total_moved for one in shares), sum(known)
+    arrived, moved = sum(one.kept + one.moved for one in shares), sum(one.total_moved for one in shares)
     # Copies of unknown size are assumed to be as large as the others.
-    size = size * len(shares) // len(known)
+    size = sum(known) * len(shares) // len(known)
     percent = f"{min(100, arrived * 100 // size) if size else 100:>3}%"
     rate = moved / max(elapsed.total_seconds(), 0.001)
     left = ""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.ssh_options import account_ssh_folder, cloud_label, entries_file, make_entry, ssh_folder
 from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.models.node import ALL_WORKERS
 from tpuctl.names import parse_node_reference
 from tpuctl.nodes.commands.node_lookup import select_nodes
-from tpuctl.output.terminal import Cell, OutputFormat
+from tpuctl.output.terminal import Cell, table_view
 from tpuctl.ssh.ssh_config import (
     UserHosts,
     add_include,
@@ -116,28 +116,28 @@ def offer_include(app: App, path: Path, *, yes: bool) -> None:
 
 def show_entries(app: App, entries: Sequence[SshConfigEntry]) -> None:
     """Show entries with their hosts and nodes."""
-    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
-        values = [
-            {
-                "nodeId": entry.name.node_id,
-                "zone": entry.name.zone,
-                "project": entry.name.project,
-                "id": entry.id,
-                "cloud": entry.cloud,
-                "hosts": list(entry.hosts),
-            }
-            for entry in entries
-        ]
-        app.terminal.data(values, app.format)
-    elif app.format is OutputFormat.NAME:
-        app.terminal.names(host for entry in entries for host in entry.hosts)
-    elif entries or not app.terminal.is_interactive:
-        header = ("HOST", "WORKERS", "NODE", "ZONE", "PROJECT", "CLOUD")
-        rows = []
-        for entry in entries:
-            name, cloud = entry.name, entry.cloud.partition(" ")[0]
-            texts = (entry.hosts[0], str(entry.workers), name.node_id, name.zone, name.project, cloud)
-            rows.append(tuple(map(Cell, texts)))
-        app.terminal.table(header, rows)
-    else:
-        app.terminal.note("no entries; write one with `tpuctl ssh-config NODE`")
+    rows = []
+    for entry in entries:
+        name, cloud = entry.name, entry.cloud.partition(" ")[0]
+        texts = (entry.hosts[0], str(entry.workers), name.node_id, name.zone, name.project, cloud)
+        rows.append(tuple(map(Cell, texts)))
+    view = table_view(
+        ("HOST", "WORKERS", "NODE", "ZONE", "PROJECT", "CLOUD"),
+        rows,
+        value=lambda: list(map(_to_json, entries)),
+        names=lambda: [host for entry in entries for host in entry.hosts],
+        empty="no entries; write one with `tpuctl ssh-config NODE`",
+        is_marked=False,
+    )
+    app.show(view)
+
+
+def _to_json(entry: SshConfigEntry) -> dict[str, Any]:
+    return {
+        "nodeId": entry.name.node_id,
+        "zone": entry.name.zone,
+        "project": entry.name.project,
+        "id": entry.id,
+        "cloud": entry.cloud,
+        "hosts": list(entry.hosts),
+    }

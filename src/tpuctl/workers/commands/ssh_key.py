@@ -10,7 +10,7 @@ from tpuctl.app.app import key_authorization, key_folder, metadata_login
 from tpuctl.app.options import CommandGroup, cli_command, complete_node, yes_option
 from tpuctl.durations import format_timestamp
 from tpuctl.errors import InvalidInputError, NotConfirmedError
-from tpuctl.output.terminal import OutputFormat
+from tpuctl.output.terminal import View
 from tpuctl.ssh.keys import default_key_path, ensure_key, key_fingerprint
 from tpuctl.ssh.keys import renew_key as replace_key
 from tpuctl.workers.targets import find_nodes
@@ -45,18 +45,12 @@ def show(app: App, *, node: str | None) -> None:
         shown |= {"node": found.name.node_id, "login": known.login, "knownBy": known.keeper}
         if known.expires is not None:
             shown["expires"] = format_timestamp(known.expires)
-    if app.format in {OutputFormat.JSON, OutputFormat.YAML}:
-        app.terminal.data(shown | ({"sandbox": True} if app.is_sandbox else {}), app.format)
-    elif app.format is OutputFormat.NAME:
-        app.terminal.names([str(key.path)])
-    else:
-        labels = {"path": "file", "publicKey": "public key", "inAgent": "private half", "knownBy": "known by"}
-        texts = {**shown, **({"inAgent": "in the ssh agent"} if key.is_in_agent else {})}
-        rows = [
-            (labels.get(name, name), "not registered" if text is None else str(text), "")
-            for name, text in texts.items()
-        ]
-        app.terminal.details(rows)
+    labels = {"path": "file", "publicKey": "public key", "inAgent": "private half", "knownBy": "known by"}
+    texts = {**shown, **({"inAgent": "in the ssh agent"} if key.is_in_agent else {})}
+    rows = [
+        (labels.get(name, name), "not registered" if text is None else str(text), "") for name, text in texts.items()
+    ]
+    app.show(View(value=lambda: shown, text=lambda terminal: terminal.details(rows), names=lambda: [str(key.path)]))
 
 
 @cli_command("renew", short_help="Rename the key pair and create a new one.", without=("output",))

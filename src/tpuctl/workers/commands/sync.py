@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from tpuctl.app.app import App
     from tpuctl.ssh.connection import Target
+    from tpuctl.workers.syncing import SyncRequest
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -55,7 +57,9 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     help="How files are sent; auto: with rsync from 1 MB on, if both sides have it.",
 )
 @route_options
-def command(app: App, *, words: tuple[str, ...], selector: tuple[str, ...], worker: str, **options: Any) -> int:
+def command(
+    app: App, *, words: tuple[str, ...], selector: tuple[str, ...], worker: str, watch: bool, **options: Any
+) -> int:
     """Sync the files of DIR (default: the current folder) to every worker; only differences are sent.
 
     In a git tree, only files that git tracks or would track are sent: not .git, and no file that .gitignore names. Elsewhere,
@@ -68,20 +72,23 @@ def command(app: App, *, words: tuple[str, ...], selector: tuple[str, ...], work
       tpuctl sync trainer src --to '~/code/src' --delete
       tpuctl sync -l team=vision --watch
     """
-    from tpuctl.workers.commands.sync_rendering import SyncOptions, sync_continuously, sync_once  # noqa: PLC0415  # as above
-    from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # --help does not need it
+    from tpuctl.workers.commands.sync_rendering import sync_continuously, sync_once  # noqa: PLC0415  # --help does not need it
+    from tpuctl.workers.file_tree import read_tree  # noqa: PLC0415  # as above
+    from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # as above
 
-    if options["watch"] and options["dry_run"]:
+    if watch and options["dry_run"]:
         raise InvalidInputError("`--watch` and `--dry-run` exclude each other", hint="remove one of them")
     nodes, source = _parse_words(app, words, selector)
-    workers, request = WorkerSet.parse(worker), SyncOptions.of(app, source, options)
+    home = app.invocation.environ.get("HOME", "").rstrip("/")
+    workers, request = WorkerSet.parse(worker), _request(source, home, **options)
+    read = partial(read_tree, source, home=Path(home) if home else None)
 
     def find() -> Sequence[Target]:
-        found = find_targets(app, find_nodes(app, nodes, selector), workers, read_only=options["dry_run"])
+        found = find_targets(app, find_nodes(app, nodes, selector), workers, read_only=request.dry_run)
         await_key(app, found)
         return found
 
-    return sync_continuously(app, find, request) if options["watch"] else sync_once(app, find, request)
+    return sync_continuously(app, find, read, request) if watch else sync_once(app, find, read, request)
 
 
 def _parse_words(app: App, words: tuple[str, ...], selector: tuple[str, ...]) -> tuple[tuple[str, ...], Path]:
@@ -100,3 +107,16 @@ def _parse_words(app: App, words: tuple[str, ...], selector: tuple[str, ...]) ->
     if not source.exists():
         raise InvalidInputError(f"no such folder: `{source}`", hint="choose several nodes with `-l KEY=VALUE`")
     return nodes, source
+
+
+def _request(source: Path, home: str, *, folder: str | None, via: str, **flags: bool) -> SyncRequest:
+    from tpuctl.workers.file_tree import default_worker_folder  # noqa: PLC0415  # --help does not need it
+    from tpuctl.workers.syncing import SyncRequest, SyncTransport  # noqa: PLC0415  # as above
+
+    if folder is None:
+        folder = default_worker_folder(source)
+    elif not folder.strip():
+        raise InvalidInputError("`--to` is empty", hint="use a path on the workers: `--to '~/code'`")
+    elif home and f"{folder}/".startswith(f"{home}/"):
+        folder = "~" + folder[len(home) :]  # the local shell has expanded the tilde
+    return SyncRequest(folder=folder, via=SyncTransport(via), **flags)

@@ -1,0 +1,237 @@
+"""The session with a program that stores or sends files on a worker; what the worker sends is limited and checked."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Set
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import timedelta
+from threading import Lock, Semaphore
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tpuctl.platforms import enlarge_pipe
+from tpuctl.ssh.agent.file_stream import PeerLostError, RefusedError, Stream, digest
+from tpuctl.ssh.answers import (
+    UnexpectedAnswerError,
+    parse_answer,
+    parse_array,
+    parse_choice,
+    parse_integer,
+    parse_string,
+    preview,
+)
+from tpuctl.ssh.channel import LONGEST_ANSWER, AgentError, ClientFrame, WorkerFrame, open_agent
+from tpuctl.ssh.connection import START_TIMEOUT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from tpuctl.clock import Clock
+    from tpuctl.ssh.channel import AgentChannel
+    from tpuctl.ssh.connection import Target
+
+    ResultT = TypeVar("ResultT")
+
+# Processors have AES instructions; OpenSSH's default (chacha20) takes three times as long. The other ciphers stay allowed.
+_FAST_CIPHERS = ("-o", "Ciphers=^aes128-gcm@openssh.com,aes256-gcm@openssh.com")
+# A worker may read large files before it answers.
+_PATIENCE = timedelta(days=1)
+_MAX_TEXT = 16 * 1024
+_PIPE_SIZE = 1 << 20
+_DIGEST = re.compile(r"[0-9a-f]{32}")
+_KINDS = ("missing", "folder", "refused", "target", "new folder", "full", "read-only", "disk")
+# ssh options of a shared connection; None opens a new one.
+SharedOptions = tuple[str, ...] | None
+
+
+class WorkerStream(Stream):
+    """The stream to a worker, which is not trusted. `on_bytes` is called with the sizes of blocks sent and received."""
+
+    def __init__(self, channel: AgentChannel, on_bytes: Callable[[int], None]) -> None:
+        self._channel, self._on_bytes = channel, on_bytes
+        for pipe in (channel.stdin, channel.stdout):
+            enlarge_pipe(pipe.fileno(), _PIPE_SIZE)
+
+    def send(self, value: Any) -> None:  # JSON
+        """Send a value."""
+        self._channel.send(ClientFrame.GO, json.dumps(value, separators=(",", ":")).encode())
+        self._channel.drain()
+
+    def send_block(self, block: bytes) -> None:
+        """Send bytes of a file. Raises `PeerLostError` and `RefusedError`, because a worker speaks now only to refuse them."""
+        self._channel.send(ClientFrame.IN, block)
+        self._on_bytes(len(block))
+        if self._channel.drain():
+            self.receive()
+            raise UnexpectedAnswerError("an answer to no question")
+
+    def receive(self, *, within: timedelta = _PATIENCE) -> Any:  # JSON
+        """Return the next value. Raises `PeerLostError`, `UnexpectedAnswerError`, and `RefusedError` if the worker says so."""
+        payload = self._frame(WorkerFrame.EXIT, within)
+        value = parse_answer(payload, longest=len(payload), deepest=3)
+        if isinstance(value, dict) and "refused" in value:
+            kind, message = parse_row(value["refused"], "refused", 2)
+            raise RefusedError(parse_choice(kind, "kind", _KINDS), parse_string(message, "message", longest=_MAX_TEXT))
+        return value
+
+    def receive_problem(self) -> str | None:
+        """Return why a file is not whole; None if it is."""
+        value = self.receive()
+        return None if value is None else parse_string(value, "problem", longest=_MAX_TEXT)
+
+    def receive_block(self, longest: int) -> bytes:
+        """Return the next bytes of a file."""
+        block = self._frame(WorkerFrame.OUT, _PATIENCE)
+        if not 0 < len(block) <= longest:
+            raise UnexpectedAnswerError(f"{len(block)} bytes of a file where {longest} are left")
+        self._on_bytes(len(block))
+        return block
+
+    def _frame(self, expected: WorkerFrame, within: timedelta) -> bytes:
+        frame = self._channel.next_frame(within)
+        if frame is None:
+            raise PeerLostError
+        kind, payload = frame
+        if kind is WorkerFrame.REFUSED:
+            raise RefusedError("refused", payload[:_MAX_TEXT].decode(errors="replace"))
+        if kind is not expected:
+            raise UnexpectedAnswerError(f"a frame `{kind.name}` where `{expected.name}` is expected")
+        return payload
+
+
+@contextmanager
+def open_transfer(
+    target: Target,
+    program: str,
+    request: Mapping[str, Any],
+    *,
+    shared: SharedOptions = None,
+    options: tuple[str, ...] = (),
+    longest: int = LONGEST_ANSWER,
+    logins: Semaphore | None = None,
+    on_bytes: Callable[[int], None] = lambda size: None,  # noqa: ARG005  # no listener
+    start_within: timedelta = START_TIMEOUT,
+) -> Iterator[WorkerStream]:
+    """Start a program of `ssh/agent` on a worker, and yield the stream to it. `logins` limits parallel handshakes.
+
+    Raises `AgentError` if the program ends early, `UnexpectedAnswerError`, and `SshProgramMissingError`.
+    """
+    with ExitStack() as login:
+        login.enter_context(logins or Semaphore())
+        with open_agent(
+            target, program, request, shared=shared, options=(*_FAST_CIPHERS, *options), longest=longest
+        ) as channel:
+            stream = WorkerStream(channel, on_bytes)
+            try:
+                if stream.receive(within=start_within) is not None:
+                    raise UnexpectedAnswerError("no begin of the transfer")
+                login.close()
+                yield stream
+            except PeerLostError as error:
+                raise _lost_error(channel) from error
+            except AgentError as error:
+                raise _unnamed(error) from error.__cause__
+
+
+def _lost_error(channel: AgentChannel) -> AgentError:
+    """Return why the connection ended early. Messages of ssh explain a failed login only before the program has started."""
+    error = channel.failure()
+    if error.ssh_stderr is not None and (channel.has_begun or not error.ssh_stderr.strip()):
+        what = error.what if error.ssh_stderr.strip() else "the connection was lost"
+        error = AgentError(error.target, what, is_retriable=True)
+    return _unnamed(error)
+
+
+def _unnamed(error: AgentError) -> AgentError:
+    """Return the error with a message that leaves the name of the worker to the caller."""
+    error.message, error.lines = error.what, (error.what,)
+    return error
+
+
+def is_failed_login(error: Exception | None) -> bool:
+    """Tell whether ssh could not log in, which `explain_agent_errors` explains."""
+    return isinstance(error, AgentError) and error.ssh_stderr is not None
+
+
+class LocalDigests:
+    """Digests of local files, each of which is read once for all workers. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, str | None] = {}
+        self._lock = Lock()
+
+    def get(self, path: bytes) -> str | None:
+        """Return the digest of a file's contents. None if it cannot be read."""
+        with self._lock:
+            if path not in self._known:
+                self._known[path] = None
+                with suppress(OSError):
+                    self._known[path] = digest(path)
+            return self._known[path]
+
+
+def parse_row(value: Any, where: str, length: int) -> list[Any]:  # JSON
+    """Check that a value is an array of so many values, and return it."""
+    row = parse_array(value, where, most=length)
+    if len(row) < length:
+        raise UnexpectedAnswerError(f"{where}: {len(row)} values where {length} are expected")
+    return row
+
+
+def parse_numbers(value: Any, where: str, allowed: Set[int]) -> list[int]:  # JSON
+    """Check that a value is an array of numbers of entries, each of which is allowed and occurs once, and return it."""
+    numbers = [parse_integer(number, where) for number in parse_array(value, where, most=len(allowed))]
+    if len(set(numbers)) < len(numbers) or not allowed >= set(numbers):
+        raise UnexpectedAnswerError(f"{where}: numbers of entries that are not allowed")
+    return numbers
+
+
+def parse_pairs(value: Any, where: str, allowed: Set[int]) -> dict[int, Any]:  # JSON
+    """Check that a value is an array of pairs, of a number of an entry and another value, and return these by number."""
+    rows = [parse_row(row, where, 2) for row in parse_array(value, where, most=len(allowed))]
+    return dict(
+        zip(parse_numbers([number for number, _ in rows], where, allowed), (one for _, one in rows), strict=True)
+    )
+
+
+def parse_digest(value: Any, where: str) -> str:  # JSON
+    """Check that a value is a digest, and return it."""
+    if not _DIGEST.fullmatch(parse_string(value, where, longest=64)):
+        raise UnexpectedAnswerError(f"{where}: {preview(value)} is not a digest")
+    text: str = value
+    return text
+
+
+_PAUSES = tuple(timedelta(seconds=seconds) for seconds in (1, 2, 4, 8))
+# A worker that takes a little more each time and hangs up would never finish.
+_MAX_LINKS = 1000
+
+
+def with_retries(
+    attempt: Callable[[SharedOptions], ResultT],
+    kept: Callable[[], int],
+    *,
+    shared: SharedOptions = (),
+    clock: Clock,
+    pauses: Sequence[timedelta] = _PAUSES,
+) -> ResultT:
+    """Call `attempt` with options of a shared connection until it returns; raise its error if a retry is useless.
+
+    That is so after as many failures without progress as there are pauses. `kept`: the bytes that the other end had at the last
+    attempt.
+    """
+    failures, before = 0, 0
+    for _ in range(_MAX_LINKS - 1):
+        try:
+            return attempt(shared)
+        except AgentError as error:
+            # Only confirmed bytes count: bytes that were sent may be lost each time.
+            failures = 1 if kept() > before else failures + 1
+            before = max(before, kept())
+            if not error.is_retriable or failures > len(pauses):
+                raise
+            clock.sleep(pauses[failures - 1])
+            # A shared connection may be the reason.
+            shared = None
+    return attempt(shared)
