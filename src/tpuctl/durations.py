@@ -1,4 +1,4 @@
-"""Durations and timestamps as text. Pure: nothing here reads a clock."""
+"""Durations, timestamps and sizes as text. Pure: nothing here reads a clock."""
 
 from __future__ import annotations
 
@@ -73,3 +73,14 @@ def parse_http_date(text: str | None) -> datetime | None:
     if not 2 <= moment.year <= 9998:
         return None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+_SIZE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def format_size(size: float) -> str:
+    """Return a number of bytes with a decimal unit: `512 B`, `1.5 MB`, `20 GB`."""
+    power = 0
+    while size >= 999.5 and power < len(_SIZE_UNITS) - 1:
+        size, power = size / 1000, power + 1
+    return f"{size:.1f} {_SIZE_UNITS[power]}" if size < 9.95 and power else f"{size:.0f} {_SIZE_UNITS[power]}"

@@ -9,19 +9,21 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import select
 import stat
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO
 
 from tpuctl.errors import InvalidInputError
 from tpuctl.platforms import flush_to_disk
+from tpuctl.shapes import MapOf, ShapeError, parse_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -239,6 +241,22 @@ def replace_private_file(path: Path, content: bytes, *, mode: int = 0o600) -> No
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
+
+
+def read_json_cache(path: Path, shape: MapOf) -> dict[str, Any]:
+    """Return the entries of a cache file; none if it cannot be read or does not have the shape."""
+    try:
+        entries = parse_json(read_own_file(path))
+        shape.check(entries)
+    except (OSError, ShapeError):
+        return {}
+    return dict(entries)
+
+
+def write_json_cache(path: Path, entries: Mapping[str, Any]) -> None:
+    """Replace a cache file, with mode 0600. It stays as it is if it cannot be written."""
+    with contextlib.suppress(OSError):
+        replace_private_file(path, json.dumps(entries).encode())
 
 
 def open_private_file(path: Path) -> int:

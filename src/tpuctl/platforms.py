@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -67,6 +66,8 @@ def find_processes_with_variable(variable: str, value: str, *, proc: Path = _PRO
     """Yield the processes of this user that were started with this value of an environment variable."""
     wanted = f"{variable}={value}".encode(errors="surrogateescape")
     if not (proc / "self").exists():
+        import subprocess  # noqa: PLC0415  # 3 ms for each ssh connection to a sandbox worker
+
         with suppress(OSError, subprocess.SubprocessError):
             listed = subprocess.run(
                 _PS, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_PS_SECONDS, check=True

@@ -26,8 +26,7 @@ from tpuctl.check.report_rendering import finding_lines, findings_view, report_s
 from tpuctl.models.node import Tier
 from tpuctl.models.spec import NodeSpec
 from tpuctl.names import NodeName
-from tpuctl.output.terminal import OutputFormat, StandardStreams, Terminal
-from tpuctl.output.views import show_view
+from tpuctl.output.terminal import OutputFormat, StandardStreams, Terminal, show_view
 
 WANTED = WantedNode(
     project="vision",

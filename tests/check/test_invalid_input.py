@@ -88,7 +88,7 @@ def test_skip_check_accepts_commas(tpuctl: Console, sandbox: Sandbox, flags: tup
     [
         ((), 2, 9),
         (("--skip-check", "TPU801"), 1, 9),
-        (("--skip-check", "tpu801,TPU811"), 0, 0),
+        (("--skip-check", "tpu801,TPU817"), 0, 0),
         (("--skip-check", "all"), 0, 0),
     ],
 )

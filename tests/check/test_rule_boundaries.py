@@ -20,13 +20,12 @@ from tpuctl.check.quotas import (
     held_capacity,
     nearest_grant,
 )
-from tpuctl.check.rules.bucket_rules import size_in_words
 from tpuctl.check.rules.network_rules import FirewallTarget, SourceArea, firewall_allows_iap, port_access
 from tpuctl.check.rules.project_rules import external_addresses_allowed, secure_boot_satisfied
 from tpuctl.check.rules.quota_rules import quota_is_enough
-from tpuctl.check.rules.zone_rules import image_fits_accelerator, node_name_is_free, zone_is_open
-from tpuctl.check.runtime_images import judge_image
+from tpuctl.check.rules.zone_rules import image_fits_accelerator, judge_image, node_name_is_free, zone_is_open
 from tpuctl.check.zone_ranking import ZoneQuota, rank_zones
+from tpuctl.durations import format_size
 from tpuctl.models.bucket import Bucket, BucketPlacement
 from tpuctl.models.grants import Grant
 from tpuctl.models.project import OrgPolicy, QuotaLimit
@@ -48,8 +47,8 @@ V4 = parse_accelerator_type("v4-8")
         (7 * 10**18, "7000 PB"),
     ],
 )
-def test_size_in_words_uses_decimal_units(size: int, words: str) -> None:
-    assert size_in_words(size) == words
+def test_format_size_uses_decimal_units(size: int, words: str) -> None:
+    assert format_size(size) == words
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import pytest
 from tests.check.offer_facts import ZONE, facts, found_by, spec, summaries, wanted
 from tpuctl.accelerators import parse_accelerator_type
 from tpuctl.check.facts import Absent, Known, Unknown
-from tpuctl.check.rules.zone_rules import image_fits_accelerator, image_is_offered
-from tpuctl.check.runtime_images import ImageFit, judge_image
+from tpuctl.check.rules.zone_rules import ImageFit, image_fits_accelerator, image_is_offered, judge_image
 
 SLOW = Unknown("no answer within 15s", is_passing=True)
 

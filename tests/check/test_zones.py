@@ -20,8 +20,7 @@ from tpuctl.models.grants import Grant
 from tpuctl.models.node import Node, Tier
 from tpuctl.models.project import QuotaLimit
 from tpuctl.models.spec import NodeSpec
-from tpuctl.output.terminal import OutputFormat, StandardStreams, Terminal
-from tpuctl.output.views import show_view
+from tpuctl.output.terminal import OutputFormat, StandardStreams, Terminal, show_view
 
 TODAY = date(2026, 7, 1)
 CENTRAL, EAST, WEST, EUROPE, TOKYO = (

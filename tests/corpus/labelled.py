@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tpuctl.explain.conclusion import Confidence
+from tpuctl.explain.explanation_rendering import first_failed_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -96,8 +97,8 @@ def _wrong_verdicts(log: Labelled, conclusions: tuple[Conclusion, ...]) -> Itera
     if first.id in label.get("not_first", ()):
         yield f"{first.id} comes first"
     yield from _wrong_causes(label.get("symptoms", {}), {one.id: one.symptom_of for one in conclusions})
-    if label.get("worker") not in {None, first.sighting.first.worker}:
-        yield f"worker {first.sighting.first.worker}, not {label['worker']}"
+    if label.get("worker") not in {None, first_failed_worker(first)}:
+        yield f"worker {first_failed_worker(first)}, not {label['worker']}"
     if label.get("confidence") not in {None, first.confidence}:
         yield f"confidence {first.confidence}, not {label['confidence']}"
     if label.get("only_quoted"):

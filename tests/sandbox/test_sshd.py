@@ -113,6 +113,16 @@ def test_command_runs_in_the_workers_home_and_returns_its_exit_code(pod: Slice) 
 
 
 @pytest.mark.sshd
+def test_connection_restores_devices_and_profile_that_its_user_removed(pod: Slice) -> None:
+    count = "ls ~/.tpu/dev ~/.profile | wc -l"
+    before = pod.run(0, count)
+    pod.run(0, "rm -r ~/.tpu ~/.profile")
+
+    assert pod.run(0, count) == before
+    assert before[1] == 0
+
+
+@pytest.mark.sshd
 def test_eight_connections_at_once_succeed(pod: Slice) -> None:
     connections = [pod.connection(index % 4) for index in range(8)]
     save_host_keys(connections)

@@ -15,7 +15,7 @@ from tpuctl.sandbox.embedding import Sandbox
 from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
 from tpuctl.sandbox.guests import find_worker
 from tpuctl.sandbox.shims import gcloud_environment
-from tpuctl.sandbox.sshd.guest import identify_guest
+from tpuctl.sandbox.sshd.guest_identity import identify_guest
 from tpuctl.sandbox.state import SandboxState
 
 ZONE = "projects/sandbox/locations/us-central2-b"

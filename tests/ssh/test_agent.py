@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl.ssh.agent import bootstrap
+from tpuctl.ssh.channel import bootstrap
 
 _PROGRAMS = sorted(
     path.name.removesuffix(".py")

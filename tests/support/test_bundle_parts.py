@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpuctl.ssh.agent import bootstrap
 from tpuctl.ssh.agent.link import AGENT_MARK
+from tpuctl.ssh.channel import bootstrap
 from tpuctl.support.bundle_contents import RESERVED_BYTES, BundleContents, UniquePaths, safe_path
 from tpuctl.support.bundle_sources import hide_guest_attributes
 from tpuctl.support.redaction import hide_metadata, hide_suspicious_values

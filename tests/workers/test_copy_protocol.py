@@ -15,10 +15,9 @@ from tests.hostile import frame
 from tpuctl.clock import ManualClock
 from tpuctl.errors import InvalidInputError
 from tpuctl.models.node import Node
-from tpuctl.ssh.agent import bootstrap
 from tpuctl.ssh.agent.copy_files import FileReceiver
 from tpuctl.ssh.agent.file_stream import FileEntry, RefusedError, Stream
-from tpuctl.ssh.channel import AgentError
+from tpuctl.ssh.channel import AgentError, bootstrap
 from tpuctl.ssh.connection import Connection, Target
 from tpuctl.ssh.transfer import open_transfer, with_retries
 from tpuctl.workers.commands.scp import describe_copy
@@ -110,7 +109,7 @@ def test_status_line_shows_bytes_rate_and_time_left() -> None:
         " 75%  15 MB of 20 MB  2.0 MB/s  2s left  1 of 2 workers ended"
     )
     vast = CopyProgress(size=2**63 - 1, moved=1, total_moved=1)
-    assert describe_copy([vast], timedelta(seconds=9)).endswith("TB  0 B/s  11574d left")
+    assert describe_copy([vast], timedelta(seconds=9)).endswith("PB  0 B/s  11574d left")
     assert describe_copy([done], timedelta(seconds=5)) == "100%  10 MB of 10 MB  2.0 MB/s"
 
 

@@ -50,8 +50,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.locate import SearchPlace
     from tpuctl.nodes.ssh_workers import SshWorkers
     from tpuctl.output.progress import Progress
-    from tpuctl.output.terminal import Cell, StandardStreams
-    from tpuctl.output.views import View
+    from tpuctl.output.terminal import Cell, StandardStreams, View
     from tpuctl.sandbox.state import SandboxState
 
 # Options whose setting has another name, and options that add to a setting instead of replacing it.
@@ -368,7 +367,7 @@ class App:
 
     def show(self, view: View) -> None:
         """Write a result in the chosen format; nothing if stdout has events only."""
-        from tpuctl.output.views import show_view  # noqa: PLC0415  # not needed by --help
+        from tpuctl.output.terminal import show_view  # noqa: PLC0415  # not needed by --help
 
         if not self.shows_events:
             show_view(view, self.terminal, self.format, sandbox=self.is_sandbox)

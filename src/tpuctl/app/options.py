@@ -269,12 +269,6 @@ def takes_options(
     return decorate
 
 
-def given_options(options: Any) -> dict[str, Any]:  # a dataclass of options, and its values
-    """Return the options that the user gave, by the names of their fields."""
-    values = {each.name: getattr(options, each.name) for each in fields(options)}
-    return {name: value for name, value in values.items() if value is not None and value is not False and value != ()}
-
-
 def fanout_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add `--fanout`. `what` names in the plural what runs at once on all workers after its ssh handshake."""
     return click.option(

@@ -17,7 +17,7 @@ from tpuctl.accelerators import (
     check_accelerator_type,
     find_accelerator_type,
 )
-from tpuctl.app.options import given_options, option, takes_options
+from tpuctl.app.options import option, takes_options
 from tpuctl.errors import InvalidInputError
 from tpuctl.escaping import GCLOUD_DELIMITER, check_not_masked
 from tpuctl.files import METADATA_VALUE_LIMIT, expand_user_path, read_user_text
@@ -36,8 +36,22 @@ _SPEC_SETTINGS = (
 _DISK_MODES = {"read-write": "READ_WRITE", "read-only": "READ_ONLY"}
 
 
+class GivenOptions:
+    """Base of dataclasses whose fields are options."""
+
+    __slots__ = ()
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that the user gave, by the names of their fields."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]  # a dataclass
+        return {
+            name: value for name, value in values.items() if value is not None and value is not False and value != ()
+        }
+
+
 @dataclass(frozen=True, slots=True)
-class SpecOptions:
+class SpecOptions(GivenOptions):
     """The options that describe a node, as given."""
 
     type: str | None = option(
@@ -91,9 +105,9 @@ class SpecOptions:
     setup_script: str | None = option("--setup-script", metavar="FILE", help="File with shell commands for --setup.")
 
     @property
-    def given(self) -> dict[str, Any]:
+    def given_with_tier(self) -> dict[str, Any]:
         """The given options, with the kind of capacity as `tier`. Raises `InvalidInputError` for two kinds."""
-        given = given_options(self)
+        given = self.given
         tiers = [str(tier) for tier in Tier if given.pop(str(tier).replace("-", "_"), False)]
         if len(tiers) > 1:
             both = " and ".join(f"`--{tier}`" for tier in tiers)
@@ -109,9 +123,9 @@ def build_spec(app: App, options: SpecOptions, *, skip_validation: bool = False)
 
     Raises `InvalidInputError` for an invalid value; with `skip_validation` an unknown accelerator type is accepted.
     """
-    given = options.given
-    if options.setup_script:
-        if options.setup:
+    given = options.given_with_tier
+    if options.setup_script is not None:
+        if options.setup is not None:
             raise InvalidInputError("cannot combine `--setup` and `--setup-script`", hint="remove one of them")
         del given["setup_script"]
         given["setup"] = _read(app, "--setup-script", options.setup_script)
@@ -121,7 +135,7 @@ def build_spec(app: App, options: SpecOptions, *, skip_validation: bool = False)
     settings = app.settings_with(in_settings)
     wanted = settings.text("type")
     if wanted is None:
-        if options.topology:
+        if options.topology is not None:
             raise InvalidInputError("`--topology` needs a generation", hint="add one, such as `--type v4`")
         if given:
             flags = " and ".join(f"`--{name.replace('_', '-')}`" for name in sorted(given))

@@ -21,8 +21,7 @@ from tpuctl.config.trusted_files import TrustedFiles
 from tpuctl.errors import InvalidInputError, NotConfirmedError, SettingError
 from tpuctl.escaping import mask_value
 from tpuctl.files import expand_user_path
-from tpuctl.output.terminal import Cell
-from tpuctl.output.views import table_view
+from tpuctl.output.terminal import Cell, table_view
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

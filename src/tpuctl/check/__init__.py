@@ -11,7 +11,7 @@
 - `findings.py`: findings, remedies, the report, `evaluate_rules`. `report_rendering.py` shows them: page, lines, JSON.
 - `gate.py`: the check right before a creation. An error stops it. A result without errors is kept for ten minutes, under
   a hash of all that rules read and of the caller. A creation clears the other results: the new node uses quota too.
-- `fixes.py`: `--fix`, of `check` and of `doctor`. `zone_ranking.py`: `check` without a zone. `ai_platform/`: old jobs.
+- `fixes.py`: `--fix`, of `check` and of `doctor`. `zone_ranking.py`: `check` without a zone. `ai_platform.py`: old jobs.
 
 Start with `rules/bucket_rules.py` for a rule, `gathering.py` for the queries, and `gate.py` for what connects them.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import fields
@@ -27,9 +26,9 @@ from tpuctl.check.rules import RULES
 from tpuctl.check.zone_ranking import ZoneRanking, rank_zones
 from tpuctl.durations import format_timestamp, parse_timestamp
 from tpuctl.errors import CheckFailedError
-from tpuctl.files import make_private_folder, read_own_file
+from tpuctl.files import read_json_cache, write_json_cache
 from tpuctl.models.events import EventKind, NodeEvent
-from tpuctl.shapes import ANY, TIME, Fields, ListOf, MapOf, Scalar, Shape, ShapeError, parse_json
+from tpuctl.shapes import ANY, TIME, Fields, ListOf, MapOf, Scalar, Shape, ShapeError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -237,34 +236,20 @@ class CheckCache:
     def put(self, key: str, value: Any) -> None:  # JSON
         """Store a value and remove entries that are too old."""
         entries = {**self._entries(), key: {"at": format_timestamp(self._clock.now()), "said": value}}
-        self._write(dict(list(entries.items())[-_MAX_ENTRIES:]))
+        write_json_cache(self._path, dict(list(entries.items())[-_MAX_ENTRIES:]))
 
     def clear(self, *, keep: str = "") -> None:
         """Remove all entries, except that of the key `keep`."""
         entries = self._entries()
         if kept := {key: entry for key, entry in entries.items() if key == keep}:
-            self._write(kept)
+            write_json_cache(self._path, kept)
         elif entries:
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)
 
-    def _write(self, kept: dict[str, Any]) -> None:
-        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        with suppress(OSError):
-            make_private_folder(self._path.parent)
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(kept, file)
-            temporary.replace(self._path)
-
     def _entries(self) -> dict[str, Any]:
-        try:
-            found = parse_json(read_own_file(self._path))
-            _CACHE_SHAPE.check(found)
-        except (OSError, ShapeError):
-            return {}
         now, fresh = self._clock.now(), {}
-        for key, entry in found.items():
+        for key, entry in read_json_cache(self._path, _CACHE_SHAPE).items():
             moment = parse_timestamp(entry["at"])
             if moment is not None and timedelta() <= now - moment < _KEPT_FOR:
                 fresh[key] = entry

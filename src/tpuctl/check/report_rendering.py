@@ -16,8 +16,7 @@ from tpuctl.check.colocation import TB, Relation
 from tpuctl.check.findings import ACCEPTED_MARK, CheckReport, Finding, Level
 from tpuctl.escaping import escape_unprintable
 from tpuctl.names import region_of_zone
-from tpuctl.output.terminal import Cell, Terminal, column_lines, styled, text_width
-from tpuctl.output.views import View
+from tpuctl.output.terminal import Cell, Terminal, View, column_lines, styled, text_width
 
 if TYPE_CHECKING:
     from tpuctl.check.facts import WantedNode

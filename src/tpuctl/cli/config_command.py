@@ -29,8 +29,7 @@ from tpuctl.config.sources import (
 from tpuctl.errors import InvalidInputError, SettingError
 from tpuctl.models.spec import check_labels, check_tags
 from tpuctl.names import BucketPath, check_login, check_project, check_zone, closest_match
-from tpuctl.output.terminal import Cell, OutputFormat
-from tpuctl.output.views import table_view
+from tpuctl.output.terminal import Cell, OutputFormat, table_view
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,8 +18,7 @@ from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import InvalidInputError, NotConfirmedError, NotFoundError
 from tpuctl.files import MIB, expand_user_path, read_text_stream, read_user_text
 from tpuctl.models.node import Health
-from tpuctl.output.terminal import Cell
-from tpuctl.output.views import View, table_view
+from tpuctl.output.terminal import Cell, View, table_view
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App

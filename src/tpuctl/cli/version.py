@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl import __version__
 from tpuctl.app.options import CLOUD_OPTIONS, cli_command
-from tpuctl.output.views import View
+from tpuctl.output.terminal import View
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App

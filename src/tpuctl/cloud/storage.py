@@ -161,7 +161,11 @@ class StorageClient(ApiClient):
     def list(self, bucket: str, prefix: str) -> Iterator[str]:
         """Return the names of the objects that begin with `prefix`, in the service's order."""
         with _translated(bucket, prefix, "storage.objects.list"):
-            return iter(self._pages(_LIST, _BLOBS, _name, bucket=bucket, prefix=prefix).items)
+            return iter(
+                self._pages(
+                    _LIST, _BLOBS, lambda data: str(_NAMED.read(data)["name"]), bucket=bucket, prefix=prefix
+                ).items
+            )
 
     def _head(self, bucket: str, name: str) -> tuple[int, timedelta] | None:
         """Return generation and age; None if the object or the bucket is absent."""
@@ -223,10 +227,6 @@ def _unknown(bucket: str, name: str, failure: Exception) -> OutcomeUnknownError:
 
 def _generation(data: Mapping[str, Any]) -> int:
     return int(_BLOB.read(data)["generation"])
-
-
-def _name(data: Mapping[str, Any]) -> str:
-    return str(_NAMED.read(data)["name"])
 
 
 _PAGE_SIZE = 1000

@@ -55,7 +55,8 @@ class CachedCredentials:
 
     def before_request(self, request: Any, method: str, url: str, headers: MutableMapping[str, str]) -> None:
         """Add the headers with the token, as google-auth does."""
-        if self._credentials is None and _is_usable(self._expires):
+        lasts = self._expires is not None and _MARGIN < self._expires - _CLOCK.now() <= _LONGEST_LIFETIME
+        if self._credentials is None and lasts:
             headers["authorization"] = f"Bearer {self._token}"
             if self._quota_project:
                 headers["x-goog-user-project"] = self._quota_project
@@ -113,7 +114,3 @@ class CachedCredentials:
             for old in self._folder.iterdir():
                 if _CLOCK.now().timestamp() - old.stat().st_mtime > _LONGEST_LIFETIME.total_seconds():
                     old.unlink()
-
-
-def _is_usable(expires: datetime | None) -> bool:
-    return expires is not None and _MARGIN < expires - _CLOCK.now() <= _LONGEST_LIFETIME

@@ -306,6 +306,8 @@ def _decoded(path: Path, content: bytes, entry: ConfigEntry | None = None) -> st
 
 def _compose(path: Path, text: str) -> _Node:
     """Return YAML nodes, which have line numbers; no objects are constructed, so the file cannot run anything."""
+    if not text:
+        return None
     return compose_yaml(text, str(path), error=SettingError, longest=_LONGEST, most=_MOST)
 
 

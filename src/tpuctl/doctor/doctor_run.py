@@ -20,8 +20,7 @@ from tpuctl.errors import AccessError, InvalidInputError, ServiceUnavailableErro
 from tpuctl.names import closest_match
 from tpuctl.nodes.conditions import check_login_state
 from tpuctl.nodes.locate import locate_node
-from tpuctl.output.terminal import OutputFormat
-from tpuctl.output.views import show_view
+from tpuctl.output.terminal import OutputFormat, show_view
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App

@@ -38,7 +38,6 @@ from tpuctl.durations import parse_timestamp
 from tpuctl.errors import CredentialsError, TpuctlError
 from tpuctl.models.operation import Operation
 from tpuctl.nodes.inspection import InspectionReport, inspection_script, parse_inspection
-from tpuctl.ssh.agent import bootstrap
 from tpuctl.ssh.answers import (
     MAX_BYTES,
     JsonFields,
@@ -54,7 +53,7 @@ from tpuctl.ssh.answers import (
     parse_seconds,
     parse_string,
 )
-from tpuctl.ssh.channel import AS_ROOT, AgentError, on_each_worker, open_agent
+from tpuctl.ssh.channel import AS_ROOT, AgentError, bootstrap, on_each_worker, open_agent
 from tpuctl.ssh.connection import Target, save_host_keys
 from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failure
 from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
@@ -306,11 +305,11 @@ def _log_state(value: Any, where: str) -> LogFolderState:
     return LogFolderState(parse_choice(value, where, allowed=tuple(LogFolderState)))
 
 
-def _requirement(value: Any, where: str) -> str:
-    return parse_line(value, where, longest=_MAX_REQUIREMENT)
-
-
-_PACKAGE = _record(InstalledPackage, version=parse_line, requires=_each(_requirement, most=_MAX_VALUES))
+_PACKAGE = _record(
+    InstalledPackage,
+    version=parse_line,
+    requires=_each(partial(parse_line, longest=_MAX_REQUIREMENT), most=_MAX_VALUES),
+)
 # The facts of a worker by name, as ssh/agent/worker_facts.py reports them; the limits are above its own.
 _FACTS: dict[str, Parser[Any]] = {
     "uptime": parse_seconds,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.check.facts import Absent, Known, Unknown
 from tpuctl.check.findings import Level, Remedy
-from tpuctl.check.runtime_images import ImageFit, judge_image
+from tpuctl.check.rules.zone_rules import ImageFit, judge_image
 from tpuctl.doctor.verdicts import Verdict, error, node_rule, note, ok, on_node, unknown, unread, verdict, warning
 from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.models.node import Health, NodeState, QueuedState, Tier

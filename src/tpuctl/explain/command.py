@@ -52,8 +52,7 @@ from tpuctl.explain.messages import Action, MessageRole
 from tpuctl.explain.scanner import LogReader
 from tpuctl.models.node import Health
 from tpuctl.nodes.tracker import was_preempted
-from tpuctl.output.terminal import Cell, OutputFormat
-from tpuctl.output.views import View, table_view
+from tpuctl.output.terminal import Cell, OutputFormat, View, table_view
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -153,7 +153,7 @@ _MAX_KNOWN_HEADERS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerStream:
+class LogStream:
     """The lines of one worker in a block of lines."""
 
     block: LogLines
@@ -167,7 +167,7 @@ class WorkerStream:
         return parse_line(self.block, index, counted=self.is_numbered)
 
 
-def split_by_worker(lines: LogLines) -> list[WorkerStream]:
+def split_by_worker(lines: LogLines) -> list[LogStream]:
     """Return the lines by worker: messages of several workers may interleave."""
     sample = [line[:_MAX_HEADER] for line in lines.texts[:: max(1, len(lines) // _SAMPLE_LINES)]]
     counted = has_worker_numbers(sample)
@@ -176,7 +176,7 @@ def split_by_worker(lines: LogLines) -> list[WorkerStream]:
         origin.worker for origin in lines.origins if origin is not None
     ):
         gathered = {**_group_by_worker(lines, counted=counted)}
-    return [WorkerStream(lines, name, counted, *place) for name, place in gathered.items()]
+    return [LogStream(lines, name, counted, *place) for name, place in gathered.items()]
 
 
 def _group_by_worker(lines: LogLines, *, counted: bool) -> dict[str | None, tuple[list[int], list[bytes]]]:
@@ -229,7 +229,7 @@ class LineDeduplicator:
     _empty: set[int] = field(default_factory=set)
     _skipped: int = 0
 
-    def unseen(self, stream: WorkerStream) -> Iterator[UnseenPart]:
+    def unseen(self, stream: LogStream) -> Iterator[UnseenPart]:
         """Yield the new parts of a stream.
 
         A part has two more lines on each side of a new pair: a literal may span them.
@@ -255,14 +255,11 @@ class LineDeduplicator:
 
     def remember(self, part: UnseenPart, hits: Sequence[bytes]) -> None:
         """Remember the pairs of a part if it has none of the literals that were found."""
-        if part.pairs and not (hits and _has_any(letters_only(part.text), hits)):
+        letters = letters_only(part.text) if part.pairs and hits else b""
+        if part.pairs and not any(literal in letters for literal in hits):
             if len(self._empty) > _MAX_PAIRS:
                 self._empty.clear()
             self._empty.update(part.pairs)
-
-
-def _has_any(text: bytes, literals: Sequence[bytes]) -> bool:
-    return any(literal in text for literal in literals)
 
 
 # How much is searched around a literal: bytes and lines before and after it.
@@ -275,7 +272,7 @@ _MAX_FOLLOWING = 16 * 1024
 class Candidate:
     """Some lines of a stream that hold an anchor."""
 
-    stream: WorkerStream
+    stream: LogStream
     first: int
     last: int  # exclusive
     owners: frozenset[int]  # the messages to search for, by their index
@@ -309,7 +306,7 @@ class Candidate:
 _Hit = tuple[int, frozenset[int]]
 
 
-def find_candidates(stream: WorkerStream, anchors: AnchorIndex, wanted: frozenset[bytes]) -> list[Candidate]:
+def find_candidates(stream: LogStream, anchors: AnchorIndex, wanted: frozenset[bytes]) -> list[Candidate]:
     """Return the passages of a stream that hold any of the wanted literals."""
     exact = wanted.intersection(anchors.exact)
     hits = [*_find_anchors(letters_by_line(without_headers(stream.texts)), anchors, wanted - exact)]
@@ -334,7 +331,7 @@ def _find_anchors(by_line: Sequence[bytes], anchors: AnchorIndex, wanted: frozen
             at = flat.find(anchor, at + 1)
 
 
-def _spans(hits: Sequence[_Hit], stream: WorkerStream) -> list[tuple[int, int, frozenset[int]]]:
+def _spans(hits: Sequence[_Hit], stream: LogStream) -> list[tuple[int, int, frozenset[int]]]:
     """Return the ranges of lines to search, and for which messages: one around each hit, merged if they overlap."""
     spans: list[tuple[int, int, frozenset[int]]] = []
     most = len(stream.indices)
@@ -482,7 +479,7 @@ class SuspectLines:
             return False
         return any(word in text for word in _ERROR_WORDS)
 
-    def add_from(self, streams: Sequence[WorkerStream]) -> None:
+    def add_from(self, streams: Sequence[LogStream]) -> None:
         """Keep the lines of a block that look more like an error than those kept so far."""
         texts = [line for stream in streams for line in letters_by_line(b"\n".join(stream.texts))]
         origins = [(index, stream) for stream in streams for index in stream.indices]
@@ -567,7 +564,7 @@ class LogScanner:
         self._searched_until = {worker: end for worker, end in self._searched_until.items() if end[0] >= self._first}
         self._quotes.forget(self._first)
 
-    def _literals_in(self, streams: Sequence[WorkerStream], block: LogLines) -> frozenset[bytes]:
+    def _literals_in(self, streams: Sequence[LogStream], block: LogLines) -> frozenset[bytes]:
         """Return the literals of messages in a block. Keep lines that look like an error."""
         parts = [part for stream in streams for part in self._deduplicator.unseen(stream)]
         found, letters = self.anchors.found(TEXT_BREAK.join(part.text for part in parts))

@@ -10,8 +10,7 @@ from tpuctl.errors import ExitCode, TpuctlError, worst_exit_code
 from tpuctl.models.node import Health, Node, NodeState, Tier
 from tpuctl.models.queued import QueuedResource
 from tpuctl.names import last_segment
-from tpuctl.output.terminal import Cell
-from tpuctl.output.views import View
+from tpuctl.output.terminal import Cell, View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -13,5 +13,5 @@ permanent lines, and below them an area with the nodes that are not ready yet. E
 without repetition. With `--events` it also writes one JSON object for each event, to stdout or to a file, which may be a pipe
 without a reader.
 
-`status_line.py` has the lines for bytes sent and received.
+`transfer_progress.py` shows the bytes sent to workers on the `StatusLine` of `terminal.py`.
 """

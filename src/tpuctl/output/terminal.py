@@ -9,9 +9,11 @@ import sys
 import unicodedata
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from tpuctl.errors import InvalidInputError
 from tpuctl.escaping import (
@@ -23,10 +25,11 @@ from tpuctl.escaping import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from _typeshed import ReadableBuffer
 
+    from tpuctl.clock import Clock
     from tpuctl.errors import TpuctlError
 
 
@@ -378,3 +381,86 @@ def text_width(text: str) -> int:
     if text.isascii():
         return len(text)
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else not unicodedata.combining(char) for char in text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A result. Each form is made only if it is shown."""
+
+    value: Callable[[], Any]  # JSON: an object, or a list of them
+    text: Callable[[Terminal], None]  # writes the form for people, and for pipes
+    names: Callable[[], Iterable[str]] | None = None  # for `-o name`; None shows the text
+    is_marked: bool = True  # whether each object says `"sandbox": true` in the sandbox
+
+
+def show_view(view: View, terminal: Terminal, form: OutputFormat, *, sandbox: bool) -> None:
+    """Write a result in one form. `sandbox`: it is from the sandbox, which JSON says."""
+    match form:
+        case OutputFormat.JSON | OutputFormat.YAML:
+            value = view.value()
+            if view.is_marked and sandbox:
+                mark = {"sandbox": True}
+                value = [{**entry, **mark} for entry in value] if isinstance(value, list) else {**value, **mark}
+            terminal.data(value, form)
+        case OutputFormat.NAME if view.names is not None:
+            terminal.names(view.names())
+        case _:
+            view.text(terminal)
+
+
+def table_view(
+    header: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    *,
+    value: Callable[[], Any],  # JSON
+    names: Callable[[], Iterable[str]] | None = None,
+    empty: str | None = None,
+    is_marked: bool = True,
+) -> View:
+    """Return the view of a table. On a terminal the note `empty` replaces a table without rows."""
+
+    def show(terminal: Terminal) -> None:
+        if rows or empty is None or not terminal.is_interactive:
+            terminal.table(header, rows)
+        else:
+            terminal.note(empty)
+
+    return View(value=value, text=show, names=names, is_marked=is_marked)
+
+
+REDRAW_INTERVAL = timedelta(milliseconds=200)
+# Work that ends sooner shows no line.
+INITIAL_DELAY = timedelta(milliseconds=500)
+
+
+class StatusLine:
+    """One line that is redrawn in place, and removed at the end of the block. Any thread may call its methods."""
+
+    def __init__(self, terminal: Terminal, clock: Clock, *, delay: timedelta = INITIAL_DELAY) -> None:
+        self._terminal, self._clock = terminal, clock
+        self._is_shown = terminal.is_redrawn and not terminal.quiet
+        self._due = clock.monotonic() + delay
+        self._has_drawn = False
+        self._lock = Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+        self._is_shown = False
+
+    def clear(self) -> None:
+        """Remove the line before other text is written; the next `show` draws it again."""
+        with self._lock:
+            if self._has_drawn:
+                self._has_drawn = False
+                self._terminal.redraw()
+
+    def show(self, text: Callable[[], str]) -> None:
+        """Draw this text, unless the line was drawn within the last moments: then the text is not even made."""
+        with self._lock:
+            now = self._clock.monotonic()
+            if self._is_shown and now >= self._due:
+                self._due, self._has_drawn = now + REDRAW_INTERVAL, True
+                self._terminal.redraw(text())  # cut at the width of the terminal

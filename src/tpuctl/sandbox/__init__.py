@@ -17,7 +17,8 @@ its rules from observations of the real service. A fact without a source is mark
 - Faults change timelines when a node is planned, or when they are added for an existing node; faults of calls are used up one
   by one.
 - `administration`, `seeding` and `scenarios` prepare a sandbox from outside its API; tests use `administration`.
-- `sshd` gives each ssh connection to a worker an OpenSSH sshd of its own; `shims` lets gcloud find it.
+- `sshd` gives each ssh connection to a worker an OpenSSH sshd of its own, with the programs of `data/guest`; `shims` lets
+  gcloud find it.
 
 For tests of other tools it offers `Sandbox` (docs/how-to/test-your-own-tool.md), and `SeedError` for an invalid seed.
 Everything else in this package may change.

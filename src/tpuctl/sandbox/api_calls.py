@@ -200,6 +200,18 @@ def error_id(text: str) -> str:
     return f"[EID: 0x{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}]"
 
 
+def numeric_id(text: str) -> str:
+    """Return a numeric id of nineteen digits, like the services'; the same text gives the same id."""
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return str(10**18 + int.from_bytes(digest) % (8 * 10**18))
+
+
+def etag_of(document: object) -> str:
+    """Return the etag of a JSON document."""
+    digest = hashlib.blake2b(json.dumps(document, sort_keys=True).encode(), digest_size=8).digest()
+    return base64.b64encode(digest).decode()
+
+
 def error_info(reason: str, metadata: Json | None = None, *, domain: str = "googleapis.com") -> Json:
     """Return the detail of an error that programs read."""
     info = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason, "domain": domain}

@@ -17,6 +17,7 @@ from tpuctl.accelerators import (
 from tpuctl.errors import InvalidInputError
 from tpuctl.sandbox import api_calls
 from tpuctl.sandbox.api_calls import (
+    ResourceName,
     answers,
     bad_request,
     invalid_field,
@@ -58,6 +59,7 @@ RUNTIME_VERSIONS = tuple(
 
 # Versions of TPU Nodes: unverified, from the legacy documentation's examples; its list has the images of TPU VMs too (gcloud).
 TENSORFLOW_VERSIONS = tuple(sorted((*RUNTIME_VERSIONS, *_TENSORFLOW, "nightly", "pytorch-2.0", "pytorch-nightly")))
+_OFFERED = ("acceleratorTypes", "runtimeVersions", "tensorflowVersions")
 
 
 @cache
@@ -164,47 +166,49 @@ def _list_locations(_session: StateSession, call: Call) -> Json:
     return list_response(call, "locations", [_location(project, zone) for zone in zone_names()])
 
 
-@answers("tpu.projects.locations.acceleratorTypes.get")
-def _get_accelerator_type(_session: StateSession, call: Call) -> Json:
-    where = parse_resource_name(call["name"])
+def _offered_names(collection: str, zone: str) -> tuple[str, ...]:
+    """Return the accelerator types, runtime versions or (of v1) TensorFlow versions of a zone."""
+    match collection:
+        case "acceleratorTypes":
+            return tuple(offer.name for offer in _offers()[zone])
+        case "runtimeVersions":
+            return RUNTIME_VERSIONS
+        case _:
+            return TENSORFLOW_VERSIONS
+
+
+@answers(*(f"tpu.projects.locations.{collection}.get" for collection in _OFFERED))
+def _get_offered(_session: StateSession, call: Call) -> Json:
+    where, collection = parse_resource_name(call["name"]), call.method.split(".")[-2]
     check_tpu_zone(where.project, where.zone)
-    for offer in _offers()[where.zone]:
-        if offer.name == where.resource_id:
-            return _accelerator_type(where.project, where.zone, offer, call.version)
-    raise not_found(call["name"])
+    if where.resource_id not in _offered_names(collection, where.zone):
+        raise not_found(call["name"])
+    return _offered(where, collection, call.version)
 
 
-@answers("tpu.projects.locations.acceleratorTypes.list")
-def _list_accelerator_types(_session: StateSession, call: Call) -> Json:
-    """List the types of a zone or of all; filter and order are ignored."""
-    where = parse_resource_name(call["parent"])
-    offers = [(zone, offer) for zone in _zones_named(where) for offer in _offers()[zone]]
+@answers(*(f"tpu.projects.locations.{collection}.list" for collection in _OFFERED))
+def _list_offered(_session: StateSession, call: Call) -> Json:
+    """List what a zone offers, or all zones; filter and order are ignored."""
+    where, collection = parse_resource_name(call["parent"]), call.method.split(".")[-2]
+    zones = zone_names()
+    if where.zone != api_calls.ANYWHERE:
+        check_tpu_zone(where.project, where.zone)
+        zones = (where.zone,)
+    offers = [ResourceName(where.project, zone, name) for zone in zones for name in _offered_names(collection, zone)]
     page, following = page_of(call, offers)
-    types = [_accelerator_type(where.project, zone, offer, call.version) for zone, offer in page]
-    return {"acceleratorTypes": types, **following}
+    return {collection: [_offered(offer, collection, call.version) for offer in page], **following}
 
 
-@answers("tpu.projects.locations.runtimeVersions.get", "tpu.projects.locations.tensorflowVersions.get")
-def _get_runtime_version(_session: StateSession, call: Call) -> Json:
-    """Return a runtime version, or a TensorFlow version of v1."""
-    name = call["name"]
-    where = parse_resource_name(name)
-    check_tpu_zone(where.project, where.zone)
-    known = TENSORFLOW_VERSIONS if "/tensorflowVersions/" in name else RUNTIME_VERSIONS
-    if where.resource_id not in known:
-        raise not_found(name)
-    return {"name": name, "version": where.resource_id}
-
-
-@answers("tpu.projects.locations.runtimeVersions.list", "tpu.projects.locations.tensorflowVersions.list")
-def _list_versions(_session: StateSession, call: Call) -> Json:
-    """List the runtime versions, or the TensorFlow versions of v1, of a zone or of all."""
-    collection = call.method.split(".")[-2]
-    versions = RUNTIME_VERSIONS if collection == "runtimeVersions" else TENSORFLOW_VERSIONS
-    where = parse_resource_name(call["parent"])
-    names = [f"projects/{where.project}/locations/{z}/{collection}/{v}" for z in _zones_named(where) for v in versions]
-    page, following = page_of(call, names)
-    return {collection: [{"name": name, "version": name.rpartition("/")[2]} for name in page], **following}
+def _offered(where: ResourceName, collection: str, version: str) -> Json:
+    name = f"projects/{where.project}/locations/{where.zone}/{collection}/{where.resource_id}"
+    if collection != "acceleratorTypes":
+        return {"name": name, "version": where.resource_id}
+    document: Json = {"name": name, "type": where.resource_id}
+    if version.startswith("v2"):
+        accelerator = parse_accelerator_type(where.resource_id)
+        config = {"type": accelerator.generation.config_type, "topology": accelerator.topology}
+        document["acceleratorConfigs"] = [config]
+    return document
 
 
 @answers("tpu.projects.locations.generateServiceIdentity")
@@ -225,28 +229,12 @@ def default_service_account(project: str) -> str:
     return f"{number_of_project(project)}-compute@developer.gserviceaccount.com"
 
 
-def _zones_named(where: api_calls.ResourceName) -> tuple[str, ...]:
-    if where.zone == api_calls.ANYWHERE:
-        return zone_names()
-    check_tpu_zone(where.project, where.zone)
-    return (where.zone,)
-
-
 def _location(project: str, zone: str) -> Json:
     return {
         "name": f"projects/{project}/locations/{zone}",
         "locationId": zone,
         "labels": {"cloud.googleapis.com/region": zone.rpartition("-")[0]},
     }
-
-
-def _accelerator_type(project: str, zone: str, offer: AcceleratorType, version: str) -> Json:
-    name = f"projects/{project}/locations/{zone}/acceleratorTypes/{offer.name}"
-    document: Json = {"name": name, "type": offer.name}
-    if version.startswith("v2"):
-        config = {"type": offer.generation.config_type, "topology": offer.topology}
-        document["acceleratorConfigs"] = [config]
-    return document
 
 
 def _not_offered(name: str, zone: str) -> Exception:

@@ -8,9 +8,7 @@ virtual machines come from seeds: the API does not create them here.
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import json
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -18,7 +16,16 @@ from datetime import datetime, timedelta, timezone
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tpuctl.sandbox.api_calls import DEFAULT_PROJECT, DEFAULT_ZONE, ApiError, answers, list_response, page_of
+from tpuctl.sandbox.api_calls import (
+    DEFAULT_PROJECT,
+    DEFAULT_ZONE,
+    ApiError,
+    answers,
+    etag_of,
+    list_response,
+    numeric_id,
+    page_of,
+)
 from tpuctl.sandbox.catalog import default_service_account, location_names, number_of_project
 from tpuctl.yaml_reader import load_data
 
@@ -279,7 +286,7 @@ def _identity(session: StateSession, place: Place) -> Json:
     """Return the first fields of every resource."""
     identity = {
         "kind": f"compute#{_KINDS[place.collection].word}",
-        "id": _number_of(place.path),
+        "id": numeric_id(place.path),
         "creationTimestamp": _timestamp(session.now),
         "name": place.name,
         "selfLink": COMPUTE_BASE + place.path,
@@ -298,12 +305,6 @@ def _link(project: str, collection: str, given: str) -> str:
 def _timestamp(moment: datetime) -> str:
     """Return a time in compute's format: Pacific standard time, with three digits of a second."""
     return moment.astimezone(_PACIFIC).isoformat(timespec="milliseconds")
-
-
-def _number_of(path: str) -> str:
-    """Return the numeric id of a resource: the same for the same name."""
-    digest = hashlib.blake2b(path.encode(), digest_size=8).digest()
-    return str(10**18 + int.from_bytes(digest) % (8 * 10**18))
 
 
 def _not_found(path: str) -> ApiError:
@@ -347,7 +348,7 @@ def _begin_operation(session: StateSession, verb: str, target: Place) -> Json:
         **_identity(session, Place(project, scope, "operations", name)),
         "operationType": verb,
         "targetLink": COMPUTE_BASE + target.path,
-        "targetId": _number_of(target.path),
+        "targetId": numeric_id(target.path),
         "status": "DONE",
         "progress": 100,
         "user": "user@example.com",
@@ -373,7 +374,7 @@ def _get_operation(session: StateSession, call: Call) -> Json:
 def _get_project(session: StateSession, call: Call) -> Json:
     project = call["project"]
     metadata = session.project(project)
-    common: Json = {"kind": "compute#metadata", "fingerprint": _metadata_fingerprint(metadata)}
+    common: Json = {"kind": "compute#metadata", "fingerprint": etag_of(metadata.get("items", []))}
     if metadata.get("items"):
         common["items"] = metadata["items"]
     return {
@@ -395,17 +396,12 @@ def _set_project_metadata(session: StateSession, call: Call) -> Json:
     project = call["project"]
     before = session.project(project)
     given = call.body.get("fingerprint")
-    if given and given != _metadata_fingerprint(before):
+    if given and given != etag_of(before.get("items", [])):
         # Observed: the message that gcloud prints after a concurrent change.
         message = "Supplied fingerprint does not match current metadata fingerprint."
         raise ApiError(412, "FAILED_PRECONDITION", message)
     session.put_project(project, {**before, "items": call.body.get("items", [])})
     return _begin_operation(session, "compute.projects.setCommonInstanceMetadata", Place(project, "", ""))
-
-
-def _metadata_fingerprint(metadata: Json) -> str:
-    digest = hashlib.blake2b(json.dumps(metadata.get("items", [])).encode(), digest_size=8).digest()
-    return base64.b64encode(digest).decode()
 
 
 _QUOTA_KIND = "compute.quota"
@@ -424,24 +420,26 @@ def _region_of(zone: str) -> str:
 
 def _zones(_session: StateSession, project: str) -> dict[str, Json]:
     """Return zones with TPUs and some without."""
-    base = f"{COMPUTE_BASE}projects/{project}"
     return {
-        zone: {
-            "kind": "compute#zone",
-            "id": _number_of(f"zones/{zone}"),
-            "name": zone,
-            "description": zone,
-            "status": "UP",
-            "region": f"{base}/regions/{_region_of(zone)}",
-            "selfLink": f"{base}/zones/{zone}",
-        }
+        zone: {**_location(project, "zones", zone), "region": _link(project, "regions", _region_of(zone))}
         for zone in location_names()
+    }
+
+
+def _location(project: str, collection: str, name: str) -> Json:
+    path = f"{collection}/{name}"
+    return {
+        "kind": f"compute#{_KINDS[collection].word}",
+        "id": numeric_id(path),
+        "name": name,
+        "description": name,
+        "status": "UP",
+        "selfLink": f"{COMPUTE_BASE}projects/{project}/{path}",
     }
 
 
 def _regions(session: StateSession, project: str) -> dict[str, Json]:
     """Return the regions with their quotas."""
-    base = f"{COMPUTE_BASE}projects/{project}"
     stored = {found.name: found.document for found in session.resources.list_records(_QUOTA_KIND, project)}
     addresses: Counter[str] = Counter()  # the external ones of TPU workers (that they count is unverified)
     for node in session.nodes(project):
@@ -462,16 +460,8 @@ def _regions(session: StateSession, project: str) -> dict[str, Json]:
             counted = addresses[region] if metric == "IN_USE_ADDRESSES" else 0
             usage = counted if quota["usage"] is None else quota["usage"]
             quotas.append({"metric": metric, "limit": float(quota["limit"]), "usage": float(usage)})
-        found[region] = {
-            "kind": "compute#region",
-            "id": _number_of(f"regions/{region}"),
-            "name": region,
-            "description": region,
-            "status": "UP",
-            "zones": [f"{base}/zones/{zone}" for zone in location_names() if _region_of(zone) == region],
-            "quotas": quotas,
-            "selfLink": f"{base}/regions/{region}",
-        }
+        zones = [_link(project, "zones", zone) for zone in location_names() if _region_of(zone) == region]
+        found[region] = {**_location(project, "regions", region), "zones": zones, "quotas": quotas}
     return found
 
 

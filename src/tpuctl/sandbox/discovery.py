@@ -198,6 +198,7 @@ def _read_document(api: str, version: str) -> DiscoveryDocument:
     return DiscoveryDocument(service, json.loads((folder / f"{api}.{version}.json").read_bytes()))
 
 
+@cache
 def snake_case(name: str) -> str:
     """Return a JSON name (`acceleratorType`) in the form of a proto field (`accelerator_type`)."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

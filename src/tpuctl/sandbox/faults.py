@@ -267,6 +267,11 @@ class FaultTarget:
         return cls(call.method, pairs.get("projects", ""), pairs.get("locations", ""), str(node or named or ""))
 
 
+def meets_call_fault(session: StateSession, call: Call) -> bool:
+    """Return whether a call meets a fault, which is not used up."""
+    return any(_matching_faults(session, FaultTarget.of(call), CALL_FAULT_KINDS))
+
+
 def take_call_fault(sandbox: SandboxState, call: Call) -> Fault | None:
     """Return the fault that a call meets, if any, and use it up. An unreachable zone has the lowest priority and stays."""
     target = FaultTarget.of(call)

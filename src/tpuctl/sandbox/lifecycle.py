@@ -6,7 +6,6 @@ requests. Durations are the sandbox's own choice, in the order of what users rep
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -68,6 +67,8 @@ class PhaseDurations:
 
     def draw(self, what: str, shortest: float, longest: float) -> timedelta:
         """Return a duration drawn between two numbers of seconds."""
+        import hashlib  # noqa: PLC0415  # 3 ms for each ssh connection, which draws none
+
         digest = hashlib.blake2b(f"{self.key}/{what}".encode(), digest_size=8).digest()
         return timedelta(seconds=round(shortest + (longest - shortest) * int.from_bytes(digest) / 2**64, 3))
 

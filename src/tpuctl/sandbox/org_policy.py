@@ -6,13 +6,10 @@ default.
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.sandbox.api_calls import DEFAULT_PROJECT, ApiError, answers, list_response
+from tpuctl.sandbox.api_calls import DEFAULT_PROJECT, ApiError, answers, etag_of, list_response
 from tpuctl.sandbox.catalog import number_of_project
 from tpuctl.sandbox.representation import millisecond_timestamp
 from tpuctl.sandbox.resource_manager import resolve_project
@@ -109,8 +106,7 @@ def _policy_document(session: StateSession, project: str, constraint: str) -> Js
     spec = session.resources.get(ORG_POLICY_KIND, project, constraint)
     if spec is None:
         raise _policy_not_found()
-    digest = hashlib.blake2b(json.dumps(spec, sort_keys=True).encode(), digest_size=16).digest()
-    etag = base64.b64encode(digest).decode()
+    etag = etag_of(spec)
     return {"name": _policy_name(project, constraint), "spec": {**spec, "etag": etag}, "etag": etag}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC
+from functools import lru_cache
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
 
@@ -43,12 +44,17 @@ def millisecond_timestamp(moment: datetime) -> str:
 
 
 def _external_address(number: int) -> str:
-    return str(IPv4Address(_EXTERNAL + number))
+    return _address(_EXTERNAL + number)
 
 
 def internal_address(number: int, *, network: int = 0) -> str:
     """Return the internal address of a worker in the n-th of the node's networks."""
-    return str(IPv4Address(_INTERNAL + network * _NETWORKS + number))
+    return _address(_INTERNAL + network * _NETWORKS + number)
+
+
+@lru_cache(maxsize=4096)
+def _address(value: int) -> str:
+    return str(IPv4Address(value))
 
 
 def address_number(address: str) -> int | None:
@@ -79,7 +85,8 @@ def render_node(record: NodeRecord, now: datetime, version: str) -> Json:
         document["networkEndpoints"] = _endpoints(record)
     if version in _V1:
         return _node_as_v1(document)
-    document = {field: value for field, value in document.items() if field not in _ONLY_V1}
+    for field in _ONLY_V1:
+        document.pop(field, None)
     if version != "v2alpha1":
         return _node_as_v2(document)
     if document["apiVersion"] not in _LEGACY:

@@ -6,14 +6,21 @@ sandbox and has every permission except those that a resource lists as `denied`.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 from fnmatch import fnmatchcase
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.sandbox.api_calls import DEFAULT_PROJECT, ApiError, answers, error_info, help_detail, list_response
+from tpuctl.sandbox.api_calls import (
+    DEFAULT_PROJECT,
+    ApiError,
+    answers,
+    error_info,
+    etag_of,
+    help_detail,
+    list_response,
+)
 from tpuctl.sandbox.catalog import default_service_account, number_of_project
 from tpuctl.sandbox.representation import millisecond_timestamp
 from tpuctl.yaml_reader import load_data
@@ -84,14 +91,11 @@ def _set_project_policy(session: StateSession, call: Call) -> Json:
     """Replace the policy: 409 if the etag is not the current one."""
     project = _checked_project(session, call, permission="resourcemanager.projects.setIamPolicy")
     wanted = call.body.get("policy") or {}
-    kept = replace_iam_policy(session, "project", project, wanted, default=_default_project_policy(project))
-    if kept is None:
-        # Observed: the words that terraform and gcloud users quote.
-        message = (
-            "There were concurrent policy changes. Please retry the whole read-modify-write with exponential backoff."
-        )
-        raise ApiError(409, "ABORTED", message)
-    return kept
+    # Observed: the words that terraform and gcloud users quote.
+    message = "There were concurrent policy changes. Please retry the whole read-modify-write with exponential backoff."
+    conflict = ApiError(409, "ABORTED", message)
+    default = _default_project_policy(project)
+    return replace_iam_policy(session, "project", project, wanted, default=default, conflict=conflict)
 
 
 @answers("cloudresourcemanager.projects.testIamPermissions")
@@ -196,29 +200,29 @@ def read_iam_policy(
     found = session.resources.get("iam.policy", kind, name) or default
     bindings = found.get("bindings") or []
     is_conditional = any(binding.get("condition") for binding in bindings)
-    digest = hashlib.blake2b(json.dumps(found, sort_keys=True).encode(), digest_size=6).digest()
-    etag = base64.b64encode(b"\x07" + digest[:5] + b"\x00\x01").decode()
-    visible: Json = {**found, "version": _WITH_CONDITIONS if is_conditional else 1, "etag": etag}
+    visible: Json = {**found, "version": _WITH_CONDITIONS if is_conditional else 1, "etag": etag_of(found)}
     visible.pop("serial", None)
     if is_conditional and version < _WITH_CONDITIONS:
-        plain = []
-        for binding in bindings:
-            if condition := binding.get("condition"):
-                suffix = hashlib.blake2b(json.dumps(condition, sort_keys=True).encode(), digest_size=10).hexdigest()
-                plain.append({"role": f"{binding['role']}_withcond_{suffix}", "members": binding["members"]})
-            else:
-                plain.append(binding)
-        visible |= {"version": 1, "bindings": plain}
+        visible |= {"version": 1, "bindings": [_plain_binding(binding) for binding in bindings]}
     return visible
 
 
-def replace_iam_policy(session: StateSession, kind: str, name: str, wanted: Json, *, default: Json) -> Json | None:
-    """Replace a policy and return it. None if its etag is not the current one."""
+def _plain_binding(binding: Json) -> Json:
+    if not (condition := binding.get("condition")):
+        return binding
+    suffix = hashlib.blake2b(json.dumps(condition, sort_keys=True).encode(), digest_size=10).hexdigest()
+    return {"role": f"{binding['role']}_withcond_{suffix}", "members": binding["members"]}
+
+
+def replace_iam_policy(
+    session: StateSession, kind: str, name: str, wanted: Json, *, default: Json, conflict: ApiError
+) -> Json:
+    """Replace a policy and return it. Raises `conflict` if its etag is not the current one."""
     current = read_iam_policy(session, kind, name, default=default)
     # gcloud sends bytes back in the URL-safe alphabet.
     given = str(wanted.get("etag") or "").replace("-", "+").replace("_", "/")
     if given not in {"", current["etag"]}:
-        return None
+        raise conflict
     conditional = any(binding.get("condition") for binding in wanted.get("bindings") or [])
     if conditional and int(wanted.get("version") or 0) < _WITH_CONDITIONS:
         # API field text of Policy.version: a policy with conditions must specify 3; the message is unverified.
@@ -266,10 +270,8 @@ def _get_custom_role(session: StateSession, call: Call) -> Json:
     project = resolve_project(session, given)
     if not is_known_project(session, project):
         raise ApiError(403, "PERMISSION_DENIED", f"You don't have permission to get the role at {name}.")  # unverified
-    found = session.resources.get(ROLE_KIND, project, role)
-    if found is None:
-        raise ApiError(404, "NOT_FOUND", f"The role named {name} was not found.")
-    return found
+    missing = ApiError(404, "NOT_FOUND", f"The role named {name} was not found.")
+    return session.resources.fetch(ROLE_KIND, project, role, missing=missing)
 
 
 @answers("iam.roles.get")

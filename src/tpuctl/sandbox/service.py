@@ -36,7 +36,7 @@ from tpuctl.sandbox.api_calls import (
 )
 from tpuctl.sandbox.catalog import number_of_project
 from tpuctl.sandbox.discovery import APIS, check_request, decode_json, route_request
-from tpuctl.sandbox.faults import FaultKind, FaultTarget, fault_duration, take_call_fault
+from tpuctl.sandbox.faults import Fault, FaultKind, FaultTarget, fault_duration, meets_call_fault, take_call_fault
 from tpuctl.sandbox.request_log import log_call
 from tpuctl.sandbox.resource_manager import (
     billing_disabled_error,
@@ -130,53 +130,48 @@ def _answer(sandbox: SandboxState, request: Request) -> Response | DroppedConnec
         )
         return Response(404, page.encode(), {"content-type": "text/html; charset=UTF-8"})
     call = read_upload(found, request) if is_upload else check_request(found, request.query, decode_json(request.body))
-    fault = take_call_fault(sandbox, call)
     params = dict(request.query)
     payer = request.headers.get("x-goog-user-project")
     if payer and call.method.startswith("storage."):
         call = replace(call, params={"userProject": payer, **call.params})
     if request.method == "GET" and "media" in {params.get("alt"), params.get("$alt")}:
         call = replace(call, wants_media=True)
-    if fault is None:
-        return _run_handler(sandbox, call, request)
-    match fault.kind:
-        case FaultKind.DROP_BEFORE:
+    transaction = sandbox.read if request.method == "GET" else sandbox.write
+    with transaction() as session:
+        if not meets_call_fault(session, call):
+            return _run_handler(session, call, request)
+    match fault := take_call_fault(sandbox, call):
+        case Fault(kind=FaultKind.DROP_BEFORE):
             return DroppedConnection()
-        case FaultKind.DROP_AFTER:
-            _run_handler(sandbox, call, request)
+        case Fault(kind=FaultKind.DROP_AFTER):
+            with transaction() as session:
+                _run_handler(session, call, request)
             return DroppedConnection()
-        case FaultKind.UNAUTHENTICATED:
+        case Fault(kind=FaultKind.UNAUTHENTICATED):
             raise _unauthenticated()
-        case FaultKind.UNREACHABLE:
+        case Fault(kind=FaultKind.UNREACHABLE):
             raise error_of(503, f"The location {FaultTarget.of(call).zone} is unreachable.")
-        case FaultKind.HTTP_ERROR:
+        case Fault(kind=FaultKind.HTTP_ERROR):
             wait = {} if fault.retry_after is None else {"retry-after": str(fault.retry_after)}
             return error_of(fault.status, fault.message).response(wait, with_reasons=_has_reasons(request))
-        case FaultKind.SLOW:
+        case Fault(kind=FaultKind.SLOW):
             sandbox.clock.sleep(fault_duration(fault) or timedelta())
-    return _run_handler(sandbox, call, request)
+    with transaction() as session:
+        return _run_handler(session, call, request)
 
 
-def _run_handler(sandbox: SandboxState, call: Call, request: Request) -> Response:
+def _run_handler(session: StateSession, call: Call, request: Request) -> Response:
     handler = METHODS.get(call.method)
     if handler is None:
         raise error_of(501, f"{_STATUSES[501][1]} The sandbox does not serve {call.method}.")
     is_write = request.method != "GET" and not call.method.rpartition(".")[2].startswith(_READING_VERBS)
-    is_upload = split_upload_path(request.path)[0] == "upload"
-    refusal: ApiError | None = None
-    with sandbox.read() if request.method == "GET" else sandbox.write() as session:
-        check_admission(session, call)
-        try:
-            whole = receive_chunk(session, request, call) if is_upload else call
-            if isinstance(whole, Call) and is_write:
-                session.log_request(call.method, call["name"] or call["parent"] or call["project"] or call["bucket"])
-            value = handler(session, whole) if isinstance(whole, Call) else whole
-        except ApiError as error:
-            if not error.commits:
-                raise
-            refusal = error
-    if refusal is not None:
-        raise refusal
+    check_admission(session, call)
+    received = receive_chunk(session, request, call) if split_upload_path(request.path)[0] == "upload" else call
+    if isinstance(received, Response):
+        return received
+    if is_write:
+        session.log_request(call.method, call["name"] or call["parent"] or call["project"] or call["bucket"])
+    value = handler(session, received)
     answer = value if isinstance(value, Response) else Response.of(value)
     return partial_content(answer, request.headers.get("range", "")) if call.wants_media else answer
 

@@ -131,10 +131,7 @@ def _batch_get_services(session: StateSession, call: Call) -> Json:
 
 @answers("serviceusage.operations.get")
 def _get_service_operation(session: StateSession, call: Call) -> Json:
-    found = session.resources.get("serviceusage.operation", "", call["name"])
-    if found is None:
-        raise not_found(call["name"])
-    return found
+    return session.resources.fetch("serviceusage.operation", "", call["name"], missing=not_found(call["name"]))
 
 
 def _finished_operation(

@@ -47,6 +47,7 @@ class SandboxState:
 
     def __init__(self, path: Path, clock: Clock | None) -> None:
         self.path = path
+        self._errors = _TranslatedErrors(path)
         self._local = threading.local()
         # By thread: the connection, and the identity of the file for which it was opened.
         self._connections: dict[threading.Thread, tuple[sqlite3.Connection, object]] = {}
@@ -85,18 +86,17 @@ class SandboxState:
         if (session := self._joint_session) is not None:
             yield session
             return
-        self._connect()
-        with _translated_errors(self.path):
-            has_due_event = StateSession(self._connection, self.clock.now(), self.path).is_event_due()
-        if has_due_event:
-            with self.write():  # runs the event before the read
-                pass
-        with _translated_errors(self.path), _open_transaction(self._connection, immediate=False):
-            yield StateSession(self._connection, self.clock.now(), self.path)
+        with _Transaction(self._connect(), self.path, immediate=False):
+            session = StateSession(self._connection, self.clock.now(), self.path)
+            if not session.is_event_due():
+                yield session
+                return
+        with self.write() as session:  # runs the event before the read
+            yield session
 
     @contextmanager
     def write(self) -> Iterator[StateSession]:
-        """Open a write transaction: committed at the end, rolled back if an exception passes.
+        """Open a write transaction: committed at the end, rolled back if an exception passes whose `commits` is not set.
 
         Raises `SandboxStateError` subclasses; `LockedStateError` if other processes hold the lock for 10 s.
         """
@@ -104,7 +104,7 @@ class SandboxState:
             yield session
             return
         # Threads queue here: with SQLite's own random retries one of 200 threads times out after 10 s.
-        with self._turn, _translated_errors(self.path), _open_transaction(self._connect(), immediate=True):
+        with self._turn, _Transaction(self._connect(), self.path, immediate=True):
             now = self.clock.now()
             self._run_due_events(now)
             yield StateSession(self._connection, now, self.path)
@@ -179,10 +179,10 @@ class SandboxState:
             self._connections[thread] = (connection, file_identity(self.path))
         # A new sandbox: store the values that never change.
         values = {"anchor": SystemClock().now().timestamp(), "offset": 0.0, "speed": self._speed, "seed": 0}
-        with _translated_errors(self.path):
+        with _TranslatedErrors(self.path):
             if not connection.execute("SELECT 1 FROM meta WHERE key = 'seed'").fetchone():
                 rows = [(key, json.dumps(value)) for key, value in values.items()]
-                with _open_transaction(connection, immediate=True):
+                with _Transaction(connection, self.path, immediate=True):
                     connection.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", rows)
         return connection
 
@@ -215,17 +215,18 @@ class SandboxState:
     def _rate(self) -> ClockRate:
         """Return the rate of the sandbox time. Called for every reading of the clock; it seldom changes."""
         connection = self._connection
-        with _translated_errors(self.path):
+        with self._errors:
             (version,) = connection.execute("PRAGMA data_version").fetchone()
-        cache_key = (connection, version, self._moves)
-        known: tuple[object, ClockRate] | None = getattr(self._local, "rate", None)
-        if known is None or known[0] != cache_key:
-            text = "SELECT key, value FROM meta WHERE key IN ('anchor', 'offset', 'speed', 'seed')"
-            with _translated_errors(self.path):
+            cache_key = (connection, version, self._moves)
+            known: tuple[object, ClockRate] | None = getattr(self._local, "rate", None)
+            if known is None or known[0] != cache_key:
+                text = "SELECT key, value FROM meta WHERE key IN ('anchor', 'offset', 'speed', 'seed')"
                 meta = {key: float(parse_stored(value, NUMBER)) for key, value in connection.execute(text)}
                 _META_KEYS.check(meta)
-            anchor = datetime.fromtimestamp(meta["anchor"], UTC)
-            known = self._local.rate = (cache_key, ClockRate(anchor, timedelta(seconds=meta["offset"]), meta["speed"]))
+                rate = ClockRate(
+                    datetime.fromtimestamp(meta["anchor"], UTC), timedelta(seconds=meta["offset"]), meta["speed"]
+                )
+                known = self._local.rate = (cache_key, rate)
         return known[1]
 
 
@@ -338,7 +339,7 @@ def _connect_database(path: Path) -> sqlite3.Connection:
 
     Raises `SandboxStateError` subclasses if it cannot be opened.
     """
-    with _translated_errors(path):
+    with _TranslatedErrors(path):
         make_private_folder(path.parent)
         if not path.exists():
             # Only for a new file: closing one that SQLite has open would drop this process's locks on it (POSIX).
@@ -368,7 +369,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         raise ForeignStateError(path, "it is the database of another program")
     _switch_to_wal(connection)
     connection.execute("PRAGMA synchronous=NORMAL")
-    with _open_transaction(connection, immediate=True):
+    with _Transaction(connection, path, immediate=True):
         version = _version(connection)
         if version > LAYOUT:
             raise NewerStateError(path, version)
@@ -398,36 +399,51 @@ def _switch_to_wal(connection: sqlite3.Connection) -> None:
             return
 
 
-@contextmanager
-def _open_transaction(connection: sqlite3.Connection, *, immediate: bool) -> Iterator[None]:
-    """Open a transaction: committed at the end, rolled back if an exception passes."""
-    connection.execute("BEGIN IMMEDIATE" if immediate else "BEGIN")
-    try:
-        yield
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
+class _TranslatedErrors:
+    """Translates SQLite's errors into `SandboxStateError` subclasses. A class: it is entered for each reading of the clock."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        path = self._path
+        match error:
+            case sqlite3.OperationalError():
+                if error.sqlite_errorcode in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+                    raise LockedStateError(path, LOCK_TIMEOUT.total_seconds()) from error
+                raise UnusableStateError(path, error) from error
+            case sqlite3.DatabaseError():
+                # `tpuctl sandbox reset` removes only files with the marker, so the hint must not name it for others.
+                kind = CorruptStateError if marker_path(path).is_file() else ForeignStateError
+                raise kind(path, error) from error
+            case ShapeError():
+                raise CorruptStateError(path, f"a record cannot be read: {error}") from error
+            case OSError():
+                raise UnusableStateError(path, error.strerror) from error
 
 
-@contextmanager
-def _translated_errors(path: Path) -> Iterator[None]:
-    """Translate SQLite's errors into `SandboxStateError` subclasses."""
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
-            raise LockedStateError(path, LOCK_TIMEOUT.total_seconds()) from error
-        raise UnusableStateError(path, error) from error
-    except sqlite3.DatabaseError as error:
-        # `tpuctl sandbox reset` removes only files with the marker, so the hint must not name it for others.
-        kind = CorruptStateError if marker_path(path).is_file() else ForeignStateError
-        raise kind(path, error) from error
-    except ShapeError as error:
-        raise CorruptStateError(path, f"a record cannot be read: {error}") from error
-    except OSError as error:
-        raise UnusableStateError(path, error.strerror) from error
+class _Transaction(_TranslatedErrors):
+    """A transaction: committed at the end, rolled back if an exception passes whose `commits` is not set."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path, *, immediate: bool) -> None:
+        super().__init__(path)
+        self._connection = connection
+        self._begin = "BEGIN IMMEDIATE" if immediate else "BEGIN"
+
+    def __enter__(self) -> None:
+        with _TranslatedErrors(self._path):
+            self._connection.execute(self._begin)
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        with _TranslatedErrors(self._path):
+            if error is None or getattr(error, "commits", False):
+                self._connection.execute("COMMIT")
+            elif self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        super().__exit__(_type, error, _traceback)
 
 
 def file_identity(path: Path) -> tuple[int, int] | None:

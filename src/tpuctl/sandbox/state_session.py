@@ -368,7 +368,7 @@ def _is_time(value: object) -> bool:
     return type(value) in {int, float} and 0 <= float(value) < 10**11  # type: ignore[arg-type]  # a number here
 
 
-_OBJECT = Scalar("an object", lambda value: isinstance(value, dict))
+_OBJECT = Scalar("an object", lambda value: isinstance(value, dict), always=dict)
 _PHASE = Scalar(
     "a phase", lambda row: isinstance(row, list) and 2 <= len(row) <= 9 and _is_time(row[0]) and type(row[1]) is str
 )
@@ -429,13 +429,16 @@ def dump_record(record: NodeRecord | QueuedRecord | OperationRecord) -> tuple[An
 
 def load_record(kind: type[_Record], row: Sequence[Any]) -> _Record:
     """Return the record of a database row. Raises `ShapeError` if it is damaged."""
-    *columns, text = row
-    stored = parse_stored(text, _SHAPES[kind])
+    stored = parse_stored(row[-1], _SHAPES[kind])
     values = {name: stored[name] for name in kind.__slots__ if name in stored}
-    for name, decode in _DECODERS.items():
+    for name, decode in _DECODERS[kind].items():
         if values.get(name) is not None:
             values[name] = decode(values[name])
-    return kind(**dict(zip(_COLUMNS.get(kind, ()), columns, strict=True)), **values)
+    return kind(**dict(zip(_COLUMNS.get(kind, ()), row, strict=False)), **values)
+
+
+def _parse_timeline(rows: list[list[Any]]) -> Timeline:
+    return tuple([LifecyclePhase(datetime.fromtimestamp(at, UTC), *rest) for at, *rest in rows])
 
 
 _Record = TypeVar("_Record", "NodeRecord", "QueuedRecord", "OperationRecord")
@@ -444,10 +447,10 @@ _COLUMNS: Mapping[type, tuple[str, ...]] = {
     QueuedRecord: ("project", "zone", "queued_resource_id"),
 }
 _SHAPES: Mapping[type, Shape] = {NodeRecord: _NODE_RECORD, QueuedRecord: _QUEUED_RECORD, OperationRecord: _OPERATION}
-_DECODERS: Mapping[str, Callable[[Any], Any]] = {
-    "timeline": lambda rows: tuple(LifecyclePhase(_parse_moment(at), *rest) for at, *rest in rows),
-    "node_ids": tuple,
-    **dict.fromkeys(("keys_changed", "created", "ended"), _parse_moment),
+_DECODERS: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
+    NodeRecord: {"timeline": _parse_timeline, "keys_changed": _parse_moment},
+    QueuedRecord: {"timeline": _parse_timeline, "node_ids": tuple},
+    OperationRecord: {"created": _parse_moment, "ended": _parse_moment},
 }
 
 
@@ -481,6 +484,13 @@ class ResourceStore:
         text = "SELECT record FROM resources WHERE kind = ? AND parent = ? AND name = ?"
         row = self._connection.execute(text, (kind, parent, name)).fetchone()
         return _parse_stored_object(row[0]) if row else None
+
+    def fetch(self, kind: str, parent: str, name: str, *, missing: Exception) -> Json:
+        """Return a document. Raises `missing` if there is none."""
+        found = self.get(kind, parent, name)
+        if found is None:
+            raise missing
+        return found
 
     def find(self, kind: str, name: str) -> StoredResource | None:
         """Return the record of a name that is unique among all parents, such as a bucket's. None if there is none."""

@@ -272,9 +272,9 @@ def _set_policy(session: StateSession, call: Call) -> Json:
     """Replace the policy: 412 if the etag is not the current one."""
     bucket = open_bucket(session, call, "storage.buckets.setIamPolicy")
     default = _default_bucket_policy(bucket.project)
-    kept = replace_iam_policy(session, BUCKET_KIND, bucket.name, call.body, default=default)
-    if kept is None:
-        raise condition_not_met()
+    kept = replace_iam_policy(
+        session, BUCKET_KIND, bucket.name, call.body, default=default, conflict=condition_not_met()
+    )
     return _policy_response(bucket, kept)
 
 
@@ -358,10 +358,8 @@ def _insert_cache(session: StateSession, call: Call) -> Json:
 @answers("storage.anywhereCaches.get")
 def _get_cache(session: StateSession, call: Call) -> Json:
     open_bucket(session, call, "storage.anywhereCaches.get")
-    found = session.resources.get(CACHE_KIND, call["bucket"], call["anywhereCacheId"])
-    if found is None:
-        raise ApiError(404, "NOT_FOUND", "The specified Anywhere Cache does not exist.")  # unverified words
-    return found
+    missing = ApiError(404, "NOT_FOUND", "The specified Anywhere Cache does not exist.")  # unverified words
+    return session.resources.fetch(CACHE_KIND, call["bucket"], call["anywhereCacheId"], missing=missing)
 
 
 @answers("storage.anywhereCaches.list")

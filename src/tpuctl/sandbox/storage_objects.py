@@ -209,20 +209,14 @@ _PATCH_FIELDS = (
 )
 
 
-@answers("storage.objects.patch")
-def _patch_object(session: StateSession, call: Call) -> Json:
-    """Change metadata: null removes a field, metadata are merged, all other values are replaced (documentation)."""
+@answers("storage.objects.patch", "storage.objects.update")
+def _change_metadata(session: StateSession, call: Call) -> Json:
+    """Change metadata (documentation). A patch merges them, and null removes a field; an update removes omitted fields."""
     current = _open_object(session, call, "storage.objects.update")
-    change = merge_patch(current, {key: call.body[key] for key in _PATCH_FIELDS if key in call.body})
-    return _store_metadata(session, current, {**current, **change})
-
-
-@answers("storage.objects.update")
-def _update_object(session: StateSession, call: Call) -> Json:
-    """Replace metadata: fields that the request omits are removed (documentation: a full update)."""
-    current = _open_object(session, call, "storage.objects.update")
-    rest = {key: value for key, value in current.items() if key not in _PATCH_FIELDS}
     change = {key: call.body[key] for key in _PATCH_FIELDS if key in call.body}
+    if call.method.endswith(".patch"):
+        return _store_metadata(session, current, {**current, **merge_patch(current, change)})
+    rest = {key: value for key, value in current.items() if key not in _PATCH_FIELDS}
     return _store_metadata(session, current, {**rest, **change})
 
 

@@ -7,7 +7,6 @@ all nodes, with the field names of v2 and an `apiVersion` that distinguishes the
 from __future__ import annotations
 
 import copy
-import hashlib
 import re
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -23,6 +22,7 @@ from tpuctl.sandbox.api_calls import (
     invalid,
     invalid_field,
     not_found,
+    numeric_id,
     page_position,
     page_size,
     page_token,
@@ -167,11 +167,9 @@ def prepare_node(
     first = session.free_addresses(accelerator.workers, pool=ADDRESS_COUNT)
     if first == 0:
         raise invalid("the sandbox has no free addresses: delete nodes, or run `tpuctl sandbox reset`")
-    # A numeric id of nineteen digits, like the service's.
-    digest = hashlib.blake2b(f"{session.seed}/{name}/{incarnation}".encode(), digest_size=8).digest()
-    number_text = str(10**18 + int.from_bytes(digest, "big") % (8 * 10**18))
+    number = numeric_id(f"{session.seed}/{name}/{incarnation}")
     document = _node_document(body, accelerator, project=project, zone=zone)
-    document |= {"name": name, "id": number_text, "createTime": nanosecond_timestamp(session.now + begin)}
+    document |= {"name": name, "id": number, "createTime": nanosecond_timestamp(session.now + begin)}
     if queued_resource:
         document["queuedResource"] = queued_resource
     timeline = create_timeline(
@@ -180,7 +178,7 @@ def prepare_node(
         workers=accelerator.workers,
         preemptible=bool(document["schedulingConfig"].get("preemptible")),
     )
-    identity = (project, zone, node_id, number_text, incarnation)
+    identity = (project, zone, node_id, number, incarnation)
     return NodeRecord(*identity, document, timeline, accelerator.workers, first, queued_resource)
 
 
@@ -375,7 +373,7 @@ def _check_verb(session: StateSession, verb: NodeVerb, node: NodeRecord) -> None
         raise _state_error(verb, state)
 
 
-def _state_error(verb: NodeVerb, state: str) -> Exception:
+def _state_error(verb: str, state: str) -> Exception:
     return bad_request(f"{verb} is not supported while in state {state}")
 
 
@@ -495,4 +493,4 @@ def _maintain(session: StateSession, node: NodeRecord) -> datetime:
 
 def _require_ready(node: NodeRecord, now: datetime, verb: str) -> None:
     if (state := node.state(now)) != "READY":
-        raise bad_request(f"{verb} is not supported while in state {state}")
+        raise _state_error(verb, state)

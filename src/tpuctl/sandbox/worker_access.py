@@ -80,9 +80,8 @@ def _import_ssh_public_key(session: StateSession, call: Call) -> Json:
 def _patch_ssh_public_key(session: StateSession, call: Call) -> Json:
     """Change the fields of the mask, by default all given fields; a key has two."""
     user, _, fingerprint = call["name"].removeprefix("users/").partition("/sshPublicKeys/")
-    found = session.resources.get(OS_LOGIN_KIND, user, fingerprint)
-    if found is None:
-        raise ApiError(404, "NOT_FOUND", "Requested entity was not found.")  # unverified words
+    missing = ApiError(404, "NOT_FOUND", "Requested entity was not found.")  # unverified words
+    found = session.resources.fetch(OS_LOGIN_KIND, user, fingerprint, missing=missing)
     mask = str(call.params.get("updateMask") or ",".join(call.body)).split(",")
     changed = {
         name: value for name, value in call.body.items() if name in mask and name in {"key", "expirationTimeUsec"}

@@ -7,6 +7,7 @@ bytes that are no frame, a frame that is too long and an answer that the caller 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import select
@@ -18,12 +19,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from enum import Enum
+from functools import cache
+from importlib import resources
 from math import ceil, inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tpuctl.errors import RemoteCommandError, TpuctlError
 from tpuctl.fan_out import Outcome, fan_out
-from tpuctl.ssh.agent import bootstrap
+from tpuctl.ssh import agent
 from tpuctl.ssh.agent.link import AGENT_MARK
 from tpuctl.ssh.answers import MAX_LOGIN_BANNER, UnexpectedAnswerError, one_line, parse_answer, preview
 from tpuctl.ssh.connection import (
@@ -487,3 +490,58 @@ def message_of_ssh(errors: str) -> str:
     """Return the last message of ssh on its stderr, where login shells and their set-up print too; empty if none."""
     lines = [line for line in errors.splitlines() if classify_stderr(line) is not None or _OF_SSH.match(line.strip())]
     return significant_line("\n".join(lines))
+
+
+# Half a program, after a broken connection, must do nothing.
+_READ = "import sys;s=sys.stdin.buffer.read({size});len(s)=={size} and exec(compile(s,'tpuctl','exec'))"
+# Compiling a program takes longer than running it. A user who can write to the cache can run any program anyway.
+_LOAD = """\
+import marshal, os
+path = os.path.expanduser("~/.tpuctl/programs/{kept}.") + sys.implementation.cache_tag
+text = sys.stdin.buffer.read({size})
+if len(text) == {size}:
+    try:
+        with open(path, "rb") as file:
+            code, is_new = marshal.loads(file.read()), False
+    except (OSError, EOFError, ValueError, TypeError):
+        code, is_new = compile(text, "tpuctl", "exec"), True
+    exec(code)
+    if is_new:
+        keep_program(path, code)
+    {call}
+"""
+_OF_PACKAGE = re.compile(r"^from tpuctl\.ssh\.agent\.(\w+) import (?:\([^)]*\)|.*)$", re.MULTILINE)
+# The system's Python first: PATH may begin with a slow wrapper, or with an environment of the user.
+_CHOICE = '[ -x /usr/bin/python3 ] && exec /usr/bin/python3 -ISc "$0"; exec python3 -ISc "$0"'
+
+
+def bootstrap(name: str, call: str, *, is_kept: bool = False) -> tuple[str, bytes]:
+    """Return the line for the worker's shell, and the beginning of the stdin of ssh.
+
+    `name`: the program's file without its suffix. `call`: the Python line that starts it, with literals. The program reads what
+    follows on stdin. A login shell may print first, so a program begins its output with a mark. `is_kept`: the worker compiles
+    the program once and caches it. Without Python on the worker the exit code is 127.
+    """
+    program = _source(name)
+    if is_kept:
+        kept = f"{name}-{hashlib.blake2b(program, digest_size=8).hexdigest()}"
+        first, rest = _LOAD.format(kept=kept, size=len(program), call=call).encode(), program
+    else:
+        first, rest = program + call.encode() + b"\n", b""
+    return "exec " + shlex.join(["sh", "-c", _CHOICE, _READ.format(size=len(first))]), first + rest
+
+
+@cache
+def _source(name: str) -> bytes:
+    """Return a program and all files of this package that it imports, as one text."""
+    texts: dict[str, str] = {}
+    _collect(name, texts)
+    return ("from __future__ import annotations\n" + "\n".join(texts.values())).encode() + b"\n"
+
+
+def _collect(name: str, texts: dict[str, str]) -> None:
+    text = resources.files(agent).joinpath(f"{name}.py").read_text("utf-8")
+    for other in _OF_PACKAGE.findall(text):
+        if other not in texts:
+            _collect(other, texts)
+    texts[name] = _OF_PACKAGE.sub("", text).replace("from __future__ import annotations\n", "")

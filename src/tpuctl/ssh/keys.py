@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpuctl.durations import format_timestamp, parse_timestamp
 from tpuctl.errors import AccessError, TpuctlError
-from tpuctl.files import make_private_folder, read_own_file, replace_private_file
-from tpuctl.shapes import MapOf, ShapeError, parse_json
+from tpuctl.files import make_private_folder, read_json_cache, write_json_cache
+from tpuctl.shapes import MapOf, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -423,7 +423,7 @@ class OsLoginCache:
 
     def of(self, project: str) -> Mapping[str, str] | None:
         """Return the cached switches of a project. None if there are none or they are expired."""
-        entry = self._read().get(project, {})
+        entry = read_json_cache(self._path, _FILE).get(project, {})
         fetched_at = parse_timestamp(entry.get("at"))
         if fetched_at is None or not timedelta() <= self._clock.now() - fetched_at < OS_LOGIN_CACHE_LIFETIME:
             return None
@@ -432,15 +432,6 @@ class OsLoginCache:
     def remember(self, project: str, metadata: Mapping[str, str]) -> Mapping[str, str]:
         """Store the switches of a project's metadata, and return them."""
         found = {name: metadata[name] for name in OS_LOGIN_SWITCHES if name in metadata}
-        with suppress(OSError):
-            entries = {**self._read(), project: {"at": format_timestamp(self._clock.now()), **found}}
-            replace_private_file(self._path, json.dumps(entries).encode())
+        entry = {"at": format_timestamp(self._clock.now()), **found}
+        write_json_cache(self._path, {**read_json_cache(self._path, _FILE), project: entry})
         return found
-
-    def _read(self) -> dict[str, Any]:
-        try:
-            found = parse_json(read_own_file(self._path))
-            _FILE.check(found)
-        except (OSError, ShapeError):
-            return {}
-        return dict(found)

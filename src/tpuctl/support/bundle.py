@@ -25,7 +25,7 @@ from tpuctl.doctor.doctor_facts import environment_json
 from tpuctl.doctor.doctor_run import findings_of_node
 from tpuctl.doctor.environment_probe import EnvironmentProbe
 from tpuctl.doctor.rule_catalogue import evaluate_environment
-from tpuctl.durations import format_timestamp
+from tpuctl.durations import format_size, format_timestamp
 from tpuctl.errors import InvalidInputError, NodeNotFoundError, TpuctlError
 from tpuctl.explain.conclusion import conclude
 from tpuctl.explain.explanation_rendering import explanation_to_json, render_explanation
@@ -33,8 +33,7 @@ from tpuctl.explain.scanner import LogReader
 from tpuctl.files import expand_user_path
 from tpuctl.models.node import WorkerSet
 from tpuctl.nodes.conditions import check_login_state
-from tpuctl.output.status_line import StatusLine, format_size
-from tpuctl.output.views import View
+from tpuctl.output.terminal import StatusLine, View
 from tpuctl.ssh.channel import AgentError, explain_agent_errors
 from tpuctl.ssh.connection import Target, save_host_keys
 from tpuctl.support.bundle_contents import (

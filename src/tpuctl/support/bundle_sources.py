@@ -14,13 +14,11 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tpuctl.durations import format_duration
+from tpuctl.durations import format_duration, format_size
 from tpuctl.errors import ConflictError, NodeNotInProjectError, ServiceUnavailableError, TpuctlError
 from tpuctl.fan_out import FanOutTimeoutError, fan_out
 from tpuctl.names import NodeName
 from tpuctl.nodes.locate import search_node
-from tpuctl.output.status_line import format_size
-from tpuctl.ssh.agent import bootstrap
 from tpuctl.ssh.answers import (
     UnexpectedAnswerError,
     parse_answer,
@@ -31,7 +29,7 @@ from tpuctl.ssh.answers import (
     parse_string,
     require_field,
 )
-from tpuctl.ssh.channel import LONGEST_FRAME, MAX_CHANNELS, AgentChannel, AgentError, WorkerFrame, open_agent
+from tpuctl.ssh.channel import LONGEST_FRAME, MAX_CHANNELS, AgentChannel, AgentError, WorkerFrame, bootstrap, open_agent
 from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
 from tpuctl.support.redaction import redact
 
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
     from tpuctl.models.node import Node
     from tpuctl.names import NodeReference
     from tpuctl.nodes.locate import SearchPlace
-    from tpuctl.output.status_line import StatusLine
+    from tpuctl.output.terminal import StatusLine
     from tpuctl.ssh.connection import Target
     from tpuctl.support.bundle_contents import BundleContents, BundleFile
 
@@ -143,6 +141,8 @@ _MIN_TIMEOUT = timedelta(seconds=1)
 _MAX_FILE_SIZE = 16 * 1024 * 1024
 # A worker limits itself; these are for one that does not, so that it cannot fill this machine.
 _SLACK = 4 * 1024 * 1024
+# What a frame counts at least: each may add a line to a file.
+_LEAST_FRAME = 40
 _MAX_FILES = 1000
 _MAX_MISSING = 500
 _MAX_REASON_LENGTH = 500
@@ -230,7 +230,7 @@ class WorkerCollector:
             for kind, payload in channel.frames(timeout, until=until):
                 if kind is WorkerFrame.EXIT:
                     return
-                size_left -= len(payload)
+                size_left -= _LEAST_FRAME + len(payload)
                 if size_left < 0:
                     raise AgentError(target, "it sent more than was requested")
                 folder.take(kind, payload)

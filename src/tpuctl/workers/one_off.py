@@ -31,7 +31,8 @@ from tpuctl.nodes.conditions import Condition, Policy
 from tpuctl.nodes.locate import SearchPlace
 from tpuctl.nodes.tear_down import find_deletion_target, tear_down
 from tpuctl.nodes.tracker import ReconcileRequest
-from tpuctl.output.status_line import StatusLine, TransferProgress
+from tpuctl.output.terminal import StatusLine
+from tpuctl.output.transfer_progress import TransferProgress
 from tpuctl.ssh.answers import UnexpectedAnswerError
 from tpuctl.workers.commands.sync_rendering import sync_summary
 from tpuctl.workers.copying import CopyOptions, download

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tpuctl.ssh.connection import Connection, Target
-    from tpuctl.workers.execution import RunDiagnosis
-    from tpuctl.workers.output_streams import WorkerOutputStreams
+    from tpuctl.workers.execution import RunDiagnosis, WorkerOutputStreams
     from tpuctl.workers.worker_jobs import Job
 
 _RECONNECT_DELAYS = (0.5, 1.0, 2.0, 4.0)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.durations import format_duration
 from tpuctl.errors import AccessError, BrokenNodeError, ConflictError, RemoteCommandError, TpuctlError
-from tpuctl.output.terminal import Cell
-from tpuctl.output.views import View
+from tpuctl.output.terminal import Cell, View
 from tpuctl.ssh.answers import UnexpectedAnswerError
 from tpuctl.ssh.channel import AgentError, explain_agent_errors, on_each_worker
 from tpuctl.ssh.tpu_holders import HolderProcess, HoldersFound, end_holders, fetch_holders

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import ConflictError, InvalidInputError, NotFoundError, TpuctlError
 from tpuctl.names import parse_whole_number
-from tpuctl.output.terminal import Cell
-from tpuctl.output.views import View, table_view
+from tpuctl.output.terminal import Cell, View, table_view
 from tpuctl.ssh.answers import (
     JsonFields,
     UnexpectedAnswerError,
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
 
     from tpuctl.ssh.channel import AgentChannel
     from tpuctl.ssh.connection import Connection, Target
-    from tpuctl.workers.output_streams import WorkerOutputStreams
+    from tpuctl.workers.execution import WorkerOutputStreams
 
 # Linux's numbers: those of this machine may differ.
 LINUX_SIGNALS = {

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tpuctl.ssh.connection import Target
-    from tpuctl.workers.output_streams import WorkerOutputStreams
+    from tpuctl.workers.execution import WorkerOutputStreams
 
 # The worker frees disk space in steps of this size.
 _ACKNOWLEDGE_EVERY = 64 * 1024 * 1024

@@ -23,7 +23,7 @@ def test_file_goes_to_stdout_and_findings_to_stderr(tpuctl: Console) -> None:
 
     assert (stdout, code) == (translate_job(MNIST, "config.yaml").file, ExitCode.OK)
     assert "TPU801" in stderr
-    assert stderr.endswith("2 warnings, 2 notes, 8 ok\n")
+    assert stderr.endswith("2 warnings, 4 ok\n")
 
 
 def test_error_fails_the_check(tpuctl: Console) -> None:
@@ -73,7 +73,7 @@ def test_json_has_file_command_and_findings(tpuctl: Console) -> None:
         "runtimeVersion": "tpu-vm-tf-2.11.0",
         "command": translation.command,
         "file": translation.file,
-        "summary": {"error": 0, "warning": 2, "unknown": 0, "note": 2, "ok": 8},
+        "summary": {"error": 0, "warning": 2, "unknown": 0, "note": 0, "ok": 4},
     }
 
 

@@ -79,7 +79,7 @@ _HINT = "a job with a TPU has `scaleTier: BASIC_TPU`, or `scaleTier: CUSTOM` wit
             "c.yaml line 5: more than 20000 values",
             None,
         ),
-        ("#" * (1 << 20) + "\n", "c.yaml is too large for a job's configuration", "name the file of one job"),
+        ("#" * (4 << 20) + "\n", "c.yaml: larger than 4096 KiB of text", None),
     ],
 )
 def test_job_without_tpu_is_refused(text: str, message: str, hint: str | None) -> None:

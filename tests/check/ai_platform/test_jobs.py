@@ -10,7 +10,7 @@ from tests.check.ai_platform.corpus import JOBS, MNIST, config_of, settings_of
 from tpuctl.accelerators import documented_zones_of, parse_accelerator_type
 from tpuctl.check.ai_platform import JOB_RULES, translate_job
 from tpuctl.check.findings import Level
-from tpuctl.check.runtime_images import ImageFit, judge_image
+from tpuctl.check.rules.zone_rules import ImageFit, judge_image
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +40,7 @@ def test_job(job: dict[str, Any], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("job", [job for job in JOBS if job["makes"] != "nothing"], ids=lambda job: job["name"])
-def test_converted_type_zone_and_image_fit(job: dict[str, Any]) -> None:
+def test_type_zone_and_image_of_translation_fit(job: dict[str, Any]) -> None:
     """The zone offers the type according to the table, and the image fits the type."""
     type_, zone, version = job["makes"].split()
     accelerator = parse_accelerator_type(type_)
@@ -59,26 +59,38 @@ def test_every_rule_finds_something_in_some_job() -> None:
 @pytest.mark.parametrize(
     ("config", "id_", "place", "text"),
     [
-        (config_of("TPU_V2 with 16 cores"), "TPU802", 9, "`count: 16`: `TPU_V2` had 8 cores"),
-        (config_of("TPU_V2 without a count"), "TPU802", 1, "no `count`: `TPU_V2` had 8 cores"),
+        (config_of("TPU_V2 with 16 cores"), "TPU803", 9, "`count: 16`: `TPU_V2` had 8 cores"),
+        (config_of("TPU_V2 without a count"), "TPU803", 7, "no `count`: `TPU_V2` had 8 cores"),
         (
             config_of("TPU_V3_POD with 64 cores"),
-            "TPU802",
+            "TPU803",
             9,
             "`count: 64`: `TPU_V3_POD` had 32, 128 or 256 cores",
         ),
         (
-            config_of("a legacy master beside an acceleratorConfig"),
-            "TPU804",
-            3,
-            "`masterType: complex_model_m` is a legacy machine type; `acceleratorConfig` needed a Compute Engine type",
+            "scaleTier: BASIC_TPU\nscheduling:\n  maxRunningTime: 2h\n",
+            "TPU817",
+            2,
+            "not translated: `scheduling` (line 2)",
         ),
-        (config_of("2 workers"), "TPU805", 5, "`workerCount: 2`: a job had exactly one `cloud_tpu` worker"),
+        (config_of("2 workers"), "TPU817", 5, "not translated: `workerCount` (line 5)"),
         (
             config_of("a parameter server"),
-            "TPU806",
-            11,
-            "`parameterServerCount: 1`: a job with a TPU had no parameter servers",
+            "TPU817",
+            10,
+            "not translated: `parameterServerType` (line 10) and `parameterServerCount` (line 11)",
+        ),
+        (
+            config_of("runtime 2.5"),
+            "TPU808",
+            3,
+            "`runtimeVersion: 2.5`: no image with its TensorFlow is known for v2-8, and `tpu-ubuntu2204-base` has none",
+        ),
+        (
+            "trainingInput:\n  scaleTier: BASIC_TPU\n  region: us-central1\n  pythonModule: trainer.task\n",
+            "TPU820",
+            1,
+            "no `runtimeVersion`: a flag of gcloud gave it; used instead: the default image of the type",
         ),
         (
             config_of("a v3 pod in us-central1, where none is offered now"),
@@ -88,9 +100,12 @@ def test_every_rule_finds_something_in_some_job() -> None:
         ),
         (
             config_of("hyperparameters, a time limit, and unknown keys"),
-            "TPU818",
-            8,
-            "unknown keys are ignored: `masterTyp` (line 8, like `masterType`) and `foo` (line 9)",
+            "TPU817",
+            3,
+            (
+                "not translated: `hyperparameters` (line 3), `scheduling.maxWaitTime` (line 7), `masterTyp` (line 8) "
+                "and `foo` (line 9)"
+            ),
         ),
     ],
 )
@@ -135,19 +150,28 @@ def test_written_file_says_where_each_line_comes_from() -> None:
     )
 
 
-def test_account_gets_the_roles_that_its_buckets_need() -> None:
-    """A bucket that is only read, like that of the packages, needs no write access."""
-    (found,) = (f.found for f in translate_job(EVERYTHING, "config.yaml").report.findings if f.id == "TPU814")
+def test_written_file_says_that_the_type_or_the_region_changed() -> None:
+    newer = translate_job(config_of("a v3 pod in us-central1, where none is offered now"), "config.yaml")
+    moved = translate_job(config_of("a region of a continent without v2"), "config.yaml")
 
-    member = "--member=serviceAccount:trainer@my-project.iam.gserviceaccount.com"
-    assert [remedy.command for remedy in found.remedies] == [
-        f"gcloud storage buckets add-iam-policy-binding gs://{bucket} {member} --role=roles/storage.{role} --condition=None"
-        for bucket, role in (
-            ("ckpt", "objectUser"),
-            ("data", "objectViewer"),
-            ("misc", "objectUser"),
-            ("staging", "objectViewer"),
-        )
+    assert (newer.file or "").splitlines()[5] == (
+        "type: v6e-16  # trainingInput.workerConfig.acceleratorConfig.type, line 8, "
+        "trainingInput.workerConfig.acceleratorConfig.count, line 9 instead of v3-32, which the region lacks"
+    )
+    assert (moved.file or "").splitlines()[6] == (
+        "zone: us-central1-a  # trainingInput.region, line 10, where no zone offers it"
+    )
+
+
+def test_remedies_name_the_command_the_check_and_the_change_of_code() -> None:
+    """The check of the new file says which roles the TPU VM's own account needs on the buckets."""
+    translation = translate_job(config_of("runtime 2.8 on a slice"), "config.yaml", target="new.yaml")
+    (found,) = (finding.found for finding in translation.report.findings if finding.id == "TPU801")
+
+    assert [(remedy.text.partition(",")[0], remedy.command) for remedy in found.remedies] == [
+        ("run it on your own TPU VM", translation.command),
+        ("first check that the TPU VM's own account may use the buckets", "tpuctl check new.yaml"),
+        ("in the code write `TPUClusterResolver(os.environ['TPU_NAME'])`", None),
     ]
 
 
@@ -167,14 +191,6 @@ def test_account_gets_the_roles_that_its_buckets_need() -> None:
             "tpuctl run --up tpuctl.yaml --rm --worker=0 --tpu-env --env=TPU_LOAD_LIBRARY=0 -- python3 -m trainer.task",
         ),
         (
-            config_of("a prebuilt PyTorch container without a version"),
-            "tpuctl run --up tpuctl.yaml --rm --env=PJRT_DEVICE=TPU -- python3 -m trainer.task",
-        ),
-        (
-            config_of("the guide: containers of one's own, TPU v3"),
-            "tpuctl run --up tpuctl.yaml --rm -- sudo docker run --rm --privileged --net=host gcr.io/my-project/master:1",
-        ),
-        (
             config_of("hyperparameters, a time limit, and unknown keys"),
             "tpuctl run --up tpuctl.yaml --rm --timeout=7200s -- python3 -m trainer.task",
         ),
@@ -183,8 +199,8 @@ def test_account_gets_the_roles_that_its_buckets_need() -> None:
             "tpuctl run --up tpuctl.yaml --rm -- python3 -m m --job-dir 'gs://b/it s'",
         ),
         (
-            "scaleTier: BASIC_TPU\nmasterConfig:\n  imageUri: own\n  containerCommand: [sh, -c]\n  containerArgs: [./train]\n",
-            "tpuctl run --up tpuctl.yaml --rm -- sudo docker run --rm --privileged --net=host --entrypoint=sh own -c ./train",
+            "scaleTier: BASIC_TPU\npythonModule: m\nargs: ['--name', '', x]\njobDir:\n",
+            "tpuctl run --up tpuctl.yaml --rm -- python3 -m m --name '' x",
         ),
     ],
 )
@@ -192,13 +208,13 @@ def test_command_that_replaces_the_submission(config: str, command: str) -> None
     assert translate_job(config, "config.yaml").command == command
 
 
-def test_valid_labels_are_converted(tmp_path: Path) -> None:
+def test_valid_labels_are_translated(tmp_path: Path) -> None:
     good = translate_job(config_of("a whole job with labels"), "config.yaml")
     bad = translate_job(config_of("a whole job whose labels a TPU cannot have"), "config.yaml")
 
     assert settings_of(good, tmp_path).pairs("labels") == {"team": "vision", "stage": "1"}
     assert settings_of(bad, tmp_path).pairs("labels") == {}
-    assert "# labels are not converted: " in (bad.file or "")
+    assert "# labels are not translated: " in (bad.file or "")
 
 
 POD = """\
@@ -232,31 +248,26 @@ def test_unknown_tpu_has_no_replacement() -> None:
 @pytest.mark.parametrize(
     ("type_", "count", "expected"),
     [
-        ("TPU_V3", "8", {"TPU802": "ok", "TPU803": "ok"}),
-        ("TPU_V3", "32", {"TPU802": "error", "TPU803": "ok"}),
-        ("TPU_V3_POD", "32", {"TPU802": "ok", "TPU803": "ok"}),
-        ("TPU_V3_POD", "31", {"TPU802": "error", "TPU803": "ok"}),
-        ("TPU_V3_POD", "many", {"TPU802": "error", "TPU803": "ok"}),
-        ("TPU_V5", "8", {"TPU803": "error"}),
+        pytest.param("TPU_V3", "8", ("ok", "TPU_V3", 8), id="offered"),
+        pytest.param("TPU_V3", "32", ("error", "32", 9), id="count-of-a-pod"),
+        pytest.param("TPU_V3_POD", "32", ("ok", "TPU_V3_POD", 8), id="offered-pod"),
+        pytest.param("TPU_V3_POD", "31", ("error", "31", 9), id="odd-count"),
+        pytest.param("TPU_V3_POD", "many", ("error", "many", 9), id="no-number"),
+        pytest.param("TPU_V5", "8", ("error", "TPU_V5", 8), id="unknown-type"),
     ],
 )
-def test_type_and_count_facts_have_values(type_: str, count: str, expected: dict[str, str]) -> None:
+def test_type_and_count_facts_have_values(type_: str, count: str, expected: tuple[str, str, int]) -> None:
     findings = translate_job(POD.format(type=type_, count=count), "config.yaml").report.findings
-    about = {one.id: one for one in findings if one.id in {"TPU802", "TPU803"}}
+    (about,) = (one for one in findings if one.id == "TPU803")
 
-    assert {id_: str(one.level) for id_, one in about.items()} == expected
-    values = {"TPU802": (count, 9), "TPU803": (type_, 8)}
-    assert {id_: (one.found.facts["value"], one.found.facts["line"]) for id_, one in about.items()} == {
-        id_: values[id_] for id_ in expected
-    }
+    assert (str(about.level), about.found.facts["value"], about.found.facts["line"]) == expected
 
 
 def test_missing_field_has_no_value() -> None:
-    without = POD.replace("  masterType: n1-highcpu-16\n", "").replace("  workerCount: 1\n", "")
-    findings = translate_job(without.format(type="TPU_V3", count=8), "config.yaml").report.findings
+    without = POD.replace("      count: {count}\n", "").format(type="TPU_V3")
+    (about,) = (one for one in translate_job(without, "config.yaml").report.findings if one.id == "TPU803")
 
-    assert {
-        one.id: (one.found.facts["key"], one.found.facts["value"])
-        for one in findings
-        if one.id in {"TPU804", "TPU805"} and one.level is Level.ERROR
-    } == {"TPU804": ("masterType", None), "TPU805": ("workerCount", None)}
+    assert (about.level, about.found.facts) == (
+        Level.ERROR,
+        {"file": "config.yaml", "line": 7, "key": "workerConfig.acceleratorConfig", "value": None},
+    )

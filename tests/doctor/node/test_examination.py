@@ -29,9 +29,8 @@ from tpuctl.doctor.doctor_facts import (
 from tpuctl.doctor.node_probes import examination_request, parse_examination
 from tpuctl.nodes.conditions import StartupState
 from tpuctl.nodes.inspection import InspectionReport
-from tpuctl.ssh.agent import bootstrap
 from tpuctl.ssh.answers import UnexpectedAnswerError
-from tpuctl.ssh.channel import AS_ROOT, FrameDecoder, WorkerFrame
+from tpuctl.ssh.channel import AS_ROOT, FrameDecoder, WorkerFrame, bootstrap
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

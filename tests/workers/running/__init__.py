@@ -14,7 +14,7 @@ from typing import IO
 from tests.conftest import Console, Result, Sandbox
 from tests.lifecycle import put
 from tests.tpuctl_process import TpuctlProcess
-from tpuctl.ssh.agent import bootstrap
+from tpuctl.ssh.channel import bootstrap
 
 Link = dict[str, object]
 # What each connection of a worker is like, in their order; the last is for all later ones. It is cut when so many bytes were

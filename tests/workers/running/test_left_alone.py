@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.workers.running import Slice
-from tpuctl.ssh.agent import bootstrap
+from tpuctl.ssh.channel import bootstrap
 from tpuctl.workers.runner import RunRequest
 
 MIB = 1024 * 1024

@@ -9,7 +9,7 @@ import sys
 import time
 
 from tests.workers.running import Slice
-from tpuctl.workers.output_streams import _LineWriter
+from tpuctl.workers.execution import _LineWriter
 
 EVERY_BYTE = 'i=0; while [ $i -lt 256 ]; do printf "\\\\$(printf %03o $i)"; i=$((i+1)); done'
 

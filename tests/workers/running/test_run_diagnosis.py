@@ -10,8 +10,7 @@ import pytest
 from tests.workers.running import Slice
 from tpuctl.models.node import Node
 from tpuctl.ssh.connection import Connection, Target
-from tpuctl.workers.execution import diagnose_output
-from tpuctl.workers.output_streams import OutputTail
+from tpuctl.workers.execution import OutputTail, diagnose_output
 from tpuctl.workers.worker_session import WorkerOutcome, WorkerResult
 
 SAID = (

@@ -14,10 +14,9 @@ import pytest
 from tests.hostile import frame
 from tests.workers.sync.trees import git
 from tpuctl.errors import TpuctlError
-from tpuctl.ssh.agent import bootstrap
 from tpuctl.ssh.agent.file_stream import BLOCK, REPEATED, FileEntry, Stream
 from tpuctl.ssh.agent.link import AGENT_MARK
-from tpuctl.ssh.channel import FrameDecoder, WorkerFrame
+from tpuctl.ssh.channel import FrameDecoder, WorkerFrame, bootstrap
 from tpuctl.ssh.connection import Connection
 from tpuctl.workers.file_tree import FileTree, read_tree
 from tpuctl.workers.syncing import rsync_argv

@@ -2,41 +2,58 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
-from tpuctl.app.options import cli_command, complete_node, yes_option
-from tpuctl.app.spec_options import spec_options
+from tpuctl.app.options import cli_command, complete_node, option, takes_options, yes_option
+from tpuctl.app.spec_options import SpecOptions, spec_options
 from tpuctl.app.ssh_options import route_options
-from tpuctl.check.commands.preflight_options import check_options
+from tpuctl.check.commands.preflight_options import CheckOptions, check_options
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
 
 
+@dataclass(frozen=True, slots=True)
+class CheckCommandOptions:
+    """The options of `check` itself, as given."""
+
+    vm: str | None = option(
+        "--vm", metavar="NAME", help="Virtual machine that works with the node; its location and scopes are checked."
+    )
+    purpose: str | None = option(
+        "--for",
+        type=click.Choice(["train", "serve"]),
+        help="Purpose of the node; serve needs no write access. [default: train]",
+    )
+    where: bool = option("--where", is_flag=True, help="Rank the zones that offer the type, even if a zone is set.")
+    shows_all: bool = option("--all", is_flag=True, help="Also show checks that are ok.")
+    strict: bool = option("--strict", is_flag=True, help="Also fail on warnings and on values that could not be read.")
+    fix: bool = option("--fix", is_flag=True, help="Apply safe fixes after confirmation; never touches data.")
+    ai_platform: str | None = option(
+        "--ai-platform", metavar="FILE", help="Job file of AI Platform Training to convert to a tpuctl.yaml."
+    )
+    write: str | None = option("--write", metavar="FILE", help="Output file for --ai-platform. [default: stdout]")
+
+
 @cli_command("check", asks_trust=False)
 @click.argument("target", metavar="[NODE|TYPE|FILE]", required=False, shell_complete=complete_node)
 @check_options
-@click.option(
-    "--vm", metavar="NAME", help="Virtual machine that works with the node; its location and scopes are checked."
-)
-@click.option(
-    "--for",
-    "purpose",
-    type=click.Choice(["train", "serve"]),
-    help="Purpose of the node; serve needs no write access. [default: train]",
-)
-@click.option("--where", is_flag=True, help="Rank the zones that offer the type, even if a zone is set.")
-@click.option("--all", "shows_all", is_flag=True, help="Also show checks that are ok.")
-@click.option("--strict", is_flag=True, help="Also fail on warnings and on values that could not be read.")
-@click.option("--fix", is_flag=True, help="Apply safe fixes after confirmation; never touches data.")
+@takes_options(CheckCommandOptions, "options")
 @yes_option
-@click.option("--ai-platform", metavar="FILE", help="Job file of AI Platform Training to convert to a tpuctl.yaml.")
-@click.option("--write", metavar="FILE", help="Output file for --ai-platform. [default: stdout]")
 @spec_options
 @route_options
-def command(app: App, **options: Any) -> int:  # click's options
+def command(
+    app: App,
+    *,
+    target: str | None,
+    checks: CheckOptions,
+    options: CheckCommandOptions,
+    yes: bool,
+    described: SpecOptions,
+) -> int:
     """Check that a TPU works with its buckets, network and quota, before money is spent.
 
     Checks the location of the buckets and the cost of reading them, IAM access, the zone's offers, quota, network, firewall,
@@ -49,6 +66,17 @@ def command(app: App, **options: Any) -> int:  # click's options
       tpuctl check v6e-8 --bucket gs://my-data          (where could it run?)
       tpuctl check trainer --checkpoint-bucket gs://my-checkpoints --fix
     """
+    if options.ai_platform:
+        from tpuctl.check.commands.translate_job import translate_job_file  # noqa: PLC0415  # rarely needed
+
+        return translate_job_file(
+            app,
+            options.ai_platform,
+            write=options.write,
+            yes=yes,
+            strict=options.strict,
+            skip_checks=checks.skip_checks,
+        )
     from tpuctl.check.commands.check_run import run_check  # noqa: PLC0415  # completion and --help need not wait for it
 
-    return run_check(app, options)
+    return run_check(app, target, options, checks=checks, described=described, yes=yes)

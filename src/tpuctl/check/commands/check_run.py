@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpuctl.accelerators import (
     accelerator_types_of_size,
@@ -15,7 +15,7 @@ from tpuctl.accelerators import (
     find_accelerator_type,
     find_type_of_other_service,
 )
-from tpuctl.app.spec_options import SpecOptions, build_spec
+from tpuctl.app.spec_options import build_spec
 from tpuctl.check.commands.preflight_options import preflight_check
 from tpuctl.check.facts import Fact, Known, Purpose, Unknown
 from tpuctl.check.report_rendering import findings_view, ranking_view, waiting_notice, wanted_to_json
@@ -34,42 +34,46 @@ from tpuctl.nodes.locate import only_node, unreachable_zones_error
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
+    from tpuctl.app.spec_options import SpecOptions
+    from tpuctl.check.commands.check import CheckCommandOptions
+    from tpuctl.check.commands.preflight_options import CheckOptions
     from tpuctl.check.facts import WantedNode
     from tpuctl.check.findings import CheckReport
     from tpuctl.check.gate import PreflightCheck
     from tpuctl.cloud.tpu import NodeListing
 
 
-def run_check(app: App, options: dict[str, Any]) -> int:
+def run_check(
+    app: App,
+    target: str | None,
+    options: CheckCommandOptions,
+    *,
+    checks: CheckOptions,
+    described: SpecOptions,
+    yes: bool,
+) -> int:
     """Run `tpuctl check` and return its exit code."""
-    if options["ai_platform"]:
-        from tpuctl.check.commands.translate_job import translate_job_file  # noqa: PLC0415  # rarely needed
-
-        return translate_job_file(
-            app,
-            options["ai_platform"],
-            skip_checks=options["checks"].skip_checks,
-            **{name: options[name] for name in ("write", "yes", "strict")},
-        )
-
-    purpose = Purpose(options["purpose"]) if options["purpose"] else None
-    use_target_file(app, options)
-    checks = preflight_check(app, options["checks"], purpose=purpose, machine=options["vm"])
-    target = find_check_target(app, checks, options)
-    if isinstance(target, ZoneSearch):
-        if options["fix"]:
+    if target and target.endswith(_YAML_SUFFIXES):
+        _use_settings_file(app, target)
+        target = None
+    else:
+        app.require_trust()
+    purpose = Purpose(options.purpose) if options.purpose else None
+    gate = preflight_check(app, checks, purpose=purpose, machine=options.vm)
+    found = _find_target(app, gate, target, described, ranks_zones=options.where)
+    if isinstance(found, ZoneSearch):
+        if options.fix:
             raise InvalidInputError("`--fix` needs a zone, as the fixes depend on it", hint="name one with `--zone`")
-
-        return show_zone_search(app, checks, target)
-    report, fix_code = _check_node(app, checks, target, options)
-    if not checks.has_answer:
+        return _show_zone_search(app, gate, found)
+    report, fix_code = _check_node(app, gate, found, options, yes=yes)
+    if not gate.has_answer:
         hint = "check the network, the proxy and the endpoint"
         raise ServiceUnavailableError("nothing could be checked: the cloud did not answer", hint=hint)
-    return ExitCode.CHECK_FAILED if report.fails(strict=options["strict"]) else fix_code
+    return ExitCode.CHECK_FAILED if report.fails(strict=options.strict) else fix_code
 
 
 def _check_node(
-    app: App, checks: PreflightCheck, wanted: WantedNode, options: dict[str, Any]
+    app: App, checks: PreflightCheck, wanted: WantedNode, options: CheckCommandOptions, *, yes: bool
 ) -> tuple[CheckReport, ExitCode]:
     """Check, show the report, apply fixes if requested. Return the last report and the exit code of the fixes."""
     real = app.invocation.clock or SystemClock()
@@ -90,15 +94,15 @@ def _check_node(
             app.as_typed(report),
             about={"target": wanted_to_json(wanted)},
             elapsed=real.monotonic() - began,
-            verbose=options["shows_all"] or app.is_verbose,
-            can_fix=not options["fix"],
+            verbose=options.shows_all or app.is_verbose,
+            can_fix=not options.fix,
         )
         app.show(view)
 
-    if options["fix"]:
+    if options.fix:
         from tpuctl.check.fixes import check_and_fix  # noqa: PLC0415  # rarely needed
 
-        return check_and_fix(app, check, show, yes=options["yes"], form=app.format)
+        return check_and_fix(app, check, show, yes=yes, form=app.format)
     report = check()
     show(report)
     return report, ExitCode.OK
@@ -116,23 +120,18 @@ class ZoneSearch:
     zones: tuple[str, ...]
 
 
-def use_target_file(app: App, options: dict[str, Any]) -> None:
-    """Read the settings from the file named in place of a node, else from `tpuctl.yaml` if it is trusted."""
-    text = options["target"]
-    if not text or not text.endswith(_YAML_SUFFIXES):
-        app.require_trust()
-        return
-    path = app.invocation.folder / text
+def _use_settings_file(app: App, name: str) -> None:
+    """Read the settings from a file named in place of a node."""
+    path = app.invocation.folder / name
     if not path.is_file():
-        raise InvalidInputError(f"there is no file `{text}`", hint="name a node, a type such as `v4-8`, or a file")
+        raise InvalidInputError(f"there is no file `{name}`", hint="name a node, a type such as `v4-8`, or a file")
     app.use_project_file(path)
-    options["target"] = None
 
 
-def find_check_target(app: App, gate: PreflightCheck, options: dict[str, Any]) -> WantedNode | ZoneSearch:
+def _find_target(
+    app: App, gate: PreflightCheck, text: str | None, described: SpecOptions, *, ranks_zones: bool
+) -> WantedNode | ZoneSearch:
     """Return the target of the check. Raises `InvalidInputError` if no type is given, `NodeNotFoundError`."""
-    text: str | None = options["target"]
-    described: SpecOptions = options["described"]
     if text and text.startswith("gs://"):
         raise InvalidInputError(
             f"`{text}` is not a node", hint=f"name a type that reads it: `tpuctl check v4-8 --bucket {text}`"
@@ -146,10 +145,10 @@ def find_check_target(app: App, gate: PreflightCheck, options: dict[str, Any]) -
     else:
         spec = build_spec(app, described)
     if text:
-        return _target_node(app, gate, text, spec, is_type_given=bool(described.given))
+        return _target_node(app, gate, text, spec, is_type_given=bool(described.given_with_tier))
     if spec is None:
         raise InvalidInputError("no node or type to check", hint="name a node, a file, or a type: `tpuctl check v4-8`")
-    if options["where"] or len(app.zones) > 1:
+    if ranks_zones or len(app.zones) > 1:
         return ZoneSearch(spec, app.zones)
     zone = app.place.zone or app.place.default_zone
     if zone is None:
@@ -210,7 +209,7 @@ def _last_known_spec(app: App, reference: NodeReference, fact: Fact[NodeListing]
     return remembered.spec
 
 
-def show_zone_search(app: App, checks: PreflightCheck, search: ZoneSearch) -> int:
+def _show_zone_search(app: App, checks: PreflightCheck, search: ZoneSearch) -> int:
     """Show the zones that offer the type, the best first. Return 9 if there is none, or a bucket does not exist."""
     with waiting_notice(app.terminal):
         ranking = checks.ranking(app.project, search.spec, search.zones)

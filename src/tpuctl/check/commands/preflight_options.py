@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.app import http_access, preflight_cache_file
-from tpuctl.app.options import given_options, option, takes_options
+from tpuctl.app.options import option, takes_options
+from tpuctl.app.spec_options import GivenOptions
 from tpuctl.clock import SystemClock
 from tpuctl.cloud.requests import SHORT_PATIENCE
 from tpuctl.cloud.tpu import TpuClient
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckOptions:
+class CheckOptions(GivenOptions):
     """The options of the checks, as given; each is a setting too."""
 
     buckets: tuple[str, ...] = option(
@@ -79,7 +80,7 @@ def preflight_check(
 
     for text in (*options.buckets, *options.data_buckets, *options.checkpoint_buckets):
         parse_bucket_use(text)  # also an empty text, which would not count as a value
-    settings = app.settings_with({name: _as_setting(name, value) for name, value in given_options(options).items()})
+    settings = app.settings_with({name: _as_setting(name, value) for name, value in options.given.items()})
     # The flags of the checks do not change who is asking.
     user = app.settings
     place = "sandbox" if app.is_sandbox else user.text("endpoint") or "google"

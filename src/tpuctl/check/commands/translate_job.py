@@ -15,37 +15,26 @@ from tpuctl.files import expand_user_path, read_text_stream, read_user_text
 if TYPE_CHECKING:
     from tpuctl.app.app import App
     from tpuctl.check.ai_platform import JobTranslation
-    from tpuctl.output.terminal import Terminal
-    from tpuctl.output.views import View
-
-_DEFAULT_TARGET = "tpuctl.yaml"
-_SUFFIXES = (".yaml", ".yml")
-_STDIN_NAME = "-"
+    from tpuctl.output.terminal import Terminal, View
 
 
 def translate_job_file(
-    app: App,
-    name: str,
-    *,
-    write: str | None = None,
-    yes: bool = False,
-    strict: bool = False,
-    skip_checks: tuple[str, ...] = (),
+    app: App, name: str, *, write: str | None, yes: bool, strict: bool, skip_checks: tuple[str, ...]
 ) -> int:
-    """Convert a job to a `tpuctl.yaml`, written to `write`, else to stdout. Return the exit code.
+    """Translate the job in the file `name` to a `tpuctl.yaml`, written to `write`, else to stdout. Return the exit code.
 
     Findings go to stderr, as stdout has the file; with `write` stdout has the command that replaces the job. An existing file
-    is overwritten only with `yes` or after confirmation. No request is sent. Raises `InvalidInputError` for an unknown check
-    id and for a file that cannot be read or has no job with a TPU, `NotConfirmedError` if the user declines.
+    is overwritten only with `yes` or after confirmation. Raises `InvalidInputError` for an unknown check id and for a file
+    that cannot be read or has no job with a TPU, `NotConfirmedError` if the user declines.
     """
-    target = write or _DEFAULT_TARGET
-    if not target.endswith(_SUFFIXES):
+    target = write or "tpuctl.yaml"
+    if not target.endswith((".yaml", ".yml")):
         raise InvalidInputError(
             f"`--write {target}`: `tpuctl run --up` needs the ending `.yaml` or `.yml`",
             hint=f"write to `{target}.yaml`",
         )
     accepted = accepted_checks(app, skip_checks)
-    if name == _STDIN_NAME:
+    if name == "-":
         text, source = read_text_stream(app.invocation.streams.stdin), "stdin"
     else:
         path, source = app.invocation.folder / expand_user_path(Path(name)), name

@@ -36,6 +36,7 @@ from tpuctl.check.findings import (
     unread_result,
 )
 from tpuctl.check.zone_ranking import zones_with_type
+from tpuctl.durations import format_size
 from tpuctl.models.bucket import Bucket, BucketContents, BucketPlacement
 from tpuctl.names import region_of_zone
 
@@ -51,7 +52,6 @@ _DISTANCE_WORDS = {
 }
 _CLASS_LEVELS = {"NEARLINE": Level.NOTE, "COLDLINE": Level.WARNING, "ARCHIVE": Level.WARNING}
 _MAX_BUCKET_NAME = 63  # documentation, bucket naming: without dots
-_SIZE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ def _distance_reason(checked: _CheckedBucket, relation: Relation, price: EgressP
         return f"{text}; it is free according to the price in your settings"
     text += f", and billed: {price}" if reads else f", and reading it back is billed: {price}"
     if size := checked.epoch_size:
-        text += f"; one epoch, reading all {size_in_words(size)} once, costs {price.of(size)}"
+        text += f"; one epoch, reading all {format_size(size)} once, costs {price.of(size)}"
     return text
 
 
@@ -444,7 +444,7 @@ def _contents_result(checked: _CheckedBucket, contents: BucketContents) -> RuleR
     if contents.objects:
         more = "" if contents.is_complete else "at least "
         objects = f"{contents.objects} object" + ("" if contents.objects == 1 else "s")
-        text = f"`{use.url}` has {more}{objects}, {size_in_words(contents.size)}"
+        text = f"`{use.url}` has {more}{objects}, {format_size(contents.size)}"
         return ok(use.url, text, facts=values)
     if not contents.is_complete:
         # A page may have only folder markers, or no entries at all, and be followed by others.
@@ -672,14 +672,6 @@ def _period_in_words(period: timedelta) -> str:
         if period >= unit and not period % unit:
             return f"{period // unit} {name}" + ("" if period == unit else "s")
     return f"{period.total_seconds():.0f} seconds"
-
-
-def size_in_words(size: float) -> str:
-    """Return a number of bytes in decimal units: `1.5 TB`."""
-    power = 0
-    while size >= 999.5 and power < len(_SIZE_UNITS) - 1:
-        size, power = size / 1000, power + 1
-    return f"{size:.1f} {_SIZE_UNITS[power]}" if size < 9.95 and power else f"{size:.0f} {_SIZE_UNITS[power]}"
 
 
 BUCKET_RULES = (

@@ -12,8 +12,7 @@ from tpuctl.cloud.tpu import fetch_offers
 from tpuctl.errors import NotFoundError
 from tpuctl.names import parse_whole_number
 from tpuctl.nodes.locate import incomplete_list_error
-from tpuctl.output.terminal import Cell
-from tpuctl.output.views import table_view
+from tpuctl.output.terminal import Cell, table_view
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App

@@ -9,7 +9,7 @@ from tpuctl.escaping import contains_mask, dump_printable_json, mask_value
 from tpuctl.models.spec import NodeSpec
 from tpuctl.nodes.conditions import Verb
 from tpuctl.nodes.plan import PlanStep, gcloud_commands
-from tpuctl.output.views import View
+from tpuctl.output.terminal import View
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,8 +14,7 @@ from tpuctl.durations import format_duration, format_timestamp, parse_timestamp
 from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.names import check_zone, closest_match
 from tpuctl.nodes.journal_entries import is_repair, usable_spans
-from tpuctl.output.terminal import Cell
-from tpuctl.output.views import View
+from tpuctl.output.terminal import Cell, View
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,7 +59,10 @@ def command(app: App, *, node: str, since: timedelta | str | None, last: int | N
     now = app.clock.now()
     begin = now - since if isinstance(since, timedelta) else None
     entries = app.journal.entries(name, rotated=rotated)
-    found = _timeline_since(_timeline_lines(entries), begin, last)
+    lasting = [
+        line for line in _timeline_lines(entries) if begin is None or (line.until or line.at) >= begin or _is_open(line)
+    ]
+    found = lasting[-last:] if last else lasting
 
     def recent_entries() -> list[dict[str, Any]]:
         recent = [entry for entry in entries if not begin or ((at := parse_timestamp(entry.get("at"))) and at >= begin)]
@@ -182,12 +184,6 @@ def _timeline_lines(entries: Sequence[_JournalEntry]) -> list[_TimelineLine]:
         begun = (begun or at) if event in _BEGINNINGS else None if event in {"usable", "delete"} else begun
     _end(found, state, left)
     return found
-
-
-def _timeline_since(found: Sequence[_TimelineLine], since: datetime | None, last: int | None) -> list[_TimelineLine]:
-    """Return the lines that last beyond `since`, of these the `last` ones."""
-    recent = [line for line in found if since is None or (line.until or line.at) >= since or _is_open(line)]
-    return recent[-last:] if last else recent
 
 
 def _timeline_rows(found: Sequence[_TimelineLine], now: datetime, *, width: int) -> list[tuple[Cell, ...]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tpuctl.app.options import cli_command
 from tpuctl.nodes.locate import incomplete_list_error, queued_resources_or_none
 from tpuctl.nodes.rendering import NODE_HEADER, dead_request_line, node_json, node_rows, unreachable_rows
-from tpuctl.output.views import View
+from tpuctl.output.terminal import View
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App

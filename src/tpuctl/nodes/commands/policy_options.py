@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tpuctl.app.hints import is_connection_refused
-from tpuctl.app.options import DurationType, given_options, option, takes_options
+from tpuctl.app.options import DurationType, option, takes_options
+from tpuctl.app.spec_options import GivenOptions
 from tpuctl.clock import CLOUD_CALL_TIMEOUT, DEADLINE_GRACE, SystemClock, deadline_has_passed, limit_cloud_calls
 from tpuctl.config.settings import SETTINGS, SourceKind
 from tpuctl.errors import (
@@ -47,7 +48,7 @@ def _setting(key: str, kind: click.ParamType[Any] | None = None) -> Any:  # a fi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RepairOptions:
+class RepairOptions(GivenOptions):
     """The options of repair. Each is a setting of the same name."""
 
     repair: str | None = _setting("repair", click.Choice([str(step) for step in Repair]))
@@ -91,7 +92,7 @@ def repair_policy(
     """Return the policy of `up`, `watch` and `run --up`. With `yes` repair may interrupt workers in use."""
     flags = {
         key: f"{value.total_seconds()}s" if isinstance(value, timedelta) else str(value)
-        for key, value in given_options(repairs).items()
+        for key, value in repairs.given.items()
     }
     settings = app.settings_with(flags)
     thresholds = {name: settings.duration(name if name == "per_worker" else f"{name}_after") for name in _THRESHOLDS}

@@ -15,14 +15,12 @@ from tpuctl.sandbox.guests import (
     is_os_login_enforced,
     os_login_keys,
     worker_directory,
-    worker_host_name,
 )
 from tpuctl.sandbox.sshd import daemon
 from tpuctl.sandbox.sshd.daemon import WorkerFolders, configure_sshd, host_key
 from tpuctl.sandbox.sshd.guest import (
     REBOOT_DURATION,
     end_processes,
-    identify_guest,
     is_rebooting,
     last_reboot,
     note_reboot,
@@ -71,18 +69,9 @@ def _connect(state_path: Path, address: str) -> None:
         raise _UnreachableError("Connection timed out")
     sshd = daemon.find_sshd()
     host_key(folders.node)
-    domain = f"{worker.node.zone}.c.{worker.node.project}.internal"
-    name = worker_host_name(worker.node.number, worker.index)
     rebooted = last_reboot(folders)
-    session = prepare_guest(
-        folders,
-        identify_guest(worker, name),
-        startup_progress(worker, rebooted + REBOOT_DURATION if rebooted else None, now, speed),
-        state_path=state_path,
-        address=address,
-        host_name=name,
-        domain=domain,
-    )
+    startup = startup_progress(worker, rebooted + REBOOT_DURATION if rebooted else None, now, speed)
+    session = prepare_guest(folders, worker, startup, state_path=state_path.absolute())
     login = daemon.own_login()
     keys = _os_login_keys(worker, profile_keys)
     if keys is None:

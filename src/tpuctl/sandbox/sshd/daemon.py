@@ -13,8 +13,6 @@ import pwd
 import re
 import shlex
 import shutil
-import subprocess
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,6 +154,9 @@ def host_key(directory: Path) -> str:
     program = shutil.which("ssh-keygen")
     if program is None:
         raise SshdUnavailableError("sandbox workers need `ssh-keygen`, which is not on PATH")
+    import subprocess  # noqa: PLC0415  # 3 ms, and most connections find the key
+    import tempfile  # noqa: PLC0415  # 1 ms
+
     make_private_folder(directory)
     with tempfile.TemporaryDirectory(dir=directory, prefix=".host-key-") as scratch:
         created = Path(scratch) / "key"
@@ -231,6 +232,8 @@ def write_private_file(path: Path, text: str, *, mode: int = 0o600) -> None:
     """Write a file atomically; one that already holds the text is not changed."""
     if path.is_file() and path.read_text("utf-8") == text:
         return
+    import tempfile  # noqa: PLC0415  # 1 ms, and most connections change no file
+
     descriptor, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         os.fchmod(descriptor, mode)

@@ -1,15 +1,12 @@
-"""The guest of a sandbox worker: its home, its identity, and replacements for programs that would affect this machine.
+"""The guest of a sandbox worker: its home, its programs, the progress of its startup scripts, and its reboots.
 
-There is no metadata server on a sandbox worker: `metadata.google.internal` belongs to the machine on which it runs. The
-values of a TPU VM are files instead, below the folder of TPUCTL_METADATA_ROOT, with the server's own paths. The names of
-the attributes and the form of their values are observed (marin's published log of a v5p-8, JAX's and torch_xla's source).
-Startup scripts do not run: the worker's programs report their progress. After a reboot in the guest the worker does not
-answer for `REBOOT_DURATION`, and its processes have ended.
+`data/guest` has the programs that replace those of a TPU VM, or that would affect this machine. Startup scripts do not run:
+the worker's programs report their progress. After a reboot in the guest the worker does not answer for `REBOOT_DURATION`, and
+its processes have ended.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shlex
 import shutil
@@ -19,247 +16,95 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from math import ceil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuctl.accelerators import parse_accelerator_type
+import tpuctl
+from tpuctl.clock import SystemClock
 from tpuctl.durations import parse_timestamp
 from tpuctl.files import make_private_folder
 from tpuctl.platforms import find_processes_with_variable
-from tpuctl.sandbox.catalog import number_of_project
+from tpuctl.sandbox.guests import worker_host_name
 from tpuctl.sandbox.lifecycle import state_since
 from tpuctl.sandbox.sshd.daemon import WorkerFolders, write_private_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
-    from pathlib import Path
 
     from tpuctl.sandbox.guests import GuestWorker
 
 # Processes of a worker carry this variable with the worker's folder, so that a reboot finds them all.
 GUEST_MARK = "TPUCTL_SANDBOX_WORKER"
 
-_SESSION = """\
-#!/bin/sh
-# sshd starts this instead of the command of the client.
-export HOME={home} {mark}={control} HOSTNAME={name}
-export TPUCTL_DEVICE_ROOT={devices} TPUCTL_METADATA_ROOT={metadata}
-export TPUCTL_STARTUP={startup} TPUCTL_STARTUP_RUNS_UNTIL=0
-[ {runs_for} -eq 0 ] || TPUCTL_STARTUP_RUNS_UNTIL=$(($(date +%s) + {runs_for}))
-{variables}
-PATH={programs}:$PATH
-export PATH
-unset SSH_AUTH_INFO_0
-cd "$HOME" || exit 255
-if [ "${{SSH_ORIGINAL_COMMAND+set}}" = set ]; then
-    command=$SSH_ORIGINAL_COMMAND
-    unset SSH_ORIGINAL_COMMAND
-    exec "$SHELL" -c "$command"
-fi
-exec "$SHELL" -l
-"""
-
-# /etc/profile of many systems resets PATH.
-_PROFILE = """\
-case ":$PATH:" in
-    *:{programs}:*) ;;
-    *) PATH={programs}:$PATH ;;
-esac
-"""
-
-_HOSTNAME = """\
-#!/bin/sh
-case "$1" in
-    -f|--fqdn|--long) echo {name}.{domain} ;;
-    -i|-I|--ip-address|--all-ip-addresses) echo {address} ;;
-    *) echo {name} ;;
-esac
-"""
-
-# `sudo` on a sandbox worker grants no rights. Programs that would restart this machine are replaced even if they are
-# called by their full path.
-_SUDO = """\
-#!/bin/sh
-while [ $# -gt 0 ]; do
-    case "$1" in
-        -u|-g|-h|-p|-C|-D|-R|-T|-U|--user|--group|--host|--prompt|--chdir) [ $# -gt 1 ] && shift; shift ;;
-        --) shift; break ;;
-        -*) shift ;;
-        [A-Za-z_]*=*) export "$1"; shift ;;
-        *) break ;;
-    esac
-done
-[ $# -eq 0 ] && exit 0
-case "${{1##*/}}" in
-    reboot|shutdown|poweroff|halt|systemctl|journalctl|cloud-init|sudo)
-        program={programs}/"${{1##*/}}"
-        shift
-        exec "$program" "$@" ;;
-esac
-exec "$@"
-"""
-
-_SHUTDOWN = """\
-#!/bin/sh
-for word in "$@"; do
-    case "$word" in -r|--reboot) exec {programs}/reboot ;; esac
-done
-echo "a sandbox worker cannot be switched off from inside: stop its node" >&2
-exit 1
-"""
-
-# The progress of the startup scripts: at the start of the session, and the time they still ran then.
-_STARTUP = """\
-startup=$TPUCTL_STARTUP
-[ "$(date +%s)" -ge "${{TPUCTL_STARTUP_RUNS_UNTIL:-0}}" ] || startup=running
-"""
-
-# The output is that of cloud-init's documentation. A failure is one of the startup script, not of cloud-init.
-_CLOUD_INIT = f"""\
-#!/bin/sh
-if [ "$1" != status ]; then
-    echo "the cloud-init of a sandbox worker only knows \\`status\\`" >&2
-    exit 2
-fi
-while :; do
-    {_STARTUP}
-    case " $* " in *" --wait "*|*" -w "*) [ "$startup" = running ] || break ;; *) break ;; esac
-    sleep 1
-done
-[ "$startup" = running ] || startup=done
-echo "status: $startup"
-case " $* " in *" --long "*|*" -l "*) echo "extended_status: $startup" ;; esac
-"""
-
-# A failed startup script does not fail its unit (guest-agent's source): only the journal reports it.
-_SYSTEMCTL = f"""\
-#!/bin/sh
-verb= unit=
-for word in "$@"; do
-    case "$word" in
-        reboot) [ -n "$verb" ] || exec {{programs}}/reboot ;;
-        google-startup-scripts|google-startup-scripts.service) unit=yes ;;
-        -*) ;;
-        *) verb=${{{{verb:-$word}}}} ;;
-    esac
-done
-{_STARTUP}
-[ "$startup" = running ] && state=activating || state=inactive
-case "$verb/$unit" in
-    show/yes) printf 'Result=success\\nLoadState=loaded\\nActiveState=%s\\n' "$state"; exit 0 ;;
-    is-active/yes) echo "$state"; exit 3 ;;
-    is-failed/yes) echo "$state"; exit 1 ;;
-    show/) printf 'LoadState=not-found\\nActiveState=inactive\\n'; exit 0 ;;
-esac
-echo "a sandbox worker has no systemd but for google-startup-scripts.service" >&2
-exit 1
-"""
-
-_JOURNALCTL = f"""\
-#!/bin/sh
-case "$*" in *google-startup-scripts*) ;; *) echo "a sandbox worker has no other journal" >&2; exit 1 ;; esac
-{_STARTUP}
-case "$startup" in
-    done) echo "startup-script exit status 0" ;;
-    failed) echo 'Script "startup-script" failed with error: exit status 1' ;;
-    *) exit 0 ;;
-esac
-echo "Finished running startup scripts."
-"""
-
-# The tmux sessions of workers are separate from each other, and from those of the local user.
-_TMUX = """\
-#!/bin/sh
-exec {tmux} -L {server} "$@"
-"""
-
-# Output of further programs that diagnosis runs: files in `.tpu/said` replace the output of this machine, for tests.
-_DMESG = """\
-#!/bin/sh
-[ ! -f {devices}/said/dmesg ] || cat {devices}/said/dmesg
-"""
-
-_TIMEDATECTL = """\
-#!/bin/sh
-cat {devices}/said/timedatectl 2>/dev/null || echo NTPSynchronized=yes
-"""
-
-_DF = """\
-#!/bin/sh
-case " $* " in *" -i "*) output={devices}/said/df-inodes ;; *) output={devices}/said/df ;; esac
-[ ! -f "$output" ] || exec cat "$output"
-PATH=${{PATH#{programs}:}}
-exec df "$@"
-"""
-
-_REBOOT = """\
-#!/bin/sh
-exec {python} -P -m tpuctl.sandbox.sshd --reboot {state_path} {address}
-"""
-
-_PROGRAMS = {
-    "hostname": _HOSTNAME,
-    "sudo": _SUDO,
-    "shutdown": _SHUTDOWN,
-    "poweroff": _SHUTDOWN,
-    "halt": _SHUTDOWN,
-    "cloud-init": _CLOUD_INIT,
-    "systemctl": _SYSTEMCTL,
-    "journalctl": _JOURNALCTL,
-    "reboot": _REBOOT,
-    "dmesg": _DMESG,
-    "timedatectl": _TIMEDATECTL,
-    "df": _DF,
-}
+_GUEST_FILES = Path(tpuctl.__file__).parent / "data" / "guest"
+_PROFILES = (".profile", ".zprofile")
 
 
-def prepare_guest(
-    folders: WorkerFolders,
-    identity: GuestIdentity,
-    startup: StartupProgress,
-    *,
-    state_path: Path,
-    address: str,
-    host_name: str,
-    domain: str,
-) -> Path:
+def prepare_guest(folders: WorkerFolders, worker: GuestWorker, startup: StartupProgress, *, state_path: Path) -> Path:
     """Create or update a worker's folders, programs, devices and metadata; return the program that starts a session."""
-    make_private_folder(folders.home)
+    for folder in (folders.home, folders.temporary, folders.programs):
+        make_private_folder(folder)
+    runs_until = int(SystemClock().now().timestamp()) + startup.runs_for if startup.runs_for else 0
+    progress = {"TPUCTL_STARTUP": startup.ends_as, "TPUCTL_STARTUP_RUNS_UNTIL": str(runs_until)}
+    write_private_file(folders.control / "startup", _assignments(progress, "export "))
+    # All else seldom changes: an identity takes 20 ms.
+    tmux = shutil.which("tmux")
+    programs = [path for path in (_GUEST_FILES / "bin").iterdir() if tmux or path.name != "tmux"]
+    sources = [*programs, *(_GUEST_FILES / name for name in ("session", "progress", "profile"))]
+    changed = max(path.stat().st_mtime_ns for path in sources)
+    version = (tpuctl.__version__, len(sources), changed)
+    facts = repr((str(state_path), sys.executable, tmux, worker.phase.lacks_chip, *version))
+    session, prepared = folders.control / "session", folders.control / "prepared"
+    is_prepared = prepared.is_file() and prepared.read_text("utf-8") == facts
+    in_home = (folders.devices / "dev", *(folders.home / name for name in _PROFILES))
+    if is_prepared and all(path.exists() for path in in_home):  # its user may remove these
+        return session
+    _write_identity(folders, worker, state_path=state_path, tmux=tmux)
+    for path in programs:
+        write_private_file(folders.programs / path.name, path.read_text("utf-8"), mode=0o700)
+    for name in ("session", "progress"):
+        write_private_file(folders.control / name, (_GUEST_FILES / name).read_text("utf-8"), mode=0o700)
+    for name in _PROFILES:
+        if not (folders.home / name).exists():
+            write_private_file(folders.home / name, (_GUEST_FILES / "profile").read_text("utf-8"))
+    write_private_file(prepared, facts)
+    return session
+
+
+def _write_identity(folders: WorkerFolders, worker: GuestWorker, *, state_path: Path, tmux: str | None) -> None:
+    """Write the values by which the programs of a worker differ from those of others, its metadata and its devices."""
+    import hashlib  # noqa: PLC0415  # 3 ms
+
+    from tpuctl.sandbox.sshd.guest_identity import identify_guest  # noqa: PLC0415  # 20 ms, with the accelerators' table
+
+    name = worker_host_name(worker.node.number, worker.index)
+    identity = identify_guest(worker, name)
+    exported = {
+        "HOME": str(folders.home),
+        GUEST_MARK: str(folders.control),
+        "HOSTNAME": name,
+        "TPUCTL_DEVICE_ROOT": str(folders.devices),
+        "TPUCTL_METADATA_ROOT": str(folders.metadata),
+        **identity.environment,
+    }
+    for_programs = {
+        "address": worker.addresses[worker.index],
+        "domain": f"{worker.node.zone}.c.{worker.node.project}.internal",
+        "python": sys.executable,
+        "state_path": str(state_path),
+        "tmux": tmux or "",
+        "tmux_server": "tpuctl-" + hashlib.sha256(str(folders.control).encode()).hexdigest()[:16],
+    }
+    environment = _assignments(exported, "export ") + _assignments(for_programs)
+    write_private_file(folders.control / "environment", environment)
     _keep_files(folders.metadata, identity.metadata)
     _keep_files(folders.devices / "dev", {device.partition("/")[2]: "" for device in identity.devices})
-    make_private_folder(folders.temporary)
-    make_private_folder(folders.programs)
-    plain = {
-        "home": str(folders.home),
-        "control": str(folders.control),
-        "programs": str(folders.programs),
-        "name": host_name,
-        "devices": str(folders.devices),
-        "metadata": str(folders.metadata),
-        "domain": domain,
-        "address": address,
-        "state_path": str(state_path.absolute()),
-        "python": sys.executable,
-        "mark": GUEST_MARK,
-        "startup": startup.ends_as,
-        "runs_for": str(startup.runs_for),
-    }
-    words = {key: shlex.quote(value) for key, value in plain.items()}
-    words["variables"] = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in identity.environment.items())
-    for name, text in _PROGRAMS.items():
-        write_private_file(folders.programs / name, text.format(**words), mode=0o700)
-    if tmux := shutil.which("tmux"):
-        # The path of tmux's socket must be short, so it is not in the worker's folder.
-        server = "tpuctl-" + hashlib.sha256(str(folders.control).encode()).hexdigest()[:16]
-        text = _TMUX.format(tmux=shlex.quote(tmux), server=server)
-        write_private_file(folders.programs / "tmux", text, mode=0o700)
-    for name in (".profile", ".zprofile"):
-        profile = folders.home / name
-        if not profile.exists():
-            write_private_file(profile, _PROFILE.format(**words))
-    session = folders.control / "session"
-    write_private_file(session, _SESSION.format(**words), mode=0o700)
-    return session
+
+
+def _assignments(values: Mapping[str, str], word: str = "") -> str:
+    """Return the lines of a shell program that set variables."""
+    return "".join(f"{word}{name}={shlex.quote(value)}\n" for name, value in values.items())
 
 
 def _keep_files(root: Path, wanted: Mapping[str, str]) -> None:
@@ -272,90 +117,6 @@ def _keep_files(root: Path, wanted: Mapping[str, str]) -> None:
     for name, text in wanted.items():
         make_private_folder((root / name).parent)
         write_private_file(root / name, text)
-
-
-# The topology of a worker's chips; the first and third observed, the second in test data of JAX users.
-_CHIP_BOUNDS = {4: (2, 2, 1), 8: (2, 4, 1), 1: (1, 1, 1)}
-
-
-@dataclass(frozen=True, slots=True)
-class GuestIdentity:
-    """The identity of a worker.
-
-    `environment` are variables of a session. `metadata` are files by their path at the metadata server, below
-    `computeMetadata/v1`. `devices` are paths of device files without the leading slash.
-    """
-
-    environment: Mapping[str, str]
-    metadata: Mapping[str, str]
-    devices: tuple[str, ...]
-
-
-def identify_guest(worker: GuestWorker, host_name: str) -> GuestIdentity:
-    """Return the identity of a worker."""
-    node = worker.node
-    accelerator_type = str(node.document["acceleratorType"])
-    topology = str(node.document.get("acceleratorConfig", {}).get("topology", ""))
-    project_number = number_of_project(node.project)
-    accelerator = parse_accelerator_type(accelerator_type)
-    chips = accelerator.chips_per_worker
-    bounds = _CHIP_BOUNDS.get(chips, (chips, 1, 1))
-    # The topology of the workers; a row if the slice's topology is not a multiple of the worker's.
-    sides = [int(side) for side in (topology or accelerator.topology or "").split("x") if side.isdecimal()]
-    sides += [1] * (3 - len(sides))
-    hosts = tuple(max(side // bound, 1) for side, bound in zip(sides, bounds, strict=False))
-    if hosts[0] * hosts[1] * hosts[2] != accelerator.workers:
-        hosts = (1, 1, accelerator.workers)
-    zone = f"projects/{project_number}/zones/{node.zone}"
-    # Up to v4 `/dev/accel0` on, from v5e `/dev/vfio/0` on and `/dev/vfio/vfio` (observed).
-    pattern = accelerator.generation.devices.lstrip("/")
-    devices = tuple(
-        pattern.replace("*", str(chip)) for chip in range(chips - (worker.phase.lacks_chip == worker.index))
-    )
-    if "vfio" in pattern:
-        devices = (*devices, pattern.replace("*", "vfio"))
-    tpu_env = {
-        "ACCELERATOR_TYPE": accelerator_type,
-        "CHIPS_PER_HOST_BOUNDS": _comma_separated(bounds),
-        "HOST_BOUNDS": _comma_separated(hosts),
-        "NODE_ID": node.node_id,
-        "TOPOLOGY": topology,
-        "TPU_CHIPS_PER_PROCESS_BOUNDS": _comma_separated(bounds),
-        "TPU_PROCESS_BOUNDS": _comma_separated(hosts),
-        "WORKER_ID": str(worker.index),
-        "ZONE": node.zone,
-    }
-    return GuestIdentity(
-        # libtpu uses these in place of the metadata server [JAX source; observed: marin]. A real TPU VM does not set them for a
-        # session (observed: marin); here a program has no other source.
-        {
-            "TPU_SKIP_MDS_QUERY": "1",
-            "TPU_WORKER_ID": str(worker.index),
-            "TPU_WORKER_HOSTNAMES": ",".join(worker.addresses),
-            "TPU_ACCELERATOR_TYPE": accelerator_type,
-            "TPU_CHIPS_PER_HOST_BOUNDS": _comma_separated(bounds),
-            "TPU_HOST_BOUNDS": _comma_separated(hosts),
-        },
-        {
-            "instance/attributes/accelerator-type": accelerator_type,
-            "instance/attributes/agent-worker-number": str(worker.index),
-            "instance/attributes/worker-network-endpoints": ",".join(
-                f"unknown:unknown:{ip}" for ip in worker.addresses
-            ),
-            "instance/attributes/tpu-env": "".join(f"{key}: '{value}'\n" for key, value in tpu_env.items() if value),
-            "instance/description": node.node_id,
-            "instance/hostname": f"{host_name}.{node.zone}.c.{node.project}.internal",
-            "instance/name": host_name,
-            "instance/zone": zone,
-            "project/project-id": node.project,
-            "project/numeric-project-id": str(project_number),
-        },
-        devices,
-    )
-
-
-def _comma_separated(numbers: tuple[int, ...]) -> str:
-    return ",".join(map(str, numbers))
 
 
 # The sandbox's own choice, in sandbox time.

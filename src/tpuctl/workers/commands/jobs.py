@@ -11,7 +11,7 @@ from tpuctl.app.options import DurationType, cli_command, complete_node, selecto
 from tpuctl.app.ssh_options import route_options, shared_connection_options
 from tpuctl.errors import InvalidInputError, worst_exit_code
 from tpuctl.models.node import WorkerSet
-from tpuctl.output.views import View
+from tpuctl.output.terminal import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

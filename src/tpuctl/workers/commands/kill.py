@@ -9,8 +9,7 @@ import click
 
 from tpuctl.app.options import DurationType, cli_command, yes_option
 from tpuctl.errors import InvalidInputError, NotConfirmedError, TimedOutError
-from tpuctl.output.terminal import Cell
-from tpuctl.output.views import table_view
+from tpuctl.output.terminal import Cell, table_view
 from tpuctl.workers.commands.jobs import choose_targets_and_job, job_options, show_errors
 from tpuctl.workers.worker_jobs import (
     choose_job,

@@ -11,8 +11,14 @@ from tpuctl.errors import ExitCode, RemoteCommandError
 from tpuctl.escaping import escape_unprintable
 from tpuctl.ssh.channel import explain_agent_errors
 from tpuctl.workers.commands.jobs import choose_targets_and_job, job_options, show_errors
-from tpuctl.workers.execution import diagnose_output, follow_job, run_warnings, show_diagnosis, worker_labels
-from tpuctl.workers.output_streams import WorkerOutputStreams
+from tpuctl.workers.execution import (
+    WorkerOutputStreams,
+    diagnose_output,
+    follow_job,
+    run_warnings,
+    show_diagnosis,
+    worker_labels,
+)
 from tpuctl.workers.worker_jobs import Job, choose_job, job_not_found, job_state, list_jobs, read_output
 
 if TYPE_CHECKING:

@@ -14,13 +14,12 @@ from tpuctl.app.options import (
     cli_command,
     complete_node,
     fanout_option,
-    given_options,
     option,
     selector_option,
     takes_options,
     worker_option,
 )
-from tpuctl.app.spec_options import SpecOptions
+from tpuctl.app.spec_options import GivenOptions, SpecOptions
 from tpuctl.app.ssh_options import route_options
 from tpuctl.check.commands.preflight_options import CheckOptions
 from tpuctl.config.settings import SETTINGS
@@ -123,7 +122,7 @@ class EnvironmentFlags:
 
 
 @dataclass(frozen=True, slots=True)
-class OneOffFlags:
+class OneOffFlags(GivenOptions):
     """The options of a whole job: a node, files, the command."""
 
     up: str | None = option(
@@ -279,9 +278,9 @@ def parse_one_off(
 ) -> OneOffRequest | None:
     """Return the whole job that the options describe, None without `--up`. Raises `InvalidInputError`."""
     if flags.up is None:
-        for name in given_options(flags):
+        for name in flags.given:
             raise InvalidInputError(f"`{_flag(name)}` needs `--up`", hint="add `--up TYPE`, or leave it out")
-        for name, value in (described.given | given_options(checks)).items():
+        for name, value in (described.given_with_tier | checks.given).items():
             of_setting = SETTINGS[name].flag if hasattr(checks, name) else None
             flag = f"--{value}" if name == "tier" else of_setting or _flag(name)
             raise InvalidInputError(f"`{flag}` describes a node, and needs `--up`", hint="add `--up TYPE`")

@@ -10,11 +10,10 @@ import click
 from tpuctl.app.options import cli_command, fanout_option, worker_option
 from tpuctl.app.ssh_options import route_options
 from tpuctl.clock import SystemClock
-from tpuctl.durations import format_duration
+from tpuctl.durations import format_duration, format_size
 from tpuctl.errors import ExitCode, InvalidInputError, NotFoundError, RemoteCommandError
 from tpuctl.models.node import WorkerSet
-from tpuctl.output.status_line import StatusLine, format_size
-from tpuctl.output.views import View
+from tpuctl.output.terminal import StatusLine, View
 from tpuctl.ssh.answers import UnexpectedAnswerError
 
 if TYPE_CHECKING:

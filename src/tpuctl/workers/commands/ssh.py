@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tpuctl.app.options import cli_command, given_options, node_argument, option, takes_options
+from tpuctl.app.options import cli_command, node_argument, option, takes_options
+from tpuctl.app.spec_options import GivenOptions
 from tpuctl.app.ssh_options import route_options
 from tpuctl.errors import InvalidInputError, RemoteCommandError, ServiceUnavailableError
 from tpuctl.models.node import WorkerSet
@@ -95,7 +96,7 @@ class BatchSize(click.ParamType[int | None]):
 
 
 @dataclass(frozen=True, slots=True)
-class SshFlags:
+class SshFlags(GivenOptions):
     """The options of the session, and those of ssh itself."""
 
     worker: str = option(
@@ -143,7 +144,7 @@ class SshFlags:
     def are_for_one_worker(self) -> bool:
         """Tell whether they are possible for one worker only."""
         # With several workers the command runs as with `tpuctl run`.
-        return given_options(self).keys() - {"worker", "line"} != set()
+        return self.given.keys() - {"worker", "line"} != set()
 
     def words(self, *, plain: bool, has_proxy: bool = False) -> list[str]:
         """Return the arguments of ssh, but those for `-N` and `--forward`.

@@ -10,8 +10,7 @@ from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.models.node import ALL_WORKERS
 from tpuctl.names import parse_node_reference
 from tpuctl.nodes.commands.node_lookup import select_nodes
-from tpuctl.output.terminal import Cell
-from tpuctl.output.views import table_view
+from tpuctl.output.terminal import Cell, table_view
 from tpuctl.ssh.ssh_config import (
     UserHosts,
     add_include,

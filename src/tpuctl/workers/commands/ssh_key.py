@@ -10,7 +10,7 @@ from tpuctl.app.app import key_authorization, key_folder, metadata_login
 from tpuctl.app.options import CommandGroup, cli_command, complete_node, yes_option
 from tpuctl.durations import format_timestamp
 from tpuctl.errors import InvalidInputError, NotConfirmedError
-from tpuctl.output.views import View
+from tpuctl.output.terminal import View
 from tpuctl.ssh.keys import default_key_path, ensure_key, key_fingerprint
 from tpuctl.ssh.keys import renew_key as replace_key
 from tpuctl.workers.targets import find_nodes

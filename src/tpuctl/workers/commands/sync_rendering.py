@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.app.signals import TerminatedError
 from tpuctl.app.ssh_options import shared_connection_options
 from tpuctl.clock import SystemClock
+from tpuctl.durations import format_size
 from tpuctl.errors import ExitCode, RemoteCommandError, TpuctlError
 from tpuctl.escaping import escape_unprintable
-from tpuctl.output.status_line import StatusLine, TransferProgress, format_size
-from tpuctl.output.terminal import Cell
-from tpuctl.output.views import View, table_view
+from tpuctl.output.terminal import Cell, StatusLine, View, table_view
+from tpuctl.output.transfer_progress import TransferProgress
 from tpuctl.ssh.channel import explain_agent_errors
 from tpuctl.ssh.transfer import is_failed_login
 from tpuctl.workers.syncing import SyncResult, sync_workers, watch_and_sync
