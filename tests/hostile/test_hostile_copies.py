@@ -295,7 +295,7 @@ BEGIN = json.dumps([PLACE]).encode()[:-1] + b","
 UPLOADS = {
     "a plan that is a number": takes(line(7)),
     "a plan that is too short": takes(line([PLACE, [], []])),
-    **{f"a part of a file: {name}": takes(line([PLACE, [[NUMBERS[name], 7, NONE]], [], []])) for name in NUMBERS if name != "huge"},
+    **{f"a part of a file: {one}": takes(line([PLACE, [[NUMBERS[one], 7, NONE]], [], []])) for one in NUMBERS if one != "huge"},
     "a part of a file: huge": takes(line(BEGIN + b"[[1" + b"0" * 400 + b',7,"' + NONE.encode() + b'"]],[],[]]')),
     **{f"a part of a length: {name}": takes(line([PLACE, [[0, length, NONE]], [], []])) for name, length in LENGTHS.items()},
     "a part twice": takes(line([PLACE, [[0, 7, NONE], [0, 7, NONE]], [], []])),
@@ -349,9 +349,10 @@ ODD = {
 SYNCS = {
     **{f"to send: {name}": planned(send=[number]) for name, number in ODD.items()},
     **{f"a digest of: {name}": planned(send=[], digests=[[number, "0" * 32]]) for name, number in ODD.items()},
-    **{f"a part of: {name}": planned(parts=[[number, 1]]) for name, number in ODD.items()},
-    "a part of a file that is not sent": planned(send=[1], parts=[[0, 1]]),
-    "a part that is too long": planned(parts=[[0, 9]]),
+    **{f"a part of: {name}": planned(parts=[[number, 1, NONE]]) for name, number in ODD.items()},
+    "a part of a file that is not sent": planned(send=[1], parts=[[0, 1, NONE]]),
+    "a part that is too long": planned(parts=[[0, 9, NONE]]),
+    "a part without a digest": planned(parts=[[0, 1]]),
     "a link that is a file": planned(link=[0]),
     "to send twice": planned(send=[0, 0]),
     "to send and to touch": planned(touch=[0]),

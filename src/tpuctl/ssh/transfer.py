@@ -301,6 +301,16 @@ def parse_digest(value: Any, where: str) -> str:  # JSON
     return text
 
 
+def parse_parts(value: Any, where: str, sizes: Mapping[int, int]) -> dict[int, tuple[int, str]]:  # JSON
+    """Return the lengths and the digests of parts that a worker has. `sizes`: of the files that may have one."""
+    found: dict[int, tuple[int, str]] = {}
+    for row in parse_array(value, where, most=len(sizes)):
+        number, length, beginning = parse_row(row, where, 3)
+        parse_numbers([number], where, sizes.keys() - found.keys())
+        found[number] = parse_integer(length, where, low=1, high=sizes[number]), parse_digest(beginning, where)
+    return found
+
+
 _PAUSES = tuple(timedelta(seconds=seconds) for seconds in (1, 2, 4, 8))
 # A worker that takes a little more each time and hangs up would never finish.
 _MAX_LINKS = 1000

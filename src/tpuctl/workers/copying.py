@@ -53,6 +53,7 @@ from tpuctl.ssh.transfer import (
     parse_digest,
     parse_numbers,
     parse_pairs,
+    parse_parts,
     parse_row,
     with_retries,
 )
@@ -410,13 +411,8 @@ def _parse_plan(
 ) -> tuple[CopyPlace, dict[int, tuple[int, str]], dict[int, str], list[int]]:
     """Return where a worker puts the files, what it has: parts, digests of files of the same size; and what it refuses."""
     place, parts, digests, refused = parse_row(value, "plan", 4)
-    files = {number for number, entry in enumerate(entries) if not entry.is_folder}
-    stored: dict[int, tuple[int, str]] = {}
-    for row in parse_array(parts, "plan.parts", most=len(files)):
-        number, length, beginning = parse_row(row, "plan.parts", 3)
-        parse_numbers([number], "plan.parts", files - stored.keys())
-        length = parse_integer(length, "plan.parts", low=1, high=entries[number].size)
-        stored[number] = length, parse_digest(beginning, "plan.parts")
+    sizes = {number: entry.size for number, entry in enumerate(entries) if not entry.is_folder}
+    files, stored = sizes.keys(), parse_parts(parts, "plan.parts", sizes)
     known = parse_pairs(digests, "plan.digests", files - stored.keys())
     for one in known.values():
         parse_digest(one, "plan.digests")

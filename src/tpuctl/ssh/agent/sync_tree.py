@@ -145,7 +145,7 @@ class SyncFolder:
         """Return the numbers of entries to send, to link, and to change the mode of, and digests if only times differ.
 
         `foreign`: those that would replace an entry that no sync put there, or that has changed since. `parts`: how many bytes
-        of files an earlier connection has stored.
+        of files an earlier connection has stored, and their digests.
         """
         send, link, attributes, foreign, parts, digests = [], [], [], [], [], []
         for number, entry in enumerate(entries):
@@ -160,7 +160,7 @@ class SyncFolder:
             elif status is None or not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
                 send.append(number)
                 if length := part_length(self.stage, entry):
-                    parts.append([number, length])
+                    parts.append([number, length, digest(os.path.join(self.stage, entry.part), length)])
             elif status.st_mtime_ns != entry.mtime:
                 digests.append([number, digest(self.path(name))])
             elif status.st_mode & 0o777 != entry.mode & 0o777:
