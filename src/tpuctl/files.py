@@ -226,13 +226,14 @@ def make_private_folder(folder: Path) -> None:
             missing.chmod(0o700)  # independent of the umask
 
 
-def replace_private_file(path: Path, content: bytes) -> None:
-    """Replace a file atomically, with mode 0600; create it and its folder if missing. Raises `OSError`."""
+def replace_private_file(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Replace a file atomically, with this mode; create it and its folder if missing. Raises `OSError`."""
     make_private_folder(path.parent)
     scratch = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)
             file.write(content)
             file.flush()
             os.fsync(descriptor)

@@ -71,7 +71,7 @@ def test_flush_to_disk_keeps_the_content(tmp_path: Path) -> None:
 def test_enlarged_pipe_still_works() -> None:
     readable, writable = os.pipe()
     try:
-        enlarge_pipe(writable)
+        enlarge_pipe(writable, 1 << 30)
         os.write(writable, b"x")
         assert os.read(readable, 2) == b"x"
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from tpuctl.ssh.keys import (
     ensure_key,
     login_name,
     metadata_key_line,
-    run_program,
 )
 
 needs_ssh_keygen = pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="ssh-keygen is not installed")
@@ -75,12 +73,11 @@ def test_key_that_ssh_would_reject_raises(tmp_path: Path, mode: int, content: by
     assert str(path) in (caught.value.hint or "")
 
 
-def test_missing_ssh_keygen_is_named(tmp_path: Path) -> None:
-    def no_program(argv: list[str]) -> subprocess.CompletedProcess[str]:
-        return run_program([str(tmp_path / argv[0]), *argv[1:]])
+def test_missing_ssh_keygen_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
 
     with pytest.raises(SshProgramMissingError) as caught:
-        ensure_key(tmp_path, runner=no_program)
+        ensure_key(tmp_path)
     assert "openssh-client" in (caught.value.hint or "")
 
 

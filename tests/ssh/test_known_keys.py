@@ -119,15 +119,17 @@ def test_encrypted_key_without_public_key_names_the_remedy(tmp_path: Path) -> No
     assert f"ssh-add {path}" in (caught.value.hint or "")
 
 
-def test_renew_without_new_key_restores_the_old_pair(tmp_path: Path) -> None:
+def test_renew_without_new_key_restores_the_old_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = ensure_key(tmp_path, login="ada")
     before = made.path.read_bytes()
-
-    def fails(argv: list[str]) -> subprocess.CompletedProcess[str]:
-        return run_program(["false"])
+    program = tmp_path / "bin" / "ssh-keygen"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent))
 
     with pytest.raises(SshKeyError, match="created no key"):
-        renew_key(tmp_path, login="ada", runner=fails)
+        renew_key(tmp_path, login="ada")
     assert (made.path.read_bytes(), ensure_key(tmp_path)) == (before, made)
     assert sorted(one.name for one in made.path.parent.iterdir()) == [made.path.name, f"{made.path.name}.pub"]
 

@@ -151,7 +151,8 @@ def _machine_error(error: OSError) -> TpuctlError:
     if error.errno in {errno.EMFILE, errno.ENFILE}:
         return TooManyFilesError(f"too many open files: the limit is {_file_limit()} (`ulimit -n`)")
     failed_to_start = error.errno in {errno.EAGAIN, errno.ENOMEM}
-    subject = error.filename or ("cannot start a process" if failed_to_start else "cannot write to stdout")
+    unnamed = "cannot start a process" if failed_to_start else "cannot write to stdout"
+    subject = os.fsdecode(error.filename) if error.filename else unnamed
     return TpuctlError(f"{subject}: {(error.strerror or str(error)).lower()}", hint=notes or None)
 
 

@@ -165,12 +165,15 @@ def _plan_recreate(
 ) -> Delete | None:
     if not _may_recreate(policy, seen, node):
         return None
-    # A worker that accepts ssh may hold data that a user wants to keep.
-    is_reachable = any(worker.answer is SshAnswer.YES for worker in seen.workers)
-    if is_reachable and not policy.forced and not (policy.is_keeper and is_idle(seen)):
+    if _accepts_ssh(seen) and not policy.forced and not (policy.is_keeper and is_idle(seen)):
         rejected.append("not recreated: a worker still accepts ssh (`--yes` overrides)")
         return None
     return Delete(_with(defect.reason, rejected), node.id, is_repair=True)
+
+
+def _accepts_ssh(seen: ObservedState) -> bool:
+    """Return whether a worker accepts ssh: it may hold data that a user wants to keep."""
+    return any(worker.answer is SshAnswer.YES for worker in seen.workers)
 
 
 def _may_recreate(policy: Policy, seen: ObservedState, node: Node) -> bool:
@@ -187,7 +190,7 @@ def _restart_or_recreate(
     may_restart = policy.repair.allows(Repair.RESTART) and seen.attempts.restarts < policy.max_restarts
     if may_restart and not why_not:
         return Restart(reason)
-    if _may_recreate(policy, seen, node):
+    if _may_recreate(policy, seen, node) and (policy.forced or not _accepts_ssh(seen)):
         return Delete(_with(reason, [why_not] if why_not else []), node.id, is_repair=True)
     return None
 

@@ -26,11 +26,10 @@ from tpuctl.files import make_private_folder, read_json_cache, write_json_cache
 from tpuctl.shapes import MapOf, parse_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from tpuctl.clock import Clock
 
-    Runner = Callable[[list[str]], "subprocess.CompletedProcess[str]"]
 
 _PUBLIC_KEY = re.compile(r"(?P<key>(?:ssh|ecdsa|sk)-[\w@.-]+ [A-Za-z0-9+/]+=*)(?: [^\n]*)?\n?")
 # The largest RSA keys have about 13 kB.
@@ -76,9 +75,7 @@ def run_program(argv: list[str]) -> subprocess.CompletedProcess[str]:
         raise SshProgramMissingError(argv[0]) from error
 
 
-def ensure_key(
-    home: Path, *, key: Path | None = None, login: str = "", makes: bool = True, runner: Runner = run_program
-) -> SshKey:
+def ensure_key(home: Path, *, key: Path | None = None, login: str = "", makes: bool = True) -> SshKey:
     """Return the key pair for logins: `key`, else `~/.ssh/google_compute_engine` as gcloud does.
 
     Creates gcloud's pair if it is missing (ed25519, no passphrase, comment `login`); if several processes try at the same time,
@@ -91,14 +88,14 @@ def ensure_key(
         if key is not None:
             path = key.with_suffix("") if key.suffix == ".pub" else key
             if not path.exists():
-                return _find_in_agent(key, runner=runner)
+                return _find_in_agent(key)
         elif not path.exists():
             if not makes:
                 hint = "the first `tpuctl up` or `tpuctl ssh` creates it; `tpuctl ssh-key renew` creates it now"
                 raise SshKeyError(f"ssh key `{path}` does not exist yet", hint=hint)
-            _create_key(path, comment=login or login_name(os.environ), runner=runner)
+            _create_key(path, comment=login or login_name(os.environ))
         _check_private_key(path)
-        return SshKey(path, _read_public_key(path, runner=runner))
+        return SshKey(path, _read_public_key(path))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         hint = f"make `{path}` readable and its folder writable, or use another key"
@@ -110,13 +107,13 @@ def default_key_path(home: Path) -> Path:
     return home / ".ssh" / "google_compute_engine"
 
 
-def is_held_by_agent(key: SshKey, *, runner: Runner = run_program) -> bool:
+def is_held_by_agent(key: SshKey) -> bool:
     """Tell whether an ssh agent has this key. Raises `SshProgramMissingError`."""
     blob = key.public.split()[1]
-    return any(blob in line.split() for line in runner(["ssh-add", "-L"]).stdout.splitlines())
+    return any(blob in line.split() for line in run_program(["ssh-add", "-L"]).stdout.splitlines())
 
 
-def _find_in_agent(named: Path, *, runner: Runner) -> SshKey:
+def _find_in_agent(named: Path) -> SshKey:
     """Return a key without a private key file. Raises `SshKeyError` without a public key, or if no agent has it."""
     public = named if named.suffix == ".pub" else public_key_path(named)
     if not public.is_file():
@@ -127,17 +124,17 @@ def _find_in_agent(named: Path, *, runner: Runner) -> SshKey:
     if match is None:
         raise SshKeyError(f"`{public}` is not a public key", hint="use another key")
     key = SshKey(public, match[0].strip())
-    if not is_held_by_agent(key, runner=runner):
+    if not is_held_by_agent(key):
         hint = "start the agent that has it (`SSH_AUTH_SOCK`; `ssh-add -L` lists its keys), or use another key"
         raise SshKeyError(f"the private key of `{public}` is neither in a file nor in an ssh agent", hint=hint)
     return key
 
 
-def _create_key(path: Path, *, comment: str, runner: Runner) -> None:
+def _create_key(path: Path, *, comment: str) -> None:
     make_private_folder(path.parent)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".tpuctl-key-") as scratch:
         made = Path(scratch) / "key"
-        done = runner(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(made)])
+        done = run_program(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(made)])
         if done.returncode != 0:
             raise SshKeyError(f"`ssh-keygen` created no key: {done.stderr.strip()}", hint=f"check `{path.parent}`")
         try:
@@ -164,11 +161,11 @@ def _read(path: Path) -> str:
         return file.read(_MAX_KEY_SIZE).decode()
 
 
-def _read_public_key(path: Path, *, runner: Runner) -> str:
+def _read_public_key(path: Path) -> str:
     public = public_key_path(path)
     if public.is_file() and (match := _PUBLIC_KEY.fullmatch(_read(public))):
         return match[0].strip()
-    done = runner(["ssh-keygen", "-y", "-P", "", "-f", str(path)])
+    done = run_program(["ssh-keygen", "-y", "-P", "", "-f", str(path)])
     match = _PUBLIC_KEY.fullmatch(done.stdout)
     if done.returncode != 0 or match is None:
         if "incorrect passphrase" in done.stderr:
@@ -216,7 +213,7 @@ def login_name(environ: Mapping[str, str]) -> str:
     return valid if _LOGIN.fullmatch(valid) else f"u_{valid}"
 
 
-def renew_key(home: Path, *, login: str, runner: Runner = run_program) -> tuple[SshKey, Path | None]:
+def renew_key(home: Path, *, login: str) -> tuple[SshKey, Path | None]:
     """Rename gcloud's key pair, create a new one, and return it with the new path of the old private key.
 
     `google_compute_engine` becomes `old-google_compute_engine`, `old-2-…`, …; no file is overwritten. The path is None if there
@@ -236,7 +233,7 @@ def renew_key(home: Path, *, login: str, runner: Runner = run_program) -> tuple[
         hint = f"make the folder `{path.parent}` writable"
         raise SshKeyError(f"cannot rename `{path}`: {error.strerror}", hint=hint) from error
     try:
-        key = ensure_key(home, login=login, runner=runner)
+        key = ensure_key(home, login=login)
     except BaseException:
         if moved is not None:
             _move_pair(moved, path)
@@ -244,10 +241,10 @@ def renew_key(home: Path, *, login: str, runner: Runner = run_program) -> tuple[
     return key, moved
 
 
-def key_fingerprint(key: SshKey, *, runner: Runner = run_program) -> str:
+def key_fingerprint(key: SshKey) -> str:
     """Return the fingerprint of a key, `SHA256:…`, as ssh prints it. Raises `SshKeyError` and `SshProgramMissingError`."""
     path = key.path if key.is_in_agent else public_key_path(key.path)
-    done = runner(["ssh-keygen", "-l", "-f", str(path)])
+    done = run_program(["ssh-keygen", "-l", "-f", str(path)])
     words = done.stdout.split()
     if done.returncode != 0 or len(words) < 2:
         raise SshKeyError(

@@ -7,10 +7,8 @@ and no program that they name is run to find the host names in them.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +20,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import ConflictError, InvalidInputError, TpuctlError
-from tpuctl.files import file_lock, make_private_folder, read_user_bytes
+from tpuctl.files import file_lock, read_user_bytes, replace_private_file
 from tpuctl.names import NodeName
 from tpuctl.shapes import RESOURCE, MapOf, Shape, ShapeError, parse_json
 from tpuctl.ssh.connection import KEEPALIVE_INTERVAL, trust_options
@@ -233,7 +231,7 @@ def change_ssh_config(path: Path, decide: Callable[[SshConfigText], SshConfigTex
                 return new
             text = str(new).removeprefix(_HEADER)
             if text.strip():
-                _replace(path, (_HEADER + text).encode(), mode=0o600)
+                replace_private_file(path, (_HEADER + text).encode())
             else:
                 path.unlink(missing_ok=True)
     return new
@@ -265,25 +263,10 @@ def add_include(config: Path, line: str) -> None:
     """
     with _named_errors(config, "written"):
         target = config.resolve()
-        make_private_folder(target.parent)
         old = read_user_bytes(target) if target.exists() else b""
         mode = target.stat().st_mode & 0o7777 if target.exists() else 0o600
         ending = b"\r\n" if b"\r\n" in old.split(b"\n", 1)[0] + b"\n" else b"\n"
-        _replace(target, line.encode() + ending + old, mode=mode)
-
-
-def _replace(path: Path, content: bytes, *, mode: int) -> None:
-    descriptor, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(file.fileno(), mode)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(scratch).replace(path)
-    except BaseException:
-        Path(scratch).unlink(missing_ok=True)
-        raise
+        replace_private_file(target, line.encode() + ending + old, mode=mode)
 
 
 @contextmanager

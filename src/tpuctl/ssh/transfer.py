@@ -54,8 +54,7 @@ class WorkerStream(Stream):
 
     def __init__(self, channel: AgentChannel, on_bytes: Callable[[int], None], *, longest: int) -> None:
         self._output_of_ssh = _Output(channel)
-        sending, receiving = channel.stdin.fileno(), channel.stdout.fileno()
-        super().__init__(BufferedReader(self._output_of_ssh, _BUFFER), sending, sending, receiving)
+        super().__init__(BufferedReader(self._output_of_ssh, _BUFFER), channel.stdin.fileno())
         self._channel, self._on_bytes, self._longest = channel, on_bytes, longest
 
     def write(self, data: bytes) -> None:
@@ -144,6 +143,10 @@ class _Output(RawIOBase):
     def readable(self) -> bool:
         """Return True: `BufferedReader` asks."""
         return True
+
+    def fileno(self) -> int:
+        """Return the descriptor of the pipe."""
+        return self._channel.stdout.fileno()
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # `BufferedReader` passes a memoryview
         """Read some bytes; 0 at the end of the connection. Raises `AgentError` after `patience`."""

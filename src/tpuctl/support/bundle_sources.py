@@ -141,6 +141,8 @@ _MIN_TIMEOUT = timedelta(seconds=1)
 _MAX_FILE_SIZE = 16 * 1024 * 1024
 # A worker limits itself; these are for one that does not, so that it cannot fill this machine.
 _SLACK = 4 * 1024 * 1024
+# What a frame counts at least: each may add a line to a file.
+_LEAST_FRAME = 40
 _MAX_FILES = 1000
 _MAX_MISSING = 500
 _MAX_REASON_LENGTH = 500
@@ -228,7 +230,7 @@ class WorkerCollector:
             for kind, payload in channel.frames(timeout, until=until):
                 if kind is WorkerFrame.EXIT:
                     return
-                size_left -= len(payload)
+                size_left -= _LEAST_FRAME + len(payload)
                 if size_left < 0:
                     raise AgentError(target, "it sent more than was requested")
                 folder.take(kind, payload)

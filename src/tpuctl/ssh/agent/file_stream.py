@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 BLOCK = 1 << 18
-# The size of pipes to and from ssh, if the system allows it. With the usual 64 KiB a copy costs half as much CPU again.
-PIPE = 1 << 20
+# The size of a pipe for large files, if the system allows it. With the usual 64 KiB a copy costs half as much CPU again; for
+# more than 64 MiB in all pipes of a user, Linux makes further pipes very small [pipe(7)], and 64 copies may run at once.
+PIPE = 1 << 19
 # Of Linux; Python 3.8 has no name for it.
 F_SETPIPE_SZ = 1031
 # The most bytes of a file in one frame: so many zeros follow if a file can no longer be read.
@@ -80,10 +81,8 @@ class Stream:
     # Seconds without data after which the other end counts as gone.
     patience = 600
 
-    def __init__(self, reader: BinaryIO, output: int, *pipes: int) -> None:
+    def __init__(self, reader: BinaryIO, output: int) -> None:
         self._reader, self._output = reader, output
-        for pipe in pipes:
-            enlarge_pipe(pipe)
         self._room = memoryview(bytearray(BLOCK))
 
     def send(self, value: Any) -> None:  # JSON
@@ -103,8 +102,8 @@ class Stream:
     def write_from(self, file: int, offset: int, size: int) -> int:
         """Send up to so many bytes of a file. Return how many; 0 at its end. Raises `OSError`.
 
-        The kernel moves them if it can. The last MiB is copied: when it is in the pipe, all pages of the file have left it, so
-        that a later change of the file cannot reach the other end.
+        The kernel moves all but the last `PIPE` of them, if it can. When these are in the pipe, no page of the file is in it
+        any more: a later change of the file cannot reach the other end.
         """
         if size > PIPE:
             try:
@@ -183,6 +182,7 @@ class Stream:
             problem = None if stat.S_ISREG(found.st_mode) else "it is no longer a file"
             self.send([*entry, offset, problem])
             if problem is None:
+                enlarge_pipe(self._output, entry.size - offset)
                 problem = self._send_bytes(file, offset, entry.size)
                 now = os.fstat(file)
                 if problem is None and (now.st_size, now.st_mtime_ns) != version:
@@ -225,6 +225,7 @@ class Stream:
         """
         status: os.stat_result | None = None
         failure, end, blocks = None, offset, self.blocks(entry.size - offset)
+        enlarge_pipe(self._reader, entry.size - offset)
         try:
             flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | (0 if offset else os.O_CREAT)
             file = os.open(part, flags, 0o600)
@@ -257,15 +258,16 @@ class Stream:
         raise UnsentFileError(problem or CHANGED)
 
 
-def enlarge_pipe(pipe: int) -> None:
-    """Enlarge the buffer of a pipe, if the system supports it (Linux) and the user's limit allows it."""
+def enlarge_pipe(pipe: BinaryIO | int, size: int) -> None:
+    """Enlarge a pipe for so many bytes, if that helps, the system supports it (Linux) and the user's limit allows it."""
     with suppress(OSError):
-        fcntl.fcntl(pipe, F_SETPIPE_SZ, PIPE)
+        if size > PIPE:
+            fcntl.fcntl(pipe, F_SETPIPE_SZ, PIPE)
 
 
 def serve(transfer: Callable[[Stream], None]) -> None:
     """Serve the client: say that the program runs, and why the transfer is impossible."""
-    stream = Stream(sys.stdin.buffer, 1, 0, 1)
+    stream = Stream(sys.stdin.buffer, 1)
     stream.send(None)
     try:
         transfer(stream)

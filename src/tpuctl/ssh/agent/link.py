@@ -55,7 +55,7 @@ def run_agent(serve: Callable[[ClientLink, dict[str, Any]], None], request: dict
         serve(link, request)
     except OSError as error:
         text = (error.strerror or str(error)).lower()
-        text = "%s: %s" % (error.filename, text) if error.filename else text
+        text = "%s: %s" % (os.fsdecode(error.filename), text) if error.filename else text
         link.send(b"!", text.encode("utf-8", "replace"))
     # Without the tidying of the interpreter, which takes longer than many programs.
     os._exit(0)
