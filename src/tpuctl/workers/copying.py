@@ -182,10 +182,10 @@ def upload(
         "target": _as_text(destination),
         "preserve": options.preserve,
         "source": _identify(os.uname().nodename, str(Path(first).absolute())),
-        "token": secrets.token_hex(8),
     }
     longest = LONGEST_ANSWER + 2 * _MAX_ENTRY * len(entries)
-    jobs = [_Job(target, request, send, longest) for target in targets]
+    # A token for each worker: on a file system that they share, the holder of a lock may be a process of another one.
+    jobs = [_Job(target, {**request, "token": secrets.token_hex(8)}, send, longest) for target in targets]
     return _copy_all(jobs, fanout=options.fanout, clock=clock, on_progress=on_progress)
 
 

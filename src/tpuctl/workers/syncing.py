@@ -279,7 +279,8 @@ class WorkerSync:
             "folder": request.folder,
             "delete": request.delete,
             "dry_run": request.dry_run,
-            "token": self.run.token,
+            # For each worker: their homes may be the same, but their processes are not.
+            "token": f"{self.run.token}-{self.target.connection.host_alias}",
         }
         with open_transfer(
             self.target, "sync_tree", asked, shared=shared, options=("-o", "Compression=yes"), on_bytes=count,
