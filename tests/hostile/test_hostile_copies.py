@@ -5,6 +5,7 @@ The workers of one slice each try another attack, so one command meets a whole t
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -92,6 +93,9 @@ NAMES = {
 }
 
 
+WHOLE_FIRST = {"the same name twice"}
+
+
 def first(**fields: Any) -> Steps:
     """Send what was requested, but for one field."""
     return sending(overview(), entry("results.txt", **fields), content())
@@ -150,9 +154,10 @@ def test_scp_of_a_file_accepts_only_the_requested_file(pod: HostileSlice, attack
 
     assert unexpected(said) == dict.fromkeys(attacks, True), said
     assert (code, "Traceback" in err) == (11, False)
-    # Nothing that a worker sent gets a name before all of its copy is correct.
+    # A file that was requested gets its name when it is whole, and nothing else does.
     got = {path: data for path, data in files(pod.tpuctl.folder).items() if "/.tpuctl-parts-tpu." not in path}
-    assert (files(Path(pod.tpuctl.environ["HOME"])), got) == before
+    whole = {f"got/{worker}/results.txt": STOLEN for worker, name in enumerate(attacks) if name in WHOLE_FIRST}
+    assert (files(Path(pod.tpuctl.environ["HOME"])), got) == (before[0], {**before[1], **whole})
     # Each was asked once: a worker that breaks the protocol is not tried again.
     assert {name: len(pod.connections(worker)) for worker, name in enumerate(attacks)} == dict.fromkeys(attacks, 1)
 
@@ -269,10 +274,15 @@ def test_scp_reveals_no_local_files_to_a_worker(pod: HostileSlice) -> None:
     said = [pod.tpuctl("scp", "-p", "pod:results.*", ".", "--worker", str(worker)) for worker in (1, 2, 3)]
 
     # What comes after the program, which they are sent as well.
+    its_digest = hashlib.blake2b(STOLEN[:3], digest_size=16).hexdigest()
+    no_bytes = hashlib.blake2b(digest_size=16).hexdigest()
     heard = [pod.received(worker).rpartition(b"'worker': %d})\n" % worker)[2] for worker in (1, 2, 3)]
     assert [code for _, _, code in said] == [11, 11, 0], said
     (part,) = here.glob(".tpuctl-parts-*-2/*")
-    nothing, its_own = (told(b"g", json.dumps(parts, separators=(",", ":")).encode()) for parts in ({}, {part.name: 3}))
+    nothing, its_own = (
+        told(b"g", json.dumps(parts, separators=(",", ":")).encode())
+        for parts in ({}, {part.name: [3, no_bytes, its_digest]})
+    )
     assert heard == [nothing, its_own, nothing]
     assert (here / "results.txt").read_bytes() == STOLEN
     assert (here / "results.txt").stat().st_mode & 0o7000 == 0
@@ -280,20 +290,28 @@ def test_scp_reveals_no_local_files_to_a_worker(pod: HostileSlice) -> None:
 
 NUMBERS = {"negative": -1, "unknown": 2, "huge": 10**400, "true": True, "a fraction": 0.0, "text": "0", "none": None}
 LENGTHS = {"negative": -1, "none": 0, "too much": 8, "text": "7"}
+PLACE, NONE = ["/r", True, "/p", None], "0" * 32
+BEGIN = json.dumps([PLACE]).encode()[:-1] + b","
 UPLOADS = {
     "a plan that is a number": takes(line(7)),
-    "a plan that is too short": takes(line([[], []])),
-    **{f"a part of a file: {name}": takes(line([[[number, 7]], [], []])) for name, number in NUMBERS.items() if name != "huge"},
-    "a part of a file: huge": takes(line(b"[[[1" + b"0" * 400 + b",7]],[],[]]")),
-    **{f"a part of a length: {name}": takes(line([[[0, length]], [], []])) for name, length in LENGTHS.items()},
-    "a part twice": takes(line([[[0, 7], [0, 7]], [], []])),
-    "a part with an offset": takes(line([[[0, 7, 0]], [], []])),
-    "a part and a digest": takes(line([[[0, 7]], [[0, "0" * 32]], []])),
-    "a digest that is none": takes(line([[], [[0, "?"]], []])),
-    "a part and refused": takes(line([[[0, 7]], [], [0]])),
-    "a report of an unknown file": takes(line([[], [], []]), line([["three", "no"]])),
-    "a report that is a number": takes(line([[], [], []]), line([["one", 5]])),
-    "a report that is no list": takes(line([[], [], []]), line(None)),
+    "a plan that is too short": takes(line([PLACE, [], []])),
+    **{f"a part of a file: {one}": takes(line([PLACE, [[NUMBERS[one], 7, NONE]], [], []])) for one in NUMBERS if one != "huge"},
+    "a part of a file: huge": takes(line(BEGIN + b"[[1" + b"0" * 400 + b',7,"' + NONE.encode() + b'"]],[],[]]')),
+    **{f"a part of a length: {name}": takes(line([PLACE, [[0, length, NONE]], [], []])) for name, length in LENGTHS.items()},
+    "a part twice": takes(line([PLACE, [[0, 7, NONE], [0, 7, NONE]], [], []])),
+    "a part with an offset": takes(line([PLACE, [[0, 7, NONE, 0]], [], []])),
+    "a part and a digest": takes(line([PLACE, [[0, 7, NONE]], [[0, NONE]], []])),
+    "a digest that is none": takes(line([PLACE, [], [[0, "?"]], []])),
+    "a part and refused": takes(line([PLACE, [[0, 7, NONE]], [], [0]])),
+    "a part without a digest": takes(line([PLACE, [[0, 7]], [], []])),
+    "a part with a digest that is none": takes(line([PLACE, [[0, 7, "?"]], [], []])),
+    "no place": takes(line([[], [], [], []])),
+    "a place that is a number": takes(line([1, [], [], []])),
+    "a place without a path": takes(line([["", True, "/p", None], [], [], []])),
+    "a tree that is a number": takes(line([["/r", True, "/p", 3], [], [], []])),
+    "a report of an unknown file": takes(line([PLACE, [], [], []]), line([["three", "no"]])),
+    "a report that is a number": takes(line([PLACE, [], [], []]), line([["one", 5]])),
+    "a report that is no list": takes(line([PLACE, [], [], []]), line(None)),
     "an end at once": takes(line(None)),
     "answers without end": flood(block=line([])),
     "a frame without end": flood(frame(b"x", length=2**31), block=b"x"),
@@ -331,9 +349,10 @@ ODD = {
 SYNCS = {
     **{f"to send: {name}": planned(send=[number]) for name, number in ODD.items()},
     **{f"a digest of: {name}": planned(send=[], digests=[[number, "0" * 32]]) for name, number in ODD.items()},
-    **{f"a part of: {name}": planned(parts=[[number, 1]]) for name, number in ODD.items()},
-    "a part of a file that is not sent": planned(send=[1], parts=[[0, 1]]),
-    "a part that is too long": planned(parts=[[0, 9]]),
+    **{f"a part of: {name}": planned(parts=[[number, 1, NONE]]) for name, number in ODD.items()},
+    "a part of a file that is not sent": planned(send=[1], parts=[[0, 1, NONE]]),
+    "a part that is too long": planned(parts=[[0, 9, NONE]]),
+    "a part without a digest": planned(parts=[[0, 1]]),
     "a link that is a file": planned(link=[0]),
     "to send twice": planned(send=[0, 0]),
     "to send and to touch": planned(touch=[0]),

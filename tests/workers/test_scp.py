@@ -210,6 +210,70 @@ def test_end_of_unfinished_part_is_sent_again(tpuctl: Console, workers: Workers,
 
 
 @one_face
+@pytest.mark.parametrize("is_upload", [True, False], ids=["upload", "download"])
+def test_part_of_another_file_with_the_same_name_size_and_time_is_not_resumed(
+    tpuctl: Console, workers: Workers, *, is_upload: bool
+) -> None:
+    source, goal = (tpuctl.folder, workers.home()) if is_upload else (workers.home(), tpuctl.folder)
+    words = ("big", "pod:") if is_upload else ("pod:big", ".")
+    source.mkdir(parents=True, exist_ok=True)
+    (source / "big").write_bytes(b"one" * 1_000_000)
+    os.utime(source / "big", ns=(10**18, 10**18))
+    cut = f'{cut_after(2_500_000)} | sh -c "$line"' if is_upload else f'sh -c "$line" | {cut_after(2_500_000)}'
+    workers.ssh(f"[ -e cut ] && exit 255; touch cut; {cut}; exit 255")
+
+    assert tpuctl("scp", *words, "--worker", "0")[2] == 11
+    ((part),) = [path for path in goal.glob(".tpuctl-parts*/*") if path.is_file()]
+    assert part.stat().st_mode & 0o777 == 0o600
+    (source / "big").write_bytes(b"two" * 1_000_000)
+    os.utime(source / "big", ns=(10**18, 10**18))
+    workers.ssh('exec sh -c "$line"')
+    _, err, code = tpuctl("scp", *words, "--worker", "0")
+
+    assert code == 0, err
+    assert (goal / "big").read_bytes() == b"two" * 1_000_000
+
+
+# Passes data on until a path exists.
+_UNTIL = "import os,sys\nwhile (data:=os.read(0,65536)) and not os.path.exists(sys.argv[1]): os.write(1,data)"
+
+
+@one_face
+def test_retry_after_a_lost_report_does_not_nest_the_folder(tpuctl: Console, workers: Workers) -> None:
+    (tpuctl.folder / "src").mkdir()
+    (tpuctl.folder / "src" / "m.bin").write_bytes(os.urandom(1_000_000))
+    workers.ssh(
+        f"[ -e cut ] || {{ touch cut; sh -c \"$line\" | {sys.executable} -ISc '{_UNTIL}' out; exit 255; }}; "
+        'exec sh -c "$line"'
+    )
+
+    out, err, code = tpuctl("scp", "-r", "src", "pod:out", "--worker", "0", "-o", "json")
+
+    assert (code, json.loads(out)[0]["files"]) == (0, 1), err
+    assert sorted(contents_by_name(workers.home())) == ["cut", "out", "out/m.bin"]
+
+
+@one_face
+@pytest.mark.parametrize("is_upload", [True, False], ids=["upload", "download"])
+def test_copy_to_a_new_folder_resumes_and_leaves_no_parts(
+    tpuctl: Console, workers: Workers, *, is_upload: bool
+) -> None:
+    source, goal = (tpuctl.folder, workers.home()) if is_upload else (workers.home(), tpuctl.folder)
+    words = ("big", "pod:new/") if is_upload else ("pod:big", "new/")
+    source.mkdir(parents=True, exist_ok=True)
+    (source / "big").write_bytes(os.urandom(4_000_000))
+    cut = f'{cut_after(2_500_000)} | sh -c "$line"' if is_upload else f'sh -c "$line" | {cut_after(2_500_000)}'
+    workers.ssh(f'[ -e cut ] || {{ touch cut; {cut}; exit 255; }}; exec sh -c "$line"')
+    before = set(contents_by_name(goal))
+
+    _, err, code = tpuctl("scp", *words, "--worker", "0", "-o", "json")
+
+    assert code == 0, err
+    assert (goal / "new" / "big").read_bytes() == (source / "big").read_bytes()
+    assert set(contents_by_name(goal)) - before - {"cut"} == {"new", "new/big"}
+
+
+@one_face
 @pytest.mark.parametrize("change", ["printf x >>{path}", "truncate -s 5000000 {path}"], ids=["longer", "shorter"])
 def test_file_that_changes_while_it_is_sent_is_reported(tpuctl: Console, workers: Workers, change: str) -> None:
     source = tpuctl.folder / "big"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Set
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
+from hashlib import blake2b
 from io import BufferedReader, RawIOBase
 from threading import Lock, Semaphore
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from tpuctl.ssh.agent.file_stream import PeerLostError, RefusedError, Stream, digest
+from tpuctl.ssh.agent.file_stream import PeerLostError, RefusedError, Stream
 from tpuctl.ssh.answers import (
     UnexpectedAnswerError,
     parse_answer,
@@ -40,7 +42,7 @@ _MAX_TEXT = 16 * 1024
 # Bytes that are read at once; longer reads go directly to their destination.
 _BUFFER = 1 << 16
 _DIGEST = re.compile(r"[0-9a-f]{32}")
-_KINDS = ("missing", "folder", "refused", "target", "new folder", "full", "read-only", "disk")
+_KINDS = ("missing", "folder", "refused", "target", "new folder", "busy", "full", "read-only", "disk")
 # ssh options of a shared connection; None opens a new one.
 SharedOptions = tuple[str, ...] | None
 
@@ -75,6 +77,10 @@ class WorkerStream(Stream):
                 self._on_bytes(sent)
                 return sent
 
+    def lost(self, what: str) -> AgentError:
+        """Return the error for a connection to replace by another one."""
+        return AgentError(self._channel.target, what, is_retriable=True)
+
     def _wait_for_room(self) -> None:
         if not self._channel.wait_for_room():
             self._hear_refusal()
@@ -99,9 +105,9 @@ class WorkerStream(Stream):
         return None if value is None else parse_string(value, "problem", longest=_MAX_TEXT)
 
     def next_bytes(self, longest: int) -> int:
-        """Return how many bytes of a file follow."""
+        """Return how many bytes of a file follow; 0 if the worker gives up."""
         size = self._expect(WorkerFrame.OUT)
-        if not 0 < size <= longest:
+        if size > longest:
             raise UnexpectedAnswerError(f"{size} bytes of a file where {longest} are left")
         return size
 
@@ -147,6 +153,35 @@ class _Output(RawIOBase):
         return self._channel.read_into(buffer, self.patience)
 
 
+class OpenChannels:
+    """The channels of a command, so that an interrupt leaves no ssh behind. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._channels: set[AgentChannel] = set()
+        self._lock = Lock()
+        self._is_killed = False
+
+    @contextmanager
+    def holding(self, channel: AgentChannel) -> Iterator[None]:
+        """Know a channel until the end of the block."""
+        with self._lock:
+            self._channels.add(channel)
+            if self._is_killed:
+                channel.kill()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._channels.remove(channel)
+
+    def kill(self) -> None:
+        """Kill each ssh, and those that start later."""
+        with self._lock:
+            self._is_killed = True
+            for channel in self._channels:
+                channel.kill()
+
+
 @contextmanager
 def open_transfer(
     target: Target,
@@ -159,6 +194,7 @@ def open_transfer(
     logins: Semaphore | None = None,
     on_bytes: Callable[[int], None] = lambda size: None,  # noqa: ARG005  # no listener
     start_within: timedelta = START_TIMEOUT,
+    channels: OpenChannels | None = None,
 ) -> Iterator[WorkerStream]:
     """Start a program of `ssh/agent` on a worker, and yield the stream to it. `logins` limits parallel handshakes.
 
@@ -166,9 +202,12 @@ def open_transfer(
     """
     with ExitStack() as login:
         login.enter_context(logins or Semaphore())
-        with open_agent(
-            target, program, request, shared=shared, options=(*_FAST_CIPHERS, *options), longest=longest
-        ) as channel:
+        with (
+            open_agent(
+                target, program, request, shared=shared, options=(*_FAST_CIPHERS, *options), longest=longest
+            ) as channel,
+            (channels or OpenChannels()).holding(channel),
+        ):
             stream = WorkerStream(channel, on_bytes, longest=longest)
             try:
                 if stream.receive(within=start_within) is not None:
@@ -201,21 +240,36 @@ def is_failed_login(error: Exception | None) -> bool:
     return isinstance(error, AgentError) and error.ssh_stderr is not None
 
 
+# Digests are kept at each multiple of so many bytes.
+_STEP = 1 << 24
+_BLOCK = 1 << 20
+
+
 class LocalDigests:
-    """Digests of local files, each of which is read once for all workers. Thread-safe."""
+    """Digests of local files and of their beginnings. Each file is read once for all workers. Thread-safe."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, str | None] = {}
+        self._steps: dict[bytes, list[blake2b]] = {}
         self._lock = Lock()
 
-    def get(self, path: bytes) -> str | None:
-        """Return the digest of a file's contents. None if it cannot be read."""
-        with self._lock:
-            if path not in self._known:
-                self._known[path] = None
-                with suppress(OSError):
-                    self._known[path] = digest(path)
-            return self._known[path]
+    def get(self, path: bytes, length: int | None = None) -> str | None:
+        """Return the digest of a file's contents, or of its beginning. None if it cannot be read, or is shorter."""
+        with self._lock, suppress(OSError), open(path, "rb", buffering=0) as file:  # noqa: PTH123  # pathlib knows no bytes
+            length = os.fstat(file.fileno()).st_size if length is None else length
+            steps = self._steps.setdefault(path, [blake2b(digest_size=16)])
+            at = min(length // _STEP, len(steps) - 1) * _STEP
+            found = steps[at // _STEP].copy()
+            file.seek(at)
+            while at < length:
+                block = file.read(min(length, at - at % _STEP + _STEP, at + _BLOCK) - at)
+                if not block:
+                    return None
+                found.update(block)
+                at += len(block)
+                if at == len(steps) * _STEP:
+                    steps.append(found.copy())
+            return found.hexdigest()
+        return None
 
 
 def parse_row(value: Any, where: str, length: int) -> list[Any]:  # JSON
@@ -248,6 +302,16 @@ def parse_digest(value: Any, where: str) -> str:  # JSON
         raise UnexpectedAnswerError(f"{where}: {preview(value)} is not a digest")
     text: str = value
     return text
+
+
+def parse_parts(value: Any, where: str, sizes: Mapping[int, int]) -> dict[int, tuple[int, str]]:  # JSON
+    """Return the lengths and the digests of parts that a worker has. `sizes`: of the files that may have one."""
+    found: dict[int, tuple[int, str]] = {}
+    for row in parse_array(value, where, most=len(sizes)):
+        number, length, beginning = parse_row(row, where, 3)
+        parse_numbers([number], where, sizes.keys() - found.keys())
+        found[number] = parse_integer(length, where, low=1, high=sizes[number]), parse_digest(beginning, where)
+    return found
 
 
 _PAUSES = tuple(timedelta(seconds=seconds) for seconds in (1, 2, 4, 8))

@@ -6,11 +6,13 @@ trusted: `FetchedFiles` accepts only files that were requested.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import secrets
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -20,8 +22,17 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.errors import InvalidInputError, NotFoundError, RemoteCommandError, TpuctlError
 from tpuctl.fan_out import fan_out
-from tpuctl.ssh.agent.copy_files import PARTS, FileReceiver, list_files
-from tpuctl.ssh.agent.file_stream import FileEntry, RefusedError, path_text, reason, resume_offset, to_bytes, to_text
+from tpuctl.ssh.agent.copy_files import PARTS, CopyPlace, FileReceiver, digests_of_part, list_files
+from tpuctl.ssh.agent.file_stream import (
+    FileEntry,
+    RefusedError,
+    encode,
+    path_text,
+    reason,
+    resume_offset,
+    to_bytes,
+    to_text,
+)
 from tpuctl.ssh.answers import (
     UnexpectedAnswerError,
     parse_array,
@@ -35,12 +46,14 @@ from tpuctl.ssh.channel import LONGEST_ANSWER, AgentError
 from tpuctl.ssh.keys import SshProgramMissingError
 from tpuctl.ssh.transfer import (
     LocalDigests,
+    OpenChannels,
     SharedOptions,
     WorkerStream,
     open_transfer,
     parse_digest,
     parse_numbers,
     parse_pairs,
+    parse_parts,
     parse_row,
     with_retries,
 )
@@ -95,6 +108,12 @@ class _Copied:
     size: int = 0
     problems: Sequence[str] = ()
     notes: Sequence[str] = ()
+    place: CopyPlace | None = None  # of the first connection
+
+
+def _identify(*texts: str) -> str:
+    """Return a short text that stands for these."""
+    return hashlib.blake2b(ascii(texts).encode(), digest_size=12).hexdigest()
 
 
 def list_local_files(sources: Sequence[str], folder: Path, *, recurse: bool) -> FileListing:
@@ -133,10 +152,17 @@ def upload(
     """Copy to `destination` on every worker, and return the results."""
     entries = [entry for _, entry in listing.files]
     size, digests = sum(entry.size for entry in entries), LocalDigests()
+    announcement = encode([listing.named, listing.is_tree, entries])
 
     def send(stream: WorkerStream, progress: CopyProgress, copied: _Copied) -> None:
-        stream.send([listing.named, listing.is_tree, entries])
-        parts, known, refused = _parse_plan(stream.receive(), entries)
+        stream.send_encoded(announcement)
+        copied.place, stored, known, refused = _parse_plan(stream.receive(), entries)
+        # A part may belong to another file of the same name, size and time.
+        parts = {
+            number: length
+            for number, (length, beginning) in stored.items()
+            if digests.get(listing.files[number][0], length) == beginning
+        }
         same = [number for number, one in known.items() if digests.get(listing.files[number][0]) == one]
         progress.size, progress.moved = size, 0
         progress.kept = sum(parts.values()) + sum(entries[number].size for number in same)
@@ -151,9 +177,15 @@ def upload(
         copied.files, copied.size = len(whole), sum(entry.size for entry in whole)
         copied.problems = tuple(problems.values())
 
-    request = {"target": _as_text(destination), "preserve": options.preserve}
+    first = os.fsdecode(listing.files[0][0]) if listing.files else ""
+    request = {
+        "target": _as_text(destination),
+        "preserve": options.preserve,
+        "source": _identify(os.uname().nodename, str(Path(first).absolute())),
+    }
     longest = LONGEST_ANSWER + 2 * _MAX_ENTRY * len(entries)
-    jobs = [_Job(target, request, send, longest) for target in targets]
+    # A token for each worker: on a file system that they share, the holder of a lock may be a process of another one.
+    jobs = [_Job(target, {**request, "token": secrets.token_hex(8)}, send, longest) for target in targets]
     return _copy_all(jobs, fanout=options.fanout, clock=clock, on_progress=on_progress)
 
 
@@ -186,9 +218,10 @@ def download(
             is_empty = all(os.fsencode(name).startswith(PARTS) for name in os.listdir(place))  # noqa: PTH208  # text
         texts = tuple(_as_text(pattern) or "." for pattern in patterns)
         request = FetchRequest(texts, target.connection.login, recurse=options.recurse, hidden=is_empty)
+        alias = target.connection.host_alias
         new_receiver = partial(
-            FileReceiver, os.fsencode(place), preserve=options.preserve, is_confined=True,
-            suffix=f"-{target.connection.host_alias}".encode(),
+            FileReceiver, os.fsencode(place), preserve=options.preserve, is_confined=True, suffix=f"-{alias}".encode(),
+            source=_identify(alias, target.connection.login, *texts),
         )  # fmt: skip
         jobs.append(_Job(target, request.for_worker, partial(_fetch, request, new_receiver)))
     return _copy_all(jobs, fanout=options.fanout, clock=clock, on_progress=on_progress)
@@ -207,40 +240,52 @@ def _folder_for(target: Target, parent: Path) -> Path:
     return path
 
 
+# The names of parts, of which a worker gets to know.
+_PART = re.compile(rb"[0-9a-f]{24}")
+
+
 def _fetch(
     request: FetchRequest,
-    new_receiver: Callable[[], FileReceiver],
+    new_receiver: Callable[..., FileReceiver],
     stream: WorkerStream,
     progress: CopyProgress,
     copied: _Copied,
 ) -> None:
     """Store what a worker sends. What it gets to know of this machine: which parts of its own files are here."""
-    receiver = new_receiver()
-    parts: dict[str, int] = {}
-    with suppress(FileNotFoundError):
-        parts = {to_text(one.name): one.stat().st_size for one in os.scandir(receiver.parts)}
-    stream.send(parts)
-    files = FetchedFiles(request, stream.receive())
-    progress.size, progress.kept, progress.moved = files.size, 0, 0
-    copied.notes, copied.problems = files.notes, files.failed
-    receiver.settle(files.named, is_tree=files.is_tree)
-    for _ in range(files.count):
-        entry, offset, problem = files.parse_entry(stream.receive())
-        if offset not in {0, resume_offset(parts.get(entry.part.decode(), 0), entry.size)}:
-            raise UnexpectedAnswerError(f"entry.offset: {offset} of a part that is not here")
-        progress.kept += offset
-        if entry.is_folder:
-            receiver.add(entry)
-        else:
-            receiver.receive(stream, entry, offset, problem)
-    try:
-        receiver.finish()
-    except OSError as error:
-        raise RefusedError("target", f"`{os.fsdecode(error.filename)}`: {reason(error)}") from error
-    # The failures that the worker reports may explain what is missing.
-    missing = files.failed or [f"`{pattern}` was not received" for pattern in files.missing]
-    copied.files, copied.size = receiver.files, receiver.size
-    copied.problems = (*missing, *receiver.problems.values())
+    with closing(new_receiver(place=copied.place)) as receiver:
+        folder, parts = receiver.parts, {}
+        if os.path.lexists(folder):
+            receiver.lock()
+            parts = {
+                to_text(one.name): digests_of_part(one.path, one.stat(follow_symlinks=False).st_size)
+                for one in os.scandir(folder)
+                if _PART.fullmatch(one.name) and one.is_file(follow_symlinks=False)
+            }
+        stream.send(parts)
+        files = FetchedFiles(request, stream.receive())
+        progress.size, progress.kept, progress.moved = files.size, 0, 0
+        copied.notes, copied.problems = files.notes, files.failed
+        copied.place = receiver.settle(files.named, is_tree=files.is_tree)
+        if parts and receiver.parts != folder:
+            raise stream.lost("the parts belong to another folder")
+        for _ in range(files.count):
+            entry, offset, problem = files.parse_entry(stream.receive())
+            if offset not in {0, resume_offset(parts.get(entry.part.decode(), [0])[0], entry.size)}:
+                raise UnexpectedAnswerError(f"entry.offset: {offset} of a part that is not here")
+            progress.kept += offset
+            if entry.is_folder:
+                receiver.add(entry)
+            else:
+                receiver.receive(stream, entry, offset, problem)
+        try:
+            receiver.finish()
+        except OSError as error:
+            raise RefusedError("target", f"`{os.fsdecode(error.filename)}`: {reason(error)}") from error
+        # The failures that the worker reports may explain what is missing.
+        missing = files.failed or [f"`{pattern}` was not received" for pattern in files.missing]
+        more = [f"{receiver.more_problems} more are not listed"] if receiver.more_problems else []
+        copied.files, copied.size = receiver.files, receiver.size
+        copied.problems = (*missing, *receiver.problems.values(), *more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +305,7 @@ _HINTS = {
     "folder": "add `-r` to copy folders",
     "target": "use an existing folder, or one new name in an existing folder",
     "new folder": "add `/` at the end to create it",
+    "busy": "wait until it has ended, then repeat the command",
     "full": "the received part is kept: free some space, and repeat the command to resume",
     "read-only": "use a writable folder",
     "disk": "the disk reports errors: use a folder on another disk",
@@ -275,17 +321,27 @@ def _copy_all(
     Raises `SshProgramMissingError`.
     """
     shares = [CopyProgress() for _ in jobs]
-
-    logins = Semaphore(fanout)
+    logins, channels = Semaphore(fanout), OpenChannels()
 
     def copy(number: int) -> CopyResult:
-        return _copy_one(jobs[number], shares[number], logins, clock=clock, on_progress=partial(on_progress, shares))
+        report = partial(on_progress, shares)
+        return _copy_one(jobs[number], shares[number], logins, channels, clock=clock, on_progress=report)
 
-    return [one.get() for one in fan_out(copy, range(len(jobs)), limit=_MAX_AT_ONCE)]
+    try:
+        return [one.get() for one in fan_out(copy, range(len(jobs)), limit=_MAX_AT_ONCE)]
+    except BaseException:
+        channels.kill()
+        raise
 
 
 def _copy_one(
-    job: _Job, progress: CopyProgress, logins: Semaphore, *, clock: Clock, on_progress: Callable[[], None]
+    job: _Job,
+    progress: CopyProgress,
+    logins: Semaphore,
+    channels: OpenChannels,
+    *,
+    clock: Clock,
+    on_progress: Callable[[], None],
 ) -> CopyResult:
     """Copy until everything is copied or a retry is useless."""
     started, copied = clock.monotonic(), _Copied()
@@ -297,9 +353,11 @@ def _copy_one(
         on_progress()
 
     def attempt(shared: SharedOptions) -> None:
+        request = {**job.request, "place": copied.place and list(copied.place)}
         with open_transfer(
-            job.target, "copy_files", job.request, shared=shared, longest=job.longest, logins=logins, on_bytes=count
-        ) as stream:
+            job.target, "copy_files", request, shared=shared, longest=job.longest, logins=logins, on_bytes=count,
+            channels=channels,
+        ) as stream:  # fmt: skip
             job.transfer(stream, progress, copied)
 
     on_progress()
@@ -340,22 +398,42 @@ _MAX_TEXT = 16 << 10
 _MAX_FILES = 5_000_000
 # Bytes for the folder names of one source, which are kept because their files come later.
 _MAX_FOLDER_BYTES = 64 << 20
+# Bytes for the names of all files of a copy.
+_MAX_NAME_BYTES = 1 << 28
 _WILDCARD = re.compile(r"[*?[]")
 _MAX_MODE = 0o177777
 _MAX_TIME = 2**63 - 1
 
 
-def _parse_plan(value: Any, entries: Sequence[FileEntry]) -> tuple[dict[int, int], dict[int, str], list[int]]:  # JSON
-    """Return the lengths of the parts that a worker has, digests of files of the same size, and files that it refuses."""
-    parts, digests, refused = parse_row(value, "plan", 3)
-    files = {number for number, entry in enumerate(entries) if not entry.is_folder}
-    lengths = parse_pairs(parts, "plan.parts", files)
-    for number, length in lengths.items():
-        parse_integer(length, "plan.parts", low=1, high=entries[number].size)
-    known = parse_pairs(digests, "plan.digests", files - lengths.keys())
+def _parse_plan(
+    value: Any,  # JSON
+    entries: Sequence[FileEntry],
+) -> tuple[CopyPlace, dict[int, tuple[int, str]], dict[int, str], list[int]]:
+    """Return where a worker puts the files, what it has: parts, digests of files of the same size; and what it refuses."""
+    place, parts, digests, refused = parse_row(value, "plan", 4)
+    sizes = {number: entry.size for number, entry in enumerate(entries) if not entry.is_folder}
+    files, stored = sizes.keys(), parse_parts(parts, "plan.parts", sizes)
+    known = parse_pairs(digests, "plan.digests", files - stored.keys())
     for one in known.values():
         parse_digest(one, "plan.digests")
-    return lengths, known, parse_numbers(refused, "plan.refused", files - lengths.keys() - known.keys())
+    return (
+        _parse_place(place),
+        stored,
+        known,
+        parse_numbers(refused, "plan.refused", files - stored.keys() - known.keys()),
+    )
+
+
+def _parse_place(value: Any) -> CopyPlace:  # JSON
+    """Return a place, which only goes back to the worker that chose it."""
+    root, is_into, parts, tree = parse_row(value, "plan.place", 4)
+    numbers = (
+        None if tree is None else [parse_integer(number, "place.tree") for number in parse_row(tree, "place.tree", 2)]
+    )
+    return CopyPlace(
+        parse_path(root, "place.root"), parse_boolean(is_into, "place.into"), parse_path(parts, "place.parts"),
+        (numbers[0], numbers[1]) if numbers else None,
+    )  # fmt: skip
 
 
 def _parse_problems(value: Any, names: set[str]) -> dict[str, str]:  # JSON
@@ -433,6 +511,7 @@ class FetchedFiles:
         self._top_level = 0
         self._folders: set[str] = set()
         self._folder_room = _MAX_FOLDER_BYTES
+        self._name_room = _MAX_NAME_BYTES
 
     def parse_entry(self, value: Any) -> tuple[FileEntry, int, str | None]:  # JSON
         """Return an entry, how many of its bytes do not follow, and why it does not follow at all."""
@@ -454,6 +533,9 @@ class FetchedFiles:
     def _check_name(self, entry: FileEntry) -> None:
         shown = preview(entry.path)
         parent, slash, name = entry.path.rpartition("/")
+        self._name_room -= len(entry.path)
+        if self._name_room < 0:
+            raise UnexpectedAnswerError("longer names than one copy may have")
         if name in {"", ".."} or (name == "." and (slash or not entry.is_folder)):
             raise UnexpectedAnswerError(f"entry.path: {shown} is not a valid path for a copy")
         if entry.is_folder and not self._request.recurse:

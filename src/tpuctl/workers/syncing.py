@@ -31,6 +31,7 @@ from tpuctl.ssh.transfer import (
     parse_digest,
     parse_numbers,
     parse_pairs,
+    parse_parts,
     with_retries,
 )
 
@@ -222,7 +223,7 @@ class SyncPlan:
     touch: frozenset[int]  # files of which only the mode differs
     foreign: frozenset[int]  # those to replace that no sync put there
     digests: Mapping[int, str]  # of files with another time, whose contents may differ
-    parts: Mapping[int, int]  # how many bytes of files the worker has from an earlier connection
+    parts: Mapping[int, tuple[int, str]]  # lengths and digests of what the worker has from an earlier connection
     folder: str  # the absolute path on the worker
     # Names that the tree does not have: to delete, and not deleted because they were changed.
     delete: tuple[str, ...]
@@ -241,9 +242,7 @@ class SyncPlan:
         digests = fields.get("digests", parse_pairs, allowed=files - send - touch)
         for known in digests.values():
             parse_digest(known, "plan.digests")
-        parts = fields.get("parts", parse_pairs, allowed=send)
-        for number, length in parts.items():
-            parse_integer(length, "plan.parts", high=tree.entries[number].size)
+        parts = fields.get("parts", parse_parts, sizes={number: tree.entries[number].size for number in send})
         foreign = frozenset(fields.get("foreign", parse_numbers, allowed=send | link | digests.keys()))
         folder = fields.get("folder", parse_path)
         if not folder.startswith("/"):
@@ -280,7 +279,8 @@ class WorkerSync:
             "folder": request.folder,
             "delete": request.delete,
             "dry_run": request.dry_run,
-            "token": self.run.token,
+            # For each worker: their homes may be the same, but their processes are not.
+            "token": f"{self.run.token}-{self.target.connection.host_alias}",
         }
         with open_transfer(
             self.target, "sync_tree", asked, shared=shared, options=("-o", "Compression=yes"), on_bytes=count,
@@ -314,7 +314,9 @@ class WorkerSync:
             else:
                 stream.send([sorted(same), []])
             for number in rest:
-                self._send_file(stream, number, plan.parts.get(number, 0))
+                length, beginning = plan.parts.get(number, (0, ""))
+                is_same = length > 0 and self.run.digests.get(tree.path(number), length) == beginning
+                self._send_file(stream, number, length if is_same else 0)
             stream.send(None)
             report = JsonFields(stream.receive(), "report")
             return changes(

@@ -6,21 +6,28 @@ Nothing is ever deleted.
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
 import stat
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpuctl.ssh.agent.file_stream import (
     HOPELESS,
+    REPEATED,
     FileEntry,
     RefusedError,
+    UnsentFileError,
+    changed_part_error,
     digest,
+    lock_file,
     move,
     part_length,
     path_text,
     reason,
     resume_offset,
     serve,
+    status_or_none,
     to_bytes,
     to_text,
 )
@@ -31,8 +38,14 @@ if TYPE_CHECKING:
     from tpuctl.ssh.agent.file_stream import Stream
     from tpuctl.ssh.agent.link import ClientLink
 
-# The folder of the parts of unfinished copies, beside their destination or in it.
+# The folder of the parts of unfinished copies, beside their destination or in it. One copy at a time holds its lock.
 PARTS = b".tpuctl-parts"
+LOCK = b"lock"
+LOCK_PATIENCE = 60.0
+# Seconds in which the other end reads the beginnings of all files that are here in part.
+DIGEST_PATIENCE = 4 * 3600
+# How many problems with files are kept of a worker, which is not trusted.
+MAX_PROBLEMS = 1000
 
 
 def serve_copy_files(_: ClientLink, request: dict[str, Any]) -> None:
@@ -42,42 +55,52 @@ def serve_copy_files(_: ClientLink, request: dict[str, Any]) -> None:
 
 
 def receive_copy(stream: Stream, request: dict[str, Any]) -> None:
-    """Receive files into `target`, with `~` expanded.
+    """Receive files into `target`, with `~` expanded. `place` is that of an earlier connection.
 
-    The client sends the number of sources, whether a single folder is copied, and the entries; the worker says which files it
-    has in part, the digests of files that may be the same, and what it cannot store. The client sends the numbers of the same
-    files, then all others; the worker reports the problems.
+    The client sends the number of sources, whether a single folder is copied, and the entries. The worker says where they go,
+    which files it has in part with digests of these parts, the digests of files that may be the same, and what it cannot store.
+    The client sends the numbers of the same files, then all others; the worker reports the problems.
     """
     named, is_tree, rows = stream.receive()
     entries = [FileEntry(*row) for row in rows]
-    receiver = FileReceiver(os.path.expanduser(to_bytes(request["target"]) or b"."), preserve=request["preserve"])
-    receiver.settle(named, is_tree=is_tree)
-    parts, digests, refused = [], [], []
-    for number, entry in enumerate(entries):
-        if entry.is_folder:
-            receiver.add(entry)
-        elif not receiver.is_possible(entry):
-            refused.append(number)
-        elif length := part_length(receiver.parts, entry):
-            parts.append([number, length])
-        elif known := receiver.digest_of_equal(entry):
-            digests.append([number, known])
-    stream.send([parts, digests, refused])
-    for number in stream.receive():
-        receiver.add(entries[number], is_stored=True)
-    while (row := stream.receive()) is not None:
-        *fields, offset, problem = row
-        receiver.receive(stream, FileEntry(*fields), offset, problem)
-    receiver.finish()
-    stream.send(sorted(receiver.problems.items()))
+    place = CopyPlace(*request["place"]) if request["place"] else None
+    target = os.path.expanduser(to_bytes(request["target"]) or b".")
+    receiver = FileReceiver(
+        target, preserve=request["preserve"], source=request["source"], place=place, token=request["token"]
+    )
+    with closing(receiver):
+        place = receiver.settle(named, is_tree=is_tree)
+        parts, digests, refused = [], [], []
+        for number, entry in enumerate(entries):
+            if entry.is_folder:
+                receiver.add(entry)
+            elif not receiver.is_possible(entry):
+                refused.append(number)
+            elif length := part_length(receiver.parts, entry):
+                parts.append([number, length, digest(os.path.join(receiver.parts, entry.part), length)])
+            elif known := receiver.digest_of_equal(entry):
+                digests.append([number, known])
+        stream.send([place, parts, digests, refused])
+        stream.patience, usual = DIGEST_PATIENCE, stream.patience
+        same = stream.receive()
+        stream.patience = usual
+        for number in same:
+            receiver.add(entries[number])
+        while (row := stream.receive()) is not None:
+            *fields, offset, problem = row
+            receiver.receive(stream, FileEntry(*fields), offset, problem)
+        receiver.finish()
+        stream.send(sorted(receiver.problems.items()))
 
 
 def send_copy(stream: Stream, request: dict[str, Any]) -> None:
     """Send the files that match `patterns`. `names`: of home folders; `hidden`: see `list_files`.
 
-    The client sends the parts that it has. The worker sends an overview, then all files.
+    The client sends the parts that it has, with the digests of `digests_of_part`. The worker sends an overview, then all files.
     """
+    stream.patience, usual = DIGEST_PATIENCE, stream.patience
     parts = stream.receive()
+    stream.patience = usual
     homes = {os.path.expanduser(to_bytes(path)): to_bytes(name) for path, name in request["names"].items()}
     paths = expand(request["patterns"])
     listing = list_files(paths, recurse=request["recurse"], names=homes, hidden=request["hidden"])
@@ -85,11 +108,27 @@ def send_copy(stream: Stream, request: dict[str, Any]) -> None:
     notes, failed = _first(listing.notes), _first(listing.failed)
     stream.send([listing.named, listing.is_tree, len(listing.files), size, notes, failed])
     for path, entry in listing.files:
-        offset = resume_offset(parts.get(entry.part.decode(), 0), entry.size)
         if entry.is_folder:
             stream.send([*entry, 0, None])
         else:
-            stream.send_file(path, entry, offset)
+            stream.send_file(path, entry, _agreed_offset(path, entry, parts.get(entry.part.decode())))
+
+
+def _agreed_offset(path: bytes, entry: FileEntry, part: list[Any] | None) -> int:
+    """Return where to continue a file: after what the client has, if the file begins with it."""
+    if part is None:
+        return 0
+    length, unfinished, whole = part
+    offset = resume_offset(length, entry.size)
+    try:
+        return offset if offset and digest(path, offset) == (whole if offset == length else unfinished) else 0
+    except OSError:
+        return 0
+
+
+def digests_of_part(path: bytes, length: int) -> list[Any]:
+    """Return the length of a part and its digests: without the end that is sent again, and of all."""
+    return [length, digest(path, max(0, length - REPEATED)), digest(path, length)]
 
 
 _MAX_LISTED = 1000
@@ -178,36 +217,75 @@ def expand(patterns: Sequence[str]) -> list[bytes]:
     return found
 
 
-class FileReceiver:
-    """Stores entries in a target: into it if it is a folder, else in its place. They get their names in `finish`.
+class CopyPlace(NamedTuple):
+    """Where a copy goes. It is decided once: an unfinished copy must not be taken for a folder to copy into."""
 
-    `problems`: why entries are not stored. `is_confined`: follow no symlink out of the target. `suffix`: of the parts' folder.
+    root: str  # of the entries
+    is_into: bool  # whether their paths below `root` begin with the requested name
+    parts: str
+    new_tree: tuple[int, int] | None  # the device and the inode of `root` if it becomes the target at the end
+
+
+class FileReceiver:
+    """Stores entries in a target: into it if it is a folder, else in its place. Other copies to it wait until `close`.
+
+    A file gets its name as soon as it is whole, a new tree in `finish`. `place`: of an earlier connection of the same copy.
+    `problems`: why entries are not stored. `is_confined`: do not trust the sender, and follow no symlink out of the target.
+    `suffix`: of the parts' folder. `source`: stands for the sources and their machine. `token`: see `lock_file`.
     """
 
-    def __init__(self, target: bytes, *, preserve: bool, is_confined: bool = False, suffix: bytes = b"") -> None:
+    def __init__(
+        self,
+        target: bytes,
+        *,
+        preserve: bool,
+        is_confined: bool = False,
+        suffix: bytes = b"",
+        source: str = "",
+        place: CopyPlace | None = None,
+        token: str | None = None,
+    ) -> None:
         self._target, self._preserve, self._is_confined = target, preserve, is_confined
+        self._source, self._place, self._token, self._suffix = source, place, token, suffix
         self._umask = os.umask(0o077)
         os.umask(self._umask)
-        self._is_into = os.path.isdir(target)
-        self._folder = target if self._is_into else os.path.dirname(os.path.realpath(target.rstrip(b"/")))
-        self._root = target  # of the entries, with or without the requested name
+        self._lock: int | None = None
+        self._is_into = os.path.isdir(target) if place is None else place.is_into
         self._is_new_tree = self._has_failed = False
-        self._whole: list[tuple[FileEntry, bool]] = []
-        self.parts = os.path.join(self._folder, PARTS + suffix)
+        self._root = target if place is None else to_bytes(place.root)
+        self._whole: list[tuple[FileEntry, os.stat_result | None]] = []
+        self._folders: list[tuple[bytes, FileEntry, bool]] = []
+        self.parts = self._parts_in(self._folder()) if place is None else to_bytes(place.parts)
         self.problems: dict[str, str] = {}
+        self.more_problems = 0
         self.files = self.size = 0  # whole files, and their bytes
 
-    def settle(self, count: int, *, is_tree: bool) -> None:
-        """Decide where the entries of so many sources go. Raises `RefusedError`."""
+    def _folder(self) -> bytes:
+        return self._target if self._is_into else os.path.dirname(os.path.realpath(self._target.rstrip(b"/")))
+
+    def _parts_in(self, folder: bytes) -> bytes:
+        return os.path.join(folder, PARTS + self._suffix)
+
+    def settle(self, count: int, *, is_tree: bool) -> CopyPlace:
+        """Decide where the entries of so many sources go, and lock it. Raises `RefusedError`."""
+        if self._place is None:
+            self._decide(count, is_tree=is_tree)
+        else:
+            self._is_new_tree = self._place.new_tree is not None
+        self.lock()
+        identity = self._open_tree() if self._is_new_tree else None
+        return CopyPlace(to_text(self._root), self._is_into, to_text(self.parts), identity)
+
+    def _decide(self, count: int, *, is_tree: bool) -> None:
         if self._is_into:
             return
         is_folder, target = self._target.endswith(b"/") and not is_tree, self._target.rstrip(b"/")
-        text = path_text(target)
+        text, folder = path_text(target), self._folder()
         if count > 1 and not is_folder:
             kind = "target" if os.path.lexists(target) else "new folder"
             raise RefusedError(kind, f"`{text}` is not an existing folder")
-        if not os.path.isdir(self._folder):
-            raise RefusedError("target", f"there is no folder `{path_text(os.path.dirname(target) or self._folder)}`")
+        if not os.path.isdir(folder):
+            raise RefusedError("target", f"there is no folder `{path_text(os.path.dirname(target) or folder)}`")
         if is_tree and os.path.lexists(target):
             raise RefusedError("target", f"`{text}` exists and is not a folder")
         if is_folder:
@@ -215,9 +293,62 @@ class FileReceiver:
                 os.mkdir(target)
             except OSError as error:
                 raise RefusedError("target", f"cannot create `{text}`: {reason(error)}") from error
-        self._is_into, self._is_new_tree, self._root = is_folder, is_tree, target
-        if is_tree:  # an unfinished tree must not be taken for a folder to copy into
-            self._root = os.path.join(self.parts, b"tree-" + os.path.basename(target))
+            self._is_into, self._root, parts = True, target, self._parts_in(target)
+            if parts != self.parts:
+                self.close()
+                self.parts = parts
+        elif not is_tree:
+            self._root = target
+        else:
+            self._is_new_tree = True
+            key = hashlib.blake2b(os.path.abspath(target) + b"\0" + to_bytes(self._source), digest_size=12).hexdigest()
+            self._root = os.path.join(self.parts, b"tree-" + key.encode())
+
+    def _open_tree(self) -> tuple[int, int] | None:
+        """Create the folder of a new tree. Return None if an earlier connection has already given it the target's name."""
+        target, known = self._target.rstrip(b"/"), self._place and self._place.new_tree
+        found = status_or_none(self._root)
+        if found is None:
+            goal = status_or_none(target)
+            if goal is not None:
+                if known is None or (goal.st_dev, goal.st_ino) != tuple(known):
+                    raise RefusedError("target", f"`{path_text(target)}` was created during the copy")
+                self._is_new_tree, self._root = False, target
+                return None
+            os.mkdir(self._root, 0o700)
+            found = os.lstat(self._root)
+        if not stat.S_ISDIR(found.st_mode):
+            raise RefusedError("target", f"`{path_text(self._root)}` is not a folder")
+        return found.st_dev, found.st_ino
+
+    def lock(self) -> None:
+        """Keep other copies from the parts. Raises `RefusedError` if one runs."""
+        if self._lock is not None:
+            return
+        found = status_or_none(self.parts)
+        if found is not None and not stat.S_ISDIR(found.st_mode):
+            what = "a symlink" if stat.S_ISLNK(found.st_mode) else "not a folder"
+            raise RefusedError("target", f"`{path_text(self.parts)}` is {what}")
+        folder = path_text(os.path.dirname(self.parts))
+        try:
+            self._lock = lock_file(os.path.join(self.parts, LOCK), self._token, LOCK_PATIENCE)
+        except BlockingIOError as error:
+            raise RefusedError("busy", f"another copy to `{folder}` is running") from error
+        except OSError as error:
+            raise RefusedError("target", f"cannot write to `{folder}`: {reason(error)}") from error
+
+    def close(self) -> None:
+        """Let other copies continue, and remove the folder of the parts if it is empty."""
+        if self._lock is None:
+            return
+        with suppress(OSError):
+            if self._is_new_tree:
+                os.rmdir(self._root)
+        with suppress(OSError):
+            os.unlink(os.path.join(self.parts, LOCK))
+            os.rmdir(self.parts)
+        os.close(self._lock)
+        self._lock = None
 
     def path(self, entry: FileEntry) -> bytes:
         """Return the path for an entry: of a symlink to a file, its destination."""
@@ -250,63 +381,90 @@ class FileReceiver:
             what = "is a folder there" if os.path.isdir(path) else "is not a plain file there"
             problem = f"`{path_text(path)}` {what}"
         if problem is not None:
-            self.problems[entry.path] = problem
+            self._note(entry, problem)
         return problem is None
 
-    def add(self, entry: FileEntry, *, is_stored: bool = False) -> None:
-        """Add a folder, a file whose part is whole, or a file that is stored already."""
-        if self.is_possible(entry):
-            self._whole.append((entry, is_stored))
+    def _note(self, entry: FileEntry, problem: str) -> None:
+        if self._is_confined and len(self.problems) >= MAX_PROBLEMS:
+            self.more_problems += 1
+        else:
+            self.problems[entry.path] = problem
+
+    def add(self, entry: FileEntry, written: os.stat_result | None = None) -> None:
+        """Add a folder, a file that is stored already, or a file of which the whole part was written.
+
+        Raises `RefusedError` if no other file can be stored either.
+        """
+        if not self.is_possible(entry):
+            return
+        if self._is_new_tree:
+            self._whole.append((entry, written))
+        else:
+            self._store(entry, written)
 
     def receive(self, stream: Stream, entry: FileEntry, offset: int, problem: str | None) -> None:
         """Receive a file into its part. Raises `PeerLostError`, and `RefusedError` if no other file can be stored either."""
+        if problem is not None:
+            self._note(entry, problem)
+            return
+        self.lock()
         try:
-            if problem is None:
-                self._make_parts()
-                problem = stream.receive_file(os.path.join(self.parts, entry.part), entry, offset)
-            if problem is None:
-                self.add(entry)
-            else:
-                self.problems[entry.path] = problem
+            written = stream.receive_file(os.path.join(self.parts, entry.part), entry, offset)
+        except UnsentFileError as error:
+            self._note(entry, error.args[0])
+        except OSError as error:
+            self._fail(entry, error)
+        else:
+            self.add(entry, written)
+
+    def _store(self, entry: FileEntry, written: os.stat_result | None) -> None:
+        """Create a folder, or give a whole file its name."""
+        path, part = self.path(entry), os.path.join(self.parts, entry.part)
+        try:
+            if entry.is_folder:
+                is_here = os.path.isdir(path)
+                if not is_here:
+                    os.mkdir(path, 0o700)
+                self._folders.append((path, entry, self._is_new_tree or not is_here))
+                return
+            if written is not None:
+                found = os.lstat(part)
+                if not os.path.samestat(found, written) or found.st_size != entry.size:
+                    raise changed_part_error(part)
+                self._set_mode(part, entry, os.stat(path).st_mode if os.path.lexists(path) else None)
+                move(part, path)
+            elif self._preserve:
+                self._set_mode(path, entry, None)
+            self.files += 1
+            self.size += entry.size
         except OSError as error:
             self._fail(entry, error)
 
-    def _make_parts(self) -> None:
-        if os.path.islink(self.parts):
-            raise RefusedError("target", f"`{path_text(self.parts)}` is a symlink")
-        os.makedirs(self.parts, 0o700, exist_ok=True)
-
     def finish(self) -> None:
-        """Give all whole files their names, then the folders their modes. Raises `RefusedError` if that is impossible."""
-        folders = []
-        if self._is_new_tree and self._whole:
-            self._make_parts()
-        for entry, is_stored in self._whole:
-            path = self.path(entry)
-            try:
-                if entry.is_folder:
-                    is_new = not os.path.isdir(path)
-                    if is_new:
-                        os.mkdir(path, 0o700)
-                    folders.append((path, entry, is_new))
-                    continue
-                if not is_stored:
-                    part = os.path.join(self.parts, entry.part)
-                    self._set_mode(part, entry, os.stat(path).st_mode if os.path.lexists(path) else None)
-                    move(part, path)
-                elif self._preserve:
-                    self._set_mode(path, entry, None)
-                self.files += 1
-                self.size += entry.size
-            except OSError as error:
-                self._fail(entry, error)
-        for path, entry, is_new in reversed(folders):
+        """Give a new tree its name, and folders their modes. Raises `RefusedError` if that is impossible."""
+        for entry, written in self._whole:
+            self._store(entry, written)
+        is_whole_tree = self._is_new_tree and bool(self._whole) and not self._has_failed
+        if is_whole_tree:
+            self._refuse_leftovers()
+        for path, entry, is_new in reversed(self._folders):
             if is_new or self._preserve:
                 self._set_mode(path, entry, None)
-        if self._is_new_tree and self._whole and not self._has_failed:
-            os.rename(self._root, self._target.rstrip(b"/"))
-        if not self._has_failed and os.path.isdir(self.parts) and not os.listdir(self.parts):
-            os.rmdir(self.parts)
+        if is_whole_tree:
+            target = self._target.rstrip(b"/")
+            if os.path.lexists(target):
+                raise RefusedError("target", f"`{path_text(target)}` was created during the copy")
+            os.rename(self._root, target)
+
+    def _refuse_leftovers(self) -> None:
+        # A copy that was interrupted here may have had files that its source has no longer.
+        names = {self.path(entry) for entry, _ in self._whole}
+        for folder, folders, files in os.walk(self._root):
+            for name in folders + files:
+                path = os.path.join(folder, name)
+                if path not in names:
+                    problem = f"`{path_text(path)}` remains from an interrupted copy: delete it, and repeat the command"
+                    raise RefusedError("target", problem)
 
     def _set_mode(self, path: bytes, entry: FileEntry, old: int | None) -> None:
         # Without setuid and setgid bits: the owner differs here.
@@ -318,6 +476,7 @@ class FileReceiver:
 
     def _fail(self, entry: FileEntry, error: OSError) -> None:
         self._has_failed = True
-        self.problems[entry.path] = f"`{path_text(self.path(entry))}`: {reason(error)}"
+        problem = f"`{path_text(self.path(entry))}`: {reason(error)}"
+        self._note(entry, problem)
         if error.errno in HOPELESS:
-            raise RefusedError(HOPELESS[error.errno], self.problems[entry.path]) from error
+            raise RefusedError(HOPELESS[error.errno], problem) from error

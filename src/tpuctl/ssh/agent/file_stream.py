@@ -16,6 +16,7 @@ import shutil
 import signal
 import stat
 import sys
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,8 +32,8 @@ BLOCK = 1 << 18
 PIPE = 1 << 19
 # Of Linux; Python 3.8 has no name for it.
 F_SETPIPE_SZ = 1031
-# The most bytes of a file in one frame.
-LONGEST_BYTES = 1 << 30
+# The most bytes of a file in one frame: so many zeros follow if a file can no longer be read.
+LONGEST_BYTES = 1 << 26
 # A computer that crashes may lose the end of a part, so this many bytes of it are sent again.
 REPEATED = 1 << 16
 CHANGED = "it changed during the copy"
@@ -46,6 +47,10 @@ class PeerLostError(Exception):
 
 class RefusedError(Exception):
     """The transfer is impossible. The arguments: a word for the kind of obstacle, and a message."""
+
+
+class UnsentFileError(Exception):
+    """The sender could not send all of a file. The argument: why."""
 
 
 class FileEntry(NamedTuple):
@@ -82,8 +87,13 @@ class Stream:
 
     def send(self, value: Any) -> None:  # JSON
         """Send a value."""
-        payload = json.dumps(value, separators=(",", ":")).encode()
-        self.write(frame_head(self.value_letter, len(payload)) + payload)
+        self.send_encoded(encode(value))
+
+    def send_encoded(self, payload: bytes) -> None:
+        """Send an encoded value, in blocks: it may be large, and many workers may get it at the same time."""
+        self.write(frame_head(self.value_letter, len(payload)) + payload[:BLOCK])
+        for at in range(BLOCK, len(payload), BLOCK):
+            self.write(payload[at : at + BLOCK])
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
@@ -107,7 +117,9 @@ class Stream:
     def receive(self) -> Any:  # JSON
         """Return the next value. Raises `PeerLostError`."""
         signal.alarm(self.patience)
-        return json.loads(self.read(self.next_head()[1]))
+        payload = self.read(self.next_head()[1])
+        signal.alarm(0)
+        return json.loads(payload)
 
     def receive_problem(self) -> str | None:
         """Return why a file is not whole; None if it is. Raises `PeerLostError`."""
@@ -134,12 +146,18 @@ class Stream:
         """Read into a buffer, and return how many bytes."""
         signal.alarm(self.patience)
         count: int = self._reader.readinto1(room)  # type: ignore[attr-defined]  # `BufferedReader` has it
+        signal.alarm(0)
         return count
 
     def blocks(self, size: int) -> Iterator[memoryview]:
-        """Yield so many bytes of a file, each block until the next one. Raises `PeerLostError`."""
+        """Yield so many bytes of a file, or fewer if the sender gives up. A block lasts until the next one.
+
+        Raises `PeerLostError`.
+        """
         while size:
             left = self.next_bytes(size)
+            if not left:
+                return
             size -= left
             while left:
                 count = self.read_into(self._room[:left])
@@ -175,40 +193,53 @@ class Stream:
         return problem
 
     def _send_bytes(self, file: int, offset: int, end: int) -> str | None:
-        problem = None
+        """Send bytes of a file. After an error an empty frame says that the last one is padded and that no other follows."""
         while offset < end:
             limit = min(end, offset + LONGEST_BYTES)
             self.write(frame_head(self.bytes_letter, limit - offset))
             while offset < limit:
                 try:
-                    count = self.write_from(file, offset, limit - offset)
-                    problem = problem or (None if count else CHANGED)
+                    count, problem = self.write_from(file, offset, limit - offset), CHANGED
                 except BrokenPipeError as error:
                     raise PeerLostError from error
                 except OSError as error:
-                    problem, count = reason(error), 0
-                if not count:  # the announced bytes must follow
-                    count = min(BLOCK, limit - offset)
-                    self.write(bytes(count))
+                    count, problem = 0, reason(error)
+                if not count:
+                    self._give_up(limit - offset, is_last=limit == end)
+                    return problem
                 offset += count
-        return problem
+        return None
 
-    def receive_file(self, part: bytes, entry: FileEntry, offset: int) -> str | None:
-        """Write a file to its part; return why the sender says that it is not whole.
+    def _give_up(self, announced: int, *, is_last: bool) -> None:
+        while announced:
+            count = min(BLOCK, announced)
+            self.write(bytes(count))
+            announced -= count
+        if not is_last:
+            self.write(frame_head(self.bytes_letter, 0))
 
-        Raises `OSError` if it cannot be stored, after its last byte, or at once if no other file can be.
+    def receive_file(self, part: bytes, entry: FileEntry, offset: int) -> os.stat_result:
+        """Write a file to its part, which must hold `offset` bytes, and return its status.
+
+        Raises `UnsentFileError`, and `OSError` if it cannot be stored, after its last byte, or at once if no other file can be.
         """
-        failure, blocks = None, self.blocks(entry.size - offset)
+        status: os.stat_result | None = None
+        failure, end, blocks = None, offset, self.blocks(entry.size - offset)
         enlarge_pipe(self._reader, entry.size - offset)
         try:
-            file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | (0 if offset else os.O_CREAT)
+            file = os.open(part, flags, 0o600)
             try:
+                if os.fstat(file).st_size < offset:
+                    raise changed_part_error(part)
+                os.ftruncate(file, offset)
                 os.lseek(file, offset, os.SEEK_SET)
                 for block in blocks:
+                    end += len(block)
                     written = 0
                     while written < len(block):
                         written += os.write(file, block[written:])
-                os.ftruncate(file, entry.size)
+                status = os.fstat(file)
             finally:
                 os.close(file)
         except OSError as error:
@@ -218,11 +249,13 @@ class Stream:
             for _ in blocks:
                 pass
         problem = self.receive_problem()
-        if (problem or failure) and os.path.lexists(part):
+        if problem is None and status is not None and end == status.st_size == entry.size:
+            return status
+        with suppress(FileNotFoundError):
             os.unlink(part)
-        if failure:
+        if failure is not None:
             raise failure
-        return problem
+        raise UnsentFileError(problem or CHANGED)
 
 
 def enlarge_pipe(pipe: BinaryIO | int, size: int) -> None:
@@ -244,6 +277,55 @@ def serve(transfer: Callable[[Stream], None]) -> None:
         pass
 
 
+def encode(value: Any) -> bytes:  # JSON
+    """Encode a value for a frame."""
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def changed_part_error(part: bytes) -> OSError:
+    """Return the error for a part that another program has changed or moved."""
+    return OSError(errno.ESTALE, "its received part was changed by another program: repeat the command", part)
+
+
+def lock_file(path: bytes, token: str | None, patience: float) -> int:
+    """Create and lock a file, and return its descriptor. Raises `BlockingIOError` after `patience` in seconds.
+
+    A program with the same token that holds the lock has lost its client, and is terminated.
+    """
+    until = time.monotonic() + patience
+    while True:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:  # the last holder has removed the folder
+            continue
+        if _is_locked(lock, path, token):
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, ("%d %s" % (os.getpid(), token or "-")).encode(), 0)
+            return lock
+        os.close(lock)
+        if time.monotonic() > until:
+            raise BlockingIOError(errno.EWOULDBLOCK, "it is locked", path)
+        time.sleep(0.05)
+
+
+def _is_locked(lock: int, path: bytes, token: str | None) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(lock, 200, 0).decode().split()
+        if token and len(holder) == 2 and holder[1] == token:
+            with suppress(ProcessLookupError):
+                os.kill(int(holder[0]), signal.SIGTERM)
+        return False
+    except OSError as error:
+        if error.errno not in {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS}:  # of a file system without locks
+            raise
+    # The last holder may have removed it.
+    found = status_or_none(path)
+    return found is not None and os.path.samestat(found, os.fstat(lock))
+
+
 def part_length(folder: bytes, entry: FileEntry) -> int:
     """Return how many bytes of a file an earlier connection has stored and are not sent again."""
     found = status_or_none(os.path.join(folder, entry.part))
@@ -256,7 +338,7 @@ def resume_offset(stored: int, size: int) -> int:
 
 
 def move(part: bytes, path: bytes) -> None:
-    """Give a part its name at once, also on another file system."""
+    """Give a part its name, which shows the whole file at once, also on another file system."""
     try:
         os.replace(part, path)
     except OSError as error:
@@ -268,15 +350,17 @@ def move(part: bytes, path: bytes) -> None:
         os.unlink(part)
 
 
-def digest(path: bytes) -> str:
-    """Return a digest of the contents of a file. Raises `OSError`."""
-    found = hashlib.blake2b(digest_size=16)
+def digest(path: bytes, length: int | None = None) -> str:
+    """Return a digest of the contents of a file, or of its beginning. Raises `OSError`."""
+    found, left = hashlib.blake2b(digest_size=16), float("inf") if length is None else length
     with open(path, "rb", buffering=0) as file:
-        while True:
-            block = file.read(1 << 20)
+        while left:
+            block = file.read(int(min(left, 1 << 20)))
             if not block:
-                return found.hexdigest()
+                break
             found.update(block)
+            left -= len(block)
+    return found.hexdigest()
 
 
 def status_or_none(path: bytes) -> os.stat_result | None:

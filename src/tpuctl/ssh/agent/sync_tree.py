@@ -11,21 +11,19 @@ and the worker what was done.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import shutil
-import signal
 import stat
-import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.ssh.agent.file_stream import (
     FileEntry,
     RefusedError,
+    UnsentFileError,
     digest,
+    lock_file,
     move,
     part_length,
     path_text,
@@ -114,24 +112,11 @@ class SyncFolder:
 
     def lock(self, token: str) -> None:
         """Lock the folder, and create it. A sync that lost its client is terminated by the next attempt of the same client."""
-        os.makedirs(os.path.dirname(self.note), mode=0o700, exist_ok=True)
-        lock = os.open(self.note + b".lock", os.O_RDWR | os.O_CREAT, 0o600)
-        until = time.monotonic() + LOCK_PATIENCE
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
-                if time.monotonic() > until:
-                    message = f"another sync to `{path_text(self.root)}` is running on the worker"
-                    raise RefusedError("refused", message) from error
-            holder = os.pread(lock, 200, 0).decode().split()
-            if len(holder) == 2 and holder[1] == token:
-                with suppress(ProcessLookupError):
-                    os.kill(int(holder[0]), signal.SIGTERM)
-            time.sleep(0.05)
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()} {token}".encode(), 0)
+        try:
+            lock_file(self.note + b".lock", token, LOCK_PATIENCE)
+        except BlockingIOError as error:
+            message = f"another sync to `{path_text(self.root)}` is running on the worker"
+            raise RefusedError("refused", message) from error
         os.makedirs(self.path(RSYNC), mode=0o700, exist_ok=True)
         self._open = {"": True}
 
@@ -160,7 +145,7 @@ class SyncFolder:
         """Return the numbers of entries to send, to link, and to change the mode of, and digests if only times differ.
 
         `foreign`: those that would replace an entry that no sync put there, or that has changed since. `parts`: how many bytes
-        of files an earlier connection has stored.
+        of files an earlier connection has stored, and their digests.
         """
         send, link, attributes, foreign, parts, digests = [], [], [], [], [], []
         for number, entry in enumerate(entries):
@@ -175,7 +160,7 @@ class SyncFolder:
             elif status is None or not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
                 send.append(number)
                 if length := part_length(self.stage, entry):
-                    parts.append([number, length])
+                    parts.append([number, length, digest(os.path.join(self.stage, entry.part), length)])
             elif status.st_mtime_ns != entry.mtime:
                 digests.append([number, digest(self.path(name))])
             elif status.st_mode & 0o777 != entry.mode & 0o777:
@@ -218,8 +203,10 @@ class SyncFolder:
     def receive(self, stream: Stream, entry: FileEntry, offset: int) -> None:
         """Receive a file into the stage."""
         try:
-            if stream.receive_file(os.path.join(self.stage, entry.part), entry, offset) is None:
-                self.whole.append(entry)
+            stream.receive_file(os.path.join(self.stage, entry.part), entry, offset)
+            self.whole.append(entry)
+        except UnsentFileError:
+            pass
         except OSError as error:
             message = f"`{entry.path}` cannot be written on the worker: {reason(error)}"
             raise RefusedError("refused", message) from error
