@@ -47,7 +47,7 @@ def test_foreign_symlink_or_folder_is_not_followed(
     assert err.splitlines()[1:] == [
         "synced 6 files (45 B) to 1 worker in 0.0s",
         f"error: worker 1 of `slice` was not synced: {why}",
-        "  hint: repeat the command: complete files are not sent again",
+        "  hint: repeat the command: files that are already there are not sent again; on a full disk free some space first",
     ]
 
 

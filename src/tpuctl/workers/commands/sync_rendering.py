@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tpuctl.workers.file_tree import FileTree
     from tpuctl.workers.syncing import SyncChanges, SyncRequest
 
-_HINT = "repeat the command: complete files are not sent again"
+_HINT = "repeat the command: files that are already there are not sent again; on a full disk free some space first"
 _MAX_SHOWN, _MAX_NAMES_SHOWN = 3, 5
 
 
