@@ -162,7 +162,7 @@ _LARGER = "or use a TPU with more memory for each core: v4 (32 GiB), v5p (95 GiB
     ],
 )
 def test_advice_for_jax_counts_the_batch_of_each_device(use: MemoryUsage, advice: tuple[str, ...]) -> None:
-    """No batch of 1024 for a language model in JAX."""
+    """No batch of 1024 for a program in JAX."""
     assert memory_advice(use) == advice
 
 

@@ -400,6 +400,7 @@ def test_permanent_failure_suggests_no_retry(tpuctl: Console, workers: Workers) 
     ("arguments", "error", "code"),
     [
         (("gone", "pod:"), "nothing was copied: `{here}/gone`: no such file or directory", 2),
+        (("loop", "pod:"), "nothing was copied: `{here}/loop`: too many levels of symbolic links", 2),
         (("folder", "pod:"), "nothing was copied: `{here}/folder` is a folder\n  hint: add `-r` to copy folders", 2),
         (
             ("file",),
@@ -475,6 +476,7 @@ def test_invalid_copy_raises(
     tpuctl: Console, workers: Workers, arguments: tuple[str, ...], error: str, code: int
 ) -> None:
     (tpuctl.folder / "file").touch()
+    (tpuctl.folder / "loop").symlink_to("loop")
     (tpuctl.folder / "folder").mkdir()
     (tpuctl.folder / "folder" / "file").touch()
 

@@ -258,7 +258,7 @@ def memory_advice(usage: MemoryUsage) -> tuple[str, ...]:
 
 
 def _advise_hbm(usage: MemoryUsage) -> Iterator[str]:
-    """Yield the advice for programs of JAX and PyTorch, mostly large language models; else that of TensorFlow's guides."""
+    """Yield the advice for programs of JAX and PyTorch; else that of TensorFlow's guides."""
     yield from _advise_padding(usage)
     yield from _describe_amount(usage, "the program")
     yield from _advise_largest(usage)

@@ -130,6 +130,8 @@ def list_local_files(sources: Sequence[str], folder: Path, *, recurse: bool) -> 
         kind, message = error.args
         hint = _HINTS["folder"] if kind == "folder" else None
         raise InvalidInputError(f"nothing was copied: {message}", hint=hint) from error
+    except OSError as error:
+        raise InvalidInputError(f"nothing was copied: `{path_text(error.filename)}`: {reason(error)}") from error
     if listing.failed:
         raise InvalidInputError(f"nothing was copied: {_first_of(listing.failed)}")
     names: dict[str, bytes] = {}

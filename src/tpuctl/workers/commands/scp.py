@@ -79,7 +79,7 @@ def command(
     # Copies take real time, also in a sandbox with a faster clock.
     clock = app.invocation.clock or SystemClock()
     started = clock.monotonic()
-    kept = "the received parts stay beside their destination, in `.tpuctl-parts`"
+    kept = "the received parts stay beside their destination, in a folder `.tpuctl-parts…`"
     with app.in_flight(kept, resume=app.command_line()), StatusLine(app.terminal, clock) as line:
 
         def draw(shares: Sequence[CopyProgress]) -> None:
