@@ -46,7 +46,9 @@ def state_of(api: Api, name: str, kind: str = "nodes") -> str:
 
 def request(api: Api, name: str, *, version: str = "v2", count: int = 1, **fields: Any) -> Any:
     """Request nodes of a name, spot unless another tier is given."""
-    tier = {} if fields.keys() & {"spot", "bestEffort", "guaranteed", "provisioningModel"} else {"spot": {}}
+    tier: dict[str, Any] = (
+        {} if fields.keys() & {"spot", "bestEffort", "guaranteed", "provisioningModel"} else {"spot": {}}
+    )
     spec: dict[str, Any] = {"parent": ZONE, "node": V6E, "nodeId": name}
     if count > 1:
         spec = {"parent": ZONE, "node": V6E, "multisliceParams": {"nodeCount": count, "nodeIdPrefix": name}}
@@ -76,23 +78,16 @@ def test_create_takes_stock_and_fails_without(sandbox_state: SandboxState, api: 
     assert (on_demand, other_type) == ("READY", "READY")
 
 
-GIVEN_BACK = {
-    "delete": lambda api, _: api("nodes.delete", name=f"{ZONE}/nodes/first"),
-    "stop": lambda api, _: api("nodes.stop", name=f"{ZONE}/nodes/first"),
-    "preemption": lambda _, session: add_fault(session, Fault(FaultKind.PREEMPT, node="first")),
-}
-
-
-@pytest.mark.parametrize("way", GIVEN_BACK)
+@pytest.mark.parametrize("way", ["delete", "stop", "preemption"])
 def test_stock_is_given_back(sandbox_state: SandboxState, api: Api, clock: ManualClock, way: str) -> None:
     body, tier = (V6E, "on-demand") if way == "stop" else (SPOT, "spot")
     set_stock(sandbox_state, 1, tier=tier)
     create(api, clock, "first", body)
     if way == "preemption":
         with sandbox_state.write() as session:
-            GIVEN_BACK[way](api, session)
+            add_fault(session, Fault(FaultKind.PREEMPT, node="first"))
     else:
-        GIVEN_BACK[way](api, None)
+        api(f"nodes.{way}", name=f"{ZONE}/nodes/first")
     clock.sleep(2 * MINUTE)
 
     assert free(sandbox_state) == [1]
@@ -203,7 +198,7 @@ def test_hanging_request_takes_no_stock(sandbox_state: SandboxState, api: Api, c
     assert queued(api, "stuck", "slow") == ["WAITING_FOR_RESOURCES", "ACTIVE"]
 
 
-TIERS = {
+TIERS: dict[str, tuple[str, dict[str, Any]]] = {
     "on-demand": ("v2", {"guaranteed": {}}),
     "spot": ("v2", {"spot": {}}),
     "spot by model": ("v2alpha1", {"provisioningModel": "SPOT"}),

@@ -250,13 +250,18 @@ def add_stockout(session: StateSession, **what: Any) -> StockLevel:
     return put_level(session, nodes=0, **what)
 
 
+@_in_session
+def clear_stock(session: StateSession, /, **scope: Any) -> int:
+    """Remove the stock of a scope, as `stock.remove_levels` does, and return the number of entries."""
+    return remove_levels(session, **scope)
+
+
 def end_stockouts(session: StateSession) -> int:
     """Remove all stock-outs, let waiting queued resources proceed, and return the number of stock-outs."""
     return remove_levels(session, only_stockouts=True)
 
 
 set_stock = _in_session(put_level)
-clear_stock = _in_session(remove_levels)
 add_reservation = _in_session(put_reservation)
 set_tpu_quota = put_quota
 add_bucket = _in_session(put_bucket)

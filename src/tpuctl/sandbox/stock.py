@@ -96,7 +96,7 @@ def put_level(
             f"`{zone}` is not a zone with TPUs", hint=f"did you mean `{near}`?" if near else "run `tpuctl types`"
         )
     if not offers_type(accelerator_type):
-        raise InvalidInputError(f"no zone offers `{accelerator_type}`", hint="run `tpuctl types --all-zones`")
+        raise InvalidInputError(f"no zone offers `{accelerator_type}`", hint="run `tpuctl types`")
     tier = tier if tier == "*" else str(CapacityTier.named(tier))
     now = session.now.timestamp()
     begin = now + seconds
@@ -110,23 +110,22 @@ def _store_levels(session: StateSession, levels: Iterable[StockLevel]) -> None:
     session.set_setting(STOCK_SETTING, [asdict(level) for level in levels] or None)
 
 
-def remove_levels(
-    session: StateSession,
-    *,
-    zone: str = "*",
-    accelerator_type: str = "*",
-    tier: str = "*",
-    project: str = "*",
-    only_stockouts: bool = False,
-) -> int:
-    """Remove the levels whose scope matches the globs, planned ones too, or only stock-outs, and return their number."""
-    globs = (zone, accelerator_type, str(CapacityTier.named(tier)) if tier != "*" else tier, project)
+def remove_levels(session: StateSession, *, only_stockouts: bool = False, **scope: str) -> int:
+    """Remove the levels of a scope, as `show_stock` finds them, or only its stock-outs, and return their number."""
     known = list_levels(session)
+    globs = _parse_scope(**scope)
     kept = [
         level for level in known if (only_stockouts and level.nodes) or not all(map(fnmatchcase, level.scope, globs))
     ]
     _store_levels(session, kept)
     return len(known) - len(kept)
+
+
+def _parse_scope(
+    *, zone: str = "*", accelerator_type: str = "*", tier: str = "*", project: str = "*"
+) -> tuple[str, str, str, str]:
+    """Return the globs of a scope. Raises `InvalidInputError` for an unknown tier."""
+    return zone, accelerator_type, tier if tier == "*" else str(CapacityTier.named(tier)), project
 
 
 def list_levels(session: StateSession) -> list[StockLevel]:
@@ -154,18 +153,33 @@ class StockEntry(NamedTuple):
     free: int | None
 
 
-def show_stock(session: StateSession) -> list[StockEntry]:
-    """Return the levels, by scope and time, with their use."""
+def show_stock(session: StateSession, **scope: str) -> list[StockEntry]:
+    """Return the levels, by scope and time, with their use; those whose scope matches `zone`, `accelerator_type`, … (globs).
+
+    Raises `InvalidInputError` for an unknown tier.
+    """
     now = session.now.timestamp()
+    globs = _parse_scope(**scope)
     held = [holding.demand for holding in _holdings(session) if holding.begin <= now < holding.end]
     found = []
-    for level in sorted(list_levels(session), key=lambda level: (level.scope, level.begin)):
+    known = [level for level in list_levels(session) if all(map(fnmatchcase, level.scope, globs))]
+    for level in sorted(known, key=lambda level: (level.scope, level.begin)):
         if level.begin > now:
             found.append(StockEntry(level, None, None))
             continue
         used = sum(_Pool(*level.scope).matches(demand) for demand in held)
         found.append(StockEntry(level, used, max(level.nodes - used, 0)))
     return found
+
+
+def describe_level(level: StockLevel) -> str:
+    """Describe a level: `1 node of v6e-8 in us-east5-b (spot)`."""
+    count = f"{level.nodes} node{'' if level.nodes == 1 else 's'}"
+    words = "every type" if level.accelerator_type == "*" else level.accelerator_type
+    zone = "every zone" if level.zone == "*" else level.zone
+    project = "" if level.project == "*" else f" for {level.project}"
+    tier = "all tiers together" if level.tier == "*" else level.tier
+    return f"{count} of {words} in {zone}{project} ({tier})"
 
 
 @dataclass(frozen=True, slots=True)
