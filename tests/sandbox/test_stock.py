@@ -256,3 +256,18 @@ def test_stock_and_stockout_hold_together(sandbox_state: SandboxState, api: Api,
     assert (early, create(api, clock, "later"), create(api, clock, "last")) == ("8", "READY", "8")
     assert administration.clear_stock(sandbox_state, zone="us-east5-b") == 1
     assert create(api, clock, "cleared") == "READY"
+
+
+def test_narrower_stock_replaces_a_wider_one_there(sandbox_state: SandboxState, api: Api, clock: ManualClock) -> None:
+    """In whatever order they are set."""
+    set_stock(sandbox_state, 1)
+    set_stock(sandbox_state, 0, zone="*", accelerator_type="*", tier="*")
+    set_stock(sandbox_state, 2, accelerator_type="v6e-*", tier="*")
+
+    answers = [create(api, clock, name) for name in ("first", "second")]
+    others = [create(api, clock, f"other-{size}", {**V6E, "acceleratorType": f"v6e-{size}"}) for size in (1, 4, 8)]
+
+    assert (answers, others, free(sandbox_state)) == (["READY", "8"], ["READY", "READY", "8"], [0, 0, 0])
+    elsewhere = api("nodes.create", SPOT, parent=ZONE.replace("-b", "-a"), nodeId="elsewhere")
+    clock.sleep(2 * MINUTE)
+    assert api("operations.get", name=elsewhere["name"])["error"]["code"] == 8

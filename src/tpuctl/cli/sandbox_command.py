@@ -444,13 +444,14 @@ _STOCK_HEADER = ("ZONE", "TYPE", "TIER", "NODES", "FREE", "FROM", "UNTIL")
     "--duration",
     type=DurationType(),
     metavar="TIME",
-    help="Length in sandbox time, in addition to other stock. [default: until the next one is set]",
+    help="Length in sandbox time, during which it limits beside other stock. [default: until the next one is set]",
 )
 def sandbox_stock(app: App, *, action: str | None, **options: Any) -> None:
     """Show the stock of the sandbox: how many nodes fit in a zone, by type and tier. Set it, or clear it.
 
     Without stock set a place is unlimited; with 0 nodes it has no capacity. Creations and waiting queued resources take from
-    the stock; a deletion, a stop and a preemption give it back. A smaller stock takes no node away.
+    the stock; a deletion, a stop and a preemption give it back. A smaller stock takes no node away. An entry for a narrower
+    place replaces a wider one there.
 
     \b
     Examples:
@@ -514,7 +515,7 @@ def _level_json(level: StockLevel) -> dict[str, Any]:
         "project": level.project,
         "nodes": level.nodes,
         "from": format_timestamp(datetime.fromtimestamp(level.begin, UTC)),
-        "until": format_timestamp(datetime.fromtimestamp(level.end, UTC)) if level.end is not None else None,
+        "until": format_timestamp(datetime.fromtimestamp(level.until, UTC)) if level.until is not None else None,
     }
 
 

@@ -28,7 +28,7 @@ from tpuctl.sandbox.resource_manager import put_billing, put_iam_policy, put_pro
 from tpuctl.sandbox.service_usage import put_service_states
 from tpuctl.sandbox.state import NotASandboxError, SandboxState, marker_path, state_files
 from tpuctl.sandbox.state_session import QueuedRecord, StateSession
-from tpuctl.sandbox.stock import put_level, put_reservation, remove_levels
+from tpuctl.sandbox.stock import put_level, put_reservation, put_stockout, remove_levels
 from tpuctl.sandbox.storage_buckets import put_bucket, put_cache
 from tpuctl.sandbox.storage_objects import put_object
 from tpuctl.sandbox.tpu_nodes import prepare_node
@@ -246,8 +246,8 @@ def set_iam_policy(
 
 
 def add_stockout(session: StateSession, **what: Any) -> StockLevel:
-    """Add a stock-out as `stock.put_level` does and return it. Waiting queued resources keep waiting."""
-    return put_level(session, nodes=0, **what)
+    """Add a stock-out as `stock.put_stockout` does and return it. Waiting queued resources keep waiting."""
+    return put_stockout(session, **what)
 
 
 @_in_session

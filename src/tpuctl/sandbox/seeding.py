@@ -24,7 +24,7 @@ from tpuctl.sandbox.faults import Fault, FaultKind
 from tpuctl.sandbox.org_policy import put_org_policy
 from tpuctl.sandbox.resource_manager import put_billing, put_project, put_role
 from tpuctl.sandbox.service_usage import put_service_states
-from tpuctl.sandbox.stock import put_level, put_reservation
+from tpuctl.sandbox.stock import put_level, put_reservation, put_stockout
 from tpuctl.sandbox.storage_buckets import check_bucket_name, put_bucket, put_cache
 from tpuctl.sandbox.storage_objects import put_object
 from tpuctl.yaml_reader import parse_document
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.api_calls import Json
     from tpuctl.sandbox.state import SandboxState
     from tpuctl.sandbox.state_session import StateSession
+    from tpuctl.sandbox.stock import StockLevel
     from tpuctl.yaml_reader import KeyPath, YamlDocument
 
 _KNOWN_SETTINGS = ("health_lag", "networks", "keep_failed_nodes", "legacy_nodes", "reservations")
@@ -263,11 +264,10 @@ class SeedKind:
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
-def _set_stock(session: StateSession, *, nodes: int = 0, **entry: Any) -> None:
-    """Set a level of the stock; a stock-out is one without nodes."""
+def _set_stock(put: Callable[..., StockLevel], session: StateSession, **entry: Any) -> None:
     for key in {"after", "duration"} & entry.keys():
         entry[key] = parse_duration(entry[key])
-    put_level(session, nodes=nodes, accelerator_type=entry.pop("acceleratorType", "*"), **entry)
+    put(session, accelerator_type=entry.pop("acceleratorType", "*"), **entry)
 
 
 def _set_quota(session: StateSession, *, metric: str = "", **entry: Any) -> None:
@@ -367,8 +367,8 @@ SEED_KINDS: Mapping[str, SeedKind] = {
         },
         required=("limit",),
     ),
-    "stock": SeedKind(_set_stock, own={**_STOCK, "nodes": _NUMBER}, required=("nodes",)),
-    "stockouts": SeedKind(_set_stock, own=_STOCK, required=()),
+    "stock": SeedKind(partial(_set_stock, put_level), own={**_STOCK, "nodes": _NUMBER}, required=("nodes",)),
+    "stockouts": SeedKind(partial(_set_stock, put_stockout), own=_STOCK, required=()),
     "reservations": SeedKind(put_reservation, ("tpu", "v2alpha1", "Reservation")),
     "networks": SeedKind(partial(_add_or_remove, "networks"), (*_COMPUTE, "Network"), {**_PROJECT, "absent": _FLAG}),
     "subnetworks": SeedKind(

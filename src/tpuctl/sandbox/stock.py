@@ -1,8 +1,9 @@
 """The stock of the zones: how many nodes fit there, by type and tier, from a time on; and what reservations hold.
 
 Without an entry the stock is unlimited. The unit is the node, not the chip: the service hands out whole slices, and free chips
-that are not adjacent serve none; "one v6e-8 in us-east5-b" is what a user sees and a test says. A stock-out is a stock of 0.
-Reservations are a stock of their own, in the cores or chips in which the API counts them.
+that are not adjacent serve none; "one v6e-8 in us-east5-b" is what a user sees and a test says. An entry for a narrower scope
+replaces a wider one there: nothing anywhere, but one node here. An entry with an end holds beside the others; a stock-out is
+such an entry of 0 nodes. Reservations are a stock of their own, in the cores or chips in which the API counts them.
 
 Nothing is booked: a node holds capacity by its timeline (`lifecycle.capacity_intervals`), so a deletion, a preemption, a stop
 and a failed creation give it back at their time. Waiting queued resources get it in the order of their creation, before any
@@ -13,10 +14,12 @@ The effect of a stock-out is observed: create and start fail in their operation,
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from fnmatch import fnmatchcase
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpuctl.accelerators import parse_accelerator_type
 from tpuctl.durations import parse_timestamp
@@ -38,7 +41,7 @@ from tpuctl.sandbox.lifecycle import capacity_intervals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from datetime import datetime, timedelta
+    from datetime import datetime
 
     from tpuctl.sandbox.api_calls import Call, Json
     from tpuctl.sandbox.state_session import StateSession
@@ -47,12 +50,16 @@ STOCK_SETTING = "stockouts"  # its first version had stock-outs only, which have
 _RESERVATIONS_SETTING = "reservations"
 
 
+_FOREVER = timedelta(days=36_500)  # the length of a stock-out without an end
+_NO_GLOB = frozenset("*?[").isdisjoint
+
+
 @dataclass(frozen=True, slots=True)
 class StockLevel:
     """How many nodes fit where `zone`, `accelerator_type`, `project` (globs) and `tier` (or `*`) match, used ones included.
 
     It holds from `begin` on (seconds since 1970), until a later level of the same scope replaces it. With an `end` it holds
-    until then, in addition to other levels.
+    until then, beside all others.
     """
 
     begin: float
@@ -67,6 +74,30 @@ class StockLevel:
     def scope(self) -> tuple[str, str, str, str]:
         """What it counts: zone, accelerator type, tier, project."""
         return self.zone, self.accelerator_type, self.tier, self.project
+
+    @property
+    def is_stockout(self) -> bool:
+        """Whether it is a stock-out, which holds beside all stock."""
+        return self.nodes == 0 and self.end is not None
+
+    @property
+    def until(self) -> float | None:
+        """Its end; None if there is none, or none in sight."""
+        return None if self.end is None or self.end - self.begin >= _FOREVER.total_seconds() else self.end
+
+    def matches(self, demand: Demand) -> bool:
+        """Return whether a demand is of its scope."""
+        wanted = (demand.zone, demand.accelerator_type, str(demand.tier), demand.project)
+        return all(map(fnmatchcase, wanted, self.scope))
+
+    def holds(self, at: float) -> bool:
+        """Return whether it has begun at a time, and not ended."""
+        return self.begin <= at and (self.end is None or at < self.end)
+
+    @property
+    def precedence(self) -> tuple[int, int, float]:
+        """The order of levels without an end: of all that hold, the one that names most is in force; of a scope, the last."""
+        return sum(part != "*" for part in self.scope), sum(map(_NO_GLOB, self.scope)), self.begin
 
 
 def put_level(
@@ -106,6 +137,11 @@ def put_level(
     return level
 
 
+def put_stockout(session: StateSession, *, duration: timedelta | None = None, **what: Any) -> StockLevel:
+    """Store a stock-out, as `put_level` does a level, and return it; with None it lasts until it is removed."""
+    return put_level(session, nodes=0, duration=duration or _FOREVER, **what)
+
+
 def _store_levels(session: StateSession, levels: Iterable[StockLevel]) -> None:
     session.set_setting(STOCK_SETTING, [asdict(level) for level in levels] or None)
 
@@ -115,7 +151,9 @@ def remove_levels(session: StateSession, *, only_stockouts: bool = False, **scop
     known = list_levels(session)
     globs = _parse_scope(**scope)
     kept = [
-        level for level in known if (only_stockouts and level.nodes) or not all(map(fnmatchcase, level.scope, globs))
+        level
+        for level in known
+        if (only_stockouts and not level.is_stockout) or not all(map(fnmatchcase, level.scope, globs))
     ]
     _store_levels(session, kept)
     return len(known) - len(kept)
@@ -137,7 +175,7 @@ def list_levels(session: StateSession) -> list[StockLevel]:
     return [
         level
         for level in known
-        if level.begin > now or (level.end > now if level.end is not None else current[level.scope] is level)
+        if level.begin > now or (current[level.scope] is level if level.end is None else level.end > now)
     ]
 
 
@@ -160,15 +198,14 @@ def show_stock(session: StateSession, **scope: str) -> list[StockEntry]:
     """
     now = session.now.timestamp()
     globs = _parse_scope(**scope)
-    held = [holding.demand for holding in _holdings(session) if holding.begin <= now < holding.end]
+    stock = _Stock.of(session)
+    used = stock.use((holding.demand for holding in _holdings(session) if holding.holds(now)), now)
     found = []
-    known = [level for level in list_levels(session) if all(map(fnmatchcase, level.scope, globs))]
-    for level in sorted(known, key=lambda level: (level.scope, level.begin)):
-        if level.begin > now:
-            found.append(StockEntry(level, None, None))
+    for level in sorted(list_levels(session), key=lambda level: (level.scope, level.begin)):
+        if not all(map(fnmatchcase, level.scope, globs)):
             continue
-        used = sum(_Pool(*level.scope).matches(demand) for demand in held)
-        found.append(StockEntry(level, used, max(level.nodes - used, 0)))
+        count = used[level] if level.holds(now) else None
+        found.append(StockEntry(level, count, None if count is None else max(level.nodes - count, 0)))
     return found
 
 
@@ -183,63 +220,66 @@ def describe_level(level: StockLevel) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pool:
-    """The demands that share one stock: those that match the globs, or that use a reservation.
+class _Reservation:
+    """The size of a reservation, without what others use, in its unit."""
 
-    `unit`: what a node takes of it: 1, its cores, or its chips.
-    """
+    name: str
+    unit: str
+    size: int
 
-    zone: str = "*"
-    accelerator_type: str = "*"
-    tier: str = "*"
-    project: str = "*"
-    reservation: str = ""
-    unit: str = ""
-    levels: tuple[StockLevel, ...] = ()
-
-    def matches(self, demand: Demand) -> bool:
-        """Return whether a demand is met from this stock."""
-        if self.reservation:
-            return demand.reservation == self.reservation
-        return (
-            self.tier in {"*", demand.tier}
-            and fnmatchcase(demand.zone, self.zone)
-            and fnmatchcase(demand.accelerator_type, self.accelerator_type)
-            and fnmatchcase(demand.project, self.project)
-        )
-
-    def total(self, demands: Iterable[Demand]) -> int:
-        """Return what demands take of it."""
-        return sum(_weight(demand, self.unit) for demand in demands if self.matches(demand))
-
-    def limit(self, at: float) -> float:
-        """Return how much there is at a time, used or not."""
-        endless = [level for level in self.levels if level.end is None and level.begin <= at]
-        last = max(reversed(endless), key=_by_begin).nodes if endless else inf
-        return min([last, *(level.nodes for level in self.levels if level.end and level.begin <= at < level.end)])
-
-
-def _weight(demand: Demand, unit: str) -> int:
-    if not unit:
-        return 1
-    accelerator = parse_accelerator_type(demand.accelerator_type)
-    return accelerator.chips if unit == "CHIPS" else accelerator.size
-
-
-def _pools(session: StateSession) -> list[_Pool]:
-    """Return all stocks that are limited, now or later."""
-    by_scope: dict[tuple[str, str, str, str], list[StockLevel]] = {}
-    for level in list_levels(session):
-        by_scope.setdefault(level.scope, []).append(level)
-    pools = [_Pool(*scope, levels=tuple(levels)) for scope, levels in by_scope.items()]
-    for entry in session.setting(_RESERVATIONS_SETTING, []):
+    @classmethod
+    def of(cls, entry: Json) -> _Reservation | None:
+        """Return the stock of a reservation as the API describes it. None if it has no size."""
         standard = entry.get("standard") or {}
-        if "size" in standard:
-            # What others use of it is part of its stored usage.
-            size = int(standard["size"]) - int((standard.get("usage") or {}).get("total") or 0)
-            unit = str(standard.get("capacityUnits") or "CHIPS")
-            pools.append(_Pool(reservation=entry["name"], unit=unit, levels=(StockLevel(0.0, nodes=max(size, 0)),)))
-    return pools
+        if "size" not in standard:
+            return None
+        others = int((standard.get("usage") or {}).get("total") or 0)
+        return cls(entry["name"], str(standard.get("capacityUnits") or "CHIPS"), max(int(standard["size"]) - others, 0))
+
+    def weight(self, demand: Demand) -> int:
+        """Return what a node takes of it."""
+        accelerator = parse_accelerator_type(demand.accelerator_type)
+        return accelerator.size if self.unit == "CORES" else accelerator.chips
+
+
+@dataclass(frozen=True, slots=True)
+class _Stock:
+    """All that limits nodes, now or later."""
+
+    levels: tuple[StockLevel, ...]
+    reservations: dict[str, _Reservation]
+
+    @classmethod
+    def of(cls, session: StateSession) -> _Stock:
+        """Return the stock of a sandbox."""
+        found = map(_Reservation.of, session.setting(_RESERVATIONS_SETTING, []))
+        return cls(tuple(dict.fromkeys(list_levels(session))), {entry.name: entry for entry in found if entry})
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether nothing limits any node."""
+        return not self.levels and not self.reservations
+
+    def limits(self, demand: Demand, at: float) -> list[StockLevel | _Reservation]:
+        """Return what limits a demand at a time: the level in force, each level with an end, and its reservation."""
+        levels = [level for level in self.levels if level.holds(at) and level.matches(demand)]
+        lasting = [level for level in levels if level.end is None]
+        found: list[StockLevel | _Reservation] = [level for level in levels if level.end is not None]
+        found += [max(reversed(lasting), key=lambda level: level.precedence)] if lasting else []
+        found += [self.reservations[demand.reservation]] if demand.reservation in self.reservations else []
+        return found
+
+    def use(self, demands: Iterable[Demand], at: float) -> Counter[StockLevel | _Reservation]:
+        """Return what demands take of each limit at a time."""
+        used: Counter[StockLevel | _Reservation] = Counter()
+        for demand, count in Counter(demands).items():
+            for limit in self.limits(demand, at):
+                used[limit] += count * (limit.weight(demand) if isinstance(limit, _Reservation) else 1)
+        return used
+
+
+def _amount(limit: StockLevel | _Reservation) -> int:
+    return limit.size if isinstance(limit, _Reservation) else limit.nodes
 
 
 class _Holding(NamedTuple):
@@ -248,6 +288,10 @@ class _Holding(NamedTuple):
     demand: Demand
     begin: float
     end: float
+
+    def holds(self, at: float) -> bool:
+        """Return whether it is held at a time."""
+        return self.begin <= at < self.end
 
 
 def _holdings(session: StateSession, *, without: frozenset[str] = frozenset()) -> Iterator[_Holding]:
@@ -263,11 +307,12 @@ def _holdings(session: StateSession, *, without: frozenset[str] = frozenset()) -
 def find_shortage(session: StateSession, demand: Demand) -> Json | None:
     """Return the google.rpc.Status of an operation that needs capacity now. None if there is capacity."""
     now = session.now.timestamp()
-    limits = [(pool, pool.limit(now)) for pool in _pools(session) if pool.matches(demand)]
-    short = any(limit < pool.total([demand]) for pool, limit in limits)
-    if not short and any(limit < inf for _, limit in limits):
-        held = [holding.demand for holding in _holdings(session) if holding.begin <= now < holding.end]
-        short = any(pool.total(held) + pool.total([demand]) > limit for pool, limit in limits)
+    stock = _Stock.of(session)
+    needed = stock.use([demand], now)
+    short = any(amount > _amount(limit) for limit, amount in needed.items())
+    if needed and not short:
+        used = stock.use((holding.demand for holding in _holdings(session) if holding.holds(now)), now)
+        short = any(used[limit] + amount > _amount(limit) for limit, amount in needed.items())
     if not short:
         return None
     return {"code": 8, "message": describe_shortage(demand.zone, demand.tier)}
@@ -289,27 +334,23 @@ def plan_turns(session: StateSession, waits: Sequence[Wait]) -> dict[str, float]
     (unverified).
     """
     now = session.now.timestamp()
-    pools = [pool for pool in _pools(session) if any(pool.matches(demand) for wait in waits for demand in wait.demands)]
-    if not pools:
+    stock = _Stock.of(session)
+    if stock.is_unlimited:
         return {wait.name: max(wait.not_before, now) for wait in waits if max(wait.not_before, now) <= wait.not_after}
-    others = _holdings(session, without=frozenset(wait.name for wait in waits))
-    # What each node takes of each stock.
-    held = [([pool.total([holding.demand]) for pool in pools], holding.begin, holding.end) for holding in others]
-    held = [(amounts, begin, end) for amounts, begin, end in held if any(amounts)]
-    needs = {wait.name: [pool.total(wait.demands) for pool in pools] for wait in waits}
-    times = {now, *(wait.not_before for wait in waits), *(end for _, _, end in held)}
-    times |= {at for pool in pools for level in pool.levels for at in (level.begin, level.end or inf)}
+    held = list(_holdings(session, without=frozenset(wait.name for wait in waits)))
+    times = {now, *(wait.not_before for wait in waits), *(holding.end for holding in held)}
+    times |= {at for level in stock.levels for at in (level.begin, level.end or inf)}
     turns: dict[str, float] = {}
     for at in sorted(at for at in times if now <= at < inf):
-        limits = [pool.limit(at) for pool in pools]
-        used = [sum(amounts[i] for amounts, begin, end in held if begin <= at < end) for i in range(len(pools))]
+        used = stock.use((holding.demand for holding in held if holding.holds(at)), at)
         for wait in waits:
             if wait.name in turns or not wait.not_before <= at <= wait.not_after:
                 continue
-            after = [amount + need for amount, need in zip(used, needs[wait.name], strict=True)]
-            if all(not need or end <= limit for need, end, limit in zip(needs[wait.name], after, limits, strict=True)):
-                turns[wait.name], used = at, after
-                held.append((needs[wait.name], at, inf))
+            needed = stock.use(wait.demands, at)
+            if all(used[limit] + amount <= _amount(limit) for limit, amount in needed.items()):
+                turns[wait.name] = at
+                used.update(needed)
+                held += [_Holding(demand, at, inf) for demand in wait.demands]
         if len(turns) == len(waits):
             break
     return turns
@@ -320,17 +361,20 @@ def _list_reservations(session: StateSession, call: Call) -> Json:
     """List the reservations (v2alpha1), with their state and use at this time."""
     where = parse_resource_name(call["parent"])
     now = session.now.timestamp()
-    held = [holding.demand for holding in _holdings(session) if holding.begin <= now < holding.end]
+    held = [holding.demand for holding in _holdings(session) if holding.holds(now)]
     reservations = []
     for entry in session.setting(_RESERVATIONS_SETTING, []):
         name = parse_resource_name(entry["name"])
         if name.project != where.project or where.zone not in {api_calls.ANYWHERE, name.zone}:
             continue
         shown = {**entry, **({"state": state} if (state := _reservation_state(entry, session.now)) else {})}
-        if standard := entry.get("standard"):
-            pool = _Pool(reservation=entry["name"], unit=str(standard.get("capacityUnits") or "CHIPS"))
+        if reservation := _Reservation.of(entry):
+            standard, own = (
+                entry["standard"],
+                sum(reservation.weight(d) for d in held if d.reservation == entry["name"]),
+            )
             others = int((standard.get("usage") or {}).get("total") or 0)
-            shown["standard"] = {**standard, "usage": {"total": str(others + pool.total(held))}}
+            shown["standard"] = {**standard, "usage": {"total": str(others + own)}}
         reservations.append(shown)
     return list_response(call, "reservations", reservations)
 
