@@ -270,6 +270,10 @@ ADDRESS: Final = text_matching(r"(?:[0-9A-Fa-f.:]{2,45})?", "an IP address")
 TEXT: Final = Scalar("text", lambda value: type(value) is str)
 _SWITCH: Final = Scalar("true or false", lambda value: type(value) is bool, "boolean")
 TIME: Final = Scalar("a time like 2026-01-31T08:00:00Z", _is_time)
+DURATION: Final = Scalar(
+    "a number of seconds like 3600s",
+    lambda value: isinstance(value, str) and re.fullmatch(r"[0-9]{1,10}(\.[0-9]{1,9})?s", value, re.ASCII) is not None,
+)
 # The API writes numbers of 64 bits as text [documentation of proto3 JSON].
 INTEGER: Final = Scalar("a whole number", _is_integer, "integer", always=int)
 # More seconds would overflow the calendar.

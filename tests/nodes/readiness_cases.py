@@ -12,6 +12,7 @@ from tpuctl.nodes.conditions import (
     Create,
     Decision,
     Delete,
+    DeleteRequest,
     Done,
     Fail,
     ObservedState,
@@ -69,6 +70,8 @@ def describe_decision(decision: Decision) -> str:
             return f"wait {delay.total_seconds():g}: {reason}{after}"
         case Delete(reason, node_id, is_repair):
             return f"delete {node_id}{' to repair' * is_repair}: {reason}"
+        case DeleteRequest(reason, _, force, is_repair):
+            return f"delete request{' by force' * force}{' to repair' * is_repair}: {reason}"
         case Create(reason) | Start(reason) | Restart(reason) | Reboot(reason):
             return f"{type(decision).__name__.lower()}: {reason}"
 

@@ -5,7 +5,9 @@ They have the names of `gcloud compute tpus tpu-vm create`, and two short ones: 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +19,14 @@ from tpuctl.accelerators import (
     check_accelerator_type,
     find_accelerator_type,
 )
-from tpuctl.app.options import option, takes_options
+from tpuctl.app.options import DurationType, option, takes_options
+from tpuctl.durations import format_duration
 from tpuctl.errors import InvalidInputError
 from tpuctl.escaping import GCLOUD_DELIMITER, check_not_masked
 from tpuctl.files import METADATA_VALUE_LIMIT, expand_user_path, read_user_text
 from tpuctl.models.node import Tier
 from tpuctl.models.spec import DataDisk, NodeSpec, check_labels, check_tags
+from tpuctl.names import closest_match
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
@@ -69,6 +73,29 @@ class SpecOptions(GivenOptions):
     )
     reserved: bool = option("--reserved", is_flag=True, help="Use capacity of your reservation.")
     on_demand: bool = option("--on-demand", is_flag=True, help="Use on-demand capacity; overrides tpuctl.yaml.")
+    tier: str | None = option(
+        "--tier",
+        metavar="TIER[,TIER...]",
+        help=f"Capacity type: {', '.join(Tier)}. `up` tries several in this order.",
+    )
+    queue: bool = option(
+        "--queue", is_flag=True, help="Request the node as a queued resource, which waits for capacity."
+    )
+    reservation: str | None = option(
+        "--reservation", metavar="NAME", help="Reservation to use: its name, or its full resource name."
+    )
+    calendar: bool = option(
+        "--calendar", is_flag=True, help="The reservation is of the calendar mode (RESERVATION_BOUND)."
+    )
+    run_for: timedelta | str | None = option(
+        "--run-for",
+        type=DurationType(),
+        metavar="TIME",
+        help="Run time of a flex-start node, at most 7d; the service deletes it then.",
+    )
+    boot_disk_size: str | None = option(
+        "--boot-disk-size", metavar="SIZE", help="Size of the boot disk, such as 500GB. [default: 100GB]"
+    )
     network: str | None = option("--network", metavar="NAME", help="VPC network of the workers.")
     subnetwork: str | None = option("--subnetwork", metavar="NAME", help="Subnetwork of the workers.")
     internal_ips: bool = option("--internal-ips", is_flag=True, help="Create workers without external IP addresses.")
@@ -106,13 +133,32 @@ class SpecOptions(GivenOptions):
 
     @property
     def given_with_tier(self) -> dict[str, Any]:
-        """The given options, with the kind of capacity as `tier`. Raises `InvalidInputError` for two kinds."""
+        """The given options, with the first capacity type as `tier`. Raises `InvalidInputError` for two kinds of flags."""
         given = self.given
-        tiers = [str(tier) for tier in Tier if given.pop(str(tier).replace("-", "_"), False)]
-        if len(tiers) > 1:
-            both = " and ".join(f"`--{tier}`" for tier in tiers)
-            raise InvalidInputError(f"cannot combine {both}", hint="choose one")
-        return given | ({"tier": tiers[0]} if tiers else {})
+        for tier in Tier:
+            given.pop(str(tier).replace("-", "_"), None)
+        return given | ({"tier": str(self.tiers[0])} if self.tiers else {})
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """The capacity types in the order in which to try them. Raises `InvalidInputError` for two flags."""
+        flags = [f"--{tier}" for tier in Tier if getattr(self, str(tier).replace("-", "_"), False)]
+        flags += ["--tier"] if self.tier is not None else []
+        if len(flags) > 1:
+            raise InvalidInputError(f"cannot combine {' and '.join(f'`{flag}`' for flag in flags)}", hint="choose one")
+        if self.tier is None:
+            return tuple(Tier(flag.removeprefix("--")) for flag in flags)
+        found = parse_items((self.tier,))
+        for name in found:
+            if name not in list(Tier):
+                guess = closest_match(name, list(Tier))
+                meant = f"did you mean `{guess}`? " if guess else ""
+                raise InvalidInputError(
+                    f"`{name}` is not a capacity type", hint=f"{meant}choose from {', '.join(Tier)}"
+                )
+        if not found:
+            raise InvalidInputError("`--tier` names no capacity type", hint=f"choose from {', '.join(Tier)}")
+        return tuple(map(Tier, dict.fromkeys(found)))
 
 
 spec_options = takes_options(SpecOptions, "described")
@@ -130,6 +176,8 @@ def build_spec(app: App, options: SpecOptions, *, skip_validation: bool = False)
         del given["setup_script"]
         given["setup"] = _read(app, "--setup-script", options.setup_script)
     in_settings: dict[str, Any] = {name: given[name] for name in _SPEC_SETTINGS if name in given}
+    if options.queue:
+        in_settings["queue"] = "true"
     if options.internal_ips:
         in_settings["internal_ips"] = "true"
     settings = app.settings_with(in_settings)
@@ -152,12 +200,18 @@ def build_spec(app: App, options: SpecOptions, *, skip_validation: bool = False)
             f"no runtime version is known for `{wanted}`",
             hint="name one: `--version VERSION`" + (f"\nknown types of that size are {similar}" if similar else ""),
         )
-    tier = settings.text("tier")
+    word = settings.text("tier")
+    tier = _tier_of_reservation(options, Tier(word) if word else None)
     spec = NodeSpec(
         accelerator_type=accelerator_type,
         topology=topology,
         runtime_version=version,
-        tier=Tier(tier) if tier else None,
+        tier=tier,
+        queue=settings.is_on("queue"),
+        reservation=options.reservation,
+        is_calendar=options.calendar,
+        run_for=_run_time(options, tier),
+        boot_disk_size=_boot_disk_size(options.boot_disk_size),
         network=settings.text("network"),
         subnetwork=settings.text("subnetwork"),
         internal_ips=settings.is_on("internal_ips") if settings["internal_ips"] else None,
@@ -173,7 +227,8 @@ def build_spec(app: App, options: SpecOptions, *, skip_validation: bool = False)
         description=settings.text("description"),
         setup=settings.text("setup"),
     )
-    soft = {"named", "labels", "tags", "metadata", "description", "setup"}  # a node may differ in these
+    # A node may differ in these.
+    soft = {"named", "labels", "tags", "metadata", "description", "setup", "queue", "is_calendar"}
     named = {
         entry.name
         for entry in fields(spec)
@@ -182,6 +237,61 @@ def build_spec(app: App, options: SpecOptions, *, skip_validation: bool = False)
     if settings["version"] is None:
         named.discard("runtime_version")
     return replace(spec, named=frozenset(named))
+
+
+# Documentation of flex-start: at most 7 days.
+_LONGEST_FLEX_START = timedelta(days=7)
+# API v2alpha1, BootDiskConfig: at least the size of the image; Compute Engine's limit of a disk is 64 TB.
+_LARGEST_BOOT_DISK = 65536
+_RESERVATION = re.compile(r"[a-z0-9][-a-z0-9]{0,62}|projects/[^/\s]+/locations/[^/\s]+/reservations/[^/\s]+", re.ASCII)
+
+
+def _tier_of_reservation(options: SpecOptions, tier: Tier | None) -> Tier | None:
+    """Return the tier, which is reserved for a reservation. Raises `InvalidInputError` for another."""
+    if options.reservation is None:
+        if options.calendar:
+            raise InvalidInputError("`--calendar` needs `--reservation`", hint="add `--reservation NAME`")
+        return tier
+    if tier not in {None, Tier.RESERVED}:
+        raise InvalidInputError(
+            f"cannot combine `--reservation {options.reservation}` and the tier {tier}",
+            hint="a reservation has reserved capacity: leave one of them out",
+        )
+    if not re.fullmatch(
+        r"[a-z0-9][-a-z0-9]{0,62}|projects/[^/\s]+/locations/[^/\s]+/reservations/[^/\s]+", options.reservation
+    ):
+        raise InvalidInputError(
+            f"`{options.reservation}` is not the name of a reservation",
+            hint="write its name, or `projects/PROJECT/locations/ZONE/reservations/NAME`",
+        )
+    return Tier.RESERVED
+
+
+def _run_time(options: SpecOptions, tier: Tier | None) -> timedelta | None:
+    if options.run_for is None:
+        return None
+    if tier is not Tier.FLEX_START:
+        raise InvalidInputError(
+            f"`--run-for` needs the tier flex-start, not {tier or Tier.ON_DEMAND}", hint="add `--tier flex-start`"
+        )
+    if not isinstance(options.run_for, timedelta) or not timedelta() < options.run_for <= _LONGEST_FLEX_START:
+        raise InvalidInputError(
+            f"`--run-for` is from 1s to {format_duration(_LONGEST_FLEX_START)}", hint="write it like `--run-for 24h`"
+        )
+    return options.run_for
+
+
+def _boot_disk_size(text: str | None) -> int | None:
+    """Return a size in GB."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"([0-9]{1,9})(GB|GiB|TB|TiB|G|T)?", text.strip(), re.IGNORECASE)
+    size = int(found[1]) * (1000 if (found[2] or "").upper().startswith("T") else 1) if found else 0
+    if not 1 <= size <= _LARGEST_BOOT_DISK:
+        raise InvalidInputError(
+            f"`--boot-disk-size {text}` is not a size of a boot disk", hint="write it like `500GB` or `2TB`"
+        )
+    return size
 
 
 def metadata_from_files(app: App, texts: tuple[str, ...]) -> dict[str, str]:

@@ -54,7 +54,7 @@ from tpuctl.models.node import Node, NodeState, QueuedState
 from tpuctl.models.operation import OPERATION, Operation
 from tpuctl.models.project import Reservation
 from tpuctl.models.queued import QueuedResource
-from tpuctl.models.spec import REQUEST_LABEL, NodeSpec
+from tpuctl.models.spec import REQUEST_LABEL, NodeSpec, QueueWindow
 from tpuctl.names import NodeName, last_segment
 from tpuctl.shapes import RESOURCE, SEGMENT, TIME, ListOf, Page, Shape, ShapeError
 
@@ -264,6 +264,32 @@ class TpuClient(ApiClient):
                     raise refusal from failure
         raise AssertionError("the second sending ends")
 
+    def create_queued_resource(self, name: NodeName, spec: NodeSpec, window: QueueWindow) -> Operation:
+        """Request a node through the queue, at most once: the queued resource has the id of the node.
+
+        Return `Operation.unnamed()` if the answer was lost and the request is ours. Raises `AlreadyExistsError`,
+        `OutcomeUnknownError`, or the service's refusal.
+        """
+        # One id for all sendings: the service carries out a repeated request once [API field text of requestId].
+        label, request_id = self._uuid().hex, str(self._uuid())
+        request = self._queued_creation(name, spec, window, label=label, request_id=request_id)
+        full_name = f"projects/{name.project}/locations/{name.zone}/queuedResources/{name.node_id}"
+
+        def is_requested() -> bool:
+            try:
+                fetch = self._request("queuedResources.get", name=full_name)
+                found = self._attempt(fetch, _only(full_name, QueuedResource.from_api))
+            except ApiRefusedError as error:
+                if _is_not_found(error):
+                    return False
+                raise
+            return found.requested_node(name.project).labels.get(REQUEST_LABEL) == label
+
+        def send() -> Operation:
+            return self._attempt(request, Operation.from_api, is_safe=False)
+
+        return self._change("create", name.node_id, send, is_requested)
+
     def delete_node(self, name: NodeName, *, expected_id: str | None = None) -> Operation:
         """Delete a node. If it is gone, the returned operation is done.
 
@@ -335,6 +361,10 @@ class TpuClient(ApiClient):
         """Return the request of `create_node` without sending it; each has a new request label."""
         return self._creation(name, spec, self._uuid().hex)
 
+    def preview_create_queued_resource(self, name: NodeName, spec: NodeSpec, window: QueueWindow) -> ApiRequest:
+        """Return the request of `create_queued_resource` without sending it and without its request id."""
+        return self._queued_creation(name, spec, window, label=self._uuid().hex, request_id=None)
+
     def preview_delete(self, name: NodeName) -> ApiRequest:
         """Return the request of `delete_node` without sending it."""
         return self._request("nodes.delete", name=name)
@@ -363,14 +393,29 @@ class TpuClient(ApiClient):
             paths += [f"{field}.{inner}" for inner in value] if is_nested else [field]
         return self._request("nodes.patch", name=name, updateMask=",".join(paths), body=dict(changes))
 
-    def _request(self, method: str, **parameters: Any) -> ApiRequest:
-        return self._build(f"tpu.v2 projects.locations.{method}", **parameters)
+    def _request(self, method: str, *, version: str = "v2", **parameters: Any) -> ApiRequest:
+        return self._build(f"tpu.{version} projects.locations.{method}", **parameters)
 
     def _creation(self, name: NodeName, spec: NodeSpec, label: str) -> ApiRequest:
-        body = spec.to_api()
+        body = spec.to_api(name)
         body["labels"] = {**(body.get("labels") or {}), REQUEST_LABEL: label}
         parent = f"projects/{name.project}/locations/{name.zone}"
-        return self._request("nodes.create", parent=parent, nodeId=name.node_id, body=body)
+        return self._request("nodes.create", version=spec.api_version, parent=parent, nodeId=name.node_id, body=body)
+
+    def _queued_creation(
+        self, name: NodeName, spec: NodeSpec, window: QueueWindow, *, label: str, request_id: str | None
+    ) -> ApiRequest:
+        body = spec.to_queued_api(name, window)
+        node = body["tpu"]["nodeSpec"][0]["node"]
+        node["labels"] = {**(node.get("labels") or {}), REQUEST_LABEL: label}
+        return self._request(
+            "queuedResources.create",
+            version=spec.api_version,
+            parent=f"projects/{name.project}/locations/{name.zone}",
+            queuedResourceId=name.node_id,
+            requestId=request_id,
+            body=body,
+        )
 
     def _find(self, name: NodeName) -> Node | None:
         """Return a node; None only after a 404 from the API. Raises `TransportError` and `ApiRefusedError`."""

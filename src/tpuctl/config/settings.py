@@ -198,9 +198,9 @@ _SPECS: Final = (
         "tier",
         _TEXT,
         "capacity type of a new node",
-        flag_name="--on-demand|--spot|--preemptible|--reserved",
-        choices=("on-demand", "spot", "preemptible", "reserved"),
+        choices=("on-demand", "spot", "preemptible", "reserved", "best-effort", "flex-start"),
     ),
+    _any("queue", _BOOLEAN, "request a new node as a queued resource, which waits for capacity"),
     _trusted("network", _TEXT, "network of a new node", "new nodes are in this network"),
     _trusted("subnetwork", _TEXT, "subnetwork of a new node", "new nodes are in this subnetwork"),
     _trusted(
@@ -280,6 +280,9 @@ _SPECS: Final = (
     _any("starting_after", _DURATION, "time before repair of a node that is STARTING", default="15m"),
     _any("restarting_after", _DURATION, "time before repair of a node that is RESTARTING", default="15m"),
     _any("repairing_after", _DURATION, "time before repair of a node that is REPAIRING", default="30m"),
+    _any(
+        "provisioning_after", _DURATION, "time before a queued resource that is PROVISIONING is reported", default="2h"
+    ),
     _any("recheck_after", _DURATION, "time before repair of a node that the last repair did not help", default="3m"),
     _any("per_worker", _DURATION, "extra time before repair for each worker after the first", default="10s"),
     _own("lease", _TEXT, "where leases are stored (gs://BUCKET/PREFIX)"),

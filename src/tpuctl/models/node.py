@@ -348,11 +348,19 @@ class Tier(StrEnum):
     SPOT = "spot"
     PREEMPTIBLE = "preemptible"
     RESERVED = "reserved"
+    # These two exist only as queued resources [API v2alpha1: bestEffort, provisioningModel FLEX_START].
+    BEST_EFFORT = "best-effort"
+    FLEX_START = "flex-start"
 
     @property
     def can_start_again(self) -> bool:
         """Return whether a stopped node of this tier can be started [gcloud help: spot and preemptible cannot]."""
-        return self not in {Tier.SPOT, Tier.PREEMPTIBLE}
+        return self in {Tier.ON_DEMAND, Tier.RESERVED}
+
+    @property
+    def needs_queue(self) -> bool:
+        """Return whether only a queued resource can ask for it."""
+        return self in {Tier.BEST_EFFORT, Tier.FLEX_START}
 
 
 _WORKER_RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?", re.ASCII)

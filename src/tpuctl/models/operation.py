@@ -24,6 +24,12 @@ class OperationError:
     message: str
     reason: str = ""
 
+    @classmethod
+    def from_api(cls, status: Mapping[str, Any]) -> OperationError:
+        """Return the error of a Status that was parsed."""
+        reasons = [detail.get("reason", "") for detail in status.get("details") or ()]
+        return cls(int(status.get("code", 2)), status.get("message", ""), str(next(filter(None, reasons), "")))
+
 
 @dataclass(frozen=True, slots=True)
 class Operation:
@@ -37,11 +43,7 @@ class Operation:
     def from_api(cls, data: Mapping[str, Any]) -> Operation:
         """Parse an Operation. Raises `ShapeError`."""
         status = OPERATION.read(data).get("error")
-        error = None
-        if status:
-            reasons = [detail.get("reason", "") for detail in status.get("details") or ()]
-            reason = str(next(filter(None, reasons), ""))
-            error = OperationError(int(status.get("code", 2)), status.get("message", ""), reason)
+        error = OperationError.from_api(status) if status else None
         return cls(data.get("name"), bool(data.get("done")), error)
 
     @classmethod

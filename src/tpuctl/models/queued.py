@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.models.node import REQUESTED_NODE, QueuedState
-from tpuctl.models.operation import STATUS
-from tpuctl.names import last_segment
-from tpuctl.shapes import COUNT, NODE_ID, RESOURCE, TIME, ListOf, Scalar, Shape
+from tpuctl.durations import parse_timestamp
+from tpuctl.models.node import REQUESTED_NODE, Node, QueuedState, Tier
+from tpuctl.models.operation import STATUS, OperationError
+from tpuctl.names import NodeName, last_segment
+from tpuctl.shapes import COUNT, DURATION, NODE_ID, RESOURCE, TIME, ListOf, Scalar, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +35,17 @@ _STATE = Shape(
     "tpu.v2 QueuedResourceState",
     {"state": str, "stateInitiator": str, "failedData": Shape("tpu.v2 FailedData", {"error": STATUS})},
 )
+_POLICY = Shape(
+    "tpu.v2 QueueingPolicy",
+    {
+        "validUntilDuration": DURATION,
+        "validUntilTime": TIME,
+        "validAfterDuration": DURATION,
+        "validAfterTime": TIME,
+        "validInterval": Shape("tpu.v2 Interval", {"startTime": TIME, "endTime": TIME}),
+    },
+)
+# API v2alpha1 alone has `bestEffort`, `provisioningModel` and `runDuration`.
 QUEUED_RESOURCE = Shape(
     "tpu.v2 QueuedResource",
     {
@@ -42,7 +55,11 @@ QUEUED_RESOURCE = Shape(
         "tpu": Shape("tpu.v2 Tpu", {"nodeSpec": ListOf(_NODE_SPEC)}),
         "guaranteed": Shape("tpu.v2alpha1 Guaranteed", {"reserved": bool}),
         "spot": Shape("tpu.v2 Spot", {}),
+        "bestEffort": Shape("tpu.v2alpha1 BestEffort", {}),
+        "provisioningModel": str,
         "reservationName": str,
+        "queueingPolicy": _POLICY,
+        "runDuration": Shape("tpu.v2alpha1 RunDuration", {"maxRunDuration": DURATION, "terminationTime": TIME}),
     },
     required=("name",),
 )
@@ -74,6 +91,60 @@ class QueuedResource:
     def state(self) -> QueuedState:
         """Its state."""
         return QueuedState((self.raw.get("state") or {}).get("state") or "STATE_UNSPECIFIED")
+
+    @property
+    def created(self) -> datetime | None:
+        """The time of its creation. With the name it identifies the request."""
+        return parse_timestamp(self.raw.get("createTime"))
+
+    @property
+    def valid_until(self) -> datetime | None:
+        """The time after which the service fails the request instead of creating nodes; None if it has no end."""
+        return self._limit("Until", "endTime")
+
+    @property
+    def valid_after(self) -> datetime | None:
+        """The time before which the service creates no nodes; None for at once."""
+        return self._limit("After", "startTime")
+
+    def _limit(self, word: str, end_of_interval: str) -> datetime | None:
+        policy = self.raw.get("queueingPolicy") or {}
+        stamp = policy.get(f"valid{word}Time") or (policy.get("validInterval") or {}).get(end_of_interval)
+        duration = policy.get(f"valid{word}Duration")
+        if stamp or not duration or self.created is None:
+            return parse_timestamp(stamp)
+        try:
+            return self.created + timedelta(seconds=float(str(duration).rstrip("s")))
+        except OverflowError:
+            return None  # beyond the end of the calendar
+
+    @property
+    def tier(self) -> Tier:
+        """The capacity type. API v2 shows best-effort and flex-start requests as on-demand."""
+        raw, model = self.raw, self.raw.get("provisioningModel")
+        if "bestEffort" in raw:
+            return Tier.BEST_EFFORT
+        if model == "FLEX_START":
+            return Tier.FLEX_START
+        if "spot" in raw or model == "SPOT":
+            return Tier.SPOT
+        is_reserved = raw.get("reservationName") or (raw.get("guaranteed") or {}).get("reserved")
+        return Tier.RESERVED if is_reserved or model == "RESERVATION_BOUND" else Tier.ON_DEMAND
+
+    @property
+    def error(self) -> OperationError | None:
+        """Why it FAILED, None if the service does not say."""
+        status = ((self.raw.get("state") or {}).get("failedData") or {}).get("error")
+        return OperationError.from_api(status) if status else None
+
+    def requested_node(self, project: str) -> Node:
+        """Return its first node as requested, with the tier of the request, as if it existed."""
+        specs: list[Mapping[str, Any]] = (self.raw.get("tpu") or {}).get("nodeSpec") or [{}]
+        body = dict(specs[0].get("node") or {})
+        if self.tier in {Tier.SPOT, Tier.RESERVED}:
+            body["schedulingConfig"] = {str(self.tier): True}
+        node_id = next(iter(self.node_ids), self.queued_resource_id)
+        return Node(NodeName(project, self.zone, node_id), body)
 
     @property
     def initiator(self) -> str:

@@ -6,16 +6,19 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.accelerators import find_accelerator_type
+from tpuctl.durations import format_timestamp
 from tpuctl.errors import InvalidInputError
 from tpuctl.models.node import Node, Tier
-from tpuctl.names import last_segment
-from tpuctl.shapes import ANY, INTEGER, ListOf, MapOf, Scalar, Shape
+from tpuctl.names import NodeName, last_segment
+from tpuctl.shapes import ANY, COUNT, INTEGER, ListOf, MapOf, Scalar, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
 # The label that identifies a create request if its answer is lost. Never part of a comparison.
 REQUEST_LABEL = "tpuctl-request"
@@ -32,6 +35,25 @@ class DataDisk:
     mode: str = "READ_WRITE"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueWindow:
+    """When a queued resource may be provisioned. `now` is the service's time; None is no limit."""
+
+    now: datetime
+    valid_until: timedelta | None = None
+    valid_after: datetime | None = None
+
+    def to_api(self) -> dict[str, Any]:
+        """Return the QueueingPolicy; empty without limits."""
+        if self.valid_until is None:
+            return {"validAfterTime": format_timestamp(self.valid_after)} if self.valid_after else {}
+        if self.valid_after is None:
+            return {"validUntilDuration": f"{self.valid_until.total_seconds():.0f}s"}
+        # Two limits are sent as an interval, as gcloud does [gcloud 528 source].
+        end = format_timestamp(self.now + self.valid_until)
+        return {"validInterval": {"startTime": format_timestamp(self.valid_after), "endTime": end}}
+
+
 _KEPT = Shape(
     "",
     {"networkConfig": MapOf(ANY), "networkConfigs": ListOf(MapOf(ANY)), "bootDiskConfig": MapOf(ANY)},
@@ -39,13 +61,17 @@ _KEPT = Shape(
 _DISK = Scalar(
     "a disk and its mode", lambda value: isinstance(value, list) and [type(one) for one in value] == [str, str]
 )
+_LONGEST_RUN = 3650 * 86400
 # A spec in the journal.
 JOURNALED_SPEC = Shape(
     "",
     {
         **dict.fromkeys(("accelerator_type", "runtime_version", "topology", "network", "subnetwork"), str),
         **dict.fromkeys(("cidr_block", "service_account", "description", "setup"), str),
-        **dict.fromkeys(("internal_ips", "shielded_secure_boot"), bool),
+        **dict.fromkeys(("internal_ips", "shielded_secure_boot", "queue", "is_calendar"), bool),
+        "reservation": str,
+        "boot_disk_size": COUNT,
+        "run_for": Scalar("a number of seconds", lambda value: COUNT.accepts(value) and int(value) <= _LONGEST_RUN),
         **dict.fromkeys(("labels", "metadata"), MapOf(str)),
         **dict.fromkeys(("scopes", "tags", "named"), ListOf(str)),
         "tier": Scalar("a tier", lambda value: value in list(Tier)),
@@ -86,6 +112,15 @@ class NodeSpec:
     shielded_secure_boot: bool | None = None
     description: str | None = None
     setup: str | None = None
+    # Requested through the queue: the node comes from a queued resource that has its id.
+    queue: bool = False
+    # The name of a reservation, or its full resource name; `is_calendar` for one of the calendar mode.
+    reservation: str | None = None
+    is_calendar: bool = False
+    # How long a flex-start node runs.
+    run_for: timedelta | None = None
+    # In GB.
+    boot_disk_size: int | None = None
     kept: Mapping[str, Any] = field(default_factory=dict)
     named: frozenset[str] = frozenset()
 
@@ -95,8 +130,46 @@ class NodeSpec:
         accelerator = find_accelerator_type(self.accelerator_type)
         return accelerator.workers if accelerator else 1
 
-    def to_api(self) -> dict[str, Any]:
-        """Return the Node for a create request."""
+    @property
+    def is_queued(self) -> bool:
+        """Return whether the node is requested through the queue, by the user's choice or because its tier needs that."""
+        return self.queue or bool(self.tier and self.tier.needs_queue)
+
+    @property
+    def api_version(self) -> str:
+        """The version of the API whose fields suffice for the create request: v2, else v2alpha1."""
+        if self.is_queued:
+            needs_alpha = self.is_calendar or bool(self.tier and self.tier.needs_queue)
+        else:
+            needs_alpha = self.reservation is not None
+        return "v2alpha1" if needs_alpha or self.boot_disk_size is not None else "v2"
+
+    def to_queued_api(self, name: NodeName, window: QueueWindow) -> dict[str, Any]:
+        """Return the QueuedResource that requests this node."""
+        node = self.to_api(name)
+        scheduling = node.pop("schedulingConfig", {})
+        parent = f"projects/{name.project}/locations/{name.zone}"
+        body: dict[str, Any] = {"tpu": {"nodeSpec": [{"parent": parent, "nodeId": name.node_id, "node": node}]}}
+        match self.tier:
+            case Tier.SPOT | Tier.PREEMPTIBLE:
+                body["spot"] = {}
+            case Tier.BEST_EFFORT:
+                body["bestEffort"] = {}
+            case Tier.FLEX_START:
+                body["provisioningModel"] = "FLEX_START"
+            case Tier.RESERVED:
+                # `-` is any reservation of the project [gcloud 528 source: queued_resources/util.py].
+                body["reservationName"] = scheduling.get("reservationName") or f"{parent}/reservations/-"
+                if self.is_calendar:
+                    body["provisioningModel"] = "RESERVATION_BOUND"
+        if self.run_for is not None:
+            body["runDuration"] = {"maxRunDuration": f"{self.run_for.total_seconds():.0f}s"}
+        if policy := window.to_api():
+            body["queueingPolicy"] = policy
+        return body
+
+    def to_api(self, name: NodeName | None = None) -> dict[str, Any]:
+        """Return the Node for a create request. `name` completes the name of a reservation."""
         body: dict[str, Any] = {"runtimeVersion": self.runtime_version}
         accelerator = find_accelerator_type(self.accelerator_type)
         if self.topology and accelerator:
@@ -113,6 +186,15 @@ class NodeSpec:
         body["networkConfig"] = network
         if self.tier in {Tier.SPOT, Tier.PREEMPTIBLE, Tier.RESERVED}:
             body["schedulingConfig"] = {str(self.tier): True}
+        if self.reservation is not None:
+            is_full = "/" in self.reservation or name is None
+            parent = "" if is_full or name is None else f"projects/{name.project}/locations/{name.zone}/reservations/"
+            body["schedulingConfig"] = {
+                **({"provisioningModel": "RESERVATION_BOUND"} if self.is_calendar else {"reserved": True}),
+                "reservationName": f"{parent}{self.reservation}",
+            }
+        if self.boot_disk_size is not None:
+            body["bootDiskConfig"] = {"diskSizeGb": str(self.boot_disk_size)}
         if self.service_account or self.scopes:
             body["serviceAccount"] = _without_none(email=self.service_account, scope=list(self.scopes) or None)
         if self.data_disks:
@@ -146,7 +228,8 @@ class NodeSpec:
             ("accelerator_type", self.accelerator_type, node.accelerator_type),
             ("topology", wanted_shape, found_shape),
             ("runtime_version", last_segment(self.runtime_version), last_segment(node.runtime_version)),
-            ("tier", self.tier, node.tier),
+            # A node does not show these tiers; its queued resource does.
+            ("tier", self.tier, self.tier if self.tier and self.tier.needs_queue else node.tier),
             ("network", last_segment(self.network or "default"), last_segment(network.get("network") or "default")),
             ("subnetwork", last_segment(self.subnetwork or ""), last_segment(network.get("subnetwork") or "")),
             ("internal_ips", bool(self.internal_ips), not network.get("enableExternalIps", False)),
@@ -174,6 +257,7 @@ class NodeSpec:
         return data | {
             "named": sorted(self.named),
             "tier": self.tier and str(self.tier),
+            "run_for": None if self.run_for is None else int(self.run_for.total_seconds()),
             "labels": _without_own_labels(self.labels),
             "metadata": dict(self.metadata),
             "kept": dict(self.kept),
@@ -196,6 +280,7 @@ class NodeSpec:
         values = {name: value for name, value in data.items() if name in known}
         values["data_disks"] = tuple(DataDisk(*disk) for disk in data.get("data_disks", ()))
         values["tier"] = Tier(data["tier"]) if data.get("tier") else None
+        values["run_for"] = None if data.get("run_for") is None else timedelta(seconds=int(data["run_for"]))
         values["named"] = frozenset(data.get("named", ()))
         values |= {name: tuple(data.get(name, ())) for name in ("scopes", "tags")}
         return cls(**values)

@@ -73,6 +73,8 @@ class RequestedChange:
     operation: Operation
     # The id of the node that is changed; None for a node that is being created.
     node_id: str | None = None
+    # The change is one of the node's queued resource.
+    is_of_request: bool = False
 
 
 class LeaseLostError(ConflictError):

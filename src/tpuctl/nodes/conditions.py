@@ -123,6 +123,8 @@ class Thresholds:
     starting: timedelta = timedelta(minutes=15)
     restarting: timedelta = timedelta(minutes=15)
     repairing: timedelta = timedelta(minutes=30)
+    # A queued resource that is PROVISIONING for longer is reported, and never cancelled.
+    provisioning: timedelta = timedelta(hours=2)
     # How long a repair has to take effect.
     recheck: timedelta = timedelta(minutes=3)
     # Added to each threshold for every worker beyond the first.
@@ -162,6 +164,10 @@ class Policy:
     longest_backoff: timedelta = timedelta(minutes=15)
     # None: no deadline.
     timeout: timedelta | None = timedelta(minutes=30)
+    # How long a queued resource may wait for capacity. None: until the deadline.
+    queue_for: timedelta | None = None
+    # The time before which a queued resource must not be provisioned.
+    start_after: datetime | None = None
     thresholds: Thresholds = field(default_factory=Thresholds)
 
 
@@ -220,6 +226,13 @@ class ObservedState:
     node: Node | None
     # The queued resource that owns, or owned, the node.
     request: QueuedResource | None = None
+    # tpuctl requests, or requested, the node through the queue: its queued resource is a stage of its life.
+    is_queued: bool = False
+    # How a queued resource that has no node yet differs from the spec.
+    request_differences: tuple[SpecDifference, ...] = ()
+    # How long the state of the queued resource has been unchanged, and the service's time.
+    in_request_state: timedelta = timedelta()
+    server_now: datetime | None = None
     # How the node differs from its spec.
     differences: tuple[SpecDifference, ...] = ()
     # How long state, health and worker answers have been unchanged.
@@ -245,6 +258,8 @@ class ObservedState:
     refused_stop: str | None = None
     # A change that was requested and has not ended.
     pending: Verb | None = None
+    # The pending change is one of the queued resource.
+    is_request_pending: bool = False
     failure: FailedChange | None = None
     # The other process that holds the lease.
     held_by: str | None = None
@@ -318,13 +333,26 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteRequest:
+    """Delete the queued resource with this full name. Once it is gone, the next decision is to create it again."""
+
+    reason: str
+    request_name: str
+    # Deletes its nodes first. Never used while it is SUSPENDING.
+    force: bool = False
+    # Counts against the budget.
+    is_repair: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Fail:
     """Stop with an error."""
 
     error: TpuctlError
 
 
-Decision = Done | Requeue | Create | Start | Restart | Reboot | Delete | Fail
+Change = Create | Start | Restart | Reboot | Delete | DeleteRequest
+Decision = Done | Requeue | Change | Fail
 
 
 def first_missing_condition(policy: Policy, seen: ObservedState, node: Node) -> Condition | None:

@@ -28,6 +28,7 @@ from tpuctl.errors import (
 from tpuctl.fan_out import fan_out
 from tpuctl.models.events import EventKind
 from tpuctl.models.node import NodeState
+from tpuctl.models.spec import QueueWindow
 from tpuctl.nodes.actuator import (
     REBOOT_PAUSE,
     LeaseLostError,
@@ -41,6 +42,7 @@ from tpuctl.nodes.conditions import (
     Create,
     Decision,
     Delete,
+    DeleteRequest,
     Done,
     Fail,
     ObservedState,
@@ -67,9 +69,11 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from tpuctl.models.node import Node
+    from tpuctl.models.operation import Operation
     from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext
+    from tpuctl.nodes.conditions import Change
     from tpuctl.nodes.ssh_workers import SetupResult
 
 _CONDITION_PHRASES = {
@@ -154,7 +158,7 @@ def _reconcile(node: NodeReconciler, *, once: bool) -> NodeResult | TpuctlError 
                     node.requeue(decision)
                 case Fail(error):
                     return report_failure(node, error)
-                case Create() | Start() | Restart() | Reboot() | Delete():
+                case Create() | Start() | Restart() | Reboot() | Delete() | DeleteRequest():
                     node.execute(decision)
                 case _:
                     assert_never(decision)
@@ -393,7 +397,7 @@ def _watch_step(context: ActionContext, node: NodeReconciler) -> TpuctlError | N
                     "spec in the journal or in tpuctl.yaml"
                 )
                 return absent
-            case Create() | Start() | Restart() | Reboot() | Delete():
+            case Create() | Start() | Restart() | Reboot() | Delete() | DeleteRequest():
                 node.has_degraded = True
                 node.execute(decision)
             case _:
@@ -418,6 +422,8 @@ def _keep_usable(node: NodeReconciler, level: Condition, note: str | None, *, wa
     node.pause(_WATCH_INTERVAL)
 
 
+# A queued resource with less time than this would end before the service has looked for capacity.
+_SHORTEST_QUEUE = timedelta(minutes=1)
 # A set-up installs packages. The limit ends one that hangs.
 _SETUP_TIMEOUT = timedelta(hours=1)
 # The part of a delay by which a node may be fetched early, together with others.
@@ -508,7 +514,7 @@ class NodeReconciler:
         return decision
 
     def execute(  # noqa: PLR0912  # one case for each decision and each error
-        self, decision: Create | Start | Restart | Reboot | Delete
+        self, decision: Change
     ) -> None:
         """Send one change. A refusal shows in the next snapshot; it is raised if no later snapshot can resolve it."""
         if not self.lease.take():
@@ -530,6 +536,9 @@ class NodeReconciler:
                 case Delete(reason, _, is_repair):
                     tracker.note(attempts=replace(tried, recreates=tried.recreates + is_repair))
                     self._delete(tracker.node, reason, is_repair=is_repair)
+                case DeleteRequest(reason, _, _, is_repair):
+                    tracker.note(attempts=replace(tried, recreates=tried.recreates + is_repair))
+                    self._delete_request(decision)
                 case _:
                     assert_never(decision)
         except LeaseLostError:
@@ -563,6 +572,7 @@ class NodeReconciler:
             decision.reason,
             state=str(node.state) if node else None,
             health=str(node.health) if node else None,
+            request=str(seen.request.state) if seen.is_queued and seen.request and not node else None,
             in_state=seen.in_state.total_seconds(),
             usual=usual[len(usual) // 2].total_seconds() if usual else None,
             next=follows.what if follows else None,
@@ -645,15 +655,28 @@ class NodeReconciler:
         context.check(self.name, spec)
         with self._changing(Verb.CREATE, "create", reason=reason, spec=spec.to_json()) as ready:
             chosen = describe_file_choices(context, self.name, spec)
-            ready(f"creating {describe_spec(spec)}{chosen}: {reason}")
+            verb = "requesting" if spec.is_queued else "creating"
+            ready(f"{verb} {describe_spec(spec)}{chosen}: {reason}")
             try:
-                operation = context.cloud.create_node(self.name, spec)
+                operation = self._enqueue(spec) if spec.is_queued else context.cloud.create_node(self.name, spec)
             except AlreadyExistsError:
-                # The next snapshot shows their node: it is adopted, or the difference is reported.
+                # The next snapshot shows theirs: it is adopted, or the difference is reported.
                 self.report(EventKind.NOTE, "another client has just created it", exists=True)
                 return
-        self.tracker.requested.begin(RequestedChange(Verb.CREATE, operation))
+        self.tracker.requested.begin(RequestedChange(Verb.CREATE, operation, is_of_request=spec.is_queued))
         self.tracker.record_creation()
+
+    def _enqueue(self, spec: NodeSpec) -> Operation:
+        """Request the node through the queue. The request ends with the run, unless the user lets it wait for longer."""
+        policy, context = self.policy, self._context
+        left = self.tracker.left
+        limit = (
+            policy.queue_for if policy.queue_for is not None else None if left is None else max(left, _SHORTEST_QUEUE)
+        )
+        if limit is None:
+            self.report(EventKind.NOTE, "the request has no end: limit it with `--queue-for 6h` or `--timeout 6h`")
+        window = QueueWindow(now=context.server_now(), valid_until=limit, valid_after=policy.start_after)
+        return context.cloud.create_queued_resource(self.name, spec, window)
 
     def _start(self, node: Node, reason: str) -> None:
         self.tracker.history.begin(node.id)
@@ -701,6 +724,25 @@ class NodeReconciler:
             operation = context.cloud.delete_node(self.name, expected_id=node.id)
         self.was_repaired = self.was_repaired or is_repair
         tracker.requested.begin(RequestedChange(Verb.DELETE, operation, node.id))
+        tracker.record_deletion()
+
+    def _delete_request(self, decision: DeleteRequest) -> None:
+        """Delete the queued resource that was observed, and no other: its state is looked at again right before."""
+        context, tracker, seen = self._context, self.tracker, self.seen.request
+        spec = tracker.spec = tracker.spec or tracker.queued_spec
+        if spec is None or seen is None:
+            raise AssertionError("only the request of a queued spec is deleted")
+        entry = {"reason": decision.reason, "spec": spec.to_json(), "repair": decision.is_repair}
+        with self._changing(Verb.DELETE, "delete", **entry) as ready:
+            try:
+                current = context.cloud.get_queued_resource(decision.request_name)
+            except NotFoundError:
+                return
+            if (current.state, current.created) != (seen.state, seen.created):
+                return  # Look again before the next decision.
+            ready(f"deleting its queued resource `{current.queued_resource_id}`: {decision.reason}")
+            operation = context.cloud.delete_queued_resource(decision.request_name, force=decision.force)
+        tracker.requested.begin(RequestedChange(Verb.DELETE, operation, is_of_request=True))
         tracker.record_deletion()
 
     def _changing(self, verb: Verb, event: str, **entry: Any) -> AbstractContextManager[Callable[..., None]]:

@@ -26,10 +26,12 @@ from tpuctl.errors import (
 from tpuctl.models.node import Node, NodeState
 from tpuctl.names import last_segment
 from tpuctl.nodes.conditions import (
+    Change,
     Condition,
     Create,
     Decision,
     Delete,
+    DeleteRequest,
     Done,
     Fail,
     FailedChange,
@@ -45,6 +47,7 @@ from tpuctl.nodes.conditions import (
     usable_note,
 )
 from tpuctl.nodes.polling import poll_delay
+from tpuctl.nodes.queueing import decide_request, may_clean_up
 from tpuctl.nodes.repair import (
     defect_age,
     describe_repair,
@@ -57,7 +60,7 @@ from tpuctl.nodes.repair import (
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from tpuctl.nodes.conditions import ApiOutage, Reboot, Restart
+    from tpuctl.nodes.conditions import ApiOutage
 
 
 def decide(policy: Policy, seen: ObservedState, now: datetime) -> Decision:
@@ -75,7 +78,9 @@ def decide(policy: Policy, seen: ObservedState, now: datetime) -> Decision:
     decision = _decide_by_state(policy, seen, now)
     if isinstance(decision, Done | Fail):
         return decision
-    if is_over:
+    if left is not None and is_over:
+        if isinstance(decision, Requeue | DeleteRequest) and may_clean_up(policy, seen, left):
+            return decision
         return Fail(timeout_error(policy, seen, decision))
     if seen.held_by and not isinstance(decision, Requeue):
         decision = _wait_for_holder(seen)
@@ -85,6 +90,12 @@ def decide(policy: Policy, seen: ObservedState, now: datetime) -> Decision:
 
 
 def _decide_by_state(policy: Policy, seen: ObservedState, now: datetime) -> Decision:
+    if seen.pending and seen.is_request_pending:
+        return _wait(seen, f"{seen.pending} of its queued resource requested")
+    # The record of a dead request is deleted before its failure ends the run.
+    asks = seen.is_queued and policy.goal.is_usable
+    if asks and seen.request is not None and (decision := decide_request(policy, seen, seen.request)):
+        return decision
     if seen.failure and (decision := decide_after_failure(policy, seen, seen.failure)):
         return decision
     if seen.pending and not change_is_visible(seen.pending, seen.node):
@@ -137,7 +148,7 @@ def _decide_unusable_goal(policy: Policy, seen: ObservedState) -> Decision:
 
 def _decide_gone(policy: Policy, seen: ObservedState) -> Decision:
     """Decide about a node that does not exist or is being deleted."""
-    if _is_suspended_by_service(seen):
+    if _is_suspended_by_service(seen) and not seen.is_queued:
         return Fail(preempted_error(seen))
     if seen.held_by:
         # A holder that recreates the node deletes it first.
@@ -181,6 +192,8 @@ def _decide_present(policy: Policy, seen: ObservedState, node: Node, now: dateti
 
 def _decide_dead(policy: Policy, seen: ObservedState, node: Node) -> Decision:
     if policy.may_create:
+        if node.queued_resource and seen.is_queued:
+            return _wait(seen, f"it is {node.state}, its queued resource does not show it yet")
         if node.queued_resource:
             return Fail(queued_resource_error(node))
         word = "was preempted" if node.is_preempted else f"is {node.state}"
@@ -301,12 +314,18 @@ _CONDITION_WORDS = {
 }
 
 
-def timeout_error(
-    policy: Policy, seen: ObservedState, left: Requeue | Create | Start | Restart | Reboot | Delete
-) -> TimedOutError:
+def timeout_error(policy: Policy, seen: ObservedState, left: Requeue | Change) -> TimedOutError:
     """Return the timeout error: the state of the node, the next action (`left`), and how to continue or to delete the node."""
     name = seen.name.node_id
     after = f" after {format_duration(seen.waited)}" if policy.timeout else ""
+    if seen.node is None and seen.request is not None and seen.is_queued:
+        request = seen.request
+        hint = (
+            "no change was undone: the request counts against the quota, and its node bills as soon as it runs; "
+            f"continue with `tpuctl up {name}`, or cancel it with `tpuctl queue cancel {name}`"
+        )
+        what = f"its queued resource `{request.queued_resource_id}` is {request.state}"
+        return TimedOutError(f"`{name}` is not {_wanted(policy)}{after}: {what}", hint=hint)
     if seen.node is None:
         within = f" within {format_duration(seen.waited)}" if policy.timeout else ""
         if isinstance(left, Requeue) and not seen.was_there and not seen.failure:

@@ -22,6 +22,7 @@ from tpuctl.nodes.conditions import (
     Condition,
     Create,
     Delete,
+    DeleteRequest,
     Done,
     Fail,
     ObservedState,
@@ -105,6 +106,8 @@ def plan_steps(policy: Policy, seen: ObservedState, now: datetime) -> tuple[Plan
                 return tuple(planned)
             case Fail(error):
                 raise error
+            case DeleteRequest(reason, owner):
+                planned.append(PlanStep(Verb.DELETE, seen.name, reason, owner))
             case Requeue() | Create() | Delete() | Start() | Restart() | Reboot():
                 planned.append(PlanStep(_VERBS[type(decision)], seen.name, decision.reason))
             case _:
@@ -136,6 +139,8 @@ def _afterwards(policy: Policy, seen: ObservedState, verb: Verb) -> ObservedStat
         return replace(seen, held_by=None)
     if verb is Verb.WAIT and seen.pending:
         verb = seen.pending
+    if verb is Verb.DELETE and seen.request is not None and seen.is_queued:
+        return replace(seen, request=None, request_differences=())
     seen = replace(seen, pending=None, failure=None, has_vanished=False, in_state=timedelta(), since_repair=None)
     state = seen.node.state if seen.node else None
     gone = policy.goal is Condition.GONE or state is NodeState.DELETING

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.durations import format_timestamp
 from tpuctl.errors import NotFoundError, QuotaError, ServiceUnavailableError, TpuctlError
 from tpuctl.models.events import EventKind, NodeEvent
-from tpuctl.models.node import Health, Node, NodeState
+from tpuctl.models.node import Health, Node, NodeState, QueuedState
 from tpuctl.models.operation import Operation
 from tpuctl.models.spec import NodeSpec
 from tpuctl.nodes.conditions import (
@@ -32,6 +32,7 @@ from tpuctl.nodes.conditions import (
 )
 from tpuctl.nodes.decide import change_is_visible
 from tpuctl.nodes.journal import NodeHistory
+from tpuctl.nodes.queueing import request_failure
 from tpuctl.nodes.repair import DEFECTIVE_HEALTH
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from tpuctl.cloud.tpu import TpuClient
     from tpuctl.models.queued import QueuedResource
+    from tpuctl.models.spec import SpecDifference
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext, RequestedChange
 
@@ -98,9 +100,27 @@ class NodeTracker:
         self._was_alive = False
         self._created_id: str | None = None  # the node that our unfinished creation has produced
         self._queued_resource: str | None = None
+        # What the node is requested from through the queue; None for a node that is created directly.
+        self.queued_spec = self._find_queued_spec()
+        # The queued resource that this run has seen alive, and since when it is in its state.
+        self._living_request: object = None
+        self._request_state: object = None
+        self._request_since = self._started
         self._throttled = 0
         is_ours = task.pending is not None and task.pending.verb in {Verb.CREATE, Verb.START, Verb.STOP}
-        self.seen = ObservedState(name=task.name, node=None, is_ours=is_ours, attempts=task.attempts)
+        self.seen = ObservedState(
+            name=task.name,
+            node=None,
+            is_ours=is_ours,
+            attempts=task.attempts,
+            is_queued=self.queued_spec is not None,
+        )
+
+    def _find_queued_spec(self) -> NodeSpec | None:
+        """Return the given spec if it asks for the queue, else that of the last creation if it did."""
+        if self.spec is not None and self.spec.is_queued:
+            return self.spec
+        return self.history.queued_spec()
 
     @property
     def elapsed(self) -> timedelta:
@@ -117,7 +137,7 @@ class NodeTracker:
         """Return whether the queued resource can say why the node is not READY: preempted, or deleted."""
         node = self.seen.node
         is_odd = node is None or node.state is not NodeState.READY or self.policy.goal is Condition.PREEMPTED
-        return is_odd and self._queued_resource is not None
+        return is_odd and (self._queued_resource is not None or self.seen.is_queued)
 
     @property
     def node(self) -> Node:
@@ -137,8 +157,12 @@ class NodeTracker:
             self.record_outage(snapshot.error)
             return
         before, node = self.seen.node, self._without_successor(snapshot.node)
+        known = self.seen.request
+        # A node that tpuctl requested through the queue is followed with its request, also when that is gone.
+        is_known_now = snapshot.has_request or self.seen.is_queued
+        request = snapshot.request if is_known_now else snapshot.request or known
         try:
-            failed = self.requested.settle(node, now)
+            failed = self.requested.settle(node, request, now)
         except (ServiceUnavailableError, QuotaError) as error:
             self.record_outage(error)
             return
@@ -169,8 +193,8 @@ class NodeTracker:
             has_vanished = False
         if node:
             self._update_ownership(node)
-        known, at = self.seen.request, self._context.clock.now()
-        for event in node_events(self._task.name, at, (before, known), (node, snapshot.request or known)):
+        at = self._context.clock.now()
+        for event in node_events(self._task.name, at, (before, known), (node, request or known)):
             # Written before it is reported: a process that kills us on the event finds it in the journal.
             if event.kind is EventKind.PREEMPTED:
                 self.history.write(str(EventKind.STATE), **event.data)
@@ -180,16 +204,43 @@ class NodeTracker:
         if node is None or before is None or node.raw != before.raw:
             self.workers = ()
             differences = self.spec.differences(node) if self.spec and node else ()
+        if self.seen.is_queued:
+            self._observe_request(request, now)
         exists = node is not None and node.state is not NodeState.DELETING
         self.note(
             node=node,
-            request=snapshot.request or self.seen.request,
+            request=request,
             differences=differences,
             was_there=self.seen.was_there or node is not None,
             has_vanished=has_vanished or (self.seen.has_vanished and not exists),
             last_alive=self._context.server_now() if exists and self._was_alive else self.seen.last_alive,
             outage=None,
         )
+
+    def _observe_request(self, request: QueuedResource | None, now: timedelta) -> None:
+        """Record the state of the queued resource. One that this run saw alive and that FAILED is a failed creation."""
+        identity = None if request is None else (request.name, request.raw.get("createTime"))
+        picture = None if request is None else (identity, request.state, request.initiator)
+        if picture != self._request_state:
+            is_first, self._request_state, self._request_since = self._request_state is None, picture, now
+            if request is not None and is_first and request.created and request.state is not QueuedState.ACTIVE:
+                self._request_since = now - max(timedelta(), self._context.server_now() - request.created)
+            if request is not None:
+                self.history.write("request", state=str(request.state), text=request.initiator)
+                text = f"queued resource {request.state}"
+                self._context.report(EventKind.STATE, self._task.name, text, request=str(request.state))
+        is_asked_by_us = identity == self._living_request or self.requested.verb is Verb.CREATE
+        if request is None or not request.state.is_dead:
+            self._living_request = identity
+        elif request.state is QueuedState.FAILED and is_asked_by_us:
+            self._living_request = None
+            cause = self._context.cloud.operation_error(request.error) if request.error else None
+            self.requested.begin(None)
+            self.record_failure(Verb.CREATE, request_failure(request, cause))
+        differences: tuple[SpecDifference, ...] = ()
+        if request is not None and self.spec is not None:
+            differences = self.spec.differences(request.requested_node(self._task.name.project))
+        self.note(request_differences=differences)
 
     def _workers_matter(self) -> bool:
         """Return whether answers of the workers can change the decision."""
@@ -240,14 +291,18 @@ class NodeTracker:
         if accelerator_type := node.accelerator_type if node else self.spec.accelerator_type if self.spec else None:
             name = self._task.name
             by_state = self._context.journal.usual(name.project, accelerator_type, name.zone)
-            usual = by_state.get(str(node.state) if node else "CREATING", ())
+            waiting = str(self.seen.request.state) if self.seen.is_queued and self.seen.request else "CREATING"
+            usual = by_state.get(str(node.state) if node else waiting, ())
         self.note(
             workers=self.workers,
             in_state=now - self.ages.since,
             in_health=now - self.ages.reported_since,
+            in_request_state=now - self._request_since,
+            server_now=self._context.server_now(),
             waited=now - self._started,
             since_repair=None if self.ages.repaired_at is None else now - self.ages.repaired_at,
-            pending=self.requested.invisible(node),
+            pending=self.requested.invisible(node, self.seen.request),
+            is_request_pending=self.requested.is_of_request,
             failure=replace(failure, ago=now - self._failed_at) if failure and self._failed_at is not None else failure,
             held_by=held_by,
             poll_state=PollState(
@@ -451,11 +506,16 @@ class PendingOperation:
         """The verb of the unfinished change."""
         return self.pending.verb if self.pending else None
 
-    def invisible(self, node: Node | None) -> Verb | None:
-        """Return the verb of a change that the node does not show yet, so that its state cannot be trusted."""
-        return self.pending.verb if self.pending and not _is_visible(self.pending, node) else None
+    @property
+    def is_of_request(self) -> bool:
+        """Return whether the unfinished change is one of the queued resource."""
+        return self.pending is not None and self.pending.is_of_request
 
-    def settle(self, node: Node | None, now: timedelta) -> RequestedChange | None:
+    def invisible(self, node: Node | None, request: QueuedResource | None) -> Verb | None:
+        """Return the verb of a change that does not show yet, so that the state cannot be trusted."""
+        return self.pending.verb if self.pending and not _is_visible(self.pending, node, request) else None
+
+    def settle(self, node: Node | None, request: QueuedResource | None, now: timedelta) -> RequestedChange | None:
         """Return the change with its operation if it has failed, else None. Raises what the cloud raises."""
         pending = self.pending
         if pending is None:
@@ -464,7 +524,7 @@ class PendingOperation:
         if is_final or _is_other_node(pending, node):
             self.begin(None)
             return None
-        operation, is_visible = pending.operation, _is_visible(pending, node)
+        operation, is_visible = pending.operation, _is_visible(pending, node, request)
         if operation.name is not None:
             if is_visible and self._fetched_at is not None and now - self._fetched_at < _OPERATION_INTERVAL:
                 return None
@@ -486,7 +546,9 @@ class PendingOperation:
         return None
 
 
-def _is_visible(pending: RequestedChange, node: Node | None) -> bool:
+def _is_visible(pending: RequestedChange, node: Node | None, request: QueuedResource | None) -> bool:
+    if pending.is_of_request:
+        return (request is None and node is None) if pending.verb is Verb.DELETE else bool(request or node)
     return change_is_visible(pending.verb, node) or _is_other_node(pending, node)
 
 
@@ -505,8 +567,9 @@ class NodeSnapshot:
 
     # None only if the API said that the node does not exist, or with an `error`.
     node: Node | None = None
-    # Its queued resource, if that was requested.
+    # Its queued resource, if that was requested. With `has_request`, None only if a list said that there is none.
     request: QueuedResource | None = None
+    has_request: bool = False
     error: TpuctlError | None = None
 
 
@@ -527,7 +590,7 @@ def fetch_snapshots(
             if snapshots[name].node is None and snapshots[name].error is None:
                 snapshots[name] = _fetch_one(cloud, name)
     for name, request in _fetch_owners(cloud, [name for name in requested if snapshots[name].error is None]).items():
-        snapshots[name] = request if request.error else NodeSnapshot(snapshots[name].node, request.request)
+        snapshots[name] = request if request.error else replace(request, node=snapshots[name].node)
     return snapshots
 
 
@@ -568,9 +631,11 @@ def _fetch_owners(cloud: TpuClient, names: Collection[NodeName]) -> dict[NodeNam
             snapshots |= {name: NodeSnapshot(error=error) for name in here}
             continue
         for name in here:
-            owners = (request for request in listing.queued_resources if request.owns(name.node_id))
+            owners = [request for request in listing.queued_resources if request.owns(name.node_id)]
+            # One with the id of the node is tpuctl's own.
+            owners.sort(key=lambda request: request.queued_resource_id != name.node_id)
             missing = _zone_unreachable_error(zone) if zone in listing.unreachable else None
-            snapshots[name] = NodeSnapshot(request=next(owners, None), error=missing)
+            snapshots[name] = NodeSnapshot(request=next(iter(owners), None), has_request=True, error=missing)
     return snapshots
 
 

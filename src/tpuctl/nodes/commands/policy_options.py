@@ -61,6 +61,7 @@ class RepairOptions(GivenOptions):
     starting_after: timedelta | str | None = _setting("starting_after")
     restarting_after: timedelta | str | None = _setting("restarting_after")
     repairing_after: timedelta | str | None = _setting("repairing_after")
+    provisioning_after: timedelta | str | None = _setting("provisioning_after")
     recheck_after: timedelta | str | None = _setting("recheck_after")
     per_worker: timedelta | str | None = _setting("per_worker")
 

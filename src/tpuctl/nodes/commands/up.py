@@ -28,7 +28,6 @@ from tpuctl.models.spec import NodeSpec
 from tpuctl.nodes.commands.policy_options import (
     RepairOptions,
     build_hooks,
-    deadline,
     hook_options,
     level_option,
     probe_option,
@@ -37,6 +36,7 @@ from tpuctl.nodes.commands.policy_options import (
     retry_until_answered,
     within_deadline,
 )
+from tpuctl.nodes.commands.queue_options import QueueOptions, queue_options, queue_policy
 from tpuctl.nodes.conditions import ObservedState, Verb
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class UpOptions:
 @cli_command("up")
 @nodes_argument
 @spec_options
+@queue_options
 @level_option
 @probe_option
 @click.option("--replace", is_flag=True, help="Delete and recreate a node that differs from the given options.")
@@ -93,6 +94,7 @@ def command(
     *,
     nodes: tuple[str, ...],
     described: SpecOptions,
+    queueing: QueueOptions,
     repairs: RepairOptions,
     checks: CheckOptions,
     **given: Any,  # those of UpOptions
@@ -122,7 +124,7 @@ def command(
         probe=options.probe,
         yes=options.yes,
         replace=options.replace,
-        timeout=deadline(app, options.timeout),
+        **queue_policy(app, queueing, spec, timeout=options.timeout),
     )
     hooks = build_hooks(app, {EventKind.RECOVERED: options.on_recover})
     located = [_locate(app, text, spec, options, timeout=policy.timeout) for text in dict.fromkeys(nodes)]

@@ -1,0 +1,168 @@
+"""Decide what to do about the queued resource of a node: wait, delete its record, or stop with an error. Pure.
+
+The request is a stage in the life of a node. Rules [facts: axlearn's source, API field text of `force`]: a request that is
+SUSPENDING is waited for and never deleted; one that is SUSPENDED or FAILED is deleted without `force` and followed until
+the API answers 404; ACTIVE is not usable: from then on the node's own state decides.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from tpuctl.durations import format_duration, format_timestamp
+from tpuctl.errors import ConflictError, NoCapacityError, TimedOutError
+from tpuctl.models.node import QueuedState
+from tpuctl.nodes.conditions import DeleteRequest, Fail, NextStep, ObservedState, Policy, Requeue, Verb
+from tpuctl.nodes.polling import poll_delay
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpuctl.errors import TpuctlError
+    from tpuctl.models.queued import QueuedResource
+    from tpuctl.models.spec import SpecDifference
+    from tpuctl.nodes.conditions import Decision
+
+# The service has not decided: there is no node, and nothing bills.
+UNDECIDED = frozenset({QueuedState.CREATING, QueuedState.ACCEPTED, QueuedState.WAITING_FOR_RESOURCES})
+# After its deadline a run may still delete the record of its request, for this long.
+CLEAN_UP_TIME = timedelta(minutes=3)
+# A node may show up some time after its request became ACTIVE [unverified]. Later it counts as deleted.
+_NODE_LAG = timedelta(minutes=5)
+
+
+def decide_request(policy: Policy, seen: ObservedState, request: QueuedResource) -> Decision | None:
+    """Return the next action for a request; None if the state of its node decides."""
+    if not request.state.is_known or request.state is QueuedState.STATE_UNSPECIFIED:
+        return _wait(seen, f"its queued resource is {request.state}, a state that tpuctl does not know")
+    match request.state:
+        case QueuedState.SUSPENDING:
+            return _wait(seen, f"its queued resource is SUSPENDING{_by(request)}")
+        case QueuedState.DELETING:
+            if policy.may_create:
+                return _wait(seen, "its old queued resource is being deleted")
+            return Fail(ConflictError(f"the queued resource `{request.queued_resource_id}` is being deleted"))
+        case QueuedState.FAILED | QueuedState.SUSPENDED:
+            return _decide_dead_request(policy, seen, request)
+    if seen.request_differences:
+        return _decide_different_request(policy, seen, request)
+    if seen.node is not None:
+        return None
+    if request.state is QueuedState.ACTIVE:
+        if seen.in_request_state < _NODE_LAG and not seen.has_vanished:
+            return _wait(seen, "its queued resource is ACTIVE, the node does not show yet")
+        return _decide_dead_request(policy, seen, request)
+    return _wait_for_nodes(policy, seen, request)
+
+
+def _decide_dead_request(policy: Policy, seen: ObservedState, request: QueuedResource) -> Decision | None:
+    """Decide about a request that will never have a node again: its record holds the name and quota."""
+    name, request_id = seen.name.node_id, request.queued_resource_id
+    if request.state is QueuedState.SUSPENDED and request.initiator == "USER":
+        hint = f"`tpuctl down {name}` deletes it; then `tpuctl up {name}` asks again"
+        return Fail(ConflictError(f"the queued resource `{request_id}` was suspended by a user: left alone", hint=hint))
+    if not seen.is_queued or not policy.may_create:
+        return None  # it was not tpuctl that asked
+    if request.state is QueuedState.ACTIVE and seen.has_vanished and not policy.recreate_deleted:
+        return None
+    if len(request.node_ids) > 1:
+        return Fail(several_nodes_error(seen, request))
+    # The node of a suspended request disappears with it; its record would be deleted by `force` only.
+    if seen.node is not None and not seen.node.state.is_dead:
+        return _wait(seen, f"its queued resource is {request.state}{_by(request)}")
+    what = f"it is {request.state}{_by(request)}" if request.state is not QueuedState.ACTIVE else "its node is gone"
+    return DeleteRequest(f"{what}: only its record is left", request.name)
+
+
+def _decide_different_request(policy: Policy, seen: ObservedState, request: QueuedResource) -> Decision | None:
+    if not (policy.may_create or policy.replace) or seen.node is not None:
+        return None  # an existing node is compared itself
+    if len(request.node_ids) > 1:
+        return Fail(several_nodes_error(seen, request))
+    if policy.replace and request.state in UNDECIDED and not seen.attempts.recreates:
+        differences = "; ".join(map(str, seen.request_differences))
+        return DeleteRequest(f"it differs: {differences}", request.name, force=True, is_repair=True)
+    return Fail(different_request_error(seen, request, seen.request_differences))
+
+
+def _wait_for_nodes(policy: Policy, seen: ObservedState, request: QueuedResource) -> Requeue:
+    lasted = format_duration(seen.in_request_state)
+    if request.state is QueuedState.PROVISIONING:
+        reason = f"its queued resource is PROVISIONING for {lasted}"
+        if seen.in_request_state > policy.thresholds.provisioning:
+            reason += f", longer than {format_duration(policy.thresholds.provisioning)}; it is not cancelled"
+        return _wait(seen, reason)
+    reason = f"its queued resource is {request.state} for {lasted}"
+    end = request.valid_until
+    left = None if end is None or seen.server_now is None else end - seen.server_now
+    if left is None or left <= timedelta():
+        return _wait(seen, reason)
+    return Requeue(poll_delay(seen), reason, NextStep("give the request up", left))
+
+
+def may_clean_up(policy: Policy, seen: ObservedState, left: timedelta) -> bool:
+    """Return whether the run may go on after its deadline, to delete the record of its own request."""
+    if not (seen.is_queued and policy.may_create) or -left >= CLEAN_UP_TIME:
+        return False
+    if seen.is_request_pending and seen.pending is Verb.DELETE:
+        return True
+    request = seen.request
+    if request is None or request.state in {QueuedState.FAILED, QueuedState.DELETING}:
+        return request is not None
+    # The service fails it at its own limit: a request that the user lets wait for longer is left.
+    end = request.valid_until
+    has_ended = end is not None and seen.server_now is not None and end <= seen.server_now + CLEAN_UP_TIME
+    return request.state in UNDECIDED and has_ended
+
+
+def request_failure(request: QueuedResource, error: TpuctlError | None) -> TpuctlError:
+    """Return why a FAILED request failed. `error` is what the service says; a passed limit is a timeout."""
+    end = request.valid_until
+    code = request.error.code if request.error else None
+    if code == _DEADLINE_EXCEEDED or (error is None and end is not None):
+        until = f" until {format_timestamp(end)}" if end else " in time"
+        return TimedOutError(
+            f"no capacity for `{request.queued_resource_id}` in {request.zone}{until}",
+            hint="wait longer with `--queue-for 12h`, or ask in more zones with `--zone any`",
+        )
+    if error is None:
+        return NoCapacityError(
+            f"the queued resource `{request.queued_resource_id}` FAILED; the service gives no reason"
+        )
+    return error
+
+
+# google.rpc.Code
+_DEADLINE_EXCEEDED = 4
+
+
+def several_nodes_error(seen: ObservedState, request: QueuedResource) -> ConflictError:
+    """Return the error for a request that has other nodes too."""
+    others = ", ".join(node_id for node_id in request.node_ids[:8] if node_id != seen.name.node_id)
+    return ConflictError(
+        f"the queued resource `{request.queued_resource_id}` of `{seen.name.node_id}` is {request.state} and has "
+        f"{len(request.node_ids)} nodes, also {others}",
+        hint=f"`tpuctl down {seen.name.node_id} --all-nodes` deletes it with all of them",
+    )
+
+
+def different_request_error(
+    seen: ObservedState, request: QueuedResource, differences: Sequence[SpecDifference]
+) -> ConflictError:
+    """Return the error for a request of that name for another spec."""
+    return ConflictError(
+        f"the queued resource `{request.queued_resource_id}` is {request.state} and differs from the requested spec:",
+        details=[f"  {difference}" for difference in differences],
+        hint=(
+            f"to wait for it unchanged, run `tpuctl up {seen.name.node_id}`; to cancel it and ask again, add `--replace`"
+        ),
+    )
+
+
+def _by(request: QueuedResource) -> str:
+    return {"USER": ", by a user", "SERVICE": ", by the service"}.get(request.initiator, "")
+
+
+def _wait(seen: ObservedState, reason: str) -> Requeue:
+    return Requeue(poll_delay(seen), reason)
