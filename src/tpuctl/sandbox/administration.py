@@ -231,7 +231,7 @@ def set_setting(session: StateSession, name: str, value: object) -> None:
         for entry in value if isinstance(value, list) else [value]:
             if not isinstance(entry, dict):
                 raise InvalidInputError("`reservations` must be a list of reservations")
-            put_reservation(session, **{"name": "", **entry})
+            put_reservation(session, **entry)
         return
     session.set_setting(name, value)
 

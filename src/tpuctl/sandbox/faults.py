@@ -619,8 +619,8 @@ _EFFECTS = {
     FaultKind.SSH_KEY_LATE: "an ssh key for {node} works only {lasts} after it was written",
     FaultKind.SUSPEND: "the request of {node} is suspended by {fault.initiator} when it is ACTIVE",
     FaultKind.LATE_NODE: "{node} appears {lasts} after its request is ACTIVE",
-    FaultKind.FALL_BACK: "the request {node} falls back from PROVISIONING to WAITING_FOR_RESOURCES for {lasts}",
-    FaultKind.SURVIVES_DELETE: "the FAILED or SUSPENDED request {node} is still there after its delete",
+    FaultKind.FALL_BACK: "{request} falls back from PROVISIONING to WAITING_FOR_RESOURCES for {lasts}",
+    FaultKind.SURVIVES_DELETE: "{request}, once FAILED or SUSPENDED, is still there after its delete",
     FaultKind.ALREADY_EXISTS: "the next create of {node} takes effect, but is answered with 409 ALREADY_EXISTS",
     FaultKind.QUOTA: "create of {node} is rejected with 429: quota exceeded, limit {fault.limit}",
     FaultKind.UNREACHABLE: "{zones} does not answer, and lists of all zones report it",
@@ -645,6 +645,7 @@ def describe_fault(fault: Fault) -> str:
     zone = "" if fault.zone == "*" else f" in {fault.zone}"
     project = "" if fault.project == "*" else f" of {fault.project}"
     node = f"{'any node' if fault.node == '*' else fault.node}{zone}{project}"
+    request = f"any request{zone}{project}" if fault.node == "*" else f"the request {node}"
     call = "the next call" if fault.method == "*" else f"the next call of {fault.method}"
     if (fault.node, fault.zone, fault.project) != ("*", "*", "*"):
         call += f" about {node}"
@@ -656,6 +657,7 @@ def describe_fault(fault: Fault) -> str:
     effect = _EFFECTS[fault.kind].format(
         fault=fault,
         node=node,
+        request=request,
         call=call,
         lasts=lasts,
         lasting=f"for {lasts}" if lasts else "forever",

@@ -38,6 +38,7 @@ from tpuctl.sandbox.api_calls import (
 from tpuctl.sandbox.capacity import CapacityTier, Demand, describe_shortage, node_demand
 from tpuctl.sandbox.catalog import offers_type, zone_names
 from tpuctl.sandbox.lifecycle import capacity_intervals
+from tpuctl.shapes import Scalar, Shape, ShapeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -385,22 +386,44 @@ def _reservation_state(entry: Json, now: datetime) -> str:
     return "EXPIRED" if end and end <= now else str(entry.get("state") or "")
 
 
-def put_reservation(session: StateSession, /, *, name: str, **fields: object) -> None:
-    """Store a reservation by its full name, replacing an earlier one; `fields` are the API's of v2alpha1."""
-    _check_reservation_name(name)
-    others = [entry for entry in session.setting(_RESERVATIONS_SETTING, []) if entry["name"] != name]
-    session.set_setting(_RESERVATIONS_SETTING, [*others, {"name": name, **fields}])
+_COUNT = Scalar("a number of cores or chips", lambda value: str(value).isdecimal() and len(str(value)) < 10)
+_RESERVATION = Shape(
+    "",
+    {
+        "name": str,
+        "state": str,
+        "standard": Shape(
+            "",
+            {
+                "capacityUnits": str,
+                "size": _COUNT,
+                "usage": Shape("", {"total": _COUNT}),
+                "interval": Shape("", {"startTime": str, "endTime": str}),
+            },
+        ),
+    },
+    required=("name",),
+)
 
 
-def _check_reservation_name(name: str) -> None:
+def put_reservation(session: StateSession, /, **fields: object) -> None:
+    """Store a reservation, replacing one of its full name; `fields` are the API's of v2alpha1.
+
+    Raises `InvalidInputError` if they are not.
+    """
     try:
+        name = str(_RESERVATION.read(fields)["name"])
         is_complete = bool(parse_resource_name(name).resource_id) and name.split("/")[4] == "reservations"
+    except ShapeError as error:
+        raise InvalidInputError(f"invalid reservation: {error}") from error
     except ApiError:
         is_complete = False
     if not is_complete:
         raise InvalidInputError(
             f"`{name}` is not the name of a reservation", hint="write it like projects/P/locations/Z/reservations/R"
         )
+    others = [entry for entry in session.setting(_RESERVATIONS_SETTING, []) if entry["name"] != name]
+    session.set_setting(_RESERVATIONS_SETTING, [*others, fields])
 
 
 # A reservation that is approved or being provisioned gets its capacity later: a request waits for it (unverified).
