@@ -123,7 +123,7 @@ class Thresholds:
     starting: timedelta = timedelta(minutes=15)
     restarting: timedelta = timedelta(minutes=15)
     repairing: timedelta = timedelta(minutes=30)
-    # A queued resource that is PROVISIONING for longer is told, and never cancelled.
+    # A queued resource that is PROVISIONING for longer is reported, and never cancelled.
     provisioning: timedelta = timedelta(hours=2)
     # How long a repair has to take effect.
     recheck: timedelta = timedelta(minutes=3)
