@@ -51,9 +51,9 @@ class FileKind(StrEnum):
 class FilePolicy(StrEnum):
     """The files that may set a setting. A project file may be untrusted.
 
-    `ANY_FILE` is only for settings that describe a node or how long to wait. Settings that send, run or open something, decide
-    who pays, or disable a check are `TRUSTED_FILE`: in a project file they take effect only after `tpuctl trust`, and `effect`
-    says what they do.
+    `ANY_FILE` is only for settings that describe a node or how long to wait, or that can only lower a limit. Settings that
+    send, run or open something, decide who pays, or disable a check are `TRUSTED_FILE`: in a project file they
+    take effect only after `tpuctl trust`, and `effect` says what they do.
     """
 
     ANY_FILE = "both"
@@ -316,7 +316,7 @@ _SPECS: Final = (
     ),
     _own("no_billing_outside_grants", _BOOLEAN, "create only nodes that a grant covers"),
     # A project file may lower the limit of the user file, but not raise it: see `_keep_lower_limit`.
-    _any("max_price", _DOLLARS, "most that a new node may cost, in dollars per hour"),
+    _any("max_price", _DOLLARS, "most that a new node may cost, in dollars per hour; of two files the lower limit"),
     _own("allow_unknown_price", _BOOLEAN, "with `max_price`, also create nodes whose price is unknown"),
     _trusted(
         "egress_prices",
@@ -671,7 +671,7 @@ def _keep_lower_limit(found: dict[str, ResolvedSetting], files: Mapping[FileKind
     spec, setting = SETTINGS["max_price"], found.get("max_price")
     if setting is None or setting.source.kind is not SourceKind.PROJECT_FILE:
         return
-    own_files = {kind: file for kind, file in files.items() if kind is not FileKind.PROJECT}
+    own_files: dict[FileKind, ConfigFile] = {kind: file for kind, file in files.items() if kind is not FileKind.PROJECT}
     own = next(_candidates(spec, {}, {}, own_files, {}), None)
     if own is not None and as_dollars(own.value) < as_dollars(setting.value):
         found["max_price"] = own

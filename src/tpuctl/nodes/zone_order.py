@@ -31,9 +31,7 @@ def order_zones(
 
 def _memory_key(memory: ZoneMemory | None) -> tuple[int, float]:
     """Return the key of the last event: successes, the most recent first; no memory; stock-outs, the most recent last."""
-    if memory is None or (memory.success is None and memory.stockout is None):
-        return (1, 0)
-    if memory.stockout is None or (memory.success is not None and memory.success >= memory.stockout):
-        assert memory.success is not None  # noqa: S101  # guides mypy: one of the two is there
-        return (0, -memory.success.timestamp())
-    return (2, memory.stockout.timestamp())
+    success, stockout = (memory.success, memory.stockout) if memory else (None, None)
+    if success is not None and (stockout is None or success >= stockout):
+        return (0, -success.timestamp())
+    return (1, 0) if stockout is None else (2, stockout.timestamp())
