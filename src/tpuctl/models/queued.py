@@ -84,6 +84,15 @@ class QueuedResource:
         return last_segment(self.name)
 
     @property
+    def short_name(self) -> str:
+        """Its zone and id, as commands accept them."""
+        return f"{self.zone}/{self.queued_resource_id}"
+
+    def node_name(self, project: str) -> NodeName:
+        """Return the full name of its first node."""
+        return NodeName(project, self.zone, next(iter(self.node_ids), self.queued_resource_id))
+
+    @property
     def zone(self) -> str:
         """Its zone."""
         return self.name.split("/")[3]
@@ -144,8 +153,7 @@ class QueuedResource:
         body = dict(specs[0].get("node") or {})
         if self.tier in {Tier.SPOT, Tier.RESERVED}:
             body["schedulingConfig"] = {str(self.tier): True}
-        node_id = next(iter(self.node_ids), self.queued_resource_id)
-        return Node(NodeName(project, self.zone, node_id), body)
+        return Node(self.node_name(project), body)
 
     @property
     def accelerator_type(self) -> str:

@@ -74,6 +74,12 @@ class RequestRemoval:
         """Wait until it is gone, and delete it again if it stays. Raises `TimedOutError` at the deadline."""
         self._advance(wait=True, until_gone=True)
 
+    def report_gone(self) -> None:
+        """Report that it is gone."""
+        self._context.report(
+            EventKind.REACHED, self._name, f"its queued resource `{self.request.queued_resource_id}` is gone"
+        )
+
     def _advance(self, *, wait: bool, until_gone: bool) -> None:
         clock = self._context.clock
         started, has_looked = clock.monotonic(), False
@@ -125,7 +131,7 @@ class RequestRemoval:
                     raise ConflictError(
                         f"the queued resource `{self.request.queued_resource_id}` changed meanwhile: another client requested "
                         "the node again",
-                        hint=f"see the new one with `tpuctl queue status {_full(self.request)}`",
+                        hint=f"see the new one with `tpuctl queue status {self.request.short_name}`",
                     )
                 return ObservedRequest(request=None)
             if self.operation is None:
@@ -152,6 +158,9 @@ class RequestRemoval:
 
     def _delete(self, step: SendRequestDelete) -> bool:
         """Send the delete. Return False if the service refused it and the request must be looked at again."""
+        again = " again: its record is still there" if self.operation else ""
+        text = f"deleting its queued resource `{self.request.queued_resource_id}`{again}"
+        self._context.report(EventKind.ACTION, self._name, text, verb=str(Verb.DELETE))
         try:
             self.operation = self._context.cloud.delete_queued_resource(self.request.name, force=step.force)
         except ConflictError:
@@ -166,7 +175,7 @@ class RequestRemoval:
     def _not_now(self, reason: str) -> ConflictError:
         return ConflictError(
             f"`{self.request.queued_resource_id}` cannot be deleted now: {reason}",
-            hint=f"`tpuctl queue cancel {_full(self.request)}` waits for that and deletes it",
+            hint=f"`tpuctl queue cancel {self.request.short_name}` waits for that and deletes it",
         )
 
     def _late(self, waited: timedelta, reason: str) -> TimedOutError:
@@ -174,7 +183,7 @@ class RequestRemoval:
         if self.operation is None:
             return TimedOutError(
                 f"the queued resource `{request_id}` was not deleted within {lasted}: {reason}",
-                hint=f"it counts against the quota; continue with `tpuctl queue cancel {_full(self.request)}`",
+                hint=f"it counts against the quota; continue with `tpuctl queue cancel {self.request.short_name}`",
             )
         return TimedOutError(
             f"the queued resource `{request_id}` is still being deleted after {lasted}",
@@ -215,10 +224,10 @@ def await_request(
         if left is not None and left <= timedelta():
             raise TimedOutError(
                 f"the queued resource `{request_id}` is not {goal} after {format_duration(now - started)}: {reason}",
-                hint=f"it still waits and counts against the quota; continue with `tpuctl queue wait {_full(request)}`, or "
-                f"cancel it with `tpuctl queue cancel {_full(request)}`",
+                hint=f"it still waits and counts against the quota; continue with `tpuctl queue wait {request.short_name}`, or "
+                f"cancel it with `tpuctl queue cancel {request.short_name}`",
             )
-        context.report(EventKind.WAIT, name, f"{reason} for {format_duration(now - since)}")
+        context.report(EventKind.WAIT, name, f"{reason} for {format_duration(now - since)}", state=str(state))
         pause = poll_interval(now - since)
         clock.sleep(pause if left is None else min(pause, left))
         with suppress(ServiceUnavailableError, QuotaError), limit_cloud_calls(clock, left, grace=DEADLINE_GRACE):
@@ -312,7 +321,3 @@ def accepted_request(
 
 def _is_deleting(seen: ObservedRequest) -> bool:
     return seen.request is not None and seen.request.state is QueuedState.DELETING
-
-
-def _full(request: QueuedResource) -> str:
-    return f"{request.zone}/{request.queued_resource_id}"

@@ -66,11 +66,11 @@ def decide_removal(seen: ObservedRequest) -> RemovalStep:
     request = seen.request
     if request is None:
         return RequestGone()
-    what = f"its queued resource `{request.queued_resource_id}` is {request.state}"
+    what = f"its queued resource is {request.state}"
     if not request.state.is_known or request.state is QueuedState.STATE_UNSPECIFIED:
         return AwaitRequest(f"{what}, a state that tpuctl does not know: not deleted")
     if request.state is QueuedState.SUSPENDING:
-        return AwaitRequest(f"{what}: it is deleted after that")
+        return AwaitRequest(f"{what}, and is deleted after that")
     if request.state is QueuedState.DELETING or seen.is_delete_pending:
         return AwaitRequest("its queued resource is being deleted")
     if seen.since_delete is not None and seen.since_delete < LINGER_TIME:
@@ -104,7 +104,7 @@ def decide_awaited(
         if goal is RequestGoal.GONE:
             return RequestReached()
         return Fail(NotFoundError(f"the queued resource `{request_id}` is gone", hint="`tpuctl queue list` shows all"))
-    waiting = AwaitRequest(f"its queued resource is {request.state}")
+    waiting = AwaitRequest(f"it is {request.state}")
     if goal is RequestGoal.GONE:
         return waiting
     match request.state:
@@ -117,12 +117,12 @@ def decide_awaited(
         case QueuedState.DELETING:
             return Fail(ConflictError(f"the queued resource `{request_id}` is being deleted"))
     if not request.state.is_known:
-        return AwaitRequest(f"its queued resource is {request.state}, a state that tpuctl does not know")
+        return AwaitRequest(f"it is {request.state}, a state that tpuctl does not know")
     return waiting
 
 
 def _suspended_error(request: QueuedResource) -> ConflictError:
-    name = f"{request.zone}/{request.queued_resource_id}"
+    name = request.short_name
     if request.was_suspended_by_service:
         what, hint = "the service: its nodes were preempted", f"`tpuctl queue retry {name}` asks again"
     else:
@@ -132,7 +132,7 @@ def _suspended_error(request: QueuedResource) -> ConflictError:
 
 def why_not_retried(request: QueuedResource, existing: Collection[str]) -> ConflictError | None:
     """Return why `queue retry` does not ask again, None if it does. `existing` are its nodes that exist."""
-    request_id, name = request.queued_resource_id, f"{request.zone}/{request.queued_resource_id}"
+    request_id, name = request.queued_resource_id, request.short_name
     if request.state in UNDECIDED or request.state is QueuedState.PROVISIONING:
         hint = f"wait for it with `tpuctl queue wait {name}`"
         return ConflictError(f"the queued resource `{request_id}` is {request.state}: it still waits", hint=hint)

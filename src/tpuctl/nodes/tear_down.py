@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
@@ -14,7 +13,7 @@ from tpuctl.errors import (
     TpuctlError,
 )
 from tpuctl.models.events import EventKind
-from tpuctl.models.node import Node, NodeState
+from tpuctl.models.node import Node, NodeState, QueuedState
 from tpuctl.models.operation import Operation
 from tpuctl.models.queued import QueuedResource
 from tpuctl.names import NodeName, NodeReference
@@ -24,6 +23,7 @@ from tpuctl.nodes.controller import NodeResult, reconcile_nodes
 from tpuctl.nodes.journal import current_spec
 from tpuctl.nodes.lease import end_lease
 from tpuctl.nodes.locate import SearchPlace, unreachable_zones_error
+from tpuctl.nodes.queueing import UNDECIDED
 from tpuctl.nodes.request_actions import RequestRemoval
 from tpuctl.nodes.tracker import ReconcileRequest
 
@@ -95,7 +95,7 @@ def find_deletion_target(context: ActionContext, place: SearchPlace, reference: 
         named = [request for request in queued.queued_resources if request.is_named(reference.node_id)]
         owners = {target.request.name for target in found if target.request}
         found += [
-            _of_request(request, nodes.nodes, reference, project) for request in named if request.name not in owners
+            request_target(request, nodes.nodes, reference, project) for request in named if request.name not in owners
         ]
     here = [target for target in found if name is None or target.name.zone == name.zone]
     if len(here) == 1 and (name is not None or len(found) == 1):
@@ -126,7 +126,7 @@ def _in_zone(context: ActionContext, node: Node, reference: NodeReference) -> De
     ]
     target, others = _with_next_request(DeletionTarget(node.name, node, owner, reference.node_id), others)
     if others and reference.kind is None:
-        requested = (_of_request(request, (node,), reference, node.name.project) for request in others)
+        requested = (request_target(request, (node,), reference, node.name.project) for request in others)
         raise _ambiguous([target, *requested], None, reference)
     return target
 
@@ -146,7 +146,7 @@ def _nodes_named(
         elif owner:
             others = [owner, *others]
         for request in others:
-            yield _of_request(request, nodes, reference, project)
+            yield request_target(request, nodes, reference, project)
 
 
 def _owner(node: Node | None, requests: Sequence[QueuedResource]) -> tuple[QueuedResource | None, list[QueuedResource]]:
@@ -164,12 +164,13 @@ def _with_next_request(
     return replace(target, next_request=own), [request for request in others if request is not own]
 
 
-def _of_request(
+def request_target(
     request: QueuedResource, nodes: Sequence[Node], reference: NodeReference, project: str
 ) -> DeletionTarget:
     """Return a queued resource as the target, with the first of its nodes that exists."""
     there = [node for node in nodes if node.name.zone == request.zone and request.owns(node.name.node_id)]
-    own = [node for node in there if not node.queued_resource or _is_of(node, request)]
+    may_have_nodes = request.state not in {*UNDECIDED, QueuedState.FAILED}
+    own = [node for node in there if _is_of(node, request) or (may_have_nodes and not node.queued_resource)]
     node = own[0] if own else None
     # A node that another request owns is not deleted, so the run does not wait for it.
     others = {node.name.node_id for node in there if node not in own}
@@ -207,16 +208,19 @@ def tear_down(
         except TpuctlError as error:
             results[target.deleted] = error
             continue
-        tasks[target.deleted] = ReconcileRequest(name=target.name, policy=policy, pending=pending)
         results[target.deleted] = NodeResult(None)
+        # A node of that name may be another one's: only the queued resource was named.
+        if target.node or not target.is_request_named:
+            tasks[target.deleted] = ReconcileRequest(name=target.name, policy=policy, pending=pending)
     if wait:
         results |= zip(tasks, reconcile_nodes(context, tuple(tasks.values())), strict=True)
-        for deleted in tasks:
+        for deleted in [deleted for deleted, result in results.items() if isinstance(result, NodeResult)]:
             try:
-                if isinstance(results[deleted], NodeResult):
-                    # The queued resource uses quota for longer than its nodes.
-                    for removal in removals[deleted]:
-                        removal.follow()
+                # The queued resource uses quota for longer than its nodes.
+                for removal in removals[deleted]:
+                    removal.follow()
+                    if deleted not in tasks:
+                        removal.report_gone()
             except TpuctlError as error:
                 results[deleted] = error
     return [results[target.deleted] for target in targets]
@@ -226,7 +230,6 @@ def _request(
     context: ActionContext, target: DeletionTarget, removals: Sequence[RequestRemoval], *, by: str, wait: bool
 ) -> RequestedChange:
     """Request the deletion. Raises `ConflictError` if another client recreated the node since it was fetched."""
-    report = partial(context.report, EventKind.ACTION, target.name, verb=str(Verb.DELETE))
     node_ids = [node_id for request in target.requests for node_id in request.node_ids]
     for node_id in dict.fromkeys((*node_ids, *([] if target.request else [target.name.node_id]))):
         end_lease(context, NodeName(target.name.project, target.name.zone, node_id), by)
@@ -242,16 +245,16 @@ def _request(
     seen_id = target.node.id if target.node else None
     operation = Operation(None, done=True)
     for removal in removals:
-        report(f"deleting its queued resource `{removal.request.queued_resource_id}`")
         removal.send(wait=wait)
         operation = removal.operation or operation
-    if target.node is not None and not any(
-        removal.has_forced and _is_of(target.node, removal.request) for removal in removals
-    ):
+    node = target.node
+    is_included = node is not None and any(removal.has_forced and _is_of(node, removal.request) for removal in removals)
+    is_meant = node is not None and (not target.is_request_named or any(_is_of(node, one) for one in target.requests))
+    if is_meant and not is_included:
         # No deletion of a request includes the node, unless the service has begun to delete it.
         current = context.cloud.find_node(target.name) if removals else target.node
         if current is not None and not (removals and current.state is NodeState.DELETING):
-            report("deleting it")
+            context.report(EventKind.ACTION, target.name, "deleting it", verb=str(Verb.DELETE))
             operation = context.cloud.delete_node(target.name, expected_id=seen_id)
     return RequestedChange(Verb.DELETE, operation, seen_id)
 

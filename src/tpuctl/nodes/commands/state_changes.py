@@ -163,7 +163,8 @@ def _confirm(app: App, targets: list[DeletionTarget], *, yes: bool) -> None:
 
 def plan_deletion(target: DeletionTarget) -> tuple[PlanStep, ...]:
     """Return the steps that delete a target."""
-    names = [request.name for request in target.requests] or [None]
+    names: list[str | None] = [request.name for request in target.requests]
+    names = names or [None]
     return tuple(PlanStep(Verb.DELETE, target.name, _description(target), name) for name in names)
 
 
