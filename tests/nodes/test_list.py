@@ -165,7 +165,8 @@ later  us-central2-b  v4-8  WAITING_FOR_RESOURCES  1        on-demand  queued 0s
     assert tpuctl("list") == ("", "", 0)
     assert tpuctl("list", "-o", "json", terminal=True)[0] == "[]\n"
     assert tpuctl("down", "us-central2-b/gone", "--yes")[2] == 0
-    assert tpuctl("list", terminal=True, NO_COLOR="1")[:2] == (waiting, said)
+    out, err, _ = tpuctl("list", terminal=True, NO_COLOR="1")
+    assert (out.splitlines()[1].split()[:4], err) == (["later", "us-central2-b", "v4-8", "WAITING_FOR_RESOURCES"], said)
     assert tpuctl("down", "us-central2-b/later", "--yes")[2] == 0
     assert tpuctl("list", terminal=True)[1] == f"{said}no nodes in any zone of project sandbox\n"
 

@@ -177,6 +177,11 @@ class QueuedResource:
         return accelerator.chips * len(self.node_ids) if accelerator else None
 
     @property
+    def api_version(self) -> str:
+        """The version of the API that shows all its fields: v2, else v2alpha1."""
+        return "v2alpha1" if {"bestEffort", "provisioningModel", "runDuration"} & {*self.raw} else "v2"
+
+    @property
     def run_time(self) -> timedelta | None:
         """How long its nodes run; None if they have no end."""
         limit = (self.raw.get("runDuration") or {}).get("maxRunDuration")

@@ -146,6 +146,8 @@ class Policy:
     forced: bool = False
     # Retry while there is no capacity or quota, with pauses that double from `backoff` to `longest_backoff`.
     is_patient: bool = False
+    # Another zone is tried after this one: without capacity here, nothing may be left behind.
+    moves_on: bool = False
     # Create the node again after another client deleted it.
     recreate_deleted: bool = False
     # The user's probe decides whether devices work, not the number of chips.

@@ -232,7 +232,7 @@ def await_request(
         clock.sleep(pause if left is None else min(pause, left))
         with suppress(ServiceUnavailableError, QuotaError), limit_cloud_calls(clock, left, grace=DEADLINE_GRACE):
             try:
-                found = cloud.get_queued_resource(request.name)
+                found = cloud.get_queued_resource(request.name, version=request.api_version)
                 # Another request of that name is not the one that is waited for.
                 current = found if found.created == request.created else None
             except NotFoundError:
@@ -257,7 +257,7 @@ def request_node(
     with hold_lease(context, name, "create", force_lease=force_lease):
         context.record(name, "create", reason=reason, spec=spec.to_json())
         chosen = describe_file_choices(context, name, spec)
-        text = f"requesting {describe_spec(spec)}{chosen}"
+        text = f"requesting {describe_spec(spec, name.zone)}{chosen}"
         context.report(EventKind.ACTION, name, text, verb=str(Verb.CREATE))
         with_key = spec_with_ssh_key(context, spec)
         try:
@@ -300,13 +300,13 @@ def retry_request(
         queued_resource_id=request.queued_resource_id,
     )
     left = None if until is None else max(until - clock.monotonic(), timedelta())
-    return accepted_request(context, request.name, operation, timeout=left)
+    return accepted_request(context, request.name, operation, version=spec.api_version, timeout=left)
 
 
 def accepted_request(
-    context: ActionContext, request_name: str, operation: Operation, *, timeout: timedelta | None
+    context: ActionContext, request_name: str, operation: Operation, *, version: str, timeout: timedelta | None
 ) -> QueuedResource:
-    """Wait until the service has accepted a request, and return the queued resource."""
+    """Wait until the service has accepted a request, and return the queued resource as this version of the API shows it."""
     request_id = request_name.rpartition("/")[2]
 
     def late(waited: timedelta) -> TimedOutError:
@@ -316,7 +316,7 @@ def accepted_request(
         )
 
     await_operation(context.cloud, context.clock, operation, timeout=timeout, late=late)
-    return context.cloud.get_queued_resource(request_name)
+    return context.cloud.get_queued_resource(request_name, version=version)
 
 
 def _is_deleting(seen: ObservedRequest) -> bool:

@@ -117,8 +117,8 @@ def queue_status(app: App, *, name: str) -> None:
     app.show(request_view(app, request, _existing_nodes(app, request, reference), reference.project or app.project))
 
 
-def request_view(app: App, request: QueuedResource, nodes: Mapping[str, Node], project: str) -> View:
-    """Return the view of one queued resource. `nodes` are its nodes that exist, by their ids."""
+def request_view(app: App, request: QueuedResource, nodes: Mapping[str, Node] | None, project: str) -> View:
+    """Return the view of one queued resource. `nodes` are its nodes that exist, by their ids; None if they are unknown."""
     from tpuctl.nodes import queue_rendering  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.output.terminal import View  # noqa: PLC0415  # as above
 
@@ -126,15 +126,16 @@ def request_view(app: App, request: QueuedResource, nodes: Mapping[str, Node], p
     error = app.client.operation_error(request.error) if request.error else None
 
     def show(terminal: Terminal) -> None:
-        rows = [*queue_rendering.request_details(request, begin, app.now(), nodes=nodes, project=project)]
+        rows = [*queue_rendering.request_details(request, begin, app.now(), nodes=nodes or {}, project=project)]
         terminal.details([*rows, *(queue_rendering.error_details(error) if error else ())])
 
     def value() -> dict[str, Any]:
         found = queue_rendering.request_json(request, begin, project)
-        found["nodes"] = [
-            {"nodeId": node_id, "state": str(nodes[node_id].state) if node_id in nodes else None}
-            for node_id in request.node_ids
-        ]
+        if nodes is not None:
+            found["nodes"] = [
+                {"nodeId": node_id, "state": str(nodes[node_id].state) if node_id in nodes else None}
+                for node_id in request.node_ids
+            ]
         if error is not None:
             found["failure"] = {
                 "kind": error.kind,
@@ -193,7 +194,7 @@ def queue_wait(app: App, *, name: str, goal: str, timeout: timedelta | str | Non
         ),
     ):
         found = await_request(app.context(progress), request.node_name(project), request, wanted, timeout=limit)
-    app.show(_short_view(app, found, project) if found else deleted_view([request.queued_resource_id]))
+    app.show(short_request_view(app, found, project) if found else deleted_view([request.queued_resource_id]))
 
 
 @cli_command("cancel")
@@ -348,7 +349,7 @@ def queue_retry(
             context, node_name, request, spec, valid_for=valid_for, timeout=limit, force_lease=force_lease
         )
     app.terminal.note(f"it waits for capacity {limit_text}: `tpuctl queue wait {request.short_name}`")
-    app.show(_short_view(app, found, project))
+    app.show(short_request_view(app, found, project))
 
 
 def _valid_for(request: QueuedResource, given: timedelta | str | None) -> timedelta | None:
@@ -376,7 +377,7 @@ def _existing_nodes(app: App, request: QueuedResource, reference: NodeReference)
     return {node_id: there[node_id] for node_id in request.node_ids if node_id in there}
 
 
-def _short_view(app: App, request: QueuedResource, project: str) -> View:
+def short_request_view(app: App, request: QueuedResource, project: str) -> View:
     """Return the view of a queued resource that a command made or awaited: name and state, or its JSON."""
     from dataclasses import replace  # noqa: PLC0415  # not needed by --help and completion
 
@@ -387,4 +388,4 @@ def _short_view(app: App, request: QueuedResource, project: str) -> View:
     def show(terminal: Terminal) -> None:
         terminal.table(("NAME", "STATE"), [cells])
 
-    return replace(request_view(app, request, {}, project), text=show)
+    return replace(request_view(app, request, None, project), text=show)

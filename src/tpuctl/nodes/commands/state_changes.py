@@ -163,9 +163,12 @@ def _confirm(app: App, targets: list[DeletionTarget], *, yes: bool) -> None:
 
 def plan_deletion(target: DeletionTarget) -> tuple[PlanStep, ...]:
     """Return the steps that delete a target."""
-    names: list[str | None] = [request.name for request in target.requests]
-    names = names or [None]
-    return tuple(PlanStep(Verb.DELETE, target.name, _description(target), name) for name in names)
+    if not target.requests:
+        return (PlanStep(Verb.DELETE, target.name, _description(target)),)
+    return tuple(
+        PlanStep(Verb.DELETE, target.name, _description(target), request.name, force=not request.state.is_dead)
+        for request in target.requests
+    )
 
 
 def _description(target: DeletionTarget) -> str:
