@@ -78,7 +78,9 @@ def test_library_waits_for_stock_with_a_queued_resource(service: Service) -> Non
     administration.set_stock(service.state, zone=ZONE, tier="spot", nodes=0, project="library")
     node = library.Node(accelerator_type="v6e-8", runtime_version="v2-alpha-tpuv6e")
     spec = library.QueuedResource.Tpu.NodeSpec(parent=parent, node_id="waiting", node=node)
-    wanted = library.QueuedResource(tpu=library.QueuedResource.Tpu(node_spec=[spec]), spot=library.QueuedResource.Spot())
+    wanted = library.QueuedResource(
+        tpu=library.QueuedResource.Tpu(node_spec=[spec]), spot=library.QueuedResource.Spot()
+    )
 
     made = client.create_queued_resource(parent=parent, queued_resource_id="waiting", queued_resource=wanted)
     accepted = made.result(timeout=30)
