@@ -65,7 +65,7 @@ def test_seed_adds_entries_of_every_kind(sandbox_state: SandboxState, api: Any) 
     dead = api("queuedResources.get", name=f"{ZONE}/queuedResources/dead")
     with sandbox_state.read() as session:
         faults = [(str(fault.kind), fault.node, fault.count) for _, fault in list_faults(session)]
-        settings, keys = session.settings(), session.project("sandbox")["items"]
+        settings, keys = dict[str, Any](session.settings()), session.project("sandbox")["items"]
         buckets = [found.name for found in session.resources.list_records("storage.bucket")]
     assert (trainer["state"], trainer["health"], trainer["labels"]) == (
         "READY",
