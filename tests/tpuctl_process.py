@@ -137,7 +137,8 @@ def _serve(listener: socket.socket) -> None:
     from selectors import EVENT_READ, DefaultSelector  # noqa: PLC0415  # only here
 
     for name in _MODULES:
-        import_module(name)
+        with contextlib.suppress(ModuleNotFoundError):  # early versions of google-auth need no cryptography
+            import_module(name)
     for number in _OF_A_GROUP:
         signal.signal(number, signal.SIG_IGN)
     gc.freeze()
