@@ -15,7 +15,7 @@ from tpuctl.errors import NoCapacityError, QuotaError
 from tpuctl.models.node import Node, QueuedState
 from tpuctl.models.queued import QueuedResource
 from tpuctl.models.spec import SpecDifference
-from tpuctl.nodes.conditions import DeleteRequest, FailedChange, ObservedState, Policy, Verb
+from tpuctl.nodes.conditions import DeleteRequest, Fail, FailedChange, ObservedState, Policy, Verb
 from tpuctl.nodes.decide import decide
 from tpuctl.nodes.queueing import RequestExpiredError
 
@@ -236,10 +236,11 @@ def test_timeout_names_the_request_and_the_command_that_cancels_it() -> None:
         NOW,
     )
 
+    assert isinstance(decision, Fail)
     assert (
         str(decision.error) == "`trainer` is not usable by ssh after 30m: its queued resource `trainer` is PROVISIONING"
-    )  # type: ignore[union-attr]
-    assert decision.error.hint == (  # type: ignore[union-attr]
+    )
+    assert decision.error.hint == (
         "no change was undone: the request counts against the quota, and its node bills as soon as it runs; continue with "
         "`tpuctl up trainer`, or cancel it with `tpuctl queue cancel trainer`"
     )
