@@ -465,7 +465,10 @@ def _coverage_facts(coverage: GrantCoverage) -> dict[str, Any]:
 QUOTA_RULES = (quota_is_enough, dead_records_hold_quota, address_quota_is_enough, many_addresses)
 
 
-@check_rule("TPU408", "price within the limit")
+PRICE_CHECK = "TPU408"
+
+
+@check_rule(PRICE_CHECK, "price within the limit")
 def price_is_within_limit(facts: CheckFacts) -> Iterator[RuleResult]:
     """Check that the new node costs at most `max_price` dollars per hour.
 
