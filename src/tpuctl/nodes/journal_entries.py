@@ -295,3 +295,19 @@ def _dated(entries: JournalEntries) -> Iterator[tuple[datetime, Mapping[str, Any
         at = parse_timestamp(entry.get("at"))
         if at is not None:
             yield at, entry
+
+
+def request_state_since(entries: JournalEntries, state: str, *, created: datetime | None) -> datetime | None:
+    """Return when tpuctl first saw a queued resource in its present state, None if it did not.
+
+    `created` is the creation of the queued resource: older entries are about another one.
+    """
+    since: datetime | None = None
+    for at, entry in _dated(entries):
+        if entry.get("event") != "request" or (created is not None and at < created):
+            continue
+        if entry.get("state") != state:
+            since = None
+        elif since is None:
+            since = at
+    return since

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.controller import NodeResult
     from tpuctl.nodes.hooks import Hooks
     from tpuctl.nodes.tracker import ReconcileRequest
-    from tpuctl.nodes.zone_search import Offer
+    from tpuctl.nodes.zone_order import Offer
     from tpuctl.output.progress import Progress
 
 T = TypeVar("T")
