@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 
 import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import EventfulClock, one_face, told
+from tpuctl.sandbox.administration import list_requests
 from tpuctl.sandbox.stock import put_stockout
-from tpuctl.sandbox.request_log import list_requests
 
 ZONE = "us-east5-b"
 QUEUE = ("up", "demo", "--type", "v6e-8", "--spot", "--zone", ZONE, "--queue")
@@ -78,7 +79,9 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
-def test_interrupted_up_names_the_request_and_how_to_cancel_it(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+def test_interrupted_up_names_the_request_and_how_to_cancel_it(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
     stockout(sandbox)
     clock.after(timedelta(minutes=10), interrupt)
 
@@ -86,7 +89,8 @@ def test_interrupted_up_names_the_request_and_how_to_cancel_it(tpuctl: Console, 
 
     assert code == 130
     assert "counts against the quota" in err
-    assert "tpuctl queue cancel us-east5-b/demo" in err
+    assert "the queued resource `demo` in us-east5-b stays (WAITING_FOR_RESOURCES)" in err
+    assert "  undo:   tpuctl down us-east5-b/demo" in err
 
 
 def test_lost_answer_makes_no_second_request(tpuctl: Console, sandbox: Sandbox) -> None:
@@ -111,8 +115,72 @@ def test_preempted_node_is_requested_again(tpuctl: Console, sandbox: Sandbox) ->
     assert [change for change in sandbox.changes() if change in {"create", "delete"}] == ["create", "delete", "create"]
 
 
+def test_watch_requests_a_preempted_node_again(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    tpuctl(*QUEUE, "--timeout", "2h")
+    clock.after(timedelta(minutes=5), lambda: sandbox.fault("preempt", node="demo"))
+
+    out, _, code = tpuctl("watch", "demo", "--until", "1h", "--events", "-")
+
+    assert [
+        line["text"]
+        for line in map(json.loads, out.splitlines())
+        if line["event"] in {"preempted", "action", "recovered"}
+    ] == [
+        "DELETING: the service took it back",
+        "deleting its queued resource `demo`: it is SUSPENDED, by the service: only its record is left",
+        "requesting v6e-8 with v2-alpha-tpuv6e, spot, about $9.72/h: the old one is gone",
+        "usable, ssh answers; its health is not reported yet",
+    ]
+    assert (code, sandbox.changes()) == (0, ["create", "delete", "create"])
+
+
+def test_request_that_suspends_at_once_is_asked_again(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("suspend", node="demo", initiator="SERVICE")
+
+    out, _, code = tpuctl(*QUEUE, "--timeout", "4h")
+
+    assert (out, code) == ("demo\tREADY\n", 0)
+    assert [change for change in sandbox.changes() if change in {"create", "delete"}] == ["create", "delete", "create"]
+
+
+def test_request_suspended_by_a_user_is_left_alone(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("suspend", node="demo", initiator="USER")
+
+    _, err, code = tpuctl(*QUEUE, "--timeout", "4h")
+
+    assert (code, sandbox.changes()) == (8, ["create"])
+    assert "the queued resource `demo` was suspended by a user: left alone" in err
+
+
+def test_record_that_survives_its_deletion_is_deleted_again(tpuctl: Console, sandbox: Sandbox) -> None:
+    stockout(sandbox)
+    sandbox.fault("survives-delete", node="demo")
+
+    _, _, code = tpuctl(*QUEUE, "--queue-for", "30m", "--timeout", "2h")
+
+    assert (code, sandbox.changes()) == (5, ["create", "delete", "delete"])
+    assert tpuctl("queue", "list", "-o", "json")[0].strip() == "[]"
+
+
+def test_conflict_after_an_accepted_create_adopts_the_request(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("already-exists", method="*queuedResources.create")
+
+    out, _, code = tpuctl(*QUEUE, "--timeout", "2h")
+
+    assert (out, code, creates(sandbox)) == ("demo\tREADY\n", 0, 1)
+
+
+@pytest.mark.parametrize("kind", ["late-node", "fall-back"])
+def test_request_that_goes_back_or_is_late_is_waited_for(tpuctl: Console, sandbox: Sandbox, kind: str) -> None:
+    sandbox.fault(kind, node="demo")
+
+    out, _, code = tpuctl(*QUEUE, "--timeout", "2h")
+
+    assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["create"])
+
+
 def test_quota_ends_the_run_with_its_own_code(tpuctl: Console, sandbox: Sandbox) -> None:
-    sandbox.fault("quota", method="*queuedResources.create", times=0)
+    sandbox.fault("quota", method="*queuedResources.create", count=0)
 
     assert tpuctl(*QUEUE, "--timeout", "2h")[2] == 7
 
@@ -149,14 +217,18 @@ def test_request_of_several_nodes_is_never_deleted(tpuctl: Console, sandbox: San
     ("options", "message"),
     [
         pytest.param(("--run-for", "1h"), "`--run-for` needs the tier flex-start, not on-demand", id="run-for"),
-        pytest.param(("--spot", "--reservation", "r"), "cannot combine `--reservation r` and the tier spot", id="reservation"),
+        pytest.param(
+            ("--spot", "--reservation", "r"), "cannot combine `--reservation r` and the tier spot", id="reservation"
+        ),
         pytest.param(("--calendar",), "`--calendar` needs `--reservation`", id="calendar"),
         pytest.param(("--spot", "--tier", "spot"), "cannot combine `--spot` and `--tier`", id="two tiers"),
         pytest.param(("--tier", "spto"), "`spto` is not a capacity type", id="unknown tier"),
         pytest.param(("--queue-for", "5h"), "`--queue-for` needs a queued resource", id="no queue"),
         pytest.param(("--queue", "--queue-for", "30s"), "`--queue-for 30s` is too short", id="short"),
         pytest.param(("--queue", "--start-after", "soon"), "`--start-after soon` is not a time", id="start"),
-        pytest.param(("--queue", "--start-after", "3h"), "`--start-after 3h` (2026-01-01T03:00:00Z) is after", id="late start"),
+        pytest.param(
+            ("--queue", "--start-after", "3h"), "`--start-after 3h` (2026-01-01T03:00:00Z) is after", id="late start"
+        ),
         pytest.param(("--boot-disk-size", "big"), "`--boot-disk-size big` is not a size", id="disk"),
         pytest.param(("--race",), "`--race` needs several zones", id="race"),
         pytest.param(("--zone-order", "as-given"), "`--zone-order` needs several zones", id="order"),
@@ -211,8 +283,6 @@ def test_options_that_exclude_one_another_are_usage_errors(
     ],
 )
 def test_dry_run_shows_the_request(tpuctl: Console, options: tuple[str, ...], body: dict[str, object]) -> None:
-    import json  # noqa: PLC0415
-
     out, _, code = tpuctl("up", "demo", "--type", "v6e-8", "--zone", ZONE, *options, "--dry-run", "-o", "json")
 
     sent = json.loads(out)[0]["request"]

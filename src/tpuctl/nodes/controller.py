@@ -737,6 +737,8 @@ class NodeReconciler:
             operation = context.cloud.delete_queued_resource(decision.request_name, force=decision.force)
         tracker.requested.begin(RequestedChange(Verb.DELETE, operation, is_of_request=True))
         tracker.record_deletion()
+        # Its node went with it: that was not another client.
+        tracker.note(has_vanished=False)
 
     def _changing(self, verb: Verb, event: str, **entry: Any) -> AbstractContextManager[Callable[..., None]]:
         return announced_change(self._context, self.name, verb, event, **entry)
