@@ -101,7 +101,7 @@ def order_offers(
         if zone not in ranked:
             app.terminal.note(f"{zone} does not offer `{spec.accelerator_type}`: left out")
     is_as_given = options.zone_order == "as-given" and bool(choice.zones)
-    limit, allow_unknown = preflight.settings.max_price, preflight.settings.allow_unknown_price
+    limit, allow_unknown = preflight.max_price, preflight.settings.allow_unknown_price
     ordered: list[Offer] = []
     too_dear: list[str] = []
     several: Sequence[Tier | None] = tiers if len(tiers) > 1 else (None,)
@@ -122,9 +122,10 @@ def order_offers(
         app.terminal.note(f"{text}: left out")
     if not ordered:
         raise CheckFailedError(
-            f"no zone of `--zone {choice.text}` has `{spec.accelerator_type}` for at most ${limit}/h",
+            f"no zone of `--zone {choice.text}` has `{spec.accelerator_type}` for at most ${limit}/h:",
             details=[f"  {text}" for text in too_dear[:20]],
-            hint="raise `--max-price`, or allow cheaper tiers: `--tier spot,on-demand`",
+            hint="raise `--max-price`, or allow cheaper tiers: `--tier spot,on-demand`; "
+            "`--allow-unknown-price` allows unknown prices",
         )
     return tuple(ordered)
 
