@@ -240,6 +240,8 @@ def _scalar(api: str, spec: Json, name: str) -> Any:
         return "DONE" if "DONE" in names else names[-1]
     if spec.get("format") in {"google-datetime", "date-time"}:
         return "2026-01-01T00:00:00Z"
+    if spec.get("format") == "google-duration":
+        return "3600s"
     if name in _FORMED:
         return _FORMED[name]
     if name == "name":

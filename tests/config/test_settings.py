@@ -85,6 +85,7 @@ def test_resolve_without_sources_has_only_defaults() -> None:
         "starting_after": "15m",
         "restarting_after": "15m",
         "repairing_after": "30m",
+        "provisioning_after": "2h",
         "recheck_after": "3m",
         "per_worker": "10s",
         "check_timeout": "15s",
@@ -148,7 +149,7 @@ BROKEN: list[tuple[Callable[[Settings], object], dict[str, str], str]] = [
     (
         lambda s: s.text("tier"),
         {"TPUCTL_TIER": "spt"},
-        "one of on-demand, spot, preemptible, reserved; did you mean `spot`?",
+        "one of on-demand, spot, preemptible, reserved, best-effort, flex-start; did you mean `spot`?",
     ),
     (lambda s: s.pairs("labels"), {"TPUCTL_LABELS": "team"}, "it must be KEY=VALUE pairs"),
 ]

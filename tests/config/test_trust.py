@@ -43,7 +43,20 @@ def beside(tpuctl: Console, environ: dict[str, str]) -> Console:
 
 # Keys that a project file may set without trust.
 DESCRIBES = {
-    *("zone", "sandbox", "iap", "internal_ip", "ssh_keep", "type", "version", "tier", "labels", "tags", "description"),
+    *(
+        "zone",
+        "sandbox",
+        "iap",
+        "internal_ip",
+        "ssh_keep",
+        "type",
+        "version",
+        "tier",
+        "queue",
+        "labels",
+        "tags",
+        "description",
+    ),
     *(
         "timeout",
         "max_reboots",
@@ -53,7 +66,15 @@ DESCRIBES = {
         "unanswered_after",
         "devices_after",
     ),
-    *("starting_after", "restarting_after", "repairing_after", "recheck_after", "per_worker", "output"),
+    *(
+        "starting_after",
+        "restarting_after",
+        "repairing_after",
+        "provisioning_after",
+        "recheck_after",
+        "per_worker",
+        "output",
+    ),
     *("buckets", "data_buckets", "checkpoint_buckets", "dataset_size"),
 }
 REQUIRES_TRUST = {

@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 _SETTING_OF_OPTION = {"data_disk": "data_disks", "setup_script": "setup"} | dict.fromkeys(
     ("spot", "preemptible", "reserved", "on_demand"), "tier"
 )
+# The word for all zones in `--zone`.
+ANY_ZONE = "any"
 _MERGED_OPTIONS = frozenset({"metadata", "metadata_from_file"})
 
 
@@ -68,6 +70,7 @@ class App:
         self._flags: dict[str, Any] = {}
         self._in_flight: InFlightWork | None = None
         self._named: set[str] = set()
+        self._chosen_zone: str | None = None
         self._overridden: frozenset[str] = frozenset()
         self._on_close: list[Callable[[], None]] = []
         # The whole command tree: hints copy the options that a command accepts. Set before a command runs.
@@ -189,8 +192,8 @@ class App:
 
         shared = {name: value for name, value in self._flags.items() if name in settings.SETTINGS and name != "zone"}
         shared |= {name: str(value).lower() for name, value in shared.items() if isinstance(value, bool)}
-        if zones := self._zone_flags():
-            shared["zone"] = zones[0]
+        if self.zone_flags and self.zone_flags[0] != ANY_ZONE:
+            shared["zone"] = self.zone_flags[0]
         return shared
 
     @cached_property
@@ -259,21 +262,27 @@ class App:
 
     @property
     def zones(self) -> tuple[str, ...]:
-        """The zones given by flag; `list` searches only these."""
-        return tuple(check_zone(zone) for zone in self._zone_flags())
+        """The zones given by flag, none for `any`; `list` searches only these."""
+        return tuple(check_zone(zone) for zone in self.zone_flags if zone != ANY_ZONE)
 
     @cached_property
     def place(self) -> SearchPlace:
         """The project and zone in which nodes are looked up by name. Raises `InvalidInputError` for several zones."""
         from tpuctl.nodes.locate import SearchPlace  # noqa: PLC0415  # not needed by --help
 
-        if len(self._zone_flags()) > 1:
+        if self._chosen_zone is not None:
+            return SearchPlace(self.project, self._chosen_zone)
+        if len(self.zone_flags) > 1:
             raise InvalidInputError("`--zone` names several zones", hint="this command works in one zone: name one")
         setting = self.settings["zone"]
         zone = check_zone(self.settings.required("zone")) if setting else None
         if setting and setting.source.kind in {"gcloud", "cloudsdk environment"}:
             return SearchPlace(self.project, default_zone=zone)
         return SearchPlace(self.project, zone)
+
+    def choose_zone(self, zone: str) -> None:
+        """Work in this zone from now on: it is the one, of several that the user allows, that has the node."""
+        self._chosen_zone = zone
 
     def find(self, text: str) -> Node:
         """Return the one node of a name. Raises `NotFoundError` or `ConflictError` if it is not exactly one."""
@@ -455,7 +464,9 @@ class App:
         folder = state_folder(self.invocation.environ)
         return folder / "sandbox" if self.is_sandbox else folder
 
-    def _zone_flags(self) -> tuple[str, ...]:
+    @property
+    def zone_flags(self) -> tuple[str, ...]:
+        """The zones of the flags as given, which may be the word `any`."""
         return tuple(zone for text in self._flags.get("zone", ()) for zone in text.split(",") if zone)
 
 

@@ -102,6 +102,9 @@ def _with_options(command: str, given: _CommandLine, tree: click.Command, *, is_
         is_own = not is_complete and (
             is_same or (name == "zone" and bool(set(parsed.arguments) & set(given.arguments)))
         )
+        # One of several zones has the node: without the option it is found.
+        if name == "zone" and not is_same and ("," in option[-1] or option[-1].endswith("any")):
+            continue
         if name in parsed.accepted and name not in present and (name in _INHERITED_OPTIONS or is_own):
             extra += option
     before, separator, after = command.partition(" -- ")

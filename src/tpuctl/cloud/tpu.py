@@ -207,6 +207,13 @@ class TpuClient(ApiClient):
         _check(name, "queuedResources")
         return self._call(self._request("queuedResources.get", name=name), _only(name, QueuedResource.from_api))
 
+    def find_queued_resource(self, name: NodeName) -> QueuedResource | None:
+        """Return the queued resource that has the id of this node; None only after a 404 from the API."""
+        try:
+            return self.get_queued_resource(queued_resource_name(name))
+        except NotFoundError:
+            return None
+
     def guest_attributes(self, name: NodeName, worker: int | None = None) -> tuple[Mapping[str, str], ...]:
         """Return the guest attributes of one worker, or of all in their order, as `namespace/key` → value.
 
@@ -273,7 +280,7 @@ class TpuClient(ApiClient):
         # One id for all sendings: the service carries out a repeated request once [API field text of requestId].
         label, request_id = self._uuid().hex, str(self._uuid())
         request = self._queued_creation(name, spec, window, label=label, request_id=request_id)
-        full_name = f"projects/{name.project}/locations/{name.zone}/queuedResources/{name.node_id}"
+        full_name = queued_resource_name(name)
 
         def is_requested() -> bool:
             try:
@@ -369,9 +376,9 @@ class TpuClient(ApiClient):
         """Return the request of `delete_node` without sending it."""
         return self._request("nodes.delete", name=name)
 
-    def preview_delete_queued_resource(self, name: str) -> ApiRequest:
-        """Return the request of `delete_queued_resource` with `force`, without sending it and without its request id."""
-        return self._request("queuedResources.delete", name=name, force=True)
+    def preview_delete_queued_resource(self, name: str, *, force: bool = True) -> ApiRequest:
+        """Return the request of `delete_queued_resource` without sending it and without its request id."""
+        return self._request("queuedResources.delete", name=name, force=force)
 
     def preview_start(self, name: NodeName) -> ApiRequest:
         """Return the request of `start_node` without sending it."""
@@ -560,6 +567,11 @@ class TpuClient(ApiClient):
         return Listing(
             tuple(item for listing in listed for item in listing.items), tuple(dict.fromkeys([*unreachable, *missing]))
         )
+
+
+def queued_resource_name(name: NodeName) -> str:
+    """Return the full name of the queued resource that tpuctl requests a node with: it has the node's id."""
+    return f"projects/{name.project}/locations/{name.zone}/queuedResources/{name.node_id}"
 
 
 _LIST_THREADS = 8

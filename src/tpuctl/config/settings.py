@@ -144,6 +144,7 @@ _SPECS: Final = (
         gcloud="core/project",
     ),
     _any("zone", _TEXT, "zone of a node", foreign=("CLOUDSDK_COMPUTE_ZONE",), gcloud="compute/zone"),
+    _any("zones", _LIST, "zones to try for a new node, in this order or ranked; or any", has_flag=False),
     _any("sandbox", _BOOLEAN, "use the local sandbox instead of the cloud", default="false"),
     _own("endpoint", _TEXT, "URL of another Cloud TPU API"),
     _own(

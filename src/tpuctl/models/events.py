@@ -48,6 +48,9 @@ class NodeEvent:
         """The reason of a wait without its duration; empty if it repeats only the state and health shown beside it."""
         reason = _DURATION_SUFFIX.sub("", self.text)
         state, health = self.data.get("state"), self.data.get("health")
+        request = self.data.get("request")
+        if request and not state and reason == f"its queued resource is {request}":
+            return ""
         if state and reason in {f"it is {state}", f"it has been {state}", f"it is {state} but {health}"}:
             return ""
         return reason

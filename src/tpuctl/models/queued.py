@@ -113,7 +113,10 @@ class QueuedResource:
         duration = policy.get(f"valid{word}Duration")
         if stamp or not duration or self.created is None:
             return parse_timestamp(stamp)
-        return self.created + timedelta(seconds=float(str(duration).rstrip("s")))
+        try:
+            return self.created + timedelta(seconds=float(str(duration).rstrip("s")))
+        except OverflowError:
+            return None  # beyond the end of the calendar
 
     @property
     def tier(self) -> Tier:

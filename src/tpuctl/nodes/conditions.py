@@ -123,7 +123,7 @@ class Thresholds:
     starting: timedelta = timedelta(minutes=15)
     restarting: timedelta = timedelta(minutes=15)
     repairing: timedelta = timedelta(minutes=30)
-    # A queued resource that is PROVISIONING for longer is told, and never cancelled.
+    # A queued resource that is PROVISIONING for longer is reported, and never cancelled.
     provisioning: timedelta = timedelta(hours=2)
     # How long a repair has to take effect.
     recheck: timedelta = timedelta(minutes=3)
@@ -146,6 +146,8 @@ class Policy:
     forced: bool = False
     # Retry while there is no capacity or quota, with pauses that double from `backoff` to `longest_backoff`.
     is_patient: bool = False
+    # Another zone is tried after this one: without capacity here, nothing may be left behind.
+    moves_on: bool = False
     # Create the node again after another client deleted it.
     recreate_deleted: bool = False
     # The user's probe decides whether devices work, not the number of chips.

@@ -28,7 +28,6 @@ from tpuctl.errors import (
 from tpuctl.fan_out import fan_out
 from tpuctl.models.events import EventKind
 from tpuctl.models.node import NodeState
-from tpuctl.models.spec import QueueWindow
 from tpuctl.nodes.actuator import (
     REBOOT_PAUSE,
     LeaseLostError,
@@ -60,6 +59,7 @@ from tpuctl.nodes.decide import decide
 from tpuctl.nodes.journal import is_being_recreated
 from tpuctl.nodes.journal_entries import used_repairs
 from tpuctl.nodes.lease import LeaseGuard, TakenOverError
+from tpuctl.nodes.queueing import queue_window
 from tpuctl.nodes.tracker import NodeSnapshot, NodeTracker, ReconcileRequest, fetch_snapshots
 from tpuctl.ssh.keys import add_metadata_key
 from tpuctl.ssh.routes import UnreachableError
@@ -422,8 +422,6 @@ def _keep_usable(node: NodeReconciler, level: Condition, note: str | None, *, wa
     node.pause(_WATCH_INTERVAL)
 
 
-# A queued resource with less time than this would end before the service has looked for capacity.
-_SHORTEST_QUEUE = timedelta(minutes=1)
 # A set-up installs packages. The limit ends one that hangs.
 _SETUP_TIMEOUT = timedelta(hours=1)
 # The part of a delay by which a node may be fetched early, together with others.
@@ -667,16 +665,11 @@ class NodeReconciler:
         self.tracker.record_creation()
 
     def _enqueue(self, spec: NodeSpec) -> Operation:
-        """Request the node through the queue. The request ends with the run, unless the user lets it wait for longer."""
-        policy, context = self.policy, self._context
-        left = self.tracker.left
-        limit = (
-            policy.queue_for if policy.queue_for is not None else None if left is None else max(left, _SHORTEST_QUEUE)
-        )
-        if limit is None:
+        """Request the node through the queue."""
+        window = queue_window(self.policy, self.tracker.left, self._context.server_now())
+        if window.valid_until is None:
             self.report(EventKind.NOTE, "the request has no end: limit it with `--queue-for 6h` or `--timeout 6h`")
-        window = QueueWindow(now=context.server_now(), valid_until=limit, valid_after=policy.start_after)
-        return context.cloud.create_queued_resource(self.name, spec, window)
+        return self._context.cloud.create_queued_resource(self.name, spec, window)
 
     def _start(self, node: Node, reason: str) -> None:
         self.tracker.history.begin(node.id)

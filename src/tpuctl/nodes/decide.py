@@ -47,7 +47,7 @@ from tpuctl.nodes.conditions import (
     usable_note,
 )
 from tpuctl.nodes.polling import poll_delay
-from tpuctl.nodes.queueing import decide_request, may_clean_up
+from tpuctl.nodes.queueing import RequestExpiredError, decide_request, may_clean_up
 from tpuctl.nodes.repair import (
     defect_age,
     describe_repair,
@@ -260,7 +260,7 @@ def _wait_for_holder(seen: ObservedState) -> Requeue:
 
 # A retry cannot succeed.
 _FINAL_FAILURES = (AccessError, InvalidRequestError, InvalidInputError, ConflictError, NotFoundError)
-_CAPACITY_FAILURES = (NoCapacityError, QuotaError)
+_CAPACITY_FAILURES = (NoCapacityError, QuotaError, RequestExpiredError)
 _RETRY_PAUSE = {Verb.CREATE: "create it", Verb.START: "start it", Verb.DELETE: "delete it"}
 
 
@@ -277,6 +277,15 @@ def decide_after_failure(policy: Policy, seen: ObservedState, failure: FailedCha
     error, is_scarce = failure.error, isinstance(failure.error, _CAPACITY_FAILURES)
     may_repeat = policy.may_start if failure.verb is Verb.START else policy.may_create
     may_repeat = may_repeat and policy.goal.is_usable and failure.verb in _RETRY_PAUSE
+    # The record of a failed creation stays and holds the name [observed: terraform-provider-google#16147].
+    is_record_left = (
+        failure.verb is Verb.CREATE
+        and node is not None
+        and node.state is NodeState.CREATING
+        and node.id == failure.node_id != ""
+    )
+    if node and is_record_left and policy.moves_on:
+        return Delete(f"its creation failed: {error.message}", node.id)
     if isinstance(error, _FINAL_FAILURES) or not may_repeat or (is_scarce and not policy.is_patient):
         return Fail(error)
     if not is_scarce and failure.times > policy.internal_retries:
@@ -289,8 +298,7 @@ def decide_after_failure(policy: Policy, seen: ObservedState, failure: FailedCha
         advised = copy.copy(error)
         advised.hint = f"{error.hint}\n{advice}" if error.hint else advice
         return Fail(advised)
-    if failure.verb is Verb.CREATE and node and node.state is NodeState.CREATING and node.id == failure.node_id != "":
-        # The record of a failed creation stays and holds the name [observed: terraform-provider-google#16147].
+    if node and is_record_left:
         return Delete(f"its creation failed: {error.message}", node.id)
     pause = min(policy.backoff if is_scarce else policy.backoff / 2, policy.longest_backoff)
     for _ in range(failure.times - 1):

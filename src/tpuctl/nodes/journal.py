@@ -546,6 +546,7 @@ class NodeHistory:
         self._asked: datetime | None = None
         # When tpuctl last created a node, and the set-up that its workers run once it is usable.
         self.created: tuple[datetime, str | None] | None = None
+        self._created_spec: Mapping[str, Any] = {}
         self._set_up: set[str] = set()
 
     def read(self) -> None:
@@ -563,13 +564,19 @@ class NodeHistory:
             elif event == "note" and entry.get("refused") == "stop":
                 self.stopped = None
             elif event == "create" and at is not None:
-                self.created = (at, (entry.get("spec") or {}).get("setup"))
+                self._created_spec = entry.get("spec") or {}
+                self.created = (at, self._created_spec.get("setup"))
                 # `tpuctl create` gives no reason: it does not wait until the node is usable.
                 self._asked = at if entry.get("reason") and now - at < _RECENT else None
             elif event == "delete":
                 self._asked = None
             elif event == "setup" and entry.get("ok"):
                 self._set_up.add(str(entry.get("id")))
+
+    def queued_spec(self) -> NodeSpec | None:
+        """Return the spec of the last creation if it went through the queue, else None."""
+        spec = NodeSpec.from_json(self._created_spec) if self._created_spec else None
+        return spec if spec is not None and spec.is_queued else None
 
     def spec_as_it_is(self, node: Node) -> NodeSpec:
         """Return the spec of an existing node, with the set-up of the last creation, which only the journal knows."""

@@ -58,6 +58,28 @@ def search_node(finder: TpuClient, place: SearchPlace, reference: NodeReference)
     return found
 
 
+def search_requested_name(
+    finder: TpuClient, project: str, reference: NodeReference, zones: Sequence[str]
+) -> NodeName | None:
+    """Return the full name of a node that exists, or is requested, in one of the zones, or in any; None if there is none.
+
+    Raises `ConflictError` for several nodes, and `ServiceUnavailableError` if a zone that might have it did not answer.
+    """
+    nodes = finder.list_nodes(project, zones)
+    node = only_node(nodes.nodes, reference.node_id)
+    if node is not None:
+        return node.name
+    requests = finder.list_queued_resources(project, zones)
+    owners = [request for request in requests.queued_resources if request.owns(reference.node_id)]
+    # One that still waits comes before records of dead ones.
+    owners.sort(key=lambda request: request.state.is_dead)
+    if owners:
+        return NodeName(project, owners[0].zone, reference.node_id)
+    if missing := tuple(dict.fromkeys((*nodes.unreachable, *requests.unreachable))):
+        raise unreachable_zones_error(reference.node_id, missing)
+    return None
+
+
 def only_node(nodes: Iterable[Node], node_id: str) -> Node | None:
     """Return the only node of a name in a list, or None. Raises `ConflictError` if there are several."""
     found = [node for node in nodes if node.name.node_id == node_id]

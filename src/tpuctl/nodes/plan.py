@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, assert_never
 
 from tpuctl.accelerators import find_accelerator_type
+from tpuctl.durations import format_timestamp
 from tpuctl.errors import ConflictError
 from tpuctl.models.node import Node, NodeState, Tier
 from tpuctl.models.spec import NodeSpec
@@ -37,11 +38,13 @@ from tpuctl.nodes.conditions import (
     WorkerSnapshot,
 )
 from tpuctl.nodes.decide import decide
+from tpuctl.nodes.queueing import queue_window
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
+    from tpuctl.models.spec import QueueWindow
     from tpuctl.names import NodeName
 
 
@@ -54,6 +57,9 @@ class PlanStep:
     reason: str
     # The full name of the queued resource that owns the node: the deletion goes through it.
     queued_resource: str | None = None
+    force: bool = True
+    # When the queued resource that a creation makes may be provisioned; None for a node that is created directly.
+    window: QueueWindow | None = None
 
 
 class ResetMode(StrEnum):
@@ -97,6 +103,7 @@ def plan_steps(policy: Policy, seen: ObservedState, now: datetime) -> tuple[Plan
 
     Raises the error that `up` would fail with.
     """
+    window = queue_window(policy, policy.timeout, now) if seen.is_queued else None
     policy = replace(policy, timeout=None)
     planned: list[PlanStep] = []
     while len(planned) < _MOST_STEPS:
@@ -106,9 +113,11 @@ def plan_steps(policy: Policy, seen: ObservedState, now: datetime) -> tuple[Plan
                 return tuple(planned)
             case Fail(error):
                 raise error
-            case DeleteRequest(reason, owner):
-                planned.append(PlanStep(Verb.DELETE, seen.name, reason, owner))
-            case Requeue() | Create() | Delete() | Start() | Restart() | Reboot():
+            case DeleteRequest(reason, owner, force):
+                planned.append(PlanStep(Verb.DELETE, seen.name, reason, owner, force=force))
+            case Create(reason):
+                planned.append(PlanStep(Verb.CREATE, seen.name, reason, window=window))
+            case Requeue() | Delete() | Start() | Restart() | Reboot():
                 planned.append(PlanStep(_VERBS[type(decision)], seen.name, decision.reason))
             case _:
                 assert_never(decision)
@@ -118,7 +127,6 @@ def plan_steps(policy: Policy, seen: ObservedState, now: datetime) -> tuple[Plan
 
 _VERBS: dict[type, Verb] = {
     Requeue: Verb.WAIT,
-    Create: Verb.CREATE,
     Delete: Verb.DELETE,
     Start: Verb.START,
     Restart: Verb.STOP,
@@ -183,15 +191,17 @@ def gcloud_commands(
         case Verb.CREATE:
             if spec is None:
                 return ()
+            if step.window is not None:
+                return (_shell_join(_queue_command(where, spec, step.window)),)
             # Only `gcloud alpha` accepts `--type` for these generations [gcloud 528 source].
-            needs_alpha = _shape_flags(spec)[0] in {"--type=v5litepod", "--type=v5p", "--type=v6e"}
+            is_new_shape = _shape_flags(spec)[0] in {"--type=v5litepod", "--type=v5p", "--type=v6e"}
+            needs_alpha = is_new_shape or spec.api_version == "v2alpha1"
             track = ("gcloud", "alpha") if needs_alpha else ("gcloud",)
             return (_shell_join((*track, *group, "create", *where, *_create_flags(spec))),)
         case Verb.DELETE if step.queued_resource:
             owner = (last_segment(step.queued_resource), *where[1:])
-            return (
-                _shell_join(("gcloud", "compute", "tpus", "queued-resources", "delete", *owner, "--force", "--quiet")),
-            )
+            flags = ["--force", "--quiet"] if step.force else ["--quiet"]
+            return (_shell_join(("gcloud", "compute", "tpus", "queued-resources", "delete", *owner, *flags)),)
         case Verb.DELETE:
             return (_shell_join((*base, "delete", *where, "--quiet")),)
         case Verb.START | Verb.STOP:
@@ -202,6 +212,32 @@ def gcloud_commands(
             return (_shell_join((*base, "update", *where, *_update_flags(changes, present))),)
         case Verb.WAIT:
             return ()
+
+
+def _queue_command(where: Sequence[str], spec: NodeSpec, window: QueueWindow) -> tuple[str, ...]:
+    """Return gcloud's command for a queued resource with the id of its node [gcloud 528 source: queued_resources]."""
+    is_alpha = spec.api_version == "v2alpha1"
+    flags = [flag for flag in _create_flags(spec) if not flag.startswith(("--version=", "--queue-count="))]
+    flags = [flag for flag in flags if flag not in {"--preemptible", "--reserved", *map("--{}".format, Tier)}]
+    match spec.tier:
+        case Tier.SPOT | Tier.PREEMPTIBLE:
+            # In alpha, `--spot` without a model is overwritten by STANDARD [gcloud 528 source].
+            flags.append("--provisioning-model=spot" if is_alpha else "--spot")
+        case Tier.BEST_EFFORT:
+            flags.append("--best-effort")
+        case Tier.FLEX_START:
+            flags.append("--provisioning-model=flex-start")
+        case Tier.RESERVED if spec.reservation is None:
+            flags.append("--reserved")
+    if spec.run_for is not None:
+        flags.append(f"--max-run-duration={spec.run_for.total_seconds():.0f}s")
+    if window.valid_after is not None:
+        flags.append(f"--valid-after-time={format_timestamp(window.valid_after)}")
+    if window.valid_until is not None:
+        flags.append(f"--valid-until-duration={window.valid_until.total_seconds():.0f}s")
+    node = (f"--node-id={where[0]}", f"--runtime-version={spec.runtime_version}")
+    track = ("gcloud", "alpha") if is_alpha or spec.reservation else ("gcloud",)
+    return (*track, "compute", "tpus", "queued-resources", "create", *where, *node, *flags)
 
 
 def _shell_join(words: Sequence[str]) -> str:
@@ -223,7 +259,10 @@ def _quote_control_characters(word: str) -> str:
 def _create_flags(spec: NodeSpec) -> list[str]:
     flags = _shape_flags(spec)
     flags.append(f"--version={spec.runtime_version}")
-    if spec.tier and spec.tier is not Tier.ON_DEMAND:
+    if spec.reservation is not None:
+        flags.append(f"--reservation={spec.reservation}")
+        flags += ["--provisioning-model=reservation-bound"] if spec.is_calendar else []
+    elif spec.tier and spec.tier is not Tier.ON_DEMAND:
         flags.append(f"--{spec.tier}")
     flags += [
         f"--{name}={value}"

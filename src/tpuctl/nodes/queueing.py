@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import ConflictError, NoCapacityError, TimedOutError
 from tpuctl.models.node import QueuedState
+from tpuctl.models.spec import QueueWindow
 from tpuctl.nodes.conditions import DeleteRequest, Fail, NextStep, ObservedState, Policy, Requeue, Verb
 from tpuctl.nodes.polling import poll_delay
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from tpuctl.errors import TpuctlError
     from tpuctl.models.queued import QueuedResource
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 UNDECIDED = frozenset({QueuedState.CREATING, QueuedState.ACCEPTED, QueuedState.WAITING_FOR_RESOURCES})
 # After its deadline a run may still delete the record of its request, for this long.
 CLEAN_UP_TIME = timedelta(minutes=3)
+# A queued resource with less time than this would end before the service has looked for capacity.
+_SHORTEST_WAIT = timedelta(minutes=1)
 # A node may show up some time after its request became ACTIVE [unverified]. Later it counts as deleted.
 _NODE_LAG = timedelta(minutes=5)
 
@@ -116,13 +120,24 @@ def may_clean_up(policy: Policy, seen: ObservedState, left: timedelta) -> bool:
     return request.state in UNDECIDED and has_ended
 
 
+def queue_window(policy: Policy, left: timedelta | None, now: datetime) -> QueueWindow:
+    """Return when the request may be provisioned. It ends with the run, unless the user lets it wait for longer.
+
+    `left` is the time until the deadline, None without one.
+    """
+    limit = policy.queue_for
+    if limit is None and left is not None:
+        limit = max(left, _SHORTEST_WAIT)
+    return QueueWindow(now=now, valid_until=limit, valid_after=policy.start_after)
+
+
 def request_failure(request: QueuedResource, error: TpuctlError | None) -> TpuctlError:
     """Return why a FAILED request failed. `error` is what the service says; a passed limit is a timeout."""
     end = request.valid_until
     code = request.error.code if request.error else None
     if code == _DEADLINE_EXCEEDED or (error is None and end is not None):
         until = f" until {format_timestamp(end)}" if end else " in time"
-        return TimedOutError(
+        return RequestExpiredError(
             f"no capacity for `{request.queued_resource_id}` in {request.zone}{until}",
             hint="wait longer with `--queue-for 12h`, or ask in more zones with `--zone any`",
         )
@@ -131,6 +146,10 @@ def request_failure(request: QueuedResource, error: TpuctlError | None) -> Tpuct
             f"the queued resource `{request.queued_resource_id}` FAILED; the service gives no reason"
         )
     return error
+
+
+class RequestExpiredError(TimedOutError):
+    """The service failed a queued resource at its valid-until time: there was no capacity until then."""
 
 
 # google.rpc.Code

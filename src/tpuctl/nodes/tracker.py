@@ -117,11 +117,10 @@ class NodeTracker:
         )
 
     def _find_queued_spec(self) -> NodeSpec | None:
-        """Return the given spec if it asks for the queue, else the one in the journal that did."""
-        if self._task.purpose is None or (self.spec is not None and self.spec.is_queued):
-            return self.spec if self.spec and self.spec.is_queued else None
-        remembered = self._context.journal.last_spec(self._task.name)
-        return remembered.spec if remembered and remembered.spec.is_queued else None
+        """Return the given spec if it asks for the queue, else that of the last creation if it did."""
+        if self.spec is not None and self.spec.is_queued:
+            return self.spec
+        return self.history.queued_spec()
 
     @property
     def elapsed(self) -> timedelta:

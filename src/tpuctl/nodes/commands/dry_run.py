@@ -89,10 +89,12 @@ def _preview(app: App, step: PlanStep, spec: NodeSpec | None, changes: Mapping[s
     client = app.client
     match step.verb:
         case Verb.CREATE:
+            if spec is not None and step.window is not None:
+                return client.preview_create_queued_resource(step.name, spec, step.window)
             return client.preview_create(step.name, spec) if spec else None
         case Verb.DELETE:
             if step.queued_resource:
-                return client.preview_delete_queued_resource(step.queued_resource)
+                return client.preview_delete_queued_resource(step.queued_resource, force=step.force)
             return client.preview_delete(step.name)
         case Verb.START:
             return client.preview_start(step.name)

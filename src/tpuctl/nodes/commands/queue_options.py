@@ -62,7 +62,7 @@ def queue_policy(
         )
     begin = None if options.start_after is None else _parse_start(app, options.start_after)
     if wait is not None and timeout is None and limit is not None:
-        # Whoever lets the request wait for hours waits for it, and then for the node.
+        # The command waits for the request, and then for the node.
         limit += wait
     end = wait if wait is not None else limit
     if begin is not None and end is not None and begin >= app.now() + end:

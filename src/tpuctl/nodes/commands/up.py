@@ -25,6 +25,7 @@ from tpuctl.errors import ExitCode, NotConfirmedError
 from tpuctl.models.events import EventKind, broadcast
 from tpuctl.models.node import NodeState
 from tpuctl.models.spec import NodeSpec
+from tpuctl.names import NodeName
 from tpuctl.nodes.commands.policy_options import (
     RepairOptions,
     build_hooks,
@@ -37,6 +38,15 @@ from tpuctl.nodes.commands.policy_options import (
     within_deadline,
 )
 from tpuctl.nodes.commands.queue_options import QueueOptions, queue_options, queue_policy
+from tpuctl.nodes.commands.zone_options import (
+    ZoneChoice,
+    ZoneOptions,
+    check_zone_options,
+    order_offers,
+    require_type,
+    zone_choice,
+    zone_options,
+)
 from tpuctl.nodes.conditions import ObservedState, Verb
 
 if TYPE_CHECKING:
@@ -45,10 +55,13 @@ if TYPE_CHECKING:
 
     from tpuctl.app.app import App
     from tpuctl.check.gate import PreflightCheck
+    from tpuctl.errors import TpuctlError
     from tpuctl.models.node import Node
-    from tpuctl.names import NodeName
     from tpuctl.nodes.conditions import Policy
+    from tpuctl.nodes.controller import NodeResult
+    from tpuctl.nodes.hooks import Hooks
     from tpuctl.nodes.tracker import ReconcileRequest
+    from tpuctl.nodes.zone_search import Offer
     from tpuctl.output.progress import Progress
 
 T = TypeVar("T")
@@ -75,6 +88,7 @@ class UpOptions:
 @nodes_argument
 @spec_options
 @queue_options
+@zone_options
 @level_option
 @probe_option
 @click.option("--replace", is_flag=True, help="Delete and recreate a node that differs from the given options.")
@@ -95,6 +109,7 @@ def command(
     nodes: tuple[str, ...],
     described: SpecOptions,
     queueing: QueueOptions,
+    zoning: ZoneOptions,
     repairs: RepairOptions,
     checks: CheckOptions,
     **given: Any,  # those of UpOptions
@@ -112,7 +127,6 @@ def command(
       tpuctl up trainer          (with the spec it had before)
     """
     from tpuctl.nodes.actions import bring_up_nodes  # noqa: PLC0415  # not needed by --help and completion
-    from tpuctl.nodes.rendering import show_results  # noqa: PLC0415  # as above
 
     options = UpOptions(**given)
     preflight = preflight_check(app, checks)
@@ -127,6 +141,17 @@ def command(
         **queue_policy(app, queueing, spec, timeout=options.timeout),
     )
     hooks = build_hooks(app, {EventKind.RECOVERED: options.on_recover})
+    choice = zone_choice(app)
+    check_zone_options(zoning, choice, nodes)
+    if choice is not None:
+        found = _find_in_zones(app, nodes[0], choice)
+        if found is None:
+            wanted = require_type(spec, choice)
+            offers = order_offers(app, preflight, choice, wanted, tiers=described.tiers, options=zoning)
+            return _up_in_zones(
+                app, nodes[0], offers, spec=wanted, policy=policy, options=options, preflight=preflight, hooks=hooks
+            )
+        app.choose_zone(found.zone)
     located = [_locate(app, text, spec, options, timeout=policy.timeout) for text in dict.fromkeys(nodes)]
     preflight.siblings = {name: spec for name, found, spec in located if found is None and spec is not None}
     if options.dry_run:
@@ -141,9 +166,63 @@ def command(
         outcomes = bring_up_nodes(
             app.context(broadcast(progress, hooks), preflight=preflight), tasks, once=options.no_wait
         )
+    return _finish(app, outcomes, hooks)
+
+
+def _finish(app: App, results: Sequence[NodeResult | TpuctlError], hooks: Hooks) -> int:
+    """Wait for the hooks, show the nodes and return the exit code."""
+    from tpuctl.nodes.rendering import show_results  # noqa: PLC0415  # not needed by --help and completion
+
     failures = hooks.wait(lambda failure: app.terminal.warn(str(failure)))
     has_failed = any(failure.is_final for failure in failures)
-    return show_results(app, outcomes) or (ExitCode.FAILURE if has_failed else ExitCode.OK)
+    return show_results(app, results) or (ExitCode.FAILURE if has_failed else ExitCode.OK)
+
+
+def _up_in_zones(
+    app: App,
+    text: str,
+    offers: tuple[Offer, ...],
+    *,
+    spec: NodeSpec,
+    policy: Policy,
+    options: UpOptions,
+    preflight: PreflightCheck,
+    hooks: Hooks,
+) -> int:
+    """Bring a node up in the first of these zones and tiers that has capacity."""
+    from tpuctl.nodes.zone_search import bring_up_somewhere  # noqa: PLC0415  # as above
+
+    reference = app.reference(text)
+    node_id, project = reference.node_id, reference.project or app.project
+    first = NodeName(project, offers[0].zone, node_id)
+    task = _task(app, first, None, spec, policy=policy, options=options)
+    if options.dry_run:
+        _show_offers(app, first, offers, spec=spec, policy=task.policy, preflight=preflight)
+        return 0
+    tried: list[NodeName] = []
+
+    def announce(name: NodeName) -> None:
+        tried.append(name)
+        app.choose_zone(name.zone)
+
+    def left_behind() -> str:
+        return _billing([dataclasses.replace(task, name=tried[-1] if tried else first)], progress)
+
+    with (
+        app.progress(events=options.events) as progress,
+        app.in_flight(left_behind, resume=app.command_line(), undo=f"tpuctl down {node_id}"),
+    ):
+        context = app.context(broadcast(progress, hooks), preflight=preflight)
+        result = bring_up_somewhere(context, offers, task, spec, once=options.no_wait, announce=announce)
+    return _finish(app, [result], hooks)
+
+
+def _find_in_zones(app: App, text: str, choice: ZoneChoice) -> NodeName | None:
+    """Return the name of a node or of a queued resource that exists in one of the zones: it is adopted, never doubled."""
+    from tpuctl.nodes.locate import search_requested_name  # noqa: PLC0415  # not needed by --help and completion
+
+    with within_deadline(app, None):
+        return search_requested_name(app.client, app.project, app.reference(text), choice.zones)
 
 
 def _locate(
@@ -209,6 +288,18 @@ def _task(
     )
 
 
+def _show_offers(
+    app: App, first: NodeName, offers: Sequence[Offer], *, spec: NodeSpec, policy: Policy, preflight: PreflightCheck
+) -> None:
+    """Show the order of the zones and tiers, and the plan for the first."""
+    named = ", ".join(map(str, offers[:12])) + (f" and {len(offers) - 12} more" if len(offers) > 12 else "")
+    app.terminal.note(f"zones in this order: {named}; the plan is for the first")
+    from tpuctl.nodes.zone_search import with_tier  # noqa: PLC0415  # not needed by --help and completion
+
+    wanted = with_tier(spec, offers[0].tier)
+    _show_plans(app, [(first, None, wanted)], policy, preflight)
+
+
 def _show_plans(
     app: App,
     located: Sequence[tuple[NodeName, Node | None, NodeSpec | None]],
@@ -221,7 +312,18 @@ def _show_plans(
 
     for name, found, spec in located:
         differences = spec.differences(found) if spec and found else ()
-        planned = plan_steps(policy, ObservedState(name=name, node=found, differences=differences), app.now())
+        is_queued = spec is not None and spec.is_queued
+        request = app.client.find_queued_resource(name) if spec is not None and is_queued and found is None else None
+        seen = ObservedState(
+            name=name,
+            node=found,
+            differences=differences,
+            is_queued=is_queued,
+            request=request,
+            request_differences=spec.differences(request.requested_node(name.project)) if spec and request else (),
+            server_now=app.now(),
+        )
+        planned = plan_steps(policy, seen, app.now())
         show_plan(app, planned, spec=spec, node=found)
         wanted = spec or (NodeSpec.from_node(found) if found else None)
         if wanted and planned and planned[0].verb in {Verb.CREATE, Verb.DELETE}:

@@ -1,0 +1,129 @@
+"""Several zones and capacity types for one node: which ones to try, in which order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from tpuctl.app.app import ANY_ZONE
+from tpuctl.app.options import option, takes_options
+from tpuctl.app.spec_options import GivenOptions
+from tpuctl.errors import InvalidInputError, SettingError
+from tpuctl.names import check_zone
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from tpuctl.app.app import App
+    from tpuctl.check.gate import PreflightCheck
+    from tpuctl.models.node import Tier
+    from tpuctl.models.spec import NodeSpec
+    from tpuctl.nodes.zone_search import Offer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZoneOptions(GivenOptions):
+    """The options of several zones."""
+
+    zone_order: str | None = option(
+        "--zone-order",
+        type=click.Choice(["ranked", "as-given"]),
+        help="Order of several zones: near the buckets and cheap first, or as given. [default: ranked]",
+    )
+    race: bool = option(
+        "--race", is_flag=True, help="Request the node in all zones at once, keep the first, cancel the others."
+    )
+
+
+zone_options = takes_options(ZoneOptions, "zoning")
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneChoice:
+    """The zones that the user allows; none for any."""
+
+    zones: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The choice as the user writes it."""
+        return ",".join(self.zones) or ANY_ZONE
+
+
+def zone_choice(app: App) -> ZoneChoice | None:
+    """Return the zones of the flag `--zone`, else of the setting `zones`; None for one zone or the default.
+
+    Raises `InvalidInputError` for `any` beside others.
+    """
+    given = app.zone_flags or (() if app.settings["zone"] and not is_default_zone(app) else app.settings.items("zones"))
+    if ANY_ZONE in given and len(set(given)) > 1:
+        raise InvalidInputError("`--zone any` excludes other zones", hint="leave out `any`, or the other zones")
+    if ANY_ZONE in given:
+        return ZoneChoice(())
+    return ZoneChoice(tuple(dict.fromkeys(map(check_zone, given)))) if len(set(given)) > 1 else None
+
+
+def is_default_zone(app: App) -> bool:
+    """Return whether the zone of the settings is only gcloud's default, which does not limit a search."""
+    setting = app.settings["zone"]
+    return setting is not None and setting.source.kind in {"gcloud", "cloudsdk environment"}
+
+
+def order_offers(
+    app: App,
+    preflight: PreflightCheck,
+    choice: ZoneChoice,
+    spec: NodeSpec,
+    *,
+    tiers: Sequence[Tier],
+    options: ZoneOptions,
+) -> tuple[Offer, ...]:
+    """Return the zones that offer the type, for each capacity type, in the order in which to try them.
+
+    Notes the zones that do not offer it. Raises `InvalidInputError` with the zones that do if none is left.
+    """
+    from tpuctl.check.zone_ranking import zones_with_type  # noqa: PLC0415  # not needed by --help and completion
+    from tpuctl.nodes.zone_search import Offer  # noqa: PLC0415  # as above
+
+    ranking = preflight.ranking(app.project, spec, choice.zones)
+    if ranking.offline is not None:
+        # Without the API's list, the documentation says what a zone offers: the service has the last word.
+        app.terminal.note(f"which zones offer `{spec.accelerator_type}` is from the documentation: {ranking.offline}")
+    ranked = [rank.zone for rank in ranking.zones]
+    missing = [zone for zone in choice.zones if zone not in ranked]
+    if not ranked:
+        offers = zones_with_type(app.client.offers(app.project), spec)
+        hint = f"it is offered in {', '.join(sorted(offers)[:8])}" if offers else "see `tpuctl types`"
+        raise InvalidInputError(f"no zone of `--zone {choice.text}` offers `{spec.accelerator_type}`", hint=hint)
+    for zone in missing:
+        app.terminal.note(f"{zone} does not offer `{spec.accelerator_type}`: left out")
+    is_as_given = options.zone_order == "as-given" and bool(choice.zones)
+    ordered = [zone for zone in choice.zones if zone in ranked] if is_as_given else ranked
+    several: Sequence[Tier | None] = tiers if len(tiers) > 1 else (None,)
+    return tuple(Offer(zone, tier) for tier in several for zone in ordered)
+
+
+def check_zone_options(options: ZoneOptions, choice: ZoneChoice | None, nodes: Collection[str]) -> None:
+    """Raise `InvalidInputError` for options that need several zones, and for several nodes in several zones."""
+    if choice is None:
+        if options.race:
+            raise InvalidInputError(
+                "`--race` needs several zones", hint="name them: `--zone ZONE,ZONE`, or use `--zone any`"
+            )
+        if options.zone_order:
+            raise InvalidInputError("`--zone-order` needs several zones", hint="name them: `--zone ZONE,ZONE`")
+    elif len(nodes) > 1:
+        raise InvalidInputError(
+            f"{len(nodes)} nodes cannot share `--zone {choice.text}`", hint="run the command once for each node"
+        )
+
+
+def require_type(spec: NodeSpec | None, choice: ZoneChoice) -> NodeSpec:
+    """Return the spec. Raises `SettingError` without one."""
+    if spec is None:
+        raise SettingError(
+            f"no accelerator type given for `--zone {choice.text}`", hint="name one: `--type v6e-8`; see `tpuctl types`"
+        )
+    return spec
