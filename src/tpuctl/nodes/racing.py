@@ -275,11 +275,6 @@ class _Zone:
     refusal: ZoneRefusal | None = None
     journaled_state: str = ""
 
-    @property
-    def full_name(self) -> str:
-        """The resource name of the request."""
-        return f"projects/{self.name.project}/locations/{self.name.zone}/queuedResources/{self.name.node_id}"
-
 
 class _RaceRun:
     """One run of a race: observe, decide, act, report, sleep."""
@@ -437,9 +432,7 @@ class _RaceRun:
         before = zone.request
         if request is None and before is not None:
             try:
-                request = self._context.cloud.get_queued_resource(zone.full_name)
-            except NotFoundError:
-                request = None
+                request = self._context.cloud.find_queued_resource(zone.name)
             except (ServiceUnavailableError, QuotaError):
                 zone.is_silent = True
                 return
@@ -634,18 +627,15 @@ class _RaceRun:
         Its state, and the owner of its node, are looked at right before.
         """
         cloud, zone = self._context.cloud, self._zones[name]
-        try:
-            current = cloud.get_queued_resource(zone.full_name)
-        except NotFoundError:
-            return False
+        current = cloud.find_queued_resource(name)
         action = decide_cancel(RaceEntry(name=name, request=current), "")
-        if action is None or zone.request is None or current.created != zone.request.created:
+        if action is None or current is None or zone.request is None or current.created != zone.request.created:
             return False
         if action.force:
             node = cloud.find_node(name)
             if node is not None and last_segment(node.queued_resource or "") != current.queued_resource_id:
                 raise ConflictError(f"the node `{name.node_id}` is not from this request")
-        cloud.delete_queued_resource(zone.full_name, force=action.force)
+        cloud.delete_queued_resource(current.name, force=action.force)
         return True
 
     def _choose(self, name: NodeName) -> None:
