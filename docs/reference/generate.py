@@ -237,6 +237,10 @@ Without a zone, `tpuctl check` ranks zones:
 | `zones[].relation` | string or null | how near the farthest bucket is: `same-zone`, `same-region`, `dual-region`, `multi-region`, `same-area`, `other-area`, `unknown`; null without buckets |
 | `zones[].pricePerTBLow` | number or null | dollars for reading 10^12 bytes, the lowest of the cheapest bucket; null if no price is known |
 | `zones[].pricePerTBHigh` | number or null | the highest of the most expensive bucket |
+| `zones[].nodePrice` | object | what the node costs there while it is READY |
+| `zones[].nodePrice.perHour` | number or null | dollars per hour; null if the price is unknown |
+| `zones[].nodePrice.isAbout` | boolean | whether the price changes often |
+| `zones[].nodePrice.asOf` | string | the month of the price list |
 | `zones[].singleTenant` | boolean | whether the zone needs an agreement with Google |
 | `zones[].grants` | array | the grants of your settings that cover such a node there in addition to what already uses them, as strings |
 | `zones[].quotaLimit` | integer or null | the tightest limit of the type there, in the unit of the type (cores or chips); null without a known limit |

@@ -36,7 +36,7 @@ IDS = (
     *("TPU101", "TPU102", "TPU103", "TPU104", "TPU105", "TPU106", "TPU107", "TPU108"),
     *("TPU201", "TPU202", "TPU203", "TPU204"),
     *("TPU301", "TPU302", "TPU303", "TPU304", "TPU305", "TPU306"),
-    *("TPU401", "TPU402", "TPU403", "TPU404", "TPU405", "TPU406", "TPU407"),
+    *("TPU401", "TPU402", "TPU403", "TPU404", "TPU405", "TPU406", "TPU407", "TPU408"),
     *("TPU501", "TPU502", "TPU503", "TPU504", "TPU505", "TPU506"),
     *("TPU601", "TPU602", "TPU603", "TPU604", "TPU605"),
     *("TPU701", "TPU702", "TPU703", "TPU704"),
@@ -138,7 +138,8 @@ def test_report_json_matches_reference() -> None:
 
 def test_ranking_json_matches_reference() -> None:
     spec = NodeSpec(accelerator_type="v4-8", runtime_version="r")
-    far, hidden = Known({"z-a": ("v4-8",)}), BucketFacts(use=BucketUse("c"), bucket=Unknown("why", "permission"))
+    far, priced = Known({"us-east5-b": ("v6e-8",)}), NodeSpec(accelerator_type="v6e-8", runtime_version="r")
+    hidden = BucketFacts(use=BucketUse("c"), bucket=Unknown("why", "permission"))
     gone = BucketFacts(use=BucketUse("d"), bucket=Absent())
     placed = BucketFacts(use=BucketUse("b"), bucket=Unknown("why"), layout=Known(BucketPlacement("US-EAST1", "region")))
     grant = Grant("us-central2-b", "v4", "on-demand", 8, None)
@@ -152,7 +153,7 @@ def test_ranking_json_matches_reference() -> None:
         quotas=quotas,
         resources=Known(ProjectResources()),
     )
-    bare = rank_zones(spec, project="p", today=date(2026, 1, 1), offers=far)
+    bare = rank_zones(priced, project="p", today=date(2026, 1, 1), offers=far)
 
     found = seen(*(shown_json(ranking_view(each), sandbox=each is full) for each in (full, bare)))
 

@@ -21,8 +21,10 @@ from tpuctl.models.node import Node, Tier
 from tpuctl.models.project import QuotaLimit
 from tpuctl.models.spec import NodeSpec
 from tpuctl.output.terminal import OutputFormat, StandardStreams, Terminal, show_view
+from tpuctl.prices import Price
 
 TODAY = date(2026, 7, 1)
+UNPRICED = Price(None, is_about=False, as_of="2026-08")
 CENTRAL, EAST, WEST, EUROPE, TOKYO = (
     *("us-central1-b", "us-east1-d", "us-west1-c"),
     *("europe-west4-a", "asia-northeast1-b"),
@@ -309,6 +311,7 @@ def test_zone_rank_has_all_facts() -> None:
                     BucketProximity(hidden.use, None, Relation.UNKNOWN, None),
                 ),
                 locations=("EUROPE-WEST4", "EUR4"),
+                price=Price(Decimal("23.76"), is_about=False, as_of="2026-08"),
             ),
         ),
         (UnplacedBucket(hidden.use, "not allowed", "storage.buckets.get"),),
@@ -362,15 +365,15 @@ def test_ranking_on_terminal_is_table_with_notes() -> None:
         buckets=[bucket(at("US-WEST1"))],
     )
 
-    out, err = written(found, person=True)
+    out, err = written(found, person=True, width=150)
 
     assert out == (
-        "ZONE            BUCKETS                     TO READ 1 TB                        NOTES\n"
-        "us-central1-b   same continent (US-WEST1)   $18.63 (list of 2026-06)            "
+        "ZONE            BUCKETS                     TO READ 1 TB                        PER HOUR  NOTES\n"
+        "us-central1-b   same continent (US-WEST1)   $18.63 (list of 2026-06)            $21.60/h  "
         "grant: 8 chips of v6e on-demand in us-central1-b\n"
-        "us-east4-a      same continent (US-WEST1)   $18.63 (list of 2026-06)            "
+        "us-east4-a      same continent (US-WEST1)   $18.63 (list of 2026-06)            ?         "
         "single tenant: only by agreement with Google\n"
-        "europe-west4-a  other continent (US-WEST1)  $46.57 to $74.51 (list of 2026-06)\n"
+        "europe-west4-a  other continent (US-WEST1)  $46.57 to $74.51 (list of 2026-06)  $23.76/h\n"
     )
     assert err == (
         "no zone with v6e-8 is near every bucket; co-located buckets would be in US-CENTRAL1 or NAM4 for\n"
@@ -383,14 +386,15 @@ def test_ranking_narrow_terminal_breaks_no_word() -> None:
     found = ranked(V6E, grants=(grant(EAST),), offers=Known({EAST: ("v6e-8",)}), buckets=[bucket(at("US-WEST1"))])
 
     assert written(found, person=True, width=90)[0] == (
-        "ZONE        BUCKETS                    TO READ 1 TB\n"
-        "us-east1-d  same continent (US-WEST1)  $18.63 (list of 2026-06)\n"
+        "ZONE        BUCKETS                    TO READ 1 TB              PER HOUR\n"
+        "us-east1-d  same continent (US-WEST1)  $18.63 (list of 2026-06)  $21.60/h\n"
         "  grant: 8 chips of v6e on-demand in us-east1-d\n"
     )
     assert written(found, person=True, width=40)[0] == (
         "us-east1-d\n"
         "  same continent (US-WEST1)\n"
         "  to read 1 TB: $18.63 (list of 2026-06)\n"
+        "  per hour: $21.60/h\n"
         "  grant: 8 chips of v6e on-demand in\n"
         "    us-east1-d\n"
     )
@@ -437,7 +441,9 @@ def test_ranking_in_pipe_uses_tabs() -> None:
 
     out, err = written(found)
 
-    assert out == f"{EUROPE}\tgs://b other continent (US-EAST1), gs://c unknown\t$9.31 or more (your settings)\t\n"
+    assert out == (
+        f"{EUROPE}\tgs://b other continent (US-EAST1), gs://c unknown\t$9.31 or more (your settings)\t$23.76/h\t\n"
+    )
     assert err == (
         "`gs://c` is ignored: not allowed; reading it takes the permission `storage.buckets.get`\n"
         "no zone with v6e-8 is near every bucket; co-located buckets would be in EUROPE-WEST4 or EUR4 for europe-west4\n"
@@ -446,7 +452,7 @@ def test_ranking_in_pipe_uses_tabs() -> None:
 
 
 def with_quota(quota: ZoneQuota) -> ZoneRanking:
-    return ZoneRanking("v4-8", (ZoneRank(zone="z-a", quota=quota),))
+    return ZoneRanking("v4-8", (ZoneRank(zone="z-a", quota=quota, price=UNPRICED),))
 
 
 @pytest.mark.parametrize(
@@ -460,25 +466,33 @@ def with_quota(quota: ZoneQuota) -> ZoneRanking:
                 "no known zone offers v9-8; `tpuctl types` lists all types\n"
             ),
         ),
-        (ZoneRanking("v4-8", (ZoneRank(zone="z-a"),)), "z-a\t\t\t\n", ""),
+        (ZoneRanking("v4-8", (ZoneRank(zone="z-a", price=UNPRICED),)), "z-a\t\t\t?\t\n", ""),
         (
             ZoneRanking(
                 "v4-8",
-                (ZoneRank(zone="z-a", buckets=(BucketProximity(BucketUse("b"), None, Relation.UNKNOWN, None),)),),
+                (
+                    ZoneRank(
+                        zone="z-a",
+                        buckets=(BucketProximity(BucketUse("b"), None, Relation.UNKNOWN, None),),
+                        price=UNPRICED,
+                    ),
+                ),
             ),
-            "z-a\tunknown\tunknown\t\n",
+            "z-a\tunknown\tunknown\t?\t\n",
             "",
         ),
         (
-            ZoneRanking("v4-8", (ZoneRank(zone="z-a", quota=ZoneQuota(0, 0, 8, "chips"), single_tenant=True),)),
-            "z-a\t\t\tthe quota is 0; single tenant: only by agreement with Google\n",
+            ZoneRanking(
+                "v4-8", (ZoneRank(zone="z-a", quota=ZoneQuota(0, 0, 8, "chips"), single_tenant=True, price=UNPRICED),)
+            ),
+            "z-a\t\t\t?\tthe quota is 0; single tenant: only by agreement with Google\n",
             "",
         ),
-        (with_quota(ZoneQuota(32, 8, 8, "cores")), "z-a\t\t\t8 of 32 cores of quota left\n", ""),
-        (with_quota(ZoneQuota(32, 0, 8, "cores")), "z-a\t\t\t0 of 32 cores of quota left, 8 needed\n", ""),
-        (with_quota(ZoneQuota(32, None, 8, "cores")), "z-a\t\t\tquota of 32 cores\n", ""),
-        (with_quota(ZoneQuota(4, None, 8, "cores")), "z-a\t\t\tquota of 4 cores, 8 needed\n", ""),
-        (with_quota(ZoneQuota(None, None, 8, "cores")), "z-a\t\t\t\n", ""),
+        (with_quota(ZoneQuota(32, 8, 8, "cores")), "z-a\t\t\t?\t8 of 32 cores of quota left\n", ""),
+        (with_quota(ZoneQuota(32, 0, 8, "cores")), "z-a\t\t\t?\t0 of 32 cores of quota left, 8 needed\n", ""),
+        (with_quota(ZoneQuota(32, None, 8, "cores")), "z-a\t\t\t?\tquota of 32 cores\n", ""),
+        (with_quota(ZoneQuota(4, None, 8, "cores")), "z-a\t\t\t?\tquota of 4 cores, 8 needed\n", ""),
+        (with_quota(ZoneQuota(None, None, 8, "cores")), "z-a\t\t\t?\t\n", ""),
     ],
 )
 def test_ranking_missing_values_are_text(ranking: ZoneRanking, out: str, err: str) -> None:
@@ -506,6 +520,7 @@ def test_ranking_json_has_everything() -> None:
                 "relation": "unknown",
                 "pricePerTBLow": 46.57,
                 "pricePerTBHigh": 74.51,
+                "nodePrice": {"perHour": 23.76, "isAbout": False, "asOf": "2026-08"},
                 "singleTenant": False,
                 "grants": ["8 chips of v6e on-demand in europe-west4-a"],
                 "quotaLimit": None,

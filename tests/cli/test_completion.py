@@ -92,10 +92,15 @@ def complete(console: Console, *words: str) -> list[str]:
 def test_completion_lists_commands_and_options(offline: Console) -> None:
     assert complete(offline, "st") == ["status", "start", "stop"]
     assert complete(offline, "sandbox", "rese") == ["reset"]
-    assert complete(offline, "up", "demo", "--ma") == ["--max-reboots", "--max-restarts", "--max-recreates"]
+    assert complete(offline, "up", "demo", "--ma") == [
+        "--max-reboots",
+        "--max-restarts",
+        "--max-recreates",
+        "--max-price",
+    ]
     assert complete(offline, "reset", "demo", "--mode", "re") == ["restart", "reboot", "recreate"]
     assert complete(offline, "list", "-o", "") == ["table", "json", "yaml", "name"]
-    assert complete(offline, "config", "set", "max") == ["max_reboots", "max_restarts", "max_recreates"]
+    assert complete(offline, "config", "set", "max") == ["max_reboots", "max_restarts", "max_recreates", "max_price"]
 
 
 def test_completion_of_nodes_reads_the_journal(tpuctl: Console, sandbox: Sandbox) -> None:

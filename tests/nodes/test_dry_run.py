@@ -50,13 +50,13 @@ B = "--zone us-central2-b --project sandbox"
     [
         (
             ("up", "new", *NEW),
-            ["1. create new in us-central2-b: there is none yet", "POST …/us-central2-b/nodes?nodeId=new"],
+            ["1. create new in us-central2-b: there is none yet", "price: ?", "POST …/us-central2-b/nodes?nodeId=new"],
             [(f"tpu-vm create new {B} --accelerator-type=v4-8 --version=tpu-ubuntu2204-base --spot --labels=team=vision "
              "'--metadata=token=<hidden: 6 bytes>'")],
         ),
         (
             ("create", "new", *NEW),
-            ["1. create new in us-central2-b: requested", "POST …/us-central2-b/nodes?nodeId=new"],
+            ["1. create new in us-central2-b: requested", "price: ?", "POST …/us-central2-b/nodes?nodeId=new"],
             [(f"tpu-vm create new {B} --accelerator-type=v4-8 --version=tpu-ubuntu2204-base --spot --labels=team=vision "
              "'--metadata=token=<hidden: 6 bytes>'")],
         ),
@@ -164,6 +164,7 @@ def test_dry_run_in_json_is_an_array_of_steps(tpuctl: Console, fleet: Sandbox, f
         "zone": "us-central2-b",
         "project": "sandbox",
         "reason": "there is none yet",
+        "price": {"perHour": None, "isAbout": True, "asOf": "2026-08"},
         "request": {
             "method": "POST",
             "url": f"{origin}/v2/projects/sandbox/locations/us-central2-b/nodes?nodeId=new",

@@ -155,14 +155,19 @@ def test_list_on_a_terminal_names_ended_requests_with_quota(
         "1 queued resource ended and still holds quota: us-central2-b/old; to delete: `tpuctl down us-central2-b/gone`"
     )
 
-    assert tpuctl("list", terminal=True) == (
-        "",
-        f"{said}no nodes in any zone of project sandbox\n{footer}\n",
-        0,
-    )
+    waiting = """\
+NAME   ZONE           TYPE  STATE                  WORKERS  TIER       NOTE
+later  us-central2-b  v4-8  WAITING_FOR_RESOURCES  1        on-demand  queued 0s, of queued resource waits
+"""
+
+    assert tpuctl("list", terminal=True, NO_COLOR="1") == (waiting, f"{said}{footer}\n", 0)
     assert tpuctl("list", terminal=True, CI="1", NO_COLOR="1")[2] == 0
     assert tpuctl("list") == ("", "", 0)
+    assert tpuctl("list", "-o", "json", terminal=True)[0] == "[]\n"
     assert tpuctl("down", "us-central2-b/gone", "--yes")[2] == 0
+    out, err, _ = tpuctl("list", terminal=True, NO_COLOR="1")
+    assert (out.splitlines()[1].split()[:4], err) == (["later", "us-central2-b", "v4-8", "WAITING_FOR_RESOURCES"], said)
+    assert tpuctl("down", "us-central2-b/later", "--yes")[2] == 0
     assert tpuctl("list", terminal=True)[1] == f"{said}no nodes in any zone of project sandbox\n"
 
 

@@ -15,12 +15,12 @@ def test_types_of_a_zone_have_their_size(tpuctl: Console) -> None:
 
     assert (err, code) == ("", 0)
     assert piped.splitlines()[:2] == [
-        "v4-8\tus-central2-b\t4\t1\t2x2x1\ttpu-ubuntu2204-base",
-        "v4-16\tus-central2-b\t8\t2\t2x2x2\ttpu-ubuntu2204-base",
+        "v4-8\tus-central2-b\t4\t1\t2x2x1\ttpu-ubuntu2204-base\t?\t?",
+        "v4-16\tus-central2-b\t8\t2\t2x2x2\ttpu-ubuntu2204-base\t?\t?",
     ]
     assert table.splitlines()[:2] == [
-        "TYPE     ZONE           CHIPS  WORKERS  TOPOLOGY  VERSION",
-        "v4-8     us-central2-b  4      1        2x2x1     tpu-ubuntu2204-base",
+        "TYPE     ZONE           CHIPS  WORKERS  TOPOLOGY  VERSION              ON-DEMAND  SPOT",
+        "v4-8     us-central2-b  4      1        2x2x1     tpu-ubuntu2204-base  ?          ?",
     ]
 
 
@@ -38,6 +38,8 @@ def test_type_lists_the_zones_that_offer_it(tpuctl: Console, face: dict[str, str
             "workers": 1,
             "topology": "2x2x1",
             "runtimeVersion": "v2-alpha-tpuv5",
+            "price": {"perHour": 16.8, "isAbout": False, "asOf": "2026-08"},
+            "spotPrice": {"perHour": 3.34, "isAbout": True, "asOf": "2026-08"},
             **mark,
         }
     ]

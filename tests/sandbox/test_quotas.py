@@ -55,13 +55,13 @@ def queued_state(api: Api, name: str = "q") -> str:
     ("accelerator_type", "tier", "metric", "size"),
     [
         ("v2-8", CapacityTier.ON_DEMAND, "TPUV2s", 8),
-        ("v2-32", CapacityTier.PREEMPTIBLE, "TPUV2sPreemptiblePod", 32),
+        ("v2-32", CapacityTier.SPOT, "TPUV2sPreemptiblePod", 32),
         ("v3-32", CapacityTier.ON_DEMAND, "TPUV3sPod", 32),
-        ("v4-16", CapacityTier.PREEMPTIBLE, "TPUV4sPreemptiblePod", 16),
+        ("v4-16", CapacityTier.SPOT, "TPUV4sPreemptiblePod", 16),
         ("v5litepod-8", CapacityTier.ON_DEMAND, "TPUV5sLitepodServing", 8),
-        ("v5litepod-16", CapacityTier.PREEMPTIBLE, "TPUV5sPreemptibleLitepod", 16),
+        ("v5litepod-16", CapacityTier.SPOT, "TPUV5sPreemptibleLitepod", 16),
         ("v5p-8", CapacityTier.RESERVED, "TPUV5P", 8),
-        ("v6e-1", CapacityTier.PREEMPTIBLE, "TPUV6EPreemptible", 1),
+        ("v6e-1", CapacityTier.SPOT, "TPUV6EPreemptible", 1),
     ],
 )
 def test_type_and_tier_count_against_two_metrics(
@@ -74,7 +74,7 @@ def test_type_and_tier_count_against_two_metrics(
         (f"{metric}PerProjectPerRegionForTPUAPI", "us-east5"),
         (f"{metric}PerProjectPerZoneForTPUAPI", "us-east5-b"),
     )
-    scheduling = {CapacityTier.PREEMPTIBLE: {"spot": True}, CapacityTier.RESERVED: {"reserved": True}}.get(tier, {})
+    scheduling = {CapacityTier.SPOT: {"spot": True}, CapacityTier.RESERVED: {"reserved": True}}.get(tier, {})
     administration.add_node(sandbox_state, acceleratorType=accelerator_type, schedulingConfig=scheduling)
     with sandbox_state.read() as session:
         assert set(quota_usage(session, "sandbox").values()) == {size}

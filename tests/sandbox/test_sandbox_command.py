@@ -75,6 +75,44 @@ def test_advance_applies_to_every_command(embedded: Console, sandbox: Sandbox) -
     assert embedded("status", "demo")[0].splitlines()[3] == "state\tREADY"
 
 
+def test_stock_is_set_shown_and_cleared(embedded: Console, sandbox: Sandbox) -> None:
+    sandbox.add_node("held", acceleratorType="v6e-8", zone="us-east5-b", schedulingConfig={"spot": True})
+    scope = ("--zone", "us-east5-b", "--type", "v6e-8", "--tier", "preemptible")
+
+    assert embedded("sandbox", "stock", terminal=True, NO_COLOR="1")[1].endswith("the stock is unlimited everywhere\n")
+    assert embedded("sandbox", "stock", "set", *scope, "--nodes", "3") == (
+        "",
+        "now: 3 nodes of v6e-8 in us-east5-b (spot)\n",
+        0,
+    )
+    assert embedded("sandbox", "stock", "set", "--nodes", "0", "--after", "20m", "--duration", "5m") == (
+        "",
+        (
+            "at 2026-01-01T00:20:00Z in the sandbox, in 20m of its time, 20m of real time: 0 nodes of every type in every zone "
+            "(all tiers together), for 5m\n"
+        ),
+        0,
+    )
+    later = "*\t*\t*\t0\t-\t2026-01-01T00:20:00Z\t2026-01-01T00:25:00Z\n"
+    now = "us-east5-b\tv6e-8\tspot\t3\t2\t2026-01-01T00:00:00Z\t-\n"
+    assert embedded("sandbox", "stock") == (later + now, "", 0)
+    assert json.loads(embedded("sandbox", "stock", "--tier", "spot", "-o", "json")[0]) == [
+        {
+            "zone": "us-east5-b",
+            "acceleratorType": "v6e-8",
+            "tier": "spot",
+            "project": "*",
+            "nodes": 3,
+            "from": "2026-01-01T00:00:00Z",
+            "until": None,
+            "used": 1,
+            "free": 2,
+        }
+    ]
+    assert embedded("sandbox", "stock", "clear", "--zone", "us-east5-b")[1] == "removed 1 stock entry\n"
+    assert json.loads(embedded("sandbox", "stock", "clear", "-o", "json")[0]) == {"removed": 1}
+
+
 def test_fault_is_added_described_and_removed(embedded: Console, sandbox: Sandbox) -> None:
     out, err, code = embedded("sandbox", "fault", "unreachable", "--zone", "us-east5-a", "--times", "0")
 
@@ -128,6 +166,17 @@ def test_changing_commands_with_json_output_print_an_object(embedded: Console, s
         ),
         (("fault", "hang", "--duration", "0"), "error: `--duration` is 0s\n"),
         (("fault", "preempt", "--after", "forever"), "error: `--after` cannot be `forever`\n"),
+        (("stock", "set"), "error: `tpuctl sandbox stock set` needs `--nodes N`\n  hint: `--nodes 0` is no capacity\n"),
+        (("stock", "--nodes", "1"), "error: `--nodes` needs `set`\n"),
+        (("stock", "clear", "--tier", "cheap"), "error: `cheap` is not a tier\n  hint: use one of on-demand, spot, "),
+        (("stock", "set", "--nodes", "1", "--type", "v6-8"), "error: no zone offers `v6-8`\n  hint: "),
+        (
+            ("stock", "set", "--nodes", "1", "--zone", "us-east5-z"),
+            "error: `us-east5-z` is not a zone with TPUs\n  hint: did you mean `us-east5-",
+        ),
+        (("stock", "set", "--nodes", "1", "--after", "forever"), "error: `--after` cannot be `forever`\n"),
+        (("stock", "list"), "list"),
+        (("fault", "preempt", "--initiator", "USER"), "error: `preempt` has no `--initiator`\n"),
         (
             ("fault", "preempt", "--retry-after", "5"),
             "error: `preempt` has no `--retry-after`\n  hint: `--retry-after` is for http-error\n",

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
+from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -197,7 +198,7 @@ class CheckSettings:
 
     `dataset_size` is in bytes. `billing_project` pays for requests to requester-pays buckets. `iap`: ssh goes through
     Identity-Aware Proxy; `internal_ip`: ssh comes from within the network. `egress_prices` are the user's own, in
-    dollars per GiB by pair of areas.
+    dollars per GiB by pair of areas. `max_price` is the most that a node may cost, in dollars per hour; None is no limit.
     """
 
     purpose: Purpose = Purpose.TRAIN
@@ -209,6 +210,8 @@ class CheckSettings:
     internal_ip: bool = False
     grants: tuple[Grant, ...] = ()
     no_billing_outside_grants: bool = False
+    max_price: Decimal | None = None
+    allow_unknown_price: bool = False
     egress_prices: Mapping[str, str] = field(default_factory=dict)
 
     def wanted(

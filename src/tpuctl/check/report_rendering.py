@@ -221,7 +221,7 @@ def wrap_text(text: str, *, first: str, rest: str, width: int) -> Iterator[str]:
     yield line.rstrip()
 
 
-ZONE_HEADER = ("ZONE", "BUCKETS", "TO READ 1 TB", "NOTES")
+ZONE_HEADER = ("ZONE", "BUCKETS", "TO READ 1 TB", "PER HOUR", "NOTES")
 # Version of the JSON. Within a version fields may be added; none is removed or changes its meaning.
 ZONES_SCHEMA_VERSION = 1
 
@@ -264,7 +264,13 @@ def _zone_row(zone: ZoneRank) -> tuple[Cell, ...]:
     words = [(proximity.use.url, _relation_words(proximity)) for proximity in zone.buckets]
     listed = words[0][1] if len(words) == 1 else ", ".join(f"{url} {where}" for url, where in words)
     notes = "; ".join(_zone_notes(zone))
-    return Cell(zone.zone), Cell(_buckets_words(zone), listed, style), Cell(_price_words(zone)), Cell(notes)
+    return (
+        Cell(zone.zone),
+        Cell(_buckets_words(zone), listed, style),
+        Cell(_price_words(zone)),
+        Cell(str(zone.price)),
+        Cell(notes),
+    )
 
 
 def _zones_page(rows: Sequence[Sequence[Cell]], *, width: int, colored: bool) -> Iterator[str]:
@@ -283,10 +289,10 @@ def _zones_page(rows: Sequence[Sequence[Cell]], *, width: int, colored: bool) ->
             yield line
             yield from _lines_below(each[-1:], width)
         return
-    for zone, where, price, further in rows:
+    for zone, where, egress, node, further in rows:
         yield styled(escape_unprintable(zone.text), "bold", colored=colored)
-        to_read = Cell(f"to read 1 TB: {price.text}" if price.text else "")
-        yield from _lines_below((where, to_read, further), width)
+        to_read = Cell(f"to read 1 TB: {egress.text}" if egress.text else "")
+        yield from _lines_below((where, to_read, Cell(f"per hour: {node.text}"), further), width)
 
 
 def _columns_fit(header: Sequence[str], rows: Sequence[Sequence[Cell]], width: int) -> bool:
@@ -337,6 +343,7 @@ def _zone_to_json(zone: ZoneRank) -> dict[str, Any]:
         "region": region_of_zone(zone.zone),
         "relation": str(zone.worst) if zone.worst else None,
         **_price_to_json(zone.span),
+        "nodePrice": zone.price.to_json(),
         "singleTenant": zone.single_tenant,
         "grants": [str(grant) for grant in zone.grants],
         "quotaLimit": quota.limit if quota else None,

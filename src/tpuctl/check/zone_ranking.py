@@ -26,6 +26,7 @@ from tpuctl.models.bucket import BucketPlacement
 from tpuctl.models.grants import Grant
 from tpuctl.models.project import QuotaLimit
 from tpuctl.models.spec import NodeSpec
+from tpuctl.prices import Price, hourly_price
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class ZoneRank:
     """A zone that offers the type.
 
     `grants` cover one such node there. `quota` is None if no limit is known for the type. `locations` are bucket
-    locations that would be co-located.
+    locations that would be co-located. `price` is that of the node.
     """
 
     zone: str
@@ -74,6 +75,19 @@ class ZoneRank:
     grants: tuple[Grant, ...] = ()
     quota: ZoneQuota | None = None
     locations: tuple[str, ...] = ()
+    price: Price
+
+    @property
+    def rank(self) -> tuple[object, ...]:
+        """The sort key of the zone without its name, equal for zones that differ in nothing.
+
+        The farthest bucket counts most, then the next.
+        """
+        kinds = sorted((_RELATION_RANKS.get(proximity.relation, 0) for proximity in self.buckets), reverse=True)
+        is_none = self.quota is not None and self.quota.limit == 0
+        doubt = {True: 0, None: 1, False: 2}[self.quota.suffices if self.quota else None]
+        low, high = self.span or (Decimal(0), Decimal(0))
+        return (kinds, is_none, not self.grants, self.single_tenant, doubt, high, low)
 
     @property
     def worst(self) -> Relation | None:
@@ -155,6 +169,7 @@ def rank_zones(
             grants=_covering_grants(wanted, resources, today),
             quota=_zone_quota(wanted, quotas, resources),
             locations=best_locations(wanted.region),
+            price=hourly_price(spec.accelerator_type, wanted.zone, spec.tier),
         )
         for wanted in (settings.wanted(project, zone, spec) for zone in offering if not zones or zone in zones)
     ]
@@ -168,7 +183,8 @@ def rank_zones(
     offline = None
     if not isinstance(offers, Known):
         offline = "the API was not called" if offers is None else offers.reason or "the API returned no zones"
-    return ZoneRanking(spec.accelerator_type, tuple(sorted(ranked, key=_sort_key)), tuple(unplaced), offline)
+    ranked.sort(key=lambda zone: (zone.rank, zone.zone))
+    return ZoneRanking(spec.accelerator_type, tuple(ranked), tuple(unplaced), offline)
 
 
 def zones_with_type(offers: Mapping[str, tuple[str, ...]], spec: NodeSpec) -> list[str]:
@@ -222,13 +238,3 @@ def _zone_quota(
 
 
 _RELATION_RANKS = {Relation.MULTI_REGION: 1, Relation.SAME_AREA: 2, Relation.OTHER_AREA: 3, Relation.UNKNOWN: 4}
-
-
-def _sort_key(zone: ZoneRank) -> tuple[object, ...]:
-    """Return the sort key of a zone: the farthest bucket counts most, then the next."""
-    kinds = sorted((_RELATION_RANKS.get(proximity.relation, 0) for proximity in zone.buckets), reverse=True)
-    quota = zone.quota
-    is_none = quota is not None and quota.limit == 0
-    doubt = {True: 0, None: 1, False: 2}[quota.suffices if quota else None]
-    low, high = zone.span or (Decimal(0), Decimal(0))
-    return (kinds, is_none, not zone.grants, zone.single_tenant, doubt, high, low, zone.zone)

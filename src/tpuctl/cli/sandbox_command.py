@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tpuctl.app.app import App
     from tpuctl.sandbox.faults import Fault
     from tpuctl.sandbox.request_log import LoggedCall
+    from tpuctl.sandbox.stock import StockEntry, StockLevel
 
 _SANDBOX_HELP = """Try tpuctl without an account, a network or a bill: a Cloud TPU API on this machine.
 
@@ -38,6 +39,7 @@ _SANDBOX_COMMANDS = {
     "reset": ("tpuctl.cli.sandbox_command:sandbox_reset", "Remove everything in the sandbox."),
     "advance": ("tpuctl.cli.sandbox_command:sandbox_advance", "Advance the clock of the sandbox."),
     "fault": ("tpuctl.cli.sandbox_command:sandbox_fault", "Add a fault to the sandbox, or remove one."),
+    "stock": ("tpuctl.cli.sandbox_command:sandbox_stock", "Show or set how many nodes fit in a zone."),
     "seed": ("tpuctl.cli.sandbox_command:sandbox_seed", "Add resources to the sandbox from a file."),
     "scenario": ("tpuctl.cli.sandbox_command:sandbox_scenario", "Plan events in the sandbox from a file."),
     "log": ("tpuctl.cli.sandbox_command:sandbox_log", "Show the requests that the sandbox received."),
@@ -223,9 +225,10 @@ _SEED_LIMIT = 64 * MIB
 def sandbox_seed(app: App, *, file: str) -> None:
     """Add the resources of a YAML file (- for stdin) to the sandbox: all or none.
 
-    Kinds, each a list: nodes, queuedResources, buckets, objects, anywhereCaches, quotas, stockouts, faults, networks,
-    subnetworks, firewalls, disks, instances, services, projects, roles, iamPolicies, orgPolicies; and `settings`. Entries have
-    the fields of the API; a node needs only a name. An entry replaces an existing resource of the same name.
+    Kinds, each a list: nodes, queuedResources, buckets, objects, anywhereCaches, quotas, stock, stockouts, reservations,
+    faults, networks, subnetworks, firewalls, disks, instances, services, projects, roles, iamPolicies, orgPolicies; and
+    `settings`. Entries have the fields of the API; a node needs only a name. An entry replaces an existing resource of the same
+    name.
 
     \b
     Examples:
@@ -255,7 +258,7 @@ def read_seed_source(app: App, file: str) -> tuple[str, str]:
 def sandbox_scenario(app: App, *, file: str) -> None:
     """Plan the events of a YAML file (- for stdin), from now on in sandbox time. No process needs to keep running.
 
-    Each step has `at:` and one of `fault:`, `preempt:`, `seed:`, `stockout:`, `end-stockouts:`, `remove-fault:`.
+    Each step has `at:` and one of `fault:`, `preempt:`, `seed:`, `stock:`, `stockout:`, `end-stockouts:`, `remove-fault:`.
     `tpuctl sandbox status` shows planned events, `tpuctl sandbox log` past ones.
 
     \b
@@ -280,7 +283,8 @@ _ONLY_FOR = {
     "state": ("hang",),
     "health": ("unhealthy",),
     "worker": ("missing-chip",),
-    "duration": ("hang", "slow", "maintenance", "startup-slow", "ssh-key-late"),
+    "duration": ("hang", "slow", "maintenance", "startup-slow", "ssh-key-late", "late-node", "fall-back"),
+    "initiator": ("suspend",),
     "status": ("http-error",),
     "retry_after": ("http-error",),
     "code": ("operation-error",),
@@ -323,7 +327,14 @@ _ONLY_FOR = {
     "--duration",
     type=DurationType(),
     metavar="TIME",
-    help="Length in sandbox time. [default: hang and startup-slow forever, slow 30s, maintenance 10m, ssh-key-late 1m]",
+    help="Length in sandbox time. [default: hang and startup-slow forever, slow 30s, maintenance 10m, fall-back 5m, "
+    "late-node 2m, ssh-key-late 1m]",
+)
+@click.option(
+    "--initiator",
+    type=click.Choice(["SERVICE", "USER"]),
+    metavar="WHO",
+    help="Who suspends the request, for `suspend`: SERVICE or USER. [default: SERVICE]",
 )
 @click.option(
     "--status", type=click.IntRange(400, 599), metavar="N", help="HTTP status for `http-error`. [default: 503]"
@@ -345,8 +356,9 @@ def sandbox_fault(app: App, *, kind: str | None, fault_id: int | None, after: An
     """Add a fault to the sandbox, to test how programs handle failures, or remove one.
 
     KIND of a node: unhealthy, hang, preempt, maintenance, missing-chip, startup-slow, startup-fails, operation-error,
-    ssh-key-late. KIND of an API call: drop-before and drop-after (the connection ends before or after the effect), http-error,
-    slow, unauthenticated, quota (of creates). KIND of a zone: unreachable.
+    ssh-key-late. KIND of a queued resource: fall-back and survives-delete; with `--node` for its node: suspend, late-node. KIND
+    of an API call: drop-before and drop-after (the connection ends before or after the effect), already-exists (after the
+    effect of a create), http-error, slow, unauthenticated, quota (of creates). KIND of a zone: unreachable.
 
     \b
     Examples:
@@ -408,6 +420,113 @@ def _parse_options(kind: str | None, options: dict[str, Any]) -> Fault:
     if "retry_after" in given:
         given["retryAfter"] = given.pop("retry_after")
     return parse_fault({"kind": word, **given})
+
+
+_STOCK_HEADER = ("ZONE", "TYPE", "TIER", "NODES", "FREE", "FROM", "UNTIL")
+
+
+@cli_command("stock", asks_trust=False, without=CLOUD_OPTIONS)
+@click.argument("action", type=click.Choice(["set", "clear"]), metavar="[set|clear]", required=False)
+@click.option("--zone", metavar="ZONE", help="Zone name or glob. [default: all]")
+@click.option(
+    "--type", "accelerator_type", metavar="TYPE", help="Accelerator type or glob, such as 'v6e-*'. [default: all]"
+)
+@click.option(
+    "--tier",
+    metavar="TIER",
+    help="Tier: on-demand, spot, reserved, best-effort or flex-start. [default: all, from one stock]",
+)
+@click.option("--nodes", type=click.IntRange(min=0), metavar="N", help="Number of nodes that fit, used ones included.")
+@click.option(
+    "--after", type=DurationType(), metavar="TIME", help="Delay until the stock holds, in sandbox time. [default: none]"
+)
+@click.option(
+    "--duration",
+    type=DurationType(),
+    metavar="TIME",
+    help="Length in sandbox time, during which it limits beside other stock. [default: until the next one is set]",
+)
+def sandbox_stock(app: App, *, action: str | None, **options: Any) -> None:
+    """Show the stock of the sandbox: how many nodes fit in a zone, by type and tier. Set it, or clear it.
+
+    Without stock set a place is unlimited; with 0 nodes it has no capacity. Creations and waiting queued resources take from
+    the stock; a deletion, a stop and a preemption give it back. A smaller stock takes no node away. An entry for a narrower
+    place replaces a wider one there.
+
+    \b
+    Examples:
+      tpuctl sandbox stock set --type v6e-8 --tier spot --nodes 0
+      tpuctl sandbox stock set --zone us-east5-b --type v6e-8 --tier spot --nodes 1 --after 20m
+      tpuctl sandbox stock
+      tpuctl sandbox stock clear
+    """
+    from tpuctl.sandbox.faults import describe_time  # noqa: PLC0415  # only for the sandbox
+    from tpuctl.sandbox.stock import describe_level, put_level, remove_levels, show_stock  # noqa: PLC0415  # as above
+
+    given = _parse_stock_options(action, options)
+    if action is None:
+        with app.sandbox.read() as session:
+            entries = show_stock(session, **given)
+        app.show(
+            table_view(
+                _STOCK_HEADER,
+                [_stock_cells(entry) for entry in entries],
+                value=lambda: [_stock_json(entry) for entry in entries],
+                empty="the stock is unlimited everywhere",
+                is_marked=False,
+            )
+        )
+    elif action == "clear":
+        with app.sandbox.write() as session:
+            count = remove_levels(session, **given)
+        report_change(app, f"removed {count} stock {'entry' if count == 1 else 'entries'}", removed=count)
+    else:
+        with app.sandbox.write() as session:
+            level = put_level(session, **given)
+            begin = describe_time(session.now + given.get("after", timedelta()), session.now, app.sandbox.speed)
+        lasting = f", for {format_duration(given['duration'])}" if "duration" in given else ""
+        text = f"{begin}: {describe_level(level)}{lasting}"
+        report_change(app, text, text=text, **_level_json(level))
+
+
+def _parse_stock_options(action: str | None, options: dict[str, Any]) -> dict[str, Any]:
+    given = {key: value for key, value in options.items() if value is not None}
+    for key, flag in (("zone", "--zone"), ("accelerator_type", "--type"), ("tier", "--tier")):
+        if given.get(key) == "":
+            raise InvalidInputError(f"`{flag}` is empty and would match nothing", hint="leave it out to match all")
+    for key in ("after", "duration"):
+        if given.get(key) == "forever":
+            raise InvalidInputError(
+                f"`--{key}` cannot be `forever`", hint="give a duration such as 2h, or leave it out"
+            )
+    amount = next((f"--{key}" for key in ("nodes", "after", "duration") if key in given), None)
+    if action != "set" and amount:
+        raise InvalidInputError(f"`{amount}` needs `set`", hint="run `tpuctl sandbox stock set --nodes N`")
+    if action == "set" and "nodes" not in given:
+        raise InvalidInputError("`tpuctl sandbox stock set` needs `--nodes N`", hint="`--nodes 0` is no capacity")
+    return given
+
+
+def _level_json(level: StockLevel) -> dict[str, Any]:
+    return {
+        "zone": level.zone,
+        "acceleratorType": level.accelerator_type,
+        "tier": level.tier,
+        "project": level.project,
+        "nodes": level.nodes,
+        "from": format_timestamp(datetime.fromtimestamp(level.begin, UTC)),
+        "until": format_timestamp(datetime.fromtimestamp(level.until, UTC)) if level.until is not None else None,
+    }
+
+
+def _stock_json(entry: StockEntry) -> dict[str, Any]:
+    return {**_level_json(entry.level), "used": entry.used, "free": entry.free}
+
+
+def _stock_cells(entry: StockEntry) -> list[Cell]:
+    values = _stock_json(entry)
+    columns = ("zone", "acceleratorType", "tier", "nodes", "free", "from", "until")
+    return [Cell("-" if values[name] is None else str(values[name])) for name in columns]
 
 
 @cli_command("advance", asks_trust=False, without=CLOUD_OPTIONS)

@@ -26,6 +26,7 @@ _SECTIONS = {
         "stop": ("tpuctl.nodes.commands.changes:stop", "Stop nodes, keeping their boot disks."),
         "create": ("tpuctl.nodes.commands.create", "Create a node; fails if it exists."),
         "delete": ("tpuctl.nodes.commands.changes:delete", "Delete nodes; fails if they do not exist."),
+        "queue": ("tpuctl.nodes.commands.queue:queue_group", "Show, await and cancel requests that wait for capacity."),
         "update": ("tpuctl.nodes.commands.update", "Change a node's labels, tags, metadata or description."),
     },
     "Workers": {

@@ -175,12 +175,12 @@ class TpuClient(ApiClient):
         listing = self._list("nodes", _NODES, Node.from_api, project, zones)
         return NodeListing(listing.items, listing.unreachable)
 
-    def list_queued_resources(self, project: str, zones: Sequence[str] = ()) -> QueuedListing:
-        """Return the queued resources of the zones, or of all zones.
+    def list_queued_resources(self, project: str, zones: Sequence[str] = (), *, version: str = "v2") -> QueuedListing:
+        """Return the queued resources of the zones, or of all zones. v2alpha1 also shows best-effort and flex-start.
 
         Source for the wildcard: unverified; if the service refuses it, each zone is listed.
         """
-        listing = self._list("queuedResources", _REQUESTS, QueuedResource.from_api, project, zones)
+        listing = self._list("queuedResources", _REQUESTS, QueuedResource.from_api, project, zones, version=version)
         return QueuedListing(listing.items, listing.unreachable)
 
     def get_node(self, name: NodeName) -> Node:
@@ -202,10 +202,11 @@ class TpuClient(ApiClient):
 
     operation_error = staticmethod(operation_error)
 
-    def get_queued_resource(self, name: str) -> QueuedResource:
-        """Return a queued resource by its full name, or raise `NotFoundError`."""
+    def get_queued_resource(self, name: str, *, version: str = "v2") -> QueuedResource:
+        """Return a queued resource by its full name, or raise `NotFoundError`. `version` is that of the API."""
         _check(name, "queuedResources")
-        return self._call(self._request("queuedResources.get", name=name), _only(name, QueuedResource.from_api))
+        fetch = self._request("queuedResources.get", version=version, name=name)
+        return self._call(fetch, _only(name, QueuedResource.from_api))
 
     def find_queued_resource(self, name: NodeName) -> QueuedResource | None:
         """Return the queued resource that has the id of this node; None only after a 404 from the API."""
@@ -271,16 +272,19 @@ class TpuClient(ApiClient):
                     raise refusal from failure
         raise AssertionError("the second sending ends")
 
-    def create_queued_resource(self, name: NodeName, spec: NodeSpec, window: QueueWindow) -> Operation:
-        """Request a node through the queue, at most once: the queued resource has the id of the node.
+    def create_queued_resource(
+        self, name: NodeName, spec: NodeSpec, window: QueueWindow, *, queued_resource_id: str | None = None
+    ) -> Operation:
+        """Request a node through the queue, at most once. Without another id, the queued resource has that of the node.
 
         Return `Operation.unnamed()` if the answer was lost and the request is ours. Raises `AlreadyExistsError`,
         `OutcomeUnknownError`, or the service's refusal.
         """
         # One id for all sendings: the service carries out a repeated request once [API field text of requestId].
         label, request_id = self._uuid().hex, str(self._uuid())
-        request = self._queued_creation(name, spec, window, label=label, request_id=request_id)
-        full_name = queued_resource_name(name)
+        own_id = queued_resource_id or name.node_id
+        request = self._queued_creation(name, spec, window, own_id=own_id, label=label, request_id=request_id)
+        full_name = f"projects/{name.project}/locations/{name.zone}/queuedResources/{own_id}"
 
         def is_requested() -> bool:
             try:
@@ -370,7 +374,8 @@ class TpuClient(ApiClient):
 
     def preview_create_queued_resource(self, name: NodeName, spec: NodeSpec, window: QueueWindow) -> ApiRequest:
         """Return the request of `create_queued_resource` without sending it and without its request id."""
-        return self._queued_creation(name, spec, window, label=self._uuid().hex, request_id=None)
+        label = self._uuid().hex
+        return self._queued_creation(name, spec, window, own_id=name.node_id, label=label, request_id=None)
 
     def preview_delete(self, name: NodeName) -> ApiRequest:
         """Return the request of `delete_node` without sending it."""
@@ -410,7 +415,7 @@ class TpuClient(ApiClient):
         return self._request("nodes.create", version=spec.api_version, parent=parent, nodeId=name.node_id, body=body)
 
     def _queued_creation(
-        self, name: NodeName, spec: NodeSpec, window: QueueWindow, *, label: str, request_id: str | None
+        self, name: NodeName, spec: NodeSpec, window: QueueWindow, *, own_id: str, label: str, request_id: str | None
     ) -> ApiRequest:
         body = spec.to_queued_api(name, window)
         node = body["tpu"]["nodeSpec"][0]["node"]
@@ -419,7 +424,7 @@ class TpuClient(ApiClient):
             "queuedResources.create",
             version=spec.api_version,
             parent=f"projects/{name.project}/locations/{name.zone}",
-            queuedResourceId=name.node_id,
+            queuedResourceId=own_id,
             requestId=request_id,
             body=body,
         )

@@ -37,6 +37,7 @@ class ValueKind(StrEnum):
     PAIRS = "pairs"
     PATH = "path"
     SIZE = "size"
+    DOLLARS = "dollars"
     RECORDS = "records"
 
 
@@ -50,9 +51,9 @@ class FileKind(StrEnum):
 class FilePolicy(StrEnum):
     """The files that may set a setting. A project file may be untrusted.
 
-    `ANY_FILE` is only for settings that describe a node or how long to wait. Settings that send, run or open something, decide
-    who pays, or disable a check are `TRUSTED_FILE`: in a project file they take effect only after `tpuctl trust`, and `effect`
-    says what they do.
+    `ANY_FILE` is only for settings that describe a node or how long to wait, or that can only lower a limit. Settings that
+    send, run or open something, decide who pays, or disable a check are `TRUSTED_FILE`: in a project file they
+    take effect only after `tpuctl trust`, and `effect` says what they do.
     """
 
     ANY_FILE = "both"
@@ -112,7 +113,7 @@ class SettingSpec:
         return f"TPUCTL_{self.key.upper()}" if self.own_variable else None
 
 
-_TEXT, _BOOLEAN, _NUMBER, _DURATION, _LIST, _PAIRS, _PATH, _SIZE, _RECORDS = ValueKind
+_TEXT, _BOOLEAN, _NUMBER, _DURATION, _LIST, _PAIRS, _PATH, _SIZE, _DOLLARS, _RECORDS = ValueKind
 
 
 def _any(key: str, kind: ValueKind, description: str, **more: Any) -> SettingSpec:  # other fields of the row
@@ -315,6 +316,9 @@ _SPECS: Final = (
         optional_fields=("until",),
     ),
     _own("no_billing_outside_grants", _BOOLEAN, "create only nodes that a grant covers"),
+    # A project file may lower the limit of the user file, but not raise it: see `_keep_lower_limit`.
+    _any("max_price", _DOLLARS, "most that a new node may cost, in dollars per hour; of two files the lower limit"),
+    _own("allow_unknown_price", _BOOLEAN, "with `max_price`, also create nodes whose price is unknown"),
     _trusted(
         "egress_prices",
         _PAIRS,
@@ -502,6 +506,11 @@ class Settings:
         found: int | None = self._read(key)
         return found
 
+    def dollars(self, key: str) -> Decimal | None:
+        """Return an amount of dollars, None if unset."""
+        found: Decimal | None = self._read(key)
+        return found
+
     def records(self, key: str) -> tuple[dict[str, str], ...]:
         """Return the entries of a list of records; unset has none."""
         setting = self[key]
@@ -579,6 +588,7 @@ def resolve_settings(
         if setting := next(_candidates(spec, flags, environ, files, gcloud), None):
             found[spec.key] = setting
     _resolve_quota_project(found)
+    _keep_lower_limit(found, files)
     untrusted = frozenset(
         key
         for key, setting in found.items()
@@ -657,6 +667,17 @@ def _resolve_quota_project(found: dict[str, ResolvedSetting]) -> None:
         found["quota_project"] = replace(setting, value=project.value)
 
 
+def _keep_lower_limit(found: dict[str, ResolvedSetting], files: Mapping[FileKind, ConfigFile]) -> None:
+    """Replace a price limit of the project file by the lower one of the user file: only the user who pays may raise it."""
+    spec, setting = SETTINGS["max_price"], found.get("max_price")
+    if setting is None or setting.source.kind is not SourceKind.PROJECT_FILE:
+        return
+    own_files: dict[FileKind, ConfigFile] = {kind: file for kind, file in files.items() if kind is not FileKind.PROJECT}
+    own = next(_candidates(spec, {}, {}, own_files, {}), None)
+    if own is not None and as_dollars(own.value) < as_dollars(setting.value):
+        found["max_price"] = own
+
+
 # Scalars stay text as written: `version: 1.10` is not a number, `off` may be the value of a label.
 RawRecord = Mapping[str, str]
 RawValue = str | tuple[str, ...] | RawRecord | tuple[RawRecord, ...]
@@ -665,6 +686,7 @@ _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off", ""})
 _SIZE_FORM = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([kmgtp]?)(i?)b?")
 _PREFIXES = " kmgtp"
+_DOLLARS_FORM = re.compile(r"\$?([0-9]{1,9}(?:\.[0-9]{1,2})?)")
 # Control characters, two separators that some programs take for line ends, and surrogates.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 # A script may have tabs, line ends and color codes, but not these.
@@ -763,6 +785,14 @@ def as_size(value: RawValue) -> int:
     return int(Decimal(number) * (1024 if binary else 1000) ** _PREFIXES.index(prefix or " "))
 
 
+def as_dollars(value: RawValue) -> Decimal:
+    """Return dollars, more than 0, in whole cents; a leading `$` is allowed."""
+    match = _DOLLARS_FORM.fullmatch(_scalar(value).strip())
+    if not match or not Decimal(match[1]):
+        raise ValueError("it must be dollars like 20 or 4.50, more than 0")
+    return Decimal(match[1])
+
+
 def as_records(spec: SettingSpec, value: RawValue) -> tuple[dict[str, str], ...]:
     """Return records, also from a text like `zone=a,type=b;zone=c,type=d`. Their keys are checked, not their values."""
     if isinstance(value, Mapping):
@@ -834,6 +864,7 @@ _PARSERS: Final[Mapping[ValueKind, Callable[[SettingSpec, RawValue], Any]]] = {
     ValueKind.PAIRS: as_pairs,
     ValueKind.PATH: as_text,
     ValueKind.SIZE: lambda _, value: as_size(value),
+    ValueKind.DOLLARS: lambda _, value: as_dollars(value),
     ValueKind.RECORDS: as_grants,
 }
 

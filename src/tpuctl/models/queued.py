@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.durations import parse_timestamp
 from tpuctl.models.node import REQUESTED_NODE, Node, QueuedState, Tier
 from tpuctl.models.operation import STATUS, OperationError
+from tpuctl.models.spec import REQUEST_LABEL, NodeSpec
 from tpuctl.names import NodeName, last_segment
 from tpuctl.shapes import COUNT, DURATION, NODE_ID, RESOURCE, TIME, ListOf, Scalar, Shape
 
@@ -83,6 +84,15 @@ class QueuedResource:
         return last_segment(self.name)
 
     @property
+    def short_name(self) -> str:
+        """Its zone and id, as commands accept them."""
+        return f"{self.zone}/{self.queued_resource_id}"
+
+    def node_name(self, project: str) -> NodeName:
+        """Return the full name of its first node."""
+        return NodeName(project, self.zone, next(iter(self.node_ids), self.queued_resource_id))
+
+    @property
     def zone(self) -> str:
         """Its zone."""
         return self.name.split("/")[3]
@@ -143,8 +153,52 @@ class QueuedResource:
         body = dict(specs[0].get("node") or {})
         if self.tier in {Tier.SPOT, Tier.RESERVED}:
             body["schedulingConfig"] = {str(self.tier): True}
-        node_id = next(iter(self.node_ids), self.queued_resource_id)
-        return Node(NodeName(project, self.zone, node_id), body)
+        return Node(self.node_name(project), body)
+
+    @property
+    def accelerator_type(self) -> str:
+        """The accelerator type of its first node; empty if it is unknown."""
+        return self.requested_node("").accelerator_type
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The labels of its first node."""
+        return self.requested_node("").labels
+
+    @property
+    def is_from_tpuctl(self) -> bool:
+        """Return whether tpuctl made it: it has the id of its node, and that node the label of a create request."""
+        return self.node_ids == (self.queued_resource_id,) and REQUEST_LABEL in self.labels
+
+    @property
+    def chips(self) -> int | None:
+        """The chips of all its nodes, None if the accelerator type is unknown."""
+        accelerator = self.requested_node("").accelerator
+        return accelerator.chips * len(self.node_ids) if accelerator else None
+
+    @property
+    def api_version(self) -> str:
+        """The version of the API that shows all its fields: v2, else v2alpha1."""
+        return "v2alpha1" if {"bestEffort", "provisioningModel", "runDuration"} & {*self.raw} else "v2"
+
+    @property
+    def run_time(self) -> timedelta | None:
+        """How long its nodes run; None if they have no end."""
+        limit = (self.raw.get("runDuration") or {}).get("maxRunDuration")
+        return timedelta(seconds=float(str(limit).rstrip("s"))) if limit else None
+
+    def spec(self, project: str) -> NodeSpec:
+        """Return the spec that requests its first node again."""
+        reservation = str(self.raw.get("reservationName") or "")
+        return replace(
+            NodeSpec.from_node(self.requested_node(project)),
+            queue=True,
+            tier=self.tier,
+            # `-` is any reservation of the project.
+            reservation=None if last_segment(reservation) in {"", "-"} else reservation,
+            is_calendar=self.raw.get("provisioningModel") == "RESERVATION_BOUND",
+            run_for=self.run_time,
+        )
 
     @property
     def initiator(self) -> str:

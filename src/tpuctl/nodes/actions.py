@@ -77,7 +77,9 @@ def create_node(context: ActionContext, name: NodeName, spec: NodeSpec, *, force
     with hold_lease(context, name, "create", force_lease=force_lease):
         context.record(name, "create", spec=spec.to_json())
         if chosen := describe_file_choices(context, name, spec):
-            context.report(EventKind.ACTION, name, f"creating {describe_spec(spec)}{chosen}", verb=str(Verb.CREATE))
+            context.report(
+                EventKind.ACTION, name, f"creating {describe_spec(spec, name.zone)}{chosen}", verb=str(Verb.CREATE)
+            )
         return context.cloud.create_node(name, spec_with_ssh_key(context, spec))
 
 

@@ -13,6 +13,7 @@ from tpuctl.models.node import Node
 from tpuctl.models.operation import Operation
 from tpuctl.models.spec import NodeSpec
 from tpuctl.nodes.conditions import Verb
+from tpuctl.prices import hourly_price
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -136,8 +137,10 @@ def describe_file_choices(context: ActionContext, name: NodeName, spec: NodeSpec
     return f" ({', '.join(chosen)}: from {context.project_file})" if chosen else ""
 
 
-def describe_spec(spec: NodeSpec) -> str:
-    """Describe a spec in a few words: `v4-8 with tpu-ubuntu2204-base, spot`."""
+def describe_spec(spec: NodeSpec, zone: str) -> str:
+    """Describe a spec and its price, if that is known: `v6e-8 with v2-alpha-tpuv6e, spot, about $4.35/h`."""
     shape = f" ({spec.topology})" if spec.topology else ""
     tier = f", {spec.tier}" if spec.tier else ""
-    return f"{spec.accelerator_type}{shape} with {spec.runtime_version}{tier}"
+    price = hourly_price(spec.accelerator_type, zone, spec.tier)
+    cost = "" if price.per_hour is None else f", {price}"
+    return f"{spec.accelerator_type}{shape} with {spec.runtime_version}{tier}{cost}"

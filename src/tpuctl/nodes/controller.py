@@ -654,7 +654,7 @@ class NodeReconciler:
         with self._changing(Verb.CREATE, "create", reason=reason, spec=spec.to_json()) as ready:
             chosen = describe_file_choices(context, self.name, spec)
             verb = "requesting" if spec.is_queued else "creating"
-            ready(f"{verb} {describe_spec(spec)}{chosen}: {reason}")
+            ready(f"{verb} {describe_spec(spec, self.name.zone)}{chosen}: {reason}")
             try:
                 operation = self._enqueue(spec) if spec.is_queued else context.cloud.create_node(self.name, spec)
             except AlreadyExistsError:
@@ -737,6 +737,8 @@ class NodeReconciler:
             operation = context.cloud.delete_queued_resource(decision.request_name, force=decision.force)
         tracker.requested.begin(RequestedChange(Verb.DELETE, operation, is_of_request=True))
         tracker.record_deletion()
+        # Its node went with it: that was not another client.
+        tracker.note(has_vanished=False)
 
     def _changing(self, verb: Verb, event: str, **entry: Any) -> AbstractContextManager[Callable[..., None]]:
         return announced_change(self._context, self.name, verb, event, **entry)

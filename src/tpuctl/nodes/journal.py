@@ -23,6 +23,7 @@ from tpuctl.models.spec import REQUEST_LABEL, NodeSpec
 from tpuctl.names import NodeName
 from tpuctl.nodes.journal_entries import (
     JournalEntry,
+    ZoneMemory,
     decode_entries,
     encode_entry,
     entries_of_type,
@@ -30,6 +31,7 @@ from tpuctl.nodes.journal_entries import (
     shorten_journal,
     split_halves,
     state_durations,
+    zone_memory,
 )
 from tpuctl.platforms import flush_to_disk, read_mount_table
 
@@ -48,6 +50,8 @@ _LEARN_AGAIN = timedelta(minutes=1)
 _MOST_BYTES = 2 << 20
 _MOST_READ = 300
 _MOST_FAR = 10
+# Each is a request if the journal is in a bucket.
+_MOST_REMEMBERED = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +155,24 @@ class Journal:
                     break
         self._usual[key] = {**state_durations(far, limit=limit), **state_durations(near, limit=limit)}
         return self._usual[key]
+
+    def zone_memories(self, project: str, accelerator_type: str, tier: str | None) -> Mapping[str, ZoneMemory]:
+        """Return what is remembered of each zone, for a type and a tier; None is on-demand.
+
+        It is an estimate from the most recent journals: unreadable ones are skipped.
+        """
+        found: dict[str, ZoneMemory] = {}
+        wanted, left = f'"{accelerator_type}"'.encode(), _MOST_BYTES
+        with suppress(TpuctlError):
+            for name in self._store.recent(project, "")[:_MOST_REMEMBERED]:
+                content = self._store.read(name, rotated=False)
+                left -= len(content)
+                if wanted in content:
+                    memory = zone_memory(decode_entries(content)[0], accelerator_type, tier)
+                    found[name.zone] = found.get(name.zone, ZoneMemory()).merge(memory)
+                if left < 0:
+                    break
+        return found
 
     def is_lasting(self, environ: Mapping[str, str]) -> bool:
         """Return whether the journal outlives this machine, as far as that is known; a bucket does."""

@@ -14,6 +14,7 @@ from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.durations import parse_timestamp
+from tpuctl.errors import NoCapacityError
 from tpuctl.models.spec import JOURNALED_SPEC
 from tpuctl.shapes import NUMBER, SEGMENT, TIME, ListOf, Scalar, Shape, ShapeError, parse_json
 
@@ -116,7 +117,7 @@ def _lines(content: bytes) -> list[bytes]:
 
 JournalEntries = Sequence[Mapping[str, Any]]  # JSON
 
-_CREATING, _READY = "CREATING", "READY"
+_CREATING, _READY, _ON_DEMAND = "CREATING", "READY", "on-demand"
 # Transient states. The duration of any other state predicts nothing about other nodes.
 _PASSING = frozenset({"STARTING", "STOPPING", "RESTARTING", "REPAIRING"})
 _ACTIONS = frozenset({"create", "delete", "stop", "start", "restart", "reboot"})
@@ -205,6 +206,48 @@ def used_repairs(entries: JournalEntries, *, refill: timedelta, now: datetime) -
     return RepairAttempts(**counts)
 
 
+@dataclass(frozen=True, slots=True)
+class ZoneMemory:
+    """When a zone last had a node of some accelerator type and capacity type, and when it last had none."""
+
+    success: datetime | None = None
+    stockout: datetime | None = None
+
+    def merge(self, other: ZoneMemory) -> ZoneMemory:
+        """Return the later times of both."""
+        return ZoneMemory(_later(self.success, other.success), _later(self.stockout, other.stockout))
+
+
+def zone_memory(entries: JournalEntries, accelerator_type: str, tier: str | None) -> ZoneMemory:
+    """Return what the journal of one node remembers of its zone, for creations of this type and tier; None is on-demand.
+
+    A success is a `create` after which the node was READY or usable; a stock-out is one that failed for lack of capacity.
+    """
+    success: datetime | None = None
+    stockout: datetime | None = None
+    is_open = False  # a creation of this kind was requested, and has not ended
+    for at, entry in _dated(entries):
+        event = entry.get("event")
+        if event == "create":
+            spec = entry.get("spec") or {}
+            asked = (spec.get("accelerator_type"), spec.get("tier") or _ON_DEMAND)
+            is_open = asked == (accelerator_type, tier or _ON_DEMAND)
+        elif not is_open:
+            continue
+        elif event in _USABLE or (event == "state" and entry.get("state") == _READY):
+            success, is_open = at, False
+        elif entry.get("error") == NoCapacityError.kind:
+            # A queued resource may still succeed.
+            stockout = at
+        elif event == "delete":
+            is_open = False
+    return ZoneMemory(success, stockout)
+
+
+def _later(one: datetime | None, other: datetime | None) -> datetime | None:
+    return max(filter(None, (one, other)), default=None)
+
+
 def is_repair(entry: Mapping[str, Any]) -> bool:
     """Return whether an entry is a repair that counts against a budget."""
     event = entry.get("event")
@@ -254,3 +297,19 @@ def _dated(entries: JournalEntries) -> Iterator[tuple[datetime, Mapping[str, Any
         at = parse_timestamp(entry.get("at"))
         if at is not None:
             yield at, entry
+
+
+def request_state_since(entries: JournalEntries, state: str, *, created: datetime | None) -> datetime | None:
+    """Return when tpuctl first saw a queued resource in its present state, None if it did not.
+
+    `created` is the creation of the queued resource: older entries are about another one.
+    """
+    since: datetime | None = None
+    for at, entry in _dated(entries):
+        if entry.get("event") != "request" or (created is not None and at < created):
+            continue
+        if entry.get("state") != state:
+            since = None
+        elif since is None:
+            since = at
+    return since

@@ -5,13 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tpuctl.errors import ConflictError, NodeNotFoundError, NodeNotInProjectError, ServiceUnavailableError, TpuctlError
+from tpuctl.errors import (
+    AccessError,
+    ConflictError,
+    CredentialsError,
+    InvalidRequestError,
+    NodeNotFoundError,
+    NodeNotInProjectError,
+    NotFoundError,
+    ServiceUnavailableError,
+    TpuctlError,
+)
 from tpuctl.names import NodeName, NodeReference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tpuctl.cloud.tpu import TpuClient
+    from tpuctl.cloud.tpu import QueuedListing, TpuClient
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
 
@@ -94,9 +104,56 @@ def only_node(nodes: Iterable[Node], node_id: str) -> Node | None:
 def queued_resources_or_none(cloud: TpuClient, project: str, zones: Sequence[str]) -> tuple[QueuedResource, ...]:
     """Return the queued resources of some zones, or of all. Empty if they cannot be listed: they are only extra information."""
     try:
-        return cloud.list_queued_resources(project, zones).queued_resources
+        return list_requests(cloud, project, zones).queued_resources
     except TpuctlError:
         return ()
+
+
+def list_requests(cloud: TpuClient, project: str, zones: Sequence[str]) -> QueuedListing:
+    """Return the queued resources of some zones, or of all, as v2alpha1 shows them: with best-effort and flex-start.
+
+    As v2 shows them if the project may not use v2alpha1.
+    """
+    try:
+        return cloud.list_queued_resources(project, zones, version="v2alpha1")
+    except CredentialsError:
+        raise
+    except (AccessError, NotFoundError, InvalidRequestError):
+        return cloud.list_queued_resources(project, zones)
+
+
+def find_request(cloud: TpuClient, place: SearchPlace, reference: NodeReference) -> QueuedResource | None:
+    """Return the queued resource of a name: its own id, the id of one of its nodes, or their prefix. None if there is none.
+
+    Raises `ConflictError` if there are several, and `ServiceUnavailableError` if a zone did not answer.
+    """
+    project, zone = reference.project or place.project, reference.zone or place.zone
+    listing = list_requests(cloud, project, (zone,) if zone else ())
+    own = [request for request in listing.queued_resources if request.queued_resource_id == reference.node_id]
+    found = own or [
+        request
+        for request in listing.queued_resources
+        if request.is_named(reference.node_id) or request.owns(reference.node_id)
+    ]
+    if len(found) > 1:
+        where = ", ".join(f"{request.zone}/{request.queued_resource_id} ({request.state})" for request in found)
+        raise ConflictError(
+            f"there are {len(found)} queued resources `{reference.node_id}`: {where}",
+            hint="name one of them: `ZONE/NAME`",
+        )
+    if not found and listing.unreachable:
+        raise unreachable_zones_error(reference.node_id, listing.unreachable)
+    return found[0] if found else None
+
+
+def request_not_found_error(place: SearchPlace, reference: NodeReference) -> NotFoundError:
+    """Return the error for a queued resource that does not exist."""
+    zone = reference.zone or place.zone
+    where = zone or f"any zone of project {reference.project or place.project}"
+    return NotFoundError(
+        f"no queued resource `{reference.node_id}` in {where}",
+        hint="`tpuctl queue list` shows all; `tpuctl list` shows nodes",
+    )
 
 
 def unreachable_zones_error(node_id: str, zones: Sequence[str]) -> ServiceUnavailableError:

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
-from tpuctl.durations import format_duration
 from tpuctl.errors import (
     AccessError,
     ConflictError,
     NodeNotInProjectError,
-    TimedOutError,
     TpuctlError,
 )
 from tpuctl.models.events import EventKind
-from tpuctl.models.node import Node
+from tpuctl.models.node import Node, NodeState, QueuedState
 from tpuctl.models.operation import Operation
 from tpuctl.models.queued import QueuedResource
 from tpuctl.names import NodeName, NodeReference
-from tpuctl.nodes.actions import await_operation
 from tpuctl.nodes.actuator import RequestedChange, check_same_node
 from tpuctl.nodes.conditions import Condition, Policy, Verb
 from tpuctl.nodes.controller import NodeResult, reconcile_nodes
 from tpuctl.nodes.journal import current_spec
 from tpuctl.nodes.lease import end_lease
 from tpuctl.nodes.locate import SearchPlace, unreachable_zones_error
+from tpuctl.nodes.queueing import UNDECIDED
+from tpuctl.nodes.request_actions import RequestRemoval
 from tpuctl.nodes.tracker import ReconcileRequest
 
 if TYPE_CHECKING:
@@ -44,10 +41,18 @@ class DeletionTarget:
     name: NodeName
     # None if the node does not exist.
     node: Node | None
+    # The queued resource that owns the node, or will own it.
     request: QueuedResource | None
     # The id that the user typed.
     asked: str = ""
     is_request_named: bool = False
+    # tpuctl's own request for the same node, besides the one that owns it: the next try of a run that was killed.
+    next_request: QueuedResource | None = None
+
+    @property
+    def requests(self) -> tuple[QueuedResource, ...]:
+        """The queued resources to delete."""
+        return tuple(request for request in (self.next_request, self.request) if request)
 
     @property
     def full_name(self) -> str:
@@ -90,7 +95,7 @@ def find_deletion_target(context: ActionContext, place: SearchPlace, reference: 
         named = [request for request in queued.queued_resources if request.is_named(reference.node_id)]
         owners = {target.request.name for target in found if target.request}
         found += [
-            _of_request(request, nodes.nodes, reference, project) for request in named if request.name not in owners
+            request_target(request, nodes.nodes, reference, project) for request in named if request.name not in owners
         ]
     here = [target for target in found if name is None or target.name.zone == name.zone]
     if len(here) == 1 and (name is not None or len(found) == 1):
@@ -116,12 +121,12 @@ def _in_zone(context: ActionContext, node: Node, reference: NodeReference) -> De
     owner, others = _owner(node, [request for request in requests if request.owns(node.name.node_id)])
     if owner is None and node.queued_resource and listing.unreachable:
         raise unreachable_zones_error(node.name.node_id, listing.unreachable)
-    target = DeletionTarget(node.name, node, owner, reference.node_id)
     others += [
         request for request in requests if request.is_named(reference.node_id) and request not in (owner, *others)
     ]
+    target, others = _with_next_request(DeletionTarget(node.name, node, owner, reference.node_id), others)
     if others and reference.kind is None:
-        requested = (_of_request(request, (node,), reference, node.name.project) for request in others)
+        requested = (request_target(request, (node,), reference, node.name.project) for request in others)
         raise _ambiguous([target, *requested], None, reference)
     return target
 
@@ -136,11 +141,12 @@ def _nodes_named(
         node = there.get(name)
         owner, others = _owner(node, [request for request in asked_for if request.zone == name.zone])
         if node or not others:
-            yield DeletionTarget(name, node, owner, reference.node_id)
+            target, others = _with_next_request(DeletionTarget(name, node, owner, reference.node_id), others)
+            yield target
         elif owner:
             others = [owner, *others]
         for request in others:
-            yield _of_request(request, nodes, reference, project)
+            yield request_target(request, nodes, reference, project)
 
 
 def _owner(node: Node | None, requests: Sequence[QueuedResource]) -> tuple[QueuedResource | None, list[QueuedResource]]:
@@ -150,12 +156,21 @@ def _owner(node: Node | None, requests: Sequence[QueuedResource]) -> tuple[Queue
     return owner, [request for request in requests if request is not owner]
 
 
-def _of_request(
+def _with_next_request(
+    target: DeletionTarget, others: Sequence[QueuedResource]
+) -> tuple[DeletionTarget, list[QueuedResource]]:
+    """Return the target with tpuctl's own request for the same node, if there is one, and the requests that are left."""
+    own = next((request for request in others if request.is_from_tpuctl and request.owns(target.name.node_id)), None)
+    return replace(target, next_request=own), [request for request in others if request is not own]
+
+
+def request_target(
     request: QueuedResource, nodes: Sequence[Node], reference: NodeReference, project: str
 ) -> DeletionTarget:
     """Return a queued resource as the target, with the first of its nodes that exists."""
     there = [node for node in nodes if node.name.zone == request.zone and request.owns(node.name.node_id)]
-    own = [node for node in there if not node.queued_resource or _is_of(node, request)]
+    may_have_nodes = request.state not in {*UNDECIDED, QueuedState.FAILED}
+    own = [node for node in there if _is_of(node, request) or (may_have_nodes and not node.queued_resource)]
     node = own[0] if own else None
     # A node that another request owns is not deleted, so the run does not wait for it.
     others = {node.name.node_id for node in there if node not in own}
@@ -179,50 +194,68 @@ def tear_down(
     `check_whole_request` before. Return the results in order; the failure of one target does not stop the others.
     """
     policy = replace(policy, goal=Condition.GONE)
+    until = None if policy.timeout is None or not wait else context.clock.monotonic() + policy.timeout
     results: dict[str, NodeResult | TpuctlError] = {}
     tasks: dict[str, ReconcileRequest] = {}
-    once = distinct_targets(targets)
-    for target in once:
+    removals: dict[str, list[RequestRemoval]] = {}
+    for target in distinct_targets(targets):
+        removals[target.deleted] = [
+            RequestRemoval(context, target.name, request, until=until) for request in target.requests
+        ]
         try:
             with limit_cloud_calls(context.clock, policy.timeout if wait else None, grace=DEADLINE_GRACE):
-                pending = _request(context, target, by=by)
+                pending = _request(context, target, removals[target.deleted], by=by, wait=wait)
         except TpuctlError as error:
             results[target.deleted] = error
             continue
-        tasks[target.deleted] = ReconcileRequest(name=target.name, policy=policy, pending=pending)
         results[target.deleted] = NodeResult(None)
+        # A node of that name may be another one's: only the queued resource was named.
+        if target.node or not target.is_request_named:
+            tasks[target.deleted] = ReconcileRequest(name=target.name, policy=policy, pending=pending)
     if wait:
         results |= zip(tasks, reconcile_nodes(context, tuple(tasks.values())), strict=True)
-        for target in once:
-            task = tasks.get(target.deleted)
-            if target.request and task and task.pending and isinstance(results[target.deleted], NodeResult):
-                try:
-                    _await_request_deletion(context, target.request, task.pending.operation, policy)
-                except TpuctlError as error:
-                    results[target.deleted] = error
+        for deleted in [deleted for deleted, result in results.items() if isinstance(result, NodeResult)]:
+            try:
+                # The queued resource uses quota for longer than its nodes.
+                for removal in removals[deleted]:
+                    removal.follow()
+                    if deleted not in tasks:
+                        removal.report_gone()
+            except TpuctlError as error:
+                results[deleted] = error
     return [results[target.deleted] for target in targets]
 
 
-def _request(context: ActionContext, target: DeletionTarget, *, by: str) -> RequestedChange:
+def _request(
+    context: ActionContext, target: DeletionTarget, removals: Sequence[RequestRemoval], *, by: str, wait: bool
+) -> RequestedChange:
     """Request the deletion. Raises `ConflictError` if another client recreated the node since it was fetched."""
-    request = target.request
-    report = partial(context.report, EventKind.ACTION, target.name, verb=str(Verb.DELETE))
-    for node_id in request.node_ids if request else (target.name.node_id,):
+    node_ids = [node_id for request in target.requests for node_id in request.node_ids]
+    for node_id in dict.fromkeys((*node_ids, *([] if target.request else [target.name.node_id]))):
         end_lease(context, NodeName(target.name.project, target.name.zone, node_id), by)
     data: dict[str, Any] = {}
     if target.node:
         spec = current_spec(context.journal, target.node, context.clock)
         data = {"spec": spec.to_json(), "id": target.node.id}
+    elif target.request and len(target.request.node_ids) == 1 and context.journal.last_spec(target.name) is None:
+        data = {"spec": target.request.spec(target.name.project).to_json()}
     context.record(target.name, "delete", reason="asked for", **data)
     if target.node is not None:
         check_same_node(context, target.node)
     seen_id = target.node.id if target.node else None
-    if request:
-        report(f"deleting its queued resource `{request.queued_resource_id}`")
-        operation = context.cloud.delete_queued_resource(request.name, force=True)
-    else:
-        report("deleting it")
-        operation = context.cloud.delete_node(target.name, expected_id=seen_id)
+    operation = Operation(None, done=True)
+    for removal in removals:
+        removal.send(wait=wait)
+        operation = removal.operation or operation
+    node = target.node
+    is_included = node is not None and any(removal.has_forced and _is_of(node, removal.request) for removal in removals)
+    is_meant = node is not None and (not target.is_request_named or any(_is_of(node, one) for one in target.requests))
+    if is_meant and not is_included:
+        # No deletion of a request includes the node, unless the service has begun to delete it.
+        current = context.cloud.find_node(target.name) if removals else target.node
+        if current is not None and not (removals and current.state is NodeState.DELETING):
+            context.report(EventKind.ACTION, target.name, "deleting it", verb=str(Verb.DELETE))
+            operation = context.cloud.delete_node(target.name, expected_id=seen_id)
     return RequestedChange(Verb.DELETE, operation, seen_id)
 
 
@@ -238,20 +271,6 @@ def end_absent_node(context: ActionContext, place: SearchPlace, reference: NodeR
             end_lease(context, name, by)
             found = True
     return found
-
-
-def _await_request_deletion(
-    context: ActionContext, request: QueuedResource, operation: Operation, policy: Policy
-) -> None:
-    """Wait until the queued resource is gone too: it uses quota for longer than its nodes."""
-
-    def late(waited: timedelta) -> TimedOutError:
-        return TimedOutError(
-            f"the queued resource `{request.queued_resource_id}` is still being deleted after {format_duration(waited)}",
-            hint="no change was undone; the deletion continues in the cloud",
-        )
-
-    await_operation(context.cloud, context.clock, operation, timeout=policy.timeout, late=late)
 
 
 def check_whole_request(target: DeletionTarget, *, all_nodes: bool) -> None:

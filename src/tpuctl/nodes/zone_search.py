@@ -1,4 +1,4 @@
-"""Bring a node up in the first zone and tier that has capacity: `choose_offer` decides (pure), `bring_up_somewhere` acts.
+"""Bring a node up in the first zone and tier that has capacity; `zone_order` decides which one is tried next.
 
 One attempt for each zone: an attempt without capacity leaves no record behind before the next begins. An error of access or of
 the request ends the search, because each zone would answer the same.
@@ -7,138 +7,23 @@ the request ends the search, because each zone would answer the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tpuctl.durations import format_duration, format_timestamp
+from tpuctl.durations import format_duration
 from tpuctl.errors import CheckFailedError, NoCapacityError, QuotaError, TpuctlError
 from tpuctl.models.events import EventKind
 from tpuctl.names import NodeName
 from tpuctl.nodes.actions import bring_up_nodes
 from tpuctl.nodes.queueing import RequestExpiredError
+from tpuctl.nodes.zone_order import Attempt, EndSearch, Offer, PauseSearch, TryNext, choose_offer, search_error
 
 if TYPE_CHECKING:
     from tpuctl.models.node import Tier
     from tpuctl.models.spec import NodeSpec
     from tpuctl.nodes.actuator import ActionContext
-    from tpuctl.nodes.conditions import Policy
     from tpuctl.nodes.controller import NodeResult
     from tpuctl.nodes.tracker import ReconcileRequest
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """A zone that offers the type, and a capacity type. `tier` is None for the one that the spec has."""
-
-    zone: str
-    tier: Tier | None = None
-
-    def __str__(self) -> str:
-        return f"{self.zone} ({self.tier})" if self.tier else self.zone
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """The answer of one zone, and when it came."""
-
-    offer: Offer
-    error: TpuctlError
-    at: datetime
-
-    @property
-    def answer(self) -> str:
-        """The answer in a few words."""
-        match self.error:
-            case RequestExpiredError():
-                return "no capacity in its time in the queue"
-            case NoCapacityError():
-                return "no capacity"
-            case QuotaError():
-                return "no quota at all" if self.is_final else "the quota is used up"
-            case _:
-                return " ".join(map(str.strip, self.error.lines[:2]))
-
-    @property
-    def is_final(self) -> bool:
-        """Return whether the same attempt would end in the same way: a quota of 0, or a check that failed."""
-        return isinstance(self.error, CheckFailedError) or self.error.error_id == _NO_QUOTA_AT_ALL
-
-
-# The id that `explain` gives to a quota of 0: waiting does not change it.
-_NO_QUOTA_AT_ALL = "quota-limit-zero"
-
-
-@dataclass(frozen=True, slots=True)
-class TryNext:
-    """Try this offer now."""
-
-    offer: Offer
-
-
-@dataclass(frozen=True, slots=True)
-class PauseSearch:
-    """Begin the next round after this pause."""
-
-    pause: timedelta
-
-
-@dataclass(frozen=True, slots=True)
-class EndSearch:
-    """Stop: no zone can give the node in the time left."""
-
-    error: TpuctlError
-
-
-def choose_offer(
-    offers: Sequence[Offer],
-    attempts: Sequence[Attempt],
-    policy: Policy,
-    *,
-    accelerator_type: str,
-    left: timedelta | None,
-    since_last: timedelta,
-) -> TryNext | PauseSearch | EndSearch:
-    """Return what to do next. `left` is the time until the deadline, `since_last` the time since the last answer.
-
-    Every offer is tried once in each round, in order. Between rounds the pause doubles.
-    """
-    final = {attempt.offer for attempt in attempts if attempt.is_final}
-    open_offers = [offer for offer in offers if offer not in final]
-    if not open_offers:
-        return EndSearch(search_error(accelerator_type, attempts))
-    counts = [sum(attempt.offer == offer for attempt in attempts) for offer in open_offers]
-    if left is not None and left <= timedelta() and attempts:
-        return EndSearch(search_error(accelerator_type, attempts))
-    done = min(counts)
-    if done == 0 or max(counts) > done:
-        return TryNext(open_offers[counts.index(done)])
-    pause = min(policy.backoff * 2 ** min(done - 1, 10), policy.longest_backoff) - since_last
-    if pause <= timedelta():
-        return TryNext(open_offers[0])
-    return PauseSearch(pause if left is None else min(pause, left))
-
-
-def search_error(accelerator_type: str, attempts: Sequence[Attempt]) -> TpuctlError:
-    """Return the error of a search: the last answer of each zone, and when it came."""
-    last = {attempt.offer: attempt for attempt in attempts}
-    if len(last) == 1:
-        return next(iter(last.values())).error
-    details = [f"  {offer}: {attempt.answer}, at {format_timestamp(attempt.at)}" for offer, attempt in last.items()]
-    kinds = [attempt.error for attempt in last.values()]
-    zones = len({offer.zone for offer in last})
-    where = f"any of {zones} zones" if zones > 1 else next(iter(last)).zone
-    if all(isinstance(error, CheckFailedError) for error in kinds):
-        return CheckFailedError(
-            f"no zone passes the checks for `{accelerator_type}`:", details=details, hint=kinds[0].hint
-        )
-    if all(isinstance(error, QuotaError | CheckFailedError) for error in kinds):
-        return QuotaError(f"no quota for `{accelerator_type}` in {where}:", details=details, hint=kinds[-1].hint)
-    return NoCapacityError(
-        f"no capacity for `{accelerator_type}` in {where}:",
-        details=details,
-        hint="wait with `--queue --timeout 12h`, or allow more zones (`--zone any`) or tiers (`--tier spot,on-demand`)",
-    )
 
 
 def with_tier(spec: NodeSpec, tier: Tier | None) -> NodeSpec:

@@ -15,7 +15,8 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from tpuctl.accelerators import parse_accelerator_type
-from tpuctl.sandbox import capacity, faults, lifecycle
+from tpuctl.errors import InvalidInputError
+from tpuctl.sandbox import faults, lifecycle
 from tpuctl.sandbox.api_calls import DEFAULT_PROJECT, DEFAULT_ZONE
 from tpuctl.sandbox.capacity import put_quota
 from tpuctl.sandbox.catalog import number_of_project, resolve_accelerator, zone_names, zone_offers
@@ -27,18 +28,18 @@ from tpuctl.sandbox.resource_manager import put_billing, put_iam_policy, put_pro
 from tpuctl.sandbox.service_usage import put_service_states
 from tpuctl.sandbox.state import NotASandboxError, SandboxState, marker_path, state_files
 from tpuctl.sandbox.state_session import QueuedRecord, StateSession
+from tpuctl.sandbox.stock import put_level, put_reservation, put_stockout, remove_levels
 from tpuctl.sandbox.storage_buckets import put_bucket, put_cache
 from tpuctl.sandbox.storage_objects import put_object
 from tpuctl.sandbox.tpu_nodes import prepare_node
-from tpuctl.sandbox.tpu_queued_resources import replan_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from tpuctl.sandbox.api_calls import Json
-    from tpuctl.sandbox.capacity import Stockout
     from tpuctl.sandbox.faults import Fault
+    from tpuctl.sandbox.stock import StockLevel
 
 __all__ = ["DEFAULT_PROJECT", "DEFAULT_ZONE"]
 _P = ParamSpec("_P")
@@ -225,6 +226,13 @@ def set_setting(session: StateSession, name: str, value: object) -> None:
     `health_lag` (two numbers of seconds), `networks` (names), `keep_failed_nodes`, `allow_<verb>_while_<state>`,
     `legacy_nodes` (true: API v1 may create TPU Nodes), `reservations` (a list of the API's objects).
     """
+    if name == "reservations" and value is not None:
+        session.set_setting(name, [])
+        for entry in value if isinstance(value, list) else [value]:
+            if not isinstance(entry, dict):
+                raise InvalidInputError("`reservations` must be a list of reservations")
+            put_reservation(session, **entry)
+        return
     session.set_setting(name, value)
 
 
@@ -237,20 +245,24 @@ def set_iam_policy(
     put_iam_policy(session, kind, name, {"bindings": list(bindings)})
 
 
-def add_stockout(session: StateSession, **what: Any) -> Stockout:
-    """Add a stock-out as `capacity.put_stockout` does and return it. Waiting queued resources keep waiting."""
-    stockout = capacity.put_stockout(session, **what)
-    replan_waiting(session)
-    return stockout
+def add_stockout(session: StateSession, **what: Any) -> StockLevel:
+    """Add a stock-out as `stock.put_stockout` does and return it. Waiting queued resources keep waiting."""
+    return put_stockout(session, **what)
+
+
+@_in_session
+def clear_stock(session: StateSession, /, **scope: Any) -> int:
+    """Remove the stock of a scope, as `stock.remove_levels` does, and return the number of entries."""
+    return remove_levels(session, **scope)
 
 
 def end_stockouts(session: StateSession) -> int:
     """Remove all stock-outs, let waiting queued resources proceed, and return the number of stock-outs."""
-    count = capacity.remove_stockouts(session)
-    replan_waiting(session)
-    return count
+    return remove_levels(session, only_stockouts=True)
 
 
+set_stock = _in_session(put_level)
+add_reservation = _in_session(put_reservation)
 set_tpu_quota = put_quota
 add_bucket = _in_session(put_bucket)
 add_object = _in_session(put_object)

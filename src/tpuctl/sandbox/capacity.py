@@ -1,9 +1,7 @@
-"""The capacity of a zone, and what may be used of it: stock-outs, reservations, and quotas.
+"""What nodes need of a zone, by tier, and how much of it a project may hold: quotas. `stock` has what the zone offers.
 
-By default there are no stock-outs, no reservations and no limits. A quota is the number of cores or chips that a project
-may hold in a region or in a zone; both limits count (observed).
-
-The effect of a stock-out is observed: create and start fail in their operation, a queued resource waits for its end.
+By default there are no quotas. A quota is the number of cores or chips that a project may hold in a region or in a zone; both
+limits count (observed).
 """
 
 from __future__ import annotations
@@ -11,144 +9,63 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from tpuctl.accelerators import accelerator_type_from_topology, parse_accelerator_type
 from tpuctl.errors import InvalidInputError
-from tpuctl.sandbox import api_calls
-from tpuctl.sandbox.api_calls import (
-    ApiError,
-    answers,
-    error_id,
-    invalid,
-    invalid_field,
-    list_response,
-    no_capacity,
-    parse_resource_name,
-)
+from tpuctl.sandbox.api_calls import ApiError, error_id, invalid, invalid_field, no_capacity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tpuctl.sandbox.api_calls import Call, Json
+    from tpuctl.sandbox.api_calls import Json
     from tpuctl.sandbox.state_session import StateSession
-
-_STOCKOUTS_SETTING = "stockouts"
-_FAR_FUTURE = timedelta(days=36_500)  # stands for "no end"
 
 
 class CapacityTier(StrEnum):
-    """The provisioning tier. Spot and preemptible nodes share one pool and one quota (documentation)."""
+    """The provisioning tier. Spot and preemptible nodes share one stock and one quota (documentation)."""
 
     ON_DEMAND = "on-demand"
-    PREEMPTIBLE = "preemptible"
+    SPOT = "spot"
     RESERVED = "reserved"
+    BEST_EFFORT = "best-effort"
+    FLEX_START = "flex-start"
 
     @classmethod
     def of(cls, scheduling: Json) -> CapacityTier:
-        """Return the tier of a node's `schedulingConfig`; flex-start counts as preemptible (documentation)."""
+        """Return the tier of a stored `schedulingConfig`; its model may be `BEST_EFFORT` or `FLEX_START`, unlike the API's."""
         model = scheduling.get("provisioningModel")
+        if model in {"BEST_EFFORT", "FLEX_START"}:
+            return cls(model.lower().replace("_", "-"))
         if scheduling.get("reserved") or scheduling.get("reservationName") or model == "RESERVATION_BOUND":
             return cls.RESERVED
-        if scheduling.get("spot") or scheduling.get("preemptible") or model in {"SPOT", "FLEX_START"}:
-            return cls.PREEMPTIBLE
+        if scheduling.get("spot") or scheduling.get("preemptible") or model == "SPOT":
+            return cls.SPOT
         return cls.ON_DEMAND
 
     @classmethod
     def named(cls, word: str) -> CapacityTier:
-        """Return the tier of a name; `spot` is an alias. Raises `InvalidInputError`."""
+        """Return the tier of a name; `preemptible` is an alias of `spot`. Raises `InvalidInputError`."""
         try:
-            return cls("preemptible" if word == "spot" else word)
+            return cls("spot" if word == "preemptible" else word)
         except ValueError:
-            raise InvalidInputError(f"`{word}` is not a tier", hint=f"use spot or one of {', '.join(cls)}") from None
+            raise InvalidInputError(f"`{word}` is not a tier", hint=f"use one of {', '.join(cls)}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Stockout:
-    """No capacity where `zone`, `accelerator_type`, `project` (globs) and `tier` (or `*`) match.
-
-    `begin` and `end` are seconds since 1970.
-    """
-
-    begin: float
-    end: float
-    zone: str = "*"
-    accelerator_type: str = "*"
-    tier: str = "*"
-    project: str = "*"
+# The tiers that use the preemptible quota: documented for spot and flex-start, unverified for best-effort.
+_PREEMPTIBLE_TIERS = frozenset({CapacityTier.SPOT, CapacityTier.BEST_EFFORT, CapacityTier.FLEX_START})
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The capacity that one node needs in a zone."""
+    """The capacity that one node needs in a zone. `reservation` is the full name of the one that it uses, if any."""
 
     project: str
     zone: str
     accelerator_type: str
     tier: CapacityTier
-
-
-def put_stockout(
-    session: StateSession,
-    *,
-    zone: str = "*",
-    accelerator_type: str = "*",
-    tier: str = "*",
-    project: str = "*",
-    after: timedelta = timedelta(),  # immutable
-    duration: timedelta | None = None,
-) -> Stockout:
-    """Store a stock-out that begins `after` from now and lasts `duration` (None: forever) of sandbox time, and return it.
-
-    Raises `InvalidInputError` for an unknown tier or a duration that is not positive.
-    """
-    if after < timedelta() or (duration is not None and duration <= timedelta()):
-        raise InvalidInputError("a stock-out cannot end before it starts")
-    tier = tier if tier == "*" else CapacityTier.named(tier)
-    begin = session.now + after
-    end = begin + min(duration or _FAR_FUTURE, _FAR_FUTURE)
-    stockout = Stockout(begin.timestamp(), end.timestamp(), zone, accelerator_type, tier, project)
-    session.set_setting(_STOCKOUTS_SETTING, [asdict(known) for known in (*_list_stockouts(session), stockout)])
-    return stockout
-
-
-def remove_stockouts(session: StateSession) -> int:
-    """Remove all stock-outs, planned ones too, and return their number."""
-    known = _list_stockouts(session)
-    session.set_setting(_STOCKOUTS_SETTING, None)
-    return len(known)
-
-
-def _list_stockouts(session: StateSession) -> list[Stockout]:
-    """Return the stock-outs that have not ended, in the order in which they were added."""
-    found = [Stockout(**entry) for entry in session.setting(_STOCKOUTS_SETTING, [])]
-    return [stockout for stockout in found if stockout.end > session.now.timestamp()]
-
-
-def available_at(session: StateSession, demand: Demand, at: datetime) -> datetime:
-    """Return the first time, from `at` on, with capacity; about a hundred years later if no end is known."""
-    found = [
-        stockout
-        for stockout in _list_stockouts(session)
-        if stockout.tier in {"*", demand.tier}
-        and fnmatchcase(demand.zone, stockout.zone)
-        and fnmatchcase(demand.accelerator_type, stockout.accelerator_type)
-        and fnmatchcase(demand.project, stockout.project)
-    ]
-    for stockout in sorted(found, key=lambda stockout: stockout.begin):
-        if stockout.begin <= at.timestamp() < stockout.end:
-            at = datetime.fromtimestamp(stockout.end, UTC)
-    return at
-
-
-def find_shortage(session: StateSession, demand: Demand) -> Json | None:
-    """Return the google.rpc.Status of an operation that needs capacity now. None if there is capacity."""
-    if available_at(session, demand, session.now) == session.now:
-        return None
-    return {"code": 8, "message": describe_shortage(demand.zone, demand.tier)}
+    reservation: str = ""
 
 
 def describe_shortage(zone: str, tier: CapacityTier) -> str:
@@ -159,25 +76,14 @@ def describe_shortage(zone: str, tier: CapacityTier) -> str:
     return f"{text} {error_id(text)}"
 
 
-@answers("tpu.projects.locations.reservations.list")
-def _list_reservations(session: StateSession, call: Call) -> Json:
-    """List the reservations (v2alpha1): the sandbox setting `reservations`, a list of the API's own objects."""
-    where = parse_resource_name(call["parent"])
-    reservations = []
-    for entry in session.setting("reservations", []):
-        name = parse_resource_name(str(entry.get("name")))
-        if name.project == where.project and where.zone in {api_calls.ANYWHERE, name.zone}:
-            reservations.append(dict(entry))
-    return list_response(call, "reservations", reservations)
-
-
 def node_demand(project: str, zone: str, body: Json) -> Demand:
     """Return the demand of a node, given by a body or a document."""
     config = body.get("acceleratorConfig") or {}
     name = str(body.get("acceleratorType") or "")
     if not name:
         name = accelerator_type_from_topology(str(config.get("type", "")), str(config.get("topology", ""))).name
-    return Demand(project, zone, name, CapacityTier.of(body.get("schedulingConfig") or {}))
+    scheduling = body.get("schedulingConfig") or {}
+    return Demand(project, zone, name, CapacityTier.of(scheduling), str(scheduling.get("reservationName") or ""))
 
 
 def requested_nodes(document: Json) -> dict[str, Json]:
@@ -188,23 +94,14 @@ def requested_nodes(document: Json) -> dict[str, Json]:
     specs = (document.get("tpu") or {}).get("nodeSpec") or []
     if not specs:
         raise invalid_field("Tpu", "")
-    # The tier of the request is part of its nodes' scheduling.
-    tier: Json = {}
-    if "spot" in document or document.get("provisioningModel") == "SPOT":
-        tier = {"spot": True}
-    elif document.get("provisioningModel") == "FLEX_START":
-        tier = {"provisioningModel": "FLEX_START"}
-    elif "bestEffort" in document:
-        tier = {"preemptible": True}
-    elif (document.get("guaranteed") or {}).get("reserved") or document.get("reservationName"):
-        tier = {"reserved": True}
+    scheduling = _scheduling_of(document)
     nodes: dict[str, Json] = {}
     for spec in specs:
         several = spec.get("multisliceParams") or spec.get("multiNodeParams")
         if bool(several) == bool(spec.get("nodeId")):
             raise invalid("Exactly one of node_id and multislice_params must be set.")
         body = copy.deepcopy(spec.get("node") or {})
-        body["schedulingConfig"] = {**(body.get("schedulingConfig") or {}), **tier}
+        body["schedulingConfig"] = {**(body.get("schedulingConfig") or {}), **scheduling}
         if not several:
             node_ids = [str(spec["nodeId"])]
         else:
@@ -218,6 +115,26 @@ def requested_nodes(document: Json) -> dict[str, Json]:
                 raise invalid_field("NodeId", node_id)  # unverified
             nodes[node_id] = body
     return nodes
+
+
+def _scheduling_of(document: Json) -> Json:
+    """Return what the tier of a request adds to the scheduling of its nodes.
+
+    The fields of the tier come before the provisioning model: `gcloud alpha … --spot` sends STANDARD with it (gcloud 528).
+    That the nodes of best-effort requests are preemptible is unverified.
+    """
+    model = document.get("provisioningModel")
+    if "spot" in document or model == "SPOT":
+        return {"spot": True}
+    if "bestEffort" in document:
+        return {"preemptible": True, "provisioningModel": "BEST_EFFORT"}
+    if model == "FLEX_START":
+        return {"provisioningModel": "FLEX_START"}
+    reservation = str(document.get("reservationName") or "")
+    if not (reservation or model == "RESERVATION_BOUND" or (document.get("guaranteed") or {}).get("reserved")):
+        return {}
+    bound: Json = {"provisioningModel": model} if model == "RESERVATION_BOUND" else {}
+    return {"reserved": True, **bound, **({"reservationName": reservation} if reservation else {})}
 
 
 def node_demands(project: str, zone: str, nodes: Iterable[Json]) -> list[Demand]:
@@ -341,7 +258,7 @@ def quota_metrics(demand: Demand) -> tuple[tuple[str, str], tuple[str, str]]:
 def _metric_stem(generation: str, tier: CapacityTier) -> str:
     if generation not in _STEMS:
         raise InvalidInputError(f"`{generation}` has no quota", hint=f"use one of {', '.join(_STEMS)}")
-    return _STEMS[generation][tier is CapacityTier.PREEMPTIBLE]
+    return _STEMS[generation][tier in _PREEMPTIBLE_TIERS]
 
 
 def _known_metrics() -> tuple[str, ...]:

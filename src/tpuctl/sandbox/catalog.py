@@ -5,6 +5,7 @@ A snapshot of Google's documentation (data/accelerators.yaml). The images of a z
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -93,6 +94,16 @@ def location_names() -> tuple[str, ...]:
 def zone_offers(zone: str, accelerator_type: str) -> bool:
     """Return whether a zone's list contains a type."""
     return any(offer.name == accelerator_type for offer in _offers().get(zone, ()))
+
+
+def offers_type(pattern: str) -> bool:
+    """Return whether a zone offers a type that matches a glob, or could offer the type of this name, a large slice."""
+    if any(fnmatchcase(offer.name, pattern) for offers in _offers().values() for offer in offers):
+        return True
+    try:
+        return parse_accelerator_type(pattern).is_listed
+    except InvalidInputError:
+        return False
 
 
 def check_location(project: str, zone: str) -> None:

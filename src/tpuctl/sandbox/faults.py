@@ -21,10 +21,12 @@ from tpuctl.sandbox.lifecycle import (
     STATES,
     LifecyclePhase,
     PhaseDurations,
+    awaited_turn,
     end_of_timeline,
     first_time_in,
     preempted_timeline,
     timeline_until,
+    withdrawn_timeline,
 )
 from tpuctl.sandbox.state_session import QueuedRecord
 from tpuctl.sandbox.tpu_operations import settle_operations
@@ -50,6 +52,10 @@ class FaultKind(StrEnum):
     STARTUP_SLOW = "startup-slow"
     STARTUP_FAILS = "startup-fails"
     SSH_KEY_LATE = "ssh-key-late"
+    SUSPEND = "suspend"
+    LATE_NODE = "late-node"
+    FALL_BACK = "fall-back"
+    SURVIVES_DELETE = "survives-delete"
     QUOTA = "quota"
     DROP_BEFORE = "drop-before"
     DROP_AFTER = "drop-after"
@@ -57,6 +63,7 @@ class FaultKind(StrEnum):
     SLOW = "slow"
     UNAUTHENTICATED = "unauthenticated"
     UNREACHABLE = "unreachable"
+    ALREADY_EXISTS = "already-exists"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,12 @@ class Fault:
     - startup-slow: startup scripts run `duration` longer, counted from the last or next start of the node; None: forever.
     - startup-fails: startup scripts fail.
     - ssh-key-late: a key in the metadata works `duration` after it was written.
+    - suspend: the queued resource of the node is suspended by `initiator`, `after` from now (from ACTIVE, which it is for ten
+      seconds, for a node that is not created yet).
+    - late-node: the node appears `duration` (2 minutes) after its queued resource is ACTIVE.
+    - fall-back: a queued resource that is PROVISIONING waits again, for `duration` (5 minutes).
+    - survives-delete: a FAILED or SUSPENDED queued resource is still there after a delete that succeeds.
+    - already-exists: a create takes effect, and is answered with 409 ALREADY_EXISTS.
     - quota: create is rejected with 429, naming `limit`.
     - http-error: `status`, with `Retry-After: retry_after` seconds.
     - slow: the answer takes `duration` longer.
@@ -99,12 +112,14 @@ class Fault:
     status: int = 503
     retry_after: int | None = None
     worker: int = 0
+    initiator: str = "SERVICE"
 
 
 NODE_FAULT_KINDS = frozenset(
     {
         *(FaultKind.UNHEALTHY, FaultKind.HANG, FaultKind.PREEMPT, FaultKind.MAINTENANCE),
         *(FaultKind.MISSING_CHIP, FaultKind.STARTUP_SLOW, FaultKind.STARTUP_FAILS),
+        *(FaultKind.SUSPEND, FaultKind.LATE_NODE),
     }
 )
 
@@ -112,7 +127,7 @@ NODE_FAULT_KINDS = frozenset(
 CALL_FAULT_KINDS = frozenset(
     {
         *(FaultKind.DROP_BEFORE, FaultKind.DROP_AFTER, FaultKind.HTTP_ERROR, FaultKind.SLOW),
-        *(FaultKind.UNAUTHENTICATED, FaultKind.UNREACHABLE),
+        *(FaultKind.UNAUTHENTICATED, FaultKind.UNREACHABLE, FaultKind.ALREADY_EXISTS),
     }
 )
 
@@ -144,15 +159,14 @@ def apply_fault(
             if phase is None or phase.state in {"PREEMPTED", "DELETING"}:
                 return None
             return preempted_timeline(timeline, at, pace, owned=owned)
+        case FaultKind.SUSPEND:
+            return _suspend(timeline, fault, now, pace) if owned else None
+        case FaultKind.LATE_NODE:
+            return _hide_until_later(timeline, fault, now) if owned and is_new else None
         case FaultKind.MAINTENANCE:
             return _maintain(timeline, fault, now)
-        case FaultKind.MISSING_CHIP:
-            return _change_ready_phases(timeline, now, lacks_chip=fault.worker)
-        case FaultKind.STARTUP_SLOW:
-            delay = fault.duration.total_seconds() if fault.duration is not None else -1.0
-            return _change_ready_phases(timeline, now, startup_delay=delay)
-        case FaultKind.STARTUP_FAILS:
-            return _change_ready_phases(timeline, now, startup_fails=True)
+        case FaultKind.MISSING_CHIP | FaultKind.STARTUP_SLOW | FaultKind.STARTUP_FAILS:
+            return _change_ready_phases(timeline, now, **_ready_changes(fault))
         case _:
             return None
 
@@ -162,6 +176,17 @@ def _current_or_next(timeline: Timeline, state: str, now: datetime) -> int | Non
     current = sum(1 for phase in timeline if phase.at <= now) - 1
     following = range(max(current, 0), len(timeline))
     return next((index for index in following if timeline[index].state == state), None)
+
+
+def _ready_changes(fault: Fault) -> dict[str, Any]:
+    """Return the fields that a fault changes in the phases in which the node is READY."""
+    match fault.kind:
+        case FaultKind.MISSING_CHIP:
+            return {"lacks_chip": fault.worker}
+        case FaultKind.STARTUP_SLOW:
+            return {"startup_delay": fault.duration.total_seconds() if fault.duration is not None else -1.0}
+        case _:
+            return {"startup_fails": True}
 
 
 def _change_ready_phases(timeline: Timeline, now: datetime, **changes: Any) -> Timeline | None:
@@ -184,6 +209,35 @@ def _hang_in_state(timeline: Timeline, fault: Fault, now: datetime) -> Timeline 
     if fault.duration is None:
         return staying
     return (*staying, *(replace(phase, at=phase.at + fault.duration) for phase in later))
+
+
+# How long a queued resource is ACTIVE that is suspended at once: a client may see it, or not.
+_SHORT_LIFE = timedelta(seconds=10)
+
+
+def _suspend(timeline: Timeline, fault: Fault, now: datetime, pace: PhaseDurations) -> Timeline | None:
+    """Return the timeline with the end of a queued resource's node. None if the node is not READY, now or later."""
+    current = lifecycle.phase_at(timeline, now)
+    if current and current.state == "READY":
+        return withdrawn_timeline(timeline, now + fault.after, pace, initiator=fault.initiator)
+    ready = first_time_in(timeline, "READY", since=now)
+    if ready is None:
+        return None
+    return withdrawn_timeline(timeline, ready + max(fault.after, _SHORT_LIFE), pace, initiator=fault.initiator)
+
+
+def _hide_until_later(timeline: Timeline, fault: Fault, now: datetime) -> Timeline | None:
+    """Return the timeline with its phases hidden until some time after READY. None if the node is not READY later."""
+    ready = first_time_in(timeline, "READY", since=now)
+    if ready is None:
+        return None
+    shown = ready + (fault_duration(fault) or timedelta())
+    hidden = tuple(replace(phase, is_hidden=True) for phase in timeline if phase.at < shown)
+    return (
+        *hidden,
+        replace(hidden[-1], at=shown, is_hidden=False),
+        *(phase for phase in timeline if phase.at >= shown),
+    )
 
 
 def _maintain(timeline: Timeline, fault: Fault, now: datetime) -> Timeline | None:
@@ -290,8 +344,10 @@ def take_call_fault(sandbox: SandboxState, call: Call) -> Fault | None:
 def add_fault(session: StateSession, fault: Fault) -> int:
     """Store a fault and return its id. It affects existing matching nodes at once, in order of zone and name.
 
-    Raises `InvalidInputError` for a state that the API does not have, or a negative count.
+    Raises `InvalidInputError` for a state or an initiator that the API does not have, or a negative count.
     """
+    if fault.initiator not in {"SERVICE", "USER"}:
+        raise InvalidInputError(f"`{fault.initiator}` cannot suspend a request", hint="use SERVICE or USER")
     if fault.kind is FaultKind.HANG and fault.state not in {*STATES, *_QUEUED_STATES}:
         raise InvalidInputError(f"`{fault.state}` is not a state", hint=f"use one of {', '.join(STATES)}")
     if fault.count < 0:
@@ -301,6 +357,8 @@ def add_fault(session: StateSession, fault: Fault) -> int:
     fault_id = session.put_fault(dump_fault(fault))
     if fault.kind in NODE_FAULT_KINDS:
         _apply_to_existing(session, fault_id)
+    if fault.kind is FaultKind.FALL_BACK:
+        session.plan_turns_again()
     return fault_id
 
 
@@ -358,7 +416,7 @@ def _apply_to_existing(session: StateSession, fault_id: int) -> None:
         _use_up(session, fault_id, fault)
         if isinstance(record, QueuedRecord):
             _delay_planned_nodes(session, record, timeline)
-            store_queued_resource(session, record, timeline)
+            store_queued_resource(session, replace(record, not_before=awaited_turn(timeline, session.now)), timeline)
         else:
             store_node(session, record, timeline)
 
@@ -406,6 +464,8 @@ def _matching_faults(
 def _matches(fault: Fault, target: FaultTarget) -> bool:
     if fault.kind is FaultKind.UNREACHABLE and target.zone in {"", "-"}:
         return False  # a list of all zones succeeds and reports the zone
+    if fault.kind is FaultKind.ALREADY_EXISTS and not target.method.endswith(".create"):
+        return False
     return (
         (not target.method or fnmatchcase(target.method, fault.method))
         and fnmatchcase(target.project, fault.project)
@@ -472,9 +532,10 @@ def follow_nodes(session: StateSession, owner: QueuedRecord, *, initiator: str) 
     ready = [next((p.at for p in node.timeline if p.state == "READY"), None) for node in owned]
     if kept[-1].state == "PROVISIONING" and ready and all(ready):
         kept.append(LifecyclePhase(max(at for at in ready if at), "ACTIVE"))
-    lost = [phase.at for node in owned for phase in node.timeline if phase.state in {"DELETING", "PREEMPTED"}]
+    lost = [phase for node in owned for phase in node.timeline if phase.state in {"DELETING", "PREEMPTED"}]
     if lost and kept[-1].state in {"PROVISIONING", "ACTIVE"}:
-        begin = min(lost)
+        first = min(lost, key=lambda phase: phase.at)
+        begin, initiator = first.at, first.initiator or initiator
         ends = [end for node in owned if (end := end_of_timeline(node.timeline))]
         kept = [phase for phase in kept if phase.at <= begin]
         kept.append(LifecyclePhase(begin, "SUSPENDING", initiator=initiator))
@@ -484,8 +545,7 @@ def follow_nodes(session: StateSession, owner: QueuedRecord, *, initiator: str) 
 
 def _delay_planned_nodes(session: StateSession, record: QueuedRecord, timeline: Timeline) -> None:
     """Delay the nodes that a queued resource has not started to create until its new turn, or forever."""
-    planned = first_time_in(record.timeline, "PROVISIONING", since=session.now)
-    turn = first_time_in(timeline, "PROVISIONING", since=session.now)
+    planned, turn = awaited_turn(record.timeline, session.now), awaited_turn(timeline, session.now)
     for node_id in record.node_ids if planned else ():
         node = session.node(record.project, record.zone, node_id)
         if node and planned:
@@ -557,6 +617,11 @@ _EFFECTS = {
     FaultKind.STARTUP_FAILS: "the startup scripts of {node} fail",
     FaultKind.OPERATION_ERROR: "{operation} of {node} fails in its operation with code {fault.code}{meaning}",
     FaultKind.SSH_KEY_LATE: "an ssh key for {node} works only {lasts} after it was written",
+    FaultKind.SUSPEND: "the request of {node} is suspended by {fault.initiator} when it is ACTIVE",
+    FaultKind.LATE_NODE: "{node} appears {lasts} after its request is ACTIVE",
+    FaultKind.FALL_BACK: "{request} falls back from PROVISIONING to WAITING_FOR_RESOURCES for {lasts}",
+    FaultKind.SURVIVES_DELETE: "{request}, once FAILED or SUSPENDED, is still there after its delete",
+    FaultKind.ALREADY_EXISTS: "the next create of {node} takes effect, but is answered with 409 ALREADY_EXISTS",
     FaultKind.QUOTA: "create of {node} is rejected with 429: quota exceeded, limit {fault.limit}",
     FaultKind.UNREACHABLE: "{zones} does not answer, and lists of all zones report it",
     FaultKind.DROP_BEFORE: "{call} loses its connection before it takes effect",
@@ -570,6 +635,8 @@ _DEFAULT_DURATIONS = {
     FaultKind.MAINTENANCE: timedelta(minutes=10),
     FaultKind.SSH_KEY_LATE: timedelta(minutes=1),
     FaultKind.SLOW: timedelta(seconds=30),
+    FaultKind.LATE_NODE: timedelta(minutes=2),
+    FaultKind.FALL_BACK: timedelta(minutes=5),
 }
 
 
@@ -578,6 +645,7 @@ def describe_fault(fault: Fault) -> str:
     zone = "" if fault.zone == "*" else f" in {fault.zone}"
     project = "" if fault.project == "*" else f" of {fault.project}"
     node = f"{'any node' if fault.node == '*' else fault.node}{zone}{project}"
+    request = f"any request{zone}{project}" if fault.node == "*" else f"the request {node}"
     call = "the next call" if fault.method == "*" else f"the next call of {fault.method}"
     if (fault.node, fault.zone, fault.project) != ("*", "*", "*"):
         call += f" about {node}"
@@ -589,6 +657,7 @@ def describe_fault(fault: Fault) -> str:
     effect = _EFFECTS[fault.kind].format(
         fault=fault,
         node=node,
+        request=request,
         call=call,
         lasts=lasts,
         lasting=f"for {lasts}" if lasts else "forever",

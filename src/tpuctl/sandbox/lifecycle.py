@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,9 +30,11 @@ PREEMPTIBLE_LIFE = timedelta(hours=24)  # documented for preemptible nodes; spot
 
 @dataclass(frozen=True, slots=True)
 class LifecyclePhase:
-    """A state from `at` on. Only queued resources use `initiator`; `lacks_chip` is the index of a worker with a missing chip.
+    """A state from `at` on. `lacks_chip` is the index of a worker with a missing chip.
 
+    `initiator`: who suspended a queued resource; of a node, who deletes it and so suspends its queued resource.
     `startup_delay`: seconds by which startup scripts run longer; negative: forever. `startup_fails`: they fail.
+    `is_hidden`: the API does not show the record yet.
     """
 
     at: datetime
@@ -43,6 +46,7 @@ class LifecyclePhase:
     lacks_chip: int | None = None
     startup_delay: float = 0
     startup_fails: bool = False
+    is_hidden: bool = False
 
 
 Timeline = tuple[LifecyclePhase, ...]
@@ -90,13 +94,13 @@ _SECONDS = {"create": (90, 240), "start": (60, 120), "stop": (30, 60), "delete":
 
 
 def phase_at(timeline: Timeline, now: datetime) -> LifecyclePhase | None:
-    """Return the phase at a time. None before the first phase and after the end of the record."""
+    """Return the phase at a time. None before the first phase, while it is hidden, and after the end of the record."""
     current = None
     for phase in timeline:
         if phase.at > now:
             break
         current = phase
-    return None if current is None or current.state == GONE else current
+    return None if current is None or current.state == GONE or current.is_hidden else current
 
 
 def state_since(timeline: Timeline, now: datetime) -> datetime | None:
@@ -121,6 +125,33 @@ def timeline_until(timeline: Timeline, now: datetime) -> Timeline:
 def first_time_in(timeline: Timeline, state: str, *, since: datetime) -> datetime | None:
     """Return when a state is first reached at or after a time, if ever."""
     return next((phase.at for phase in timeline if phase.state == state and phase.at >= since), None)
+
+
+def awaited_turn(timeline: Timeline, now: datetime) -> datetime | None:
+    """Return when a queued resource is finally provisioned, without falling back. None if that is past, or never happens."""
+    last = next((phase for phase in reversed(timeline) if phase.state == "PROVISIONING"), None)
+    return last.at if last and last.at > now and timeline[-1].state != "FAILED" else None
+
+
+# A stopped node has no claim on capacity (observed: its start may fail); that a preempted one has none either follows from the
+# word. `GONE` and `STOPPED` right after these states end a creation or a start that failed: it never had capacity.
+_WITHOUT_CAPACITY = frozenset({"STOPPED", "PREEMPTED", "TERMINATED", GONE})
+_PLACED_LATER = frozenset({"CREATING", "STARTING"})
+
+
+def capacity_intervals(timeline: Timeline) -> list[tuple[float, float]]:
+    """Return the times in which a node holds capacity, as seconds since 1970; the last interval may be endless."""
+    found: list[tuple[float, float]] = []
+    following = (*timeline[1:], None)
+    for phase, after in zip(timeline, following, strict=True):
+        is_failing = phase.state in _PLACED_LATER and after is not None and after.state in {GONE, "STOPPED"}
+        if phase.state in _WITHOUT_CAPACITY or is_failing:
+            continue
+        begin, end = phase.at.timestamp(), after.at.timestamp() if after else inf
+        if found and found[-1][1] == begin:
+            begin = found.pop()[0]
+        found.append((begin, end))
+    return found
 
 
 def end_of_timeline(timeline: Timeline) -> datetime | None:
@@ -170,10 +201,19 @@ def preempted_timeline(timeline: Timeline, at: datetime, pace: PhaseDurations, *
 
     The record of a node stays, PREEMPTED (documented); the service deletes the node of a queued resource (observed).
     """
-    before = tuple(phase for phase in timeline if phase.at <= at)
     if owned:
-        return (*before, LifecyclePhase(at, "DELETING"), LifecyclePhase(at + pace.of("delete"), GONE))
-    return (*before, LifecyclePhase(at, "PREEMPTED"))
+        return withdrawn_timeline(timeline, at, pace, initiator="SERVICE")
+    return (*(phase for phase in timeline if phase.at <= at), LifecyclePhase(at, "PREEMPTED"))
+
+
+def withdrawn_timeline(timeline: Timeline, at: datetime, pace: PhaseDurations, *, initiator: str) -> Timeline:
+    """Return the timeline of a queued resource's node that is deleted at a time, which suspends the queued resource."""
+    before = (phase for phase in timeline if phase.at <= at)
+    return (
+        *before,
+        LifecyclePhase(at, "DELETING", initiator=initiator),
+        LifecyclePhase(at + pace.of("delete"), GONE),
+    )
 
 
 def _ready_phases(at: datetime, pace: PhaseDurations, *, preemptible: bool = False) -> Iterator[LifecyclePhase]:

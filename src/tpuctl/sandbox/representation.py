@@ -30,6 +30,8 @@ _V1_FIELDS = (
 _ONLY_ALPHA = frozenset({"autocheckpointEnabled"})
 _ONLY_V1 = frozenset({"useServiceNetworking"})
 _LEGACY = frozenset({"V1", "V1_ALPHA1"})
+# The models of v2alpha1's nodes. What the nodes of best-effort and flex-start requests show is unverified.
+_NODE_MODELS = frozenset({"STANDARD", "SPOT", "RESERVATION_BOUND"})
 _SCHEDULING = {"v2": ("preemptible", "reserved", "spot"), "v1": ("preemptible", "reserved")}
 
 
@@ -91,8 +93,11 @@ def render_node(record: NodeRecord, now: datetime, version: str) -> Json:
         return _node_as_v2(document)
     if document["apiVersion"] not in _LEGACY:
         document["apiVersion"] = "V2_ALPHA1"  # the enum of v2alpha1 ends there
-    model = "SPOT" if document["schedulingConfig"].get("spot") else "STANDARD"
-    document["schedulingConfig"] = {"provisioningModel": model, **document["schedulingConfig"]}
+    scheduling = document["schedulingConfig"]
+    model = "SPOT" if scheduling.get("spot") else "STANDARD"
+    if scheduling.get("provisioningModel") in _NODE_MODELS:
+        model = scheduling["provisioningModel"]
+    document["schedulingConfig"] = {**scheduling, "provisioningModel": model}
     return document
 
 

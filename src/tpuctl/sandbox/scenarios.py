@@ -47,6 +47,7 @@ _ACTIONS: Mapping[str, Mapping[str, Json]] = {
     "preempt": _PREEMPT_WORDS,
     "remove-fault": _REMOVE_WORDS,
     "seed": {},
+    "stock": {},
     "stockout": {},
     "end-stockouts": {},
 }
@@ -178,6 +179,10 @@ def _parse_action(document: YamlDocument, path: KeyPath, action: str, value: Any
             return {"do": action, "fault": {"kind": kind, **words}}, f"faults of kind {kind}{about} are removed"
         case "end-stockouts":
             return {"do": action}, "all stock-outs end"
+        case "stock":
+            return _seed_action(
+                parse_entries(document, path[:-1], {"stock": value if isinstance(value, list) else [value]})
+            )
         case "stockout":
             return _seed_action(parse_entries(document, path[:-1], {"stockouts": [value or {}]}))
         case _:
@@ -194,11 +199,17 @@ def _seed_action(found: list[SeedEntry]) -> tuple[Json, str]:
     kinds: dict[str, list[str]] = {}
     for entry in found:
         kinds.setdefault(entry.kind, []).append(entry.name)
-    if list(kinds) == ["stockouts"]:
-        fields = found[0].fields
-        about = [str(fields[key]) for key in ("acceleratorType", "zone") if key in fields]
-        lasting = f" for {fields['duration']}" if "duration" in fields else ""
-        return document, f"no capacity ({', '.join(about) or 'anywhere'}){lasting}"
+    if list(kinds) in (["stock"], ["stockouts"]):
+        return document, "; ".join(_describe_stock(entry.fields) for entry in found)
     return document, "added: " + "; ".join(
         f"{kind} {', '.join(filter(None, names))}".strip() if any(names) else kind for kind, names in kinds.items()
     )
+
+
+def _describe_stock(fields: Json) -> str:
+    about = [str(fields[key]) for key in ("acceleratorType", "zone") if key in fields]
+    count = fields.get("nodes") or 0
+    amount = f"stock of {count} node{'s' if count > 1 else ''}" if count else "no capacity"
+    after = f" after {fields['after']}" if "after" in fields else ""
+    lasting = f" for {fields['duration']}" if "duration" in fields else ""
+    return f"{amount} ({', '.join(about) or 'anywhere'}){after}{lasting}"

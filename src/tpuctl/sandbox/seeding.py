@@ -24,6 +24,7 @@ from tpuctl.sandbox.faults import Fault, FaultKind
 from tpuctl.sandbox.org_policy import put_org_policy
 from tpuctl.sandbox.resource_manager import put_billing, put_project, put_role
 from tpuctl.sandbox.service_usage import put_service_states
+from tpuctl.sandbox.stock import put_level, put_reservation, put_stockout
 from tpuctl.sandbox.storage_buckets import check_bucket_name, put_bucket, put_cache
 from tpuctl.sandbox.storage_objects import put_object
 from tpuctl.yaml_reader import parse_document
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.api_calls import Json
     from tpuctl.sandbox.state import SandboxState
     from tpuctl.sandbox.state_session import StateSession
+    from tpuctl.sandbox.stock import StockLevel
     from tpuctl.yaml_reader import KeyPath, YamlDocument
 
 _KNOWN_SETTINGS = ("health_lag", "networks", "keep_failed_nodes", "legacy_nodes", "reservations")
@@ -221,6 +223,7 @@ DURATION: Json = {"type": "string", "format": "duration"}
 # `after` delays the whole fault.
 FAULT_KEYS: Mapping[str, Json] = {
     **dict.fromkeys(("kind", "node", "zone", "project", "call", "state", "health", "description", "message"), _TEXT),
+    "initiator": _TEXT,
     **dict.fromkeys(("times", "code", "limit", "status", "retryAfter", "worker"), _NUMBER),
     **dict.fromkeys(("after", "duration"), DURATION),
 }
@@ -261,15 +264,10 @@ class SeedKind:
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
-def _add_stockout(session: StateSession, **entry: Any) -> None:
-    after, duration = entry.pop("after", "0s"), entry.pop("duration", None)
-    administration.add_stockout(
-        session,
-        accelerator_type=entry.pop("acceleratorType", "*"),
-        after=parse_duration(after),
-        duration=parse_duration(duration) if duration else None,
-        **entry,
-    )
+def _set_stock(put: Callable[..., StockLevel], session: StateSession, **entry: Any) -> None:
+    for key in {"after", "duration"} & entry.keys():
+        entry[key] = parse_duration(entry[key])
+    put(session, accelerator_type=entry.pop("acceleratorType", "*"), **entry)
 
 
 def _set_quota(session: StateSession, *, metric: str = "", **entry: Any) -> None:
@@ -348,7 +346,7 @@ _COMPUTED = "the sandbox computes it; leave it out"
 _REFUSED_FIELDS = {"id": _COMPUTED, "networkEndpoints": _COMPUTED, "createTime": "give `age: 2h` instead"}
 _PROJECT = {"project": _TEXT}
 _PLACE = {**_PROJECT, "zone": _TEXT}
-_SCOPE = {**_PLACE, "acceleratorType": _TEXT, "tier": _TEXT}
+_STOCK = {**_PLACE, "acceleratorType": _TEXT, "tier": _TEXT, "after": DURATION, "duration": DURATION}
 _COMPUTE = ("compute", "v1")
 
 # The order in which entries are added: later kinds may refer to earlier ones.
@@ -369,7 +367,9 @@ SEED_KINDS: Mapping[str, SeedKind] = {
         },
         required=("limit",),
     ),
-    "stockouts": SeedKind(_add_stockout, own={**_SCOPE, "after": DURATION, "duration": DURATION}, required=()),
+    "stock": SeedKind(partial(_set_stock, put_level), own={**_STOCK, "nodes": _NUMBER}, required=("nodes",)),
+    "stockouts": SeedKind(partial(_set_stock, put_stockout), own=_STOCK, required=()),
+    "reservations": SeedKind(put_reservation, ("tpu", "v2alpha1", "Reservation")),
     "networks": SeedKind(partial(_add_or_remove, "networks"), (*_COMPUTE, "Network"), {**_PROJECT, "absent": _FLAG}),
     "subnetworks": SeedKind(
         partial(put_resource, "subnetworks"), (*_COMPUTE, "Subnetwork"), _PROJECT, ("name", "region")

@@ -31,6 +31,7 @@ from tpuctl.sandbox.api_calls import (
     Handler,
     Request,
     Response,
+    already_exists,
     error_info,
     help_detail,
 )
@@ -147,6 +148,11 @@ def _answer(sandbox: SandboxState, request: Request) -> Response | DroppedConnec
             with transaction() as session:
                 _run_handler(session, call, request)
             return DroppedConnection()
+        case Fault(kind=FaultKind.ALREADY_EXISTS):
+            with transaction() as session:
+                _run_handler(session, call, request)
+            new = FaultTarget.of(call)
+            raise already_exists(f"{call.params['parent']}/{call.method.split('.')[-2]}/{new.node}")
         case Fault(kind=FaultKind.UNAUTHENTICATED):
             raise _unauthenticated()
         case Fault(kind=FaultKind.UNREACHABLE):

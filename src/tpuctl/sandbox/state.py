@@ -107,7 +107,9 @@ class SandboxState:
         with self._turn, _Transaction(self._connect(), self.path, immediate=True):
             now = self.clock.now()
             self._run_due_events(now)
-            yield StateSession(self._connection, now, self.path)
+            session = StateSession(self._connection, now, self.path)
+            yield session
+            _plan_waiting(session)
 
     @contextmanager
     def joint_write(self) -> Iterator[StateSession]:
@@ -208,7 +210,9 @@ class SandboxState:
             session = StateSession(self._connection, event.at, self.path)
             self._connection.execute("SAVEPOINT event")
             with self._join(session):
-                if not run_due_events(self, event):
+                if run_due_events(self, event):
+                    _plan_waiting(session)
+                else:
                     self._connection.execute("ROLLBACK TO event")
             self._connection.execute("RELEASE event")
 
@@ -228,6 +232,14 @@ class SandboxState:
                 )
                 known = self._local.rate = (cache_key, rate)
         return known[1]
+
+
+def _plan_waiting(session: StateSession) -> None:
+    """Plan waiting queued resources again if the transaction changed the stock or its use."""
+    if session.are_turns_stale():
+        from tpuctl.sandbox.tpu_queued_resources import replan_waiting  # noqa: PLC0415  # most sandboxes have no stock
+
+        replan_waiting(session)
 
 
 def _close_all(connections: dict[threading.Thread, tuple[sqlite3.Connection, object]]) -> None:

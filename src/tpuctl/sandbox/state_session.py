@@ -25,6 +25,8 @@ _NODE_COLUMNS = "project, zone, node_id, number, first_address, workers, record"
 _QUEUED_COLUMNS = "project, zone, queued_resource_id, record"
 _REQUESTS_KEPT = 20_000
 _OPERATIONS_KEPT = 50_000
+# The settings that limit how many nodes there can be: `stock.STOCK_SETTING`, and the reservations.
+_STOCK_SETTINGS = ("stockouts", "reservations")
 
 
 class StateSession:
@@ -34,6 +36,9 @@ class StateSession:
         self._connection = connection
         self.now = now
         self.path = path
+        # Whether the transaction changed the stock, and whether it changed what uses the stock.
+        self._is_restocked = False
+        self._is_use_changed = False
 
     def setting(self, name: str, default: Any = None) -> Any:
         """Return a setting of the sandbox, or the default."""
@@ -56,6 +61,17 @@ class StateSession:
         self._write("DELETE FROM meta WHERE key = ?", f"setting.{name}")
         if value is not None:
             self._write("INSERT INTO meta VALUES (?, ?)", f"setting.{name}", json.dumps(value))
+        self._is_restocked |= name in _STOCK_SETTINGS
+
+    def are_turns_stale(self) -> bool:
+        """Return whether waiting queued resources need a new plan: the stock changed, or the use of a limited stock."""
+        if self._is_restocked:
+            return True
+        return self._is_use_changed and any(self.setting(name) for name in _STOCK_SETTINGS)
+
+    def plan_turns_again(self) -> None:
+        """Let waiting queued resources be planned again at the end of the transaction."""
+        self._is_restocked = True
 
     def next_incarnation(self, name: str) -> int:
         """Increment and return the number of times that a name was used."""
@@ -97,6 +113,7 @@ class StateSession:
         *columns, text = dump_record(record)
         gone = _timestamp_or_none(end_of_timeline(record.timeline))
         self._write("INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *columns, gone, text)
+        self._is_use_changed = True
 
     def free_addresses(self, count: int, *, pool: int) -> int:
         """Return the first of `count` consecutive free numbers below `pool`; 0 if there are none."""
@@ -140,6 +157,7 @@ class StateSession:
         *columns, text = dump_record(record)
         gone = _timestamp_or_none(end_of_timeline(record.timeline))
         self._write("INSERT OR REPLACE INTO queued VALUES (?, ?, ?, ?, ?)", *columns, gone, text)
+        self._is_use_changed = True
 
     def operation(self, name: str) -> OperationRecord | None:
         """Return an operation by its full name."""
@@ -311,7 +329,10 @@ class NodeRecord(_TimedRecord):
 
 @dataclass(frozen=True, slots=True)
 class QueuedRecord(_TimedRecord):
-    """A queued resource. `node_ids` are the nodes that it creates; `error` is the reason of a FAILED state."""
+    """A queued resource. `node_ids` are the nodes that it creates; `error` is the reason of a FAILED state.
+
+    `not_before` is when it is provisioned if there is capacity; None: when its timeline says so.
+    """
 
     project: str
     zone: str
@@ -321,6 +342,7 @@ class QueuedRecord(_TimedRecord):
     timeline: Timeline
     node_ids: tuple[str, ...]
     error: Json | None = None
+    not_before: datetime | None = None
 
     @property
     def name(self) -> str:
@@ -370,7 +392,7 @@ def _is_time(value: object) -> bool:
 
 _OBJECT = Scalar("an object", lambda value: isinstance(value, dict), always=dict)
 _PHASE = Scalar(
-    "a phase", lambda row: isinstance(row, list) and 2 <= len(row) <= 9 and _is_time(row[0]) and type(row[1]) is str
+    "a phase", lambda row: isinstance(row, list) and 2 <= len(row) <= 10 and _is_time(row[0]) and type(row[1]) is str
 )
 _TIMELINE = ListOf(_PHASE)
 _TIME = Scalar("a time", _is_time)
@@ -382,7 +404,10 @@ _NODE_RECORD = Shape(
     nullable=True,
 )
 _QUEUED_RECORD = Shape(
-    "", {**_COMMON, "node_ids": ListOf(str), "error": _OBJECT}, required=(*_COMMON, "node_ids"), nullable=True
+    "",
+    {**_COMMON, "node_ids": ListOf(str), "error": _OBJECT, "not_before": _TIME},
+    required=(*_COMMON, "node_ids"),
+    nullable=True,
 )
 _TEXTS = ("name", "project", "zone", "verb", "target", "goal", "version")
 _OPERATION = Shape(
@@ -449,7 +474,7 @@ _COLUMNS: Mapping[type, tuple[str, ...]] = {
 _SHAPES: Mapping[type, Shape] = {NodeRecord: _NODE_RECORD, QueuedRecord: _QUEUED_RECORD, OperationRecord: _OPERATION}
 _DECODERS: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
     NodeRecord: {"timeline": _parse_timeline, "keys_changed": _parse_moment},
-    QueuedRecord: {"timeline": _parse_timeline, "node_ids": tuple},
+    QueuedRecord: {"timeline": _parse_timeline, "node_ids": tuple, "not_before": _parse_moment},
     OperationRecord: {"created": _parse_moment, "ended": _parse_moment},
 }
 

@@ -28,7 +28,7 @@ from tpuctl.sandbox.api_calls import (
     page_token,
     parse_resource_name,
 )
-from tpuctl.sandbox.capacity import check_quotas, find_shortage, quota_metrics, quota_refusal
+from tpuctl.sandbox.capacity import check_quotas, quota_metrics, quota_refusal
 from tpuctl.sandbox.catalog import check_tpu_zone, number_of_project, resolve_accelerator, zone_names
 from tpuctl.sandbox.compute_engine import network_exists
 from tpuctl.sandbox.faults import (
@@ -57,6 +57,7 @@ from tpuctl.sandbox.lifecycle import (
 from tpuctl.sandbox.org_policy import is_constraint_enforced, org_policy_denies_all
 from tpuctl.sandbox.representation import ADDRESS_COUNT, nanosecond_timestamp, render_node
 from tpuctl.sandbox.state_session import NodeRecord
+from tpuctl.sandbox.stock import check_reservation, find_shortage
 from tpuctl.sandbox.tpu_operations import begin_operation, repeated_operation, settle_operations
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ def check_node(session: StateSession, project: str, zone: str, node_id: str, *, 
         network = str(config.get("network") or "default")
         if not network_exists(session, project, network):
             raise invalid_field("Network", network.rpartition("/")[2])
+    check_reservation(session, str((body.get("schedulingConfig") or {}).get("reservationName") or ""), zone)
     if session.node(project, zone, node_id) is not None:
         raise already_exists(f"projects/{project}/locations/{zone}/nodes/{node_id}")
 

@@ -11,6 +11,7 @@ import copy
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import TYPE_CHECKING
 
 from tpuctl.durations import parse_timestamp
@@ -42,23 +43,28 @@ from tpuctl.sandbox.faults import (
 from tpuctl.sandbox.lifecycle import (
     GONE,
     LifecyclePhase,
+    awaited_turn,
     delete_timeline,
     end_of_timeline,
     first_time_in,
     restart_timeline,
     timeline_until,
+    withdrawn_timeline,
 )
 from tpuctl.sandbox.representation import nanosecond_timestamp, render_queued_resource
 from tpuctl.sandbox.state_session import QueuedRecord
+from tpuctl.sandbox.stock import Wait, check_reservation, plan_turns
 from tpuctl.sandbox.tpu_nodes import begin_maintenance, check_node, client_fields, prepare_node
 from tpuctl.sandbox.tpu_operations import begin_operation, repeated_operation
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tpuctl.sandbox.api_calls import Call, Json
-    from tpuctl.sandbox.lifecycle import PhaseDurations
+    from tpuctl.sandbox.lifecycle import PhaseDurations, Timeline
     from tpuctl.sandbox.state_session import NodeRecord, StateSession
 
-_ID = re.compile(r"[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?")  # unverified: the document does not say
+_ID = re.compile(r"[A-Za-z0-9_.~+%-]+")  # text of the parameter `queuedResourceId`
 _DELETABLE = frozenset({"ACCEPTED", "FAILED", "SUSPENDED", "DELETING"})  # API field text of `force`
 # The fields that a client may set; all others are output only and ignored, as proto3 APIs do.
 _CHOSEN = (
@@ -141,6 +147,10 @@ def _delete_queued_resource(session: StateSession, call: Call) -> Json:
     if state == "DELETING":
         return begin_operation(session, record, "delete", call, goal=GONE)
     pace = durations_of(session, record)
+    target = FaultTarget(call.method, record.project, record.zone, record.queued_resource_id)
+    if state in {"FAILED", "SUSPENDED"} and take_fault(session, FaultKind.SURVIVES_DELETE, target):
+        # axlearn deletes a second time what is still there (its source); that the operation succeeded is unverified.
+        return begin_operation(session, record, "delete", call, goal=GONE, ended=session.now + pace.of("delete"))
     begun = (*timeline_until(record.timeline, session.now), LifecyclePhase(session.now, "DELETING", initiator="USER"))
     record = replace(record, timeline=begun)
     session.put_queued_resource(record)  # stored first, so that the end of its nodes does not suspend it
@@ -197,6 +207,11 @@ def _check_request(
         if str(spec.get("parent") or "").split("/")[2:] != ["locations", where.zone]:
             raise invalid_field("Parent", str(spec.get("parent") or ""))
     _check_valid_interval(document, session.now)
+    _check_run(document, session.now)
+    reservation = str(document.get("reservationName") or "")
+    if document.get("provisioningModel") == "RESERVATION_BOUND" and not reservation:
+        raise invalid_field("ReservationName", "")
+    check_reservation(session, reservation, where.zone)
     for node_id, body in nodes.items():
         check_node(session, where.project, where.zone, node_id, body=body)
 
@@ -213,49 +228,132 @@ def _check_valid_interval(document: Json, now: datetime) -> None:
         raise invalid("The queueing policy's valid-until time must be in the future and after its valid-after time.")
 
 
+def _check_run(document: Json, now: datetime) -> None:
+    """Raise `ApiError` 400 for a run that is over before it begins, or longer than flex-start allows (words unverified)."""
+    bounds = document.get("runDuration") or {}
+    run, end = _parse_seconds(bounds.get("maxRunDuration")), parse_timestamp(bounds.get("terminationTime"))
+    if (run is not None and run <= timedelta()) or (end and end <= now):
+        raise invalid("The run duration must be positive, and its termination time in the future.")
+    if run and document.get("provisioningModel") == "FLEX_START" and run > _LONGEST_RUN:
+        raise invalid_field("MaxRunDuration", str(bounds["maxRunDuration"]))
+
+
 def _plan(session: StateSession, record: QueuedRecord, *, failing: faults.Fault | None) -> QueuedRecord:
     """Return a new request with its planned timeline, and store its planned nodes. `failing` fails its provisioning."""
     now = session.now
+    pace: PhaseDurations = durations_of_new(session, record.name, record.incarnation, 0)
+    earliest = max(now + pace.draw("queue", 60, 200), _valid_time(record.document, "After", now) or now)
     waiting = (
         LifecyclePhase(now, "CREATING"),
         LifecyclePhase(now + _STATES_DECIDING, "ACCEPTED"),
         LifecyclePhase(now + timedelta(seconds=12), "WAITING_FOR_RESOURCES"),
-        LifecyclePhase(_turn_with_capacity(session, record, _earliest_turn(session, record)), "PROVISIONING"),
+        LifecyclePhase(earliest, "PROVISIONING"),
     )
-    record = replace(record, timeline=apply_faults(session, record, waiting))
-    turn = first_time_in(record.timeline, "PROVISIONING", since=now)
+    timeline = apply_faults(session, record, waiting)
+    record = _fall_back(session, replace(record, timeline=timeline, not_before=awaited_turn(timeline, now)))
+    turn = None
+    if record.not_before:
+        others = [_wait_of(other) for other in _waiting_requests(session)]
+        turn = _turn(plan_turns(session, [*others, _wait_of(record)]), record)
     if failing is None or turn is None or _deadline_before(record, turn):
         return _decide(session, record, turn)
     # Observed: PROVISIONING, SUSPENDING by the service, FAILED within minutes.
     pace = durations_of(session, record)
     lost = turn + pace.of("failure")
     ending = (
+        LifecyclePhase(turn, "PROVISIONING"),
         LifecyclePhase(lost, "SUSPENDING", initiator="SERVICE"),
         LifecyclePhase(lost + pace.of("delete"), "FAILED", initiator="SERVICE"),
     )
     method = "tpu.projects.locations.queuedResources.create"
     target = FaultTarget(method, record.project, record.zone, record.queued_resource_id)
     error = operation_failure(failing, target, _demands(record)[0].tier)
-    return replace(record, timeline=(*record.timeline, *ending), error=error)
+    return replace(record, timeline=(*_wait_in(record), *ending), error=error)
+
+
+# A fault that occurs until it is removed lets one request fall back this often.
+_MOST_FALL_BACKS = 12
+
+
+def _fall_back(session: StateSession, record: QueuedRecord) -> QueuedRecord:
+    """Return a request with the matching faults applied that let it wait again after PROVISIONING, and use them up.
+
+    Observed: PROVISIONING coming and going for 45 minutes. That there is no node meanwhile is unverified.
+    """
+    target = FaultTarget("", record.project, record.zone, record.queued_resource_id)
+    for _ in range(_MOST_FALL_BACKS):
+        turn = awaited_turn(record.timeline, session.now)
+        is_provisioned = turn is None and record.state(session.now) == "PROVISIONING"
+        if turn is None and not is_provisioned:
+            return record
+        fault = take_fault(session, FaultKind.FALL_BACK, target)
+        if fault is None:
+            return record
+        duration = faults.fault_duration(fault) or timedelta()
+        if turn is None:
+            for node in _nodes_of(session, record):
+                session.put_node(replace(node, timeline=(LifecyclePhase(session.now, GONE),)))
+            lost, before = session.now, timeline_until(record.timeline, session.now)
+        else:
+            lost = turn + durations_of(session, record).of("failure")
+            before = (*_wait_in(record), LifecyclePhase(turn, "PROVISIONING"))
+        again = (LifecyclePhase(lost, "WAITING_FOR_RESOURCES"), LifecyclePhase(lost + duration, "PROVISIONING"))
+        record = replace(record, timeline=(*before, *again), not_before=lost + duration)
+    return record
 
 
 def replan_waiting(session: StateSession) -> None:
-    """Plan waiting requests again after a change of capacity: they are provisioned sooner or later.
+    """Plan waiting requests again after a change of the stock or of its use: they are provisioned sooner or later.
 
     A request that hangs without an end keeps hanging.
     """
+    fallen = set()
     for record in session.queued_resources():
-        phase, turn = record.phase(session.now), first_time_in(record.timeline, "PROVISIONING", since=session.now)
-        is_expiring = turn is None and any(p.state == "FAILED" and p.at > session.now for p in record.timeline)
-        is_failing = turn is not None and record.error is not None
-        if phase is None or phase.state not in _UNDECIDED or is_failing or (turn is None and not is_expiring):
+        changed = _fall_back(session, record)
+        if changed is not record:
+            fallen.add(record.name)
+            session.put_queued_resource(changed)
+    waiting = _waiting_requests(session)
+    if not waiting:
+        return
+    turns = plan_turns(session, [_wait_of(record) for record in waiting])
+    for record in waiting:
+        turn = _turn(turns, record)
+        if turn == awaited_turn(record.timeline, session.now) and record.name not in fallen:
             continue
-        soonest = max(_earliest_turn(session, record), session.now + timedelta(seconds=30))
-        at = _turn_with_capacity(session, record, soonest)
-        waiting = (*(p for p in record.timeline if p.state in _UNDECIDED), LifecyclePhase(at, "PROVISIONING"))
-        moved = _decide(session, replace(record, timeline=waiting, error=None), at)
-        session.put_queued_resource(moved)
+        moved = _decide(session, replace(record, error=None), turn)
         store_queued_resource(session, moved, moved.timeline)
+
+
+def _waiting_requests(session: StateSession) -> list[QueuedRecord]:
+    """Return the requests that wait for capacity, in the order of their creation."""
+    waiting = []
+    for record in session.queued_resources():
+        phase, turn = record.phase(session.now), awaited_turn(record.timeline, session.now)
+        is_failing = any(later.state == "SUSPENDING" for later in record.timeline) and record.error is not None
+        begun = record.not_before or turn  # the second of a record of an earlier layout
+        if phase is None or begun is None or is_failing or (turn is None and phase.state not in _UNDECIDED):
+            continue
+        waiting.append(replace(record, not_before=begun))
+    return sorted(waiting, key=lambda record: (str(record.document.get("createTime")), record.name))
+
+
+def _wait_of(record: QueuedRecord) -> Wait:
+    begin = record.not_before or record.timeline[0].at
+    limit = _valid_time(record.document, "Until", record.timeline[0].at)
+    return Wait(record.name, _demands(record), begin.timestamp(), limit.timestamp() if limit else inf)
+
+
+def _turn(turns: Mapping[str, float], record: QueuedRecord) -> datetime:
+    """Return when a request is provisioned; about a hundred years after its creation if no time is known."""
+    at = turns.get(record.name)
+    return datetime.fromtimestamp(at, UTC) if at is not None else record.timeline[0].at + _PLANNING_HORIZON
+
+
+def _wait_in(record: QueuedRecord) -> Timeline:
+    """Return the phases of a request before it is finally provisioned."""
+    last = max((i for i, phase in enumerate(record.timeline) if phase.state in _UNDECIDED), default=-1)
+    return record.timeline[: last + 1]
 
 
 def _decide(session: StateSession, record: QueuedRecord, turn: datetime | None) -> QueuedRecord:
@@ -263,17 +361,19 @@ def _decide(session: StateSession, record: QueuedRecord, turn: datetime | None) 
 
     It is FAILED then at its valid-until time (API field text), if it has one.
     """
+    waited = _wait_in(record)
     limit = _deadline_before(record, turn)
     if turn is not None and limit is None:
+        record = replace(record, timeline=(*waited, LifecyclePhase(turn, "PROVISIONING")))
         return _provision(session, record, turn)
     for node in _nodes_of(session, record):
         session.put_node(replace(node, timeline=(LifecyclePhase(session.now, GONE),)))
     if limit is None:
-        return record
+        return replace(record, timeline=waited)
     # Code and words are unverified.
     error = {"code": 4, "message": "The queued resource could not be provisioned before its valid-until time."}
-    waited = tuple(phase for phase in record.timeline if phase.at <= limit and phase.state in _UNDECIDED)
-    return replace(record, timeline=(*waited, LifecyclePhase(limit, "FAILED", initiator="SERVICE")), error=error)
+    before = (phase for phase in waited if phase.at <= limit)
+    return replace(record, timeline=(*before, LifecyclePhase(limit, "FAILED", initiator="SERVICE")), error=error)
 
 
 def _deadline_before(record: QueuedRecord, turn: datetime | None) -> datetime | None:
@@ -284,18 +384,6 @@ def _deadline_before(record: QueuedRecord, turn: datetime | None) -> datetime | 
 
 def _demands(record: QueuedRecord) -> list[capacity.Demand]:
     return capacity.node_demands(record.project, record.zone, capacity.requested_nodes(record.document).values())
-
-
-def _earliest_turn(session: StateSession, record: QueuedRecord) -> datetime:
-    """Return when a request would be provisioned without a shortage of capacity."""
-    created = record.timeline[0].at if record.timeline else session.now
-    pace: PhaseDurations = durations_of_new(session, record.name, record.incarnation, 0)
-    return max(created + pace.draw("queue", 60, 200), _valid_time(record.document, "After", created) or created)
-
-
-def _turn_with_capacity(session: StateSession, record: QueuedRecord, soonest: datetime) -> datetime:
-    """Return when there is capacity for all nodes of a request."""
-    return max(capacity.available_at(session, demand, soonest) for demand in _demands(record))
 
 
 def _provision(session: StateSession, record: QueuedRecord, turn: datetime) -> QueuedRecord:
@@ -318,9 +406,35 @@ def _provision(session: StateSession, record: QueuedRecord, turn: datetime) -> Q
             )
             if len(wanted) > 1:
                 node.document["multisliceNode"] = True
-            timeline = apply_faults(session, node, node.timeline)
-            session.put_node(replace(node, timeline=timeline))
+            timeline = _limit_run(record, node.timeline, durations_of(session, node))
+            session.put_node(replace(node, timeline=apply_faults(session, node, timeline)))
     return replace(record, timeline=follow_nodes(session, record, initiator="SERVICE"))
+
+
+_LONGEST_RUN = timedelta(days=7)  # documented for flex-start
+
+
+def _limit_run(record: QueuedRecord, timeline: Timeline, pace: PhaseDurations) -> Timeline:
+    """Return a node's timeline with its end after the run duration: deleted, its request SUSPENDED (documentation).
+
+    That the duration counts from READY, and that a flex-start request without one runs for the longest, is unverified.
+    """
+    document = record.document
+    bounds = document.get("runDuration") or {}
+    is_flexible = document.get("provisioningModel") == "FLEX_START"
+    ready = first_time_in(timeline, "READY", since=timeline[0].at)
+    if ready is None or not (bounds or is_flexible):
+        return timeline
+    run = _parse_seconds(bounds.get("maxRunDuration"))
+    end = ready + (run if run is not None else _LONGEST_RUN) if run is not None or is_flexible else None
+    termination = parse_timestamp(bounds.get("terminationTime"))
+    end = min((at for at in (end, termination) if at), default=None)
+    return withdrawn_timeline(timeline, max(end, ready), pace, initiator="SERVICE") if end else timeline
+
+
+def _parse_seconds(text: str | None) -> timedelta | None:
+    """Return a duration of the API (`3600s`), at most a hundred years. None if there is none."""
+    return min(timedelta(seconds=float(text.removesuffix("s"))), _PLANNING_HORIZON) if text else None
 
 
 def _valid_time(document: Json, which: str, created: datetime) -> datetime | None:
@@ -328,9 +442,8 @@ def _valid_time(document: Json, which: str, created: datetime) -> datetime | Non
     policy = document.get("queueingPolicy") or {}
     interval = policy.get("validInterval") or {}
     end = {"After": "startTime", "Until": "endTime"}[which]
-    duration = str(policy.get(f"valid{which}Duration") or "")
-    if duration:
-        return created + min(timedelta(seconds=float(duration.removesuffix("s"))), _PLANNING_HORIZON)
+    if (duration := _parse_seconds(policy.get(f"valid{which}Duration"))) is not None:
+        return created + duration
     bound = parse_timestamp(policy.get(f"valid{which}Time") or interval.get(end))
     return min(bound, created + _PLANNING_HORIZON).astimezone(UTC) if bound else None
 

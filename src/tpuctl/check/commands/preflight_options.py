@@ -50,6 +50,14 @@ class CheckOptions(GivenOptions):
         is_flag=True,
         help="Create only nodes that a grant covers (up, create, run --up; not start and watch).",
     )
+    max_price: str | None = option(
+        "--max-price",
+        metavar="DOLLARS",
+        help="Most that a new node may cost, in dollars per hour (up, create, run --up; not start and watch).",
+    )
+    allow_unknown_price: bool = option(
+        "--allow-unknown-price", is_flag=True, help="With --max-price, also create nodes whose price is unknown."
+    )
     skip_checks: tuple[str, ...] = option(
         "--skip-check",
         metavar="ID",
@@ -65,7 +73,7 @@ check_options = takes_options(CheckOptions, "checks")
 
 
 # Only the user who pays may skip these.
-_NOT_FOR_A_PROJECT_FILE = frozenset({"all", "TPU405"})
+_NOT_FOR_A_PROJECT_FILE = frozenset({"all", "TPU405", "TPU408"})
 
 
 def preflight_check(
@@ -149,6 +157,8 @@ def _check_settings(settings: Settings, purpose: Purpose | None, machine: str | 
         internal_ip=settings.is_on("internal_ip"),
         grants=tuple(Grant.parse(record) for record in settings.records("grants")),
         no_billing_outside_grants=settings.is_on("no_billing_outside_grants"),
+        max_price=settings.dollars("max_price"),
+        allow_unknown_price=settings.is_on("allow_unknown_price"),
         egress_prices=prices,
     )
 

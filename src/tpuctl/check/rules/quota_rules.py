@@ -1,4 +1,4 @@
-"""Rules about capacity: TPU quota, external addresses, reservations, and grants of free capacity."""
+"""Rules about capacity: TPU quota, external addresses, reservations, grants of free capacity, and the price limit."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ from tpuctl.models.grants import Grant, capacity_pool
 from tpuctl.models.node import Tier
 from tpuctl.models.project import Reservation
 from tpuctl.names import parse_whole_number, region_of_zone
+from tpuctl.prices import budget_words, hourly_price, within_budget
 
 ADDRESS_METRIC = "IN_USE_ADDRESSES"
 # The default of a region [observed: users' logs].
@@ -459,4 +460,35 @@ def _coverage_facts(coverage: GrantCoverage) -> dict[str, Any]:
 
 
 QUOTA_RULES = (quota_is_enough, dead_records_hold_quota, address_quota_is_enough, many_addresses)
-GRANT_RULES = (grant_covers, grant_lasts, reservation_exists)
+
+
+@check_rule("TPU408", "price within the limit")
+def price_is_within_limit(facts: CheckFacts) -> Iterator[RuleResult]:
+    """Check that the new node costs at most `max_price` dollars per hour.
+
+    An error if it costs more, and if its price is unknown, unless `allow_unknown_price` is set. Prices are from a table of
+    list prices with a date; spot prices change often, and prices of reserved, flex-start and best-effort capacity are unknown.
+    """
+    wanted, limit = facts.wanted, facts.wanted.max_price
+    if not wanted.creates or limit is None:
+        return
+    spec, tier = wanted.spec, wanted.spec.tier or Tier.ON_DEMAND
+    price, what = hourly_price(spec.accelerator_type, wanted.zone, tier), f"a {spec.accelerator_type} ({tier})"
+    values = {"maxPrice": float(limit), "price": price.to_json()}
+    if within_budget(price, limit, allow_unknown=wanted.allow_unknown_price):
+        cost = "has no known price, which is allowed" if price.per_hour is None else f"costs {price}"
+        yield ok(wanted.zone, f"{what} {cost}", facts=values)
+        return
+    remedy = f"choose another type, zone or tier, or raise `max_price`; the price list is of {price.as_of}"
+    if price.per_hour is None:
+        remedy = "choose a zone and tier with a known price, or allow it with `--allow-unknown-price`"
+    yield error(
+        wanted.zone,
+        f"{what} {budget_words(price, limit)}",
+        remedy,
+        why="`max_price` is set: no node may be created that costs more",
+        facts=values,
+    )
+
+
+GRANT_RULES = (grant_covers, grant_lasts, reservation_exists, price_is_within_limit)

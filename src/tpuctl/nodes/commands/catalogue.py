@@ -10,9 +10,11 @@ from tpuctl.accelerators import check_accelerator_type, find_accelerator_type
 from tpuctl.app.options import cli_command
 from tpuctl.cloud.tpu import fetch_offers
 from tpuctl.errors import NotFoundError
+from tpuctl.models.node import Tier
 from tpuctl.names import parse_whole_number
 from tpuctl.nodes.locate import incomplete_list_error
 from tpuctl.output.terminal import Cell, table_view
+from tpuctl.prices import hourly_price
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
 @cli_command("types", is_short=True)
 @click.argument("accelerator_type", metavar="[TYPE]", required=False)
 def types(app: App, *, accelerator_type: str | None) -> None:
-    """List the accelerator types that zones offer, or with TYPE the zones that offer it.
+    """List the accelerator types that zones offer, and their prices; with TYPE the zones that offer it.
+
+    Prices are dollars per hour for the whole node, from a list with a date; spot prices change often, and `?` is unknown.
 
     \b
     Examples:
@@ -44,11 +48,19 @@ def types(app: App, *, accelerator_type: str | None) -> None:
         raise NotFoundError(
             f"`{accelerator_type}` is not offered in {where}", hint="`tpuctl types` lists what is offered"
         )
+    header = ("TYPE", "ZONE", "CHIPS", "WORKERS", "TOPOLOGY", "VERSION", "ON-DEMAND", "SPOT")
+    prices = [tuple(hourly_price(name, zone, tier) for tier in (Tier.ON_DEMAND, Tier.SPOT)) for zone, name in entries]
     described = [_described(zone, name) for zone, name in entries]
-    rows = [tuple(Cell("" if value is None else str(value)) for value in entry.values()) for entry in described]
-    header = ("TYPE", "ZONE", "CHIPS", "WORKERS", "TOPOLOGY", "VERSION")
+    rows = [
+        tuple(Cell("" if value is None else str(value)) for value in (*entry.values(), *costs))
+        for entry, costs in zip(described, prices, strict=True)
+    ]
+    values = [
+        {**entry, "price": on_demand.to_json(), "spotPrice": spot.to_json()}
+        for entry, (on_demand, spot) in zip(described, prices, strict=True)
+    ]
     names = dict.fromkeys(name for _, name in entries)
-    app.show(table_view(header, rows, value=lambda: described, names=lambda: names))
+    app.show(table_view(header, rows, value=lambda: values, names=lambda: names))
     if catalogue.unreachable:
         raise incomplete_list_error(catalogue.unreachable)
 

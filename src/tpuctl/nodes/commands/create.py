@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl.app.options import (
@@ -17,26 +19,35 @@ from tpuctl.app.options import (
 from tpuctl.app.spec_options import SpecOptions, build_spec, spec_options
 from tpuctl.check.commands.preflight_options import CheckOptions, check_options, preflight_check
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
+from tpuctl.cloud.tpu import queued_resource_name
 from tpuctl.errors import AlreadyExistsError, InvalidInputError
 from tpuctl.names import NodeName
 from tpuctl.nodes.actions import check_accelerator_type, create_node
 from tpuctl.nodes.actuator import RequestedChange
 from tpuctl.nodes.commands.dry_run import show_plan
 from tpuctl.nodes.commands.policy_options import deadline, within_deadline
+from tpuctl.nodes.commands.queue import short_request_view
+from tpuctl.nodes.commands.queue_options import QueueOptions, queue_options, queue_policy
 from tpuctl.nodes.conditions import Condition, Policy, Verb
 from tpuctl.nodes.controller import reconcile_node
 from tpuctl.nodes.plan import PlanStep
+from tpuctl.nodes.queueing import queue_window
 from tpuctl.nodes.rendering import show_node
+from tpuctl.nodes.request_actions import accepted_request, request_node
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     from tpuctl.app.app import App
+    from tpuctl.check.gate import PreflightCheck
+    from tpuctl.models.spec import NodeSpec
+
+# Without a limit a forgotten request would get a node, and be billed, at any later time.
+_DEFAULT_WAIT = timedelta(hours=24)
 
 
 @cli_command("create")
 @node_argument
 @spec_options
+@queue_options
 @timeout_option
 @no_wait_option
 @check_options
@@ -49,6 +60,7 @@ def command(
     *,
     node: str,
     described: SpecOptions,
+    queueing: QueueOptions,
     checks: CheckOptions,
     timeout: timedelta | str | None,
     no_wait: bool,
@@ -59,24 +71,40 @@ def command(
 ) -> None:
     """Create a node and wait until it is READY. Fails if a node of that name exists, even a preempted one.
 
+    With `--queue`, make a queued resource and wait only until the service has accepted it. Without `--queue-for` it waits for
+    capacity for 24 hours.
+
     \b
     Examples:
       tpuctl create trainer --type v4-8 --zone us-central2-b
       tpuctl create trainer --type v6e-8 --spot --no-wait
+      tpuctl create trainer --type v5litepod-16 --queue --queue-for 6h
     """
     preflight = preflight_check(app, checks)
     spec = build_spec(app, described, skip_validation=skip_validation)
     if spec is None:
         raise InvalidInputError("no accelerator type given", hint="name one: `--type v4-8`; see `tpuctl types`")
+    if len(described.tiers) > 1:
+        raise InvalidInputError("`create` takes one tier", hint="`tpuctl up` tries several in their order")
+    has_default_wait = spec.is_queued and queueing.queue_for is None
+    queueing = replace(queueing, queue_for=_DEFAULT_WAIT) if has_default_wait else queueing
+    policy = Policy(goal=Condition.READY, **queue_policy(app, queueing, spec, timeout=timeout))
+    policy = replace(policy, timeout=deadline(app, timeout))
     name = _free_name(app, node)
     if not skip_validation:
         check_accelerator_type(app.client, name.project, name.zone, spec)
     if dry_run:
-        show_plan(app, (PlanStep(Verb.CREATE, name, "requested"),), spec=spec, node=None)
+        window = queue_window(policy, None, app.now()) if spec.is_queued else None
+        show_plan(app, (PlanStep(Verb.CREATE, name, "requested", window=window),), spec=spec, node=None)
         with app.progress() as progress:
             preflight.check(name, spec, replaces=None, tell=progress)
         return
     full_name = f"{name.zone}/{name.node_id}"
+    if spec.is_queued:
+        _enqueue(app, name, spec, policy, preflight, events=events, no_wait=no_wait, force_lease=force_lease)
+        if has_default_wait:
+            app.terminal.note("it waits for capacity for 24h; `--queue-for TIME` sets another limit")
+        return
     with (
         app.progress(events=events) as progress,
         app.in_flight(
@@ -86,7 +114,6 @@ def command(
         ),
     ):
         context = app.context(progress, preflight=preflight)
-        policy = Policy(goal=Condition.READY, timeout=deadline(app, timeout))
         with limit_cloud_calls(app.clock, None if no_wait else policy.timeout, grace=DEADLINE_GRACE):
             pending = RequestedChange(Verb.CREATE, create_node(context, name, spec, force_lease=force_lease))
         outcome = reconcile_node(context, name, policy, pending=pending, once=no_wait)
@@ -94,6 +121,45 @@ def command(
         app.terminal.note(f"the setup commands have not run: `tpuctl up {node}` runs them once the node is usable")
     if outcome.node is not None:
         show_node(app, outcome.node)
+
+
+def _enqueue(
+    app: App,
+    name: NodeName,
+    spec: NodeSpec,
+    policy: Policy,
+    preflight: PreflightCheck,
+    *,
+    events: str | None,
+    no_wait: bool,
+    force_lease: bool,
+) -> None:
+    """Request the node through the queue, wait until the service has accepted the request, and show it."""
+    full_name = f"{name.zone}/{name.node_id}"
+    request_name = queued_resource_name(name)
+    waits = f"the queued resource {full_name} counts against the quota, and its node bills as soon as it runs"
+    with (
+        app.progress(events=events) as progress,
+        app.in_flight(
+            lambda: waits if progress.last else "no request was sent yet",
+            resume=f"tpuctl queue wait {full_name}",
+            undo=f"tpuctl queue cancel {full_name}",
+        ),
+    ):
+        context = app.context(progress, preflight=preflight)
+        with limit_cloud_calls(app.clock, None if no_wait else policy.timeout, grace=DEADLINE_GRACE):
+            window = queue_window(policy, None, context.server_now())
+            operation = request_node(context, name, spec, window, reason="asked for", force_lease=force_lease)
+            if no_wait:
+                found = app.client.get_queued_resource(request_name, version=spec.api_version)
+            else:
+                found = accepted_request(
+                    context, request_name, operation, version=spec.api_version, timeout=policy.timeout
+                )
+    app.terminal.note(
+        f"to wait for it: `tpuctl queue wait {full_name}`; to cancel it: `tpuctl queue cancel {full_name}`"
+    )
+    app.show(short_request_view(app, found, name.project))
 
 
 def _free_name(app: App, text: str) -> NodeName:

@@ -10,6 +10,7 @@ from tpuctl.models.spec import NodeSpec
 from tpuctl.nodes.conditions import Verb
 from tpuctl.nodes.plan import PlanStep, gcloud_commands
 from tpuctl.output.terminal import View
+from tpuctl.prices import Price, hourly_price
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,8 +37,12 @@ def show_plan(
     def show(terminal: Terminal) -> None:
         if not planned:
             terminal.write("nothing to do")
-        for number, entry in enumerate(planned, start=1):
+        for number, (step, entry) in enumerate(zip(steps, planned, strict=True), start=1):
             terminal.write(f"{number}. {entry['step']} {entry['node']} in {entry['zone']}: {entry['reason']}")
+            if price := _price(step, spec):
+                terminal.write(
+                    f"   price: {price}" + (f", list of {price.as_of}" if price.per_hour is not None else "")
+                )
             if request := entry.get("request"):
                 terminal.write(f"   {request['method']} {request['url']}")
                 if request.get("body"):
@@ -65,6 +70,8 @@ def _described(
         "project": step.name.project,
         "reason": step.reason,
     }
+    if price := _price(step, spec):
+        entry["price"] = price.to_json()
     if preview := _preview(app, step, spec, changes):
         entry["request"] = {"method": preview.method, "url": preview.url}
         if preview.body is not None:
@@ -83,6 +90,13 @@ def _described(
     if commands := gcloud_commands(step, spec, changes, present, account=account):
         entry["gcloud"] = list(commands)
     return entry
+
+
+def _price(step: PlanStep, spec: NodeSpec | None) -> Price | None:
+    """Return what the node of a creation costs; None for any other step."""
+    if step.verb is not Verb.CREATE or spec is None:
+        return None
+    return hourly_price(spec.accelerator_type, step.name.zone, spec.tier)
 
 
 def _preview(app: App, step: PlanStep, spec: NodeSpec | None, changes: Mapping[str, Any]) -> ApiRequest | None:

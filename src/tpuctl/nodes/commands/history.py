@@ -12,6 +12,7 @@ from tpuctl.app.options import DurationType, cli_command, node_argument
 from tpuctl.config.settings import SourceKind
 from tpuctl.durations import format_duration, format_timestamp, parse_timestamp
 from tpuctl.errors import ConflictError, NotFoundError
+from tpuctl.models.node import QueuedState
 from tpuctl.names import check_zone, closest_match
 from tpuctl.nodes.journal_entries import is_repair, usable_spans
 from tpuctl.output.terminal import Cell, View
@@ -44,7 +45,7 @@ _GCLOUD_SOURCES = frozenset({SourceKind.GCLOUD, SourceKind.CLOUDSDK})
     "--all", "rotated", is_flag=True, help="Include the older half of a long journal, which is in a second file."
 )
 def command(app: App, *, node: str, since: timedelta | str | None, last: int | None, rotated: bool) -> None:
-    """Show the states of a node, how long each lasted, and what tpuctl did to it and why.
+    """Show the states of a node and of its queued resource, how long each lasted, and what tpuctl did to it and why.
 
     Reads the journal, not the cloud: it has only what tpuctl did and saw.
 
@@ -157,8 +158,20 @@ def _timeline_lines(entries: Sequence[_JournalEntry]) -> list[_TimelineLine]:
     """
     found: list[_TimelineLine] = []
     state = left = begun = None  # index of the open state; time of its deletion request; start of the way to usable
+    waiting = None  # index of the open state of the queued resource
     for at, entry in _dated(entries):
         event = str(entry.get("event"))
+        if event == "request":
+            line = _request_line(at, entry)
+            if waiting is None or replace(found[waiting], at=at) != line:
+                _end(found, waiting, at)
+                # ACTIVE lasts as long as the node, whose own states follow.
+                waiting = len(found) if line.is_state else None
+                found.append(line)
+            continue
+        if event in {"create", "delete"}:
+            _end(found, waiting, at)
+            waiting = None
         if event == "state":
             known, health = entry.get("state"), entry.get("health")
             line = _TimelineLine(
@@ -184,6 +197,13 @@ def _timeline_lines(entries: Sequence[_JournalEntry]) -> list[_TimelineLine]:
         begun = (begun or at) if event in _BEGINNINGS else None if event in {"usable", "delete"} else begun
     _end(found, state, left)
     return found
+
+
+def _request_line(at: datetime, entry: _JournalEntry) -> _TimelineLine:
+    """Return the line for a state of the node's queued resource."""
+    state, initiator = str(entry.get("state")), str(entry.get("text") or "")
+    why = {"USER": "by a user", "SERVICE": "by the service"}.get(initiator, initiator)
+    return _TimelineLine(at, f"request {state}", why, is_state=state != QueuedState.ACTIVE)
 
 
 def _timeline_rows(found: Sequence[_TimelineLine], now: datetime, *, width: int) -> list[tuple[Cell, ...]]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tpuctl.app.options import cli_command
+from tpuctl.fan_out import fan_out
 from tpuctl.nodes.locate import incomplete_list_error, queued_resources_or_none
 from tpuctl.nodes.rendering import NODE_HEADER, dead_request_line, node_json, node_rows, unreachable_rows
-from tpuctl.output.terminal import View
+from tpuctl.output.terminal import OutputFormat, View
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
+    from tpuctl.cloud.tpu import NodeListing
+    from tpuctl.models.queued import QueuedResource
     from tpuctl.output.terminal import Terminal
 
 
@@ -18,7 +21,8 @@ if TYPE_CHECKING:
 def command(app: App) -> None:
     """List nodes in all zones of the project.
 
-    Searches all zones even if one is configured; `--zone` limits the search. The exit code is 1 if a zone did not answer.
+    Searches all zones even if one is configured; `--zone` limits the search. The exit code is 1 if a zone did not answer. On a
+    terminal, queued resources without a node have rows too; elsewhere there are only nodes: use `tpuctl queue list`.
 
     \b
     Examples:
@@ -26,20 +30,22 @@ def command(app: App) -> None:
       tpuctl list --zone us-central2-b,us-central1-a
       tpuctl list -o json | jq -r '.[] | select(.state == "READY") | .nodeId'
     """
-    listing = app.client.list_nodes(app.project, app.zones)
+    listing, requests = _fetch(app)
     nodes = sorted(listing.nodes, key=lambda node: (node.name.zone, node.name.node_id))
 
     def show(terminal: Terminal) -> None:
         table = node_rows(nodes, app.now())
+        if requests:
+            from tpuctl.nodes.queue_rendering import waiting_rows  # noqa: PLC0415  # most projects have no queued resources
+
+            table += waiting_rows(requests, {(node.name.zone, node.name.node_id) for node in nodes}, app.now())
         if terminal.is_interactive:
             table += unreachable_rows(listing.unreachable)
         if table or not terminal.is_interactive:
             terminal.table(NODE_HEADER, table)
         else:
             terminal.note(f"no nodes in {', '.join(app.zones) or 'any zone'} of project {app.project}")
-        if terminal.is_interactive and (
-            line := dead_request_line(queued_resources_or_none(app.client, app.project, app.zones))
-        ):
+        if line := dead_request_line(requests):
             terminal.note(line)
 
     app.show(
@@ -51,3 +57,24 @@ def command(app: App) -> None:
     )
     if listing.unreachable:
         raise incomplete_list_error(listing.unreachable)
+
+
+def _fetch(app: App) -> tuple[NodeListing, tuple[QueuedResource, ...]]:
+    """Return the nodes, and for a table on a terminal the queued resources, listed at the same time."""
+    shows_requests = app.terminal.is_interactive and app.format is OutputFormat.TABLE
+    client, project, zones = app.client, app.project, app.zones
+    if not shows_requests:
+        return client.list_nodes(project, zones), ()
+    requests: list[QueuedResource] = []
+
+    def list_them(kind: str) -> NodeListing | None:
+        if kind == "nodes":
+            return client.list_nodes(project, zones)
+        requests.extend(queued_resources_or_none(client, project, zones))
+        return None
+
+    nodes, _ = fan_out(list_them, ("nodes", "requests"), limit=2)
+    listing = nodes.get()
+    if listing is None:
+        raise AssertionError("the first outcome is that of the nodes")
+    return listing, tuple(requests)

@@ -96,6 +96,9 @@ def remembered_spec(app: App, name: NodeName, *, yes: bool) -> NodeSpec:
         # An earlier run was interrupted between the deletion and the creation; its user had agreed to both.
         app.terminal.note(f"{name.node_id}: continuing the recreation of an interrupted run")
         return spec
+    if spec.is_queued and (request := app.client.find_queued_resource(name)):
+        app.terminal.note(f"{name.node_id}: continuing with its queued resource, which is {request.state}")
+        return spec
     age = f", from {format_duration(app.clock.now() - remembered.at)} ago" if remembered.at else ""
     what = f"{spec.accelerator_type} with {spec.runtime_version}, {spec.tier or Tier.ON_DEMAND}{age}"
     if not app.terminal.confirm(f"create `{name.node_id}` in {name.zone} with the spec it had ({what})?", yes=yes):

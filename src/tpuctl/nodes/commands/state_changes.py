@@ -105,10 +105,7 @@ def delete_nodes(app: App, texts: tuple[str, ...], options: ChangeOptions, *, by
     for target in targets:
         check_whole_request(target, all_nodes=options.all_nodes)
     if options.dry_run:
-        steps = (
-            PlanStep(Verb.DELETE, target.name, _description(target), target.request.name if target.request else None)
-            for target in distinct_targets(targets)
-        )
+        steps = (step for target in distinct_targets(targets) for step in plan_deletion(target))
         show_plan(app, tuple(steps), spec=None, node=None)
         _note_missing(app, missing, by)
         return ExitCode.OK
@@ -164,6 +161,16 @@ def _confirm(app: App, targets: list[DeletionTarget], *, yes: bool) -> None:
         raise NotConfirmedError("nothing was done")
 
 
+def plan_deletion(target: DeletionTarget) -> tuple[PlanStep, ...]:
+    """Return the steps that delete a target."""
+    if not target.requests:
+        return (PlanStep(Verb.DELETE, target.name, _description(target)),)
+    return tuple(
+        PlanStep(Verb.DELETE, target.name, _description(target), request.name, force=not request.state.is_dead)
+        for request in target.requests
+    )
+
+
 def _description(target: DeletionTarget) -> str:
     """Return in words what is deleted."""
     node = f"the {target.node.accelerator_type} node ({target.node.state})" if target.node else ""
@@ -172,4 +179,6 @@ def _description(target: DeletionTarget) -> str:
     request = f"the queued resource `{target.request.queued_resource_id}` ({target.request.state})"
     if len(target.request.node_ids) > 1:
         request += f" for {', '.join(target.request.node_ids)}"
+    if target.next_request and node:
+        node += f" and the queued resource `{target.next_request.queued_resource_id}` ({target.next_request.state}) of"
     return f"{request} with {node}" if node else f"{request} of"

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.options import cli_command, nodes_argument
-from tpuctl.nodes.rendering import node_details, nodes_view
+from tpuctl.durations import format_timestamp
+from tpuctl.errors import NodeNotFoundError, NodeNotInProjectError, TpuctlError
+from tpuctl.models.node import Node
+from tpuctl.nodes.locate import find_request
+from tpuctl.nodes.rendering import node_details, node_json, nodes_view
+from tpuctl.output.terminal import View
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tpuctl.app.app import App
+    from tpuctl.models.queued import QueuedResource
     from tpuctl.output.terminal import Terminal
 
 
 @cli_command("status", is_short=True)
 @nodes_argument
 def command(app: App, *, nodes: tuple[str, ...]) -> None:
-    """Show all details of nodes: state, health, workers, addresses, symptoms, maintenance.
+    """Show all details of nodes: state, health, workers, addresses, symptoms, maintenance, queued resource.
+
+    A node that does not exist yet is shown by the queued resource that requests it.
 
     \b
     Examples:
@@ -24,12 +34,64 @@ def command(app: App, *, nodes: tuple[str, ...]) -> None:
       tpuctl status us-central2-b/trainer -o yaml
       test "$(tpuctl status trainer -o json | jq -r .health)" = HEALTHY
     """
-    found = [app.find(node) for node in nodes]
+    found = [_find(app, node) for node in nodes]
 
     def show(terminal: Terminal) -> None:
-        for index, node in enumerate(found):
+        for index, each in enumerate(found):
             if index:
                 terminal.write("")
-            terminal.details(node_details(node, app.now()))
+            terminal.details(_details(app, each))
 
-    app.show(replace(nodes_view(found, app.now(), is_list=False), text=show))
+    nodes_found = [each for each in found if isinstance(each, Node)]
+    if len(nodes_found) == len(found):
+        app.show(replace(nodes_view(nodes_found, app.now(), is_list=False), text=show))
+        return
+    values = [_json(app, each) for each in found]
+    names = [each.name.node_id if isinstance(each, Node) else each.queued_resource_id for each in found]
+    app.show(View(value=lambda: values if len(values) > 1 else values[0], names=lambda: names, text=show))
+
+
+def _find(app: App, text: str) -> Node | QueuedResource:
+    """Return the node of a name; if it does not exist, the queued resource that requests it."""
+    try:
+        return app.find(text)
+    except (NodeNotFoundError, NodeNotInProjectError):
+        reference = app.reference(text)
+        try:
+            request = find_request(app.client, app.place, reference)
+        except TpuctlError:
+            # The user may see nodes only: the node is absent all the same.
+            request = None
+        if request is None or not request.owns(reference.node_id):
+            raise
+        return request
+
+
+def _details(app: App, found: Node | QueuedResource) -> Iterator[tuple[str, str, str]]:
+    """Yield the details of a node and of the queued resource that owns it, or of the queued resource alone."""
+    if isinstance(found, Node):
+        yield from node_details(found, app.now())
+        if request := _owner(app, found):
+            state = f"{request.state}{f', valid until {format_timestamp(request.valid_until)}' if request.valid_until else ''}"
+            yield "queued", f"{request.queued_resource_id} {state}", ""
+        return
+    from tpuctl.nodes.queue_rendering import request_details, state_begin  # noqa: PLC0415  # most nodes exist
+
+    begin = state_begin(app.journal, found, app.project)
+    yield from request_details(found, begin, app.now(), nodes={}, project=app.project)
+
+
+def _owner(app: App, node: Node) -> QueuedResource | None:
+    """Return the queued resource that owns a node; None also if it cannot be fetched: it is only extra information."""
+    try:
+        return app.client.get_queued_resource(node.queued_resource) if node.queued_resource else None
+    except TpuctlError:
+        return None
+
+
+def _json(app: App, found: Node | QueuedResource) -> dict[str, Any]:
+    if isinstance(found, Node):
+        return node_json(found)
+    from tpuctl.nodes.queue_rendering import request_json, state_begin  # noqa: PLC0415  # most nodes exist
+
+    return request_json(found, state_begin(app.journal, found, app.project), app.project)

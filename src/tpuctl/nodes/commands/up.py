@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.controller import NodeResult
     from tpuctl.nodes.hooks import Hooks
     from tpuctl.nodes.tracker import ReconcileRequest
-    from tpuctl.nodes.zone_search import Offer
+    from tpuctl.nodes.zone_order import Offer
     from tpuctl.output.progress import Progress
 
 T = TypeVar("T")
@@ -337,6 +337,11 @@ def _billing(tasks: Sequence[ReconcileRequest], progress: Progress) -> str:
         names = ", ".join(f"`{task.name.node_id}`" for task in tasks[:8]) + (" …" if len(tasks) > 8 else "")
         return f"{names} bill as soon as they run"
     name, last = tasks[0].name, progress.last
+    if last is not None and (state := last.data.get("request")) and not last.data.get("state"):
+        return (
+            f"the queued resource `{name.node_id}` in {name.zone} stays ({state}): it counts against the quota, and its node "
+            "bills as soon as it runs"
+        )
     status = f"last status: {last.text.removeprefix('it is ')}" if last else "no request was sent yet"
     is_ready = last is not None and last.data.get("state") == str(NodeState.READY)
     bills = "bills" if is_ready else "bills as soon as it runs"

@@ -10,7 +10,7 @@ import click
 from tpuctl.app.app import ANY_ZONE
 from tpuctl.app.options import option, takes_options
 from tpuctl.app.spec_options import GivenOptions
-from tpuctl.errors import InvalidInputError, SettingError
+from tpuctl.errors import CheckFailedError, InvalidInputError, SettingError
 from tpuctl.names import check_zone
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tpuctl.check.gate import PreflightCheck
     from tpuctl.models.node import Tier
     from tpuctl.models.spec import NodeSpec
-    from tpuctl.nodes.zone_search import Offer
+    from tpuctl.nodes.zone_order import Offer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,24 +85,48 @@ def order_offers(
     Notes the zones that do not offer it. Raises `InvalidInputError` with the zones that do if none is left.
     """
     from tpuctl.check.zone_ranking import zones_with_type  # noqa: PLC0415  # not needed by --help and completion
-    from tpuctl.nodes.zone_search import Offer  # noqa: PLC0415  # as above
+    from tpuctl.nodes.zone_order import Offer, order_zones  # noqa: PLC0415  # as above
+    from tpuctl.prices import budget_words, hourly_price, within_budget  # noqa: PLC0415  # as above
 
     ranking = preflight.ranking(app.project, spec, choice.zones)
     if ranking.offline is not None:
         # Without the API's list, the documentation says what a zone offers: the service has the last word.
         app.terminal.note(f"which zones offer `{spec.accelerator_type}` is from the documentation: {ranking.offline}")
     ranked = [rank.zone for rank in ranking.zones]
-    missing = [zone for zone in choice.zones if zone not in ranked]
     if not ranked:
         offers = zones_with_type(app.client.offers(app.project), spec)
         hint = f"it is offered in {', '.join(sorted(offers)[:8])}" if offers else "see `tpuctl types`"
         raise InvalidInputError(f"no zone of `--zone {choice.text}` offers `{spec.accelerator_type}`", hint=hint)
-    for zone in missing:
-        app.terminal.note(f"{zone} does not offer `{spec.accelerator_type}`: left out")
+    for zone in choice.zones:
+        if zone not in ranked:
+            app.terminal.note(f"{zone} does not offer `{spec.accelerator_type}`: left out")
     is_as_given = options.zone_order == "as-given" and bool(choice.zones)
-    ordered = [zone for zone in choice.zones if zone in ranked] if is_as_given else ranked
+    limit, allow_unknown = preflight.settings.max_price, preflight.settings.allow_unknown_price
+    ordered: list[Offer] = []
+    too_dear: list[str] = []
     several: Sequence[Tier | None] = tiers if len(tiers) > 1 else (None,)
-    return tuple(Offer(zone, tier) for tier in several for zone in ordered)
+    for tier in several:
+        asked = tier or spec.tier
+        prices = {zone: hourly_price(spec.accelerator_type, zone, asked) for zone in ranked}
+        memories = app.journal.zone_memories(app.project, spec.accelerator_type, asked)
+        zones = choice.zones if is_as_given else order_zones(ranking.zones, prices, memories)
+        for zone in zones:
+            if zone not in prices:
+                continue
+            offer = Offer(zone, tier, prices[zone])
+            if within_budget(prices[zone], limit, allow_unknown=allow_unknown):
+                ordered.append(offer)
+            elif limit is not None:
+                too_dear.append(f"{offer} {budget_words(prices[zone], limit)}")
+    for text in too_dear[:8]:
+        app.terminal.note(f"{text}: left out")
+    if not ordered:
+        raise CheckFailedError(
+            f"no zone of `--zone {choice.text}` has `{spec.accelerator_type}` for at most ${limit}/h",
+            details=[f"  {text}" for text in too_dear[:20]],
+            hint="raise `--max-price`, or allow cheaper tiers: `--tier spot,on-demand`",
+        )
+    return tuple(ordered)
 
 
 def check_zone_options(options: ZoneOptions, choice: ZoneChoice | None, nodes: Collection[str]) -> None:

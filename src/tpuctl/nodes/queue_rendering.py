@@ -1,0 +1,221 @@
+"""Render queued resources in every format: rows of `queue list` and of `list`, JSON, details."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.durations import format_duration, format_timestamp
+from tpuctl.models.node import QueuedState, Tier
+from tpuctl.names import NodeName
+from tpuctl.nodes.journal_entries import request_state_since
+from tpuctl.output.terminal import Cell
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from tpuctl.errors import TpuctlError
+    from tpuctl.models.node import Node
+    from tpuctl.models.queued import QueuedResource
+    from tpuctl.nodes.journal import Journal
+
+QUEUE_HEADER = ("NAME", "ZONE", "TYPE", "TIER", "STATE", "IN STATE", "VALID UNTIL", "NODES", "NOTE")
+
+_REQUEST_STATE_STYLES = {
+    QueuedState.ACTIVE: "green",
+    QueuedState.SUSPENDED: "red",
+    QueuedState.FAILED: "red",
+    QueuedState.DELETING: "dim",
+}
+# The ids of so many nodes are shown.
+_SHOWN_NODES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class StateBegin:
+    """When the state of a queued resource began: seen by tpuctl, else at the earliest its creation."""
+
+    at: datetime
+    is_from_journal: bool
+
+    def lasted(self, now: datetime) -> str:
+        """Return how long, with `≤` if only the creation is known."""
+        return f"{'' if self.is_from_journal else '≤'}{format_duration(max(now - self.at, now - now))}"
+
+
+def state_begin(journal: Journal, request: QueuedResource, project: str) -> StateBegin | None:
+    """Return when the state began; None if the API gives no creation time. The API has no time of the last change.
+
+    Only a request of tpuctl can have entries in the journal.
+    """
+    if request.is_from_tpuctl:
+        entries = journal.entries(NodeName(project, request.zone, request.queued_resource_id), rotated=False)
+        since = request_state_since(entries, str(request.state), created=request.created)
+        if since is not None:
+            return StateBegin(since, is_from_journal=True)
+    return StateBegin(request.created, is_from_journal=False) if request.created else None
+
+
+def request_rows(
+    requests: Sequence[QueuedResource], begins: Mapping[str, StateBegin | None], now: datetime
+) -> list[tuple[Cell, ...]]:
+    """Return one row for each queued resource. `begins` has the beginning of its state by its name."""
+    return [
+        (
+            Cell(request.queued_resource_id),
+            Cell(request.zone),
+            Cell(request.accelerator_type),
+            Cell(str(request.tier), style="dim" if request.tier is Tier.ON_DEMAND else ""),
+            Cell(str(request.state), style=_REQUEST_STATE_STYLES.get(request.state, "yellow")),
+            _begin_cell(begins.get(request.name), now),
+            _end_cell(request, now),
+            Cell(_node_list(request.node_ids)),
+            Cell(request_note(request), style="yellow"),
+        )
+        for request in requests
+    ]
+
+
+def unreachable_request_rows(zones: Sequence[str]) -> list[tuple[Cell, ...]]:
+    """Return one row for each zone that did not answer."""
+    blank = Cell("?", style="yellow")
+    return [(blank, Cell(zone), *[Cell("")] * 6, Cell("zone did not answer", style="yellow")) for zone in zones]
+
+
+def _begin_cell(begin: StateBegin | None, now: datetime) -> Cell:
+    return Cell("") if begin is None else Cell(begin.lasted(now), plain=format_timestamp(begin.at))
+
+
+def _end_cell(request: QueuedResource, now: datetime) -> Cell:
+    end = request.valid_until
+    if end is None:
+        return Cell("")
+    left = end - now
+    text = f"in {format_duration(left)}" if left.total_seconds() > 0 else f"{format_duration(-left)} ago"
+    return Cell(text, plain=format_timestamp(end))
+
+
+def _node_list(node_ids: Sequence[str]) -> str:
+    more = f" and {len(node_ids) - _SHOWN_NODES} more" if len(node_ids) > _SHOWN_NODES else ""
+    return ", ".join(node_ids[:_SHOWN_NODES]) + more
+
+
+def request_note(request: QueuedResource) -> str:
+    """Return what users need to know beyond the state: who suspended it, what it holds of the quota, why it FAILED."""
+    parts = []
+    if request.state in {QueuedState.SUSPENDING, QueuedState.SUSPENDED} and request.initiator:
+        parts.append(f"by {'the service' if request.initiator == 'SERVICE' else 'a user'}")
+    if request.state.is_dead:
+        parts.append(f"still holds quota{f' for {request.chips} chips' if request.chips else ''}")
+    if request.error and request.error.message:
+        parts.append(request.error.message)
+    if not request.state.is_known:
+        parts.append("this version of tpuctl does not know this state")
+    return "; ".join(parts)
+
+
+def request_json(request: QueuedResource, begin: StateBegin | None, project: str) -> dict[str, Any]:
+    """Return the API's own fields, and those that users look for."""
+    end = request.valid_until
+    added: dict[str, Any] = {
+        "queuedResourceId": request.queued_resource_id,
+        "zone": request.zone,
+        "project": project,
+        "acceleratorType": request.accelerator_type,
+        "tier": str(request.tier),
+        "nodeIds": list(request.node_ids),
+        "validUntil": format_timestamp(end) if end else None,
+        "stateSince": format_timestamp(begin.at) if begin else None,
+        # The creation is the earliest time at which the state may have begun.
+        "stateSinceFrom": ("journal" if begin.is_from_journal else "creation") if begin else None,
+        "heldChips": request.chips if request.state.is_dead else 0,
+    }
+    return {**request.raw, **added}
+
+
+def request_details(
+    request: QueuedResource, begin: StateBegin | None, now: datetime, *, nodes: Mapping[str, Node], project: str
+) -> Iterator[tuple[str, str, str]]:
+    """Yield label, text and style of each detail. `nodes` are its nodes that exist, by their ids."""
+    yield "queued resource", request.queued_resource_id, "bold"
+    yield "zone", request.zone, ""
+    yield "project", project, ""
+    initiator = {"USER": " by a user", "SERVICE": " by the service"}.get(request.initiator, "")
+    since = ""
+    if begin is not None:
+        source = "" if begin.is_from_journal else ", counted from its creation"
+        since = f" ({begin.lasted(now)}{source})"
+    yield "state", f"{request.state}{initiator}{since}", _REQUEST_STATE_STYLES.get(request.state, "yellow")
+    requested = request.requested_node(project)
+    yield "type", request.accelerator_type, ""
+    yield "version", requested.runtime_version, ""
+    yield "tier", str(request.tier), ""
+    if reservation := request.raw.get("reservationName"):
+        yield "reservation", str(reservation), ""
+    if request.run_time is not None:
+        yield "runs for", format_duration(request.run_time), ""
+    if request.created:
+        yield "created", _moment(request.created, now), ""
+    if request.valid_after:
+        yield "valid after", _moment(request.valid_after, now), ""
+    if request.valid_until:
+        yield "valid until", _moment(request.valid_until, now), ""
+    for node_id in request.node_ids[:8]:
+        node = nodes.get(node_id)
+        yield "node", f"{node_id} {node.state if node else '(does not exist)'}", ""
+    if len(request.node_ids) > 8:
+        yield "", f"and {len(request.node_ids) - 8} more nodes", "dim"
+    if request.labels:
+        yield "labels", ", ".join(f"{key}={value}" for key, value in sorted(request.labels.items())), ""
+    if text := request_note(request):
+        yield "note", text, "yellow"
+
+
+def error_details(error: TpuctlError) -> Iterator[tuple[str, str, str]]:
+    """Yield the details of the error of a request that FAILED: its kind, message and hints."""
+    yield "error", f"{error.kind}: {error.message}", "red"
+    for line in (error.hint or "").splitlines():
+        yield "hint", line, "cyan"
+
+
+def _moment(at: datetime, now: datetime) -> str:
+    left = at - now
+    words = f"in {format_duration(left)}" if left.total_seconds() > 0 else f"{format_duration(-left)} ago"
+    return f"{format_timestamp(at)} ({words})"
+
+
+def waiting_rows(
+    requests: Sequence[QueuedResource], existing: Collection[tuple[str, str]], now: datetime
+) -> list[tuple[Cell, ...]]:
+    """Return a row of `list` for each queued resource without a node. `existing` are zone and id of the nodes.
+
+    One that has ended is not shown here: `dead_request_line` has it.
+    """
+    table: list[tuple[Cell, ...]] = []
+    for request in requests:
+        if request.state.is_dead or any((request.zone, node_id) in existing for node_id in request.node_ids):
+            continue
+        is_single = len(request.node_ids) == 1
+        age = format_duration(now - request.created) if request.created else ""
+        notes = [f"queued{f' {age}' if age else ''}"]
+        if request.valid_until:
+            notes.append(f"valid until {format_timestamp(request.valid_until)}")
+        if not is_single:
+            notes.append(f"{len(request.node_ids)} nodes: {_node_list(request.node_ids)}")
+        elif request.node_ids[0] != request.queued_resource_id:
+            notes.append(f"of queued resource {request.queued_resource_id}")
+        table.append(
+            (
+                Cell(request.node_ids[0] if is_single else request.queued_resource_id),
+                Cell(request.zone),
+                Cell(request.accelerator_type),
+                Cell(str(request.state), style=_REQUEST_STATE_STYLES.get(request.state, "yellow")),
+                Cell(""),
+                Cell(str(request.requested_node("").workers)),
+                Cell(""),
+                Cell(str(request.tier), style="dim" if request.tier is Tier.ON_DEMAND else ""),
+                Cell(", ".join(notes), style="yellow"),
+            )
+        )
+    return table

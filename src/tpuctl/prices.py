@@ -1,0 +1,92 @@
+"""What a node costs for an hour, by type, zone and capacity type.
+
+The table is `data/prices.yaml`, with its date. A price that it lacks is unknown: never 0, and never a guess.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
+from functools import cache
+
+from tpuctl.accelerators import find_accelerator_type
+from tpuctl.names import region_of_zone
+from tpuctl.yaml_reader import load_data
+
+_CENT = Decimal("0.01")
+# The column of the table for each capacity type. Spot and preemptible nodes are one pool with one price [documentation].
+_COLUMNS = {"on-demand": "on_demand", "spot": "spot", "preemptible": "spot"}
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Dollars for one node and one hour, rounded to cents.
+
+    `per_hour` is None if the price is unknown. `is_about`: the price changes often. `as_of` is the date of the table.
+    """
+
+    per_hour: Decimal | None
+    is_about: bool
+    as_of: str
+
+    def __str__(self) -> str:
+        if self.per_hour is None:
+            return "?"
+        return f"{'about ' if self.is_about else ''}${self.per_hour:,}/h"
+
+    def to_json(self) -> dict[str, float | bool | str | None]:
+        """Return the price for scripts; `perHour` is null if it is unknown."""
+        per_hour = None if self.per_hour is None else float(self.per_hour)
+        return {"perHour": per_hour, "isAbout": self.is_about, "asOf": self.as_of}
+
+
+@dataclass(frozen=True, slots=True)
+class _PriceTable:
+    """Dollars for one chip and one hour, by generation, region and column."""
+
+    as_of: str
+    by_generation: dict[str, dict[str, dict[str, Decimal]]]
+
+
+def hourly_price(accelerator_type: str, zone: str, tier: str | None) -> Price:
+    """Return the price of a node for an hour; `tier` None is on-demand.
+
+    It is billed while the node is READY. Prices of reserved, flex-start and best-effort capacity are not in the table.
+    """
+    table, accelerator = _load_prices(), find_accelerator_type(accelerator_type)
+    tier = tier or "on-demand"
+    regions = table.by_generation.get(accelerator.generation.name, {}) if accelerator else {}
+    per_chip = regions.get(region_of_zone(zone), {}).get(_COLUMNS.get(tier, ""))
+    per_hour = None
+    if accelerator is not None and per_chip is not None:
+        per_hour = (accelerator.chips * per_chip).quantize(_CENT, ROUND_HALF_UP)
+    return Price(per_hour, tier != "on-demand", table.as_of)
+
+
+def within_budget(price: Price, limit: Decimal | None, *, allow_unknown: bool = False) -> bool:
+    """Return whether a price is at most the limit; an unknown one only with `allow_unknown`. None is no limit."""
+    if limit is None:
+        return True
+    return allow_unknown if price.per_hour is None else price.per_hour <= limit
+
+
+def budget_words(price: Price, limit: Decimal) -> str:
+    """Return why a price is not within the limit: `costs $21.60/h, more than the limit of $20/h`."""
+    if price.per_hour is None:
+        return f"has no known price, and the limit is ${limit:,}/h"
+    return f"costs {price}, more than the limit of ${limit:,}/h"
+
+
+@cache
+def _load_prices() -> _PriceTable:
+    data = load_data("prices.yaml")
+    return _PriceTable(
+        data["as_of"],
+        {
+            generation: {
+                region: {column: Decimal(str(dollars)) for column, dollars in columns.items()}
+                for region, columns in data["per_chip"][generation].items()
+            }
+            for generation in data["per_chip"]
+        },
+    )

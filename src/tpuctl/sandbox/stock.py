@@ -1,0 +1,453 @@
+"""The stock of the zones: how many nodes fit there, by type and tier, from a time on; and what reservations hold.
+
+Without an entry the stock is unlimited. The unit is the node, not the chip: the service hands out whole slices, and free chips
+that are not adjacent serve none; "one v6e-8 in us-east5-b" is what a user sees and a test says. An entry for a narrower scope
+replaces a wider one there: nothing anywhere, but one node here. An entry with an end holds beside the others; a stock-out is
+such an entry of 0 nodes. Reservations are a stock of their own, in the cores or chips in which the API counts them.
+
+Nothing is booked: a node holds capacity by its timeline (`lifecycle.capacity_intervals`), so a deletion, a preemption, a stop
+and a failed creation give it back at their time. Waiting queued resources get it in the order of their creation, before any
+node that is created later; `plan_turns` says when, and runs after each transaction that changes the stock or its use.
+
+The effect of a stock-out is observed: create and start fail in their operation, a queued resource waits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from math import inf
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tpuctl.accelerators import parse_accelerator_type
+from tpuctl.durations import parse_timestamp
+from tpuctl.errors import InvalidInputError
+from tpuctl.names import closest_match
+from tpuctl.sandbox import api_calls
+from tpuctl.sandbox.api_calls import (
+    ApiError,
+    answers,
+    failed_precondition,
+    invalid_field,
+    list_response,
+    not_found,
+    parse_resource_name,
+)
+from tpuctl.sandbox.capacity import CapacityTier, Demand, describe_shortage, node_demand
+from tpuctl.sandbox.catalog import offers_type, zone_names
+from tpuctl.sandbox.lifecycle import capacity_intervals
+from tpuctl.shapes import Scalar, Shape, ShapeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from datetime import datetime
+
+    from tpuctl.sandbox.api_calls import Call, Json
+    from tpuctl.sandbox.state_session import StateSession
+
+STOCK_SETTING = "stockouts"  # its first version had stock-outs only, which have no `nodes`
+_RESERVATIONS_SETTING = "reservations"
+
+
+_FOREVER = timedelta(days=36_500)  # the length of a stock-out without an end
+_NO_GLOB = frozenset("*?[").isdisjoint
+
+
+@dataclass(frozen=True, slots=True)
+class StockLevel:
+    """How many nodes fit where `zone`, `accelerator_type`, `project` (globs) and `tier` (or `*`) match, used ones included.
+
+    It holds from `begin` on (seconds since 1970), until a later level of the same scope replaces it. With an `end` it holds
+    until then, beside all others.
+    """
+
+    begin: float
+    end: float | None = None
+    zone: str = "*"
+    accelerator_type: str = "*"
+    tier: str = "*"
+    project: str = "*"
+    nodes: int = 0
+
+    @property
+    def scope(self) -> tuple[str, str, str, str]:
+        """What it counts: zone, accelerator type, tier, project."""
+        return self.zone, self.accelerator_type, self.tier, self.project
+
+    @property
+    def is_stockout(self) -> bool:
+        """Whether it is a stock-out, which holds beside all stock."""
+        return self.nodes == 0 and self.end is not None
+
+    @property
+    def until(self) -> float | None:
+        """Its end; None if there is none, or none in sight."""
+        return None if self.end is None or self.end - self.begin >= _FOREVER.total_seconds() else self.end
+
+    def matches(self, demand: Demand) -> bool:
+        """Return whether a demand is of its scope."""
+        wanted = (demand.zone, demand.accelerator_type, str(demand.tier), demand.project)
+        return all(map(fnmatchcase, wanted, self.scope))
+
+    def holds(self, at: float) -> bool:
+        """Return whether it has begun at a time, and not ended."""
+        return self.begin <= at and (self.end is None or at < self.end)
+
+    @property
+    def precedence(self) -> tuple[int, int, float]:
+        """The order of levels without an end: of all that hold, the one that names most is in force; of a scope, the last."""
+        return sum(part != "*" for part in self.scope), sum(map(_NO_GLOB, self.scope)), self.begin
+
+
+def put_level(
+    session: StateSession,
+    *,
+    nodes: int,
+    zone: str = "*",
+    accelerator_type: str = "*",
+    tier: str = "*",
+    project: str = "*",
+    after: timedelta | None = None,
+    duration: timedelta | None = None,
+) -> StockLevel:
+    """Store a level that begins `after` from now and lasts `duration` (None: until the next) of sandbox time, and return it.
+
+    Raises `InvalidInputError` for a zone or a type that does not exist, an unknown tier, a negative number, or a duration that
+    is not positive.
+    """
+    if nodes < 0:
+        raise InvalidInputError(f"the stock cannot be {nodes} nodes", hint="give 0 or more")
+    seconds = after.total_seconds() if after else 0.0
+    if seconds < 0 or (duration is not None and duration.total_seconds() <= 0):
+        raise InvalidInputError("a stock or a stock-out cannot end before it starts", hint="give durations such as 10m")
+    if not any(fnmatchcase(name, zone) for name in zone_names()):
+        near = closest_match(zone, zone_names())
+        raise InvalidInputError(
+            f"`{zone}` is not a zone with TPUs", hint=f"did you mean `{near}`?" if near else "run `tpuctl types`"
+        )
+    if not offers_type(accelerator_type):
+        raise InvalidInputError(f"no zone offers `{accelerator_type}`", hint="run `tpuctl types`")
+    tier = tier if tier == "*" else str(CapacityTier.named(tier))
+    now = session.now.timestamp()
+    begin = now + seconds
+    end = begin + duration.total_seconds() if duration else None
+    level = StockLevel(begin, end, zone, accelerator_type, tier, project, nodes)
+    _store_levels(session, [*list_levels(session), level])
+    return level
+
+
+def put_stockout(session: StateSession, *, duration: timedelta | None = None, **what: Any) -> StockLevel:
+    """Store a stock-out, as `put_level` does a level, and return it; with None it lasts until it is removed."""
+    return put_level(session, nodes=0, duration=duration or _FOREVER, **what)
+
+
+def _store_levels(session: StateSession, levels: Iterable[StockLevel]) -> None:
+    session.set_setting(STOCK_SETTING, [asdict(level) for level in levels] or None)
+
+
+def remove_levels(session: StateSession, *, only_stockouts: bool = False, **scope: str) -> int:
+    """Remove the levels of a scope, as `show_stock` finds them, or only its stock-outs, and return their number."""
+    known = list_levels(session)
+    globs = _parse_scope(**scope)
+    kept = [
+        level
+        for level in known
+        if (only_stockouts and not level.is_stockout) or not all(map(fnmatchcase, level.scope, globs))
+    ]
+    _store_levels(session, kept)
+    return len(known) - len(kept)
+
+
+def _parse_scope(
+    *, zone: str = "*", accelerator_type: str = "*", tier: str = "*", project: str = "*"
+) -> tuple[str, str, str, str]:
+    """Return the globs of a scope. Raises `InvalidInputError` for an unknown tier."""
+    return zone, accelerator_type, tier if tier == "*" else str(CapacityTier.named(tier)), project
+
+
+def list_levels(session: StateSession) -> list[StockLevel]:
+    """Return the levels that hold now or later, in the order in which they were added."""
+    now = session.now.timestamp()
+    known = [StockLevel(**entry) for entry in session.setting(STOCK_SETTING, [])]
+    known = [replace(level, tier="spot") if level.tier == "preemptible" else level for level in known]  # stored earlier
+    current = {level.scope: level for level in sorted(known, key=_by_begin) if level.end is None and level.begin <= now}
+    return [
+        level
+        for level in known
+        if level.begin > now or (current[level.scope] is level if level.end is None else level.end > now)
+    ]
+
+
+def _by_begin(level: StockLevel) -> float:
+    return level.begin
+
+
+class StockEntry(NamedTuple):
+    """A level, as it is shown: `used` and `free` nodes, None if it does not hold now."""
+
+    level: StockLevel
+    used: int | None
+    free: int | None
+
+
+def show_stock(session: StateSession, **scope: str) -> list[StockEntry]:
+    """Return the levels, by scope and time, with their use; those whose scope matches `zone`, `accelerator_type`, … (globs).
+
+    Raises `InvalidInputError` for an unknown tier.
+    """
+    now = session.now.timestamp()
+    globs = _parse_scope(**scope)
+    stock = _Stock.of(session)
+    used = stock.use((holding.demand for holding in _holdings(session) if holding.holds(now)), now)
+    found = []
+    for level in sorted(list_levels(session), key=lambda level: (level.scope, level.begin)):
+        if not all(map(fnmatchcase, level.scope, globs)):
+            continue
+        count = used[level] if level.holds(now) else None
+        found.append(StockEntry(level, count, None if count is None else max(level.nodes - count, 0)))
+    return found
+
+
+def describe_level(level: StockLevel) -> str:
+    """Describe a level: `1 node of v6e-8 in us-east5-b (spot)`."""
+    count = f"{level.nodes} node{'' if level.nodes == 1 else 's'}"
+    words = "every type" if level.accelerator_type == "*" else level.accelerator_type
+    zone = "every zone" if level.zone == "*" else level.zone
+    project = "" if level.project == "*" else f" for {level.project}"
+    tier = "all tiers together" if level.tier == "*" else level.tier
+    return f"{count} of {words} in {zone}{project} ({tier})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Reservation:
+    """The size of a reservation, without what others use, in its unit."""
+
+    name: str
+    unit: str
+    size: int
+
+    @classmethod
+    def of(cls, entry: Json) -> _Reservation | None:
+        """Return the stock of a reservation as the API describes it. None if it has no size."""
+        standard = entry.get("standard") or {}
+        if "size" not in standard:
+            return None
+        others = int((standard.get("usage") or {}).get("total") or 0)
+        return cls(entry["name"], str(standard.get("capacityUnits") or "CHIPS"), max(int(standard["size"]) - others, 0))
+
+    def weight(self, demand: Demand) -> int:
+        """Return what a node takes of it."""
+        accelerator = parse_accelerator_type(demand.accelerator_type)
+        return accelerator.size if self.unit == "CORES" else accelerator.chips
+
+
+@dataclass(frozen=True, slots=True)
+class _Stock:
+    """All that limits nodes, now or later."""
+
+    levels: tuple[StockLevel, ...]
+    reservations: dict[str, _Reservation]
+
+    @classmethod
+    def of(cls, session: StateSession) -> _Stock:
+        """Return the stock of a sandbox."""
+        found = map(_Reservation.of, session.setting(_RESERVATIONS_SETTING, []))
+        return cls(tuple(dict.fromkeys(list_levels(session))), {entry.name: entry for entry in found if entry})
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether nothing limits any node."""
+        return not self.levels and not self.reservations
+
+    def limits(self, demand: Demand, at: float) -> list[StockLevel | _Reservation]:
+        """Return what limits a demand at a time: the level in force, each level with an end, and its reservation."""
+        levels = [level for level in self.levels if level.holds(at) and level.matches(demand)]
+        lasting = [level for level in levels if level.end is None]
+        found: list[StockLevel | _Reservation] = [level for level in levels if level.end is not None]
+        found += [max(reversed(lasting), key=lambda level: level.precedence)] if lasting else []
+        found += [self.reservations[demand.reservation]] if demand.reservation in self.reservations else []
+        return found
+
+    def use(self, demands: Iterable[Demand], at: float) -> Counter[StockLevel | _Reservation]:
+        """Return what demands take of each limit at a time."""
+        used: Counter[StockLevel | _Reservation] = Counter()
+        for demand, count in Counter(demands).items():
+            for limit in self.limits(demand, at):
+                used[limit] += count * (limit.weight(demand) if isinstance(limit, _Reservation) else 1)
+        return used
+
+
+def _amount(limit: StockLevel | _Reservation) -> int:
+    return limit.size if isinstance(limit, _Reservation) else limit.nodes
+
+
+class _Holding(NamedTuple):
+    """Capacity that is held from `begin` to `end`, in seconds since 1970."""
+
+    demand: Demand
+    begin: float
+    end: float
+
+    def holds(self, at: float) -> bool:
+        """Return whether it is held at a time."""
+        return self.begin <= at < self.end
+
+
+def _holdings(session: StateSession, *, without: frozenset[str] = frozenset()) -> Iterator[_Holding]:
+    """Yield what all nodes hold, except those of the queued resources `without`, given by their full names."""
+    for node in session.nodes():
+        if node.queued_resource in without:
+            continue
+        demand = node_demand(node.project, node.zone, node.document)
+        for begin, end in capacity_intervals(node.timeline):
+            yield _Holding(demand, begin, end)
+
+
+def find_shortage(session: StateSession, demand: Demand) -> Json | None:
+    """Return the google.rpc.Status of an operation that needs capacity now. None if there is capacity."""
+    now = session.now.timestamp()
+    stock = _Stock.of(session)
+    needed = stock.use([demand], now)
+    short = any(amount > _amount(limit) for limit, amount in needed.items())
+    if needed and not short:
+        used = stock.use((holding.demand for holding in _holdings(session) if holding.holds(now)), now)
+        short = any(used[limit] + amount > _amount(limit) for limit, amount in needed.items())
+    if not short:
+        return None
+    return {"code": 8, "message": describe_shortage(demand.zone, demand.tier)}
+
+
+class Wait(NamedTuple):
+    """A queued resource that waits: its nodes' demands, and the times between which it may be provisioned."""
+
+    name: str
+    demands: Sequence[Demand]
+    not_before: float
+    not_after: float
+
+
+def plan_turns(session: StateSession, waits: Sequence[Wait]) -> dict[str, float]:
+    """Return when each waiting request gets capacity for all of its nodes, by name; without those that never get it.
+
+    The requests are in the order of their creation. One that fits does not wait for an earlier one that needs more
+    (unverified).
+    """
+    now = session.now.timestamp()
+    stock = _Stock.of(session)
+    if stock.is_unlimited:
+        return {wait.name: max(wait.not_before, now) for wait in waits if max(wait.not_before, now) <= wait.not_after}
+    held = list(_holdings(session, without=frozenset(wait.name for wait in waits)))
+    times = {now, *(wait.not_before for wait in waits), *(holding.end for holding in held)}
+    times |= {at for level in stock.levels for at in (level.begin, level.end or inf)}
+    turns: dict[str, float] = {}
+    for at in sorted(at for at in times if now <= at < inf):
+        used = stock.use((holding.demand for holding in held if holding.holds(at)), at)
+        for wait in waits:
+            if wait.name in turns or not wait.not_before <= at <= wait.not_after:
+                continue
+            needed = stock.use(wait.demands, at)
+            if all(used[limit] + amount <= _amount(limit) for limit, amount in needed.items()):
+                turns[wait.name] = at
+                used.update(needed)
+                held += [_Holding(demand, at, inf) for demand in wait.demands]
+        if len(turns) == len(waits):
+            break
+    return turns
+
+
+@answers("tpu.projects.locations.reservations.list")
+def _list_reservations(session: StateSession, call: Call) -> Json:
+    """List the reservations (v2alpha1), with their state and use at this time."""
+    where = parse_resource_name(call["parent"])
+    now = session.now.timestamp()
+    held = [holding.demand for holding in _holdings(session) if holding.holds(now)]
+    reservations = []
+    for entry in session.setting(_RESERVATIONS_SETTING, []):
+        name = parse_resource_name(entry["name"])
+        if name.project != where.project or where.zone not in {api_calls.ANYWHERE, name.zone}:
+            continue
+        shown = {**entry, **({"state": state} if (state := _reservation_state(entry, session.now)) else {})}
+        if reservation := _Reservation.of(entry):
+            standard, own = (
+                entry["standard"],
+                sum(reservation.weight(d) for d in held if d.reservation == entry["name"]),
+            )
+            others = int((standard.get("usage") or {}).get("total") or 0)
+            shown["standard"] = {**standard, "usage": {"total": str(others + own)}}
+        reservations.append(shown)
+    return list_response(call, "reservations", reservations)
+
+
+def _reservation_state(entry: Json, now: datetime) -> str:
+    """Return the state of a reservation, empty if it has none: EXPIRED after its end (API field text)."""
+    end = parse_timestamp(((entry.get("standard") or {}).get("interval") or {}).get("endTime"))
+    return "EXPIRED" if end and end <= now else str(entry.get("state") or "")
+
+
+_COUNT = Scalar("a number of cores or chips", lambda value: str(value).isdecimal() and len(str(value)) < 10)
+_RESERVATION = Shape(
+    "",
+    {
+        "name": str,
+        "state": str,
+        "standard": Shape(
+            "",
+            {
+                "capacityUnits": str,
+                "size": _COUNT,
+                "usage": Shape("", {"total": _COUNT}),
+                "interval": Shape("", {"startTime": str, "endTime": str}),
+            },
+        ),
+    },
+    required=("name",),
+)
+
+
+def put_reservation(session: StateSession, /, **fields: object) -> None:
+    """Store a reservation, replacing one of its full name; `fields` are the API's of v2alpha1.
+
+    Raises `InvalidInputError` if they are not.
+    """
+    try:
+        name = str(_RESERVATION.read(fields)["name"])
+        is_complete = bool(parse_resource_name(name).resource_id) and name.split("/")[4] == "reservations"
+    except ShapeError as error:
+        raise InvalidInputError(f"invalid reservation: {error}") from error
+    except ApiError:
+        is_complete = False
+    if not is_complete:
+        raise InvalidInputError(
+            f"`{name}` is not the name of a reservation", hint="write it like projects/P/locations/Z/reservations/R"
+        )
+    others = [entry for entry in session.setting(_RESERVATIONS_SETTING, []) if entry["name"] != name]
+    session.set_setting(_RESERVATIONS_SETTING, [*others, fields])
+
+
+# A reservation that is approved or being provisioned gets its capacity later: a request waits for it (unverified).
+_DEAD_RESERVATIONS = frozenset({"EXPIRED", "FAILED", "DEPROVISIONING"})
+
+
+def check_reservation(session: StateSession, name: str, zone: str) -> None:
+    """Raise `ApiError` unless nodes of a zone may use a reservation: all codes and words are unverified.
+
+    404 for one that does not exist, 400 for one that has ended, or is of another zone. A sandbox without reservations accepts
+    every name, and each accepts `…/reservations/-`, any reservation of a project (gcloud 528).
+    """
+    known = session.setting(_RESERVATIONS_SETTING)
+    if not name or name.endswith("/-"):
+        return
+    parts = name.split("/")
+    if len(parts) != 6 or parts[0] != "projects" or parts[2] != "locations" or parts[4] != "reservations":
+        raise invalid_field("ReservationName", name)
+    if parts[3] != zone:
+        raise invalid_field("ReservationName", name)
+    if known is None:
+        return
+    entry = next((entry for entry in known if entry["name"] == name), None)
+    if entry is None:
+        raise not_found(name)
+    if (state := _reservation_state(entry, session.now)) in _DEAD_RESERVATIONS:
+        raise failed_precondition(f"The reservation {name} is in state {state}.")

@@ -1,0 +1,157 @@
+"""`tpuctl up` in several zones and tiers."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import EventfulClock, one_face, told
+from tpuctl.sandbox.stock import put_stockout
+
+
+@pytest.fixture
+def clock() -> EventfulClock:
+    return EventfulClock()
+
+
+ANY = ("up", "demo", "--type", "v6e-8", "--spot", "--zone")
+pytestmark = one_face
+
+
+def stockout(sandbox: Sandbox, zone: str = "*", **fields: object) -> None:
+    with sandbox.state.write() as session:
+        put_stockout(session, zone=zone, accelerator_type="v6e-*", **fields)  # type: ignore[arg-type]  # a test's own
+
+
+def zone_of(tpuctl: Console) -> str:
+    return tpuctl("list")[0].split("\t")[1]
+
+
+def test_up_ends_in_the_only_zone_with_capacity_and_says_why(tpuctl: Console, sandbox: Sandbox) -> None:
+    for zone in ("us-*", "asia-*"):
+        stockout(sandbox, zone, tier="spot")
+
+    out, err, code = tpuctl(*ANY, "any", "--timeout", "4h")
+
+    assert (out, code, zone_of(tpuctl)) == ("demo\tREADY\n", 0, "europe-west4-a")
+    assert "us-central1-b: no capacity" in told(err)
+    assert told(err)[-1].startswith("usable, ssh answers")
+    assert tpuctl("down", "demo", "--yes")[2] == 0
+
+
+def test_exit_6_lists_each_zone_with_its_answer(tpuctl: Console, sandbox: Sandbox) -> None:
+    stockout(sandbox)
+
+    out, err, code = tpuctl(*ANY, "us-east1-d,us-east5-b", "--timeout", "10m", "--zone-order", "as-given")
+
+    assert (out, code) == ("", 6)
+    assert "error: no capacity for `v6e-8` in any of 2 zones:\n  us-east1-d: no capacity, at 2026-01-01T00:" in err
+    assert tpuctl("list")[0] == ""
+
+
+def test_node_that_exists_in_one_of_the_zones_is_adopted(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.add_node("demo", zone="us-east5-b", acceleratorType="v6e-8", age=timedelta(hours=1), spot=True)
+
+    out, _, code = tpuctl("up", "demo", "--type", "v6e-8", "--zone", "any")
+
+    assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, [])
+
+
+def test_zone_without_the_type_is_left_out_with_a_line(tpuctl: Console, sandbox: Sandbox) -> None:
+    _, err, code = tpuctl(*ANY, "us-central2-b,us-east5-b")
+
+    assert (code, zone_of(tpuctl)) == (0, "us-east5-b")
+    assert "us-central2-b does not offer `v6e-8`: left out\n" in err
+
+
+def test_no_zone_with_the_type_is_a_usage_error_that_names_some(tpuctl: Console, sandbox: Sandbox) -> None:
+    _, err, code = tpuctl(*ANY, "us-central2-b,us-west4-a")
+
+    assert (code, sandbox.changes()) == (2, [])
+    assert "error: no zone of `--zone us-central2-b,us-west4-a` offers `v6e-8`\n  hint: it is offered in asia-" in err
+
+
+def test_tiers_are_tried_in_order_in_all_zones(tpuctl: Console, sandbox: Sandbox) -> None:
+    stockout(sandbox, tier="spot")
+
+    _, err, code = tpuctl(
+        "up",
+        "demo",
+        "--type",
+        "v6e-8",
+        "--tier",
+        "spot,on-demand",
+        "--zone",
+        "us-east1-d,us-east5-b",
+        "--timeout",
+        "2h",
+    )
+
+    assert code == 0
+    assert [line for line in told(err) if line.startswith("trying")] == [
+        "trying us-east1-d (spot), 1 of 4",
+        "trying us-east5-b (spot), 2 of 4",
+        "trying us-east1-d (on-demand), 3 of 4",
+    ]
+    assert tpuctl("list")[0].split("\t")[7] == "on-demand"
+
+
+def test_zones_that_cost_more_than_the_limit_are_left_out(tpuctl: Console, sandbox: Sandbox) -> None:
+    _, err, code = tpuctl("up", "demo", "--type", "v6e-8", "--zone", "us-east1-d,europe-west4-a", "--max-price", "22")
+
+    assert (code, zone_of(tpuctl)) == (0, "us-east1-d")
+    assert "europe-west4-a costs $23.76/h, more than the limit of $22/h: left out\n" in err
+
+
+def test_error_of_access_ends_the_search_at_once(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("http-error", method="*nodes.create", status=403, count=0)
+
+    _, err, code = tpuctl(*ANY, "us-east1-d,us-east5-b")
+
+    assert (code, [line for line in told(err) if line.startswith("trying")]) == (4, ["trying us-east1-d, 1 of 2"])
+
+
+def test_search_begins_again_until_there_is_capacity(tpuctl: Console, sandbox: Sandbox) -> None:
+    stockout(sandbox, duration=timedelta(minutes=20))
+
+    out, err, code = tpuctl(*ANY, "us-east1-d,us-east5-b", "--timeout", "2h")
+
+    assert (out, code) == ("demo\tREADY\n", 0)
+    assert "no zone has capacity: next round in 1m" in told(err)
+
+
+def test_queue_in_several_zones_shares_the_time(tpuctl: Console, sandbox: Sandbox) -> None:
+    stockout(sandbox, "us-east1-d")
+
+    out, err, code = tpuctl(*ANY, "us-east1-d,us-east5-b", "--queue", "--timeout", "2h", "--zone-order", "as-given")
+
+    assert (out, code, zone_of(tpuctl)) == ("demo\tREADY\n", 0, "us-east5-b")
+    assert "us-east1-d: no capacity in its time in the queue" in told(err)
+    assert sandbox.changes() == ["create", "delete", "create"]
+
+
+def test_zones_setting_of_the_project_file_is_used(tpuctl: Console, sandbox: Sandbox) -> None:
+    stockout(sandbox, "us-east1-d")
+    (tpuctl.folder / "tpuctl.yaml").write_text("zones: [us-east1-d, us-east5-b]\ntype: v6e-8\ntier: spot\n")
+
+    _, _, code = tpuctl("up", "demo", "--timeout", "2h")
+
+    assert (code, zone_of(tpuctl)) == (0, "us-east5-b")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(("a", "b", "--zone", "any"), "2 nodes cannot share `--zone any`", id="nodes"),
+        pytest.param(("a", "--zone", "any,us-east5-b"), "`--zone any` excludes other zones", id="any and one"),
+        pytest.param(("a", "--zone", "us-east5-b,nowhere"), "`nowhere` is not", id="no zone"),
+    ],
+)
+def test_several_zones_with_wrong_input_are_usage_errors(
+    tpuctl: Console, sandbox: Sandbox, arguments: tuple[str, ...], message: str
+) -> None:
+    _, err, code = tpuctl("up", *arguments, "--type", "v6e-8")
+
+    assert (message in err, code, sandbox.changes()) == (True, 2, [])
