@@ -15,7 +15,6 @@ from tpuctl.models.node import QueuedState
 from tpuctl.models.queued import QueuedResource
 from tpuctl.nodes.queueing import CLEAN_UP_TIME
 from tpuctl.nodes.race import (
-    LINGER_TIME,
     CancelRequest,
     ChooseWinner,
     EndRace,
@@ -25,6 +24,7 @@ from tpuctl.nodes.race import (
     ZoneRefusal,
     decide_race,
 )
+from tpuctl.nodes.request_steps import LINGER_TIME
 
 A, B, C = (name_in(zone) for zone in ("zone-a", "zone-b", "zone-c"))
 SECOND = timedelta(seconds=1)

@@ -7,7 +7,7 @@ a race that was killed at any moment. Rules:
 - The first ACTIVE request wins. It is recorded before another request is cancelled, so that two that become ACTIVE at the same
   moment never cancel each other. It is reported only when every other request is gone: each of them could bill.
 - A zone that does not answer is asked again. It has lost only when it says so itself.
-- SUSPENDING and DELETING are waited for; FAILED and SUSPENDED are deleted without `force`, all others with it.
+- A request is deleted by the rules of `request_steps`: SUSPENDING is waited for, FAILED and SUSPENDED go without `force`.
 - After its deadline, and after all zones have dropped out, a race has no request left.
 """
 
@@ -21,6 +21,7 @@ from tpuctl.durations import format_timestamp
 from tpuctl.errors import ServiceUnavailableError, TimedOutError
 from tpuctl.models.node import QueuedState
 from tpuctl.nodes.queueing import CLEAN_UP_TIME
+from tpuctl.nodes.request_steps import ObservedRequest, SendRequestDelete, decide_removal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from tpuctl.models.queued import QueuedResource
     from tpuctl.names import NodeName
 
-# A request that is still there for this long after its deletion was accepted is deleted again.
-LINGER_TIME = timedelta(seconds=30)
 # States in which a request has nodes, or gets some, unless it is cancelled.
 _ALIVE = frozenset(
     {
@@ -141,14 +140,10 @@ def decide_race(seen: ObservedRace) -> tuple[RaceAction, ...]:
 
 def decide_cancel(entry: RaceEntry, reason: str) -> CancelRequest | None:
     """Return how to cancel the request of a zone; None if it is gone, unknown, or ends by itself."""
-    request = entry.request
-    if request is None or entry.is_silent:
+    if entry.request is None or entry.is_silent:
         return None
-    if entry.since_cancel is not None and entry.since_cancel < LINGER_TIME:
-        return None
-    if request.state.is_dead:
-        return CancelRequest(entry.name, reason, force=False)
-    return CancelRequest(entry.name, reason, force=True) if request.state in _ALIVE else None
+    step = decide_removal(ObservedRequest(request=entry.request, since_delete=entry.since_cancel))
+    return CancelRequest(entry.name, reason, force=step.force) if isinstance(step, SendRequestDelete) else None
 
 
 def _decide_zone(entry: RaceEntry) -> RaceAction | None:

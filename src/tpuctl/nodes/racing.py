@@ -89,6 +89,8 @@ class Race:
     # Its requests that exist, and the zones that did not answer.
     requests: Mapping[NodeName, QueuedResource] = field(default_factory=dict)
     unreachable: tuple[str, ...] = ()
+    # The journal has its beginning and not its end.
+    is_open: bool = False
 
 
 def remembered_race(journal: Journal, names: Collection[NodeName]) -> Race | None:
@@ -126,6 +128,7 @@ def remembered_race(journal: Journal, names: Collection[NodeName]) -> Race | Non
         spec=spec,
         winner=winners.get(latest),
         sent=frozenset(sent),
+        is_open=True,
     )
 
 
@@ -153,7 +156,7 @@ def race_id_of(request: QueuedResource, node_id: str) -> str:
     """Return the id of the race that a request for this node alone belongs to; empty if it belongs to none."""
     if request.queued_resource_id != node_id or request.node_ids != (node_id,):
         return ""
-    return request.requested_node("").labels.get(RACE_LABEL, "")
+    return request.labels.get(RACE_LABEL, "")
 
 
 def describe_race(names: Sequence[NodeName]) -> str:
@@ -291,7 +294,7 @@ class _RaceRun:
     ) -> None:
         self._context, self._policy, self._spec = context, policy, spec
         self._race = race
-        self._is_journaled = bool(race.id) and set(wanted) <= set(race.names)
+        self._is_journaled = race.is_open and set(wanted) <= set(race.names)
         self._started = self._changed_at = context.clock.monotonic() if since is None else since
         self._zones = {
             name: _Zone(name, was_sent=name in race.sent, is_wanted=name in wanted)
@@ -424,7 +427,7 @@ class _RaceRun:
         if race_id_of(request, node_id):
             return True
         is_single = request.queued_resource_id == node_id and request.node_ids == (node_id,)
-        is_ours = REQUEST_LABEL in request.requested_node(self._first.project).labels
+        is_ours = REQUEST_LABEL in request.labels
         return is_single and is_ours and request.state.is_dead and not self.is_ending
 
     def _see(self, zone: _Zone, request: QueuedResource | None) -> None:
@@ -558,7 +561,7 @@ class _RaceRun:
             for name in names:
                 entry = {"reason": "race", "race": self._race.id, "spec": spec.to_json()}
                 ready = announced.enter_context(self._announced(name, Verb.CREATE, "create", **entry))
-                ready(f"requesting {describe_spec(spec)} in {name.zone}")
+                ready(f"requesting {describe_spec(spec, name.zone)} in {name.zone}")
                 self._zones[name].was_sent = True
             send = partial(self._context.cloud.create_queued_resource, spec=spec, window=window)
             outcomes = fan_out(send, names, limit=_MOST_AT_ONCE)
