@@ -115,6 +115,25 @@ def test_preempted_node_is_requested_again(tpuctl: Console, sandbox: Sandbox) ->
     assert [change for change in sandbox.changes() if change in {"create", "delete"}] == ["create", "delete", "create"]
 
 
+def test_watch_requests_a_preempted_node_again(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    tpuctl(*QUEUE, "--timeout", "2h")
+    clock.after(timedelta(minutes=5), lambda: sandbox.fault("preempt", node="demo"))
+
+    out, _, code = tpuctl("watch", "demo", "--until", "1h", "--events", "-")
+
+    assert [
+        line["text"]
+        for line in map(json.loads, out.splitlines())
+        if line["event"] in {"preempted", "action", "recovered"}
+    ] == [
+        "DELETING: the service took it back",
+        "deleting its queued resource `demo`: it is SUSPENDED, by the service: only its record is left",
+        "requesting v6e-8 with v2-alpha-tpuv6e, spot, about $9.72/h: the old one is gone",
+        "usable, ssh answers; its health is not reported yet",
+    ]
+    assert (code, sandbox.changes()) == (0, ["create", "delete", "create"])
+
+
 def test_request_that_suspends_at_once_is_asked_again(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("suspend", node="demo", initiator="SERVICE")
 

@@ -60,6 +60,10 @@ class MomentType(click.ParamType["timedelta | datetime"]):
         return moment if moment > today else moment + timedelta(days=1)
 
 
+# The service ends a request that no watch waits for any more; a watch asks again.
+_QUEUE_LIMIT = timedelta(hours=24)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchOptions:
     """The options of `watch` besides those of the spec and of repair."""
@@ -132,6 +136,7 @@ def command(
         is_patient=True,
         recreate_deleted=options.recreate_deleted,
         timeout=None,
+        queue_for=_QUEUE_LIMIT,
     )
     commands = {
         EventKind.PREEMPTED: options.on_preempt,
