@@ -70,9 +70,13 @@ def test_queue_list_shows_every_request(tpuctl: Console, sandbox: Sandbox) -> No
     several(sandbox)
     sandbox.advance(minutes=5)
 
-    out, _, code = tpuctl("queue", "list", terminal=True, NO_COLOR="1", width=200)
+    out, err, code = tpuctl("queue", "list", terminal=True, NO_COLOR="1", width=200)
 
     assert ("\n".join(line.rstrip() for line in out.splitlines()) + "\n", code) == (LIST, 0)
+    assert err.splitlines()[-1] == (
+        f"2 queued resources ended and still hold quota: {ZONE}/bad, {ZONE}/sus; "
+        f"to delete: `tpuctl down {ZONE}/bad {ZONE}/sus`"
+    )
     assert tpuctl("queue", "list")[0].splitlines()[2].split("\t") == [
         "demo-q", ZONE, "v5litepod-16", "spot", "WAITING_FOR_RESOURCES", "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z",
         "demo", "",
@@ -153,6 +157,7 @@ def test_queue_status_shows_details_and_the_remedy(tpuctl: Console, sandbox: San
     ]
     assert lines[11][1].startswith("no_capacity: ")
     assert {line[0] for line in lines[12:]} == {"hint"}
+    assert "NODE" not in out
 
 
 def test_queue_status_in_json_has_the_nodes_and_the_failure(tpuctl: Console, sandbox: Sandbox) -> None:
@@ -488,6 +493,11 @@ def test_down_deletes_a_node_and_the_request_of_the_next_try(tpuctl: Console, sa
     sandbox.add_node("demo", zone=ZONE, acceleratorType="v5litepod-16")
     queue(sandbox)
 
+    steps = json.loads(tpuctl("down", "demo", "--dry-run", "-o", "json")[0])
+    assert [step["request"]["url"].rpartition("/")[0].rpartition("/")[2] for step in steps] == [
+        "queuedResources",
+        "nodes",
+    ]
     assert tpuctl("down", "demo", "--yes")[::2] == ("demo\n", 0)
     assert (sandbox.changes(), forces(sandbox)) == (["delete", "delete"], ["force"])
     assert (tpuctl("list")[0], tpuctl("queue", "list")[0]) == ("", "")

@@ -163,12 +163,12 @@ def _confirm(app: App, targets: list[DeletionTarget], *, yes: bool) -> None:
 
 def plan_deletion(target: DeletionTarget) -> tuple[PlanStep, ...]:
     """Return the steps that delete a target."""
-    if not target.requests:
-        return (PlanStep(Verb.DELETE, target.name, _description(target)),)
-    return tuple(
-        PlanStep(Verb.DELETE, target.name, _description(target), request.name, force=not request.state.is_dead)
+    description = _description(target)
+    steps = [
+        PlanStep(Verb.DELETE, target.name, description, request.name, force=not request.state.is_dead)
         for request in target.requests
-    )
+    ]
+    return (*steps, PlanStep(Verb.DELETE, target.name, description)) if target.has_own_node else tuple(steps)
 
 
 def _description(target: DeletionTarget) -> str:
