@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 REQUEST_LABEL = "tpuctl-request"
 # The label of a node that is deleted at the end of its run (`run --up --rm`). Its value identifies the spec of the run.
 REMOVAL_LABEL = "tpuctl-rm"
-_OWN_LABELS = frozenset({REQUEST_LABEL, REMOVAL_LABEL})
+# The label of a node that is requested in several zones at once. Its value identifies the race.
+RACE_LABEL = "tpuctl-race"
+_OWN_LABELS = frozenset({REQUEST_LABEL, REMOVAL_LABEL, RACE_LABEL})
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.durations import parse_timestamp
 from tpuctl.errors import NoCapacityError
 from tpuctl.models.spec import JOURNALED_SPEC
-from tpuctl.shapes import NUMBER, TIME, Scalar, Shape, ShapeError, parse_json
+from tpuctl.shapes import NUMBER, SEGMENT, TIME, ListOf, Scalar, Shape, ShapeError, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,7 +29,9 @@ _LINE = Shape(
     "",
     {
         **dict.fromkeys(("by", "event", "id", "state", "health", "reason", "text", "level", "error", "refused"), str),
-        **dict.fromkeys(("ok", "repair"), bool),
+        **dict.fromkeys(("race", "winner", "created"), str),
+        "zones": ListOf(SEGMENT),
+        **dict.fromkeys(("ok", "repair", "over"), bool),
         "at": TIME,
         "took": Scalar("a number of seconds", lambda value: NUMBER.accepts(value) and 0 <= float(value) < 10**10),
         "spec": JOURNALED_SPEC,

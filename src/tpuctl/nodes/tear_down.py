@@ -24,6 +24,7 @@ from tpuctl.nodes.journal import current_spec
 from tpuctl.nodes.lease import end_lease
 from tpuctl.nodes.locate import SearchPlace, unreachable_zones_error
 from tpuctl.nodes.queueing import UNDECIDED
+from tpuctl.nodes.racing import Race, end_race, find_race, race_id_of
 from tpuctl.nodes.request_actions import RequestRemoval
 from tpuctl.nodes.tracker import ReconcileRequest
 
@@ -48,6 +49,8 @@ class DeletionTarget:
     is_request_named: bool = False
     # tpuctl's own request for the same node, besides the one that owns it: the next try of a run that was killed.
     next_request: QueuedResource | None = None
+    # The race that requested the node in other zones too: those requests are deleted with it.
+    race: Race | None = None
 
     @property
     def requests(self) -> tuple[QueuedResource, ...]:
@@ -58,6 +61,17 @@ class DeletionTarget:
     def full_name(self) -> str:
         """The resource name of what the user named."""
         return self.request.name if self.request and self.is_request_named else str(self.name)
+
+    @property
+    def is_racing(self) -> bool:
+        """Return whether its request is one of a race, which may have others."""
+        return self.request is not None and bool(race_id_of(self.request, self.name.node_id))
+
+    @property
+    def other_requests(self) -> tuple[QueuedResource, ...]:
+        """The requests of its race in other zones."""
+        found = self.race.requests if self.race else {}
+        return tuple(request for name, request in found.items() if name != self.name)
 
     @property
     def deleted(self) -> str:
@@ -85,7 +99,7 @@ def find_deletion_target(context: ActionContext, place: SearchPlace, reference: 
     if name is not None and reference.kind != "queuedResources":
         node = context.cloud.find_node(name)
         if node is not None:
-            return _in_zone(context, node, reference)
+            return _with_race(context, _in_zone(context, node, reference))
     nodes = context.cloud.list_nodes(project)
     queued = context.cloud.list_queued_resources(project)
     found: list[DeletionTarget] = []
@@ -93,19 +107,30 @@ def find_deletion_target(context: ActionContext, place: SearchPlace, reference: 
         found += _nodes_named(nodes.nodes, queued.queued_resources, reference, project)
     if reference.kind != "nodes":
         named = [request for request in queued.queued_resources if request.is_named(reference.node_id)]
-        owners = {target.request.name for target in found if target.request}
+        owners = {request.name for target in found for request in target.requests}
         found += [
             request_target(request, nodes.nodes, reference, project) for request in named if request.name not in owners
         ]
     here = [target for target in found if name is None or target.name.zone == name.zone]
+    if found and all(target.is_racing for target in found):
+        return _with_race(context, (here or found)[0])
     if len(here) == 1 and (name is not None or len(found) == 1):
-        return here[0]
+        return _with_race(context, here[0])
     if found:
         raise _ambiguous(here or found, name, reference)
     blind = tuple(dict.fromkeys((*nodes.unreachable, *queued.unreachable)))
     if blind:
         raise unreachable_zones_error(reference.node_id, blind)
     return None
+
+
+def _with_race(context: ActionContext, target: DeletionTarget) -> DeletionTarget:
+    """Return the target with its race, if that has other requests or has not ended."""
+    if not target.is_racing:
+        return target
+    race = find_race(context, target.name.project, target.name.node_id, names=(target.name,))
+    has_others = race is not None and (race.is_open or any(name != target.name for name in race.requests))
+    return replace(target, race=race) if has_others else target
 
 
 def _in_zone(context: ActionContext, node: Node, reference: NodeReference) -> DeletionTarget:
@@ -203,6 +228,8 @@ def tear_down(
             RequestRemoval(context, target.name, request, until=until) for request in target.requests
         ]
         try:
+            if target.race is not None:
+                end_race(context, target.race, by=by, keep=target.name, timeout=policy.timeout, wait=wait)
             with limit_cloud_calls(context.clock, policy.timeout if wait else None, grace=DEADLINE_GRACE):
                 pending = _request(context, target, removals[target.deleted], by=by, wait=wait)
         except TpuctlError as error:

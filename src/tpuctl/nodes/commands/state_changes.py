@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -157,12 +158,22 @@ def _confirm(app: App, targets: list[DeletionTarget], *, yes: bool) -> None:
     what = ", ".join(f"{_description(target)} `{target.name.node_id}` in {target.name.zone}" for target in once)
     disks = sum(target.node is not None for target in once)
     also = {0: "", 1: ", with its boot disk"}.get(disks, ", with their boot disks")
+    if racing := [f"{request.zone} ({request.state})" for target in once for request in target.other_requests]:
+        also += f", and the requests of the same race in {', '.join(racing)}"
     if targets and not app.terminal.confirm(f"delete {what}{also}?", yes=yes):
         raise NotConfirmedError("nothing was done")
 
 
 def plan_deletion(target: DeletionTarget) -> tuple[PlanStep, ...]:
     """Return the steps that delete a target."""
+    if target.other_requests:
+        steps = plan_deletion(replace(target, race=None))
+        reason = "requested by the same race"
+        others = (
+            PlanStep(Verb.DELETE, replace(target.name, zone=one.zone), reason, one.name)
+            for one in target.other_requests
+        )
+        return (*others, *steps)
     if not target.requests:
         return (PlanStep(Verb.DELETE, target.name, _description(target)),)
     return tuple(

@@ -130,8 +130,21 @@ def order_offers(
     return tuple(ordered)
 
 
-def check_zone_options(options: ZoneOptions, choice: ZoneChoice | None, nodes: Collection[str]) -> None:
-    """Raise `InvalidInputError` for options that need several zones, and for several nodes in several zones."""
+def check_zone_options(
+    options: ZoneOptions, choice: ZoneChoice | None, nodes: Collection[str], *, tiers: Sequence[Tier], no_wait: bool
+) -> None:
+    """Raise `InvalidInputError` for options that exclude one another, and for several nodes in several zones."""
+    if options.race and no_wait:
+        raise InvalidInputError(
+            "cannot combine `--race` and `--no-wait`: the losers are cancelled by the run that waits",
+            hint="leave one out",
+        )
+    if len(tiers) > 1 and (options.race or choice is None):
+        what = "`--race`" if options.race else "one zone"
+        raise InvalidInputError(
+            f"cannot use {what} with several tiers (`--tier {','.join(tiers)}`)",
+            hint="name one tier" if options.race else "name one tier, or several zones: `--zone any`",
+        )
     if choice is None:
         if options.race:
             raise InvalidInputError(
@@ -145,10 +158,9 @@ def check_zone_options(options: ZoneOptions, choice: ZoneChoice | None, nodes: C
         )
 
 
-def require_type(spec: NodeSpec | None, choice: ZoneChoice) -> NodeSpec:
+def require_type(spec: NodeSpec | None, choice: ZoneChoice | None) -> NodeSpec:
     """Return the spec. Raises `SettingError` without one."""
     if spec is None:
-        raise SettingError(
-            f"no accelerator type given for `--zone {choice.text}`", hint="name one: `--type v6e-8`; see `tpuctl types`"
-        )
+        where = f" for `--zone {choice.text}`" if choice else ""
+        raise SettingError(f"no accelerator type given{where}", hint="name one: `--type v6e-8`; see `tpuctl types`")
     return spec
