@@ -390,6 +390,19 @@ class TestMeanwhile:
         assert tpuctl("queue", "cancel", "demo")[::2] == ("demo\n", 0)
         assert tpuctl("queue", "list") == ("", "", 0)
 
+    def test_interrupted_retry_is_continued_by_up(
+        self, tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+    ) -> None:
+        queue(sandbox, state="FAILED", spot={})
+        clock.after(timedelta(seconds=5), _interrupt)
+
+        assert tpuctl("queue", "retry", "demo")[::2] == ("", 130)
+        out, err, code = tpuctl("up", "demo", "--zone", ZONE, "--for", "ready", "--timeout", "2h")
+
+        assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["delete", "create"])
+        assert told(err)[0] == "continuing the recreation of an interrupted run"
+        assert show(tpuctl, "queue", "list")[0]["tier"] == "spot"
+
     def test_expired_login_while_waiting_names_the_command_that_cancels(
         self, tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
     ) -> None:
