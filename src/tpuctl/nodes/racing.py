@@ -401,7 +401,7 @@ class _RaceRun:
     def _judge_others(self, requests: Sequence[QueuedResource]) -> None:
         """Judge requests of races that the journal does not have, or that have ended: their node may be in use.
 
-        A single one that is ACTIVE wins. Raises `ConflictError` for several, and for one in a zone that nobody asks in now.
+        A single one that is ACTIVE wins. Raises `ConflictError` for several, and for one in a zone that is not asked now.
         """
         others: list[QueuedResource] = []
         for request in requests:
@@ -594,7 +594,7 @@ class _RaceRun:
         return True
 
     def _window(self) -> QueueWindow:
-        """Return the validity of the requests. They end with the run: nobody would cancel those that come true later."""
+        """Return the validity of the requests. They end with the run: no later run would cancel them."""
         limits = [limit for limit in (self._policy.queue_for, self._left) if limit is not None]
         valid = max(min(limits, default=UNATTENDED_WAIT), _SHORTEST_QUEUE)
         return QueueWindow(now=self._context.server_now(), valid_until=valid, valid_after=self._policy.start_after)
