@@ -167,7 +167,8 @@ class RaceBench:
             waiting.append(LifecyclePhase(begin.at + timedelta(seconds=12), "WAITING_FOR_RESOURCES"))
             waiting = [phase for phase in waiting if after is None or phase.at < at]
             if after is None:
-                session.put_node(replace(node, timeline=(LifecyclePhase(session.now, GONE),)))
+                planned = LifecyclePhase(session.now + timedelta(days=3650), "CREATING")
+                session.put_node(replace(node, timeline=(planned,)))
                 store_queued_resource(session, record, tuple(waiting))
                 return
             turn = max(begin.at, at - timedelta(seconds=30))
