@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import none
 
+from tests.instant_exit import write_instant_exit
 from tests.row_ids import row_id
 from tests.sandbox.response_schema import schema_errors_of_all
 from tpuctl.app.app import Invocation
@@ -126,8 +127,14 @@ def sandbox(tmp_path: Path, clock: ManualClock) -> Iterator[Sandbox]:
         assert schema_errors_of_all(sandbox_state) == []
 
 
+@pytest.fixture(scope="session")
+def instant_exit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the path of a program that exits with 0."""
+    return write_instant_exit(tmp_path_factory.mktemp("instant-exit"))
+
+
 @pytest.fixture
-def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instant_exit: Path) -> Callable[[str], None]:
     """Put a fake `ssh` on PATH; by default it accepts every connection. Call it with the shell lines that it runs."""
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -138,8 +145,8 @@ def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
         program.write_text(f"#!/bin/sh\n{lines}\n")
         program.chmod(0o755)
 
-    # As `exit 0`, in half the time: some tests connect hundreds of times.
-    program.symlink_to(shutil.which("true") or "/bin/true")
+    # As `exit 0`, in a tenth of the time: some tests connect hundreds of times.
+    program.symlink_to(instant_exit)
     # The sandbox looks whether there is an sshd before it promises ssh; the fake ssh never starts it.
     (folder / "sshd").write_text("#!/bin/sh\nexit 1\n")
     (folder / "sshd").chmod(0o755)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -18,21 +19,30 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+# Signals that a terminal, or `killpg`, sends to a whole group of processes.
+_OF_A_GROUP = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP)
 _ROOT = Path(__file__).resolve().parents[1]
-# Loaded before the first fork: what the commands under test import.
+# Loaded before the first fork: what the commands under test import, and what google-auth does, but not itself.
 _MODULES = (
-    "tpuctl.app.ssh_options", "tpuctl.check.gathering", "tpuctl.check.rules", "tpuctl.cli.program", "tpuctl.cli.tree",
-    "tpuctl.cloud.projects", "tpuctl.cloud.storage", "tpuctl.config.sources", "tpuctl.nodes.commands.up",
-    "tpuctl.nodes.controller", "tpuctl.nodes.journal", "tpuctl.nodes.rendering", "tpuctl.nodes.ssh_workers",
-    "tpuctl.sandbox.in_process", "tpuctl.sandbox.service", "tpuctl.workers.commands.run", "tpuctl.workers.execution",
-    "tpuctl.workers.targets", "concurrent.futures.thread", "yaml",
+    "tpuctl.app.ssh_options", "tpuctl.check.gate", "tpuctl.check.gathering", "tpuctl.check.rules", "tpuctl.cli.main",
+    "tpuctl.cli.program", "tpuctl.cli.tree", "tpuctl.cloud.projects", "tpuctl.cloud.storage", "tpuctl.cloud.transport",
+    "tpuctl.config.sources", "tpuctl.config.trusted_files", "tpuctl.nodes.actions", "tpuctl.nodes.commands.list_nodes",
+    "tpuctl.nodes.commands.up", "tpuctl.nodes.controller", "tpuctl.nodes.hooks", "tpuctl.nodes.journal",
+    "tpuctl.nodes.key_authorization", "tpuctl.nodes.rendering", "tpuctl.nodes.ssh_workers", "tpuctl.output.progress",
+    "tpuctl.sandbox.in_process", "tpuctl.sandbox.service", "tpuctl.workers.commands.run", "tpuctl.workers.copying",
+    "tpuctl.workers.execution", "tpuctl.workers.targets", "tpuctl.workers.worker_jobs", "asyncio",
+    "concurrent.futures.thread", "configparser", "cryptography.hazmat.primitives.serialization", "cryptography.x509",
+    "encodings.ascii", "encodings.utf_8_sig", "importlib.readers", "urllib.request", "yaml", "zipfile",
 )  # fmt: skip
+
+_PROGRAM = "from tpuctl.cli.main import entry_point; entry_point()"
 
 
 class TpuctlProcess(subprocess.Popen[Any]):
-    """A running `tpuctl`: a `Popen` whose arguments follow `tpuctl`."""
+    """A running `tpuctl`: a `Popen` whose arguments follow `tpuctl`. `program` replaces the call of its entry point."""
 
     def __init__(self, arguments: Sequence[str], **options: Any) -> None:  # those of Popen
+        self._program = options.pop("program", _PROGRAM)
         self._answers = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         super().__init__(["tpuctl", *arguments], **options)
 
@@ -50,6 +60,7 @@ class TpuctlProcess(subprocess.Popen[Any]):
             "environ": {os.fsdecode(name): os.fsdecode(value) for name, value in (given["env"] or os.environ).items()},
             "folder": os.fspath(given["cwd"] or Path.cwd()),
             "session": given["start_new_session"],
+            "program": self._program,
         }
         ends = (given["p2cread"], given["c2pwrite"], given["errwrite"])
         streams = [number if end == -1 else end for number, end in enumerate(ends)]
@@ -121,51 +132,55 @@ def _server() -> str:
 
 
 def _serve(listener: socket.socket) -> None:
-    """Fork a process for each request, until stdin ends."""
+    """Fork a process for each request and send its id, and at its end its status, until stdin ends."""
     from importlib import import_module  # noqa: PLC0415  # only here
     from selectors import EVENT_READ, DefaultSelector  # noqa: PLC0415  # only here
 
     for name in _MODULES:
-        import_module(name)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        with contextlib.suppress(ModuleNotFoundError):  # early versions of google-auth need no cryptography
+            import_module(name)
+    for number in _OF_A_GROUP:
+        signal.signal(number, signal.SIG_IGN)
+    gc.freeze()
     selector = DefaultSelector()
     selector.register(listener, EVENT_READ)
     selector.register(sys.stdin.fileno(), EVENT_READ)
-    while all(key.fileobj is listener for key, _ in selector.select()):
-        connection, _ = listener.accept()
-        if os.fork() == 0:
-            listener.close()
-            _supervise(connection)
-        connection.close()
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is listener:
+                connection, _ = listener.accept()
+                text, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, 3)
+                pid = os.fork()
+                if pid == 0:
+                    _become_tpuctl(json.loads(text), descriptors)
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                selector.register(os.pidfd_open(pid), EVENT_READ, (pid, connection))
+                _send(connection, pid)
+            elif key.data:
+                pid, connection = key.data
+                selector.unregister(key.fileobj)
+                os.close(key.fd)
+                _send(connection, os.waitpid(pid, 0)[1])
+                connection.close()
+            else:
+                return
 
 
-def _supervise(connection: socket.socket) -> None:
-    """Fork the process, tell its id, and at its end its status. Does not return."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    text, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, 3)
-    pid = os.fork()
-    if pid == 0:
-        connection.close()
-        _become_tpuctl(json.loads(text), descriptors)
-    for descriptor in (0, 1, 2, *descriptors):
-        os.close(descriptor)
-    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP):  # those of a whole group
-        signal.signal(number, signal.SIG_IGN)
+def _send(connection: socket.socket, number: int) -> None:
     with contextlib.suppress(BrokenPipeError):
-        connection.sendall(str(pid).encode())
-        connection.sendall(str(os.waitpid(pid, 0)[1]).encode())
-    os._exit(0)
+        connection.sendall(str(number).encode())
 
 
 def _become_tpuctl(request: dict[str, Any], descriptors: list[int]) -> None:
     """Run the program, as `python -m tpuctl` does. Does not return."""
     if request["session"]:
         os.setsid()
-    for number, descriptor in enumerate(descriptors):
-        os.dup2(descriptor, number)
-    for descriptor in descriptors:
-        if descriptor > 2:
-            os.close(descriptor)
+    for number in _OF_A_GROUP:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    for stream, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, stream)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     os.chdir(str(request["folder"]))
     os.environ.clear()
     os.environ.update(request["environ"])
@@ -173,9 +188,7 @@ def _become_tpuctl(request: dict[str, Any], descriptors: list[int]) -> None:
     sys.stdin = open(0, closefd=False)  # noqa: SIM115  # as Python's own
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115  # as Python's own
     sys.stderr = open(2, "w", closefd=False, buffering=1, errors="backslashreplace")  # noqa: SIM115  # as Python's own
-    from tpuctl.cli.main import entry_point  # noqa: PLC0415  # loaded before the fork
-
-    entry_point()
+    exec(request["program"], {"__name__": "__main__"})  # noqa: S102  # written by a test
 
 
 if __name__ == "__main__":

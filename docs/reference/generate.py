@@ -32,7 +32,7 @@ EXIT_CODES = {
     ExitCode.NOT_ALLOWED: "not allowed: no credentials, scopes, IAM, API disabled, billing",
     ExitCode.TIMED_OUT: "timed out; the message says what is still in progress in the cloud and which command continues; for `run --timeout`: "
     "the command was terminated",
-    ExitCode.NO_CAPACITY: "no capacity: the zone has no free TPU of this type",
+    ExitCode.NO_CAPACITY: "no capacity: the zone, or each of several, has no free TPU of this type; see [capacity](../capacity.md)",
     ExitCode.QUOTA: "quota used up, or zero",
     ExitCode.CONFLICT: "conflict: the node differs, or is in a state that forbids this, or another run holds its lease",
     ExitCode.CHECK_FAILED: "a check failed",

@@ -32,7 +32,7 @@ _ACTIONS = {
     Action.ENABLE_API: "enable an API of the project",
     Action.FIX_REQUEST: "change the request: a name, type, zone, option or state",
     Action.QUOTA: "free quota, or request more",
-    Action.CAPACITY_TRY_ELSEWHERE: "use another zone or tier, or try later",
+    Action.CAPACITY_TRY_ELSEWHERE: "use other zones (`--zone any`) or tiers (`--tier spot,on-demand`), or wait in the queue (`--queue`)",
     Action.RESTART_NODE: "restart the node; its boot disk is kept",
     Action.RECREATE_NODE: "recreate the node; its boot disk is lost",
     Action.HOST_MEMORY: "use less memory of the worker (not of the TPU)",

@@ -105,6 +105,55 @@ def test_unknown_price_needs_a_flag(tpuctl: Console, sandbox: Sandbox) -> None:
     assert sandbox.changes() == ["create"]
 
 
+SEVERAL = ("up", "trainer", "--type", "v6e-8", "--zone", "us-east5-b,us-central1-b")
+
+
+@one_face
+def test_zones_above_the_limit_are_left_out(tpuctl: Console, sandbox: Sandbox) -> None:
+    out, err, code = tpuctl(*SEVERAL, "--tier", "spot,on-demand", "--max-price", "5", "--no-wait")
+
+    assert (out, code, sandbox.changes()) == ("trainer\tCREATING\n", 0, ["create"])
+    assert err.splitlines() == [
+        "us-east5-b (spot) costs about $9.72/h, more than the limit of $5/h: left out",
+        "us-central1-b (on-demand) costs $21.60/h, more than the limit of $5/h: left out",
+        "us-east5-b (on-demand) costs $21.60/h, more than the limit of $5/h: left out",
+        "trainer: trying us-central1-b (spot), 1 of 1",
+        "trainer: creating v6e-8 with v2-alpha-tpuv6e, spot, about $4.35/h: there is none yet",
+        "trainer: CREATING",
+    ]
+
+
+@one_face
+def test_no_zone_within_the_limit_is_an_error_with_all_prices(tpuctl: Console, sandbox: Sandbox) -> None:
+    out, err, code = tpuctl(*SEVERAL, "--max-price", "5")
+
+    assert (out, code, sandbox.changes()) == ("", 9, [])
+    assert err.splitlines()[-4:-1] == [
+        "error: no zone of `--zone us-east5-b,us-central1-b` has `v6e-8` for at most $5/h:",
+        "  us-central1-b costs $21.60/h, more than the limit of $5/h",
+        "  us-east5-b costs $21.60/h, more than the limit of $5/h",
+    ]
+
+
+@one_face
+def test_skipped_check_of_the_price_leaves_no_zone_out(tpuctl: Console) -> None:
+    _, err, code = tpuctl(*SEVERAL, "--max-price", "5", "--skip-check", "tpu408", "--dry-run")
+
+    assert (code, err.splitlines()[0]) == (
+        0,
+        "zones in this order: us-central1-b, us-east5-b; the plan is for the first",
+    )
+
+
+@one_face
+def test_zone_of_the_last_success_comes_first(tpuctl: Console) -> None:
+    tpuctl("up", "other", "--type", "v6e-8", "--zone", "us-east5-b")
+
+    _, err, _ = tpuctl(*SEVERAL, "--dry-run")
+
+    assert err.splitlines()[0] == "zones in this order: us-east5-b, us-central1-b; the plan is for the first"
+
+
 @pytest.mark.parametrize(
     ("text", "dollars"),
     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import click
 import pytest
 
 from tests.conftest import Console, Sandbox
+from tests.tpuctl_process import run_tpuctl
 from tpuctl.cli.tree import command_tree
 
 
@@ -74,12 +74,10 @@ def test_short_help_is_only_in_the_table_of_commands() -> None:
 
 def ask(console: Console, **environ: str) -> list[str]:
     """Return the program's answer to a shell. It needs a process, because it reads the environment of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tpuctl"],
-        env={**console.environ, **environ}, cwd=console.folder, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = run_tpuctl([], env={**console.environ, **environ}, cwd=console.folder, text=True)
     assert (done.stderr, done.returncode) == ("", 0)
-    return done.stdout.splitlines()
+    answer: list[str] = done.stdout.splitlines()
+    return answer
 
 
 def complete(console: Console, *words: str) -> list[str]:

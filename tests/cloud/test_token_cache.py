@@ -7,7 +7,6 @@ import os
 import ssl
 import stat
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ import pytest
 
 from tests.cloud.scripted_api import Received, Reply, ScriptedServer, refuse
 from tests.cloud.test_api_transport import ConnectProxy
+from tests.tpuctl_process import run_tpuctl
 
 USER = {"type": "authorized_user", "client_id": "c", "client_secret": "s", "refresh_token": "r"}
 TOKEN, LIST = "POST /token", "GET /v2/projects/p/locations/-/nodes"
@@ -26,6 +26,7 @@ IMPERSONATE = "POST /v1/projects/-/serviceAccounts/a@p.iam.gserviceaccount.com:g
 # Whether google-auth was imported is the last line of stderr.
 PROGRAM = """\
 import os, sys
+assert "google.auth" not in sys.modules
 leave = os._exit
 def leave_with_report(code):
     print("google.auth" in sys.modules, file=sys.stderr, flush=True)
@@ -143,12 +144,10 @@ def account(tmp_path: Path, certificate: Path) -> Iterator[Account]:
         }
 
         def run(*arguments: str, code: int = 0, **variables: str) -> bool:
-            command = [sys.executable, "-c", PROGRAM, *(arguments or ("list",))]
-            done = subprocess.run(
-                command, env=environ | variables, cwd=tmp_path, capture_output=True, text=True, check=False
-            )
+            words = arguments or ("list",)
+            done = run_tpuctl(words, program=PROGRAM, env=environ | variables, cwd=tmp_path, text=True)
             assert done.returncode == code, done.stderr
-            return done.stderr.splitlines()[-1] == "True"
+            return bool(done.stderr.splitlines()[-1] == "True")
 
         account = Account(cloud, tmp_path, run)
         account.credentials.write_text(json.dumps(USER))

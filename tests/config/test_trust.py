@@ -45,6 +45,7 @@ def beside(tpuctl: Console, environ: dict[str, str]) -> Console:
 DESCRIBES = {
     *(
         "zone",
+        "zones",
         "sandbox",
         "iap",
         "internal_ip",

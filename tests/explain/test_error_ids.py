@@ -141,8 +141,11 @@ def test_entry_has_all_fields() -> None:
         origin=IdKind.MESSAGE,
         meaning=message.meaning,
         remedy=(
-            "try another zone that has the type (`tpuctl types`), as in `tpuctl up trainer --zone ZONE`",
-            "or try again later, or queue a request in us-x1-b with `gcloud compute tpus queued-resources create`",
+            (
+                "try every zone that has the type with `tpuctl up trainer --zone any`, or spot before on-demand with "
+                "`--tier spot,on-demand`"
+            ),
+            "or let a request wait for capacity in us-x1-b with `tpuctl up trainer --queue`",
         ),
         exit_code=6,
         message=message,

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import one_face, put
+from tests.tpuctl_process import TpuctlProcess
 
 GUIDE = Path(__file__).with_name("guide_logs")
 SOCKET = "2026-01-01T00:05:00Z tensorflow.python.framework.errors_impl.UnavailableError: Socket closed\n"
@@ -321,8 +321,8 @@ def test_explain_topics_are_listed_and_found_by_name(offline: Console) -> None:
 
 def test_explain_endless_log_after_ctrl_c_shows_verdicts(tmp_path: Path) -> None:
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TPUCTL_STATE_DIR": str(tmp_path / "state")}
-    running = subprocess.Popen(
-        [sys.executable, "-m", "tpuctl", "explain", "-", "-o", "json"],
+    running = TpuctlProcess(
+        ["explain", "-", "-o", "json"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

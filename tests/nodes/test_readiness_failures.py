@@ -25,8 +25,8 @@ from tpuctl.nodes.decide import decide
 
 _FULL, _QUOTA, _FAULT = NoCapacityError("no room"), QuotaError("no quota"), TpuctlError("internal error")
 _ADVICE = (
-    "the service often reports this when it has no capacity for that size: try another zone, a smaller size, "
-    "or another tier"
+    "the service often reports this when it has no capacity for that size: try other zones (`--zone any`), "
+    "other tiers (`--tier spot,on-demand`) or a smaller size"
 )
 _UNANSWERED = "the API has not answered for 40s (no route); it is unknown whether `trainer` is usable by ssh"
 _PATIENT = replace(UP, is_patient=True)

@@ -244,10 +244,10 @@ def test_create_with_an_internal_error_is_retried_twice(tpuctl: Console, sandbox
         "gone",
         f"error: {fault}",
         "  hint: check for leftovers with `tpuctl status demo --zone us-central2-b`",
-        "  hint: try again two or three times with pauses, then in another `--zone`",
+        "  hint: try again two or three times with pauses, then in every zone with `--zone any`",
         (
             "  hint: tried 3 times; the service often reports this when it has no capacity for that size: "
-            "try another zone, a smaller size, or another tier"
+            "try other zones (`--zone any`), other tiers (`--tier spot,on-demand`) or a smaller size"
         ),
     ]
     assert (code, sandbox.changes()) == (1, ["create"] * 2 + ["delete"] + ["create"] * 3)

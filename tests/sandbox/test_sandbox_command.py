@@ -9,7 +9,6 @@ import signal
 import socket
 import sqlite3
 import subprocess
-import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.tpuctl_process import run_tpuctl
+from tests.tpuctl_process import TpuctlProcess, run_tpuctl
 from tpuctl.sandbox.state import LAYOUT, SandboxState
 
 NEW = "sandbox: nothing here is real, and nothing is billed\n"
@@ -290,10 +289,8 @@ def environ(tmp_path: Path) -> dict[str, str]:
 def served(environ: dict[str, str], tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """`tpuctl sandbox serve` in a separate process, and its URL."""
     SandboxState.open(tmp_path / "state" / "sandbox" / "world.sqlite3").close()
-    command = [sys.executable, "-m", "tpuctl", "sandbox", "serve"]
-    with subprocess.Popen(
-        command, env=environ, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with TpuctlProcess(["sandbox", "serve"], env=environ, cwd=tmp_path, text=True, **streams) as process:
         assert process.stdout
         yield process, process.stdout.readline().strip()
         process.kill()

@@ -99,6 +99,8 @@ def test_step_takes_effect_for_readers_at_its_time(sandbox_state: SandboxState, 
         ("steps:\n- at: 1m\n  fault: hang\n  stat: X", "s.yaml line 4: unknown key `stat`", "did you mean `state`?"),
         ("steps:\n- at: tonight\n  preempt: a", "s.yaml line 2: `at`: `tonight` is not a duration; " + WRITTEN, None),
         ("steps:\n- seed:\n    nodes: [{nam: a}]", "s.yaml line 3: unknown key `nam`", "did you mean `name`?"),
+        ("steps:\n- at: 1m\n  stock: {zone: a}", "s.yaml line 3: `nodes` is missing", None),
+        ("steps:\n- at: 1m\n  stock: [{nodes: 1}, {node: 2}]", "s.yaml line 3: unknown key `node`", "did you mean `nodes`?"),
         ("step: []", "s.yaml line 1: expected `steps:` with a list, each such as `- at: 10m`", None),
     ],
 )  # fmt: skip

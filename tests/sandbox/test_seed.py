@@ -31,7 +31,9 @@ services: [{{name: storage.googleapis.com, state: DISABLED}}]
 quotas:
   - {{generation: v4, zone: us-central2-b, limit: 64}}
   - {{metric: IN_USE_ADDRESSES, region: us-central2, limit: 4}}
+stock: [{{zone: us-east5-b, acceleratorType: v6e-8, tier: preemptible, nodes: 2, after: 1h}}]
 stockouts: [{{zone: europe-west4-b, acceleratorType: "v5*", duration: 20m}}]
+reservations: [{{name: "{ZONE}/reservations/ours", standard: {{size: 64, capacityUnits: CORES}}}}]
 networks: [{{name: quiet, autoCreateSubnetworks: false}}]
 subnetworks: [{{name: quiet-sub, region: us-central2, network: quiet, ipCidrRange: 10.9.0.0/20}}]
 firewalls: [{{name: allow-ssh-quiet, network: quiet}}]
@@ -63,7 +65,7 @@ def test_seed_adds_entries_of_every_kind(sandbox_state: SandboxState, api: Any) 
     dead = api("queuedResources.get", name=f"{ZONE}/queuedResources/dead")
     with sandbox_state.read() as session:
         faults = [(str(fault.kind), fault.node, fault.count) for _, fault in list_faults(session)]
-        settings, keys = session.settings(), session.project("sandbox")["items"]
+        settings, keys = dict[str, Any](session.settings()), session.project("sandbox")["items"]
         buckets = [found.name for found in session.resources.list_records("storage.bucket")]
     assert (trainer["state"], trainer["health"], trainer["labels"]) == (
         "READY",
@@ -77,6 +79,11 @@ def test_seed_adds_entries_of_every_kind(sandbox_state: SandboxState, api: Any) 
     assert settings["keep_failed_nodes"] is True
     assert keys == [{"key": "ssh-keys", "value": "ada:ssh-ed25519 AAAA ada"}]
     assert buckets == ["checkpoints"]
+    assert [(level["zone"], level["tier"], level["nodes"]) for level in settings["stockouts"]] == [
+        ("us-east5-b", "spot", 2),
+        ("europe-west4-b", "*", 0),
+    ]
+    assert [entry["name"] for entry in settings["reservations"]] == [f"{ZONE}/reservations/ours"]
 
 
 @pytest.mark.parametrize(

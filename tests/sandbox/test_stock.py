@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -44,7 +45,7 @@ def state_of(api: Api, name: str, kind: str = "nodes") -> str:
     return str(state["state"] if isinstance(state, dict) else state)
 
 
-def request(api: Api, name: str, *, version: str = "v2", count: int = 1, **fields: Any) -> Any:
+def request(api: Api, name: str, version: str = "v2", *, count: int = 1, **fields: Any) -> Any:
     """Request nodes of a name, spot unless another tier is given."""
     tier: dict[str, Any] = (
         {} if fields.keys() & {"spot", "bestEffort", "guaranteed", "provisioningModel"} else {"spot": {}}
@@ -271,3 +272,74 @@ def test_narrower_stock_replaces_a_wider_one_there(sandbox_state: SandboxState, 
     elsewhere = api("nodes.create", SPOT, parent=ZONE.replace("-b", "-a"), nodeId="elsewhere")
     clock.sleep(2 * MINUTE)
     assert api("operations.get", name=elsewhere["name"])["error"]["code"] == 8
+
+
+def test_planned_end_of_a_request_gives_its_stock_to_the_next(
+    sandbox_state: SandboxState, api: Api, clock: ManualClock
+) -> None:
+    """Without a call in between: the plan of the second knows the end of the first, which waits itself."""
+    set_stock(sandbox_state, 1, tier="flex-start")
+    for name in ("first", "second"):
+        run: dict[str, Any] = {"provisioningModel": "FLEX_START", "runDuration": {"maxRunDuration": "3600s"}}
+        request(api, name, "v2alpha1", **run)
+    seen = []
+    for _ in range(3):
+        clock.sleep(timedelta(minutes=45))
+        seen.append(queued(api, "first", "second"))
+
+    waits = "WAITING_FOR_RESOURCES"
+    assert seen == [["ACTIVE", waits], ["SUSPENDED", "ACTIVE"], ["SUSPENDED", "SUSPENDED"]]
+
+
+def test_deleted_node_that_failed_for_want_of_stock_gives_nothing_back(
+    sandbox_state: SandboxState, api: Api, clock: ManualClock
+) -> None:
+    set_stock(sandbox_state, 1)
+    create(api, clock, "holder")
+    api("nodes.create", SPOT, parent=ZONE, nodeId="failing")
+    api("nodes.delete", name=f"{ZONE}/nodes/failing")
+
+    with sandbox_state.read() as session:
+        assert [(entry.used, entry.free) for entry in show_stock(session)] == [(1, 0)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_stock_holds_through_random_lives(sandbox_state: SandboxState, api: Api, clock: ManualClock, seed: int) -> None:
+    """Never more nodes than stock, and no free stock while a request waits that could have it."""
+    draw = Random(seed)  # noqa: S311  # a test
+    set_stock(sandbox_state, draw.randint(0, 2))
+    kinds = (FaultKind.PREEMPT, FaultKind.FALL_BACK, FaultKind.HANG, FaultKind.SUSPEND, FaultKind.LATE_NODE)
+    for step in range(40):
+        some = draw.randint(0, step)
+        match draw.choice(("create", "queue", "queue", "delete", "cancel", "fault", "grow")):
+            case "create":
+                api("nodes.create", SPOT, parent=ZONE, nodeId=f"n{step}")
+            case "queue":
+                until = f"{draw.choice((60, 600, 4000, 90_000))}s"
+                request(api, f"n{step}", queueingPolicy={"validUntilDuration": until})
+            case "delete":
+                api("nodes.delete", name=f"{ZONE}/nodes/n{some}")
+            case "cancel":
+                api("queuedResources.delete", name=f"{ZONE}/queuedResources/n{some}", force=True)
+            case "fault":
+                with sandbox_state.write() as session:
+                    duration, state = timedelta(seconds=draw.randint(1, 600)), draw.choice(("CREATING", "ACCEPTED"))
+                    wanted = Fault(draw.choice(kinds), node=f"*{draw.randint(0, 9)}", duration=duration, state=state)
+                    add_fault(session, wanted)
+            case _:
+                with sandbox_state.read() as session:
+                    nodes = sum(entry.level.nodes for entry in show_stock(session))
+                set_stock(sandbox_state, nodes + 1)
+        clock.sleep(timedelta(seconds=draw.randint(1, 300)))
+        with sandbox_state.read() as session:
+            (entry,) = show_stock(session)
+            waiting = [
+                record
+                for record in session.queued_resources()
+                if record.state(session.now) == "WAITING_FOR_RESOURCES"
+                and record.not_before
+                and record.not_before <= session.now
+            ]
+        assert entry.used is not None
+        assert entry.used <= entry.level.nodes, step
+        assert not (entry.free and waiting), step

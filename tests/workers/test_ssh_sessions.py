@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tpuctl_process import TpuctlProcess
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.sshd.daemon import terminal_obstacle
 from tpuctl.sandbox.state import SandboxState
@@ -137,8 +138,8 @@ def _children(parent: int) -> list[int]:
 def test_forwarded_port_is_open_until_interrupted(environ: dict[str, str], tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as board:
         remote = board.getsockname()[1]
-        with subprocess.Popen(
-            [sys.executable, "-m", "tpuctl", "ssh", "demo", "--forward", str(remote)],
+        with TpuctlProcess(
+            ["ssh", "demo", "--forward", str(remote)],
             stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environ, cwd=tmp_path, text=True,
         ) as process:  # fmt: skip
             assert process.stderr is not None

@@ -39,6 +39,10 @@ _ROUTE_OPTIONS = frozenset({"iap", "internal_ip"})
 _CONSENT_OPTIONS = frozenset({"yes", "replace", "force_lease", "skip_validation", "all_nodes", "remove", "timeout"})
 # Commands that make no API calls.
 _LOCAL_COMMANDS = frozenset({"explain", "config", "completion", "version", "trust", "sandbox"})
+# Options that ask for the same node in another place or way: all others stay.
+_SEARCH_OPTIONS = frozenset({"zone", "tier", "queue"})
+_TIER_OPTIONS = frozenset({"spot", "preemptible", "reserved", "on_demand", "tier"})
+_CREATE_COMMANDS = (["create"], ["up"])
 _COMMAND = re.compile(r"`tpuctl ([a-z][^`]*)`")
 
 
@@ -94,7 +98,11 @@ def _with_options(command: str, given: _CommandLine, tree: click.Command, *, is_
     # With options of its own it is another use of the command.
     names_same = bool(parsed.arguments) and set(parsed.arguments) <= set(given.arguments)
     is_same = parsed.path == given.path and names_same and present <= _CONSENT_OPTIONS
+    if present & _SEARCH_OPTIONS and present <= _CONSENT_OPTIONS | _SEARCH_OPTIONS:
+        is_same = names_same and parsed.path in _CREATE_COMMANDS and given.path in _CREATE_COMMANDS
     present |= _CONSENT_OPTIONS
+    if "tier" in present:
+        present |= _TIER_OPTIONS
     if present & _ROUTE_OPTIONS:
         present |= _ROUTE_OPTIONS
     extra: list[str] = []

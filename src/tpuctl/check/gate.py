@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import fields
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from tpuctl import __version__
@@ -23,6 +24,7 @@ from tpuctl.check.findings import (
 )
 from tpuctl.check.gathering import FactGatherer, Sources
 from tpuctl.check.rules import RULES
+from tpuctl.check.rules.quota_rules import PRICE_CHECK
 from tpuctl.check.zone_ranking import ZoneRanking, rank_zones
 from tpuctl.durations import format_timestamp, parse_timestamp
 from tpuctl.errors import CheckFailedError
@@ -91,6 +93,11 @@ class PreflightCheck:
         self._memory.clear(keep=key)
         for line in warning_lines(findings):
             tell(NodeEvent(EventKind.NOTE, now, name, line, {"check": True}))
+
+    @property
+    def max_price(self) -> Decimal | None:
+        """The price limit in dollars per hour; None without one, and if its check is skipped."""
+        return None if self._accepted & {ALL_CHECKS, PRICE_CHECK} else self.settings.max_price
 
     @property
     def has_answer(self) -> bool:

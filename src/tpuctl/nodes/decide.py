@@ -292,8 +292,8 @@ def decide_after_failure(policy: Policy, seen: ObservedState, failure: FailedCha
         # The hint names the usual cause of an internal error [observed: code 13 without capacity].
         tried = f"tried {failure.times} times; " if failure.times > 1 else ""
         advice = (
-            f"{tried}the service often reports this when it has no capacity for that size: try another zone, a smaller size, "
-            "or another tier"
+            f"{tried}the service often reports this when it has no capacity for that size: try other zones (`--zone any`), "
+            "other tiers (`--tier spot,on-demand`) or a smaller size"
         )
         advised = copy.copy(error)
         advised.hint = f"{error.hint}\n{advice}" if error.hint else advice

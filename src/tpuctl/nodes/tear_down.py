@@ -107,7 +107,7 @@ def find_deletion_target(context: ActionContext, place: SearchPlace, reference: 
         found += _nodes_named(nodes.nodes, queued.queued_resources, reference, project)
     if reference.kind != "nodes":
         named = [request for request in queued.queued_resources if request.is_named(reference.node_id)]
-        owners = {target.request.name for target in found if target.request}
+        owners = {request.name for target in found for request in target.requests}
         found += [
             request_target(request, nodes.nodes, reference, project) for request in named if request.name not in owners
         ]

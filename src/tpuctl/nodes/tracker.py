@@ -381,7 +381,8 @@ class NodeTracker:
             if self._task.purpose:
                 self.history.begin(node.id)
         if node.state is NodeState.DELETING and self.policy.may_create and self.spec is None:
-            self.spec = self.history.spec_as_it_is(node)  # `up` creates it again after the deletion
+            # `up` creates it again after the deletion.
+            self.spec = self.queued_spec or self.history.spec_as_it_is(node)
 
 
 class StateAges:

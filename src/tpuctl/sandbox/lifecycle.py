@@ -34,7 +34,7 @@ class LifecyclePhase:
 
     `initiator`: who suspended a queued resource; of a node, who deletes it and so suspends its queued resource.
     `startup_delay`: seconds by which startup scripts run longer; negative: forever. `startup_fails`: they fail.
-    `is_hidden`: the API does not show the record yet.
+    `is_hidden`: the API does not show the record yet. `has_capacity`: false while a creation or a start fails for want of it.
     """
 
     at: datetime
@@ -47,6 +47,7 @@ class LifecyclePhase:
     startup_delay: float = 0
     startup_fails: bool = False
     is_hidden: bool = False
+    has_capacity: bool = True
 
 
 Timeline = tuple[LifecyclePhase, ...]
@@ -133,25 +134,24 @@ def awaited_turn(timeline: Timeline, now: datetime) -> datetime | None:
     return last.at if last and last.at > now and timeline[-1].state != "FAILED" else None
 
 
-# A stopped node has no claim on capacity (observed: its start may fail); that a preempted one has none either follows from the
-# word. `GONE` and `STOPPED` right after these states end a creation or a start that failed: it never had capacity.
+# A stopped node has no claim on capacity (observed: its start may fail); a preempted one has lost it.
 _WITHOUT_CAPACITY = frozenset({"STOPPED", "PREEMPTED", "TERMINATED", GONE})
-_PLACED_LATER = frozenset({"CREATING", "STARTING"})
 
 
 def capacity_intervals(timeline: Timeline) -> list[tuple[float, float]]:
     """Return the times in which a node holds capacity, as seconds since 1970; the last interval may be endless."""
     found: list[tuple[float, float]] = []
-    following = (*timeline[1:], None)
-    for phase, after in zip(timeline, following, strict=True):
-        is_failing = phase.state in _PLACED_LATER and after is not None and after.state in {GONE, "STOPPED"}
-        if phase.state in _WITHOUT_CAPACITY or is_failing:
-            continue
-        begin, end = phase.at.timestamp(), after.at.timestamp() if after else inf
-        if found and found[-1][1] == begin:
-            begin = found.pop()[0]
-        found.append((begin, end))
-    return found
+    begin: float | None = None
+    for phase in timeline:
+        holds = phase.has_capacity and phase.state not in _WITHOUT_CAPACITY
+        if phase.state == "DELETING" and phase is not timeline[0]:
+            holds = begin is not None  # it gives back what it has
+        if holds and begin is None:
+            begin = phase.at.timestamp()
+        elif not holds and begin is not None:
+            found.append((begin, phase.at.timestamp()))
+            begin = None
+    return found if begin is None else [*found, (begin, inf)]
 
 
 def end_of_timeline(timeline: Timeline) -> datetime | None:
@@ -193,7 +193,8 @@ def delete_timeline(timeline: Timeline, now: datetime, pace: PhaseDurations) -> 
 
 def failed_timeline(timeline: Timeline, now: datetime, pace: PhaseDurations, *, during: str, then: str) -> Timeline:
     """Return the timeline of an operation that fails: `during` for a while, then `then` (perhaps `GONE`)."""
-    return (*timeline_until(timeline, now), LifecyclePhase(now, during), LifecyclePhase(now + pace.of("failure"), then))
+    failing = LifecyclePhase(now, during, has_capacity=during not in {"CREATING", "STARTING"})
+    return (*timeline_until(timeline, now), failing, LifecyclePhase(now + pace.of("failure"), then))
 
 
 def preempted_timeline(timeline: Timeline, at: datetime, pace: PhaseDurations, *, owned: bool) -> Timeline:

@@ -14,6 +14,7 @@ The effect of a stock-out is observed: create and start fail in their operation,
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
@@ -320,12 +321,13 @@ def find_shortage(session: StateSession, demand: Demand) -> Json | None:
 
 
 class Wait(NamedTuple):
-    """A queued resource that waits: its nodes' demands, and the times between which it may be provisioned."""
+    """A queued resource that waits: its nodes' demands, when it may be provisioned, and how long its nodes live then."""
 
     name: str
     demands: Sequence[Demand]
     not_before: float
     not_after: float
+    lifetime: float = inf
 
 
 def plan_turns(session: StateSession, waits: Sequence[Wait]) -> dict[str, float]:
@@ -341,8 +343,10 @@ def plan_turns(session: StateSession, waits: Sequence[Wait]) -> dict[str, float]
     held = list(_holdings(session, without=frozenset(wait.name for wait in waits)))
     times = {now, *(wait.not_before for wait in waits), *(holding.end for holding in held)}
     times |= {at for level in stock.levels for at in (level.begin, level.end or inf)}
+    coming = sorted(at for at in times if now <= at < inf)
     turns: dict[str, float] = {}
-    for at in sorted(at for at in times if now <= at < inf):
+    while coming and len(turns) < len(waits):
+        at = coming.pop(0)
         used = stock.use((holding.demand for holding in held if holding.holds(at)), at)
         for wait in waits:
             if wait.name in turns or not wait.not_before <= at <= wait.not_after:
@@ -351,9 +355,9 @@ def plan_turns(session: StateSession, waits: Sequence[Wait]) -> dict[str, float]
             if all(used[limit] + amount <= _amount(limit) for limit, amount in needed.items()):
                 turns[wait.name] = at
                 used.update(needed)
-                held += [_Holding(demand, at, inf) for demand in wait.demands]
-        if len(turns) == len(waits):
-            break
+                held += [_Holding(demand, at, at + wait.lifetime) for demand in wait.demands]
+                if wait.lifetime < inf:
+                    insort(coming, at + wait.lifetime)
     return turns
 
 

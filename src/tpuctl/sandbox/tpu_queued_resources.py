@@ -44,6 +44,7 @@ from tpuctl.sandbox.lifecycle import (
     GONE,
     LifecyclePhase,
     awaited_turn,
+    capacity_intervals,
     delete_timeline,
     end_of_timeline,
     first_time_in,
@@ -241,8 +242,9 @@ def _check_run(document: Json, now: datetime) -> None:
 def _plan(session: StateSession, record: QueuedRecord, *, failing: faults.Fault | None) -> QueuedRecord:
     """Return a new request with its planned timeline, and store its planned nodes. `failing` fails its provisioning."""
     now = session.now
-    pace: PhaseDurations = durations_of_new(session, record.name, record.incarnation, 0)
-    earliest = max(now + pace.draw("queue", 60, 200), _valid_time(record.document, "After", now) or now)
+    # The same for all requests of a zone, which are selected in the order of their creation.
+    queue = durations_of_new(session, f"queue of {record.zone}", 0, 0).draw("queue", 60, 200)
+    earliest = max(now + queue, _valid_time(record.document, "After", now) or now)
     waiting = (
         LifecyclePhase(now, "CREATING"),
         LifecyclePhase(now + _STATES_DECIDING, "ACCEPTED"),
@@ -253,8 +255,8 @@ def _plan(session: StateSession, record: QueuedRecord, *, failing: faults.Fault 
     record = _fall_back(session, replace(record, timeline=timeline, not_before=awaited_turn(timeline, now)))
     turn = None
     if record.not_before:
-        others = [_wait_of(other) for other in _waiting_requests(session)]
-        turn = _turn(plan_turns(session, [*others, _wait_of(record)]), record)
+        waits = [_wait_of(session, each) for each in (*_waiting_requests(session), record)]
+        turn = _turn(plan_turns(session, waits), record)
     if failing is None or turn is None or _deadline_before(record, turn):
         return _decide(session, record, turn)
     # Observed: PROVISIONING, SUSPENDING by the service, FAILED within minutes.
@@ -291,8 +293,6 @@ def _fall_back(session: StateSession, record: QueuedRecord) -> QueuedRecord:
             return record
         duration = faults.fault_duration(fault) or timedelta()
         if turn is None:
-            for node in _nodes_of(session, record):
-                session.put_node(replace(node, timeline=(LifecyclePhase(session.now, GONE),)))
             lost, before = session.now, timeline_until(record.timeline, session.now)
         else:
             lost = turn + durations_of(session, record).of("failure")
@@ -307,22 +307,31 @@ def replan_waiting(session: StateSession) -> None:
 
     A request that hangs without an end keeps hanging.
     """
-    fallen = set()
     for record in session.queued_resources():
         changed = _fall_back(session, record)
         if changed is not record:
-            fallen.add(record.name)
+            for node in _nodes_of(session, record):
+                session.put_node(replace(node, timeline=(LifecyclePhase(session.now, GONE),)))
             session.put_queued_resource(changed)
-    waiting = _waiting_requests(session)
-    if not waiting:
-        return
-    turns = plan_turns(session, [_wait_of(record) for record in waiting])
-    for record in waiting:
-        turn = _turn(turns, record)
-        if turn == awaited_turn(record.timeline, session.now) and record.name not in fallen:
-            continue
-        moved = _decide(session, replace(record, error=None), turn)
-        store_queued_resource(session, moved, moved.timeline)
+    # The first pass may plan nodes with an end, which gives their stock to others.
+    for _ in range(3):
+        waiting = _waiting_requests(session)
+        turns = plan_turns(session, [_wait_of(session, record) for record in waiting]) if waiting else {}
+        moving = [
+            (record, turn) for record in waiting if not _is_planned(session, record, turn := _turn(turns, record))
+        ]
+        for record, turn in moving:
+            moved = _decide(session, replace(record, error=None), turn)
+            store_queued_resource(session, moved, moved.timeline)
+        if not moving:
+            return
+
+
+def _is_planned(session: StateSession, record: QueuedRecord, turn: datetime) -> bool:
+    """Return whether the plan of a request agrees with its turn: it expires before, or its nodes are planned for it."""
+    if _deadline_before(record, turn):
+        return record.timeline[-1].state == "FAILED"
+    return awaited_turn(record.timeline, session.now) == turn and bool(_nodes_of(session, record))
 
 
 def _waiting_requests(session: StateSession) -> list[QueuedRecord]:
@@ -338,10 +347,12 @@ def _waiting_requests(session: StateSession) -> list[QueuedRecord]:
     return sorted(waiting, key=lambda record: (str(record.document.get("createTime")), record.name))
 
 
-def _wait_of(record: QueuedRecord) -> Wait:
+def _wait_of(session: StateSession, record: QueuedRecord) -> Wait:
     begin = record.not_before or record.timeline[0].at
     limit = _valid_time(record.document, "Until", record.timeline[0].at)
-    return Wait(record.name, _demands(record), begin.timestamp(), limit.timestamp() if limit else inf)
+    lives = [capacity_intervals(node.timeline) for node in _nodes_of(session, record)]
+    lifetime = max((life[-1][1] - life[0][0] for life in lives if life), default=inf)
+    return Wait(record.name, _demands(record), begin.timestamp(), limit.timestamp() if limit else inf, lifetime)
 
 
 def _turn(turns: Mapping[str, float], record: QueuedRecord) -> datetime:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+from tests.tpuctl_process import TpuctlProcess
 from tests.workers.running import Slice
 from tpuctl.workers.execution import _LineWriter
 
@@ -105,8 +106,8 @@ def on_terminal(pod: Slice, *arguments: str) -> str:
     """Return what the program shows on a terminal."""
     ours, theirs = os.openpty()
     environ = {"PATH": os.environ["PATH"], "TERM": "xterm", "LANG": "C.UTF-8", **pod.tpuctl.environ}
-    words = [sys.executable, "-m", "tpuctl", "run", "pod", *arguments]
-    with subprocess.Popen(
+    words = ["run", "pod", *arguments]
+    with TpuctlProcess(
         words, env=environ, cwd=pod.tpuctl.folder, stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.DEVNULL
     ) as program:
         os.close(theirs)

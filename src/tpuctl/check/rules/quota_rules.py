@@ -199,7 +199,10 @@ def _quota_exceeded_result(wanted: WantedNode, usage: LimitUsage) -> RuleResult:
     advice = f"request more of `{name}` in {usage.place}: {_quota_page(wanted)}"
     if is_zero:
         text = f"the quota `{name}` is 0 in {usage.place}: the project was never given any"
-        advice = f"use a zone and tier that a grant or a quota covers, or {advice}"
+        advice = (
+            "use a zone and tier that a grant or a quota covers (`tpuctl up` tries them with `--zone any` and "
+            f"`--tier spot,on-demand`), or {advice}"
+        )
     level = Level.WARNING
     if wanted.spec.tier is Tier.RESERVED:
         why = "it is not documented whether reserved capacity counts against it"
@@ -462,7 +465,10 @@ def _coverage_facts(coverage: GrantCoverage) -> dict[str, Any]:
 QUOTA_RULES = (quota_is_enough, dead_records_hold_quota, address_quota_is_enough, many_addresses)
 
 
-@check_rule("TPU408", "price within the limit")
+PRICE_CHECK = "TPU408"
+
+
+@check_rule(PRICE_CHECK, "price within the limit")
 def price_is_within_limit(facts: CheckFacts) -> Iterator[RuleResult]:
     """Check that the new node costs at most `max_price` dollars per hour.
 

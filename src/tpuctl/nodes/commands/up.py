@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.conditions import Policy
     from tpuctl.nodes.controller import NodeResult
     from tpuctl.nodes.hooks import Hooks
+    from tpuctl.nodes.racing import Race
     from tpuctl.nodes.tracker import ReconcileRequest
     from tpuctl.nodes.zone_order import Offer
     from tpuctl.output.progress import Progress
@@ -142,15 +143,25 @@ def command(
     )
     hooks = build_hooks(app, {EventKind.RECOVERED: options.on_recover})
     choice = zone_choice(app)
-    check_zone_options(zoning, choice, nodes)
-    if choice is not None:
-        found = _find_in_zones(app, nodes[0], choice)
+    check_zone_options(zoning, choice, nodes, tiers=described.tiers, no_wait=options.no_wait)
+    race = None if len(nodes) > 1 else _remembered_race(app, nodes[0])
+    if choice is not None or race is not None:
+        found = None if race or zoning.race or choice is None else _find_in_zones(app, nodes[0], choice)
         if found is None:
+            spec = spec or (race.spec if race else None)
             wanted = require_type(spec, choice)
+            search = _ZoneSearch(wanted, policy, options, preflight, hooks)
+            if race is not None:
+                app.terminal.note(f"{nodes[0]}: continuing the race of an earlier run")
+                return _up_by_race(app, race.names, search)
+            if choice is None:
+                raise AssertionError("without several zones only a race is continued")
             offers = order_offers(app, preflight, choice, wanted, tiers=described.tiers, options=zoning)
-            return _up_in_zones(
-                app, nodes[0], offers, spec=wanted, policy=policy, options=options, preflight=preflight, hooks=hooks
-            )
+            reference = app.reference(nodes[0])
+            name = NodeName(reference.project or app.project, offers[0].zone, reference.node_id)
+            if zoning.race and not options.dry_run:
+                return _up_by_race(app, [dataclasses.replace(name, zone=offer.zone) for offer in offers], search)
+            return _up_in_zones(app, name, offers, search)
         app.choose_zone(found.zone)
     located = [_locate(app, text, spec, options, timeout=policy.timeout) for text in dict.fromkeys(nodes)]
     preflight.siblings = {name: spec for name, found, spec in located if found is None and spec is not None}
@@ -178,43 +189,78 @@ def _finish(app: App, results: Sequence[NodeResult | TpuctlError], hooks: Hooks)
     return show_results(app, results) or (ExitCode.FAILURE if has_failed else ExitCode.OK)
 
 
-def _up_in_zones(
-    app: App,
-    text: str,
-    offers: tuple[Offer, ...],
-    *,
-    spec: NodeSpec,
-    policy: Policy,
-    options: UpOptions,
-    preflight: PreflightCheck,
-    hooks: Hooks,
-) -> int:
-    """Bring a node up in the first of these zones and tiers that has capacity."""
-    from tpuctl.nodes.zone_search import bring_up_somewhere  # noqa: PLC0415  # as above
+@dataclasses.dataclass(frozen=True, slots=True)
+class _ZoneSearch:
+    """What is tried in several zones."""
 
-    reference = app.reference(text)
-    node_id, project = reference.node_id, reference.project or app.project
-    first = NodeName(project, offers[0].zone, node_id)
-    task = _task(app, first, None, spec, policy=policy, options=options)
-    if options.dry_run:
-        _show_offers(app, first, offers, spec=spec, policy=task.policy, preflight=preflight)
+    spec: NodeSpec
+    policy: Policy
+    options: UpOptions
+    preflight: PreflightCheck
+    hooks: Hooks
+
+
+def _up_in_zones(app: App, first: NodeName, offers: tuple[Offer, ...], search: _ZoneSearch) -> int:
+    """Bring a node up in the first of these zones and tiers that has capacity."""
+    from tpuctl.nodes.zone_search import bring_up_somewhere, with_tier  # noqa: PLC0415  # not needed by --help and completion
+
+    task = _task(app, first, None, search.spec, policy=search.policy, options=search.options)
+    if search.options.dry_run:
+        named = ", ".join(map(str, offers[:12])) + (f" and {len(offers) - 12} more" if len(offers) > 12 else "")
+        app.terminal.note(f"zones in this order: {named}; the plan is for the first")
+        wanted = with_tier(search.spec, offers[0].tier)
+        _show_plans(app, [(first, None, wanted)], task.policy, search.preflight)
         return 0
-    tried: list[NodeName] = []
+    tried = [first]
 
     def announce(name: NodeName) -> None:
         tried.append(name)
         app.choose_zone(name.zone)
 
-    def left_behind() -> str:
-        return _billing([dataclasses.replace(task, name=tried[-1] if tried else first)], progress)
+    with (
+        app.progress(events=search.options.events) as progress,
+        app.in_flight(
+            lambda: _billing([dataclasses.replace(task, name=tried[-1])], progress),
+            resume=app.command_line(),
+            undo=f"tpuctl down {first.node_id}",
+        ),
+    ):
+        context = app.context(broadcast(progress, search.hooks), preflight=search.preflight)
+        once = search.options.no_wait
+        result = bring_up_somewhere(context, offers, task, search.spec, once=once, announce=announce)
+    return _finish(app, [result], search.hooks)
 
+
+def _up_by_race(app: App, names: Sequence[NodeName], search: _ZoneSearch) -> int:
+    """Request a node in all zones at once, keep the first that is ACTIVE, and wait until it is usable."""
+    from tpuctl.nodes.actions import bring_up_nodes  # noqa: PLC0415  # not needed by --help and completion
+    from tpuctl.nodes.racing import describe_race, run_race  # noqa: PLC0415  # as above
+
+    options, began = search.options, app.clock.monotonic()
+    spec = dataclasses.replace(search.spec, queue=True)
     with (
         app.progress(events=options.events) as progress,
-        app.in_flight(left_behind, resume=app.command_line(), undo=f"tpuctl down {node_id}"),
+        app.in_flight(lambda: describe_race(names), resume=app.command_line(), undo=f"tpuctl down {names[0].node_id}"),
     ):
-        context = app.context(broadcast(progress, hooks), preflight=preflight)
-        result = bring_up_somewhere(context, offers, task, spec, once=options.no_wait, announce=announce)
-    return _finish(app, [result], hooks)
+        context = app.context(broadcast(progress, search.hooks), preflight=search.preflight)
+        winner = run_race(context, names, spec, search.policy, force_lease=options.force_lease, since=began)
+        app.choose_zone(winner.zone)
+        task = _task(app, winner, None, spec, policy=search.policy, options=options)
+        results = bring_up_nodes(context, [dataclasses.replace(task, since=began)])
+    return _finish(app, results, search.hooks)
+
+
+def _remembered_race(app: App, text: str) -> Race | None:
+    """Return the race for a node that an earlier run has begun and not ended, None if there is none."""
+    from tpuctl.nodes.racing import remembered_race  # noqa: PLC0415  # not needed by --help and completion
+
+    reference = app.reference(text)
+    named = reference.zone or (app.zones[0] if len(app.zones) == 1 else None)
+    project = reference.project or app.project
+    if named is not None:
+        return remembered_race(app.journal, [NodeName(project, named, reference.node_id)])
+    known = [name for name in app.journal.names() if (name.project, name.node_id) == (project, reference.node_id)]
+    return remembered_race(app.journal, known) if known else None
 
 
 def _find_in_zones(app: App, text: str, choice: ZoneChoice) -> NodeName | None:
@@ -286,18 +332,6 @@ def _task(
         accepts_healthy=options.goal is None,
         since=app.silent_since,
     )
-
-
-def _show_offers(
-    app: App, first: NodeName, offers: Sequence[Offer], *, spec: NodeSpec, policy: Policy, preflight: PreflightCheck
-) -> None:
-    """Show the order of the zones and tiers, and the plan for the first."""
-    named = ", ".join(map(str, offers[:12])) + (f" and {len(offers) - 12} more" if len(offers) > 12 else "")
-    app.terminal.note(f"zones in this order: {named}; the plan is for the first")
-    from tpuctl.nodes.zone_search import with_tier  # noqa: PLC0415  # not needed by --help and completion
-
-    wanted = with_tier(spec, offers[0].tier)
-    _show_plans(app, [(first, None, wanted)], policy, preflight)
 
 
 def _show_plans(

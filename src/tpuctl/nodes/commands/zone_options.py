@@ -101,7 +101,7 @@ def order_offers(
         if zone not in ranked:
             app.terminal.note(f"{zone} does not offer `{spec.accelerator_type}`: left out")
     is_as_given = options.zone_order == "as-given" and bool(choice.zones)
-    limit, allow_unknown = preflight.settings.max_price, preflight.settings.allow_unknown_price
+    limit, allow_unknown = preflight.max_price, preflight.settings.allow_unknown_price
     ordered: list[Offer] = []
     too_dear: list[str] = []
     several: Sequence[Tier | None] = tiers if len(tiers) > 1 else (None,)
@@ -122,15 +122,29 @@ def order_offers(
         app.terminal.note(f"{text}: left out")
     if not ordered:
         raise CheckFailedError(
-            f"no zone of `--zone {choice.text}` has `{spec.accelerator_type}` for at most ${limit}/h",
+            f"no zone of `--zone {choice.text}` has `{spec.accelerator_type}` for at most ${limit}/h:",
             details=[f"  {text}" for text in too_dear[:20]],
-            hint="raise `--max-price`, or allow cheaper tiers: `--tier spot,on-demand`",
+            hint="raise `--max-price`, or allow cheaper tiers: `--tier spot,on-demand`; "
+            "`--allow-unknown-price` allows unknown prices",
         )
     return tuple(ordered)
 
 
-def check_zone_options(options: ZoneOptions, choice: ZoneChoice | None, nodes: Collection[str]) -> None:
-    """Raise `InvalidInputError` for options that need several zones, and for several nodes in several zones."""
+def check_zone_options(
+    options: ZoneOptions, choice: ZoneChoice | None, nodes: Collection[str], *, tiers: Sequence[Tier], no_wait: bool
+) -> None:
+    """Raise `InvalidInputError` for options that exclude one another, and for several nodes in several zones."""
+    if options.race and no_wait:
+        raise InvalidInputError(
+            "cannot combine `--race` and `--no-wait`: the losers are cancelled by the run that waits",
+            hint="leave one out",
+        )
+    if len(tiers) > 1 and (options.race or choice is None):
+        what = "`--race`" if options.race else "one zone"
+        raise InvalidInputError(
+            f"cannot use {what} with several tiers (`--tier {','.join(tiers)}`)",
+            hint="name one tier" if options.race else "name one tier, or several zones: `--zone any`",
+        )
     if choice is None:
         if options.race:
             raise InvalidInputError(
@@ -144,10 +158,9 @@ def check_zone_options(options: ZoneOptions, choice: ZoneChoice | None, nodes: C
         )
 
 
-def require_type(spec: NodeSpec | None, choice: ZoneChoice) -> NodeSpec:
+def require_type(spec: NodeSpec | None, choice: ZoneChoice | None) -> NodeSpec:
     """Return the spec. Raises `SettingError` without one."""
     if spec is None:
-        raise SettingError(
-            f"no accelerator type given for `--zone {choice.text}`", hint="name one: `--type v6e-8`; see `tpuctl types`"
-        )
+        where = f" for `--zone {choice.text}`" if choice else ""
+        raise SettingError(f"no accelerator type given{where}", hint="name one: `--type v6e-8`; see `tpuctl types`")
     return spec

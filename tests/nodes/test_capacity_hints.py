@@ -1,0 +1,58 @@
+"""The commands that an error of capacity names can be run as printed: the typed options stay, the place or way changes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import one_face
+
+pytestmark = one_face
+NODE = ("--type", "v6e-8", "--zone", "us-east5-b", "--for", "healthy", "--timeout", "1h")
+CREATE = ("--type", "v6e-8", "--zone", "us-east5-b")
+
+
+@pytest.mark.parametrize(
+    ("typed", "commands"),
+    [
+        pytest.param(
+            ("up", "demo", *NODE, "--spot"),
+            [
+                "up demo --zone any --type v6e-8 --for healthy --spot",
+                "up demo --queue --type v6e-8 --zone us-east5-b --for healthy --spot",
+            ],
+            id="options-of-up-stay",
+        ),
+        pytest.param(
+            ("create", "demo", *CREATE, "--spot"),
+            ["up demo --zone any --type v6e-8 --spot", "up demo --queue --type v6e-8 --zone us-east5-b --spot"],
+            id="options-of-create-serve-up",
+        ),
+    ],
+)
+def test_hints_without_capacity_have_the_typed_options(
+    tpuctl: Console, sandbox: Sandbox, typed: tuple[str, ...], commands: list[str]
+) -> None:
+    sandbox.fault("operation-error")
+
+    _, err, code = tpuctl(*typed)
+
+    found = re.findall(r"`tpuctl (up [^`]*)`", err)
+    assert (code, found) == (6, commands)
+    for command in found:
+        assert tpuctl(*shlex.split(command), "--dry-run")[2] == 0
+
+
+def test_hint_with_tiers_replaces_the_typed_tier(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault(
+        "quota", method="*nodes.create", message="Quota limit 'TPUV6EPerProjectPerZoneForTPUAPI' has been exceeded."
+    )
+
+    _, err, code = tpuctl("up", "demo", *NODE, "--spot")
+
+    (command,) = re.findall(r"`tpuctl (up [^`]*)`", err)
+    assert (code, command) == (7, "up demo --tier spot,on-demand --type v6e-8 --zone us-east5-b --for healthy")
+    assert tpuctl(*shlex.split(command), "--dry-run")[2] == 0
