@@ -710,7 +710,7 @@ class _RaceRun:
         left, lasted = self._left, self._context.clock.monotonic() - self._started
         for zone in self._zones.values():
             entry = self._entry(zone)
-            if entry.is_settled and not entry.is_silent:
+            if entry.is_winner or (entry.is_settled and not entry.is_silent):
                 continue
             if zone.request is not None and zone.journaled_state != zone.request.state:
                 zone.journaled_state = str(zone.request.state)
