@@ -221,16 +221,25 @@ def test_dry_run_has_the_exit_code_of_the_run(
         ("update", "demo", "--labels", "b=2", "--remove-labels", "a", "--tags", "n", "--remove-tags", "old",
          "--metadata", "new=1", "--remove-metadata", "token", "--description", "d e"),
         ("down", "owned"),
+        ("up", "new", "--type", "v6e-8", "--zone", "us-east5-b", "--tier", "flex-start", "--run-for", "24h",
+         "--start-after", "1h", "--queue-for", "6h", "--labels", "a=b"),
+        ("up", "new", "--type", "v6e-8", "--zone", "us-east5-b", "--queue", "--reserved", "--skip-check", "all"),
+        ("up", "new", "--type", "v6e-8", "--zone", "us-east5-b", "--queue", "--reservation", "r", "--calendar",
+         "--skip-check", "all"),
+        ("up", "new", "--type", "v6e-8", "--zone", "us-east5-b", "--tier", "best-effort"),
     ],
+    ids=["update", "down", "flex-start", "reserved", "calendar", "best-effort"],
 )  # fmt: skip
 def test_gcloud_parser_accepts_the_command(tpuctl: Console, fleet: Sandbox, arguments: tuple[str, ...]) -> None:
     (command,) = plan(tpuctl, *arguments)[1]
 
     # One flag that gcloud does not have keeps it from going on; it is all that its parser has to complain about.
-    done = subprocess.run([*shlex.split(command), "--bogus"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [*shlex.split(command), "--zzzzzzzzzz"], capture_output=True, text=True, timeout=60, check=False
+    )
 
     assert done.returncode == 2
-    assert re.findall(r"unrecognized arguments:\s+(.*\S)", done.stderr) == ["--bogus"], done.stderr
+    assert re.findall(r"unrecognized arguments:\s+(.*\S)", done.stderr) == ["--zzzzzzzzzz"], done.stderr
 
 
 @one_face

@@ -223,6 +223,11 @@ def seconds(found: dict[str, tuple[timedelta, ...]]) -> dict[str, list[float]]:
     return {state: [length.total_seconds() for length in lengths] for state, lengths in found.items()}
 
 
+def asked(at: float, state: str) -> Told:
+    """The state of a queued resource, as a run writes it."""
+    return at, "request", {"state": state}
+
+
 @pytest.mark.parametrize(
     ("life", "learned"),
     [
@@ -236,6 +241,18 @@ def seconds(found: dict[str, tuple[timedelta, ...]]) -> dict[str, list[float]]:
         (((0, "start", {}), seen(1, "STARTING"), seen(31, "READY"), seen(40, "READY", "HEALTHY")), {"STARTING": [30]}),
         ((seen(0, "READY"), seen(9, "REPAIRING"), seen(19, "REPAIRING"), seen(29, "READY")), {"REPAIRING": [20]}),
         ((seen(0, "READY"), seen(9, "RESTARTING"), seen(29, None)), {}),
+        (
+            (
+                LIFE[0],
+                asked(5, "ACCEPTED"),
+                asked(12, "WAITING_FOR_RESOURCES"),
+                asked(72, "PROVISIONING"),
+                asked(99, "ACTIVE"),
+            ),
+            {"WAITING_FOR_RESOURCES": [60], "PROVISIONING": [27]},
+        ),
+        ((asked(12, "WAITING_FOR_RESOURCES"), asked(72, "FAILED")), {}),
+        ((asked(12, "WAITING_FOR_RESOURCES"), LIFE[0], asked(72, "PROVISIONING")), {}),
     ],
 )
 def test_usual_durations_use_only_complete_states(life: tuple[Told, ...], learned: dict[str, list[float]]) -> None:

@@ -208,6 +208,12 @@ def report_failure(node: NodeReconciler, error: TpuctlError) -> TpuctlError:
             f"`{node.name.node_id}` was left {node.seen.node.state}: it keeps running, and billing starts when it runs"
         )
         error.hint = f"{error.hint}\n{left}" if error.hint else left
+    elif isinstance(error, AccessError) and node.seen.is_queued and node.seen.request is not None:
+        left = (
+            f"its queued resource was left {node.seen.request.state} and counts against the quota: "
+            f"`tpuctl queue cancel {node.name.node_id}` cancels it"
+        )
+        error.hint = f"{error.hint}\n{left}" if error.hint else left
     # The event has the name of the node in a field of its own.
     text, *details = error.lines
     text = " ".join(filter(None, (text, "; ".join(map(str.strip, details))))).removeprefix(f"`{node.name.node_id}`: ")

@@ -139,7 +139,7 @@ class TimeSpan:
 
 
 def state_durations(nodes: Iterable[JournalEntries], *, limit: int | None = None) -> dict[str, tuple[timedelta, ...]]:
-    """Return the sorted durations of each transient state; at most the `limit` most recent ones.
+    """Return the sorted durations of each transient state of nodes and queued resources; at most the `limit` most recent ones.
 
     CREATING lasts from the request, or from its first observation, until READY is first observed; STARTING, STOPPING,
     RESTARTING and REPAIRING last until the next state. A state counts if one writer observed it from beginning to end.
@@ -150,7 +150,7 @@ def state_durations(nodes: Iterable[JournalEntries], *, limit: int | None = None
         for at, entry in _dated(entries):
             by_writer.setdefault(str(entry.get("by")), []).append((at, entry))
         for of_one in by_writer.values():
-            for state, span in _state_spans(of_one):
+            for state, span in (*_state_spans(of_one), *_request_spans(of_one)):
                 found.setdefault(state, []).append(span)
     lasted: dict[str, tuple[timedelta, ...]] = {}
     for state, spans in found.items():
@@ -286,6 +286,23 @@ def _state_spans(entries: Sequence[tuple[datetime, Mapping[str, Any]]]) -> Itera
             is_passing = has_seen and isinstance(state, str) and state in _PASSING | {_CREATING}
             begun = _StateBegin(str(state), at, entry.get("id")) if is_passing else None
         last, has_seen = state, True
+
+
+# A queued resource goes on from these to a node. The service decides about others at once, or never.
+_QUEUED = {"WAITING_FOR_RESOURCES": {"PROVISIONING", "ACTIVE"}, "PROVISIONING": {"ACTIVE"}}
+
+
+def _request_spans(entries: Sequence[tuple[datetime, Mapping[str, Any]]]) -> Iterator[tuple[str, TimeSpan]]:
+    """Yield the states of queued resources that one writer observed from beginning to end."""
+    begun: tuple[str, datetime] | None = None
+    for at, entry in entries:
+        state = entry.get("state")
+        if entry.get("event") == "create":
+            begun = None
+        elif entry.get("event") == "request":
+            if begun and state in _QUEUED[begun[0]]:
+                yield begun[0], TimeSpan(begun[1], at)
+            begun = (state, at) if state in _QUEUED else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ its rules from observations of the real service. A fact without a source is mark
 - No process runs between two requests. A record has a timeline of past and planned phases (`lifecycle`), and its state
   follows from the time. Operations end, queued resources get capacity and scenarios happen in the same way: the next process
   that opens the file runs what is due, each event at its own time.
+- `stock` says how many nodes fit in a zone. Waiting queued resources are planned again at the end of each transaction that
+  changes the stock or its use.
 - Faults change timelines when a node is planned, or when they are added for an existing node; faults of calls are used up one
   by one.
 - `administration`, `seeding` and `scenarios` prepare a sandbox from outside its API; tests use `administration`.
