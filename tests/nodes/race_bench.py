@@ -104,7 +104,7 @@ class RaceBench:
         # Verb, zone, state of the request before, and whether it was forced.
         self.changes: list[tuple[str, str, str, bool]] = []
         self.requests = 0
-        # Called before a request with its verb and zone: somebody else is quicker.
+        # Called before a request with its verb and zone: another client is quicker.
         self.before: Callable[[str, str], object] = lambda verb, zone: None
 
     def context(self, *, killed_at: tuple[int, str] | None = None, leases: LeaseKeeper | None = None) -> ActionContext:
