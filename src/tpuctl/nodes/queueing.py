@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from tpuctl.models.spec import SpecDifference
     from tpuctl.nodes.conditions import Decision
 
+# How long a request waits that no run waits for: the service ends it before it bills a forgotten node.
+UNATTENDED_WAIT = timedelta(hours=24)
 # The service has not decided: there is no node, and nothing bills.
 UNDECIDED = frozenset({QueuedState.CREATING, QueuedState.ACCEPTED, QueuedState.WAITING_FOR_RESOURCES})
 # After its deadline a run may still delete the record of its request, for this long.

@@ -36,7 +36,7 @@ from tpuctl.nodes.conditions import Policy, Verb
 from tpuctl.nodes.lease import LeaseGuard, end_lease
 from tpuctl.nodes.locate import only_node
 from tpuctl.nodes.polling import poll_interval
-from tpuctl.nodes.queueing import CLEAN_UP_TIME, request_failure
+from tpuctl.nodes.queueing import CLEAN_UP_TIME, UNATTENDED_WAIT, request_failure
 from tpuctl.nodes.race import (
     CancelRequest,
     ChooseWinner,
@@ -66,8 +66,6 @@ _MOST_AT_ONCE = 8
 # A request may show some time after its create was accepted [unverified].
 _VISIBILITY_LAG = timedelta(seconds=20)
 _SHORTEST_QUEUE = timedelta(minutes=1)
-# Without a deadline: requests of a killed run must not become ACTIVE for ever.
-_LONGEST_QUEUE = timedelta(hours=24)
 _RELEASE_TIMEOUT = timedelta(seconds=5)
 _SHORT_PAUSE = timedelta(seconds=2)
 _MAX_ZONES = 200
@@ -607,7 +605,7 @@ class _RaceRun:
     def _window(self) -> QueueWindow:
         """Return the validity of the requests. They end with the run: after it, no process cancels the losers."""
         limits = [limit for limit in (self._policy.queue_for, self._left) if limit is not None]
-        valid = max(min(limits, default=_LONGEST_QUEUE), _SHORTEST_QUEUE)
+        valid = max(min(limits, default=UNATTENDED_WAIT), _SHORTEST_QUEUE)
         return QueueWindow(now=self._context.server_now(), valid_until=valid, valid_after=self._policy.start_after)
 
     def _cancel(self, actions: Sequence[CancelRequest]) -> None:

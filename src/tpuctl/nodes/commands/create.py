@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from tpuctl.check.gate import PreflightCheck
     from tpuctl.models.spec import NodeSpec
 
-# Without a limit a forgotten request would get a node, and be billed, at any later time.
-_DEFAULT_WAIT = timedelta(hours=24)
-
 
 @cli_command("create")
 @node_argument
@@ -87,8 +84,7 @@ def command(
     if len(described.tiers) > 1:
         raise InvalidInputError("`create` takes one tier", hint="`tpuctl up` tries several in their order")
     has_default_wait = spec.is_queued and queueing.queue_for is None
-    queueing = replace(queueing, queue_for=_DEFAULT_WAIT) if has_default_wait else queueing
-    policy = Policy(goal=Condition.READY, **queue_policy(app, queueing, spec, timeout=timeout))
+    policy = Policy(goal=Condition.READY, **queue_policy(app, queueing, spec, timeout=timeout, is_awaited=False))
     policy = replace(policy, timeout=deadline(app, timeout))
     name = _free_name(app, node)
     if not skip_validation:

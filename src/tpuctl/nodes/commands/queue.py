@@ -22,6 +22,7 @@ from tpuctl.app.options import (
 from tpuctl.check.commands.preflight_options import CheckOptions, check_options, preflight_check
 from tpuctl.durations import format_duration
 from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError, TpuctlError, worst_exit_code
+from tpuctl.nodes.queueing import UNATTENDED_WAIT
 from tpuctl.nodes.request_steps import RequestGoal, why_not_retried
 
 if TYPE_CHECKING:
@@ -56,8 +57,6 @@ queue_group = LazyGroup(
     elsewhere={"delete": "cancel", "down": "cancel", "show": "status", "create": "retry"},
 )
 _name_argument = click.argument("name", metavar="NAME", shell_complete=complete_node)
-# A request without a limit bills at night, when its user no longer waits for it.
-_RETRY_LIMIT = timedelta(hours=24)
 
 
 @cli_command("list", is_short=True)
@@ -357,7 +356,7 @@ def _valid_for(request: QueuedResource, given: timedelta | str | None) -> timede
     if given is not None:
         return given if isinstance(given, timedelta) else None
     if request.valid_until is None or request.created is None or request.valid_until <= request.created:
-        return _RETRY_LIMIT
+        return UNATTENDED_WAIT
     return request.valid_until - request.created
 
 

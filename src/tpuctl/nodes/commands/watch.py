@@ -27,6 +27,7 @@ from tpuctl.nodes.commands.policy_options import (
     repair_policy,
     retry_until_answered,
 )
+from tpuctl.nodes.queueing import UNATTENDED_WAIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -58,10 +59,6 @@ class MomentType(click.ParamType["timedelta | datetime"]):
         today = datetime.now().astimezone()  # local time
         moment = today.replace(hour=clock.hour, minute=clock.minute, second=0, microsecond=0)
         return moment if moment > today else moment + timedelta(days=1)
-
-
-# The service ends a request that no watch waits for any more; a watch asks again.
-_QUEUE_LIMIT = timedelta(hours=24)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +133,7 @@ def command(
         is_patient=True,
         recreate_deleted=options.recreate_deleted,
         timeout=None,
-        queue_for=_QUEUE_LIMIT,
+        queue_for=UNATTENDED_WAIT,
     )
     commands = {
         EventKind.PREEMPTED: options.on_preempt,
