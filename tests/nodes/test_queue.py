@@ -457,7 +457,6 @@ PHASES = (
     "SUSPENDED",
     "FAILED",
     "ACCEPTED",
-    "RESUMING",
 )
 
 
