@@ -390,6 +390,33 @@ class TestMeanwhile:
         assert tpuctl("queue", "cancel", "demo")[::2] == ("demo\n", 0)
         assert tpuctl("queue", "list") == ("", "", 0)
 
+    def test_interrupted_retry_is_continued_by_up(
+        self, tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+    ) -> None:
+        queue(sandbox, state="FAILED", spot={})
+        clock.after(timedelta(seconds=5), _interrupt)
+
+        assert tpuctl("queue", "retry", "demo")[::2] == ("", 130)
+        out, err, code = tpuctl("up", "demo", "--zone", ZONE, "--for", "ready", "--timeout", "2h")
+
+        assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["delete", "create"])
+        assert told(err)[0] == "continuing the recreation of an interrupted run"
+        assert show(tpuctl, "queue", "list")[0]["tier"] == "spot"
+
+    def test_expired_login_while_waiting_names_the_command_that_cancels(
+        self, tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+    ) -> None:
+        queue(sandbox)
+        clock.after(timedelta(hours=2), lambda: sandbox.fault("unauthenticated", count=0))
+
+        out, err, code = tpuctl("queue", "wait", "demo", "--timeout", "6h")
+
+        assert (out, code, sandbox.changes()) == ("", 4, [])
+        assert err.splitlines()[-1] == (
+            f"  hint: the queued resource {ZONE}/demo is left, and counts against the quota: "
+            f"`tpuctl queue cancel {ZONE}/demo` cancels it"
+        )
+
     def test_request_that_another_client_made_again_is_left_alone(
         self, tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
     ) -> None:
@@ -459,7 +486,7 @@ def test_record_that_stays_is_deleted_again(
     out, err, code = tpuctl(*command)
 
     assert (out, code, forces(sandbox)) == ("demo\n", 0, ["record"] * 3)
-    assert told(err).count("deleting its queued resource `demo` again: its record is still there") == 2
+    assert told(err).count("deleting its queued resource `demo` again: it is still there") == 2
     assert tpuctl("queue", "list") == ("", "", 0)
 
 

@@ -135,7 +135,7 @@ def find_race(context: ActionContext, project: str, node_id: str, *, names: Coll
 
     The winner of a race that has ended counts as a race with one request.
     """
-    known = [name for name in context.journal.names() if (name.project, name.node_id) == (project, node_id)]
+    known = _journaled_names(context, NodeName(project, "", node_id))
     remembered = remembered_race(context.journal, dict.fromkeys((*names, *known)))
     listing = context.cloud.list_queued_resources(project)
     requests = {
@@ -148,6 +148,12 @@ def find_race(context: ActionContext, project: str, node_id: str, *, names: Coll
     race = remembered or Race(id=race_id_of(next(iter(requests.values())), node_id), names=tuple(requests))
     names = tuple(dict.fromkeys((*race.names, *requests)))
     return replace(race, names=names, requests=requests, unreachable=listing.unreachable)
+
+
+def _journaled_names(context: ActionContext, wanted: NodeName) -> list[NodeName]:
+    """Return the names of this node, in any zone, that have a journal."""
+    key = (wanted.project, wanted.node_id)
+    return [name for name in context.journal.names() if (name.project, name.node_id) == key]
 
 
 def race_id_of(request: QueuedResource, node_id: str) -> str:
@@ -182,7 +188,10 @@ def run_race(
     request is left, unless the error names it.
     """
     asked = tuple(dict.fromkeys(names))
-    remembered = remembered_race(context.journal, asked)
+    remembered = remembered_race(context.journal, dict.fromkeys((*asked, *_journaled_names(context, asked[0]))))
+    if remembered is not None:
+        zones = ", ".join(name.zone for name in remembered.names)
+        context.report(EventKind.NOTE, asked[0], f"continuing the race of an earlier run in {zones}")
     race = remembered or Race(id="", names=asked)
     spec = replace(spec_with_ssh_key(context, spec), queue=True)
     with ExitStack() as leases:
@@ -401,7 +410,7 @@ class _RaceRun:
     def _judge_others(self, requests: Sequence[QueuedResource]) -> None:
         """Judge requests of races that the journal does not have, or that have ended: their node may be in use.
 
-        A single one that is ACTIVE wins. Raises `ConflictError` for several, and for one in a zone that is not asked now.
+        A single one that is ACTIVE wins. Raises `ConflictError` for several, and for one in a zone that the user does not name.
         """
         others: list[QueuedResource] = []
         for request in requests:
@@ -483,7 +492,7 @@ class _RaceRun:
             self._context.report(EventKind.NOTE, zone.name, f"{zone.name.zone}: the service preempted it; asking again")
 
     def _compare(self, zone: _Zone, request: QueuedResource) -> None:
-        """Raise `ConflictError` for a request of the race for another spec, unless that is to be replaced."""
+        """Raise `ConflictError` for a request of the race for another spec, unless the run may replace it."""
         spec = self._spec
         differences = spec.differences(request.requested_node(zone.name.project)) if spec else ()
         if differences and not self._policy.replace:
@@ -594,7 +603,7 @@ class _RaceRun:
         return True
 
     def _window(self) -> QueueWindow:
-        """Return the validity of the requests. They end with the run: no later run would cancel them."""
+        """Return the validity of the requests. They end with the run: after it, no process cancels the losers."""
         limits = [limit for limit in (self._policy.queue_for, self._left) if limit is not None]
         valid = max(min(limits, default=UNATTENDED_WAIT), _SHORTEST_QUEUE)
         return QueueWindow(now=self._context.server_now(), valid_until=valid, valid_after=self._policy.start_after)
@@ -708,7 +717,7 @@ class _RaceRun:
         left, lasted = self._left, self._context.clock.monotonic() - self._started
         for zone in self._zones.values():
             entry = self._entry(zone)
-            if entry.is_settled and not entry.is_silent:
+            if entry.is_winner or (entry.is_settled and not entry.is_silent):
                 continue
             if zone.request is not None and zone.journaled_state != zone.request.state:
                 zone.journaled_state = str(zone.request.state)
