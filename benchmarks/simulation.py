@@ -1,6 +1,7 @@
 """Simulate very many lives of nodes and check them: `python -m benchmarks.simulation [--lives 50000]`; not a measurement.
 
-`make test` runs the first 480 of them, `make simulation` 2,000. Prints each error with the command that repeats its world.
+`make test` runs the first 160 of them; CI also runs `make simulation`, 2,000. Prints each error with the command that repeats
+its world.
 """
 
 from __future__ import annotations

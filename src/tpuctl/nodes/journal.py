@@ -252,13 +252,15 @@ class LocalJournalStore:
     """The journal on the local disk: one private file for each node, PROJECT/ZONE/NAME.jsonl. The first write creates it.
 
     Every process locks the file to write and to read, so that it can be rotated while others write: NAME.1.jsonl gets the
-    older half. On a file system without locks, lines are still written whole, and nothing is rotated. `warn` is called for
-    files that cannot be read.
+    older half. On a file system without locks, lines are still written whole, and nothing is rotated. `warn` is called once for
+    each file that cannot be read.
     """
 
     def __init__(self, folder: Path, *, warn: Callable[[str], None] = lambda _: None) -> None:
         self._folder, self._warn = folder, warn
         self._safe: set[Path] = set()
+        # Reported once each.
+        self._unreadable: set[Path] = set()
 
     def append(self, name: NodeName, line: bytes, *, durable: bool) -> None:
         """Write a line. A durable line is on the disk when this returns."""
@@ -289,7 +291,9 @@ class LocalJournalStore:
         except FileNotFoundError:
             return b""
         except OSError as error:
-            self._warn(f"cannot read the journal: {path}: {error.strerror or error}")
+            if path not in self._unreadable:
+                self._unreadable.add(path)
+                self._warn(f"cannot read the journal: {path}: {error.strerror or error}")
             return b""
         return merge_journals(older, newer)
 

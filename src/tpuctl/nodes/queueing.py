@@ -145,7 +145,8 @@ def request_failure(request: QueuedResource, error: TpuctlError | None) -> Tpuct
         )
     if error is None:
         return NoCapacityError(
-            f"the queued resource `{request.queued_resource_id}` FAILED; the service gives no reason"
+            f"the queued resource `{request.queued_resource_id}` FAILED; the service gives no reason",
+            hint="ask in more zones with `--zone any`, also for other tiers with `--tier spot,on-demand`",
         )
     return error
 

@@ -501,7 +501,7 @@ class _RaceRun:
             self._context.report(EventKind.NOTE, zone.name, f"{zone.name.zone}: the service preempted it; asking again")
 
     def _compare(self, zone: _Zone, request: QueuedResource) -> None:
-        """Raise `ConflictError` for a request of the race for another spec, unless it may be replaced."""
+        """Raise `ConflictError` for a request of the race for another spec, unless the run may replace it."""
         spec = self._spec
         differences = spec.differences(request.requested_node(zone.name.project)) if spec else ()
         if differences and not self._policy.replace:

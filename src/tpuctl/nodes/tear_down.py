@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
@@ -56,6 +57,13 @@ class DeletionTarget:
     def requests(self) -> tuple[QueuedResource, ...]:
         """The queued resources to delete."""
         return tuple(request for request in (self.next_request, self.request) if request)
+
+    @property
+    def has_own_node(self) -> bool:
+        """Whether the node exists, is meant, and belongs to none of the queued resources."""
+        node = self.node
+        is_meant = node is not None and not self.is_request_named
+        return is_meant and not any(_is_of(node, request) for request in self.requests if node)
 
     @property
     def full_name(self) -> str:
@@ -240,7 +248,9 @@ def tear_down(
         results[target.deleted] = NodeResult(None)
         # A node of that name may be another one's: only the queued resource was named.
         if target.node or not target.is_request_named:
-            tasks[target.deleted] = ReconcileRequest(name=target.name, policy=policy, pending=pending)
+            left = None if until is None else max(until - context.clock.monotonic(), timedelta())
+            of_node = replace(policy, timeout=left) if wait else policy
+            tasks[target.deleted] = ReconcileRequest(name=target.name, policy=of_node, pending=pending)
     if wait:
         results |= zip(tasks, reconcile_nodes(context, tuple(tasks.values())), strict=True)
         for deleted in [deleted for deleted, result in results.items() if isinstance(result, NodeResult)]:

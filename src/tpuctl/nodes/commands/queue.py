@@ -73,6 +73,7 @@ def queue_list(app: App) -> None:
     """
     from tpuctl.nodes import queue_rendering  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.nodes.locate import incomplete_list_error, list_requests  # noqa: PLC0415  # as above
+    from tpuctl.nodes.rendering import dead_request_line  # noqa: PLC0415  # as above
     from tpuctl.output.terminal import View  # noqa: PLC0415  # as above
 
     listing = list_requests(app.client, app.project, app.zones)
@@ -87,6 +88,8 @@ def queue_list(app: App) -> None:
             terminal.table(queue_rendering.QUEUE_HEADER, table)
         else:
             terminal.note(f"no queued resources in {', '.join(app.zones) or 'any zone'} of project {app.project}")
+        if terminal.is_interactive and (line := dead_request_line(requests)):
+            terminal.note(line)
 
     app.show(
         View(
@@ -122,7 +125,7 @@ def request_view(app: App, request: QueuedResource, nodes: Mapping[str, Node] | 
     from tpuctl.output.terminal import View  # noqa: PLC0415  # as above
 
     begin = queue_rendering.state_begin(app.journal, request, project)
-    error = app.client.operation_error(request.error) if request.error else None
+    error = queue_rendering.request_error(app.client, request)
 
     def show(terminal: Terminal) -> None:
         rows = [*queue_rendering.request_details(request, begin, app.now(), nodes=nodes or {}, project=project)]
@@ -242,7 +245,7 @@ def queue_cancel(
     _confirm_nodes(app, targets, yes=yes)
     shown = " ".join(f"{target.name.zone}/{target.asked}" for target in targets)
     with (
-        app.in_flight(f"the deletion of `{shown}` continues", resume=f"tpuctl queue cancel {shown}"),
+        app.in_flight(f"a deletion of `{shown}` that was sent continues", resume=f"tpuctl queue cancel {shown}"),
         app.progress(events=events) as progress,
     ):
         policy = Policy(goal=Condition.GONE, timeout=limit)
