@@ -264,6 +264,35 @@ def test_node_of_another_race_in_another_zone_is_left_alone(bench: RaceBench) ->
     assert bench.changes == []
 
 
+def test_node_of_another_race_that_answers_late_is_taken(bench: RaceBench) -> None:
+    """It may be in use: only requests of this race are cancelled."""
+    bench.active_after = {B: MINUTE, A: 10 * MINUTE}
+    race(bench, B, C)
+    bench.changes.clear()
+    number = fault(bench, FaultKind.UNREACHABLE, B, count=0)
+
+    def answer_again() -> None:
+        with bench.state.write() as session:
+            faults.remove_fault(session, number)
+
+    bench.clock.after(5 * MINUTE, answer_again)
+
+    assert race(bench, A, B) == B
+    assert [change[:2] for change in bench.changes] == [("create", A), ("delete", A)]
+    assert bench.found() == {B: ("ACTIVE", "READY")}
+
+
+def test_two_races_for_the_node_are_a_conflict(bench: RaceBench) -> None:
+    for zone in (A, C):
+        spec = replace(SPEC, labels={RACE_LABEL: f"from-{zone}"})
+        bench.context().cloud.create_queued_resource(name_in(zone), spec, _window(bench.clock))
+    bench.changes.clear()
+
+    with pytest.raises(ConflictError, match="`t` is requested by another race already, in ") as raised:
+        race(bench, A, B, C)
+    assert (A in raised.value.message, C in raised.value.message, bench.changes) == (True, True, [])
+
+
 def test_request_that_is_no_part_of_the_race_is_left_alone(bench: RaceBench) -> None:
     context = bench.context()
     context.cloud.create_queued_resource(name_in(A), SPEC, _window(bench.clock))
