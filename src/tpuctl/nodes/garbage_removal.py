@@ -249,7 +249,6 @@ class GarbageRemover:
         context, group, removal = self._context, item.group, None
         if group.request is not None:
             name = group.request.node_name(group.project)
-            context.report(EventKind.ACTION, name, f"deleting its queued resource ({item.why})", verb=str(Verb.DELETE))
             removal = RequestRemoval(context, name, group.request, until=until)
             removal.send(wait=False)
         changes = []
