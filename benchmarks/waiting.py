@@ -179,11 +179,11 @@ target: {_CALLS:g} looks per minute. Bare call and look are the CPU of tpuctl al
 request that reads the nodes, and one turn of the loop with a decision for every node. Core and memory are those of a real
 process that waits for {_WAIT} s, with its progress to a pipe; target: {_CORE:.0%} and {_MEMORY:g} MiB."""
 
-_SEARCH_TEXT = f"""`up --zone` with the sandbox's scenario `third-zone-has-stock.yaml`: five zones offer v6e-8, and only the third
-has capacity for spot nodes, from the beginning or from minute 20 on. Simulated time from the start of the command until the
-node is READY, and the number of all requests; medians of {_SEARCHES} runs. In order, a create without capacity fails within
-seconds, and rounds are followed by growing pauses. A queued resource of the sandbox needs 1 to 3 min before its node is created,
-which a race pays once and in all zones at the same time."""
+_SEARCH_TEXT = f"""`up --zone` with the sandbox's scenario `third-zone-has-stock.yaml`: five zones offer v6e-8, and only
+the third has capacity for spot nodes, from the beginning or from minute 20 on. Simulated time from the start of the command
+until the node is READY, and the number of all requests; medians of {_SEARCHES} runs. In order, a create without capacity fails
+within seconds, and rounds are followed by growing pauses. A queued resource of the sandbox needs 1 to 3 min before its node is
+created, which a race pays once and in all zones at the same time."""
 _TABLES: dict[str, Callable[[Path], Table]] = {
     "notice": _notice,
     "notice-real": _real,
