@@ -293,6 +293,41 @@ def test_two_races_for_the_node_are_a_conflict(bench: RaceBench) -> None:
     assert (A in raised.value.message, C in raised.value.message, bench.changes) == (True, True, [])
 
 
+def test_down_without_waiting_names_what_it_could_not_cancel(bench: RaceBench) -> None:
+    with pytest.raises(Killed):
+        race(bench, A, B, killed_at=8)
+    fault(bench, FaultKind.UNREACHABLE, B, count=0)
+    context = bench.context()
+    found = find_race(context, PROJECT, NODE)
+    assert found is not None
+
+    with pytest.raises(ServiceUnavailableError, match="1 of the requests for `t` may still get a TPU") as raised:
+        end_race(context, found, by="down", wait=False)
+
+    assert raised.value.lines[1:] == (f"  {B} does not answer",)
+    assert [change[:2] for change in bench.changes[2:]] == [("delete", A)]
+
+
+def test_race_of_the_journal_without_requests_gives_way_to_another(bench: RaceBench) -> None:
+    """Its requests were deleted, and another machine has raced meanwhile."""
+    with pytest.raises(Killed):
+        race(bench, A, B, killed_at=8)
+    other = bench.context()
+    found = find_race(other, PROJECT, NODE)
+    assert found is not None
+    for request in found.requests.values():
+        other.cloud.delete_queued_resource(request.name, force=True)
+    bench.clock.sleep(5 * MINUTE)
+    bench.active_after = {B: MINUTE}
+    spec = replace(SPEC, labels={RACE_LABEL: "another"})
+    other.cloud.create_queued_resource(name_in(B), spec, _window(bench.clock))
+    bench.clock.sleep(5 * MINUTE)
+    bench.changes.clear()
+
+    assert race(bench, A, B) == B
+    assert bench.changes == []
+
+
 def test_request_that_is_no_part_of_the_race_is_left_alone(bench: RaceBench) -> None:
     context = bench.context()
     context.cloud.create_queued_resource(name_in(A), SPEC, _window(bench.clock))

@@ -201,7 +201,7 @@ def _end(seen: ObservedRace, result: EndRace) -> tuple[RaceAction, ...]:
     if not rest:
         return (result,)
     if seen.left is not None and -seen.left >= CLEAN_UP_TIME:
-        return (EndRace(result.winner, _left_error(rest)),)
+        return (EndRace(result.winner, left_error(rest)),)
     return ()
 
 
@@ -235,13 +235,19 @@ def _refusals(seen: ObservedRace) -> list[str]:
     ]
 
 
-def _left_error(rest: Sequence[RaceEntry]) -> ServiceUnavailableError:
+def left_error(rest: Sequence[RaceEntry]) -> ServiceUnavailableError:
+    """Return the error that names the requests that are left, and the command that cancels them."""
     node_id = rest[0].name.node_id
     return ServiceUnavailableError(
         f"{len(rest)} of the requests for `{node_id}` may still get a TPU that bills:",
         details=[f"  {describe_entry(entry)}" for entry in rest],
         hint=f"`tpuctl down {node_id}` cancels them",
     )
+
+
+def is_being_deleted(entry: RaceEntry) -> bool:
+    """Return whether the service deletes the request already."""
+    return entry.request is not None and not entry.is_silent and entry.request.state is QueuedState.DELETING
 
 
 def describe_entry(entry: RaceEntry) -> str:
