@@ -15,6 +15,7 @@ from tpuctl.errors import (
     AccessError,
     ConflictError,
     CredentialsError,
+    InvalidInputError,
     NotFoundError,
     QuotaError,
     ServiceUnavailableError,
@@ -154,6 +155,24 @@ def test_zone_that_refuses_drops_out_with_a_line(bench: RaceBench) -> None:
 
     assert race(bench, A, B) == B
     assert any(line.startswith(f"{A} drops out: ") for line in bench.lines)
+
+
+def test_race_without_the_api_of_the_queue_is_a_usage_error(bench: RaceBench) -> None:
+    fault(bench, FaultKind.HTTP_ERROR, "*", count=0, status=404, method="*.queuedResources.list")
+
+    with pytest.raises(InvalidInputError, match="the API has no queued resources for project sandbox") as raised:
+        race(bench, A, B)
+
+    assert (raised.value.hint, bench.changes) == ("leave out `--race` to try the zones in order", [])
+
+
+def test_race_while_the_api_does_not_answer_ends_at_its_deadline(bench: RaceBench) -> None:
+    fault(bench, FaultKind.HTTP_ERROR, "*", count=0, status=503)
+
+    with pytest.raises(TimedOutError, match="none of 2 zones had a TPU for `t` in time") as raised:
+        race(bench, A, B, timeout=2 * MINUTE)
+
+    assert (raised.value.lines[1:], bench.changes) == ((f"  {A} does not answer", f"  {B} does not answer"), [])
 
 
 def test_race_in_which_all_zones_refuse_has_the_error_of_the_first(bench: RaceBench) -> None:

@@ -20,6 +20,8 @@ from tpuctl.errors import (
     AlreadyExistsError,
     ConflictError,
     CredentialsError,
+    InvalidInputError,
+    InvalidRequestError,
     NotFoundError,
     QuotaError,
     ServiceUnavailableError,
@@ -399,6 +401,11 @@ class _RaceRun:
             for zone in self._zones.values():
                 zone.is_silent = True
             return
+        except (NotFoundError, InvalidRequestError) as error:
+            raise InvalidInputError(
+                f"the API has no queued resources for project {project}, which a race needs: {error.lines[0]}",
+                hint="leave out `--race` to try the zones in order",
+            ) from error
         requests = [request for request in listing.queued_resources if request.owns(node_id)]
         if not self._has_looked and not self.is_ending:
             self._judge_others(requests)
