@@ -11,15 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tpuctl.models.billing import UNKNOWN_AMOUNT, Dollars, sum_dollars
 from tpuctl.models.grants import Grant
 from tpuctl.models.node import Node, NodeState, Tier
 from tpuctl.models.queued import QueuedResource
 from tpuctl.names import NodeName
 from tpuctl.nodes.costs import (
-    UNKNOWN_AMOUNT,
     BilledTime,
     CostFacts,
-    Dollars,
     NodeCost,
     Sighting,
     billed_time,
@@ -27,7 +26,6 @@ from tpuctl.nodes.costs import (
     cost_of_time,
     group_costs,
     node_costs,
-    sum_dollars,
 )
 from tpuctl.prices import Price, hourly_price, price_table
 

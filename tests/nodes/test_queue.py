@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import EventfulClock, one_face, put, said, told
@@ -390,6 +393,33 @@ class TestMeanwhile:
         assert tpuctl("queue", "cancel", "demo")[::2] == ("demo\n", 0)
         assert tpuctl("queue", "list") == ("", "", 0)
 
+    def test_interrupted_retry_is_continued_by_up(
+        self, tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+    ) -> None:
+        queue(sandbox, state="FAILED", spot={})
+        clock.after(timedelta(seconds=5), _interrupt)
+
+        assert tpuctl("queue", "retry", "demo")[::2] == ("", 130)
+        out, err, code = tpuctl("up", "demo", "--zone", ZONE, "--for", "ready", "--timeout", "2h")
+
+        assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["delete", "create"])
+        assert told(err)[0] == "continuing the recreation of an interrupted run"
+        assert show(tpuctl, "queue", "list")[0]["tier"] == "spot"
+
+    def test_expired_login_while_waiting_names_the_command_that_cancels(
+        self, tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+    ) -> None:
+        queue(sandbox)
+        clock.after(timedelta(hours=2), lambda: sandbox.fault("unauthenticated", count=0))
+
+        out, err, code = tpuctl("queue", "wait", "demo", "--timeout", "6h")
+
+        assert (out, code, sandbox.changes()) == ("", 4, [])
+        assert err.splitlines()[-1] == (
+            f"  hint: the queued resource {ZONE}/demo is left, and counts against the quota: "
+            f"`tpuctl queue cancel {ZONE}/demo` cancels it"
+        )
+
     def test_request_that_another_client_made_again_is_left_alone(
         self, tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
     ) -> None:
@@ -417,6 +447,50 @@ class TestMeanwhile:
             "its queued resource is SUSPENDING, and is deleted after that",
             "deleting its queued resource `demo`",
         ]
+
+
+PHASES = (
+    "WAITING_FOR_RESOURCES",
+    "PROVISIONING",
+    "ACTIVE",
+    "SUSPENDING",
+    "SUSPENDED",
+    "FAILED",
+    "ACCEPTED",
+)
+
+
+@given(phases=st.lists(st.tuples(st.sampled_from(PHASES), st.integers(1, 200)), min_size=1, max_size=5))
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_request_is_forced_in_a_state_that_forbids_it(
+    tpuctl: Console, sandbox: Sandbox, phases: list[tuple[str, int]]
+) -> None:
+    """Whatever states a request goes through: each delete fits the state that it has at that moment."""
+    name = f"demo{len(read_log(sandbox.state.path))}"
+    queue(sandbox, name, phases[0][0])
+    with sandbox.state.write() as session:
+        (record,) = (one for one in session.queued_resources() if one.queued_resource_id == name)
+        at, timeline = session.now, record.timeline
+        for (_, seconds), (state, _) in pairwise(phases):
+            at += timedelta(seconds=seconds)
+            timeline = (*timeline, replace(timeline[0], at=at, state=state))
+        session.put_queued_resource(replace(record, timeline=timeline))
+
+    code = tpuctl("queue", "cancel", name, "--timeout", "30m")[2]
+
+    for call in read_log(sandbox.state.path):
+        if call.method == "DELETE" and f"/{name}?" in call.path:
+            # The log has whole seconds.
+            ends = [*(phase.at for phase in timeline[1:]), call.at + timedelta(days=1)]
+            states = {
+                phase.state
+                for phase, end in zip(timeline, ends, strict=True)
+                if phase.at < call.at + timedelta(seconds=1) and end > call.at
+            }
+            is_forced = "force=true" in call.path
+            assert states & ({*PHASES[:3], "ACCEPTED"} if is_forced else {"SUSPENDED", "FAILED"})
+    stays = phases[-1][0] == "SUSPENDING"
+    assert code == 0 or (stays and code == 5)
 
 
 def _interrupt() -> None:
@@ -459,7 +533,7 @@ def test_record_that_stays_is_deleted_again(
     out, err, code = tpuctl(*command)
 
     assert (out, code, forces(sandbox)) == ("demo\n", 0, ["record"] * 3)
-    assert told(err).count("deleting its queued resource `demo` again: its record is still there") == 2
+    assert told(err).count("deleting its queued resource `demo` again: it is still there") == 2
     assert tpuctl("queue", "list") == ("", "", 0)
 
 

@@ -8,16 +8,30 @@ known makes an amount "about", "at least" or "at most", and is never taken for 0
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, time, timedelta
-from decimal import ROUND_HALF_UP, Decimal
+from datetime import datetime, timedelta
+from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.durations import format_timestamp, parse_timestamp
+from tpuctl.models.billing import (
+    NOTHING,
+    UNKNOWN_AMOUNT,
+    Billing,
+    Dollars,
+    billed_tier,
+    billing_in,
+    bills_or_will,
+    covering_grants,
+    grant_end,
+    is_coming,
+    sum_dollars,
+)
 from tpuctl.models.node import Node, NodeState, Tier
+from tpuctl.nodes.expiry import expiry_note, is_expired
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tpuctl.models.grants import Grant
     from tpuctl.models.queued import QueuedResource
@@ -25,110 +39,9 @@ if TYPE_CHECKING:
     from tpuctl.nodes.journal_entries import JournalEntries
     from tpuctl.prices import Price, PriceList
 
-_CENT = Decimal("0.01")
 _HOUR = timedelta(hours=1)
 # Without a time limit, the cost is foretold for this long.
 FORECAST = timedelta(days=1)
-
-
-class Precision(StrEnum):
-    """How exact an amount is."""
-
-    EXACT = "exact"
-    ABOUT = "about"
-    AT_LEAST = "at least"
-    AT_MOST = "at most"
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class Dollars:
-    """An amount of dollars. `amount` is None if it is unknown.
-
-    `is_about`: prices that change often, or times that were not seen exactly. `at_least`: a part is unknown and not included.
-    `at_most`: a part is included that may not have been billed.
-    """
-
-    amount: Decimal | None
-    is_about: bool = False
-    at_least: bool = False
-    at_most: bool = False
-
-    @property
-    def precision(self) -> Precision:
-        """How exact it is. What is unknown in both directions is about."""
-        if self.amount is None:
-            return Precision.UNKNOWN
-        if self.at_least and not self.at_most:
-            return Precision.AT_LEAST
-        if self.at_least or (self.at_most and self.is_about) or (self.is_about and not self.at_most):
-            return Precision.ABOUT
-        return Precision.AT_MOST if self.at_most else Precision.EXACT
-
-    def __str__(self) -> str:
-        if self.amount is None:
-            return "?"
-        cents = f"${self.amount.quantize(_CENT, ROUND_HALF_UP):,}"
-        return cents if self.precision is Precision.EXACT else f"{self.precision} {cents}"
-
-    def to_json(self) -> dict[str, float | str | None]:
-        """Return the amount for scripts; `dollars` is null if it is unknown."""
-        cents = None if self.amount is None else float(self.amount.quantize(_CENT, ROUND_HALF_UP))
-        return {"dollars": cents, "precision": str(self.precision)}
-
-
-UNKNOWN_AMOUNT = Dollars(None)
-NOTHING = Dollars(Decimal(0))
-
-
-def sum_dollars(amounts: Iterable[Dollars]) -> Dollars:
-    """Return the sum. An unknown amount makes it "at least"; it is unknown only if all are."""
-    found = list(amounts)
-    known = [one.amount for one in found if one.amount is not None]
-    if found and not known:
-        return UNKNOWN_AMOUNT
-    return Dollars(
-        sum(known, Decimal(0)),
-        is_about=any(one.is_about for one in found),
-        at_least=len(known) < len(found) or any(one.at_least for one in found),
-        at_most=any(one.at_most for one in found),
-    )
-
-
-class Billing(StrEnum):
-    """What is billed in a state of a node."""
-
-    CHIPS = "chips"
-    DISK = "disk"
-    NOTHING = "nothing"
-    UNKNOWN = "unknown"
-
-
-_BILLING = {
-    NodeState.READY: Billing.CHIPS,
-    NodeState.STOPPED: Billing.DISK,
-    **dict.fromkeys(
-        (
-            *(NodeState.CREATING, NodeState.STARTING, NodeState.RESTARTING, NodeState.REIMAGING, NodeState.REPAIRING),
-            *(NodeState.STOPPING, NodeState.DELETING, NodeState.PREEMPTED, NodeState.TERMINATED),
-        ),
-        Billing.NOTHING,
-    ),
-}
-# From these a node becomes READY by itself.
-_COMING = frozenset(
-    {NodeState.CREATING, NodeState.STARTING, NodeState.RESTARTING, NodeState.REIMAGING, NodeState.REPAIRING}
-)
-
-
-def billing_in(state: NodeState) -> Billing:
-    """Return what is billed in a state."""
-    return _BILLING.get(state, Billing.UNKNOWN)
-
-
-def bills_or_will(node: Node) -> bool:
-    """Return whether the chips of a node are billed, soon will be, or may be."""
-    return node.state in _COMING or billing_in(node.state) in {Billing.CHIPS, Billing.UNKNOWN}
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +142,7 @@ class NodeCost:
     """What one node costs. `since` is when its present billing began, None if it is not billed, or that is unknown.
 
     `by_then` is what it will have cost at `then`: at its expiry, or in a day. `grant` covers it: its chips are free.
+    `note` says why an amount is 0 or unknown.
     """
 
     node: Node
@@ -238,30 +152,13 @@ class NodeCost:
     so_far: Dollars
     then: datetime
     by_then: Dollars
-    grant: Grant | None = None
+    grant: Grant | None
+    note: str
 
     @property
     def is_until_expiry(self) -> bool:
         """Return whether `then` is the expiry of the node."""
         return self.then == self.node.expires
-
-    @property
-    def note(self) -> str:
-        """Why an amount is 0 or unknown; empty if it needs no words."""
-        billing, parts = billing_in(self.node.state), list[str]()
-        if self.node.has_invalid_expiry:
-            parts.append("its expiry label is not a time: it never expires")
-        if self.grant is not None:
-            parts.append(f"covered by the grant {self.grant}")
-        elif billing is Billing.DISK:
-            parts.append("only its disk is billed; the price of disks is unknown")
-        elif billing is Billing.UNKNOWN:
-            parts.append(f"unknown whether {self.node.state} is billed")
-        elif billing is Billing.NOTHING:
-            parts.append("not billed")
-        elif self.per_hour.amount is None:
-            parts.append(f"no known price of {self.node.accelerator_type or 'this type'} ({self.tier})")
-        return "; ".join(parts)
 
     def to_json(self) -> dict[str, Any]:
         """Return the cost for scripts."""
@@ -299,7 +196,7 @@ class CostFacts:
 def node_costs(nodes: Sequence[Node], facts: CostFacts) -> list[NodeCost]:
     """Return what each node costs, in their order. A grant covers the oldest nodes first."""
     tiers = {node.name: billed_tier(node, facts.requests) for node in nodes}
-    covered = _covering_grants(nodes, tiers, facts.grants, facts.now.date())
+    covered = covering_grants(nodes, tiers, facts.grants, facts.now.date())
     return [_node_cost(node, facts, tier=tiers[node.name], grant=covered.get(node.name)) for node in nodes]
 
 
@@ -316,8 +213,26 @@ def _node_cost(node: Node, facts: CostFacts, *, tier: Tier, grant: Grant | None)
         per_hour = cost_of_time(BilledTime(_HOUR), price) if billing is Billing.CHIPS else NOTHING
         paid_from = min(max(now, grant_end(grant)), then) if grant else now
         rest = then - paid_from if bills_or_will(node) else timedelta()
-        ahead = cost_of_time(BilledTime(rest, at_most=node.state in _COMING), listed)
-    return NodeCost(node, tier, per_hour, billed.since, so_far, then, sum_dollars((so_far, ahead)), grant)
+        ahead = cost_of_time(BilledTime(rest, at_most=is_coming(node.state)), listed)
+    ended = expiry_note(node, now) if node.has_invalid_expiry or is_expired(node, now) else ""
+    note = "; ".join(filter(None, (ended, _billing_note(node, tier, listed, grant))))
+    return NodeCost(node, tier, per_hour, billed.since, so_far, then, sum_dollars((so_far, ahead)), grant, note)
+
+
+def _billing_note(node: Node, tier: Tier, price: Price, grant: Grant | None) -> str:
+    match billing_in(node.state):
+        case Billing.DISK:
+            return "only its disk is billed; the price of disks is unknown"
+        case Billing.UNKNOWN:
+            return f"unknown whether {node.state} is billed"
+        case Billing.NOTHING:
+            return "not billed"
+        case Billing.CHIPS if grant is not None:
+            return f"covered by the grant {grant}"
+        case Billing.CHIPS if price.per_hour is None:
+            return f"no known price of {node.accelerator_type or 'its type'} ({tier})"
+        case Billing.CHIPS:
+            return ""
 
 
 def cost_of_history(entries: JournalEntries, zone: str, prices: PriceList, now: datetime) -> Dollars:
@@ -346,39 +261,6 @@ def cost_of_history(entries: JournalEntries, zone: str, prices: PriceList, now: 
         billed = billed_time(sightings, begin, now)
         costs.append(cost_of_time(replace(billed, is_about=billed.is_about or billed.since is not None), of_life))
     return sum_dollars(costs)
-
-
-def billed_tier(node: Node, requests: Sequence[QueuedResource]) -> Tier:
-    """Return the tier of a node; if a queued resource owns it, that knows it better: a node shows no flex-start."""
-    owner = (node.queued_resource or "").rpartition("/locations/")[2]
-    of_owner = [request.tier for request in requests if owner and request.name.endswith(f"/locations/{owner}")]
-    return node.tier if not of_owner or of_owner[0] is Tier.ON_DEMAND else of_owner[0]
-
-
-def grant_end(grant: Grant) -> datetime:
-    """Return the end of the last day of a grant; of one without end, the end of the calendar."""
-    return datetime.combine(grant.until, time.max, UTC) if grant.until else datetime.max.replace(tzinfo=UTC)
-
-
-def _covering_grants(
-    nodes: Sequence[Node], tiers: Mapping[NodeName, Tier], grants: Sequence[Grant], today: date
-) -> dict[NodeName, Grant]:
-    """Return the grant of each node that grants cover; a node that fits only in part is billed."""
-    left = {grant: grant.chips for grant in grants if not grant.has_ended(today)}
-    found: dict[NodeName, Grant] = {}
-    for node in sorted(nodes, key=lambda node: node.created or datetime.max.replace(tzinfo=UTC)):
-        kind, tier = node.accelerator, tiers[node.name]
-        if kind is None or node.state.is_dead or node.is_preempted:
-            continue
-        fitting = [one for one in left if one.zone == node.name.zone and one.is_of_type(kind) and one.is_of_tier(tier)]
-        if sum(left[grant] for grant in fitting) < kind.chips:
-            continue
-        needed = kind.chips
-        for grant in fitting:
-            used = min(left[grant], needed)
-            left[grant], needed = left[grant] - used, needed - used
-        found[node.name] = min(fitting, key=grant_end)
-    return found
 
 
 def _hours(duration: timedelta) -> Decimal:

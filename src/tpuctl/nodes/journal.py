@@ -27,6 +27,7 @@ from tpuctl.nodes.journal_entries import (
     decode_entries,
     encode_entry,
     entries_of_type,
+    has_lost_race,
     merge_journals,
     shorten_journal,
     split_halves,
@@ -127,6 +128,12 @@ class Journal:
     def names(self) -> list[NodeName]:
         """Return the nodes that have a journal, sorted."""
         return self._store.names()
+
+    def without_losers(self, names: Sequence[NodeName]) -> list[NodeName]:
+        """Return the names of one node in several zones without the zones that lost a race for it."""
+        if len(names) < 2:
+            return list(names)
+        return [name for name in names if not has_lost_race(self.entries(name, rotated=False), name.zone)]
 
     def usual(
         self, project: str, accelerator_type: str, zone: str, *, limit: int = 50

@@ -122,15 +122,19 @@ class EndRace:
 RaceAction = EnterZone | ChooseWinner | CancelRequest | EndRace
 
 
+_NOT_NEEDED = "it is not needed any more"
+
+
 def decide_race(seen: ObservedRace) -> tuple[RaceAction, ...]:
     """Return what to do now, empty to look again later. The first rule that matches wins."""
     winner = _find_winner(seen)
     if winner is not None and not winner.is_winner:
         return (ChooseWinner(winner.name),)
     if winner is not None:
-        return _cancel_all(seen, f"{winner.name.zone} won the race") or _end(seen, EndRace(winner.name))
+        reason = _NOT_NEEDED if seen.is_ending else f"{winner.name.zone} won the race"
+        return _cancel_all(seen, reason) or _end(seen, EndRace(winner.name))
     if seen.is_ending:
-        return _cancel_all(seen, "it is not needed any more") or _end(seen, EndRace())
+        return _cancel_all(seen, _NOT_NEEDED) or _end(seen, EndRace())
     if _is_over(seen) or _has_failed(seen):
         # A passed deadline explains more than the zones that dropped out before it.
         error = _timeout_error(seen) if _is_over(seen) else _refused_error(seen)

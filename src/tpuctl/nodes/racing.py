@@ -31,8 +31,9 @@ from tpuctl.models.node import NodeState, QueuedState
 from tpuctl.models.spec import RACE_LABEL, REQUEST_LABEL, NodeSpec, QueueWindow
 from tpuctl.names import NodeName, last_segment
 from tpuctl.nodes.actions import spec_with_ssh_key
-from tpuctl.nodes.actuator import LeaseLostError, announced_change, describe_spec
+from tpuctl.nodes.actuator import LeaseLostError, announced_change, describe_file_choices, describe_spec
 from tpuctl.nodes.conditions import Policy, Verb
+from tpuctl.nodes.journal import JournalError
 from tpuctl.nodes.lease import LeaseGuard, end_lease
 from tpuctl.nodes.locate import only_node
 from tpuctl.nodes.polling import poll_interval
@@ -130,24 +131,37 @@ def remembered_race(journal: Journal, names: Collection[NodeName]) -> Race | Non
     )
 
 
-def find_race(context: ActionContext, project: str, node_id: str, *, names: Collection[NodeName] = ()) -> Race | None:
+def find_race(
+    context: ActionContext, project: str, node_id: str, *, names: Collection[NodeName] = (), race_id: str = ""
+) -> Race | None:
     """Return what is left of a race for a node, by the journal and by the requests of all zones; None if nothing is.
 
-    The winner of a race that has ended counts as a race with one request.
+    Without `race_id` it is the race of the journal, else the first that has a request. The winner of a race that has ended
+    counts as a race with one request.
     """
-    known = [name for name in context.journal.names() if (name.project, name.node_id) == (project, node_id)]
+    known = _journaled_names(context, NodeName(project, "", node_id))
     remembered = remembered_race(context.journal, dict.fromkeys((*names, *known)))
+    if remembered is not None and race_id not in {"", remembered.id}:
+        remembered = None
     listing = context.cloud.list_queued_resources(project)
+    ids = {request.name: race_id_of(request, node_id) for request in listing.queued_resources}
+    wanted = race_id or (remembered.id if remembered else next(filter(None, ids.values()), ""))
     requests = {
         NodeName(project, request.zone, node_id): request
         for request in listing.queued_resources
-        if race_id_of(request, node_id)
+        if wanted and ids[request.name] == wanted
     }
     if remembered is None and not requests:
         return None
-    race = remembered or Race(id=race_id_of(next(iter(requests.values())), node_id), names=tuple(requests))
+    race = remembered or Race(id=wanted, names=tuple(requests))
     names = tuple(dict.fromkeys((*race.names, *requests)))
     return replace(race, names=names, requests=requests, unreachable=listing.unreachable)
+
+
+def _journaled_names(context: ActionContext, wanted: NodeName) -> list[NodeName]:
+    """Return the names of this node, in any zone, that have a journal."""
+    key = (wanted.project, wanted.node_id)
+    return [name for name in context.journal.names() if (name.project, name.node_id) == key]
 
 
 def race_id_of(request: QueuedResource, node_id: str) -> str:
@@ -182,7 +196,10 @@ def run_race(
     request is left, unless the error names it.
     """
     asked = tuple(dict.fromkeys(names))
-    remembered = remembered_race(context.journal, asked)
+    remembered = remembered_race(context.journal, dict.fromkeys((*asked, *_journaled_names(context, asked[0]))))
+    if remembered is not None:
+        zones = ", ".join(name.zone for name in remembered.names)
+        context.report(EventKind.NOTE, asked[0], f"continuing the race of an earlier run in {zones}")
     race = remembered or Race(id="", names=asked)
     spec = replace(spec_with_ssh_key(context, spec), queue=True)
     with ExitStack() as leases:
@@ -371,8 +388,6 @@ class _RaceRun:
             is_winner=identity is not None and (identity == self._race.winner or zone.name == self.kept),
         )
 
-    # Observe
-
     def _observe(self) -> None:
         """Fetch the requests of all zones. A zone that does not answer keeps what is known of it."""
         cloud, project, node_id = self._context.cloud, self._first.project, self._first.node_id
@@ -399,34 +414,37 @@ class _RaceRun:
             self._adopt_node()
 
     def _judge_others(self, requests: Sequence[QueuedResource]) -> None:
-        """Judge requests of races that the journal does not have, or that have ended: their node may be in use.
+        """Judge requests of a race that the journal does not have, or that has ended: their node may be in use.
 
-        A single one that is ACTIVE wins. Raises `ConflictError` for several, and for one in a zone that is not asked now.
+        This run continues that race; its ACTIVE request wins. Raises `ConflictError` if there is more than one race or ACTIVE
+        request, and for a request in a zone that the user does not name.
         """
-        others: list[QueuedResource] = []
+        others: dict[NodeName, QueuedResource] = {}
         for request in requests:
             race_id = race_id_of(request, self._first.node_id)
             if race_id and race_id != self._race.id and not request.state.is_dead:
-                others.append(request)
-        active = [request for request in others if request.state is QueuedState.ACTIVE]
-        outside = [request for request in others if replace(self._first, zone=request.zone) not in self._zones]
-        if outside or len(active) > 1:
-            named = ", ".join(f"{request.zone} ({request.state})" for request in others)
+                others[replace(self._first, zone=request.zone)] = request
+        if not others:
+            return
+        ids = {race_id_of(request, self._first.node_id) for request in others.values()}
+        active = [name for name, request in others.items() if request.state is QueuedState.ACTIVE]
+        if self._race.id or len(ids) > 1 or len(active) > 1 or not others.keys() <= self._zones.keys():
+            named = ", ".join(f"{request.zone} ({request.state})" for request in others.values())
             raise ConflictError(
                 f"`{self._first.node_id}` is requested by another race already, in {named}",
                 hint=f"name its zone to keep one, or cancel all with `tpuctl down {self._first.node_id}`",
             )
-        if active:
-            self._race = replace(self._race, winner=(replace(self._first, zone=active[0].zone), active[0].created))
+        self._race = replace(self._race, id=ids.pop())
+        for name in active:
+            self._race = replace(self._race, winner=(name, others[name].created))
 
     def _is_own(self, request: QueuedResource) -> bool:
-        """Return whether a request may be deleted as one of a race; so may the record of a dead one that tpuctl sent."""
+        """Return whether a request is one of this race; so is the record of a dead one that tpuctl sent for the node."""
         node_id = self._first.node_id
-        if race_id_of(request, node_id):
-            return True
+        if race_id := race_id_of(request, node_id):
+            return race_id == self._race.id or (request.state.is_dead and not self.is_ending)
         is_single = request.queued_resource_id == node_id and request.node_ids == (node_id,)
-        is_ours = REQUEST_LABEL in request.labels
-        return is_single and is_ours and request.state.is_dead and not self.is_ending
+        return is_single and REQUEST_LABEL in request.labels and request.state.is_dead and not self.is_ending
 
     def _see(self, zone: _Zone, request: QueuedResource | None) -> None:
         """Record the request of a zone that answered. One that is missing in the list is fetched by name before it is gone."""
@@ -483,7 +501,7 @@ class _RaceRun:
             self._context.report(EventKind.NOTE, zone.name, f"{zone.name.zone}: the service preempted it; asking again")
 
     def _compare(self, zone: _Zone, request: QueuedResource) -> None:
-        """Raise `ConflictError` for a request of the race for another spec, unless that is to be replaced."""
+        """Raise `ConflictError` for a request of the race for another spec, unless the run may replace it."""
         spec = self._spec
         differences = spec.differences(request.requested_node(zone.name.project)) if spec else ()
         if differences and not self._policy.replace:
@@ -543,8 +561,6 @@ class _RaceRun:
             self._adopted = node.name
             self._context.report(EventKind.NOTE, node.name, f"{node.name.zone} has the node already")
 
-    # Act
-
     def _enter(self, names: Sequence[NodeName]) -> None:
         """Request the node in these zones at the same time. The journal has the race, and each create, before."""
         if not names or self._spec is None:
@@ -559,7 +575,8 @@ class _RaceRun:
             for name in names:
                 entry = {"reason": "race", "race": self._race.id, "spec": spec.to_json()}
                 ready = announced.enter_context(self._announced(name, Verb.CREATE, "create", **entry))
-                ready(f"requesting {describe_spec(spec, name.zone)} in {name.zone}")
+                chosen = describe_file_choices(self._context, name, spec)
+                ready(f"requesting {describe_spec(spec, name.zone)} in {name.zone}{chosen}")
                 self._zones[name].was_sent = True
             send = partial(self._context.cloud.create_queued_resource, spec=spec, window=window)
             outcomes = fan_out(send, names, limit=_MOST_AT_ONCE)
@@ -594,7 +611,7 @@ class _RaceRun:
         return True
 
     def _window(self) -> QueueWindow:
-        """Return the validity of the requests. They end with the run: no later run would cancel them."""
+        """Return the validity of the requests. They end with the run: after it, no process cancels the losers."""
         limits = [limit for limit in (self._policy.queue_for, self._left) if limit is not None]
         valid = max(min(limits, default=UNATTENDED_WAIT), _SHORTEST_QUEUE)
         return QueueWindow(now=self._context.server_now(), valid_until=valid, valid_after=self._policy.start_after)
@@ -658,7 +675,8 @@ class _RaceRun:
         if end.error is not None and any(not self._entry(zone).is_settled for zone in self._zones.values()):
             raise end.error  # the next run continues
         if self._is_journaled:
-            self._record_everywhere(over=True)
+            with suppress(JournalError):  # the next run finds the race as it is now
+                self._record_everywhere(over=True)
         if end.error is not None:
             raise end.error
         return end.winner or self._adopted
@@ -693,8 +711,6 @@ class _RaceRun:
         for name in self._zones:
             self._context.record(name, "race", race=self._race.id, **data)
 
-    # Report and wait
-
     def _refuse(self, zone: _Zone, error: TpuctlError) -> None:
         if zone.refusal is not None:
             return
@@ -708,7 +724,7 @@ class _RaceRun:
         left, lasted = self._left, self._context.clock.monotonic() - self._started
         for zone in self._zones.values():
             entry = self._entry(zone)
-            if entry.is_settled and not entry.is_silent:
+            if entry.is_winner or (entry.is_settled and not entry.is_silent):
                 continue
             if zone.request is not None and zone.journaled_state != zone.request.state:
                 zone.journaled_state = str(zone.request.state)
@@ -725,11 +741,11 @@ class _RaceRun:
             )
 
     def _sleep(self) -> None:
-        """Sleep until the next look: 2 to 15 seconds, a tenth of the time since the last change."""
+        """Sleep until the next look: 2 to 15 seconds, a tenth of the time since the last change; 2 after the deadline."""
         context, left = self._context, self._left
         delay = poll_interval(context.clock.monotonic() - self._changed_at)
         delay *= 0.8 + 0.4 * context.random.random()
-        context.clock.sleep(delay if left is None or left <= _SHORT_PAUSE else min(delay, left))
+        context.clock.sleep(delay if left is None else min(delay, max(left, _SHORT_PAUSE)))
 
     def _with_requests_left(self, error: AccessError) -> AccessError:
         """Return the error with the requests that stay in the cloud, and the command that cancels them."""

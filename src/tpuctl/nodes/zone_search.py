@@ -1,13 +1,16 @@
 """Bring a node up in the first zone and tier that has capacity; `zone_order` decides which one is tried next.
 
 One attempt for each zone: an attempt without capacity leaves no record behind before the next begins. An error of access or of
-the request ends the search, because each zone would answer the same.
+the request ends the search, because each zone would answer the same. An attempt of an earlier run that was killed is continued
+first: where it ends without capacity, the search goes on.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl.durations import format_duration
@@ -19,10 +22,11 @@ from tpuctl.nodes.queueing import RequestExpiredError
 from tpuctl.nodes.zone_order import Attempt, EndSearch, Offer, PauseSearch, TryNext, choose_offer, search_error
 
 if TYPE_CHECKING:
-    from tpuctl.models.node import Tier
+    from tpuctl.cloud.tpu import TpuClient
+    from tpuctl.models.node import Node, Tier
     from tpuctl.models.spec import NodeSpec
     from tpuctl.nodes.actuator import ActionContext
-    from tpuctl.nodes.controller import NodeResult
+    from tpuctl.nodes.controller import NodeReconciler, NodeResult
     from tpuctl.nodes.tracker import ReconcileRequest
 
 
@@ -35,21 +39,42 @@ def with_tier(spec: NodeSpec, tier: Tier | None) -> NodeSpec:
 _MOVE_ON = (NoCapacityError, QuotaError, CheckFailedError, RequestExpiredError)
 
 
+def spec_of_attempt(
+    cloud: TpuClient, name: NodeName, spec: NodeSpec, *, node: Node | None, tiers: Sequence[Tier]
+) -> NodeSpec:
+    """Return the spec with the capacity type of the node, or of the request for it, if that is one of several `tiers`."""
+    if len(tiers) < 2:
+        return spec
+    found = node or cloud.find_queued_resource(name)
+    return with_tier(spec, found.tier) if found is not None and found.tier in tiers else spec
+
+
 def bring_up_somewhere(
     context: ActionContext,
-    offers: Sequence[Offer],
+    find_offers: Callable[[], Sequence[Offer]],
     task: ReconcileRequest,
     spec: NodeSpec,
     *,
+    is_begun: bool = False,
     once: bool = False,
     announce: Callable[[NodeName], None],
 ) -> NodeResult:
     """Bring a node up in the first offer that has capacity; `announce` gets its name before each attempt.
 
+    With `is_begun` the node of the task exists, or is requested: no offer is needed unless that ends without capacity.
     Raises the error of the search, or the first that no other zone can resolve.
     """
     clock = context.clock
     began = clock.monotonic() if task.since is None else task.since
+    task = replace(task, policy=replace(task.policy, moves_on=True), since=began)
+    if is_begun:
+        (result,) = bring_up_nodes(context, [task], once=once)
+        if not isinstance(result, TpuctlError):
+            return result
+        if once or not isinstance(result, _MOVE_ON):
+            raise result
+        context.report(EventKind.NOTE, task.name, f"{task.name.zone}: {result.message}", error=result.kind)
+    offers = find_offers()
     attempts: list[Attempt] = []
     last_answer = began
     while True:
@@ -74,16 +99,18 @@ def bring_up_somewhere(
                 clock.sleep(pause)
             case TryNext(offer):
                 name = NodeName(task.name.project, offer.zone, task.name.node_id)
-                wanted = with_tier(spec, offer.tier)
-                policy = replace(task.policy, moves_on=True)
+                wanted, policy = with_tier(spec, offer.tier), task.policy
                 if wanted.is_queued and policy.queue_for is None and left is not None:
-                    # Each zone gets its share of the time.
-                    untried = {other.zone for other in offers} - {attempt.offer.zone for attempt in attempts}
-                    policy = replace(policy, queue_for=left / max(1, len(untried)))
+                    # Each offer of this round gets its share of the time in which the service may look for capacity.
+                    tried = Counter(attempt.offer for attempt in attempts)
+                    to_try = sum(tried[other] <= tried[offer] for other in offers)
+                    idle = timedelta() if policy.start_after is None else policy.start_after - context.server_now()
+                    idle = min(max(idle, timedelta()), left)
+                    policy = replace(policy, queue_for=idle + (left - idle) / to_try)
                 announce(name)
                 number = f"{offers.index(offer) + 1} of {len(offers)}"
                 context.report(EventKind.NOTE, name, f"trying {offer}, {number}", tried=str(offer))
-                attempt = replace(task, name=name, spec=wanted, policy=policy, since=began)
+                attempt = replace(task, name=name, spec=wanted, policy=policy)
                 (result,) = bring_up_nodes(context, [attempt], once=once)
                 if not isinstance(result, TpuctlError):
                     return result
@@ -92,3 +119,39 @@ def bring_up_somewhere(
                 attempts.append(Attempt(offer, result, context.server_now()))
                 context.report(EventKind.NOTE, name, f"{offer}: {attempts[-1].answer}", error=result.kind)
                 last_answer = clock.monotonic()
+
+
+class ZoneRing:
+    """The zones in which `watch` recreates a node, in turn, while they have no capacity for it."""
+
+    def __init__(self, context: ActionContext, zones: Callable[[NodeSpec], Sequence[str]]) -> None:
+        # `zones` are found when they are needed first: most nodes are never preempted.
+        self._context, self._zones = context, zones
+        self._left: dict[str, list[str]] = {}
+        self._rounds: dict[str, int] = {}
+
+    def successor(self, node: NodeReconciler) -> tuple[ReconcileRequest, timedelta] | None:
+        """Return the same node in the next zone, and the pause before it; None unless its zone has no capacity for it.
+
+        The journal of the new zone gets the spec first, so that the next run goes on there.
+        """
+        seen, spec, old = node.seen, node.tracker.spec, node.name
+        is_empty = seen.node is None and seen.request is None and seen.pending is None
+        if not is_empty or spec is None or seen.failure is None or not isinstance(seen.failure.error, _MOVE_ON):
+            return None
+        if not self._left.get(old.node_id):
+            ring = list(self._zones(spec))
+            start = ring.index(old.zone) + 1 if old.zone in ring else 0
+            self._left[old.node_id] = ring[start:] + ring[:start]
+            self._rounds[old.node_id] = self._rounds.get(old.node_id, -1) + 1
+        zone = self._left[old.node_id].pop(0)
+        if zone == old.zone:
+            return None  # it is the only one
+        policy, name = node.policy, replace(old, zone=zone)
+        self._context.record(name, "delete", reason=f"moved from {old.zone}", spec=spec.to_json(), repair=False)
+        self._context.record(old, "gave-up", text=f"moved to {zone}", error=seen.failure.error.kind)
+        is_new_round = self._rounds[old.node_id] > 0 and len(self._left[old.node_id]) == 0
+        pause = min(policy.backoff * 2 ** min(self._rounds[old.node_id], 10), policy.longest_backoff)
+        text = f"{old.zone}: {Attempt(Offer(old.zone), seen.failure.error, self._context.server_now()).answer}; trying {zone}"
+        self._context.report(EventKind.NOTE, name, text, moved_from=old.zone)
+        return replace(node.task, name=name, spec=spec), pause if is_new_round else timedelta()

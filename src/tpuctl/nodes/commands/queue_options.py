@@ -62,7 +62,7 @@ def queue_policy(
             f"`--queue-for {format_duration(wait)}` is too short: the service needs longer to look for capacity",
             hint="give it at least 1m",
         )
-    if wait is None and not is_awaited and spec is not None and spec.is_queued:
+    if options.queue_for is None and not is_awaited and spec is not None and spec.is_queued:
         # The deadline of the command says nothing about the request.
         wait = UNATTENDED_WAIT
     begin = None if options.start_after is None else _parse_start(app, options.start_after)
