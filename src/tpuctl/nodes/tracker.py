@@ -184,7 +184,7 @@ class NodeTracker:
             and not before.state.is_dead
             and self.requested.verb is not Verb.DELETE
         )
-        # Without DELETING before it, another client did not delete it: the creation that an earlier run requested has failed.
+        # It was not DELETING before, so no client deleted it: the creation that another run requested has failed.
         is_creation_lost = (
             has_vanished
             and node is None
@@ -202,8 +202,7 @@ class NodeTracker:
             self.record_failure(failed.verb, self._context.cloud.operation_error(cause), node_id=node_id)
             has_vanished = False
         elif is_creation_lost:
-            what = f"the creation of `{self._task.name.node_id}` failed: it disappeared while CREATING"
-            self.record_failure(Verb.CREATE, TpuctlError(what))
+            self._context.report(EventKind.NOTE, self._task.name, "the creation that another run requested failed")
             has_vanished = False
         if node:
             self._update_ownership(node)

@@ -26,7 +26,7 @@ from tpuctl.sandbox.state import SandboxState
 
 # One node, polled in one zone, or in all: more calls than this without a pause would never end.
 _MOST_AT_ONCE = 60
-_READS_BETWEEN_CHECKS = 25
+_READS_BETWEEN_CHECKS = 50
 _API = "https://tpu.googleapis.com/v2"
 
 
