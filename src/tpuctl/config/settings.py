@@ -254,6 +254,14 @@ _SPECS: Final = (
         "every worker of a new node runs these commands as you",
         has_lines=True,
     ),
+    # A project file may lower the limit of the user file, but not raise it: see `_keep_lower_limit`.
+    _any(
+        "ttl",
+        _DURATION,
+        "time until a new node may be deleted, like 8h; of two files the lower limit",
+        shortest=timedelta(seconds=1),
+        longest=timedelta(days=365),
+    ),
     _any("timeout", _DURATION, "time limit of a command", default="30m"),
     _trusted(
         "repair",
@@ -668,14 +676,15 @@ def _resolve_quota_project(found: dict[str, ResolvedSetting]) -> None:
 
 
 def _keep_lower_limit(found: dict[str, ResolvedSetting], files: Mapping[FileKind, ConfigFile]) -> None:
-    """Replace a price limit of the project file by the lower one of the user file: only the user who pays may raise it."""
-    spec, setting = SETTINGS["max_price"], found.get("max_price")
-    if setting is None or setting.source.kind is not SourceKind.PROJECT_FILE:
-        return
+    """Replace a limit of the project file by the lower one of the user file: only the user who pays may raise it."""
     own_files: dict[FileKind, ConfigFile] = {kind: file for kind, file in files.items() if kind is not FileKind.PROJECT}
-    own = next(_candidates(spec, {}, {}, own_files, {}), None)
-    if own is not None and as_dollars(own.value) < as_dollars(setting.value):
-        found["max_price"] = own
+    for key in ("max_price", "ttl"):
+        spec, setting = SETTINGS[key], found.get(key)
+        if setting is None or setting.source.kind is not SourceKind.PROJECT_FILE:
+            continue
+        own = next(_candidates(spec, {}, {}, own_files, {}), None)
+        if own is not None and parse_setting(spec, own.value) < parse_setting(spec, setting.value):
+            found[key] = own
 
 
 # Scalars stay text as written: `version: 1.10` is not a number, `off` may be the value of a label.

@@ -197,7 +197,9 @@ def _quota_exceeded_result(wanted: WantedNode, usage: LimitUsage) -> RuleResult:
     text = f"{usage.needed} {usage.unit} are needed in {usage.place}, and {left} are left: `{name}` is {limit.value}"
     text += f", and {usage.amount} are held by {_holder_words(usage.holders)}" if usage.holders else ""
     advice = f"request more of `{name}` in {usage.place}: {_quota_page(wanted)}"
-    elsewhere = "use a zone and tier that a grant or a quota covers: try them with `--zone any` and `--tier spot,on-demand`"
+    elsewhere = (
+        "use a zone and tier that a grant or a quota covers: try them with `--zone any` and `--tier spot,on-demand`"
+    )
     if is_zero:
         text = f"the quota `{name}` is 0 in {usage.place}: the project was never given any"
     level = Level.WARNING
