@@ -86,7 +86,8 @@ def make_world(random: Random, number: int) -> list[Made]:
     world = []
     for each in range(random.randint(1, 2)):
         states = (*DEAD, *DEAD, "READY", "READY", "STOPPED", "REPAIRING", "HIDDEN", "UNKNOWN", "CREATING", "STARTING")
-        request, nodes = "", (random.choice(states),)
+        request = ""
+        nodes: tuple[str, ...] = (random.choice(states),)
         if random.random() < 0.5:
             request = random.choice(("ACTIVE", "ACTIVE", "SUSPENDED", "FAILED", "ACCEPTED", "WAITING_FOR_RESOURCES"))
             request = random.choice((request, request, "SUSPENDING", "PROVISIONING", "CREATING"))
