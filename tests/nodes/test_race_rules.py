@@ -253,7 +253,7 @@ DELETABLE = {
 }
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(RACES)
 def test_race_never_deletes_or_ends_what_it_must_not(race: ObservedRace) -> None:
     """Whatever was observed: force only where it is allowed, one change for a zone, and no end that leaves a TPU behind."""
