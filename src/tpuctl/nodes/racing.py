@@ -586,7 +586,7 @@ class _RaceRun:
         if not names:
             return
         self._journal_race()
-        spec = replace(self._spec, labels={**self._spec.labels, RACE_LABEL: self._race.id})
+        spec = self._context.stamped(replace(self._spec, labels={**self._spec.labels, RACE_LABEL: self._race.id}))
         window = self._window()
         with ExitStack() as announced:
             for name in names:
