@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from tpuctl.check.gate import CheckCache, PreflightCheck, check_failed_error, wa
 from tpuctl.clock import ManualClock
 from tpuctl.errors import CheckFailedError, TpuctlError
 from tpuctl.models.events import NodeEvent
-from tpuctl.models.node import Node
+from tpuctl.models.node import Node, Tier
 from tpuctl.models.spec import NodeSpec
 from tpuctl.names import NodeName
 from tpuctl.sandbox import administration
@@ -84,6 +85,21 @@ def requests(sandbox: Sandbox) -> int:
 def limit(sandbox: Sandbox, value: int) -> None:
     with sandbox.state.write() as session:
         put_quota(session, limit=value, generation="v4", zone=ZONE)
+
+
+def test_passed_check_of_one_tier_does_not_permit_another(sandbox: Sandbox, memory: CheckCache) -> None:
+    """A search tries several tiers in one zone. The first is not checked again when the dead record is gone."""
+    tested = gate(sandbox, memory, max_price=Decimal(10))
+    spot = NodeSpec(accelerator_type="v6e-8", runtime_version="v2-alpha-tpuv6e", tier=Tier.SPOT)
+    name = NodeName("sandbox", "us-east5-b", "demo")
+
+    check(tested, name, spec=spot)
+    before = requests(sandbox)
+    check(tested, name, spec=spot)
+
+    assert requests(sandbox) == before
+    with pytest.raises(CheckFailedError, match="TPU408"):
+        check(tested, name, spec=replace(spot, tier=Tier.ON_DEMAND))
 
 
 def test_cached_check_repeats_warnings_without_requests(sandbox: Sandbox, memory: CheckCache, tmp_path: Path) -> None:

@@ -6,11 +6,16 @@ exit code of a command is written to the pipe that its request names, so that se
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import os
 import signal
 import sys
+from importlib import import_module
 from pathlib import Path
+
+_OF_REQUESTS = ("googlecloudsdk.core.credentials.transports", "googlecloudsdk.core.requests", "proto")
 
 
 def serve(root: Path) -> None:
@@ -18,9 +23,14 @@ def serve(root: Path) -> None:
     sys.path[:0] = [str(root / "lib"), str(root / "lib" / "third_party")]
     from googlecloudsdk import gcloud_main  # type: ignore[import-not-found]  # noqa: PLC0415  # found on that path only
 
-    # Two incomplete command lines load the modules that nearly all commands need.
-    for group in ("tpu-vm", "queued-resources"):
-        _run(gcloud_main, ["compute", "tpus", group, "describe"], os.devnull, os.devnull)
+    # Incomplete command lines load the modules that nearly all commands need.
+    for group in ("compute tpus tpu-vm", "compute tpus queued-resources", "storage buckets"):
+        _run(gcloud_main, [*group.split(), "describe"], os.devnull, os.devnull)
+    # They are needed to send requests, and loaded only then.
+    for name in _OF_REQUESTS:
+        with contextlib.suppress(ImportError):  # another version of gcloud
+            import_module(name)
+    gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
         request = json.loads(line)

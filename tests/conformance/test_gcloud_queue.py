@@ -92,3 +92,44 @@ def test_library_waits_for_stock_with_a_queued_resource(service: Service) -> Non
 
     assert (accepted.name, states) == (f"{parent}/queuedResources/waiting", ["WAITING_FOR_RESOURCES", "ACTIVE"])
     assert (seen.state.name, seen.queued_resource, seen.scheduling_config.spot) == ("READY", found.name, True)
+
+
+@pytest.mark.gcloud
+def test_tpuctl_queue_shows_what_gcloud_shows(service: Service) -> None:
+    """Also requests of other programs: SkyPilot names one `NODE-q`; one for several slices has a prefix."""
+    project = "shown"
+    parent = PARENT.replace(PROJECT, project)
+    body = {"acceleratorType": "v6e-8", "runtimeVersion": "v2-alpha-tpuv6e"}
+    several = {"nodeCount": 2, "nodeIdPrefix": "slice"}
+    specs: dict[str, dict[str, object]] = {"train-q": {"nodeId": "train"}, "sweep": {"multisliceParams": several}}
+    for name, params in specs.items():
+        administration.add_queued_resource(
+            service.state,
+            name,
+            state="WAITING_FOR_RESOURCES",
+            project=project,
+            zone=ZONE,
+            node_ids=("train",) if name == "train-q" else ("slice-0", "slice-1"),
+            tpu={"nodeSpec": [{"parent": parent, "node": body, **params}]},
+            bestEffort={},
+        )
+
+    def gcloud(line: str) -> Answer:
+        words = f"alpha compute tpus queued-resources {line} --zone={ZONE} --format=json"
+        return service.any_gcloud(*words.split(" "), project=project)
+
+    with ThreadPoolExecutor(2) as pool:
+        listed, described = pool.map(gcloud, ("list", "describe sweep"))
+    ours = json.loads(service.tpuctl("queue", "list", "--project", project, "-o", "json").out)
+    details = json.loads(service.tpuctl("queue", "status", "slice-1", "--project", project, "-o", "json").out)
+
+    theirs = sorted(json.loads(listed.out), key=lambda entry: str(entry["name"]))
+    assert [{key: entry[key] for key in shown} for entry, shown in zip(ours, theirs, strict=True)] == theirs
+    assert [(entry["queuedResourceId"], entry["tier"], entry["nodeIds"]) for entry in ours] == [
+        ("sweep", "best-effort", ["slice-0", "slice-1"]),
+        ("train-q", "best-effort", ["train"]),
+    ]
+    shown = json.loads(described.out)
+    assert {key: details[key] for key in shown} == shown
+    cancelled = service.tpuctl("queue", "cancel", "sweep", "train", "--all-nodes", "--project", project, "--no-wait")
+    assert (cancelled.out, cancelled.code) == ("sweep\ntrain\n", 0)

@@ -104,7 +104,7 @@ class RaceBench:
         # Verb, zone, state of the request before, and whether it was forced.
         self.changes: list[tuple[str, str, str, bool]] = []
         self.requests = 0
-        # Called before a request with its verb and zone: somebody else is quicker.
+        # Called before a request with its verb and zone: another client is quicker.
         self.before: Callable[[str, str], object] = lambda verb, zone: None
 
     def context(self, *, killed_at: tuple[int, str] | None = None, leases: LeaseKeeper | None = None) -> ActionContext:
@@ -135,8 +135,8 @@ class RaceBench:
         """Forward a request to the sandbox."""
         self.requests += 1
         parts = urlsplit(uri)
-        query, words = parse_qs(parts.query), parts.path.split("/")
-        zone = words[words.index("locations") + 1] if "locations" in words else ""
+        query = parse_qs(parts.query)
+        zone = parts.path.partition("/locations/")[2].partition("/")[0]
         verb = {"GET": "read", "POST": "create", "DELETE": "delete"}.get(method, method)
         self.before(verb, zone)
         if verb == "delete":
@@ -167,7 +167,8 @@ class RaceBench:
             waiting.append(LifecyclePhase(begin.at + timedelta(seconds=12), "WAITING_FOR_RESOURCES"))
             waiting = [phase for phase in waiting if after is None or phase.at < at]
             if after is None:
-                session.put_node(replace(node, timeline=(LifecyclePhase(session.now, GONE),)))
+                planned = LifecyclePhase(session.now + timedelta(days=3650), "CREATING")
+                session.put_node(replace(node, timeline=(planned,)))
                 store_queued_resource(session, record, tuple(waiting))
                 return
             turn = max(begin.at, at - timedelta(seconds=30))

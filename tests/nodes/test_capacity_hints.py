@@ -54,5 +54,5 @@ def test_hint_with_tiers_replaces_the_typed_tier(tpuctl: Console, sandbox: Sandb
     _, err, code = tpuctl("up", "demo", *NODE, "--spot")
 
     (command,) = re.findall(r"`tpuctl (up [^`]*)`", err)
-    assert (code, command) == (7, "up demo --tier spot,on-demand --type v6e-8 --zone us-east5-b --for healthy")
+    assert (code, command) == (7, "up demo --zone any --tier spot,on-demand --type v6e-8 --for healthy")
     assert tpuctl(*shlex.split(command), "--dry-run")[2] == 0

@@ -10,6 +10,7 @@ import yaml
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import ZONE, one_face, put
+from tpuctl.sandbox.request_log import read_log
 
 NOTHING_IS_REAL = "sandbox: nothing here is real, and nothing is billed\n"
 INCOMPLETE = """\
@@ -169,6 +170,17 @@ later  us-central2-b  v4-8  WAITING_FOR_RESOURCES  1        on-demand  queued 0s
     assert (out.splitlines()[1].split()[:4], err) == (["later", "us-central2-b", "v4-8", "WAITING_FOR_RESOURCES"], said)
     assert tpuctl("down", "us-central2-b/later", "--yes")[2] == 0
     assert tpuctl("list", terminal=True)[1] == f"{said}no nodes in any zone of project sandbox\n"
+
+
+@pytest.mark.parametrize("words", [(), ("-o", "json"), ("-o", "name")], ids=["pipe", "json", "names"])
+def test_list_without_a_table_on_a_terminal_reads_nodes_only(
+    tpuctl: Console, sandbox: Sandbox, words: tuple[str, ...]
+) -> None:
+    sandbox.add_queued_resource("waits", state="WAITING_FOR_RESOURCES", node_ids=("later",))
+
+    tpuctl("list", *words, terminal=bool(words))
+
+    assert [call.path.rpartition("/")[2].partition("?")[0] for call in read_log(sandbox.state.path)] == ["nodes"]
 
 
 def test_list_without_permission_for_requests_succeeds(tpuctl: Console, sandbox: Sandbox, face: dict[str, str]) -> None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import EventfulClock, one_face, put, said, told
+from tests.others import another_machine
 from tpuctl.sandbox.request_log import read_log
+from tpuctl.sandbox.stock import put_stockout
 
 ZONE = "us-central1-a"
 PARENT = f"projects/sandbox/locations/{ZONE}"
@@ -68,9 +73,13 @@ def test_queue_list_shows_every_request(tpuctl: Console, sandbox: Sandbox) -> No
     several(sandbox)
     sandbox.advance(minutes=5)
 
-    out, _, code = tpuctl("queue", "list", terminal=True, NO_COLOR="1", width=200)
+    out, err, code = tpuctl("queue", "list", terminal=True, NO_COLOR="1", width=200)
 
     assert ("\n".join(line.rstrip() for line in out.splitlines()) + "\n", code) == (LIST, 0)
+    assert err.splitlines()[-1] == (
+        f"2 queued resources ended and still hold quota: {ZONE}/bad, {ZONE}/sus; "
+        f"to delete: `tpuctl down {ZONE}/bad {ZONE}/sus`"
+    )
     assert tpuctl("queue", "list")[0].splitlines()[2].split("\t") == [
         "demo-q", ZONE, "v5litepod-16", "spot", "WAITING_FOR_RESOURCES", "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z",
         "demo", "",
@@ -151,6 +160,7 @@ def test_queue_status_shows_details_and_the_remedy(tpuctl: Console, sandbox: San
     ]
     assert lines[11][1].startswith("no_capacity: ")
     assert {line[0] for line in lines[12:]} == {"hint"}
+    assert "NODE" not in out
 
 
 def test_queue_status_in_json_has_the_nodes_and_the_failure(tpuctl: Console, sandbox: Sandbox) -> None:
@@ -319,12 +329,107 @@ def forces(sandbox: Sandbox) -> list[str]:
     return ["force" if "force=true" in path else "record" for path in deletes if "/queuedResources/" in path]
 
 
-class TestSuspending:
-    """A request that is SUSPENDING is waited for, and deleted without force after that."""
+class TestMeanwhile:
+    """What happens while a command waits."""
 
     @pytest.fixture
     def clock(self) -> EventfulClock:
         return EventfulClock()
+
+    def test_interrupted_wait_names_the_request_and_how_to_cancel_it(
+        self, tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+    ) -> None:
+        queue(sandbox)
+        clock.after(timedelta(minutes=3), _interrupt)
+
+        out, err, code = tpuctl("queue", "wait", "demo")
+
+        text = f"the queued resource {ZONE}/demo still waits: it counts against the quota"
+        assert (out, code, sandbox.changes()) == ("", 130, [])
+        assert err.splitlines()[-3:] == [
+            f"warning: interrupted: {text}; nothing was undone",
+            "  resume: tpuctl queue wait demo",
+            f"  undo:   tpuctl queue cancel {ZONE}/demo",
+        ]
+
+    def test_interrupted_create_names_the_request_and_how_to_cancel_it(
+        self, tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+    ) -> None:
+        clock.after(timedelta(seconds=1), _interrupt)
+
+        out, err, code = tpuctl(*CREATE)
+
+        assert (out, code, sandbox.changes()) == ("", 130, ["create"])
+        text = f"the queued resource {ZONE}/demo counts against the quota, and its node bills as soon as it runs"
+        assert err.splitlines()[-3:] == [
+            f"warning: interrupted: {text}; nothing was undone",
+            f"  resume: tpuctl queue wait {ZONE}/demo",
+            f"  undo:   tpuctl queue cancel {ZONE}/demo",
+        ]
+
+    def test_down_ends_a_running_up_and_nothing_is_created_after_it(
+        self, tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+    ) -> None:
+        with sandbox.state.write() as session:
+            put_stockout(session, zone=ZONE)
+        ended: list[int] = []
+        elsewhere = another_machine(tpuctl, TPUCTL_STATE_DIR=tpuctl.environ["TPUCTL_STATE_DIR"])
+        clock.after(timedelta(minutes=3), lambda: ended.append(elsewhere("down", "demo", "--yes")[2]))
+
+        out, _, code = tpuctl("up", *CREATE[1:], "--timeout", "2h")
+
+        assert (out, code, ended) == ("", 3, [0])
+        sandbox.advance(hours=3)
+        assert sandbox.changes() == ["create", "delete"]
+        assert (tpuctl("list")[0], tpuctl("queue", "list")[0]) == ("", "")
+
+    def test_outage_while_a_request_is_deleted_is_not_its_end(
+        self, tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+    ) -> None:
+        queue(sandbox)
+        method = "*.queuedResources.get"
+        clock.after(timedelta(seconds=5), lambda: sandbox.fault("http-error", status=503, count=20, method=method))
+
+        assert tpuctl("queue", "cancel", "demo")[::2] == ("demo\n", 0)
+        assert tpuctl("queue", "list") == ("", "", 0)
+
+    def test_interrupted_retry_is_continued_by_up(
+        self, tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+    ) -> None:
+        queue(sandbox, state="FAILED", spot={})
+        clock.after(timedelta(seconds=5), _interrupt)
+
+        assert tpuctl("queue", "retry", "demo")[::2] == ("", 130)
+        out, err, code = tpuctl("up", "demo", "--zone", ZONE, "--for", "ready", "--timeout", "2h")
+
+        assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["delete", "create"])
+        assert told(err)[0] == "continuing the recreation of an interrupted run"
+        assert show(tpuctl, "queue", "list")[0]["tier"] == "spot"
+
+    def test_expired_login_while_waiting_names_the_command_that_cancels(
+        self, tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+    ) -> None:
+        queue(sandbox)
+        clock.after(timedelta(hours=2), lambda: sandbox.fault("unauthenticated", count=0))
+
+        out, err, code = tpuctl("queue", "wait", "demo", "--timeout", "6h")
+
+        assert (out, code, sandbox.changes()) == ("", 4, [])
+        assert err.splitlines()[-1] == (
+            f"  hint: the queued resource {ZONE}/demo is left, and counts against the quota: "
+            f"`tpuctl queue cancel {ZONE}/demo` cancels it"
+        )
+
+    def test_request_that_another_client_made_again_is_left_alone(
+        self, tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+    ) -> None:
+        queue(sandbox, state="SUSPENDING", initiator="SERVICE")
+        clock.after(timedelta(minutes=3), lambda: queue(sandbox))
+
+        out, err, code = tpuctl("queue", "cancel", "demo")
+
+        assert (out, code, sandbox.changes()) == ("", 8, [])
+        assert "error: the queued resource `demo` changed meanwhile: another client requested the node again" in err
 
     @pytest.mark.parametrize(
         "command", [("down", "demo", "--yes"), ("queue", "cancel", "demo")], ids=["down", "cancel"]
@@ -342,6 +447,54 @@ class TestSuspending:
             "its queued resource is SUSPENDING, and is deleted after that",
             "deleting its queued resource `demo`",
         ]
+
+
+PHASES = (
+    "WAITING_FOR_RESOURCES",
+    "PROVISIONING",
+    "ACTIVE",
+    "SUSPENDING",
+    "SUSPENDED",
+    "FAILED",
+    "ACCEPTED",
+)
+
+
+@given(phases=st.lists(st.tuples(st.sampled_from(PHASES), st.integers(1, 200)), min_size=1, max_size=5))
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_request_is_forced_in_a_state_that_forbids_it(
+    tpuctl: Console, sandbox: Sandbox, phases: list[tuple[str, int]]
+) -> None:
+    """Whatever states a request goes through: each delete fits the state that it has at that moment."""
+    name = f"demo{len(read_log(sandbox.state.path))}"
+    queue(sandbox, name, phases[0][0])
+    with sandbox.state.write() as session:
+        (record,) = (one for one in session.queued_resources() if one.queued_resource_id == name)
+        at, timeline = session.now, record.timeline
+        for (_, seconds), (state, _) in pairwise(phases):
+            at += timedelta(seconds=seconds)
+            timeline = (*timeline, replace(timeline[0], at=at, state=state))
+        session.put_queued_resource(replace(record, timeline=timeline))
+
+    code = tpuctl("queue", "cancel", name, "--timeout", "30m")[2]
+
+    for call in read_log(sandbox.state.path):
+        if call.method == "DELETE" and f"/{name}?" in call.path:
+            # The log has whole seconds.
+            ends = [*(phase.at for phase in timeline[1:]), call.at + timedelta(days=1)]
+            states = {
+                phase.state
+                for phase, end in zip(timeline, ends, strict=True)
+                if phase.at < call.at + timedelta(seconds=1) and end > call.at
+            }
+            is_forced = "force=true" in call.path
+            assert states & ({*PHASES[:3], "ACCEPTED"} if is_forced else {"SUSPENDED", "FAILED"})
+    stays = phases[-1][0] == "SUSPENDING"
+    assert code == 0 or (stays and code == 5)
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 def _suspend(sandbox: Sandbox) -> None:
@@ -380,7 +533,25 @@ def test_record_that_stays_is_deleted_again(
     out, err, code = tpuctl(*command)
 
     assert (out, code, forces(sandbox)) == ("demo\n", 0, ["record"] * 3)
-    assert told(err).count("deleting its queued resource `demo` again: its record is still there") == 2
+    assert told(err).count("deleting its queued resource `demo` again: it is still there") == 2
+    assert tpuctl("queue", "list") == ("", "", 0)
+
+
+@pytest.mark.parametrize(("refusals", "code"), [(2, 0), (3, 8)], ids=["looks-again", "gives-up"])
+def test_refused_delete_looks_again(tpuctl: Console, sandbox: Sandbox, refusals: int, code: int) -> None:
+    queue(sandbox, state="FAILED")
+    sandbox.fault("http-error", status=409, count=refusals, method="*.queuedResources.delete")
+
+    assert tpuctl("down", "demo", "--yes")[2] == code
+    assert tpuctl("queue", "list", "-o", "name")[0] == ("" if code == 0 else "demo\n")
+
+
+def test_outage_after_the_delete_is_not_an_end(tpuctl: Console, sandbox: Sandbox) -> None:
+    queue(sandbox)
+    assert tpuctl("queue", "cancel", "demo", "--no-wait")[2] == 0
+    sandbox.fault("http-error", status=503, count=12, method="*.queuedResources.get")
+
+    assert tpuctl("queue", "wait", "demo", "--for", "gone")[::2] == ("demo\n", 0)
     assert tpuctl("queue", "list") == ("", "", 0)
 
 
@@ -396,6 +567,11 @@ def test_down_deletes_a_node_and_the_request_of_the_next_try(tpuctl: Console, sa
     sandbox.add_node("demo", zone=ZONE, acceleratorType="v5litepod-16")
     queue(sandbox)
 
+    steps = json.loads(tpuctl("down", "demo", "--dry-run", "-o", "json")[0])
+    assert [step["request"]["url"].rpartition("/")[0].rpartition("/")[2] for step in steps] == [
+        "queuedResources",
+        "nodes",
+    ]
     assert tpuctl("down", "demo", "--yes")[::2] == ("demo\n", 0)
     assert (sandbox.changes(), forces(sandbox)) == (["delete", "delete"], ["force"])
     assert (tpuctl("list")[0], tpuctl("queue", "list")[0]) == ("", "")

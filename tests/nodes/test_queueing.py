@@ -59,7 +59,7 @@ _ROWS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "waiting": (
         {"found": request("WAITING_FOR_RESOURCES"), "in_request_state": 12 * MINUTE},
-        f"wait 2: its queued resource is WAITING_FOR_RESOURCES for 12m {ENDS}",
+        f"wait 60: its queued resource is WAITING_FOR_RESOURCES for 12m {ENDS}",
     ),
     "waiting past its limit": (
         {"found": request("WAITING_FOR_RESOURCES", until="2026-01-01T12:00:00Z")},

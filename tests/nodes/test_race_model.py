@@ -101,7 +101,7 @@ def until_not_killed(bench: RaceBench, kills: tuple[tuple[int, str], ...], act: 
             return
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(PLANS)
 def test_race_leaves_one_usable_node_and_down_leaves_nothing(plan: Plan) -> None:
     with tempfile.TemporaryDirectory(prefix="tpuctl-race-", dir="/dev/shm") as folder:

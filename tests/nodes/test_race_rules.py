@@ -169,7 +169,7 @@ LOST, OVER, LEFT = "zone-a won the race", "the race is over", "it is not needed 
             id="down cancels all",
         ),
         pytest.param(
-            (WINNER, entry(B, WAITING)), {"is_ending": True}, (cancelled(B, LOST),), id="down keeps what is to be kept"
+            (WINNER, entry(B, WAITING)), {"is_ending": True}, (cancelled(B, LEFT),), id="down keeps what is to be kept"
         ),
         pytest.param((entry(A), entry(B)), {"is_ending": True}, (EndRace(),), id="down requests nothing"),
         pytest.param((entry(A, "SUSPENDING"),), {"is_ending": True}, (), id="down waits for SUSPENDING"),

@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import EventfulClock, one_face, told
+from tpuctl.sandbox import administration
 from tpuctl.sandbox.administration import list_requests
 from tpuctl.sandbox.stock import put_stockout
 
@@ -291,3 +292,41 @@ def test_dry_run_shows_the_request(tpuctl: Console, options: tuple[str, ...], bo
     assert code == 0
     assert f"/{version}/projects/sandbox/locations/us-east5-b/queuedResources?queuedResourceId=demo" in sent["url"]
     assert {key: value for key, value in sent["body"].items() if key != "tpu"} == body
+
+
+@pytest.mark.parametrize("queue", [(), ("--queue",)], ids=["node", "queue"])
+@pytest.mark.parametrize(
+    ("name", "code", "message"),
+    [
+        ("nope", 3, "the project has no reservation `nope` in us-east5-b"),
+        ("ended", 6, "the reservation `ended` is EXPIRED"),
+    ],
+    ids=["unknown", "ended"],
+)
+def test_reservation_that_cannot_serve_is_named(  # noqa: PLR0917  # two fixtures and three columns
+    tpuctl: Console, sandbox: Sandbox, name: str, code: int, message: str, queue: tuple[str, ...]
+) -> None:
+    whole = "projects/sandbox/locations/us-east5-b/reservations/"
+    administration.add_reservation(sandbox.state, name=f"{whole}other", standard={"resourceType": "v6e-8", "size": 8})
+    administration.add_reservation(sandbox.state, name=f"{whole}ended", state="EXPIRED")
+
+    _, err, ended = tpuctl(
+        "up", "demo", "--type", "v6e-8", "--zone", ZONE, "--reservation", name, "--skip-check", "all", *queue
+    )
+
+    assert (message in err, ended, sandbox.changes()) == (True, code, [])
+
+
+def test_expired_login_leaves_the_request_and_names_what_cancels_it(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    stockout(sandbox)
+    clock.after(timedelta(hours=3), lambda: sandbox.fault("unauthenticated", count=0))
+
+    _, err, code = tpuctl(*QUEUE, "--timeout", "12h")
+
+    assert (code, sandbox.changes()) == (4, ["create"])
+    assert (
+        "its queued resource was left WAITING_FOR_RESOURCES and counts against the quota: `tpuctl queue cancel demo"
+        in err
+    )

@@ -206,3 +206,20 @@ def test_several_zones_with_wrong_input_are_usage_errors(
     _, err, code = tpuctl("up", *arguments, "--type", "v6e-8")
 
     assert (message in err, code, sandbox.changes()) == (True, 2, [])
+
+
+def test_watch_recreates_in_another_zone_without_capacity(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    tpuctl(*ANY, "us-east1-d")
+
+    def preempt() -> None:
+        stockout(sandbox, "us-east1-d")
+        sandbox.fault("preempt", node="demo")
+
+    clock.after(timedelta(minutes=5), preempt)
+    out, _, code = tpuctl("watch", "demo", "--zone", "us-east1-d,us-east5-b", "--until", "1h", "--events", "-")
+
+    assert (code, zone_of(tpuctl)) == (0, "us-east5-b")
+    assert "us-east1-d: no capacity; trying us-east5-b" in out
+    assert sandbox.changes() == ["create", "delete", "create", "create"]

@@ -70,6 +70,7 @@ class App:
         self._flags: dict[str, Any] = {}
         self._in_flight: InFlightWork | None = None
         self._named: set[str] = set()
+        self._has_chosen_zone = False
         self._chosen_zone: str | None = None
         self._overridden: frozenset[str] = frozenset()
         self._on_close: list[Callable[[], None]] = []
@@ -270,7 +271,7 @@ class App:
         """The project and zone in which nodes are looked up by name. Raises `InvalidInputError` for several zones."""
         from tpuctl.nodes.locate import SearchPlace  # noqa: PLC0415  # not needed by --help
 
-        if self._chosen_zone is not None:
+        if self._has_chosen_zone:
             return SearchPlace(self.project, self._chosen_zone)
         if len(self.zone_flags) > 1:
             raise InvalidInputError("`--zone` names several zones", hint="this command works in one zone: name one")
@@ -280,9 +281,9 @@ class App:
             return SearchPlace(self.project, default_zone=zone)
         return SearchPlace(self.project, zone)
 
-    def choose_zone(self, zone: str) -> None:
-        """Work in this zone from now on: it is the one, of several that the user allows, that has the node."""
-        self._chosen_zone = zone
+    def choose_zone(self, zone: str | None) -> None:
+        """Work in this zone from now on: the one, of several that the user allows, that has the node. None: look in all."""
+        self._has_chosen_zone, self._chosen_zone = True, zone
 
     def find(self, text: str) -> Node:
         """Return the one node of a name. Raises `NotFoundError` or `ConflictError` if it is not exactly one."""

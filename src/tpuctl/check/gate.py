@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from tpuctl.clock import Clock
     from tpuctl.cloud.tpu import NodeListing
-    from tpuctl.models.node import Node
+    from tpuctl.models.node import Node, Tier
     from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName
 
@@ -65,7 +65,8 @@ class PreflightCheck:
         self._accepted, self._timeout, self._real, self._now = accepted, timeout, real, now
         self._identity = identity
         self._gatherer: tuple[FactGatherer, datetime] | None = None
-        self._passed: dict[NodeName, datetime] = {}
+        # Quota, grants and price depend on the capacity type, and a search tries several.
+        self._passed: dict[tuple[NodeName, Tier | None], datetime] = {}
         self.siblings: Mapping[NodeName, NodeSpec] = {}
 
     def check(
@@ -75,8 +76,8 @@ class PreflightCheck:
 
         Raises `CheckFailedError` with the errors and how to fix them, `CredentialsError`.
         """
-        now = self._now()
-        if ALL_CHECKS in self._accepted or (name in self._passed and now - self._passed[name] < _KEPT_FOR):
+        now, passed = self._now(), self._passed.get((name, spec.tier))
+        if ALL_CHECKS in self._accepted or (passed is not None and now - passed < _KEPT_FOR):
             return
         others = tuple(spec for other, spec in self.siblings.items() if other != name)
         wanted = self.settings.wanted(name.project, name.zone, spec, name=name, replaces=replaces, siblings=others)
@@ -88,7 +89,7 @@ class PreflightCheck:
             if errors := report.of(Level.ERROR):
                 raise check_failed_error(errors, wanted.what)
             findings = report.of(*_SHOWN_LEVELS)
-        self._passed[name] = now
+        self._passed[name, spec.tier] = now
         # The node that is created now uses quota and grants, so that cached results for other nodes are outdated.
         self._memory.clear(keep=key)
         for line in warning_lines(findings):

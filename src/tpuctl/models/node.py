@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
@@ -17,6 +17,13 @@ from tpuctl.shapes import ADDRESS, INTEGER, RESOURCE, TIME, Fields, ListOf, MapO
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+# Labels that tpuctl writes and reads: when the time of a node ends, in seconds since 1970; who created it; that no clean-up may
+# delete it.
+EXPIRY_LABEL = "tpuctl-expires"
+OWNER_LABEL = "tpuctl-owner"
+KEEP_LABEL = "tpuctl-keep"
+_UNIX_TIME = re.compile(r"[1-9][0-9]{8,10}", re.ASCII)
 
 _NETWORK = Shape(
     "tpu.v2 NetworkConfig",
@@ -202,6 +209,27 @@ class Node:
     def labels(self) -> Mapping[str, str]:
         """The labels."""
         return self.raw.get("labels") or {}
+
+    @property
+    def expires(self) -> datetime | None:
+        """The end of its time by its label; None without one, or if the label is not a time."""
+        text = self.labels.get(EXPIRY_LABEL, "")
+        return datetime.fromtimestamp(int(text), UTC) if _UNIX_TIME.fullmatch(text) else None
+
+    @property
+    def has_invalid_expiry(self) -> bool:
+        """Return whether its label of the end of its time is not a time: such a node never counts as expired."""
+        return EXPIRY_LABEL in self.labels and self.expires is None
+
+    @property
+    def owner(self) -> str | None:
+        """Who created it with tpuctl, as a label; None if that is unknown."""
+        return self.labels.get(OWNER_LABEL) or None
+
+    @property
+    def is_kept(self) -> bool:
+        """Return whether its label says that no clean-up may delete it."""
+        return KEEP_LABEL in self.labels
 
     @property
     def metadata(self) -> Mapping[str, str]:

@@ -245,6 +245,13 @@ class Controller:
         """Release a node and drop it from the run."""
         self._open.pop(node.name).release()
 
+    def replace(self, node: NodeReconciler, task: ReconcileRequest, pause: timedelta) -> None:
+        """Drop a node, and reconcile another in its place after the pause."""
+        self.remove(node)
+        successor = self._open[task.name] = NodeReconciler(self._context, task)
+        successor.has_degraded = True
+        successor.due += pause
+
     def close(self) -> None:
         """Release all nodes within 5 seconds: the run may have been interrupted, and leases expire by themselves."""
         with limit_cloud_calls(SystemClock(), _RELEASE_TIMEOUT):
@@ -319,13 +326,14 @@ def watch_nodes(
     *,
     until: timedelta | None,
     each_round: Callable[[], None],
+    move: Callable[[NodeReconciler], tuple[ReconcileRequest, timedelta] | None] = lambda _: None,
 ) -> list[TpuctlError]:
     """Keep nodes usable until `until` has passed, or nothing more can be done for any of them. Return their errors.
 
     The journal is the only memory: the next run continues from the journal and from what the API reports. A failed node is
-    still fetched while others are watched: it may be fixed by hand. `each_round` is called after each
-    round. Raises `AccessError` as soon as the credentials stop working, and `ConflictError` if another client already
-    holds the lease of a node.
+    still fetched while others are watched: it may be fixed by hand. `each_round` is called after each round. `move` may return
+    the same node in another zone, which is watched from then on, and a pause before it. Raises `AccessError` as soon as the
+    credentials stop working, and `ConflictError` if another client already holds the lease of a node.
     """
     started = context.clock.monotonic()
     end = None if until is None else started + until
@@ -343,6 +351,8 @@ def watch_nodes(
                 error = failure or _watch_step(context, node)
                 if error is None:
                     errors.pop(node.name, None)
+                    if successor := move(node):
+                        controller.replace(node, *successor)
                 else:
                     if node.name not in errors:
                         report_failure(node, error)

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tpuctl.durations import parse_timestamp
 from tpuctl.errors import BrokenNodeError, PreconditionFailedError, TpuctlError
@@ -27,6 +27,7 @@ from tpuctl.nodes.journal_entries import (
     decode_entries,
     encode_entry,
     entries_of_type,
+    has_lost_race,
     merge_journals,
     shorten_journal,
     split_halves,
@@ -127,6 +128,12 @@ class Journal:
     def names(self) -> list[NodeName]:
         """Return the nodes that have a journal, sorted."""
         return self._store.names()
+
+    def without_losers(self, names: Sequence[NodeName]) -> list[NodeName]:
+        """Return the names of one node in several zones without the zones that lost a race for it."""
+        if len(names) < 2:
+            return list(names)
+        return [name for name in names if not has_lost_race(self.entries(name, rotated=False), name.zone)]
 
     def usual(
         self, project: str, accelerator_type: str, zone: str, *, limit: int = 50
@@ -245,13 +252,15 @@ class LocalJournalStore:
     """The journal on the local disk: one private file for each node, PROJECT/ZONE/NAME.jsonl. The first write creates it.
 
     Every process locks the file to write and to read, so that it can be rotated while others write: NAME.1.jsonl gets the
-    older half. On a file system without locks, lines are still written whole, and nothing is rotated. `warn` is called for
-    files that cannot be read.
+    older half. On a file system without locks, lines are still written whole, and nothing is rotated. `warn` is called once for
+    each file that cannot be read.
     """
 
     def __init__(self, folder: Path, *, warn: Callable[[str], None] = lambda _: None) -> None:
         self._folder, self._warn = folder, warn
         self._safe: set[Path] = set()
+        # Reported once each.
+        self._unreadable: set[Path] = set()
 
     def append(self, name: NodeName, line: bytes, *, durable: bool) -> None:
         """Write a line. A durable line is on the disk when this returns."""
@@ -282,7 +291,9 @@ class LocalJournalStore:
         except FileNotFoundError:
             return b""
         except OSError as error:
-            self._warn(f"cannot read the journal: {path}: {error.strerror or error}")
+            if path not in self._unreadable:
+                self._unreadable.add(path)
+                self._warn(f"cannot read the journal: {path}: {error.strerror or error}")
             return b""
         return merge_journals(older, newer)
 
@@ -649,12 +660,17 @@ class NodeHistory:
             self._journal.append(self._name, event, self._clock.now(), durable=False, **data)
 
 
+# Why a node was deleted that is not created again by the run that deleted it; `gc: …` is another.
+FINAL_REASONS: Final = frozenset({"asked for", "expired", "idle"})
+
+
 def is_being_recreated(journal: Journal, name: NodeName) -> bool:
     """Return whether an earlier run deleted the node in order to create it again, and ended before it did."""
     is_between = False
     for entry in journal.entries(name):
         if entry.get("event") == "delete":
-            is_between = entry.get("reason") != "asked for"
+            reason = str(entry.get("reason"))
+            is_between = reason not in FINAL_REASONS and not reason.startswith("gc: ")
         elif entry.get("event") in {"bringing-up", "usable", "gave-up"}:
             is_between = False
     return is_between

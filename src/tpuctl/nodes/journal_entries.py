@@ -170,6 +170,17 @@ def entries_of_type(entries: JournalEntries, accelerator_type: str) -> list[Mapp
     return kept
 
 
+def has_lost_race(entries: JournalEntries, zone: str) -> bool:
+    """Return whether another zone won the last race for this node, and no node was created in this one since."""
+    has_lost = False
+    for entry in entries:
+        if entry.get("event") == "race" and entry.get("winner"):
+            has_lost = entry["winner"] != zone
+        elif entry.get("event") == "create":
+            has_lost = False
+    return has_lost
+
+
 def usable_spans(entries: JournalEntries) -> list[TimeSpan]:
     """Return the spans in which the node was usable, according to its entries."""
     spans: list[TimeSpan] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
     from datetime import datetime
 
+    from tpuctl.cloud.tpu import TpuClient
     from tpuctl.errors import TpuctlError
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
@@ -177,6 +179,18 @@ def error_details(error: TpuctlError) -> Iterator[tuple[str, str, str]]:
     yield "error", f"{error.kind}: {error.message}", "red"
     for line in (error.hint or "").splitlines():
         yield "hint", line, "cyan"
+
+
+def request_error(cloud: TpuClient, request: QueuedResource) -> TpuctlError | None:
+    """Return why a request FAILED, as the error of an operation; None if the service does not say. Hints name its node."""
+    if request.error is None:
+        return None
+    error = cloud.operation_error(request.error)
+    if error.hint:
+        # Hints of known messages use the word NODE, as in `tpuctl status NODE`.
+        node_id = next(iter(request.node_ids), "NODE")
+        error.hint = re.sub(r"(?<=[ `])NODE(?=[` ])", lambda _: node_id, error.hint)
+    return error
 
 
 def _moment(at: datetime, now: datetime) -> str:

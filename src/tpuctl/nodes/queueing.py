@@ -26,10 +26,13 @@ if TYPE_CHECKING:
     from tpuctl.models.spec import SpecDifference
     from tpuctl.nodes.conditions import Decision
 
+# How long a request waits that no run waits for: the service ends it before it bills a forgotten node.
+UNATTENDED_WAIT = timedelta(hours=24)
 # The service has not decided: there is no node, and nothing bills.
 UNDECIDED = frozenset({QueuedState.CREATING, QueuedState.ACCEPTED, QueuedState.WAITING_FOR_RESOURCES})
 # After its deadline a run may still delete the record of its request, for this long.
 CLEAN_UP_TIME = timedelta(minutes=3)
+_LONGEST_DELAY = timedelta(minutes=1)
 # A queued resource with less time than this would end before the service has looked for capacity.
 SHORTEST_QUEUE = timedelta(minutes=1)
 # A node may show up some time after its request became ACTIVE [unverified]. Later it counts as deleted.
@@ -97,12 +100,15 @@ def _wait_for_nodes(policy: Policy, seen: ObservedState, request: QueuedResource
         if seen.in_request_state > policy.thresholds.provisioning:
             reason += f", longer than {format_duration(policy.thresholds.provisioning)}; it is not cancelled"
         return _wait(seen, reason)
+    # It may last for hours: the delay grows with it, beyond that of a state of a node.
+    slow = min(_LONGEST_DELAY, seen.in_request_state / 10) * (0.8 + 0.4 * seen.poll_state.jitter)
+    delay = poll_delay(seen) if seen.poll_state.usual else max(poll_delay(seen), slow)
     reason = f"its queued resource is {request.state} for {lasted}"
     end = request.valid_until
     left = None if end is None or seen.server_now is None else end - seen.server_now
     if left is None or left <= timedelta():
-        return _wait(seen, reason)
-    return Requeue(poll_delay(seen), reason, NextStep("give the request up", left))
+        return Requeue(delay, reason)
+    return Requeue(min(delay, left), reason, NextStep("give the request up", left))
 
 
 def may_clean_up(policy: Policy, seen: ObservedState, left: timedelta) -> bool:
@@ -143,7 +149,8 @@ def request_failure(request: QueuedResource, error: TpuctlError | None) -> Tpuct
         )
     if error is None:
         return NoCapacityError(
-            f"the queued resource `{request.queued_resource_id}` FAILED; the service gives no reason"
+            f"the queued resource `{request.queued_resource_id}` FAILED; the service gives no reason",
+            hint="ask in more zones with `--zone any`, also for other tiers with `--tier spot,on-demand`",
         )
     return error
 

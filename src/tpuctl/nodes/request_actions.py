@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, assert_never
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
 from tpuctl.durations import format_duration
 from tpuctl.errors import (
+    AccessError,
     AlreadyExistsError,
     ConflictError,
     NotFoundError,
@@ -61,7 +62,9 @@ class RequestRemoval:
         self.has_forced = False
         self._context, self._name, self._until = context, name, until
         self._ended_at: timedelta | None = None
+        # Refused deletes in a row, and the state in which they were refused.
         self._refusals = 0
+        self._refused_in: QueuedState | None = None
 
     def send(self, *, wait: bool) -> None:
         """Delete it as soon as its state allows that. Return when the service has accepted it, or when it is gone.
@@ -98,7 +101,7 @@ class RequestRemoval:
                         if not wait:
                             raise self._not_now(reason)
                     case SendRequestDelete():
-                        if self._delete(step) and not until_gone:
+                        if self._delete(seen, step) and not until_gone:
                             return
                         reason = "its queued resource is being deleted"
                     case _:
@@ -141,9 +144,11 @@ class RequestRemoval:
                 and not self.operation.done
                 and current.state is not QueuedState.DELETING
             ):
-                # An operation that the service has forgotten has ended.
-                with suppress(NotFoundError):
+                try:
                     self.operation = cloud.get_operation(self.operation.name)
+                except NotFoundError:
+                    # The service forgets operations after a while: this one has ended.
+                    self.operation = Operation(None, done=True)
         if self.operation.error is not None:
             error = cloud.operation_error(self.operation.error)
             if not isinstance(error, ServiceUnavailableError):
@@ -156,16 +161,18 @@ class RequestRemoval:
         since = None if self._ended_at is None else now - self._ended_at
         return ObservedRequest(request=current, is_delete_pending=is_pending, since_delete=since)
 
-    def _delete(self, step: SendRequestDelete) -> bool:
+    def _delete(self, seen: ObservedRequest, step: SendRequestDelete) -> bool:
         """Send the delete. Return False if the service refused it and the request must be looked at again."""
-        again = " again: its record is still there" if self.operation else ""
+        again = " again: it is still there" if self.operation else ""
         text = f"deleting its queued resource `{self.request.queued_resource_id}`{again}"
         self._context.report(EventKind.ACTION, self._name, text, verb=str(Verb.DELETE))
         try:
             self.operation = self._context.cloud.delete_queued_resource(self.request.name, force=step.force)
         except ConflictError:
             # Its state may have changed since it was fetched.
-            self._refusals += 1
+            state = seen.request.state if seen.request else None
+            self._refusals = self._refusals + 1 if state == self._refused_in else 1
+            self._refused_in = state
             if self._refusals >= _MAX_REFUSALS:
                 raise
             return False
@@ -237,6 +244,13 @@ def await_request(
                 current = found if found.created == request.created else None
             except NotFoundError:
                 current = None
+            except AccessError as error:
+                left_text = (
+                    f"the queued resource {request.short_name} is left, and counts against the quota: "
+                    f"`tpuctl queue cancel {request.short_name}` cancels it"
+                )
+                error.hint = f"{error.hint}\n{left_text}" if error.hint else left_text
+                raise
 
 
 def request_node(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tpuctl.models.node import Node, Tier
     from tpuctl.models.spec import NodeSpec
     from tpuctl.nodes.actuator import ActionContext
-    from tpuctl.nodes.controller import NodeResult
+    from tpuctl.nodes.controller import NodeReconciler, NodeResult
     from tpuctl.nodes.tracker import ReconcileRequest
 
 
@@ -119,3 +119,39 @@ def bring_up_somewhere(
                 attempts.append(Attempt(offer, result, context.server_now()))
                 context.report(EventKind.NOTE, name, f"{offer}: {attempts[-1].answer}", error=result.kind)
                 last_answer = clock.monotonic()
+
+
+class ZoneRing:
+    """The zones in which `watch` recreates a node, in turn, while they have no capacity for it."""
+
+    def __init__(self, context: ActionContext, zones: Callable[[NodeSpec], Sequence[str]]) -> None:
+        # `zones` are found when they are needed first: most nodes are never preempted.
+        self._context, self._zones = context, zones
+        self._left: dict[str, list[str]] = {}
+        self._rounds: dict[str, int] = {}
+
+    def successor(self, node: NodeReconciler) -> tuple[ReconcileRequest, timedelta] | None:
+        """Return the same node in the next zone, and the pause before it; None unless its zone has no capacity for it.
+
+        The journal of the new zone gets the spec first, so that the next run goes on there.
+        """
+        seen, spec, old = node.seen, node.tracker.spec, node.name
+        is_empty = seen.node is None and seen.request is None and seen.pending is None
+        if not is_empty or spec is None or seen.failure is None or not isinstance(seen.failure.error, _MOVE_ON):
+            return None
+        if not self._left.get(old.node_id):
+            ring = list(self._zones(spec))
+            start = ring.index(old.zone) + 1 if old.zone in ring else 0
+            self._left[old.node_id] = ring[start:] + ring[:start]
+            self._rounds[old.node_id] = self._rounds.get(old.node_id, -1) + 1
+        zone = self._left[old.node_id].pop(0)
+        if zone == old.zone:
+            return None  # it is the only one
+        policy, name = node.policy, replace(old, zone=zone)
+        self._context.record(name, "delete", reason=f"moved from {old.zone}", spec=spec.to_json(), repair=False)
+        self._context.record(old, "gave-up", text=f"moved to {zone}", error=seen.failure.error.kind)
+        is_new_round = self._rounds[old.node_id] > 0 and len(self._left[old.node_id]) == 0
+        pause = min(policy.backoff * 2 ** min(self._rounds[old.node_id], 10), policy.longest_backoff)
+        text = f"{old.zone}: {Attempt(Offer(old.zone), seen.failure.error, self._context.server_now()).answer}; trying {zone}"
+        self._context.report(EventKind.NOTE, name, text, moved_from=old.zone)
+        return replace(node.task, name=name, spec=spec), pause if is_new_round else timedelta()

@@ -197,12 +197,9 @@ def _quota_exceeded_result(wanted: WantedNode, usage: LimitUsage) -> RuleResult:
     text = f"{usage.needed} {usage.unit} are needed in {usage.place}, and {left} are left: `{name}` is {limit.value}"
     text += f", and {usage.amount} are held by {_holder_words(usage.holders)}" if usage.holders else ""
     advice = f"request more of `{name}` in {usage.place}: {_quota_page(wanted)}"
+    elsewhere = "use a zone and tier that a grant or quota covers: `up` tries them (`--zone any --tier spot,on-demand`)"
     if is_zero:
         text = f"the quota `{name}` is 0 in {usage.place}: the project was never given any"
-        advice = (
-            "use a zone and tier that a grant or a quota covers (`tpuctl up` tries them with `--zone any` and "
-            f"`--tier spot,on-demand`), or {advice}"
-        )
     level = Level.WARNING
     if wanted.spec.tier is Tier.RESERVED:
         why = "it is not documented whether reserved capacity counts against it"
@@ -218,7 +215,7 @@ def _quota_exceeded_result(wanted: WantedNode, usage: LimitUsage) -> RuleResult:
         usage.place,
         text,
         *(Remedy(f"delete {one.label}, which is dead", one.delete) for one in dead),
-        advice,
+        *((elsewhere, advice) if is_zero else (advice, elsewhere)),
         why=why,
         facts={**_limit_facts(usage), "holders": _holder_facts(usage.holders)},
     )

@@ -20,6 +20,7 @@ from tpuctl.app.spec_options import SpecOptions, build_spec, spec_options
 from tpuctl.check.commands.preflight_options import CheckOptions, check_options, preflight_check
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
 from tpuctl.cloud.tpu import queued_resource_name
+from tpuctl.durations import format_duration
 from tpuctl.errors import AlreadyExistsError, InvalidInputError
 from tpuctl.names import NodeName
 from tpuctl.nodes.actions import check_accelerator_type, create_node
@@ -31,7 +32,7 @@ from tpuctl.nodes.commands.queue_options import QueueOptions, queue_options, que
 from tpuctl.nodes.conditions import Condition, Policy, Verb
 from tpuctl.nodes.controller import reconcile_node
 from tpuctl.nodes.plan import PlanStep
-from tpuctl.nodes.queueing import queue_window
+from tpuctl.nodes.queueing import UNATTENDED_WAIT, queue_window
 from tpuctl.nodes.rendering import show_node
 from tpuctl.nodes.request_actions import accepted_request, request_node
 
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
     from tpuctl.app.app import App
     from tpuctl.check.gate import PreflightCheck
     from tpuctl.models.spec import NodeSpec
-
-# Without a limit a forgotten request would get a node, and be billed, at any later time.
-_DEFAULT_WAIT = timedelta(hours=24)
 
 
 @cli_command("create")
@@ -87,8 +85,7 @@ def command(
     if len(described.tiers) > 1:
         raise InvalidInputError("`create` takes one tier", hint="`tpuctl up` tries several in their order")
     has_default_wait = spec.is_queued and queueing.queue_for is None
-    queueing = replace(queueing, queue_for=_DEFAULT_WAIT) if has_default_wait else queueing
-    policy = Policy(goal=Condition.READY, **queue_policy(app, queueing, spec, timeout=timeout))
+    policy = Policy(goal=Condition.READY, **queue_policy(app, queueing, spec, timeout=timeout, is_awaited=False))
     policy = replace(policy, timeout=deadline(app, timeout))
     name = _free_name(app, node)
     if not skip_validation:
@@ -103,7 +100,10 @@ def command(
     if spec.is_queued:
         _enqueue(app, name, spec, policy, preflight, events=events, no_wait=no_wait, force_lease=force_lease)
         if has_default_wait:
-            app.terminal.note("it waits for capacity for 24h; `--queue-for TIME` sets another limit")
+            wait = format_duration(UNATTENDED_WAIT)
+            app.terminal.note(f"it waits for capacity for {wait}; `--queue-for TIME` sets another limit")
+        if spec.setup:
+            app.terminal.note(f"the setup commands run with `tpuctl up {node}`, once the node is usable")
         return
     with (
         app.progress(events=events) as progress,

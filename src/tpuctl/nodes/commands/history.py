@@ -93,7 +93,7 @@ def _find_in_journal(app: App, reference: NodeReference) -> NodeName:
     project = reference.project or (app.project if app.is_sandbox or app.settings["project"] else None)
     zone = reference.zone or next(iter(app.zones), None)
     there = [name for name in known if project in {None, name.project} and zone in {None, name.zone}]
-    found = [name for name in there if name.node_id == reference.node_id]
+    found = app.journal.without_losers([name for name in there if name.node_id == reference.node_id])
     setting = app.settings["zone"]
     if len(found) > 1 and setting and setting.source.kind not in _GCLOUD_SOURCES:
         preferred = check_zone(app.settings.required("zone"))

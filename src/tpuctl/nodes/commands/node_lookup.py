@@ -108,7 +108,8 @@ def remembered_spec(app: App, name: NodeName, *, yes: bool) -> NodeSpec:
 
 def _remembered_zone(app: App, node_id: str) -> str | None:
     """Return the zone in which past commands had a node of that name, None unless it was exactly one."""
-    zones = {name.zone for name in app.journal.names() if name.node_id == node_id and name.project == app.project}
+    names = [name for name in app.journal.names() if name.node_id == node_id and name.project == app.project]
+    zones = {name.zone for name in app.journal.without_losers(names)}
     return zones.pop() if len(zones) == 1 else None
 
 

@@ -22,6 +22,7 @@ from tpuctl.app.options import (
 from tpuctl.check.commands.preflight_options import CheckOptions, check_options, preflight_check
 from tpuctl.durations import format_duration
 from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError, TpuctlError, worst_exit_code
+from tpuctl.nodes.queueing import UNATTENDED_WAIT
 from tpuctl.nodes.request_steps import RequestGoal, why_not_retried
 
 if TYPE_CHECKING:
@@ -56,8 +57,6 @@ queue_group = LazyGroup(
     elsewhere={"delete": "cancel", "down": "cancel", "show": "status", "create": "retry"},
 )
 _name_argument = click.argument("name", metavar="NAME", shell_complete=complete_node)
-# A request without a limit bills at night, when its user no longer waits for it.
-_RETRY_LIMIT = timedelta(hours=24)
 
 
 @cli_command("list", is_short=True)
@@ -74,6 +73,7 @@ def queue_list(app: App) -> None:
     """
     from tpuctl.nodes import queue_rendering  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.nodes.locate import incomplete_list_error, list_requests  # noqa: PLC0415  # as above
+    from tpuctl.nodes.rendering import dead_request_line  # noqa: PLC0415  # as above
     from tpuctl.output.terminal import View  # noqa: PLC0415  # as above
 
     listing = list_requests(app.client, app.project, app.zones)
@@ -88,6 +88,8 @@ def queue_list(app: App) -> None:
             terminal.table(queue_rendering.QUEUE_HEADER, table)
         else:
             terminal.note(f"no queued resources in {', '.join(app.zones) or 'any zone'} of project {app.project}")
+        if terminal.is_interactive and (line := dead_request_line(requests)):
+            terminal.note(line)
 
     app.show(
         View(
@@ -123,7 +125,7 @@ def request_view(app: App, request: QueuedResource, nodes: Mapping[str, Node] | 
     from tpuctl.output.terminal import View  # noqa: PLC0415  # as above
 
     begin = queue_rendering.state_begin(app.journal, request, project)
-    error = app.client.operation_error(request.error) if request.error else None
+    error = queue_rendering.request_error(app.client, request)
 
     def show(terminal: Terminal) -> None:
         rows = [*queue_rendering.request_details(request, begin, app.now(), nodes=nodes or {}, project=project)]
@@ -243,7 +245,7 @@ def queue_cancel(
     _confirm_nodes(app, targets, yes=yes)
     shown = " ".join(f"{target.name.zone}/{target.asked}" for target in targets)
     with (
-        app.in_flight(f"the deletion of `{shown}` continues", resume=f"tpuctl queue cancel {shown}"),
+        app.in_flight(f"a deletion of `{shown}` that was sent continues", resume=f"tpuctl queue cancel {shown}"),
         app.progress(events=events) as progress,
     ):
         policy = Policy(goal=Condition.GONE, timeout=limit)
@@ -357,7 +359,7 @@ def _valid_for(request: QueuedResource, given: timedelta | str | None) -> timede
     if given is not None:
         return given if isinstance(given, timedelta) else None
     if request.valid_until is None or request.created is None or request.valid_until <= request.created:
-        return _RETRY_LIMIT
+        return UNATTENDED_WAIT
     return request.valid_until - request.created
 
 

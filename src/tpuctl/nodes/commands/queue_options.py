@@ -11,6 +11,7 @@ from tpuctl.app.spec_options import GivenOptions
 from tpuctl.durations import format_duration, format_timestamp, parse_duration, parse_timestamp
 from tpuctl.errors import InvalidInputError
 from tpuctl.nodes.commands.policy_options import deadline
+from tpuctl.nodes.queueing import UNATTENDED_WAIT
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
@@ -42,10 +43,11 @@ queue_options = takes_options(QueueOptions, "queueing")
 
 
 def queue_policy(
-    app: App, options: QueueOptions, spec: NodeSpec | None, *, timeout: timedelta | str | None
+    app: App, options: QueueOptions, spec: NodeSpec | None, *, timeout: timedelta | str | None, is_awaited: bool
 ) -> dict[str, Any]:
     """Return the time limit of the command and the limits of the queued resource, as fields of `Policy`.
 
+    `is_awaited`: the command waits until there is a node.
     Raises `InvalidInputError` for options without a queue, and for limits that exclude one another.
     """
     limit = deadline(app, timeout)
@@ -60,6 +62,9 @@ def queue_policy(
             f"`--queue-for {format_duration(wait)}` is too short: the service needs longer to look for capacity",
             hint="give it at least 1m",
         )
+    if options.queue_for is None and not is_awaited and spec is not None and spec.is_queued:
+        # The deadline of the command says nothing about the request.
+        wait = UNATTENDED_WAIT
     begin = None if options.start_after is None else _parse_start(app, options.start_after)
     if wait is not None and timeout is None and limit is not None:
         # The command waits for the request, and then for the node.

@@ -167,19 +167,19 @@ def _confirm(app: App, targets: list[DeletionTarget], *, yes: bool) -> None:
 def plan_deletion(target: DeletionTarget) -> tuple[PlanStep, ...]:
     """Return the steps that delete a target."""
     if target.other_requests:
-        steps = plan_deletion(replace(target, race=None))
         reason = "requested by the same race"
         others = (
             PlanStep(Verb.DELETE, replace(target.name, zone=one.zone), reason, one.name)
             for one in target.other_requests
         )
-        return (*others, *steps)
-    if not target.requests:
-        return (PlanStep(Verb.DELETE, target.name, _description(target)),)
-    return tuple(
-        PlanStep(Verb.DELETE, target.name, _description(target), request.name, force=not request.state.is_dead)
+        return (*others, *plan_deletion(replace(target, race=None)))
+    description = _description(target)
+    steps = [
+        PlanStep(Verb.DELETE, target.name, description, request.name, force=not request.state.is_dead)
         for request in target.requests
-    )
+    ]
+    is_own_step = target.has_own_node or not steps
+    return (*steps, PlanStep(Verb.DELETE, target.name, description)) if is_own_step else tuple(steps)
 
 
 def _description(target: DeletionTarget) -> str:

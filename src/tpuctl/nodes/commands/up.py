@@ -21,7 +21,7 @@ from tpuctl.app.options import (
 from tpuctl.app.spec_options import SpecOptions, build_spec, spec_options
 from tpuctl.app.ssh_options import route_options, with_reachable_goal
 from tpuctl.check.commands.preflight_options import CheckOptions, check_options, preflight_check
-from tpuctl.errors import ExitCode, NotConfirmedError
+from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError
 from tpuctl.models.events import EventKind, broadcast
 from tpuctl.models.node import NodeState
 from tpuctl.models.spec import NodeSpec
@@ -139,7 +139,7 @@ def command(
         probe=options.probe,
         yes=options.yes,
         replace=options.replace,
-        **queue_policy(app, queueing, spec, timeout=options.timeout),
+        **queue_policy(app, queueing, spec, timeout=options.timeout, is_awaited=not options.no_wait),
     )
     hooks = build_hooks(app, {EventKind.RECOVERED: options.on_recover})
     choice = zone_choice(app)
@@ -153,8 +153,7 @@ def command(
             spec = spec or (race.spec if race else None)
             wanted = require_type(spec, choice)
             search = _ZoneSearch(wanted, described.tiers, policy, options, preflight, hooks)
-            if race is not None:
-                app.terminal.note(f"{nodes[0]}: continuing the race of an earlier run")
+            if race is not None and not (zoning.race and choice):
                 return _up_by_race(app, race.names, search)
             if choice is None:
                 raise AssertionError("without several zones only a race is continued")
@@ -167,7 +166,7 @@ def command(
             offers = find_offers()
             reference = app.reference(nodes[0])
             name = NodeName(reference.project or app.project, offers[0].zone, reference.node_id)
-            if zoning.race and not options.dry_run:
+            if zoning.race:
                 return _up_by_race(app, [dataclasses.replace(name, zone=offer.zone) for offer in offers], search)
             return _up_in_zones(app, name, lambda: offers, search)
     located = [_locate(app, text, spec, options, timeout=policy.timeout) for text in dict.fromkeys(nodes)]
@@ -266,6 +265,15 @@ def _up_by_race(app: App, names: Sequence[NodeName], search: _ZoneSearch) -> int
 
     options, began = search.options, app.clock.monotonic()
     spec = dataclasses.replace(search.spec, queue=True)
+    if options.dry_run:
+        app.terminal.note(f"requested in {len(names)} zones at the same time; the first that is ACTIVE is kept")
+        _show_plans(app, [(name, None, spec) for name in names], search.policy, search.preflight)
+        return 0
+    if options.no_wait:
+        raise InvalidInputError(
+            f"cannot continue the race for `{names[0].node_id}` with `--no-wait`: the run that waits cancels the losers",
+            hint=f"leave it out, or cancel the race with `tpuctl down {names[0].node_id}`",
+        )
     with (
         app.progress(events=options.events) as progress,
         app.in_flight(lambda: describe_race(names), resume=app.command_line(), undo=f"tpuctl down {names[0].node_id}"),

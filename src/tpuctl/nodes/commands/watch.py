@@ -13,6 +13,7 @@ from tpuctl.app.options import cli_command, events_option, force_lease_option, s
 from tpuctl.app.signals import TerminatedError
 from tpuctl.app.spec_options import SpecOptions, build_spec, spec_options
 from tpuctl.app.ssh_options import route_options
+from tpuctl.check.commands.preflight_options import CheckOptions, preflight_check
 from tpuctl.clock import SystemClock
 from tpuctl.durations import format_duration, parse_duration, parse_timestamp
 from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError, worst_exit_code
@@ -27,13 +28,19 @@ from tpuctl.nodes.commands.policy_options import (
     repair_policy,
     retry_until_answered,
 )
+from tpuctl.nodes.commands.zone_options import ZoneOptions, order_offers, zone_choice
+from tpuctl.nodes.queueing import UNATTENDED_WAIT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tpuctl.app.app import App
+    from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName
+    from tpuctl.nodes.actuator import ActionContext
+    from tpuctl.nodes.controller import NodeReconciler
     from tpuctl.nodes.hooks import HookFailure, Hooks
+    from tpuctl.nodes.tracker import ReconcileRequest
 
 
 class MomentType(click.ParamType["timedelta | datetime"]):
@@ -58,10 +65,6 @@ class MomentType(click.ParamType["timedelta | datetime"]):
         today = datetime.now().astimezone()  # local time
         moment = today.replace(hour=clock.hour, minute=clock.minute, second=0, microsecond=0)
         return moment if moment > today else moment + timedelta(days=1)
-
-
-# The service ends a request that no watch waits for any more; a watch asks again.
-_QUEUE_LIMIT = timedelta(hours=24)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +139,7 @@ def command(
         is_patient=True,
         recreate_deleted=options.recreate_deleted,
         timeout=None,
-        queue_for=_QUEUE_LIMIT,
+        queue_for=UNATTENDED_WAIT,
     )
     commands = {
         EventKind.PREEMPTED: options.on_preempt,
@@ -150,6 +153,8 @@ def command(
         chosen = select_nodes(app, nodes, all_nodes=options.all_nodes, labels=options.selector)
         return chosen if chosen is not None else [locate_for_watch(app, text) for text in dict.fromkeys(nodes)]
 
+    if zone_choice(app) is not None:
+        app.choose_zone(None)
     names = retry_until_answered(app, find_names, timeout=None)
     tasks = [
         ReconcileRequest(
@@ -178,7 +183,8 @@ def command(
                 _require_lasting_journal(app)
             context = app.context(broadcast(progress, hooks))
             with _finishing_hooks(app, hooks):
-                errors = watch_nodes(context, tasks, until=_duration(app, options.until), each_round=each_round)
+                end = _duration(app, options.until)
+                errors = watch_nodes(context, tasks, until=end, each_round=each_round, move=_mover(app, context))
                 if len(errors) == len(tasks):
                     # No node is left to watch. A container ends with this process, so its hooks must finish first.
                     hooks.wait(lambda failure: app.terminal.warn(str(failure)))
@@ -188,6 +194,21 @@ def command(
             app.terminal.note("terminated: the watch has ended, the nodes keep running")
         return ExitCode.OK
     return worst_exit_code(error.exit_code for error in errors) if errors else ExitCode.OK
+
+
+def _mover(app: App, context: ActionContext) -> Callable[[NodeReconciler], tuple[ReconcileRequest, timedelta] | None]:
+    """Return what moves a node without capacity to another zone of `--zone a,b` or `any`; with one zone it stays."""
+    from tpuctl.nodes.zone_search import ZoneRing  # noqa: PLC0415  # not needed by --help and completion
+
+    choice = zone_choice(app)
+    if choice is None:
+        return lambda _: None
+    preflight = preflight_check(app, CheckOptions())
+
+    def zones(spec: NodeSpec) -> list[str]:
+        return [offer.zone for offer in order_offers(app, preflight, choice, spec, tiers=(), options=ZoneOptions())]
+
+    return ZoneRing(context, zones).successor
 
 
 def _require_lasting_journal(app: App) -> None:

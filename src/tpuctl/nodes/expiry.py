@@ -1,0 +1,67 @@
+"""When the time of a node ends, who created it, and how both are written as labels. Pure: `now` is the time of the service."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from tpuctl.durations import format_duration, format_timestamp
+from tpuctl.models.node import EXPIRY_LABEL
+from tpuctl.models.spec import MAX_LABEL_LENGTH
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from tpuctl.models.node import Node
+
+# How much longer than its run a node of `run --up --rm` lives, if the client was killed.
+DEFAULT_GRACE: Final = timedelta(hours=1)
+LONGEST_TIME: Final = timedelta(days=366)
+
+
+def expiry_label(moment: datetime) -> str:
+    """Return the value of `EXPIRY_LABEL`: seconds since 1970."""
+    return str(int(moment.timestamp()))
+
+
+def time_left(node: Node, now: datetime) -> timedelta | None:
+    """Return the time until the node expires, negative after it; None without a valid label."""
+    return None if node.expires is None else node.expires - now
+
+
+def is_expired(node: Node, now: datetime) -> bool:
+    """Return whether the time of the node has ended. A node without a valid label never expires."""
+    left = time_left(node, now)
+    return left is not None and left <= timedelta()
+
+
+def extended_expiry(node: Node, by: timedelta, now: datetime) -> datetime:
+    """Return the new end of a node: counted from its present end, or from now if it has none or has passed it."""
+    return max(node.expires or now, now) + by
+
+
+def expiry_note(node: Node, now: datetime | None) -> str:
+    """Return what users need to know about the end of a node, empty without the label. Without `now` times are absolute."""
+    if node.has_invalid_expiry:
+        return f"never expires: label {EXPIRY_LABEL}={node.labels[EXPIRY_LABEL]} is not a time"
+    if node.expires is None:
+        return ""
+    if now is None:
+        return f"expires {format_timestamp(node.expires)}"
+    left = node.expires - now
+    return f"expires in {format_duration(left)}" if left > timedelta() else f"expired {format_duration(-left)} ago"
+
+
+def owner_label(identity: str) -> str:
+    """Return an account or `user@host` as a value of `OWNER_LABEL`: `ann.lee@example.com` is `ann-lee_example-com`.
+
+    A long one ends with a part of its hash, so that two of them stay different.
+    """
+    text = re.sub(r"[^a-z0-9_-]", "-", identity.strip().lower().replace("@", "_"))
+    if len(text) <= MAX_LABEL_LENGTH:
+        return text
+    import hashlib  # noqa: PLC0415  # 2 ms, and `list` needs only the notes
+
+    digest = hashlib.sha256(identity.strip().lower().encode()).hexdigest()[:8]
+    return f"{text[: MAX_LABEL_LENGTH - 9]}-{digest}"

@@ -1,0 +1,96 @@
+"""The end of a node's time and its owner, as labels: one row for each rule and boundary."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.row_ids import row_id
+from tpuctl.models.node import EXPIRY_LABEL, Node
+from tpuctl.models.spec import check_labels
+from tpuctl.nodes.expiry import expiry_label, expiry_note, extended_expiry, is_expired, owner_label, time_left
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+HOUR = timedelta(hours=1)
+INVALID = "never expires: label tpuctl-expires={} is not a time"
+
+
+def node(label: str | None) -> Node:
+    labels = {} if label is None else {EXPIRY_LABEL: label}
+    return Node.from_api({"name": "projects/p/locations/us-central2-b/nodes/trainer", "labels": labels})
+
+
+# label; time left, whether it is expired, its note, its note without a time
+_LABELS: dict[str, tuple[str | None, timedelta | None, bool, str, str]] = {
+    "none": (None, None, False, "", ""),
+    "two-hours-left": (expiry_label(NOW + 2 * HOUR), 2 * HOUR, False, "expires in 2h", "expires 2026-01-01T14:00:00Z"),
+    "one-second-left": (expiry_label(NOW + SECOND), SECOND, False, "expires in 1s", "expires 2026-01-01T12:00:01Z"),
+    "this-second": (expiry_label(NOW), timedelta(), True, "expired 0s ago", "expires 2026-01-01T12:00:00Z"),
+    "passed": (expiry_label(NOW - 2 * HOUR), -2 * HOUR, True, "expired 2h ago", "expires 2026-01-01T10:00:00Z"),
+    **{
+        f"invalid-{name}": (text, None, False, INVALID.format(text), INVALID.format(text))
+        for name, text in {
+            "empty": "",
+            "word": "tomorrow",
+            "zero": "0",
+            "milliseconds": "1767268800000",
+            "negative": "-1767268800",
+            "leading-zero": "01767268800",
+            "other-digits": "١٧٦٧٢٦٨٨٠٠",
+        }.items()
+    },
+}
+
+
+@pytest.mark.parametrize(("label", "left", "expired", "note", "absolute"), _LABELS.values(), ids=_LABELS.keys())
+def test_expiry_of_a_label(label: str | None, left: timedelta | None, expired: bool, note: str, absolute: str) -> None:
+    found = node(label)
+
+    assert (time_left(found, NOW), is_expired(found, NOW)) == (left, expired)
+    assert (expiry_note(found, NOW), expiry_note(found, None)) == (note, absolute)
+
+
+@pytest.mark.parametrize(
+    ("label", "extended"),
+    [
+        pytest.param(None, NOW + 2 * HOUR, id="without-an-end"),
+        pytest.param("soon", NOW + 2 * HOUR, id="invalid"),
+        pytest.param(expiry_label(NOW - HOUR), NOW + 2 * HOUR, id="expired"),
+        pytest.param(expiry_label(NOW), NOW + 2 * HOUR, id="expires-now"),
+        pytest.param(expiry_label(NOW + HOUR), NOW + 3 * HOUR, id="expires-later"),
+    ],
+)
+def test_extension_counts_from_the_later_of_the_end_and_now(label: str | None, extended: datetime) -> None:
+    assert extended_expiry(node(label), 2 * HOUR, NOW) == extended
+
+
+_OWNERS = {
+    "ann@example.com": "ann_example-com",
+    "Ann.Lee@Example.COM": "ann-lee_example-com",
+    " ann@example.com ": "ann_example-com",
+    "ci@my-project.iam.gserviceaccount.com": "ci_my-project-iam-gserviceaccount-com",
+    "müller@höst": "m-ller_h-st",
+    "a b/c:d\n\x1b@host": "a-b-c-d--_host",
+    "": "",
+    "a" * 63: "a" * 63,
+    "a" * 64: "a" * 54 + "-ffe054fe",
+}
+
+
+@pytest.mark.parametrize(("identity", "label"), _OWNERS.items(), ids=row_id)
+def test_owner_label_is_valid_and_readable(identity: str, label: str) -> None:
+    assert owner_label(identity) == label
+    assert check_labels({"tpuctl-owner": label}) == {"tpuctl-owner": label}
+
+
+def test_owner_labels_of_long_identities_stay_different() -> None:
+    first, second = (owner_label(f"{'a' * 70}{last}@example.com") for last in "xy")
+
+    assert first != second
+    assert (len(first), len(second)) == (63, 63)
+
+
+def test_expiry_label_drops_the_fraction_of_a_second() -> None:
+    assert expiry_label(NOW + timedelta(milliseconds=900)) == expiry_label(NOW) == "1767268800"

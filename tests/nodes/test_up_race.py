@@ -1,0 +1,145 @@
+"""`tpuctl up --race`, and what `down`, `history` and the next `up` make of a race."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import EventfulClock, one_face, told
+from tpuctl.sandbox import administration
+
+ZONES = ("us-east5-b", "us-east1-d", "asia-northeast1-b")
+RACE = ("up", "t", "--type", "v6e-8", "--spot", "--zone", ",".join(ZONES), "--zone-order", "as-given", "--race")
+
+pytestmark = one_face
+
+
+@pytest.fixture
+def clock() -> EventfulClock:
+    return EventfulClock()
+
+
+def no_stock(sandbox: Sandbox, *zones: str, tier: str = "spot") -> None:
+    with sandbox.state.write() as session:
+        for zone in zones:
+            administration.add_stockout(session, zone=zone, tier=tier)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_race_ends_usable_in_the_only_zone_with_stock(tpuctl: Console, sandbox: Sandbox) -> None:
+    no_stock(sandbox, ZONES[0], ZONES[2])
+
+    out, err, code = tpuctl(*RACE, "--timeout", "2h")
+
+    lines = told(err, "t")
+    assert (out, code) == ("t\tREADY\n", 0)
+    wins = [line for line in lines if " wins: " in line]
+    assert [line.partition(" after ")[0] for line in wins] == [f"{ZONES[1]} wins: its queued resource is ACTIVE"]
+    assert {f"cancelling the request in {zone}: {ZONES[1]} won the race" for zone in (ZONES[0], ZONES[2])} <= {*lines}
+    assert lines.index(f"{ZONES[2]}: the request is gone") < len(lines) - 1
+    assert lines[-1].startswith("usable, ssh answers, after ")
+    assert sorted(sandbox.changes()) == ["create"] * 3 + ["delete"] * 2
+    assert tpuctl("queue", "list")[0].split("\t")[:2] == ["t", ZONES[1]]
+
+
+def test_zone_that_won_is_the_one_that_is_remembered(tpuctl: Console, sandbox: Sandbox) -> None:
+    no_stock(sandbox, ZONES[0], ZONES[2])
+    tpuctl(*RACE, "--timeout", "2h")
+
+    assert tpuctl("history", "t")[2] == 0
+    assert tpuctl("down", "t", "--yes")[::2] == ("t\n", 0)
+    out, err, code = tpuctl("up", "t", "--yes", "--timeout", "2h")
+
+    assert (out, code) == ("t\tREADY\n", 0), err
+    assert tpuctl("list")[0].split("\t")[:2] == ["t", ZONES[1]]
+
+
+def test_down_in_a_zone_that_lost_does_not_delete_the_winner(tpuctl: Console, sandbox: Sandbox) -> None:
+    no_stock(sandbox, ZONES[0], ZONES[2])
+    tpuctl(*RACE, "--timeout", "2h")
+
+    _, err, code = tpuctl("down", f"{ZONES[0]}/t", "--yes")
+
+    assert (f"error: `t` is not in {ZONES[0]}; found {ZONES[1]}/t" in err.splitlines(), code) == (True, 8), err
+    assert tpuctl("list")[0].split("\t")[:2] == ["t", ZONES[1]]
+
+
+def test_interrupted_race_is_named_and_continued_by_a_plain_up(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    no_stock(sandbox, "*")
+    clock.after(timedelta(minutes=5), interrupt)
+    _, err, code = tpuctl(*RACE, "--timeout", "2h")
+
+    left = f"the requests for `t` in {', '.join(ZONES)} still count against the quota, and bill when they get a TPU"
+    assert (code, f"warning: interrupted: {left}; nothing was undone" in err.splitlines()) == (130, True)
+    assert err.splitlines()[-1] == "  undo:   tpuctl down t"
+
+    with sandbox.state.write() as session:
+        administration.end_stockouts(session)
+    out, err, code = tpuctl("up", "t", "--timeout", "2h")
+
+    assert (out, code) == ("t\tREADY\n", 0)
+    assert told(err, "t")[0] == f"continuing the race of an earlier run in {', '.join(ZONES)}"
+    assert sorted(sandbox.changes()) == ["create"] * 3 + ["delete"] * 2
+
+
+def test_down_cancels_all_requests_of_an_interrupted_race(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    no_stock(sandbox, "*")
+    clock.after(timedelta(minutes=5), interrupt)
+    tpuctl(*RACE, "--timeout", "2h")
+
+    plan, _, code = tpuctl("down", "t", "--dry-run")
+    assert (plan.count("DELETE "), code, sandbox.changes()) == (3, 0, ["create"] * 3)
+    _, err, code = tpuctl("down", "t")
+    others = sorted(ZONES)[1:]
+    racing = ", ".join(f"{zone} (WAITING_FOR_RESOURCES)" for zone in others)
+    assert (f"and the requests of the same race in {racing}?" in err, code) == (True, 2), err
+    assert tpuctl("down", "t", "--yes")[::2] == ("t\n", 0)
+    assert tpuctl("queue", "list")[:1] == ("",)
+    assert tpuctl("down", "t", "--yes") == ("t\n", "t: already gone\n", 0)
+
+
+def test_race_without_stock_ends_with_5_and_leaves_nothing(tpuctl: Console, sandbox: Sandbox) -> None:
+    no_stock(sandbox, "*")
+
+    out, err, code = tpuctl(*RACE, "--timeout", "20m")
+
+    assert (out, code) == ("", 5)
+    assert "error: none of 3 zones had a TPU for `t` in time; every request is cancelled" in err.splitlines()
+    assert tpuctl("queue", "list")[0] == ""
+
+
+@pytest.mark.parametrize("options", [pytest.param((), id="new"), pytest.param(("--race",), id="continued")])
+def test_dry_run_of_a_race_changes_nothing(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, options: tuple[str, ...]
+) -> None:
+    if options:
+        no_stock(sandbox, "*")
+        clock.after(timedelta(minutes=5), interrupt)
+        tpuctl(*RACE, "--timeout", "2h")
+    before = sandbox.changes()
+
+    out, err, code = tpuctl(*(("up", "t") if options else RACE), "--dry-run", "--timeout", "2h")
+
+    assert (code, sandbox.changes()) == (0, before), err
+    assert all(zone in out for zone in ZONES)
+
+
+def test_unfinished_race_is_not_continued_without_waiting(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    no_stock(sandbox, "*")
+    clock.after(timedelta(minutes=5), interrupt)
+    tpuctl(*RACE, "--timeout", "2h")
+
+    _, err, code = tpuctl("up", "t", "--no-wait")
+
+    assert (code, "cannot continue the race for `t` with `--no-wait`" in err) == (2, True)
