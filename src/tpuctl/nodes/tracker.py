@@ -206,8 +206,9 @@ class NodeTracker:
             node_id = node.id if node and node.id == self._created_id else ""
             self.record_failure(failed.verb, self._context.cloud.operation_error(cause), node_id=node_id)
             has_vanished = False
-        elif is_creation_lost:
+        elif is_creation_lost and before is not None:
             self._context.report(EventKind.NOTE, self._task.name, "the creation that another run requested failed")
+            self.spec = self.spec or self.history.spec_as_it_is(before)
             has_vanished = False
         if node:
             self._update_ownership(node)
