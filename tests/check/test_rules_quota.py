@@ -196,8 +196,7 @@ def test_quota_shortage_names_holders_and_remedies() -> None:
                     f"request more of `{REGION}` in us-central2: https://console.cloud.google.com/iam-admin/quotas?project=p"
                 ),
                 Remedy(
-                    "use a zone and tier that a grant or a quota covers: try them with `--zone any` and "
-                    "`--tier spot,on-demand`"
+                    "use a zone and tier that a grant or quota covers: `up` tries them (`--zone any --tier spot,on-demand`)"
                 ),
             ),
             facts={

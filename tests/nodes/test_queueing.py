@@ -45,6 +45,7 @@ def asked(policy: Policy, found: QueuedResource | None, seen: Node | None = None
 ENDS = "[give the request up in 3600]"
 DIFFERS = "accelerator_type: wanted `v4-8`, found `v4-16`"
 RECORD = "only its record is left"
+EXPIRED = FailedChange(Verb.CREATE, RequestExpiredError("too late"))
 # what is known of the request and the node; the decision of `up`
 _ROWS: dict[str, tuple[dict[str, Any], str]] = {
     "no request": ({"found": None}, "create: the old one is gone"),
@@ -143,9 +144,13 @@ _ROWS: dict[str, tuple[dict[str, Any], str]] = {
         {"found": None, "failure": FailedChange(Verb.CREATE, QuotaError("used up"))},
         "quota: used up",
     ),
-    "gone after its limit": (
-        {"found": None, "failure": FailedChange(Verb.CREATE, RequestExpiredError("too late"))},
+    "gone after its limit, at the end of the run": (
+        {"found": None, "failure": EXPIRED, "waited": 29 * MINUTE},
         "timed_out: too late",
+    ),
+    "gone after the limit of an earlier run": (
+        {"found": None, "failure": EXPIRED, "waited": 28 * MINUTE},
+        "create: the old one is gone",
     ),
     "being deleted": ({"found": request("DELETING")}, "wait 2: its old queued resource is being deleted"),
     "unspecified": (
@@ -176,6 +181,17 @@ def test_up_decides_by_the_state_of_the_request(row: str) -> None:
     facts, decision = _ROWS[row]
 
     assert asked(UP, **facts) == decision
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        pytest.param(replace(UP, queue_for=MINUTE), id="the user's limit"),
+        pytest.param(replace(UP, moves_on=True), id="another zone is next"),
+    ],
+)
+def test_expired_request_ends_the_attempt_by_choice(policy: Policy) -> None:
+    assert asked(policy, None, failure=EXPIRED) == "timed_out: too late"
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,16 @@ def test_zone_that_won_is_the_one_that_is_remembered(tpuctl: Console, sandbox: S
     assert tpuctl("list")[0].split("\t")[:2] == ["t", ZONES[1]]
 
 
+def test_down_in_a_zone_that_lost_does_not_delete_the_winner(tpuctl: Console, sandbox: Sandbox) -> None:
+    no_stock(sandbox, ZONES[0], ZONES[2])
+    tpuctl(*RACE, "--timeout", "2h")
+
+    _, err, code = tpuctl("down", f"{ZONES[0]}/t", "--yes")
+
+    assert (f"error: `t` is not in {ZONES[0]}; found {ZONES[1]}/t" in err.splitlines(), code) == (True, 8), err
+    assert tpuctl("list")[0].split("\t")[:2] == ["t", ZONES[1]]
+
+
 def test_interrupted_race_is_named_and_continued_by_a_plain_up(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:

@@ -132,6 +132,57 @@ def test_queue_in_several_zones_shares_the_time(tpuctl: Console, sandbox: Sandbo
     assert sandbox.changes() == ["create", "delete", "create"]
 
 
+def test_queue_in_several_zones_shares_the_time_after_its_start(tpuctl: Console, sandbox: Sandbox) -> None:
+    stockout(sandbox, "us-east1-d")
+    zones = ("--zone", "us-east1-d,us-east5-b", "--zone-order", "as-given")
+
+    out, _, code = tpuctl(*ANY[:-1], *zones, "--queue", "--start-after", "3h", "--timeout", "5h")
+
+    assert (out, code, zone_of(tpuctl)) == ("demo\tREADY\n", 0, "us-east5-b")
+
+
+@pytest.mark.parametrize("queue", [(), ("--queue",)], ids=["node", "request"])
+def test_up_again_keeps_the_tier_that_had_capacity(tpuctl: Console, sandbox: Sandbox, queue: tuple[str, ...]) -> None:
+    stockout(sandbox, tier="spot")
+    command = (*ANY[:4], "--tier", "spot,on-demand", "--zone", "us-east1-d,us-east5-b", "--timeout", "2h", *queue)
+    assert tpuctl(*command)[2] == 0
+    sent = sandbox.changes()
+
+    assert (tpuctl(*command)[::2], sandbox.changes()) == (("demo\tREADY\n", 0), sent)
+
+
+def test_killed_search_goes_on_in_the_other_zones(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    """The record of the attempt is deleted, and the second run does not end where the first one stood."""
+    stockout(sandbox, "us-east1-d")
+    zones = ("--zone", "us-east1-d,us-east5-b", "--zone-order", "as-given")
+    command = (*ANY[:-1], *zones, "--queue", "--timeout", "1h")
+    clock.after(timedelta(minutes=5), interrupt)
+    assert tpuctl(*command)[2] == 130
+
+    out, _, code = tpuctl(*command)
+
+    assert (out, code, zone_of(tpuctl)) == ("demo\tREADY\n", 0, "us-east5-b")
+    assert sandbox.changes() == ["create", "delete", "create", "delete", "create"]
+
+
+def test_creation_of_a_killed_run_that_fails_is_no_deletion_by_others(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    stockout(sandbox, "us-east1-d")
+    command = (*ANY[:-1], "--zone", "us-east1-d")
+    clock.after(timedelta(seconds=4), interrupt)
+    assert tpuctl(*command)[2] == 130
+
+    _, err, code = tpuctl(*command)
+
+    assert (code, sandbox.changes()) == (6, ["create", "create"])
+    assert "deleted by another client" not in err
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
 def test_zones_setting_of_the_project_file_is_used(tpuctl: Console, sandbox: Sandbox) -> None:
     stockout(sandbox, "us-east1-d")
     (tpuctl.folder / "tpuctl.yaml").write_text("zones: [us-east1-d, us-east5-b]\ntype: v6e-8\ntier: spot\n")

@@ -21,6 +21,7 @@ _SECTIONS = {
         "wait": ("tpuctl.nodes.commands.wait", "Wait until nodes are usable, stopped or deleted."),
         "watch": ("tpuctl.nodes.commands.watch", "Keep nodes usable: recreate preempted ones, repair broken ones."),
         "history": ("tpuctl.nodes.commands.history", "Show the states, repairs and preemptions of a node."),
+        "cost": ("tpuctl.nodes.commands.cost", "Show what nodes cost: per hour, so far, and by their expiry."),
         "reset": ("tpuctl.nodes.commands.reset", "Restart a node, keeping its boot disk."),
         "start": ("tpuctl.nodes.commands.changes:start", "Start stopped nodes."),
         "stop": ("tpuctl.nodes.commands.changes:stop", "Stop nodes, keeping their boot disks."),
@@ -28,6 +29,7 @@ _SECTIONS = {
         "delete": ("tpuctl.nodes.commands.changes:delete", "Delete nodes; fails if they do not exist."),
         "queue": ("tpuctl.nodes.commands.queue:queue_group", "Show, await and cancel requests that wait for capacity."),
         "extend": ("tpuctl.nodes.commands.extend", "Move or remove the end of the time of nodes."),
+        "gc": ("tpuctl.nodes.commands.gc", "Find and delete dead, expired and forgotten nodes and requests."),
         "update": ("tpuctl.nodes.commands.update", "Change a node's labels, tags, metadata or description."),
     },
     "Workers": {

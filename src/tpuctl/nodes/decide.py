@@ -47,7 +47,7 @@ from tpuctl.nodes.conditions import (
     usable_note,
 )
 from tpuctl.nodes.polling import poll_delay
-from tpuctl.nodes.queueing import RequestExpiredError, decide_request, may_clean_up
+from tpuctl.nodes.queueing import SHORTEST_QUEUE, RequestExpiredError, decide_request, may_clean_up
 from tpuctl.nodes.repair import (
     defect_age,
     describe_repair,
@@ -286,6 +286,8 @@ def decide_after_failure(policy: Policy, seen: ObservedState, failure: FailedCha
     )
     if node and is_record_left and policy.moves_on:
         return Delete(f"its creation failed: {error.message}", node.id)
+    if may_repeat and isinstance(error, RequestExpiredError) and _outlasts_its_request(policy, seen):
+        return None
     if isinstance(error, _FINAL_FAILURES) or not may_repeat or (is_scarce and not policy.is_patient):
         return Fail(error)
     if not is_scarce and failure.times > policy.internal_retries:
@@ -313,6 +315,12 @@ def decide_after_failure(policy: Policy, seen: ObservedState, failure: FailedCha
         f"{failure.verb} failed: {error.message}",
         NextStep(_RETRY_PAUSE[failure.verb], left),
     )
+
+
+def _outlasts_its_request(policy: Policy, seen: ObservedState) -> bool:
+    """Return whether an expired request was one of an earlier run with an earlier deadline: this run asks again."""
+    left = None if policy.timeout is None else policy.timeout - seen.waited
+    return policy.queue_for is None and not policy.moves_on and (left is None or left > SHORTEST_QUEUE)
 
 
 _CONDITION_WORDS = {

@@ -34,7 +34,7 @@ UNDECIDED = frozenset({QueuedState.CREATING, QueuedState.ACCEPTED, QueuedState.W
 CLEAN_UP_TIME = timedelta(minutes=3)
 _LONGEST_DELAY = timedelta(minutes=1)
 # A queued resource with less time than this would end before the service has looked for capacity.
-_SHORTEST_WAIT = timedelta(minutes=1)
+SHORTEST_QUEUE = timedelta(minutes=1)
 # A node may show up some time after its request became ACTIVE [unverified]. Later it counts as deleted.
 _NODE_LAG = timedelta(minutes=5)
 
@@ -133,7 +133,7 @@ def queue_window(policy: Policy, left: timedelta | None, now: datetime) -> Queue
     """
     limit = policy.queue_for
     if limit is None and left is not None:
-        limit = max(left, _SHORTEST_WAIT)
+        limit = max(left, SHORTEST_QUEUE)
     return QueueWindow(now=now, valid_until=limit, valid_after=policy.start_after)
 
 

@@ -20,6 +20,8 @@ from tpuctl.errors import (
     AlreadyExistsError,
     ConflictError,
     CredentialsError,
+    InvalidInputError,
+    InvalidRequestError,
     NotFoundError,
     QuotaError,
     ServiceUnavailableError,
@@ -31,8 +33,9 @@ from tpuctl.models.node import NodeState, QueuedState
 from tpuctl.models.spec import RACE_LABEL, REQUEST_LABEL, NodeSpec, QueueWindow
 from tpuctl.names import NodeName, last_segment
 from tpuctl.nodes.actions import spec_with_ssh_key
-from tpuctl.nodes.actuator import LeaseLostError, announced_change, describe_spec
+from tpuctl.nodes.actuator import LeaseLostError, announced_change, describe_file_choices, describe_spec
 from tpuctl.nodes.conditions import Policy, Verb
+from tpuctl.nodes.journal import JournalError
 from tpuctl.nodes.lease import LeaseGuard, end_lease
 from tpuctl.nodes.locate import only_node
 from tpuctl.nodes.polling import poll_interval
@@ -48,6 +51,8 @@ from tpuctl.nodes.race import (
     decide_cancel,
     decide_race,
     describe_entry,
+    is_being_deleted,
+    left_error,
 )
 
 if TYPE_CHECKING:
@@ -84,9 +89,8 @@ class Race:
     winner: tuple[NodeName, datetime | None] | None = None
     # Where a request may have been sent.
     sent: frozenset[NodeName] = frozenset()
-    # Its requests that exist, and the zones that did not answer.
+    # Its requests that exist.
     requests: Mapping[NodeName, QueuedResource] = field(default_factory=dict)
-    unreachable: tuple[str, ...] = ()
     # The journal has its beginning and not its end.
     is_open: bool = False
 
@@ -130,24 +134,31 @@ def remembered_race(journal: Journal, names: Collection[NodeName]) -> Race | Non
     )
 
 
-def find_race(context: ActionContext, project: str, node_id: str, *, names: Collection[NodeName] = ()) -> Race | None:
+def find_race(
+    context: ActionContext, project: str, node_id: str, *, names: Collection[NodeName] = (), race_id: str = ""
+) -> Race | None:
     """Return what is left of a race for a node, by the journal and by the requests of all zones; None if nothing is.
 
-    The winner of a race that has ended counts as a race with one request.
+    Without `race_id` it is the race of the journal, else the first that has a request. The winner of a race that has ended
+    counts as a race with one request.
     """
     known = _journaled_names(context, NodeName(project, "", node_id))
     remembered = remembered_race(context.journal, dict.fromkeys((*names, *known)))
+    if remembered is not None and race_id not in {"", remembered.id}:
+        remembered = None
     listing = context.cloud.list_queued_resources(project)
+    ids = {request.name: race_id_of(request, node_id) for request in listing.queued_resources}
+    wanted = race_id or (remembered.id if remembered else next(filter(None, ids.values()), ""))
     requests = {
         NodeName(project, request.zone, node_id): request
         for request in listing.queued_resources
-        if race_id_of(request, node_id)
+        if wanted and ids[request.name] == wanted
     }
     if remembered is None and not requests:
         return None
-    race = remembered or Race(id=race_id_of(next(iter(requests.values())), node_id), names=tuple(requests))
+    race = remembered or Race(id=wanted, names=tuple(requests))
     names = tuple(dict.fromkeys((*race.names, *requests)))
-    return replace(race, names=names, requests=requests, unreachable=listing.unreachable)
+    return replace(race, names=names, requests=requests)
 
 
 def _journaled_names(context: ActionContext, wanted: NodeName) -> list[NodeName]:
@@ -339,6 +350,7 @@ class _RaceRun:
                 if end is not None:
                     return self._finish(end)
                 if once:
+                    self._check_all_cancelled()
                     return None
             self._sleep()
 
@@ -380,8 +392,6 @@ class _RaceRun:
             is_winner=identity is not None and (identity == self._race.winner or zone.name == self.kept),
         )
 
-    # Observe
-
     def _observe(self) -> None:
         """Fetch the requests of all zones. A zone that does not answer keeps what is known of it."""
         cloud, project, node_id = self._context.cloud, self._first.project, self._first.node_id
@@ -391,6 +401,11 @@ class _RaceRun:
             for zone in self._zones.values():
                 zone.is_silent = True
             return
+        except (NotFoundError, InvalidRequestError) as error:
+            raise InvalidInputError(
+                f"the API has no queued resources for project {project}, which a race needs: {error.lines[0]}",
+                hint="leave out `--race` to try the zones in order",
+            ) from error
         requests = [request for request in listing.queued_resources if request.owns(node_id)]
         if not self._has_looked and not self.is_ending:
             self._judge_others(requests)
@@ -408,34 +423,39 @@ class _RaceRun:
             self._adopt_node()
 
     def _judge_others(self, requests: Sequence[QueuedResource]) -> None:
-        """Judge requests of races that the journal does not have, or that have ended: their node may be in use.
+        """Judge requests of a race that the journal does not have, or that has ended: their node may be in use.
 
-        A single one that is ACTIVE wins. Raises `ConflictError` for several, and for one in a zone that the user does not name.
+        This run continues that race; its ACTIVE request wins. Raises `ConflictError` if there is more than one race or ACTIVE
+        request, and for a request in a zone that the user does not name.
         """
-        others: list[QueuedResource] = []
-        for request in requests:
-            race_id = race_id_of(request, self._first.node_id)
-            if race_id and race_id != self._race.id and not request.state.is_dead:
-                others.append(request)
-        active = [request for request in others if request.state is QueuedState.ACTIVE]
-        outside = [request for request in others if replace(self._first, zone=request.zone) not in self._zones]
-        if outside or len(active) > 1:
-            named = ", ".join(f"{request.zone} ({request.state})" for request in others)
+        node_id = self._first.node_id
+        alive = [request for request in requests if race_id_of(request, node_id) and not request.state.is_dead]
+        others = {
+            replace(self._first, zone=request.zone): request
+            for request in alive
+            if race_id_of(request, node_id) != self._race.id
+        }
+        if not others:
+            return
+        ids = {race_id_of(request, node_id) for request in others.values()}
+        active = [name for name, request in others.items() if request.state is QueuedState.ACTIVE]
+        if len(others) < len(alive) or len(ids) > 1 or len(active) > 1 or not others.keys() <= self._zones.keys():
+            named = ", ".join(f"{request.zone} ({request.state})" for request in others.values())
             raise ConflictError(
                 f"`{self._first.node_id}` is requested by another race already, in {named}",
                 hint=f"name its zone to keep one, or cancel all with `tpuctl down {self._first.node_id}`",
             )
-        if active:
-            self._race = replace(self._race, winner=(replace(self._first, zone=active[0].zone), active[0].created))
+        # The race of the journal, if there is one, has no request any more.
+        winner = next(((name, others[name].created) for name in active), None)
+        self._race, self._is_journaled = replace(self._race, id=ids.pop(), winner=winner), False
 
     def _is_own(self, request: QueuedResource) -> bool:
-        """Return whether a request may be deleted as one of a race; so may the record of a dead one that tpuctl sent."""
+        """Return whether a request is one of this race; so is the record of a dead one that tpuctl sent for the node."""
         node_id = self._first.node_id
-        if race_id_of(request, node_id):
-            return True
+        if race_id := race_id_of(request, node_id):
+            return race_id == self._race.id or (request.state.is_dead and not self.is_ending)
         is_single = request.queued_resource_id == node_id and request.node_ids == (node_id,)
-        is_ours = REQUEST_LABEL in request.labels
-        return is_single and is_ours and request.state.is_dead and not self.is_ending
+        return is_single and REQUEST_LABEL in request.labels and request.state.is_dead and not self.is_ending
 
     def _see(self, zone: _Zone, request: QueuedResource | None) -> None:
         """Record the request of a zone that answered. One that is missing in the list is fetched by name before it is gone."""
@@ -552,8 +572,6 @@ class _RaceRun:
             self._adopted = node.name
             self._context.report(EventKind.NOTE, node.name, f"{node.name.zone} has the node already")
 
-    # Act
-
     def _enter(self, names: Sequence[NodeName]) -> None:
         """Request the node in these zones at the same time. The journal has the race, and each create, before."""
         if not names or self._spec is None:
@@ -568,18 +586,20 @@ class _RaceRun:
             for name in names:
                 entry = {"reason": "race", "race": self._race.id, "spec": spec.to_json()}
                 ready = announced.enter_context(self._announced(name, Verb.CREATE, "create", **entry))
-                ready(f"requesting {describe_spec(spec, name.zone)} in {name.zone}")
+                chosen = describe_file_choices(self._context, name, spec)
+                ready(f"requesting {describe_spec(spec, name.zone)} in {name.zone}{chosen}")
                 self._zones[name].was_sent = True
             send = partial(self._context.cloud.create_queued_resource, spec=spec, window=window)
             outcomes = fan_out(send, names, limit=_MOST_AT_ONCE)
         now = self._context.clock.monotonic()
         for outcome in outcomes:
-            zone, error = self._zones[outcome.item], outcome.error
+            zone = self._zones[outcome.item]
             zone.sent_at, zone.operation = now, outcome.value
-            if isinstance(error, CredentialsError):
-                raise error
-            if error is not None and not self._may_enter_again(zone, error):
-                self._refuse(zone, error)
+        for outcome in outcomes:
+            if isinstance(outcome.error, CredentialsError):
+                raise outcome.error
+            if outcome.error is not None and not self._may_enter_again(self._zones[outcome.item], outcome.error):
+                self._refuse(self._zones[outcome.item], outcome.error)
 
     def _may_enter_again(self, zone: _Zone, error: TpuctlError) -> bool:
         """Return whether the next look decides: the answer was lost, the request is there already, or a limit passes."""
@@ -662,12 +682,20 @@ class _RaceRun:
         text = f"{name.zone} wins: its queued resource is ACTIVE after {lasted}{left}"
         self._context.report(EventKind.NOTE, name, text)
 
+    def _check_all_cancelled(self) -> None:
+        """Raise `ServiceUnavailableError` for requests whose deletion was not accepted."""
+        rest = [zone for zone in self._zones.values() if zone.cancelled_at is None]
+        entries = [entry for entry in map(self._entry, rest) if not (entry.is_settled or entry.is_winner)]
+        if left := [entry for entry in entries if not is_being_deleted(entry)]:
+            raise left_error(left)
+
     def _finish(self, end: EndRace) -> NodeName | None:
         """Write the end of the race. Return the winner, or raise the error."""
         if end.error is not None and any(not self._entry(zone).is_settled for zone in self._zones.values()):
             raise end.error  # the next run continues
         if self._is_journaled:
-            self._record_everywhere(over=True)
+            with suppress(JournalError):  # the next run finds the race as it is now
+                self._record_everywhere(over=True)
         if end.error is not None:
             raise end.error
         return end.winner or self._adopted
@@ -702,8 +730,6 @@ class _RaceRun:
         for name in self._zones:
             self._context.record(name, "race", race=self._race.id, **data)
 
-    # Report and wait
-
     def _refuse(self, zone: _Zone, error: TpuctlError) -> None:
         if zone.refusal is not None:
             return
@@ -734,11 +760,11 @@ class _RaceRun:
             )
 
     def _sleep(self) -> None:
-        """Sleep until the next look: 2 to 15 seconds, a tenth of the time since the last change."""
+        """Sleep until the next look: 2 to 15 seconds, a tenth of the time since the last change; 2 after the deadline."""
         context, left = self._context, self._left
         delay = poll_interval(context.clock.monotonic() - self._changed_at)
         delay *= 0.8 + 0.4 * context.random.random()
-        context.clock.sleep(delay if left is None or left <= _SHORT_PAUSE else min(delay, left))
+        context.clock.sleep(delay if left is None else min(delay, max(left, _SHORT_PAUSE)))
 
     def _with_requests_left(self, error: AccessError) -> AccessError:
         """Return the error with the requests that stay in the cloud, and the command that cancels them."""

@@ -71,9 +71,9 @@ class DeletionTarget:
         return self.request.name if self.request and self.is_request_named else str(self.name)
 
     @property
-    def is_racing(self) -> bool:
-        """Return whether its request is one of a race, which may have others."""
-        return self.request is not None and bool(race_id_of(self.request, self.name.node_id))
+    def race_id(self) -> str:
+        """The id of the race that its request is one of; empty if it is not."""
+        return race_id_of(self.request, self.name.node_id) if self.request else ""
 
     @property
     def other_requests(self) -> tuple[QueuedResource, ...]:
@@ -120,8 +120,9 @@ def find_deletion_target(context: ActionContext, place: SearchPlace, reference: 
             request_target(request, nodes.nodes, reference, project) for request in named if request.name not in owners
         ]
     here = [target for target in found if name is None or target.name.zone == name.zone]
-    if found and all(target.is_racing for target in found):
-        return _with_race(context, (here or found)[0])
+    # Requests of one race are one target.
+    if here and len({target.race_id for target in found}) == 1 and found[0].race_id:
+        return _with_race(context, here[0])
     if len(here) == 1 and (name is not None or len(found) == 1):
         return _with_race(context, here[0])
     if found:
@@ -134,9 +135,10 @@ def find_deletion_target(context: ActionContext, place: SearchPlace, reference: 
 
 def _with_race(context: ActionContext, target: DeletionTarget) -> DeletionTarget:
     """Return the target with its race, if that has other requests or has not ended."""
-    if not target.is_racing:
+    if not target.race_id:
         return target
-    race = find_race(context, target.name.project, target.name.node_id, names=(target.name,))
+    name = target.name
+    race = find_race(context, name.project, name.node_id, names=(name,), race_id=target.race_id)
     has_others = race is not None and (race.is_open or any(name != target.name for name in race.requests))
     return replace(target, race=race) if has_others else target
 

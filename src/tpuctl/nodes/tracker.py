@@ -189,12 +189,25 @@ class NodeTracker:
             and not before.state.is_dead
             and self.requested.verb is not Verb.DELETE
         )
+        # It was not DELETING before, so no client deleted it: the creation that another run requested has failed.
+        is_creation_lost = (
+            has_vanished
+            and node is None
+            and before is not None
+            and before.state is NodeState.CREATING
+            and self.requested.verb is None
+            and self.policy.may_create
+            and not (self.seen.outage or self.seen.is_queued)
+        )
         cause = failed.operation.error if failed else None
         # If a deletion interrupted our creation, the node's end says more than the error of the operation.
         if failed and cause and not (has_vanished and cause.code in _INTERRUPTED_CODES):
             # A node with another id was created by another client meanwhile: our failure does not concern it.
             node_id = node.id if node and node.id == self._created_id else ""
             self.record_failure(failed.verb, self._context.cloud.operation_error(cause), node_id=node_id)
+            has_vanished = False
+        elif is_creation_lost:
+            self._context.report(EventKind.NOTE, self._task.name, "the creation that another run requested failed")
             has_vanished = False
         if node:
             self._update_ownership(node)

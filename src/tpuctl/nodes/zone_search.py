@@ -1,11 +1,13 @@
 """Bring a node up in the first zone and tier that has capacity; `zone_order` decides which one is tried next.
 
 One attempt for each zone: an attempt without capacity leaves no record behind before the next begins. An error of access or of
-the request ends the search, because each zone would answer the same.
+the request ends the search, because each zone would answer the same. An attempt of an earlier run that was killed is continued
+first: where it ends without capacity, the search goes on.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -20,7 +22,8 @@ from tpuctl.nodes.queueing import RequestExpiredError
 from tpuctl.nodes.zone_order import Attempt, EndSearch, Offer, PauseSearch, TryNext, choose_offer, search_error
 
 if TYPE_CHECKING:
-    from tpuctl.models.node import Tier
+    from tpuctl.cloud.tpu import TpuClient
+    from tpuctl.models.node import Node, Tier
     from tpuctl.models.spec import NodeSpec
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.controller import NodeReconciler, NodeResult
@@ -36,21 +39,42 @@ def with_tier(spec: NodeSpec, tier: Tier | None) -> NodeSpec:
 _MOVE_ON = (NoCapacityError, QuotaError, CheckFailedError, RequestExpiredError)
 
 
+def spec_of_attempt(
+    cloud: TpuClient, name: NodeName, spec: NodeSpec, *, node: Node | None, tiers: Sequence[Tier]
+) -> NodeSpec:
+    """Return the spec with the capacity type of the node, or of the request for it, if that is one of several `tiers`."""
+    if len(tiers) < 2:
+        return spec
+    found = node or cloud.find_queued_resource(name)
+    return with_tier(spec, found.tier) if found is not None and found.tier in tiers else spec
+
+
 def bring_up_somewhere(
     context: ActionContext,
-    offers: Sequence[Offer],
+    find_offers: Callable[[], Sequence[Offer]],
     task: ReconcileRequest,
     spec: NodeSpec,
     *,
+    is_begun: bool = False,
     once: bool = False,
     announce: Callable[[NodeName], None],
 ) -> NodeResult:
     """Bring a node up in the first offer that has capacity; `announce` gets its name before each attempt.
 
+    With `is_begun` the node of the task exists, or is requested: no offer is needed unless that ends without capacity.
     Raises the error of the search, or the first that no other zone can resolve.
     """
     clock = context.clock
     began = clock.monotonic() if task.since is None else task.since
+    task = replace(task, policy=replace(task.policy, moves_on=True), since=began)
+    if is_begun:
+        (result,) = bring_up_nodes(context, [task], once=once)
+        if not isinstance(result, TpuctlError):
+            return result
+        if once or not isinstance(result, _MOVE_ON):
+            raise result
+        context.report(EventKind.NOTE, task.name, f"{task.name.zone}: {result.message}", error=result.kind)
+    offers = find_offers()
     attempts: list[Attempt] = []
     last_answer = began
     while True:
@@ -75,16 +99,18 @@ def bring_up_somewhere(
                 clock.sleep(pause)
             case TryNext(offer):
                 name = NodeName(task.name.project, offer.zone, task.name.node_id)
-                wanted = with_tier(spec, offer.tier)
-                policy = replace(task.policy, moves_on=True)
+                wanted, policy = with_tier(spec, offer.tier), task.policy
                 if wanted.is_queued and policy.queue_for is None and left is not None:
-                    # Each zone gets its share of the time.
-                    untried = {other.zone for other in offers} - {attempt.offer.zone for attempt in attempts}
-                    policy = replace(policy, queue_for=left / max(1, len(untried)))
+                    # Each offer of this round gets its share of the time in which the service may look for capacity.
+                    tried = Counter(attempt.offer for attempt in attempts)
+                    to_try = sum(tried[other] <= tried[offer] for other in offers)
+                    idle = timedelta() if policy.start_after is None else policy.start_after - context.server_now()
+                    idle = min(max(idle, timedelta()), left)
+                    policy = replace(policy, queue_for=idle + (left - idle) / to_try)
                 announce(name)
                 number = f"{offers.index(offer) + 1} of {len(offers)}"
                 context.report(EventKind.NOTE, name, f"trying {offer}, {number}", tried=str(offer))
-                attempt = replace(task, name=name, spec=wanted, policy=policy, since=began)
+                attempt = replace(task, name=name, spec=wanted, policy=policy)
                 (result,) = bring_up_nodes(context, [attempt], once=once)
                 if not isinstance(result, TpuctlError):
                     return result

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from tpuctl.app.app import App
     from tpuctl.check.gate import PreflightCheck
     from tpuctl.errors import TpuctlError
-    from tpuctl.models.node import Node
+    from tpuctl.models.node import Node, Tier
     from tpuctl.nodes.conditions import Policy
     from tpuctl.nodes.controller import NodeResult
     from tpuctl.nodes.hooks import Hooks
@@ -160,21 +160,28 @@ def command(
     race = None if len(nodes) > 1 else _remembered_race(app, nodes[0])
     if choice is not None or race is not None:
         found = None if race or zoning.race or choice is None else _find_in_zones(app, nodes[0], choice)
-        if found is None:
+        if found is not None:
+            app.choose_zone(found.zone)
+        if found is None or (spec is not None and not options.dry_run):
             spec = spec or (race.spec if race else None)
             wanted = require_type(spec, choice)
-            search = _ZoneSearch(wanted, policy, options, preflight, hooks)
+            search = _ZoneSearch(wanted, described.tiers, policy, options, preflight, hooks)
             if race is not None and not (zoning.race and choice):
                 return _up_by_race(app, race.names, search)
             if choice is None:
                 raise AssertionError("without several zones only a race is continued")
-            offers = order_offers(app, preflight, choice, wanted, tiers=described.tiers, options=zoning)
+
+            def find_offers(choice: ZoneChoice = choice) -> tuple[Offer, ...]:
+                return order_offers(app, preflight, choice, wanted, tiers=described.tiers, options=zoning)
+
+            if found is not None:
+                return _up_in_zones(app, found, find_offers, search, is_begun=True)
+            offers = find_offers()
             reference = app.reference(nodes[0])
             name = NodeName(reference.project or app.project, offers[0].zone, reference.node_id)
             if zoning.race:
                 return _up_by_race(app, [dataclasses.replace(name, zone=offer.zone) for offer in offers], search)
-            return _up_in_zones(app, name, offers, search)
-        app.choose_zone(found.zone)
+            return _up_in_zones(app, name, lambda: offers, search)
     located = [_locate(app, text, spec, options, timeout=policy.timeout) for text in dict.fromkeys(nodes)]
     if options.limit != TimeLimit():
         note_clock_difference(app)
@@ -208,18 +215,37 @@ class _ZoneSearch:
     """What is tried in several zones."""
 
     spec: NodeSpec
+    tiers: tuple[Tier, ...]
     policy: Policy
     options: UpOptions
     preflight: PreflightCheck
     hooks: Hooks
 
 
-def _up_in_zones(app: App, first: NodeName, offers: tuple[Offer, ...], search: _ZoneSearch) -> int:
-    """Bring a node up in the first of these zones and tiers that has capacity."""
-    from tpuctl.nodes.zone_search import bring_up_somewhere, with_tier  # noqa: PLC0415  # not needed by --help and completion
+def _up_in_zones(
+    app: App,
+    first: NodeName,
+    find_offers: Callable[[], tuple[Offer, ...]],
+    search: _ZoneSearch,
+    *,
+    is_begun: bool = False,
+) -> int:
+    """Bring a node up in the first of these zones and tiers that has capacity; `is_begun`: it is there or requested."""
+    from tpuctl.nodes.zone_search import (  # noqa: PLC0415  # not needed by --help and completion
+        bring_up_somewhere,
+        spec_of_attempt,
+        with_tier,
+    )
 
-    task = _task(app, first, None, search.spec, policy=search.policy, options=search.options)
+    node, wanted, began = None, search.spec, app.clock.monotonic()
+    if is_begun:
+        timeout = search.policy.timeout
+        _, node, _ = _locate(app, str(first), wanted, search.options, timeout=timeout)
+        wanted = spec_of_attempt(app.client, first, wanted, node=node, tiers=search.tiers)
+    task = _task(app, first, node, wanted, policy=search.policy, options=search.options)
+    task = dataclasses.replace(task, since=began if task.since is None else task.since)
     if search.options.dry_run:
+        offers = find_offers()
         named = ", ".join(map(str, offers[:12])) + (f" and {len(offers) - 12} more" if len(offers) > 12 else "")
         app.terminal.note(f"zones in this order: {named}; the plan is for the first")
         wanted = with_tier(search.spec, offers[0].tier)
@@ -241,7 +267,9 @@ def _up_in_zones(app: App, first: NodeName, offers: tuple[Offer, ...], search: _
     ):
         context = app.context(broadcast(progress, search.hooks), preflight=search.preflight)
         once = search.options.no_wait
-        result = bring_up_somewhere(context, offers, task, search.spec, once=once, announce=announce)
+        result = bring_up_somewhere(
+            context, find_offers, task, search.spec, is_begun=is_begun, once=once, announce=announce
+        )
     return _finish(app, [result], search.hooks)
 
 
