@@ -225,9 +225,7 @@ class NodeTracker:
             differences = self.spec.differences(node) if self.spec and node else ()
         if self.seen.is_queued:
             self._observe_request(request, now)
-        requested = node or (request and request.requested_node(self._task.name.project))
-        if self.spec is not None and requested:
-            self.spec = inherit_expiry(self.spec, requested, is_keeper=self.policy.is_keeper)
+        self._inherit_expiry(node, request)
         exists = node is not None and node.state is not NodeState.DELETING
         self.note(
             node=node,
@@ -238,6 +236,12 @@ class NodeTracker:
             last_alive=self._context.server_now() if exists and self._was_alive else self.seen.last_alive,
             outage=None,
         )
+
+    def _inherit_expiry(self, node: Node | None, request: QueuedResource | None) -> None:
+        """Let a node that is created after this one keep its end."""
+        seen = node or (request and request.requested_node(self._task.name.project))
+        if self.spec is not None and seen:
+            self.spec = inherit_expiry(self.spec, seen, is_keeper=self.policy.is_keeper)
 
     def _observe_request(self, request: QueuedResource | None, now: timedelta) -> None:
         """Record the state of the queued resource. One that this run saw alive and that FAILED is a failed creation."""
