@@ -27,7 +27,14 @@ from tpuctl.models.events import EventKind
 from tpuctl.models.node import Node, NodeState
 from tpuctl.models.spec import REMOVAL_LABEL, NodeSpec
 from tpuctl.names import closest_match, parse_whole_number
-from tpuctl.nodes.actuator import REBOOT_PAUSE, RequestedChange, check_same_node, describe_file_choices, describe_spec
+from tpuctl.nodes.actuator import (
+    PATCHABLE_STATES,
+    REBOOT_PAUSE,
+    RequestedChange,
+    check_same_node,
+    describe_file_choices,
+    describe_spec,
+)
 from tpuctl.nodes.conditions import Policy, SshAnswer, Verb, describe_answers
 from tpuctl.nodes.controller import NodeResult, reconcile_node, reconcile_nodes
 from tpuctl.nodes.journal import JournalError, current_spec
@@ -44,9 +51,6 @@ if TYPE_CHECKING:
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.tracker import ReconcileRequest
-
-# States in which the service accepts a change of labels or metadata [observed: it refuses others].
-_PATCHABLE = frozenset({NodeState.READY, NodeState.STOPPED})
 
 
 def bring_up_nodes(
@@ -74,6 +78,7 @@ def create_node(context: ActionContext, name: NodeName, spec: NodeSpec, *, force
     Raises `ConflictError` if another client holds the lease of that name.
     """
     context.check(name, spec)
+    spec = context.stamped(spec)
     with hold_lease(context, name, "create", force_lease=force_lease):
         context.record(name, "create", spec=spec.to_json())
         if chosen := describe_file_choices(context, name, spec):
@@ -127,7 +132,7 @@ def _patch(context: ActionContext, node: Node, spec: NodeSpec) -> None:
     if not changes:
         return
     what = ", ".join(changes)
-    if node.state not in _PATCHABLE:
+    if node.state not in PATCHABLE_STATES:
         text, kind = f"{what} differ and cannot be changed while it is {node.state}", EventKind.NOTE
     else:
         context.cloud.update_node(node.name, changes)

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, assert_never
 
 from tpuctl.clock import DEADLINE_GRACE, SystemClock, limit_cloud_calls
-from tpuctl.durations import format_duration
+from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import (
     AccessError,
     AlreadyExistsError,
@@ -27,8 +27,9 @@ from tpuctl.errors import (
 )
 from tpuctl.fan_out import fan_out
 from tpuctl.models.events import EventKind
-from tpuctl.models.node import NodeState
+from tpuctl.models.node import EXPIRY_LABEL, Node, NodeState
 from tpuctl.nodes.actuator import (
+    PATCHABLE_STATES,
     REBOOT_PAUSE,
     LeaseLostError,
     RequestedChange,
@@ -56,6 +57,7 @@ from tpuctl.nodes.conditions import (
     worker_matrix,
 )
 from tpuctl.nodes.decide import decide
+from tpuctl.nodes.expiry import expiry_label, expiry_note
 from tpuctl.nodes.journal import is_being_recreated
 from tpuctl.nodes.journal_entries import used_repairs
 from tpuctl.nodes.lease import LeaseGuard, TakenOverError
@@ -67,8 +69,8 @@ from tpuctl.ssh.routes import UnreachableError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
+    from datetime import datetime
 
-    from tpuctl.models.node import Node
     from tpuctl.models.operation import Operation
     from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName
@@ -146,6 +148,7 @@ def _reconcile(node: NodeReconciler, *, once: bool) -> NodeResult | TpuctlError 
     """Take the next step for one node. Return its result when finished, None to be called again."""
     try:
         with node.within_deadline():
+            node.ensure_expiry()
             if not once:
                 node.ensure_ssh_key()
             decision = node.decide()
@@ -188,7 +191,8 @@ def _succeed(node: NodeReconciler, level: Condition, note: str | None) -> NodeRe
     took = node.tracker.elapsed
     node.run_setup()
     node.record_usable(level)
-    text = f"{_describe_reached(node.policy, level)} after {format_duration(took)}" + (f"; {note}" if note else "")
+    notes = [note, expiry_note(node.tracker.node, node.server_now())] if level.is_usable else [note]
+    text = "; ".join(filter(None, (f"{_describe_reached(node.policy, level)} after {format_duration(took)}", *notes)))
     if node.was_repaired:
         node.report_and_journal(EventKind.RECOVERED, text, goal=str(level), took=took.total_seconds())
     else:
@@ -610,6 +614,22 @@ class NodeReconciler:
             )
         self._key_sent_to = node.id
 
+    def ensure_expiry(self) -> None:
+        """Give a node that exists the end that the user named, once its labels can be changed."""
+        node, end = self.seen.node, self.tracker.ends
+        if node is None or end is None or node.state not in PATCHABLE_STATES:
+            return
+        if self.seen.differences or self.tracker.requested.pending:
+            return  # it may be deleted, and the next one is created with that end
+        if node.expires != end:
+            self.report(
+                EventKind.ACTION, f"setting the end of its time: {format_timestamp(end)}", verb=str(Verb.UPDATE)
+            )
+            label = {EXPIRY_LABEL: expiry_label(end)}
+            self._context.cloud.change_labels(self.name, lambda labels: {**labels, **label}, expected_id=node.id)
+            self.tracker.note(node=Node(node.name, {**node.raw, "labels": {**node.labels, **label}}))
+        self.tracker.ends = None
+
     def record_usable(self, level: Condition) -> None:
         """Record that the node is usable. After `policy.refill` in this state the repair budgets are full again."""
         now, node = self._context.clock.monotonic(), self.seen.node
@@ -640,6 +660,10 @@ class NodeReconciler:
         finally:
             history.record_setup(node, ok=is_done)
 
+    def server_now(self) -> datetime:
+        """Return the time of the service's clock."""
+        return self._context.server_now()
+
     def pause(self, duration: timedelta) -> None:
         """Become due again after that time, with a jitter of a fifth."""
         pause = duration * (0.8 + 0.4 * self._context.random.random())
@@ -666,6 +690,7 @@ class NodeReconciler:
         context, spec = self._context, self.tracker.spec
         if spec is None:
             raise NotFoundError(f"`{self.name.node_id}` is gone, and its spec is unknown")
+        spec = context.stamped(replace(spec, expires=self.tracker.ends or spec.expires))
         context.check(self.name, spec)
         with self._changing(Verb.CREATE, "create", reason=reason, spec=spec.to_json()) as ready:
             chosen = describe_file_choices(context, self.name, spec)
@@ -677,12 +702,16 @@ class NodeReconciler:
                 # The next snapshot shows theirs: it is adopted, or the difference is reported.
                 self.report(EventKind.NOTE, "another client has just created it", exists=True)
                 return
+        self.tracker.ends = None
         self.tracker.requested.begin(RequestedChange(Verb.CREATE, operation, is_of_request=spec.is_queued))
         self.tracker.record_creation()
 
     def _enqueue(self, spec: NodeSpec) -> Operation:
         """Request the node through the queue."""
         window = queue_window(self.policy, self.tracker.left, self._context.server_now())
+        if spec.expires is not None:
+            text = f"its time ends {format_timestamp(spec.expires)}: the limit counts from the request, not from the creation"
+            self.report(EventKind.NOTE, text)
         if window.valid_until is None:
             self.report(EventKind.NOTE, "the request has no end: limit it with `--queue-for 6h` or `--timeout 6h`")
         return self._context.cloud.create_queued_resource(self.name, spec, window)

@@ -201,7 +201,7 @@ def _end(seen: ObservedRace, result: EndRace) -> tuple[RaceAction, ...]:
     if not rest:
         return (result,)
     if seen.left is not None and -seen.left >= CLEAN_UP_TIME:
-        return (EndRace(result.winner, _left_error(rest)),)
+        return (EndRace(result.winner, left_error(rest)),)
     return ()
 
 
@@ -209,7 +209,7 @@ def _timeout_error(seen: ObservedRace) -> TimedOutError:
     node_id, zones = seen.entries[0].name.node_id, sum(entry.is_wanted for entry in seen.entries)
     return TimedOutError(
         f"none of {zones} zones had a TPU for `{node_id}` in time; every request is cancelled",
-        details=_refusals(seen),
+        details=_answers(seen),
         hint="wait longer with `--timeout 12h`, or ask in more zones with `--zone any`",
     )
 
@@ -221,27 +221,37 @@ def _refused_error(seen: ObservedRace) -> TpuctlError:
     node_id = seen.entries[0].name.node_id
     return type(first)(
         f"no zone is left in the race for `{node_id}`:",
-        details=_refusals(seen),
+        details=_answers(seen),
         hint=first.hint,
         error_id=first.error_id,
     )
 
 
-def _refusals(seen: ObservedRace) -> list[str]:
-    return [
-        f"  {entry.name.zone} at {format_timestamp(entry.refusal.at)}: {entry.refusal.error.lines[0]}"
-        for entry in seen.entries
-        if entry.is_wanted and entry.refusal
-    ]
+def _answers(seen: ObservedRace) -> list[str]:
+    """Return the refusals of the zones, and which zones do not answer."""
+    lines = []
+    for entry in seen.entries:
+        if entry.is_wanted and entry.refusal:
+            at = format_timestamp(entry.refusal.at)
+            lines.append(f"  {entry.name.zone} at {at}: {entry.refusal.error.lines[0]}")
+        elif entry.is_wanted and entry.is_silent:
+            lines.append(f"  {describe_entry(entry)}")
+    return lines
 
 
-def _left_error(rest: Sequence[RaceEntry]) -> ServiceUnavailableError:
+def left_error(rest: Sequence[RaceEntry]) -> ServiceUnavailableError:
+    """Return the error that names the requests that are left, and the command that cancels them."""
     node_id = rest[0].name.node_id
     return ServiceUnavailableError(
         f"{len(rest)} of the requests for `{node_id}` may still get a TPU that bills:",
         details=[f"  {describe_entry(entry)}" for entry in rest],
         hint=f"`tpuctl down {node_id}` cancels them",
     )
+
+
+def is_being_deleted(entry: RaceEntry) -> bool:
+    """Return whether the service deletes the request already."""
+    return entry.request is not None and not entry.is_silent and entry.request.state is QueuedState.DELETING
 
 
 def describe_entry(entry: RaceEntry) -> str:
