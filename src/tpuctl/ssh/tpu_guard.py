@@ -85,21 +85,19 @@ class GuardReport:
         return f"the worker's clock is {format_duration(abs(offset))} {'ahead' if offset > timedelta() else 'behind'}"
 
 
-def start_guard(
-    target: Target, *, idle: timedelta | None = None, on_idle: str = "delete", endpoint: str | None = None
-) -> GuardReport:
+def start_guard(target: Target, *, idle: tuple[timedelta, str] | None = None) -> GuardReport:
     """Start a guard on a worker, replacing an earlier one, and return its report after its first look at the node.
 
-    `idle` and `on_idle` (delete, stop): what it does with an idle node. `endpoint`: the TPU API, by default Google's.
+    `idle`: how long the node may be idle, and what happens then (`delete`, `stop`).
     Raises `AgentError`, `UnexpectedAnswerError` and `SshProgramMissingError`.
     """
     node = target.node
     settings = {
         "node": str(node.name),
         "id": node.id,
-        "endpoint": endpoint or _GOOGLE_ENDPOINT,
-        "idle": None if idle is None else int(idle.total_seconds()),
-        "onIdle": on_idle,
+        "endpoint": _GOOGLE_ENDPOINT,
+        "idle": int(idle[0].total_seconds()) if idle else None,
+        "onIdle": idle[1] if idle else None,
         "devices": [ACCEL_FILES, VFIO_FILES],
         "lockFile": LOCK_FILE,
     }
