@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tpuctl.models.spec import SpecDifference
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext, RequestedChange
+    from tpuctl.nodes.idleness import IdleLimit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,8 @@ class ReconcileRequest:
     since: timedelta | None = None
     # The end that the user named for the node's time. A node that exists gets it too.
     ends: datetime | None = None
+    # How long the node may be idle.
+    idle: IdleLimit | None = None
 
 
 # The limit for one round of ssh, and how often the workers of a usable node are probed.
