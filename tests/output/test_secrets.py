@@ -99,6 +99,7 @@ LINES: dict[str, tuple[str, ...] | None] = {
     "queue retry": ("queue", "retry", "request", "-o", "json"),
     "cost": ("cost", "-o", "json"),
     "gc": ("gc", "-o", "json"),
+    "extend": ("extend", "demo", "1h", "-o", "json"),
     "types": ("types", "-o", "json"),
     "versions": ("versions", "--zone", "us-central2-b", "-o", "json"),
     "config show": ("config", "show", "--all", "-o", "json"),

@@ -158,7 +158,7 @@ class NodeTracker:
         """Replace fields of the observed state."""
         self.seen = replace(self.seen, **facts)
 
-    def observe(self, snapshot: NodeSnapshot) -> None:  # noqa: PLR0912  # one story: what changed since the last snapshot
+    def observe(self, snapshot: NodeSnapshot) -> None:  # one story: what changed since the last snapshot
         """Record a snapshot. Raises an error that a later snapshot cannot resolve."""
         now = self._context.clock.monotonic()
         if snapshot.error is not None:
