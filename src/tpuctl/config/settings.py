@@ -254,6 +254,14 @@ _SPECS: Final = (
         "every worker of a new node runs these commands as you",
         has_lines=True,
     ),
+    # A project file may lower the limit of the user file, but not raise it: see `_keep_lower_limits`.
+    _any(
+        "ttl",
+        _DURATION,
+        "time until a new node may be deleted, like 8h; of two files the lower limit",
+        shortest=timedelta(seconds=1),
+        longest=timedelta(days=365),
+    ),
     _any("timeout", _DURATION, "time limit of a command", default="30m"),
     _trusted(
         "repair",
@@ -377,7 +385,7 @@ _SPECS: Final = (
 )
 
 SETTINGS: Final[Mapping[str, SettingSpec]] = {spec.key: spec for spec in _SPECS}
-_DOLLAR_LIMITS = tuple(spec.key for spec in _SPECS if spec.kind is ValueKind.DOLLARS)
+_OWN_LIMITS = ("max_price", "budget", "ttl")
 
 # Keys that users may expect in a file, and why no file may have them.
 NEVER_IN_FILES: Final[Mapping[str, str]] = {
@@ -684,12 +692,12 @@ def _resolve_quota_project(found: dict[str, ResolvedSetting]) -> None:
 def _keep_lower_limits(found: dict[str, ResolvedSetting], files: Mapping[FileKind, ConfigFile]) -> None:
     """Replace limits of the project file by the lower ones of the user file: only the user who pays may raise them."""
     own_files: dict[FileKind, ConfigFile] = {kind: file for kind, file in files.items() if kind is not FileKind.PROJECT}
-    for key in _DOLLAR_LIMITS:
-        setting = found.get(key)
+    for key in _OWN_LIMITS:
+        spec, setting = SETTINGS[key], found.get(key)
         if setting is None or setting.source.kind is not SourceKind.PROJECT_FILE:
             continue
-        own = next(_candidates(SETTINGS[key], {}, {}, own_files, {}), None)
-        if own is not None and as_dollars(own.value) < as_dollars(setting.value):
+        own = next(_candidates(spec, {}, {}, own_files, {}), None)
+        if own is not None and parse_setting(spec, own.value) < parse_setting(spec, setting.value):
             found[key] = own
 
 

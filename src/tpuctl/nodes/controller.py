@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, assert_never
 
 from tpuctl.clock import DEADLINE_GRACE, SystemClock, limit_cloud_calls
-from tpuctl.durations import format_duration
+from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import (
     AccessError,
     AlreadyExistsError,
@@ -27,8 +27,9 @@ from tpuctl.errors import (
 )
 from tpuctl.fan_out import fan_out
 from tpuctl.models.events import EventKind
-from tpuctl.models.node import NodeState
+from tpuctl.models.node import EXPIRY_LABEL, Node, NodeState
 from tpuctl.nodes.actuator import (
+    PATCHABLE_STATES,
     REBOOT_PAUSE,
     LeaseLostError,
     RequestedChange,
@@ -56,9 +57,11 @@ from tpuctl.nodes.conditions import (
     worker_matrix,
 )
 from tpuctl.nodes.decide import decide
+from tpuctl.nodes.expiry import expiry_label, expiry_note
 from tpuctl.nodes.journal import is_being_recreated
 from tpuctl.nodes.journal_entries import used_repairs
 from tpuctl.nodes.lease import LeaseGuard, TakenOverError
+from tpuctl.nodes.node_guard import start_node_guard
 from tpuctl.nodes.queueing import queue_window
 from tpuctl.nodes.tracker import NodeSnapshot, NodeTracker, ReconcileRequest, fetch_snapshots
 from tpuctl.ssh.keys import add_metadata_key
@@ -67,8 +70,8 @@ from tpuctl.ssh.routes import UnreachableError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
+    from datetime import datetime
 
-    from tpuctl.models.node import Node
     from tpuctl.models.operation import Operation
     from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName
@@ -146,6 +149,7 @@ def _reconcile(node: NodeReconciler, *, once: bool) -> NodeResult | TpuctlError 
     """Take the next step for one node. Return its result when finished, None to be called again."""
     try:
         with node.within_deadline():
+            node.ensure_expiry()
             if not once:
                 node.ensure_ssh_key()
             decision = node.decide()
@@ -187,8 +191,10 @@ def _succeed(node: NodeReconciler, level: Condition, note: str | None) -> NodeRe
     """Run the set-up, report that the node reached its goal, and return the result."""
     took = node.tracker.elapsed
     node.run_setup()
+    node.start_guard(level)
     node.record_usable(level)
-    text = f"{_describe_reached(node.policy, level)} after {format_duration(took)}" + (f"; {note}" if note else "")
+    notes = [note, expiry_note(node.tracker.node, node.server_now())] if level.is_usable else [note]
+    text = "; ".join(filter(None, (f"{_describe_reached(node.policy, level)} after {format_duration(took)}", *notes)))
     if node.was_repaired:
         node.report_and_journal(EventKind.RECOVERED, text, goal=str(level), took=took.total_seconds())
     else:
@@ -427,6 +433,7 @@ def _keep_usable(node: NodeReconciler, level: Condition, note: str | None, *, wa
     """Leave a usable node alone. Run its set-up and report it first if it has just become usable."""
     if not was_usable:
         node.run_setup()
+        node.start_guard(level)
     node.record_usable(level)
     if not was_usable:
         text = _describe_reached(node.policy, level).rstrip(",") + (f"; {note}" if note else "")
@@ -610,6 +617,22 @@ class NodeReconciler:
             )
         self._key_sent_to = node.id
 
+    def ensure_expiry(self) -> None:
+        """Give a node that exists the end that the user named, once its labels can be changed."""
+        node, end = self.seen.node, self.tracker.ends
+        if node is None or end is None or node.state not in PATCHABLE_STATES:
+            return
+        if self.seen.differences or self.tracker.requested.pending:
+            return  # it may be deleted, and the next one is created with that end
+        if node.expires != end:
+            self.report(
+                EventKind.ACTION, f"setting the end of its time: {format_timestamp(end)}", verb=str(Verb.UPDATE)
+            )
+            label = {EXPIRY_LABEL: expiry_label(end)}
+            self._context.cloud.change_labels(self.name, lambda labels: {**labels, **label}, expected_id=node.id)
+            self.tracker.note(node=Node(node.name, {**node.raw, "labels": {**node.labels, **label}}))
+        self.tracker.ends = None
+
     def record_usable(self, level: Condition) -> None:
         """Record that the node is usable. After `policy.refill` in this state the repair budgets are full again."""
         now, node = self._context.clock.monotonic(), self.seen.node
@@ -640,6 +663,22 @@ class NodeReconciler:
         finally:
             history.record_setup(node, ok=is_done)
 
+    def start_guard(self, level: Condition) -> None:
+        """Start the guard on worker 0 of a node that has a time limit. Report what remains if it cannot do its work."""
+        node, limit = self.seen.node, self.task.idle
+        if node is None or self.task.purpose is None or not level.is_usable:
+            return
+        if node.expires is None and limit is None:
+            return
+        started = start_node_guard(self._context, node, limit, has_ssh=level.includes(Condition.SSH))
+        self.report(EventKind.NOTE, started.text)
+        until = {"until": format_timestamp(node.expires)} if node.expires and started.works else {}
+        self.tracker.history.write("guard", text=started.text, ok=started.works, id=node.id, **until)
+
+    def server_now(self) -> datetime:
+        """Return the time of the service's clock."""
+        return self._context.server_now()
+
     def pause(self, duration: timedelta) -> None:
         """Become due again after that time, with a jitter of a fifth."""
         pause = duration * (0.8 + 0.4 * self._context.random.random())
@@ -666,6 +705,7 @@ class NodeReconciler:
         context, spec = self._context, self.tracker.spec
         if spec is None:
             raise NotFoundError(f"`{self.name.node_id}` is gone, and its spec is unknown")
+        spec = context.stamped(replace(spec, expires=self.tracker.ends or spec.expires))
         context.check(self.name, spec)
         with self._changing(Verb.CREATE, "create", reason=reason, spec=spec.to_json()) as ready:
             chosen = describe_file_choices(context, self.name, spec)
@@ -677,12 +717,16 @@ class NodeReconciler:
                 # The next snapshot shows theirs: it is adopted, or the difference is reported.
                 self.report(EventKind.NOTE, "another client has just created it", exists=True)
                 return
+        self.tracker.ends = None
         self.tracker.requested.begin(RequestedChange(Verb.CREATE, operation, is_of_request=spec.is_queued))
         self.tracker.record_creation()
 
     def _enqueue(self, spec: NodeSpec) -> Operation:
         """Request the node through the queue."""
         window = queue_window(self.policy, self.tracker.left, self._context.server_now())
+        if spec.expires is not None:
+            text = f"its time ends {format_timestamp(spec.expires)}: the limit counts from the request, not from the creation"
+            self.report(EventKind.NOTE, text)
         if window.valid_until is None:
             self.report(EventKind.NOTE, "the request has no end: limit it with `--queue-for 6h` or `--timeout 6h`")
         return self._context.cloud.create_queued_resource(self.name, spec, window)

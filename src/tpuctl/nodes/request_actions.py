@@ -268,6 +268,7 @@ def request_node(
     Raises `ConflictError` if another client holds the lease of that name, `AlreadyExistsError` if the request exists.
     """
     context.check(name, spec)
+    spec = context.stamped(spec)
     with hold_lease(context, name, "create", force_lease=force_lease):
         context.record(name, "create", reason=reason, spec=spec.to_json())
         chosen = describe_file_choices(context, name, spec)

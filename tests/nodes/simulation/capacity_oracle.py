@@ -100,8 +100,9 @@ def _wrong_code(history: CapacityHistory, result: CommandResult, kinds: set[str]
     if result.code == 0:
         return _false_success(history, result)
     if result.code == 5:
-        limit = min(filter(None, (result.plan.timeout, history.life.queue_for)))
-        return None if took >= limit and result.begun < history.calm_since else f"too early, after {took}"
+        # A request with a limit of its own, from an earlier run, ends before; a rest of a minute is too short for another.
+        is_late = history.life.queue_for or took >= result.plan.timeout - timedelta(minutes=2)
+        return None if is_late and result.begun < history.calm_since else f"too early, after {took}"
     if result.code == 6 and history.life.is_queued and len(history.life.zones) > 1:
         return None  # its share of the time was too short for each zone
     causes, words = _CAUSES.get(result.code or 0, (frozenset(), "nothing can lead to that"))

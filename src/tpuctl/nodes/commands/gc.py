@@ -135,13 +135,12 @@ def _age(flag: str, value: timedelta | str | None, example: str) -> timedelta | 
     return value
 
 
-def _own_label(app: App) -> str | None:
-    """Return the label of what this user created; None if the identity is unknown."""
-    from tpuctl.app.app import caller_account  # noqa: PLC0415  # not needed by --help
+def _own_label(app: App) -> str:
+    """Return the label of what this user created."""
+    from tpuctl.app.app import owner_identity  # noqa: PLC0415  # not needed by --help
     from tpuctl.nodes.expiry import owner_label  # noqa: PLC0415  # as above
 
-    account = caller_account(app)
-    return owner_label(account) if account else None
+    return owner_label(owner_identity(app))
 
 
 def _fetch(app: App, rules: GarbageRules) -> GarbageFacts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, time, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +15,7 @@ from tpuctl.app.spec_options import SpecOptions, build_spec, spec_options
 from tpuctl.app.ssh_options import route_options
 from tpuctl.check.commands.preflight_options import CheckOptions, preflight_check
 from tpuctl.clock import SystemClock
-from tpuctl.durations import format_duration, parse_duration, parse_timestamp
+from tpuctl.durations import format_duration
 from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError, worst_exit_code
 from tpuctl.models.events import EventKind, broadcast
 from tpuctl.nodes.commands.policy_options import (
@@ -28,6 +28,7 @@ from tpuctl.nodes.commands.policy_options import (
     repair_policy,
     retry_until_answered,
 )
+from tpuctl.nodes.commands.time_options import MomentType, next_moment
 from tpuctl.nodes.commands.zone_options import ZoneOptions, order_offers, zone_choice
 from tpuctl.nodes.queueing import UNATTENDED_WAIT
 
@@ -43,30 +44,6 @@ if TYPE_CHECKING:
     from tpuctl.nodes.tracker import ReconcileRequest
 
 
-class MomentType(click.ParamType["timedelta | datetime"]):
-    """A duration from now, or a time: `8h`, `18:30` (local), `2026-01-31T18:30:00Z`."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta | datetime:
-        """Return the duration, or the time with its zone."""
-        if not isinstance(value, str):
-            return value  # type: ignore[no-any-return]  # converted before
-        try:
-            return parse_duration(value)
-        except ValueError:
-            pass
-        if "T" in value and (moment := parse_timestamp(value)):
-            return moment
-        try:
-            clock = datetime.strptime(value, "%H:%M")  # noqa: DTZ007  # a time of day has no zone
-        except ValueError:
-            self.fail(f"`{value}` is not a time; write 8h, 18:30 or 2026-01-31T18:30:00Z", param, ctx)
-        today = datetime.now().astimezone()  # local time
-        moment = today.replace(hour=clock.hour, minute=clock.minute, second=0, microsecond=0)
-        return moment if moment > today else moment + timedelta(days=1)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchOptions:
     """The options of `watch` besides those of the spec and of repair."""
@@ -75,7 +52,7 @@ class WatchOptions:
     selector: tuple[str, ...]
     goal: str | None
     probe: str | None
-    until: timedelta | datetime | None
+    until: timedelta | time | datetime | None
     recreate_deleted: bool
     on_preempt: str | None
     on_recover: str | None
@@ -224,11 +201,12 @@ def _require_lasting_journal(app: App) -> None:
         )
 
 
-def _duration(app: App, until: timedelta | datetime | None) -> timedelta | None:
+def _duration(app: App, until: timedelta | time | datetime | None) -> timedelta | None:
     """Return how long to watch, None for ever. Raises `InvalidInputError` for a time in the past."""
-    if not isinstance(until, datetime):
+    if until is None or isinstance(until, timedelta):
         return until
-    left = until.astimezone(UTC) - app.clock.now()
+    now = app.clock.now()
+    left = next_moment(until, now) - now
     if left <= timedelta():
         raise InvalidInputError(
             f"`--until {until.isoformat()}` is in the past", hint="name a time in the future, or a duration"
