@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.ssh_workers import SshWorkers
     from tpuctl.output.progress import Progress
     from tpuctl.output.terminal import Cell, StandardStreams, View
+    from tpuctl.prices import PriceList
     from tpuctl.sandbox.state import SandboxState
 
 # Options whose setting has another name, and options that add to a setting instead of replacing it.
@@ -247,6 +248,13 @@ class App:
     def leases(self) -> LeaseKeeper:
         """The leases: which run of tpuctl may change which node."""
         return lease_service(self)
+
+    @cached_property
+    def prices(self) -> PriceList:
+        """The prices of nodes: of the built-in table, or live."""
+        from tpuctl.app.pricing import price_list  # noqa: PLC0415  # most commands show no price
+
+        return price_list(self)
 
     @cached_property
     def workers(self) -> SshWorkers:

@@ -181,6 +181,23 @@ def has_lost_race(entries: JournalEntries, zone: str) -> bool:
     return has_lost
 
 
+def may_have_node(entries: JournalEntries, zone: str) -> bool:
+    """Return whether tpuctl has requested or seen a node in this zone, and not seen or requested its end since."""
+    has_node, winner = False, None
+    for entry in entries:
+        match entry.get("event"):
+            case "create" | "bringing-up" | "usable" | "recovered":
+                has_node = True
+            case "delete":
+                has_node = False
+            case "state":
+                has_node = entry.get("state") is not None
+            case "race":
+                winner = entry.get("winner") or winner
+                has_node = has_node and (not entry.get("over") or winner == zone)
+    return has_node
+
+
 def usable_spans(entries: JournalEntries) -> list[TimeSpan]:
     """Return the spans in which the node was usable, according to its entries."""
     spans: list[TimeSpan] = []

@@ -158,7 +158,7 @@ class NodeTracker:
         """Replace fields of the observed state."""
         self.seen = replace(self.seen, **facts)
 
-    def observe(self, snapshot: NodeSnapshot) -> None:  # noqa: PLR0912  # one story: what changed since the last snapshot
+    def observe(self, snapshot: NodeSnapshot) -> None:  # one story: what changed since the last snapshot
         """Record a snapshot. Raises an error that a later snapshot cannot resolve."""
         now = self._context.clock.monotonic()
         if snapshot.error is not None:
@@ -209,8 +209,9 @@ class NodeTracker:
             node_id = node.id if node and node.id == self._created_id else ""
             self.record_failure(failed.verb, self._context.cloud.operation_error(cause), node_id=node_id)
             has_vanished = False
-        elif is_creation_lost:
+        elif is_creation_lost and before is not None:
             self._context.report(EventKind.NOTE, self._task.name, "the creation that another run requested failed")
+            self.spec = self.spec or self.history.spec_as_it_is(before)
             has_vanished = False
         if node:
             self._update_ownership(node)
@@ -227,9 +228,7 @@ class NodeTracker:
             differences = self.spec.differences(node) if self.spec and node else ()
         if self.seen.is_queued:
             self._observe_request(request, now)
-        requested = node or (request and request.requested_node(self._task.name.project))
-        if self.spec is not None and requested:
-            self.spec = inherit_expiry(self.spec, requested, is_keeper=self.policy.is_keeper)
+        self._inherit_expiry(node, request)
         exists = node is not None and node.state is not NodeState.DELETING
         self.note(
             node=node,
@@ -240,6 +239,12 @@ class NodeTracker:
             last_alive=self._context.server_now() if exists and self._was_alive else self.seen.last_alive,
             outage=None,
         )
+
+    def _inherit_expiry(self, node: Node | None, request: QueuedResource | None) -> None:
+        """Let a node that is created after this one keep its end."""
+        seen = node or (request and request.requested_node(self._task.name.project))
+        if self.spec is not None and seen:
+            self.spec = inherit_expiry(self.spec, seen, is_keeper=self.policy.is_keeper)
 
     def _observe_request(self, request: QueuedResource | None, now: timedelta) -> None:
         """Record the state of the queued resource. One that this run saw alive and that FAILED is a failed creation."""

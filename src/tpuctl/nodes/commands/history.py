@@ -14,6 +14,7 @@ from tpuctl.durations import format_duration, format_timestamp, parse_timestamp
 from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.models.node import QueuedState
 from tpuctl.names import check_zone, closest_match
+from tpuctl.nodes.costs import cost_of_history
 from tpuctl.nodes.journal_entries import is_repair, usable_spans
 from tpuctl.output.terminal import Cell, View
 
@@ -80,7 +81,11 @@ def command(app: App, *, node: str, since: timedelta | str | None, last: int | N
         else:
             terminal.table(_HEADER, _timeline_rows(found, now, width=terminal.streams.width))
             terminal.write("")
-            terminal.details(_timeline_totals(entries, now, since=begin))
+            totals = _timeline_totals(entries, now, since=begin)
+            if begin is None:
+                prices = app.prices
+                totals.append(("cost", f"{cost_of_history(entries, name.zone, prices, now)} ({prices})", ""))
+            terminal.details(totals)
 
     names = (lambda: [line.what for line in found]) if found else None
     app.show(View(value=recent_entries, names=names, text=show))

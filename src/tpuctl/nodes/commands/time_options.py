@@ -116,11 +116,11 @@ def time_limit(app: App, options: TimeLimitOptions) -> TimeLimit:
 def check_time_left(what: str, left: timedelta) -> None:
     """Raise `InvalidInputError` unless the time left is positive and at most a year."""
     if left <= timedelta():
-        raise InvalidInputError(f"`{what}` is not in the future", hint="name a later time, such as `--ttl 8h`")
+        raise InvalidInputError(f"`{what}` is not in the future", hint="name a later time, such as 8h")
     if left > LONGEST_TIME:
         raise InvalidInputError(
             f"`{what}` is too long: a time limit is at most {format_duration(LONGEST_TIME)}",
-            hint="leave it out for a node without a time limit",
+            hint="name a shorter time, or none for a node without a time limit",
         )
 
 
