@@ -5,16 +5,21 @@ The table is `data/prices.yaml`, with its date. A price that it lacks is unknown
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cache
+from typing import TYPE_CHECKING
 
 from tpuctl.accelerators import find_accelerator_type
 from tpuctl.names import region_of_zone
 from tpuctl.yaml_reader import load_data
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 _CENT = Decimal("0.01")
 # The column of the table for each capacity type. Spot and preemptible nodes are one pool with one price [documentation].
+_GENERATIONS_WITH_PODS = frozenset({"v2", "v3"})
 _COLUMNS = {"on-demand": "on_demand", "spot": "spot", "preemptible": "spot"}
 
 
@@ -41,26 +46,41 @@ class Price:
 
 
 @dataclass(frozen=True, slots=True)
-class _PriceTable:
-    """Dollars for one chip and one hour, by generation, region and column."""
+class PriceList:
+    """Dollars for one chip and one hour, by generation, region and column (`on_demand`, `spot`), with source and date."""
 
+    source: str
     as_of: str
-    by_generation: dict[str, dict[str, dict[str, Decimal]]]
+    per_chip: Mapping[str, Mapping[str, Mapping[str, Decimal]]] = field(repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.source} of {self.as_of}"
+
+    def hourly_price(self, accelerator_type: str, zone: str, tier: str | None) -> Price:
+        """Return the price of a node for an hour; `tier` None is on-demand.
+
+        Prices of reserved, flex-start and best-effort capacity are in no list.
+        """
+        accelerator, tier = find_accelerator_type(accelerator_type), tier or "on-demand"
+        generation = accelerator.generation.name if accelerator else ""
+        if accelerator is not None and accelerator.is_slice and generation in _GENERATIONS_WITH_PODS:
+            generation = pod_key(generation)
+        regions = self.per_chip.get(generation, {})
+        per_chip = regions.get(region_of_zone(zone), {}).get(_COLUMNS.get(tier, ""))
+        per_hour = None
+        if accelerator is not None and per_chip is not None:
+            per_hour = (accelerator.chips * per_chip).quantize(_CENT, ROUND_HALF_UP)
+        return Price(per_hour, tier != "on-demand", self.as_of)
+
+
+def pod_key(generation: str) -> str:
+    """Return the key of a price list for slices of a generation whose slices have another price than single nodes."""
+    return f"{generation} pod"
 
 
 def hourly_price(accelerator_type: str, zone: str, tier: str | None) -> Price:
-    """Return the price of a node for an hour; `tier` None is on-demand.
-
-    It is billed while the node is READY. Prices of reserved, flex-start and best-effort capacity are not in the table.
-    """
-    table, accelerator = _load_prices(), find_accelerator_type(accelerator_type)
-    tier = tier or "on-demand"
-    regions = table.by_generation.get(accelerator.generation.name, {}) if accelerator else {}
-    per_chip = regions.get(region_of_zone(zone), {}).get(_COLUMNS.get(tier, ""))
-    per_hour = None
-    if accelerator is not None and per_chip is not None:
-        per_hour = (accelerator.chips * per_chip).quantize(_CENT, ROUND_HALF_UP)
-    return Price(per_hour, tier != "on-demand", table.as_of)
+    """Return the price of a node for an hour by the built-in table. It is billed while the node is READY."""
+    return price_table().hourly_price(accelerator_type, zone, tier)
 
 
 def within_budget(price: Price, limit: Decimal | None, *, allow_unknown: bool = False) -> bool:
@@ -78,9 +98,11 @@ def budget_words(price: Price, limit: Decimal) -> str:
 
 
 @cache
-def _load_prices() -> _PriceTable:
+def price_table() -> PriceList:
+    """Return the built-in list prices."""
     data = load_data("prices.yaml")
-    return _PriceTable(
+    return PriceList(
+        "list prices",
         data["as_of"],
         {
             generation: {

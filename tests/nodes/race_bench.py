@@ -135,8 +135,8 @@ class RaceBench:
         """Forward a request to the sandbox."""
         self.requests += 1
         parts = urlsplit(uri)
-        query, words = parse_qs(parts.query), parts.path.split("/")
-        zone = words[words.index("locations") + 1] if "locations" in words else ""
+        query = parse_qs(parts.query)
+        zone = parts.path.partition("/locations/")[2].partition("/")[0]
         verb = {"GET": "read", "POST": "create", "DELETE": "delete"}.get(method, method)
         self.before(verb, zone)
         if verb == "delete":

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.nodes.race_bench import NODE, POLICY, PROJECT, SPEC, ZONES, Killed, RaceBench, name_in
+from tests.nodes.simulation.stand_ins import MemoryStore
 from tpuctl.clock import Clock
 from tpuctl.errors import (
     AccessError,
     ConflictError,
     CredentialsError,
+    InvalidInputError,
     NotFoundError,
     QuotaError,
     ServiceUnavailableError,
@@ -156,6 +158,24 @@ def test_zone_that_refuses_drops_out_with_a_line(bench: RaceBench) -> None:
     assert any(line.startswith(f"{A} drops out: ") for line in bench.lines)
 
 
+def test_race_without_the_api_of_the_queue_is_a_usage_error(bench: RaceBench) -> None:
+    fault(bench, FaultKind.HTTP_ERROR, "*", count=0, status=404, method="*.queuedResources.list")
+
+    with pytest.raises(InvalidInputError, match="the API has no queued resources for project sandbox") as raised:
+        race(bench, A, B)
+
+    assert (raised.value.hint, bench.changes) == ("leave out `--race` to try the zones in order", [])
+
+
+def test_race_while_the_api_does_not_answer_ends_at_its_deadline(bench: RaceBench) -> None:
+    fault(bench, FaultKind.HTTP_ERROR, "*", count=0, status=503)
+
+    with pytest.raises(TimedOutError, match="none of 2 zones had a TPU for `t` in time") as raised:
+        race(bench, A, B, timeout=2 * MINUTE)
+
+    assert (raised.value.lines[1:], bench.changes) == ((f"  {A} does not answer", f"  {B} does not answer"), [])
+
+
 def test_race_in_which_all_zones_refuse_has_the_error_of_the_first(bench: RaceBench) -> None:
     fault(bench, FaultKind.QUOTA, A, count=0)
     fault(bench, FaultKind.HTTP_ERROR, B, count=0, status=403, method="*.queuedResources.create")
@@ -199,14 +219,7 @@ def test_deadline_cancels_every_request(bench: RaceBench) -> None:
 
 def test_loser_in_a_silent_zone_is_cancelled_when_it_answers_again(bench: RaceBench) -> None:
     bench.active_after = {A: MINUTE}
-    numbers: list[int] = []
-    bench.clock.after(timedelta(seconds=30), lambda: numbers.append(fault(bench, FaultKind.UNREACHABLE, B, count=0)))
-
-    def answer_again() -> None:
-        with bench.state.write() as session:
-            faults.remove_fault(session, numbers[0])
-
-    bench.clock.after(10 * MINUTE, answer_again)
+    bench.clock.after(timedelta(seconds=30), lambda: answers_again_after(bench, B, 10 * MINUTE))
 
     assert race(bench, A, B, C) == A
     assert bench.found() == {A: ("ACTIVE", "READY")}
@@ -264,18 +277,34 @@ def test_node_of_another_race_in_another_zone_is_left_alone(bench: RaceBench) ->
     assert bench.changes == []
 
 
-def test_node_of_another_race_that_answers_late_is_taken(bench: RaceBench) -> None:
-    """It may be in use: only requests of this race are cancelled."""
-    bench.active_after = {B: MINUTE, A: 10 * MINUTE}
-    race(bench, B, C)
-    bench.changes.clear()
-    number = fault(bench, FaultKind.UNREACHABLE, B, count=0)
+def answers_again_after(bench: RaceBench, zone: str, duration: timedelta) -> None:
+    """Let a zone be silent from now on, for this time."""
+    number = fault(bench, FaultKind.UNREACHABLE, zone, count=0)
 
     def answer_again() -> None:
         with bench.state.write() as session:
             faults.remove_fault(session, number)
 
-    bench.clock.after(5 * MINUTE, answer_again)
+    bench.clock.after(duration, answer_again)
+
+
+def test_zone_that_has_the_node_must_answer_before_another_is_asked(bench: RaceBench) -> None:
+    bench.active_after = {B: MINUTE, A: 10 * MINUTE}
+    race(bench, B, C)
+    bench.changes.clear()
+    answers_again_after(bench, B, 5 * MINUTE)
+
+    assert race(bench, A, B) == B
+    assert bench.changes == []
+
+
+def test_node_that_the_journal_lacks_and_that_answers_late_is_taken(bench: RaceBench) -> None:
+    """It may be in use: only requests of this race are cancelled."""
+    bench.active_after = {B: MINUTE, A: 10 * MINUTE}
+    race(bench, B, C)
+    bench.changes.clear()
+    bench.store = MemoryStore()
+    answers_again_after(bench, B, 5 * MINUTE)
 
     assert race(bench, A, B) == B
     assert [change[:2] for change in bench.changes] == [("create", A), ("delete", A)]
@@ -291,6 +320,41 @@ def test_two_races_for_the_node_are_a_conflict(bench: RaceBench) -> None:
     with pytest.raises(ConflictError, match="`t` is requested by another race already, in ") as raised:
         race(bench, A, B, C)
     assert (A in raised.value.message, C in raised.value.message, bench.changes) == (True, True, [])
+
+
+def test_down_without_waiting_names_what_it_could_not_cancel(bench: RaceBench) -> None:
+    with pytest.raises(Killed):
+        race(bench, A, B, killed_at=8)
+    fault(bench, FaultKind.UNREACHABLE, B, count=0)
+    context = bench.context()
+    found = find_race(context, PROJECT, NODE)
+    assert found is not None
+
+    with pytest.raises(ServiceUnavailableError, match="1 of the requests for `t` may still get a TPU") as raised:
+        end_race(context, found, by="down", wait=False)
+
+    assert raised.value.lines[1:] == (f"  {B} does not answer",)
+    assert [change[:2] for change in bench.changes[2:]] == [("delete", A)]
+
+
+def test_race_of_the_journal_without_requests_gives_way_to_another(bench: RaceBench) -> None:
+    """Its requests were deleted, and another machine has raced meanwhile."""
+    with pytest.raises(Killed):
+        race(bench, A, B, killed_at=8)
+    other = bench.context()
+    found = find_race(other, PROJECT, NODE)
+    assert found is not None
+    for request in found.requests.values():
+        other.cloud.delete_queued_resource(request.name, force=True)
+    bench.clock.sleep(5 * MINUTE)
+    bench.active_after = {B: MINUTE}
+    spec = replace(SPEC, labels={RACE_LABEL: "another"})
+    other.cloud.create_queued_resource(name_in(B), spec, _window(bench.clock))
+    bench.clock.sleep(5 * MINUTE)
+    bench.changes.clear()
+
+    assert race(bench, A, B) == B
+    assert bench.changes == []
 
 
 def test_request_that_is_no_part_of_the_race_is_left_alone(bench: RaceBench) -> None:

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.ssh_workers import SshWorkers
     from tpuctl.output.progress import Progress
     from tpuctl.output.terminal import Cell, StandardStreams, View
+    from tpuctl.prices import PriceList
     from tpuctl.sandbox.state import SandboxState
 
 # Options whose setting has another name, and options that add to a setting instead of replacing it.
@@ -249,6 +250,13 @@ class App:
         return lease_service(self)
 
     @cached_property
+    def prices(self) -> PriceList:
+        """The prices of nodes: of the built-in table, or live."""
+        from tpuctl.app.pricing import price_list  # noqa: PLC0415  # most commands show no price
+
+        return price_list(self)
+
+    @cached_property
     def workers(self) -> SshWorkers:
         """The ssh access to workers of nodes."""
         return ssh_workers(self)
@@ -322,6 +330,7 @@ class App:
 
         from tpuctl.config.settings import SourceKind  # noqa: PLC0415  # not needed by --help
         from tpuctl.nodes.actuator import ActionContext  # noqa: PLC0415  # not needed by --help
+        from tpuctl.nodes.expiry import owner_label  # noqa: PLC0415  # not needed by --help
 
         # The keys that describe a node and have their value from the project file, not from a flag or variable.
         keys = ("project", "zone", "type", "version", "tier", "network", "subnetwork", "service_account")
@@ -343,6 +352,7 @@ class App:
             preflight=preflight,
             project_file=self.project_file.path.name if self.project_file else "",
             chosen_by_file=chosen_by_file,
+            owner=lambda: owner_label(owner_identity(self)),
         )
 
     @contextmanager
@@ -930,6 +940,41 @@ def caller_account(app: App) -> str | None:
     if isinstance(credentials, GcloudCredentials):
         return gcloud_account
     return account_of(credentials, AuthRequest(transport_options(app))) or _os_login(app).caller() or gcloud_account
+
+
+def owner_identity(app: App) -> str:
+    """Return who creates nodes, without a request: the account of the calls, else `user@host` of this machine.
+
+    Known are the sandbox's account, an impersonated service account, that of a key file, and gcloud's account.
+    """
+    import socket  # noqa: PLC0415  # most commands create nothing
+
+    from tpuctl.ssh.keys import login_name  # noqa: PLC0415  # most commands create nothing
+
+    if app.is_sandbox or served_sandbox_proxy(app):
+        from tpuctl.sandbox.guests import OS_LOGIN_ACCOUNT  # noqa: PLC0415  # only for the sandbox
+
+        return OS_LOGIN_ACCOUNT
+    if chain := app.settings.text("impersonate_service_account"):
+        return chain.split(",")[-1].strip()
+    environ = app.invocation.environ
+    account = _account_of_key_file(environ) or app.settings.text("account")
+    return account or f"{login_name(environ)}@{socket.gethostname()}"
+
+
+def _account_of_key_file(environ: Mapping[str, str]) -> str | None:
+    """Return the service account of the credentials file in use, None for a file of another kind."""
+    from tpuctl.cloud.token_cache import LONGEST_CREDENTIALS_FILE  # noqa: PLC0415  # most commands create nothing
+    from tpuctl.config.sources import adc_path  # noqa: PLC0415  # as above
+    from tpuctl.files import read_regular_file  # noqa: PLC0415  # as above
+    from tpuctl.shapes import Shape, ShapeError, parse_json  # noqa: PLC0415  # as above
+
+    try:
+        content, _ = read_regular_file(adc_path(environ), longest=LONGEST_CREDENTIALS_FILE)
+        found = Shape("", {"client_email": str}).read(parse_json(content))
+    except (OSError, ValueError, ShapeError):
+        return None  # calls report what is wrong with it
+    return found.get("client_email") or None
 
 
 def _os_login(app: App) -> OsLoginClient:

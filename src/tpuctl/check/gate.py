@@ -82,7 +82,8 @@ class PreflightCheck:
         others = tuple(spec for other, spec in self.siblings.items() if other != name)
         wanted = self.settings.wanted(name.project, name.zone, spec, name=name, replaces=replaces, siblings=others)
         key = check_key(wanted, self._accepted, self._identity)
-        cached = self._memory.get(key)
+        # What else is billed may have changed since: a budget is checked with what is there now.
+        cached = None if wanted.budget is not None else self._memory.get(key)
         findings = _findings_from_cache(cached)
         if findings is None:
             report = self.report(wanted)
@@ -120,6 +121,7 @@ class PreflightCheck:
             zones=zones,
             grants=settings.grants,
             egress_prices=settings.egress_prices,
+            prices=settings.prices,
             **found._asdict(),
         )
 

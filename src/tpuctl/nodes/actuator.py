@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.errors import ConflictError
 from tpuctl.models.events import EventKind, NodeEvent
-from tpuctl.models.node import Node
+from tpuctl.models.node import Node, NodeState
 from tpuctl.models.operation import Operation
 from tpuctl.models.spec import NodeSpec
 from tpuctl.nodes.conditions import Verb
+from tpuctl.nodes.expiry import stamp_spec
 from tpuctl.prices import hourly_price
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 # A guest needs this long to shut down after `sudo reboot`; before that, the old system would still answer.
 REBOOT_PAUSE = timedelta(seconds=30)
+# States in which the service accepts a change of labels or metadata [observed: it refuses others].
+PATCHABLE_STATES = frozenset({NodeState.READY, NodeState.STOPPED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,12 @@ class ActionContext:
     # The name of the project file, and the settings of the node that come from it.
     project_file: str = ""
     chosen_by_file: Mapping[str, str] = field(default_factory=dict)
+    # Returns the label of who creates a node, empty without one.
+    owner: Callable[[], str] = str
+
+    def stamped(self, spec: NodeSpec) -> NodeSpec:
+        """Return the spec of a node that is created now, with the labels of its end and its owner."""
+        return stamp_spec(spec, owner=self.owner(), now=self.server_now())
 
     def check(self, name: NodeName, spec: NodeSpec, *, replaces: Node | None = None) -> None:
         """Raise `CheckFailedError` if the node must not be created. `replaces` is the node that is deleted before."""

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tpuctl.durations import parse_timestamp
 from tpuctl.errors import BrokenNodeError, PreconditionFailedError, TpuctlError
@@ -660,12 +660,17 @@ class NodeHistory:
             self._journal.append(self._name, event, self._clock.now(), durable=False, **data)
 
 
+# Why a node was deleted that is not created again by the run that deleted it; `gc: …` is another.
+FINAL_REASONS: Final = frozenset({"asked for", "expired", "idle"})
+
+
 def is_being_recreated(journal: Journal, name: NodeName) -> bool:
     """Return whether an earlier run deleted the node in order to create it again, and ended before it did."""
     is_between = False
     for entry in journal.entries(name):
         if entry.get("event") == "delete":
-            is_between = entry.get("reason") != "asked for"
+            reason = str(entry.get("reason"))
+            is_between = reason not in FINAL_REASONS and not reason.startswith("gc: ")
         elif entry.get("event") in {"bringing-up", "usable", "gave-up"}:
             is_between = False
     return is_between

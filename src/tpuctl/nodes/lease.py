@@ -12,7 +12,7 @@ one node during a run.
 - With `--force-lease` a process also takes a held lease, but never while its owner has a change in flight: it waits for that
   change for up to `LeasePolicy.waits_at_most` (2.5 minutes).
 - `down`, `delete` and `stop` do the same and leave a permanent tombstone, which keeps watchers away until `up`, `run`,
-  `create`, `start` or `reset` removes it.
+  `create`, `start` or `reset` removes it. `gc` takes no held lease; it leaves a tombstone where the node was alive.
 - A process that cannot reach the store changes nothing: an unreachable store never counts as a free node.
 
 Why that is safe: of two writes over the same version one fails. An owner measures the age of its last write with its own
@@ -66,8 +66,9 @@ _RECORD = Shape(
     required=("owner", "who", "purpose", "ttl"),
     nullable=True,
 )
-# The purposes that remove a tombstone, because the user wants the node again. A watcher does not.
-_REVIVING: Final = frozenset({"up", "run", "create", "start", "reset"})
+# The purposes that remove a tombstone, because the user wants the node again. A watcher does not. `gc` only deletes, and writes
+# a tombstone again.
+_REVIVING: Final = frozenset({"up", "run", "create", "start", "reset", "gc"})
 
 
 class LeaseError(TpuctlError):

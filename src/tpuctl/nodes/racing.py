@@ -20,6 +20,8 @@ from tpuctl.errors import (
     AlreadyExistsError,
     ConflictError,
     CredentialsError,
+    InvalidInputError,
+    InvalidRequestError,
     NotFoundError,
     QuotaError,
     ServiceUnavailableError,
@@ -34,6 +36,7 @@ from tpuctl.nodes.actions import spec_with_ssh_key
 from tpuctl.nodes.actuator import LeaseLostError, announced_change, describe_file_choices, describe_spec
 from tpuctl.nodes.conditions import Policy, Verb
 from tpuctl.nodes.journal import JournalError
+from tpuctl.nodes.journal_entries import may_have_node
 from tpuctl.nodes.lease import LeaseGuard, end_lease
 from tpuctl.nodes.locate import only_node
 from tpuctl.nodes.polling import poll_interval
@@ -49,6 +52,8 @@ from tpuctl.nodes.race import (
     decide_cancel,
     decide_race,
     describe_entry,
+    is_being_deleted,
+    left_error,
 )
 
 if TYPE_CHECKING:
@@ -85,9 +90,8 @@ class Race:
     winner: tuple[NodeName, datetime | None] | None = None
     # Where a request may have been sent.
     sent: frozenset[NodeName] = frozenset()
-    # Its requests that exist, and the zones that did not answer.
+    # Its requests that exist.
     requests: Mapping[NodeName, QueuedResource] = field(default_factory=dict)
-    unreachable: tuple[str, ...] = ()
     # The journal has its beginning and not its end.
     is_open: bool = False
 
@@ -155,7 +159,7 @@ def find_race(
         return None
     race = remembered or Race(id=wanted, names=tuple(requests))
     names = tuple(dict.fromkeys((*race.names, *requests)))
-    return replace(race, names=names, requests=requests, unreachable=listing.unreachable)
+    return replace(race, names=names, requests=requests)
 
 
 def _journaled_names(context: ActionContext, wanted: NodeName) -> list[NodeName]:
@@ -280,6 +284,7 @@ class _Zone:
     name: NodeName
     was_sent: bool
     is_wanted: bool
+    may_have_node: bool = False
     request: QueuedResource | None = None
     is_silent: bool = False
     # A list has said which nodes the zone had before the race.
@@ -315,6 +320,9 @@ class _RaceRun:
             name: _Zone(name, was_sent=name in race.sent, is_wanted=name in wanted)
             for name in dict.fromkeys((*wanted, *race.names))
         }
+        for name in () if race.is_open else wanted:
+            entries = context.journal.entries(name, rotated=False)
+            self._zones[name].may_have_node = may_have_node(entries, name.zone)
         self._first = next(iter(self._zones))
         self._has_looked = False
         # An existing node is taken as it is.
@@ -347,6 +355,7 @@ class _RaceRun:
                 if end is not None:
                     return self._finish(end)
                 if once:
+                    self._check_all_cancelled()
                     return None
             self._sleep()
 
@@ -380,6 +389,7 @@ class _RaceRun:
             request=request,
             is_silent=zone.is_silent,
             was_sent=zone.was_sent,
+            may_have_node=zone.may_have_node,
             is_pending=zone.sent_at is not None and now - zone.sent_at < _VISIBILITY_LAG,
             is_wanted=zone.is_wanted,
             is_leaving=zone.is_leaving,
@@ -397,6 +407,11 @@ class _RaceRun:
             for zone in self._zones.values():
                 zone.is_silent = True
             return
+        except (NotFoundError, InvalidRequestError) as error:
+            raise InvalidInputError(
+                f"the API has no queued resources for project {project}, which a race needs: {error.lines[0]}",
+                hint="leave out `--race` to try the zones in order",
+            ) from error
         requests = [request for request in listing.queued_resources if request.owns(node_id)]
         if not self._has_looked and not self.is_ending:
             self._judge_others(requests)
@@ -419,24 +434,26 @@ class _RaceRun:
         This run continues that race; its ACTIVE request wins. Raises `ConflictError` if there is more than one race or ACTIVE
         request, and for a request in a zone that the user does not name.
         """
-        others: dict[NodeName, QueuedResource] = {}
-        for request in requests:
-            race_id = race_id_of(request, self._first.node_id)
-            if race_id and race_id != self._race.id and not request.state.is_dead:
-                others[replace(self._first, zone=request.zone)] = request
+        node_id = self._first.node_id
+        alive = [request for request in requests if race_id_of(request, node_id) and not request.state.is_dead]
+        others = {
+            replace(self._first, zone=request.zone): request
+            for request in alive
+            if race_id_of(request, node_id) != self._race.id
+        }
         if not others:
             return
-        ids = {race_id_of(request, self._first.node_id) for request in others.values()}
+        ids = {race_id_of(request, node_id) for request in others.values()}
         active = [name for name, request in others.items() if request.state is QueuedState.ACTIVE]
-        if self._race.id or len(ids) > 1 or len(active) > 1 or not others.keys() <= self._zones.keys():
+        if len(others) < len(alive) or len(ids) > 1 or len(active) > 1 or not others.keys() <= self._zones.keys():
             named = ", ".join(f"{request.zone} ({request.state})" for request in others.values())
             raise ConflictError(
                 f"`{self._first.node_id}` is requested by another race already, in {named}",
                 hint=f"name its zone to keep one, or cancel all with `tpuctl down {self._first.node_id}`",
             )
-        self._race = replace(self._race, id=ids.pop())
-        for name in active:
-            self._race = replace(self._race, winner=(name, others[name].created))
+        # The race of the journal, if there is one, has no request any more.
+        winner = next(((name, others[name].created) for name in active), None)
+        self._race, self._is_journaled = replace(self._race, id=ids.pop(), winner=winner), False
 
     def _is_own(self, request: QueuedResource) -> bool:
         """Return whether a request is one of this race; so is the record of a dead one that tpuctl sent for the node."""
@@ -569,7 +586,7 @@ class _RaceRun:
         if not names:
             return
         self._journal_race()
-        spec = replace(self._spec, labels={**self._spec.labels, RACE_LABEL: self._race.id})
+        spec = self._context.stamped(replace(self._spec, labels={**self._spec.labels, RACE_LABEL: self._race.id}))
         window = self._window()
         with ExitStack() as announced:
             for name in names:
@@ -582,12 +599,13 @@ class _RaceRun:
             outcomes = fan_out(send, names, limit=_MOST_AT_ONCE)
         now = self._context.clock.monotonic()
         for outcome in outcomes:
-            zone, error = self._zones[outcome.item], outcome.error
+            zone = self._zones[outcome.item]
             zone.sent_at, zone.operation = now, outcome.value
-            if isinstance(error, CredentialsError):
-                raise error
-            if error is not None and not self._may_enter_again(zone, error):
-                self._refuse(zone, error)
+        for outcome in outcomes:
+            if isinstance(outcome.error, CredentialsError):
+                raise outcome.error
+            if outcome.error is not None and not self._may_enter_again(self._zones[outcome.item], outcome.error):
+                self._refuse(self._zones[outcome.item], outcome.error)
 
     def _may_enter_again(self, zone: _Zone, error: TpuctlError) -> bool:
         """Return whether the next look decides: the answer was lost, the request is there already, or a limit passes."""
@@ -669,6 +687,13 @@ class _RaceRun:
         self._record_everywhere(winner=name.zone, created=request.raw.get("createTime"))
         text = f"{name.zone} wins: its queued resource is ACTIVE after {lasted}{left}"
         self._context.report(EventKind.NOTE, name, text)
+
+    def _check_all_cancelled(self) -> None:
+        """Raise `ServiceUnavailableError` for requests whose deletion was not accepted."""
+        rest = [zone for zone in self._zones.values() if zone.cancelled_at is None]
+        entries = [entry for entry in map(self._entry, rest) if not (entry.is_settled or entry.is_winner)]
+        if left := [entry for entry in entries if not is_being_deleted(entry)]:
+            raise left_error(left)
 
     def _finish(self, end: EndRace) -> NodeName | None:
         """Write the end of the race. Return the winner, or raise the error."""

@@ -65,6 +65,10 @@ class SandboxServer(ThreadingHTTPServer):
         """Return the address without a path: `http://127.0.0.1:PORT`."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
+    def answer(self, request: Request) -> Response | DroppedConnection:
+        """Return the response to a request."""
+        return answer_request(self.state, request)
+
     def serve_forever(self, poll_interval: float = 0) -> None:  # noqa: ARG002  # socketserver's signature
         """Serve until `close` is called from another thread, or an exception such as KeyboardInterrupt ends it."""
         self._ended.clear()
@@ -160,7 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         answer: Response | DroppedConnection
         try:
-            answer = answer_request(self.server.state, self._request(body))
+            answer = self.server.answer(self._request(body))
         except Exception:  # noqa: BLE001  # a bug must not end the server: the client gets a 500, the log the trace
             self.server.log(traceback.format_exc())
             answer = self._refusal(error_of(500))

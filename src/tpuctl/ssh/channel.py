@@ -528,6 +528,11 @@ def bootstrap(name: str, call: str, *, is_kept: bool = False) -> tuple[str, byte
     return "exec " + shlex.join(["sh", "-c", _CHOICE, _READ.format(size=len(first))]), first + rest
 
 
+def standalone_program(name: str, call: str) -> str:
+    """Return the text of a program that a worker stores and runs without a connection. `call` as for `bootstrap`."""
+    return f"{_source(name).decode()}{call}\n"
+
+
 @cache
 def _source(name: str) -> bytes:
     """Return a program and all files of this package that it imports, as one text."""

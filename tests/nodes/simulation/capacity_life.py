@@ -86,14 +86,14 @@ def draw_capacity_life(seed: int) -> CapacityLife:
     commands = tuple(_draw_command(random, is_first=number == 0) for number in range(random.choice((1, 2, 2, 3))))
     is_watched = random.random() < 0.25
     if is_watched:
-        commands = (CommandPlan(command="up", pause=timedelta(), timeout=_minutes(random, 20, 40)), *commands[1:2])
-        commands += (CommandPlan(command="watch", pause=timedelta(), timeout=_minutes(random, 70, 90)),)
+        commands = (CommandPlan(command="up", pause=timedelta(), timeout=_minutes(random, 10, 15)), *commands[1:2])
+        commands += (CommandPlan(command="watch", pause=timedelta(), timeout=_minutes(random, 30, 40)),)
     return CapacityLife(
         seed=seed,
         zones=zones,
         tiers=tiers,
         is_queued=is_queued,
-        queue_for=_minutes(random, 3, 20) if is_queued and random.random() < 0.3 else None,
+        queue_for=_minutes(random, 5, 12) if is_queued and random.random() < 0.3 else None,
         start_after=_minutes(random, 0.5, 2.9) if is_queued and random.random() < 0.15 else None,
         recreate_deleted=random.random() < 0.3,
         events=_draw_events(random, zones, tiers, is_watched=is_watched),
@@ -110,8 +110,8 @@ def _draw_command(random: Random, *, is_first: bool) -> CommandPlan:
     )
     return CommandPlan(
         command="up" if is_first or random.random() < 0.75 else "down",
-        pause=_minutes(random, 0, 2) if random.random() < 0.7 else _minutes(random, 2, 15),
-        timeout=_minutes(random, 8, 25),
+        pause=_minutes(random, 0, 2) if random.random() < 0.8 else _minutes(random, 2, 8),
+        timeout=_minutes(random, 5, 14),
         dies=dies if end < 0.5 else None,
         interrupted=_minutes(random, 0, 10) if end > 0.85 else None,
     )
@@ -128,24 +128,24 @@ def _draw_events(
                 events.append(WorldEvent(at=timedelta(), kind="stock", zone=zone, word=tier, number=0))
         for _ in range(random.randint(0, 3)):
             number = random.choice((0, 1, 1))
-            at, tier = _minutes(random, 0.5, 25), random.choice(tiers)
+            at, tier = _minutes(random, 0.5, 14), random.choice(tiers)
             events.append(WorldEvent(at=at, kind="stock", zone=random.choice(zones), word=tier, number=number))
     for kinds, chance in ((_CALL_FAULTS, 0.4), (_REQUEST_FAULTS, 0.45), (_ACTIONS, 0.3)):
         while random.random() < chance:
             events.append(_draw_disturbance(random, random.choice(kinds), random.choice((*zones, "*"))))
     if is_watched:
-        # A watch has no deadline: there is capacity in its last hour.
+        # A watch has no deadline: there is capacity at its end.
         for zone, tier in product(zones, tiers):
-            events.append(WorldEvent(at=_minutes(random, 25, 30), kind="stock", zone=zone, word=tier, number=5))
+            events.append(WorldEvent(at=_minutes(random, 14, 18), kind="stock", zone=zone, word=tier, number=5))
     if random.random() < 0.06:
         lasts = _minutes(random, 0.5, 6)
         zone = random.choice(zones)
-        events.append(WorldEvent(at=_minutes(random, 0, 15), kind="unreachable", zone=zone, number=0, lasts=lasts))
+        events.append(WorldEvent(at=_minutes(random, 0, 12), kind="unreachable", zone=zone, number=0, lasts=lasts))
     return tuple(sorted(events, key=lambda event: event.at))
 
 
 def _draw_disturbance(random: Random, kind: str, zone: str) -> WorldEvent:
-    at = timedelta() if random.random() < 0.4 else _minutes(random, 0, 20)
+    at = timedelta() if random.random() < 0.4 else _minutes(random, 0, 14)
     word, method, lasts = "*", "*", _minutes(random, 0.2, 4)
     number = random.choice((1, 1, 1, 2, 3))
     match kind:

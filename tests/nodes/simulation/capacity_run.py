@@ -205,8 +205,9 @@ class _CapacityRun:
     def _watch(self, plan: CommandPlan) -> str:
         context = self._context()
         found = search_node(context.cloud, _PLACE, _REFERENCE)
+        name = found.name if found else search_requested_name(context.cloud, PROJECT, _REFERENCE, ())
         known = context.journal.names()
-        if found is None and len(known) != 1:
+        if name is None and len(known) != 1:
             raise NodeNotInProjectError(NODE, PROJECT)
         policy = Policy(
             may_create=True,
@@ -217,7 +218,7 @@ class _CapacityRun:
             recreate_deleted=self._life.recreate_deleted,
             timeout=None,
         )
-        task = ReconcileRequest(name=found.name if found else known[0], policy=policy, purpose="watch")
+        task = ReconcileRequest(name=name or known[0], policy=policy, purpose="watch")
         errors = watch_nodes(context, [task], until=plan.timeout, each_round=lambda: None)
         if errors:
             raise errors[0]

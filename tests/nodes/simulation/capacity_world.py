@@ -26,7 +26,7 @@ from tpuctl.sandbox.state import SandboxState
 
 # One node, polled in one zone, or in all: more calls than this without a pause would never end.
 _MOST_AT_ONCE = 60
-_READS_BETWEEN_CHECKS = 25
+_READS_BETWEEN_CHECKS = 50
 _API = "https://tpu.googleapis.com/v2"
 
 
@@ -283,6 +283,8 @@ def _fault(event: WorldEvent) -> Fault:
             return Fault(kind, zone=event.zone, method=event.method, count=event.number, code=int(event.word))
         case FaultKind.SUSPEND:
             return Fault(kind, zone=event.zone, initiator=event.word, after=event.lasts or timedelta())
+        case FaultKind.PREEMPT:
+            return Fault(kind, zone=event.zone, after=event.lasts or timedelta())
         case FaultKind.SLOW | FaultKind.FALL_BACK | FaultKind.LATE_NODE:
             return Fault(kind, zone=event.zone, method=event.method, count=event.number, duration=event.lasts)
     return fault

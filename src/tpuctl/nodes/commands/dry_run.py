@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.app.app import owner_identity
 from tpuctl.escaping import contains_mask, dump_printable_json, mask_value
+from tpuctl.models.node import OWNER_LABEL
 from tpuctl.models.spec import NodeSpec
 from tpuctl.nodes.conditions import Verb
+from tpuctl.nodes.expiry import owner_label, stamp_spec
 from tpuctl.nodes.plan import PlanStep, gcloud_commands
 from tpuctl.output.terminal import View
 from tpuctl.prices import Price, hourly_price
@@ -31,6 +34,8 @@ def show_plan(
 ) -> None:
     """Show what a command would do. Sends no request."""
     spec = spec or (NodeSpec.from_node(node) if node else None)
+    if spec is not None and any(step.verb is Verb.CREATE for step in steps):
+        spec = stamp_spec(spec, owner=owner_label(owner_identity(app)), now=app.now())
     present = node.raw if node else {}
     planned = [_described(app, step, spec, changes or {}, present) for step in steps]
 
@@ -84,6 +89,10 @@ def _described(
             # Values that stay the same are kept, so that no command is printed for them.
             unchanged = {key: value for key, value in wanted.items() if before.get(key) == value}
             changes = {**changes, "metadata": {**_hidden_values(wanted), **unchanged}}
+    if spec is not None:
+        # A command that the user types needs no label about who typed it.
+        labels = {key: value for key, value in spec.labels.items() if key != OWNER_LABEL}
+        spec = replace(spec, labels=labels)
     # gcloud's flags for the account and the quota project of tpuctl's calls.
     flags = {"--impersonate-service-account": "impersonate_service_account", "--billing-project": "quota_project"}
     account = [f"{flag}={value}" for flag, key in flags.items() if (value := app.settings.text(key))]

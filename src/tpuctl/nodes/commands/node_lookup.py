@@ -22,7 +22,7 @@ from tpuctl.models.node import Tier
 from tpuctl.names import NodeName
 from tpuctl.nodes.conditions import Condition
 from tpuctl.nodes.journal import is_being_recreated
-from tpuctl.nodes.locate import incomplete_list_error, search_node
+from tpuctl.nodes.locate import incomplete_list_error, search_node, search_requested_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,11 +122,12 @@ def locate_for_wait(app: App, text: str, *, goal: Condition) -> NodeName | None:
 
 
 def locate_for_watch(app: App, text: str) -> NodeName:
-    """Return the full name of a node to watch. It may not exist: another run may be recreating it."""
+    """Return the full name of a node to watch. It may not exist: it may be requested, or another run may be recreating it."""
     reference, name = _search(app, text)
+    project = reference.project or app.place.project
+    name = name or search_requested_name(app.client, project, reference, ())
     if name is not None:
         return name
-    project = reference.project or app.place.project
     zone = _remembered_zone(app, reference.node_id) or app.place.default_zone
     if zone is None:
         raise NodeNotInProjectError(reference.node_id, project)

@@ -1,4 +1,6 @@
-"""`python -m tpuctl.sandbox.sshd [--reboot] STATE_FILE ADDRESS`: serve one ssh connection, or reboot a worker from inside.
+"""`python -m tpuctl.sandbox.sshd [--reboot | --service] STATE_FILE ADDRESS`: serve one ssh connection of a worker.
+
+With `--reboot` it reboots the worker from inside, with `--service` it runs the worker's service.
 
 Exits with 255 and a line on stderr, as ssh does, if the worker is unreachable.
 """
@@ -25,6 +27,7 @@ from tpuctl.sandbox.sshd.guest import (
     last_reboot,
     note_reboot,
     prepare_guest,
+    start_enabled_service,
     startup_progress,
 )
 from tpuctl.sandbox.state import SandboxState
@@ -50,6 +53,12 @@ def main(arguments: list[str]) -> int:
             folders = _worker_folders(Path(state_path), worker)
             note_reboot(folders, now)
             end_processes(folders)
+        elif options == ["--service"]:
+            from tpuctl.sandbox.sshd.guest_service import run_service  # noqa: PLC0415  # 60 ms, with the whole API
+
+            worker, _, _, _ = _look_up(Path(state_path), address)
+            run_service(Path(state_path), worker, _worker_folders(Path(state_path), worker))
+            return 0
         else:
             _connect(Path(state_path), address)
     except _UnreachableError as error:
@@ -85,6 +94,7 @@ def _connect(state_path: Path, address: str) -> None:
         if worker.metadata.get("block-project-ssh-keys", "").lower() != "true":
             lists.append(worker.project_metadata.get("ssh-keys", ""))
         keys = daemon.authorized_keys(login, *lists, now=now)
+    start_enabled_service(folders, state_path.absolute(), address)
     daemon.become_sshd(sshd, configure_sshd(folders, session, keys, login=login))
 
 

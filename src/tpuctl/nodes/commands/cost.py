@@ -1,0 +1,209 @@
+"""`tpuctl cost`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tpuctl.app.options import cli_command
+from tpuctl.durations import format_duration, format_timestamp
+from tpuctl.errors import InvalidInputError, ServiceUnavailableError, worst_exit_code
+from tpuctl.fan_out import fan_out
+from tpuctl.names import check_project
+from tpuctl.nodes.costs import CostFacts, CostSum, Grouping, group_costs, node_costs
+from tpuctl.nodes.locate import queued_resources_or_none
+from tpuctl.output.terminal import Cell, View
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from tpuctl.app.app import App
+    from tpuctl.models.node import Node
+    from tpuctl.models.queued import QueuedResource
+    from tpuctl.nodes.costs import NodeCost
+    from tpuctl.output.terminal import Terminal
+    from tpuctl.prices import PriceList
+
+_MAX_PROJECTS = 100
+_AT_ONCE = 8
+
+
+@cli_command("cost", is_short=True)
+@click.option("--by", metavar="WHAT", help="Sums by label:KEY, owner, zone, type, tier or project, instead of nodes.")
+@click.option("--all-projects", metavar="ID,ID", help="Projects whose nodes are counted. [default: the one project]")
+def command(app: App, *, by: str | None, all_projects: str | None) -> int:
+    """Show what nodes cost: dollars per hour now, so far, and by their expiry or in a day.
+
+    A node is billed while it is READY; a stopped one for its disk, whose price is unknown. The cost so far counts from the
+    creation, without the stops that the journal has seen. `?` is unknown, and makes a sum "at least". Grants in the settings
+    make nodes free. Prices are list prices with a date. The exit code is 1 if a zone did not answer.
+
+    \b
+    Examples:
+      tpuctl cost
+      tpuctl cost --by label:team
+      tpuctl cost --all-projects vision,speech --by project
+      tpuctl cost -o json | jq .total.perHour
+    """
+    if by is not None:
+        _check_grouping(by)
+    projects = _parse_projects(all_projects) if all_projects is not None else (app.project,)
+    bills = fan_out(lambda project: _fetch(app, project), projects, limit=_AT_ONCE)
+    errors = [bill.error for bill in bills if bill.error is not None]
+    if errors and len(projects) == 1:
+        raise errors[0]
+    found = [bill.value for bill in bills if bill.value is not None]
+    prices, now = app.prices, app.now()
+    costs = [cost for project in found for cost in _project_costs(app, project, prices, now)]
+    report = CostReport(tuple(costs), by, prices, now, tuple(zone for project in found for zone in project.unreachable))
+    app.show(
+        View(
+            value=report.to_json,
+            names=lambda: [one.value for one in report.groups] if by else [cost.node.name.node_id for cost in costs],
+            text=lambda terminal: report.show(terminal, has_projects=len(projects) > 1),
+        )
+    )
+    if report.unreachable:
+        errors.append(
+            ServiceUnavailableError(
+                f"the costs are incomplete: {', '.join(report.unreachable)} did not answer",
+                hint="nodes in these zones are not counted; try again later",
+            )
+        )
+    for error in errors:
+        app.show_error(error)
+    return worst_exit_code(error.exit_code for error in errors) if errors else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _ProjectNodes:
+    """The nodes of one project, their queued resources, and the zones that did not answer."""
+
+    project: str
+    nodes: tuple[Node, ...]
+    requests: tuple[QueuedResource, ...]
+    unreachable: tuple[str, ...]
+
+
+def _fetch(app: App, project: str) -> _ProjectNodes:
+    listing = app.client.list_nodes(project, app.zones)
+    nodes = tuple(sorted(listing.nodes, key=lambda node: (node.name.zone, node.name.node_id)))
+    # Only they know the nodes whose tier a node does not show.
+    is_queued = any(node.queued_resource for node in nodes)
+    requests = queued_resources_or_none(app.client, project, app.zones) if is_queued else ()
+    return _ProjectNodes(project, nodes, requests, tuple(listing.unreachable))
+
+
+def _project_costs(app: App, found: _ProjectNodes, prices: PriceList, now: datetime) -> list[NodeCost]:
+    own_project = app.project if app.is_sandbox or app.settings["project"] else None
+    # A grant belongs to one project: that of the settings.
+    grants = app.settings.grants() if found.project == own_project else ()
+    facts = CostFacts(now, prices, app.journal.entries, found.requests, grants)
+    return node_costs(found.nodes, facts)
+
+
+def _check_grouping(by: str) -> None:
+    is_label = by.startswith("label:") and len(by) > len("label:")
+    if not is_label and by not in list(Grouping):
+        raise InvalidInputError(
+            f"`--by {by}` is not a grouping", hint=f"use `--by label:KEY`, or one of {', '.join(Grouping)}"
+        )
+
+
+def _parse_projects(text: str) -> tuple[str, ...]:
+    projects = tuple(dict.fromkeys(check_project(part.strip()) for part in text.split(",") if part.strip()))
+    if not projects or len(projects) > _MAX_PROJECTS:
+        raise InvalidInputError(
+            f"`--all-projects` names {len(projects)} projects; 1 to {_MAX_PROJECTS} are possible",
+            hint="name them: `--all-projects ID,ID`",
+        )
+    return projects
+
+
+_HEADER = ("NAME", "ZONE", "TYPE", "TIER", "STATE", "$/HOUR", "SINCE", "SO FAR", "BY THEN", "THEN", "NOTE")
+_SUM_HEADER = ("NODES", "$/HOUR", "SO FAR", "BY THEN")
+
+
+@dataclass(frozen=True, slots=True)
+class CostReport:
+    """The costs of nodes, and their sums."""
+
+    costs: tuple[NodeCost, ...]
+    by: str | None
+    prices: PriceList
+    now: datetime
+    unreachable: tuple[str, ...]
+
+    @property
+    def groups(self) -> list[CostSum]:
+        """The sums by what the user asked for; none if nodes are shown."""
+        return group_costs(self.costs, self.by) if self.by else []
+
+    @property
+    def total(self) -> CostSum:
+        """The sum of all nodes. If a zone did not answer, it is not complete."""
+        return CostSum.of("", self.costs, is_complete=not self.unreachable)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the costs for scripts."""
+        groups = {"groups": [{"value": one.value, "nodes": list(one.nodes), **one.to_json()} for one in self.groups]}
+        return {
+            "nodes": [cost.to_json() for cost in self.costs],
+            **(groups if self.by else {}),
+            "total": self.total.to_json(),
+            "prices": {"source": self.prices.source, "asOf": self.prices.as_of},
+            "unreachable": list(self.unreachable),
+        }
+
+    def show(self, terminal: Terminal, *, has_projects: bool) -> None:
+        """Write a row for each node or group, the total, and where the prices are from; in a pipe these two are notes."""
+        total = self.total
+        sums = f"{total.per_hour} per hour, so far {total.so_far}, by their expiry or in a day {total.by_then}"
+        source = f"{self.prices}, without discounts, disks and network"
+        if self.by:
+            terminal.table((self.by.upper(), *_SUM_HEADER), _sum_rows(self.groups))
+        elif self.costs or not terminal.is_interactive:
+            header = ("PROJECT", *_HEADER) if has_projects else _HEADER
+            terminal.table(header, [self._row(cost, has_projects=has_projects) for cost in self.costs])
+        if terminal.is_interactive:
+            terminal.write("")
+            terminal.details([("total", sums, "bold"), ("prices", source, "")])
+        else:
+            terminal.note(f"total: {sums}", f"prices: {source}")
+
+    def _row(self, cost: NodeCost, *, has_projects: bool) -> tuple[Cell, ...]:
+        name, left = cost.node.name, format_duration(cost.then - self.now)
+        since = Cell("")
+        if cost.since is not None:
+            since = Cell(f"{format_duration(self.now - cost.since)} ago", plain=format_timestamp(cost.since))
+        then = Cell(f"expires in {left}" if cost.is_until_expiry else f"in {left}", plain=format_timestamp(cost.then))
+        row = (
+            Cell(name.node_id),
+            Cell(name.zone),
+            Cell(cost.node.accelerator_type),
+            Cell(str(cost.tier)),
+            Cell(str(cost.node.state)),
+            Cell(str(cost.per_hour)),
+            since,
+            Cell(str(cost.so_far)),
+            Cell(str(cost.by_then)),
+            then,
+            Cell(cost.note, style="dim"),
+        )
+        return (Cell(name.project), *row) if has_projects else row
+
+
+def _sum_rows(groups: Sequence[CostSum]) -> list[tuple[Cell, ...]]:
+    return [
+        (
+            Cell(one.value or "(none)", plain=one.value),
+            Cell(str(len(one.nodes))),
+            Cell(str(one.per_hour)),
+            Cell(str(one.so_far)),
+            Cell(str(one.by_then)),
+        )
+        for one in groups
+    ]

@@ -1,0 +1,245 @@
+"""`tpuctl gc`: show, and with `--yes` delete, what is dead, has expired, or is forgotten."""
+
+# a call that declares an option returns a field
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from tpuctl.app.options import (
+    DurationType,
+    cli_command,
+    events_option,
+    option,
+    selector_option,
+    takes_options,
+    timeout_option,
+)
+from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError, worst_exit_code
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tpuctl.app.app import App
+    from tpuctl.names import NodeName
+    from tpuctl.nodes.garbage import GarbageFacts, GarbageItem, GarbageRules, Idleness, ResourceGroup
+    from tpuctl.nodes.garbage_removal import RemovalResult
+    from tpuctl.output.terminal import Terminal
+
+_SHORTEST = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GarbageOptions:
+    """What is deleted besides dead records."""
+
+    expired: bool = option("--expired", is_flag=True, help="Nodes and waiting requests whose time limit has passed.")
+    older_than: timedelta | str | None = option(
+        "--older-than", type=DurationType(), metavar="TIME", help="Nodes created longer ago, such as 3d."
+    )
+    waiting_for: timedelta | str | None = option(
+        "--waiting-for",
+        type=DurationType(),
+        metavar="TIME",
+        help="Requests that wait for capacity for longer, such as 6h.",
+    )
+    everyones: bool = option(
+        "--everyones", is_flag=True, help="Also what others created, and what has no label `tpuctl-owner`."
+    )
+    yes: bool = option("--yes", "-y", is_flag=True, help="Delete what is found; without it, only show it.")
+    dry_run: bool = option("--dry-run", is_flag=True, help="Only show what would be deleted, as without --yes.")
+
+
+@cli_command("gc")
+@takes_options(GarbageOptions, "options")
+@selector_option
+@timeout_option
+@events_option
+def command(
+    app: App,
+    *,
+    options: GarbageOptions,
+    selector: tuple[str, ...],
+    timeout: timedelta | str | None,
+    events: str | None,
+) -> int:
+    """Show what is dead or forgotten in all zones, with what it costs and holds of the quota; with --yes delete it.
+
+    Dead are PREEMPTED and TERMINATED nodes, and SUSPENDED and FAILED requests. What is alive is deleted only by a rule that is
+    named: --expired, --older-than, --waiting-for. Left alone are nodes with the label `tpuctl-keep`, what others created, and
+    what is being brought up. Right before each deletion everything is looked at again. The exit code is 1 if a zone did not
+    answer.
+
+    \b
+    Examples:
+      tpuctl gc
+      tpuctl gc --expired --yes
+      tpuctl gc --older-than 3d --everyones -l team=research
+    """
+    from tpuctl.nodes.commands.policy_options import deadline, within_deadline  # noqa: PLC0415  # not needed by --help
+    from tpuctl.nodes.garbage import find_garbage  # noqa: PLC0415  # as above
+    from tpuctl.nodes.locate import incomplete_list_error  # noqa: PLC0415  # as above
+
+    if options.yes and options.dry_run:
+        raise InvalidInputError("`--yes` and `--dry-run` exclude one another", hint="leave out one of them")
+    limit, rules = deadline(app, timeout), _rules(app, options, selector)
+    with within_deadline(app, limit):
+        facts = _fetch(app, rules)
+    items = find_garbage(facts, rules, app.now())
+    wanted = [item for item in items if item.is_deleted]
+    code: int = ExitCode.OK
+    if options.yes and wanted:
+        code = _delete(app, items, rules, timeout=limit, events=events)
+    else:
+        _show(app, items)
+        _note_left(app, items)
+        if wanted:
+            _note_sum(app, wanted, f"to delete: {len(wanted)}", then=_confirming_command(app))
+        elif not items:
+            where = ", ".join(app.zones) or "any zone"
+            app.terminal.note(f"nothing to delete in {where} of project {app.project}")
+    if facts.unreachable:
+        error = incomplete_list_error(sorted(facts.unreachable))
+        if code == ExitCode.OK:
+            raise error
+        app.show_error(error)
+    return code
+
+
+def _rules(app: App, options: GarbageOptions, selector: tuple[str, ...]) -> GarbageRules:
+    """Return the rules that the options name. Raises `InvalidInputError` for a duration below a minute."""
+    from tpuctl.app.app import owner_identity  # noqa: PLC0415  # not needed by --help
+    from tpuctl.app.spec_options import parse_pairs  # noqa: PLC0415  # as above
+    from tpuctl.nodes.expiry import owner_label  # noqa: PLC0415  # as above
+    from tpuctl.nodes.garbage import GarbageRules  # noqa: PLC0415  # as above
+
+    labels = parse_pairs("-l", selector)
+    if selector and not labels:
+        # Without a label everything would match.
+        raise InvalidInputError("`-l` names no label", hint="write `-l KEY=VALUE`")
+    return GarbageRules(
+        expired=options.expired,
+        older_than=_age("--older-than", options.older_than, "3d"),
+        waiting_for=_age("--waiting-for", options.waiting_for, "6h"),
+        everyones=options.everyones,
+        owner=owner_label(owner_identity(app)),
+        labels=labels,
+    )
+
+
+def _age(flag: str, value: timedelta | str | None, example: str) -> timedelta | None:
+    if value is None:
+        return None
+    if not isinstance(value, timedelta) or value < _SHORTEST:
+        raise InvalidInputError(f"`{flag}` is at least 1m", hint=f"write it like `{flag} {example}`")
+    return value
+
+
+def _fetch(app: App, rules: GarbageRules) -> GarbageFacts:
+    """Return nodes and queued resources, and the leases of what would be deleted."""
+    from tpuctl.nodes.garbage import GarbageFacts, find_garbage  # noqa: PLC0415  # not needed by --help
+    from tpuctl.nodes.locate import list_requests  # noqa: PLC0415  # as above
+
+    client, project, zones = app.client, app.project, app.zones
+    nodes, requests = client.list_nodes(project, zones), list_requests(client, project, zones)
+    facts = GarbageFacts(
+        project=project,
+        nodes=nodes.nodes,
+        requests=requests.queued_resources,
+        unreachable=frozenset((*nodes.unreachable, *requests.unreachable)),
+    )
+    wanted = [item.group for item in find_garbage(facts, rules, app.now()) if item.is_deleted]
+    holders = ((name, _holder(app, name)) for group in wanted for name in group.names)
+    return replace(facts, leases={name: holder for name, holder in holders if holder})
+
+
+def _holder(app: App, name: NodeName) -> str:
+    """Return who works on a node, or why that is unknown; empty if it is free."""
+    try:
+        lease = app.leases.holder(name)
+    except TpuctlError as error:
+        return error.message
+    return "" if lease is None or lease.record.ended else str(lease)
+
+
+def _delete(
+    app: App, items: Sequence[GarbageItem], rules: GarbageRules, *, timeout: timedelta | None, events: str | None
+) -> int:
+    """Delete the items, show the outcomes, and return the exit code."""
+    from tpuctl.app.ssh_options import close_shared_connections, remove_ssh_entries  # noqa: PLC0415  # not for --help
+    from tpuctl.nodes.garbage_removal import GarbageRemover, RemovalOutcome  # noqa: PLC0415  # as above
+
+    wanted = [item for item in items if item.is_deleted]
+    with (
+        app.in_flight("the deletions that were requested continue", resume=app.command_line()),
+        app.progress(events=events) as progress,
+    ):
+        remover = GarbageRemover(app.context(progress), rules, examine=lambda group: _examine(app, group))
+        results = remover.remove(wanted, timeout=timeout)
+    deleted = [result.item for result in results if result.outcome is RemovalOutcome.DELETED]
+    nodes = [node for item in deleted for node in item.group.nodes]
+    close_shared_connections(app, nodes)
+    remove_ssh_entries(app, [node.name for node in nodes], [])
+    _show(app, items, results)
+    kept = {
+        result.item.group.label: result.text
+        for result in results
+        if result.outcome in {RemovalOutcome.LEFT, RemovalOutcome.GONE}
+    }
+    _note_left(app, items, kept)
+    _note_sum(app, deleted, f"deleted: {len(deleted)}")
+    errors = [result.error for result in results if result.error is not None]
+    for error in errors:
+        app.show_error(error)
+    return worst_exit_code(error.exit_code for error in errors) if errors else ExitCode.OK
+
+
+def _examine(app: App, group: ResourceGroup) -> Mapping[NodeName, Idleness]:
+    """Return whether the workers of a group are idle."""
+    raise NotImplementedError((app, group))
+
+
+def _show(app: App, items: Sequence[GarbageItem], results: Sequence[RemovalResult] = ()) -> None:
+    """Show what would be deleted; with results what was deleted. JSON has also what is left alone."""
+    from tpuctl.nodes.garbage_removal import RemovalOutcome  # noqa: PLC0415  # not needed by --help
+    from tpuctl.nodes.garbage_rendering import GARBAGE_HEADER, garbage_json, garbage_row  # noqa: PLC0415  # as above
+    from tpuctl.output.terminal import View  # noqa: PLC0415  # as above
+
+    by_label = {result.item.group.label: result for result in results}
+    shown = [item for item in items if item.is_deleted]
+    if results:
+        shown = [result.item for result in results if result.outcome is RemovalOutcome.DELETED]
+
+    def show(terminal: Terminal) -> None:
+        if shown or not terminal.is_interactive:
+            terminal.table(GARBAGE_HEADER, [garbage_row(item) for item in shown])
+
+    app.show(
+        View(
+            value=lambda: [garbage_json(item, by_label.get(item.group.label)) for item in items],
+            names=lambda: [item.group.label for item in shown],
+            text=show,
+        )
+    )
+
+
+def _note_left(app: App, items: Sequence[GarbageItem], results: Mapping[str, str] | None = None) -> None:
+    from tpuctl.nodes.garbage_rendering import left_lines  # noqa: PLC0415  # not needed by --help
+
+    for line in left_lines(items, results or {}):
+        app.terminal.note(line)
+
+
+def _note_sum(app: App, items: Sequence[GarbageItem], what: str, *, then: str = "") -> None:
+    from tpuctl.nodes.garbage_rendering import sum_line  # noqa: PLC0415  # not needed by --help
+
+    held = f", which {'hold' if then else 'held'} {sum_line(items)}" if items else ""
+    app.terminal.note(f"{what}{held}", *([f"  hint: delete with `{then}`"] if then else []))
+
+
+def _confirming_command(app: App) -> str:
+    """Return the command that deletes what this one shows."""
+    words = [word for word in app.command_line().split(" ") if word != "--dry-run"]
+    return " ".join([*words, "--yes"])

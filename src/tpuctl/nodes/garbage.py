@@ -1,0 +1,389 @@
+"""Decide what `tpuctl gc` deletes, and why it leaves the rest alone. Pure: facts, rules and the time go in, items come out.
+
+A queued resource and its nodes are deleted together, so they are one group: it goes only if every node of it is meant. What
+is alive goes only if a rule that the user named applies to it. What is unknown (a state, an age, a lease, whether a worker is
+in use, a zone that did not answer) never counts as dead, expired or idle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from decimal import Decimal
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from tpuctl.accelerators import find_accelerator_type
+from tpuctl.check.quotas import QuotaPool
+from tpuctl.durations import format_duration
+from tpuctl.models.node import EXPIRY_LABEL, KEEP_LABEL, Node, NodeState, QueuedState, Tier
+from tpuctl.names import NodeName, last_segment
+from tpuctl.nodes.expiry import expiry_note, is_expired
+from tpuctl.prices import Price, hourly_price
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from tpuctl.models.queued import QueuedResource
+
+# A change of the node is under way: its end is waited for.
+_IN_TRANSITION: Final = frozenset(
+    {
+        *(NodeState.CREATING, NodeState.STARTING, NodeState.RESTARTING, NodeState.REIMAGING),
+        *(NodeState.STOPPING, NodeState.HIDING, NodeState.UNHIDING),
+    }
+)
+# The request waits for capacity: there is no node, and nothing bills.
+_WAITING: Final = frozenset({QueuedState.ACCEPTED, QueuedState.WAITING_FOR_RESOURCES})
+# Only these groups with nodes can be deleted at once: in the others the service is about to change the nodes.
+_SETTLED: Final = frozenset({QueuedState.ACTIVE, QueuedState.SUSPENDED, QueuedState.FAILED})
+
+
+class GarbageReason(StrEnum):
+    """The rule that applies to a group."""
+
+    DEAD = "dead"
+    EXPIRED = "expired"
+    OLD = "old"
+    IDLE = "idle"
+    WAITING = "waiting"
+
+
+@dataclass(frozen=True, slots=True)
+class Idleness:
+    """Whether all workers of a node are idle. `lasted` is None if a worker is in use, or could not be examined."""
+
+    lasted: timedelta | None
+    # What was seen last, or why it is not known to be idle.
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GarbageRules:
+    """What the user named besides dead records. None: the rule is off."""
+
+    expired: bool = False
+    older_than: timedelta | None = None
+    idle: timedelta | None = None
+    waiting_for: timedelta | None = None
+    # Includes what others created, and what has no label of its creator.
+    everyones: bool = False
+    # The label of the user; None if the identity is unknown, and then everything belongs to others.
+    owner: str | None = None
+    # The labels that a group must have.
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GarbageFacts:
+    """What the API, the leases and the workers have answered."""
+
+    project: str
+    nodes: Sequence[Node]
+    requests: Sequence[QueuedResource]
+    # The zones that did not answer for nodes or for queued resources: nothing in them is touched.
+    unreachable: frozenset[str] = frozenset()
+    # The nodes that another process works on, with who does, or why the lease cannot be read.
+    leases: Mapping[NodeName, str] = field(default_factory=dict)
+    idleness: Mapping[NodeName, Idleness] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ResourceGroup:
+    """What is deleted together: a node, or a queued resource with those of its nodes that exist."""
+
+    project: str
+    nodes: tuple[Node, ...]
+    request: QueuedResource | None = None
+
+    @property
+    def zone(self) -> str:
+        """Its zone."""
+        return self.request.zone if self.request else self.nodes[0].name.zone
+
+    @property
+    def label(self) -> str:
+        """Zone and id, as commands accept them."""
+        return f"{self.zone}/{self.id}"
+
+    @property
+    def id(self) -> str:
+        """The id of the only node, else of the queued resource."""
+        if self.request and (len(self.request.node_ids) != 1 or not self.nodes):
+            return self.request.queued_resource_id
+        return self.nodes[0].name.node_id
+
+    @property
+    def names(self) -> tuple[NodeName, ...]:
+        """The names of its nodes, whether they exist or not: each may have a lease."""
+        requested = self.request.node_ids if self.request else ()
+        names = (NodeName(self.project, self.zone, node_id) for node_id in requested)
+        return tuple(dict.fromkeys((*(node.name for node in self.nodes), *names)))
+
+    @property
+    def described(self) -> tuple[Node, ...]:
+        """Its nodes; without any the node as requested. Their labels and type count."""
+        if self.nodes or self.request is None:
+            return self.nodes
+        return (self.request.requested_node(self.project),)
+
+    @property
+    def tier(self) -> Tier:
+        """The capacity type, which only the request of a queued node has."""
+        return self.request.tier if self.request else self.nodes[0].tier
+
+    @property
+    def accelerator_type(self) -> str:
+        """The type of its first node; empty if it is unknown."""
+        return self.described[0].accelerator_type
+
+    @property
+    def created(self) -> datetime | None:
+        """When the last of its nodes, else the request, was created; None if that is unknown."""
+        if not self.nodes:
+            return self.request.created if self.request else None
+        times = [node.created for node in self.nodes if node.created is not None]
+        return max(times) if len(times) == len(self.nodes) else None
+
+    @property
+    def state(self) -> str:
+        """The states of its nodes, then of the request if that differs."""
+        states = [str(node.state) for node in self.nodes]
+        if self.request and (not self.nodes or self.request.state is not QueuedState.ACTIVE):
+            states.append(str(self.request.state))
+        return ", ".join(dict.fromkeys(states))
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What must not have changed between the decision and the deletion: which resources, and their states."""
+        request = self.request and (self.request.name, self.request.created, self.request.state)
+        return request, frozenset((node.name, node.id, node.state) for node in self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaHeld:
+    """What a group holds of one quota, in the unit of the type's number: cores or chips."""
+
+    pool: QuotaPool
+    amount: int
+    unit: str
+
+    def __str__(self) -> str:
+        return f"{self.amount} {self.unit if self.amount != 1 else self.unit.rstrip('s')} of {self.pool}"
+
+
+@dataclass(frozen=True, slots=True)
+class GarbageItem:
+    """A group that a rule applies to, or that has a wrong label. It is deleted unless `left_because` says why not."""
+
+    group: ResourceGroup
+    # None if no rule applies.
+    reason: GarbageReason | None
+    # In words: `PREEMPTED`, `expired 2h ago`.
+    why: str
+    age: timedelta | None
+    # None for a type that the table lacks.
+    quota: QuotaHeld | None
+    # Dollars per hour now.
+    price: Price
+    left_because: str = ""
+    # It belongs to others, which alone keeps it.
+    is_of_others: bool = False
+
+    @property
+    def is_deleted(self) -> bool:
+        """Return whether `gc --yes` deletes it."""
+        return self.reason is not None and not self.left_because
+
+    @property
+    def entry(self) -> str:
+        """The reason as the journal stores it: `expired`, `idle`, `gc: PREEMPTED`, `gc: older than 3d`."""
+        return str(self.reason) if self.reason in {GarbageReason.EXPIRED, GarbageReason.IDLE} else f"gc: {self.why}"
+
+
+def find_garbage(facts: GarbageFacts, rules: GarbageRules, now: datetime) -> tuple[GarbageItem, ...]:
+    """Return what is deleted, and what a rule applies to and is left alone, by zone and name."""
+    groups = sorted(group_resources(facts), key=lambda group: (group.zone, group.id))
+    found = (judge_group(group, facts, rules, now) for group in groups)
+    return tuple(item for item in found if item is not None)
+
+
+def group_resources(facts: GarbageFacts) -> list[ResourceGroup]:
+    """Return the groups of all zones that answered. A node whose queued resource is not listed is a group of its own."""
+    rest = {node.name: node for node in facts.nodes if node.name.zone not in facts.unreachable}
+    groups = []
+    for request in facts.requests:
+        if request.zone in facts.unreachable:
+            continue
+        nodes = tuple(node for node in rest.values() if _belongs_to(node, request))
+        for node in nodes:
+            del rest[node.name]
+        groups.append(ResourceGroup(facts.project, nodes, request))
+    return [*groups, *(ResourceGroup(facts.project, (node,)) for node in rest.values())]
+
+
+def _belongs_to(node: Node, request: QueuedResource) -> bool:
+    """Return whether a node is of a request: it names it, or it names none and the request has a node of its name."""
+    if node.name.zone != request.zone:
+        return False
+    if node.queued_resource:
+        return last_segment(node.queued_resource) == request.queued_resource_id
+    # A request that FAILED, or still waits, has created no node: that of its name was created without it.
+    created_some = request.state is not QueuedState.FAILED and request.state not in _WAITING
+    return created_some and request.owns(node.name.node_id)
+
+
+def judge_group(group: ResourceGroup, facts: GarbageFacts, rules: GarbageRules, now: datetime) -> GarbageItem | None:
+    """Return the item of one group; None if no rule applies to it, or its labels are not those of the rules."""
+    if not all(_has_labels(node, rules.labels) for node in group.described):
+        return None
+    if group.request is not None and group.request.state is QueuedState.DELETING:
+        return None
+    if group.nodes and all(node.state is NodeState.DELETING for node in group.nodes):
+        return None
+    price = _hourly_cost(group)
+    age = None if group.created is None else max(now - group.created, timedelta())
+    item = GarbageItem(group, None, "", age, _quota_held(group), price)
+    found = [_reason_of(part, group, facts, rules, now) for part in group.described]
+    reasons = [reason for reason in found if reason is not None]
+    if not reasons:
+        return _doubtful_item(item, facts, rules)
+    # The reason of a living node says more than that of a dead one.
+    reason, why = max(reasons, key=lambda one: one[0] is not GarbageReason.DEAD)
+    item = replace(item, reason=reason, why=why)
+    kept = _why_left(group, found, facts)
+    is_foreign = not rules.everyones and any(
+        rules.owner is None or node.owner != rules.owner for node in group.described
+    )
+    return replace(
+        item, left_because=kept or ("it belongs to others" if is_foreign else ""), is_of_others=is_foreign and not kept
+    )
+
+
+def _doubtful_item(item: GarbageItem, facts: GarbageFacts, rules: GarbageRules) -> GarbageItem | None:
+    """Return a group that no rule applies to, if the user must know why: a wrong label, or workers that did not answer."""
+    for node in item.group.described:
+        if node.has_invalid_expiry and rules.expired:
+            return replace(
+                item, why=f"label {EXPIRY_LABEL}={node.labels[EXPIRY_LABEL]}", left_because="it is not a time"
+            )
+    for node in item.group.nodes:
+        idleness = facts.idleness.get(node.name)
+        if rules.idle is not None and idleness is not None and idleness.lasted is None:
+            return replace(item, why="not known to be idle", left_because=idleness.detail)
+    return None
+
+
+def _reason_of(
+    node: Node, group: ResourceGroup, facts: GarbageFacts, rules: GarbageRules, now: datetime
+) -> tuple[GarbageReason, str] | None:
+    """Return the first rule that applies to a node, or to a request without one, and why in words."""
+    request = group.request
+    if not group.nodes and request is not None:
+        if request.state.is_dead:
+            return GarbageReason.DEAD, f"{request.state}{_initiator(request)}"
+        if request.state not in _WAITING:
+            return None
+        if rules.expired and is_expired(node, now):
+            return GarbageReason.EXPIRED, expiry_note(node, now)
+        return _waiting_reason(request, rules, now)
+    if is_dead_record(node):
+        return GarbageReason.DEAD, str(node.state)
+    if not node.state.is_known or node.state in {NodeState.STATE_UNSPECIFIED, NodeState.DELETING}:
+        return None
+    if rules.expired and is_expired(node, now):
+        return GarbageReason.EXPIRED, expiry_note(node, now)
+    if rules.older_than is not None and node.created is not None and now - node.created >= rules.older_than:
+        return GarbageReason.OLD, f"older than {format_duration(rules.older_than)}"
+    idleness = facts.idleness.get(node.name)
+    lasted = idleness.lasted if idleness and node.state is NodeState.READY else None
+    if rules.idle is not None and lasted is not None and lasted >= rules.idle:
+        return GarbageReason.IDLE, f"idle for {format_duration(lasted)}"
+    return None
+
+
+def is_dead_record(node: Node) -> bool:
+    """Return whether only the record of a node is left, which holds its name and its quota."""
+    return node.is_preempted or node.state.is_dead
+
+
+def _waiting_reason(request: QueuedResource, rules: GarbageRules, now: datetime) -> tuple[GarbageReason, str] | None:
+    """Return the reason of a request that waits for capacity for too long. Before its start time it does not wait yet."""
+    if rules.waiting_for is None or request.created is None:
+        return None
+    waited = now - max(request.created, request.valid_after or request.created)
+    return (GarbageReason.WAITING, f"waits for {format_duration(waited)}") if waited >= rules.waiting_for else None
+
+
+def _why_left(group: ResourceGroup, reasons: Sequence[tuple[GarbageReason, str] | None], facts: GarbageFacts) -> str:
+    """Return why a group that a rule applies to is left alone, empty if nothing keeps it. The first that matches wins."""
+    if any(node.is_kept for node in group.described):
+        return f"its label `{KEEP_LABEL}` keeps it"
+    request = group.request
+    if request is not None and group.nodes and request.state not in _SETTLED:
+        return f"its queued resource is {request.state}"
+    for node in group.nodes:
+        if node.state in _IN_TRANSITION:
+            return f"`{node.name.node_id}` is {node.state}"
+    for node, reason in zip(group.described, reasons, strict=True):
+        if reason is None:
+            return f"`{node.name.node_id}` of the same queued resource is {node.state}, and no rule applies to it"
+    held = next((facts.leases[name] for name in group.names if name in facts.leases), None)
+    return f"it is in use: {held}" if held else ""
+
+
+def idle_candidates(facts: GarbageFacts, rules: GarbageRules, now: datetime) -> tuple[ResourceGroup, ...]:
+    """Return the groups whose workers must be asked: they would be deleted if they were idle, and only then."""
+    if rules.idle is None:
+        return ()
+    idle = {node.name: Idleness(rules.idle, "") for node in facts.nodes}
+    items = find_garbage(replace(facts, idleness=idle), rules, now)
+    return tuple(item.group for item in items if item.is_deleted and item.reason is GarbageReason.IDLE)
+
+
+def _has_labels(node: Node, wanted: Mapping[str, str]) -> bool:
+    return all(node.labels.get(key) == value for key, value in wanted.items())
+
+
+def _initiator(request: QueuedResource) -> str:
+    return " by the service" if request.was_suspended_by_service else ""
+
+
+def _quota_held(group: ResourceGroup) -> QuotaHeld | None:
+    """Return what a group holds: a queued resource holds quota for all its nodes, in every state."""
+    accelerator = find_accelerator_type(group.accelerator_type)
+    if accelerator is None:
+        return None
+    count = len(group.request.node_ids) if group.request else len(group.nodes)
+    # Flex-start nodes use preemptible quota [documentation].
+    tier = Tier.SPOT if group.tier is Tier.FLEX_START else group.tier
+    return QuotaHeld(QuotaPool.of(accelerator, tier), accelerator.size * count, accelerator.generation.unit)
+
+
+def _hourly_cost(group: ResourceGroup) -> Price:
+    """Return what a group costs for an hour now. Only READY nodes bill; whether one in a rarer state does is unknown."""
+    known = hourly_price(group.accelerator_type, group.zone, group.tier)
+    total: Decimal | None = Decimal(0)
+    for node in group.nodes:
+        if is_dead_record(node) or node.state is NodeState.CREATING:
+            continue
+        of_node = hourly_price(node.accelerator_type, group.zone, group.tier).per_hour
+        total = total + of_node if total is not None and of_node is not None and node.state is NodeState.READY else None
+    return replace(known, per_hour=total, is_about=known.is_about and bool(total))
+
+
+def freed_quota(items: Sequence[GarbageItem]) -> tuple[QuotaHeld, ...]:
+    """Return the quota that the deletion of these items frees, the sum for each pool."""
+    sums: dict[QuotaPool, QuotaHeld] = {}
+    for item in items:
+        if (held := item.quota) is not None:
+            before = sums.get(held.pool)
+            sums[held.pool] = replace(held, amount=held.amount + (before.amount if before else 0))
+    return tuple(sums[pool] for pool in sorted(sums, key=str))
+
+
+def saved_dollars(items: Sequence[GarbageItem]) -> tuple[Decimal, bool]:
+    """Return dollars per hour of these items together, and whether that is all: False if a price is unknown."""
+    known = [item.price.per_hour for item in items if item.price.per_hour is not None]
+    return sum(known, Decimal(0)), len(known) == len(items)

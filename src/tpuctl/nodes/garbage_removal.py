@@ -1,0 +1,269 @@
+"""Delete what `tpuctl gc` has decided on: look again, take the lease, write the journal, send, wait.
+
+Nothing is deleted that changed since the decision: right before its request, the group is fetched again and judged by the same
+rules, while this process holds the lease of each of its nodes. A lease of another process is never taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Final
+
+from tpuctl.errors import ConflictError, NotFoundError, TpuctlError
+from tpuctl.fan_out import fan_out
+from tpuctl.models.events import EventKind
+from tpuctl.models.node import NodeState, QueuedState
+from tpuctl.models.operation import Operation
+from tpuctl.names import NodeName
+from tpuctl.nodes.actuator import RequestedChange
+from tpuctl.nodes.conditions import Condition, Policy, Verb
+from tpuctl.nodes.controller import reconcile_nodes
+from tpuctl.nodes.garbage import (
+    GarbageFacts,
+    GarbageItem,
+    GarbageReason,
+    GarbageRules,
+    Idleness,
+    ResourceGroup,
+    group_resources,
+    judge_group,
+)
+from tpuctl.nodes.journal import current_spec
+from tpuctl.nodes.locate import incomplete_list_error
+from tpuctl.nodes.request_actions import RequestRemoval
+from tpuctl.nodes.tracker import ReconcileRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import timedelta
+
+    from tpuctl.models.events import NodeEvent
+    from tpuctl.models.node import Node
+    from tpuctl.models.queued import QueuedResource
+    from tpuctl.nodes.actuator import ActionContext
+
+_PURPOSE: Final = "gc"
+# Deletions that are requested at the same time.
+_REQUESTS: Final = 8
+# A request for more nodes than these is looked at with one list.
+_MOST_LOOKUPS: Final = 8
+
+ExamineWorkers = Callable[[ResourceGroup], Mapping[NodeName, Idleness]]
+
+
+class RemovalOutcome(StrEnum):
+    """What became of an item."""
+
+    DELETED = "deleted"
+    # Another client has deleted it, or is about to.
+    GONE = "gone"
+    LEFT = "left"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalResult:
+    """The outcome for one item; `text` says why it was left alone."""
+
+    item: GarbageItem
+    outcome: RemovalOutcome
+    text: str = ""
+    error: TpuctlError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _SentDeletion:
+    """The requests that the service has accepted for one item."""
+
+    changes: tuple[tuple[NodeName, RequestedChange], ...] = ()
+    removal: RequestRemoval | None = None
+
+
+class _NotDeletedError(Exception):
+    """The item is not deleted, which is no failure: it never leaves this module."""
+
+    def __init__(self, outcome: RemovalOutcome, text: str) -> None:
+        super().__init__(text)
+        self.outcome, self.text = outcome, text
+
+
+class GarbageRemover:
+    """Deletes items, several at once. `examine` asks the workers of a group whether they are idle."""
+
+    def __init__(self, context: ActionContext, rules: GarbageRules, examine: ExamineWorkers) -> None:
+        # Leases, the journal and the progress are used by one thread at a time.
+        self._lock = RLock()
+        self._emit = context.emit
+        self._context = replace(context, emit=self._emit_alone)
+        self._rules, self._examine = rules, examine
+
+    def remove(
+        self, items: Sequence[GarbageItem], *, timeout: timedelta | None, wait: bool = True
+    ) -> list[RemovalResult]:
+        """Delete the items, wait until they are gone unless `wait` is False, and return the outcomes in their order."""
+        context = self._context
+        until = None if timeout is None else context.clock.monotonic() + timeout
+        policy = Policy(goal=Condition.GONE, timeout=timeout)
+        sent = fan_out(partial(self._request, until=until), items, limit=_REQUESTS)
+        tasks = [
+            ReconcileRequest(name=name, policy=policy, pending=change)
+            for one in sent
+            if isinstance(one.value, _SentDeletion)
+            for name, change in one.value.changes
+        ]
+        ends = dict(zip((task.name for task in tasks), reconcile_nodes(context, tasks), strict=True)) if wait else {}
+        results = []
+        for one in sent:
+            try:
+                deletion = one.get()
+                if isinstance(deletion, RemovalResult):
+                    results.append(deletion)
+                    continue
+                for name, _ in deletion.changes:
+                    if isinstance(end := ends.get(name), TpuctlError):
+                        raise end
+                if deletion.removal is not None and wait:
+                    deletion.removal.follow()
+                    if not deletion.changes:
+                        deletion.removal.report_gone()
+                results.append(RemovalResult(one.item, RemovalOutcome.DELETED))
+            except TpuctlError as error:
+                error.node = one.item.group.id
+                results.append(RemovalResult(one.item, RemovalOutcome.FAILED, error.message, error))
+        return results
+
+    def _emit_alone(self, event: NodeEvent) -> None:
+        with self._lock:
+            self._emit(event)
+
+    def _request(self, item: GarbageItem, *, until: timedelta | None) -> _SentDeletion | RemovalResult:
+        """Look again and send the deletion, unless the item must stay."""
+        try:
+            with self._leases(item) as check:
+                group = self._fetch(item.group)
+                self._judge_again(item, group)
+                with self._lock:
+                    self._record(item)
+                    check()
+                return self._send(item, until=until)
+        except _NotDeletedError as reason:
+            return RemovalResult(item, reason.outcome, reason.text)
+
+    @contextmanager
+    def _leases(self, item: GarbageItem) -> Iterator[Callable[[], None]]:
+        """Hold the leases of a group. The yielded function checks them right before the request.
+
+        What was alive gets a tombstone, so that no watcher creates it again; for a dead record it may.
+        """
+        leases, names = self._context.leases, item.group.names
+        ended: set[NodeName] = set()
+        taken: list[NodeName] = []
+        was_deleted = False
+
+        def check() -> None:
+            if not all(leases.begin(name, str(Verb.DELETE)) for name in names):
+                raise _NotDeletedError(RemovalOutcome.LEFT, "another process has just taken its lease")
+
+        try:
+            with self._lock:
+                for name in names:
+                    before = leases.holder(name)
+                    if before is not None and before.record.ended:
+                        ended.add(name)
+                    other = leases.acquire(name, _PURPOSE)
+                    if other is not None:
+                        raise _NotDeletedError(RemovalOutcome.LEFT, f"it is in use: {other}")
+                    taken.append(name)
+            yield check
+            was_deleted = True
+        finally:
+            with self._lock:
+                for name in taken:
+                    if name in ended or (was_deleted and item.reason is not GarbageReason.DEAD):
+                        leases.end(name, _PURPOSE, notify=partial(self._context.report, EventKind.NOTE, name))
+                    else:
+                        leases.release(name)
+
+    def _fetch(self, group: ResourceGroup) -> ResourceGroup | None:
+        """Return the group as it is now; None if the API answered that it is gone."""
+        cloud = self._context.cloud
+        request: QueuedResource | None = None
+        owner = group.request.name if group.request else group.nodes[0].queued_resource
+        if owner:
+            try:
+                version = group.request.api_version if group.request else "v2"
+                request = cloud.get_queued_resource(owner, version=version)
+            except NotFoundError:
+                request = None
+        names = group.names
+        nodes: Sequence[Node]
+        if len(names) > _MOST_LOOKUPS:
+            listing = cloud.list_nodes(group.project, (group.zone,))
+            if listing.unreachable:
+                raise incomplete_list_error(listing.unreachable)
+            nodes = [node for node in listing.nodes if node.name in names]
+        else:
+            nodes = [node for node in map(cloud.find_node, names) if node is not None]
+        found = GarbageFacts(project=group.project, nodes=nodes, requests=(request,) if request else ())
+        groups = group_resources(found)
+        return groups[0] if groups else None
+
+    def _judge_again(self, item: GarbageItem, group: ResourceGroup | None) -> None:
+        """Raise `_NotDeletedError` unless the group is as it was, and the same rule applies to it."""
+        if group is None:
+            raise _NotDeletedError(RemovalOutcome.GONE, "another client deleted it")
+        is_ending = group.request is not None and group.request.state is QueuedState.DELETING
+        if is_ending or (group.nodes and all(node.state is NodeState.DELETING for node in group.nodes)):
+            raise _NotDeletedError(RemovalOutcome.GONE, "another client is deleting it")
+        if group.identity != item.group.identity:
+            raise _NotDeletedError(RemovalOutcome.LEFT, f"it changed meanwhile and is {group.state} now")
+        facts = GarbageFacts(project=group.project, nodes=group.nodes, requests=())
+        if item.reason is GarbageReason.IDLE:
+            facts = replace(facts, idleness=self._examine(group))
+        again = judge_group(group, facts, self._rules, self._context.server_now())
+        if again is None or again.reason is not item.reason:
+            raise _NotDeletedError(RemovalOutcome.LEFT, f"this is no longer so: {item.why}")
+        if again.left_because:
+            raise _NotDeletedError(RemovalOutcome.LEFT, again.left_because)
+
+    def _record(self, item: GarbageItem) -> None:
+        """Write the specs to the journal. Raises `JournalError`: nothing is deleted then."""
+        context, request = self._context, item.group.request
+        for node in item.group.nodes:
+            spec = current_spec(context.journal, node, context.clock)
+            context.record(node.name, "delete", reason=item.entry, spec=spec.to_json(), id=node.id)
+        if not item.group.nodes and request is not None:
+            name = request.node_name(item.group.project)
+            data: dict[str, Any] = {}
+            if len(request.node_ids) == 1 and context.journal.last_spec(name) is None:
+                data["spec"] = request.spec(item.group.project).to_json()
+            context.record(name, "delete", reason=item.entry, **data)
+
+    def _send(self, item: GarbageItem, *, until: timedelta | None) -> _SentDeletion:
+        """Send the deletion of the request, then of the nodes that it does not include."""
+        context, group, removal = self._context, item.group, None
+        if group.request is not None:
+            name = group.request.node_name(group.project)
+            removal = RequestRemoval(context, name, group.request, until=until)
+            removal.send(wait=False)
+        changes = []
+        for node in group.nodes:
+            operation = (removal.operation if removal else None) or Operation(None, done=True)
+            if removal is None or not (removal.has_forced and node.queued_resource):
+                # The deletion of a dead request may or may not include its nodes.
+                current = context.cloud.find_node(node.name) if removal else node
+                if current is not None and current.id != node.id:
+                    raise ConflictError(
+                        f"`{node.name.node_id}` changed meanwhile: another client recreated the node",
+                        hint=f"see the new node with `tpuctl status {node.name.node_id}`",
+                    )
+                if current is not None and current.state is not NodeState.DELETING:
+                    context.report(EventKind.ACTION, node.name, f"deleting it ({item.why})", verb=str(Verb.DELETE))
+                    operation = context.cloud.delete_node(node.name, expected_id=node.id)
+            changes.append((node.name, RequestedChange(Verb.DELETE, operation, node.id)))
+        return _SentDeletion(tuple(changes), removal)

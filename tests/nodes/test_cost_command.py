@@ -1,0 +1,195 @@
+"""`tpuctl cost`: its formats, groups, several projects, zones that do not answer."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import one_face, said
+
+NOTHING_IS_REAL = "sandbox: nothing here is real, and nothing is billed\n"
+PRICES = "prices: list prices of 2026-08, without discounts, disks and network"
+AGE = timedelta(hours=3)
+EAST = {"zone": "us-east5-b", "acceleratorType": "v6e-8", "age": AGE}
+EXPIRES = {"tpuctl-expires": "1767232800", "tpuctl-owner": "ada", "team": "vision"}
+
+
+@pytest.fixture
+def billed(sandbox: Sandbox) -> Sandbox:
+    """Nodes that are billed, will expire, are stopped, or have no known price."""
+    sandbox.add_node("calm", **EAST)
+    sandbox.add_node("short", labels=EXPIRES, schedulingConfig={"spot": True}, **EAST)
+    sandbox.add_node("stopped", state="STOPPED", **EAST)
+    sandbox.add_node("unpriced", age=AGE)
+    return sandbox
+
+
+TABLE = """\
+NAME      ZONE           TYPE   TIER       STATE    $/HOUR       SINCE   SO FAR        BY THEN        THEN           NOTE
+unpriced  us-central2-b  v4-8   on-demand  READY    ?            3h ago  ?             ?              in 24h         \
+no known price of v4-8 (on-demand)
+calm      us-east5-b     v6e-8  on-demand  READY    $21.60       3h ago  about $64.80  about $583.20  in 24h
+short     us-east5-b     v6e-8  spot       READY    about $9.72  3h ago  about $29.16  about $48.60   expires in 2h
+stopped   us-east5-b     v6e-8  on-demand  STOPPED  ?                    about $64.80  about $64.80   in 24h         \
+only its disk is billed; the price of disks is unknown
+
+total   at least $31.32 per hour, so far about $158.76, by their expiry or in a day about $696.60
+prices  list prices of 2026-08, without discounts, disks and network
+"""
+
+
+def test_cost_on_a_terminal_has_a_total_and_its_source(tpuctl: Console, billed: Sandbox, face: dict[str, str]) -> None:
+    quiet = NOTHING_IS_REAL if "TPUCTL_SANDBOX" in face else ""
+
+    assert tpuctl("cost", terminal=True, width=200, NO_COLOR="1") == (TABLE, quiet, 0)
+
+
+@one_face
+def test_cost_in_a_pipe_has_tabs_and_notes(tpuctl: Console, billed: Sandbox) -> None:
+    out, err, code = tpuctl("cost", "--zone", "us-east5-b")
+
+    assert (out.splitlines()[1].split("\t"), code) == (
+        ["short", "us-east5-b", "v6e-8", "spot", "READY", "about $9.72", "2025-12-31T21:00:00Z", "about $29.16",
+         "about $48.60", "2026-01-01T02:00:00Z", ""], 0
+    )  # fmt: skip
+    assert err.splitlines()[1] == PRICES
+
+
+@one_face
+def test_cost_in_json_has_amounts_with_their_precision(tpuctl: Console, billed: Sandbox) -> None:
+    value = json.loads(tpuctl("cost", "-o", "json", "--by", "owner")[0])
+
+    assert value["nodes"][2] == {
+        "nodeId": "short", "zone": "us-east5-b", "project": "sandbox", "acceleratorType": "v6e-8", "tier": "spot",
+        "state": "READY", "owner": "ada", "perHour": {"dollars": 9.72, "precision": "about"},
+        "since": "2025-12-31T21:00:00Z", "soFar": {"dollars": 29.16, "precision": "about"},
+        "then": "2026-01-01T02:00:00Z", "isUntilExpiry": True, "byThen": {"dollars": 48.6, "precision": "about"},
+        "grant": None, "note": "",
+    }  # fmt: skip
+    assert value["nodes"][0]["perHour"] == {"dollars": None, "precision": "unknown"}
+    assert [(group["value"], group["nodes"]) for group in value["groups"]] == [
+        ("ada", ["short"]), ("", ["unpriced", "calm", "stopped"])
+    ]  # fmt: skip
+    assert (value["total"]["perHour"], value["prices"], value["unreachable"], value["sandbox"]) == (
+        {"dollars": 31.32, "precision": "at least"}, {"source": "list prices", "asOf": "2026-08"}, [], True
+    )  # fmt: skip
+
+
+@one_face
+def test_cost_by_label_sums_the_nodes_of_each_value(tpuctl: Console, billed: Sandbox) -> None:
+    table, _, _ = tpuctl("cost", "--by", "label:team", terminal=True, NO_COLOR="1")
+
+    assert table.splitlines()[:3] == [
+        "LABEL:TEAM  NODES  $/HOUR           SO FAR         BY THEN",
+        "vision      1      about $9.72      about $29.16   about $48.60",
+        "(none)      3      at least $21.60  about $129.60  about $648.00",
+    ]
+    assert tpuctl("cost", "--by", "label:team", "-o", "name")[0] == "vision\n\n"
+    assert tpuctl("cost", "-o", "name")[0] == "unpriced\ncalm\nshort\nstopped\n"
+
+
+@one_face
+def test_cost_of_several_projects_names_the_one_that_failed(tpuctl: Console, billed: Sandbox) -> None:
+    billed.add_node("far", project="other", **EAST)
+    billed.fault("http-error", method="*.nodes.list", project="broken", status=403, count=0)
+
+    out, err, code = tpuctl("cost", "--all-projects", "other,sandbox,broken", "--zone", "us-east5-b")
+
+    assert [line.split("\t")[:2] for line in out.splitlines()] == [
+        ["other", "far"], ["sandbox", "calm"], ["sandbox", "short"], ["sandbox", "stopped"]
+    ]  # fmt: skip
+    assert (err.count("error: "), code) == (1, 4)
+
+
+@one_face
+def test_cost_with_an_unreachable_zone_is_at_least(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.add_node("calm", **EAST)
+    sandbox.fault("unreachable", zone="us-east5-a", count=0)
+
+    out, err, code = tpuctl("cost")
+
+    assert (out.startswith("calm\t"), code) == (True, 1)
+    assert err == said(
+        "total: at least $21.60 per hour, so far at least $64.80, by their expiry or in a day at least $583.20",
+        PRICES,
+        "error: the costs are incomplete: us-east5-a did not answer",
+        "  hint: nodes in these zones are not counted; try again later",
+    )
+
+
+@one_face
+def test_stop_that_the_journal_has_seen_ends_the_cost(tpuctl: Console, sandbox: Sandbox) -> None:
+    tpuctl("up", "demo", "--type", "v6e-8", "--zone", "us-east5-b")
+    sandbox.advance(hours=2)
+    tpuctl("stop", "demo")
+    sandbox.advance(hours=20)
+
+    row = tpuctl("cost")[0].split("\t")
+
+    assert (row[4:6], row[7]) == (["STOPPED", "?"], "at least $43.20")
+
+
+@one_face
+def test_grant_of_the_settings_makes_a_node_free(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.add_node("calm", **EAST)
+    grant = "zone=us-east5-b,type=v6e,tier=on-demand,count=8"
+
+    row = tpuctl("cost", TPUCTL_GRANTS=grant)[0].rstrip("\n").split("\t")
+
+    assert (row[5], row[7], row[-1]) == (
+        "$0.00",
+        "$0.00",
+        "covered by the grant 8 chips of v6e on-demand in us-east5-b",
+    )
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        pytest.param(("--by", "colour"), "`--by colour` is not a grouping", id="grouping"),
+        pytest.param(("--by", "label:"), "`--by label:` is not a grouping", id="label-without-key"),
+        pytest.param(("--all-projects", ","), "`--all-projects` names 0 projects", id="no-project"),
+        pytest.param(("--all-projects", "a b"), "`a b` is not a project id", id="no-project-id"),
+    ],
+)
+def test_wrong_options_are_refused(tpuctl: Console, arguments: tuple[str, ...], said: str) -> None:
+    _, err, code = tpuctl("cost", *arguments)
+
+    assert (code, said in err, "hint: " in err) == (2, True, True)
+
+
+@one_face
+def test_wide_list_has_dollars_per_hour(tpuctl: Console, billed: Sandbox) -> None:
+    billed.fault("unreachable", zone="us-east5-a", count=0)
+    billed.add_queued_resource("waits", state="WAITING_FOR_RESOURCES", node_ids=("later",))
+
+    table, err, _ = tpuctl("list", "-o", "wide", terminal=True, NO_COLOR="1")
+    piped, _, _ = tpuctl("list", "-o", "wide", "--zone", "us-east5-b")
+
+    titles = table.splitlines()[0]
+    column = slice(titles.index("$/HOUR"), titles.index("NOTE"))
+    assert {line.split()[0]: line[column].strip() for line in table.splitlines()[1:]} == {
+        "unpriced": "?", "calm": "$21.60", "short": "about $9.72", "stopped": "?", "later": "", "?": ""
+    }  # fmt: skip
+    assert "dollars per hour: list prices of 2026-08\n" in err
+    assert [line.split("\t")[-2] for line in piped.splitlines()] == ["$21.60", "about $9.72", "?"]
+
+
+@one_face
+def test_only_list_is_wide(tpuctl: Console, billed: Sandbox) -> None:
+    for arguments in (("status", "calm", "-o", "wide"), ("-o", "wide", "list")):
+        assert tpuctl(*arguments)[2] == 2
+    assert json.loads(tpuctl("list", "-o", "wide", "-o", "json")[0])[0]["nodeId"] == "unpriced"
+
+
+@one_face
+def test_status_and_history_have_the_cost_so_far(tpuctl: Console) -> None:
+    tpuctl("up", "demo", "--type", "v6e-8", "--zone", "us-east5-b")
+    tpuctl.clock.sleep(timedelta(hours=2))
+
+    assert "cost\t$21.60 per hour, so far $43.20 (list prices of 2026-08)\n" in tpuctl("status", "demo")[0]
+    assert "\ncost            about $43.20 (list prices of 2026-08)\n" in tpuctl("history", "demo", terminal=True)[0]
