@@ -17,7 +17,6 @@ from tpuctl.names import check_zone, closest_match
 from tpuctl.nodes.costs import cost_of_history
 from tpuctl.nodes.journal_entries import is_repair, usable_spans
 from tpuctl.output.terminal import Cell, View
-from tpuctl.prices import price_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -84,7 +83,7 @@ def command(app: App, *, node: str, since: timedelta | str | None, last: int | N
             terminal.write("")
             totals = _timeline_totals(entries, now, since=begin)
             if begin is None:
-                prices = price_table()
+                prices = app.prices
                 totals.append(("cost", f"{cost_of_history(entries, name.zone, prices, now)} ({prices})", ""))
             terminal.details(totals)
 
