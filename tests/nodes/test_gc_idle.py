@@ -21,7 +21,7 @@ from tpuctl.nodes.expiry import owner_label
 from tpuctl.nodes.garbage import Idleness
 from tpuctl.nodes.idle_workers import WorkerIdleness, combine_idleness, parse_idleness
 from tpuctl.sandbox.guests import OS_LOGIN_ACCOUNT
-from tpuctl.ssh.agent.idleness import last_login
+from tpuctl.ssh.agent.worker_use import last_login
 from tpuctl.ssh.answers import UnexpectedAnswerError
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -36,10 +36,9 @@ def login(at: float, kind: int = 7) -> bytes:
     )
 
 
-def old(path: Path, age: timedelta) -> Path:
+def age_file(path: Path, age: timedelta) -> None:
     at = time.time() - age.total_seconds()
     os.utime(path, (at, at))
-    return path
 
 
 class Worker(Machine):
@@ -54,11 +53,11 @@ class Worker(Machine):
     def job(self, age: timedelta) -> None:
         folder = self.root / ".tpuctl" / "jobs" / "train.0"
         folder.mkdir(parents=True)
-        for name in ("token", "exit"):
-            old_file = folder / name
-            old_file.touch()
-            old(old_file, age)
-        old(folder, age)
+        for path in (folder / "token", folder / "exit"):
+            path.touch()
+            age_file(path, age)
+        age_file(folder, age)
+        age_file(folder.parent, 10 * DAY)
 
 
 @pytest.fixture
@@ -113,6 +112,11 @@ def test_node_in_use_is_left_alone(tpuctl: Console, sandbox: Sandbox, worker: Wo
         ),
         pytest.param(lambda worker: worker.wtmp.write_bytes(login(time.time())), "", id="a user has just logged in"),
         pytest.param(lambda worker: worker.job(timedelta()), "", id="a job has just ended"),
+        pytest.param(
+            lambda worker: (worker.root / ".tpuctl" / "jobs").mkdir(parents=True),
+            "",
+            id="a followed job has just ended",
+        ),
         pytest.param(lambda worker: worker.lock_file.touch(), "", id="a program has just used the TPU"),
         pytest.param(lambda worker: (worker.root / "tmp" / "tpu_logs").mkdir(), "", id="libtpu has just written a log"),
     ],

@@ -76,7 +76,7 @@ def _connect(workers: SshWorkers, node: Node) -> list[Target]:
 def fetch_idleness(target: Target) -> WorkerIdleness:
     """Ask one worker. Raises `AgentError`, `UnexpectedAnswerError` and `SshProgramMissingError`."""
     request = {"devices": [ACCEL_FILES, VFIO_FILES], "lockFile": LOCK_FILE, "logs": LOG_FOLDER}
-    with open_agent(target, "idleness", request, as_root=True, connect_within=_TIMEOUT) as channel:
+    with open_agent(target, "worker_use", request, as_root=True, connect_within=_TIMEOUT) as channel:
         return parse_idleness(channel.read(_TIMEOUT))
 
 

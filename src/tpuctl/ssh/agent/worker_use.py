@@ -33,13 +33,13 @@ MOST_FILES = 20000
 SESSION = re.compile(rb"sshd(-session)?: [^ ]+@")
 
 
-def serve_idleness(link: ClientLink, request: dict[str, Any]) -> None:
+def serve_worker_use(link: ClientLink, request: dict[str, Any]) -> None:
     """Send the report."""
-    report = examine_idleness(request["devices"], request["lockFile"], request["logs"])
+    report = examine_use(request["devices"], request["lockFile"], request["logs"])
     link.send(b"x", json.dumps(report).encode("ascii"))
 
 
-def examine_idleness(devices: list[str], lock_file: str, logs: str) -> dict[str, Any]:
+def examine_use(devices: list[str], lock_file: str, logs: str) -> dict[str, Any]:
     """Return what uses the worker, what is unknown, and the last trace of use with its age in seconds.
 
     Paths begin at $TPUCTL_DEVICE_ROOT.
@@ -55,15 +55,16 @@ def examine_idleness(devices: list[str], lock_file: str, logs: str) -> dict[str,
         unknown.append("%d processes cannot be examined without root" % report["hidden"])
     if not processes():
         unknown.append("there is no /proc")
-    folders = job_folders(root)
-    running = sum(is_running(folder) for folder in folders)
+    homes = job_homes(root)
+    running = sum(is_running(folder) for home in homes for folder in glob.glob(glob.escape(home) + "/*"))
     if running:
         in_use.append("%d jobs run" % running if running > 1 else "a job runs")
     sessions = count_other_sessions(root)
     if sessions:
         in_use.append("%d ssh sessions are open" % sessions if sessions > 1 else "an ssh session is open")
     traces = [(booted_at(root), "it booted")]
-    traces += [(newest_change(folder), "a job ended") for folder in folders]
+    # A followed job is removed at its end, which changes the folder that it was in.
+    traces += [(newest_change(home), "a job ended") for home in homes]
     traces += [(newest_change(root + logs), "a program wrote to libtpu's log")]
     traces += [(modified_at(root + lock_file), "a program took libtpu's lock file")]
     login = last_login(root + "/var/log/wtmp")
@@ -75,10 +76,10 @@ def examine_idleness(devices: list[str], lock_file: str, logs: str) -> dict[str,
     return {"inUse": in_use, "unknown": unknown, "age": max(0.0, time.time() - at), "last": what}
 
 
-def job_folders(root: str) -> list[str]:
-    """Return the folders of all jobs of this worker; with a `root` those of this home only."""
+def job_homes(root: str) -> list[str]:
+    """Return the folders of jobs of all users; with a `root` that of this home only."""
     homes = [os.path.expanduser("~")] + ([] if root else ["/root", *glob.glob("/home/*")])
-    return sorted({folder for home in homes for folder in glob.glob(glob.escape(home) + "/.tpuctl/jobs/*")})
+    return sorted({home + "/.tpuctl/jobs" for home in homes})
 
 
 def is_running(folder: str) -> bool:
