@@ -17,6 +17,7 @@ from tpuctl.errors import (
     AccessError,
     AlreadyExistsError,
     ConflictError,
+    DeletionRefusedError,
     NoCapacityError,
     NodeNotFoundError,
     NotFoundError,
@@ -57,7 +58,7 @@ from tpuctl.nodes.conditions import (
     worker_matrix,
 )
 from tpuctl.nodes.decide import decide
-from tpuctl.nodes.expiry import expiry_label, expiry_note
+from tpuctl.nodes.expiry import expiry_label, expiry_note, is_expired
 from tpuctl.nodes.journal import is_being_recreated
 from tpuctl.nodes.journal_entries import used_repairs
 from tpuctl.nodes.lease import LeaseGuard, TakenOverError
@@ -333,13 +334,16 @@ def watch_nodes(
     until: timedelta | None,
     each_round: Callable[[], None],
     move: Callable[[NodeReconciler], tuple[ReconcileRequest, timedelta] | None] = lambda _: None,
+    delete_expired: Callable[[Node], bool] | None = None,
 ) -> list[TpuctlError]:
     """Keep nodes usable until `until` has passed, or nothing more can be done for any of them. Return their errors.
 
     The journal is the only memory: the next run continues from the journal and from what the API reports. A failed node is
     still fetched while others are watched: it may be fixed by hand. `each_round` is called after each round. `move` may return
-    the same node in another zone, which is watched from then on, and a pause before it. Raises `AccessError` as soon as the
-    credentials stop working, and `ConflictError` if another client already holds the lease of a node.
+    the same node in another zone, which is watched from then on, and a pause before it. `delete_expired` requests the
+    deletion of a node whose time has ended, unless it has more time now; without it no node is deleted for that. Raises
+    `AccessError` as soon as the credentials stop working, and `ConflictError` if another client already holds the lease of a
+    node.
     """
     started = context.clock.monotonic()
     end = None if until is None else started + until
@@ -354,10 +358,10 @@ def watch_nodes(
                 )
         while any(node.name not in errors for node in controller) and (end is None or context.clock.monotonic() < end):
             for node, failure in controller.observe_due():
-                error = failure or _watch_step(context, node)
+                error = failure or _watch_step(context, node, delete_expired)
                 if error is None:
                     errors.pop(node.name, None)
-                    if successor := move(node):
+                    if not node.has_ended and (successor := move(node)):
                         controller.replace(node, *successor)
                 else:
                     if node.name not in errors:
@@ -367,7 +371,7 @@ def watch_nodes(
                     errors[node.name] = error
                     node.has_degraded = True
                     node.pause(_WATCH_INTERVAL)
-                if isinstance(error, NotFoundError | TakenOverError):
+                if node.has_ended or isinstance(error, NotFoundError | TakenOverError):
                     controller.remove(node)
             each_round()
             controller.sleep(until=end)
@@ -387,9 +391,14 @@ def _with_used_repairs(context: ActionContext, task: ReconcileRequest) -> Reconc
     return replace(task, attempts=tried, spec=spec)
 
 
-def _watch_step(context: ActionContext, node: NodeReconciler) -> TpuctlError | None:
+def _watch_step(
+    context: ActionContext, node: NodeReconciler, delete_expired: Callable[[Node], bool] | None
+) -> TpuctlError | None:
     """Take the next step for one node. Return the error if nothing more can be done for it, else None."""
     try:
+        if delete_expired is not None and node.has_expired:
+            _end_expired(context, node, delete_expired)
+            return None
         node.ensure_ssh_key()
         was_usable = node.is_usable
         decision = node.decide()
@@ -429,6 +438,46 @@ def _watch_step(context: ActionContext, node: NodeReconciler) -> TpuctlError | N
     return None
 
 
+# A deletion that the service accepted and that does not show for this long is sent again.
+_DELETION_LAG = timedelta(minutes=5)
+
+
+def _end_expired(context: ActionContext, node: NodeReconciler, delete: Callable[[Node], bool]) -> None:
+    """Delete a node whose time has ended, once, and end its watch when the API shows that it is gone."""
+    found, ending, now = node.seen.node, node.ending, context.clock.monotonic()
+    if ending is not None and (found is None or found.id != ending.node_id):
+        node.has_ended = True
+        return
+    if found is None or node.seen.outage:
+        node.requeue(Requeue(_WATCH_INTERVAL, "the API does not answer"))
+        return
+    is_sent = ending is not None and now - ending.since < _DELETION_LAG
+    if is_sent or found.state is NodeState.DELETING:
+        node.ending = ending or NodeEnding(found.id, now)
+    elif found.state is NodeState.CREATING:
+        node.requeue(Requeue(_WATCH_INTERVAL, "its time has ended: it is deleted when it is no longer CREATING"))
+        return
+    else:
+        node.lease.keep()
+        try:
+            node.ending = NodeEnding(found.id, now) if delete(found) else None
+        except (ServiceUnavailableError, QuotaError) as error:
+            node.tracker.record_outage(error)
+        except DeletionRefusedError as error:
+            # Its queued resource is in a state that forbids it, which passes.
+            node.requeue(Requeue(_WATCH_INTERVAL, f"its time has ended: {error.message}"))
+            return
+    node.pause(_WATCH_INTERVAL)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEnding:
+    """The deletion of a node whose time has ended; `since` is monotonic."""
+
+    node_id: str
+    since: timedelta
+
+
 def _keep_usable(node: NodeReconciler, level: Condition, note: str | None, *, was_usable: bool) -> None:
     """Leave a usable node alone. Run its set-up and report it first if it has just become usable."""
     if not was_usable:
@@ -466,6 +515,9 @@ class NodeReconciler:
         self._usable_since: timedelta | None = None
         self._key_sent_to: str | None = None
         self.was_repaired = self.has_degraded = False
+        # The deletion of a node whose time has ended, and whether that is complete.
+        self.ending: NodeEnding | None = None
+        self.has_ended = False
         self.due = context.clock.monotonic()
         # A list call made for other nodes also serves this node, up to this long before it is due.
         self.slack = timedelta()
@@ -490,6 +542,13 @@ class NodeReconciler:
     def is_usable(self) -> bool:
         """Return whether the node was usable at the last decision."""
         return self._usable_since is not None
+
+    @property
+    def has_expired(self) -> bool:
+        """Return whether the time of the node has ended, or the node is being deleted for that."""
+        node = self.seen.node
+        is_over = node is not None and not self.seen.outage and not node.is_kept and is_expired(node, self.server_now())
+        return self.ending is not None or is_over
 
     @property
     def was_stopped_by_us(self) -> bool:

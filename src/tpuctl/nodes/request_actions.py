@@ -12,6 +12,7 @@ from tpuctl.errors import (
     AccessError,
     AlreadyExistsError,
     ConflictError,
+    DeletionRefusedError,
     NotFoundError,
     QuotaError,
     ServiceUnavailableError,
@@ -179,8 +180,8 @@ class RequestRemoval:
         self._refusals, self._ended_at, self.has_forced = 0, None, self.has_forced or step.force
         return True
 
-    def _not_now(self, reason: str) -> ConflictError:
-        return ConflictError(
+    def _not_now(self, reason: str) -> DeletionRefusedError:
+        return DeletionRefusedError(
             f"`{self.request.queued_resource_id}` cannot be deleted now: {reason}",
             hint=f"`tpuctl queue cancel {self.request.short_name}` waits for that and deletes it",
         )

@@ -71,7 +71,8 @@ def bring_up_somewhere(
         (result,) = bring_up_nodes(context, [task], once=once)
         if not isinstance(result, TpuctlError):
             return result
-        if once or not isinstance(result, _MOVE_ON):
+        is_over = task.policy.timeout is not None and clock.monotonic() - began >= task.policy.timeout
+        if once or is_over or not isinstance(result, _MOVE_ON):
             raise result
         context.report(EventKind.NOTE, task.name, f"{task.name.zone}: {result.message}", error=result.kind)
     offers = find_offers()

@@ -162,7 +162,7 @@ def command(
         found = None if race or zoning.race or choice is None else _find_in_zones(app, nodes[0], choice)
         if found is not None:
             app.choose_zone(found.zone)
-        if found is None or (spec is not None and not options.dry_run):
+        if found is None or spec is not None:
             spec = spec or (race.spec if race else None)
             wanted = require_type(spec, choice)
             search = _ZoneSearch(wanted, described.tiers, policy, options, preflight, hooks)
@@ -239,17 +239,17 @@ def _up_in_zones(
 
     node, wanted, began = None, search.spec, app.clock.monotonic()
     if is_begun:
-        timeout = search.policy.timeout
-        _, node, _ = _locate(app, str(first), wanted, search.options, timeout=timeout)
+        _, node, _ = _locate(app, str(first), wanted, search.options, timeout=search.policy.timeout)
         wanted = spec_of_attempt(app.client, first, wanted, node=node, tiers=search.tiers)
     task = _task(app, first, node, wanted, policy=search.policy, options=search.options)
     task = dataclasses.replace(task, since=began if task.since is None else task.since)
     if search.options.dry_run:
-        offers = find_offers()
-        named = ", ".join(map(str, offers[:12])) + (f" and {len(offers) - 12} more" if len(offers) > 12 else "")
-        app.terminal.note(f"zones in this order: {named}; the plan is for the first")
-        wanted = with_tier(search.spec, offers[0].tier)
-        _show_plans(app, [(first, None, wanted)], task.policy, search.preflight)
+        if not is_begun:
+            offers = find_offers()
+            named = ", ".join(map(str, offers[:12])) + (f" and {len(offers) - 12} more" if len(offers) > 12 else "")
+            app.terminal.note(f"zones in this order: {named}; the plan is for the first")
+            wanted = with_tier(search.spec, offers[0].tier)
+        _show_plans(app, [(first, node, wanted)], task.policy, search.preflight)
         return 0
     tried = [first]
 

@@ -92,7 +92,8 @@ def command(
     """Keep nodes usable until stopped: recreate preempted ones, repair broken ones, report maintenance.
 
     Prints a line for each change, and retries while there is no capacity. If it gives up a node it says why, and continues
-    with the others. Its only state is the journal: it can be stopped, and started again on any machine.
+    with the others. A node whose time has ended (`tpuctl up --ttl`) is deleted, and its watch ends. The journal is the only
+    state: a watch can be stopped, and started again on any machine.
 
     \b
     Examples:
@@ -102,7 +103,8 @@ def command(
     """
     from tpuctl.nodes.commands.node_lookup import locate_for_watch, select_nodes  # noqa: PLC0415  # not needed by --help
     from tpuctl.nodes.controller import watch_nodes  # noqa: PLC0415  # as above
-    from tpuctl.nodes.tracker import ReconcileRequest  # noqa: PLC0415  # not needed by --help and completion
+    from tpuctl.nodes.tear_down import delete_expired_node  # noqa: PLC0415  # as above
+    from tpuctl.nodes.tracker import ReconcileRequest  # noqa: PLC0415  # as above
 
     options = WatchOptions(**given)
     spec = build_spec(app, described)
@@ -161,7 +163,14 @@ def command(
             context = app.context(broadcast(progress, hooks))
             with _finishing_hooks(app, hooks):
                 end = _duration(app, options.until)
-                errors = watch_nodes(context, tasks, until=end, each_round=each_round, move=_mover(app, context))
+                errors = watch_nodes(
+                    context,
+                    tasks,
+                    until=end,
+                    each_round=each_round,
+                    move=_mover(app, context),
+                    delete_expired=lambda node: delete_expired_node(context, node, by="watch"),
+                )
                 if len(errors) == len(tasks):
                     # No node is left to watch. A container ends with this process, so its hooks must finish first.
                     hooks.wait(lambda failure: app.terminal.warn(str(failure)))
