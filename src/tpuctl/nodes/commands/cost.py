@@ -101,7 +101,10 @@ def _project_costs(app: App, found: _ProjectNodes, prices: PriceList, now: datet
     own_project = app.project if app.is_sandbox or app.settings["project"] else None
     # A grant belongs to one project: that of the settings.
     grants = app.settings.grants() if found.project == own_project else ()
-    facts = CostFacts(now, prices, app.journal.entries, found.requests, grants)
+    # In a bucket, the journal of each node is a request.
+    journals = fan_out(app.journal.entries, (node.name for node in found.nodes), limit=_AT_ONCE)
+    entries = {journal.item: journal.get() for journal in journals}
+    facts = CostFacts(now, prices, entries.__getitem__, found.requests, grants)
     return node_costs(found.nodes, facts)
 
 
