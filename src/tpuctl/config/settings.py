@@ -262,6 +262,14 @@ _SPECS: Final = (
         shortest=timedelta(seconds=1),
         longest=timedelta(days=365),
     ),
+    _trusted(
+        "idle",
+        _DURATION,
+        "time without use after which a node is deleted or stopped, like 2h",
+        "nodes that are not used for this time are deleted, or stopped",
+        shortest=timedelta(minutes=5),
+        longest=timedelta(days=365),
+    ),
     _any("timeout", _DURATION, "time limit of a command", default="30m"),
     _trusted(
         "repair",

@@ -26,6 +26,7 @@ from tpuctl.models.events import EventKind, broadcast
 from tpuctl.models.node import NodeState
 from tpuctl.models.spec import NodeSpec
 from tpuctl.names import NodeName
+from tpuctl.nodes.commands.idle_options import IdleOptions, idle_limit, idle_options
 from tpuctl.nodes.commands.policy_options import (
     RepairOptions,
     build_hooks,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.conditions import Policy
     from tpuctl.nodes.controller import NodeResult
     from tpuctl.nodes.hooks import Hooks
+    from tpuctl.nodes.idleness import IdleLimit
     from tpuctl.nodes.racing import Race
     from tpuctl.nodes.tracker import ReconcileRequest
     from tpuctl.nodes.zone_order import Offer
@@ -91,6 +93,7 @@ class UpOptions:
     dry_run: bool
     yes: bool
     limit: TimeLimit
+    idle: IdleLimit | None
 
 
 @cli_command("up")
@@ -99,6 +102,7 @@ class UpOptions:
 @queue_options
 @zone_options
 @time_limit_options
+@idle_options
 @level_option
 @probe_option
 @click.option("--replace", is_flag=True, help="Delete and recreate a node that differs from the given options.")
@@ -121,6 +125,7 @@ def command(
     queueing: QueueOptions,
     zoning: ZoneOptions,
     limits: TimeLimitOptions,
+    idling: IdleOptions,
     repairs: RepairOptions,
     checks: CheckOptions,
     **given: Any,  # those of UpOptions
@@ -140,7 +145,7 @@ def command(
     from tpuctl.nodes.actions import bring_up_nodes  # noqa: PLC0415  # not needed by --help and completion
 
     limit = time_limit(app, limits)
-    options = UpOptions(**given, limit=limit)
+    options = UpOptions(**given, limit=limit, idle=idle_limit(app, idling))
     preflight = preflight_check(app, checks)
     spec = build_spec(app, described, skip_validation=options.skip_validation)
     if spec is not None:
@@ -384,6 +389,7 @@ def _task(
         accepts_healthy=options.goal is None,
         since=app.silent_since,
         ends=options.limit.end(app.now()),
+        idle=options.idle,
     )
 
 
