@@ -1,7 +1,7 @@
 """Simulate very many lives of nodes and check them: `python -m benchmarks.simulation [--lives 50000]`; not a measurement.
 
-A fifth of them looks for capacity: through the queue, in several zones and tiers. `make test` runs the first 256 of them,
-`make simulation` 2,000. Prints each error with the command that repeats its world.
+A fifth of them looks for capacity: through the queue, in several zones and tiers. `make test` runs the first 128 of them;
+CI also runs `make simulation`, 2,000. Prints each error with the command that repeats its world.
 """
 
 from __future__ import annotations

@@ -148,7 +148,9 @@ def test_up_again_keeps_the_tier_that_had_capacity(tpuctl: Console, sandbox: San
     assert tpuctl(*command)[2] == 0
     sent = sandbox.changes()
 
-    assert (tpuctl(*command)[::2], sandbox.changes()) == (("demo\tREADY\n", 0), sent)
+    again, plan = tpuctl(*command), tpuctl(*command, "--dry-run")
+
+    assert (again[::2], plan[2], sandbox.changes()) == (("demo\tREADY\n", 0), 0, sent)
 
 
 def test_killed_search_goes_on_in_the_other_zones(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:

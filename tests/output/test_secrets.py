@@ -111,6 +111,7 @@ LINES: dict[str, tuple[str, ...] | None] = {
     "sandbox advance": None,
     "sandbox fault": ("sandbox", "fault", "list", "-o", "json"),
     "sandbox seed": None,
+    "sandbox stock": ("sandbox", "stock", "-o", "json"),
     "sandbox scenario": None,
     "sandbox log": ("sandbox", "log", "-o", "json"),
     "sandbox serve": None,

@@ -262,6 +262,14 @@ _SPECS: Final = (
         shortest=timedelta(seconds=1),
         longest=timedelta(days=365),
     ),
+    _trusted(
+        "idle",
+        _DURATION,
+        "time without use after which a node is deleted or stopped, like 2h",
+        "nodes that are not used for this time are deleted, or stopped",
+        shortest=timedelta(minutes=5),
+        longest=timedelta(days=365),
+    ),
     _any("timeout", _DURATION, "time limit of a command", default="30m"),
     _trusted(
         "repair",
@@ -331,6 +339,14 @@ _SPECS: Final = (
         _DOLLARS,
         "most that all nodes of the project together may cost, in dollars per hour; of two files the lower limit",
     ),
+    _any(
+        "prices",
+        _TEXT,
+        "source of prices: the built-in list, or live from the Cloud Billing Catalog, read once a day",
+        has_flag=False,
+        default="table",
+        choices=("table", "live"),
+    ),
     _own("allow_unknown_price", _BOOLEAN, "with `max_price` and `budget`, also create nodes whose price is unknown"),
     _trusted(
         "egress_prices",
@@ -377,7 +393,7 @@ _SPECS: Final = (
 )
 
 SETTINGS: Final[Mapping[str, SettingSpec]] = {spec.key: spec for spec in _SPECS}
-_DOLLAR_LIMITS = tuple(spec.key for spec in _SPECS if spec.kind is ValueKind.DOLLARS)
+_OWN_LIMITS = ("max_price", "budget", "ttl")
 
 # Keys that users may expect in a file, and why no file may have them.
 NEVER_IN_FILES: Final[Mapping[str, str]] = {
@@ -684,7 +700,7 @@ def _resolve_quota_project(found: dict[str, ResolvedSetting]) -> None:
 def _keep_lower_limits(found: dict[str, ResolvedSetting], files: Mapping[FileKind, ConfigFile]) -> None:
     """Replace limits of the project file by the lower ones of the user file: only the user who pays may raise them."""
     own_files: dict[FileKind, ConfigFile] = {kind: file for kind, file in files.items() if kind is not FileKind.PROJECT}
-    for key in (*_DOLLAR_LIMITS, "ttl"):
+    for key in _OWN_LIMITS:
         spec, setting = SETTINGS[key], found.get(key)
         if setting is None or setting.source.kind is not SourceKind.PROJECT_FILE:
             continue

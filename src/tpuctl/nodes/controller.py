@@ -62,6 +62,7 @@ from tpuctl.nodes.expiry import expiry_label, expiry_note, is_expired
 from tpuctl.nodes.journal import is_being_recreated
 from tpuctl.nodes.journal_entries import used_repairs
 from tpuctl.nodes.lease import LeaseGuard, TakenOverError
+from tpuctl.nodes.node_guard import start_node_guard
 from tpuctl.nodes.queueing import queue_window
 from tpuctl.nodes.tracker import NodeSnapshot, NodeTracker, ReconcileRequest, fetch_snapshots
 from tpuctl.ssh.keys import add_metadata_key
@@ -191,6 +192,7 @@ def _succeed(node: NodeReconciler, level: Condition, note: str | None) -> NodeRe
     """Run the set-up, report that the node reached its goal, and return the result."""
     took = node.tracker.elapsed
     node.run_setup()
+    node.start_guard(level)
     node.record_usable(level)
     notes = [note, expiry_note(node.tracker.node, node.server_now())] if level.is_usable else [note]
     text = "; ".join(filter(None, (f"{_describe_reached(node.policy, level)} after {format_duration(took)}", *notes)))
@@ -484,6 +486,7 @@ def _keep_usable(node: NodeReconciler, level: Condition, note: str | None, *, wa
     """Leave a usable node alone. Run its set-up and report it first if it has just become usable."""
     if not was_usable:
         node.run_setup()
+        node.start_guard(level)
     node.record_usable(level)
     if not was_usable:
         text = _describe_reached(node.policy, level).rstrip(",") + (f"; {note}" if note else "")
@@ -723,6 +726,18 @@ class NodeReconciler:
         finally:
             history.record_setup(node, ok=is_done)
 
+    def start_guard(self, level: Condition) -> None:
+        """Start the guard on worker 0 of a node that has a time limit. Report what remains if it cannot do its work."""
+        node, limit = self.seen.node, self.task.idle
+        if node is None or self.task.purpose is None or not level.is_usable:
+            return
+        if node.expires is None and limit is None:
+            return
+        started = start_node_guard(self._context, node, limit, has_ssh=level.includes(Condition.SSH))
+        self.report(EventKind.NOTE, started.text)
+        until = {"until": format_timestamp(node.expires)} if node.expires and started.works else {}
+        self.tracker.history.write("guard", text=started.text, ok=started.works, id=node.id, **until)
+
     def server_now(self) -> datetime:
         """Return the time of the service's clock."""
         return self._context.server_now()
@@ -758,7 +773,7 @@ class NodeReconciler:
         with self._changing(Verb.CREATE, "create", reason=reason, spec=spec.to_json()) as ready:
             chosen = describe_file_choices(context, self.name, spec)
             verb = "requesting" if spec.is_queued else "creating"
-            ready(f"{verb} {describe_spec(spec, self.name.zone)}{chosen}: {reason}")
+            ready(f"{verb} {describe_spec(context, spec, self.name.zone)}{chosen}: {reason}")
             try:
                 operation = self._enqueue(spec) if spec.is_queued else context.cloud.create_node(self.name, spec)
             except AlreadyExistsError:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tpuctl.models.spec import SpecDifference
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext, RequestedChange
+    from tpuctl.nodes.idleness import IdleLimit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,8 @@ class ReconcileRequest:
     since: timedelta | None = None
     # The end that the user named for the node's time. A node that exists gets it too.
     ends: datetime | None = None
+    # How long the node may be idle.
+    idle: IdleLimit | None = None
 
 
 # The limit for one round of ssh, and how often the workers of a usable node are probed.
@@ -155,7 +158,7 @@ class NodeTracker:
         """Replace fields of the observed state."""
         self.seen = replace(self.seen, **facts)
 
-    def observe(self, snapshot: NodeSnapshot) -> None:
+    def observe(self, snapshot: NodeSnapshot) -> None:  # one story: what changed since the last snapshot
         """Record a snapshot. Raises an error that a later snapshot cannot resolve."""
         now = self._context.clock.monotonic()
         if snapshot.error is not None:
@@ -206,8 +209,9 @@ class NodeTracker:
             node_id = node.id if node and node.id == self._created_id else ""
             self.record_failure(failed.verb, self._context.cloud.operation_error(cause), node_id=node_id)
             has_vanished = False
-        elif is_creation_lost:
+        elif is_creation_lost and before is not None:
             self._context.report(EventKind.NOTE, self._task.name, "the creation that another run requested failed")
+            self.spec = self.spec or self.history.spec_as_it_is(before)
             has_vanished = False
         if node:
             self._update_ownership(node)

@@ -18,7 +18,7 @@ from tpuctl.errors import CheckFailedError, NoCapacityError, QuotaError, TpuctlE
 from tpuctl.models.events import EventKind
 from tpuctl.names import NodeName
 from tpuctl.nodes.actions import bring_up_nodes
-from tpuctl.nodes.queueing import RequestExpiredError
+from tpuctl.nodes.queueing import SHORTEST_QUEUE, RequestExpiredError
 from tpuctl.nodes.zone_order import Attempt, EndSearch, Offer, PauseSearch, TryNext, choose_offer, search_error
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ def bring_up_somewhere(
         (result,) = bring_up_nodes(context, [task], once=once)
         if not isinstance(result, TpuctlError):
             return result
-        if once or not isinstance(result, _MOVE_ON):
+        is_over = task.policy.timeout is not None and clock.monotonic() - began >= task.policy.timeout
+        if once or is_over or not isinstance(result, _MOVE_ON):
             raise result
         context.report(EventKind.NOTE, task.name, f"{task.name.zone}: {result.message}", error=result.kind)
     offers = find_offers()
@@ -106,7 +107,7 @@ def bring_up_somewhere(
                     to_try = sum(tried[other] <= tried[offer] for other in offers)
                     idle = timedelta() if policy.start_after is None else policy.start_after - context.server_now()
                     idle = min(max(idle, timedelta()), left)
-                    policy = replace(policy, queue_for=idle + (left - idle) / to_try)
+                    policy = replace(policy, queue_for=idle + max((left - idle) / to_try, SHORTEST_QUEUE))
                 announce(name)
                 number = f"{offers.index(offer) + 1} of {len(offers)}"
                 context.report(EventKind.NOTE, name, f"trying {offer}, {number}", tried=str(offer))

@@ -202,9 +202,12 @@ def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOff
             raise ConflictError(f"another client has just created `{name.node_id}`, and `--exclusive` needs a new node")
         found = find_targets(app, [ready], job.workers)
         await_key(app, found)
-        if one_off.was_taken_over and _may_be_in_use(app, found):
-            one_off.leave()
-            app.terminal.warn(f"another run uses `{name.node_id}`: it is not deleted at the end of this one")
+        if one_off.was_taken_over:
+            jobs = list_jobs(JobScope(found, shared_connection_options(app)))
+            # It is in use if a detached or followed job runs on any of the workers; it may be if a worker does not answer.
+            if jobs.silent or any(one.is_running and (one.is_followed or one.is_detached) for one in jobs.jobs):
+                one_off.leave()
+                app.terminal.warn(f"another run uses `{name.node_id}`: it is not deleted at the end of this one")
         if job.sync is not None:
             synced = sync_source(app, found, job.sync)
             if not request.folder:
@@ -219,12 +222,6 @@ def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOff
         if request.log_folder is not None and ended:
             collect_files(app, ended, job.collect, request.log_folder)
     return code
-
-
-def _may_be_in_use(app: App, targets: list[Target]) -> bool:
-    """Return whether a detached or followed job runs on any of the workers, or a worker does not answer."""
-    listing = list_jobs(JobScope(targets, shared_connection_options(app)))
-    return bool(listing.silent) or any(job.is_running and (job.is_followed or job.is_detached) for job in listing.jobs)
 
 
 def _delete_node(app: App, one_off: OneOffNode, name: NodeName, *, wait: bool) -> int:

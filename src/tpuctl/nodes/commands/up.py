@@ -26,6 +26,7 @@ from tpuctl.models.events import EventKind, broadcast
 from tpuctl.models.node import NodeState
 from tpuctl.models.spec import NodeSpec
 from tpuctl.names import NodeName
+from tpuctl.nodes.commands.idle_options import IdleOptions, idle_limit, idle_options
 from tpuctl.nodes.commands.policy_options import (
     RepairOptions,
     build_hooks,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.conditions import Policy
     from tpuctl.nodes.controller import NodeResult
     from tpuctl.nodes.hooks import Hooks
+    from tpuctl.nodes.idleness import IdleLimit
     from tpuctl.nodes.racing import Race
     from tpuctl.nodes.tracker import ReconcileRequest
     from tpuctl.nodes.zone_order import Offer
@@ -91,6 +93,7 @@ class UpOptions:
     dry_run: bool
     yes: bool
     limit: TimeLimit
+    idle: IdleLimit | None
 
 
 @cli_command("up")
@@ -99,6 +102,7 @@ class UpOptions:
 @queue_options
 @zone_options
 @time_limit_options
+@idle_options
 @level_option
 @probe_option
 @click.option("--replace", is_flag=True, help="Delete and recreate a node that differs from the given options.")
@@ -121,6 +125,7 @@ def command(
     queueing: QueueOptions,
     zoning: ZoneOptions,
     limits: TimeLimitOptions,
+    idling: IdleOptions,
     repairs: RepairOptions,
     checks: CheckOptions,
     **given: Any,  # those of UpOptions
@@ -140,7 +145,7 @@ def command(
     from tpuctl.nodes.actions import bring_up_nodes  # noqa: PLC0415  # not needed by --help and completion
 
     limit = time_limit(app, limits)
-    options = UpOptions(**given, limit=limit)
+    options = UpOptions(**given, limit=limit, idle=idle_limit(app, idling))
     preflight = preflight_check(app, checks)
     spec = build_spec(app, described, skip_validation=options.skip_validation)
     if spec is not None:
@@ -162,7 +167,7 @@ def command(
         found = None if race or zoning.race or choice is None else _find_in_zones(app, nodes[0], choice)
         if found is not None:
             app.choose_zone(found.zone)
-        if found is None or (spec is not None and not options.dry_run):
+        if found is None or spec is not None:
             spec = spec or (race.spec if race else None)
             wanted = require_type(spec, choice)
             search = _ZoneSearch(wanted, described.tiers, policy, options, preflight, hooks)
@@ -239,17 +244,17 @@ def _up_in_zones(
 
     node, wanted, began = None, search.spec, app.clock.monotonic()
     if is_begun:
-        timeout = search.policy.timeout
-        _, node, _ = _locate(app, str(first), wanted, search.options, timeout=timeout)
+        _, node, _ = _locate(app, str(first), wanted, search.options, timeout=search.policy.timeout)
         wanted = spec_of_attempt(app.client, first, wanted, node=node, tiers=search.tiers)
     task = _task(app, first, node, wanted, policy=search.policy, options=search.options)
     task = dataclasses.replace(task, since=began if task.since is None else task.since)
     if search.options.dry_run:
-        offers = find_offers()
-        named = ", ".join(map(str, offers[:12])) + (f" and {len(offers) - 12} more" if len(offers) > 12 else "")
-        app.terminal.note(f"zones in this order: {named}; the plan is for the first")
-        wanted = with_tier(search.spec, offers[0].tier)
-        _show_plans(app, [(first, None, wanted)], task.policy, search.preflight)
+        if not is_begun:
+            offers = find_offers()
+            named = ", ".join(map(str, offers[:12])) + (f" and {len(offers) - 12} more" if len(offers) > 12 else "")
+            app.terminal.note(f"zones in this order: {named}; the plan is for the first")
+            wanted = with_tier(search.spec, offers[0].tier)
+        _show_plans(app, [(first, node, wanted)], task.policy, search.preflight)
         return 0
     tried = [first]
 
@@ -384,6 +389,7 @@ def _task(
         accepts_healthy=options.goal is None,
         since=app.silent_since,
         ends=options.limit.end(app.now()),
+        idle=options.idle,
     )
 
 
