@@ -200,6 +200,10 @@ def _succeed(node: NodeReconciler, level: Condition, note: str | None) -> NodeRe
         node.report_and_journal(EventKind.RECOVERED, text, goal=str(level), took=took.total_seconds())
     else:
         node.report(EventKind.REACHED, text, goal=str(level), took=took.total_seconds())
+    if level.is_usable and node.has_expired:
+        ended = expiry_note(node.tracker.node, node.server_now())
+        text = f"its time has ended, it {ended}: any clean-up may delete it; `tpuctl extend {node.name.node_id} 2h`"
+        node.report(EventKind.NOTE, text)
     return NodeResult(node.seen.node)
 
 
