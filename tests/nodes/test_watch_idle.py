@@ -30,35 +30,37 @@ def answering(answer: str) -> str:
 
 # what the workers answer, labels of the node, its type, options; changes requested, the end of the watch in words
 _WATCHES: dict[str, tuple[str, dict[str, str], str, tuple[str, ...], list[str], str]] = {
-    "created-by-tpuctl": (IDLE, OWNED, "v4-8", (), ["delete"], "it was idle for 30m: it is being deleted"),
-    "of-others": (IDLE, {}, "v4-8", (), ["stop"], "it was idle for 30m: it is being stopped"),
-    "stop": (IDLE, OWNED, "v4-8", ("--on-idle", "stop"), ["stop"], "it was idle for 30m: it is being stopped"),
-    "slice": (IDLE, OWNED, "v4-16", (), ["delete"], "it was idle for 30m: it is being deleted"),
+    "created-by-tpuctl": (IDLE, OWNED, "v4-8", (), ["delete"], "it was idle for 12m: it is being deleted"),
+    "of-others": (IDLE, {}, "v4-8", (), ["stop"], "it was idle for 12m: it is being stopped"),
+    "stop": (IDLE, OWNED, "v4-8", ("--on-idle", "stop"), ["stop"], "it was idle for 12m: it is being stopped"),
+    "slice": (IDLE, OWNED, "v4-16", (), ["delete"], "it was idle for 12m: it is being deleted"),
     "slice-of-others": (IDLE, {}, "v4-16", (), [], "an idle node is not stopped: it is a slice of 2 workers"),
-    "kept": (IDLE, {**OWNED, "tpuctl-keep": ""}, "v4-8", (), [], ""),
+    "kept": (
+        IDLE,
+        {**OWNED, "tpuctl-keep": ""},
+        "v4-8",
+        (),
+        [],
+        "an idle node is not ended: it has the label tpuctl-keep",
+    ),
     "in-use": ('{"activity":["1 jobs run"]}', OWNED, "v4-8", (), [], ""),
     "garbled": ('{"activity":7}', OWNED, "v4-8", (), [], ""),
 }
 
 
-@pytest.mark.parametrize(
-    ("answer", "labels", "type_", "options", "changes", "text"), _WATCHES.values(), ids=_WATCHES.keys()
-)
+@pytest.mark.parametrize("face", ["in-process"], indirect=True)
+@pytest.mark.parametrize("row", _WATCHES.values(), ids=_WATCHES.keys())
 def test_watch_ends_what_was_idle_for_the_time_of_its_limit(
     tpuctl: Console,
     sandbox: Sandbox,
     fake_ssh: Callable[[str], None],
-    answer: str,
-    labels: dict[str, str],
-    type_: str,
-    options: tuple[str, ...],
-    changes: list[str],
-    text: str,
+    row: tuple[str, dict[str, str], str, tuple[str, ...], list[str], str],
 ) -> None:
+    answer, labels, type_, options, changes, text = row
     fake_ssh(answering(answer))
     sandbox.add_node("trainer", acceleratorType=type_, labels=labels, age=timedelta(days=1))
 
-    _, err, code = tpuctl("watch", "trainer", "--idle", "30m", *options, "--until", "50m", "--recheck-after", "1m")
+    _, err, code = tpuctl("watch", "trainer", "--idle", "12m", *options, "--until", "16m", "--recheck-after", "1m")
 
     assert ([one for one in sandbox.changes() if one != "patch"], code) == (changes, 0), err
     assert text in err
@@ -83,12 +85,12 @@ def test_idle_limit_out_of_bounds_is_an_error(offline: Console, words: tuple[str
     assert (expected in err, code) == (True, 2), err
 
 
-def node(kind: str, *, owned: bool, spot: bool = False) -> Node:
+def node(kind: str, *, owned: bool, spot: bool = False, kept: bool = False) -> Node:
     return Node.from_api(
         {
             "name": "projects/p/locations/us-central2-b/nodes/trainer",
             "acceleratorType": kind,
-            "labels": OWNED if owned else {},
+            "labels": {**(OWNED if owned else {}), **({"tpuctl-keep": ""} if kept else {})},
             "schedulingConfig": {"spot": spot},
         }
     )
@@ -102,6 +104,7 @@ def node(kind: str, *, owned: bool, spot: bool = False) -> Node:
         pytest.param(node("v4-16", owned=False), None, None, id="slice-of-others"),
         pytest.param(node("v4-16", owned=True), IdleAction.STOP, None, id="slice-to-stop"),
         pytest.param(node("v4-16", owned=False), IdleAction.DELETE, IdleAction.DELETE, id="slice-to-delete"),
+        pytest.param(node("v4-8", owned=True, kept=True), IdleAction.DELETE, None, id="kept"),
         pytest.param(node("v4-8", owned=False, spot=True), None, IdleAction.STOP, id="spot"),
     ],
 )

@@ -453,11 +453,11 @@ def _end_if_idle(context: ActionContext, node: NodeReconciler, end_idle: Callabl
         return
     left = limit.after - idle
     if left > timedelta():
-        if left <= IDLE_WARNING and not node.has_warned_of_idleness:
+        action = limit.action_for(found)
+        if left <= IDLE_WARNING and action is not None and not node.has_warned_of_idleness:
             node.has_warned_of_idleness = True
-            action = limit.action_for(found)
-            what = f"it is {action.past} in {format_duration(left)}" if action else "it cannot be stopped"
-            node.report(EventKind.NOTE, f"idle for {format_duration(idle)}: {what} unless it is used")
+            text = f"idle for {format_duration(idle)}: it is {action.past} in {format_duration(left)} unless it is used"
+            node.report(EventKind.NOTE, text)
         return
     node.lease.keep()
     if end_idle(found, limit):

@@ -35,9 +35,11 @@ class IdleLimit:
     action: IdleAction | None = None
 
     def action_for(self, node: Node) -> IdleAction | None:
-        """Return what to do with a node that is idle; None if it would be stopped and the service refuses that.
+        """Return what to do with a node that is idle; None if it is kept, or if the service would refuse to stop it.
 
         tpuctl labels the nodes that it creates with their owner.
         """
+        if node.is_kept:
+            return None
         chosen = self.action or (IdleAction.DELETE if node.owner else IdleAction.STOP)
         return None if chosen is IdleAction.STOP and node.why_not_stoppable() else chosen
