@@ -85,7 +85,10 @@ def create_node(context: ActionContext, name: NodeName, spec: NodeSpec, *, force
         context.record(name, "create", spec=spec.to_json())
         if chosen := describe_file_choices(context, name, spec):
             context.report(
-                EventKind.ACTION, name, f"creating {describe_spec(spec, name.zone)}{chosen}", verb=str(Verb.CREATE)
+                EventKind.ACTION,
+                name,
+                f"creating {describe_spec(context, spec, name.zone)}{chosen}",
+                verb=str(Verb.CREATE),
             )
         return context.cloud.create_node(name, spec_with_ssh_key(context, spec))
 

@@ -834,7 +834,7 @@ class NodeReconciler:
         with self._changing(Verb.CREATE, "create", reason=reason, spec=spec.to_json()) as ready:
             chosen = describe_file_choices(context, self.name, spec)
             verb = "requesting" if spec.is_queued else "creating"
-            ready(f"{verb} {describe_spec(spec, self.name.zone)}{chosen}: {reason}")
+            ready(f"{verb} {describe_spec(context, spec, self.name.zone)}{chosen}: {reason}")
             try:
                 operation = self._enqueue(spec) if spec.is_queued else context.cloud.create_node(self.name, spec)
             except AlreadyExistsError:

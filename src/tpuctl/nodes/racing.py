@@ -593,7 +593,7 @@ class _RaceRun:
                 entry = {"reason": "race", "race": self._race.id, "spec": spec.to_json()}
                 ready = announced.enter_context(self._announced(name, Verb.CREATE, "create", **entry))
                 chosen = describe_file_choices(self._context, name, spec)
-                ready(f"requesting {describe_spec(spec, name.zone)} in {name.zone}{chosen}")
+                ready(f"requesting {describe_spec(self._context, spec, name.zone)} in {name.zone}{chosen}")
                 self._zones[name].was_sent = True
             send = partial(self._context.cloud.create_queued_resource, spec=spec, window=window)
             outcomes = fan_out(send, names, limit=_MOST_AT_ONCE)

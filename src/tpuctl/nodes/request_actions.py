@@ -273,7 +273,7 @@ def request_node(
     with hold_lease(context, name, "create", force_lease=force_lease):
         context.record(name, "create", reason=reason, spec=spec.to_json())
         chosen = describe_file_choices(context, name, spec)
-        text = f"requesting {describe_spec(spec, name.zone)}{chosen}"
+        text = f"requesting {describe_spec(context, spec, name.zone)}{chosen}"
         context.report(EventKind.ACTION, name, text, verb=str(Verb.CREATE))
         with_key = spec_with_ssh_key(context, spec)
         try:

@@ -91,7 +91,12 @@ class SandboxServer(ThreadingHTTPServer):
         """Stop serving and cut open connections. A second call does nothing."""
         self._stop.close()
         self._ended.wait()
-        self._cut_connections()
+        with self._changed:
+            for connection in self._open:
+                with contextlib.suppress(OSError):  # the client was quicker
+                    connection.shutdown(socket.SHUT_RDWR)
+            # Their threads end first: closing the database during their work crashes the interpreter.
+            self._changed.wait_for(lambda: not self._open, _SOCKET_TIMEOUT)
         self.server_close()
         self._stopped.close()
 
@@ -114,14 +119,6 @@ class SandboxServer(ThreadingHTTPServer):
             self._open.discard(request)
             self._changed.notify_all()
         super().shutdown_request(request)
-
-    def _cut_connections(self) -> None:
-        """Cut open connections and wait for their threads: closing the database during their work crashes the interpreter."""
-        with self._changed:
-            for connection in self._open:
-                with contextlib.suppress(OSError):  # the client was quicker
-                    connection.shutdown(socket.SHUT_RDWR)
-            self._changed.wait_for(lambda: not self._open, _SOCKET_TIMEOUT)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  # socketserver's signature
         """Log the error: a client that disconnected is normal, and no other error must end the server."""

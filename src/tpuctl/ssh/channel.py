@@ -138,18 +138,6 @@ class FrameDecoder:
         self._data += data
         if not self.found_mark and not self._find_mark():
             return []
-        return self._decode()
-
-    def feed_raw(self, data: bytes) -> bytes:
-        """Return what follows the mark, without decoding it. Raises `UnexpectedAnswerError` as `feed` does."""
-        self._data += data
-        if not self.found_mark and not self._find_mark():
-            return b""
-        rest = bytes(self._data)
-        self._data.clear()
-        return rest
-
-    def _decode(self) -> list[Frame]:
         frames = []
         at = 0
         while len(self._data) - at >= _HEAD:
@@ -165,6 +153,15 @@ class FrameDecoder:
             at = end
         del self._data[:at]
         return frames
+
+    def feed_raw(self, data: bytes) -> bytes:
+        """Return what follows the mark, without decoding it. Raises `UnexpectedAnswerError` as `feed` does."""
+        self._data += data
+        if not self.found_mark and not self._find_mark():
+            return b""
+        rest = bytes(self._data)
+        self._data.clear()
+        return rest
 
     def _find_mark(self) -> bool:
         """Drop everything up to the mark; without a mark, all that cannot be its beginning."""

@@ -119,7 +119,8 @@ def _left_behind(history: CapacityHistory, number: int, result: CommandResult, k
     if result.plan.command != "up" or result.code not in {5, 6, 7} or history.life.queue_for:
         return None
     made = [write for write in history.world.writes if (write.verb, write.kind) == ("create", "queuedResources")]
-    if kinds & (_ALL_CALLS | {"survives-delete"}) or not made or made[-1].run != number:
+    was_hindered = any(result.ended - _GRACE <= at <= result.ended for at in history.world.troubles)
+    if "survives-delete" in kinds or was_hindered or not made or made[-1].run != number:
         return None
     waiting = {"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "FAILED"}
     left = {key: state for key, state in result.left.items() if key.kind == "queuedResources" and state in waiting}
