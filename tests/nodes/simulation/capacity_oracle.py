@@ -118,9 +118,10 @@ def _left_behind(history: CapacityHistory, number: int, result: CommandResult, k
     """Return what an `up` without success left of the request that it made, which could still get a node."""
     if result.plan.command != "up" or result.code not in {5, 6, 7} or history.life.queue_for:
         return None
-    made = [write for write in history.world.writes if (write.verb, write.kind) == ("create", "queuedResources")]
+    runs = [write.run for write in history.world.writes if (write.verb, write.kind) == ("create", "queuedResources")]
+    made_by = max((run for run in runs if run <= number), default=None)
     was_hindered = any(result.ended - _GRACE <= at <= result.ended for at in history.world.troubles)
-    if "survives-delete" in kinds or was_hindered or not made or made[-1].run != number:
+    if "survives-delete" in kinds or was_hindered or made_by != number:
         return None
     waiting = {"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "FAILED"}
     left = {key: state for key, state in result.left.items() if key.kind == "queuedResources" and state in waiting}
