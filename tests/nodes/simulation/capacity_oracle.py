@@ -103,7 +103,9 @@ def _wrong_code(history: CapacityHistory, result: CommandResult, kinds: set[str]
     if result.code == 5:
         # A request with a limit of its own, from an earlier run, ends before; a rest of a minute is too short for another.
         is_late = history.life.queue_for or took >= result.plan.timeout - timedelta(minutes=2)
-        return None if is_late and result.begun < history.calm_since else f"too early, after {took}"
+        # A request of an earlier run may fall back in the calm world too.
+        may_expire = result.begun < history.calm_since or "fall-back" in kinds
+        return None if is_late and may_expire else f"too early, after {took}"
     if result.code == 6 and history.life.is_queued and len(history.life.zones) > 1:
         return None  # its share of the time was too short for each zone
     causes, words = _CAUSES.get(result.code or 0, (frozenset(), "nothing can lead to that"))
