@@ -76,7 +76,7 @@ DESCRIBES = {
         "per_worker",
         "output",
     ),
-    *("buckets", "data_buckets", "checkpoint_buckets", "dataset_size", "max_price"),
+    *("buckets", "data_buckets", "checkpoint_buckets", "dataset_size", "max_price", "budget", "prices", "ttl"),
 }
 REQUIRES_TRUST = {
     *("project", "quota_project", "billing_project", "ssh_key", "ssh_key_expire_after", "user", "metadata", "setup"),

@@ -35,12 +35,12 @@ def stamp(ago: timedelta) -> str:
     return (NOW - ago).isoformat()
 
 
-def expires(at: timedelta) -> dict[str, str]:
+def expires(at: timedelta) -> dict[str, Any]:
     """Return the label of a node that expires this long from now."""
     return {"tpuctl-expires": str(int((NOW + at).timestamp()))}
 
 
-def node(name: str = "a", state: str = "READY", *, of: str = "", age: timedelta = HOUR, **labels: str) -> Node:
+def node(name: str = "a", state: str = "READY", *, of: str = "", age: timedelta = HOUR, **labels: Any) -> Node:
     owner = {"queuedResource": f"{PLACE}/queuedResources/{of}"} if of else {}
     marks = {**MINE, **{key.replace("_", "-"): value for key, value in labels.items() if value}}
     return Node.from_api(

@@ -193,7 +193,10 @@ def effective_limits(quotas: Iterable[QuotaLimit], pool: QuotaPool, zone: str) -
     alike: dict[tuple[str, str, str], list[QuotaLimit]] = {}
     for quota in quotas:
         if _pool_of_limit(quota) == pool:
-            alike.setdefault((quota.metric, quota.name, _scope_of_limit(quota)), []).append(quota)
+            # The limit applies to each zone, to each region, or (empty) to the project.
+            text = f"{quota.unit} {quota.name}".lower()
+            scope = next((word for word in ("zone", "region") if f"{{{word}}}" in text or f"per{word}" in text), "")
+            alike.setdefault((quota.metric, quota.name, scope), []).append(quota)
     for (metric, name, scope), same in alike.items():
         # The limit of the place itself applies; otherwise the one without a place, which is the default.
         own = [quota for quota in same if scope and quota.places.get(scope) == places[scope]]
@@ -267,12 +270,6 @@ def _pool_of_limit(quota: QuotaLimit) -> QuotaPool | None:
         return None
     kind = max(pool.kind for pool in pools)
     return QuotaPool(pools[0].generation, any(pool.is_preemptible for pool in pools), kind)
-
-
-def _scope_of_limit(quota: QuotaLimit) -> str:
-    """Return what the limit applies to: each zone, each region, or (empty) the project."""
-    text = f"{quota.unit} {quota.name}".lower()
-    return next((scope for scope in ("zone", "region") if f"{{{scope}}}" in text or f"per{scope}" in text), "")
 
 
 def _generation_of_word(word: str, words: frozenset[str]) -> str | None:

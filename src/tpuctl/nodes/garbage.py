@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tpuctl.models.queued import QueuedResource
 
-# A change of the node is under way: its end is waited for, whoever started it.
+# A change of the node is under way: its end is waited for.
 _IN_TRANSITION: Final = frozenset(
     {
         *(NodeState.CREATING, NodeState.STARTING, NodeState.RESTARTING, NodeState.REIMAGING),

@@ -25,6 +25,7 @@ from tpuctl.ssh.connection import (
     CommandResult,
     Connection,
     ProbeOutcome,
+    Target,
     classify_exit,
     host_alias,
     last_printed_line,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from tpuctl.names import NodeName
     from tpuctl.nodes.key_authorization import KeyAuthorizer
     from tpuctl.ssh.keys import SshKey
+    from tpuctl.ssh.tpu_guard import GuardReport
 
 # Handshakes under way at once: enough for a slice, few enough for one machine.
 _MAX_SESSIONS = 32
@@ -207,6 +209,16 @@ class SshWorkers:
         return self._on_each_worker(
             node, lambda connection, worker: run_setup(connection, script, worker=worker, node=name, timeout=timeout)
         )
+
+    def start_guard(self, node: Node, idle: tuple[timedelta, str] | None) -> GuardReport:
+        """Start the guard on worker 0 and return its report. `idle`: how long the node may be idle, and what happens then.
+
+        Raises `RemoteCommandError`.
+        """
+        from tpuctl.ssh.tpu_guard import start_guard  # noqa: PLC0415  # few nodes have a time limit
+
+        target = Target(node, 0, self.connections(node)[0], f"{node.name.node_id} 0")
+        return start_guard(target, idle=idle)
 
     def _on_each_worker(self, node: Node, act: Callable[[Connection, int], _T]) -> tuple[_T, ...]:
         """Call a function for each worker in parallel, and return the results in order."""

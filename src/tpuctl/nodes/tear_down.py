@@ -7,9 +7,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
+from tpuctl.durations import format_timestamp
 from tpuctl.errors import (
     AccessError,
     ConflictError,
+    DeletionRefusedError,
     NodeNotInProjectError,
     TpuctlError,
 )
@@ -21,6 +23,7 @@ from tpuctl.names import NodeName, NodeReference
 from tpuctl.nodes.actuator import RequestedChange, check_same_node
 from tpuctl.nodes.conditions import Condition, Policy, Verb
 from tpuctl.nodes.controller import NodeResult, reconcile_nodes
+from tpuctl.nodes.expiry import expiry_note, is_expired
 from tpuctl.nodes.journal import current_spec
 from tpuctl.nodes.lease import end_lease
 from tpuctl.nodes.locate import SearchPlace, unreachable_zones_error
@@ -221,11 +224,18 @@ def _is_of(node: Node, request: QueuedResource) -> bool:
 
 
 def tear_down(
-    context: ActionContext, targets: Sequence[DeletionTarget], policy: Policy, *, by: str, wait: bool
+    context: ActionContext,
+    targets: Sequence[DeletionTarget],
+    policy: Policy,
+    *,
+    by: str,
+    wait: bool,
+    reason: str = "asked for",
 ) -> list[NodeResult | TpuctlError]:
     """Delete the targets, through their queued resource if they have one, and wait until they are gone.
 
-    The lease of any other holder is ended first; `by` is the command that the holder's error names. Call
+    The lease of any other holder is ended first; `by` is the command that the holder's error names, `reason` is that in the
+    journal, one of `FINAL_REASONS`. Call
     `check_whole_request` before. Return the results in order; the failure of one target does not stop the others.
     """
     policy = replace(policy, goal=Condition.GONE)
@@ -241,7 +251,7 @@ def tear_down(
             if target.race is not None:
                 end_race(context, target.race, by=by, keep=target.name, timeout=policy.timeout, wait=wait)
             with limit_cloud_calls(context.clock, policy.timeout if wait else None, grace=DEADLINE_GRACE):
-                pending = _request(context, target, removals[target.deleted], by=by, wait=wait)
+                pending = _request(context, target, removals[target.deleted], by=by, wait=wait, reason=reason)
         except TpuctlError as error:
             results[target.deleted] = error
             continue
@@ -266,7 +276,13 @@ def tear_down(
 
 
 def _request(
-    context: ActionContext, target: DeletionTarget, removals: Sequence[RequestRemoval], *, by: str, wait: bool
+    context: ActionContext,
+    target: DeletionTarget,
+    removals: Sequence[RequestRemoval],
+    *,
+    by: str,
+    wait: bool,
+    reason: str,
 ) -> RequestedChange:
     """Request the deletion. Raises `ConflictError` if another client recreated the node since it was fetched."""
     node_ids = [node_id for request in target.requests for node_id in request.node_ids]
@@ -278,7 +294,7 @@ def _request(
         data = {"spec": spec.to_json(), "id": target.node.id}
     elif target.request and len(target.request.node_ids) == 1 and context.journal.last_spec(target.name) is None:
         data = {"spec": target.request.spec(target.name.project).to_json()}
-    context.record(target.name, "delete", reason="asked for", **data)
+    context.record(target.name, "delete", reason=reason, **data)
     if target.node is not None:
         check_same_node(context, target.node)
     seen_id = target.node.id if target.node else None
@@ -296,6 +312,37 @@ def _request(
             context.report(EventKind.ACTION, target.name, "deleting it", verb=str(Verb.DELETE))
             operation = context.cloud.delete_node(target.name, expected_id=seen_id)
     return RequestedChange(Verb.DELETE, operation, seen_id)
+
+
+def delete_expired_node(context: ActionContext, node: Node, *, by: str) -> bool:
+    """Request the deletion of a node whose time has ended, through its queued resource if it has one.
+
+    Return False, and delete nothing, if it has more time now, must be kept, or is another node. Raises
+    `DeletionRefusedError` while its queued resource forbids the deletion, or has a node whose time has not ended.
+    """
+    name = node.name
+    target = find_deletion_target(
+        context, SearchPlace(name.project, name.zone), NodeReference(name.node_id, name.zone, name.project)
+    )
+    now = context.server_now()
+    current = target.node if target else None
+    if target is None or current is None or current.id != node.id or current.is_kept or not is_expired(current, now):
+        return False
+    others = {node_id for request in target.requests for node_id in request.node_ids} - {name.node_id}
+    if others:
+        listing = context.cloud.list_nodes(name.project, (name.zone,))
+        alive = [one for one in listing.nodes if one.name.node_id in others and not is_expired(one, now)]
+        if alive or listing.unreachable:
+            raise DeletionRefusedError(f"its queued resource has {len(others) + 1} nodes, and not all have expired")
+    policy = Policy(goal=Condition.GONE, timeout=None)
+    (result,) = tear_down(context, [replace(target, race=None)], policy, by=by, wait=False, reason="expired")
+    if isinstance(result, TpuctlError):
+        raise result
+    text = f"its time has ended, it {expiry_note(current, now)}: it is being deleted"
+    context.report(
+        EventKind.EXPIRED, name, text, id=node.id, expires=current.expires and format_timestamp(current.expires)
+    )
+    return True
 
 
 def end_absent_node(context: ActionContext, place: SearchPlace, reference: NodeReference, *, by: str) -> bool:

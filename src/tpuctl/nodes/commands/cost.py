@@ -15,7 +15,6 @@ from tpuctl.names import check_project
 from tpuctl.nodes.costs import CostFacts, CostSum, Grouping, group_costs, node_costs
 from tpuctl.nodes.locate import queued_resources_or_none
 from tpuctl.output.terminal import Cell, View
-from tpuctl.prices import price_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +56,7 @@ def command(app: App, *, by: str | None, all_projects: str | None) -> int:
     if errors and len(projects) == 1:
         raise errors[0]
     found = [bill.value for bill in bills if bill.value is not None]
-    prices, now = price_table(), app.now()
+    prices, now = app.prices, app.now()
     costs = [cost for project in found for cost in _project_costs(app, project, prices, now)]
     report = CostReport(tuple(costs), by, prices, now, tuple(zone for project in found for zone in project.unreachable))
     app.show(

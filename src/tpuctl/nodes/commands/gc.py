@@ -110,7 +110,9 @@ def command(
 
 def _rules(app: App, options: GarbageOptions, selector: tuple[str, ...]) -> GarbageRules:
     """Return the rules that the options name. Raises `InvalidInputError` for a duration below a minute."""
-    from tpuctl.app.spec_options import parse_pairs  # noqa: PLC0415  # not needed by --help
+    from tpuctl.app.app import owner_identity  # noqa: PLC0415  # not needed by --help
+    from tpuctl.app.spec_options import parse_pairs  # noqa: PLC0415  # as above
+    from tpuctl.nodes.expiry import owner_label  # noqa: PLC0415  # as above
     from tpuctl.nodes.garbage import GarbageRules  # noqa: PLC0415  # as above
 
     labels = parse_pairs("-l", selector)
@@ -122,7 +124,7 @@ def _rules(app: App, options: GarbageOptions, selector: tuple[str, ...]) -> Garb
         older_than=_age("--older-than", options.older_than, "3d"),
         waiting_for=_age("--waiting-for", options.waiting_for, "6h"),
         everyones=options.everyones,
-        owner=None if options.everyones else _own_label(app),
+        owner=owner_label(owner_identity(app)),
         labels=labels,
     )
 
@@ -133,15 +135,6 @@ def _age(flag: str, value: timedelta | str | None, example: str) -> timedelta | 
     if not isinstance(value, timedelta) or value < _SHORTEST:
         raise InvalidInputError(f"`{flag}` is at least 1m", hint=f"write it like `{flag} {example}`")
     return value
-
-
-def _own_label(app: App) -> str | None:
-    """Return the label of what this user created; None if the identity is unknown."""
-    from tpuctl.app.app import caller_account  # noqa: PLC0415  # not needed by --help
-    from tpuctl.nodes.expiry import owner_label  # noqa: PLC0415  # as above
-
-    account = caller_account(app)
-    return owner_label(account) if account else None
 
 
 def _fetch(app: App, rules: GarbageRules) -> GarbageFacts:

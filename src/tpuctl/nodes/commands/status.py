@@ -71,7 +71,9 @@ def _details(app: App, found: Node | QueuedResource) -> Iterator[tuple[str, str,
     """Yield the details of a node and of the queued resource that owns it, or of the queued resource alone."""
     if isinstance(found, Node):
         yield from node_details(found, app.now())
-        if request := _owner(app, found):
+        request = _owner(app, found)
+        yield "cost", _cost_words(app, found, request), ""
+        if request:
             state = f"{request.state}{f', valid until {format_timestamp(request.valid_until)}' if request.valid_until else ''}"
             yield "queued", f"{request.queued_resource_id} {state}", ""
         return
@@ -79,6 +81,17 @@ def _details(app: App, found: Node | QueuedResource) -> Iterator[tuple[str, str,
 
     begin = state_begin(app.journal, found, app.project)
     yield from request_details(found, begin, app.now(), nodes={}, project=app.project)
+
+
+def _cost_words(app: App, node: Node, request: QueuedResource | None) -> str:
+    """Return what a node costs for an hour and has cost so far, and where the prices are from."""
+    from tpuctl.nodes.costs import CostFacts, node_costs  # noqa: PLC0415  # not for JSON
+
+    prices, grants = app.prices, app.settings.grants()
+    facts = CostFacts(app.now(), prices, app.journal.entries, (request,) if request else (), grants)
+    (cost,) = node_costs([node], facts)
+    note = f", {cost.note}" if cost.note else ""
+    return f"{cost.per_hour} per hour, so far {cost.so_far} ({prices}{note})"
 
 
 def _owner(app: App, node: Node) -> QueuedResource | None:

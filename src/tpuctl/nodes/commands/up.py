@@ -26,6 +26,7 @@ from tpuctl.models.events import EventKind, broadcast
 from tpuctl.models.node import NodeState
 from tpuctl.models.spec import NodeSpec
 from tpuctl.names import NodeName
+from tpuctl.nodes.commands.idle_options import IdleOptions, idle_limit, idle_options
 from tpuctl.nodes.commands.policy_options import (
     RepairOptions,
     build_hooks,
@@ -38,6 +39,13 @@ from tpuctl.nodes.commands.policy_options import (
     within_deadline,
 )
 from tpuctl.nodes.commands.queue_options import QueueOptions, queue_options, queue_policy
+from tpuctl.nodes.commands.time_options import (
+    TimeLimit,
+    TimeLimitOptions,
+    note_clock_difference,
+    time_limit,
+    time_limit_options,
+)
 from tpuctl.nodes.commands.zone_options import (
     ZoneChoice,
     ZoneOptions,
@@ -60,6 +68,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.conditions import Policy
     from tpuctl.nodes.controller import NodeResult
     from tpuctl.nodes.hooks import Hooks
+    from tpuctl.nodes.idleness import IdleLimit
     from tpuctl.nodes.racing import Race
     from tpuctl.nodes.tracker import ReconcileRequest
     from tpuctl.nodes.zone_order import Offer
@@ -83,6 +92,8 @@ class UpOptions:
     events: str | None
     dry_run: bool
     yes: bool
+    limit: TimeLimit
+    idle: IdleLimit | None
 
 
 @cli_command("up")
@@ -90,6 +101,8 @@ class UpOptions:
 @spec_options
 @queue_options
 @zone_options
+@time_limit_options
+@idle_options
 @level_option
 @probe_option
 @click.option("--replace", is_flag=True, help="Delete and recreate a node that differs from the given options.")
@@ -111,6 +124,8 @@ def command(
     described: SpecOptions,
     queueing: QueueOptions,
     zoning: ZoneOptions,
+    limits: TimeLimitOptions,
+    idling: IdleOptions,
     repairs: RepairOptions,
     checks: CheckOptions,
     **given: Any,  # those of UpOptions
@@ -124,14 +139,17 @@ def command(
     Examples:
       tpuctl up trainer --type v4-8 --zone us-central2-b
       tpuctl up trainer --type v5litepod-16 --spot --timeout 2h
-      tpuctl up worker-0 worker-1 worker-2 --type v4-8 --for devices
+      tpuctl up worker-0 worker-1 worker-2 --type v4-8 --for devices --ttl 8h
       tpuctl up trainer          (with the spec it had before)
     """
     from tpuctl.nodes.actions import bring_up_nodes  # noqa: PLC0415  # not needed by --help and completion
 
-    options = UpOptions(**given)
+    limit = time_limit(app, limits)
+    options = UpOptions(**given, limit=limit, idle=idle_limit(app, idling))
     preflight = preflight_check(app, checks)
     spec = build_spec(app, described, skip_validation=options.skip_validation)
+    if spec is not None:
+        spec = limit.applied(spec, app.clock.now())
     policy = repair_policy(
         app,
         repairs,
@@ -170,6 +188,8 @@ def command(
                 return _up_by_race(app, [dataclasses.replace(name, zone=offer.zone) for offer in offers], search)
             return _up_in_zones(app, name, lambda: offers, search)
     located = [_locate(app, text, spec, options, timeout=policy.timeout) for text in dict.fromkeys(nodes)]
+    if options.limit != TimeLimit():
+        note_clock_difference(app)
     preflight.siblings = {name: spec for name, found, spec in located if found is None and spec is not None}
     if options.dry_run:
         _show_plans(app, located, policy, preflight)
@@ -264,7 +284,7 @@ def _up_by_race(app: App, names: Sequence[NodeName], search: _ZoneSearch) -> int
     from tpuctl.nodes.racing import describe_race, run_race  # noqa: PLC0415  # as above
 
     options, began = search.options, app.clock.monotonic()
-    spec = dataclasses.replace(search.spec, queue=True)
+    spec = options.limit.applied(dataclasses.replace(search.spec, queue=True), app.now())
     if options.dry_run:
         app.terminal.note(f"requested in {len(names)} zones at the same time; the first that is ACTIVE is kept")
         _show_plans(app, [(name, None, spec) for name in names], search.policy, search.preflight)
@@ -337,6 +357,7 @@ def _locate(
         spec = current_spec(app.journal, found, app.clock)
     if spec is None and found is None:
         spec = remembered_spec(app, name, yes=options.yes or options.dry_run)
+        spec = options.limit.applied(spec, app.now())
     if found is None and spec is not None and not options.skip_validation:
         wanted = spec
         ask(lambda: check_accelerator_type(app.client, name.project, name.zone, wanted))
@@ -367,6 +388,8 @@ def _task(
         force_lease=options.force_lease,
         accepts_healthy=options.goal is None,
         since=app.silent_since,
+        ends=options.limit.end(app.now()),
+        idle=options.idle,
     )
 
 

@@ -167,6 +167,22 @@ def is_rebooting(folders: WorkerFolders, now: datetime) -> bool:
     return since is not None and since <= now < since + REBOOT_DURATION
 
 
+SERVICE_UNIT = "etc/systemd/system/tpuctl-guard.service"
+_ENABLED = "etc/systemd/system/multi-user.target.wants/tpuctl-guard.service"
+
+
+def start_enabled_service(folders: WorkerFolders, state_path: Path, address: str) -> None:
+    """Start the service of a worker that was enabled, as systemd does at boot: here the first connection after it does."""
+    if not (folders.devices / _ENABLED).exists() or folders.is_service_running:
+        return
+    import subprocess  # noqa: PLC0415  # 3 ms, and few workers have a service
+
+    argv = [sys.executable, "-P", "-m", "tpuctl.sandbox.sshd", "--service", str(state_path), address]
+    environ = {**os.environ, GUEST_MARK: str(folders.control)}
+    null = subprocess.DEVNULL
+    subprocess.Popen(argv, stdin=null, stdout=null, stderr=null, env=environ, start_new_session=True)
+
+
 def end_processes(folders: WorkerFolders) -> None:
     """Kill the worker's processes, the caller's own session last; empty its `/tmp`.
 
