@@ -167,6 +167,16 @@ def test_killed_search_goes_on_in_the_other_zones(tpuctl: Console, sandbox: Sand
     assert sandbox.changes() == ["create", "delete", "create", "delete", "create"]
 
 
+def test_watch_finds_the_request_of_a_killed_search(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    """The journal knows two zones, and there is no node yet."""
+    stockout(sandbox, duration=timedelta(minutes=40))
+    zones = ("--zone", "us-east1-d,us-east5-b", "--zone-order", "as-given")
+    clock.after(timedelta(minutes=35), interrupt)
+    assert tpuctl(*ANY[:-1], *zones, "--queue", "--timeout", "1h")[2] == 130
+
+    assert (tpuctl("watch", "demo", "--until", "30m")[2], zone_of(tpuctl)) == (0, "us-east5-b")
+
+
 def test_creation_of_a_killed_run_that_fails_is_no_deletion_by_others(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:
