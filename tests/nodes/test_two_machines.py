@@ -63,3 +63,24 @@ def test_down_on_another_machine_does_not_call_a_silent_zone_gone(
         remove_fault(session, silence)
     assert other("down", "t", "--yes")[::2] == ("t\n", 0)
     assert tpuctl("queue", "list")[0] == ""
+
+
+@pytest.mark.parametrize("queue", [pytest.param((), id="create"), pytest.param(("--queue",), id="queue")])
+def test_killed_race_is_not_adopted_in_one_of_its_zones(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, other: Console, queue: tuple[str, ...]
+) -> None:
+    no_stock(sandbox, "*")
+    clock.after(timedelta(minutes=5), interrupt)
+    tpuctl(*RACE, "--timeout", "2h")
+
+    _, err, code = other("up", "t", "--type", "v6e-8", "--spot", "--zone", "any", "--timeout", "1h", *queue)
+
+    assert (code, "error: `t` exists, or is requested, in 3 zones: " in err, sandbox.changes()) == (
+        8,
+        True,
+        ["create"] * 3,
+    )
+    with sandbox.state.write() as session:
+        end_stockouts(session)
+    assert other(*RACE, "--timeout", "1h")[::2] == ("t\tREADY\n", 0)
+    assert len(tpuctl("queue", "list")[0].splitlines()) == 1
