@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
-from tpuctl.durations import format_timestamp
+from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import (
     AccessError,
     ConflictError,
@@ -23,6 +23,7 @@ from tpuctl.nodes.actuator import RequestedChange, check_same_node
 from tpuctl.nodes.conditions import Condition, Policy, Verb
 from tpuctl.nodes.controller import NodeResult, reconcile_nodes
 from tpuctl.nodes.expiry import expiry_note, is_expired
+from tpuctl.nodes.idleness import IdleAction
 from tpuctl.nodes.journal import current_spec
 from tpuctl.nodes.lease import end_lease
 from tpuctl.nodes.locate import SearchPlace, unreachable_zones_error
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from tpuctl.nodes.actuator import ActionContext
+    from tpuctl.nodes.idleness import IdleLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,6 +344,40 @@ def delete_expired_node(context: ActionContext, node: Node, *, by: str) -> bool:
     context.report(
         EventKind.EXPIRED, name, text, id=node.id, expires=current.expires and format_timestamp(current.expires)
     )
+    return True
+
+
+def end_idle_node(context: ActionContext, node: Node, limit: IdleLimit, *, by: str) -> bool:
+    """Stop or delete a node that was idle for the time of its limit. Return False, and do nothing, if that is not possible.
+
+    Raises what the API raises.
+    """
+    name, idle = node.name, f"it was idle for {format_duration(limit.after)}"
+    target = find_deletion_target(
+        context, SearchPlace(name.project, name.zone), NodeReference(name.node_id, name.zone, name.project)
+    )
+    current = target.node if target else None
+    is_same = current is not None and current.id == node.id and current.state is NodeState.READY
+    if target is None or current is None or not is_same or current.is_kept:
+        return False
+    match limit.action_for(current):
+        case None:
+            return False
+        case IdleAction.STOP:
+            context.record(name, "stop", reason="idle", id=current.id, repair=False)
+            context.cloud.stop_node(name)
+        case IdleAction.DELETE:
+            others = {node_id for request in target.requests for node_id in request.node_ids} - {name.node_id}
+            if others:
+                text = f"{idle}, but its queued resource has {len(others)} other nodes: not deleted"
+                context.report(EventKind.NOTE, name, text)
+                return False
+            policy = Policy(goal=Condition.GONE, timeout=None)
+            (result,) = tear_down(context, [replace(target, race=None)], policy, by=by, wait=False, reason="idle")
+            if isinstance(result, TpuctlError):
+                raise result
+    action = limit.action_for(current)
+    context.report(EventKind.ACTION, name, f"{idle}: it is being {action.past if action else ''}", verb=str(action))
     return True
 
 
