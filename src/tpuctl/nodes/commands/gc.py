@@ -39,6 +39,9 @@ class GarbageOptions:
     older_than: timedelta | str | None = option(
         "--older-than", type=DurationType(), metavar="TIME", help="Nodes created longer ago, such as 3d."
     )
+    idle: timedelta | str | None = option(
+        "--idle", type=DurationType(), metavar="TIME", help="Nodes whose workers show no use for longer, such as 1d."
+    )
     waiting_for: timedelta | str | None = option(
         "--waiting-for",
         type=DurationType(),
@@ -68,9 +71,9 @@ def command(
     """Show what is dead or forgotten in all zones, with what it costs and holds of the quota; with --yes delete it.
 
     Dead are PREEMPTED and TERMINATED nodes, and SUSPENDED and FAILED requests. What is alive is deleted only by a rule that is
-    named: --expired, --older-than, --waiting-for. Left alone are nodes with the label `tpuctl-keep`, what others created, and
-    what is being brought up. Right before each deletion everything is looked at again. The exit code is 1 if a zone did not
-    answer.
+    named: --expired, --older-than, --idle, --waiting-for. Left alone are nodes with the label `tpuctl-keep`, what others
+    created, and what is being brought up. Right before each deletion everything is looked at again. The exit code is 1 if a
+    zone did not answer.
 
     \b
     Examples:
@@ -122,6 +125,7 @@ def _rules(app: App, options: GarbageOptions, selector: tuple[str, ...]) -> Garb
     return GarbageRules(
         expired=options.expired,
         older_than=_age("--older-than", options.older_than, "3d"),
+        idle=_age("--idle", options.idle, "1d"),
         waiting_for=_age("--waiting-for", options.waiting_for, "6h"),
         everyones=options.everyones,
         owner=owner_label(owner_identity(app)),
@@ -138,8 +142,8 @@ def _age(flag: str, value: timedelta | str | None, example: str) -> timedelta | 
 
 
 def _fetch(app: App, rules: GarbageRules) -> GarbageFacts:
-    """Return nodes and queued resources, and the leases of what would be deleted."""
-    from tpuctl.nodes.garbage import GarbageFacts, find_garbage  # noqa: PLC0415  # not needed by --help
+    """Return nodes and queued resources, the leases of what would be deleted, and whether workers are idle that must be."""
+    from tpuctl.nodes.garbage import GarbageFacts, find_garbage, idle_candidates  # noqa: PLC0415  # not needed by --help
     from tpuctl.nodes.locate import list_requests  # noqa: PLC0415  # as above
 
     client, project, zones = app.client, app.project, app.zones
@@ -151,8 +155,10 @@ def _fetch(app: App, rules: GarbageRules) -> GarbageFacts:
         unreachable=frozenset((*nodes.unreachable, *requests.unreachable)),
     )
     wanted = [item.group for item in find_garbage(facts, rules, app.now()) if item.is_deleted]
-    holders = ((name, _holder(app, name)) for group in wanted for name in group.names)
-    return replace(facts, leases={name: holder for name, holder in holders if holder})
+    asked = idle_candidates(facts, rules, app.now())
+    holders = ((name, _holder(app, name)) for group in (*wanted, *asked) for name in group.names)
+    facts = replace(facts, leases={name: holder for name, holder in holders if holder})
+    return replace(facts, idleness=_examine(app, idle_candidates(facts, rules, app.now())))
 
 
 def _holder(app: App, name: NodeName) -> str:
@@ -176,7 +182,7 @@ def _delete(
         app.in_flight("the deletions that were requested continue", resume=app.command_line()),
         app.progress(events=events) as progress,
     ):
-        remover = GarbageRemover(app.context(progress), rules, examine=lambda group: _examine(app, group))
+        remover = GarbageRemover(app.context(progress), rules, examine=lambda group: _examine(app, [group]))
         results = remover.remove(wanted, timeout=timeout)
     deleted = [result.item for result in results if result.outcome is RemovalOutcome.DELETED]
     nodes = [node for item in deleted for node in item.group.nodes]
@@ -196,9 +202,13 @@ def _delete(
     return worst_exit_code(error.exit_code for error in errors) if errors else ExitCode.OK
 
 
-def _examine(app: App, group: ResourceGroup) -> Mapping[NodeName, Idleness]:
-    """Return whether the workers of a group are idle."""
-    raise NotImplementedError((app, group))
+def _examine(app: App, groups: Sequence[ResourceGroup]) -> Mapping[NodeName, Idleness]:
+    """Return whether the workers of groups are idle."""
+    from tpuctl.models.node import NodeState  # noqa: PLC0415  # not needed by --help
+    from tpuctl.nodes.idle_workers import examine_nodes  # noqa: PLC0415  # as above
+
+    nodes = [node for group in groups for node in group.nodes if node.state is NodeState.READY]
+    return examine_nodes(app.workers, nodes, app.now())
 
 
 def _show(app: App, items: Sequence[GarbageItem], results: Sequence[RemovalResult] = ()) -> None:

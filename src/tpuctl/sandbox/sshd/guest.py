@@ -100,6 +100,10 @@ def _write_identity(folders: WorkerFolders, worker: GuestWorker, *, state_path: 
     write_private_file(folders.control / "environment", environment)
     _keep_files(folders.metadata, identity.metadata)
     _keep_files(folders.devices / "dev", {device.partition("/")[2]: "" for device in identity.devices})
+    logins = folders.devices / "var" / "log" / "wtmp"
+    if not logins.exists():  # a machine has a record of logins, which is empty at first
+        make_private_folder(logins.parent)
+        write_private_file(logins, "")
 
 
 def _assignments(values: Mapping[str, str], word: str = "") -> str:
