@@ -82,7 +82,7 @@ REQUIRES_TRUST = {
     "idle",
     *("project", "quota_project", "billing_project", "ssh_key", "ssh_key_expire_after", "user", "metadata", "setup"),
     *("startup_script", "service_account", "scopes", "network", "subnetwork", "internal_ips", "data_disks", "repair"),
-    *("skip_checks", "check_timeout", "egress_prices"),
+    *("skip_checks", "check_timeout", "egress_prices", "idle"),
 }
 
 
