@@ -106,9 +106,9 @@ def test_stopped_node_that_expired_is_deleted_despite_the_mark_of_stop(tpuctl: C
 
 
 def test_node_in_use_by_another_run_is_left_alone(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
-    put(sandbox, labels=EXPIRED)
+    put(sandbox, labels=MINE)
     results: list[Result] = []
-    clock.after(timedelta(minutes=2), lambda: results.append(tpuctl("gc", "--expired", "--yes")))
+    clock.after(timedelta(minutes=2), lambda: results.append(tpuctl("gc", "--older-than", "1h", "--yes")))
 
     tpuctl("wait", "demo")
     tpuctl("watch", "demo", "--zone", ZONE, "--until", "5m")

@@ -9,6 +9,7 @@ import pytest
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import EventfulClock, one_face, told
 from tpuctl.sandbox import administration
+from tpuctl.sandbox.faults import remove_fault
 
 ZONES = ("us-east5-b", "us-east1-d", "asia-northeast1-b")
 RACE = ("up", "t", "--type", "v6e-8", "--spot", "--zone", ",".join(ZONES), "--zone-order", "as-given", "--race")
@@ -143,3 +144,20 @@ def test_unfinished_race_is_not_continued_without_waiting(
     _, err, code = tpuctl("up", "t", "--no-wait")
 
     assert (code, "cannot continue the race for `t` with `--no-wait`" in err) == (2, True)
+
+
+def test_down_deletes_the_winner_though_a_zone_does_not_answer(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    no_stock(sandbox, ZONES[1], ZONES[2])
+    fault = sandbox.fault("http-error", method="*.queuedResources.delete", status=503, count=0)
+    clock.after(timedelta(minutes=10), interrupt)
+    tpuctl(*RACE, "--timeout", "2h")
+    assert tpuctl("list")[0].split("\t")[3] == "READY"
+
+    with sandbox.state.write() as session:
+        remove_fault(session, fault)
+    sandbox.fault("unreachable", zone=ZONES[1], count=0)
+    _, err, code = tpuctl("down", "t", "--yes", "--timeout", "5m")
+
+    assert (code, f"  {ZONES[1]} does not answer" in err.splitlines(), tpuctl("list")[0]) == (1, True, ""), err

@@ -7,6 +7,7 @@ the deadline for the API to answer. Only an authentication or permission error e
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, assert_never
@@ -17,7 +18,6 @@ from tpuctl.errors import (
     AccessError,
     AlreadyExistsError,
     ConflictError,
-    DeletionRefusedError,
     NoCapacityError,
     NodeNotFoundError,
     NotFoundError,
@@ -59,11 +59,13 @@ from tpuctl.nodes.conditions import (
 )
 from tpuctl.nodes.decide import decide
 from tpuctl.nodes.expiry import expiry_label, expiry_note, is_expired
+from tpuctl.nodes.idleness import IDLE_WARNING, IdleAction
 from tpuctl.nodes.journal import is_being_recreated
 from tpuctl.nodes.journal_entries import used_repairs
 from tpuctl.nodes.lease import LeaseGuard, TakenOverError
 from tpuctl.nodes.node_guard import start_node_guard
 from tpuctl.nodes.queueing import queue_window
+from tpuctl.nodes.request_steps import DeletionRefusedError
 from tpuctl.nodes.tracker import NodeSnapshot, NodeTracker, ReconcileRequest, fetch_snapshots
 from tpuctl.ssh.keys import add_metadata_key
 from tpuctl.ssh.routes import UnreachableError
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.conditions import Change
+    from tpuctl.nodes.idleness import IdleLimit
     from tpuctl.nodes.ssh_workers import SetupResult
 
 _CONDITION_PHRASES = {
@@ -200,6 +203,10 @@ def _succeed(node: NodeReconciler, level: Condition, note: str | None) -> NodeRe
         node.report_and_journal(EventKind.RECOVERED, text, goal=str(level), took=took.total_seconds())
     else:
         node.report(EventKind.REACHED, text, goal=str(level), took=took.total_seconds())
+    if level.is_usable and node.has_expired:
+        ended = expiry_note(node.tracker.node, node.server_now())
+        text = f"its time has ended, it {ended}: any clean-up may delete it; `tpuctl extend {node.name.node_id} 2h`"
+        node.report(EventKind.NOTE, text)
     return NodeResult(node.seen.node)
 
 
@@ -253,9 +260,16 @@ class Controller:
         self._open.pop(node.name).release()
 
     def replace(self, node: NodeReconciler, task: ReconcileRequest, pause: timedelta) -> None:
-        """Drop a node, and reconcile another in its place after the pause."""
+        """Drop a node, and reconcile another in its place after the pause.
+
+        Its lease is taken before the pause: `down` must find who would create the node.
+        """
+        successor = NodeReconciler(self._context, task)
+        with suppress(ServiceUnavailableError):  # the successor takes it before its first change
+            self._context.leases.acquire(task.name, "move")
+            successor.lease.take()
         self.remove(node)
-        successor = self._open[task.name] = NodeReconciler(self._context, task)
+        self._open[task.name] = successor
         successor.has_degraded = True
         successor.due += pause
 
@@ -290,11 +304,16 @@ class Controller:
             yield node, failed.get(node)
 
     def sleep(self, *, until: timedelta | None = None) -> None:
-        """Sleep until a node is due, or `until` by the monotonic clock. Return at once if no node is left."""
+        """Sleep until a node or its lease is due, or `until` by the monotonic clock. Return at once if no node is left."""
         if not self:
             return
-        now = self._context.clock.monotonic()
+        now, leases = self._context.clock.monotonic(), self._context.leases
         moments = [node.due for node in self] + ([until] if until is not None else [])
+        if min(moments) - now > leases.policy.renews_every:
+            moments = [now + leases.policy.renews_every]
+            for node in self:
+                with suppress(TpuctlError):  # a lost lease shows when the node is due
+                    leases.renew(node.name)
         self._context.clock.sleep(min(moments) - now)
 
     def _observe(
@@ -335,15 +354,16 @@ def watch_nodes(
     each_round: Callable[[], None],
     move: Callable[[NodeReconciler], tuple[ReconcileRequest, timedelta] | None] = lambda _: None,
     delete_expired: Callable[[Node], bool] | None = None,
+    end_idle: Callable[[Node, IdleLimit], bool] | None = None,
 ) -> list[TpuctlError]:
     """Keep nodes usable until `until` has passed, or nothing more can be done for any of them. Return their errors.
 
     The journal is the only memory: the next run continues from the journal and from what the API reports. A failed node is
     still fetched while others are watched: it may be fixed by hand. `each_round` is called after each round. `move` may return
     the same node in another zone, which is watched from then on, and a pause before it. `delete_expired` requests the
-    deletion of a node whose time has ended, unless it has more time now; without it no node is deleted for that. Raises
-    `AccessError` as soon as the credentials stop working, and `ConflictError` if another client already holds the lease of a
-    node.
+    deletion of a node whose time has ended, unless it has more time now; without it no node is deleted for that. `end_idle`
+    stops or deletes a node that was idle for the time of its limit, and returns whether it did. Raises `AccessError` as soon
+    as the credentials stop working, and `ConflictError` if another client already holds the lease of a node.
     """
     started = context.clock.monotonic()
     end = None if until is None else started + until
@@ -358,7 +378,7 @@ def watch_nodes(
                 )
         while any(node.name not in errors for node in controller) and (end is None or context.clock.monotonic() < end):
             for node, failure in controller.observe_due():
-                error = failure or _watch_step(context, node, delete_expired)
+                error = failure or _watch_step(context, node, delete_expired, end_idle)
                 if error is None:
                     errors.pop(node.name, None)
                     if not node.has_ended and (successor := move(node)):
@@ -392,7 +412,10 @@ def _with_used_repairs(context: ActionContext, task: ReconcileRequest) -> Reconc
 
 
 def _watch_step(
-    context: ActionContext, node: NodeReconciler, delete_expired: Callable[[Node], bool] | None
+    context: ActionContext,
+    node: NodeReconciler,
+    delete_expired: Callable[[Node], bool] | None,
+    end_idle: Callable[[Node, IdleLimit], bool] | None,
 ) -> TpuctlError | None:
     """Take the next step for one node. Return the error if nothing more can be done for it, else None."""
     try:
@@ -405,6 +428,8 @@ def _watch_step(
         match decision:
             case Done(level, note):
                 _keep_usable(node, level, note, was_usable=was_usable)
+                if end_idle is not None:
+                    _end_if_idle(context, node, end_idle)
             case Requeue():
                 # A node that an earlier run created and did not finish is also reported once it is usable.
                 if (was_usable or node.seen.is_ours) and not node.seen.outage:
@@ -436,6 +461,28 @@ def _watch_step(
     except TpuctlError as error:
         return error
     return None
+
+
+def _end_if_idle(context: ActionContext, node: NodeReconciler, end_idle: Callable[[Node, IdleLimit], bool]) -> None:
+    """Stop or delete a node that was idle for the time of its limit, and end its watch."""
+    found, limit, idle = node.seen.node, node.task.idle, node.idle_time
+    if found is None or limit is None or idle is None:
+        return
+    left = limit.after - idle
+    if left > timedelta():
+        action = limit.action_for(found)
+        if left <= IDLE_WARNING and action is not None and not node.has_warned_of_idleness:
+            node.has_warned_of_idleness = True
+            text = f"idle for {format_duration(idle)}: it is {action.past} in {format_duration(left)} unless it is used"
+            node.report(EventKind.NOTE, text)
+        return
+    node.lease.keep()
+    if end_idle(found, limit):
+        if limit.action_for(found) is IdleAction.DELETE:
+            node.ending = NodeEnding(found.id, context.clock.monotonic())
+        else:
+            node.has_ended = True
+    node.forget_idleness()
 
 
 # A deletion that the service accepted and that does not show for this long is sent again.
@@ -494,6 +541,8 @@ def _keep_usable(node: NodeReconciler, level: Condition, note: str | None, *, wa
     node.pause(_WATCH_INTERVAL)
 
 
+# Two examinations with more time between them say nothing about that time.
+_LONGEST_BLINDNESS = timedelta(minutes=5)
 # A set-up installs packages. The limit ends one that hangs.
 _SETUP_TIMEOUT = timedelta(hours=1)
 # The part of a delay by which a node may be fetched early, together with others.
@@ -509,9 +558,13 @@ class NodeReconciler:
     def __init__(self, context: ActionContext, task: ReconcileRequest) -> None:
         self.task, self.name = task, task.name
         self._context = context
-        self.lease = LeaseGuard(context, task.name, task.purpose, force_lease=task.force_lease)
+        self.lease = task.lease or LeaseGuard(context, task.name, task.purpose, force_lease=task.force_lease)
         self.tracker = NodeTracker(context, task)
         self._acted_at: timedelta | None = None
+        # Since when the node is idle, and when its workers were examined last; monotonic.
+        self._idle_since: timedelta | None = None
+        self._examined_at: timedelta | None = None
+        self.has_warned_of_idleness = False
         self._usable_since: timedelta | None = None
         self._key_sent_to: str | None = None
         self.was_repaired = self.has_degraded = False
@@ -569,6 +622,34 @@ class NodeReconciler:
             self.tracker.policy = replace(self.policy, goal=Condition.HEALTHY)
             self.tracker.workers = ()
             self.report(EventKind.NOTE, f"waiting until it is healthy, not until ssh answers: {error.message}")
+        if self.task.idle is not None and self.is_usable:
+            self._examine_activity()
+
+    @property
+    def idle_time(self) -> timedelta | None:
+        """How long all workers were idle at the last examination; None if one was in use, or could not be examined."""
+        if self._idle_since is None or self._examined_at is None:
+            return None
+        return self._examined_at - self._idle_since
+
+    def forget_idleness(self) -> None:
+        """Count the time without use from the next examination on."""
+        self._idle_since, self.has_warned_of_idleness = None, False
+
+    def _examine_activity(self) -> None:
+        """Examine the workers of a usable node. A longer pause between two examinations hides what happened meanwhile."""
+        node, now = self.seen.node, self._context.clock.monotonic()
+        if node is None or (self._examined_at is not None and now - self._examined_at > _LONGEST_BLINDNESS):
+            self.forget_idleness()
+        self._examined_at = now
+        try:
+            is_idle = node is not None and not self._context.workers.find_activity(node)
+        except TpuctlError:
+            is_idle = False
+        if not is_idle:
+            self.forget_idleness()
+        elif self._idle_since is None:
+            self._idle_since = now
 
     def decide(self) -> Decision:
         """Return the next action. Raises `TakenOverError` if another client took the node over."""
@@ -580,6 +661,7 @@ class NodeReconciler:
             decision = self._decide(since_action)
         if not isinstance(decision, Done) and not self.seen.outage:
             self._usable_since = None
+            self.forget_idleness()
         return decision
 
     def _decide(self, since_action: timedelta | None) -> Decision:
@@ -747,7 +829,8 @@ class NodeReconciler:
         """Release the lease. Report the record that a failed creation left [observed: terraform-provider-google#16147]."""
         if self.seen.failure and self.seen.node and self.seen.node.state is NodeState.CREATING:
             self.report(EventKind.NOTE, f"its record still exists: `tpuctl down {self.name.node_id}` deletes it")
-        self.lease.release()
+        if self.task.lease is None:
+            self.lease.release()
 
     def report(self, kind: EventKind, text: str, **data: object) -> None:
         """Report an event."""

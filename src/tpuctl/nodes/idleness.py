@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     from tpuctl.models.node import Node
+
+
+# Users get a warning this long before the end.
+IDLE_WARNING: Final = timedelta(minutes=10)
 
 
 class IdleAction(StrEnum):
@@ -17,6 +20,11 @@ class IdleAction(StrEnum):
 
     STOP = "stop"
     DELETE = "delete"
+
+    @property
+    def past(self) -> str:
+        """The word for a node on which it was done."""
+        return "stopped" if self is IdleAction.STOP else "deleted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +35,11 @@ class IdleLimit:
     action: IdleAction | None = None
 
     def action_for(self, node: Node) -> IdleAction | None:
-        """Return what to do with a node that is idle; None if it would be stopped and the service refuses that.
+        """Return what to do with a node that is idle; None if it is kept, or if the service would refuse to stop it.
 
         tpuctl labels the nodes that it creates with their owner.
         """
+        if node.is_kept:
+            return None
         chosen = self.action or (IdleAction.DELETE if node.owner else IdleAction.STOP)
         return None if chosen is IdleAction.STOP and node.why_not_stoppable() else chosen

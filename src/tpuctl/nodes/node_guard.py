@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import RemoteCommandError
+from tpuctl.models.node import KEEP_LABEL
 
 if TYPE_CHECKING:
     from tpuctl.models.node import Node
@@ -27,7 +28,7 @@ def start_node_guard(context: ActionContext, node: Node, limit: IdleLimit | None
 
     An error of ssh or of the worker is a part of the result: the node is usable without a guard.
     """
-    what_remains = _what_remains(node)
+    what_remains = _what_remains(node, limit)
     if not has_ssh:
         return GuardStart(f"no guard was started on worker 0, because ssh was not used: {what_remains}", works=False)
     action = limit.action_for(node) if limit else None
@@ -56,14 +57,17 @@ def start_node_guard(context: ActionContext, node: Node, limit: IdleLimit | None
     return GuardStart("; ".join(notes), works=True)
 
 
-def _what_remains(node: Node) -> str:
-    return f"only `tpuctl gc --expired` and `tpuctl watch {node.name.node_id}` end it"
+def _what_remains(node: Node, limit: IdleLimit | None) -> str:
+    watch = f"tpuctl watch {node.name.node_id}" + (f" --idle {format_duration(limit.after)}" if limit else "")
+    return f"only `{watch}` ends it" if node.expires is None else f"only `tpuctl gc --expired` and `{watch}` end it"
 
 
 def _idle_notes(node: Node, limit: IdleLimit | None, action: IdleAction | None) -> list[str]:
     """Return why the guard does not enforce an idle limit, empty if it does."""
     if limit is None:
         return []
+    if node.is_kept:
+        return [f"an idle node is not ended: it has the label {KEEP_LABEL}"]
     if action is None:
         return [f"an idle node is not stopped: {node.why_not_stoppable()}; `--on-idle delete` deletes it"]
     if node.workers > 1:

@@ -13,7 +13,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.clock import DEADLINE_GRACE, SystemClock, limit_cloud_calls
+from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
 from tpuctl.durations import format_duration, parse_timestamp
 from tpuctl.errors import (
     AccessError,
@@ -37,7 +37,7 @@ from tpuctl.nodes.actuator import LeaseLostError, announced_change, describe_fil
 from tpuctl.nodes.conditions import Policy, Verb
 from tpuctl.nodes.journal import JournalError
 from tpuctl.nodes.journal_entries import may_have_node
-from tpuctl.nodes.lease import LeaseGuard, end_lease
+from tpuctl.nodes.lease import ZoneLeases, end_lease, hold_leases
 from tpuctl.nodes.locate import only_node
 from tpuctl.nodes.polling import poll_interval
 from tpuctl.nodes.queueing import CLEAN_UP_TIME, UNATTENDED_WAIT, request_failure
@@ -72,7 +72,6 @@ _MOST_AT_ONCE = 8
 # A request may show some time after its create was accepted [unverified].
 _VISIBILITY_LAG = timedelta(seconds=20)
 _SHORTEST_QUEUE = timedelta(minutes=1)
-_RELEASE_TIMEOUT = timedelta(seconds=5)
 _SHORT_PAUSE = timedelta(seconds=2)
 _MAX_ZONES = 200
 # The ids that `explain` gives to the limits on requests per minute, which pass.
@@ -141,7 +140,7 @@ def find_race(
     """Return what is left of a race for a node, by the journal and by the requests of all zones; None if nothing is.
 
     Without `race_id` it is the race of the journal, else the first that has a request. The winner of a race that has ended
-    counts as a race with one request.
+    counts as a race with one request. A zone that does not answer may have a request, unless the journal has the race.
     """
     known = _journaled_names(context, NodeName(project, "", node_id))
     remembered = remembered_race(context.journal, dict.fromkeys((*names, *known)))
@@ -158,8 +157,15 @@ def find_race(
     if remembered is None and not requests:
         return None
     race = remembered or Race(id=wanted, names=tuple(requests))
-    names = tuple(dict.fromkeys((*race.names, *requests)))
-    return replace(race, names=names, requests=requests)
+    blind: tuple[NodeName, ...] = ()
+    if not any(_has_entry(context.journal, name, wanted) for name in dict.fromkeys((*names, *known))):
+        blind = tuple(NodeName(project, zone, node_id) for zone in listing.unreachable)
+    names = tuple(dict.fromkeys((*race.names, *requests, *blind)))
+    return replace(race, names=names, requests=requests, sent=race.sent | {*blind})
+
+
+def _has_entry(journal: Journal, name: NodeName, race_id: str) -> bool:
+    return any(entry.get("event") == "race" and entry.get("race") == race_id for entry in journal.entries(name))
 
 
 def _journaled_names(context: ActionContext, wanted: NodeName) -> list[NodeName]:
@@ -208,7 +214,7 @@ def run_race(
     spec = replace(spec_with_ssh_key(context, spec), queue=True)
     with ExitStack() as leases:
         run = _RaceRun(context, race, policy, wanted=asked, spec=spec, since=since)
-        run.leases = leases.enter_context(_released_leases(context, force_lease=force_lease))
+        run.leases = leases.enter_context(hold_leases(context, force_lease=force_lease))
         winner = run.run()
     if winner is None:
         raise AssertionError("a race ends with a winner or with an error")
@@ -235,46 +241,6 @@ def end_race(
     run = _RaceRun(context, race, Policy(timeout=timeout), wanted=(), spec=None, since=None)
     run.kept, run.is_ending = keep, True
     run.run(once=not wait)
-
-
-class _Leases:
-    """The leases of all zones of a race."""
-
-    def __init__(self, context: ActionContext, *, force_lease: bool) -> None:
-        self._context, self._force_lease = context, force_lease
-        self._guards: dict[NodeName, LeaseGuard] = {}
-
-    def keep(self, names: Collection[NodeName]) -> None:
-        """Take the leases that are missing, and renew the others. Raises `ConflictError` if another client has one."""
-        for guard in self._guards.values():
-            guard.keep()
-        for name in sorted(set(names) - set(self._guards)):
-            guard = LeaseGuard(self._context, name, "up", force_lease=self._force_lease)
-            self._guards[name] = guard
-            if not guard.take():
-                raise ConflictError(
-                    f"`{name.node_id}` in {name.zone} is in use by {guard.held_by}",
-                    hint="wait until it has finished, or take the lease with `--force-lease`",
-                )
-
-    def raise_lost(self, name: NodeName) -> None:
-        """Raise an error that names the current holder."""
-        self._guards[name].raise_lost()
-
-    def release(self) -> None:
-        """Release all leases, within 5 seconds."""
-        with limit_cloud_calls(SystemClock(), _RELEASE_TIMEOUT):
-            for guard in self._guards.values():
-                guard.release()
-
-
-@contextmanager
-def _released_leases(context: ActionContext, *, force_lease: bool) -> Iterator[_Leases]:
-    leases = _Leases(context, force_lease=force_lease)
-    try:
-        yield leases
-    finally:
-        leases.release()
 
 
 @dataclass(slots=True)
@@ -328,7 +294,7 @@ class _RaceRun:
         # An existing node is taken as it is.
         self._adopted: NodeName | None = None
         # None: the leases were ended for good, as `down` does it.
-        self.leases: _Leases | None = None
+        self.leases: ZoneLeases | None = None
         self.is_ending = False
         self.kept: NodeName | None = None
 
@@ -719,7 +685,7 @@ class _RaceRun:
                 yield ready
         except LeaseLostError:
             if self.leases is not None:
-                self.leases.raise_lost(name)
+                self.leases[name].raise_lost()
             raise
 
     def _journal_race(self) -> None:

@@ -12,7 +12,6 @@ from tpuctl.errors import (
     AccessError,
     AlreadyExistsError,
     ConflictError,
-    DeletionRefusedError,
     NotFoundError,
     QuotaError,
     ServiceUnavailableError,
@@ -29,6 +28,7 @@ from tpuctl.nodes.lease import hold_lease
 from tpuctl.nodes.polling import poll_interval
 from tpuctl.nodes.request_steps import (
     AwaitRequest,
+    DeletionRefusedError,
     ObservedRequest,
     RequestGoal,
     RequestGone,

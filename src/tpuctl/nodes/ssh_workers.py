@@ -220,6 +220,25 @@ class SshWorkers:
         target = Target(node, 0, self.connections(node)[0], f"{node.name.node_id} 0")
         return start_guard(target, idle=idle)
 
+    def find_activity(self, node: Node) -> tuple[str, ...]:
+        """Return what uses the workers of a node, or why they cannot be examined: empty only if all of them are idle.
+
+        Raises `UnreachableError` without a route to the workers, and what the API raises.
+        """
+        from tpuctl.ssh.tpu_activity import fetch_activity  # noqa: PLC0415  # few nodes have a limit for idleness
+
+        def ask(connection: Connection, worker: int) -> tuple[str, ...]:
+            try:
+                found = fetch_activity(Target(node, worker, connection, f"{node.name.node_id} {worker}"))
+            except RemoteCommandError as error:
+                found = (f"cannot be examined: {error.message}",)
+            return tuple(f"worker {worker}: {what}" for what in found)
+
+        found = [what for each in self._on_each_worker(node, ask) for what in each]
+        if len(node.endpoints) != node.workers:
+            found.append(f"{len(node.endpoints)} of {node.workers} workers have an address")
+        return tuple(found)
+
     def _on_each_worker(self, node: Node, act: Callable[[Connection, int], _T]) -> tuple[_T, ...]:
         """Call a function for each worker in parallel, and return the results in order."""
         workers = list(enumerate(self.connections(node)))

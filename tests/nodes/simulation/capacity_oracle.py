@@ -103,7 +103,9 @@ def _wrong_code(history: CapacityHistory, result: CommandResult, kinds: set[str]
     if result.code == 5:
         # A request with a limit of its own, from an earlier run, ends before; a rest of a minute is too short for another.
         is_late = history.life.queue_for or took >= result.plan.timeout - timedelta(minutes=2)
-        return None if is_late and result.begun < history.calm_since else f"too early, after {took}"
+        # A request of an earlier run may fall back in the calm world too.
+        may_expire = result.begun < history.calm_since or "fall-back" in kinds
+        return None if is_late and may_expire else f"too early, after {took}"
     if result.code == 6 and history.life.is_queued and len(history.life.zones) > 1:
         return None  # its share of the time was too short for each zone
     causes, words = _CAUSES.get(result.code or 0, (frozenset(), "nothing can lead to that"))
@@ -118,9 +120,10 @@ def _left_behind(history: CapacityHistory, number: int, result: CommandResult, k
     """Return what an `up` without success left of the request that it made, which could still get a node."""
     if result.plan.command != "up" or result.code not in {5, 6, 7} or history.life.queue_for:
         return None
-    made = [write for write in history.world.writes if (write.verb, write.kind) == ("create", "queuedResources")]
+    runs = [write.run for write in history.world.writes if (write.verb, write.kind) == ("create", "queuedResources")]
+    made_by = max((run for run in runs if run <= number), default=None)
     was_hindered = any(result.ended - _GRACE <= at <= result.ended for at in history.world.troubles)
-    if "survives-delete" in kinds or was_hindered or not made or made[-1].run != number:
+    if "survives-delete" in kinds or was_hindered or made_by != number:
         return None
     waiting = {"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "FAILED"}
     left = {key: state for key, state in result.left.items() if key.kind == "queuedResources" and state in waiting}

@@ -101,7 +101,10 @@ def _project_costs(app: App, found: _ProjectNodes, prices: PriceList, now: datet
     own_project = app.project if app.is_sandbox or app.settings["project"] else None
     # A grant belongs to one project: that of the settings.
     grants = app.settings.grants() if found.project == own_project else ()
-    facts = CostFacts(now, prices, app.journal.entries, found.requests, grants)
+    # In a bucket, the journal of each node is a request.
+    journals = fan_out(app.journal.entries, (node.name for node in found.nodes), limit=_AT_ONCE)
+    entries = {journal.item: journal.get() for journal in journals}
+    facts = CostFacts(now, prices, entries.__getitem__, found.requests, grants)
     return node_costs(found.nodes, facts)
 
 
@@ -163,13 +166,16 @@ class CostReport:
         total = self.total
         sums = f"{total.per_hour} per hour, so far {total.so_far}, by their expiry or in a day {total.by_then}"
         source = f"{self.prices}, without discounts, disks and network"
-        if self.by:
+        if not self.costs:
+            terminal.note("no nodes")
+        elif self.by:
             terminal.table((self.by.upper(), *_SUM_HEADER), _sum_rows(self.groups))
-        elif self.costs or not terminal.is_interactive:
+        else:
             header = ("PROJECT", *_HEADER) if has_projects else _HEADER
             terminal.table(header, [self._row(cost, has_projects=has_projects) for cost in self.costs])
         if terminal.is_interactive:
-            terminal.write("")
+            if self.costs:
+                terminal.write("")
             terminal.details([("total", sums, "bold"), ("prices", source, "")])
         else:
             terminal.note(f"total: {sums}", f"prices: {source}")

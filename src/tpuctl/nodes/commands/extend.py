@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, time, timedelta
+from datetime import datetime, time, timedelta
 from typing import TYPE_CHECKING
 
 import click
@@ -28,12 +28,12 @@ class _Extension:
     """What to do with the end of a node's time: move it by a duration, set it, or remove it."""
 
     by: timedelta | None = None
-    until: datetime | None = None
+    until: timedelta | time | datetime | None = None
 
     def new_end(self, node: Node, now: datetime) -> datetime | None:
         """Return the new end of a node, None for none. Raises `InvalidInputError` if it is more than a year from now."""
         if self.by is None:
-            return self.until
+            return None if self.until is None else next_moment(self.until, now).replace(microsecond=0)
         end = extended_expiry(node, self.by, now)
         check_time_left(f"extend {node.name.node_id} {format_duration(self.by)}", end - now)
         return end
@@ -106,9 +106,9 @@ def _parse(
         return words, _Extension()
     if until is not None:
         now = app.clock.now()  # before the first answer of the API
-        end = next_moment(until, now).replace(microsecond=0)
+        end = next_moment(until, now)
         check_time_left(f"--until {format_timestamp(end)}", end - now)
-        return words, _Extension(until=end.astimezone(UTC))
+        return words, _Extension(until=until)
     if not words:
         raise InvalidInputError("no time given", hint=_EXAMPLE)
     *names, last = words

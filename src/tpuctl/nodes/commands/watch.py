@@ -18,6 +18,7 @@ from tpuctl.clock import SystemClock
 from tpuctl.durations import format_duration
 from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError, worst_exit_code
 from tpuctl.models.events import EventKind, broadcast
+from tpuctl.nodes.commands.idle_options import IdleOptions, idle_limit, idle_options
 from tpuctl.nodes.commands.policy_options import (
     RepairOptions,
     build_hooks,
@@ -75,6 +76,7 @@ class WatchOptions:
     help="End of the watch: 8h, 18:30, or a time in RFC 3339. [default: never]",
 )
 @repair_options
+@idle_options
 @click.option("--recreate-deleted", is_flag=True, help="Recreate a node that another client deleted.")
 @hook_options()
 @route_options
@@ -87,6 +89,7 @@ def command(
     nodes: tuple[str, ...],
     described: SpecOptions,
     repairs: RepairOptions,
+    idling: IdleOptions,
     **given: Any,  # those of WatchOptions
 ) -> int:
     """Keep nodes usable until stopped: recreate preempted ones, repair broken ones, report maintenance.
@@ -103,10 +106,10 @@ def command(
     """
     from tpuctl.nodes.commands.node_lookup import locate_for_watch, select_nodes  # noqa: PLC0415  # not needed by --help
     from tpuctl.nodes.controller import watch_nodes  # noqa: PLC0415  # as above
-    from tpuctl.nodes.tear_down import delete_expired_node  # noqa: PLC0415  # as above
+    from tpuctl.nodes.tear_down import delete_expired_node, end_idle_node  # noqa: PLC0415  # as above
     from tpuctl.nodes.tracker import ReconcileRequest  # noqa: PLC0415  # as above
 
-    options = WatchOptions(**given)
+    options, limit = WatchOptions(**given), idle_limit(app, idling)
     spec = build_spec(app, described)
     policy = repair_policy(
         app,
@@ -144,6 +147,7 @@ def command(
             purpose="watch",
             force_lease=options.force_lease,
             accepts_healthy=options.goal is None,
+            idle=limit,
         )
         for name in names
     ]
@@ -170,6 +174,7 @@ def command(
                     each_round=each_round,
                     move=_mover(app, context),
                     delete_expired=lambda node: delete_expired_node(context, node, by="watch"),
+                    end_idle=lambda node, idle: end_idle_node(context, node, idle, by="watch"),
                 )
                 if len(errors) == len(tasks):
                     # No node is left to watch. A container ends with this process, so its hooks must finish first.

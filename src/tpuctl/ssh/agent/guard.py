@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import email.utils
 import fcntl
-import glob
 import http.client
 import json
 import os
@@ -26,8 +25,7 @@ import sys
 import time
 from urllib.parse import urlsplit
 
-from tpuctl.ssh.agent.holders import examine_tpu, processes, status
-from tpuctl.ssh.agent.job_files import is_locked
+from tpuctl.ssh.agent.activity import list_activity
 
 TYPE_CHECKING = False
 
@@ -188,53 +186,6 @@ def send_request(
         raise GuardError("api", "%s returned %d and no JSON" % (printed(origin), response.status))
     parsed = email.utils.parsedate_tz(response.getheader("Date") or "")
     return response.status, None if parsed is None else int(email.utils.mktime_tz(parsed)), answer
-
-
-def list_activity(devices: list[str], lock_file: str) -> list[str]:
-    """Return what uses this machine, or what cannot be examined: empty only if it is idle."""
-    root = os.environ.get("TPUCTL_DEVICE_ROOT") or ""
-    found = []
-    report = examine_tpu(devices, lock_file)
-    holders = [one for one in report["holders"] if one["devices"] or one["hasLockFile"]]
-    if holders:
-        found.append("%d processes hold the TPU" % len(holders))
-    # Processes of other users cannot belong to a sandbox worker.
-    if report["hidden"] and not root:
-        found.append("%d processes cannot be examined" % report["hidden"])
-    if not processes():
-        found.append("there is no /proc")
-    homes = [os.path.expanduser("~")] + ([] if root else ["/root", *glob.glob("/home/*")])
-    jobs = {path for home in homes for path in glob.glob(home + "/.tpuctl/jobs/*/lock")}
-    running = sum(is_locked(path) for path in jobs)
-    if running:
-        found.append("%d jobs run" % running)
-    sessions = count_ssh_sessions(root)
-    if sessions:
-        found.append("%d ssh sessions are open" % sessions)
-    return found
-
-
-def count_ssh_sessions(root: str) -> int:
-    """Return the number of open ssh sessions; with a `root`, of those whose processes have it in their environment."""
-    sessions = {pid for pid in processes() if re.match(rb"sshd(-session)?: [^ ]+@", read_process(pid, "cmdline"))}
-    if not root:
-        return len(sessions)
-    mark = ("TPUCTL_DEVICE_ROOT=" + root).encode()
-    inside = set()
-    for pid in processes():
-        facts = status(pid)
-        if facts and facts["parent"] in sessions and mark in read_process(pid, "environ").split(b"\0"):
-            inside.add(facts["parent"])
-    return len(inside)
-
-
-def read_process(pid: int, name: str) -> bytes:
-    """Return a file of a process, empty if it has ended or belongs to another user."""
-    try:
-        with open("/proc/%d/%s" % (pid, name), "rb") as file:
-            return file.read(256 * 1024)
-    except OSError:
-        return b""
 
 
 class NodeGuard:
