@@ -21,7 +21,7 @@ from tpuctl.app.options import (
 from tpuctl.app.spec_options import SpecOptions, build_spec, spec_options
 from tpuctl.app.ssh_options import route_options, with_reachable_goal
 from tpuctl.check.commands.preflight_options import CheckOptions, check_options, preflight_check
-from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError
+from tpuctl.errors import ConflictError, ExitCode, InvalidInputError, NotConfirmedError
 from tpuctl.models.events import EventKind, broadcast
 from tpuctl.models.node import NodeState
 from tpuctl.models.spec import NodeSpec
@@ -144,7 +144,7 @@ def command(
     hooks = build_hooks(app, {EventKind.RECOVERED: options.on_recover})
     choice = zone_choice(app)
     check_zone_options(zoning, choice, nodes, tiers=described.tiers, no_wait=options.no_wait)
-    race = None if len(nodes) > 1 else _remembered_race(app, nodes[0])
+    race = None if len(nodes) > 1 else _remembered_race(app, nodes[0], choice, is_race=zoning.race)
     if choice is not None or race is not None:
         found = None if race or zoning.race or choice is None else _find_in_zones(app, nodes[0], choice)
         if found is not None:
@@ -286,17 +286,31 @@ def _up_by_race(app: App, names: Sequence[NodeName], search: _ZoneSearch) -> int
     return _finish(app, results, search.hooks)
 
 
-def _remembered_race(app: App, text: str) -> Race | None:
-    """Return the race for a node that an earlier run has begun and not ended, None if there is none."""
-    from tpuctl.nodes.racing import remembered_race  # noqa: PLC0415  # not needed by --help and completion
+def _remembered_race(app: App, text: str, choice: ZoneChoice | None, *, is_race: bool) -> Race | None:
+    """Return the race for a node that an earlier run has begun and not ended, None if there is none.
+
+    Raises `ConflictError` if it still waits and the user names other zones, unless the user asks for a race in them.
+    """
+    from tpuctl.nodes.racing import is_race_alive, remembered_race  # noqa: PLC0415  # not needed by --help and completion
 
     reference = app.reference(text)
-    named = reference.zone or (app.zones[0] if len(app.zones) == 1 else None)
     project = reference.project or app.project
-    if named is not None:
-        return remembered_race(app.journal, [NodeName(project, named, reference.node_id)])
     known = [name for name in app.journal.names() if (name.project, name.node_id) == (project, reference.node_id)]
-    return remembered_race(app.journal, known) if known else None
+    race = remembered_race(app.journal, known) if known else None
+    if race is None:
+        return None
+    one = reference.zone or (app.zones[0] if len(app.zones) == 1 else None)
+    named = (one,) if one else choice.zones if choice else ()
+    if is_race or not named or not {*named}.isdisjoint(name.zone for name in race.names):
+        return race
+    with within_deadline(app, None):
+        listing = app.client.list_queued_resources(project)
+    if not is_race_alive(race, listing, now=app.now()):
+        return None
+    raise ConflictError(
+        f"`{reference.node_id}` is still requested by a race in {', '.join(name.zone for name in race.names)}",
+        hint=f"cancel it first with `tpuctl down {reference.node_id}`",
+    )
 
 
 def _find_in_zones(app: App, text: str, choice: ZoneChoice) -> NodeName | None:
