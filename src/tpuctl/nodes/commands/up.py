@@ -152,6 +152,7 @@ def command(
         probe=options.probe,
         yes=options.yes,
         replace=options.replace,
+        replace_request=options.replace,
         **queue_policy(app, queueing, spec, timeout=options.timeout, is_awaited=not options.no_wait),
     )
     hooks = build_hooks(app, {EventKind.RECOVERED: options.on_recover})
